@@ -1,0 +1,306 @@
+//! A snapshot: what one process held at one instant, as plain data that any reader can use.
+//!
+//! It is what `culeak snapshot` writes as JSON (schema: `docs/snapshot.schema.json`) and what every report, diff and
+//! check works on. Tables refer to each other by index (`stack`, `module`, `device` …), as in other profile formats,
+//! so that 100,000 allocations with the same stack store that stack once. All times are nanoseconds since the
+//! recording began (monotonic clock); all sizes are bytes.
+//!
+//! Deliberately absent: sums. A report computes them, so that they cannot disagree with the rows.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+use crate::kind::Kind;
+
+/// The value of [`Snapshot::format`].
+pub const FORMAT: &str = "culeak-snapshot";
+/// The version this build writes, and the newest it reads.
+pub const VERSION: u32 = 1;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// Always [`FORMAT`].
+    pub format: String,
+    /// Version of this schema; readers refuse a newer one.
+    pub version: u32,
+    pub taken: Taken,
+    pub process: Process,
+    pub devices: Vec<Device>,
+    pub contexts: Vec<Context>,
+    pub threads: Vec<Thread>,
+    pub modules: Vec<Module>,
+    pub locations: Vec<Location>,
+    pub stacks: Vec<Stack>,
+    /// Live allocations, in order of their sequence number.
+    pub allocations: Vec<Allocation>,
+    pub refused: Vec<Refused>,
+    pub counters: Vec<Counter>,
+    /// Exact peak per device, over all kinds that live on it.
+    pub device_peaks: Vec<DevicePeak>,
+    pub honesty: Honesty,
+}
+
+/// When and how the picture was taken.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Version of the culeak that took it.
+    pub by: String,
+    /// Wall clock, nanoseconds since 1970.
+    pub at_unix_ns: u64,
+    /// On the recording's own clock; ages are measured from here. For a finished process this is when it ended, if known.
+    pub at_ns: u64,
+    /// Events recorded while the picture was read. 0: exact. Otherwise the rows are those that were live during the whole read.
+    pub events_during_read: u64,
+    /// Records that were being freed when the process stopped or the picture was taken (withdrawn, outcome unknown).
+    pub in_flight: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Process {
+    pub pid: u32,
+    pub parent_pid: u32,
+    pub executable: String,
+    pub command_line: Vec<String>,
+    pub host: String,
+    /// RANK, LOCAL_RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK: those that were set.
+    pub ranks: BTreeMap<String, String>,
+    pub started_unix_ns: u64,
+    pub state: ProcessState,
+    /// Frames kept per stack at most.
+    pub depth: u32,
+    /// The recording this was read from.
+    pub recording: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProcessState {
+    /// Still alive on this host.
+    Running,
+    /// Ran its exit handlers.
+    Exited,
+    /// Gone without exit handlers: `_exit`, a signal, exec, the OOM killer.
+    Ended,
+    /// Recorded on another host, so nobody here can tell.
+    Unknown,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Device {
+    /// CUDA's ordinal in that process (after CUDA_VISIBLE_DEVICES).
+    pub ordinal: i32,
+    /// `GPU-…` or `MIG-…` as nvidia-smi prints it; empty when the driver did not say.
+    pub uuid: String,
+    pub name: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Context {
+    pub handle: u64,
+    pub device: Option<usize>,
+    pub primary: bool,
+    pub first_seen_ns: u64,
+    pub destroyed_ns: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Thread {
+    pub tid: u32,
+    pub name: String,
+    pub first_seen_ns: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Module {
+    pub path: String,
+    /// Lower-case hex; empty when the file has none.
+    pub build_id: String,
+    /// Load bias: runtime address minus the address in the ELF file.
+    pub bias: u64,
+    /// Lowest and one past the highest runtime address.
+    pub start: u64,
+    pub end: u64,
+    pub first_seen_ns: u64,
+    pub unloaded_ns: Option<u64>,
+}
+
+/// One code address. `symbols` is empty until someone resolved it; several entries are inlined calls, innermost first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Location {
+    pub module: Option<usize>,
+    /// The return address as an address in the module's ELF file (runtime address minus bias); without a module, the runtime address.
+    pub address: u64,
+    #[serde(default)]
+    pub symbols: Vec<Symbol>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Symbol {
+    /// Demangled.
+    pub function: String,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    /// True for a call the compiler inlined into the next entry.
+    pub inlined: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stack {
+    /// Indices into `locations`, innermost (nearest the CUDA call) first.
+    pub frames: Vec<usize>,
+    /// The walk stopped before the thread's first function: depth limit or missing unwind information.
+    pub truncated: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Allocation {
+    /// Address, or the handle for arrays, pools, VMM handles and external memory.
+    pub address: u64,
+    /// Memory this record holds. 0 for mappings, address ranges, pools and imports: they hold none of their own.
+    pub bytes: u64,
+    /// What the call asked for (pitch: width × height), or the span of a mapping.
+    pub requested: u64,
+    pub kind: Kind,
+    /// The call as the program wrote it: `cudaMalloc`, `cuMemAlloc_v2`, …
+    pub api: String,
+    pub device: Option<usize>,
+    pub context: Option<usize>,
+    pub stream: Option<Stream>,
+    /// Memory pool handle; `None` when the call names none and the device's pool was never changed.
+    pub pool: Option<u64>,
+    pub thread: usize,
+    pub time_ns: u64,
+    pub sequence: u64,
+    pub stack: Option<usize>,
+    /// VMM: references to the handle. IPC: times opened.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub references: u32,
+    /// VMM: mappings of the handle.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mappings: u32,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    /// The NULL stream with legacy semantics.
+    LegacyDefault,
+    /// The NULL stream of a per-thread-default-stream build, or CU_STREAM_PER_THREAD.
+    PerThreadDefault,
+    Handle(u64),
+}
+
+/// Allocation calls that failed. Equal ones are one row.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Refused {
+    pub bytes: u64,
+    pub count: u64,
+    pub kind: Kind,
+    pub api: String,
+    pub device: Option<usize>,
+    /// The CUresult, e.g. 2 for CUDA_ERROR_OUT_OF_MEMORY.
+    pub error: i32,
+    pub thread: usize,
+    pub stack: Option<usize>,
+    pub first_ns: u64,
+    pub last_ns: u64,
+}
+
+/// What happened to one kind of memory on one device since the recording began, freed memory included.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Counter {
+    pub device: Option<usize>,
+    pub kind: Kind,
+    pub live_bytes: u64,
+    pub live_count: u64,
+    pub peak_bytes: u64,
+    pub total_bytes: u64,
+    pub total_count: u64,
+    pub freed_count: u64,
+    pub refused_count: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DevicePeak {
+    pub device: usize,
+    pub peak_bytes: u64,
+}
+
+/// What the recorder could not see or keep. Every field is printed, zeros too.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Honesty {
+    /// Allocations that could not be recorded (full disk, quota, file-size limit).
+    pub lost_allocations: u64,
+    /// Allocations recorded without their stack.
+    pub lost_stacks: u64,
+    /// Modules, threads, devices or contexts that could not be recorded.
+    pub lost_details: u64,
+    /// Frees of pointers never seen allocated.
+    pub unknown_frees: u64,
+    /// Addresses handed out again without a free we saw.
+    pub vanished: u64,
+    /// Frees the driver refused; the record was restored.
+    pub failed_frees: u64,
+    /// Frees answered with error 4 (driver shutting down): counted as freed.
+    pub teardown_frees: u64,
+    /// Records freed implicitly (context destroyed, device reset, auto-free relaunch).
+    pub implicit_frees: u64,
+    /// Allocation nodes captured into graphs that were never launched (0 bytes live).
+    pub captured_not_launched: u64,
+    /// Private driver tables asked for (cuGetExportTable); what flows through them is invisible.
+    pub export_tables: u64,
+    /// Allocator-like driver functions handed to the program unhooked.
+    pub unhooked: Vec<String>,
+    /// Time spent in the recorder, estimated from a sample.
+    pub recorder_ns: u64,
+    /// Allocations and frees seen.
+    pub events: u64,
+}
+
+impl Snapshot {
+    /// Checks every index, so that code behind this can use them without looking.
+    ///
+    /// # Errors
+    /// Names the first row that points outside its table.
+    pub fn validate(&self) -> Result<(), String> {
+        let within = |what: &str, row: usize, index: usize, len: usize| {
+            if index < len { Ok(()) } else { Err(format!("{what} of row {row} is {index}, but that table has {len} rows")) }
+        };
+        let optional = |what: &str, row: usize, index: Option<usize>, len: usize| {
+            index.map_or(Ok(()), |index| within(what, row, index, len))
+        };
+        for (row, context) in self.contexts.iter().enumerate() {
+            optional("contexts: device", row, context.device, self.devices.len())?;
+        }
+        for (row, location) in self.locations.iter().enumerate() {
+            optional("locations: module", row, location.module, self.modules.len())?;
+        }
+        for (row, stack) in self.stacks.iter().enumerate() {
+            for &frame in &stack.frames {
+                within("stacks: frame", row, frame, self.locations.len())?;
+            }
+        }
+        for (row, a) in self.allocations.iter().enumerate() {
+            optional("allocations: device", row, a.device, self.devices.len())?;
+            optional("allocations: context", row, a.context, self.contexts.len())?;
+            optional("allocations: stack", row, a.stack, self.stacks.len())?;
+            within("allocations: thread", row, a.thread, self.threads.len())?;
+        }
+        for (row, r) in self.refused.iter().enumerate() {
+            optional("refused: device", row, r.device, self.devices.len())?;
+            optional("refused: stack", row, r.stack, self.stacks.len())?;
+            within("refused: thread", row, r.thread, self.threads.len())?;
+        }
+        for (row, c) in self.counters.iter().enumerate() {
+            optional("counters: device", row, c.device, self.devices.len())?;
+        }
+        for (row, p) in self.device_peaks.iter().enumerate() {
+            within("device_peaks: device", row, p.device, self.devices.len())?;
+        }
+        Ok(())
+    }
+}
