@@ -1,0 +1,279 @@
+//! Every CUDA function culeak knows, one row each, said once.
+//!
+//! From these rows come the exported hooks, the name and address look-ups, the signature check against cudarc's
+//! bindings, the fake driver and the coverage test. A row is the C signature and one verb that says what the call does
+//! to memory; how a verb is recorded is written once, in the shim (`effects.rs`), and how it is imitated, once, in the
+//! fake driver.
+//!
+//! ```text
+//! cuMemAlloc_v2 = cuMemAlloc_v2 (out: *mut CUdeviceptr, bytes: usize) => allocates(Device, out, bytes);
+//! │               │              │                                       └ verb: what it does, with which arguments
+//! │               │              └ types are cudarc's; `Enum<T>` is T, passed as an integer since newer programs pass newer values
+//! │               └ cudarc binding with this very signature (`none`: cudarc has no such binding)
+//! └ exported symbol; an ABI version (`_v2`, `_ptsz`) is a row of its own
+//! ```
+//!
+//! Driver functions return a CUresult, runtime functions a cudaError_t; hooks pass both as plain integers.
+//!
+//! Deliberately absent: version tables (a function is found again by the address the driver returned), and runtime
+//! functions whose one exported name has different arguments in CUDA 11, 12 and 13 (`cudaGraphAddNode`,
+//! `cudaGraphInstantiate`, `cudaStreamGetCaptureInfo`, `cudaGetDriverEntryPoint`): the driver layer sees those calls
+//! under distinct names.
+
+/// Calls `$then! { rows }` with every driver function.
+#[macro_export]
+macro_rules! driver_functions {
+    ($then:ident) => {
+        $then! {
+            // Look-ups and start-up.
+            cuInit = cuInit (flags: c_uint) => initializes();
+            cuGetProcAddress = none (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64) => looks_up(symbol, function);
+            cuGetProcAddress_v2 = cuGetProcAddress_v2 (symbol: *const c_char, function: *mut *mut c_void, version: c_int, flags: u64, status: *mut CUdriverProcAddressQueryResult) => looks_up(symbol, function);
+            cuGetExportTable = cuGetExportTable (table: *mut *const c_void, id: *const CUuuid) => hands_out_table(id);
+
+            // Linear memory. The unsuffixed names are the 32-bit ABI of CUDA 2: they read and write 4 bytes.
+            cuMemAlloc = none (out: *mut c_uint, bytes: c_uint) => allocates(Device, out, bytes);
+            cuMemAlloc_v2 = cuMemAlloc_v2 (out: *mut CUdeviceptr, bytes: usize) => allocates(Device, out, bytes);
+            cuMemAllocPitch = none (out: *mut c_uint, pitch: *mut c_uint, width: c_uint, height: c_uint, element: c_uint) => allocates_pitched(out, pitch, width, height);
+            cuMemAllocPitch_v2 = cuMemAllocPitch_v2 (out: *mut CUdeviceptr, pitch: *mut usize, width: usize, height: usize, element: c_uint) => allocates_pitched(out, pitch, width, height);
+            cuMemAllocManaged = cuMemAllocManaged (out: *mut CUdeviceptr, bytes: usize, flags: c_uint) => allocates(Managed, out, bytes);
+            cuMemFree = none (address: c_uint) => frees(address);
+            cuMemFree_v2 = cuMemFree_v2 (address: CUdeviceptr) => frees(address);
+
+            // Page-locked host memory.
+            cuMemAllocHost = none (out: *mut *mut c_void, bytes: c_uint) => allocates(HostPinned, out, bytes);
+            cuMemAllocHost_v2 = cuMemAllocHost_v2 (out: *mut *mut c_void, bytes: usize) => allocates(HostPinned, out, bytes);
+            cuMemHostAlloc = cuMemHostAlloc (out: *mut *mut c_void, bytes: usize, flags: c_uint) => allocates(HostPinned, out, bytes);
+            cuMemFreeHost = cuMemFreeHost (address: *mut c_void) => frees(address);
+            cuMemHostRegister = none (address: *mut c_void, bytes: usize, flags: c_uint) => registers(address, bytes);
+            cuMemHostRegister_v2 = cuMemHostRegister_v2 (address: *mut c_void, bytes: usize, flags: c_uint) => registers(address, bytes);
+            cuMemHostUnregister = cuMemHostUnregister (address: *mut c_void) => unregisters(address);
+
+            // Arrays: handles, not addresses.
+            cuArrayCreate = none (out: *mut CUarray, descriptor: *const ArrayDescriptorV1) => creates_array(out, descriptor);
+            cuArrayCreate_v2 = cuArrayCreate_v2 (out: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) => creates_array(out, descriptor);
+            cuArray3DCreate = none (out: *mut CUarray, descriptor: *const Array3dDescriptorV1) => creates_array(out, descriptor);
+            cuArray3DCreate_v2 = cuArray3DCreate_v2 (out: *mut CUarray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR) => creates_array(out, descriptor);
+            cuArrayDestroy = cuArrayDestroy (array: CUarray) => destroys_array(array);
+            cuMipmappedArrayCreate = cuMipmappedArrayCreate (out: *mut CUmipmappedArray, descriptor: *const CUDA_ARRAY3D_DESCRIPTOR, levels: c_uint) => creates_mipmap(out, descriptor, levels);
+            cuMipmappedArrayDestroy = cuMipmappedArrayDestroy (array: CUmipmappedArray) => destroys_array(array);
+
+            // Stream-ordered memory. In `_ptsz` functions stream 0 is the per-thread default stream.
+            cuMemAllocAsync = cuMemAllocAsync (out: *mut CUdeviceptr, bytes: usize, stream: CUstream) => allocates_async(out, bytes, CURRENT_POOL, stream, Legacy);
+            cuMemAllocAsync_ptsz = cuMemAllocAsync (out: *mut CUdeviceptr, bytes: usize, stream: CUstream) => allocates_async(out, bytes, CURRENT_POOL, stream, PerThread);
+            cuMemAllocFromPoolAsync = cuMemAllocFromPoolAsync (out: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream) => allocates_async(out, bytes, pool, stream, Legacy);
+            cuMemAllocFromPoolAsync_ptsz = cuMemAllocFromPoolAsync (out: *mut CUdeviceptr, bytes: usize, pool: CUmemoryPool, stream: CUstream) => allocates_async(out, bytes, pool, stream, PerThread);
+            cuMemFreeAsync = cuMemFreeAsync (address: CUdeviceptr, stream: CUstream) => frees_async(address, stream, Legacy);
+            cuMemFreeAsync_ptsz = cuMemFreeAsync (address: CUdeviceptr, stream: CUstream) => frees_async(address, stream, PerThread);
+
+            // Pools.
+            cuMemPoolCreate = cuMemPoolCreate (out: *mut CUmemoryPool, properties: *const CUmemPoolProps) => creates_pool(out, properties);
+            cuMemPoolDestroy = cuMemPoolDestroy (pool: CUmemoryPool) => destroys_pool(pool);
+            cuMemPoolTrimTo = cuMemPoolTrimTo (pool: CUmemoryPool, keep: usize) => observes();
+            cuDeviceSetMemPool = cuDeviceSetMemPool (device: CUdevice, pool: CUmemoryPool) => sets_pool(device, pool);
+            cuMemPoolExportToShareableHandle = cuMemPoolExportToShareableHandle (out: *mut c_void, pool: CUmemoryPool, handle_type: Enum<CUmemAllocationHandleType>, flags: u64) => observes();
+            cuMemPoolImportFromShareableHandle = cuMemPoolImportFromShareableHandle (out: *mut CUmemoryPool, handle: *mut c_void, handle_type: Enum<CUmemAllocationHandleType>, flags: u64) => imports_pool(out);
+            cuMemPoolImportPointer = cuMemPoolImportPointer (out: *mut CUdeviceptr, pool: CUmemoryPool, data: *mut CUmemPoolPtrExportData) => imports_pointer(out, pool);
+
+            // Virtual memory management: physical memory lives while a handle reference or a mapping does.
+            cuMemAddressReserve = cuMemAddressReserve (out: *mut CUdeviceptr, bytes: usize, alignment: usize, wish: CUdeviceptr, flags: u64) => reserves(out, bytes);
+            cuMemAddressFree = cuMemAddressFree (address: CUdeviceptr, bytes: usize) => unreserves(address);
+            cuMemCreate = cuMemCreate (out: *mut CUmemGenericAllocationHandle, bytes: usize, properties: *const CUmemAllocationProp, flags: u64) => creates_physical(out, bytes, properties);
+            cuMemRelease = cuMemRelease (handle: CUmemGenericAllocationHandle) => releases_physical(handle);
+            cuMemRetainAllocationHandle = cuMemRetainAllocationHandle (out: *mut CUmemGenericAllocationHandle, address: *mut c_void) => retains_physical(out, address);
+            cuMemMap = cuMemMap (address: CUdeviceptr, bytes: usize, offset: usize, handle: CUmemGenericAllocationHandle, flags: u64) => maps(address, bytes, handle);
+            cuMemUnmap = cuMemUnmap (address: CUdeviceptr, bytes: usize) => unmaps(address, bytes);
+            cuMemMapArrayAsync = cuMemMapArrayAsync (list: *mut CUarrayMapInfo, count: c_uint, stream: CUstream) => observes();
+            cuMemMapArrayAsync_ptsz = cuMemMapArrayAsync (list: *mut CUarrayMapInfo, count: c_uint, stream: CUstream) => observes();
+            cuMemExportToShareableHandle = cuMemExportToShareableHandle (out: *mut c_void, handle: CUmemGenericAllocationHandle, handle_type: Enum<CUmemAllocationHandleType>, flags: u64) => observes();
+            cuMemImportFromShareableHandle = cuMemImportFromShareableHandle (out: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void, handle_type: Enum<CUmemAllocationHandleType>) => imports_physical(out);
+
+            // Multicast objects: an address range over several devices, 0 bytes of their own.
+            cuMulticastCreate = cuMulticastCreate (out: *mut CUmemGenericAllocationHandle, properties: *const CUmulticastObjectProp) => creates_multicast(out, properties);
+            cuMulticastBindMem = cuMulticastBindMem (multicast: CUmemGenericAllocationHandle, offset: usize, handle: CUmemGenericAllocationHandle, handle_offset: usize, bytes: usize, flags: u64) => observes();
+            cuMulticastBindMem_v2 = cuMulticastBindMem_v2 (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, handle: CUmemGenericAllocationHandle, handle_offset: usize, bytes: usize, flags: u64) => observes();
+            cuMulticastBindAddr = cuMulticastBindAddr (multicast: CUmemGenericAllocationHandle, offset: usize, address: CUdeviceptr, bytes: usize, flags: u64) => observes();
+            cuMulticastBindAddr_v2 = cuMulticastBindAddr_v2 (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, address: CUdeviceptr, bytes: usize, flags: u64) => observes();
+            cuMulticastUnbind = cuMulticastUnbind (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, bytes: usize) => observes();
+
+            // Memory of other processes: windows, not memory.
+            cuIpcOpenMemHandle = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out);
+            cuIpcOpenMemHandle_v2 = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out);
+            cuIpcCloseMemHandle = cuIpcCloseMemHandle (address: CUdeviceptr) => closes_ipc(address);
+
+            // Memory of other APIs.
+            cuImportExternalMemory = cuImportExternalMemory (out: *mut CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC) => imports_external(out, descriptor);
+            cuExternalMemoryGetMappedBuffer = cuExternalMemoryGetMappedBuffer (out: *mut CUdeviceptr, external: CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_BUFFER_DESC) => maps_external(out, descriptor);
+            cuExternalMemoryGetMappedMipmappedArray = cuExternalMemoryGetMappedMipmappedArray (out: *mut CUmipmappedArray, external: CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) => maps_external_mipmap(out);
+            cuDestroyExternalMemory = cuDestroyExternalMemory (external: CUexternalMemory) => destroys_external(external);
+
+            // Graph memory: live from a launch, not from a capture.
+            cuGraphAddMemAllocNode = cuGraphAddMemAllocNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => adds_alloc_node(graph, params);
+            cuGraphAddMemFreeNode = cuGraphAddMemFreeNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, address: CUdeviceptr) => adds_free_node(graph, address);
+            cuGraphAddNode = cuGraphAddNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *mut CUgraphNodeParams) => adds_node(graph, params);
+            cuGraphAddNode_v2 = cuGraphAddNode_v2 (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => adds_node(graph, params);
+            cuGraphAddNode_v3 = cuGraphAddNode_v3 (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => adds_node(graph, params);
+            cuGraphAddChildGraphNode = cuGraphAddChildGraphNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, child: CUgraph) => adds_child(graph, child);
+            cuGraphInstantiate = none (out: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log: *mut c_char, log_bytes: usize) => instantiates(out, graph);
+            cuGraphInstantiate_v2 = cuGraphInstantiate_v2 (out: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log: *mut c_char, log_bytes: usize) => instantiates(out, graph);
+            cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags (out: *mut CUgraphExec, graph: CUgraph, flags: u64) => instantiates(out, graph);
+            cuGraphInstantiateWithParams = cuGraphInstantiateWithParams (out: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => instantiates(out, graph);
+            cuGraphInstantiateWithParams_ptsz = cuGraphInstantiateWithParams (out: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => instantiates(out, graph);
+            cuGraphLaunch = cuGraphLaunch (exec: CUgraphExec, stream: CUstream) => launches(exec, stream, Legacy);
+            cuGraphLaunch_ptsz = cuGraphLaunch (exec: CUgraphExec, stream: CUstream) => launches(exec, stream, PerThread);
+            cuGraphExecDestroy = cuGraphExecDestroy (exec: CUgraphExec) => destroys_exec(exec);
+            cuGraphDestroy = cuGraphDestroy (graph: CUgraph) => destroys_graph(graph);
+            cuDeviceGraphMemTrim = cuDeviceGraphMemTrim (device: CUdevice) => observes();
+            cuStreamBeginCapture = none (stream: CUstream) => begins_capture();
+            cuStreamBeginCapture_ptsz = none (stream: CUstream) => begins_capture();
+            cuStreamBeginCapture_v2 = cuStreamBeginCapture_v2 (stream: CUstream, mode: Enum<CUstreamCaptureMode>) => begins_capture();
+            cuStreamBeginCapture_v2_ptsz = cuStreamBeginCapture_v2 (stream: CUstream, mode: Enum<CUstreamCaptureMode>) => begins_capture();
+            cuStreamBeginCaptureToGraph = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture();
+            cuStreamBeginCaptureToGraph_ptsz = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture();
+            cuStreamEndCapture = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture();
+            cuStreamEndCapture_ptsz = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture();
+
+            // Contexts: destroying one frees its linear, host and managed memory and its arrays, but no pool or VMM memory.
+            cuCtxCreate = none (out: *mut CUcontext, flags: c_uint, device: CUdevice) => creates_context(out, device);
+            cuCtxCreate_v2 = cuCtxCreate_v2 (out: *mut CUcontext, flags: c_uint, device: CUdevice) => creates_context(out, device);
+            cuCtxCreate_v3 = none (out: *mut CUcontext, affinity: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice) => creates_context(out, device);
+            cuCtxCreate_v4 = cuCtxCreate_v4 (out: *mut CUcontext, params: *mut CUctxCreateParams, flags: c_uint, device: CUdevice) => creates_context(out, device);
+            cuCtxDestroy = none (context: CUcontext) => destroys_context(context);
+            cuCtxDestroy_v2 = cuCtxDestroy_v2 (context: CUcontext) => destroys_context(context);
+            cuCtxAttach = cuCtxAttach (out: *mut CUcontext, flags: c_uint) => attaches_context(out);
+            cuCtxDetach = cuCtxDetach (context: CUcontext) => detaches_context(context);
+            cuDevicePrimaryCtxRetain = cuDevicePrimaryCtxRetain (out: *mut CUcontext, device: CUdevice) => retains_primary(out, device);
+            cuDevicePrimaryCtxRelease = none (device: CUdevice) => releases_primary(device);
+            cuDevicePrimaryCtxRelease_v2 = cuDevicePrimaryCtxRelease_v2 (device: CUdevice) => releases_primary(device);
+            cuDevicePrimaryCtxReset = none (device: CUdevice) => resets_primary(device);
+            cuDevicePrimaryCtxReset_v2 = cuDevicePrimaryCtxReset_v2 (device: CUdevice) => resets_primary(device);
+        }
+    };
+}
+
+/// Calls `$then! { rows }` with every runtime function. They label what the driver layer records, and record
+/// themselves (`labels_allocation`: kind, address, bytes; `labels_free`: space, address) when that layer saw nothing.
+#[macro_export]
+macro_rules! runtime_functions {
+    ($then:ident) => {
+        $then! {
+            cudaMalloc = cudaMalloc (out: *mut *mut c_void, bytes: usize) => labels_allocation(Device, { *out as u64 }, { bytes as u64 });
+            cudaMallocManaged = cudaMallocManaged (out: *mut *mut c_void, bytes: usize, flags: c_uint) => labels_allocation(Managed, { *out as u64 }, { bytes as u64 });
+            cudaMallocPitch = cudaMallocPitch (out: *mut *mut c_void, pitch: *mut usize, width: usize, height: usize) => labels_allocation(Pitched, { *out as u64 }, { (*pitch as u64).saturating_mul(height as u64) });
+            cudaMalloc3D = cudaMalloc3D (out: *mut cudaPitchedPtr, extent: cudaExtent) => labels_allocation(Pitched, { (*out).ptr as u64 }, { ((*out).pitch as u64).saturating_mul(extent.height as u64).saturating_mul(extent.depth as u64) });
+            cudaMallocArray = cudaMallocArray (out: *mut cudaArray_t, channels: *const cudaChannelFormatDesc, width: usize, height: usize, flags: c_uint) => labels_allocation(Array, { *out as u64 }, { channel_bytes(channels, [width, height, 0], 1, flags) });
+            cudaMalloc3DArray = cudaMalloc3DArray (out: *mut cudaArray_t, channels: *const cudaChannelFormatDesc, extent: cudaExtent, flags: c_uint) => labels_allocation(Array, { *out as u64 }, { channel_bytes(channels, [extent.width, extent.height, extent.depth], 1, flags) });
+            cudaMallocMipmappedArray = cudaMallocMipmappedArray (out: *mut cudaMipmappedArray_t, channels: *const cudaChannelFormatDesc, extent: cudaExtent, levels: c_uint, flags: c_uint) => labels_allocation(Mipmapped, { *out as u64 }, { channel_bytes(channels, [extent.width, extent.height, extent.depth], levels, flags) });
+            cudaFree = cudaFree (address: *mut c_void) => labels_free(Pointer, address);
+            cudaFreeArray = cudaFreeArray (array: cudaArray_t) => labels_free(Array, array);
+            cudaFreeMipmappedArray = cudaFreeMipmappedArray (array: cudaMipmappedArray_t) => labels_free(Array, array);
+            cudaMallocHost = cudaMallocHost (out: *mut *mut c_void, bytes: usize) => labels_allocation(HostPinned, { *out as u64 }, { bytes as u64 });
+            cudaHostAlloc = cudaHostAlloc (out: *mut *mut c_void, bytes: usize, flags: c_uint) => labels_allocation(HostPinned, { *out as u64 }, { bytes as u64 });
+            cudaFreeHost = cudaFreeHost (address: *mut c_void) => labels_free(Pointer, address);
+            cudaHostRegister = cudaHostRegister (address: *mut c_void, bytes: usize, flags: c_uint) => labels_allocation(HostRegistered, { address as u64 }, { bytes as u64 });
+            cudaHostUnregister = cudaHostUnregister (address: *mut c_void) => labels_free(Registered, address);
+            cudaMallocAsync = cudaMallocAsync (out: *mut *mut c_void, bytes: usize, stream: cudaStream_t) => labels_allocation(Async, { *out as u64 }, { bytes as u64 });
+            cudaMallocAsync_ptsz = cudaMallocAsync (out: *mut *mut c_void, bytes: usize, stream: cudaStream_t) => labels_allocation(Async, { *out as u64 }, { bytes as u64 });
+            cudaMallocFromPoolAsync = cudaMallocFromPoolAsync (out: *mut *mut c_void, bytes: usize, pool: cudaMemPool_t, stream: cudaStream_t) => labels_allocation(Async, { *out as u64 }, { bytes as u64 });
+            cudaMallocFromPoolAsync_ptsz = cudaMallocFromPoolAsync (out: *mut *mut c_void, bytes: usize, pool: cudaMemPool_t, stream: cudaStream_t) => labels_allocation(Async, { *out as u64 }, { bytes as u64 });
+            cudaFreeAsync = cudaFreeAsync (address: *mut c_void, stream: cudaStream_t) => labels_free(Pointer, address);
+            cudaFreeAsync_ptsz = cudaFreeAsync (address: *mut c_void, stream: cudaStream_t) => labels_free(Pointer, address);
+            cudaMemPoolCreate = cudaMemPoolCreate (out: *mut cudaMemPool_t, properties: *const cudaMemPoolProps) => labels_allocation(Pool, { *out as u64 }, { 0 });
+            cudaMemPoolDestroy = cudaMemPoolDestroy (pool: cudaMemPool_t) => labels_free(Pool, pool);
+            cudaMemPoolTrimTo = cudaMemPoolTrimTo (pool: cudaMemPool_t, keep: usize) => labels();
+            cudaMemPoolExportToShareableHandle = cudaMemPoolExportToShareableHandle (out: *mut c_void, pool: cudaMemPool_t, handle_type: Enum<cudaMemAllocationHandleType>, flags: c_uint) => labels();
+            cudaMemPoolImportFromShareableHandle = cudaMemPoolImportFromShareableHandle (out: *mut cudaMemPool_t, handle: *mut c_void, handle_type: Enum<cudaMemAllocationHandleType>, flags: c_uint) => labels_allocation(Pool, { *out as u64 }, { 0 });
+            cudaMemPoolImportPointer = cudaMemPoolImportPointer (out: *mut *mut c_void, pool: cudaMemPool_t, data: *mut cudaMemPoolPtrExportData) => labels_allocation(PoolImport, { *out as u64 }, { 0 });
+            cudaIpcOpenMemHandle = cudaIpcOpenMemHandle (out: *mut *mut c_void, handle: cudaIpcMemHandle_t, flags: c_uint) => labels_allocation(Ipc, { *out as u64 }, { 0 });
+            cudaIpcCloseMemHandle = cudaIpcCloseMemHandle (address: *mut c_void) => labels_free(Pointer, address);
+            cudaImportExternalMemory = cudaImportExternalMemory (out: *mut cudaExternalMemory_t, descriptor: *const cudaExternalMemoryHandleDesc) => labels_allocation(External, { *out as u64 }, { 0 });
+            cudaExternalMemoryGetMappedBuffer = cudaExternalMemoryGetMappedBuffer (out: *mut *mut c_void, external: cudaExternalMemory_t, descriptor: *const cudaExternalMemoryBufferDesc) => labels_allocation(ExternalMapping, { *out as u64 }, { 0 });
+            cudaExternalMemoryGetMappedMipmappedArray = cudaExternalMemoryGetMappedMipmappedArray (out: *mut cudaMipmappedArray_t, external: cudaExternalMemory_t, descriptor: *const cudaExternalMemoryMipmappedArrayDesc) => labels();
+            cudaDestroyExternalMemory = cudaDestroyExternalMemory (external: cudaExternalMemory_t) => labels_free(External, external);
+            cudaGraphAddMemAllocNode = cudaGraphAddMemAllocNode (node: *mut cudaGraphNode_t, graph: cudaGraph_t, dependencies: *const cudaGraphNode_t, count: usize, params: *mut cudaMemAllocNodeParams) => labels();
+            cudaGraphAddMemFreeNode = cudaGraphAddMemFreeNode (node: *mut cudaGraphNode_t, graph: cudaGraph_t, dependencies: *const cudaGraphNode_t, count: usize, address: *mut c_void) => labels();
+            cudaDeviceGraphMemTrim = cudaDeviceGraphMemTrim (device: c_int) => labels();
+            cudaGraphLaunch = cudaGraphLaunch (exec: cudaGraphExec_t, stream: cudaStream_t) => labels();
+            cudaGraphLaunch_ptsz = cudaGraphLaunch (exec: cudaGraphExec_t, stream: cudaStream_t) => labels();
+            cudaDeviceReset = cudaDeviceReset () => labels();
+            cudaThreadExit = none () => labels();
+        }
+    };
+}
+
+macro_rules! names {
+    ($( $name:ident = $checked:ident ( $($argument:ident : $type:ty),* ) => $verb:ident ( $($what:tt)* ); )*) => {
+        &[$( stringify!($name) ),*]
+    };
+}
+
+/// Exported symbols of all driver rows, in order; a row's place is its [`Api`] number.
+pub const DRIVER_NAMES: &[&str] = driver_functions!(names);
+/// Exported symbols of all runtime rows, in order; numbered after the driver rows.
+pub const RUNTIME_NAMES: &[&str] = runtime_functions!(names);
+
+/// Number of a function in this list. Recordings carry the name beside it, so a reader needs no list of the same version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Api(pub u16);
+
+impl Api {
+    pub const COUNT: usize = DRIVER_NAMES.len() + RUNTIME_NAMES.len();
+
+    /// The function with this exported name. Usable in constants: a misspelt name does not compile.
+    pub const fn of(name: &str) -> Api {
+        match Api::find(name.as_bytes()) {
+            Some(api) => api,
+            None => panic!("not in the list of CUDA functions"),
+        }
+    }
+
+    pub const fn find(name: &[u8]) -> Option<Api> {
+        let mut index = 0;
+        while index < Api::COUNT {
+            if equal(Api(index as u16).name().as_bytes(), name) {
+                return Some(Api(index as u16));
+            }
+            index += 1;
+        }
+        None
+    }
+
+    pub const fn name(self) -> &'static str {
+        let index = self.0 as usize;
+        if index < DRIVER_NAMES.len() { DRIVER_NAMES[index] } else { RUNTIME_NAMES[index - DRIVER_NAMES.len()] }
+    }
+
+    pub const fn is_driver(self) -> bool {
+        (self.0 as usize) < DRIVER_NAMES.len()
+    }
+}
+
+const fn equal(a: &[u8], b: &[u8]) -> bool {
+    if a.len() != b.len() {
+        return false;
+    }
+    let mut index = 0;
+    while index < a.len() {
+        if a[index] != b[index] {
+            return false;
+        }
+        index += 1;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_name_stands_in_the_list_once_and_leads_to_its_number() {
+        let names: Vec<&str> = DRIVER_NAMES.iter().chain(RUNTIME_NAMES).copied().collect();
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
+        for (index, name) in names.iter().enumerate() {
+            assert_eq!(Api::find(name.as_bytes()), Some(Api(index as u16)));
+        }
+        assert_eq!(Api::find(b"cuMemAlloc_v9"), None);
+    }
+}
