@@ -1,0 +1,108 @@
+//! Builds the preload library and the fake driver, so that the CLI can carry both inside its one file.
+//!
+//! A nested cargo does it, with a target directory of its own: the outer cargo holds the lock of the usual one. Cargo's
+//! artifact dependencies would say the same in one line, but are unstable. Packagers who build the library elsewhere
+//! (for an older glibc, say) name the finished files in `CULEAK_PREBUILT_SHIM` and `CULEAK_PREBUILT_FAKE_DRIVER`.
+
+use std::collections::hash_map::DefaultHasher;
+use std::env;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What gets embedded: package, file it produces, name for the CLI, variable that replaces the build.
+const LIBRARIES: [(&str, &str, &str, &str); 2] = [
+    ("culeak-shim", "libculeak_shim.so", "SHIM", "CULEAK_PREBUILT_SHIM"),
+    (
+        "culeak-fake-driver",
+        "libculeak_fake_driver.so",
+        "FAKE_DRIVER",
+        "CULEAK_PREBUILT_FAKE_DRIVER",
+    ),
+];
+
+/// Everything the two libraries are made of, relative to the workspace.
+const SOURCES: [&str; 5] = ["Cargo.toml", "Cargo.lock", "src", "shim", "tests/fake_driver"];
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let prebuilt: Vec<Option<PathBuf>> = LIBRARIES.iter().map(|library| prebuilt(library.3)).collect();
+    let built = if prebuilt.iter().all(Option::is_some) {
+        PathBuf::new()
+    } else {
+        build_libraries()
+    };
+    for ((_, file, name, _), prebuilt) in LIBRARIES.iter().zip(prebuilt) {
+        embed(name, &prebuilt.unwrap_or_else(|| built.join(file)));
+    }
+}
+
+fn prebuilt(variable: &str) -> Option<PathBuf> {
+    println!("cargo::rerun-if-env-changed={variable}");
+    let path = PathBuf::from(env::var_os(variable)?);
+    println!("cargo::rerun-if-changed={}", path.display());
+    Some(path)
+}
+
+/// Hands a library to `include_bytes!`, with a short hash of its content for the name it is unpacked under.
+fn embed(name: &str, path: &Path) {
+    let bytes = fs::read(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    println!("cargo::rustc-env=CULEAK_{name}_FILE={}", path.display());
+    println!("cargo::rustc-env=CULEAK_{name}_ID={:016x}", hasher.finish());
+}
+
+/// Runs the nested cargo and returns the folder with its results.
+fn build_libraries() -> PathBuf {
+    let workspace = Path::new(&variable("CARGO_MANIFEST_DIR")).join("..");
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={}", workspace.join(source).display());
+    }
+    let target_dir = Path::new(&variable("OUT_DIR")).join("embedded");
+    // A CLI linked statically to musl still carries libraries for the glibc programs it watches.
+    let target = variable("TARGET").replace("-musl", "-gnu");
+
+    let mut cargo = Command::new(variable("CARGO"));
+    cargo
+        .current_dir(&workspace)
+        .args(["build", "--release", "--locked", "--target", &target]);
+    cargo.arg("--target-dir").arg(&target_dir);
+    for (package, ..) in LIBRARIES {
+        cargo.args(["--package", package]);
+    }
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(belongs_to_outer_build) {
+            cargo.env_remove(name);
+        }
+    }
+    match cargo.status() {
+        Ok(status) if status.success() => target_dir.join(target).join("release"),
+        Ok(status) => panic!("building the preload library failed ({status}); cargo's own words stand above"),
+        Err(error) => panic!("cannot start {cargo:?}: {error}"),
+    }
+}
+
+/// Whether a variable describes the build of the CLI (flags, wrappers such as clippy, profile, package) and would leak
+/// into that of the libraries. Linkers, registries, network settings and the job server are meant for both.
+fn belongs_to_outer_build(name: &str) -> bool {
+    let for_both = [
+        "CARGO_HOME",
+        "CARGO_MAKEFLAGS",
+        "CARGO_NET_",
+        "CARGO_HTTP_",
+        "CARGO_REGISTR",
+        "CARGO_SOURCE_",
+    ];
+    let linker = name.starts_with("CARGO_TARGET_") && (name.ends_with("_LINKER") || name.ends_with("_AR"));
+    match name {
+        "RUSTFLAGS" | "RUSTDOCFLAGS" | "RUSTC_WORKSPACE_WRAPPER" | "CLIPPY_ARGS" | "LD_PRELOAD" => true,
+        _ if name.starts_with("CARGO_") => !linker && !for_both.iter().any(|prefix| name.starts_with(prefix)),
+        _ => false,
+    }
+}
+
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|error| panic!("cargo sets {name} for build scripts: {error}"))
+}

@@ -1,0 +1,113 @@
+//! `culeak run`: a program under the preload library, then the report of what it left behind.
+//!
+//! Everything the program sees stays as it was (stdin, stdout, stderr, signals, terminal); it gets two more things in
+//! its environment, `LD_PRELOAD` and the `CULEAK_…` settings, and so do its children. Our own words go to stderr, so
+//! that the program's output can still be piped. Deliberately absent: changes to our own environment.
+
+use std::collections::hash_map::RandomState;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::hash::BuildHasher;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command, ExitCode};
+
+use clap::Args;
+
+use crate::environment::{self, Settings};
+use crate::errors::Failure;
+use crate::preload::{self, Program};
+use crate::{shim, supervise};
+
+/// Run a program, record its GPU memory, and report what is left when it ends
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Folder for the recordings, one per process that uses CUDA [default: the current folder]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// Record only the program itself, not the processes it starts
+    #[arg(long)]
+    pub no_follow_children: bool,
+
+    /// Record only processes whose executable's file name matches; * and ? are wildcards
+    #[arg(long, value_name = "GLOB")]
+    pub only: Option<String>,
+
+    /// Frames to keep per stack
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
+    pub depth: Option<u32>,
+
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "COMMAND"
+    )]
+    pub command: Vec<OsString>,
+}
+
+pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
+    let program = preload::examine(&args.command[0])?;
+    warn_of(&program, &args.command[0]);
+    let folder = output_folder(args.output.as_deref())?;
+    let tag = run_tag();
+
+    let shim = shim::locate()?;
+    let settings = Settings {
+        shim: &shim,
+        folder: &folder,
+        tag: &tag,
+        depth: args.depth,
+        only: args.only.as_deref(),
+        only_child_of: args.no_follow_children.then(process::id),
+        address_sanitizer: program.address_sanitizer,
+    };
+
+    let mut command = Command::new(&args.command[0]);
+    command.args(&args.command[1..]);
+    for (name, value) in environment::changes(&settings, |name| env::var_os(name)) {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    let status = supervise::run(&mut command).map_err(|error| {
+        let shown = program.executable.display();
+        Failure::with_exit(format!("{shown}: cannot be executed: {error}"), preload::NOT_EXECUTABLE)
+    })?;
+    Ok(ExitCode::from(supervise::shell_code(status)))
+}
+
+fn warn_of(program: &Program, typed: &OsStr) {
+    let shown = Path::new(typed).display();
+    let through = match program.executable.file_name() == Path::new(typed).file_name() {
+        true => String::new(),
+        false => format!(" (run by {})", program.executable.display()),
+    };
+    for obstacle in &program.obstacles {
+        eprintln!("culeak: warning: {shown}{through} {obstacle}");
+    }
+}
+
+/// The folder as an absolute path, since the program may change its own.
+fn output_folder(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let folder = given.unwrap_or(Path::new("."));
+    let made = fs::create_dir_all(folder).and_then(|()| fs::canonicalize(folder));
+    made.map_err(|error| {
+        let shown = folder.display();
+        Failure::new(format!(
+            "{shown}: cannot be the folder for recordings: {error}; name another with --output"
+        ))
+    })
+}
+
+/// Four characters that tell this run's recordings from those of others in the same folder.
+fn run_tag() -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let random = RandomState::new().hash_one(process::id());
+    (0..4)
+        .map(|place| char::from(LETTERS[(random >> (place * 5)) as usize % LETTERS.len()]))
+        .collect()
+}

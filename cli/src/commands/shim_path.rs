@@ -1,0 +1,30 @@
+//! `culeak shim-path`: where the preload library lies, for programs that are not started through `culeak run`.
+
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::errors::Failure;
+use crate::shim;
+
+#[derive(Debug, Args)]
+pub struct ShimPathArgs {
+    /// Print the folder of the built-in fake driver instead, for `LD_LIBRARY_PATH`
+    #[arg(long)]
+    pub fake_driver: bool,
+}
+
+pub fn execute(args: &ShimPathArgs) -> Result<ExitCode, Failure> {
+    let path = if args.fake_driver {
+        shim::fake_driver_folder()?
+    } else {
+        shim::locate()?
+    };
+    let mut line = path.as_os_str().as_bytes().to_vec();
+    line.push(b'\n');
+    let written = io::stdout().write_all(&line);
+    written.map_err(|error| Failure::new(format!("cannot print the path of the preload library: {error}")))?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,202 @@
+//! What the program's environment needs so that the preload library loads and records: computed here, set by `run`.
+//!
+//! Only the variables named here change, and an `LD_PRELOAD` that was already there stays in force. Deliberately absent:
+//! `LD_LIBRARY_PATH`; a recorder must not change which libraries a program finds.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+
+/// The choices of one run.
+#[derive(Debug)]
+pub struct Settings<'a> {
+    pub shim: &'a Path,
+    /// Absolute folder for the recordings.
+    pub folder: &'a Path,
+    /// Ends the name of every recording of this run, so that runs side by side can share a folder.
+    pub tag: &'a str,
+    pub depth: Option<u32>,
+    /// Record only processes whose executable's name matches.
+    pub only: Option<&'a str>,
+    /// Record only the process whose parent has this id: the one we start ourselves.
+    pub only_child_of: Option<u32>,
+    /// The program is linked to a shared AddressSanitizer runtime.
+    pub address_sanitizer: bool,
+}
+
+/// A variable to set, or (`None`) to remove.
+pub type Change = (&'static str, Option<OsString>);
+
+/// The changes, given how to look up the present values.
+pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
+    let text = |value: Option<String>| value.map(OsString::from);
+    let mut changes = vec![
+        (
+            "LD_PRELOAD",
+            Some(preload(settings.shim, present("LD_PRELOAD").as_deref())),
+        ),
+        ("CULEAK_OUTPUT", Some(pattern(settings.folder, settings.tag))),
+        (
+            "CULEAK_DEPTH",
+            text(settings.depth.map(|depth| depth.to_string())).or_else(|| present("CULEAK_DEPTH")),
+        ),
+        ("CULEAK_ONLY", text(settings.only.map(str::to_owned))),
+        (
+            "CULEAK_PARENT",
+            text(settings.only_child_of.map(|parent| parent.to_string())),
+        ),
+        ("CULEAK_QUIET", Some("1".into())),
+        ("CULEAK_DISABLE", None),
+    ];
+    if settings.address_sanitizer {
+        // Its runtime refuses to start behind another preloaded library. Ours replaces nothing that it replaces, so the
+        // order does not matter; putting the runtime first instead would load it into every child process, too.
+        let mut options = present("ASAN_OPTIONS").unwrap_or_default();
+        if !options.is_empty() {
+            options.push(":");
+        }
+        options.push("verify_asan_link_order=0");
+        changes.push(("ASAN_OPTIONS", Some(options)));
+    }
+    changes
+}
+
+/// Ours first, since the first definition of a symbol wins; behind AddressSanitizer, which must be first itself.
+fn preload(shim: &Path, present: Option<&OsStr>) -> OsString {
+    let shim = shim.as_os_str().as_bytes();
+    let present = present.map(OsStr::as_bytes).unwrap_or_default();
+    let separator = |byte: &u8| matches!(byte, b':' | b' ' | b'\t' | b'\n');
+    let others = present
+        .split(separator)
+        .filter(|&name| !name.is_empty() && name != shim);
+    let mut names: Vec<&[u8]> = others.collect();
+    let sanitizer = names.iter().rposition(|name| is_address_sanitizer(name));
+    names.insert(sanitizer.map_or(0, |index| index + 1), shim);
+    OsString::from_vec(names.join(&b':'))
+}
+
+fn is_address_sanitizer(path: &[u8]) -> bool {
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
+}
+
+/// Program, host, pid and the tag; a `%` in the folder's own name is doubled, so that it stays one.
+fn pattern(folder: &Path, tag: &str) -> OsString {
+    let mut pattern = Vec::new();
+    for &byte in folder.as_os_str().as_bytes() {
+        pattern.extend_from_slice(if byte == b'%' {
+            b"%%"
+        } else {
+            std::slice::from_ref(&byte)
+        });
+    }
+    pattern.extend_from_slice(format!("/%e.%h.%p{}", ending(tag)).as_bytes());
+    OsString::from_vec(pattern)
+}
+
+/// How the names of this run's recordings end.
+pub fn ending(tag: &str) -> String {
+    format!(".{tag}.culeak")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn settings() -> Settings<'static> {
+        Settings {
+            shim: Path::new("/cache/libculeak.so"),
+            folder: Path::new("/out"),
+            tag: "k3f9",
+            depth: None,
+            only: None,
+            only_child_of: None,
+            address_sanitizer: false,
+        }
+    }
+
+    fn changed(settings: &Settings, present: &[(&str, &str)]) -> HashMap<&'static str, Option<String>> {
+        let present: HashMap<&str, OsString> = present.iter().map(|&(name, value)| (name, value.into())).collect();
+        let changes = changes(settings, |name| present.get(name).cloned());
+        changes
+            .into_iter()
+            .map(|(name, value)| (name, value.map(|value| value.into_string().expect("text"))))
+            .collect()
+    }
+
+    fn preloaded(present: &str) -> String {
+        preload(Path::new("/cache/libculeak.so"), Some(OsStr::new(present)))
+            .into_string()
+            .expect("text")
+    }
+
+    #[test]
+    fn an_existing_preload_stays_and_ours_comes_first() {
+        assert_eq!(preloaded(""), "/cache/libculeak.so");
+        assert_eq!(
+            preloaded("/lib/a.so /lib/b.so"),
+            "/cache/libculeak.so:/lib/a.so:/lib/b.so"
+        );
+    }
+
+    #[test]
+    fn nested_runs_preload_once() {
+        assert_eq!(
+            preloaded("/lib/a.so:/cache/libculeak.so"),
+            "/cache/libculeak.so:/lib/a.so"
+        );
+    }
+
+    #[test]
+    fn the_sanitizer_stays_in_front() {
+        assert_eq!(
+            preloaded("/usr/lib/libasan.so.8:/lib/b.so"),
+            "/usr/lib/libasan.so.8:/cache/libculeak.so:/lib/b.so"
+        );
+    }
+
+    #[test]
+    fn a_sanitized_program_keeps_its_options() {
+        let settings = Settings {
+            address_sanitizer: true,
+            ..settings()
+        };
+        let changed = changed(&settings, &[("ASAN_OPTIONS", "detect_leaks=0")]);
+        assert_eq!(
+            changed["ASAN_OPTIONS"].as_deref(),
+            Some("detect_leaks=0:verify_asan_link_order=0")
+        );
+    }
+
+    #[test]
+    fn settings_of_an_outer_run_do_not_reach_an_inner_one() {
+        let outer = [
+            ("CULEAK_PARENT", "1"),
+            ("CULEAK_ONLY", "x"),
+            ("CULEAK_DISABLE", "1"),
+            ("CULEAK_DEPTH", "9"),
+        ];
+        let changed = changed(&settings(), &outer);
+        assert_eq!(changed["CULEAK_PARENT"], None);
+        assert_eq!(changed["CULEAK_ONLY"], None);
+        assert_eq!(changed["CULEAK_DISABLE"], None);
+        assert_eq!(
+            changed["CULEAK_DEPTH"].as_deref(),
+            Some("9"),
+            "a user's own default holds"
+        );
+    }
+
+    #[test]
+    fn percent_signs_in_the_folder_are_not_placeholders() {
+        let settings = Settings {
+            folder: Path::new("/out/100%p"),
+            ..settings()
+        };
+        assert_eq!(
+            changed(&settings, &[])["CULEAK_OUTPUT"].as_deref(),
+            Some("/out/100%%p/%e.%h.%p.k3f9.culeak")
+        );
+    }
+}

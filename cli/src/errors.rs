@@ -1,0 +1,35 @@
+//! How a command fails: one sentence for the user and an exit code for the script that called.
+//!
+//! The sentence says what was tried, on what, why it failed and what to do next. Deliberately absent: error types per
+//! cause, since nobody above a command does anything but print them.
+
+use std::fmt;
+
+/// Exit code of a command that was used wrongly or given input it cannot read. 1 is the verdict "leak".
+pub const USAGE: u8 = 2;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub message: String,
+    pub exit: u8,
+}
+
+impl Failure {
+    /// A failure with the usual exit code.
+    pub fn new(message: impl Into<String>) -> Failure {
+        Failure::with_exit(message, USAGE)
+    }
+
+    pub fn with_exit(message: impl Into<String>, exit: u8) -> Failure {
+        Failure {
+            message: message.into(),
+            exit,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.message)
+    }
+}

@@ -1,0 +1,271 @@
+//! Can a preloaded library work in this program? Finds the executable as a shell would and looks at it, before it runs.
+//!
+//! Follows `#!` lines to the interpreter that will do the work. Only `culeak run` can say these things: in a static or
+//! setuid program the loader never starts our library, so a missing report would look like a clean one. Deliberately
+//! absent: looking inside wrappers that start the real program later; what they start inherits the environment.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access, getegid, geteuid, getuid};
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, FileKind, ReadCache, elf};
+
+use crate::errors::Failure;
+
+/// Exit codes a shell uses for the same two troubles.
+pub const NOT_FOUND: u8 = 127;
+pub const NOT_EXECUTABLE: u8 = 126;
+
+/// The kernel follows at most this many `#!` lines.
+const MAX_SCRIPTS: usize = 5;
+
+/// What is known about a program before it starts.
+#[derive(Debug)]
+pub struct Program {
+    /// The file that will be executed; for a script, its interpreter.
+    pub executable: PathBuf,
+    /// Linked to a shared AddressSanitizer runtime, which insists on being first in `LD_PRELOAD`.
+    pub address_sanitizer: bool,
+    pub obstacles: Vec<Obstacle>,
+}
+
+/// Why the loader will not start a preloaded library in this program.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    Static,
+    Privileged(&'static str),
+    OtherArchitecture(String),
+    OtherLibc(String),
+    /// A client that has the real program started elsewhere.
+    StartsElsewhere(String),
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Obstacle::Static => {
+                out.write_str("is linked statically, so no library can be preloaded; link it dynamically to record it")
+            }
+            Obstacle::Privileged(how) => write!(
+                out,
+                "{how}, so the loader ignores LD_PRELOAD; start culeak inside it (sudo culeak run -- …) or use a copy without"
+            ),
+            Obstacle::OtherArchitecture(theirs) => {
+                write!(
+                    out,
+                    "is built for {theirs}, the preload library for {}",
+                    env::consts::ARCH
+                )
+            }
+            Obstacle::OtherLibc(loader) => {
+                write!(
+                    out,
+                    "runs on the loader {loader}; the preload library needs glibc, as CUDA itself does"
+                )
+            }
+            Obstacle::StartsElsewhere(what) => {
+                write!(
+                    out,
+                    "starts programs elsewhere ({what}), where LD_PRELOAD does not reach; run culeak there"
+                )
+            }
+        }
+    }
+}
+
+/// Finds the program and says what stands in the way of recording it.
+///
+/// # Errors
+/// When it cannot be executed at all, with the exit code a shell would return.
+pub fn examine(command: &OsStr) -> Result<Program, Failure> {
+    let mut file = find(command, env::var_os("PATH").as_deref())?;
+    let mut obstacles: Vec<Obstacle> = starts_elsewhere(&file).into_iter().collect();
+    for _ in 0..MAX_SCRIPTS {
+        match interpreter(&file) {
+            // A missing interpreter is the kernel's to report, in its own words.
+            Some(next) if next.exists() => file = next,
+            _ => break,
+        }
+    }
+    obstacles.extend(privileged(&file));
+    // What cannot be read (mode 0711, say) may still run; the loader will know.
+    let image = elf_image(&file).unwrap_or_default();
+    obstacles.extend(image.obstacle);
+    Ok(Program {
+        executable: file,
+        address_sanitizer: image.address_sanitizer,
+        obstacles,
+    })
+}
+
+/// The file `execvp` would run.
+fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
+    let shown = Path::new(command).display();
+    if command.as_bytes().contains(&b'/') {
+        let file = PathBuf::from(command);
+        return match executable(&file) {
+            Ok(()) => Ok(file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(Failure::with_exit(format!("{shown}: no such file"), NOT_FOUND))
+            }
+            Err(error) => Err(Failure::with_exit(
+                format!("{shown}: cannot be executed: {error}"),
+                NOT_EXECUTABLE,
+            )),
+        };
+    }
+    let mut refused = None;
+    for folder in env::split_paths(path.unwrap_or(OsStr::new("/bin:/usr/bin"))) {
+        let file = folder.join(command);
+        match executable(&file) {
+            Ok(()) => return Ok(file),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                refused.get_or_insert((file, error));
+            }
+            Err(_) => {}
+        }
+    }
+    Err(match refused {
+        Some((file, error)) => Failure::with_exit(
+            format!("{}: cannot be executed: {error}", file.display()),
+            NOT_EXECUTABLE,
+        ),
+        None => Failure::with_exit(
+            format!("{shown}: not found in PATH; for a program in this folder write ./{shown}"),
+            NOT_FOUND,
+        ),
+    })
+}
+
+fn executable(file: &Path) -> io::Result<()> {
+    if fs::metadata(file)?.is_dir() {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it is a directory"));
+    }
+    access(file, AccessFlags::X_OK).map_err(io::Error::from)
+}
+
+/// The interpreter a script names, looking through `/usr/bin/env`.
+fn interpreter(script: &Path) -> Option<PathBuf> {
+    let mut start = Vec::new();
+    File::open(script).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    let mut words = line
+        .split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty())
+        .map(OsStr::from_bytes);
+    let interpreter = Path::new(words.next()?);
+    if interpreter.file_name() != Some(OsStr::new("env")) {
+        return Some(interpreter.to_path_buf());
+    }
+    let setting = |word: &OsStr| word.as_bytes().starts_with(b"-") || word.as_bytes().contains(&b'=');
+    let command = words.find(|word| !setting(word))?;
+    find(command, env::var_os("PATH").as_deref()).ok()
+}
+
+/// Programs known to hand the work to another machine, container or daemon.
+fn starts_elsewhere(file: &Path) -> Option<Obstacle> {
+    let elsewhere = match file.file_name()?.to_str()? {
+        "docker" | "podman" | "nerdctl" => "in a container",
+        "kubectl" => "in a pod",
+        "ssh" => "on another machine",
+        "systemd-run" => "under systemd",
+        _ => return None,
+    };
+    Some(Obstacle::StartsElsewhere(elsewhere.to_owned()))
+}
+
+/// Whether executing the file raises privileges (the kernel's AT_SECURE), as it does for nobody who already has them.
+fn privileged(file: &Path) -> Option<Obstacle> {
+    let found = fs::metadata(file).ok()?;
+    if found.mode() & 0o4000 != 0 && found.uid() != geteuid().as_raw() {
+        return Some(Obstacle::Privileged("is setuid"));
+    }
+    if found.mode() & 0o2010 == 0o2010 && found.gid() != getegid().as_raw() {
+        return Some(Obstacle::Privileged("is setgid"));
+    }
+    let capabilities = xattr::get_deref(file, "security.capability").ok().flatten();
+    (capabilities.is_some() && !getuid().is_root()).then_some(Obstacle::Privileged("has file capabilities"))
+}
+
+/// What the ELF headers tell.
+#[derive(Debug, Default)]
+struct Image {
+    obstacle: Option<Obstacle>,
+    address_sanitizer: bool,
+}
+
+/// Reads the headers; `None` when the file is not a readable ELF file.
+fn elf_image(path: &Path) -> Option<Image> {
+    let data = ReadCache::new(File::open(path).ok()?);
+    match FileKind::parse(&data).ok()? {
+        FileKind::Elf64 => image_of(elf::FileHeader64::<Endianness>::parse(&data).ok()?, &data),
+        FileKind::Elf32 => image_of(elf::FileHeader32::<Endianness>::parse(&data).ok()?, &data),
+        _ => None,
+    }
+}
+
+fn image_of<Elf>(header: &Elf, data: &ReadCache<File>) -> Option<Image>
+where
+    Elf: FileHeader<Endian = Endianness>,
+{
+    let endian = header.endian().ok()?;
+    let machine = header.e_machine(endian);
+    if machine != NATIVE_MACHINE || !header.is_type_64() {
+        return Some(Image {
+            obstacle: Some(Obstacle::OtherArchitecture(machine_name(machine))),
+            ..Image::default()
+        });
+    }
+    let segments = header.program_headers(endian, data).ok()?;
+    let loader = segments
+        .iter()
+        .find_map(|segment| segment.interpreter(endian, data).ok().flatten());
+    let Some(loader) = loader else {
+        return Some(Image {
+            obstacle: Some(Obstacle::Static),
+            ..Image::default()
+        });
+    };
+    let loader = String::from_utf8_lossy(loader).into_owned();
+    Some(Image {
+        obstacle: loader.contains("ld-musl").then_some(Obstacle::OtherLibc(loader)),
+        address_sanitizer: needs_address_sanitizer(header, endian, data).unwrap_or(false),
+    })
+}
+
+/// Whether the file asks for a shared AddressSanitizer runtime, gcc's or clang's.
+fn needs_address_sanitizer<Elf>(header: &Elf, endian: Endianness, data: &ReadCache<File>) -> object::read::Result<bool>
+where
+    Elf: FileHeader<Endian = Endianness>,
+{
+    let table = header.sections(endian, data)?.dynamic_table(endian, data)?;
+    Ok(table.iter().filter(|entry| entry.tag == elf::DT_NEEDED).any(|entry| {
+        let name = table.string(entry).unwrap_or_default();
+        name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
+    }))
+}
+
+const NATIVE_MACHINE: elf::Machine = if cfg!(target_arch = "aarch64") {
+    elf::EM_AARCH64
+} else {
+    elf::EM_X86_64
+};
+
+fn machine_name(machine: elf::Machine) -> String {
+    match machine {
+        elf::EM_386 => "32-bit x86".to_owned(),
+        elf::EM_X86_64 => "x86_64".to_owned(),
+        elf::EM_ARM => "32-bit ARM".to_owned(),
+        elf::EM_AARCH64 => "aarch64".to_owned(),
+        elf::EM_PPC64 => "ppc64".to_owned(),
+        elf::EM_RISCV => "RISC-V".to_owned(),
+        elf::Machine(other) => format!("machine type {other}"),
+    }
+}

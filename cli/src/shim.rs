@@ -1,0 +1,265 @@
+//! Finds the preload library: it travels inside this program and is unpacked once per user and version.
+//!
+//! An unpacked file is never written again, since programs may have it mapped: new content gets a new name, and a file
+//! appears under its name only when it is complete. What already lies there is used only if it is ours, byte for byte.
+//! Deliberately absent: any search through the current directory or beside the program, where others could put a
+//! library that would then run inside the user's processes.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use nix::sys::statvfs::{FsFlags, statvfs};
+use nix::unistd::geteuid;
+
+use crate::errors::Failure;
+
+/// A library this program carries.
+struct Embedded {
+    bytes: &'static [u8],
+    id: &'static str,
+}
+
+const SHIM: Embedded = Embedded {
+    bytes: include_bytes!(env!("CULEAK_SHIM_FILE")),
+    id: env!("CULEAK_SHIM_ID"),
+};
+
+const FAKE_DRIVER: Embedded = Embedded {
+    bytes: include_bytes!(env!("CULEAK_FAKE_DRIVER_FILE")),
+    id: env!("CULEAK_FAKE_DRIVER_ID"),
+};
+
+/// The preload library: what `CULEAK_SHIM` names, else our own, unpacked.
+pub fn locate() -> Result<PathBuf, Failure> {
+    match env::var_os("CULEAK_SHIM").filter(|path| !path.is_empty()) {
+        Some(path) => overridden(&path),
+        None => unpack(&SHIM, |id| Path::new(&format!("{id}/libculeak.so")).into()),
+    }
+}
+
+/// A folder to put first in `LD_LIBRARY_PATH`: its `libcuda.so.1` is the fake driver.
+pub fn fake_driver_folder() -> Result<PathBuf, Failure> {
+    let library = unpack(&FAKE_DRIVER, |id| {
+        Path::new(&format!("{id}-fake-driver/libcuda.so.1")).into()
+    })?;
+    Ok(library.parent().map(Path::to_path_buf).unwrap_or_default())
+}
+
+fn overridden(path: &OsString) -> Result<PathBuf, Failure> {
+    let shown = Path::new(path).display();
+    let path = fs::canonicalize(path).map_err(|error| {
+        Failure::new(format!(
+            "CULEAK_SHIM={shown}: {error}; name the preload library, or unset it to use the built-in one"
+        ))
+    })?;
+    if !preloadable_name(&path) {
+        return Err(Failure::new(format!(
+            "CULEAK_SHIM={shown}: the loader splits LD_PRELOAD at spaces and colons; move the library to a path without"
+        )));
+    }
+    Ok(path)
+}
+
+fn unpack(library: &Embedded, name: impl Fn(&str) -> PathBuf) -> Result<PathBuf, Failure> {
+    let name = name(&format!("{}-{}", env!("CARGO_PKG_VERSION"), library.id));
+    let mut refusals = String::new();
+    for folder in candidates() {
+        match unpack_into(&folder, &name, library.bytes) {
+            Ok(path) => return Ok(path),
+            Err(reason) => refusals.push_str(&format!("\n  {}: {reason}", folder.display())),
+        }
+    }
+    Err(Failure::new(format!(
+        "found no folder to unpack the preload library into; set XDG_CACHE_HOME to one that only you can write{refusals}"
+    )))
+}
+
+/// Folders of ours in order of preference; none of them is shared with other users.
+fn candidates() -> Vec<PathBuf> {
+    let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
+    let temporary = env::temp_dir().join(format!("culeak-{}", geteuid()));
+    cache
+        .map(|cache| cache.join("culeak"))
+        .into_iter()
+        .chain([temporary])
+        .collect()
+}
+
+/// The path of the unpacked library, or why this folder will not do.
+fn unpack_into(folder: &Path, name: &Path, bytes: &[u8]) -> Result<PathBuf, String> {
+    let target = folder.join(name);
+    if !preloadable_name(&target) {
+        return Err("the loader splits LD_PRELOAD at spaces and colons".to_owned());
+    }
+    let parent = target.parent().unwrap_or(folder);
+    for directory in [folder, parent] {
+        private_directory(directory)?;
+    }
+    let flags = statvfs(parent).map_err(|error| error.to_string())?.flags();
+    if flags.contains(FsFlags::ST_NOEXEC) {
+        return Err("mounted noexec, so the loader could not map the library".to_owned());
+    }
+    if !holds(&target, bytes)? {
+        write_whole(parent, &target, bytes).map_err(|error| error.to_string())?;
+        if !holds(&target, bytes)? {
+            return Err("the unpacked library disappeared again".to_owned());
+        }
+    }
+    Ok(target)
+}
+
+/// Makes the directory, or makes sure that nobody else can put things into it.
+fn private_directory(path: &Path) -> Result<(), String> {
+    match DirBuilder::new().recursive(true).mode(0o700).create(path) {
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(error) => return Err(error.to_string()),
+    }
+    let found = fs::symlink_metadata(path).map_err(|error| error.to_string())?;
+    if !found.is_dir() {
+        return Err("not a directory".to_owned());
+    }
+    if found.uid() != geteuid().as_raw() {
+        return Err(format!("belongs to user {}", found.uid()));
+    }
+    if found.mode() & 0o022 != 0 {
+        return Err(format!("others can write to it (mode {:o})", found.mode() & 0o7777));
+    }
+    Ok(())
+}
+
+/// Whether our own, untouched copy already lies there. A different file is an error: it may be in use, so it stays.
+fn holds(target: &Path, bytes: &[u8]) -> Result<bool, String> {
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits())
+        .open(target);
+    let mut file = match opened {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(error) => return Err(format!("{}: {error}", target.display())),
+    };
+    let found = file.metadata().map_err(|error| error.to_string())?;
+    let same = found.is_file()
+        && found.uid() == geteuid().as_raw()
+        && found.mode() & 0o022 == 0
+        && found.len() == bytes.len() as u64
+        && same_content(&mut file, bytes).map_err(|error| error.to_string())?;
+    if same {
+        Ok(true)
+    } else {
+        Err(format!(
+            "{} is not the file this program put there; remove it",
+            target.display()
+        ))
+    }
+}
+
+fn same_content(file: &mut File, bytes: &[u8]) -> io::Result<bool> {
+    let mut content = Vec::with_capacity(bytes.len());
+    file.take(bytes.len() as u64 + 1).read_to_end(&mut content)?;
+    Ok(content == bytes)
+}
+
+/// Writes under another name and renames, so that no process ever loads half a library.
+fn write_whole(folder: &Path, target: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = tempfile::Builder::new().prefix(".unpacking-").tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.as_file().set_permissions(Permissions::from_mode(0o555))?;
+    match file.persist_noclobber(target) {
+        Ok(_) => Ok(()),
+        // Another culeak was faster; its file is checked like any other.
+        Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(failed) => Err(failed.error),
+    }
+}
+
+/// Whether the loader takes the path as one word of `LD_PRELOAD`.
+fn preloadable_name(path: &Path) -> bool {
+    !path
+        .as_os_str()
+        .as_bytes()
+        .iter()
+        .any(|byte| matches!(byte, b' ' | b':' | b'\t' | b'\n'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn name() -> PathBuf {
+        PathBuf::from("1.0-abc/lib.so")
+    }
+
+    fn private_folder() -> tempfile::TempDir {
+        tempfile::Builder::new()
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir()
+            .expect("a folder of our own")
+    }
+
+    #[test]
+    fn a_library_is_unpacked_once_and_complete() {
+        let folder = private_folder();
+        let first = unpack_into(folder.path(), &name(), b"code").expect("unpacked");
+        let inode = fs::metadata(&first).expect("it is there").ino();
+        let second = unpack_into(folder.path(), &name(), b"code").expect("found again");
+        assert_eq!(first, second);
+        assert_eq!(
+            fs::metadata(&second).expect("still there").ino(),
+            inode,
+            "the same file, not a new one"
+        );
+        assert_eq!(fs::read(&first).expect("readable"), b"code");
+        assert_eq!(fs::metadata(&first).expect("still there").mode() & 0o777, 0o555);
+    }
+
+    #[test]
+    fn a_file_with_other_content_is_refused_and_left_alone() {
+        let folder = private_folder();
+        let path = unpack_into(folder.path(), &name(), b"code").expect("unpacked");
+        let refusal = unpack_into(folder.path(), &name(), b"evil").expect_err("same name, other content");
+        assert!(refusal.contains("not the file"), "{refusal}");
+        assert_eq!(fs::read(path).expect("readable"), b"code");
+    }
+
+    #[test]
+    fn symlinks_are_not_followed() {
+        let folder = private_folder();
+        let elsewhere = private_folder();
+        fs::write(elsewhere.path().join("lib.so"), b"code").expect("written");
+        private_directory(&folder.path().join("1.0-abc")).expect("made");
+        symlink(elsewhere.path().join("lib.so"), folder.path().join(name())).expect("linked");
+        assert!(
+            unpack_into(folder.path(), &name(), b"code").is_err(),
+            "the file is a link"
+        );
+
+        let link = folder.path().join("link");
+        symlink(elsewhere.path(), &link).expect("linked");
+        assert!(unpack_into(&link, &name(), b"code").is_err(), "the folder is a link");
+    }
+
+    #[test]
+    fn a_folder_that_others_can_write_is_refused() {
+        let folder = private_folder();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("changed");
+        let refusal = unpack_into(folder.path(), &name(), b"code").expect_err("shared folder");
+        assert!(refusal.contains("others can write"), "{refusal}");
+    }
+
+    #[test]
+    fn a_path_the_loader_would_split_is_refused() {
+        let folder = private_folder();
+        assert!(unpack_into(&folder.path().join("my cache"), &name(), b"code").is_err());
+        assert!(unpack_into(&folder.path().join("a:b"), &name(), b"code").is_err());
+    }
+}

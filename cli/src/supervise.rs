@@ -1,0 +1,113 @@
+//! Starts the program and stands behind it like a shell: signals go to the program, its exit code comes back.
+//!
+//! The program stays in our process group, so the terminal's own signals (Ctrl-C, Ctrl-\) reach it without us; those
+//! that somebody sends to us alone are passed on. All of them wait in a signalfd, where a dead child is just one more
+//! signal: no handler runs, and no signal can go to a process id that was already given to someone else, because the
+//! same loop that forwards is the one that reaps. Deliberately absent: killing what the program left running.
+
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus};
+
+use nix::errno::Errno;
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+use nix::unistd::Pid;
+
+/// Sent to us, meant for the program. Stopping and continuing are left to the terminal.
+const FORWARDED: [Signal; 8] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGWINCH,
+];
+
+/// Runs the program to its end.
+///
+/// # Errors
+/// When it cannot be started, with the reason the kernel gave.
+pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGCHLD);
+    for forwarded in FORWARDED {
+        signals.add(forwarded);
+    }
+    // SAFETY: no handler is installed; the default action of SIGCHLD is to stay quiet. It may have been inherited as
+    // ignored, and then the kernel would throw the child's exit status away.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    // Blocked before the child exists, so that its end cannot be missed. The standard library gives the child an empty
+    // mask again.
+    let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    let outcome = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)
+        .map_err(io::Error::from)
+        .and_then(|arrivals| attend(&mut command.spawn()?, &arrivals));
+    before.thread_set_mask()?;
+    outcome
+}
+
+/// Passes signals on until the child has ended.
+fn attend(child: &mut Child, arrivals: &SignalFd) -> io::Result<ExitStatus> {
+    let id = Pid::from_raw(child.id().cast_signed());
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        match arrivals.read_signal() {
+            Ok(Some(arrived)) => {
+                if let Some(signal) = to_forward(&arrived) {
+                    // The child may be a zombie by now; then there is nobody left to tell.
+                    let _ = kill(id, signal);
+                }
+            }
+            Ok(None) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// What the terminal sends goes to the whole process group, the program included; only what a process sent is for us,
+/// and the alarm that somebody set before starting us.
+fn to_forward(arrived: &siginfo) -> Option<Signal> {
+    let from_kernel = arrived.ssi_code > 0;
+    let signal = Signal::try_from(arrived.ssi_signo.cast_signed()).ok()?;
+    let ours = FORWARDED.contains(&signal) && (!from_kernel || signal == Signal::SIGALRM);
+    ours.then_some(signal)
+}
+
+/// The exit code a shell would report: the program's own, or 128 and the number of the signal that ended it.
+pub fn shell_code(status: ExitStatus) -> u8 {
+    let code = status.code().or_else(|| Some(128 + status.signal()?));
+    // Both lie between 0 and 255: the kernel keeps eight bits of an exit code, and signals end at 64.
+    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code_of(script: &str) -> u8 {
+        shell_code(run(Command::new("/bin/sh").args(["-c", script])).expect("a shell starts"))
+    }
+
+    #[test]
+    fn the_exit_code_is_the_programs_own() {
+        assert_eq!(code_of("exit 0"), 0);
+        assert_eq!(code_of("exit 7"), 7);
+        assert_eq!(code_of("exit 255"), 255);
+    }
+
+    #[test]
+    fn death_by_signal_is_told_as_a_shell_tells_it() {
+        assert_eq!(code_of("kill -KILL $$"), 128 + 9);
+        assert_eq!(code_of("kill -SEGV $$"), 128 + 11);
+    }
+
+    #[test]
+    fn a_program_that_cannot_start_is_an_error() {
+        assert!(run(&mut Command::new("/nonexistent/program")).is_err());
+    }
+}
