@@ -1,0 +1,158 @@
+/* What ends with a context and what does not. */
+#include "victim.h"
+
+static CUcontext create(int ordinal) {
+    CUcontext context;
+    CUdevice device;
+    OK(cuDeviceGet(&device, ordinal));
+    OK(cuCtxCreate_v2(&context, 0, device));
+    return context;
+}
+
+/* One block of every kind in the current context; pool and VMM memory are the two that outlive it. */
+static void fill(void) {
+    CUdeviceptr address;
+    size_t pitch;
+    void *host;
+    CUarray array;
+    CUarrayDesc shape = {64, 32, CU_FORMAT_FLOAT, 4};
+    CUhandle handle;
+    CUphysicalProps properties = {.type = CU_TYPE_PINNED, .location = {CU_LOCATION_DEVICE, 0}};
+    leak(1000);
+    OK(cuMemAllocPitch_v2(&address, &pitch, 100, 30, 4));
+    OK(cuMemAllocManaged(&address, 2000, 1));
+    OK(cuMemHostAlloc(&host, 3000, 0));
+    OK(cuArrayCreate_v2(&array, &shape));
+    OK(cuMemAllocAsync(&address, 4000, NULL));
+    OK(cuMemCreate(&handle, 2 << 20, &properties, 0));
+}
+
+static void destroyed(void) {
+    REQUIRE(open_door());
+    OK(cuInit(0));
+    CUcontext context = create(0);
+    fill();
+    OK(cuCtxDestroy_v2(context));
+}
+
+static void destroyed_v1(void) {
+    REQUIRE(open_door());
+    OK(cuInit(0));
+    CUcontext context = create(0);
+    leak(1000);
+    OK(cuCtxDestroy(context));
+}
+
+/* Injected: cuCtxDestroy_v2 fails with 700. */
+static void destroy_refused(void) {
+    REQUIRE(open_door());
+    OK(cuInit(0));
+    CUcontext context = create(0);
+    leak(1000);
+    EXPECT(700, cuCtxDestroy_v2(context));
+}
+
+/* A context attached twice is destroyed by its second detach. */
+static void detached(void) {
+    REQUIRE(open_door());
+    OK(cuInit(0));
+    CUcontext context = create(0), same;
+    OK(cuCtxAttach(&same, 0));
+    leak(1000);
+    OK(cuCtxDetach(context));
+    if (arguments[0] && !strcmp(arguments[0], "twice")) OK(cuCtxDetach(context));
+}
+
+static void primary_released(void) {
+    start_cuda();
+    fill();
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+}
+
+static void primary_released_v1(void) {
+    start_cuda();
+    leak(1000);
+    OK(cuDevicePrimaryCtxRelease(0));
+}
+
+/* Retained twice, released once: still there. */
+static void primary_still_retained(void) {
+    start_cuda();
+    CUcontext again;
+    OK(cuDevicePrimaryCtxRetain(&again, 0));
+    leak(1000);
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+}
+
+static void reset(void) {
+    start_cuda();
+    fill();
+    OK(cuDevicePrimaryCtxReset_v2(0));
+}
+
+/* cudaDeviceReset reaches the unsuffixed name. */
+static void reset_v1(void) {
+    start_cuda();
+    fill();
+    OK(cuDevicePrimaryCtxReset(0));
+}
+
+/* Pool memory outlives a reset: still valid, still freeable. */
+static void pool_memory_outlives_reset(void) {
+    start_cuda();
+    CUdeviceptr address;
+    OK(cuMemAllocAsync(&address, 4000, NULL));
+    OK(cuDevicePrimaryCtxReset(0));
+    if (arguments[0] && !strcmp(arguments[0], "free")) {
+        start_cuda();
+        OK(cuMemFree_v2(address));
+    }
+}
+
+/* Two contexts of one device, and one of a second device: destroying one frees its memory alone. */
+static void two(void) {
+    REQUIRE(open_door());
+    OK(cuInit(0));
+    CUcontext first = create(0);
+    leak(100);
+    CUcontext second = create(0);
+    leak(200);
+    create(1);
+    leak(400);
+    printf("%p %p\n", first, second);
+    OK(cuCtxDestroy_v2(first));
+}
+
+/* Memory of a context that is not current when it is freed. */
+static void freed_under_another(void) {
+    REQUIRE(open_door());
+    OK(cuInit(0));
+    create(0);
+    CUdeviceptr address = leak(100);
+    create(0);
+    OK(cuMemFree_v2(address));
+    leak(200);
+}
+
+/* What the driver says the devices are called. */
+static void uuids(void) {
+    start_cuda();
+    int count;
+    OK(cuDeviceGetCount(&count));
+    for (int i = 0; i < count; i++) {
+        CUuuid uuid;
+        CUdevice device;
+        OK(cuDeviceGet(&device, i));
+        OK(cuDeviceGetUuid(&uuid, device));
+        for (int b = 0; b < 16; b++) printf("%02x", (unsigned char)uuid.bytes[b]);
+        printf("\n");
+    }
+    leak(100);
+    create(1);
+    leak(200);
+}
+
+MAIN(BEHAVIOUR(destroyed), BEHAVIOUR(destroyed_v1), BEHAVIOUR(destroy_refused), BEHAVIOUR(detached),
+     BEHAVIOUR(primary_released), BEHAVIOUR(primary_released_v1), BEHAVIOUR(primary_still_retained), BEHAVIOUR(reset),
+     BEHAVIOUR(reset_v1), BEHAVIOUR(pool_memory_outlives_reset), BEHAVIOUR(two), BEHAVIOUR(freed_under_another),
+     BEHAVIOUR(uuids))

@@ -1,0 +1,11 @@
+/* Calls a forwarder (a library in front of this one may have none to forward to). */
+#include "victim.h"
+
+extern void *ompt_start_tool(unsigned, const char *);
+
+int main(void) {
+    printf("%s\n", ompt_start_tool(1, "test") ? "tool" : "no tool");
+    start_cuda();
+    leak(100);
+    return 0;
+}

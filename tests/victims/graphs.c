@@ -1,0 +1,102 @@
+/* Graph memory is live from a launch until a free, not from a capture. */
+#include "victim.h"
+
+static int has(const char *word) {
+    for (char **argument = arguments; *argument; argument++)
+        if (!strcmp(*argument, word)) return 1;
+    return 0;
+}
+
+static CUstream new_stream(void) {
+    CUstream stream;
+    OK(cuStreamCreate(&stream, 1));
+    return stream;
+}
+
+/* Captures one allocation of 6,000 bytes, and its free with "freed". */
+static CUgraph capture(CUstream stream, CUdeviceptr *address) {
+    CUgraph graph;
+    OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+    OK(cuMemAllocAsync(address, 6000, stream));
+    if (has("freed")) OK(cuMemFreeAsync(*address, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+/* capture [freed] [launch [again]] [auto] [free] [freeasync] [destroy] */
+static void captured(void) {
+    start_cuda();
+    CUstream stream = new_stream();
+    CUdeviceptr address;
+    CUexec exec;
+    CUgraph graph = capture(stream, &address);
+    OK(cuGraphInstantiateWithFlags(&exec, graph, has("auto") ? CU_AUTO_FREE_ON_LAUNCH : 0));
+    if (has("launch")) OK(cuGraphLaunch(exec, stream));
+    if (has("again")) EXPECT(has("auto") || has("freed") ? 0 : 1, cuGraphLaunch(exec, stream));
+    if (has("destroy")) {
+        OK(cuGraphExecDestroy(exec));
+        OK(cuGraphDestroy(graph));
+    }
+    if (has("free")) OK(cuMemFree_v2(address));
+    if (has("freeasync")) OK(cuMemFreeAsync(address, stream));
+    if (has("relaunch")) OK(cuGraphLaunch(exec, stream));
+}
+
+/* Nodes added by hand: node | node_v2 | alloc, with the matching free node with "freed". */
+static void built(void) {
+    start_cuda();
+    CUstream stream = new_stream();
+    CUgraph graph;
+    CUnode node, end;
+    CUexec exec;
+    CUdeviceptr address;
+    CUpoolProps pool = {.type = CU_TYPE_PINNED, .location = {CU_LOCATION_DEVICE, 0}};
+    OK(cuGraphCreate(&graph, 0));
+    if (has("alloc")) {
+        CUallocNode params = {.pool = pool, .bytes = 7000};
+        OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &params));
+        address = params.address;
+    } else {
+        CUnodeParams params = {.type = CU_NODE_ALLOC};
+        params.alloc = (CUallocNode){.pool = pool, .bytes = 7000};
+        if (has("node_v2")) OK(cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &params));
+        else OK(cuGraphAddNode(&node, graph, NULL, 0, &params));
+        address = params.alloc.address;
+    }
+    REQUIRE(address != 0);
+    if (has("freed")) {
+        if (has("alloc")) {
+            OK(cuGraphAddMemFreeNode(&end, graph, &node, 1, address));
+        } else {
+            CUnodeParams params = {.type = CU_NODE_FREE};
+            params.free.address = address;
+            if (has("node_v2")) OK(cuGraphAddNode_v2(&end, graph, &node, NULL, 1, &params));
+            else OK(cuGraphAddNode(&end, graph, &node, 1, &params));
+        }
+    }
+    if (has("params")) {
+        CUinstantiateParams params = {.flags = has("auto") ? CU_AUTO_FREE_ON_LAUNCH : 0};
+        OK(cuGraphInstantiateWithParams(&exec, graph, &params));
+    } else {
+        OK(cuGraphInstantiate_v2(&exec, graph, NULL, NULL, 0));
+    }
+    if (has("launch")) OK(cuGraphLaunch(exec, stream));
+    if (has("again")) OK(cuGraphLaunch(exec, stream));
+}
+
+/* The allocation stands in a graph that is a node of another. */
+static void child(void) {
+    start_cuda();
+    CUstream stream = new_stream();
+    CUgraph parent;
+    CUnode node;
+    CUexec exec;
+    CUdeviceptr address;
+    CUgraph graph = capture(stream, &address);
+    OK(cuGraphCreate(&parent, 0));
+    OK(cuGraphAddChildGraphNode(&node, parent, NULL, 0, graph));
+    OK(cuGraphInstantiateWithFlags(&exec, parent, 0));
+    if (has("launch")) OK(cuGraphLaunch(exec, stream));
+}
+
+MAIN(BEHAVIOUR(captured), BEHAVIOUR(built), BEHAVIOUR(child))

@@ -1,0 +1,17 @@
+/* Another tool with a dlsym hook, as found in the wild: libc's own by dlvsym, then a tail call. Counts what it sees. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef void *look_up(void *, const char *);
+static int seen;
+
+__attribute__((visibility("default"), optimize("O2"))) void *dlsym(void *handle, const char *name) {
+    static look_up *real;
+    if (!real) real = (look_up *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    if (!strncmp(name, "cu", 2)) seen++;
+    return real(handle, name);
+}
+
+__attribute__((destructor)) static void report(void) { fprintf(stderr, "other preload: %s\n", seen ? "asked" : "not asked"); }

@@ -1,0 +1,21 @@
+/* A plugin that leaks. Compiled several times: -DLEAKS=<its function> -DBYTES=<how much>. */
+#include "cuda.h"
+
+#define EXPORT __attribute__((visibility("default")))
+
+static char weight[256 << 10]; /* makes all plugins the same size, so that one fits where another was */
+
+static __attribute__((noinline)) CUresult LEAKS(CUdeviceptr *address) {
+    weight[BYTES] = 1;
+    CUresult result = cuMemAlloc_v2(address, BYTES);
+    __asm__ volatile("" ::: "memory");
+    return result;
+}
+
+EXPORT CUresult run_plugin(void) {
+    CUdeviceptr address;
+    if (!open_door()) return -1;
+    CUresult result = LEAKS(&address);
+    __asm__ volatile("" ::: "memory");
+    return result;
+}

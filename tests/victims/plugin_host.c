@@ -1,0 +1,54 @@
+/* Loads plugins that leak, and unloads them. Arguments: paths of plugins. */
+#include "victim.h"
+#include <link.h>
+
+static uintptr_t run_and_close(const char *path, int flags) {
+    void *plugin = dlopen(path, flags);
+    if (!plugin) printf("%s\n", dlerror());
+    REQUIRE(plugin);
+    struct link_map *map;
+    REQUIRE(!dlinfo(plugin, RTLD_DI_LINKMAP, &map));
+    uintptr_t base = map->l_addr;
+    CUresult (*run)(void) = dlsym(plugin, "run_plugin");
+    REQUIRE(run);
+    OK(run());
+    REQUIRE(!dlclose(plugin));
+    return base;
+}
+
+/* one after the other, each where the one before was */
+static void in_turn(void) {
+    start_cuda();
+    uintptr_t first = 0;
+    for (char **path = arguments; *path; path++) {
+        uintptr_t base = run_and_close(*path, RTLD_NOW | RTLD_LOCAL);
+        if (!first) first = base;
+        printf("%s\n", base == first ? "same place" : "elsewhere");
+    }
+}
+
+/* one plugin 300 times */
+static void again_and_again(void) {
+    start_cuda();
+    for (int i = 0; i < 300; i++) run_and_close(arguments[0], RTLD_NOW | RTLD_LOCAL);
+}
+
+static void deepbind(void) {
+    start_cuda();
+    run_and_close(arguments[0], RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    leak(5);
+}
+
+/* In a namespace of its own, with its own copy of everything. */
+static void own_namespace(void) {
+    start_cuda();
+    void *plugin = dlmopen(LM_ID_NEWLM, arguments[0], RTLD_NOW);
+    if (!plugin) printf("%s\n", dlerror());
+    REQUIRE(plugin);
+    CUresult (*run)(void) = dlsym(plugin, "run_plugin");
+    REQUIRE(run);
+    printf("plugin: %d\n", run());
+    leak(5);
+}
+
+MAIN(BEHAVIOUR(in_turn), BEHAVIOUR(again_and_again), BEHAVIOUR(deepbind), BEHAVIOUR(own_namespace))

@@ -1,0 +1,87 @@
+/* Stream-ordered memory: from which pool, on which stream. */
+#include "victim.h"
+
+static CUpool new_pool(void) {
+    CUpool pool;
+    CUpoolProps properties = {.type = CU_TYPE_PINNED, .handle_types = CU_HANDLE_FD, .location = {CU_LOCATION_DEVICE, 0}};
+    OK(cuMemPoolCreate(&pool, &properties));
+    return pool;
+}
+
+/* Says the handles, so that the recording can be compared with them. */
+static void streams(void) {
+    start_cuda();
+    CUstream stream;
+    CUdeviceptr address;
+    OK(cuStreamCreate(&stream, 1));
+    OK(cuMemAllocAsync(&address, 100, NULL));
+    OK(cuMemAllocAsync(&address, 101, CU_STREAM_LEGACY));
+    OK(cuMemAllocAsync(&address, 102, CU_STREAM_PER_THREAD));
+    OK(cuMemAllocAsync(&address, 103, stream));
+    OK(cuMemAllocAsync_ptsz(&address, 104, NULL));
+    OK(cuMemAllocAsync_ptsz(&address, 105, CU_STREAM_LEGACY));
+    printf("stream %llu\n", (unsigned long long)(uintptr_t)stream);
+}
+
+static void named_pool(void) {
+    start_cuda();
+    CUpool pool = new_pool();
+    CUdeviceptr address;
+    OK(cuMemAllocFromPoolAsync(&address, 100, pool, NULL));
+    printf("pool %llu\n", (unsigned long long)(uintptr_t)pool);
+}
+
+/* cuDeviceSetMemPool: later cuMemAllocAsync calls come from that pool. */
+static void current_pool(void) {
+    start_cuda();
+    CUpool pool = new_pool();
+    CUdeviceptr address;
+    OK(cuMemAllocAsync(&address, 100, NULL));
+    OK(cuDeviceSetMemPool(0, pool));
+    OK(cuMemAllocAsync(&address, 200, NULL));
+    printf("pool %llu\n", (unsigned long long)(uintptr_t)pool);
+}
+
+/* Destroying a pool is put off until its last allocation is freed, so that allocation is still a leak. */
+static void destroyed_with_memory(void) {
+    start_cuda();
+    CUpool pool = new_pool();
+    CUdeviceptr address;
+    OK(cuMemAllocFromPoolAsync(&address, 100, pool, NULL));
+    OK(cuMemPoolDestroy(pool));
+    if (arguments[0] && !strcmp(arguments[0], "free")) OK(cuMemFreeAsync(address, NULL));
+}
+
+/* Keeping pages in the pool is not keeping memory. */
+static void trimmed(void) {
+    start_cuda();
+    CUpool pool = new_pool();
+    CUdeviceptr address;
+    OK(cuMemAllocFromPoolAsync(&address, 100, pool, NULL));
+    OK(cuMemFreeAsync(address, NULL));
+    OK(cuMemPoolTrimTo(pool, 0));
+    OK(cuMemPoolDestroy(pool));
+}
+
+/* A pool and a pointer of it, imported into the process that exported them. */
+static void imported(void) {
+    start_cuda();
+    CUpool pool = new_pool(), window;
+    CUdeviceptr address, same;
+    CUpoolPointer pointer;
+    int fd = -1;
+    OK(cuMemAllocFromPoolAsync(&address, 100, pool, NULL));
+    OK(cuMemPoolExportToShareableHandle(&fd, pool, CU_HANDLE_FD, 0));
+    OK(cuMemPoolImportFromShareableHandle(&window, (void *)(intptr_t)fd, CU_HANDLE_FD, 0));
+    OK(cuMemPoolExportPointer(&pointer, address));
+    OK(cuMemPoolImportPointer(&same, window, &pointer));
+    if (arguments[0] && !strcmp(arguments[0], "free")) {
+        OK(cuMemFreeAsync(same, NULL));
+        OK(cuMemFreeAsync(address, NULL));
+        OK(cuMemPoolDestroy(window));
+        OK(cuMemPoolDestroy(pool));
+    }
+}
+
+MAIN(BEHAVIOUR(streams), BEHAVIOUR(named_pool), BEHAVIOUR(current_pool), BEHAVIOUR(destroyed_with_memory),
+     BEHAVIOUR(trimmed), BEHAVIOUR(imported))

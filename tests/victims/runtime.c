@@ -1,0 +1,50 @@
+/* A CUDA runtime in miniature: asks the driver as cudart does and says which copy was called.
+ * -DCOPY="\"a\""; -DWITHOUT_DRIVER for one whose memory never reaches a driver function. */
+#define _GNU_SOURCE
+#define DOOR_PROC_V2
+#include "cuda.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+static int ready;
+
+static void start(void) {
+    CUcontext context;
+    if (ready++) return;
+    if (!open_door() || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) abort();
+}
+
+EXPORT int cudaMalloc(void **address, size_t bytes) {
+    printf("cudaMalloc of %s\n", COPY);
+#ifdef WITHOUT_DRIVER
+    *address = malloc(bytes);
+    return 0;
+#else
+    start();
+    CUdeviceptr out = 0;
+    int result = cuMemAlloc_v2(&out, bytes);
+    *address = (void *)(uintptr_t)out;
+    return result;
+#endif
+}
+
+EXPORT int cudaFree(void *address) {
+    printf("cudaFree of %s\n", COPY);
+#ifdef WITHOUT_DRIVER
+    free(address);
+    return 0;
+#else
+    return cuMemFree_v2((CUdeviceptr)(uintptr_t)address);
+#endif
+}
+
+EXPORT int cudaMallocAsync(void **address, size_t bytes, void *stream) {
+    printf("cudaMallocAsync of %s\n", COPY);
+    start();
+    CUdeviceptr out = 0;
+    int result = cuMemAllocAsync(&out, bytes, stream);
+    *address = (void *)(uintptr_t)out;
+    return result;
+}

@@ -1,0 +1,113 @@
+/* Threads created and gone, many at once, named, and asking from deep stacks. */
+#include "victim.h"
+#include <pthread.h>
+#include <sys/syscall.h>
+
+static CUcontext context;
+
+static void *one_leak(void *bytes) {
+    OK(cuCtxSetCurrent(context));
+    leak((size_t)bytes);
+    return NULL;
+}
+
+/* 1,000 threads, one after the other in batches of 50; each leaks 8 bytes and is gone. */
+static void created_and_gone(void) {
+    context = start_cuda();
+    for (int batch = 0; batch < 20; batch++) {
+        pthread_t threads[50];
+        for (int i = 0; i < 50; i++) REQUIRE(!pthread_create(&threads[i], NULL, one_leak, (void *)8));
+        for (int i = 0; i < 50; i++) REQUIRE(!pthread_join(threads[i], NULL));
+    }
+}
+
+static void *named_leak(void *nothing) {
+    (void)nothing;
+    OK(cuCtxSetCurrent(context));
+    REQUIRE(!pthread_setname_np(pthread_self(), "loader-7"));
+    leak(70);
+    printf("tid %ld\n", (long)syscall(SYS_gettid));
+    return NULL;
+}
+
+static void named(void) {
+    context = start_cuda();
+    pthread_t thread;
+    REQUIRE(!pthread_create(&thread, NULL, named_leak, NULL));
+    REQUIRE(!pthread_join(thread, NULL));
+    leak(71);
+    printf("main %ld\n", (long)getpid());
+}
+
+enum { WORKERS = 8, ROUNDS = 5000, KEPT = 100 };
+
+/* Frees what the worker before it allocated, so that every address changes threads. */
+static CUdeviceptr *passed[WORKERS];
+static pthread_barrier_t barrier;
+
+static void *work(void *number) {
+    int self = (int)(intptr_t)number;
+    OK(cuCtxSetCurrent(context));
+    for (int i = 0; i < ROUNDS; i++) passed[self][i] = leak(64);
+    pthread_barrier_wait(&barrier);
+    for (int i = KEPT; i < ROUNDS; i++) OK(cuMemFree_v2(passed[(self + 1) % WORKERS][i]));
+    return NULL;
+}
+
+/* 8 threads at once: 40,000 allocations, 800 kept. */
+static void at_once(void) {
+    context = start_cuda();
+    pthread_t threads[WORKERS];
+    pthread_barrier_init(&barrier, NULL, WORKERS);
+    for (int i = 0; i < WORKERS; i++) REQUIRE((passed[i] = calloc(ROUNDS, sizeof(CUdeviceptr))));
+    for (int i = 0; i < WORKERS; i++) REQUIRE(!pthread_create(&threads[i], NULL, work, (void *)(intptr_t)i));
+    for (int i = 0; i < WORKERS; i++) REQUIRE(!pthread_join(threads[i], NULL));
+}
+
+/* A thread that ends by pthread_exit in the middle of its work, one that is cancelled, and a key destructor that frees. */
+static pthread_key_t key;
+
+static void give_back(void *address) { OK(cuMemFree_v2((CUdeviceptr)(uintptr_t)address)); }
+
+static void *frees_when_gone(void *nothing) {
+    (void)nothing;
+    OK(cuCtxSetCurrent(context));
+    pthread_setspecific(key, (void *)(uintptr_t)leak(512));
+    pthread_exit(NULL);
+}
+
+static void key_destructor(void) {
+    context = start_cuda();
+    REQUIRE(!pthread_key_create(&key, give_back));
+    for (int i = 0; i < 100; i++) {
+        pthread_t thread;
+        REQUIRE(!pthread_create(&thread, NULL, frees_when_gone, NULL));
+        REQUIRE(!pthread_join(thread, NULL));
+    }
+}
+
+/* A small stack, as a runtime for many threads would choose it. */
+static void small_stack(void) {
+    context = start_cuda();
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    REQUIRE(!pthread_attr_setstacksize(&attributes, 32 << 10));
+    REQUIRE(!pthread_create(&thread, &attributes, one_leak, (void *)9));
+    REQUIRE(!pthread_join(thread, NULL));
+}
+
+static NOINLINE void deep(int frames) {
+    if (frames) deep(frames - 1);
+    else leak(77);
+    STAY();
+}
+
+/* deep <frames> */
+static void from_deep(void) {
+    start_cuda();
+    deep(atoi(arguments[0]));
+}
+
+MAIN(BEHAVIOUR(created_and_gone), BEHAVIOUR(named), BEHAVIOUR(at_once), BEHAVIOUR(key_destructor), BEHAVIOUR(small_stack),
+     BEHAVIOUR(from_deep))

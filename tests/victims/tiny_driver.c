@@ -1,0 +1,29 @@
+/* A driver that is nothing but a counter: no lock, no allocation, so that a signal may interrupt it anywhere.
+ * Stands in for libcuda.so.1 where handlers allocate or threads die inside a call. */
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define EXPORT __attribute__((visibility("default")))
+static uint64_t next = 0x700000000000;
+
+EXPORT int cuInit(unsigned flags) { (void)flags; return 0; }
+EXPORT int cuDriverGetVersion(int *version) { *version = 12080; return 0; }
+EXPORT int cuDeviceGetCount(int *count) { *count = 1; return 0; }
+EXPORT int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? 101 : 0; }
+EXPORT int cuDeviceGetName(char *name, int length, int device) {
+    (void)device;
+    strncpy(name, "Tiny", length);
+    return 0;
+}
+EXPORT int cuDeviceGetUuid(char *uuid, int device) { (void)device; memset(uuid, 0x11, 16); return 0; }
+EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { (void)device; *context = (void *)0x1000; return 0; }
+EXPORT int cuCtxSetCurrent(void *context) { (void)context; return 0; }
+EXPORT int cuCtxGetCurrent(void **context) { *context = (void *)0x1000; return 0; }
+EXPORT int cuCtxGetDevice(int *device) { *device = 0; return 0; }
+
+EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
+    *address = __atomic_fetch_add(&next, (bytes + 511) & ~(size_t)511, __ATOMIC_RELAXED);
+    return 0;
+}
+EXPORT int cuMemFree_v2(uint64_t address) { (void)address; return 0; }
