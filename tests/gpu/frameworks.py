@@ -1,0 +1,155 @@
+"""Claims about unmodified Python programs on PyTorch, JAX, CuPy, numba and Triton.
+
+Each program runs twice, with and without culeak, and must print the same results. What culeak saw is then compared with
+what the framework itself says it holds.
+"""
+
+import os
+
+from harness import HERE, Missing, claim, expect, expect_equal, tail
+
+UNCACHED = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+ORDERED = {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
+EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+SLAB = {"XLA_PYTHON_CLIENT_MEM_FRACTION": ".05", "XLA_CLIENT_MEM_FRACTION": ".05"}
+PLATFORM = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+
+
+def same_results(t, program, *mode, env=None):
+    """Runs the program bare and under culeak; gives the run under culeak, whose results equal the bare one's."""
+    command = [t.python, HERE / "victims" / f"fw_{program}.py", *mode]
+    bare = t.run(*command, env=env, how="bare", timeout=200)
+    if bare.code != 0:
+        raise Missing(f"a working {program} (the program fails without culeak too)\n{tail(bare.err)}")
+    done = t.run(*command, env=env, timeout=200).must(0)
+    expect(bare.results(), f"the program printed no result\n{bare.story()}")
+    expect_equal(done.results(), bare.results(), f"results with and without culeak\n{done.story()}")
+    return done
+
+
+def bytes_by_module(snapshot, kinds, module):
+    """Bytes and rows of these kinds that were asked for through a module whose file name begins so."""
+    rows = [row for row in snapshot.of_kind(*kinds) if any(os.path.basename(m).startswith(module) for _, _, _, m in snapshot.frames(row))]
+    return sum(row["bytes"] for row in rows), len(rows)
+
+
+def rows_by_size(snapshot):
+    rows = sorted(snapshot.memory(), key=lambda row: -row["bytes"])
+    return f"  rows that hold memory, largest first:{''.join(chr(10) + '    ' + snapshot.show(r) for r in rows[:6])}\n{snapshot.where()}"
+
+
+# ---- PyTorch ----
+
+
+@claim(slow=True)
+def segments_of_pytorchs_allocator_add_up_to_memory_reserved(t):
+    done = same_results(t, "torch", "caching")
+    snapshot = done.snapshot()
+    got = bytes_by_module(snapshot, ["device"], "libc10_cuda")
+    expect_equal(got, (done.fact("reserved"), done.fact("segments")), f"bytes and number of segments\n{rows_by_size(snapshot)}")
+    snapshot.expect_sane()
+
+
+@claim(slow=True)
+def a_leaked_pytorch_tensor_is_one_row_when_caching_is_off(t):
+    done = same_results(t, "torch", "uncached", env=UNCACHED)
+    snapshot = done.snapshot()
+    row = snapshot.find(done.live()[0])
+    expect_equal(row["api"], "cudaMalloc", "api")
+    snapshot.expect_function(row, "at::")
+    snapshot.expect_sane()
+
+
+@claim(slow=True)
+def a_leaked_pytorch_tensor_is_one_row_with_the_stream_ordered_backend(t):
+    done = same_results(t, "torch", "ordered", env=ORDERED)
+    snapshot = done.snapshot()
+    row = snapshot.find(done.live()[0])
+    expect(row["stream"] is not None, f"no stream: {snapshot.show(row)}")
+    snapshot.expect_sane()
+
+
+@claim(slow=True)
+def expandable_segments_of_pytorch_add_up_to_memory_reserved(t):
+    done = same_results(t, "torch", "expandable", env=EXPANDABLE)
+    snapshot = done.snapshot()
+    expect_equal(snapshot.bytes_of("physical"), done.fact("reserved"), f"bytes of physical memory\n{rows_by_size(snapshot)}")
+    snapshot.expect_sane()
+
+
+@claim(slow=True)
+def pinned_memory_of_pytorch_is_found(t):
+    done = same_results(t, "torch", "pinned")
+    snapshot = done.snapshot()
+    rows = [row for row in snapshot.of_kind("pinned", "registered") if row["address"] == done.fact("pinned")]
+    expect(rows and rows[0]["bytes"] >= 1 << 20, f"no pinned row of 1 MiB at {done.fact('pinned'):#x}\n{rows_by_size(snapshot)}")
+
+
+@claim(slow=True)
+def a_cuda_graph_of_pytorch_replays_and_its_pool_is_counted(t):
+    done = same_results(t, "torch", "graph")
+    snapshot = done.snapshot()
+    expect_equal(bytes_by_module(snapshot, ["device"], "libc10_cuda")[0], done.fact("reserved"), f"bytes of segments\n{rows_by_size(snapshot)}")
+
+
+@claim(slow=True)
+def the_pytorch_profiler_works_beside_culeak(t):
+    done = same_results(t, "torch", "profiler")
+    expect(int(done.results()[0].split()[1]) > 0, f"the profiler saw no kernel, with or without culeak: {done.results()}")
+
+
+# ---- JAX ----
+
+
+@claim(slow=True)
+def the_slab_of_jax_is_one_row(t):
+    done = same_results(t, "jax", "preallocated", env=SLAB)
+    snapshot = done.snapshot()
+    limit = done.fact("limit")
+    slabs = [row["bytes"] for row in snapshot.memory() if row["bytes"] >= limit * 0.9]
+    expect(limit and len(slabs) == 1 and slabs[0] <= limit * 1.1, f"expected one row of about {limit} bytes, found {slabs}\n{rows_by_size(snapshot)}")
+
+
+@claim(slow=True)
+def an_array_of_jax_is_found_with_the_platform_allocator(t):
+    done = same_results(t, "jax", "platform", env=PLATFORM)
+    snapshot = done.snapshot()
+    at = done.fact("array")
+    rows = [row for row in snapshot.rows if row["address"] == at]
+    expect(len(rows) == 1 and 1_234_567 <= rows[0]["requested"] < 1_234_567 + (2 << 20), f"no row for the array at {at:#x}\n{rows_by_size(snapshot)}")
+
+
+# ---- CuPy ----
+
+
+@claim(slow=True)
+def a_leaked_cupy_array_is_one_row_without_the_pool(t):
+    done = same_results(t, "cupy", "no_pool")
+    snapshot = done.snapshot()
+    snapshot.find(done.live()[0])
+    snapshot.expect_sane()
+
+
+@claim(slow=True)
+def the_pool_of_cupy_adds_up_to_its_total(t):
+    done = same_results(t, "cupy", "pooled")
+    snapshot = done.snapshot()
+    expect_equal(snapshot.bytes_of("device"), done.fact("total_bytes"), f"bytes of device memory\n{rows_by_size(snapshot)}")
+
+
+# ---- numba and Triton ----
+
+
+@claim(slow=True)
+def a_leaked_numba_array_is_one_row(t):
+    done = same_results(t, "numba")
+    snapshot = done.snapshot()
+    snapshot.find(done.live()[0])
+    snapshot.expect_sane()
+
+
+@claim(slow=True)
+def a_triton_kernel_computes_the_same_and_its_tensors_are_counted(t):
+    done = same_results(t, "triton")
+    snapshot = done.snapshot()
+    expect_equal(bytes_by_module(snapshot, ["device"], "libc10_cuda")[0], done.fact("reserved"), f"bytes of segments\n{rows_by_size(snapshot)}")

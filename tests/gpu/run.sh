@@ -1,0 +1,81 @@
+#!/bin/bash
+# The acceptance suite on a real GPU: builds the victims with nvcc, runs each under culeak, and checks what culeak saw.
+#
+#   tests/gpu/run.sh [--only REGEX] [--out DIR] [--jobs N] [--allow-missing] [--list] [--compare] [--cost]
+#
+# It needs nvcc, a C compiler, python3 and a GPU, and for the framework claims torch, jax, cupy, numba and triton.
+#   CULEAK_BIN    folder with `culeak` and `victim-cudarc` (tests/gpu/cudarc_victim); default: target/release
+#   CULEAK_SHIM   the preload library; default: libculeak.so in that folder, else the one inside culeak
+#   NVCC          the compiler; default: the one on the PATH, else /usr/local/cuda/bin/nvcc
+# The last line is `N passed, N failed`; the exit code is 0 when nothing failed. Something that this machine cannot
+# run counts as failed, unless --allow-missing is given. --compare and --cost measure instead (compare.md, cost.md).
+set -u
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+
+out="" arguments=()
+while [ $# -gt 0 ]; do
+    case $1 in
+        --out) out=${2:?--out needs a folder}; shift 2 ;;
+        --out=*) out=${1#--out=}; shift ;;
+        --list | -h | --help) exec python3 -B "$here/suite.py" --out /nowhere "$1" ;;
+        *) arguments+=("$1"); shift ;;
+    esac
+done
+out=${out:-$(mktemp -d "${TMPDIR:-/tmp}/culeak-gpu.XXXXXX")}
+mkdir -p "$out/bin" || exit 2
+out=$(cd "$out" && pwd)
+bin=$out/bin victims=$here/victims
+
+nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
+if ! "$nvcc" --version >/dev/null 2>&1; then
+    echo "$nvcc: cannot run it; put nvcc on the PATH or name it in NVCC" >&2
+    exit 2
+fi
+# The toolkit's own idea of where it lies: nvcc may be a link or a wrapper.
+cuda=$("$nvcc" --dryrun -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')
+cuda=${cuda:-$(dirname "$(dirname "$(readlink -f "$nvcc")")")}
+libraries=()
+for folder in "$cuda/lib64" "$cuda/targets/$(uname -m)-linux/lib" "$cuda/lib"; do
+    [ -d "$folder" ] && libraries+=("-L$folder" "-Xlinker" "-rpath,$(cd "$folder" && pwd)")
+done
+# libcuda to link with: the toolkit's stub, or else the driver itself.
+driver=""
+for file in "$cuda"/lib64/stubs/libcuda.so "$cuda"/targets/"$(uname -m)"-linux/lib/stubs/libcuda.so "$cuda"/lib/stubs/libcuda.so \
+    $(ldconfig -p 2>/dev/null | sed -n 's/.*=> \(.*libcuda\.so\.1\)$/\1/p') /usr/local/nvidia/lib*/libcuda.so.1 /usr/lib/*/libcuda.so.1; do
+    [ -e "$file" ] && driver=$file && break
+done
+
+# build NAME COMMAND…: runs the command, keeps its output in NAME.log. A program that was not built fails its claims.
+build() {
+    local name=$1
+    shift
+    echo "$*" >"$bin/$name.log"
+    "$@" >>"$bin/$name.log" 2>&1 || { echo "could not build $name; see $bin/$name.log" >&2; rm -f "$bin/$name"; }
+}
+link() { build "$1" "$nvcc" "${@:3}" "$bin/$2" "${libraries[@]}" -o "$bin/$1"; }
+compile() { build "$1" "$nvcc" -O2 -g "${@:3}" -c "$victims/$2" -o "$bin/$1"; }
+
+echo "building the victims in $bin" >&2
+(
+    compile rt.o rt.cu
+    link rt-shared rt.o -cudart shared -Xlinker --build-id &
+    link rt-rdynamic rt.o -cudart static -Xcompiler -rdynamic -Xlinker --build-id &
+    link rt-static rt.o -cudart static -Xlinker --build-id
+    build rt-stripped strip -o "$bin/rt-stripped" "$bin/rt-static"
+    wait
+) &
+(compile rt-ptds.o rt.cu --default-stream per-thread; link rt-ptds rt-ptds.o -cudart shared -Xlinker --build-id) &
+(compile graphs.o graphs.cu; link graphs graphs.o -cudart static) &
+(compile mixed.o mixed.cu; build mixed "$nvcc" "$bin/mixed.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/mixed") &
+(compile share.o share.cu; build share "$nvcc" "$bin/share.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/share") &
+(build drv "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/drv.c" "$driver" -o "$bin/drv") &
+(build cost "$nvcc" -O2 -g -cudart static "$here/cost.cu" "${libraries[@]}" -o "$bin/cost") &
+for plugin in one:1111 two:2222; do
+    name=plugin_${plugin%:*}
+    build "$name.so" "$nvcc" -O2 -g -cudart shared -shared -Xcompiler -fPIC -Xlinker --build-id \
+        "-DPLUGIN_FUNCTION=$name" "-DLEAK_BYTES=${plugin#*:}" "$victims/plugin.cpp" "${libraries[@]}" -o "$bin/$name.so" &
+done
+build plugin_host "$nvcc" -O2 -g -cudart shared "$victims/plugin_host.cpp" "${libraries[@]}" -ldl -o "$bin/plugin_host" &
+wait
+
+exec python3 -B "$here/suite.py" --out "$out" "${arguments[@]}"

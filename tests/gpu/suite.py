@@ -1,0 +1,113 @@
+"""Runs the acceptance suite on programs that are already built; started by run.sh, which see for the options."""
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import claims
+import compare
+import frameworks
+import harness
+
+assert claims and frameworks  # importing them registers their claims
+
+
+def main():
+    options = parse()
+    machine = find_machine(options)
+    started, failed = time.monotonic(), 0
+    if not (options.compare or options.cost):
+        failed = run_claims(machine, options)
+    for wanted, measure in ((options.cost, compare.cost), (options.compare, compare.leak_checkers)):
+        if wanted:
+            measure(machine)
+    print(f"logs and results in {options.out}, {time.monotonic() - started:.0f} s", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="run.sh")
+    parser.add_argument("--only", metavar="REGEX", help="run the claims whose name matches")
+    parser.add_argument("--list", action="store_true", help="print the names of all claims and stop")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for logs, recordings, snapshots and results.json")
+    parser.add_argument("--allow-missing", action="store_true", help="what this machine cannot run is listed, not failed")
+    parser.add_argument("--jobs", type=int, default=6)
+    parser.add_argument("--compare", action="store_true", help="instead, compare with compute-sanitizer's leak check: compare.md")
+    parser.add_argument("--cost", action="store_true", help="instead, measure what recording costs: cost.md")
+    options = parser.parse_args()
+    if options.list:
+        print(*(c.name for c in harness.claims), sep="\n")
+        sys.exit(0)
+    return options
+
+
+def find_machine(options):
+    binaries = pathlib.Path(os.environ.get("CULEAK_BIN") or harness.HERE.parent.parent / "target" / "release").resolve()
+    culeak = binaries / "culeak"
+    if not os.access(culeak, os.X_OK):
+        sys.exit(f"{culeak}: not there, or not executable; build it with `cargo build --release`, or name its folder in CULEAK_BIN")
+    return harness.Machine(options.out.resolve(), options.out.resolve() / "bin", culeak, find_shim(binaries, culeak))
+
+
+def find_shim(binaries, culeak):
+    """CULEAK_SHIM, or the library beside the CLI, or the one inside it."""
+    for path in (os.environ.get("CULEAK_SHIM"), binaries / "libculeak.so"):
+        if path and pathlib.Path(path).exists():
+            return pathlib.Path(path).resolve()
+    asked = subprocess.run([culeak, "shim-path"], capture_output=True, text=True)
+    return pathlib.Path(asked.stdout.strip()) if asked.returncode == 0 else None
+
+
+def run_claims(machine, options):
+    chosen = [c for c in harness.claims if not options.only or re.search(options.only, c.name)]
+    results, printing = [], threading.Lock()
+
+    def judge(claim):
+        started = time.monotonic()
+        status, message = verdict(claim, machine, options)
+        with printing:
+            results.append({"claim": claim.name, "status": status, "seconds": round(time.monotonic() - started, 2), "message": message})
+            print(f"{status:8}{claim.name}  ({results[-1]['seconds']} s)", flush=True)
+            if message:
+                print("    " + message.replace("\n", "\n    "), flush=True)
+
+    together = sorted((c for c in chosen if not c.alone), key=lambda c: not c.slow)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(judge, together))
+    for claim in chosen:
+        if claim.alone:
+            judge(claim)
+    (machine.out / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+
+    names = {status: [r["claim"] for r in results if r["status"] == status] for status in ("ok", "FAILED", "not run")}
+    if names["FAILED"]:
+        print("\nfailed:", *names["FAILED"], sep="\n  ")
+    if names["not run"]:
+        print("\nnot run:", *names["not run"], sep="\n  ")
+        print(f"{len(names['not run'])} not run, since this machine lacks what they need (--allow-missing)")
+    print(f"\n{len(names['ok'])} passed, {len(names['FAILED'])} failed", flush=True)
+    return len(names["FAILED"]) + (0 if chosen else 1)
+
+
+def verdict(claim, machine, options):
+    try:
+        claim.function(machine)
+        return "ok", ""
+    except harness.Missing as missing:
+        return ("not run" if options.allow_missing else "FAILED"), f"this machine lacks {missing}"
+    except harness.Failure as failure:
+        return "FAILED", str(failure)
+    except Exception:  # a checker that breaks is a failure too, told with its own traceback
+        return "FAILED", traceback.format_exc()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

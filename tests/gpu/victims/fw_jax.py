@@ -1,0 +1,37 @@
+"""JAX programs; the first argument picks one."""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from said import digest, fact, leave, result
+
+
+def compute():
+    x = jnp.asarray(np.linspace(0, 1, 256 * 256, dtype=np.float32).reshape(256, 256))
+    step = jax.jit(lambda a: jnp.tanh(a + a.T) * 0.5)
+    for _ in range(5):
+        x = step(x)
+    result("tanh", digest(np.asarray(x)), jax.devices()[0].platform)
+
+
+def preallocated():
+    """The default: one slab, a fixed part of the device, never given back."""
+    compute()
+    stats = jax.devices()[0].memory_stats() or {}
+    fact("limit", stats.get("bytes_limit", 0))
+    leave()
+
+
+def platform():
+    """XLA_PYTHON_CLIENT_ALLOCATOR=platform: each array is an allocation of its own."""
+    compute()
+    array = jax.device_put(np.ones(1_234_567, dtype=np.uint8))
+    array.block_until_ready()
+    fact("array", array.unsafe_buffer_pointer())
+    leave()
+
+
+{f.__name__: f for f in (preallocated, platform)}[sys.argv[1]]()

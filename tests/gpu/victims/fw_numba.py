@@ -1,0 +1,21 @@
+"""A numba program: a kernel, and a device array with one reference too many."""
+
+import numpy as np
+from numba import cuda
+
+from said import digest, leak, live, result
+
+
+@cuda.jit
+def scale(values, factor):
+    i = cuda.grid(1)
+    if i < values.size:
+        values[i] *= factor
+
+
+values = cuda.to_device(np.arange(1000, dtype=np.float32))
+scale[8, 128](values, 3.0)
+result("scaled", digest(values.copy_to_host()))
+array = cuda.device_array(345_678, dtype=np.uint8)  # site: numba_leak
+leak(array)
+live("numba_leak", "device", array.device_ctypes_pointer.value, 345_678)
