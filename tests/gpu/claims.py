@@ -134,6 +134,23 @@ def cuda_malloc_leak_is_named_by_file_and_line_in_the_report(t, build):
 
 
 @claim
+def a_stripped_program_is_reported_by_module_and_offset(t):
+    done = t.run(t.program("rt-stripped"), "cudaMalloc").must(0)
+    code, out, err = t.cli("report", done.recording())
+    expect_equal(code, 0, f"exit code of culeak report\n{tail(err)}")
+    expect(re.search(r"rt-stripped\s*\+\s*0x[0-9a-f]+", out), f"no rt-stripped+0x… in the report:\n{tail(out, 40)}")
+
+
+@claim
+def run_ends_with_the_report(t):
+    folder = t.folder("run-with-report")
+    code, out, err = t.cli("run", "-o", folder / "rec", "--", t.program("rt-static"), "cudaMalloc")
+    file, line = site("cudaMalloc")
+    expect_equal(code, 0, f"exit code of culeak run\n{tail(out + err)}")
+    expect(re.search(rf"{re.escape(file)}:{line}\b", out + err), f"{file}:{line} is not in what culeak run printed:\n{tail(out + err, 40)}")
+
+
+@claim
 def templates_are_demangled_and_inlined_callers_are_named(t):
     done = t.run(t.program("rt-static"), "inlined").must(0)
     snapshot = done.snapshot()
@@ -586,6 +603,10 @@ def a_running_program_can_be_looked_at_from_outside(t, how):
         expect_equal(snapshot.data["process"]["state"], "running", "state")
         expect_equal(addresses(snapshot), watched.live(), f"addresses live in the quiet program\n{snapshot.where()}")
         expect_equal(snapshot.data["taken"]["events_during_read"], 0, "events_during_read of a quiet program")
+        code, out, err = t.cli("snapshot", "--list")
+        expect(code == 0 and re.search(rf"\b{watched.pid}\b", out), f"culeak snapshot --list does not show {watched.pid}\n{tail(out + err)}")
+        code, out, err = t.cli("report", watched.pid)
+        expect(code == 0 and "case_watched" in out, f"culeak report {watched.pid} gave {code}\n{tail(out + err)}")
 
 
 @claim

@@ -114,6 +114,12 @@ class Finished:
                 return int(pid)
         raise Failure(f"no process printed {name}\n{self.story()}")
 
+    def pid(self):
+        """The one process that spoke."""
+        pids = {int(words[0]) for words in self._lines("FACT") + self._lines("LIVE")}
+        expect(len(pids) == 1, f"expected one process to speak, got {pids}\n{self.story()}")
+        return pids.pop()
+
     def results(self):
         return [" ".join(words) for words in self._lines("RESULT")]
 
@@ -264,7 +270,7 @@ class Machine:
 
     def environment(self, extra):
         clean = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("CULEAK_")}
-        return {**clean, "PYTHONUNBUFFERED": "1", **(extra or {})}
+        return {**clean, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", **(extra or {})}
 
     def folder(self, name):
         with self._lock:

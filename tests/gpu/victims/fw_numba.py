@@ -3,7 +3,7 @@
 import numpy as np
 from numba import cuda
 
-from said import digest, leak, live, result
+from said import digest, leak, leave, live, result
 
 
 @cuda.jit
@@ -19,3 +19,4 @@ result("scaled", digest(values.copy_to_host()))
 array = cuda.device_array(345_678, dtype=np.uint8)  # site: numba_leak
 leak(array)
 live("numba_leak", "device", array.device_ctypes_pointer.value, 345_678)
+leave()
