@@ -635,28 +635,13 @@ def a_diff_of_two_snapshots_shows_exactly_the_growth_by_site(t):
     code, out, err = t.cli("diff", before.path, after.path, "--json")
     expect_equal(code, 0, f"exit code of culeak diff\n{tail(err)}")
     grown = {}
-    for entry in diff_entries(json.loads(out)):
-        text = json.dumps(entry)
-        name = next((n for n in ("grow_a", "grow_b", "case_watched") if n in text), text[:200])
-        grown[name] = (entry_delta(entry, "bytes"), entry_delta(entry, "count"))
-    grown = {name: delta for name, delta in grown.items() if delta != (0, 0)}
-    expect_equal(grown, {"grow_a": (10 * 4096, 10), "grow_b": (5 * 8192, 5)}, f"growth in bytes and count by site\n  before: {before.path}\n  after: {after.path}\n{tail(out, 40)}")
-
-
-def diff_entries(diff):
-    """The rows of a diff: the longest list of objects in it."""
-    lists = [value for value in (diff.values() if isinstance(diff, dict) else [diff]) if isinstance(value, list) and value and isinstance(value[0], dict)]
-    return max(lists, key=len, default=[])
-
-
-def entry_delta(entry, what):
-    for key in (f"{what}_delta", f"delta_{what}", f"{what}_change"):
-        if key in entry:
-            return entry[key]
-    before, after = entry.get("before") or {}, entry.get("after") or {}
-    if isinstance(before, dict) and isinstance(after, dict) and (before or after):
-        return after.get(what, 0) - before.get(what, 0)
-    raise Failure(f"no delta of {what} in this row of the diff: {json.dumps(entry)[:600]}")
+    for row in json.loads(out)["rows"]:
+        text = json.dumps(row)
+        name = next((name for name in ("grow_a", "grow_b") if name in text), text[:200])
+        if row["bytes_delta"] or row["count_delta"]:
+            grown[name] = (row["state"], row["bytes_delta"], row["count_delta"])
+    expected = {"grow_a": ("grown", 10 * 4096, 10), "grow_b": ("new", 5 * 8192, 5)}
+    expect_equal(grown, expected, f"growth by site\n  before: {before.path}\n  after: {after.path}\n{tail(out, 40)}")
 
 
 # ---- exit codes ----
