@@ -3,11 +3,12 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import threading
 import time
 
-from harness import Failure, claim, expect, expect_equal, plain_api, site, tail
+from harness import Failure, Missing, claim, expect, expect_equal, plain_api, site, tail
 
 # ---- every kind of allocation, in every way to build a program ----
 
@@ -90,6 +91,8 @@ def a_stripped_program_keeps_the_addresses_of_its_stacks(t):
 @claim
 def the_device_is_named_as_nvidia_smi_names_it(t):
     snapshot = kinds(t, "static").snapshot()
+    if not shutil.which("nvidia-smi"):
+        raise Missing("nvidia-smi")
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True).stdout
     device = snapshot.data["devices"][0]
     expect(device["uuid"].startswith(("GPU-", "MIG-")) and device["uuid"] in listed, f"{device} is not among\n{tail(listed)}")

@@ -18,5 +18,5 @@ scale[8, 128](values, 3.0)
 result("scaled", digest(values.copy_to_host()))
 array = cuda.device_array(345_678, dtype=np.uint8)  # site: numba_leak
 leak(array)
-live("numba_leak", "device", array.device_ctypes_pointer.value, 345_678)
+live("numba_leak", "device", array.__cuda_array_interface__["data"][0], 345_678)
 leave()
