@@ -178,6 +178,16 @@ def allocations_during_exception_unwinding_name_their_lines(t):
 
 
 @claim
+def a_stack_deeper_than_the_limit_is_cut_at_its_far_end_and_says_so(t):
+    done = t.run(t.program("rt-static"), "deep_stack").must(0)
+    snapshot = done.snapshot()
+    row = snapshot.find(done.live()[0])
+    stack = snapshot.data["stacks"][row["stack"]]
+    expect_equal((stack["truncated"], len(stack["frames"])), (True, snapshot.data["process"]["depth"]), f"truncated, and frames kept\n{snapshot.where()}")
+    snapshot.expect_site(row, "deep")
+
+
+@claim
 def streams_are_named_by_handle(t):
     done = t.run(t.program("rt-static"), "streams").must(0)
     snapshot = done.snapshot()

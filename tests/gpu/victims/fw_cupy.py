@@ -3,7 +3,6 @@
 import sys
 
 import cupy
-import numpy as np
 
 from said import digest, fact, leak, leave, live, result
 

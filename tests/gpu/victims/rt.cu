@@ -420,6 +420,24 @@ CASE(exceptions) {
     }
 }
 
+__attribute__((noinline)) static int deep(int depth) {
+    if (depth > 0) {
+        int below = deep(depth - 1);
+        asm volatile("" : "+r"(below)); // keeps the compiler from turning the recursion into a loop
+        return below + 1;
+    }
+    void *pointer;
+    OK(cudaMalloc(&pointer, 1300)); // site: deep
+    live("deep", "device", number(pointer), 1300, 1300);
+    return 0;
+}
+
+// A stack deeper than the recorder keeps is cut at its far end, and says so.
+CASE(deep_stack) {
+    static volatile int depth = 300;
+    if (deep(depth) != 300) exit(91);
+}
+
 template <typename T> __attribute__((noinline)) static T *buffer(size_t count) {
     T *pointer;
     OK(cudaMalloc(&pointer, count * sizeof(T))); // site: template
@@ -509,7 +527,7 @@ static const Case cases[] = {
     ENTRY(cudaMalloc), ENTRY(kinds), ENTRY(clean), ENTRY(streams), ENTRY(current_pool), ENTRY(threads), ENTRY(freed_elsewhere),
     ENTRY(sigkill), ENTRY(underscore_exit), ENTRY(aborts), ENTRY(quick_exits), ENTRY(segfault), ENTRY(static_destructor),
     ENTRY(fork_before), ENTRY(fork_after), ENTRY(execs), ENTRY(bad_frees), ENTRY(wrong_free), ENTRY(refused), ENTRY(reset),
-    ENTRY(exceptions), ENTRY(inlined), ENTRY(watched), ENTRY(memory_info), {NULL, NULL},
+    ENTRY(exceptions), ENTRY(deep_stack), ENTRY(inlined), ENTRY(watched), ENTRY(memory_info), {NULL, NULL},
 };
 
 int main(int argc, char **argv) {
