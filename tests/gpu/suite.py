@@ -23,13 +23,12 @@ assert claims and frameworks  # importing them registers their claims
 def main():
     options = parse()
     machine = find_machine(options)
-    started, failed = time.monotonic(), 0
+    failed = 0
     if not (options.compare or options.cost):
         failed = run_claims(machine, options)
     for wanted, measure in ((options.cost, compare.cost), (options.compare, compare.leak_checkers)):
         if wanted:
             measure(machine)
-    print(f"logs and results in {options.out}, {time.monotonic() - started:.0f} s", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -68,7 +67,7 @@ def find_shim(binaries, culeak):
 
 def run_claims(machine, options):
     chosen = [c for c in harness.claims if not options.only or re.search(options.only, c.name)]
-    results, printing = [], threading.Lock()
+    results, printing, began = [], threading.Lock(), time.monotonic()
 
     def judge(claim):
         started = time.monotonic()
@@ -93,7 +92,8 @@ def run_claims(machine, options):
     if names["not run"]:
         print("\nnot run:", *names["not run"], sep="\n  ")
         print(f"{len(names['not run'])} not run, since this machine lacks what they need (--allow-missing)")
-    print(f"\n{len(names['ok'])} passed, {len(names['FAILED'])} failed", flush=True)
+    print(f"\nlogs, snapshots and results.json in {machine.out}; {time.monotonic() - began:.0f} s with {options.jobs} jobs")
+    print(f"{len(names['ok'])} passed, {len(names['FAILED'])} failed", flush=True)
     return len(names["FAILED"]) + (0 if chosen else 1)
 
 
