@@ -1,0 +1,195 @@
+//! Addresses: a reserved range handed out in pieces, the last piece given back being the first one handed out again.
+//!
+//! A real driver reuses addresses eagerly, and a leak profiler must get that right, so the reuse here is eager and
+//! predictable: the next request of the same rounded size gets the address freed last.
+
+use std::collections::HashMap;
+
+pub struct Arena {
+    next: u64,
+    end: u64,
+    unit: u64,
+    free: HashMap<u64, Vec<u64>>,
+    /// Freed contents are given back to the kernel from this size on.
+    backed: bool,
+}
+
+impl Arena {
+    /// A range that can be read and written; pages cost nothing until they are touched.
+    pub fn backed(bytes: u64, unit: u64) -> Option<Arena> {
+        Arena::at(map(bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?, bytes, unit, true)
+    }
+
+    /// A range that faults on every access: for handles, which no program may look into.
+    pub fn unbacked(bytes: u64, unit: u64) -> Option<Arena> {
+        Arena::at(map(bytes, libc::PROT_NONE, 0)?, bytes, unit, false)
+    }
+
+    /// A range below 4 GiB, for functions that know only 32-bit addresses.
+    pub fn low(bytes: u64, unit: u64) -> Option<Arena> {
+        Arena::at(
+            map(bytes, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_32BIT)?,
+            bytes,
+            unit,
+            true,
+        )
+    }
+
+    fn at(start: u64, bytes: u64, unit: u64, backed: bool) -> Option<Arena> {
+        Some(Arena {
+            next: start,
+            end: start + bytes,
+            unit,
+            free: HashMap::new(),
+            backed,
+        })
+    }
+
+    pub fn rounded(&self, bytes: u64) -> Option<u64> {
+        bytes.max(1).checked_next_multiple_of(self.unit)
+    }
+
+    pub fn take(&mut self, bytes: u64) -> Option<u64> {
+        let bytes = self.rounded(bytes)?;
+        if let Some(address) = self.free.get_mut(&bytes).and_then(Vec::pop) {
+            return Some(address);
+        }
+        if bytes > self.end - self.next {
+            self.join_free_pieces();
+        }
+        if bytes <= self.end - self.next {
+            let address = self.next;
+            self.next += bytes;
+            return Some(address);
+        }
+        let (&size, _) = self
+            .free
+            .iter()
+            .filter(|(size, pieces)| **size >= bytes && !pieces.is_empty())
+            .min()?;
+        let address = self.free.get_mut(&size)?.pop()?;
+        if size > bytes {
+            self.free.entry(size - bytes).or_default().push(address + bytes);
+        }
+        Some(address)
+    }
+
+    pub fn give_back(&mut self, address: u64, bytes: u64) {
+        let Some(bytes) = self.rounded(bytes) else { return };
+        if self.backed {
+            drop_pages(address, bytes);
+        }
+        self.free.entry(bytes).or_default().push(address);
+    }
+
+    fn join_free_pieces(&mut self) {
+        let mut pieces: Vec<(u64, u64)> = self
+            .free
+            .drain()
+            .flat_map(|(size, at)| at.into_iter().map(move |at| (at, size)))
+            .collect();
+        pieces.sort_unstable();
+        let mut joined: Vec<(u64, u64)> = Vec::new();
+        for (at, size) in pieces {
+            match joined.last_mut() {
+                Some((start, length)) if *start + *length == at => *length += size,
+                _ => joined.push((at, size)),
+            }
+        }
+        for (at, size) in joined {
+            if at + size == self.next {
+                self.next = at;
+            } else {
+                self.free.entry(size).or_default().push(at);
+            }
+        }
+    }
+}
+
+fn map(bytes: u64, protection: libc::c_int, flags: libc::c_int) -> Option<u64> {
+    let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new anonymous mapping wherever the kernel likes touches no existing memory.
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, protection, flags, -1, 0) };
+    (address != libc::MAP_FAILED).then_some(address as u64)
+}
+
+fn drop_pages(address: u64, bytes: u64) {
+    let start = address.next_multiple_of(4096);
+    let end = (address + bytes) & !4095;
+    if start < end {
+        // SAFETY: the pages lie wholly inside a piece of our own mapping that was just given back.
+        unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, libc::MADV_DONTNEED) };
+    }
+}
+
+/// A reserved address range outside any arena (cuMemAddressReserve).
+pub fn reserve(bytes: u64) -> Option<u64> {
+    map(bytes, libc::PROT_NONE, 0)
+}
+
+/// Makes part of a reserved range usable, keeping what is in it.
+pub fn open_pages(address: u64, bytes: u64) -> bool {
+    // SAFETY: callers pass whole pages inside a range from `reserve`, which nothing but mapped CUDA memory uses.
+    unsafe {
+        libc::mprotect(
+            address as *mut libc::c_void,
+            bytes as usize,
+            libc::PROT_READ | libc::PROT_WRITE,
+        ) == 0
+    }
+}
+
+/// Empties part of a reserved range and makes it fault again.
+pub fn close_pages(address: u64, bytes: u64) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: callers pass whole pages inside a range from `reserve`, which nothing but mapped CUDA memory uses.
+    unsafe {
+        libc::mmap(
+            address as *mut libc::c_void,
+            bytes as usize,
+            libc::PROT_NONE,
+            flags,
+            -1,
+            0,
+        )
+    };
+}
+
+pub fn unreserve(address: u64, bytes: u64) {
+    // SAFETY: the range came from `reserve` with this size and nothing is mapped into it any more.
+    unsafe { libc::munmap(address as *mut libc::c_void, bytes as usize) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_address_freed_last_is_handed_out_first() {
+        let mut arena = Arena::unbacked(1 << 20, 512).unwrap();
+        let (a, b) = (arena.take(1000).unwrap(), arena.take(1000).unwrap());
+        assert_eq!(b - a, 1024);
+        arena.give_back(a, 1000);
+        arena.give_back(b, 1000);
+        assert_eq!((arena.take(900), arena.take(1024)), (Some(b), Some(a)));
+    }
+
+    #[test]
+    fn small_pieces_come_back_as_one_large_range() {
+        let mut arena = Arena::unbacked(1 << 16, 512).unwrap();
+        let pieces: Vec<u64> = std::iter::from_fn(|| arena.take(512)).collect();
+        assert_eq!(pieces.len(), 128);
+        for &piece in &pieces[..64] {
+            arena.give_back(piece, 512);
+        }
+        assert_eq!(arena.take(64 * 512), Some(pieces[0]));
+        assert_eq!(arena.take(1), None);
+    }
+
+    #[test]
+    fn absurd_sizes_are_refused() {
+        let mut arena = Arena::unbacked(1 << 16, 512).unwrap();
+        assert_eq!(arena.take(u64::MAX), None);
+        assert_eq!(arena.take(u64::MAX - 1000), None);
+    }
+}

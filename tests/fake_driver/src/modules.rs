@@ -1,0 +1,177 @@
+//! Modules, libraries and launches: code is accepted and never run.
+
+use crate::arguments::{In, Out};
+use crate::driver::{Driver, Handle};
+use crate::exports::exports;
+use crate::gate::Outcome;
+use cudarc::driver::sys::CUresult::*;
+use cudarc::driver::sys::*;
+use std::collections::HashMap;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+pub struct Module {
+    /// A library belongs to no context.
+    context: Option<Handle>,
+    device: usize,
+    functions: HashMap<String, Handle>,
+    globals: HashMap<String, u64>,
+}
+
+/// Every global variable is this large: the image is not read.
+const GLOBAL_BYTES: u64 = 4096;
+
+impl Driver {
+    fn load(&mut self, context: Option<Handle>) -> Outcome<Handle> {
+        let device = context.map_or(0, |context| self.contexts[&context].device);
+        let handle = self.new_handle();
+        self.modules.insert(
+            handle,
+            Module {
+                context,
+                device,
+                functions: HashMap::new(),
+                globals: HashMap::new(),
+            },
+        );
+        Ok(handle)
+    }
+
+    fn load_module<T>(&mut self, out: Out<*mut T>) -> Outcome {
+        out.check()?;
+        let context = self.current()?;
+        out.put(self.load(Some(context))? as *mut T)
+    }
+
+    fn unload(&mut self, handle: Handle) -> Outcome {
+        let module = self.modules.remove(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        for function in module.functions.into_values() {
+            self.drop_handle(function);
+        }
+        for address in module.globals.into_values() {
+            self.devices[module.device].addresses.give_back(address, GLOBAL_BYTES);
+        }
+        self.drop_handle(handle);
+        Ok(())
+    }
+
+    pub fn forget_modules_of(&mut self, context: Handle) {
+        let owned: Vec<Handle> = self
+            .modules
+            .iter()
+            .filter(|(_, module)| module.context == Some(context))
+            .map(|(handle, _)| *handle)
+            .collect();
+        for handle in owned {
+            let _ = self.unload(handle);
+        }
+    }
+
+    fn function(&mut self, module: Handle, name: In<c_char>) -> Outcome<Handle> {
+        let name = name.text()?;
+        let known = self.modules.get(&module).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        if let Some(function) = known.functions.get(&name) {
+            return Ok(*function);
+        }
+        let handle = self.new_handle();
+        if let Some(module) = self.modules.get_mut(&module) {
+            module.functions.insert(name, handle);
+        }
+        Ok(handle)
+    }
+
+    fn global(&mut self, module: Handle, name: In<c_char>) -> Outcome<u64> {
+        let name = name.text()?;
+        let known = self.modules.get(&module).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let device = known.device;
+        if let Some(address) = known.globals.get(&name) {
+            return Ok(*address);
+        }
+        let address = self.devices[device]
+            .addresses
+            .take(GLOBAL_BYTES)
+            .ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        if let Some(module) = self.modules.get_mut(&module) {
+            module.globals.insert(name, address);
+        }
+        Ok(address)
+    }
+
+    fn launch_kernel(&mut self, function: CUfunction, stream: CUstream) -> Outcome {
+        self.current()?;
+        if function.is_null() {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
+        self.check_stream(stream)?;
+        self.note_captured(stream, 0);
+        Ok(())
+    }
+}
+
+exports! {
+    fn cuModuleLoad(out: Out<CUmodule>, _path: In<c_char>) |driver| { driver.load_module(out) }
+    fn cuModuleLoadData(out: Out<CUmodule>, _image: In<c_void>) |driver| { driver.load_module(out) }
+    fn cuModuleLoadDataEx(out: Out<CUmodule>, _image: In<c_void>, _count: c_uint, _options: In<c_void>, _values: In<c_void>) |driver| {
+        driver.load_module(out)
+    }
+    fn cuModuleLoadFatBinary(out: Out<CUmodule>, _image: In<c_void>) |driver| { driver.load_module(out) }
+    fn cuModuleUnload(module: CUmodule) |driver| { driver.unload(module as Handle) }
+    fn cuModuleGetLoadingMode(out: Out<c_uint>) |_driver| { out.put(2) }
+    fn cuModuleGetFunction(out: Out<CUfunction>, module: CUmodule, name: In<c_char>) |driver| {
+        out.put(driver.function(module as Handle, name)? as CUfunction)
+    }
+    fn cuModuleGetGlobal_v2(out: Out<CUdeviceptr>, bytes: Out<usize>, module: CUmodule, name: In<c_char>) |driver| {
+        out.put_if_wanted(driver.global(module as Handle, name)?);
+        bytes.put_if_wanted(GLOBAL_BYTES as usize);
+        Ok(())
+    }
+    fn cuLibraryLoadData(
+        out: Out<CUlibrary>, _image: In<c_void>, _options: In<c_void>, _values: In<c_void>, _count: c_uint,
+        _library_options: In<c_void>, _library_values: In<c_void>, _library_count: c_uint
+    ) |driver| {
+        out.check()?;
+        out.put(driver.load(None)? as CUlibrary)
+    }
+    fn cuLibraryLoadFromFile(
+        out: Out<CUlibrary>, _path: In<c_char>, _options: In<c_void>, _values: In<c_void>, _count: c_uint,
+        _library_options: In<c_void>, _library_values: In<c_void>, _library_count: c_uint
+    ) |driver| {
+        out.check()?;
+        out.put(driver.load(None)? as CUlibrary)
+    }
+    fn cuLibraryUnload(library: CUlibrary) |driver| { driver.unload(library as Handle) }
+    fn cuLibraryGetKernel(out: Out<CUkernel>, library: CUlibrary, name: In<c_char>) |driver| {
+        out.put(driver.function(library as Handle, name)? as CUkernel)
+    }
+    fn cuLibraryGetModule(out: Out<CUmodule>, library: CUlibrary) |driver| {
+        driver.modules.get(&(library as Handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        out.put(library as CUmodule)
+    }
+    fn cuLibraryGetGlobal(out: Out<CUdeviceptr>, bytes: Out<usize>, library: CUlibrary, name: In<c_char>) |driver| {
+        out.put_if_wanted(driver.global(library as Handle, name)?);
+        bytes.put_if_wanted(GLOBAL_BYTES as usize);
+        Ok(())
+    }
+    fn cuLibraryGetManaged(out: Out<CUdeviceptr>, bytes: Out<usize>, library: CUlibrary, name: In<c_char>) |driver| {
+        out.put_if_wanted(driver.global(library as Handle, name)?);
+        bytes.put_if_wanted(GLOBAL_BYTES as usize);
+        Ok(())
+    }
+    fn cuKernelGetFunction(out: Out<CUfunction>, kernel: CUkernel) |_driver| { out.put(kernel as CUfunction) }
+    fn cuFuncLoad(_function: CUfunction) |_driver| { Ok(()) }
+    fn cuFuncGetAttribute(out: Out<c_int>, _attribute: c_uint, _function: CUfunction) |_driver| { out.put(0) }
+    fn cuFuncSetAttribute(_function: CUfunction, _attribute: c_uint, _value: c_int) |_driver| { Ok(()) }
+    fn cuFuncSetCacheConfig(_function: CUfunction, _config: c_uint) |_driver| { Ok(()) }
+    fn cuOccupancyMaxActiveBlocksPerMultiprocessor(out: Out<c_int>, _function: CUfunction, _size: c_int, _shared: usize) |_driver| {
+        out.put(1)
+    }
+    fn [cuLaunchKernel, cuLaunchKernel_ptsz] (
+        function: CUfunction, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
+        _shared: c_uint, stream: CUstream, _params: In<c_void>, _extra: In<c_void>
+    ) |driver| { driver.launch_kernel(function, stream) }
+    fn [cuLaunchKernelEx, cuLaunchKernelEx_ptsz] (config: In<CUlaunchConfig>, function: CUfunction, _params: In<c_void>, _extra: In<c_void>) |driver| {
+        let stream = config.field(std::mem::offset_of!(CUlaunchConfig, hStream)).get()?;
+        driver.launch_kernel(function, stream)
+    }
+    fn cuProfilerStart() |_driver| { Ok(()) }
+    fn cuProfilerStop() |_driver| { Ok(()) }
+}

@@ -1,0 +1,286 @@
+//! Memory pools and stream-ordered allocation.
+//!
+//! A pool keeps freed memory up to its release threshold, which is why free device memory need not rise after
+//! cuMemFreeAsync. Destroying a pool is put off until its last allocation is freed.
+
+use crate::arguments::{In, Out};
+use crate::driver::{Driver, Handle};
+use crate::exports::exports;
+use crate::gate::Outcome;
+use crate::memory::{Allocation, Room};
+use cudarc::driver::sys::CUresult::*;
+use cudarc::driver::sys::*;
+use culeak::kind::Kind;
+use std::ffi::{c_int, c_uint, c_void};
+
+pub struct Pool {
+    pub device: usize,
+    default: bool,
+    destroyed: bool,
+    live: u64,
+    used: u64,
+    used_high: u64,
+    reserved: u64,
+    reserved_high: u64,
+    threshold: u64,
+    reuse: [c_int; 3],
+    /// Memory of another process.
+    pub imported: bool,
+}
+
+impl Pool {
+    pub fn new(device: usize, default: bool) -> Pool {
+        let (used, reserved, reuse) = (0, 0, [1; 3]);
+        Pool {
+            device,
+            default,
+            destroyed: false,
+            live: 0,
+            used,
+            used_high: used,
+            reserved,
+            reserved_high: reserved,
+            threshold: 0,
+            reuse,
+            imported: false,
+        }
+    }
+}
+
+/// The start of CUmemPoolProps and CUmemAllocationProp, enums as numbers.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Properties {
+    pub kind: c_uint,
+    pub handle_types: c_uint,
+    pub location: Location,
+}
+
+/// CUmemLocation with its enum as a number.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Location {
+    pub kind: c_uint,
+    pub id: c_int,
+}
+
+const LOCATION_DEVICE: c_uint = 1;
+const KIND_PINNED: c_uint = 1;
+
+impl Location {
+    /// Whether it names host memory, and else which device.
+    pub fn device(self, driver: &Driver) -> Outcome<Option<usize>> {
+        match self.kind {
+            LOCATION_DEVICE => driver.ordinal(self.id).map(Some),
+            2..=4 => Ok(None),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+}
+
+impl Properties {
+    pub fn check(self) -> Outcome<Properties> {
+        if self.kind == KIND_PINNED {
+            Ok(self)
+        } else {
+            Err(CUDA_ERROR_INVALID_VALUE)
+        }
+    }
+}
+
+impl Driver {
+    pub fn create_pool(&mut self, out: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) -> Outcome {
+        out.check()?;
+        let properties = properties.cast::<Properties>().get()?.check()?;
+        let device = properties.location.device(self)?.unwrap_or(0);
+        let handle = self.new_handle();
+        self.pools.insert(handle, Pool::new(device, false));
+        out.put(handle as CUmemoryPool)
+    }
+
+    pub fn live_pool(&mut self, pool: CUmemoryPool) -> Outcome<&mut Pool> {
+        self.pools
+            .get_mut(&(pool as Handle))
+            .filter(|pool| !pool.destroyed)
+            .ok_or(CUDA_ERROR_INVALID_VALUE)
+    }
+
+    pub fn destroy_pool(&mut self, handle: CUmemoryPool) -> Outcome {
+        let pool = self.live_pool(handle)?;
+        if pool.default {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        pool.destroyed = true;
+        for device in &mut self.devices {
+            if device.pool == handle as Handle {
+                device.pool = device.default_pool;
+            }
+        }
+        self.settle_pool(handle as Handle);
+        Ok(())
+    }
+
+    pub fn set_pool(&mut self, device: CUdevice, pool: CUmemoryPool) -> Outcome {
+        self.live_pool(pool)?;
+        self.device(device)?.pool = pool as Handle;
+        Ok(())
+    }
+
+    pub fn trim_pool(&mut self, pool: CUmemoryPool, keep: u64) -> Outcome {
+        let pool = self.live_pool(pool)?;
+        let (device, kept) = (pool.device, pool.reserved.min(pool.used.max(keep)));
+        let released = pool.reserved - kept;
+        pool.reserved = kept;
+        self.uncharge(device, released);
+        Ok(())
+    }
+
+    /// Memory for an allocation, out of what the pool already holds if possible.
+    pub fn charge_pool(&mut self, handle: Handle, bytes: u64) -> Outcome {
+        let pool = &self.pools[&handle];
+        let (device, missing) = (pool.device, (pool.used + bytes).saturating_sub(pool.reserved));
+        self.charge(device, missing)?;
+        if let Some(pool) = self.pools.get_mut(&handle) {
+            pool.live += 1;
+            pool.used += bytes;
+            pool.reserved += missing;
+            pool.used_high = pool.used_high.max(pool.used);
+            pool.reserved_high = pool.reserved_high.max(pool.reserved);
+        }
+        Ok(())
+    }
+
+    pub fn uncharge_pool(&mut self, handle: Handle, bytes: u64) {
+        if let Some(pool) = self.pools.get_mut(&handle) {
+            pool.live -= 1;
+            pool.used -= bytes;
+        }
+        self.settle_pool(handle);
+    }
+
+    /// Gives back what is above the threshold, and the pool itself once it is destroyed and empty.
+    fn settle_pool(&mut self, handle: Handle) {
+        let Some(pool) = self.pools.get_mut(&handle) else {
+            return;
+        };
+        let keep = if pool.destroyed {
+            pool.used
+        } else {
+            pool.used.max(pool.threshold)
+        };
+        let released = pool.reserved.saturating_sub(keep);
+        pool.reserved -= released;
+        let (device, over) = (pool.device, pool.destroyed && pool.live == 0);
+        self.uncharge(device, released);
+        if over {
+            self.pools.remove(&handle);
+            self.drop_handle(handle);
+        }
+    }
+
+    /// `pool`: `None` for the pool current on the device.
+    pub fn allocate_async(
+        &mut self,
+        out: Out<CUdeviceptr>,
+        bytes: u64,
+        pool: Option<CUmemoryPool>,
+        stream: CUstream,
+    ) -> Outcome {
+        out.check()?;
+        let current = self.current_device()?;
+        self.check_stream(stream)?;
+        let pool = pool.map_or(self.devices[current].pool, |pool| pool as Handle);
+        let device = self.live_pool(pool as CUmemoryPool)?.device;
+        if bytes == 0 {
+            return out.put(0);
+        }
+        if let Some(graph) = self.capture_of(stream).map(|capture| capture.graph) {
+            return out.put(self.add_alloc_node(graph, device, bytes)?.1);
+        }
+        let allocation = Allocation {
+            kind: Kind::Async,
+            bytes,
+            charged: bytes,
+            device,
+            context: None,
+            room: Room::Device,
+            pool: Some(pool),
+            opened: 0,
+            id: self.next_serial(),
+        };
+        out.put(self.enter(allocation)?)
+    }
+
+    pub fn free_async(&mut self, address: u64, stream: CUstream) -> Outcome {
+        self.check_stream(stream)?;
+        if address == 0 {
+            return Ok(());
+        }
+        if let Some(graph) = self.capture_of(stream).map(|capture| capture.graph) {
+            return self.add_free_node(graph, address).map(|_| ());
+        }
+        match self.memory.get(&address).map(|allocation| allocation.kind) {
+            Some(Kind::HostPinned | Kind::HostRegistered | Kind::Ipc) | None => Err(CUDA_ERROR_INVALID_VALUE),
+            Some(_) => {
+                self.leave(address);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// CUmemPool_attribute: three reuse policies, the threshold, then reserved and used with their peaks.
+const THRESHOLD: c_uint = 4;
+
+exports! {
+    fn cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: c_uint, out: Out<c_void>) |driver| {
+        let pool = driver.live_pool(pool)?;
+        match attribute {
+            1..=3 => out.cast().put(pool.reuse[attribute as usize - 1]),
+            THRESHOLD => out.cast().put(pool.threshold),
+            5 => out.cast().put(pool.reserved),
+            6 => out.cast().put(pool.reserved_high),
+            7 => out.cast().put(pool.used),
+            8 => out.cast().put(pool.used_high),
+            _ => Err(CUDA_ERROR_INVALID_VALUE),
+        }
+    }
+    fn cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: c_uint, value: In<c_void>) |driver| {
+        let handle = pool as Handle;
+        let pool = driver.live_pool(pool)?;
+        match attribute {
+            1..=3 => pool.reuse[attribute as usize - 1] = value.cast().get()?,
+            THRESHOLD => pool.threshold = value.cast().get()?,
+            6 => pool.reserved_high = pool.reserved,
+            8 => pool.used_high = pool.used,
+            _ => return Err(CUDA_ERROR_INVALID_VALUE),
+        }
+        driver.settle_pool(handle);
+        Ok(())
+    }
+    fn cuMemPoolSetAccess(pool: CUmemoryPool, _list: In<c_void>, _count: usize) |driver| {
+        driver.live_pool(pool).map(|_| ())
+    }
+    fn cuMemPoolGetAccess(out: Out<c_uint>, pool: CUmemoryPool, _location: In<Location>) |driver| {
+        driver.live_pool(pool)?;
+        out.put(3)
+    }
+    fn cuDeviceGetDefaultMemPool(out: Out<CUmemoryPool>, device: CUdevice) |driver| {
+        out.put(driver.device(device)?.default_pool as CUmemoryPool)
+    }
+    fn cuDeviceGetMemPool(out: Out<CUmemoryPool>, device: CUdevice) |driver| {
+        out.put(driver.device(device)?.pool as CUmemoryPool)
+    }
+    fn cuMemGetDefaultMemPool(out: Out<CUmemoryPool>, location: In<Location>, _kind: c_uint) |driver| {
+        let device = location.get()?.device(driver)?.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+        out.put(driver.devices[device].default_pool as CUmemoryPool)
+    }
+    fn cuMemGetMemPool(out: Out<CUmemoryPool>, location: In<Location>, _kind: c_uint) |driver| {
+        let device = location.get()?.device(driver)?.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+        out.put(driver.devices[device].pool as CUmemoryPool)
+    }
+    fn cuMemSetMemPool(location: In<Location>, _kind: c_uint, pool: CUmemoryPool) |driver| {
+        let device = location.get()?.device(driver)?.ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
+        driver.set_pool(device as CUdevice, pool)
+    }
+}

@@ -1,0 +1,107 @@
+//! What the environment asks of the imitation: size, failures to inject, a log of calls.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `CULEAK_FAKE_DEVICES` | number of devices (2) |
+//! | `CULEAK_FAKE_BYTES` | memory of each device in bytes (8 GiB) |
+//! | `CULEAK_FAKE_FAIL` | `cuMemAlloc_v2:3:2,cuMemFree_v2:*:4`: the third call returns 2, every call returns 4 |
+//! | `CULEAK_FAKE_LOG` | file that gets one line per call: exported name and result |
+
+use std::ffi::c_uint;
+
+const DEVICES: usize = 2;
+const DEVICE_BYTES: u64 = 8 << 30;
+
+pub struct Settings {
+    pub devices: usize,
+    pub device_bytes: u64,
+    pub failures: Failures,
+}
+
+impl Settings {
+    pub fn from_environment() -> Settings {
+        Settings {
+            devices: number("CULEAK_FAKE_DEVICES").map_or(DEVICES, |count| count as usize),
+            device_bytes: number("CULEAK_FAKE_BYTES").unwrap_or(DEVICE_BYTES),
+            failures: Failures::parse(&std::env::var("CULEAK_FAKE_FAIL").unwrap_or_default()),
+        }
+    }
+}
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let parsed = text.trim().parse();
+    if parsed.is_err() {
+        eprintln!("culeak fake driver: {name}={text} is not a number; ignored");
+    }
+    parsed.ok()
+}
+
+/// Calls that shall fail, and how often each of those functions was called so far.
+#[derive(Default)]
+pub struct Failures {
+    rules: Vec<Rule>,
+}
+
+struct Rule {
+    function: String,
+    /// The call that fails, counted from 1; `None`: every one.
+    nth: Option<u64>,
+    calls: u64,
+    result: c_uint,
+}
+
+impl Failures {
+    pub fn parse(text: &str) -> Failures {
+        let rules = text
+            .split(',')
+            .filter(|rule| !rule.trim().is_empty())
+            .filter_map(|text| {
+                let rule = Rule::parse(text.trim());
+                if rule.is_none() {
+                    eprintln!("culeak fake driver: CULEAK_FAKE_FAIL: {text:?} is not function:call:error; ignored");
+                }
+                rule
+            });
+        Failures { rules: rules.collect() }
+    }
+
+    /// Counts a call and says whether it fails.
+    pub fn of(&mut self, function: &str) -> Option<c_uint> {
+        let mut failure = None;
+        for rule in self.rules.iter_mut().filter(|rule| rule.function == function) {
+            rule.calls += 1;
+            if rule.nth.is_none_or(|nth| nth == rule.calls) {
+                failure = Some(rule.result);
+            }
+        }
+        failure
+    }
+}
+
+impl Rule {
+    fn parse(text: &str) -> Option<Rule> {
+        let mut parts = text.split(':');
+        let (function, nth, result) = (parts.next()?.to_string(), parts.next()?, parts.next()?.parse().ok()?);
+        let nth = if nth == "*" { None } else { Some(nth.parse().ok()?) };
+        parts.next().is_none().then_some(Rule {
+            function,
+            nth,
+            calls: 0,
+            result,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nth_call_or_every_call_fails() {
+        let mut failures = Failures::parse("cuMemAlloc_v2:2:2, cuMemFree_v2:*:4,nonsense");
+        assert_eq!([1, 2, 3].map(|_| failures.of("cuMemAlloc_v2")), [None, Some(2), None]);
+        assert_eq!([1, 2].map(|_| failures.of("cuMemFree_v2")), [Some(4), Some(4)]);
+        assert_eq!(failures.of("nonsense"), None);
+    }
+}

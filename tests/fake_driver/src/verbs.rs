@@ -1,0 +1,298 @@
+//! The functions of the list, each exported with its own signature and behaving as its verb says.
+//!
+//! A row gives three things to the arm of its verb: its name, its arguments, and what stands behind the verb. An arm
+//! takes what it needs; most need only the arguments.
+
+use crate::arguments::{In, Out};
+use crate::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
+use crate::driver::{Driver, Handle};
+use crate::gate;
+use crate::{lookups, tables};
+use cudarc::driver::sys::*;
+use culeak::kind::Kind;
+use std::ffi::{c_char, c_int, c_uint, c_void};
+
+/// How the list writes an argument that C calls an enum: an integer, since programs may pass values Rust has no name for.
+type Enum<T> = <T as Numbered>::Number;
+
+pub trait Numbered {
+    type Number;
+}
+
+impl<T> Numbered for T {
+    type Number = c_uint;
+}
+
+macro_rules! export_rows {
+    ($( $name:ident = $checked:ident ( $($argument:ident : $type:ty),* ) => $verb:ident ( $($what:tt)* ); )*) => {
+        $(
+            #[unsafe(no_mangle)]
+            #[allow(non_snake_case, unused_variables)]
+            unsafe extern "C" fn $name( $($argument: $type),* ) -> c_uint {
+                behaviour! { $verb $name [ $($argument)* ] $($what)* }
+            }
+        )*
+
+        pub static EXPORTS: &[&[crate::exports::Export]] = &[ $( crate::exports::addresses!($name) ),* ];
+    };
+}
+
+/// A pointer argument of the exported function around it.
+macro_rules! out {
+    ($pointer:ident) => {{
+        // SAFETY: a result pointer of an exported C function: null, or good for one value during the call.
+        unsafe { Out::new($pointer) }
+    }};
+}
+macro_rules! input {
+    ($pointer:ident) => {{
+        // SAFETY: an argument pointer of an exported C function: null, or good for one value during the call.
+        unsafe { In::new($pointer) }
+    }};
+}
+
+/// A function that needs the driver; the rest is an expression over it.
+macro_rules! driving {
+    ($name:ident, |$driver:ident| $body:expr) => {
+        gate::enter(stringify!($name), |$driver: &mut Driver| $body)
+    };
+}
+
+macro_rules! behaviour {
+    // Look-ups and start-up.
+    (initializes $name:ident [$flags:ident] $($what:tt)*) => {
+        gate::enter_early(stringify!($name), || gate::initialize($flags))
+    };
+    (looks_up $name:ident [$symbol:ident $out:ident $version:ident $flags:ident] $($what:tt)*) => {
+        gate::enter_early(stringify!($name), || lookups::look_up(input!($symbol), out!($out), $version, $flags))
+    };
+    (looks_up $name:ident [$symbol:ident $out:ident $version:ident $flags:ident $status:ident] $($what:tt)*) => {
+        gate::enter_early(stringify!($name), || {
+            lookups::look_up_v2(input!($symbol), out!($out), $version, $flags, out!($status).cast())
+        })
+    };
+    (hands_out_table $name:ident [$table:ident $id:ident] $($what:tt)*) => {
+        gate::enter_early(stringify!($name), || tables::hand_out(out!($table), input!($id)))
+    };
+
+    // Linear memory.
+    (allocates $name:ident [$out:ident $bytes:ident $($flags:ident)?] $kind:ident $($what:tt)*) => {
+        driving!($name, |driver| driver.allocate(Kind::$kind, out!($out), $bytes as u64))
+    };
+    (allocates_pitched $name:ident [$out:ident $pitch:ident $width:ident $height:ident $element:ident] $($what:tt)*) => {
+        driving!($name, |driver| {
+            driver.allocate_pitched(out!($out), out!($pitch), $width as u64, $height as u64, $element)
+        })
+    };
+    (frees cuMemFreeHost [$address:ident] $($what:tt)*) => {
+        driving!(cuMemFreeHost, |driver| driver.free($address as u64, true))
+    };
+    (frees $name:ident [$address:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.free($address as u64, false))
+    };
+    (registers $name:ident [$address:ident $bytes:ident $flags:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.register($address as u64, $bytes as u64))
+    };
+    (unregisters $name:ident [$address:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.unregister($address as u64))
+    };
+
+    // Arrays.
+    (creates_array $name:ident [$out:ident $descriptor:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.create_array(out!($out).cast(), input!($descriptor), None))
+    };
+    (creates_mipmap $name:ident [$out:ident $descriptor:ident $levels:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.create_array(out!($out).cast(), input!($descriptor), Some($levels)))
+    };
+    (destroys_array cuMipmappedArrayDestroy [$array:ident] $($what:tt)*) => {
+        driving!(cuMipmappedArrayDestroy, |driver| driver.destroy_array($array as Handle, true))
+    };
+    (destroys_array $name:ident [$array:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.destroy_array($array as Handle, false))
+    };
+
+    // Stream-ordered memory and pools.
+    (allocates_async $name:ident [$out:ident $bytes:ident $stream:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.allocate_async(out!($out), $bytes as u64, None, $stream))
+    };
+    (allocates_async $name:ident [$out:ident $bytes:ident $pool:ident $stream:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.allocate_async(out!($out), $bytes as u64, Some($pool), $stream))
+    };
+    (frees_async $name:ident [$address:ident $stream:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.free_async($address, $stream))
+    };
+    (creates_pool $name:ident [$out:ident $properties:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.create_pool(out!($out), input!($properties)))
+    };
+    (destroys_pool $name:ident [$pool:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.destroy_pool($pool))
+    };
+    (sets_pool $name:ident [$device:ident $pool:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.set_pool($device, $pool))
+    };
+    (imports_pool $name:ident [$out:ident $handle:ident $type:ident $flags:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.import_pool(out!($out), $handle, $type))
+    };
+    (imports_pointer $name:ident [$out:ident $pool:ident $data:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.import_pointer(out!($out), $pool, input!($data)))
+    };
+
+    // Virtual memory management.
+    (reserves $name:ident [$out:ident $bytes:ident $alignment:ident $wish:ident $flags:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.reserve(out!($out), $bytes as u64))
+    };
+    (unreserves $name:ident [$address:ident $bytes:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.unreserve($address, $bytes as u64))
+    };
+    (creates_physical $name:ident [$out:ident $bytes:ident $properties:ident $flags:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.create_physical(out!($out), $bytes as u64, input!($properties)))
+    };
+    (releases_physical $name:ident [$handle:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.release_physical($handle))
+    };
+    (retains_physical $name:ident [$out:ident $address:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.retain_physical(out!($out), $address as u64))
+    };
+    (maps $name:ident [$address:ident $bytes:ident $offset:ident $handle:ident $flags:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.map($address, $bytes as u64, $offset as u64, $handle))
+    };
+    (unmaps $name:ident [$address:ident $bytes:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.unmap($address, $bytes as u64))
+    };
+    (imports_physical $name:ident [$out:ident $os_handle:ident $type:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.import_physical(out!($out), $os_handle, $type))
+    };
+    (creates_multicast $name:ident [$out:ident $properties:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.create_multicast(out!($out), input!($properties)))
+    };
+
+    // Other processes and other APIs.
+    (opens_ipc $name:ident [$out:ident $handle:ident $flags:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.open_ipc(out!($out), $handle))
+    };
+    (closes_ipc $name:ident [$address:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.close_ipc($address))
+    };
+    (imports_external $name:ident [$out:ident $descriptor:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.import_external(out!($out), input!($descriptor)))
+    };
+    (maps_external $name:ident [$out:ident $external:ident $descriptor:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.map_external(out!($out), $external, input!($descriptor)))
+    };
+    (maps_external_mipmap $name:ident [$out:ident $external:ident $descriptor:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.map_external_mipmap(out!($out), $external, input!($descriptor)))
+    };
+    (destroys_external $name:ident [$external:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.destroy_external($external))
+    };
+
+    // Graphs and captures.
+    (adds_alloc_node $name:ident [$node:ident $graph:ident $dependencies:ident $count:ident $params:ident] $($what:tt)*) => {
+        driving!($name, |driver| {
+            out!($node).check()?;
+            out!($node).put(driver.add_alloc_node_from($graph, out!($params))? as CUgraphNode)
+        })
+    };
+    (adds_free_node $name:ident [$node:ident $graph:ident $dependencies:ident $count:ident $address:ident] $($what:tt)*) => {
+        driving!($name, |driver| {
+            out!($node).check()?;
+            out!($node).put(driver.add_free_node($graph as Handle, $address)? as CUgraphNode)
+        })
+    };
+    (adds_node $name:ident [$node:ident $graph:ident $dependencies:ident $edges:ident $count:ident $params:ident] $($what:tt)*) => {
+        behaviour! { adds_node $name [$node $graph $dependencies $count $params] $($what)* }
+    };
+    (adds_node $name:ident [$node:ident $graph:ident $dependencies:ident $count:ident $params:ident] $($what:tt)*) => {
+        driving!($name, |driver| {
+            out!($node).check()?;
+            out!($node).put(driver.add_node_from($graph, out!($params))? as CUgraphNode)
+        })
+    };
+    (adds_child $name:ident [$node:ident $graph:ident $dependencies:ident $count:ident $child:ident] $($what:tt)*) => {
+        driving!($name, |driver| {
+            out!($node).check()?;
+            out!($node).put(driver.add_child($graph as Handle, $child as Handle)? as CUgraphNode)
+        })
+    };
+    (instantiates $name:ident [$out:ident $graph:ident $error:ident $log:ident $log_bytes:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.instantiate(out!($out), $graph, 0))
+    };
+    (instantiates cuGraphInstantiateWithFlags [$out:ident $graph:ident $flags:ident] $($what:tt)*) => {
+        driving!(cuGraphInstantiateWithFlags, |driver| driver.instantiate(out!($out), $graph, $flags))
+    };
+    (instantiates $name:ident [$out:ident $graph:ident $params:ident] $($what:tt)*) => {
+        driving!($name, |driver| {
+            // The flags come first in CUDA_GRAPH_INSTANTIATE_PARAMS.
+            driver.instantiate(out!($out), $graph, out!($params).cast().get()?)
+        })
+    };
+    (launches $name:ident [$exec:ident $stream:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.launch($exec, $stream))
+    };
+    (destroys_exec $name:ident [$exec:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.destroy_exec($exec))
+    };
+    (destroys_graph $name:ident [$graph:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.destroy_graph($graph))
+    };
+    (begins_capture $name:ident [$stream:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.begin_capture($stream, 0, None))
+    };
+    (begins_capture $name:ident [$stream:ident $mode:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.begin_capture($stream, $mode, None))
+    };
+    (begins_capture $name:ident [$stream:ident $graph:ident $dependencies:ident $edges:ident $count:ident $mode:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.begin_capture($stream, $mode, Some($graph)))
+    };
+    (ends_capture $name:ident [$stream:ident $graph:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.end_capture($stream, out!($graph)))
+    };
+
+    // Contexts.
+    (creates_context cuCtxCreate_v3 [$out:ident $affinity:ident $count:ident $flags:ident $device:ident] $($what:tt)*) => {
+        driving!(cuCtxCreate_v3, |driver| driver.create_context(out!($out), $flags, $device))
+    };
+    (creates_context $name:ident [$out:ident $params:ident $flags:ident $device:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.create_context(out!($out), $flags, $device))
+    };
+    (creates_context $name:ident [$out:ident $flags:ident $device:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.create_context(out!($out), $flags, $device))
+    };
+    (destroys_context $name:ident [$context:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.destroy_context($context))
+    };
+    (attaches_context $name:ident [$out:ident $flags:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.attach_context(out!($out)))
+    };
+    (detaches_context $name:ident [$context:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.detach_context($context))
+    };
+    (retains_primary $name:ident [$out:ident $device:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.retain_primary(out!($out), $device))
+    };
+    (releases_primary $name:ident [$device:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.release_primary($device))
+    };
+    (resets_primary $name:ident [$device:ident] $($what:tt)*) => {
+        driving!($name, |driver| driver.reset_primary($device))
+    };
+
+    // Functions the list only watches: no change to what is live, so each behaves by name.
+    (observes cuMemPoolTrimTo [$pool:ident $keep:ident] $($what:tt)*) => {
+        driving!(cuMemPoolTrimTo, |driver| driver.trim_pool($pool, $keep as u64))
+    };
+    (observes cuMemPoolExportToShareableHandle [$out:ident $pool:ident $type:ident $flags:ident] $($what:tt)*) => {
+        driving!(cuMemPoolExportToShareableHandle, |driver| driver.export_pool(out!($out), $pool, $type))
+    };
+    (observes cuMemExportToShareableHandle [$out:ident $handle:ident $type:ident $flags:ident] $($what:tt)*) => {
+        driving!(cuMemExportToShareableHandle, |driver| driver.export_physical(out!($out), $handle, $type))
+    };
+    (observes $name:ident [$($argument:ident)*] $($what:tt)*) => {
+        driving!($name, |driver| {
+            $( let _ = $argument; )*
+            driver.current().map(|_| ())
+        })
+    };
+}
+
+culeak::driver_functions!(export_rows);
