@@ -1,0 +1,83 @@
+//! `culeak diff`: what changed between two snapshots.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use culeak::diff::{Diff, Options};
+use culeak::kind::Kind;
+use culeak::report::{By, Sort};
+
+use crate::errors::Failure;
+use crate::{load, symbolize, text};
+
+/// Show what grew, shrank, came and went between two snapshots, by call site
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Rows are matched by module, function and line, so two runs or two machines can be compared.
+
+Examples:
+  culeak snapshot 4711 -o before.json     … some time later …
+  culeak diff before.json 4711            what the process gained since
+  culeak diff main.culeak branch.culeak   what a change costs")]
+pub struct DiffArgs {
+    /// The earlier process, recording or snapshot
+    #[arg(value_name = "BEFORE")]
+    pub before: String,
+    /// The later one
+    #[arg(value_name = "AFTER")]
+    pub after: String,
+    /// stack: one row per way to a call site; site: one row per call site
+    #[arg(long, default_value = "stack", value_parser = ["stack", "site"])]
+    pub by: String,
+    /// What comes first: the largest change of bytes or of count
+    #[arg(long, default_value = "bytes", value_parser = ["bytes", "count"])]
+    pub sort: String,
+    /// Show at most N rows (0: all) [default: 20, with --json all]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+    /// Leave out rows that changed by less than this
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
+    pub min_bytes: u64,
+    /// Only this kind of memory; repeatable
+    #[arg(long, value_name = "KIND", value_parser = super::check::parse_kind)]
+    pub kind: Vec<Kind>,
+    /// Unchanged rows too
+    #[arg(long)]
+    pub all: bool,
+    /// Show each row's stack
+    #[arg(long)]
+    pub stacks: bool,
+    /// Show frames inside the CUDA runtime and below main too (implies --stacks)
+    #[arg(long)]
+    pub full_stacks: bool,
+    /// Print the diff as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Also look for debug files here; repeatable
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+}
+
+pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
+    let mut before = load::one(&args.before)?;
+    let mut after = load::one(&args.after)?;
+    symbolize::name_frames(&mut before, &args.debug_dir);
+    symbolize::name_frames(&mut after, &args.debug_dir);
+    let default = if args.json { None } else { Some(20) };
+    let options = Options {
+        by: By::from_name(&args.by).unwrap_or(By::Stack),
+        sort: Sort::from_name(&args.sort).unwrap_or_default(),
+        top: args.top.map_or(default, |top| (top > 0).then_some(top)),
+        min_bytes: args.min_bytes,
+        all: args.all,
+        kinds: args.kind.clone(),
+    };
+    let diff = Diff::of(&before.snapshot, &after.snapshot, &options);
+    if args.json {
+        text::print_json(&diff)?;
+    } else {
+        text::print(|out| text::diff::write(&diff, args.stacks || args.full_stacks, args.full_stacks, out))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

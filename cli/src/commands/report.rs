@@ -1,0 +1,130 @@
+//! `culeak report`: what is held or leaked, by whom.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use culeak::report::{By, Options, Report, Sort};
+
+use crate::errors::{Failure, USAGE};
+use crate::load::{self, Loaded};
+use crate::{symbolize, text};
+
+/// Rows in text when nothing else is asked for.
+const ROWS_IN_TEXT: usize = 20;
+
+/// Show what a process holds or has leaked, ranked by the code that asked for it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  culeak report app.host.4711.culeak            what a finished program left behind
+  culeak report 4711 --by kind                  what a running one holds
+  culeak report runs/ --json > report.json      every recording in a folder")]
+pub struct ReportArgs {
+    /// Process ids, recordings, snapshots, folders of recordings, or - for a snapshot on standard input
+    #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
+    pub inputs: Vec<String>,
+    /// What one row stands for
+    #[arg(long, default_value = "site", value_parser = by_parser())]
+    pub by: By,
+    /// What comes first; age: oldest first
+    #[arg(long, default_value = "bytes", value_parser = sort_parser())]
+    pub sort: Sort,
+    /// Show at most N rows (0: all) [default: 20, with --json all]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+    /// Leave out rows below this size, e.g. 4096, 1MB, 2GiB
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
+    pub min_bytes: u64,
+    /// Show frames inside the CUDA runtime and below main too
+    #[arg(long)]
+    pub full_stacks: bool,
+    /// Print the report as JSON (an array when there are several inputs)
+    #[arg(long)]
+    pub json: bool,
+    /// Also look for debug files here (holding .build-id/, as in /usr/lib/debug); repeatable
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+}
+
+fn by_parser() -> impl TypedValueParser<Value = By> {
+    let names = By::ALL.iter().map(|by| by.name());
+    PossibleValuesParser::new(names).map(|name| By::from_name(&name).unwrap_or_default())
+}
+
+fn sort_parser() -> impl TypedValueParser<Value = Sort> {
+    let names = Sort::ALL.iter().map(|sort| sort.name());
+    PossibleValuesParser::new(names).map(|name| Sort::from_name(&name).unwrap_or_default())
+}
+
+impl ReportArgs {
+    /// The defaults, for other commands that end with a report of these inputs.
+    pub fn of(inputs: Vec<String>) -> ReportArgs {
+        ReportArgs {
+            inputs,
+            by: By::default(),
+            sort: Sort::default(),
+            top: None,
+            min_bytes: 0,
+            full_stacks: false,
+            json: false,
+            debug_dir: Vec::new(),
+        }
+    }
+
+    fn options(&self, source: String) -> Options {
+        let default = if self.json { None } else { Some(ROWS_IN_TEXT) };
+        Options {
+            by: self.by,
+            sort: self.sort,
+            top: self.top.map_or(default, |top| (top > 0).then_some(top)),
+            min_bytes: self.min_bytes,
+            source,
+        }
+    }
+}
+
+/// Reports every input that can be read; one that cannot makes the exit code 2.
+pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
+    let mut loaded = Vec::new();
+    let mut unreadable = 0;
+    for input in &args.inputs {
+        match load::all(input) {
+            Ok(found) => loaded.extend(found),
+            Err(failure) if args.inputs.len() == 1 => return Err(failure),
+            Err(failure) => {
+                unreadable += 1;
+                eprintln!("culeak: {failure}");
+            }
+        }
+    }
+    for item in &mut loaded {
+        symbolize::name_frames(item, &args.debug_dir);
+    }
+    if args.json { print_json(args, &loaded)? } else { print_text(args, &loaded)? }
+    Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
+}
+
+fn print_text(args: &ReportArgs, loaded: &[Loaded]) -> Result<(), Failure> {
+    text::print(|out| {
+        for (index, item) in loaded.iter().enumerate() {
+            if loaded.len() > 1 {
+                let gap = if index > 0 { "\n" } else { "" };
+                writeln!(out, "{gap}== {} ==", text::inert::Inert(&item.source))?;
+            }
+            let report = Report::of(&item.snapshot, &args.options(item.source.clone()));
+            text::report::write(&report, args.full_stacks, out)?;
+        }
+        Ok(())
+    })
+}
+
+fn print_json(args: &ReportArgs, loaded: &[Loaded]) -> Result<(), Failure> {
+    let reports: Vec<_> =
+        loaded.iter().map(|item| Report::of(&item.snapshot, &args.options(item.source.clone()))).collect();
+    match reports.as_slice() {
+        [one] if args.inputs.len() == 1 => text::print_json(one),
+        several => text::print_json(&several),
+    }
+}

@@ -1,0 +1,73 @@
+//! `culeak snapshot`: one instant of a process as a JSON file that needs neither the process nor its binaries.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use culeak::snapshot::Snapshot;
+
+use crate::errors::Failure;
+use crate::{load, symbolize, text};
+
+/// Write what a process holds right now to a JSON file, without stopping it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The format is described by docs/snapshot.schema.json.
+
+Examples:
+  culeak snapshot --list                 which processes can be looked at
+  culeak snapshot 4711 -o before.json
+  culeak snapshot 4711 -o - | ssh desk culeak report -")]
+pub struct SnapshotArgs {
+    /// Process id, recording or snapshot
+    #[arg(value_name = "PID|RECORDING", required_unless_present = "list")]
+    pub input: Option<String>,
+    /// Where to write; - for standard output
+    #[arg(short, long, value_name = "FILE.json", required_unless_present = "list")]
+    pub output: Option<PathBuf>,
+    /// Keep addresses only; names can be looked up later where the binaries are
+    #[arg(long)]
+    pub no_symbols: bool,
+    /// Also look for debug files here; repeatable
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+    /// List the processes of this user that are being recorded
+    #[arg(long, conflicts_with_all = ["input", "output"])]
+    pub list: bool,
+}
+
+pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
+    let (Some(input), Some(output)) = (&args.input, &args.output) else {
+        return super::list::execute();
+    };
+    let mut loaded = load::one(input)?;
+    if !args.no_symbols {
+        symbolize::name_frames(&mut loaded, &args.debug_dir);
+    }
+    if output.as_os_str() == "-" {
+        text::print_json(&loaded.snapshot)?;
+    } else {
+        write_file(&loaded.snapshot, output).map_err(|error| {
+            Failure::new(format!("{}: cannot be written ({error}); choose another place with -o", output.display()))
+        })?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes beside the target and renames, so that nobody ever reads half a snapshot.
+fn write_file(snapshot: &Snapshot, path: &Path) -> io::Result<()> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let mut file = tempfile::Builder::new().prefix(".culeak-").suffix(".tmp").tempfile_in(folder)?;
+    {
+        let mut out = io::BufWriter::new(file.as_file_mut());
+        serde_json::to_writer(&mut out, snapshot).map_err(io::Error::from)?;
+        writeln!(out)?;
+        out.flush()?;
+    }
+    file.persist(path).map_err(|error| error.error)?;
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! From an argument to snapshots: a process id, a recording, a snapshot file, `-` or a folder of recordings.
+//!
+//! A number is a process; what a file is, its first bytes say, never its name. Every way this can fail is one line:
+//! what was read, why not, what to do. Deliberately absent: symbols; see `symbolize`.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use culeak::snapshot::{self, Snapshot};
+use serde::Deserialize;
+
+use crate::errors::Failure;
+
+/// The first bytes of a recording.
+const RECORDING_MAGIC: &[u8] = b"CULEAK\r\n";
+
+/// A snapshot and how the user may name it again.
+pub struct Loaded {
+    pub snapshot: Snapshot,
+    pub source: String,
+    /// Where the process sees its files, when that is not where we do: `/proc/PID/root`.
+    pub root: Option<PathBuf>,
+}
+
+/// Reads one input that must be exactly one process.
+pub fn one(argument: &str) -> Result<Loaded, Failure> {
+    let mut found = all(argument)?;
+    match found.len() {
+        1 => Ok(found.remove(0)),
+        n => Err(Failure::new(format!("{argument}: a folder with {n} recordings; name one of them"))),
+    }
+}
+
+/// Reads one input, which may be a folder of recordings.
+pub fn all(argument: &str) -> Result<Vec<Loaded>, Failure> {
+    if let Some(pid) = as_pid(argument) {
+        return Ok(vec![from_process(pid)?]);
+    }
+    let path = Path::new(argument);
+    if argument != "-" && path.is_dir() {
+        return from_folder(path);
+    }
+    let snapshot = if argument == "-" { from_stdin()? } else { from_file(path, argument)? };
+    Ok(vec![Loaded { snapshot, source: argument.to_owned(), root: None }])
+}
+
+/// A number names a process unless a file of that name lies here and no such process lives.
+fn as_pid(argument: &str) -> Option<u32> {
+    let pid = argument.parse().ok()?;
+    (argument.bytes().all(|b| b.is_ascii_digit()) && (process_lives(pid) || !Path::new(argument).exists())).then_some(pid)
+}
+
+fn process_lives(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn from_process(pid: u32) -> Result<Loaded, Failure> {
+    if !process_lives(pid) {
+        return Err(Failure::new(format!(
+            "process {pid}: no such process; its recording stays behind as *.{pid}.culeak where it ran"
+        )));
+    }
+    let maps = fs::read(format!("/proc/{pid}/maps")).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => Failure::new(format!(
+            "process {pid}: its memory map may not be read (another user's process?); run culeak as that user or as root"
+        )),
+        io::ErrorKind::NotFound => Failure::new(format!("process {pid}: it ended while being looked at; report its recording instead")),
+        _ => Failure::new(format!("process {pid}: {error}; report its recording instead")),
+    })?;
+    let recording = mapped_recording(&maps, pid).ok_or_else(|| {
+        Failure::new(format!(
+            "process {pid}: has no recording (not started under culeak, or no CUDA call yet); start it with `culeak run -- …`"
+        ))
+    })?;
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let inside = root.join(recording.strip_prefix("/").unwrap_or(&recording));
+    // The path means what the process meant by it, so its own view comes first where it can be seen.
+    let path = if inside.exists() { inside } else { recording.clone() };
+    if !path.exists() {
+        return Err(Failure::new(format!(
+            "process {pid}: its recording {} was deleted while in use; restart the program",
+            recording.display()
+        )));
+    }
+    let snapshot = from_file(&path, &recording.display().to_string())?;
+    Ok(Loaded { snapshot, source: pid.to_string(), root: Some(root) })
+}
+
+/// The recording among the files a process maps: its own by name, else any.
+fn mapped_recording(maps: &[u8], pid: u32) -> Option<PathBuf> {
+    let text = String::from_utf8_lossy(maps);
+    let mut found: Vec<PathBuf> = Vec::new();
+    for line in text.lines() {
+        let Some(start) = line.find('/') else { continue };
+        // The kernel writes a line break in a path as \012.
+        let path = line[start..].trim_end_matches(" (deleted)").replace("\\012", "\n");
+        if path.ends_with(".culeak") && !found.iter().any(|known| known.as_os_str() == path.as_str()) {
+            found.push(PathBuf::from(path));
+        }
+    }
+    let own = format!(".{pid}.culeak");
+    let position = found.iter().position(|path| path.to_string_lossy().ends_with(&own)).unwrap_or(0);
+    (!found.is_empty()).then(|| found.swap_remove(position))
+}
+
+fn from_folder(folder: &Path) -> Result<Vec<Loaded>, Failure> {
+    let shown = folder.display();
+    let entries = fs::read_dir(folder).map_err(|error| unreadable(&shown.to_string(), &error))?;
+    let mut paths: Vec<_> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "culeak"))
+        .collect();
+    paths.sort();
+    if paths.is_empty() {
+        return Err(Failure::new(format!("{shown}: a folder without recordings (*.culeak); name a recording or snapshot")));
+    }
+    paths
+        .into_iter()
+        .map(|path| {
+            let source = path.display().to_string();
+            Ok(Loaded { snapshot: from_file(&path, &source)?, source, root: None })
+        })
+        .collect()
+}
+
+fn from_file(path: &Path, shown: &str) -> Result<Snapshot, Failure> {
+    let metadata = fs::metadata(path).map_err(|error| unreadable(shown, &error))?;
+    if metadata.is_dir() {
+        return Err(Failure::new(format!("{shown}: is a folder; name a recording or snapshot in it")));
+    }
+    if !metadata.is_file() {
+        return Err(Failure::new(format!("{shown}: is not a regular file; name a recording, a snapshot, a process id or -")));
+    }
+    let bytes_of = || -> io::Result<Option<Vec<u8>>> {
+        let mut file = File::open(path)?;
+        let mut start = [0; 64];
+        let length = file.read(&mut start)?;
+        let mut bytes = start[..length].to_vec();
+        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+            return Ok(None);
+        }
+        file.read_to_end(&mut bytes)?;
+        Ok(Some(bytes))
+    };
+    match bytes_of().map_err(|error| unreadable(shown, &error))? {
+        Some(json) => parse(&json, shown),
+        // What is wrong with anything else, the reader of recordings says best.
+        None => culeak::reader::read(path).map_err(|error| Failure::new(error.to_string())),
+    }
+}
+
+fn from_stdin() -> Result<Snapshot, Failure> {
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_to_end(&mut bytes).map_err(|error| unreadable("standard input", &error))?;
+    if bytes.starts_with(RECORDING_MAGIC) {
+        return Err(Failure::new("standard input: a recording cannot be read from a pipe; give its file name"));
+    }
+    if bytes.is_empty() {
+        return Err(Failure::new("standard input: empty; pipe the output of `culeak snapshot … -o -` into it"));
+    }
+    parse(&bytes, "standard input")
+}
+
+fn unreadable(shown: &str, error: &io::Error) -> Failure {
+    Failure::new(match error.kind() {
+        io::ErrorKind::NotFound => format!("{shown}: no such file or process; `culeak snapshot --list` shows what is running"),
+        io::ErrorKind::PermissionDenied => {
+            format!("{shown}: permission denied; recordings belong to the user who ran the program, so read it as that user")
+        }
+        _ => format!("{shown}: cannot be read ({error}); check the file and try again"),
+    })
+}
+
+/// The two fields that say what a JSON file is.
+#[derive(Deserialize)]
+struct Envelope {
+    format: Option<serde_json::Value>,
+    version: Option<serde_json::Value>,
+}
+
+/// Reads a snapshot's JSON.
+fn parse(bytes: &[u8], shown: &str) -> Result<Snapshot, Failure> {
+    let bad = |reason: String| Failure::new(format!("{shown}: {reason}"));
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(|error| {
+        bad(if error.is_eof() {
+            format!("a JSON file that ends in the middle (line {}); take the snapshot again", error.line())
+        } else {
+            format!("not valid JSON ({error}); take the snapshot again with `culeak snapshot`")
+        })
+    })?;
+    match envelope.format.as_ref().and_then(|format| format.as_str()) {
+        Some(snapshot::FORMAT) => {}
+        Some(other) if other.starts_with("culeak-") => {
+            return Err(bad(format!("a {} of culeak, not a snapshot; use the recording or `culeak snapshot` output", &other[7..])));
+        }
+        _ => return Err(bad("JSON of some other program; make a snapshot with `culeak snapshot`".to_owned())),
+    }
+    match envelope.version.as_ref().and_then(serde_json::Value::as_u64) {
+        Some(version) if version > u64::from(snapshot::VERSION) => {
+            return Err(bad(format!(
+                "snapshot version {version}, this build reads up to {}; use a newer culeak",
+                snapshot::VERSION
+            )));
+        }
+        Some(1..) => {}
+        _ => return Err(bad("snapshot without a valid version; take it again with `culeak snapshot`".to_owned())),
+    }
+    let snapshot: Snapshot = serde_json::from_slice(bytes)
+        .map_err(|error| bad(format!("a damaged snapshot ({error}); take it again with `culeak snapshot`")))?;
+    snapshot
+        .validate()
+        .map_err(|error| bad(format!("a damaged snapshot ({error}); take it again with `culeak snapshot`")))?;
+    Ok(snapshot)
+}
+
+#[cfg(test)]
+mod tests;

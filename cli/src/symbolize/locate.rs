@@ -1,0 +1,162 @@
+//! Which files on this machine may speak for a recorded module.
+//!
+//! The build id decides: a file with another one is another program, however alike the paths. Searched in this order,
+//! as gdb does: the recorded path; `.build-id/xx/yyyy.debug` in each debug folder; the module's debug link beside it,
+//! in `.debug/`, and below each debug folder; last the module's own symbols. Deliberately absent: downloads.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use culeak::snapshot::Module;
+use object::read::ReadCache;
+use object::Object;
+
+use super::Places;
+
+/// The files to ask about a module, best first.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Located {
+    /// Holds debug information; its addresses are the module's.
+    pub debug: Option<PathBuf>,
+    /// The module itself.
+    pub module: Option<PathBuf>,
+    /// Something the reader of the names should know.
+    pub note: Option<String>,
+}
+
+impl Located {
+    /// Files in the order of asking, and whether to read DWARF there.
+    pub fn attempts(&self) -> impl Iterator<Item = (&Path, bool)> {
+        let debug = self.debug.as_deref().map(|path| (path, true));
+        // With a debug file at hand, the module can only add exported names.
+        let module = self.module.as_deref().filter(|_| self.debug.is_none()).map(|path| (path, true));
+        // Damaged DWARF fails a whole batch; names without lines are left then.
+        let names = self.module.as_deref().map(|path| (path, false));
+        debug.into_iter().chain(module).chain(names)
+    }
+}
+
+/// What an ELF file says about itself.
+struct Identity {
+    build_id: String,
+    debug_link: Option<(String, u32)>,
+}
+
+/// Finds a module's files, or says in one sentence why there are none.
+pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_unix_ns: u64) -> Result<Located, String> {
+    let recorded = module.path.trim_end_matches(" (deleted)");
+    if !recorded.starts_with('/') {
+        // [vdso] and other code without a file.
+        return Ok(Located::default());
+    }
+    let mut located = Located { debug: by_build_id(&module.build_id, debug_dirs), ..Located::default() };
+    let mut problem = None;
+    for path in candidates(recorded, places.root.as_deref()) {
+        match identity(&path) {
+            Ok(identity) if identity.build_id == module.build_id => {
+                if module.build_id.is_empty() && newer_than(&path, started_unix_ns) {
+                    located.note = Some(format!(
+                        "{recorded}: has no build id and is newer than the recording, so its names may be wrong; link with \
+                         --build-id"
+                    ));
+                }
+                located.debug = located.debug.or_else(|| by_debug_link(&path, &identity, debug_dirs));
+                located.module = Some(path);
+                return Ok(located);
+            }
+            Ok(_) => problem = Some(format!("{recorded}: changed since recorded")),
+            Err(error) if problem.is_none() => {
+                problem = Some(match error.kind() {
+                    io::ErrorKind::NotFound => format!("{recorded}: not on this machine"),
+                    _ => format!("{recorded}: cannot be read ({error})"),
+                });
+            }
+            Err(_) => {}
+        }
+    }
+    if located.debug.is_some() {
+        return Ok(located);
+    }
+    let problem = problem.unwrap_or_else(|| format!("{recorded}: not found"));
+    Err(format!("{problem}, so its frames are shown as offsets; point --debug-dir at its debug files"))
+}
+
+/// The path as the process meant it, then as it reads here.
+fn candidates(recorded: &str, root: Option<&Path>) -> Vec<PathBuf> {
+    let inside = root.map(|root| root.join(recorded.trim_start_matches('/')));
+    inside.into_iter().chain([PathBuf::from(recorded)]).collect()
+}
+
+fn identity(path: &Path) -> io::Result<Identity> {
+    let file = File::open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let cache = ReadCache::new(file);
+    let elf = object::File::parse(&cache).map_err(io::Error::other)?;
+    let build_id = elf.build_id().ok().flatten().map(hex).unwrap_or_default();
+    let debug_link = elf
+        .gnu_debuglink()
+        .ok()
+        .flatten()
+        .map(|(name, crc)| (String::from_utf8_lossy(name).into_owned(), crc));
+    Ok(Identity { build_id, debug_link })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn newer_than(path: &Path, started_unix_ns: u64) -> bool {
+    let started = SystemTime::UNIX_EPOCH + Duration::from_nanos(started_unix_ns);
+    path.metadata().and_then(|metadata| metadata.modified()).is_ok_and(|modified| modified > started)
+}
+
+fn by_build_id(build_id: &str, debug_dirs: &[PathBuf]) -> Option<PathBuf> {
+    // Also keeps a hostile "build id" from climbing out of the folder.
+    if build_id.len() < 4 || !build_id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    let (folder, rest) = build_id.split_at(2);
+    debug_dirs
+        .iter()
+        .map(|dir| dir.join(".build-id").join(folder).join(format!("{rest}.debug")))
+        .find(|path| identity(path).is_ok_and(|identity| identity.build_id == build_id))
+}
+
+fn by_debug_link(module: &Path, identity: &Identity, debug_dirs: &[PathBuf]) -> Option<PathBuf> {
+    let (name, crc) = identity.debug_link.as_ref()?;
+    if name.is_empty() || name.contains('/') {
+        return None;
+    }
+    let module = module.canonicalize().ok()?;
+    let folder = module.parent()?;
+    let below = |dir: &PathBuf| dir.join(folder.strip_prefix("/").unwrap_or(folder)).join(name);
+    let mut places = vec![folder.join(name), folder.join(".debug").join(name)];
+    places.extend(debug_dirs.iter().map(below));
+    places.extend(debug_dirs.iter().map(|dir| dir.join(name)));
+    places.into_iter().filter(|path| *path != module).find(|path| belongs(path, identity, *crc))
+}
+
+/// The build id says so, or without one, the checksum in the link.
+fn belongs(debug_file: &Path, module: &Identity, crc: u32) -> bool {
+    match self::identity(debug_file) {
+        Ok(found) if !found.build_id.is_empty() && !module.build_id.is_empty() => found.build_id == module.build_id,
+        Ok(_) => checksum(debug_file).is_ok_and(|found| found == crc),
+        Err(_) => false,
+    }
+}
+
+fn checksum(path: &Path) -> io::Result<u32> {
+    let mut file = File::open(path)?;
+    let mut hasher = crc32fast::Hasher::new();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        match file.read(&mut buffer)? {
+            0 => return Ok(hasher.finalize()),
+            n => hasher.update(&buffer[..n]),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Reports, diffs and verdicts as text: aligned, coloured, and safe to print whatever a recording contains.
+//!
+//! Renderers write styled text to any `Write`; `anstream` takes the styles out again where nobody can see them (a
+//! pipe, NO_COLOR). Deliberately absent: decisions; what is shown was decided when the value was computed.
+
+pub mod check;
+pub mod diff;
+pub mod inert;
+pub mod report;
+pub mod units;
+
+mod parts;
+
+use std::io::{self, Write};
+
+use crate::errors::Failure;
+
+/// Prints to standard output. A reader that closed the pipe (`| head`) has seen enough, which is no failure.
+pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    let mut out = io::BufWriter::new(anstream::stdout().lock());
+    match render(&mut out).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            // What is left in the buffer has no reader; dropping the writer normally would try once more.
+            let _ = out.into_parts();
+            Ok(())
+        }
+        Err(error) => Err(Failure::new(format!("standard output: cannot be written ({error})"))),
+    }
+}
+
+/// Prints a value as JSON, indented, with a line break at the end.
+pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    print(|out| {
+        serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
+        writeln!(out)
+    })
+}

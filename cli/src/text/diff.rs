@@ -1,0 +1,108 @@
+//! A diff on the screen, its rows in tracemalloc's shape: `file:line function: size=… (+…), count=… (+…), average=…`.
+
+use std::io::{self, Write};
+
+use culeak::diff::{Diff, DiffRow, State, Totals};
+use culeak::report::Share;
+
+use super::inert::Inert;
+use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled};
+use super::units;
+
+/// Writes the diff; `stacks` adds each row's whole stack.
+pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+    headline(diff, out)?;
+    for row in &diff.rows {
+        write_row(row, out)?;
+        if stacks {
+            parts::stack(out, &row.stack, full_stacks, "            ")?;
+        } else {
+            callers(row, out)?;
+        }
+    }
+    if diff.hidden_rows > 0 {
+        writeln!(out, "  {}", Styled(DIM, format!("… and {} more rows; --top 0 shows all", diff.hidden_rows)))?;
+    }
+    let t = &diff.totals;
+    writeln!(out)?;
+    writeln!(out, "{}  {}", Styled(BOLD, "total   "), sizes(t.before, t.after, t.bytes_delta, t.count_delta))?;
+    writeln!(out, "{}  {}", Styled(BOLD, "rows    "), counts(t))?;
+    writeln!(out, "{}  {}", Styled(BOLD, "before  "), parts::process(&diff.before.process))?;
+    writeln!(out, "{}  {}", Styled(BOLD, "after   "), parts::process(&diff.after.process))?;
+    parts::warnings(out, &diff.warnings)
+}
+
+fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
+    let delta = diff.totals.bytes_delta;
+    let what = match (diff.same_process, delta) {
+        _ if diff.totals.bytes_delta == 0 && diff.totals.count_delta == 0 && only_unchanged(&diff.totals) => "no change".to_owned(),
+        (true, 0..) => format!("grew by {}", units::bytes(u64::try_from(delta).unwrap_or(u64::MAX))),
+        (true, _) => format!("shrank by {}", units::bytes(u64::try_from(-delta).unwrap_or(u64::MAX))),
+        (false, _) => format!("{} between two runs", units::signed_bytes(delta)),
+    };
+    let style = match delta {
+        1.. => BAD,
+        0 => PLAIN,
+        _ => GOOD,
+    };
+    let time = diff.elapsed_ns.map(|ns| format!(" in {}", units::duration(ns))).unwrap_or_default();
+    let whose = if diff.same_process { format!("process {}", diff.after.process.pid) } else { "held memory".to_owned() };
+    writeln!(out, "{}: {}{time}", whose, Styled(style, what))
+}
+
+fn only_unchanged(totals: &Totals) -> bool {
+    totals.new + totals.grown + totals.shrunk + totals.gone == 0
+}
+
+fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
+    let (word, style) = match row.state {
+        State::New => ("new", BAD),
+        State::Grown => ("grown", BAD),
+        State::Shrunk => ("shrunk", GOOD),
+        State::Gone => ("gone", GOOD),
+        State::Unchanged => ("same", DIM),
+    };
+    let place = row.stack.site().and_then(|site| site.short_place()).map(|p| format!("{} ", Inert(&p))).unwrap_or_default();
+    writeln!(
+        out,
+        "  {}  {place}{}: {}{}",
+        Styled(style, format!("{word:8}")),
+        Styled(BOLD, parts::short_name(&row.label)),
+        sizes(row.before, row.after, row.bytes_delta, row.count_delta),
+        parts::pool_mark(row.pool),
+    )
+}
+
+fn sizes(_before: Share, after: Share, bytes: i128, count: i128) -> String {
+    let average = after.bytes.checked_div(after.count).unwrap_or(0);
+    format!(
+        "size={} ({}), count={} ({}), average={}",
+        units::bytes(after.bytes),
+        units::signed_bytes(bytes),
+        units::count(after.count),
+        units::signed_count(count),
+        units::bytes(average)
+    )
+}
+
+/// Who called the site, in one line: two rows of the same site differ there.
+fn callers(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
+    const SHOWN: usize = 3;
+    let Some(site) = row.stack.site() else { return Ok(()) };
+    let outer: Vec<_> = row.stack.shown().skip_while(|frame| *frame != site).skip(1).collect();
+    if outer.is_empty() {
+        return Ok(());
+    }
+    let mut names: Vec<_> = outer.iter().take(SHOWN).map(|frame| parts::short_name(&frame.name())).collect();
+    if outer.len() > SHOWN {
+        names.push("…".to_owned());
+    }
+    writeln!(out, "            {}", Styled(DIM, format!("from {}", names.join(" < "))))
+}
+
+fn counts(totals: &Totals) -> String {
+    format!(
+        "{} new, {} grown, {} shrunk, {} gone, {} unchanged",
+        totals.new, totals.grown, totals.shrunk, totals.gone, totals.unchanged
+    )
+}

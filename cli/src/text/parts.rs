@@ -1,0 +1,153 @@
+//! The pieces all renderers are made of: colours, frames, labels, warnings.
+
+use std::fmt;
+use std::io::{self, Write};
+
+use anstyle::{AnsiColor, Style};
+use culeak::function_name::plain;
+use culeak::report::{ProcessLine, Share};
+use culeak::site::{CallStack, Frame, Role};
+use culeak::snapshot::ProcessState;
+
+use super::inert::Inert;
+use super::units::{self, plural};
+
+pub const PLAIN: Style = Style::new();
+pub const BOLD: Style = Style::new().bold();
+pub const DIM: Style = Style::new().dimmed();
+pub const BAD: Style = AnsiColor::Red.on_default().bold();
+pub const GOOD: Style = AnsiColor::Green.on_default().bold();
+pub const WARN: Style = AnsiColor::Yellow.on_default();
+
+/// Text in a style.
+pub struct Styled<T>(pub Style, pub T);
+
+impl<T: fmt::Display> fmt::Display for Styled<T> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Styled(style, text) = self;
+        write!(out, "{style}")?;
+        text.fmt(out)?;
+        write!(out, "{style:#}")
+    }
+}
+
+/// Longest function name in a table; the stack below shows all of it.
+const NAME_WIDTH: usize = 44;
+
+/// A function's bare name, shortened in the middle where it is very long.
+pub fn short_name(name: &str) -> String {
+    let name = Inert(&plain(name)).to_string();
+    let length = name.chars().count();
+    if length <= NAME_WIDTH {
+        return name;
+    }
+    let half = (NAME_WIDTH - 1) / 2;
+    let start: String = name.chars().take(half).collect();
+    let end: String = name.chars().skip(length - half).collect();
+    format!("{start}…{end}")
+}
+
+/// `[pool]` for memory that a caching allocator holds.
+pub fn pool_mark(pool: bool) -> &'static str {
+    if pool { "  [pool]" } else { "" }
+}
+
+/// The frames of a stack, one a line: functions aligned, then their places.
+pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -> io::Result<()> {
+    let frames: Vec<&Frame> = if full { stack.frames.iter().collect() } else { stack.shown().collect() };
+    if frames.is_empty() {
+        return writeln!(out, "{indent}{}", Styled(DIM, "(recorded without a stack)"));
+    }
+    let name = |frame: &Frame| {
+        let name = frame.name();
+        Inert(&if full { name } else { plain(&name).into_owned() }).to_string()
+    };
+    let names: Vec<String> = frames.iter().map(|frame| name(frame)).collect();
+    let width = names.iter().map(|name| name.chars().count()).filter(|&width| width <= 60).max().unwrap_or(0);
+    for (frame, name) in frames.iter().zip(&names) {
+        let place = match frame.place() {
+            Some(place) => place,
+            None if frame.function.is_some() => frame.module_name().to_owned(),
+            None => String::new(),
+        };
+        let inlined = if frame.inlined { " (inlined)" } else { "" };
+        let style = if frame.role == Role::User { PLAIN } else { DIM };
+        if place.is_empty() {
+            writeln!(out, "{indent}{}", Styled(style, name))?;
+        } else {
+            let padded = format!("{name:width$}");
+            writeln!(out, "{indent}{}  {}{inlined}", Styled(style, padded), Styled(DIM, Inert(&place)))?;
+        }
+    }
+    if stack.truncated {
+        writeln!(out, "{indent}{}", Styled(DIM, "… (the stack was cut here)"))?;
+    }
+    Ok(())
+}
+
+/// `1.1 GiB in 128 blocks`.
+pub fn amount(share: Share) -> String {
+    format!("{} in {}", units::bytes(share.bytes), plural(share.count, "block", "blocks"))
+}
+
+/// The first names of a list and how many more there are; with sizes when there are several.
+pub fn listed<'a>(shares: impl ExactSizeIterator<Item = (&'a str, Share)>) -> String {
+    const SHOWN: usize = 3;
+    let total = shares.len();
+    let mut shares: Vec<_> = shares.collect();
+    shares.sort_by(|a, b| (b.1.bytes, b.1.count, a.0).cmp(&(a.1.bytes, a.1.count, b.0)));
+    let mut parts: Vec<String> = shares
+        .iter()
+        .take(SHOWN)
+        .map(|(name, share)| match total {
+            1 => Inert(name).to_string(),
+            _ => format!("{} ({})", Inert(name), units::bytes(share.bytes)),
+        })
+        .collect();
+    if total > SHOWN {
+        parts.push(format!("{} more", total - SHOWN));
+    }
+    parts.join(", ")
+}
+
+/// `4711 python train.py, rank 3, on node7, exited after 12 s`.
+pub fn process(process: &ProcessLine) -> String {
+    let command = match process.command_line {
+        [] => process.executable.to_owned(),
+        words => words.join(" "),
+    };
+    let mut text = format!("{} {}", process.pid, shorten(&Inert(&command).to_string(), 60));
+    for (variable, value) in process.ranks {
+        text.push_str(&format!(", {} {}", Inert(variable), Inert(value)));
+    }
+    if !process.host.is_empty() {
+        text.push_str(&format!(", on {}", Inert(process.host)));
+    }
+    let lasted = units::duration(process.lasted_ns);
+    text.push_str(&match process.state {
+        ProcessState::Running => format!(", running for {lasted}"),
+        ProcessState::Exited => format!(", exited after {lasted}"),
+        ProcessState::Ended => format!(", ended without exit handlers after {lasted}"),
+        ProcessState::Unknown => format!(", last seen after {lasted}"),
+    });
+    text
+}
+
+fn shorten(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    let start: String = text.chars().take(width - 1).collect();
+    format!("{start}…")
+}
+
+pub fn warnings(out: &mut dyn Write, warnings: &[String]) -> io::Result<()> {
+    for warning in warnings {
+        writeln!(out, "{} {}", Styled(WARN, "warning:"), Inert(warning))?;
+    }
+    Ok(())
+}
+
+pub fn next(out: &mut dyn Write, command: &str) -> io::Result<()> {
+    writeln!(out, "{} {}", Styled(BOLD, "next:"), Inert(command))
+}

@@ -1,0 +1,259 @@
+//! A report on the screen: the headline, the ranking, the details, the totals, what could not be seen, what to do next.
+
+use std::io::{self, Write};
+
+use culeak::report::{By, Report, Row, Share};
+
+use super::inert::Inert;
+use super::parts::{self, BAD, BOLD, DIM, GOOD, Styled};
+use super::units::{self, plural};
+
+/// Writes the report; `full_stacks` shows runtime-internal frames and those below `main` too.
+pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+    headline(report, out)?;
+    ranking(report, out)?;
+    writeln!(out)?;
+    if matches!(report.by, By::Site | By::Stack) {
+        for (index, row) in report.rows.iter().enumerate() {
+            details(index + 1, row, full_stacks, out)?;
+        }
+    }
+    totals(report, out)?;
+    honesty(report, out)?;
+    parts::warnings(out, &report.warnings)?;
+    parts::next(out, &report.next)
+}
+
+/// One sentence that could stand alone.
+pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let totals = &report.totals;
+    let held = totals.held();
+    if report.is_empty() {
+        let text = if report.finished { "no CUDA memory was ever allocated" } else { "no CUDA memory allocated so far" };
+        return writeln!(out, "{}", Styled(GOOD, text));
+    }
+    let peak = peaks(report);
+    if held.count == 0 {
+        let nothing = if report.finished { "nothing leaked" } else { "nothing held" };
+        let freed = format!("{}, {} freed", plural(totals.allocated, "allocation", "allocations"), units::count(totals.freed));
+        return writeln!(out, "{}: {freed}{peak}", Styled(GOOD, nothing));
+    }
+    let on_device = totals.device.bytes.saturating_add(totals.managed.bytes);
+    let mut what = Vec::new();
+    let live: Vec<_> = report.devices.iter().filter(|device| device.live.count > 0).collect();
+    if totals.device.count + totals.managed.count > 0 {
+        let size = units::bytes(on_device);
+        what.push(match live.as_slice() {
+            [] => format!("{size} of GPU memory{peak}"),
+            [one] => format!("{size} on GPU {}{peak}", one.ordinal),
+            several => format!("{size} on {} GPUs{peak}", several.len()),
+        });
+    }
+    if totals.host.count > 0 {
+        what.push(format!("{} of host memory", units::bytes(totals.host.bytes)));
+    }
+    let verb = match (report.finished, totals.call_sites) {
+        (true, 1) => "leaks",
+        (true, _) => "leak",
+        (false, 1) => "holds",
+        (false, _) => "hold",
+    };
+    let sites = plural(totals.call_sites as u64, "call site", "call sites");
+    let style = if report.finished { BAD } else { BOLD };
+    writeln!(out, "{}", Styled(style, format!("{sites} {verb} {}", what.join(" and "))))
+}
+
+/// ` (peak 6.4 GiB)`, or every device's.
+fn peaks(report: &Report) -> String {
+    let peaks: Vec<_> = report.devices.iter().filter(|device| device.peak_bytes > 0).collect();
+    match peaks.as_slice() {
+        [] => String::new(),
+        [one] => format!(" (peak {})", units::bytes(one.peak_bytes)),
+        several => {
+            let each: Vec<_> =
+                several.iter().map(|device| format!("{} on GPU {}", units::bytes(device.peak_bytes), device.ordinal)).collect();
+            format!(" (peak {})", each.join(", "))
+        }
+    }
+}
+
+fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let lines: Vec<_> = report.rows.iter().map(|row| Line::of(row, report.by)).collect();
+    write_lines(&lines, out)?;
+    if report.hidden_rows > 0 {
+        let rows = plural(report.hidden_rows as u64, "more row", "more rows");
+        writeln!(out, "  {}", Styled(DIM, format!("… and {rows} with {}; --top 0 shows all", parts::amount(report.hidden))))?;
+    }
+    Ok(())
+}
+
+/// One row of the ranking, in columns.
+pub struct Line {
+    size: String,
+    blocks: String,
+    label: String,
+    place: String,
+    mark: &'static str,
+}
+
+impl Line {
+    pub fn of(row: &Row, by: By) -> Line {
+        let is_code = matches!(by, By::Site | By::Stack);
+        Line {
+            size: units::bytes(row.bytes),
+            blocks: plural(row.count, "block ", "blocks"),
+            label: if is_code { parts::short_name(&row.label) } else { Inert(&row.label).to_string() },
+            place: row
+                .site()
+                .filter(|_| is_code)
+                .and_then(|site| site.short_place())
+                .map(|place| Inert(&place).to_string())
+                .unwrap_or_default(),
+            mark: parts::pool_mark(row.pool),
+        }
+    }
+}
+
+pub fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+    let widest = |column: fn(&Line) -> &str| lines.iter().map(|line| column(line).chars().count()).max().unwrap_or(0);
+    let (sizes, blocks, labels) = (widest(|l| &l.size), widest(|l| &l.blocks), widest(|l| &l.label));
+    for line in lines {
+        let text = format!(
+            "  {:>sizes$}  in {:>blocks$}  {:labels$}  {}{}",
+            Styled(BOLD, format!("{:>sizes$}", line.size)),
+            line.blocks,
+            line.label,
+            line.place,
+            line.mark
+        );
+        writeln!(out, "{}", text.trim_end())?;
+    }
+    Ok(())
+}
+
+fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+    let place = row.site().and_then(|site| site.short_place()).map(|place| format!("  {}", Inert(&place))).unwrap_or_default();
+    let title = format!("#{number}  {}{place}{}", parts::short_name(&row.label), parts::pool_mark(row.pool));
+    writeln!(out, "{}", Styled(BOLD, title))?;
+    let each = match (row.count, row.smallest == row.largest) {
+        (1, _) => String::new(),
+        (_, true) => format!(" of {}", units::bytes(row.smallest)),
+        (_, false) => format!(" of {} to {}", units::bytes(row.smallest), units::bytes(row.largest)),
+    };
+    let share = Share { bytes: row.bytes, count: row.count };
+    writeln!(
+        out,
+        "    {}{each}, {}, {}, {}",
+        parts::amount(share),
+        parts::listed(row.kinds.iter().map(|(name, share)| (*name, *share))),
+        parts::listed(row.devices.iter().map(|(name, share)| (name.as_str(), *share))),
+        parts::listed(row.streams.iter().map(|(name, share)| (name.as_str(), *share))),
+    )?;
+    let age = match row.count {
+        1 => format!("{} old", units::duration(row.oldest_age_ns)),
+        _ => format!("oldest {}, newest {}", units::duration(row.oldest_age_ns), units::duration(row.newest_age_ns)),
+    };
+    writeln!(
+        out,
+        "    by {}, {}, {age}",
+        parts::listed(row.apis.iter().map(|(name, share)| (*name, *share))),
+        parts::listed(row.threads.iter().map(|(name, share)| (name.as_str(), *share))),
+    )?;
+    if let Some(first) = row.stacks.first() {
+        parts::stack(out, &first.stack, full_stacks, "      ")?;
+    }
+    if row.stacks_in_all > 1 {
+        let others = row.stacks_in_all as u64 - 1;
+        let text = format!("and {} to this site; --by stack shows each", plural(others, "other way", "other ways"));
+        writeln!(out, "      {}", Styled(DIM, text))?;
+    }
+    writeln!(out)
+}
+
+fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let totals = &report.totals;
+    let word = if report.finished { "leaked" } else { "held" };
+    let mut row = |name: &str, text: String| writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:9}")));
+    row(
+        word,
+        format!(
+            "{} device, {} managed, {} host",
+            parts::amount(totals.device),
+            units::bytes(totals.managed.bytes),
+            units::bytes(totals.host.bytes)
+        ),
+    )?;
+    if !totals.claims.is_empty() {
+        let claims: Vec<_> = totals.claims.iter().map(|(kind, count)| format!("{} {kind}", units::count(*count))).collect();
+        row("claims", format!("{}, which hold no memory of their own", claims.join(", ")))?;
+    }
+    if totals.pool.count > 0 {
+        row("pools", format!("{} of it held by caching allocators", parts::amount(totals.pool)))?;
+    }
+    row("refused", match totals.refused.count {
+        0 => "0 calls".to_owned(),
+        n => format!("{} for {}", plural(n, "call", "calls"), units::bytes(totals.refused.bytes)),
+    })?;
+    for refused in report.refused.iter().take(REFUSED_SHOWN) {
+        let name = refused.error_name.map_or_else(|| format!("error {}", refused.error), |name| format!("{name} ({})", refused.error));
+        let site = refused.stack.site().map_or(String::new(), |site| {
+            let place = site.short_place().map(|place| format!(" {place}")).unwrap_or_default();
+            format!(", {}{}", parts::short_name(&site.name()), Inert(&place))
+        });
+        let calls = if refused.count == 1 { String::new() } else { format!("{} times ", units::count(refused.count)) };
+        row("", format!("{calls}{} of {} on {}: {name}{site}", Inert(refused.api), units::bytes(refused.bytes), refused.device))?;
+    }
+    if report.refused.len() > REFUSED_SHOWN {
+        row("", format!("… and {} more kinds of refusal", report.refused.len() - REFUSED_SHOWN))?;
+    }
+    if report.devices.is_empty() {
+        row("peak", "0 B".to_owned())?;
+    }
+    for device in &report.devices {
+        let name = if device.name.is_empty() { String::new() } else { format!(", {}", Inert(device.name)) };
+        let peak = units::bytes(device.peak_bytes);
+        row("peak", format!("{peak} on GPU {}{name}, {word} {}", device.ordinal, units::bytes(device.live.bytes)))?;
+    }
+    row("made", format!("{}, {} freed", plural(totals.allocated, "allocation", "allocations"), units::count(totals.freed)))?;
+    row("process", parts::process(&report.process))
+}
+
+/// Refusals listed one by one.
+const REFUSED_SHOWN: usize = 5;
+
+/// Every field of `Honesty`, zeros too.
+fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let h = report.honesty;
+    let n = units::count;
+    let mut row = |name: &str, text: String| writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:9}")));
+    row(
+        "not seen",
+        format!(
+            "lost {}, {}, {}",
+            plural(h.lost_allocations, "allocation", "allocations"),
+            plural(h.lost_stacks, "stack", "stacks"),
+            plural(h.lost_details, "detail", "details")
+        ),
+    )?;
+    row(
+        "",
+        format!(
+            "frees: {} unknown, {} refused, {} at teardown, {} implicit",
+            n(h.unknown_frees),
+            n(h.failed_frees),
+            n(h.teardown_frees),
+            n(h.implicit_frees)
+        ),
+    )?;
+    row(
+        "",
+        format!(
+            "{} vanished, {} captured but not launched, {} private driver tables",
+            n(h.vanished),
+            n(h.captured_not_launched),
+            n(h.export_tables)
+        ),
+    )?;
+    row("", format!("{} unhooked functions, {} in flight, {} events during the read", n(h.unhooked.len() as u64), n(report.taken.in_flight), n(report.taken.events_during_read)))?;
+    row("", format!("recorder: {} for {}", units::duration(h.recorder_ns), plural(h.events, "event", "events")))
+}

@@ -1,0 +1,255 @@
+//! What changed between two snapshots, row by row, in the shape people know from Python's tracemalloc.
+//!
+//! Rows are matched by fingerprint, never by address, so the two may be one process at two times, two runs of one
+//! program, or the same program on two machines. Deliberately absent: any judgement whether a change is bad.
+
+use std::collections::HashMap;
+
+use serde::Serialize;
+
+use crate::kind::Kind;
+use crate::report::{By, ProcessLine, Row, Share, Sort, process_line, rows_by};
+use crate::site::{CallStack, CallStacks, Fingerprint, file_name};
+use crate::snapshot::{Honesty, Snapshot};
+
+/// The value of [`Diff::format`].
+pub const FORMAT: &str = "culeak-diff";
+pub const VERSION: u32 = 1;
+
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// [`By::Stack`] or [`By::Site`].
+    pub by: By,
+    pub sort: Sort,
+    pub top: Option<usize>,
+    /// Rows that changed by less are cut.
+    pub min_bytes: u64,
+    /// Unchanged rows too.
+    pub all: bool,
+    /// Only these kinds; all when empty.
+    pub kinds: Vec<Kind>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Diff<'a> {
+    pub format: &'static str,
+    pub version: u32,
+    pub before: Side<'a>,
+    pub after: Side<'a>,
+    /// Both show one process, so a difference is growth.
+    pub same_process: bool,
+    /// Between the two pictures, when both show one process.
+    pub elapsed_ns: Option<u64>,
+    pub rows: Vec<DiffRow<'a>>,
+    pub hidden_rows: usize,
+    pub totals: Totals,
+    pub warnings: Vec<String>,
+}
+
+/// One of the two snapshots.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Side<'a> {
+    pub process: ProcessLine<'a>,
+    pub taken_unix_ns: u64,
+    pub held: Share,
+    pub honesty: &'a Honesty,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    New,
+    Grown,
+    Shrunk,
+    Gone,
+    /// As many bytes in as many records.
+    Unchanged,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DiffRow<'a> {
+    pub state: State,
+    pub label: String,
+    pub before: Share,
+    pub after: Share,
+    pub bytes_delta: i128,
+    pub count_delta: i128,
+    /// Kinds of the records on either side.
+    pub kinds: Vec<&'static str>,
+    pub pool: bool,
+    /// From the later snapshot where the row is in both.
+    pub stack: CallStack<'a>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    pub before: Share,
+    pub after: Share,
+    pub bytes_delta: i128,
+    pub count_delta: i128,
+    pub new: usize,
+    pub grown: usize,
+    pub shrunk: usize,
+    pub gone: usize,
+    pub unchanged: usize,
+}
+
+impl<'a> Diff<'a> {
+    pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
+        let mut pairs: HashMap<Fingerprint, (Option<Row<'a>>, Option<Row<'a>>)> = HashMap::new();
+        for row in side_rows(before, options) {
+            let key = fingerprint(&row, options.by);
+            pairs.entry(key).or_default().0 = Some(row);
+        }
+        for row in side_rows(after, options) {
+            let key = fingerprint(&row, options.by);
+            pairs.entry(key).or_default().1 = Some(row);
+        }
+        let mut rows: Vec<_> = pairs.into_values().map(|(old, new)| diff_row(old, new)).collect();
+        let totals = totals(&rows);
+        rows.retain(|row| options.all || row.state != State::Unchanged);
+        sort(&mut rows, options.sort);
+        let all = rows.len();
+        rows.retain(|row| row.bytes_delta.unsigned_abs() >= u128::from(options.min_bytes));
+        rows.truncate(options.top.unwrap_or(usize::MAX));
+        let same_process = same_process(before, after);
+        Diff {
+            format: FORMAT,
+            version: VERSION,
+            before: side(before, totals.before),
+            after: side(after, totals.after),
+            same_process,
+            elapsed_ns: same_process.then(|| after.taken.at_ns.saturating_sub(before.taken.at_ns)),
+            hidden_rows: all - rows.len(),
+            rows,
+            totals,
+            warnings: warnings(before, after, same_process),
+        }
+    }
+}
+
+fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> Vec<Row<'a>> {
+    let stacks = CallStacks::of(snapshot);
+    let wanted = |kind: Kind| options.kinds.is_empty() || options.kinds.contains(&kind);
+    let allocations = snapshot.allocations.iter().filter(|allocation| wanted(allocation.kind));
+    rows_by(snapshot, &stacks, allocations, options.by)
+}
+
+fn fingerprint(row: &Row, by: By) -> Fingerprint {
+    let stack = &row.stacks[0].stack;
+    if by == By::Site { stack.site_fingerprint } else { stack.fingerprint }
+}
+
+fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
+    let share = |row: &Option<Row>| row.as_ref().map_or(Share::default(), |r| Share { bytes: r.bytes, count: r.count });
+    let (before, after) = (share(&old), share(&new));
+    let state = match (&old, &new) {
+        (None, _) => State::New,
+        (_, None) => State::Gone,
+        _ => match (after.bytes, after.count).cmp(&(before.bytes, before.count)) {
+            std::cmp::Ordering::Less => State::Shrunk,
+            std::cmp::Ordering::Equal => State::Unchanged,
+            std::cmp::Ordering::Greater => State::Grown,
+        },
+    };
+    let mut kinds: Vec<_> = [&old, &new].into_iter().flatten().flat_map(|row| row.kinds.keys().copied()).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let pool = [&old, &new].into_iter().flatten().any(|row| row.pool);
+    let (label, stack) = match new.or(old) {
+        Some(mut row) => (row.label, row.stacks.swap_remove(0).stack),
+        None => unreachable!("a pair was made for a row"),
+    };
+    DiffRow {
+        state,
+        label,
+        before,
+        after,
+        bytes_delta: i128::from(after.bytes) - i128::from(before.bytes),
+        count_delta: i128::from(after.count) - i128::from(before.count),
+        kinds,
+        pool,
+        stack,
+    }
+}
+
+fn sort(rows: &mut [DiffRow], by: Sort) {
+    let change = |row: &DiffRow| match by {
+        Sort::Count => (row.count_delta.abs(), row.bytes_delta.abs()),
+        Sort::Bytes | Sort::Age => (row.bytes_delta.abs(), row.count_delta.abs()),
+    };
+    rows.sort_by(|a, b| {
+        change(b)
+            .cmp(&change(a))
+            .then_with(|| b.after.bytes.cmp(&a.after.bytes))
+            .then_with(|| a.label.cmp(&b.label))
+            .then_with(|| a.stack.fingerprint.cmp(&b.stack.fingerprint))
+    });
+}
+
+fn totals(rows: &[DiffRow]) -> Totals {
+    let mut totals = Totals::default();
+    for row in rows {
+        totals.before.bytes = totals.before.bytes.saturating_add(row.before.bytes);
+        totals.before.count += row.before.count;
+        totals.after.bytes = totals.after.bytes.saturating_add(row.after.bytes);
+        totals.after.count += row.after.count;
+        totals.bytes_delta += row.bytes_delta;
+        totals.count_delta += row.count_delta;
+        *match row.state {
+            State::New => &mut totals.new,
+            State::Grown => &mut totals.grown,
+            State::Shrunk => &mut totals.shrunk,
+            State::Gone => &mut totals.gone,
+            State::Unchanged => &mut totals.unchanged,
+        } += 1;
+    }
+    totals
+}
+
+fn side(snapshot: &Snapshot, held: Share) -> Side<'_> {
+    Side {
+        process: process_line(snapshot),
+        taken_unix_ns: snapshot.taken.at_unix_ns,
+        held,
+        honesty: &snapshot.honesty,
+    }
+}
+
+/// A pid alone comes back after a while; with its start time and host it does not.
+fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
+    let identity = |s: &Snapshot| (s.process.pid, s.process.started_unix_ns, s.process.host.clone());
+    identity(a) == identity(b)
+}
+
+fn warnings(before: &Snapshot, after: &Snapshot, same_process: bool) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if same_process && before.taken.at_ns > after.taken.at_ns {
+        warnings.push("the first snapshot is the later one; exchange the two to see growth".to_owned());
+    }
+    for (which, snapshot) in [("first", before), ("second", after)] {
+        if snapshot.honesty.lost_allocations > 0 {
+            warnings.push(format!(
+                "{} allocations are missing from the {which} snapshot, since they could not be recorded",
+                snapshot.honesty.lost_allocations
+            ));
+        }
+        let bare = |stack: usize| {
+            let frames = &snapshot.stacks[stack].frames;
+            !frames.is_empty() && frames.iter().all(|&frame| snapshot.locations[frame].symbols.is_empty())
+        };
+        let stacks = snapshot.allocations.iter().filter_map(|allocation| allocation.stack);
+        if !snapshot.allocations.is_empty() && stacks.clone().count() > 0 && stacks.clone().all(bare) {
+            warnings.push(format!(
+                "the {which} snapshot has no function names, so its rows match only if both come from the same binaries"
+            ));
+        }
+    }
+    if !same_process && file_name(&before.process.executable) != file_name(&after.process.executable) {
+        warnings.push("the two snapshots show different programs".to_owned());
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,161 @@
+//! Function names without their decoration: `cudaError cudaMalloc<float>(float**, unsigned long)` is `cudaMalloc`.
+//!
+//! Debug information names a C++ function with return type, template arguments and parameters. Telling whose a frame
+//! is, and printing it on one line, needs the bare name. Works by counting brackets, since a full C++ grammar would
+//! buy nothing here. Deliberately absent: shortening of the name itself; that is the printer's business.
+
+use std::borrow::Cow;
+
+/// The name without return type, template arguments, parameters and qualifiers behind them.
+///
+/// Rust's `<T as Trait>::method` keeps its leading bracket, since that is the name.
+pub fn plain(function: &str) -> Cow<'_, str> {
+    if !function.contains(['<', '(', ' ']) {
+        return Cow::Borrowed(function);
+    }
+    let protected = function.starts_with('<');
+    let mut out = String::with_capacity(function.len());
+    let mut angle = 0usize;
+    let mut rest = function;
+    while let Some(c) = rest.chars().next() {
+        let step = c.len_utf8();
+        if angle == 0 {
+            if let Some(len) = operator_len(rest, &out) {
+                out.push_str(&rest[..len]);
+                rest = &rest[len..];
+                // `operator<< <char>`: the blank keeps two brackets apart and ends no type.
+                rest = rest.strip_prefix(' ').filter(|after| after.starts_with('<')).unwrap_or(rest);
+                continue;
+            }
+            if let Some(len) = verbatim_len(rest) {
+                out.push_str(&rest[..len]);
+                rest = &rest[len..];
+                continue;
+            }
+        }
+        match c {
+            '<' if protected && out.is_empty() => {
+                let len = matching_angle(rest);
+                out.push_str(&rest[..len]);
+                rest = &rest[len..];
+                continue;
+            }
+            '<' => angle += 1,
+            '>' if !rest_is_arrow(function, rest) => angle = angle.saturating_sub(1),
+            '(' if angle == 0 => break,
+            // What stood before was a return type or a storage word.
+            ' ' if angle == 0 && !protected => out.clear(),
+            _ if angle == 0 => out.push(c),
+            _ => {}
+        }
+        rest = &rest[step..];
+    }
+    if out.is_empty() { Cow::Borrowed(function) } else { Cow::Owned(out) }
+}
+
+/// Without the `::h0123456789abcdef` that Rust's older mangling appends, which changes from build to build.
+pub fn without_hash(function: &str) -> &str {
+    match function.rsplit_once("::h") {
+        Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => name,
+        _ => function,
+    }
+}
+
+/// `operator()`, `operator<<`, `operator new[]` and so on at the start of `rest`.
+fn operator_len(rest: &str, before: &str) -> Option<usize> {
+    let after = rest.strip_prefix("operator")?;
+    if before.ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+        return None;
+    }
+    for symbol in ["()", "[]", "<<=", ">>=", "<=>", "->*", "->", "<<", ">>", "<=", ">=", "<", ">"] {
+        if after.starts_with(symbol) {
+            return Some("operator".len() + symbol.len());
+        }
+    }
+    let words = after.strip_prefix(' ')?;
+    let end = words.find(['(', '<']).unwrap_or(words.len());
+    Some("operator ".len() + end)
+}
+
+/// Bracketed text that is part of a name.
+fn verbatim_len(rest: &str) -> Option<usize> {
+    ["(anonymous namespace)", "{anonymous}"].iter().find(|text| rest.starts_with(**text)).map(|text| text.len()).or_else(
+        || {
+            // Lambdas: `{lambda(int)#1}`; Rust closures: `{{closure}}`.
+            if !rest.starts_with('{') {
+                return None;
+            }
+            let mut depth = 0usize;
+            for (at, c) in rest.char_indices() {
+                match c {
+                    '{' => depth += 1,
+                    '}' if depth == 1 => return Some(at + 1),
+                    '}' => depth -= 1,
+                    _ => {}
+                }
+            }
+            None
+        },
+    )
+}
+
+fn matching_angle(text: &str) -> usize {
+    let mut depth = 0usize;
+    for (at, c) in text.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' if rest_is_arrow(text, &text[at..]) => {}
+            '>' if depth == 1 => return at + 1,
+            '>' => depth -= 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Whether the `>` that `rest` begins with belongs to `->`.
+fn rest_is_arrow(whole: &str, rest: &str) -> bool {
+    whole[..whole.len() - rest.len()].ends_with('-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn decoration_goes_and_the_name_stays() {
+        for (decorated, bare) in [
+            ("main", "main"),
+            ("cudaError cudaMalloc<float>(float**, unsigned long)", "cudaMalloc"),
+            ("Trainer::step(float*, int) const", "Trainer::step"),
+            ("void thrust::detail::fill<int, (thrust::tag)1>(int)", "thrust::detail::fill"),
+            ("(anonymous namespace)::helper(int)", "(anonymous namespace)::helper"),
+            ("Pool::operator()(int)", "Pool::operator()"),
+            ("std::ostream& operator<< <char>(std::ostream&, char)", "operator<<"),
+            ("operator new[](unsigned long)", "operator new[]"),
+            ("run()::{lambda(int)#1}::operator()(int) const", "run"),
+            ("alloc::vec::Vec<T,A>::push", "alloc::vec::Vec::push"),
+            ("<app::Tensor as core::ops::Drop>::drop", "<app::Tensor as core::ops::Drop>::drop"),
+            ("app::main::{{closure}}", "app::main::{{closure}}"),
+            ("", ""),
+            ("<<<", "<<<"),
+        ] {
+            assert_eq!(plain(decorated), bare, "{decorated}");
+        }
+    }
+
+    #[test]
+    fn rust_hashes_go() {
+        assert_eq!(without_hash("app::main::h0123456789abcdef"), "app::main");
+        assert_eq!(without_hash("app::main::hello"), "app::main::hello");
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_survived(text in "[a-z<>(){}:\\-& operatr]{0,60}|\\PC*") {
+            let _ = plain(&text);
+            let _ = without_hash(&text);
+        }
+    }
+}

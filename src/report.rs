@@ -1,0 +1,352 @@
+//! A report: what a snapshot says, added up and ranked, as a value.
+//!
+//! Nothing here knows about terminals: the text renderer, `--json` and whatever comes later print the same value, so
+//! they cannot disagree. Rows are the live records grouped [`By`] something, largest first; each row keeps its largest
+//! stacks. Totals count every live record, also those whose row was cut off by `--top` or `--min-bytes`.
+//!
+//! Two words are chosen with care. Memory of a finished process is *leaked*; a running one merely *holds* it. Records
+//! of kinds without a place (mappings, pools, address ranges) are *claims*: listed, counted apart, 0 bytes.
+//!
+//! Deliberately absent: sentences that depend on a width, and colours.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde::Serialize;
+
+use crate::error_name::error_name;
+use crate::kind::Place;
+use crate::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
+use crate::snapshot::{Allocation, Honesty, ProcessState, Snapshot, Stream, Taken};
+
+mod advice;
+mod group;
+
+pub use group::{By, Sort};
+
+/// The value of [`Report::format`].
+pub const FORMAT: &str = "culeak-report";
+pub const VERSION: u32 = 1;
+
+/// What to show.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    pub by: By,
+    pub sort: Sort,
+    /// At most this many rows.
+    pub top: Option<usize>,
+    /// Rows below this are cut.
+    pub min_bytes: u64,
+    /// How the input was named on the command line, for the advice at the end.
+    pub source: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report<'a> {
+    pub format: &'static str,
+    pub version: u32,
+    pub process: ProcessLine<'a>,
+    /// The process is over, so what is left is leaked.
+    pub finished: bool,
+    pub by: By,
+    pub rows: Vec<Row<'a>>,
+    /// Rows that `--top` or `--min-bytes` cut off.
+    pub hidden: Share,
+    pub hidden_rows: usize,
+    pub totals: Totals,
+    pub devices: Vec<DeviceTotal<'a>>,
+    pub refused: Vec<RefusedRow<'a>>,
+    pub taken: &'a Taken,
+    pub honesty: &'a Honesty,
+    pub warnings: Vec<String>,
+    /// The next thing to type.
+    pub next: String,
+}
+
+/// Whose memory this is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProcessLine<'a> {
+    pub pid: u32,
+    pub command_line: &'a [String],
+    pub executable: &'a str,
+    pub host: &'a str,
+    pub ranks: &'a BTreeMap<String, String>,
+    pub state: ProcessState,
+    pub started_unix_ns: u64,
+    pub lasted_ns: u64,
+    pub recording: &'a str,
+}
+
+/// Bytes and the number of records they lie in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Share {
+    pub bytes: u64,
+    pub count: u64,
+}
+
+impl Share {
+    pub fn add(&mut self, bytes: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.count += 1;
+    }
+}
+
+/// A file may claim anything, so sums stop at the largest number instead of wrapping.
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
+/// One group of live records.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row<'a> {
+    /// What the members have in common, in words.
+    pub label: String,
+    pub bytes: u64,
+    pub count: u64,
+    /// How many of them hold no memory of their own.
+    pub claims: u64,
+    /// Held by a caching allocator, at least in part.
+    pub pool: bool,
+    pub kinds: BTreeMap<&'static str, Share>,
+    pub devices: BTreeMap<String, Share>,
+    pub streams: BTreeMap<String, Share>,
+    pub threads: BTreeMap<String, Share>,
+    pub apis: BTreeMap<&'a str, Share>,
+    pub smallest: u64,
+    pub largest: u64,
+    /// Before the moment of the snapshot.
+    pub oldest_age_ns: u64,
+    pub newest_age_ns: u64,
+    /// The row's stacks, largest first, at most [`STACKS_KEPT`].
+    pub stacks: Vec<RowStack<'a>>,
+    pub stacks_in_all: usize,
+}
+
+/// A row keeps this many stacks in full.
+pub const STACKS_KEPT: usize = 5;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RowStack<'a> {
+    pub bytes: u64,
+    pub count: u64,
+    #[serde(flatten)]
+    pub stack: CallStack<'a>,
+}
+
+impl<'a> Row<'a> {
+    /// The site of the row's largest stack.
+    pub fn site(&self) -> Option<&Frame<'a>> {
+        self.stacks.first().and_then(|stack| stack.stack.site())
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Totals {
+    pub device: Share,
+    pub managed: Share,
+    pub host: Share,
+    /// Records that hold no memory: mappings, address ranges, pools, imports. Their number by kind.
+    pub claims: BTreeMap<&'static str, u64>,
+    /// The part of all this that caching allocators hold.
+    pub pool: Share,
+    /// Different sites that hold memory.
+    pub call_sites: usize,
+    pub refused: Share,
+    /// Allocations since the recording began, and how many of them were freed.
+    pub allocated: u64,
+    pub freed: u64,
+}
+
+impl Totals {
+    /// Everything that holds memory, wherever it lies.
+    pub fn held(&self) -> Share {
+        let parts = [self.device, self.managed, self.host];
+        Share { bytes: sum(parts.iter().map(|p| p.bytes)), count: sum(parts.iter().map(|p| p.count)) }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceTotal<'a> {
+    pub ordinal: i32,
+    pub name: &'a str,
+    pub uuid: &'a str,
+    pub live: Share,
+    pub peak_bytes: u64,
+}
+
+/// Allocation calls that failed, equal ones in one row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RefusedRow<'a> {
+    pub bytes: u64,
+    pub count: u64,
+    pub kind: &'static str,
+    pub api: &'a str,
+    pub device: String,
+    pub error: i32,
+    pub error_name: Option<&'static str>,
+    pub first_age_ns: u64,
+    pub last_age_ns: u64,
+    pub stack: CallStack<'a>,
+}
+
+impl<'a> Report<'a> {
+    pub fn of(snapshot: &'a Snapshot, options: &Options) -> Report<'a> {
+        let stacks = CallStacks::of(snapshot);
+        let mut rows = group::rows(snapshot, &stacks, snapshot.allocations.iter(), options.by);
+        options.sort.apply(&mut rows);
+        let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
+        if let Some(top) = options.top {
+            cut.extend(shown.split_off(top.min(shown.len())));
+        }
+        let hidden =
+            Share { bytes: sum(cut.iter().map(|row| row.bytes)), count: sum(cut.iter().map(|row| row.count)) };
+        let totals = totals(snapshot, &stacks);
+        let finished = is_finished(snapshot);
+        Report {
+            format: FORMAT,
+            version: VERSION,
+            process: process_line(snapshot),
+            finished,
+            by: options.by,
+            rows: shown,
+            hidden,
+            hidden_rows: cut.len(),
+            devices: device_totals(snapshot),
+            refused: refused(snapshot, &stacks),
+            taken: &snapshot.taken,
+            honesty: &snapshot.honesty,
+            warnings: advice::warnings(snapshot, &totals),
+            next: advice::next(snapshot, &totals, &options.source),
+            totals,
+        }
+    }
+
+    /// Nothing was ever asked for, so there is nothing to rank.
+    pub fn is_empty(&self) -> bool {
+        self.totals.allocated == 0 && self.rows.is_empty() && self.hidden_rows == 0 && self.refused.is_empty()
+    }
+}
+
+/// Whether what is left can be called leaked.
+pub fn is_finished(snapshot: &Snapshot) -> bool {
+    matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended)
+}
+
+/// The live records by site, for those who judge or compare rather than report.
+pub fn rows_by<'a>(
+    snapshot: &'a Snapshot,
+    stacks: &CallStacks<'a>,
+    allocations: impl Iterator<Item = &'a Allocation>,
+    by: By,
+) -> Vec<Row<'a>> {
+    let mut rows = group::rows(snapshot, stacks, allocations, by);
+    Sort::Bytes.apply(&mut rows);
+    rows
+}
+
+pub(crate) fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
+    let process = &snapshot.process;
+    ProcessLine {
+        pid: process.pid,
+        command_line: &process.command_line,
+        executable: &process.executable,
+        host: &process.host,
+        ranks: &process.ranks,
+        state: process.state,
+        started_unix_ns: process.started_unix_ns,
+        lasted_ns: snapshot.taken.at_ns,
+        recording: &process.recording,
+    }
+}
+
+fn totals(snapshot: &Snapshot, stacks: &CallStacks) -> Totals {
+    let mut totals = Totals::default();
+    let mut sites = BTreeSet::new();
+    for allocation in &snapshot.allocations {
+        match allocation.kind.place() {
+            Place::Device => totals.device.add(allocation.bytes),
+            Place::Managed => totals.managed.add(allocation.bytes),
+            Place::Host => totals.host.add(allocation.bytes),
+            Place::Nowhere => *totals.claims.entry(allocation.kind.name()).or_default() += 1,
+        }
+        if allocation.kind.place() != Place::Nowhere {
+            sites.insert(stacks.get(allocation.stack).site_fingerprint);
+            if stacks.is_pool(allocation) {
+                totals.pool.add(allocation.bytes);
+            }
+        }
+    }
+    totals.call_sites = sites.len();
+    for refused in &snapshot.refused {
+        totals.refused.bytes = totals.refused.bytes.saturating_add(refused.bytes);
+        totals.refused.count = totals.refused.count.saturating_add(refused.count);
+    }
+    totals.allocated = sum(snapshot.counters.iter().map(|counter| counter.total_count));
+    totals.freed = sum(snapshot.counters.iter().map(|counter| counter.freed_count));
+    totals
+}
+
+fn device_totals(snapshot: &Snapshot) -> Vec<DeviceTotal<'_>> {
+    let mut live = vec![Share::default(); snapshot.devices.len()];
+    for allocation in &snapshot.allocations {
+        if let Some(device) = allocation.device
+            && allocation.kind.place().on_device()
+        {
+            live[device].add(allocation.bytes);
+        }
+    }
+    let mut peaks = vec![0; snapshot.devices.len()];
+    for peak in &snapshot.device_peaks {
+        peaks[peak.device] = peak.peak_bytes;
+    }
+    let total = |(index, device): (usize, &'_ crate::snapshot::Device)| (index, device.ordinal);
+    let mut order: Vec<_> = snapshot.devices.iter().enumerate().map(total).collect();
+    order.sort_by_key(|&(index, ordinal)| (ordinal, index));
+    order
+        .into_iter()
+        .map(|(index, ordinal)| DeviceTotal {
+            ordinal,
+            name: &snapshot.devices[index].name,
+            uuid: &snapshot.devices[index].uuid,
+            live: live[index],
+            peak_bytes: peaks[index],
+        })
+        .collect()
+}
+
+fn refused<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> Vec<RefusedRow<'a>> {
+    let mut rows: Vec<_> = snapshot
+        .refused
+        .iter()
+        .map(|refused| RefusedRow {
+            bytes: refused.bytes,
+            count: refused.count,
+            kind: refused.kind.name(),
+            api: &refused.api,
+            device: device_name(snapshot, refused.device),
+            error: refused.error,
+            error_name: error_name(refused.error),
+            first_age_ns: snapshot.taken.at_ns.saturating_sub(refused.first_ns),
+            last_age_ns: snapshot.taken.at_ns.saturating_sub(refused.last_ns),
+            stack: stacks.get(refused.stack).clone(),
+        })
+        .collect();
+    rows.sort_by_key(|row| std::cmp::Reverse((row.bytes, row.count)));
+    rows
+}
+
+/// `GPU 0`, as nvidia-smi counts inside the process.
+pub(crate) fn device_name(snapshot: &Snapshot, device: Option<usize>) -> String {
+    device.map_or_else(|| "no GPU".to_owned(), |device| format!("GPU {}", snapshot.devices[device].ordinal))
+}
+
+pub(crate) fn stream_name(stream: Option<Stream>) -> String {
+    match stream {
+        None => "no stream".to_owned(),
+        Some(Stream::LegacyDefault) => "default stream".to_owned(),
+        Some(Stream::PerThreadDefault) => "per-thread default stream".to_owned(),
+        Some(Stream::Handle(handle)) => format!("stream {handle:#x}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

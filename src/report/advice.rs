@@ -1,0 +1,112 @@
+//! What a report advises: warnings that say what to do, and the next thing to type.
+
+use super::*;
+
+pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals) -> Vec<String> {
+    let honesty = &snapshot.honesty;
+    let mut warnings = Vec::new();
+    let mut warn = |count: u64, text: &dyn Fn(&str) -> String| {
+        if count > 0 {
+            warnings.push(text(if count == 1 { "" } else { "s" }));
+        }
+    };
+    warn(honesty.lost_allocations, &|s| {
+        format!(
+            "{} allocation{s} could not be recorded, so the totals are too low; free disk space or set CULEAK_OUTPUT to \
+             another disk",
+            honesty.lost_allocations
+        )
+    });
+    warn(honesty.lost_stacks, &|s| {
+        format!("{} allocation{s} recorded without a stack; free disk space in the recording's folder", honesty.lost_stacks)
+    });
+    warn(honesty.unknown_frees, &|s| {
+        format!(
+            "{} free{s} for memory allocated before recording began or by a way not watched; start the program with \
+             `culeak run` to see them",
+            honesty.unknown_frees
+        )
+    });
+    warn(honesty.vanished, &|s| {
+        format!(
+            "{} address{} handed out again without a free that was seen; something frees memory by a way not watched",
+            honesty.vanished,
+            if s.is_empty() { " was" } else { "es were" }
+        )
+    });
+    warn(honesty.failed_frees, &|s| {
+        format!("{} free{s} refused by the driver: look for double frees and wrong pointers", honesty.failed_frees)
+    });
+    warn(honesty.captured_not_launched, &|s| {
+        format!("{} allocation{s} captured into graphs that were never launched hold no memory", honesty.captured_not_launched)
+    });
+    if !honesty.unhooked.is_empty() {
+        warnings.push(format!(
+            "the program was given {} that culeak does not watch: {}; please report it",
+            if honesty.unhooked.len() == 1 { "an allocating function" } else { "allocating functions" },
+            honesty.unhooked.join(", ")
+        ));
+    }
+    if snapshot.taken.events_during_read > 0 {
+        warnings.push(format!(
+            "{} allocations and frees happened during the read; the rows are those that were live throughout",
+            snapshot.taken.events_during_read
+        ));
+    }
+    match snapshot.process.state {
+        ProcessState::Ended if totals.held().count > 0 => warnings.push(
+            "the process ended without its exit handlers (signal, _exit or exec), so this is what it held at that \
+             moment"
+                .to_owned(),
+        ),
+        ProcessState::Unknown => warnings.push(format!(
+            "recorded on host {}, so whether the process is still running is not known here",
+            snapshot.process.host
+        )),
+        _ => {}
+    }
+    if let Some(depth) = truncated(snapshot) {
+        warnings.push(format!("some stacks were cut at {depth} frames; record with --depth to keep more"));
+    }
+    warnings
+}
+
+/// The depth limit, when a live record's stack hit it.
+fn truncated(snapshot: &Snapshot) -> Option<u32> {
+    let depth = snapshot.process.depth;
+    let hit = |stack: usize| {
+        let stack = &snapshot.stacks[stack];
+        stack.truncated && stack.frames.len() as u64 >= u64::from(depth)
+    };
+    snapshot.allocations.iter().filter_map(|a| a.stack).any(hit).then_some(depth)
+}
+
+pub(super) fn next(snapshot: &Snapshot, totals: &Totals, source: &str) -> String {
+    let pid = snapshot.process.pid;
+    let is_snapshot = source.ends_with(".json");
+    let source = quoted(source);
+    if snapshot.process.state == ProcessState::Running {
+        return if is_snapshot {
+            format!("culeak diff {source} {pid}")
+        } else {
+            format!("culeak snapshot {pid} -o before.json; some time later: culeak diff before.json {pid}")
+        };
+    }
+    if totals.held().count == 0 {
+        return format!("culeak check {source}");
+    }
+    if totals.refused.count > 0 && totals.refused.bytes > totals.held().bytes {
+        return format!("culeak report {source} --sort age --full-stacks");
+    }
+    format!("culeak report {source} --by stack --full-stacks")
+}
+
+/// The input as it can be pasted into a shell.
+fn quoted(source: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:=@%,".contains(c);
+    if !source.is_empty() && source.chars().all(plain) {
+        source.to_owned()
+    } else {
+        format!("'{}'", source.replace('\'', r"'\''"))
+    }
+}
