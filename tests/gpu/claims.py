@@ -539,9 +539,7 @@ def a_pointer_imported_from_a_shared_pool_can_be_freed(t):
 
 @claim
 def a_slice_forgotten_by_a_rust_program_on_cudarc_is_found(t):
-    if not (t.culeak.parent / "victim-cudarc").exists():
-        raise Failure(f"victim-cudarc is not in {t.culeak.parent}; build tests/gpu/cudarc_victim and copy it there")
-    command = t.culeak.parent / "victim-cudarc"
+    command = t.rust_program()
     bare, done = t.run(command, how="bare").must(0), t.run(command).must(0)
     expect_equal(done.results(), bare.results(), "results with and without culeak")
     snapshot = done.snapshot()

@@ -44,7 +44,7 @@ def leak_checkers(machine):
         ("graph memory", ["graphs", "launched"], None),
         ("frees everything", ["rt-static", "clean"], None),
         ("SIGKILL, 500 leaks", ["rt-static", "sigkill"], None),
-        ("cudarc (Rust)", [machine.culeak.parent / "victim-cudarc"], None),
+        ("cudarc (Rust)", [machine.rust_program()], None),
         ("PyTorch, caching off", [machine.python, HERE / "victims" / "fw_torch.py", "uncached"], UNCACHED),
         ("CuPy, no pool", [machine.python, HERE / "victims" / "fw_cupy.py", "no_pool"], None),
     ]

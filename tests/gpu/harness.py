@@ -268,6 +268,11 @@ class Machine:
             raise Failure(f"{name} was not built; see {log}\n{tail(log.read_text() if log.exists() else '')}")
         return path
 
+    def rust_program(self):
+        """Built elsewhere and carried in beside culeak, or built by run.sh."""
+        carried = self.culeak.parent / "victim-cudarc"
+        return carried if carried.exists() else self.program("victim-cudarc")
+
     def environment(self, extra):
         clean = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("CULEAK_")}
         return {**clean, "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1", **(extra or {})}

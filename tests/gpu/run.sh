@@ -75,6 +75,13 @@ for plugin in one:1111 two:2222; do
     build "$name.so" "$nvcc" -O2 -g -cudart shared -shared -Xcompiler -fPIC -Xlinker --build-id \
         "-DPLUGIN_FUNCTION=$name" "-DLEAK_BYTES=${plugin#*:}" "$victims/plugin.cpp" "${libraries[@]}" -o "$bin/$name.so" &
 done
+# The Rust victim usually comes prebuilt; where it does not and there is a Rust toolchain, build it.
+if [ ! -x "${CULEAK_BIN:-$here/../../target/release}/victim-cudarc" ] && command -v cargo >/dev/null; then
+    (
+        build cudarc cargo build --release --manifest-path "$here/cudarc_victim/Cargo.toml" --target-dir "$out/cargo"
+        cp "$out/cargo/release/victim-cudarc" "$bin/" 2>/dev/null
+    ) &
+fi
 build plugin_host "$nvcc" -O2 -g -cudart shared "$victims/plugin_host.cpp" "${libraries[@]}" -ldl -o "$bin/plugin_host" &
 wait
 
