@@ -44,14 +44,18 @@ def leak_checkers(machine):
         ("graph memory", ["graphs", "launched"], None),
         ("frees everything", ["rt-static", "clean"], None),
         ("SIGKILL, 500 leaks", ["rt-static", "sigkill"], None),
-        ("cudarc (Rust)", [machine.rust_program()], None),
+        ("cudarc (Rust)", ["victim-cudarc"], None),
         ("PyTorch, caching off", [machine.python, HERE / "victims" / "fw_torch.py", "uncached"], UNCACHED),
         ("CuPy, no pool", [machine.python, HERE / "victims" / "fw_cupy.py", "no_pool"], None),
     ]
     rows = []
     for name, (program, *arguments), env in programs:
         try:
-            command = [machine.program(program) if program in ("rt-static", "drv", "graphs") else program, *arguments]
+            if program == "victim-cudarc":
+                program = machine.rust_program()
+            elif program != machine.python:
+                program = machine.program(program)
+            command = [program, *arguments]
             rows.append([name, *compare_one(machine, command, env)])
         except (Failure, Missing) as problem:
             print(f"{name}: {problem}", file=sys.stderr)
