@@ -4,20 +4,28 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::check::CheckArgs;
+use crate::commands::demo::DemoArgs;
+use crate::commands::diff::DiffArgs;
+use crate::commands::doctor::DoctorArgs;
+use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::shim_path::ShimPathArgs;
+use crate::commands::snapshot::SnapshotArgs;
 
 /// Shown under `culeak --help`; every command returns one of these.
 const EXIT_CODES: &str = "\
 Exit codes:
   0        nothing to complain about
-  1        a leak over the limit (check, run --check), or a check of doctor or demo that failed
+  1        check, run --check: a leak over the limit; demo, doctor: something does not work
   2        wrong usage, or input that cannot be read
   126,127  run: the program cannot be executed, or was not found
   other    run: the program's own exit code; 128+N when signal N ended it
 
-Without this program, the preload library works alone and leaves its recording behind:
-  LD_PRELOAD=$(culeak shim-path) ./app";
+First steps:
+  culeak demo                          a tour on a program with known leaks
+  culeak run -- python train.py        record a program, then report what it left behind
+  LD_PRELOAD=$(culeak shim-path) app   the same without this program; the recording stays behind";
 
 /// Finds the GPU memory a CUDA program never gives back, and the lines of code that asked for it.
 #[derive(Debug, Parser)]
@@ -27,9 +35,23 @@ pub struct Arguments {
     pub command: Command,
 }
 
+/// How `probe` calls this program.
+pub const PROBE: &str = "__probe-driver";
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(RunArgs),
-    /// Print the path of the preload library, unpacked for this user
+    Report(ReportArgs),
+    Snapshot(SnapshotArgs),
+    Diff(DiffArgs),
+    Check(CheckArgs),
+    Demo(DemoArgs),
+    Doctor(DoctorArgs),
     ShimPath(ShimPathArgs),
+    /// The program that the demo watches
+    #[command(hide = true)]
+    DemoProgram,
+    /// Ask the CUDA driver and print its answers as JSON
+    #[command(name = PROBE, hide = true)]
+    Probe,
 }

@@ -13,7 +13,7 @@ pub struct Settings<'a> {
     pub shim: &'a Path,
     /// Absolute folder for the recordings.
     pub folder: &'a Path,
-    /// Ends the name of every recording of this run, so that runs side by side can share a folder.
+    /// Stands in the name of every recording of this run, so that runs side by side can share a folder.
     pub tag: &'a str,
     pub depth: Option<u32>,
     /// Record only processes whose executable's name matches.
@@ -80,7 +80,7 @@ fn is_address_sanitizer(path: &[u8]) -> bool {
     name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
 }
 
-/// Program, host, pid and the tag; a `%` in the folder's own name is doubled, so that it stays one.
+/// Program, tag, host and pid; a `%` in the folder's own name is doubled, so that it stays one.
 fn pattern(folder: &Path, tag: &str) -> OsString {
     let mut pattern = Vec::new();
     for &byte in folder.as_os_str().as_bytes() {
@@ -90,13 +90,13 @@ fn pattern(folder: &Path, tag: &str) -> OsString {
             std::slice::from_ref(&byte)
         });
     }
-    pattern.extend_from_slice(format!("/%e.%h.%p{}", ending(tag)).as_bytes());
+    pattern.extend_from_slice(format!("/%e{}%h.%p.culeak", mark(tag)).as_bytes());
     OsString::from_vec(pattern)
 }
 
-/// How the names of this run's recordings end.
-pub fn ending(tag: &str) -> String {
-    format!(".{tag}.culeak")
+/// What the names of this run's recordings contain.
+pub fn mark(tag: &str) -> String {
+    format!(".{tag}.")
 }
 
 #[cfg(test)]
@@ -196,7 +196,7 @@ mod tests {
         };
         assert_eq!(
             changed(&settings, &[])["CULEAK_OUTPUT"].as_deref(),
-            Some("/out/100%%p/%e.%h.%p.k3f9.culeak")
+            Some("/out/100%%p/%e.k3f9.%h.%p.culeak")
         );
     }
 }

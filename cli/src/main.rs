@@ -1,14 +1,21 @@
 //! `culeak`: records the GPU memory of CUDA programs and says who never gave it back.
 //!
-//! This file is the contents page: one line per command, each at home in `commands/`.
+//! This file is the contents page: one line per command, each at home in `commands/`. They stand on `load` (anything
+//! readable into a snapshot), `symbolize` (names for addresses) and `text` (values onto the screen); `run` also on
+//! `preload`, `environment`, `shim` and `supervise`, in this order.
 
 mod args;
 mod commands;
+mod driver;
 mod environment;
 mod errors;
+mod load;
 mod preload;
+mod probe;
 mod shim;
 mod supervise;
+mod symbolize;
+mod text;
 
 use std::process::ExitCode;
 
@@ -19,7 +26,15 @@ use args::{Arguments, Command};
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(args) => commands::run::execute(&args),
+        Command::Report(args) => commands::report::execute(&args),
+        Command::Snapshot(args) => commands::snapshot::execute(&args),
+        Command::Diff(args) => commands::diff::execute(&args),
+        Command::Check(args) => commands::check::execute(&args),
+        Command::Demo(args) => commands::demo::execute(&args),
+        Command::Doctor(args) => commands::doctor::execute(&args),
         Command::ShimPath(args) => commands::shim_path::execute(&args),
+        Command::DemoProgram => commands::demo_program::execute(),
+        Command::Probe => probe::answer(),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("culeak: {failure}");

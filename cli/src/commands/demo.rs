@@ -1,0 +1,279 @@
+//! `culeak demo`: a tour on a program with known leaks, which is also a test of this installation.
+//!
+//! Every command line shown is the one that runs, in a folder of its own, so anyone can type it again. At the end the
+//! recording is held against what the program planted: exactly these leaks, with the functions that made them, or the
+//! demo fails. Deliberately absent: prepared output.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use clap::Args;
+use culeak::snapshot::Snapshot;
+
+use super::demo_program::{Planted, ROUND_DONE};
+use crate::driver::Findings;
+use crate::errors::Failure;
+use crate::text::parts::{BAD, BOLD, DIM, GOOD, Styled};
+use crate::text::units;
+use crate::{load, probe, shim};
+
+/// Run a small program with known leaks through record, report, diff and check
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Use the built-in imitation of a GPU driver even if there is a GPU
+    #[arg(long)]
+    pub fake: bool,
+
+    /// Keep the recording and the snapshots here
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+}
+
+pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
+    let stage = Stage::set(args)?;
+    say(format_args!("{}", Styled(BOLD, "culeak demo: a program that forgets to free GPU memory")));
+    say(format_args!("It runs on {}.", stage.driver.told()));
+
+    stage.heading("Record it, and look at it while it runs");
+    let (planted, recording) = stage.record()?;
+
+    stage.heading("What is left, and who asked for it");
+    stage.run(&["report", &recording], 0)?;
+
+    stage.heading("What the second round added");
+    stage.run(&["diff", "before.json", &recording], 0)?;
+
+    stage.heading("The verdict for CI: no leak allowed (exit code 1), then 64 MiB allowed (exit code 0)");
+    stage.run(&["check", &recording], 1)?;
+    stage.run(&["check", &recording, "--max-leaked", "64MiB"], 0)?;
+
+    stage.heading("Was that true?");
+    stage.run(&["snapshot", &recording, "-o", "after.json"], 0)?;
+    let after = load::one(&stage.folder.join("after.json").to_string_lossy())?;
+    let truth = compare(&planted, &after.snapshot);
+    match &truth {
+        Ok(said) => say(format_args!("{} {said}", Styled(GOOD, "yes:"))),
+        Err(wrong) => say(format_args!("{} {wrong}", Styled(BAD, "no:"))),
+    }
+    stage.farewell();
+    Ok(ExitCode::from(u8::from(truth.is_err())))
+}
+
+/// Where the demo plays: a folder for its files and a driver.
+struct Stage {
+    folder: PathBuf,
+    /// Removed with everything in it when the demo ends.
+    temporary: Option<tempfile::TempDir>,
+    program: PathBuf,
+    driver: Driver,
+}
+
+enum Driver {
+    Real(Findings),
+    Fake { folder: PathBuf, why: String },
+}
+
+impl Driver {
+    fn choose(fake: bool) -> Result<Driver, Failure> {
+        let why = match probe::driver(None) {
+            _ if fake => "as asked".to_owned(),
+            Ok(findings) if !findings.devices.is_empty() => return Ok(Driver::Real(findings)),
+            Ok(_) => "the driver found no GPU".to_owned(),
+            Err(reason) => reason,
+        };
+        Ok(Driver::Fake { folder: shim::fake_driver_folder()?, why })
+    }
+
+    fn told(&self) -> String {
+        match self {
+            Driver::Real(findings) => {
+                format!("{}, CUDA driver {}", findings.devices[0].name, findings.cuda_version())
+            }
+            Driver::Fake { why, .. } => format!("the built-in imitation of a CUDA driver ({why})"),
+        }
+    }
+}
+
+impl Stage {
+    fn set(args: &DemoArgs) -> Result<Stage, Failure> {
+        let cannot = |what: &str, error: std::io::Error| Failure::with_exit(format!("the demo cannot {what}: {error}"), 1);
+        let program = env::current_exe().map_err(|error| cannot("find this program's own file", error))?;
+        let driver = Driver::choose(args.fake)?;
+        let (folder, temporary) = match &args.output {
+            Some(folder) => {
+                fs::create_dir_all(folder).map_err(|error| cannot(&format!("make {}", folder.display()), error))?;
+                (folder.clone(), None)
+            }
+            None => {
+                let temporary = tempfile::Builder::new().prefix("culeak-demo-").tempdir();
+                let temporary = temporary.map_err(|error| cannot("make a folder for its files; set TMPDIR", error))?;
+                (temporary.path().to_path_buf(), Some(temporary))
+            }
+        };
+        Ok(Stage { folder, temporary, program, driver })
+    }
+
+    fn heading(&self, text: &str) {
+        say(format_args!("\n{}", Styled(BOLD, format_args!("── {text}"))));
+    }
+
+    /// A command of ours in the demo's folder, shown as a user would type it.
+    fn command(&self, words: &[&str]) -> Command {
+        say(format_args!("{}", Styled(DIM, format_args!("$ culeak {}", words.join(" ")))));
+        let program = self.program.as_os_str();
+        let mut command = Command::new(program);
+        command.args(words.iter().map(|&word| if word == "culeak" { program } else { OsStr::new(word) }));
+        command.current_dir(&self.folder);
+        if let Driver::Fake { folder, .. } = &self.driver {
+            command.env("LD_LIBRARY_PATH", first(folder, env::var_os("LD_LIBRARY_PATH").as_deref()));
+        }
+        command
+    }
+
+    fn run(&self, words: &[&str], expected: i32) -> Result<(), Failure> {
+        let status = self.command(words).status().map_err(|error| broken(words, &error.to_string()))?;
+        if status.code() == Some(expected) { Ok(()) } else { Err(broken(words, &format!("ended with {status}"))) }
+    }
+
+    /// Runs the program under the recorder, with a snapshot between its rounds.
+    fn record(&self) -> Result<(Vec<Planted>, String), Failure> {
+        let words = ["run", "--no-report", "--", "culeak", "demo-program"];
+        let failed = |error: std::io::Error| broken(&words, &error.to_string());
+        let mut command = self.command(&words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut running = Ended(command.spawn().map_err(failed)?);
+        let output = running.0.stdout.take().map(BufReader::new);
+        let mut planted = Vec::new();
+        let mut process = String::new();
+        for line in output.into_iter().flat_map(BufRead::lines) {
+            let line = line.map_err(failed)?;
+            say(format_args!("{line}"));
+            planted.extend(line.parse::<Planted>());
+            if !line.starts_with(ROUND_DONE) {
+                continue;
+            }
+            process = line.rsplit(' ').next().unwrap_or_default().to_owned();
+            if let Some(mut input) = running.0.stdin.take() {
+                self.run(&["snapshot", &process, "-o", "before.json"], 0)?;
+                writeln!(input).map_err(failed)?;
+            }
+        }
+        let status = running.0.wait().map_err(failed)?;
+        if !status.success() {
+            return Err(broken(&words, &format!("the program ended with {status}")));
+        }
+        Ok((planted, self.recording(&process)?))
+    }
+
+    /// The recording of this process, by its name in the demo's folder.
+    fn recording(&self, process: &str) -> Result<String, Failure> {
+        let ending = format!(".{process}.culeak");
+        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let name = names.find(|name| name.ends_with(&ending));
+        name.ok_or_else(|| {
+            let message = "the demo: the program ran, but nothing was recorded; `culeak doctor` looks for the reason";
+            Failure::with_exit(message, 1)
+        })
+    }
+
+    fn farewell(&self) {
+        let kept = match self.temporary {
+            Some(_) => "The demo's files are gone again; --output DIR keeps them.".to_owned(),
+            None => format!("The demo's files are in {}.", self.folder.display()),
+        };
+        say(format_args!("\n{kept}\nnext: culeak run -- your-program"));
+    }
+}
+
+/// The child of the demo; it does not outlive it when something fails halfway.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // Closing its input lets the program finish by itself; both calls fail harmlessly when it already has.
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+fn first(folder: &Path, rest: Option<&OsStr>) -> std::ffi::OsString {
+    let mut list = folder.as_os_str().to_owned();
+    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
+        list.push(":");
+        list.push(rest);
+    }
+    list
+}
+
+fn broken(words: &[&str], what: &str) -> Failure {
+    Failure::with_exit(format!("the demo: culeak {}: {what}; `culeak doctor` looks for the reason", words.join(" ")), 1)
+}
+
+/// Holds the recording against what was planted.
+fn compare(planted: &[Planted], found: &Snapshot) -> Result<String, String> {
+    let mut expected: Vec<Planted> = planted.to_vec();
+    let mut recorded: Vec<Planted> = Vec::new();
+    let named = found.locations.iter().any(|location| !location.symbols.is_empty());
+    let by = |stack: Option<usize>| match named {
+        true => planter(found, stack, planted),
+        false => String::new(),
+    };
+    for row in &found.allocations {
+        recorded.push(Planted { kind: Some(row.kind), bytes: row.requested, function: by(row.stack) });
+    }
+    for row in &found.refused {
+        let refused = Planted { kind: None, bytes: row.bytes, function: by(row.stack) };
+        recorded.extend(std::iter::repeat_n(refused, usize::try_from(row.count).unwrap_or(usize::MAX).min(1000)));
+    }
+    if !named {
+        expected.iter_mut().for_each(|one| one.function.clear());
+    }
+    expected.sort();
+    recorded.sort();
+    if expected != recorded {
+        return Err(difference(&expected, &recorded));
+    }
+    let leaked: Vec<&Planted> = expected.iter().filter(|one| one.kind.is_some()).collect();
+    let bytes = leaked.iter().map(|one| one.bytes).sum();
+    let names = if named { "" } else { " (this build has no symbols, so functions were not compared)" };
+    Ok(format!(
+        "the recording holds exactly the {} planted leaks ({}) and the {} refused requests, nothing else{names}",
+        leaked.len(),
+        units::bytes(bytes),
+        expected.len() - leaked.len(),
+    ))
+}
+
+/// The planted function that appears in a stack.
+fn planter(found: &Snapshot, stack: Option<usize>, planted: &[Planted]) -> String {
+    let frames = stack.and_then(|stack| found.stacks.get(stack)).map(|stack| stack.frames.as_slice()).unwrap_or_default();
+    let names = frames.iter().flat_map(|&frame| &found.locations[frame].symbols).map(|symbol| symbol.function.as_str());
+    let known = |name: &str| planted.iter().find(|one| name.split("::").any(|part| part == one.function));
+    names.into_iter().find_map(known).map_or_else(|| "unknown_function".to_owned(), |one| one.function.clone())
+}
+
+fn difference(expected: &[Planted], recorded: &[Planted]) -> String {
+    let without = |these: &[Planted], others: &[Planted]| {
+        let mut others = others.to_vec();
+        let rest = these.iter().filter(|one| match others.iter().position(|other| other == *one) {
+            Some(index) => {
+                others.swap_remove(index);
+                false
+            }
+            None => true,
+        });
+        rest.map(|one| one.to_string().replace("planted ", "")).collect::<Vec<_>>().join(", ")
+    };
+    format!("missing [{}], not planted [{}]", without(expected, recorded), without(recorded, expected))
+}
+
+/// A reader that went away does not end the demo; its exit code still counts.
+fn say(line: std::fmt::Arguments) {
+    let mut out = anstream::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}

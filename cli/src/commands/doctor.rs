@@ -1,0 +1,112 @@
+//! `culeak doctor`: what is found on this machine, what will not work here, and what to do about it.
+//!
+//! Every check is one function that returns findings; this file runs them in order and prints. Only a `fail` changes the
+//! exit code: recording would not work. Deliberately absent: repairs.
+
+mod machine;
+mod preloading;
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::errors::Failure;
+use crate::text;
+use crate::text::inert::Inert;
+use crate::text::parts::{BAD, GOOD, Styled, WARN};
+
+/// Say what culeak finds on this machine, what will not work, and what to do about it
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 nothing failed (warnings may stand), 1 a check failed.")]
+pub struct DoctorArgs {}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Ok,
+    /// Something that some people need is missing.
+    Warn,
+    /// Recording does not work.
+    Fail,
+}
+
+/// One line of the report.
+#[derive(Debug)]
+struct Finding {
+    level: Level,
+    subject: &'static str,
+    text: String,
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(subject: &'static str, text: impl Display) -> Finding {
+        Finding { level: Level::Ok, subject, text: text.to_string(), remedy: None }
+    }
+
+    fn warn(subject: &'static str, text: impl Display, remedy: impl Display) -> Finding {
+        Finding { level: Level::Warn, subject, text: text.to_string(), remedy: Some(remedy.to_string()) }
+    }
+
+    fn fail(subject: &'static str, text: impl Display, remedy: impl Display) -> Finding {
+        Finding { level: Level::Fail, subject, text: text.to_string(), remedy: Some(remedy.to_string()) }
+    }
+}
+
+pub fn execute(_: &DoctorArgs) -> Result<ExitCode, Failure> {
+    let checks: [fn() -> Vec<Finding>; 8] = [
+        preloading::library,
+        preloading::environment,
+        machine::driver,
+        machine::runtimes,
+        machine::output_folder,
+        machine::running_processes,
+        machine::symbols,
+        machine::container,
+    ];
+    let findings: Vec<Finding> = checks.iter().flat_map(|check| check()).collect();
+    text::print(|out| write(&findings, out))?;
+    Ok(ExitCode::from(u8::from(count(&findings, Level::Fail) > 0)))
+}
+
+fn write(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
+    let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
+    for Finding { level, subject, text, remedy } in findings {
+        let mark = match level {
+            Level::Ok => Styled(GOOD, "ok  "),
+            Level::Warn => Styled(WARN, "warn"),
+            Level::Fail => Styled(BAD, "fail"),
+        };
+        writeln!(out, "{mark}  {subject:width$}  {}", Inert(text))?;
+        if let Some(remedy) = remedy {
+            writeln!(out, "      {:width$}  → {}", "", Inert(remedy))?;
+        }
+    }
+    let (warnings, failures) = (count(findings, Level::Warn), count(findings, Level::Fail));
+    let warned = text::units::plural(warnings, "warning", "warnings");
+    match failures {
+        0 => writeln!(out, "\nculeak works here, {warned}\nnext: culeak demo"),
+        _ => writeln!(out, "\n{}, {warned}", text::units::plural(failures, "check failed", "checks failed")),
+    }
+}
+
+fn count(findings: &[Finding], level: Level) -> u64 {
+    findings.iter().filter(|finding| finding.level == level).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remedy_stands_under_its_finding() {
+        let findings = [Finding::ok("driver", "580"), Finding::fail("output folder", "read-only", "use --output")];
+        let mut out = Vec::new();
+        write(&findings, &mut out).expect("memory is writable");
+        let text = anstream::adapter::strip_str(std::str::from_utf8(&out).expect("text")).to_string();
+        assert!(text.contains("ok    driver         580\n"), "{text}");
+        assert!(text.contains("fail  output folder  read-only\n                     → use --output\n"), "{text}");
+        assert!(text.contains("1 check failed, 0 warnings"), "{text}");
+    }
+}

@@ -1,0 +1,148 @@
+//! `culeak snapshot --list`: the processes of this user that can be looked at, and those that were started without us.
+//!
+//! A recording is found as the kernel shows it, among the files a process maps, so nothing has to be registered and
+//! nothing can be stale. Processes come and go meanwhile: one that vanished is left out. Deliberately absent: other
+//! users' processes, whose memory maps only root may read.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::process::ExitCode;
+
+use culeak::kind::Place;
+use culeak::snapshot::Snapshot;
+use nix::unistd::geteuid;
+
+use crate::errors::Failure;
+use crate::text::inert::Inert;
+use crate::text::parts::{BOLD, DIM, Styled};
+use crate::text::{self, units};
+use crate::load;
+
+/// A process that uses CUDA, or could.
+struct Found {
+    pid: u32,
+    name: String,
+    recording: Recording,
+}
+
+enum Recording {
+    Readable(Box<Snapshot>),
+    Unreadable(String),
+    /// The driver is mapped, but nobody records.
+    Missing,
+}
+
+pub fn execute() -> Result<ExitCode, Failure> {
+    let found = scan()?;
+    text::print(|out| write(&found, out))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn scan() -> Result<Vec<Found>, Failure> {
+    let entries = fs::read_dir("/proc").map_err(|error| Failure::new(format!("/proc: cannot be read: {error}; is it mounted?")))?;
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut found: Vec<Found> = pids.filter_map(look_at).collect();
+    found.sort_by_key(|process| process.pid);
+    Ok(found)
+}
+
+/// `None` for processes of others, without CUDA, or gone.
+fn look_at(pid: u32) -> Option<Found> {
+    let folder = format!("/proc/{pid}");
+    let user = geteuid();
+    if !user.is_root() && fs::metadata(&folder).ok()?.uid() != user.as_raw() {
+        return None;
+    }
+    let maps = fs::read(format!("{folder}/maps")).ok()?;
+    let recording = match uses(&String::from_utf8_lossy(&maps)) {
+        Use::Recorded => match load::one(&pid.to_string()) {
+            Ok(loaded) => Recording::Readable(Box::new(loaded.snapshot)),
+            Err(failure) => Recording::Unreadable(failure.message),
+        },
+        Use::Unrecorded => Recording::Missing,
+        Use::None => return None,
+    };
+    let name = fs::read_to_string(format!("{folder}/comm")).ok()?;
+    Some(Found { pid, name: name.trim_end().to_owned(), recording })
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Use {
+    Recorded,
+    Unrecorded,
+    None,
+}
+
+/// What a memory map says about CUDA.
+fn uses(maps: &str) -> Use {
+    let files = || maps.lines().filter_map(|line| line.find('/').map(|start| line[start..].trim_end_matches(" (deleted)")));
+    if files().any(|path| path.ends_with(".culeak")) {
+        Use::Recorded
+    } else if files().any(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda.so"))) {
+        Use::Unrecorded
+    } else {
+        Use::None
+    }
+}
+
+fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
+    if found.is_empty() {
+        writeln!(out, "no process of this user uses CUDA")?;
+        return writeln!(out, "next: culeak run -- PROGRAM");
+    }
+    let name_width = found.iter().map(|process| process.name.chars().count()).max().unwrap_or(0).max(7);
+    let header = format!("{:>8}  {:name_width$}  {:>10}  {:>10}  recording", "pid", "program", "device", "host");
+    writeln!(out, "{}", Styled(BOLD, header))?;
+    for Found { pid, name, recording } in found {
+        let name = Inert(name).to_string();
+        let (device, host, place) = match recording {
+            Recording::Readable(snapshot) => {
+                let device = units::bytes(live(snapshot, |place| place.on_device()));
+                let host = units::bytes(live(snapshot, |place| place == Place::Host));
+                (device, host, Inert(&snapshot.process.recording).to_string())
+            }
+            Recording::Unreadable(why) => ("?".to_owned(), "?".to_owned(), Inert(why).to_string()),
+            Recording::Missing => {
+                let why = "started without culeak: restart it with `culeak run`";
+                ("-".to_owned(), "-".to_owned(), Styled(DIM, why).to_string())
+            }
+        };
+        writeln!(out, "{pid:>8}  {name:name_width$}  {device:>10}  {host:>10}  {place}")?;
+    }
+    match found.iter().find(|process| matches!(process.recording, Recording::Readable(_))) {
+        Some(process) => writeln!(out, "next: culeak snapshot {} -o now.json", process.pid),
+        None => Ok(()),
+    }
+}
+
+fn live(snapshot: &Snapshot, counts: impl Fn(Place) -> bool) -> u64 {
+    let counted = snapshot.allocations.iter().filter(|allocation| counts(allocation.kind.place()));
+    counted.fold(0, |sum, allocation| sum.saturating_add(allocation.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRIVER: &str = "7f00-7f10 r-xp 00000000 08:01 42  /usr/lib/libcuda.so.580.65.06\n";
+
+    #[test]
+    fn a_mapped_recording_marks_a_recorded_process() {
+        let maps = format!("{DRIVER}7f20-7f30 rw-s 00000000 08:01 43  /tmp/my app.k3f9.host.7.culeak (deleted)\n");
+        assert_eq!(uses(&maps), Use::Recorded);
+    }
+
+    #[test]
+    fn a_driver_without_a_recording_is_told() {
+        assert_eq!(uses(DRIVER), Use::Unrecorded);
+        assert_eq!(uses("7f00-7f10 r-xp 00000000 08:01 42  /usr/lib/libcudart.so.13\n"), Use::None);
+        assert_eq!(uses("7f00-7f10 rw-p 00000000 00:00 0  [heap]\n"), Use::None);
+    }
+
+    #[test]
+    fn this_process_can_be_looked_at() {
+        assert!(look_at(std::process::id()).is_none(), "it has neither a driver nor a recording");
+        assert!(scan().is_ok());
+    }
+}

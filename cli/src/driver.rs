@@ -1,0 +1,229 @@
+//! The CUDA driver, opened by name at run time: enough of it to look at the GPUs and to run the demo.
+//!
+//! This program must work on machines without a driver, so nothing here is linked. Deliberately absent: the runtime
+//! library, and every function that neither `doctor` nor the demo needs.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr;
+
+use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+use serde::{Deserialize, Serialize};
+
+/// The name that every CUDA program opens.
+pub const LIBRARY: &str = "libcuda.so.1";
+
+const CUDA_SUCCESS: c_int = 0;
+
+pub struct Driver {
+    /// Never closed: the driver's own threads would lose their code.
+    library: ManuallyDrop<Library>,
+}
+
+pub type Address = u64;
+
+/// Why a driver function did not do its work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DriverError {
+    Missing { function: &'static str },
+    Refused { function: &'static str, code: c_int, name: String },
+}
+
+impl fmt::Display for DriverError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DriverError::Missing { function } => write!(out, "the driver has no function {function}"),
+            DriverError::Refused { function, code, name } => write!(out, "{function} returned {code} ({name})"),
+        }
+    }
+}
+
+/// Calls a driver function by name. The types are those of cuda.h and must be written out in full.
+macro_rules! call {
+    ($driver:expr, $name:literal, $($argument:expr => $type:ty),*) => {{
+        // SAFETY: every use of this macro states the signature that cuda.h gives the function; pointers lead to live
+        // variables of the pointed-to type.
+        unsafe {
+            match $driver.library.get::<unsafe extern "C" fn($($type),*) -> c_int>($name) {
+                Ok(function) => $driver.outcome($name, function($($argument),*)),
+                Err(_) => Err(DriverError::Missing { function: $name }),
+            }
+        }
+    }};
+}
+
+impl Driver {
+    /// Opens the library and initializes it.
+    ///
+    /// # Errors
+    /// Says in the loader's or the driver's own words what went wrong.
+    pub fn open() -> Result<Driver, String> {
+        // SAFETY: initializers of the CUDA driver run, as in any CUDA program.
+        let library = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
+        let driver = Driver { library: ManuallyDrop::new(library) };
+        call!(driver, "cuInit", 0 => c_uint).map_err(|error| error.to_string())?;
+        Ok(driver)
+    }
+
+    fn outcome(&self, function: &'static str, code: c_int) -> Result<(), DriverError> {
+        if code == CUDA_SUCCESS { Ok(()) } else { Err(DriverError::Refused { function, code, name: self.error_name(code) }) }
+    }
+
+    fn error_name(&self, code: c_int) -> String {
+        let mut name: *const c_char = ptr::null();
+        // SAFETY: the signature is that of cuda.h; the driver returns a pointer to a constant string, or leaves null.
+        unsafe {
+            if let Ok(function) = self.library.get::<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>("cuGetErrorName") {
+                function(code, &raw mut name);
+            }
+            if name.is_null() { "unknown error".to_owned() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
+        }
+    }
+
+    /// 13000 for CUDA 13.0.
+    pub fn version(&self) -> Result<c_int, DriverError> {
+        let mut version = 0;
+        call!(self, "cuDriverGetVersion", &raw mut version => *mut c_int)?;
+        Ok(version)
+    }
+
+    pub fn device_count(&self) -> Result<c_int, DriverError> {
+        let mut count = 0;
+        call!(self, "cuDeviceGetCount", &raw mut count => *mut c_int)?;
+        Ok(count)
+    }
+
+    /// What is known about the device with this ordinal.
+    pub fn device(&self, ordinal: c_int) -> Result<Device, DriverError> {
+        let mut device: c_int = 0;
+        call!(self, "cuDeviceGet", &raw mut device => *mut c_int, ordinal => c_int)?;
+        let mut name = [0u8; 256];
+        call!(self, "cuDeviceGetName", name.as_mut_ptr().cast() => *mut c_char, 255 => c_int, device => c_int)?;
+        let mut bytes: usize = 0;
+        call!(self, "cuDeviceTotalMem_v2", &raw mut bytes => *mut usize, device => c_int)?;
+        let mut uuid = [0u8; 16];
+        let newer = call!(self, "cuDeviceGetUuid_v2", uuid.as_mut_ptr().cast() => *mut c_void, device => c_int);
+        let found = newer
+            .or_else(|_| call!(self, "cuDeviceGetUuid", uuid.as_mut_ptr().cast() => *mut c_void, device => c_int));
+        let name = CStr::from_bytes_until_nul(&name).map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let uuid = found.map(|()| uuid_text(&uuid, name.contains(" MIG "))).unwrap_or_default();
+        Ok(Device { ordinal, name, uuid, total_bytes: bytes as u64 })
+    }
+
+    /// Makes the device's primary context current in this thread.
+    pub fn use_device(&self, ordinal: c_int) -> Result<(), DriverError> {
+        let mut device: c_int = 0;
+        call!(self, "cuDeviceGet", &raw mut device => *mut c_int, ordinal => c_int)?;
+        let mut context: *mut c_void = ptr::null_mut();
+        call!(self, "cuDevicePrimaryCtxRetain", &raw mut context => *mut *mut c_void, device => c_int)?;
+        call!(self, "cuCtxSetCurrent", context => *mut c_void)
+    }
+
+    pub fn allocate(&self, bytes: usize) -> Result<Address, DriverError> {
+        let mut address = 0;
+        call!(self, "cuMemAlloc_v2", &raw mut address => *mut Address, bytes => usize)?;
+        Ok(address)
+    }
+
+    pub fn free(&self, address: Address) -> Result<(), DriverError> {
+        call!(self, "cuMemFree_v2", address => Address)
+    }
+
+    /// Page-locked host memory.
+    pub fn allocate_pinned(&self, bytes: usize) -> Result<*mut c_void, DriverError> {
+        let mut address: *mut c_void = ptr::null_mut();
+        call!(self, "cuMemHostAlloc", &raw mut address => *mut *mut c_void, bytes => usize, 0 => c_uint)?;
+        Ok(address)
+    }
+
+    pub fn free_pinned(&self, address: *mut c_void) -> Result<(), DriverError> {
+        call!(self, "cuMemFreeHost", address => *mut c_void)
+    }
+
+    /// Stream-ordered, on the default stream.
+    pub fn allocate_async(&self, bytes: usize) -> Result<Address, DriverError> {
+        let mut address = 0;
+        let stream = ptr::null_mut();
+        call!(self, "cuMemAllocAsync", &raw mut address => *mut Address, bytes => usize, stream => *mut c_void)?;
+        Ok(address)
+    }
+
+    pub fn free_async(&self, address: Address) -> Result<(), DriverError> {
+        call!(self, "cuMemFreeAsync", address => Address, ptr::null_mut() => *mut c_void)
+    }
+
+    pub fn synchronize(&self) -> Result<(), DriverError> {
+        call!(self, "cuStreamSynchronize", ptr::null_mut() => *mut c_void)
+    }
+}
+
+/// As nvidia-smi prints it.
+fn uuid_text(bytes: &[u8; 16], mig: bool) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let kind = if mig { "MIG" } else { "GPU" };
+    format!("{kind}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+}
+
+/// A driver as it answered in a process of its own; see `probe`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Findings {
+    /// File the library was loaded from.
+    pub library: String,
+    pub version: c_int,
+    pub devices: Vec<Device>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    pub ordinal: c_int,
+    pub name: String,
+    pub uuid: String,
+    pub total_bytes: u64,
+}
+
+impl Findings {
+    /// Opens the driver in this process and asks it everything.
+    ///
+    /// # Errors
+    /// The first thing that went wrong, as the loader or the driver said it.
+    pub fn gather() -> Result<Findings, String> {
+        let driver = Driver::open()?;
+        let ask = || {
+            let devices = (0..driver.device_count()?).map(|ordinal| driver.device(ordinal)).collect::<Result<_, _>>()?;
+            Ok(Findings { library: loaded_from(), version: driver.version()?, devices })
+        };
+        ask().map_err(|error: DriverError| error.to_string())
+    }
+
+    /// `13.0`
+    pub fn cuda_version(&self) -> String {
+        format!("{}.{}", self.version / 1000, self.version % 1000 / 10)
+    }
+}
+
+/// The file behind the library's name, as the kernel mapped it.
+fn loaded_from() -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let path = maps.lines().filter_map(|line| line.find('/').map(|start| &line[start..]));
+    path.filter(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda.so"))).map(str::to_owned).next()
+        .unwrap_or_else(|| LIBRARY.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uuids_look_as_nvidia_smi_prints_them() {
+        let bytes: [u8; 16] = std::array::from_fn(|index| index as u8);
+        assert_eq!(uuid_text(&bytes, false), "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+        assert_eq!(uuid_text(&bytes, true), "MIG-00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+
+    #[test]
+    fn a_refusal_names_function_code_and_meaning() {
+        let error = DriverError::Refused { function: "cuInit", code: 100, name: "CUDA_ERROR_NO_DEVICE".to_owned() };
+        assert_eq!(error.to_string(), "cuInit returned 100 (CUDA_ERROR_NO_DEVICE)");
+    }
+}
