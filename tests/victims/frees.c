@@ -41,15 +41,17 @@ static void from_pool_freed_as_device(void) {
 }
 
 static CUdeviceptr handed_over;
+static CUcontext context;
 
 static void *free_it(void *nothing) {
     (void)nothing;
+    OK(cuCtxSetCurrent(context));
     OK(cuMemFree_v2(handed_over));
     return NULL;
 }
 
 static void elsewhere(void) {
-    start_cuda();
+    context = start_cuda();
     handed_over = leak(100);
     pthread_t thread;
     REQUIRE(!pthread_create(&thread, NULL, free_it, NULL));

@@ -1,0 +1,23 @@
+//! Claims about culeak, each with a program that would break it. They need a C compiler, and no GPU.
+//!
+//! The programs are in `victims/`, the GPU is played by `fake_driver/`, and `support/` turns running one under the
+//! other into a sentence. What needs a real GPU is in `gpu/`.
+
+mod children;
+mod contexts;
+mod coverage;
+mod details;
+mod disk;
+mod doors;
+mod endings;
+mod frees;
+mod graphs;
+mod inert;
+mod kinds;
+mod plugins;
+mod pools;
+mod recording_file;
+mod signals;
+mod support;
+mod threads;
+mod vmm;

@@ -1,0 +1,121 @@
+//! Stream-ordered memory, its pools and streams, and memory that belongs to another process.
+
+use culeak::kind::Kind::*;
+use culeak::snapshot::Stream;
+
+use crate::support::claims::Claims;
+use crate::support::{Outcome, profile};
+
+fn pools(words: &str) -> Outcome {
+    profile("pools").args(words).run()
+}
+
+/// The number a victim printed after a word.
+fn told(outcome: &Outcome, word: &str) -> u64 {
+    let line = outcome
+        .stdout
+        .lines()
+        .find_map(|line| line.strip_prefix(word))
+        .expect("the victim says it");
+    line.trim().parse().expect("a number")
+}
+
+#[test]
+fn default_streams_are_told_from_each_other_and_from_handles() {
+    let outcome = pools("streams");
+    let stream = Stream::Handle(told(&outcome, "stream "));
+    let snapshot = outcome.only_snapshot();
+    let found: Vec<_> = snapshot
+        .of_kind(Async)
+        .iter()
+        .map(|a| (a.bytes, a.stream.expect("known")))
+        .collect();
+    use Stream::{LegacyDefault, PerThreadDefault};
+    let asked = [
+        (100, LegacyDefault),
+        (101, LegacyDefault),
+        (102, PerThreadDefault),
+        (103, stream),
+        (104, PerThreadDefault),
+        (105, LegacyDefault),
+    ];
+    assert_eq!(found, asked);
+}
+
+#[test]
+fn memory_of_a_named_pool_names_the_pool() {
+    let outcome = pools("named_pool");
+    let snapshot = outcome.only_snapshot();
+    assert_eq!(snapshot.only(Async).pool, Some(told(&outcome, "pool ")));
+    assert_eq!(snapshot.only(Pool).address, told(&outcome, "pool "));
+}
+
+#[test]
+fn memory_of_the_devices_pool_names_it_once_it_was_changed() {
+    let outcome = pools("current_pool");
+    let found: Vec<_> = outcome
+        .only_snapshot()
+        .of_kind(Async)
+        .iter()
+        .map(|a| (a.bytes, a.pool))
+        .collect();
+    assert_eq!(found, [(100, None), (200, Some(told(&outcome, "pool ")))]);
+}
+
+#[test]
+fn memory_outlives_the_destruction_of_its_pool() {
+    let outcome = pools("destroyed_with_memory");
+    outcome
+        .only_snapshot()
+        .expect_live(Async, 1, 100)
+        .expect_kinds(&[Async]);
+    pools("destroyed_with_memory free")
+        .only_snapshot()
+        .expect_no_leaks()
+        .expect_nothing_lost();
+}
+
+#[test]
+fn pages_kept_by_a_pool_are_no_leak() {
+    pools("trimmed").only_snapshot().expect_no_leaks().expect_nothing_lost();
+}
+
+#[test]
+fn an_imported_pool_and_its_pointers_are_windows() {
+    let outcome = pools("imported");
+    let snapshot = outcome.only_snapshot();
+    let held: u64 = snapshot.allocations.iter().map(|a| a.bytes).sum();
+    assert_eq!(held, 100, "{:#?}", snapshot.allocations);
+    assert_eq!(snapshot.only(PoolImport).bytes, 0);
+    pools("imported free")
+        .only_snapshot()
+        .expect_no_leaks()
+        .expect_nothing_lost();
+}
+
+#[test]
+fn memory_opened_from_another_process_is_the_owners() {
+    let outcome = profile("sharing").arg("owner").run();
+    outcome.expect_success();
+    outcome
+        .recording_of("owner")
+        .expect_live(Device, 1, 4096)
+        .expect_kinds(&[Device]);
+    let opener = outcome.recording_of("opener");
+    opener.expect_live(Ipc, 1, 0).expect_kinds(&[Ipc]);
+    assert_eq!(opener.only(Ipc).references, 1, "opened twice, closed once");
+}
+
+#[test]
+fn memory_opened_and_closed_leaves_nothing() {
+    let outcome = profile("sharing").arg("polite_owner").run();
+    outcome.expect_success();
+    outcome
+        .recording_of("polite_owner")
+        .expect_no_leaks()
+        .expect_nothing_lost();
+    outcome
+        .recording_of("polite_opener")
+        .expect_no_leaks()
+        .expect_nothing_lost();
+}

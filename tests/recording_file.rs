@@ -1,0 +1,276 @@
+//! The recording as a file: where it appears, who may read it, what it keeps to itself; and the settings.
+
+use std::ffi::CString;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use culeak::kind::Kind::*;
+
+use crate::support::claims::Claims;
+use crate::support::compile::executable;
+use crate::support::outcome::recordings_in;
+use crate::support::profile::folder;
+use crate::support::{Outcome, Profile, fake_driver, is_root, profile, program, shim};
+
+fn leaks() -> Profile {
+    profile("endings").arg("returns")
+}
+
+/// Names of the recordings without the folder.
+fn names(outcome: &Outcome) -> Vec<String> {
+    let name = |path: &PathBuf| path.file_name().expect("a name").to_string_lossy().into_owned();
+    outcome.recordings.iter().map(name).collect()
+}
+
+#[test]
+fn only_the_user_may_read_it_whatever_the_umask() {
+    for mask in ["000", "022", "077", "777"] {
+        let umask = format!("umask {mask}; exec \"$@\"");
+        let outcome = leaks().wrapped_in(&["sh", "-c", &umask, "sh"]).run();
+        outcome.only_snapshot();
+        let mode = fs::metadata(&outcome.recordings[0])
+            .expect("there")
+            .permissions()
+            .mode()
+            & 0o7777;
+        // umask can only take away
+        assert_eq!(mode & !0o600, 0, "umask {mask} gave mode {mode:o}");
+        assert!(mask == "777" || mode == 0o600, "umask {mask} gave mode {mode:o}");
+    }
+}
+
+/// Runs a leaking program whose recording wants a name that something else has.
+fn run_where_taken(place: impl Fn(&Path)) -> Outcome {
+    let folder = folder();
+    let out = folder.path().join("out");
+    fs::create_dir(&out).expect("made");
+    place(&out.join("taken.culeak"));
+    let outcome = leaks().output("{}/taken.culeak").run_in(folder);
+    outcome.expect_success();
+    assert_eq!(outcome.stdout, "done\n");
+    outcome
+}
+
+#[test]
+fn a_file_of_that_name_is_left_alone() {
+    let outcome = run_where_taken(|path| fs::write(path, "precious").expect("written"));
+    assert_eq!(
+        fs::read(outcome.out().join("taken.culeak")).expect("still there"),
+        b"precious"
+    );
+    assert!(
+        !outcome.our_lines().is_empty(),
+        "where the recording went, or that there is none, is said"
+    );
+}
+
+#[test]
+fn a_symlink_of_that_name_is_not_followed() {
+    let elsewhere = folder();
+    let (target, missing) = (elsewhere.path().join("target"), elsewhere.path().join("missing"));
+    fs::write(&target, "precious").expect("written");
+    let outcome = run_where_taken(|path| symlink(&target, path).expect("linked"));
+    assert_eq!(fs::read(&target).expect("still there"), b"precious");
+    assert!(!outcome.our_lines().is_empty(), "{}", outcome.everything());
+    let outcome = run_where_taken(|path| symlink(&missing, path).expect("linked"));
+    assert!(!missing.exists(), "a file appeared behind the link");
+    assert!(!outcome.our_lines().is_empty(), "{}", outcome.everything());
+}
+
+#[test]
+fn a_pipe_or_device_of_that_name_does_not_stop_the_program() {
+    let outcome = run_where_taken(|path| {
+        let path = CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL in it");
+        nix::unistd::mkfifo(path.as_c_str(), nix::sys::stat::Mode::S_IRWXU).expect("made");
+    });
+    assert!(!outcome.our_lines().is_empty(), "{}", outcome.everything());
+}
+
+#[test]
+fn placeholders_stand_for_host_process_program_and_rank() {
+    let outcome = leaks().output("{}/%e-%h-%p-%r-100%%.culeak").env("RANK", "3").run();
+    let process = &outcome.only_snapshot().process;
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("readable");
+    assert_eq!(process.host, host.trim());
+    assert_eq!(
+        names(&outcome),
+        [format!("endings-{}-{}-3-100%.culeak", host.trim(), process.pid)]
+    );
+}
+
+#[test]
+fn a_folder_is_enough_and_the_name_is_the_usual_one() {
+    for folder in ["{}", "{}/"] {
+        let outcome = leaks().output(folder).run();
+        let process = &outcome.only_snapshot().process;
+        assert_eq!(
+            names(&outcome),
+            [format!("endings.{}.{}.culeak", process.host, process.pid)]
+        );
+    }
+}
+
+#[test]
+fn the_rank_is_taken_from_whichever_launcher_set_it() {
+    for (variable, value) in [
+        ("RANK", "7"),
+        ("SLURM_PROCID", "12"),
+        ("OMPI_COMM_WORLD_RANK", "1"),
+        ("PMI_RANK", "0"),
+    ] {
+        let outcome = leaks().output("{}/r%r.culeak").env(variable, value).run();
+        assert_eq!(names(&outcome), [format!("r{value}.culeak")], "{variable}");
+        assert_eq!(
+            outcome.only_snapshot().process.ranks,
+            [(variable.to_owned(), value.to_owned())].into()
+        );
+    }
+}
+
+#[test]
+fn a_rank_cannot_lead_out_of_the_folder() {
+    let outcome = leaks().output("{}/sub%r.culeak").env("RANK", "/../../escaped").run();
+    outcome.expect_success();
+    let above = outcome.out().join("..");
+    assert!(recordings_in(&above).is_empty(), "{:?}", recordings_in(&above));
+}
+
+#[test]
+fn without_a_setting_it_lies_in_the_folder_the_program_started_in() {
+    let outcome = leaks().output_unset().run();
+    outcome.expect_success();
+    let [recording] = &recordings_in(&outcome.work())[..] else {
+        panic!("{}", outcome.everything())
+    };
+    let snapshot = crate::support::outcome::read(recording);
+    let expected = format!("endings.{}.{}.culeak", snapshot.process.host, snapshot.process.pid);
+    assert_eq!(recording.file_name().expect("a name").to_string_lossy(), expected);
+}
+
+#[test]
+fn of_the_environment_only_the_rank_variables_are_kept() {
+    let ranks = [
+        ("RANK", "11"),
+        ("LOCAL_RANK", "1"),
+        ("SLURM_PROCID", "12"),
+        ("OMPI_COMM_WORLD_RANK", "13"),
+        ("PMI_RANK", "14"),
+    ];
+    let mut run = leaks()
+        .env("API_TOKEN", "hunter2-hunter2")
+        .env("RANKING", "first-of-all");
+    for (name, value) in ranks {
+        run = run.env(name, value);
+    }
+    let outcome = run.run();
+    let kept = &outcome.only_snapshot().process.ranks;
+    assert_eq!(
+        *kept,
+        ranks.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+    );
+    let bytes = fs::read(&outcome.recordings[0]).expect("readable");
+    for secret in [
+        "hunter2-hunter2",
+        "API_TOKEN",
+        "RANKING",
+        "first-of-all",
+        "LD_LIBRARY_PATH",
+    ] {
+        let found = bytes.windows(secret.len()).any(|window| window == secret.as_bytes());
+        assert!(!found, "{secret} of the environment is in the recording");
+    }
+}
+
+#[test]
+fn it_can_be_switched_off() {
+    let outcome = leaks().setting("CULEAK_DISABLE", "1").run();
+    outcome.expect_success().expect_same_output_as_bare().expect_no_file();
+    assert!(outcome.our_lines().is_empty());
+    leaks()
+        .setting("CULEAK_DISABLE", "0")
+        .run()
+        .only_snapshot()
+        .expect_live(Device, 1, 100);
+}
+
+#[test]
+fn it_can_be_kept_to_programs_whose_name_fits() {
+    for (glob, fits) in [
+        ("endings", true),
+        ("end*", true),
+        ("*ing?", true),
+        ("other*", false),
+        ("ending", false),
+    ] {
+        let outcome = leaks().setting("CULEAK_ONLY", glob).run();
+        outcome.expect_success();
+        assert_eq!(outcome.recordings.len(), usize::from(fits), "CULEAK_ONLY={glob}");
+    }
+}
+
+#[test]
+fn one_line_at_the_end_says_what_is_left_and_it_can_be_silenced() {
+    let outcome = leaks().run();
+    let lines = outcome.our_lines();
+    assert_eq!(lines.len(), 1, "{}", outcome.stderr);
+    assert!(
+        lines[0].contains(&*outcome.recordings[0].to_string_lossy()),
+        "names the recording: {}",
+        lines[0]
+    );
+    let quiet = leaks().setting("CULEAK_QUIET", "1").run();
+    quiet.only_snapshot();
+    assert!(quiet.stderr.is_empty(), "{}", quiet.stderr);
+}
+
+#[test]
+fn a_program_that_raises_its_privileges_is_not_recorded() {
+    // The loader drops LD_PRELOAD in such a program; linked to it, the recorder runs and has to see for itself.
+    let folder_of = |path: &Path| path.parent().expect("a file stands in a folder").display().to_string();
+    let rpath = format!("-Wl,-rpath,{}:{}", folder_of(&shim()), folder_of(&fake_driver()));
+    let shim_first = ["-Wl,--no-as-needed", rpath.as_str()];
+    let linked = executable("secure", &shim_first, &[shim(), fake_driver()]);
+
+    if !is_root() {
+        return eprintln!("not root: cannot make a program that raises its privileges");
+    }
+    let folder = tempfile::Builder::new()
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempdir_in(crate::support::compile::run_folder())
+        .expect("a folder");
+    let out = folder.path().join("out");
+    fs::create_dir(&out).expect("made");
+    fs::set_permissions(&out, fs::Permissions::from_mode(0o777)).expect("changed");
+    let privileged = folder.path().join("secure");
+    fs::copy(&linked, &privileged).expect("copied");
+    // Its driver has to be found without LD_LIBRARY_PATH, which the loader drops as well.
+    let nobody = 65534;
+    std::os::unix::fs::chown(&privileged, Some(nobody), None).expect("changed");
+    fs::set_permissions(&privileged, fs::Permissions::from_mode(0o4755)).expect("changed");
+    assert_eq!(fs::metadata(&privileged).expect("there").uid(), nobody);
+
+    let outcome = program(&privileged)
+        .bare()
+        .env("CULEAK_OUTPUT", out.join("%p.culeak"))
+        .run();
+    assert!(
+        outcome.stdout.contains("secure 1"),
+        "the folder is mounted nosuid: {}",
+        outcome.everything()
+    );
+    outcome.expect_success();
+    assert!(
+        recordings_in(&out).is_empty(),
+        "a program with raised privileges was recorded"
+    );
+
+    // The same program without raised privileges is recorded, so the claim above says something.
+    fs::set_permissions(&privileged, fs::Permissions::from_mode(0o755)).expect("changed");
+    let outcome = program(&privileged)
+        .bare()
+        .env("CULEAK_OUTPUT", out.join("%p.culeak"))
+        .run();
+    outcome.expect_success();
+    assert_eq!(recordings_in(&out).len(), 1, "{}", outcome.everything());
+}

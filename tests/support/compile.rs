@@ -1,0 +1,120 @@
+//! Compiles victims with `cc`, each variant once per test run, into a folder of that run.
+//!
+//! Nothing is kept between runs, so nothing can be stale; folders of runs that are over are removed.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::{fake_driver, sources};
+
+/// How a victim reaches the driver; see `tests/victims/cuda.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Door {
+    Linked,
+    Dlsym,
+    ProcV1,
+    ProcV2,
+    ProcPtsz,
+}
+
+impl Door {
+    pub const ALL: [Door; 5] = [Door::Linked, Door::Dlsym, Door::ProcV1, Door::ProcV2, Door::ProcPtsz];
+
+    fn flag(self) -> &'static str {
+        match self {
+            Door::Linked => "-DDOOR_LINKED",
+            Door::Dlsym => "-DDOOR_DLSYM",
+            Door::ProcV1 => "-DDOOR_PROC_V1",
+            Door::ProcV2 => "-DDOOR_PROC_V2",
+            Door::ProcPtsz => "-DDOOR_PROC_PTSZ",
+        }
+    }
+}
+
+/// The folder of this test run.
+pub fn run_folder() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let all = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        for entry in fs::read_dir(all).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let finished = name
+                .strip_prefix("run-")
+                .is_some_and(|pid| !Path::new("/proc").join(pid).exists());
+            if finished {
+                // Another run may be tidying up at the same moment.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        let folder = all.join(format!("run-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder for this run");
+        folder
+    })
+}
+
+/// The victim `tests/victims/<name>.c`, compiled for a door.
+pub fn victim(name: &str, door: Door) -> PathBuf {
+    let driver = if door == Door::Linked {
+        vec![fake_driver()]
+    } else {
+        vec![]
+    };
+    executable(name, &[door.flag()], &driver)
+}
+
+/// An executable with its own flags, linked with these libraries in this order.
+pub fn executable(name: &str, flags: &[&str], libraries: &[PathBuf]) -> PathBuf {
+    compile(name, name, flags, libraries)
+}
+
+/// A shared library out of `tests/victims/<source>.c`, in a folder of its own, since its file name is its soname.
+pub fn library(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) -> PathBuf {
+    let soname = format!("-Wl,-soname,{file}");
+    let mut all = vec!["-shared", "-fPIC", soname.as_str()];
+    all.extend(flags);
+    compile(source, file, &all, libraries)
+}
+
+fn compile(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) -> PathBuf {
+    type Built = Arc<OnceLock<PathBuf>>;
+    static BUILT: Mutex<Option<HashMap<String, Built>>> = Mutex::new(None);
+
+    let key = format!("{source} {file} {flags:?} {libraries:?}");
+    let slot = {
+        let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let built = built.get_or_insert_default();
+        let number = built.len();
+        let slot = built.entry(key).or_default().clone();
+        (slot, number)
+    };
+    let (slot, number) = slot;
+    slot.get_or_init(|| {
+        let folder = run_folder().join("built").join(number.to_string());
+        fs::create_dir_all(&folder).expect("a folder for one compiled file");
+        let output = folder.join(file);
+        let mut cc = Command::new("cc");
+        cc.args(["-g", "-O1", "-Wall", "-pthread", "-D_GNU_SOURCE"])
+            .args(flags)
+            .arg("-o")
+            .arg(&output);
+        cc.arg(sources().join("victims").join(format!("{source}.c")));
+        for library in libraries {
+            cc.arg(library);
+            if let Some(folder) = library.parent().filter(|folder| folder.starts_with(run_folder())) {
+                cc.arg(format!("-Wl,-rpath,{}", folder.display()));
+            }
+        }
+        cc.arg("-ldl");
+        let result = cc.output().expect("the victims need a C compiler: install gcc");
+        assert!(
+            result.status.success(),
+            "{cc:?}\n{}",
+            String::from_utf8_lossy(&result.stderr)
+        );
+        output
+    })
+    .clone()
+}

@@ -1,0 +1,90 @@
+//! What is true of every recording, whatever the program did. Checked on each one the tests read.
+
+use std::collections::{BTreeMap, HashSet};
+
+use culeak::kind::Kind;
+use culeak::snapshot::{ProcessState, Snapshot};
+
+pub fn check(snapshot: &Snapshot) {
+    snapshot.validate().expect("every index leads somewhere");
+    sequence_rises(snapshot);
+    places_are_taken_once(snapshot);
+    times_fit(snapshot);
+    if snapshot.process.state != ProcessState::Running && snapshot.taken.in_flight == 0 {
+        counters_agree_with_rows(snapshot);
+    }
+}
+
+fn sequence_rises(snapshot: &Snapshot) {
+    let numbers: Vec<u64> = snapshot
+        .allocations
+        .iter()
+        .map(|allocation| allocation.sequence)
+        .collect();
+    assert!(
+        numbers.is_sorted_by(|a, b| a < b),
+        "rows stand in the order of their sequence numbers, each once"
+    );
+}
+
+/// Live memory does not overlap: one address, one record of a kind.
+fn places_are_taken_once(snapshot: &Snapshot) {
+    let mut seen = HashSet::new();
+    for a in &snapshot.allocations {
+        assert!(
+            seen.insert((a.kind, a.address)),
+            "two live records of {:?} at {:#x}",
+            a.kind,
+            a.address
+        );
+    }
+}
+
+fn times_fit(snapshot: &Snapshot) {
+    for a in &snapshot.allocations {
+        assert!(
+            a.time_ns <= snapshot.taken.at_ns,
+            "allocated at {} ns, read at {} ns",
+            a.time_ns,
+            snapshot.taken.at_ns
+        );
+    }
+    for refused in &snapshot.refused {
+        assert!(refused.first_ns <= refused.last_ns && refused.count > 0);
+    }
+}
+
+fn counters_agree_with_rows(snapshot: &Snapshot) {
+    let mut rows: BTreeMap<(Option<usize>, Kind), (u64, u64)> = BTreeMap::new();
+    for a in &snapshot.allocations {
+        let row = rows.entry((a.device, a.kind)).or_default();
+        row.0 += a.bytes;
+        row.1 += 1;
+    }
+    for counter in &snapshot.counters {
+        let (bytes, count) = rows.remove(&(counter.device, counter.kind)).unwrap_or_default();
+        assert_eq!((counter.live_bytes, counter.live_count), (bytes, count), "{counter:?}");
+        assert!(counter.peak_bytes >= counter.live_bytes, "{counter:?}");
+        assert!(counter.total_bytes >= counter.peak_bytes, "{counter:?}");
+        assert_eq!(
+            counter.total_count,
+            counter.live_count + counter.freed_count,
+            "{counter:?}"
+        );
+    }
+    assert!(rows.is_empty(), "live rows without a counter: {rows:?}");
+    for peak in &snapshot.device_peaks {
+        let live: u64 = snapshot
+            .allocations
+            .iter()
+            .filter(|a| a.device == Some(peak.device) && a.kind.place().on_device())
+            .map(|a| a.bytes)
+            .sum();
+        assert!(
+            peak.peak_bytes >= live,
+            "peak {} of device {}, live {live}",
+            peak.peak_bytes,
+            peak.device
+        );
+    }
+}

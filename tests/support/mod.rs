@@ -1,0 +1,52 @@
+//! What the claims are written with: victims are compiled, run under the recorder and looked at in one sentence.
+//!
+//! ```text
+//! profile("frees").arg("elsewhere").run().expect_no_leaks();
+//! │                │                │     └ outcome.rs, claims.rs: what the recordings say
+//! │                │                └ profile.rs, process.rs: a folder of its own, the environment, a hard timeout
+//! │                └ passed on to the victim, which picks a behaviour by it
+//! └ compile.rs: tests/victims/frees.c, compiled once per door
+//! ```
+//!
+//! The preload library and the fake driver are the ones the CLI carries (`cli/build.rs` builds both from the present
+//! sources); `CULEAK_TEST_SHIM` names another library to test, for example a released one.
+
+pub mod claims;
+pub mod compile;
+pub mod invariants;
+pub mod outcome;
+pub mod process;
+pub mod profile;
+
+pub use compile::{Door, library, victim};
+pub use outcome::Outcome;
+pub use profile::{Preload, Profile, profile, program};
+
+use std::path::PathBuf;
+
+/// The preload library under test.
+pub fn shim() -> PathBuf {
+    match std::env::var_os("CULEAK_TEST_SHIM") {
+        Some(path) => PathBuf::from(path),
+        None => PathBuf::from(env!("CULEAK_SHIM_FILE")),
+    }
+}
+
+/// The imitation of libcuda.so.1.
+pub fn fake_driver() -> PathBuf {
+    PathBuf::from(env!("CULEAK_FAKE_DRIVER_FILE"))
+}
+
+/// The command line tool.
+pub fn culeak() -> PathBuf {
+    PathBuf::from(env!("CARGO_BIN_EXE_culeak"))
+}
+
+/// The `tests` folder in the sources.
+pub fn sources() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests")
+}
+
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}

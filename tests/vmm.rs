@@ -1,0 +1,139 @@
+//! Virtual memory management: physical memory is live while a reference to its handle or a mapping of it is.
+
+use culeak::kind::Kind::*;
+
+use crate::support::claims::Claims;
+use crate::support::{Outcome, profile};
+
+const CHUNK: u64 = 2 << 20;
+
+fn vmm(behaviour: &str) -> Outcome {
+    profile("vmm").args(behaviour).run()
+}
+
+#[test]
+fn a_whole_life_leaves_nothing() {
+    vmm("whole_life")
+        .only_snapshot()
+        .expect_no_leaks()
+        .expect_nothing_lost();
+}
+
+#[test]
+fn memory_released_while_mapped_is_live() {
+    let outcome = vmm("released_while_mapped");
+    let snapshot = outcome.only_snapshot();
+    snapshot
+        .expect_live(Physical, 1, CHUNK)
+        .expect_live(Mapping, 1, 0)
+        .expect_live(Reserved, 1, 0);
+    let physical = snapshot.only(Physical);
+    assert_eq!((physical.references, physical.mappings), (0, 1));
+}
+
+#[test]
+fn memory_unmapped_but_held_is_live() {
+    let outcome = vmm("unmapped_but_held");
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Physical, 1, CHUNK).expect_kinds(&[Physical]);
+    assert_eq!(
+        (snapshot.only(Physical).references, snapshot.only(Physical).mappings),
+        (1, 0)
+    );
+}
+
+#[test]
+fn a_retained_handle_keeps_the_memory() {
+    let outcome = vmm("retained");
+    outcome
+        .only_snapshot()
+        .expect_live(Physical, 1, CHUNK)
+        .expect_kinds(&[Physical]);
+    assert_eq!(outcome.only_snapshot().only(Physical).references, 1);
+}
+
+#[test]
+fn a_retained_handle_released_as_often_leaves_nothing() {
+    vmm("retained_and_released")
+        .only_snapshot()
+        .expect_no_leaks()
+        .expect_nothing_lost();
+}
+
+#[test]
+fn memory_mapped_twice_is_not_leaked_twice() {
+    let outcome = vmm("mapped_twice");
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Physical, 1, CHUNK).expect_live(Mapping, 2, 0);
+    assert_eq!(snapshot.only(Physical).mappings, 2);
+}
+
+#[test]
+fn memory_mapped_twice_and_unmapped_once_is_live() {
+    let outcome = vmm("mapped_twice_unmapped_once");
+    let snapshot = outcome.only_snapshot();
+    snapshot
+        .expect_live(Physical, 1, CHUNK)
+        .expect_live(Mapping, 1, 0)
+        .expect_live(Reserved, 1, 0);
+    assert_eq!(snapshot.only(Physical).mappings, 1);
+}
+
+#[test]
+fn one_unmap_may_cover_several_mappings() {
+    vmm("unmapped_together")
+        .only_snapshot()
+        .expect_no_leaks()
+        .expect_nothing_lost();
+}
+
+#[test]
+fn a_handle_number_used_again_is_other_memory() {
+    let outcome = vmm("handle_reused");
+    let snapshot = outcome.only_snapshot();
+    snapshot
+        .expect_live(Physical, 1, CHUNK)
+        .expect_live(Mapping, 1, 0)
+        .expect_nothing_lost();
+    assert_eq!(snapshot.counted(Physical).total_count, 101);
+}
+
+#[test]
+fn a_release_and_an_unmap_that_fail_change_nothing() {
+    let outcome = profile("vmm")
+        .arg("refused")
+        .failing("cuMemRelease:1:700,cuMemUnmap:1:700")
+        .run();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Physical, 1, CHUNK).expect_live(Mapping, 1, 0);
+    assert_eq!(
+        (snapshot.only(Physical).references, snapshot.only(Physical).mappings),
+        (1, 1)
+    );
+}
+
+#[test]
+fn a_map_that_fails_maps_nothing() {
+    profile("vmm")
+        .arg("map_refused")
+        .failing("cuMemMap:1:700")
+        .run()
+        .only_snapshot()
+        .expect_no_leaks();
+}
+
+#[test]
+fn an_imported_handle_is_a_window_not_memory() {
+    let outcome = vmm("imported");
+    let snapshot = outcome.only_snapshot();
+    let held: u64 = snapshot.allocations.iter().map(|a| a.bytes).sum();
+    assert_eq!(
+        held, CHUNK,
+        "memory exists once however many handles there are: {:#?}",
+        snapshot.allocations
+    );
+    vmm("imported free")
+        .only_snapshot()
+        .expect_no_leaks()
+        .expect_nothing_lost();
+}
