@@ -9,7 +9,7 @@
 //! cuMemAlloc_v2 = cuMemAlloc_v2 (out: *mut CUdeviceptr, bytes: usize) => allocates(Device, out, bytes);
 //! │               │              │                                       └ verb: what it does, with which arguments
 //! │               │              └ types are cudarc's; `Enum<T>` is T, passed as an integer since newer programs pass newer values
-//! │               └ cudarc binding with this very signature (`none`: cudarc has no such binding)
+//! │               └ cudarc binding with this very signature (`none`: it has none for this CUDA version)
 //! └ exported symbol; an ABI version (`_v2`, `_ptsz`) is a row of its own
 //! ```
 //!
@@ -110,12 +110,12 @@ macro_rules! driver_functions {
             // Graph memory: live from a launch, not from a capture.
             cuGraphAddMemAllocNode = cuGraphAddMemAllocNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => adds_alloc_node(graph, params);
             cuGraphAddMemFreeNode = cuGraphAddMemFreeNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, address: CUdeviceptr) => adds_free_node(graph, address);
-            cuGraphAddNode = cuGraphAddNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *mut CUgraphNodeParams) => adds_node(graph, params);
+            cuGraphAddNode = none (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *mut CUgraphNodeParams) => adds_node(graph, params);
             cuGraphAddNode_v2 = cuGraphAddNode_v2 (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => adds_node(graph, params);
             cuGraphAddNode_v3 = cuGraphAddNode_v3 (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, params: *mut CUgraphNodeParams) => adds_node(graph, params);
             cuGraphAddChildGraphNode = cuGraphAddChildGraphNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, child: CUgraph) => adds_child(graph, child);
             cuGraphInstantiate = none (out: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log: *mut c_char, log_bytes: usize) => instantiates(out, graph);
-            cuGraphInstantiate_v2 = cuGraphInstantiate_v2 (out: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log: *mut c_char, log_bytes: usize) => instantiates(out, graph);
+            cuGraphInstantiate_v2 = none (out: *mut CUgraphExec, graph: CUgraph, error_node: *mut CUgraphNode, log: *mut c_char, log_bytes: usize) => instantiates(out, graph);
             cuGraphInstantiateWithFlags = cuGraphInstantiateWithFlags (out: *mut CUgraphExec, graph: CUgraph, flags: u64) => instantiates(out, graph);
             cuGraphInstantiateWithParams = cuGraphInstantiateWithParams (out: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => instantiates(out, graph);
             cuGraphInstantiateWithParams_ptsz = cuGraphInstantiateWithParams (out: *mut CUgraphExec, graph: CUgraph, params: *mut CUDA_GRAPH_INSTANTIATE_PARAMS) => instantiates(out, graph);
@@ -135,7 +135,7 @@ macro_rules! driver_functions {
 
             // Contexts: destroying one frees its linear, host and managed memory and its arrays, but no pool or VMM memory.
             cuCtxCreate = none (out: *mut CUcontext, flags: c_uint, device: CUdevice) => creates_context(out, device);
-            cuCtxCreate_v2 = cuCtxCreate_v2 (out: *mut CUcontext, flags: c_uint, device: CUdevice) => creates_context(out, device);
+            cuCtxCreate_v2 = none (out: *mut CUcontext, flags: c_uint, device: CUdevice) => creates_context(out, device);
             cuCtxCreate_v3 = none (out: *mut CUcontext, affinity: *mut CUexecAffinityParam, count: c_int, flags: c_uint, device: CUdevice) => creates_context(out, device);
             cuCtxCreate_v4 = cuCtxCreate_v4 (out: *mut CUcontext, params: *mut CUctxCreateParams, flags: c_uint, device: CUdevice) => creates_context(out, device);
             cuCtxDestroy = none (context: CUcontext) => destroys_context(context);

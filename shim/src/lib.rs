@@ -1,0 +1,28 @@
+//! The library that is preloaded into CUDA programs.
+//!
+//! ```text
+//! program ─► doors    exported symbols, dlsym, cuGetProcAddress: how a call gets to us
+//!            hooks    one per function, generated from the list; each is one verb
+//!            effects  what the verb does to the recording, and in which order around the real call
+//!            recorder is there a recording, which thread, what does the entry say
+//!            capture  where the call came from
+//!            real     the real function, and on to the driver
+//! ```
+//!
+//! It lives in a stranger's process: nothing allocates from the heap once a recording has begun, nothing waits, nothing
+//! panics across the boundary, `errno` leaves as it came, and CUDA is asked for the current context and device only.
+//! It needs libc and the loader alone, is never unloaded, and does nothing at all until the process uses CUDA.
+#![recursion_limit = "512"]
+
+mod arrays;
+mod capture;
+mod context;
+mod doors;
+mod doors_memory;
+mod effects;
+mod graphs;
+mod hooks;
+mod loader;
+mod real;
+mod recorder;
+mod settings;

@@ -1,0 +1,36 @@
+//! Links the shim so that it needs libc and the loader alone.
+//!
+//! The standard library asks for libgcc_s, a shared library that slim containers lack and that would change the order
+//! in which a stranger's symbols are found. The same code exists as a static archive, libgcc_eh.a; a link to it under
+//! the name the linker looks for takes its place.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed=CC");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
+    // Threads may be in our code whenever somebody calls dlclose.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libculeak.so");
+    let folder = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    if let Some(archive) = static_unwinder() {
+        let link = folder.join("libgcc_s.a");
+        let _ = std::fs::remove_file(&link);
+        if std::os::unix::fs::symlink(&archive, &link).is_ok() {
+            println!("cargo:rustc-link-search=native={}", folder.display());
+        }
+    } else {
+        println!("cargo:warning=no libgcc_eh.a found: the shim will need libgcc_s.so.1 at run time");
+    }
+}
+
+fn static_unwinder() -> Option<PathBuf> {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
+    let output = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output().ok()?;
+    let path = String::from_utf8(output.stdout).ok()?;
+    let path = Path::new(path.trim());
+    // The compiler prints the bare name when it has no such file.
+    path.is_absolute().then(|| path.to_path_buf())
+}

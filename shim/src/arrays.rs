@@ -1,0 +1,160 @@
+//! How many bytes an array takes, from its descriptor: element format × channels × extent. The driver pads on top of
+//! that and does not say how much.
+
+use libc::c_uint;
+
+/// Descriptors of the 32-bit ABI of CUDA 2.
+#[repr(C)]
+pub struct ArrayDescriptorV1 {
+    pub width: c_uint,
+    pub height: c_uint,
+    pub format: c_uint,
+    pub channels: c_uint,
+}
+
+#[repr(C)]
+pub struct Array3dDescriptorV1 {
+    pub width: c_uint,
+    pub height: c_uint,
+    pub depth: c_uint,
+    pub format: c_uint,
+    pub channels: c_uint,
+    pub flags: c_uint,
+}
+
+/// A descriptor of any version. Formats stay numbers: newer programs pass newer ones.
+#[derive(Debug, Clone, Copy)]
+pub struct Shape {
+    pub extent: [u64; 3],
+    pub format: u32,
+    pub channels: u32,
+    pub flags: u32,
+}
+
+const LAYERED: u32 = 0x01;
+const CUBEMAP: u32 = 0x04;
+const SPARSE: u32 = 0x40;
+const DEFERRED: u32 = 0x80;
+
+pub trait Descriptor {
+    /// # Safety
+    /// `descriptor` points to one that the driver has just accepted.
+    unsafe fn shape(descriptor: *const Self) -> Shape;
+}
+
+/// Reads a field as another integer type: the enum types of the bindings do not know every format.
+macro_rules! field {
+    ($descriptor:ident . $field:ident) => {
+        std::ptr::addr_of!((*$descriptor).$field).cast::<u32>().read()
+    };
+}
+
+impl Descriptor for ArrayDescriptorV1 {
+    unsafe fn shape(descriptor: *const Self) -> Shape {
+        // SAFETY: the caller vouches for the pointer.
+        let d = unsafe { &*descriptor };
+        Shape { extent: [d.width.into(), d.height.into(), 0], format: d.format, channels: d.channels, flags: 0 }
+    }
+}
+
+impl Descriptor for Array3dDescriptorV1 {
+    unsafe fn shape(descriptor: *const Self) -> Shape {
+        // SAFETY: the caller vouches for the pointer.
+        let d = unsafe { &*descriptor };
+        let extent = [d.width.into(), d.height.into(), d.depth.into()];
+        Shape { extent, format: d.format, channels: d.channels, flags: d.flags }
+    }
+}
+
+impl Descriptor for cudarc::driver::sys::CUDA_ARRAY_DESCRIPTOR {
+    unsafe fn shape(descriptor: *const Self) -> Shape {
+        // SAFETY: the caller vouches for the pointer; fields are read one by one, the format as an integer.
+        unsafe {
+            Shape {
+                extent: [(*descriptor).Width as u64, (*descriptor).Height as u64, 0],
+                format: field!(descriptor.Format),
+                channels: (*descriptor).NumChannels,
+                flags: 0,
+            }
+        }
+    }
+}
+
+impl Descriptor for cudarc::driver::sys::CUDA_ARRAY3D_DESCRIPTOR {
+    unsafe fn shape(descriptor: *const Self) -> Shape {
+        // SAFETY: as above.
+        unsafe {
+            Shape {
+                extent: [(*descriptor).Width as u64, (*descriptor).Height as u64, (*descriptor).Depth as u64],
+                format: field!(descriptor.Format),
+                channels: (*descriptor).NumChannels,
+                flags: (*descriptor).Flags,
+            }
+        }
+    }
+}
+
+/// Bits per element, and for block-compressed formats per 4 × 4 block.
+enum Element {
+    Bits(u64),
+    Block(u64),
+}
+
+fn element(format: u32, channels: u64) -> Element {
+    match format {
+        0x01 | 0x08 => Element::Bits(8 * channels),
+        0x02 | 0x09 | 0x10 => Element::Bits(16 * channels),
+        0x03 | 0x0a | 0x20 => Element::Bits(32 * channels),
+        // NV12: a full plane of luma and a quarter of each chroma.
+        0xb0 => Element::Bits(12),
+        0xc0 | 0xc6 => Element::Bits(8),
+        0xc1 | 0xc3 | 0xc7 | 0xc9 => Element::Bits(16),
+        0xc2 | 0xc4 | 0xc8 | 0xca => Element::Bits(32),
+        0xc5 | 0xcb => Element::Bits(64),
+        // BC1 and BC4 take 8 bytes a block, the other block formats 16.
+        0x91 | 0x92 | 0x97 | 0x98 => Element::Block(64),
+        0x93..=0x96 | 0x99..=0x9e => Element::Block(128),
+        // Unknown: as many bytes as channels, the least it can be.
+        _ => Element::Bits(8 * channels),
+    }
+}
+
+impl Shape {
+    /// Bytes of the array and of `levels` mip levels.
+    pub fn bytes(&self, levels: u32) -> u64 {
+        if self.flags & (SPARSE | DEFERRED) != 0 {
+            return 0;
+        }
+        let [width, height, depth] = self.extent;
+        let layers = self.flags & (LAYERED | CUBEMAP) != 0;
+        let longest = width.max(height).max(if layers { 0 } else { depth }).max(1);
+        let levels = u64::from(levels).clamp(1, u64::from(longest.ilog2()) + 1);
+        (0..levels).fold(0u64, |sum, level| {
+            let at = |size: u64| (size >> level).max(1);
+            let deep = if layers { depth.max(1) } else { at(depth) };
+            let (width, height) = (at(width), at(height));
+            let plane = match element(self.format, self.channels.into()) {
+                Element::Bits(bits) => width.saturating_mul(height).saturating_mul(bits),
+                Element::Block(bits) => width.div_ceil(4).saturating_mul(height.div_ceil(4)).saturating_mul(bits),
+            };
+            sum.saturating_add(plane.saturating_mul(deep).div_ceil(8))
+        })
+    }
+}
+
+/// The same for the runtime's descriptors: bits of each of four channels.
+///
+/// # Safety
+/// `channels` points to a descriptor that the runtime has just accepted.
+pub unsafe fn channel_bytes(
+    channels: *const cudarc::runtime::sys::cudaChannelFormatDesc,
+    [width, height, depth]: [usize; 3],
+    levels: c_uint,
+    flags: c_uint,
+) -> u64 {
+    // SAFETY: the caller vouches for the pointer; only the four integers are read.
+    let bits = unsafe { (*channels).x + (*channels).y + (*channels).z + (*channels).w };
+    let bytes = u32::try_from(bits / 8).unwrap_or(0);
+    let extent = [width as u64, height as u64, depth as u64];
+    Shape { extent, format: 0x01, channels: bytes, flags }.bytes(levels)
+}

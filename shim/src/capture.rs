@@ -1,0 +1,152 @@
+//! Where an allocation came from: the native stack, stored once, with every frame tied to its module.
+//!
+//! A stack met before costs one hash and one look-up. A new one is stored frame by frame, outermost first, as (module,
+//! address in the module), so that it still means something after the module is gone and another lies in its place.
+//!
+//! Frames are return addresses; their names are the CLI's work.
+
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+use crate::loader::{self, Loaded};
+use crate::real::{self, GENERATION};
+use crate::settings::DEPTH_MAX;
+use culeak::index::mix;
+use culeak::layout::{CUT, Loss, NONE, ROOT};
+use culeak::recording::{ModuleSeen, Recording};
+
+/// How many calls of dlclose are under way: meanwhile nothing that was cached by address is believed.
+static CLOSING: AtomicU32 = AtomicU32::new(0);
+
+/// The innermost frames of the calling thread, without our own.
+pub struct Frames {
+    addresses: [u64; DEPTH_MAX],
+    count: usize,
+    /// There were more.
+    cut: bool,
+}
+
+impl Frames {
+    #[inline(never)]
+    pub fn of_this_thread(depth: usize) -> Frames {
+        let mut frames = Frames { addresses: [0; DEPTH_MAX], count: 0, cut: false };
+        let depth = depth.min(DEPTH_MAX);
+        let visit = |frame: &backtrace::Frame| {
+            let address = frame.ip() as u64;
+            if address == 0 {
+                return false;
+            }
+            if frames.count == 0 && real::is_ours(address) {
+                return true;
+            }
+            if frames.count == depth {
+                frames.cut = true;
+                return false;
+            }
+            frames.addresses[frames.count] = address;
+            frames.count += 1;
+            true
+        };
+        // SAFETY: "unsynchronized" concerns the crate's symbolizer, which is not used here: the walk itself
+        // (_Unwind_Backtrace over _dl_find_object) keeps no shared state.
+        unsafe { backtrace::trace_unsynchronized(visit) };
+        frames
+    }
+
+    fn addresses(&self) -> &[u64] {
+        &self.addresses[..self.count]
+    }
+
+    fn hash(&self) -> u64 {
+        let start = mix(GENERATION.load(Acquire) ^ u64::from(self.cut) << 63);
+        self.addresses().iter().fold(start, |hash, &address| mix(hash ^ address))
+    }
+}
+
+/// Stores the calling thread's stack and returns its number, or `NONE`.
+pub fn stack(recording: &Recording, depth: usize) -> u32 {
+    let frames = Frames::of_this_thread(depth);
+    if frames.count == 0 {
+        return NONE;
+    }
+    let closing = CLOSING.load(Acquire) != 0;
+    let hash = frames.hash();
+    if !closing && let Some(known) = recording.stack(hash) {
+        return known;
+    }
+    let mut parent = if frames.cut { CUT } else { ROOT };
+    for &address in frames.addresses().iter().rev() {
+        let (module, bias) = match module_of(recording, address, closing) {
+            Some((module, bias)) => (Some(module), bias),
+            None => (None, 0),
+        };
+        match recording.frame(parent, module, address.wrapping_sub(bias)) {
+            Some(row) => parent = row,
+            None => {
+                recording.add(Loss::Stacks, 1);
+                return NONE;
+            }
+        }
+    }
+    if !closing {
+        recording.remember_stack(hash, parent);
+    }
+    parent
+}
+
+/// The row and load bias of the module that contains an address.
+fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Option<(u32, u64)> {
+    if !ask_loader && let Some(known) = recording.loaded_module_at(address) {
+        return Some(known);
+    }
+    loader::find_containing(address, |loaded| {
+        let (start, end) = loaded.bounds();
+        let mut buffer = [0u8; 4096];
+        let path = path_of(loaded, start, &mut buffer);
+        let seen = ModuleSeen { path, build_id: loaded.build_id(), bias: loaded.bias(), start, end };
+        let row = recording.module(&seen).or_else(|| recording.add_module(&seen));
+        row.map(|row| (row, seen.bias))
+    })?
+}
+
+/// An absolute path: the loader's name where it is one, else what the kernel says is mapped there.
+fn path_of<'a>(loaded: &'a Loaded, start: u64, buffer: &'a mut [u8; 4096]) -> &'a [u8] {
+    let name = loaded.name();
+    if name.first() == Some(&b'/') || name.starts_with(b"linux-vdso") {
+        return name;
+    }
+    match loader::mapped_path(start, buffer) {
+        0 => name,
+        length => &buffer[..length],
+    }
+}
+
+/// A `dlclose` under way.
+pub struct Closing(());
+
+impl Closing {
+    pub fn begin() -> Closing {
+        // AcqRel: captures that begin from now on see it.
+        CLOSING.fetch_add(1, AcqRel);
+        Closing(())
+    }
+
+    /// After the real call: modules that are gone get their end, and a new generation voids what was cached.
+    pub fn end(self) {
+        if let Some(recording) = crate::recorder::running() {
+            let mut gone = false;
+            recording.for_each_loaded_module(|row, start, end| {
+                let still = loader::find_loaded(|loaded| (loaded.bounds() == (start, end)).then_some(()));
+                if still.is_none() {
+                    recording.module_unloaded(row);
+                    gone = true;
+                }
+            });
+            if gone {
+                GENERATION.fetch_add(1, AcqRel);
+            }
+        } else {
+            GENERATION.fetch_add(1, AcqRel);
+        }
+        CLOSING.fetch_sub(1, AcqRel);
+    }
+}

@@ -1,0 +1,216 @@
+//! The ways in: exported symbols, `dlsym`/`dlvsym`, and the driver's `cuGetProcAddress`.
+//!
+//! `dlsym` gives a meaning to its caller's address (RTLD_NEXT, RTLD_DEFAULT), so our entry keeps the caller: it saves
+//! the arguments, asks [`decide`], and either returns what that says or jumps to the real function as if we had never
+//! been there. `dlopen` is never hooked: a wrapper would become the caller whose RUNPATH is searched.
+//!
+//! Which function to hand out is decided by the address the real resolver returned, never by a table of versions.
+
+use libc::{c_char, c_int, c_void};
+use std::ffi::CStr;
+
+use crate::{capture, hooks, loader, real, recorder};
+use culeak::cuda_functions::Api;
+
+/// `decide` says: the real function has the word.
+const PASS: usize = 0;
+/// `decide` says: return NULL (the real function was asked and has set `dlerror`).
+const NOTHING: usize = 1;
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! resolver_entry {
+    ($name:ident, $real:path) => {
+        /// The exported entry; see the module's first paragraph.
+        ///
+        /// # Safety
+        /// As the libc function of this name.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "endbr64",
+                // Entered with the stack 8 bytes off a multiple of 16; three pushes align it for the call.
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "mov rdx, [rsp + 24]",
+                "call {decide}",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "cmp rax, 1",
+                "ja 2f",
+                "je 3f",
+                "jmp qword ptr [rip + {real}]",
+                "3:",
+                "xor eax, eax",
+                "2:",
+                "ret",
+                decide = sym decide,
+                real = sym $real,
+            )
+        }
+    };
+}
+
+// Written from the ABI and checked by assembling it; never run.
+#[cfg(target_arch = "aarch64")]
+macro_rules! resolver_entry {
+    ($name:ident, $real:path) => {
+        /// The exported entry; see the module's first paragraph.
+        ///
+        /// # Safety
+        /// As the libc function of this name.
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            std::arch::naked_asm!(
+                "hint #34", // bti c
+                "stp x29, x30, [sp, #-48]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "str x2, [sp, #32]",
+                "mov x2, x30",
+                "bl {decide}",
+                "mov x9, x0",
+                "ldr x2, [sp, #32]",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x29, x30, [sp], #48",
+                "cmp x9, #1",
+                "b.hi 2f",
+                "b.eq 3f",
+                "adrp x9, {real}",
+                "ldr x9, [x9, :lo12:{real}]",
+                "br x9",
+                "3:",
+                "mov x0, #0",
+                "ret",
+                "2:",
+                "mov x0, x9",
+                "ret",
+                decide = sym decide,
+                real = sym $real,
+            )
+        }
+    };
+}
+
+resolver_entry!(dlsym, real::DLSYM);
+resolver_entry!(dlvsym, real::DLVSYM);
+
+/// What to do about a look-up: [`PASS`], [`NOTHING`], or the address to return.
+unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: usize) -> usize {
+    real::ensure();
+    if name.is_null() {
+        return PASS;
+    }
+    // SAFETY: `dlsym` is given a C string; only bytes up to its end are looked at.
+    let name = unsafe {
+        if *name as u8 != b'c' || *name.add(1) as u8 != b'u' {
+            return PASS;
+        }
+        CStr::from_ptr(name)
+    };
+    let Some(api) = Api::find(name.to_bytes()) else { return PASS };
+    if caller_is_excluded(caller as u64) {
+        return PASS;
+    }
+    if handle == libc::RTLD_DEFAULT {
+        return global(api, name);
+    }
+    // RTLD_NEXT finds our export by itself when the caller stands before us. Runtime functions asked of a particular
+    // library stay real: only the code that calls them by name tells us which library that was.
+    if handle == libc::RTLD_NEXT || !api.is_driver() {
+        return PASS;
+    }
+    // SAFETY: the caller's own handle.
+    let found = unsafe { real::dlsym(handle, name) };
+    if found.is_null() { NOTHING } else { substitute(found) as usize }
+}
+
+/// RTLD_DEFAULT would find our export even where there is no CUDA, and programs probe for CUDA that way.
+fn global(api: Api, name: &CStr) -> usize {
+    // SAFETY: RTLD_NEXT from our code: the global scope behind us.
+    let behind = unsafe { real::dlsym(libc::RTLD_NEXT, name) };
+    if !behind.is_null() {
+        return PASS;
+    }
+    let loaded = if api.is_driver() {
+        real::driver_is_loaded()
+    } else {
+        loader::find_loaded(|loaded| loaded.file_name().starts_with(b"libcudart").then_some(())).is_some()
+    };
+    if loaded { PASS } else { NOTHING }
+}
+
+/// Our hook for an address of the driver's, or the address itself.
+pub fn substitute(address: *mut c_void) -> *mut c_void {
+    match real::recognise(address) {
+        Some(api) => hooks::driver_hook(api).cast_mut(),
+        None => address,
+    }
+}
+
+/// NVIDIA's own libraries and other interposers work on the real functions: the driver looks itself up, profilers
+/// must not see our traffic, and UCX would patch our code in place of the driver's.
+fn caller_is_excluded(caller: u64) -> bool {
+    const EXCLUDED: [&[u8]; 4] = [b"libcuda.so", b"libnvidia", b"libcupti", b"libucm"];
+    real::is_ours(caller)
+        || loader::find_containing(caller, |loaded| {
+            EXCLUDED.iter().any(|excluded| loaded.file_name().starts_with(excluded))
+        })
+        .unwrap_or(false)
+}
+
+/// After `cuGetProcAddress`: puts our hook in place of the driver's function, or remembers that we have none.
+///
+/// # Safety
+/// `symbol` and `function` are the arguments of a call that succeeded.
+pub unsafe fn looked_up(symbol: *const c_char, function: *mut *mut c_void) {
+    if function.is_null() {
+        return;
+    }
+    // SAFETY: the driver has just written there.
+    let found = unsafe { *function };
+    if found.is_null() {
+        return;
+    }
+    let ours = substitute(found);
+    if ours != found {
+        // SAFETY: as above.
+        unsafe { *function = ours };
+    } else if !symbol.is_null() {
+        // SAFETY: the driver read it as a C string.
+        let name = unsafe { CStr::from_ptr(symbol) };
+        if looks_like_an_allocator(name.to_bytes()) {
+            recorder::handed_out_unhooked(name.to_bytes());
+        }
+    }
+}
+
+/// Names of functions that might hand out memory, going by how CUDA names such functions.
+fn looks_like_an_allocator(name: &[u8]) -> bool {
+    const WORDS: [&[u8]; 9] = [
+        b"Alloc", b"MemCreate", b"MemMap", b"ArrayCreate", b"PoolCreate", b"ImportExternal", b"OpenMemHandle",
+        b"HostRegister", b"MulticastCreate",
+    ];
+    const HARMLESS: [&[u8]; 5] =
+        [b"Granularity", b"GetAllocationProperties", b"NodeGetParams", b"NodeSetParams", b"RetainAllocation"];
+    let contains = |word: &&[u8]| name.windows(word.len()).any(|window| window == *word);
+    WORDS.iter().any(contains) && !HARMLESS.iter().any(contains)
+}
+
+/// `dlclose`, hooked (unlike `dlopen` it gives its caller no meaning): stacks in what goes away were stored with their
+/// module, which gets its end here; and what was cached by address is void, since another library may land there.
+///
+/// # Safety
+/// As `dlclose`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
+    let closing = capture::Closing::begin();
+    // SAFETY: the caller's own handle.
+    let result = unsafe { real::dlclose(handle) };
+    closing.end();
+    result
+}
+

@@ -1,0 +1,265 @@
+//! The hooks themselves, generated from the function list.
+//!
+//! Driver functions are exported by redhook and record. Runtime functions label: they note which call the program made,
+//! forward to the caller's own libcudart, and record themselves only if the driver layer saw nothing. They are entered
+//! through a few instructions of our own, because whose libcudart is meant follows from the caller's address, which a
+//! compiled function cannot see.
+//!
+//! A hook returns CUDA's error code as a plain integer: newer drivers have codes that today's bindings lack. Where the
+//! real function cannot be found, that is the error CUDA itself has for it.
+
+use libc::{c_int, c_void};
+
+use crate::recorder::{self, Facts, Held, Label};
+use culeak::cuda_functions::{Api, DRIVER_NAMES};
+use culeak::kind::Kind;
+use culeak::table::{Key, Space, What};
+
+/// CUDA_ERROR_NOT_FOUND and cudaErrorSymbolNotFound.
+const NOT_FOUND: c_int = 500;
+
+/// An enum passed by value: newer programs pass values that the bindings' enums lack.
+#[allow(type_alias_bounds)]
+pub type Enum<T> = <T as AsInteger>::Integer;
+
+pub trait AsInteger {
+    type Integer;
+}
+impl<T> AsInteger for T {
+    type Integer = libc::c_uint;
+}
+
+type Entry = unsafe extern "C" fn();
+
+macro_rules! driver_hooks {
+    ($( $name:ident = $checked:ident ( $($argument:ident : $type:ty),* ) => $verb:ident ( $($what:tt)* ); )*) => {
+        $(
+            #[allow(non_snake_case, unsafe_op_in_unsafe_fn, unused_variables, unused_imports)]
+            #[allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, clippy::too_many_arguments)]
+            #[allow(static_mut_refs, clippy::missing_transmute_annotations, clippy::useless_transmute)]
+            #[allow(unused_unsafe, clippy::not_unsafe_ptr_arg_deref, private_interfaces)]
+            mod $name {
+                use super::*;
+                use crate::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
+                use crate::effects::{self, CURRENT_POOL, Legacy, PerThread};
+                use cudarc::driver::sys::*;
+                use culeak::kind::Kind::*;
+                use libc::{c_char, c_int, c_uint, c_void};
+
+                redhook::hook! {
+                    unsafe fn $name($($argument: $type),*) -> c_int => hook {
+                        const API: Api = Api::of(stringify!($name));
+                        let real = || {
+                            let function = crate::real::driver(API);
+                            if function.is_null() {
+                                return NOT_FOUND;
+                            }
+                            // The driver's function of this name, with the signature of its row.
+                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(function)(
+                                $($argument),*
+                            )
+                        };
+                        effects::$verb(API, real, $($what)*)
+                    }
+                }
+
+                // Only kept and compared as an address: whoever calls it casts it back first.
+                pub const ENTRY: Entry =
+                    unsafe { std::mem::transmute($name::$name as unsafe extern "C" fn($($type),*) -> c_int) };
+            }
+        )*
+
+        /// Our hook of a driver row.
+        pub fn driver_hook(api: Api) -> *const c_void {
+            static HOOKS: [Entry; DRIVER_NAMES.len()] = [$( $name::ENTRY ),*];
+            HOOKS[api.0 as usize] as *const c_void
+        }
+    };
+}
+
+/// The exported entry of a runtime function: leaves the caller's address with the recorder and goes on to the body,
+/// with all arguments (also those on the stack) in place.
+#[cfg(target_arch = "x86_64")]
+macro_rules! runtime_entry {
+    ($body:path) => {
+        std::arch::naked_asm!(
+            "endbr64",
+            // Entered with the stack 8 bytes off a multiple of 16; six pushes and 8 bytes align it for the call.
+            "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
+            "sub rsp, 8",
+            "mov rdi, [rsp + 56]",
+            "call {note}",
+            "add rsp, 8",
+            "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+            "jmp {body}",
+            note = sym recorder::note_caller,
+            body = sym $body,
+        )
+    };
+}
+
+// Written from the ABI and checked by assembling it; never run.
+#[cfg(target_arch = "aarch64")]
+macro_rules! runtime_entry {
+    ($body:path) => {
+        std::arch::naked_asm!(
+            "hint #34", // bti c
+            "stp x29, x30, [sp, #-96]!",
+            "mov x29, sp",
+            "stp x0, x1, [sp, #16]",
+            "stp x2, x3, [sp, #32]",
+            "stp x4, x5, [sp, #48]",
+            "stp x6, x7, [sp, #64]",
+            "str x8, [sp, #80]",
+            "mov x0, x30",
+            "bl {note}",
+            "ldp x0, x1, [sp, #16]",
+            "ldp x2, x3, [sp, #32]",
+            "ldp x4, x5, [sp, #48]",
+            "ldp x6, x7, [sp, #64]",
+            "ldr x8, [sp, #80]",
+            "ldp x29, x30, [sp], #96",
+            "b {body}",
+            note = sym recorder::note_caller,
+            body = sym $body,
+        )
+    };
+}
+
+macro_rules! runtime_hooks {
+    ($( $name:ident = $checked:ident ( $($argument:ident : $type:ty),* ) => $verb:ident ( $($what:tt)* ); )*) => {
+        $(
+            #[allow(non_snake_case, unused_variables, unused_imports, clippy::missing_safety_doc, private_interfaces)]
+            #[allow(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn, unused_unsafe)]
+            mod $name {
+                use super::*;
+                use crate::arrays::channel_bytes;
+                use cudarc::runtime::sys::*;
+                use libc::{c_char, c_int, c_uint, c_void};
+
+                /// The runtime function of this name; see the module's documentation.
+                #[unsafe(naked)]
+                #[unsafe(no_mangle)]
+                pub unsafe extern "C" fn $name() {
+                    runtime_entry!(body)
+                }
+
+                unsafe extern "C" fn body($($argument: $type),*) -> c_int {
+                    const API: Api = Api::of(stringify!($name));
+                    let caller = recorder::caller();
+                    let real = || {
+                        let function = crate::real::runtime(API, caller);
+                        if function.is_null() {
+                            return NOT_FOUND;
+                        }
+                        // The caller's runtime function of this name, with the signature of its row.
+                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(function)(
+                            $($argument),*
+                        )
+                    };
+                    runtime_hooks!(@ $verb real ($($what)*))
+                }
+            }
+        )*
+    };
+    (@ labels $real:ident ()) => {
+        super::labels(API, $real)
+    };
+    (@ labels_allocation $real:ident ($kind:ident, $address:block, $bytes:block)) => {
+        super::labels_allocation(API, Kind::$kind, $real, || unsafe { $address }, || unsafe { $bytes })
+    };
+    (@ labels_free $real:ident ($space:ident, $address:ident)) => {
+        super::labels_free(API, Space::$space, $address as u64, $real)
+    };
+}
+
+culeak::driver_functions!(driver_hooks);
+culeak::runtime_functions!(runtime_hooks);
+
+fn labels(api: Api, real: impl FnOnce() -> c_int) -> c_int {
+    let _label = Label::set(api);
+    real()
+}
+
+fn space_of(kind: Kind) -> Space {
+    match kind {
+        Kind::Array | Kind::Mipmapped => Space::Array,
+        Kind::Pool => Space::Pool,
+        Kind::External => Space::External,
+        Kind::HostRegistered => Space::Registered,
+        _ => Space::Pointer,
+    }
+}
+
+/// `address` and `bytes` are evaluated after success only: they read what the call wrote.
+fn labels_allocation(
+    api: Api,
+    kind: Kind,
+    real: impl FnOnce() -> c_int,
+    address: impl FnOnce() -> u64,
+    bytes: impl FnOnce() -> u64,
+) -> c_int {
+    let label = Label::set(api);
+    let result = real();
+    // A runtime that failed before it reached the driver (no device, say) refused nothing worth recording.
+    if result == 0 && !label.was_recorded() {
+        let address = address();
+        if address != 0 {
+            let facts = Facts { space: space_of(kind), flags: What::BACKED_UP, ..Facts::new(api, kind, bytes()) };
+            recorder::allocated(address, &facts);
+        }
+    }
+    result
+}
+
+fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_int) -> c_int {
+    let _label = Label::set(api);
+    let ours = recorder::running().is_some_and(|recording| {
+        let entry = recording.table(0).get(Key { space, address });
+        entry.is_some_and(|entry| entry.what.flags & What::BACKED_UP != 0)
+    });
+    let held = if ours { recorder::withdraw(space, address) } else { Held::NOTHING };
+    let result = real();
+    if ours {
+        held.settle(result, address);
+    }
+    result
+}
+
+/// The signature of every row against cudarc's binding of the same function. Never called: compiling it is the check.
+mod signatures {
+    #![allow(dead_code, non_snake_case, unused_imports, clippy::type_complexity, unused_macros)]
+    use crate::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
+    use libc::{c_char, c_int, c_uint, c_void};
+
+    /// Here an enum is itself.
+    type Enum<T> = T;
+
+    macro_rules! check_driver {
+        ($( $name:ident = $checked:ident ( $($argument:ident : $type:ty),* ) => $verb:ident ( $($what:tt)* ); )*) => {
+            $( check!(driver $name $checked ($($type),*)); )*
+        };
+    }
+    macro_rules! check_runtime {
+        ($( $name:ident = $checked:ident ( $($argument:ident : $type:ty),* ) => $verb:ident ( $($what:tt)* ); )*) => {
+            $( check!(runtime $name $checked ($($type),*)); )*
+        };
+    }
+    macro_rules! check {
+        ($layer:ident $name:ident none $types:tt) => {};
+        (driver $name:ident $checked:ident ($($type:ty),*)) => {
+            fn $name() {
+                use cudarc::driver::sys::*;
+                let _: unsafe fn($($type),*) -> CUresult = cudarc::driver::sys::$checked;
+            }
+        };
+        (runtime $name:ident $checked:ident ($($type:ty),*)) => {
+            fn $name() {
+                use cudarc::runtime::sys::*;
+                let _: unsafe fn($($type),*) -> cudaError_t = cudarc::runtime::sys::$checked;
+            }
+        };
+    }
+    culeak::driver_functions!(check_driver);
+    culeak::runtime_functions!(check_runtime);
+}

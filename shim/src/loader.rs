@@ -1,0 +1,231 @@
+//! What the dynamic loader has mapped, asked of `dl_iterate_phdr` and of the ELF tables in memory.
+//!
+//! `dl_iterate_phdr` takes only the loader's short list lock, never the one that is held while constructors run, so
+//! it is safe where `dlopen`, `dlsym` and `dladdr` could wait for ever. It is asked once per module, not per event.
+
+use libc::{c_int, c_void, dl_phdr_info, size_t};
+use std::ffi::CStr;
+
+/// A loaded file. Borrowed: good only inside the callback that received it.
+pub struct Loaded<'a> {
+    info: &'a dl_phdr_info,
+}
+
+impl Loaded<'_> {
+    /// As the loader spells it: empty for the main program, relative when it was opened so.
+    pub fn name(&self) -> &[u8] {
+        if self.info.dlpi_name.is_null() {
+            return b"";
+        }
+        // SAFETY: the loader's own string, alive while the object is loaded.
+        unsafe { CStr::from_ptr(self.info.dlpi_name) }.to_bytes()
+    }
+
+    pub fn file_name(&self) -> &[u8] {
+        let name = self.name();
+        name.rsplit(|&byte| byte == b'/').next().unwrap_or(name)
+    }
+
+    /// Runtime address minus address in the file.
+    pub fn bias(&self) -> u64 {
+        self.info.dlpi_addr
+    }
+
+    fn headers(&self) -> &[libc::Elf64_Phdr] {
+        if self.info.dlpi_phdr.is_null() {
+            return &[];
+        }
+        // SAFETY: the loader's program headers, mapped as long as the object is.
+        unsafe { std::slice::from_raw_parts(self.info.dlpi_phdr, self.info.dlpi_phnum.into()) }
+    }
+
+    /// Lowest and one past the highest address of its segments.
+    pub fn bounds(&self) -> (u64, u64) {
+        let loads = self.headers().iter().filter(|header| header.p_type == libc::PT_LOAD);
+        loads.fold((u64::MAX, 0), |(start, end), header| {
+            let from = self.bias().wrapping_add(header.p_vaddr);
+            (start.min(from & !0xfff), end.max(from + header.p_memsz))
+        })
+    }
+
+    pub fn contains(&self, address: u64) -> bool {
+        self.headers().iter().any(|header| {
+            let from = self.bias().wrapping_add(header.p_vaddr);
+            header.p_type == libc::PT_LOAD && (from..from + header.p_memsz).contains(&address)
+        })
+    }
+
+    /// The GNU build id, from the notes in memory.
+    pub fn build_id(&self) -> &[u8] {
+        for header in self.headers().iter().filter(|header| header.p_type == libc::PT_NOTE) {
+            // SAFETY: a note segment lies in memory for p_memsz bytes.
+            let mut notes = unsafe {
+                let start = self.bias().wrapping_add(header.p_vaddr) as *const u8;
+                std::slice::from_raw_parts(start, header.p_memsz as usize)
+            };
+            while let Some((name, kind, content, rest)) = note(notes) {
+                if kind == 3 && name == b"GNU\0" {
+                    return content;
+                }
+                notes = rest;
+            }
+        }
+        b""
+    }
+
+    /// The address of an exported function of this object, without the loader's help.
+    pub fn symbol(&self, wanted: &CStr) -> Option<*const c_void> {
+        let dynamic = self.headers().iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        let mut entry = self.bias().wrapping_add(dynamic.p_vaddr) as *const [u64; 2];
+        let (mut symbols, mut strings, mut hash) = (0, 0, 0);
+        loop {
+            // SAFETY: the dynamic section is mapped and ends with a zero tag.
+            let [tag, value] = unsafe { *entry };
+            match tag {
+                0 => break,
+                5 => strings = self.absolute(value),
+                6 => symbols = self.absolute(value),
+                0x6fff_fef5 => hash = self.absolute(value),
+                _ => {}
+            }
+            // SAFETY: as above: not yet at the end.
+            entry = unsafe { entry.add(1) };
+        }
+        if symbols == 0 || strings == 0 || hash == 0 {
+            return None;
+        }
+        // SAFETY: tables of a loaded object, laid out as the GNU hash format says.
+        unsafe { gnu_lookup(hash as *const u32, symbols as *const libc::Elf64_Sym, strings as *const libc::c_char, wanted) }
+            .map(|value| self.bias().wrapping_add(value) as *const c_void)
+    }
+
+    /// glibc rewrites addresses in the dynamic section to runtime addresses, other loaders do not.
+    fn absolute(&self, value: u64) -> u64 {
+        if value < self.bias() { self.bias() + value } else { value }
+    }
+}
+
+/// Splits the first note off: name, type, content, what follows.
+fn note(bytes: &[u8]) -> Option<(&[u8], u32, &[u8], &[u8])> {
+    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let (name, content, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
+    let content_at = 12 + name.next_multiple_of(4);
+    let rest = content_at.checked_add(content.next_multiple_of(4))?;
+    Some((bytes.get(12..12 + name)?, kind, bytes.get(content_at..content_at + content)?, bytes.get(rest..).unwrap_or(b"")))
+}
+
+/// # Safety
+/// The pointers are the DT_GNU_HASH, DT_SYMTAB and DT_STRTAB tables of one loaded object.
+unsafe fn gnu_lookup(
+    hash: *const u32,
+    symbols: *const libc::Elf64_Sym,
+    strings: *const libc::c_char,
+    wanted: &CStr,
+) -> Option<u64> {
+    // SAFETY: the caller vouches for the tables; every index below follows the format's own chain to its end mark.
+    unsafe {
+        let (buckets, first, bloom_words) = (*hash, *hash.add(1), *hash.add(2));
+        let bucket = hash.add(4 + bloom_words as usize * 2);
+        let chain = bucket.add(buckets as usize);
+        let mut value = 5381u32;
+        for byte in wanted.to_bytes() {
+            value = value.wrapping_mul(33).wrapping_add((*byte).into());
+        }
+        if buckets == 0 {
+            return None;
+        }
+        let mut index = *bucket.add((value % buckets) as usize);
+        if index < first {
+            return None;
+        }
+        loop {
+            let here = *chain.add((index - first) as usize);
+            let symbol = &*symbols.add(index as usize);
+            let defined = symbol.st_shndx != 0 && symbol.st_value != 0;
+            if here | 1 == value | 1 && defined && CStr::from_ptr(strings.add(symbol.st_name as usize)) == wanted {
+                return Some(symbol.st_value);
+            }
+            if here & 1 == 1 {
+                return None;
+            }
+            index += 1;
+        }
+    }
+}
+
+/// Calls `visit` for every loaded object until it returns a value.
+pub fn find_loaded<R>(visit: impl FnMut(&Loaded) -> Option<R>) -> Option<R> {
+    struct State<F, R> {
+        visit: F,
+        result: Option<R>,
+    }
+    extern "C" fn each<F: FnMut(&Loaded) -> Option<R>, R>(
+        info: *mut dl_phdr_info,
+        _size: size_t,
+        state: *mut c_void,
+    ) -> c_int {
+        // SAFETY: `state` is the State passed below, alive during the call; the loader passes a valid `info`.
+        let (state, info) = unsafe { (&mut *state.cast::<State<F, R>>(), &*info) };
+        state.result = (state.visit)(&Loaded { info });
+        state.result.is_some().into()
+    }
+    fn callback<F: FnMut(&Loaded) -> Option<R>, R>(
+        _: &State<F, R>,
+    ) -> unsafe extern "C" fn(*mut dl_phdr_info, size_t, *mut c_void) -> c_int {
+        each::<F, R>
+    }
+    let mut state = State { visit, result: None };
+    let callback = callback(&state);
+    // SAFETY: the callback matches the state it gets and does not unwind into C (it only compares).
+    unsafe { libc::dl_iterate_phdr(Some(callback), std::ptr::from_mut(&mut state).cast()) };
+    state.result
+}
+
+/// The loaded object that contains an address.
+pub fn find_containing<R>(address: u64, mut then: impl FnMut(&Loaded) -> R) -> Option<R> {
+    find_loaded(|loaded| loaded.contains(address).then(|| then(loaded)))
+}
+
+/// The absolute path of the file mapped at `address`, from /proc/self/maps: for names that are relative or empty.
+pub fn mapped_path(address: u64, path: &mut [u8; 4096]) -> usize {
+    // SAFETY: a constant path; the descriptor is closed below.
+    let fd = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return 0;
+    }
+    let mut line = [0u8; 4352];
+    let (mut used, mut found) = (0, 0);
+    'reading: loop {
+        // SAFETY: `fd` is open and the range lies within `line`.
+        let got = unsafe { libc::read(fd, line.as_mut_ptr().add(used).cast(), line.len() - used) };
+        if got <= 0 {
+            break;
+        }
+        used += got as usize;
+        while let Some(end) = line[..used].iter().position(|&byte| byte == b'\n') {
+            if let Some(file) = path_if_containing(&line[..end], address) {
+                found = file.len().min(path.len());
+                path[..found].copy_from_slice(&file[..found]);
+                break 'reading;
+            }
+            line.copy_within(end + 1..used, 0);
+            used -= end + 1;
+        }
+        if used == line.len() {
+            break;
+        }
+    }
+    // SAFETY: opened above.
+    unsafe { libc::close(fd) };
+    found
+}
+
+/// The path at the end of a line of /proc/self/maps that covers `address`.
+fn path_if_containing(line: &[u8], address: u64) -> Option<&[u8]> {
+    let mut fields = line.splitn(2, |&byte| byte == b' ');
+    let range = std::str::from_utf8(fields.next()?).ok()?;
+    let (start, end) = range.split_once('-')?;
+    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+    let slash = line.iter().position(|&byte| byte == b'/')?;
+    (start..end).contains(&address).then(|| &line[slash..])
+}

@@ -1,0 +1,622 @@
+//! From hook to recording: decides whether there is one, who the thread is, and fills in an entry.
+//!
+//! The recording begins with the first CUDA event of a process (inert until then) and ends with the process. A forked
+//! child begins its own with its own first event. Whatever goes wrong here costs records, which are counted, and never
+//! the program: nothing panics out of this module, `errno` leaves as it came, and no lock is held anywhere.
+
+use std::cell::Cell;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+
+use crate::{capture, context, settings};
+use culeak::cuda_functions::Api;
+use culeak::file::Errno;
+use culeak::kind::Kind;
+use culeak::layout::{Loss, NONE};
+use culeak::recording::{Beginning, Recording, monotonic_ns};
+use culeak::table::{Entry, Key, Link, Space, What, Withdrawn};
+
+static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
+static STATE: AtomicU8 = AtomicU8::new(UNBORN);
+const UNBORN: u8 = 0;
+const BEGINNING: u8 = 1;
+const RUNNING: u8 = 2;
+const OFF: u8 = 3;
+
+static DEPTH: AtomicUsize = AtomicUsize::new(128);
+/// A word in a page that the kernel wipes in every child, also one whose parent skipped the fork handlers.
+static SAME_PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+/// Changes in a forked child, so that threads know their row is the parent's.
+static EPOCH: AtomicU32 = AtomicU32::new(1);
+/// `exit` has begun to run its handlers.
+static EXITING: AtomicBool = AtomicBool::new(false);
+/// Events that happened while there could be no recording.
+static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
+/// Device and inode of stderr when the recording began: only that file gets our lines.
+static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+static SAID_LOSS: AtomicBool = AtomicBool::new(false);
+
+/// What a thread remembers. Constant and without a destructor: touching it never allocates.
+struct ThreadState {
+    epoch: Cell<u32>,
+    row: Cell<u32>,
+    /// The runtime function this thread is inside, + 1.
+    label: Cell<u16>,
+    /// The driver layer recorded something since the label was set.
+    recorded: Cell<bool>,
+    /// Who called the runtime function.
+    caller: Cell<u64>,
+    /// Picks the events whose cost is measured.
+    tick: Cell<u32>,
+}
+
+thread_local! {
+    static THREAD: ThreadState = const {
+        ThreadState {
+            epoch: Cell::new(0),
+            row: Cell::new(NONE),
+            label: Cell::new(0),
+            recorded: Cell::new(false),
+            caller: Cell::new(0),
+            tick: Cell::new(0),
+        }
+    };
+}
+
+/// The recording, if one has begun.
+#[inline]
+pub fn running() -> Option<&'static Recording> {
+    let recording = RECORDING.load(Acquire);
+    // SAFETY: set once to a recording that is never given back.
+    let recording = unsafe { recording.as_ref() }?;
+    let mark = SAME_PROCESS.load(Relaxed);
+    // SAFETY: the page is mapped before the recording is set and never unmapped.
+    if !mark.is_null() && unsafe { (*mark).load(Relaxed) } == 0 {
+        forget_parent();
+        return None;
+    }
+    Some(recording)
+}
+
+/// The recording; begins it if this is the first event.
+#[inline]
+pub fn begin() -> Option<&'static Recording> {
+    running().or_else(begin_now)
+}
+
+#[cold]
+fn begin_now() -> Option<&'static Recording> {
+    let mut patience = 10_000;
+    loop {
+        match STATE.compare_exchange(UNBORN, BEGINNING, AcqRel, Acquire) {
+            Ok(_) => break,
+            Err(RUNNING) => return running(),
+            Err(BEGINNING) if patience > 0 => {
+                patience -= 1;
+                // SAFETY: no preconditions.
+                unsafe { libc::sched_yield() };
+            }
+            Err(_) => {
+                LOST_BEFORE.fetch_add(1, Relaxed);
+                return None;
+            }
+        }
+    }
+    // A signal handler that allocates now would wait for us: let it come afterwards.
+    // SAFETY: all zeros is a value of sigset_t, and both sets are valid.
+    let recording = unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let recording = create();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        recording
+    };
+    match recording {
+        Some(recording) => {
+            RECORDING.store(std::ptr::from_ref(recording).cast_mut(), Release);
+            STATE.store(RUNNING, Release);
+        }
+        None => STATE.store(OFF, Release),
+    }
+    recording
+}
+
+fn create() -> Option<&'static Recording> {
+    // SAFETY: getauxval has no preconditions.
+    let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if privileged || settings::is_set(c"CULEAK_DISABLE") {
+        return None;
+    }
+    let mut executable = [0u8; 4096];
+    // SAFETY: the buffer is as long as we say.
+    let length = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), executable.as_mut_ptr().cast(), executable.len()) };
+    let executable = &executable[..usize::try_from(length).unwrap_or(0)];
+    let program = executable.rsplit(|&byte| byte == b'/').next().unwrap_or(executable);
+    if !settings::is_wanted(program) {
+        return None;
+    }
+    let mut host = [0u8; 256];
+    let host = read_file(c"/proc/sys/kernel/hostname", &mut host);
+    let host = host.strip_suffix(b"\n").unwrap_or(host);
+    let mut command_line = [0u8; 8192];
+    let command_line = read_file(c"/proc/self/cmdline", &mut command_line);
+    let ranks = settings::ranks();
+    let rank = ranks.iter().flatten().next().copied().unwrap_or(b"0");
+    // SAFETY: no preconditions.
+    let (pid, parent_pid) = unsafe { (libc::getpid() as u32, libc::getppid() as u32) };
+    let path = settings::output(&settings::Names { host, pid, program, rank });
+    let depth = settings::depth();
+    DEPTH.store(depth, Relaxed);
+    remember_stderr();
+    let beginning = Beginning {
+        pid,
+        parent_pid,
+        depth: depth as u32,
+        process_start_ticks: start_ticks(),
+        executable,
+        command_line,
+        host,
+        ranks,
+    };
+    let mut result = path.as_c_str().map_or(Err(Errno(libc::ENAMETOOLONG)), |path| Recording::create(path, &beginning));
+    // A name is taken when a process replaced itself by exec, or its pid was used before.
+    for number in 2..100 {
+        if !matches!(result, Err(Errno(libc::EEXIST))) {
+            break;
+        }
+        let path = path.numbered(number);
+        result = path.as_c_str().map_or(Err(Errno(libc::ENAMETOOLONG)), |path| Recording::create(path, &beginning));
+    }
+    match result {
+        Ok(recording) => {
+            prepare_process();
+            crate::doors_memory::flush(recording);
+            Some(recording)
+        }
+        Err(error) => {
+            let name = path.as_c_str().map_or(&b"(path too long)"[..], CStr::to_bytes);
+            say(&[b"culeak: nothing is recorded: cannot create ", name, b": ", describe(error), b"; set CULEAK_OUTPUT to a writable folder\n"]);
+            None
+        }
+    }
+}
+
+/// Once per process: marks it, so that children notice, and asks to be told of its exit.
+fn prepare_process() {
+    if SAME_PROCESS.load(Relaxed).is_null() && let Ok(page) = culeak::file::anonymous(4096) {
+        // SAFETY: the page was mapped just now; older kernels refuse, and then the fork handler alone must do.
+        if unsafe { libc::madvise(page.cast(), 4096, libc::MADV_WIPEONFORK) } == 0 {
+            SAME_PROCESS.store(page.cast(), Release);
+        }
+    }
+    let mark = SAME_PROCESS.load(Acquire);
+    if !mark.is_null() {
+        // SAFETY: mapped above or by an earlier call, and never unmapped.
+        unsafe { (*mark).store(1, Relaxed) };
+    }
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    if !ONCE.swap(true, Relaxed) {
+        // SAFETY: the handler only changes atomics.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    }
+    watch_exit();
+}
+
+extern "C" fn forked() {
+    forget_parent();
+}
+
+/// In a forked child: the recording and the rows are the parent's.
+fn forget_parent() {
+    EPOCH.fetch_add(1, Relaxed);
+    RECORDING.store(std::ptr::null_mut(), Release);
+    STATE.store(UNBORN, Release);
+    SAID_LOSS.store(false, Relaxed);
+    EXITING.store(false, Relaxed);
+    context::forget();
+    crate::graphs::forget();
+}
+
+/// Handlers of `exit` run last-registered first: registered at our first events, ours runs before those that the
+/// runtime registered when it was loaded, so what the runtime tears down is not taken for the program's own frees.
+pub fn watch_exit() {
+    extern "C" fn exiting() {
+        EXITING.store(true, Relaxed);
+    }
+    // At the first events only: libc's list of handlers is not meant to grow for ever.
+    static TIMES: AtomicU32 = AtomicU32::new(0);
+    if TIMES.load(Relaxed) >= 4 {
+        return;
+    }
+    TIMES.fetch_add(1, Relaxed);
+    // SAFETY: the handler only sets a flag, and this library is never unloaded.
+    unsafe { libc::atexit(exiting) };
+}
+
+pub fn is_exiting() -> bool {
+    EXITING.load(Relaxed)
+}
+
+/// After all handlers and destructors: the end of a process that ends by `exit`.
+extern "C" fn at_exit() {
+    if let Some(recording) = running() {
+        recording.end();
+        if !settings::is_set(c"CULEAK_QUIET") {
+            summarize(recording);
+        }
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;
+
+fn summarize(recording: &Recording) {
+    let (bytes, count) = recording.live_on_devices();
+    let (mut a, mut b) = ([0; 10], [0; 10]);
+    let (amount, unit): (u64, &[u8]) = match bytes {
+        0..10_000 => (bytes, b" B"),
+        10_000..10_240_000 => (bytes >> 10, b" KiB"),
+        10_240_000..10_485_760_000 => (bytes >> 20, b" MiB"),
+        _ => (bytes >> 30, b" GiB"),
+    };
+    let path = recording.path().to_bytes();
+    say(&[
+        b"culeak: ",
+        settings::decimal(count.min(u64::from(u32::MAX)) as u32, &mut a),
+        b" allocations, ",
+        settings::decimal(amount.min(u64::from(u32::MAX)) as u32, &mut b),
+        unit,
+        b" still live on GPUs; see: culeak report ",
+        path,
+        b"\n",
+    ]);
+}
+
+/// Says once that records are being lost.
+pub fn say_loss(recording: &Recording) {
+    if !SAID_LOSS.swap(true, Relaxed) {
+        say(&[b"culeak: the recording cannot grow (disk full, quota or file-size limit); further allocations are only counted: ", recording.path().to_bytes(), b"\n"]);
+    }
+}
+
+/// Writes one line to stderr, if stderr is still the file it was when the recording began.
+fn say(parts: &[&[u8]]) {
+    if stderr_identity() != Some((STDERR[0].load(Relaxed), STDERR[1].load(Relaxed))) {
+        return;
+    }
+    let mut line = [0u8; 5000];
+    let mut length = 0;
+    for part in parts {
+        let room = part.len().min(line.len() - length);
+        line[length..length + room].copy_from_slice(&part[..room]);
+        length += room;
+    }
+    // SAFETY: the buffer holds `length` bytes. Nobody could be told of a failure.
+    unsafe { libc::write(2, line.as_ptr().cast(), length) };
+}
+
+fn stderr_identity() -> Option<(u64, u64)> {
+    // SAFETY: all zeros is a value of `stat`.
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid `stat`; an invalid descriptor is an error.
+    (unsafe { libc::fstat(2, &mut status) } == 0).then_some((status.st_dev, status.st_ino))
+}
+
+fn remember_stderr() {
+    if let Some((device, inode)) = stderr_identity() {
+        STDERR[0].store(device, Relaxed);
+        STDERR[1].store(inode, Relaxed);
+    }
+}
+
+fn describe(error: Errno) -> &'static [u8] {
+    match error.0 {
+        libc::ENOENT => b"no such folder",
+        libc::EACCES | libc::EPERM => b"permission denied",
+        libc::EROFS => b"read-only file system",
+        libc::ENOSPC => b"no space left on device",
+        libc::EDQUOT => b"disk quota exceeded",
+        libc::EFBIG => b"over the file-size limit",
+        libc::EMFILE | libc::ENFILE => b"too many open files",
+        libc::ENOTDIR => b"not a folder",
+        libc::ELOOP => b"a symbolic link is in its place",
+        libc::EEXIST => b"the name is taken",
+        libc::ENAMETOOLONG => b"name too long",
+        _ => b"the system refused",
+    }
+}
+
+fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
+    // SAFETY: a C string; the descriptor is closed below.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    if fd < 0 {
+        return b"";
+    }
+    let mut length = 0;
+    while length < buffer.len() {
+        // SAFETY: `fd` is open, the range lies within the buffer.
+        let got = unsafe { libc::read(fd, buffer.as_mut_ptr().add(length).cast(), buffer.len() - length) };
+        if got <= 0 {
+            break;
+        }
+        length += got as usize;
+    }
+    // SAFETY: opened above.
+    unsafe { libc::close(fd) };
+    &buffer[..length]
+}
+
+/// Field 22 of /proc/self/stat.
+fn start_ticks() -> u64 {
+    let mut buffer = [0u8; 1024];
+    let stat = read_file(c"/proc/self/stat", &mut buffer);
+    let after_name = stat.iter().rposition(|&byte| byte == b')').map_or(stat.len(), |at| at + 1);
+    let field = stat[after_name..].split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(19);
+    field.and_then(|field| std::str::from_utf8(field).ok()?.parse().ok()).unwrap_or(0)
+}
+
+/// The calling thread's row.
+pub fn thread(recording: &Recording) -> u32 {
+    THREAD.with(|thread| {
+        let epoch = EPOCH.load(Relaxed);
+        if thread.epoch.get() != epoch || thread.row.get() == NONE {
+            // SAFETY: gettid has no preconditions.
+            let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+            thread.row.set(recording.add_thread(tid, &thread_name()));
+            thread.epoch.set(epoch);
+        }
+        thread.row.get()
+    })
+}
+
+fn thread_name() -> [u8; 16] {
+    let mut name = [0u8; 16];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name
+}
+
+/// Runs recorder code so that neither `errno` nor a panic gets out.
+#[inline]
+pub fn quietly<R>(work: impl FnOnce() -> R) -> Option<R> {
+    let errno = Errno::last();
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok();
+    // SAFETY: __errno_location is always valid in the calling thread.
+    unsafe { *libc::__errno_location() = errno.0 };
+    result
+}
+
+/// Measures one event in 64 and counts it 64 times: the recorder's own cost, at next to no cost.
+struct Cost<'a> {
+    recording: &'a Recording,
+    began: u64,
+}
+
+const COST_SAMPLE: u32 = 64;
+
+impl<'a> Cost<'a> {
+    #[inline]
+    fn of(recording: &'a Recording) -> Cost<'a> {
+        let sampled = THREAD.with(|thread| {
+            let tick = thread.tick.get().wrapping_add(1);
+            thread.tick.set(tick);
+            // The first events of a thread are its slowest; starting at 1 leaves most of them out of the sample.
+            tick % COST_SAMPLE == COST_SAMPLE / 2
+        });
+        Cost { recording, began: if sampled { monotonic_ns() } else { 0 } }
+    }
+}
+
+impl Drop for Cost<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.began != 0 {
+            let spent = monotonic_ns().saturating_sub(self.began);
+            self.recording.add(Loss::RecorderNs, spent * u64::from(COST_SAMPLE));
+        }
+    }
+}
+
+/// What a hook knows of an allocation.
+#[derive(Clone, Copy)]
+pub struct Facts {
+    pub api: Api,
+    pub kind: Kind,
+    pub space: Space,
+    pub bytes: u64,
+    pub requested: u64,
+    pub extra: u64,
+    pub pool: u64,
+    pub flags: u8,
+    /// Where it lives, when the call says so; otherwise the current device.
+    pub device: Device,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Device {
+    Current,
+    Ordinal(i32),
+    Row(u8),
+    None,
+}
+
+impl Facts {
+    pub const fn new(api: Api, kind: Kind, bytes: u64) -> Facts {
+        Facts {
+            api,
+            kind,
+            space: Space::Pointer,
+            bytes,
+            requested: bytes,
+            extra: 0,
+            pool: 0,
+            flags: 0,
+            device: Device::Current,
+        }
+    }
+}
+
+/// Fills in what the hook does not know: time, number, thread, context, device, label, stack.
+pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
+    let (context, current) = context::current(recording);
+    let device = match facts.device {
+        Device::Current => current,
+        Device::Ordinal(ordinal) => context::device_row(recording, ordinal),
+        Device::Row(row) => row,
+        Device::None => What::NO_DEVICE,
+    };
+    let label = THREAD.with(|thread| thread.label.get());
+    let api = if label != 0 && facts.api.is_driver() { label - 1 } else { facts.api.0 };
+    Entry {
+        bytes: facts.bytes,
+        requested: facts.requested,
+        time_ns: recording.now(),
+        sequence: recording.next_sequence(),
+        extra: facts.extra,
+        pool: facts.pool,
+        stack: capture::stack(recording, DEPTH.load(Relaxed)),
+        thread: thread(recording),
+        what: What { kind: facts.kind, space: facts.space, flags: facts.flags, device, api, context },
+    }
+}
+
+/// An allocation succeeded.
+pub fn allocated(address: u64, facts: &Facts) {
+    mark_recorded();
+    quietly(|| {
+        let Some(recording) = begin() else { return };
+        let _cost = Cost::of(recording);
+        let entry = entry(recording, facts);
+        if !recording.allocated(Key { space: facts.space, address }, &entry) {
+            say_loss(recording);
+        }
+    });
+}
+
+/// An allocation failed; `facts.bytes` is what was asked for.
+pub fn refused(error: i32, facts: &Facts) {
+    mark_recorded();
+    quietly(|| {
+        let Some(recording) = begin() else { return };
+        let entry = entry(recording, facts);
+        recording.refused(&entry, error);
+    });
+}
+
+/// A free that is about to happen; settle it with its result.
+pub struct Held(Option<Withdrawn>);
+
+/// Forgets an allocation before it is freed.
+pub fn withdraw(space: Space, address: u64) -> Held {
+    mark_recorded();
+    Held(quietly(|| {
+        let recording = running()?;
+        let _cost = Cost::of(recording);
+        recording.next_sequence();
+        recording.withdraw(Key { space, address }, thread(recording))
+    })
+    .flatten())
+}
+
+pub fn withdraw_linked(link: Link) -> Held {
+    mark_recorded();
+    Held(quietly(|| {
+        let recording = running()?;
+        recording.withdraw_linked(link, thread(recording))
+    })
+    .flatten())
+}
+
+/// CUDA_ERROR_DEINITIALIZED, and the runtime's cudaErrorCudartUnloading: the driver is gone and the memory with it.
+pub const TEARDOWN: i32 = 4;
+
+impl Held {
+    pub const NOTHING: Held = Held(None);
+
+    pub fn is_something(&self) -> bool {
+        self.0.is_some()
+    }
+
+
+    /// The driver's answer to the free of `address`.
+    #[inline]
+    pub fn settle(self, result: i32, address: u64) {
+        quietly(|| {
+            let Some(recording) = running() else { return };
+            let lane = thread(recording);
+            match (self.0, result) {
+                (Some(withdrawn), 0) => {
+                    recording.commit(withdrawn, lane);
+                }
+                (Some(withdrawn), TEARDOWN) => {
+                    recording.commit(withdrawn, lane);
+                    recording.add(Loss::TeardownFrees, 1);
+                }
+                (Some(withdrawn), _) => {
+                    recording.restore(withdrawn, lane);
+                    recording.add(Loss::FailedFrees, 1);
+                }
+                (None, 0) if address != 0 => recording.add(Loss::UnknownFrees, 1),
+                (None, TEARDOWN | 0) => {}
+                (None, _) => recording.add(Loss::FailedFrees, 1),
+            }
+        });
+    }
+}
+
+/// The driver layer saw the event: the runtime function around it need not record anything.
+pub fn mark_recorded() {
+    THREAD.with(|thread| thread.recorded.set(true));
+}
+
+/// The naked entries of runtime functions leave their caller's address here.
+pub extern "C" fn note_caller(caller: u64) {
+    THREAD.with(|thread| thread.caller.set(caller));
+}
+
+pub fn caller() -> u64 {
+    THREAD.with(|thread| thread.caller.get())
+}
+
+/// While it lives, this thread is inside a runtime function.
+pub struct Label {
+    before: (u16, bool),
+}
+
+impl Label {
+    /// The outermost label stays: a runtime function that calls another is what the program called.
+    pub fn set(api: Api) -> Label {
+        THREAD.with(|thread| {
+            let before = (thread.label.get(), thread.recorded.get());
+            if before.0 == 0 {
+                thread.label.set(api.0 + 1);
+            }
+            thread.recorded.set(false);
+            Label { before }
+        })
+    }
+
+    /// Whether the driver layer recorded an event since this label was set.
+    pub fn was_recorded(&self) -> bool {
+        THREAD.with(|thread| thread.recorded.get())
+    }
+}
+
+impl Drop for Label {
+    fn drop(&mut self) {
+        THREAD.with(|thread| {
+            thread.label.set(self.before.0);
+            thread.recorded.set(thread.recorded.get() | self.before.1);
+        });
+    }
+}
+
+/// An allocator-like function left our doors unhooked; kept until there is a recording.
+pub fn handed_out_unhooked(name: &[u8]) {
+    quietly(|| match running() {
+        Some(recording) => recording.unhooked(name),
+        None => crate::doors_memory::keep(name),
+    });
+}

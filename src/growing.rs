@@ -1,0 +1,175 @@
+//! An array that grows without moving and without a lock.
+//!
+//! ```text
+//! extent   0      1          2                    3
+//!          ├──┤├──────┤├──────────────┤├──────────────────────────────┤   until the limit, then all equal
+//! element  0  n       3n              7n
+//! ```
+//!
+//! Element *i* lies in a place that follows from *i* alone, so a reference stays good for ever. Two threads that need
+//! the same new extent at once both make one; the first to publish it wins and the other gives its own back. Nobody
+//! waits, and a thread that dies in the middle holds nothing up.
+//!
+//! Elements begin as zeros. `T` must be valid as zeros and changed through atomics only ([`Element`] says so).
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+use crate::file::{Errno, File, anonymous};
+use crate::layout::*;
+
+/// # Safety
+/// All zeros is a valid value, and every field is an atomic.
+pub unsafe trait Element {}
+
+macro_rules! elements {
+    ($($type:ty),*) => { $(
+        // SAFETY: declared in `layout.rs` (or below) with atomic fields only.
+        unsafe impl Element for $type {}
+    )* };
+}
+elements!(
+    DeviceRow, ContextRow, ThreadRow, ModuleRow, FrameRow, RefusalRow, CounterRow, NameRow, AtomicU64, AtomicU32,
+    crate::table::Record, std::sync::atomic::AtomicU8
+);
+
+/// Enough for 100 million records.
+const EXTENTS: usize = 448;
+
+/// Where element `index` lies: extent number and place in it.
+pub const fn locate(index: usize, first: usize, limit: usize) -> (usize, usize) {
+    // Extents 0..=d double from `first` to `limit`; those before extent k hold first * (2^k - 1) elements.
+    let doublings = (limit / first).ilog2() as usize;
+    let doubled = first * ((1 << doublings) - 1);
+    if index < doubled {
+        let extent = (index / first + 1).ilog2() as usize;
+        (extent, index - first * ((1 << extent) - 1))
+    } else {
+        (doublings + (index - doubled) / limit, (index - doubled) % limit)
+    }
+}
+
+/// How many elements extent `number` holds.
+pub const fn extent_capacity(number: usize, first: usize, limit: usize) -> usize {
+    let doublings = (limit / first).ilog2() as usize;
+    if number < doublings { first << number } else { limit }
+}
+
+/// The array. All zeros is an empty one, so it can lie in fresh memory.
+#[repr(C)]
+pub struct Growing<T> {
+    extents: [AtomicPtr<T>; EXTENTS],
+    kind: PhantomData<T>,
+}
+
+/// Where new extents come from.
+#[derive(Clone, Copy)]
+pub enum Backing<'a> {
+    /// The recording, under a section.
+    File(&'a File, Section),
+    /// This process alone: first extent and limit, in elements.
+    Private(usize, usize),
+}
+
+impl Backing<'_> {
+    const fn sizes(self) -> (usize, usize) {
+        match self {
+            Backing::File(_, section) => extent_sizes(section),
+            Backing::Private(first, limit) => (first, limit),
+        }
+    }
+}
+
+impl<T: Element> Growing<T> {
+    /// The element, if its extent exists.
+    #[inline]
+    pub fn get(&self, backing: Backing, index: u32) -> Option<&T> {
+        let (first, limit) = backing.sizes();
+        let (extent, place) = locate(index as usize, first, limit);
+        // Acquire: pairs with the Release in `ensure`, so the mapping is there before its address is used.
+        let base = self.extents.get(extent)?.load(Acquire);
+        if base.is_null() {
+            return None;
+        }
+        // SAFETY: the extent was mapped for its full capacity, `place` is below it, and it is never unmapped.
+        Some(unsafe { &*base.add(place) })
+    }
+
+    /// The element, after adding its extent where that is missing.
+    ///
+    /// # Errors
+    /// Why the extent could not be added.
+    pub fn ensure(&self, backing: Backing, index: u32) -> Result<&T, Errno> {
+        if let Some(element) = self.get(backing, index) {
+            return Ok(element);
+        }
+        let (first, limit) = backing.sizes();
+        let (number, _) = locate(index as usize, first, limit);
+        let slot = self.extents.get(number).ok_or(Errno(libc::EFBIG))?;
+        let bytes = extent_capacity(number, first, limit) * size_of::<T>();
+        match backing {
+            Backing::File(file, section) => {
+                // Announced first: whatever is written into a published extent, a reader can find. A loser's extent
+                // that was announced and not yet withdrawn holds zeros only, which readers take for absent.
+                let extent = file.extend(bytes)?;
+                let row = match file.announce(&extent, section, number as u32, size_of::<T>()) {
+                    Ok(row) => row,
+                    Err(error) => {
+                        extent.unmap();
+                        return Err(error);
+                    }
+                };
+                // Release: pairs with the Acquire in `get`.
+                if slot.compare_exchange(std::ptr::null_mut(), extent.address.cast(), Release, Relaxed).is_err() {
+                    row.section.store(0, Relaxed);
+                    extent.unmap();
+                }
+            }
+            Backing::Private(..) => {
+                let address = anonymous(bytes)?;
+                // Release: as above.
+                if slot.compare_exchange(std::ptr::null_mut(), address.cast(), Release, Relaxed).is_err() {
+                    // SAFETY: mapped just now with this length; nobody has seen it.
+                    unsafe { libc::munmap(address.cast(), bytes) };
+                }
+            }
+        }
+        self.get(backing, index).ok_or(Errno(libc::EFBIG))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_has_its_own_place_and_extents_are_filled_in_order() {
+        for (first, limit) in [(4, 64), (64, 64), (256, 1 << 12)] {
+            let mut expected = (0, 0);
+            for index in 0..20_000 {
+                assert_eq!(locate(index, first, limit), expected, "element {index} of {first}..{limit}");
+                expected.1 += 1;
+                if expected.1 == extent_capacity(expected.0, first, limit) {
+                    expected = (expected.0 + 1, 0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_element_stays_where_it_is_while_the_array_grows() {
+        let array: Box<Growing<AtomicU64>> = Box::new(empty());
+        let backing = Backing::Private(4, 64);
+        let early: *const AtomicU64 = array.ensure(backing, 3).unwrap();
+        array.ensure(backing, 3).unwrap().store(7, Relaxed);
+        array.ensure(backing, 1000).unwrap().store(9, Relaxed);
+        assert!(std::ptr::eq(array.get(backing, 3).unwrap(), early));
+        assert_eq!(array.get(backing, 3).unwrap().load(Relaxed), 7);
+        assert!(array.get(backing, 500).is_none(), "extents in between are made when needed");
+    }
+
+    fn empty() -> Growing<AtomicU64> {
+        // SAFETY: documented: all zeros is an empty array.
+        unsafe { std::mem::zeroed() }
+    }
+}

@@ -1,0 +1,259 @@
+//! The recording file: what lies where.
+//!
+//! ```text
+//! 0        ┌────────────────────────────┐
+//!          │ Header                     │  who, since when, losses, how many elements each section has
+//! 4 KiB    ├────────────────────────────┤
+//!          │ directory: 1024 × Extent   │  section, extent number, element size, offset, bytes
+//! 36 KiB   ├────────────────────────────┤
+//!          │ extent │ extent │ …        │  sections grow by whole extents, wherever the file ended at that moment
+//! end      └────────────────────────────┘
+//! ```
+//!
+//! A section is an array of equal elements, cut into extents. Extent *k* of a section holds twice as many elements as
+//! extent *k*-1, up to a limit, so an element never moves and its place follows from its number (see `growing.rs`).
+//! The directory names the element size of every extent: a reader of this version can skip sections it does not know
+//! and read the known part of elements that grew.
+//!
+//! The file is complete at every instant. An element counts once its section's count covers it and, for records, once
+//! its state word says so; whoever is killed in between leaves zeros behind, which readers skip. Everything is
+//! little-endian, without pointers, and changed only through atomics, since another process may be reading.
+
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+pub const MAGIC: [u8; 8] = *b"CULEAK\r\n";
+/// Changes when an older reader would misread a file.
+pub const VERSION: u32 = 1;
+/// Reads back swapped on a machine of the other byte order.
+pub const BYTE_ORDER: u32 = 0x0102_0304;
+pub const DIRECTORY_OFFSET: usize = 4096;
+pub const DIRECTORY_CAPACITY: usize = 1024;
+pub const HEADER_BYTES: usize = DIRECTORY_OFFSET + DIRECTORY_CAPACITY * size_of::<Extent>();
+
+/// "No such row" in every 32-bit reference.
+pub const NONE: u32 = u32::MAX;
+/// Parent of a stack's outermost frame when the walk ended there of itself.
+pub const ROOT: u32 = u32::MAX;
+/// Parent of a stack's outermost frame when the walk was cut off.
+pub const CUT: u32 = u32::MAX - 1;
+
+/// The arrays of a recording.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Section {
+    Text = 1,
+    Devices = 2,
+    Contexts = 3,
+    Threads = 4,
+    Modules = 5,
+    Frames = 6,
+    Records = 7,
+    Refusals = 8,
+    Counters = 9,
+    Apis = 10,
+    Unhooked = 11,
+}
+
+pub const SECTIONS: usize = 16;
+
+/// A byte string in the text section: byte offset and length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct Text {
+    pub offset: u32,
+    pub bytes: u32,
+}
+
+/// The rank variables kept from the environment, in header order.
+pub const RANK_VARIABLES: [&str; 5] = ["RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"];
+
+#[repr(C)]
+pub struct Header {
+    pub magic: [u8; 8],
+    pub version: u32,
+    pub byte_order: u32,
+    pub header_bytes: u32,
+    pub directory_capacity: u32,
+    pub pid: u32,
+    pub parent_pid: u32,
+    pub depth: u32,
+    pub reserved: u32,
+    /// Field 22 of /proc/PID/stat: tells this process from a later one with its number.
+    pub process_start_ticks: u64,
+    pub started_unix_ns: u64,
+    /// CLOCK_MONOTONIC at the start; all times in the file count from here.
+    pub started_monotonic_ns: u64,
+    pub executable: Text,
+    pub command_line: Text,
+    pub host: Text,
+    /// `bytes` is `NONE` for a variable that was not set.
+    pub ranks: [Text; RANK_VARIABLES.len()],
+    /// 0 until the exit handlers ran.
+    pub ended_ns: AtomicU64,
+    /// Number the next event gets; also counts events.
+    pub sequence: AtomicU64,
+    /// Elements in use per section; slots may lie in it that were never published.
+    pub counts: [AtomicU64; SECTIONS],
+    pub losses: [AtomicU64; LOSSES],
+}
+
+const LOSSES: usize = 32;
+const _: () = assert!(size_of::<Header>() <= DIRECTORY_OFFSET);
+
+/// Places in [`Header::losses`]. Named as in `snapshot::Honesty`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Loss {
+    Allocations = 0,
+    Stacks = 1,
+    Details = 2,
+    UnknownFrees = 3,
+    Vanished = 4,
+    FailedFrees = 5,
+    TeardownFrees = 6,
+    ImplicitFrees = 7,
+    CapturedNodes = 8,
+    LaunchedNodes = 9,
+    ExportTables = 10,
+    RecorderNs = 11,
+    Events = 12,
+}
+
+/// One row of the directory. `section` is written last; 0 means unused.
+#[repr(C)]
+pub struct Extent {
+    pub section: AtomicU32,
+    pub number: AtomicU32,
+    pub element_bytes: AtomicU32,
+    pub reserved: AtomicU32,
+    pub offset: AtomicU64,
+    pub bytes: AtomicU64,
+}
+const _: () = assert!(size_of::<Extent>() == 32);
+
+/// How many elements the first extent of each section holds, and the most any extent holds. Part of the format.
+pub const fn extent_sizes(section: Section) -> (usize, usize) {
+    match section {
+        Section::Text => (16 << 10, 1 << 20),
+        Section::Devices => (32, 32),
+        Section::Contexts => (64, 4096),
+        Section::Threads => (128, 1 << 16),
+        Section::Modules => (64, 4096),
+        Section::Frames => (1024, 1 << 18),
+        Section::Records => (256, 1 << 18),
+        Section::Refusals => (64, 1 << 14),
+        Section::Counters => (COUNTER_STRIDE * 4, COUNTER_STRIDE * 4),
+        Section::Apis => (256, 256),
+        Section::Unhooked => (64, 1024),
+    }
+}
+
+#[repr(C)]
+pub struct DeviceRow {
+    /// Ordinal + 1; 0: not published. Written last.
+    pub ordinal_plus_one: AtomicU32,
+    /// 0: no UUID, 1: GPU, 2: MIG.
+    pub uuid_kind: AtomicU32,
+    pub uuid: [AtomicU64; 2],
+    pub name: [AtomicU64; 13],
+}
+const _: () = assert!(size_of::<DeviceRow>() == 128);
+
+#[repr(C)]
+pub struct ContextRow {
+    pub handle: AtomicU64,
+    /// Index into devices, or `NONE`.
+    pub device: AtomicU32,
+    /// 1: created by cuCtxCreate; 0: a primary context.
+    pub created: AtomicU32,
+    /// Time + 1; 0: not published. Written last.
+    pub seen_plus_one: AtomicU64,
+    /// Time + 1; 0: not destroyed.
+    pub destroyed_plus_one: AtomicU64,
+}
+const _: () = assert!(size_of::<ContextRow>() == 32);
+
+#[repr(C)]
+pub struct ThreadRow {
+    /// 0: not published. Written last.
+    pub tid: AtomicU32,
+    pub reserved: AtomicU32,
+    pub name: [AtomicU64; 2],
+    pub seen_ns: AtomicU64,
+}
+const _: () = assert!(size_of::<ThreadRow>() == 32);
+
+#[repr(C)]
+pub struct ModuleRow {
+    /// Time + 1; 0: not published. Written last.
+    pub seen_plus_one: AtomicU64,
+    /// Time + 1; 0: still loaded.
+    pub unloaded_plus_one: AtomicU64,
+    pub bias: AtomicU64,
+    pub start: AtomicU64,
+    pub end: AtomicU64,
+    /// A [`Text`]: offset in the low half.
+    pub path: AtomicU64,
+    pub build_id_bytes: AtomicU64,
+    pub build_id: [AtomicU64; 5],
+}
+const _: () = assert!(size_of::<ModuleRow>() == 96);
+pub const BUILD_ID_MAX: usize = 40;
+
+/// One edge of the stack trie: this frame, called from `parent`. A stack is the number of its innermost frame.
+#[repr(C)]
+pub struct FrameRow {
+    /// `parent` in the low half, module + 1 in the high half; the module half is 0 for code outside any module.
+    pub parent_module: AtomicU64,
+    /// Return address minus load bias (without a module: the return address). Never 0.
+    pub address: AtomicU64,
+}
+const _: () = assert!(size_of::<FrameRow>() == 16);
+
+/// Failed allocation calls, equal ones counted in one row.
+#[repr(C)]
+pub struct RefusalRow {
+    pub bytes: AtomicU64,
+    /// Written last; 0: not published.
+    pub count: AtomicU64,
+    pub first_ns: AtomicU64,
+    pub last_ns: AtomicU64,
+    /// Packed like `Record::what`.
+    pub what: AtomicU64,
+    /// Stack in the low half, thread in the high half.
+    pub place: AtomicU64,
+    pub error: AtomicU64,
+    pub reserved: AtomicU64,
+}
+const _: () = assert!(size_of::<RefusalRow>() == 64);
+
+/// Sums of one kind on one device. Row `(device + 1) * COUNTER_STRIDE + kind`; kind 0 is the device's total.
+#[repr(C)]
+pub struct CounterRow {
+    pub live_bytes: AtomicU64,
+    pub live_count: AtomicU64,
+    pub peak_bytes: AtomicU64,
+    pub total_bytes: AtomicU64,
+    pub total_count: AtomicU64,
+    pub freed_count: AtomicU64,
+    pub refused_count: AtomicU64,
+    pub reserved: AtomicU64,
+}
+const _: () = assert!(size_of::<CounterRow>() == 64);
+pub const COUNTER_STRIDE: usize = 32;
+
+/// A name as [`Text`], for function numbers and unhooked functions; 0 bytes: not published.
+#[repr(C)]
+pub struct NameRow {
+    pub text: AtomicU64,
+}
+
+/// Packs two 32-bit halves into a word.
+pub const fn pack(low: u32, high: u32) -> u64 {
+    low as u64 | (high as u64) << 32
+}
+
+/// The halves of a word made by [`pack`].
+pub const fn halves(word: u64) -> (u32, u32) {
+    (word as u32, (word >> 32) as u32)
+}

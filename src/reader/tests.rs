@@ -1,0 +1,180 @@
+//! Writing with the real writer, reading back; and files that are not what they seem.
+
+use super::*;
+use crate::recording::{Beginning, ModuleSeen, Recording};
+use crate::table::{Entry, Key, Space};
+use proptest::prelude::*;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("culeak-reader-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&path);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn record(path: &Path) -> &'static Recording {
+    let begin = Beginning {
+        pid: std::process::id(),
+        parent_pid: 1,
+        depth: 128,
+        process_start_ticks: start_ticks(std::process::id()).unwrap(),
+        executable: b"/usr/bin/trainer",
+        command_line: b"trainer\0--epochs\x003\0",
+        host: host_name().unwrap().leak().as_bytes(),
+        ranks: [Some(b"3"), None, None, None, None],
+    };
+    Recording::create(&CString::new(path.as_os_str().as_bytes()).unwrap(), &begin).unwrap()
+}
+
+fn key(address: u64) -> Key {
+    Key { space: Space::Pointer, address }
+}
+
+fn entry(recording: &Recording, bytes: u64, stack: u32, thread: u32) -> Entry {
+    Entry {
+        bytes,
+        requested: bytes,
+        time_ns: recording.now(),
+        sequence: recording.next_sequence(),
+        extra: 0x77,
+        pool: 0,
+        stack,
+        thread,
+        what: What { kind: Kind::Async, space: Space::Pointer, flags: What::HAS_STREAM, device: 0, api: 5, context: 0 },
+    }
+}
+
+fn filled(path: &Path) -> &'static Recording {
+    let recording = record(path);
+    recording.add_device(0, Some((false, [0xab; 16])), b"Fake H200");
+    recording.add_context(0xc0, 0, false);
+    let thread = recording.add_thread(4711, b"worker\0\0\0\0\0\0\0\0\0\0");
+    let seen = ModuleSeen { path: b"/lib/a.so", build_id: &[1, 2, 3], bias: 0x1000, start: 0x1000, end: 0x9000 };
+    let module = recording.add_module(&seen);
+    let outer = recording.frame(ROOT, module, 0x10).unwrap();
+    let inner = recording.frame(outer, module, 0x20).unwrap();
+    for address in 1..=2000 {
+        assert!(recording.allocated(key(address), &entry(recording, address, inner, thread)));
+    }
+    for address in 1..=1500 {
+        let withdrawn = recording.withdraw(key(address), 0).unwrap();
+        recording.commit(withdrawn, 0);
+    }
+    recording.refused(&entry(recording, 1 << 40, inner, thread), 2);
+    recording.refused(&entry(recording, 1 << 40, inner, thread), 2);
+    recording
+}
+
+#[test]
+fn what_was_written_is_read_back() {
+    let folder = Folder::new("back");
+    let path = folder.0.join("a.culeak");
+    filled(&path);
+    let snapshot = read(&path).unwrap();
+    assert_eq!(snapshot.process.command_line, ["trainer", "--epochs", "3"]);
+    assert_eq!(snapshot.process.ranks.get("RANK").map(String::as_str), Some("3"));
+    assert_eq!(snapshot.process.ranks.len(), 1);
+    assert_eq!(snapshot.process.state, ProcessState::Running);
+    assert_eq!(snapshot.devices[0].uuid, "GPU-abababab-abab-abab-abab-abababababab");
+    assert_eq!(snapshot.allocations.len(), 500);
+    let bytes: u64 = snapshot.allocations.iter().map(|a| a.bytes).sum();
+    assert_eq!(bytes, (1501..=2000).sum::<u64>());
+    let first = &snapshot.allocations[0];
+    assert_eq!((first.stream, first.thread, first.context), (Some(Stream::Handle(0x77)), 0, Some(0)));
+    let stack = &snapshot.stacks[first.stack.unwrap()];
+    let addresses: Vec<u64> = stack.frames.iter().map(|&frame| snapshot.locations[frame].address).collect();
+    assert_eq!((addresses, stack.truncated), (vec![0x20, 0x10], false));
+    assert_eq!(snapshot.modules[0].build_id, "010203");
+    assert_eq!((snapshot.refused[0].count, snapshot.refused[0].error, snapshot.refused.len()), (2, 2, 1));
+    let counter = snapshot.counters.iter().find(|c| c.kind == Kind::Async).unwrap();
+    assert_eq!((counter.live_bytes, counter.live_count), (bytes, 500));
+    assert_eq!((counter.total_count, counter.freed_count, counter.refused_count), (2000, 1500, 2));
+    assert_eq!(counter.peak_bytes, (1..=2000).sum::<u64>());
+    assert_eq!(snapshot.device_peaks[0].peak_bytes, counter.peak_bytes);
+}
+
+#[test]
+fn a_module_in_the_place_of_another_ends_the_first() {
+    let folder = Folder::new("modules");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    let first = ModuleSeen { path: b"/p/one.so", build_id: &[1], bias: 0x1000, start: 0x1000, end: 0x9000 };
+    let second = ModuleSeen { path: b"/p/two.so", build_id: &[2], bias: 0x2000, start: 0x2000, end: 0x8000 };
+    recording.add_module(&first).unwrap();
+    recording.add_module(&second).unwrap();
+    assert_eq!(recording.module(&first), None);
+    let modules = read(&path).unwrap().modules;
+    assert!(modules[0].unloaded_ns.is_some() && modules[1].unloaded_ns.is_none());
+}
+
+#[test]
+fn files_that_are_no_recordings_are_named_with_their_reason() {
+    let folder = Folder::new("bad");
+    let path = folder.0.join("a.culeak");
+    let error = |bytes: &[u8]| {
+        std::fs::write(&path, bytes).unwrap();
+        let text = read(&path).unwrap_err().to_string();
+        assert!(text.contains("a.culeak") && !text.contains('\n'), "{text}");
+        text
+    };
+    assert!(error(b"").contains("empty"));
+    assert!(error(b"ELF or something").contains("not a culeak recording"));
+    assert!(error(&vec![0; HEADER_BYTES]).contains("ended while it created"));
+    let good = folder.0.join("good.culeak");
+    filled(&good);
+    let good = std::fs::read(good).unwrap();
+    assert!(error(&good[..30]).contains("truncated"));
+    assert!(error(&good[..HEADER_BYTES + 4096]).contains("truncated"));
+    let with = |at: usize, bytes: &[u8]| {
+        let mut copy = good.clone();
+        copy[at..at + bytes.len()].copy_from_slice(bytes);
+        copy
+    };
+    assert!(error(&with(8, &99u32.to_le_bytes())).contains("format 99"));
+    assert!(error(&with(12, &BYTE_ORDER.to_be_bytes())).contains("byte order"));
+    assert!(error(&with(DIRECTORY_OFFSET + 8, &0u32.to_le_bytes())).contains("damaged"));
+    assert!(read(&folder.0).unwrap_err().to_string().contains("cannot be read"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_bytes_make_the_reader_panic(
+        changes in proptest::collection::vec((0usize..120_000, any::<u8>()), 1..60),
+        cut in proptest::option::of(0usize..200_000),
+    ) {
+        static GOOD: std::sync::OnceLock<Vec<u8>> = std::sync::OnceLock::new();
+        let folder = Folder::new("fuzz");
+        let good = GOOD.get_or_init(|| {
+            let path = folder.0.join("good.culeak");
+            filled(&path);
+            std::fs::read(path).unwrap()
+        });
+        let mut bytes = good.clone();
+        for (at, value) in changes {
+            let length = bytes.len();
+            bytes[at % length] = value;
+        }
+        if let Some(cut) = cut {
+            bytes.truncate(cut);
+        }
+        let path = folder.0.join("hostile.culeak");
+        std::fs::write(&path, &bytes).unwrap();
+        if let Ok(snapshot) = read(&path) {
+            prop_assert!(snapshot.validate().is_ok());
+        }
+    }
+}

@@ -1,0 +1,480 @@
+//! The table of live allocations: lock-free, in the recording file, keyed by (address space, address).
+//!
+//! ```text
+//! index (private)             records (in the file)
+//! hash(space, address) ─────► │ state │ address │ bytes │ … │      80 bytes each, never moved
+//!                             │ state │ …                          free ones are chained, several chains
+//!
+//!                 insert                 withdraw               commit
+//!         Free ──────────► Writing ───► Live ──────► Withdrawn ──────► Free, generation + 1
+//!                                        ▲               │
+//!                                        └── restore ────┘
+//! ```
+//!
+//! *Frees first*: a record is withdrawn before the real free, because the driver may hand the address to another
+//! thread before the free returns; it is committed when the free succeeded and restored when it failed.
+//!
+//! Why it is right:
+//! - The state word holds the generation and is changed by compare-and-swap. Of two threads that free one address,
+//!   one wins Live → Withdrawn; a stale index entry fails on the generation.
+//! - Only the owner of a Free record popped from a chain, or of a fresh one, writes it. Chain heads carry a tag that
+//!   changes with every push and pop, so a head seen long ago cannot be mistaken for today's (ABA).
+//! - A reader in another process takes a record whose state is Live, with the same generation, before and after it
+//!   read the fields: they did not change in between, since they change only in Writing.
+//! - A thread that dies in the middle loses at most the one record it was changing.
+
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+use crate::file::Errno;
+use crate::growing::{Backing, Growing};
+use crate::index::{Index, mix};
+use crate::kind::Kind;
+use crate::layout::{halves, pack};
+
+/// Which numbers a key's address is one of: handles may equal addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Space {
+    /// Device and CUDA-allocated host addresses: one virtual address space for both.
+    Pointer = 1,
+    /// Array and mipmapped-array handles.
+    Array = 2,
+    Pool = 3,
+    /// VMM handles.
+    Physical = 4,
+    /// Start of a mapped VMM range.
+    Mapping = 5,
+    /// Start of a reserved address range.
+    Reserved = 6,
+    External = 7,
+    /// Host memory of the program's own, registered with CUDA.
+    Registered = 8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Key {
+    pub space: Space,
+    pub address: u64,
+}
+
+impl Key {
+    #[inline]
+    fn hash(self) -> u64 {
+        mix(self.address ^ (self.space as u64) << 56)
+    }
+}
+
+/// Everything a record says, as plain data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry {
+    pub bytes: u64,
+    pub requested: u64,
+    pub time_ns: u64,
+    pub sequence: u64,
+    /// Stream handle, or references and mappings (`pack`) for physical memory and IPC.
+    pub extra: u64,
+    pub pool: u64,
+    /// Frame row of the innermost frame, or `NONE`.
+    pub stack: u32,
+    pub thread: u32,
+    pub what: What,
+}
+
+/// The small fields of an entry; one word in the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct What {
+    pub kind: Kind,
+    pub space: Space,
+    pub flags: u8,
+    /// Device row, or 255.
+    pub device: u8,
+    /// Number in the list of CUDA functions.
+    pub api: u16,
+    /// Context row, or 65535.
+    pub context: u16,
+}
+
+impl What {
+    pub const NO_DEVICE: u8 = u8::MAX;
+    pub const NO_CONTEXT: u16 = u16::MAX;
+    /// `extra` is a stream.
+    pub const HAS_STREAM: u8 = 1;
+    /// `pool` is set.
+    pub const HAS_POOL: u8 = 2;
+    /// Recorded by a runtime hook, since the driver layer saw nothing.
+    pub const BACKED_UP: u8 = 4;
+    /// `extra` counts references and mappings.
+    pub const COUNTS: u8 = 8;
+
+    pub const fn to_word(self) -> u64 {
+        self.kind as u64
+            | (self.space as u64) << 8
+            | (self.flags as u64) << 16
+            | (self.device as u64) << 24
+            | (self.api as u64) << 32
+            | (self.context as u64) << 48
+    }
+
+    /// The fields of a word, with kind and space still numbers: a reader checks them, a writer knows them.
+    pub const fn parts(word: u64) -> (u8, u8, u8, u8, u16, u16) {
+        (word as u8, (word >> 8) as u8, (word >> 16) as u8, (word >> 24) as u8, (word >> 32) as u16, (word >> 48) as u16)
+    }
+
+    fn from_word(word: u64) -> Option<What> {
+        let (kind, space, flags, device, api, context) = What::parts(word);
+        let space = match space {
+            1 => Space::Pointer,
+            2 => Space::Array,
+            3 => Space::Pool,
+            4 => Space::Physical,
+            5 => Space::Mapping,
+            6 => Space::Reserved,
+            7 => Space::External,
+            8 => Space::Registered,
+            _ => return None,
+        };
+        Some(What { kind: Kind::from_number(kind)?, space, flags, device, api, context })
+    }
+}
+
+/// One slot, as it lies in the file.
+#[repr(C)]
+pub struct Record {
+    /// Status in the low half, generation in the high half.
+    pub state: AtomicU64,
+    /// The key's address; in a free record the next free one + 1.
+    pub address: AtomicU64,
+    pub bytes: AtomicU64,
+    pub requested: AtomicU64,
+    pub time_ns: AtomicU64,
+    pub sequence: AtomicU64,
+    pub extra: AtomicU64,
+    pub pool: AtomicU64,
+    /// Stack in the low half, thread in the high half.
+    pub place: AtomicU64,
+    pub what: AtomicU64,
+}
+const _: () = assert!(size_of::<Record>() == 80, "ten words: 10 million live allocations in 800 MB");
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Status {
+    Free = 0,
+    Writing = 1,
+    Live = 2,
+    Withdrawn = 3,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct State {
+    pub status: Status,
+    pub generation: u32,
+}
+
+impl State {
+    const fn word(self) -> u64 {
+        pack(self.status as u32, self.generation)
+    }
+
+    /// `None` for a status this version does not know.
+    pub const fn of(word: u64) -> Option<State> {
+        let (status, generation) = halves(word);
+        let status = match status {
+            0 => Status::Free,
+            1 => Status::Writing,
+            2 => Status::Live,
+            3 => Status::Withdrawn,
+            _ => return None,
+        };
+        Some(State { status, generation })
+    }
+}
+
+impl Record {
+    fn write(&self, key: Key, entry: &Entry) {
+        self.address.store(key.address, Relaxed);
+        self.bytes.store(entry.bytes, Relaxed);
+        self.requested.store(entry.requested, Relaxed);
+        self.time_ns.store(entry.time_ns, Relaxed);
+        self.sequence.store(entry.sequence, Relaxed);
+        self.extra.store(entry.extra, Relaxed);
+        self.pool.store(entry.pool, Relaxed);
+        self.place.store(pack(entry.stack, entry.thread), Relaxed);
+        self.what.store(entry.what.to_word(), Relaxed);
+    }
+
+    fn read(&self) -> Option<Entry> {
+        let (stack, thread) = halves(self.place.load(Relaxed));
+        Some(Entry {
+            bytes: self.bytes.load(Relaxed),
+            requested: self.requested.load(Relaxed),
+            time_ns: self.time_ns.load(Relaxed),
+            sequence: self.sequence.load(Relaxed),
+            extra: self.extra.load(Relaxed),
+            pool: self.pool.load(Relaxed),
+            stack,
+            thread,
+            what: What::from_word(self.what.load(Relaxed))?,
+        })
+    }
+
+    fn is(&self, key: Key) -> Option<State> {
+        // Acquire: pairs with the Release of whoever made it Live, so the fields belong to this state.
+        let state = State::of(self.state.load(Acquire))?;
+        let same = state.status == Status::Live
+            && self.address.load(Relaxed) == key.address
+            && What::parts(self.what.load(Relaxed)).1 == key.space as u8;
+        same.then_some(state)
+    }
+}
+
+const CHAINS: usize = 8;
+
+/// All zeros is an empty table.
+#[repr(C)]
+pub struct Table {
+    records: Growing<Record>,
+    index: Index,
+    /// Heads of the chains of free records: tag in the high half, record + 1 in the low half.
+    free: [AtomicU64; CHAINS],
+}
+
+/// The table with what it grows by: the file, and the count that tells readers how far to look.
+#[derive(Clone, Copy)]
+pub struct TableIn<'a> {
+    pub table: &'a Table,
+    pub backing: Backing<'a>,
+    /// Records handed out so far.
+    pub fresh: &'a AtomicU64,
+    /// Picks the chain of free records; any number, best one per thread.
+    pub lane: u32,
+}
+
+/// Names one record at one time of its life: a link to a record that was freed since leads nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Link {
+    number: u32,
+    generation: u32,
+}
+
+impl Link {
+    pub const fn to_word(self) -> u64 {
+        pack(self.number, self.generation)
+    }
+
+    pub const fn from_word(word: u64) -> Link {
+        let (number, generation) = halves(word);
+        Link { number, generation }
+    }
+
+    /// A link that leads nowhere.
+    pub const NOWHERE: Link = Link { number: u32::MAX, generation: 0 };
+}
+
+/// A record on its way out. Must be committed or restored; if neither happens the reader shows it as in flight.
+#[must_use]
+pub struct Withdrawn {
+    number: u32,
+    generation: u32,
+    key: Key,
+    pub entry: Entry,
+}
+
+impl<'a> TableIn<'a> {
+    fn record(&self, number: u32) -> Option<&'a Record> {
+        self.table.records.get(self.backing, number)
+    }
+
+    /// Publishes a live record. Any older one with this key must have been withdrawn before.
+    ///
+    /// # Errors
+    /// Why there is no room: the file or the address space is full.
+    pub fn insert(&self, key: Key, entry: &Entry) -> Result<u32, Errno> {
+        let (number, record) = self.take()?;
+        let generation = halves(record.state.load(Relaxed)).1;
+        record.state.store(State { status: Status::Writing, generation }.word(), Relaxed);
+        // Release fence: a reader that sees any field written below also sees the record as Writing.
+        std::sync::atomic::fence(Release);
+        record.write(key, entry);
+        // Release: pairs with the Acquire in `is` and with readers, who look at the fields of Live records only.
+        record.state.store(State { status: Status::Live, generation }.word(), Release);
+        if let Err(error) = self.table.index.insert(key.hash(), number) {
+            self.give(number, generation);
+            return Err(error);
+        }
+        Ok(number)
+    }
+
+    fn locate(&self, key: Key) -> Option<crate::index::Entry<'a>> {
+        self.table.index.find(key.hash(), |number| self.record(number).is_some_and(|record| record.is(key).is_some()))
+    }
+
+    /// What is recorded for this key.
+    pub fn get(&self, key: Key) -> Option<Entry> {
+        let record = self.record(self.locate(key)?.row)?;
+        let before = record.is(key)?;
+        let entry = record.read()?;
+        // The fields belong together if the record is still in the state in which we began.
+        std::sync::atomic::fence(Acquire);
+        (State::of(record.state.load(Relaxed)) == Some(before)).then_some(entry)
+    }
+
+    /// Takes the record of this key out of sight, for a free that is about to happen.
+    #[inline]
+    pub fn withdraw(&self, key: Key) -> Option<Withdrawn> {
+        loop {
+            let place = self.locate(key)?;
+            let record = self.record(place.row)?;
+            let Some(state) = record.is(key) else { continue };
+            let gone = State { status: Status::Withdrawn, ..state };
+            // Acquire: the fields we read below were written before it went Live.
+            if record.state.compare_exchange(state.word(), gone.word(), Acquire, Relaxed).is_ok() {
+                place.remove();
+                let entry = record.read()?;
+                return Some(Withdrawn { number: place.row, generation: state.generation, key, entry });
+            }
+        }
+    }
+
+    /// The free succeeded: the record may serve another allocation.
+    pub fn commit(&self, withdrawn: Withdrawn) -> Entry {
+        self.give(withdrawn.number, withdrawn.generation);
+        withdrawn.entry
+    }
+
+    /// The free failed: the allocation is still there.
+    ///
+    /// # Errors
+    /// When the index has no room any more; the record then stays visible to readers but cannot be freed.
+    pub fn restore(&self, withdrawn: Withdrawn) -> Result<(), Errno> {
+        let Some(record) = self.record(withdrawn.number) else { return Ok(()) };
+        let state = State { status: Status::Live, generation: withdrawn.generation };
+        // Release: as in `insert`; the fields never changed.
+        record.state.store(state.word(), Release);
+        self.table.index.insert(withdrawn.key.hash(), withdrawn.number)
+    }
+
+    /// Changes the `extra` word of a live record (reference counts); returns the new one.
+    pub fn update_extra(&self, key: Key, change: impl Fn(u64) -> u64) -> Option<u64> {
+        self.update_extra_of(self.link(key)?, change)
+    }
+
+    /// A reference to the live record of this key that outlasts the key.
+    pub fn link(&self, key: Key) -> Option<Link> {
+        let number = self.locate(key)?.row;
+        let generation = self.record(number)?.is(key)?.generation;
+        Some(Link { number, generation })
+    }
+
+    fn linked(&self, link: Link) -> Option<&'a Record> {
+        let record = self.record(link.number)?;
+        let live = State { status: Status::Live, generation: link.generation };
+        (State::of(record.state.load(Acquire)) == Some(live)).then_some(record)
+    }
+
+    /// As `update_extra`, through a link.
+    pub fn update_extra_of(&self, link: Link, change: impl Fn(u64) -> u64) -> Option<u64> {
+        let record = self.linked(link)?;
+        record.extra.fetch_update(AcqRel, Acquire, |extra| Some(change(extra))).ok().map(&change)
+    }
+
+    /// Makes a live record unreachable by its key, which may now name something else; links still reach it.
+    pub fn unkey(&self, key: Key) -> bool {
+        self.locate(key).is_some_and(|entry| entry.remove())
+    }
+
+    /// Makes a live record reachable by its key again.
+    pub fn rekey(&self, link: Link) {
+        let Some(record) = self.linked(link) else { return };
+        let Some(entry) = record.read() else { return };
+        let key = Key { space: entry.what.space, address: record.address.load(Relaxed) };
+        let _ = self.table.index.intern(key.hash(), link.number, |number| number == link.number);
+    }
+
+    /// As `withdraw`, through a link.
+    pub fn withdraw_linked(&self, link: Link) -> Option<Withdrawn> {
+        let record = self.linked(link)?;
+        let live = State { status: Status::Live, generation: link.generation };
+        let gone = State { status: Status::Withdrawn, ..live };
+        // Acquire: as in `withdraw`.
+        record.state.compare_exchange(live.word(), gone.word(), Acquire, Relaxed).ok()?;
+        let entry = record.read()?;
+        let key = Key { space: entry.what.space, address: record.address.load(Relaxed) };
+        if let Some(place) = self.table.index.find(key.hash(), |number| number == link.number) {
+            place.remove();
+        }
+        Some(Withdrawn { number: link.number, generation: link.generation, key, entry })
+    }
+
+    /// Every live record that `wanted` accepts, withdrawn one by one. Looks at all records: for rare events.
+    pub fn withdraw_all(&self, wanted: impl Fn(&Entry) -> bool, mut each: impl FnMut(Withdrawn)) {
+        let count = self.fresh.load(Acquire).min(u64::from(u32::MAX)) as u32;
+        for number in 0..count {
+            let Some(record) = self.record(number) else { continue };
+            let Some(State { status: Status::Live, .. }) = State::of(record.state.load(Acquire)) else { continue };
+            let Some(entry) = record.read() else { continue };
+            if wanted(&entry) {
+                let key = Key { space: entry.what.space, address: record.address.load(Relaxed) };
+                // By key, so that a record which changed hands meanwhile is judged anew.
+                if let Some(withdrawn) = self.withdraw(key) {
+                    if wanted(&withdrawn.entry) {
+                        each(withdrawn);
+                    } else {
+                        let _ = self.restore(withdrawn);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A record nobody else has: a freed one, or the next fresh one.
+    fn take(&self) -> Result<(u32, &'a Record), Errno> {
+        for step in 0..CHAINS {
+            let chain = &self.table.free[(self.lane as usize + step) % CHAINS];
+            // Acquire: pairs with the Release in `give`, so the link below was written.
+            let mut head = chain.load(Acquire);
+            while let (link @ 1.., tag) = halves(head) {
+                let number = link - 1;
+                let Some(record) = self.record(number) else { break };
+                let next = record.address.load(Relaxed) as u32;
+                match chain.compare_exchange_weak(head, pack(next, tag.wrapping_add(1)), AcqRel, Acquire) {
+                    Ok(_) => return Ok((number, record)),
+                    Err(other) => head = other,
+                }
+            }
+        }
+        let number = self.fresh.fetch_add(1, Relaxed);
+        let taken = u32::try_from(number)
+            .ok()
+            .filter(|&number| number < u32::MAX)
+            .ok_or(Errno(libc::EFBIG))
+            .and_then(|number| Ok((number, self.table.records.ensure(self.backing, number)?)));
+        if taken.is_err() {
+            // Without this a full disk would let the count run far beyond the records there are.
+            let _ = self.fresh.compare_exchange(number + 1, number, Relaxed, Relaxed);
+        }
+        taken
+    }
+
+    fn give(&self, number: u32, generation: u32) {
+        let Some(record) = self.record(number) else { return };
+        let state = State { status: Status::Free, generation: generation.wrapping_add(1) };
+        // Release: whoever takes it next, or reads it, sees it free before anything changes in it.
+        record.state.store(state.word(), Release);
+        let chain = &self.table.free[self.lane as usize % CHAINS];
+        let mut head = chain.load(Relaxed);
+        loop {
+            let (first, tag) = halves(head);
+            record.address.store(u64::from(first), Relaxed);
+            // Release: pairs with the Acquire in `take`.
+            match chain.compare_exchange_weak(head, pack(number + 1, tag.wrapping_add(1)), Release, Relaxed) {
+                Ok(_) => return,
+                Err(other) => head = other,
+            }
+        }
+    }
+}
+
+
+#[cfg(test)]
+mod tests;
