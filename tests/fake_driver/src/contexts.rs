@@ -9,7 +9,7 @@ use crate::exports::exports;
 use crate::gate::Outcome;
 use cudarc::driver::sys::CUresult::*;
 use cudarc::driver::sys::*;
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
 
 pub struct Context {
@@ -41,28 +41,45 @@ impl Context {
 /// Stack, printf FIFO, heap, device runtime depth, pending launches, L2 fetch, persisting L2, …
 const LIMITS: [usize; 16] = [1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-thread_local! {
-    static CURRENT: RefCell<Vec<Handle>> = const { RefCell::new(Vec::new()) };
+/// A thread's contexts, the current one on top. Plain data without a destructor: exit handlers run after a thread's
+/// destructors and still have a current context.
+#[derive(Clone, Copy)]
+struct Stack {
+    handles: [Handle; 64],
+    depth: usize,
 }
 
-/// Works also while the thread ends: then no context is current.
-fn with_stack<R: Default>(body: impl FnOnce(&mut Vec<Handle>) -> R) -> R {
-    CURRENT
-        .try_with(|stack| body(&mut stack.borrow_mut()))
-        .unwrap_or_default()
+thread_local! {
+    static CURRENT: Cell<Stack> = const { Cell::new(Stack { handles: [0; 64], depth: 0 }) };
 }
 
 fn current_handle() -> Handle {
-    with_stack(|stack| stack.last().copied().unwrap_or(0))
+    let stack = CURRENT.get();
+    if stack.depth == 0 {
+        0
+    } else {
+        stack.handles[stack.depth - 1]
+    }
 }
 
-fn set_current(handle: Handle) {
-    with_stack(|stack| {
-        stack.pop();
-        if handle != 0 {
-            stack.push(handle);
-        }
-    });
+fn push_current(handle: Handle) -> Outcome {
+    let mut stack = CURRENT.get();
+    *stack.handles.get_mut(stack.depth).ok_or(CUDA_ERROR_OUT_OF_MEMORY)? = handle;
+    stack.depth += 1;
+    CURRENT.set(stack);
+    Ok(())
+}
+
+fn pop_current() -> Option<Handle> {
+    let mut stack = CURRENT.get();
+    stack.depth = stack.depth.checked_sub(1)?;
+    CURRENT.set(stack);
+    Some(stack.handles[stack.depth])
+}
+
+fn set_current(handle: Handle) -> Outcome {
+    pop_current();
+    if handle == 0 { Ok(()) } else { push_current(handle) }
 }
 
 impl Driver {
@@ -102,7 +119,7 @@ impl Driver {
             limits: LIMITS,
         };
         self.contexts.insert(handle, context);
-        with_stack(|stack| stack.push(handle));
+        push_current(handle)?;
         out.put(handle as CUcontext)
     }
 
@@ -115,11 +132,9 @@ impl Driver {
         self.free_everything_of(handle);
         self.contexts.remove(&handle);
         self.drop_handle(handle);
-        with_stack(|stack| {
-            if stack.last() == Some(&handle) {
-                stack.pop();
-            }
-        });
+        if current_handle() == handle {
+            pop_current();
+        }
         Ok(())
     }
 
@@ -208,18 +223,16 @@ exports! {
         if !context.is_null() && !driver.contexts.contains_key(&(context as Handle)) {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
-        set_current(context as Handle);
-        Ok(())
+        set_current(context as Handle)
     }
     fn [cuCtxPushCurrent, cuCtxPushCurrent_v2] (context: CUcontext) |driver| {
         if !driver.contexts.contains_key(&(context as Handle)) {
             return Err(CUDA_ERROR_INVALID_CONTEXT);
         }
-        with_stack(|stack| stack.push(context as Handle));
-        Ok(())
+        push_current(context as Handle)
     }
     fn [cuCtxPopCurrent, cuCtxPopCurrent_v2] (out: Out<CUcontext>) |_driver| {
-        let popped = with_stack(|stack| stack.pop()).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
+        let popped = pop_current().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         out.put_if_wanted(popped as CUcontext);
         Ok(())
     }

@@ -112,19 +112,32 @@ fn number(outcome: Outcome) -> c_uint {
     outcome.err().unwrap_or(CUresult::CUDA_SUCCESS) as c_uint
 }
 
-/// One `write` a line, so that lines of several threads and processes do not mix.
+/// A line of its own in the log.
+pub fn note(line: &str) {
+    write_line(&format!("{line}\n"));
+}
+
 fn log(name: &str, result: c_uint) {
+    if log_file().is_some() {
+        write_line(&format!("{name} {result}\n"));
+    }
+}
+
+fn log_file() -> Option<libc::c_int> {
     static FILE: OnceLock<Option<libc::c_int>> = OnceLock::new();
-    let file = FILE.get_or_init(|| {
+    *FILE.get_or_init(|| {
         let path = std::ffi::CString::new(std::env::var("CULEAK_FAKE_LOG").ok()?).ok()?;
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
         // SAFETY: the path is a NUL-terminated string that outlives the call.
         let file = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
         (file >= 0).then_some(file)
-    });
-    if let Some(file) = file {
-        let line = format!("{name} {result}\n");
+    })
+}
+
+/// One `write` a line, so that lines of several threads and processes do not mix.
+fn write_line(line: &str) {
+    if let Some(file) = log_file() {
         // SAFETY: the buffer is a live string of that length.
-        unsafe { libc::write(*file, line.as_ptr().cast(), line.len()) };
+        unsafe { libc::write(file, line.as_ptr().cast(), line.len()) };
     }
 }

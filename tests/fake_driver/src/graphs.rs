@@ -46,6 +46,7 @@ enum Work {
 }
 
 pub struct Exec {
+    graph: Handle,
     steps: Vec<Work>,
     auto_free: bool,
 }
@@ -130,6 +131,10 @@ impl Driver {
         if !self.graph_ranges.contains_key(&address) && !self.memory.contains_key(&address) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        let same = |node: &Node| matches!(node.work, Work::Free { address: other } if other == address);
+        if self.graph(graph)?.nodes.iter().any(same) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
         self.add_work(graph, Work::Free { address })
     }
 
@@ -160,14 +165,17 @@ impl Driver {
         self.unuse_ranges(&[address]);
     }
 
-    pub fn destroy_graph(&mut self, graph: CUgraph) -> Outcome {
+    pub fn destroy_graph(&mut self, handle: CUgraph) -> Outcome {
         let graph = self
             .graphs
-            .remove(&(graph as Handle))
-            .ok_or(CUDA_ERROR_INVALID_VALUE)
-            .inspect(|_| {
-                self.handles.give_back(graph as Handle, 1);
-            })?;
+            .remove(&(handle as Handle))
+            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        self.drop_handle(handle as Handle);
+        // Its handle may come back for another graph.
+        self.execs
+            .values_mut()
+            .filter(|exec| exec.graph == handle as Handle)
+            .for_each(|exec| exec.graph = 0);
         for node in &graph.nodes {
             self.nodes.remove(&node.handle);
             self.drop_handle(node.handle);
@@ -179,11 +187,17 @@ impl Driver {
     pub fn instantiate(&mut self, out: Out<CUgraphExec>, graph: CUgraph, flags: u64) -> Outcome {
         out.check()?;
         let steps = self.graph(graph as Handle)?.works();
-        self.use_ranges(&addresses(&steps));
+        let held = addresses(&steps);
+        // A graph with memory of its own has one executable at a time.
+        if !held.is_empty() && self.execs.values().any(|exec| exec.graph == graph as Handle) {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        self.use_ranges(&held);
         let handle = self.new_handle();
         self.execs.insert(
             handle,
             Exec {
+                graph: graph as Handle,
                 steps,
                 auto_free: flags & AUTO_FREE_ON_LAUNCH != 0,
             },

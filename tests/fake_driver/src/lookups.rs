@@ -8,9 +8,22 @@ use crate::exports::Export;
 use crate::gate::Outcome;
 use cudarc::driver::sys::CUresult::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::sync::OnceLock;
 
-/// The version the imitation claims: the newest whose functions it knows.
-pub const DRIVER_VERSION: c_int = 13040;
+/// The newest version whose functions the imitation knows.
+const NEWEST: c_int = 13040;
+
+/// The version the imitation claims: `CULEAK_FAKE_VERSION`, or the newest.
+pub fn driver_version() -> c_int {
+    static VERSION: OnceLock<c_int> = OnceLock::new();
+    *VERSION.get_or_init(|| {
+        std::env::var("CULEAK_FAKE_VERSION")
+            .ok()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(NEWEST)
+    })
+}
+
 const PER_THREAD_STREAM: u64 = 2;
 const FOUND: c_uint = 0;
 const NOT_FOUND: c_uint = 1;
@@ -54,7 +67,7 @@ const SINCE: &[(&str, c_int)] = &[
 /// Base names that did not exist in the first version; older requests find nothing.
 const FIRST: &[(&str, c_int)] = &[("cuGetProcAddress", 11030)];
 
-fn tables() -> [&'static [&'static [Export]]; 14] {
+fn tables() -> [&'static [&'static [Export]]; 13] {
     [
         crate::verbs::EXPORTS,
         crate::names::EXPORTS,
@@ -69,7 +82,6 @@ fn tables() -> [&'static [&'static [Export]]; 14] {
         crate::sharing::EXPORTS,
         crate::modules::EXPORTS,
         crate::copies::EXPORTS,
-        crate::tables::EXPORTS,
     ]
 }
 
@@ -124,10 +136,14 @@ fn find(base: &str, version: c_int, flags: u64) -> Option<*mut c_void> {
 /// The 4-argument ABI: not found is an error.
 pub fn look_up(symbol: In<c_char>, out: Out<*mut c_void>, version: c_int, flags: u64) -> Outcome {
     out.check()?;
-    if version > DRIVER_VERSION {
+    if version > driver_version() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
-    let found = find(&symbol.text()?, version, flags);
+    let name = symbol.text()?;
+    let found = find(&name, version, flags);
+    if found.is_none() {
+        crate::gate::note(&format!("not-found {name} {version} {flags}"));
+    }
     out.put(found.unwrap_or(std::ptr::null_mut()))?;
     found.map(|_| ()).ok_or(CUDA_ERROR_NOT_FOUND)
 }

@@ -102,7 +102,8 @@ impl Driver {
         out.check()?;
         let context = self.current()?;
         self.refuse_while_capturing()?;
-        if bytes == 0 {
+        // Of page-locked memory even nothing can be had.
+        if bytes == 0 && kind != Kind::HostPinned {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let room = match kind {
@@ -125,6 +126,14 @@ impl Driver {
             id,
         };
         out.put(A::from_address(self.enter(allocation)?))
+    }
+
+    pub fn allocate_managed(&mut self, out: Out<CUdeviceptr>, bytes: u64, flags: c_uint) -> Outcome {
+        // CU_MEM_ATTACH_GLOBAL or CU_MEM_ATTACH_HOST.
+        if !matches!(flags, 1 | 2) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        self.allocate(Kind::Managed, out, bytes)
     }
 
     pub fn allocate_pitched<A: AddressWidth, S: SizeWidth>(
@@ -166,6 +175,7 @@ impl Driver {
 
     pub fn register(&mut self, address: u64, bytes: u64) -> Outcome {
         let context = self.current()?;
+        self.refuse_while_capturing()?;
         if address == 0 || bytes == 0 || address.checked_add(bytes).is_none() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -196,8 +206,12 @@ impl Driver {
     }
 
     pub fn unregister(&mut self, address: u64) -> Outcome {
-        match self.memory.get(&address).map(|allocation| allocation.kind) {
-            Some(Kind::HostRegistered) => {
+        self.refuse_while_capturing()?;
+        match self
+            .allocation_at(address)
+            .map(|(start, allocation)| (start == address, allocation.kind))
+        {
+            Some((true, Kind::HostRegistered)) => {
                 self.memory.remove(&address);
                 Ok(())
             }

@@ -46,5 +46,5 @@ fn name(number: c_uint) -> Result<&'static CStr, CUresult> {
 early_exports! {
     fn cuGetErrorName(error: c_uint, out: Out<*const c_char>) { out.put(name(error)?.as_ptr()) }
     fn cuGetErrorString(error: c_uint, out: Out<*const c_char>) { out.put(name(error)?.as_ptr()) }
-    fn cuDriverGetVersion(out: Out<std::ffi::c_int>) { out.put(crate::lookups::DRIVER_VERSION) }
+    fn cuDriverGetVersion(out: Out<std::ffi::c_int>) { out.put(crate::lookups::driver_version()) }
 }

@@ -91,6 +91,7 @@ impl Properties {
 impl Driver {
     pub fn create_pool(&mut self, out: Out<CUmemoryPool>, properties: In<CUmemPoolProps>) -> Outcome {
         out.check()?;
+        self.refuse_while_capturing()?;
         let properties = properties.cast::<Properties>().get()?.check()?;
         let device = properties.location.device(self)?.unwrap_or(0);
         let handle = self.new_handle();
@@ -197,6 +198,7 @@ impl Driver {
         if let Some(graph) = self.capture_of(stream).map(|capture| capture.graph) {
             return out.put(self.add_alloc_node(graph, device, bytes)?.1);
         }
+        self.refuse_beside_capture(stream)?;
         let allocation = Allocation {
             kind: Kind::Async,
             bytes,
@@ -219,8 +221,10 @@ impl Driver {
         if let Some(graph) = self.capture_of(stream).map(|capture| capture.graph) {
             return self.add_free_node(graph, address).map(|_| ());
         }
+        self.refuse_beside_capture(stream)?;
         match self.memory.get(&address).map(|allocation| allocation.kind) {
             Some(Kind::HostPinned | Kind::HostRegistered | Kind::Ipc) | None => Err(CUDA_ERROR_INVALID_VALUE),
+            Some(Kind::Managed) => Err(CUDA_ERROR_NOT_SUPPORTED),
             Some(_) => {
                 self.leave(address);
                 Ok(())

@@ -287,7 +287,7 @@ impl Driver {
     pub fn destroy_external(&mut self, external: CUexternalMemory) -> Outcome {
         self.external
             .remove(&(external as Handle))
-            .ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
         self.drop_handle(external as Handle);
         Ok(())
     }

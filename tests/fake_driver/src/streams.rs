@@ -37,6 +37,7 @@ pub struct Capture {
 
 const GLOBAL: c_uint = 0;
 const RELAXED: c_uint = 2;
+const NON_BLOCKING: c_uint = 1;
 const STREAM_LEGACY: Handle = 1;
 const STREAM_PER_THREAD: Handle = 2;
 
@@ -125,6 +126,22 @@ impl Driver {
         }
     }
 
+    /// Stream-ordered calls on a stream that is not captured itself.
+    pub fn refuse_beside_capture(&mut self, stream: CUstream) -> Outcome {
+        let refused = self.refuse_while_capturing();
+        if (stream as Handle) <= STREAM_LEGACY && self.legacy_is_involved() {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+        }
+        refused
+    }
+
+    /// The legacy default stream waits for every blocking stream, hence for a captured one.
+    fn legacy_is_involved(&self) -> bool {
+        self.streams
+            .values()
+            .any(|stream| stream.capture.is_some() && stream.flags & NON_BLOCKING == 0)
+    }
+
     pub fn begin_capture(&mut self, stream: CUstream, mode: c_uint, into: Option<CUgraph>) -> Outcome {
         let context = self.current()?;
         if (stream as Handle) <= STREAM_LEGACY {
@@ -200,11 +217,8 @@ impl Driver {
     fn capture_facts(&self, stream: CUstream) -> Outcome<(c_uint, u64, Handle)> {
         let stream = resolve(stream, self.called) as CUstream;
         self.check_stream(stream)?;
-        if stream as Handle == STREAM_LEGACY {
-            let global = |stream: &Stream| stream.capture.as_ref().is_some_and(|capture| capture.mode == GLOBAL);
-            if self.streams.values().any(global) {
-                return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-            }
+        if stream as Handle == STREAM_LEGACY && self.legacy_is_involved() {
+            return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
         }
         Ok(match self.capture_of(stream) {
             None => (0, 0, 0),
@@ -237,6 +251,7 @@ impl Driver {
         self.check_event(event)?;
         self.check_stream(stream)?;
         match self.capture_of(stream).cloned() {
+            Some(capture) if capture.invalid => return Err(CUDA_ERROR_STREAM_CAPTURE_INVALIDATED),
             Some(capture) => self.captured_events.insert(
                 event as Handle,
                 Capture {

@@ -76,6 +76,9 @@ macro_rules! behaviour {
     };
 
     // Linear memory.
+    (allocates cuMemAllocManaged [$out:ident $bytes:ident $flags:ident] $($what:tt)*) => {
+        driving!(cuMemAllocManaged, |driver| driver.allocate_managed(out!($out), $bytes as u64, $flags))
+    };
     (allocates $name:ident [$out:ident $bytes:ident $($flags:ident)?] $kind:ident $($what:tt)*) => {
         driving!($name, |driver| driver.allocate(Kind::$kind, out!($out), $bytes as u64))
     };

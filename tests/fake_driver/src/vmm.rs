@@ -213,14 +213,18 @@ impl Driver {
     pub fn map(&mut self, address: u64, bytes: u64, offset: u64, handle: Handle) -> Outcome {
         let multicast = self.multicasts.contains(&handle);
         let size = match self.physical_handles.get(&handle) {
-            Some(known) if known.references > 0 => self.physical[&known.physical].bytes,
+            // Released but still mapped is still good.
+            Some(known) => self.physical[&known.physical].bytes,
             _ if multicast => u64::MAX,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         let end = address.checked_add(bytes).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let aligned = bytes > 0 && address.is_multiple_of(GRANULARITY) && bytes.is_multiple_of(GRANULARITY);
-        if !aligned || offset.checked_add(bytes).is_none_or(|last| last > size) {
+        if !aligned {
             return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        if offset.checked_add(bytes).is_none_or(|last| last > size) {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
         let (start, range) = self
             .ranges
@@ -242,7 +246,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes whole mappings only, but any number of them.
+    /// Takes whole mappings only, but any number of them, and what is not mapped between them.
     pub fn unmap(&mut self, address: u64, bytes: u64) -> Outcome {
         let end = address.checked_add(bytes).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let (start, range) = self
@@ -261,8 +265,7 @@ impl Driver {
             .map(|(at, m)| (*at, m.bytes))
             .collect();
         let cut_after = covered.last().is_some_and(|(at, length)| at + length > end);
-        let whole = covered.iter().map(|(_, length)| length).sum::<u64>() == bytes;
-        if end > start + range.bytes || cut_before || cut_after || !whole || covered.is_empty() {
+        if end > start + range.bytes || cut_before || cut_after {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let handles: Vec<Handle> = covered
