@@ -1,5 +1,6 @@
 //! One file per command: its options, and the order in which it does things. Here: what several of them need.
 
+pub mod after_run;
 pub mod check;
 pub mod demo;
 pub mod demo_program;

@@ -14,6 +14,7 @@ use std::process::{self, Command, ExitCode};
 
 use clap::Args;
 
+use super::after_run::{self, AfterArgs};
 use crate::environment::{self, Settings};
 use crate::errors::Failure;
 use crate::preload::{self, Program};
@@ -21,6 +22,17 @@ use crate::{shim, supervise};
 
 /// Run a program, record its GPU memory, and report what is left when it ends
 #[derive(Debug, Args)]
+#[command(after_help = "\
+The recordings are named PROGRAM.RUN.HOST.PID.culeak, with four random characters for RUN. They are complete at every
+instant, whatever ends the process.
+
+Exit code: the program's own, or 128+N when signal N ended it; 126 when it cannot be executed, 127 when there is no such
+program. If it succeeded: 1 when --check found a leak, 2 when culeak itself failed.
+
+Examples:
+  culeak run -- python train.py
+  culeak run -o runs --only 'python*' -- ./pipeline.sh
+  culeak run --check --max-leaked 1MiB --report-file leaks.txt -- ./tests")]
 pub struct RunArgs {
     /// Folder for the recordings, one per process that uses CUDA [default: the current folder]
     #[arg(short, long, value_name = "DIR")]
@@ -37,6 +49,9 @@ pub struct RunArgs {
     /// Frames to keep per stack
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
     pub depth: Option<u32>,
+
+    #[command(flatten)]
+    pub after: AfterArgs,
 
     /// The program and its arguments
     #[arg(
@@ -77,7 +92,16 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         let shown = program.executable.display();
         Failure::with_exit(format!("{shown}: cannot be executed: {error}"), preload::NOT_EXECUTABLE)
     })?;
-    Ok(ExitCode::from(supervise::shell_code(status)))
+    let code = supervise::shell_code(status);
+    let verdict = after_run::look(&args.after, &folder, args.output.as_deref(), &tag, !program.obstacles.is_empty());
+    match verdict {
+        // What the program says about itself comes first.
+        _ if code != 0 => {
+            verdict.inspect_err(|failure| eprintln!("culeak: {failure}")).ok();
+            Ok(ExitCode::from(code))
+        }
+        verdict => verdict.map(ExitCode::from),
+    }
 }
 
 fn warn_of(program: &Program, typed: &OsStr) {

@@ -1,0 +1,160 @@
+//! What `run` says once the program has ended: the report of every process that used CUDA, and the verdict if asked.
+//!
+//! Recordings of this run are known by the tag in their names. Everything goes to stderr or to a file, since stdout is
+//! the program's. Deliberately absent: waiting for processes that outlive the program; they are reported as running.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{ArgGroup, Args};
+use culeak::check::verdict;
+use culeak::report::Report;
+
+use super::check::LimitArgs;
+use super::report::ReportArgs;
+use crate::environment;
+use crate::errors::{Failure, USAGE};
+use crate::load::{self, Loaded};
+use crate::text::{self, inert::Inert};
+
+/// Exit code for a leak over the limit.
+const LEAK: u8 = 1;
+
+/// What happens after the run.
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("limits")
+    .args(["max_leaked", "max_count", "kind", "ignore_pools", "allow_losses"])
+    .multiple(true)
+    .requires("check"))]
+pub struct AfterArgs {
+    /// Only record; print no report at the end
+    #[arg(long)]
+    pub no_report: bool,
+
+    /// Write the report here instead of standard error
+    #[arg(long, value_name = "FILE", conflicts_with = "no_report")]
+    pub report_file: Option<PathBuf>,
+
+    /// Show at most N call sites per process (0: all) [default: 20]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+
+    /// Exit with code 1 when the program itself succeeded, but leaked more than allowed
+    #[arg(long)]
+    pub check: bool,
+
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// Reports and judges; `given` is the output folder as the user named it. The result is the exit code of `run` in case
+/// the program itself succeeded.
+///
+/// # Errors
+/// When a report was asked for and cannot be written.
+pub fn look(args: &AfterArgs, folder: &Path, given: Option<&Path>, tag: &str, blind: bool) -> Result<u8, Failure> {
+    let recordings = recordings(folder, tag);
+    if recordings.is_empty() {
+        eprintln!("culeak: nothing recorded: no process under the recorder used CUDA; if one should have: culeak doctor");
+        if args.check && blind {
+            eprintln!("culeak: no verdict, since the program could not be recorded (see the warning above)");
+            return Ok(USAGE);
+        }
+        return Ok(0);
+    }
+    let named = recordings.iter().map(|name| given.unwrap_or(Path::new("")).join(name).display().to_string());
+    let named: Vec<String> = named.collect();
+    if args.no_report && !args.check {
+        eprintln!("culeak: recorded {}", named.join(", "));
+        return Ok(0);
+    }
+    let (loaded, mut code) = load_all(folder, &recordings, named);
+    let mut out = destination(args)?;
+    let passed = write(args, &loaded, &mut *out).and_then(|passed| out.flush().map(|()| passed)).map_err(|error| {
+        let place = args.report_file.as_deref().map_or("standard error".into(), |file| file.display().to_string());
+        Failure::new(format!("{place}: the report cannot be written: {error}; the recordings are complete all the same"))
+    })?;
+    if args.check && code == 0 && !passed {
+        code = LEAK;
+    }
+    Ok(if args.check { code } else { 0 })
+}
+
+/// File names of this run's recordings, in order.
+fn recordings(folder: &Path, tag: &str) -> Vec<String> {
+    let mark = environment::mark(tag);
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names.filter(|name| name.contains(&mark) && name.ends_with(".culeak")).collect();
+    names.sort();
+    names
+}
+
+/// Everything that can be read, with names for its frames, and the exit code for what cannot.
+fn load_all(folder: &Path, recordings: &[String], named: Vec<String>) -> (Vec<Loaded>, u8) {
+    let (mut loaded, mut code) = (Vec::new(), 0);
+    for (name, source) in recordings.iter().zip(named) {
+        match load::one(&folder.join(name).to_string_lossy()) {
+            Ok(mut item) => {
+                item.source = source;
+                super::name_frames(&mut item, &[]);
+                loaded.push(item);
+            }
+            Err(failure) => {
+                eprintln!("culeak: {}", Inert(&failure.message));
+                code = USAGE;
+            }
+        }
+    }
+    (loaded, code)
+}
+
+fn destination(args: &AfterArgs) -> Result<Box<dyn Write>, Failure> {
+    match &args.report_file {
+        None => Ok(Box::new(io::BufWriter::new(anstream::stderr()))),
+        Some(path) => {
+            let file = File::create(path).map_err(|error| {
+                Failure::new(format!("{}: cannot be created: {error}; the recordings are complete all the same", path.display()))
+            })?;
+            Ok(Box::new(io::BufWriter::new(anstream::StripStream::new(file))))
+        }
+    }
+}
+
+/// Prints what was asked for, and says whether every process passed.
+fn write(args: &AfterArgs, loaded: &[Loaded], out: &mut dyn Write) -> io::Result<bool> {
+    let options = ReportArgs { top: args.top, ..ReportArgs::of(Vec::new()) };
+    let limits = args.limits.limits();
+    let mut passed = true;
+    for (index, item) in loaded.iter().enumerate() {
+        if loaded.len() > 1 {
+            writeln!(out, "{}== {} ==", if index > 0 { "\n" } else { "" }, Inert(&item.source))?;
+        }
+        if !args.no_report {
+            let report = Report::of(&item.snapshot, &options.options(item.source.clone()));
+            text::report::write(&report, false, out)?;
+        }
+        if args.check {
+            let verdict = verdict(&item.snapshot, &limits);
+            text::check::write(&verdict, &item.source, out)?;
+            passed &= verdict.passed;
+        }
+    }
+    Ok(passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_this_runs_recordings_are_its_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for name in ["app.k3f9.host.7.culeak", "app.abcd.host.7.culeak", "app.k3f9.host.7.json", "a.k3f9.h.8.culeak"] {
+            fs::write(folder.path().join(name), b"").expect("written");
+        }
+        assert_eq!(recordings(folder.path(), "k3f9"), ["a.k3f9.h.8.culeak", "app.k3f9.host.7.culeak"]);
+        assert!(recordings(Path::new("/nonexistent"), "k3f9").is_empty());
+    }
+}

@@ -1,0 +1,235 @@
+//! Claims about `culeak run` as a stand-in for the program it runs; none of them needs a GPU or a compiler.
+
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
+
+/// `culeak run` with these words, in a folder of its own.
+fn run(words: &[&str]) -> Output {
+    run_in(&folder(), words)
+}
+
+fn run_in(folder: &TempDir, words: &[&str]) -> Output {
+    culeak(folder.path()).arg("run").args(words).output().expect("culeak starts")
+}
+
+fn culeak(folder: &Path) -> Command {
+    let mut command = Command::new(CULEAK);
+    command.current_dir(folder).stdin(Stdio::null()).env_remove("LD_PRELOAD");
+    command
+}
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn script(folder: &TempDir, name: &str, text: &str, mode: u32) {
+    let path = folder.path().join(name);
+    fs::write(&path, text).expect("written");
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("changed");
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn the_exit_code_is_the_programs_own() {
+    for code in [0, 1, 7, 255] {
+        let output = run(&["--", "sh", "-c", &format!("exit {code}")]);
+        assert_eq!(output.status.code(), Some(code), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn death_by_signal_is_told_as_a_shell_tells_it() {
+    for (signal, code) in [("KILL", 137), ("SEGV", 139), ("TERM", 143)] {
+        assert_eq!(run(&["--", "sh", "-c", &format!("kill -{signal} $$")]).status.code(), Some(code));
+    }
+}
+
+#[test]
+fn a_signal_sent_to_culeak_reaches_the_program() {
+    for signal in ["USR1", "TERM", "HUP", "INT", "QUIT"] {
+        let script = format!("trap 'exit 42' {signal}; kill -{signal} $PPID; while :; do sleep 0.01; done");
+        assert_eq!(run(&["--", "sh", "-c", &script]).status.code(), Some(42), "SIG{signal}");
+    }
+}
+
+#[test]
+fn signal_dispositions_and_mask_are_handed_on_untouched() {
+    let output = run(&["--", "grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]);
+    let plain = Command::new("grep").args(["-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]).output().expect("grep starts");
+    assert_eq!(stdout(&output), stdout(&plain));
+}
+
+#[test]
+fn input_and_output_belong_to_the_program() {
+    let folder = folder();
+    let mut child = culeak(folder.path())
+        .args(["run", "--", "cat"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("culeak starts");
+    child.stdin.take().expect("a pipe").write_all(b"through and through").expect("written");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(stdout(&output), "through and through");
+    assert!(stderr(&output).contains("nothing recorded"), "{}", stderr(&output));
+}
+
+#[test]
+fn options_behind_the_program_are_the_programs() {
+    let output = run(&["sh", "-c", "echo $1", "name", "--check"]);
+    assert_eq!(stdout(&output), "--check\n");
+}
+
+#[test]
+fn the_library_is_preloaded_in_front_of_others() {
+    let folder = folder();
+    let print = ["run", "--depth", "7", "--only", "py*", "--", "sh", "-c", "echo $LD_PRELOAD; echo $CULEAK_DEPTH,$CULEAK_ONLY"];
+    let path = culeak(folder.path()).arg("shim-path").output().expect("culeak starts");
+    let path = stdout(&path).trim().to_owned();
+    assert!(Path::new(&path).is_file(), "{path}");
+    let mut command = culeak(folder.path());
+    // A library that is always there and changes nothing.
+    let output = command.args(print).env("LD_PRELOAD", "libc.so.6").output().expect("culeak starts");
+    assert_eq!(stdout(&output), format!("{path}:libc.so.6\n7,py*\n"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_program_that_is_not_there_is_127() {
+    let output = run(&["--", "no-such-program-anywhere"]);
+    assert_eq!(output.status.code(), Some(127));
+    assert!(stderr(&output).contains("not found in PATH"), "{}", stderr(&output));
+    assert_eq!(run(&["--", "./no-such-file"]).status.code(), Some(127));
+}
+
+#[test]
+fn a_program_that_cannot_be_executed_is_126() {
+    let folder = folder();
+    script(&folder, "data", "not executable", 0o644);
+    script(&folder, "nonsense", "\u{0}\u{1}\u{2}", 0o755);
+    for program in ["./data", "/", "./nonsense"] {
+        let output = run_in(&folder, &["--", program]);
+        assert_eq!(output.status.code(), Some(126), "{program}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn wrong_usage_is_2() {
+    for words in [&[][..], &["--depth", "0", "--", "true"], &["--max-count", "1", "--", "true"], &["--no-such", "--", "true"]] {
+        assert_eq!(run(words).status.code(), Some(2), "{words:?}");
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_be_made_is_told_before_the_program_runs() {
+    let output = run(&["--output", "/proc/nowhere", "--", "echo", "ran"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(stdout(&output), "");
+    assert!(stderr(&output).contains("--output"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_script_runs_as_ever() {
+    let folder = folder();
+    script(&folder, "job", "#!/bin/sh\necho \"job $1\"\nexit 3\n", 0o755);
+    let output = run_in(&folder, &["--", "./job", "one"]);
+    assert_eq!((stdout(&output).as_str(), output.status.code()), ("job one\n", Some(3)));
+    assert!(!stderr(&output).contains("warning"), "{}", stderr(&output));
+}
+
+#[test]
+fn a_program_without_cuda_passes_the_check_and_leaves_no_file() {
+    let folder = folder();
+    let output = run_in(&folder, &["--check", "--", "true"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
+}
+
+/// `culeak run` on the demo's program and the fake driver.
+fn run_leaking(folder: &TempDir, words: &[&str]) -> Output {
+    let driver = culeak(folder.path()).args(["shim-path", "--fake-driver"]).output().expect("culeak starts");
+    let mut command = culeak(folder.path());
+    command.arg("run").args(words).args(["--", CULEAK, "demo-program"]);
+    command.env("LD_LIBRARY_PATH", stdout(&driver).trim()).output().expect("culeak starts")
+}
+
+#[test]
+fn a_leaking_program_is_reported_on_stderr_and_keeps_its_exit_code() {
+    let folder = folder();
+    let output = run_leaking(&folder, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stderr(&output).contains("forget_weights"), "{}", stderr(&output));
+    assert!(!stdout(&output).contains("leak"), "{}", stdout(&output));
+}
+
+#[test]
+fn the_check_turns_a_leak_into_exit_code_1() {
+    let folder = folder();
+    assert_eq!(run_leaking(&folder, &["--check"]).status.code(), Some(1));
+    let lenient = run_leaking(&folder, &["--check", "--max-leaked", "1GiB"]);
+    assert_eq!(lenient.status.code(), Some(0), "{}", stderr(&lenient));
+}
+
+#[test]
+fn runs_share_a_folder_without_mixing_their_recordings() {
+    let folder = folder();
+    run_leaking(&folder, &["-o", "runs", "--no-report"]);
+    let second = run_leaking(&folder, &["-o", "runs", "--no-report"]);
+    assert_eq!(fs::read_dir(folder.path().join("runs")).expect("made").count(), 2);
+    assert_eq!(stderr(&second).matches(".culeak").count(), 1, "{}", stderr(&second));
+}
+
+#[test]
+fn a_report_can_go_to_a_file() {
+    let folder = folder();
+    let output = run_leaking(&folder, &["--report-file", "leaks.txt"]);
+    let report = fs::read_to_string(folder.path().join("leaks.txt")).expect("written");
+    assert!(report.contains("forget_weights") && !report.contains('\u{1b}'), "{report}");
+    assert!(!stderr(&output).contains("forget_weights"), "{}", stderr(&output));
+}
+
+#[test]
+fn only_and_no_follow_children_choose_the_processes() {
+    let folder = folder();
+    let driver = culeak(folder.path()).args(["shim-path", "--fake-driver"]).output().expect("culeak starts");
+    // The shell stays, since it has more to do; the program is its child.
+    let nested = format!("{CULEAK} demo-program; exit 0");
+    for (option, recordings) in [("--no-follow-children", 0), ("--only=other*", 0), ("--only=cul?ak", 1)] {
+        let mut command = culeak(folder.path());
+        command.args(["run", "-o", option, option, "--no-report", "--", "sh", "-c", &nested]);
+        let output = command.env("LD_LIBRARY_PATH", stdout(&driver).trim()).output().expect("culeak starts");
+        let found = fs::read_dir(folder.path().join(option)).expect("made").count();
+        assert_eq!(found, recordings, "{option}: {}", stderr(&output));
+    }
+    let direct = run_leaking(&folder, &["-o", "direct", "--no-follow-children"]);
+    assert_eq!(fs::read_dir(folder.path().join("direct")).expect("made").count(), 1, "{}", stderr(&direct));
+}
+
+#[test]
+fn the_demo_finds_what_it_planted() {
+    let folder = folder();
+    let output = culeak(folder.path()).args(["demo", "--fake"]).output().expect("culeak starts");
+    assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
+    assert!(stdout(&output).contains("exactly the 10 planted leaks"), "{}", stdout(&output));
+}
+
+#[test]
+fn the_doctor_has_no_complaint_about_this_machine() {
+    let folder = folder();
+    let output = culeak(folder.path()).arg("doctor").output().expect("culeak starts");
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+}
