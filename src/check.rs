@@ -72,7 +72,11 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, limits: &Limits) -> Verdict<'a> {
     let stacks = CallStacks::of(snapshot);
     let holds_memory = |allocation: &Allocation| allocation.kind.place() != Place::Nowhere;
     let judged = |allocation: &Allocation| {
-        let kind = if limits.kinds.is_empty() { holds_memory(allocation) } else { limits.kinds.contains(&allocation.kind) };
+        let kind = if limits.kinds.is_empty() {
+            holds_memory(allocation)
+        } else {
+            limits.kinds.contains(&allocation.kind)
+        };
         kind && !(limits.ignore_pools && stacks.is_pool(allocation))
     };
     let (mut found, mut ignored) = (Share::default(), Share::default());
@@ -86,10 +90,16 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, limits: &Limits) -> Verdict<'a> {
     let (max_bytes, max_count) = limits.effective();
     let mut breaches = Vec::new();
     if let Some(limit) = max_bytes.filter(|&limit| found.bytes > limit) {
-        breaches.push(Breach::Bytes { limit, found: found.bytes });
+        breaches.push(Breach::Bytes {
+            limit,
+            found: found.bytes,
+        });
     }
     if let Some(limit) = max_count.filter(|&limit| found.count > limit) {
-        breaches.push(Breach::Count { limit, found: found.count });
+        breaches.push(Breach::Count {
+            limit,
+            found: found.count,
+        });
     }
     let lost = snapshot.honesty.lost_allocations;
     if lost > 0 && !limits.allow_losses {
@@ -105,7 +115,12 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, limits: &Limits) -> Verdict<'a> {
         finished: is_finished(snapshot),
         judged: found,
         ignored,
-        rows: rows_by(snapshot, &stacks, snapshot.allocations.iter().filter(|a| judged(a)), By::Site),
+        rows: rows_by(
+            snapshot,
+            &stacks,
+            snapshot.allocations.iter().filter(|a| judged(a)),
+            By::Site,
+        ),
         taken: &snapshot.taken,
         honesty: &snapshot.honesty,
         warnings: warnings(snapshot, limits),

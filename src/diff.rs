@@ -137,11 +137,20 @@ fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> Vec<Row<'a>> {
 
 fn fingerprint(row: &Row, by: By) -> Fingerprint {
     let stack = &row.stacks[0].stack;
-    if by == By::Site { stack.site_fingerprint } else { stack.fingerprint }
+    if by == By::Site {
+        stack.site_fingerprint
+    } else {
+        stack.fingerprint
+    }
 }
 
 fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
-    let share = |row: &Option<Row>| row.as_ref().map_or(Share::default(), |r| Share { bytes: r.bytes, count: r.count });
+    let share = |row: &Option<Row>| {
+        row.as_ref().map_or(Share::default(), |r| Share {
+            bytes: r.bytes,
+            count: r.count,
+        })
+    };
     let (before, after) = (share(&old), share(&new));
     let state = match (&old, &new) {
         (None, _) => State::New,
@@ -152,7 +161,11 @@ fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
             std::cmp::Ordering::Greater => State::Grown,
         },
     };
-    let mut kinds: Vec<_> = [&old, &new].into_iter().flatten().flat_map(|row| row.kinds.keys().copied()).collect();
+    let mut kinds: Vec<_> = [&old, &new]
+        .into_iter()
+        .flatten()
+        .flat_map(|row| row.kinds.keys().copied())
+        .collect();
     kinds.sort_unstable();
     kinds.dedup();
     let pool = [&old, &new].into_iter().flatten().any(|row| row.pool);

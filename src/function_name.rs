@@ -24,7 +24,10 @@ pub fn plain(function: &str) -> Cow<'_, str> {
                 out.push_str(&rest[..len]);
                 rest = &rest[len..];
                 // `operator<< <char>`: the blank keeps two brackets apart and ends no type.
-                rest = rest.strip_prefix(' ').filter(|after| after.starts_with('<')).unwrap_or(rest);
+                rest = rest
+                    .strip_prefix(' ')
+                    .filter(|after| after.starts_with('<'))
+                    .unwrap_or(rest);
                 continue;
             }
             if let Some(len) = verbatim_len(rest) {
@@ -50,7 +53,11 @@ pub fn plain(function: &str) -> Cow<'_, str> {
         }
         rest = &rest[step..];
     }
-    if out.is_empty() { Cow::Borrowed(function) } else { Cow::Owned(out) }
+    if out.is_empty() {
+        Cow::Borrowed(function)
+    } else {
+        Cow::Owned(out)
+    }
 }
 
 /// Without the `::h0123456789abcdef` that Rust's older mangling appends, which changes from build to build.
@@ -67,7 +74,9 @@ fn operator_len(rest: &str, before: &str) -> Option<usize> {
     if before.ends_with(|c: char| c.is_alphanumeric() || c == '_') {
         return None;
     }
-    for symbol in ["()", "[]", "<<=", ">>=", "<=>", "->*", "->", "<<", ">>", "<=", ">=", "<", ">"] {
+    for symbol in [
+        "()", "[]", "<<=", ">>=", "<=>", "->*", "->", "<<", ">>", "<=", ">=", "<", ">",
+    ] {
         if after.starts_with(symbol) {
             return Some("operator".len() + symbol.len());
         }
@@ -79,8 +88,11 @@ fn operator_len(rest: &str, before: &str) -> Option<usize> {
 
 /// Bracketed text that is part of a name.
 fn verbatim_len(rest: &str) -> Option<usize> {
-    ["(anonymous namespace)", "{anonymous}"].iter().find(|text| rest.starts_with(**text)).map(|text| text.len()).or_else(
-        || {
+    ["(anonymous namespace)", "{anonymous}"]
+        .iter()
+        .find(|text| rest.starts_with(**text))
+        .map(|text| text.len())
+        .or_else(|| {
             // Lambdas: `{lambda(int)#1}`; Rust closures: `{{closure}}`.
             if !rest.starts_with('{') {
                 return None;
@@ -95,8 +107,7 @@ fn verbatim_len(rest: &str) -> Option<usize> {
                 }
             }
             None
-        },
-    )
+        })
 }
 
 fn matching_angle(text: &str) -> usize {
@@ -129,14 +140,20 @@ mod tests {
             ("main", "main"),
             ("cudaError cudaMalloc<float>(float**, unsigned long)", "cudaMalloc"),
             ("Trainer::step(float*, int) const", "Trainer::step"),
-            ("void thrust::detail::fill<int, (thrust::tag)1>(int)", "thrust::detail::fill"),
+            (
+                "void thrust::detail::fill<int, (thrust::tag)1>(int)",
+                "thrust::detail::fill",
+            ),
             ("(anonymous namespace)::helper(int)", "(anonymous namespace)::helper"),
             ("Pool::operator()(int)", "Pool::operator()"),
             ("std::ostream& operator<< <char>(std::ostream&, char)", "operator<<"),
             ("operator new[](unsigned long)", "operator new[]"),
             ("run()::{lambda(int)#1}::operator()(int) const", "run"),
             ("alloc::vec::Vec<T,A>::push", "alloc::vec::Vec::push"),
-            ("<app::Tensor as core::ops::Drop>::drop", "<app::Tensor as core::ops::Drop>::drop"),
+            (
+                "<app::Tensor as core::ops::Drop>::drop",
+                "<app::Tensor as core::ops::Drop>::drop",
+            ),
             ("app::main::{{closure}}", "app::main::{{closure}}"),
             ("", ""),
             ("<<<", "<<<"),

@@ -21,6 +21,7 @@ use crate::snapshot::{Allocation, Honesty, ProcessState, Snapshot, Stream, Taken
 mod advice;
 mod group;
 
+pub use advice::shell_word;
 pub use group::{By, Sort};
 
 /// The value of [`Report::format`].
@@ -160,7 +161,10 @@ impl Totals {
     /// Everything that holds memory, wherever it lies.
     pub fn held(&self) -> Share {
         let parts = [self.device, self.managed, self.host];
-        Share { bytes: sum(parts.iter().map(|p| p.bytes)), count: sum(parts.iter().map(|p| p.count)) }
+        Share {
+            bytes: sum(parts.iter().map(|p| p.bytes)),
+            count: sum(parts.iter().map(|p| p.count)),
+        }
     }
 }
 
@@ -197,8 +201,10 @@ impl<'a> Report<'a> {
         if let Some(top) = options.top {
             cut.extend(shown.split_off(top.min(shown.len())));
         }
-        let hidden =
-            Share { bytes: sum(cut.iter().map(|row| row.bytes)), count: sum(cut.iter().map(|row| row.count)) };
+        let hidden = Share {
+            bytes: sum(cut.iter().map(|row| row.bytes)),
+            count: sum(cut.iter().map(|row| row.count)),
+        };
         let totals = totals(snapshot, &stacks);
         let finished = is_finished(snapshot);
         Report {
@@ -207,7 +213,6 @@ impl<'a> Report<'a> {
             process: process_line(snapshot),
             finished,
             by: options.by,
-            rows: shown,
             hidden,
             hidden_rows: cut.len(),
             devices: device_totals(snapshot),
@@ -215,8 +220,9 @@ impl<'a> Report<'a> {
             taken: &snapshot.taken,
             honesty: &snapshot.honesty,
             warnings: advice::warnings(snapshot, &totals),
-            next: advice::next(snapshot, &totals, &options.source),
+            next: advice::next(snapshot, &totals, &shown, &options.source),
             totals,
+            rows: shown,
         }
     }
 
@@ -334,14 +340,22 @@ fn refused<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> Vec<RefusedRo
     rows
 }
 
-/// `GPU 0`, as nvidia-smi counts inside the process.
+/// Stands in for the device of memory that belongs to none.
+pub const NO_DEVICE: &str = "no GPU";
+/// Stands in for the stream of memory that was not asked for in stream order.
+pub const NO_STREAM: &str = "no stream";
+
+/// `GPU 0`, as CUDA counts inside the process.
 pub(crate) fn device_name(snapshot: &Snapshot, device: Option<usize>) -> String {
-    device.map_or_else(|| "no GPU".to_owned(), |device| format!("GPU {}", snapshot.devices[device].ordinal))
+    device.map_or_else(
+        || NO_DEVICE.to_owned(),
+        |device| format!("GPU {}", snapshot.devices[device].ordinal),
+    )
 }
 
 pub(crate) fn stream_name(stream: Option<Stream>) -> String {
     match stream {
-        None => "no stream".to_owned(),
+        None => NO_STREAM.to_owned(),
         Some(Stream::LegacyDefault) => "default stream".to_owned(),
         Some(Stream::PerThreadDefault) => "per-thread default stream".to_owned(),
         Some(Stream::Handle(handle)) => format!("stream {handle:#x}"),

@@ -46,7 +46,11 @@ impl Sample {
                 depth: 128,
                 recording: "/tmp/app.node7.4711.culeak".to_owned(),
             },
-            devices: vec![Device { ordinal: 0, uuid: "GPU-0000".to_owned(), name: "NVIDIA H200".to_owned() }],
+            devices: vec![Device {
+                ordinal: 0,
+                uuid: "GPU-0000".to_owned(),
+                name: "NVIDIA H200".to_owned(),
+            }],
             contexts: vec![Context {
                 handle: 0x5555_0000,
                 device: Some(0),
@@ -54,7 +58,11 @@ impl Sample {
                 first_seen_ns: SECOND,
                 destroyed_ns: None,
             }],
-            threads: vec![Thread { tid: 4711, name: "app".to_owned(), first_seen_ns: SECOND }],
+            threads: vec![Thread {
+                tid: 4711,
+                name: "app".to_owned(),
+                first_seen_ns: SECOND,
+            }],
             modules: Vec::new(),
             locations: Vec::new(),
             stacks: Vec::new(),
@@ -75,7 +83,10 @@ impl Sample {
     /// A stack of these frames, innermost first.
     pub fn stack(&mut self, frames: &[FrameText]) -> usize {
         let frames = frames.iter().map(|frame| self.location(*frame)).collect();
-        self.0.stacks.push(Stack { frames, truncated: false });
+        self.0.stacks.push(Stack {
+            frames,
+            truncated: false,
+        });
         self.0.stacks.len() - 1
     }
 
@@ -85,11 +96,24 @@ impl Sample {
             Some((file, line)) => (Some(file.to_owned()), line.parse().ok()),
             None => (None, None),
         };
-        let symbol = Symbol { function: function.to_owned(), file, line, inlined: false };
+        let symbol = Symbol {
+            function: function.to_owned(),
+            file,
+            line,
+            inlined: false,
+        };
         let symbols = if function.is_empty() { Vec::new() } else { vec![symbol] };
         // Without a name the address tells frames apart; with one it must not matter.
-        let address = if symbols.is_empty() { 0x1234 } else { 0x1000 + self.0.locations.len() as u64 };
-        self.0.locations.push(Location { module, address, symbols });
+        let address = if symbols.is_empty() {
+            0x1234
+        } else {
+            0x1000 + self.0.locations.len() as u64
+        };
+        self.0.locations.push(Location {
+            module,
+            address,
+            symbols,
+        });
         self.0.locations.len() - 1
     }
 
@@ -190,7 +214,14 @@ impl Sample {
         counter.refused_count = self.0.refused.len() as u64;
         counter.peak_bytes = counter.peak_bytes.max(peak);
         self.0.counters = counters.into_values().collect();
-        self.0.device_peaks = if peak > 0 { vec![DevicePeak { device: 0, peak_bytes: peak }] } else { Vec::new() };
+        self.0.device_peaks = if peak > 0 {
+            vec![DevicePeak {
+                device: 0,
+                peak_bytes: peak,
+            }]
+        } else {
+            Vec::new()
+        };
         self.0.honesty.events = self.0.allocations.len() as u64 + 2 * freed;
         self.0.honesty.recorder_ns = self.0.honesty.events * 500;
         self.0.validate().expect("a sample is valid");
@@ -203,7 +234,11 @@ pub fn leaky() -> Snapshot {
     let mut sample = Sample::new();
     let step = sample.stack(&[
         RUNTIME,
-        ("cudaError cudaMalloc<float>(float**, unsigned long)", "/usr/local/cuda/include/cuda_runtime.h:100", "/opt/app"),
+        (
+            "cudaError cudaMalloc<float>(float**, unsigned long)",
+            "/usr/local/cuda/include/cuda_runtime.h:100",
+            "/opt/app",
+        ),
         ("Trainer::step(int, float*)", "/src/train.cu:212", "/opt/app"),
         ("Trainer::run()", "/src/train.cu:90", "/opt/app"),
         MAIN,
@@ -211,7 +246,11 @@ pub fn leaky() -> Snapshot {
     ]);
     let load = sample.stack(&[
         RUNTIME,
-        ("thrust::detail::vector_base<float>::allocate(unsigned long)", "/usr/include/thrust/vector.inl:9", "/opt/app"),
+        (
+            "thrust::detail::vector_base<float>::allocate(unsigned long)",
+            "/usr/include/thrust/vector.inl:9",
+            "/opt/app",
+        ),
         ("load_weights(std::string const&)", "/src/weights.cu:40", "/opt/app"),
         MAIN,
         START,
@@ -228,7 +267,12 @@ pub fn leaky() -> Snapshot {
         MAIN,
         START,
     ]);
-    let window = sample.stack(&[("cuMemMap", "", "/opt/app"), ("map_window", "/src/vmm.cu:7", "/opt/app"), MAIN, START]);
+    let window = sample.stack(&[
+        ("cuMemMap", "", "/opt/app"),
+        ("map_window", "/src/vmm.cu:7", "/opt/app"),
+        MAIN,
+        START,
+    ]);
     sample
         .holds(Kind::Device, "cudaMalloc", 9 * MIB, 128, step)
         .holds(Kind::HostPinned, "cudaMallocHost", 64 * MIB, 1, load)

@@ -79,7 +79,10 @@ impl<'a> Frame<'a> {
 
     fn place_with(&self, shorten: impl Fn(&'a str) -> &'a str) -> Option<String> {
         let file = shorten(self.file?);
-        Some(self.line.map_or_else(|| file.to_owned(), |line| format!("{file}:{line}")))
+        Some(
+            self.line
+                .map_or_else(|| file.to_owned(), |line| format!("{file}:{line}")),
+        )
     }
 
     fn shown(&self) -> bool {
@@ -184,7 +187,9 @@ pub struct CallStacks<'a> {
 impl<'a> CallStacks<'a> {
     pub fn of(snapshot: &'a Snapshot) -> CallStacks<'a> {
         CallStacks {
-            stacks: (0..snapshot.stacks.len()).map(|stack| CallStack::of(snapshot, stack)).collect(),
+            stacks: (0..snapshot.stacks.len())
+                .map(|stack| CallStack::of(snapshot, stack))
+                .collect(),
             unknown: CallStack::unknown(),
         }
     }
@@ -205,7 +210,9 @@ pub fn file_name(path: &str) -> &str {
 }
 
 fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, frames: &mut Vec<Frame<'a>>) {
-    let module = location.module.map_or("", |module| snapshot.modules[module].path.as_str());
+    let module = location
+        .module
+        .map_or("", |module| snapshot.modules[module].path.as_str());
     let bare = Frame {
         function: None,
         file: None,
@@ -232,21 +239,44 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, frames: &mut Vec<F
 }
 
 /// Libraries whose inside is nobody's business here.
-const RUNTIME_MODULES: &[&str] = &["libcuda.so", "libcudart.so", "libcudart-", "libculeak", "libnvidia-", "libcudadebugger"];
+const RUNTIME_MODULES: &[&str] = &[
+    "libcuda.so",
+    "libcudart.so",
+    "libcudart-",
+    "libculeak",
+    "libnvidia-",
+    "libcudadebugger",
+];
 /// Name spaces of code that passes requests on.
-const WRAPPERS: &[&str] =
-    &["thrust::", "cub::", "cuda::", "rmm::", "std::", "__gnu_cxx::", "core::", "alloc::", "cudarc::", "cust::", "operator new"];
+const WRAPPERS: &[&str] = &[
+    "thrust::",
+    "cub::",
+    "cuda::",
+    "rmm::",
+    "std::",
+    "__gnu_cxx::",
+    "core::",
+    "alloc::",
+    "cudarc::",
+    "cust::",
+    "operator new",
+];
 
 fn role(frame: &Frame) -> Role {
     let module = frame.module_name();
     if RUNTIME_MODULES.iter().any(|start| module.starts_with(start)) {
         return Role::Runtime;
     }
-    let Some(function) = frame.function else { return Role::User };
+    let Some(function) = frame.function else {
+        return Role::User;
+    };
     let name = plain(function);
     if is_cuda_call(&name, frame.file) || is_static_cudart(&name) {
         Role::Runtime
-    } else if WRAPPERS.iter().any(|start| name.starts_with(start) || name.strip_prefix('<').is_some_and(|n| n.starts_with(start))) {
+    } else if WRAPPERS
+        .iter()
+        .any(|start| name.starts_with(start) || name.strip_prefix('<').is_some_and(|n| n.starts_with(start)))
+    {
         Role::Wrapper
     } else {
         Role::User
@@ -260,7 +290,9 @@ fn is_cuda_call(name: &str, file: Option<&str>) -> bool {
 
 /// The statically linked runtime keeps its internal names, or what the vendor left of them.
 fn is_static_cudart(name: &str) -> bool {
-    ["cudart::", "libcudart_static_", "__cudart"].iter().any(|start| name.starts_with(start))
+    ["cudart::", "libcudart_static_", "__cudart"]
+        .iter()
+        .any(|start| name.starts_with(start))
 }
 
 /// Caching allocators: in the function's name, or in the module's path when the function is unknown.
@@ -283,15 +315,27 @@ fn in_caching_allocator(frame: &Frame) -> bool {
 
 fn fold_below_main(frames: &mut [Frame]) {
     let mut keep = frames.len();
-    let name = |frame: &Frame| frame.function.map(|function| plain(function).into_owned()).unwrap_or_default();
+    let name = |frame: &Frame| {
+        frame
+            .function
+            .map(|function| plain(function).into_owned())
+            .unwrap_or_default()
+    };
     if let Some(main) = frames.iter().rposition(|frame| name(frame) == "main") {
         keep = main + 1;
     }
-    if let Some(start) = frames[..keep].iter().position(|frame| starts_a_thread(&name(frame), frame.module_name())) {
+    if let Some(start) = frames[..keep]
+        .iter()
+        .position(|frame| starts_a_thread(&name(frame), frame.module_name()))
+    {
         keep = start;
     }
     // `_start` of a stripped program, called by nobody: its caller's frames in libc give it away.
-    if keep == frames.len() && keep >= 2 && frames[keep - 1].function.is_none() && is_libc(frames[keep - 2].module_name()) {
+    if keep == frames.len()
+        && keep >= 2
+        && frames[keep - 1].function.is_none()
+        && is_libc(frames[keep - 2].module_name())
+    {
         keep -= 1;
     }
     while keep > 0 && carries_a_thread(&name(&frames[keep - 1]), frames[keep - 1].module_name()) {
@@ -305,7 +349,9 @@ fn fold_below_main(frames: &mut [Frame]) {
 }
 
 fn is_libc(module: &str) -> bool {
-    ["libc.so", "libc-", "libc.musl", "libpthread", "ld-linux", "ld-musl"].iter().any(|start| module.starts_with(start))
+    ["libc.so", "libc-", "libc.musl", "libpthread", "ld-linux", "ld-musl"]
+        .iter()
+        .any(|start| module.starts_with(start))
 }
 
 /// Everything outside such a frame belongs to the system.
@@ -325,9 +371,16 @@ fn starts_a_thread(name: &str, module: &str) -> bool {
 /// Generic code around a thread's function; hidden only at the outer end of a stack.
 fn carries_a_thread(name: &str, module: &str) -> bool {
     is_libc(module)
-        || ["std::thread::", "std::__invoke", "std::__1::__invoke", "std::__1::__thread", "std::panic", "core::ops::function::Fn"]
-            .iter()
-            .any(|start| name.starts_with(start))
+        || [
+            "std::thread::",
+            "std::__invoke",
+            "std::__1::__invoke",
+            "std::__1::__thread",
+            "std::panic",
+            "core::ops::function::Fn",
+        ]
+        .iter()
+        .any(|start| name.starts_with(start))
 }
 
 /// FNV-1a, 64 bits: stable for ever, and the same in any other language.

@@ -5,15 +5,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use culeak::snapshot::{self, Snapshot};
 use serde::Deserialize;
 
 use crate::errors::Failure;
-
-/// The first bytes of a recording.
-const RECORDING_MAGIC: &[u8] = b"CULEAK\r\n";
 
 /// A snapshot and how the user may name it again.
 pub struct Loaded {
@@ -28,7 +26,9 @@ pub fn one(argument: &str) -> Result<Loaded, Failure> {
     let mut found = all(argument)?;
     match found.len() {
         1 => Ok(found.remove(0)),
-        n => Err(Failure::new(format!("{argument}: a folder with {n} recordings; name one of them"))),
+        n => Err(Failure::new(format!(
+            "{argument}: a folder with {n} recordings; name one of them"
+        ))),
     }
 }
 
@@ -41,14 +41,23 @@ pub fn all(argument: &str) -> Result<Vec<Loaded>, Failure> {
     if argument != "-" && path.is_dir() {
         return from_folder(path);
     }
-    let snapshot = if argument == "-" { from_stdin()? } else { from_file(path, argument)? };
-    Ok(vec![Loaded { snapshot, source: argument.to_owned(), root: None }])
+    let snapshot = if argument == "-" {
+        from_stdin()?
+    } else {
+        from_file(path, argument)?
+    };
+    Ok(vec![Loaded {
+        snapshot,
+        source: argument.to_owned(),
+        root: None,
+    }])
 }
 
 /// A number names a process unless a file of that name lies here and no such process lives.
 fn as_pid(argument: &str) -> Option<u32> {
     let pid = argument.parse().ok()?;
-    (argument.bytes().all(|b| b.is_ascii_digit()) && (process_lives(pid) || !Path::new(argument).exists())).then_some(pid)
+    (argument.bytes().all(|b| b.is_ascii_digit()) && (process_lives(pid) || !Path::new(argument).exists()))
+        .then_some(pid)
 }
 
 fn process_lives(pid: u32) -> bool {
@@ -75,8 +84,12 @@ fn from_process(pid: u32) -> Result<Loaded, Failure> {
     })?;
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let inside = root.join(recording.strip_prefix("/").unwrap_or(&recording));
-    // The path means what the process meant by it, so its own view comes first where it can be seen.
-    let path = if inside.exists() { inside } else { recording.clone() };
+    // The path means what the process meant by it, which in another mount namespace is not our file of that name.
+    let path = if same_file(&inside, &recording) || !inside.exists() {
+        recording.clone()
+    } else {
+        inside
+    };
     if !path.exists() {
         return Err(Failure::new(format!(
             "process {pid}: its recording {} was deleted while in use; restart the program",
@@ -84,7 +97,16 @@ fn from_process(pid: u32) -> Result<Loaded, Failure> {
         )));
     }
     let snapshot = from_file(&path, &recording.display().to_string())?;
-    Ok(Loaded { snapshot, source: pid.to_string(), root: Some(root) })
+    Ok(Loaded {
+        snapshot,
+        source: pid.to_string(),
+        root: Some(root),
+    })
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
+    matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 /// The recording among the files a process maps: its own by name, else any.
@@ -100,7 +122,10 @@ fn mapped_recording(maps: &[u8], pid: u32) -> Option<PathBuf> {
         }
     }
     let own = format!(".{pid}.culeak");
-    let position = found.iter().position(|path| path.to_string_lossy().ends_with(&own)).unwrap_or(0);
+    let position = found
+        .iter()
+        .position(|path| path.to_string_lossy().ends_with(&own))
+        .unwrap_or(0);
     (!found.is_empty()).then(|| found.swap_remove(position))
 }
 
@@ -113,13 +138,19 @@ fn from_folder(folder: &Path) -> Result<Vec<Loaded>, Failure> {
         .collect();
     paths.sort();
     if paths.is_empty() {
-        return Err(Failure::new(format!("{shown}: a folder without recordings (*.culeak); name a recording or snapshot")));
+        return Err(Failure::new(format!(
+            "{shown}: a folder without recordings (*.culeak); name a recording or snapshot"
+        )));
     }
     paths
         .into_iter()
         .map(|path| {
             let source = path.display().to_string();
-            Ok(Loaded { snapshot: from_file(&path, &source)?, source, root: None })
+            Ok(Loaded {
+                snapshot: from_file(&path, &source)?,
+                source,
+                root: None,
+            })
         })
         .collect()
 }
@@ -127,10 +158,14 @@ fn from_folder(folder: &Path) -> Result<Vec<Loaded>, Failure> {
 fn from_file(path: &Path, shown: &str) -> Result<Snapshot, Failure> {
     let metadata = fs::metadata(path).map_err(|error| unreadable(shown, &error))?;
     if metadata.is_dir() {
-        return Err(Failure::new(format!("{shown}: is a folder; name a recording or snapshot in it")));
+        return Err(Failure::new(format!(
+            "{shown}: is a folder; name a recording or snapshot in it"
+        )));
     }
     if !metadata.is_file() {
-        return Err(Failure::new(format!("{shown}: is not a regular file; name a recording, a snapshot, a process id or -")));
+        return Err(Failure::new(format!(
+            "{shown}: is not a regular file; name a recording, a snapshot, a process id or -"
+        )));
     }
     let bytes_of = || -> io::Result<Option<Vec<u8>>> {
         let mut file = File::open(path)?;
@@ -152,21 +187,32 @@ fn from_file(path: &Path, shown: &str) -> Result<Snapshot, Failure> {
 
 fn from_stdin() -> Result<Snapshot, Failure> {
     let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes).map_err(|error| unreadable("standard input", &error))?;
-    if bytes.starts_with(RECORDING_MAGIC) {
-        return Err(Failure::new("standard input: a recording cannot be read from a pipe; give its file name"));
+    io::stdin()
+        .lock()
+        .read_to_end(&mut bytes)
+        .map_err(|error| unreadable("standard input", &error))?;
+    if culeak::reader::is_recording(&bytes) {
+        return Err(Failure::new(
+            "standard input: a recording cannot be read from a pipe; give its file name",
+        ));
     }
     if bytes.is_empty() {
-        return Err(Failure::new("standard input: empty; pipe the output of `culeak snapshot … -o -` into it"));
+        return Err(Failure::new(
+            "standard input: empty; pipe the output of `culeak snapshot … -o -` into it",
+        ));
     }
     parse(&bytes, "standard input")
 }
 
 fn unreadable(shown: &str, error: &io::Error) -> Failure {
     Failure::new(match error.kind() {
-        io::ErrorKind::NotFound => format!("{shown}: no such file or process; `culeak snapshot --list` shows what is running"),
+        io::ErrorKind::NotFound => {
+            format!("{shown}: no such file or process; `culeak snapshot --list` shows what is running")
+        }
         io::ErrorKind::PermissionDenied => {
-            format!("{shown}: permission denied; recordings belong to the user who ran the program, so read it as that user")
+            format!(
+                "{shown}: permission denied; recordings belong to the user who ran the program, so read it as that user"
+            )
         }
         _ => format!("{shown}: cannot be read ({error}); check the file and try again"),
     })
@@ -184,7 +230,10 @@ fn parse(bytes: &[u8], shown: &str) -> Result<Snapshot, Failure> {
     let bad = |reason: String| Failure::new(format!("{shown}: {reason}"));
     let envelope: Envelope = serde_json::from_slice(bytes).map_err(|error| {
         bad(if error.is_eof() {
-            format!("a JSON file that ends in the middle (line {}); take the snapshot again", error.line())
+            format!(
+                "a JSON file that ends in the middle (line {}); take the snapshot again",
+                error.line()
+            )
         } else {
             format!("not valid JSON ({error}); take the snapshot again with `culeak snapshot`")
         })
@@ -192,9 +241,16 @@ fn parse(bytes: &[u8], shown: &str) -> Result<Snapshot, Failure> {
     match envelope.format.as_ref().and_then(|format| format.as_str()) {
         Some(snapshot::FORMAT) => {}
         Some(other) if other.starts_with("culeak-") => {
-            return Err(bad(format!("a {} of culeak, not a snapshot; use the recording or `culeak snapshot` output", &other[7..])));
+            return Err(bad(format!(
+                "a {} of culeak, not a snapshot; use the recording or `culeak snapshot` output",
+                &other[7..]
+            )));
         }
-        _ => return Err(bad("JSON of some other program; make a snapshot with `culeak snapshot`".to_owned())),
+        _ => {
+            return Err(bad(
+                "JSON of some other program; make a snapshot with `culeak snapshot`".to_owned(),
+            ));
+        }
     }
     match envelope.version.as_ref().and_then(serde_json::Value::as_u64) {
         Some(version) if version > u64::from(snapshot::VERSION) => {
@@ -204,13 +260,22 @@ fn parse(bytes: &[u8], shown: &str) -> Result<Snapshot, Failure> {
             )));
         }
         Some(1..) => {}
-        _ => return Err(bad("snapshot without a valid version; take it again with `culeak snapshot`".to_owned())),
+        _ => {
+            return Err(bad(
+                "snapshot without a valid version; take it again with `culeak snapshot`".to_owned(),
+            ));
+        }
     }
-    let snapshot: Snapshot = serde_json::from_slice(bytes)
-        .map_err(|error| bad(format!("a damaged snapshot ({error}); take it again with `culeak snapshot`")))?;
-    snapshot
-        .validate()
-        .map_err(|error| bad(format!("a damaged snapshot ({error}); take it again with `culeak snapshot`")))?;
+    let snapshot: Snapshot = serde_json::from_slice(bytes).map_err(|error| {
+        bad(format!(
+            "a damaged snapshot ({error}); take it again with `culeak snapshot`"
+        ))
+    })?;
+    snapshot.validate().map_err(|error| {
+        bad(format!(
+            "a damaged snapshot ({error}); take it again with `culeak snapshot`"
+        ))
+    })?;
     Ok(snapshot)
 }
 

@@ -16,9 +16,6 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use culeak::snapshot::{Location, Snapshot, Symbol};
 
-use crate::load::Loaded;
-use crate::text::inert::Inert;
-
 use locate::Located;
 use progress::Progress;
 
@@ -44,21 +41,21 @@ impl Places {
     }
 }
 
-/// Names the frames of something just read; says on stderr what could not be named and why.
-pub fn name_frames(loaded: &mut Loaded, debug_dirs: &[PathBuf]) {
-    let places = Places { debug_dirs: debug_dirs.to_vec(), root: loaded.root.clone() };
-    for note in symbolize(&mut loaded.snapshot, &places) {
-        anstream::eprintln!("note: {}", Inert(&note));
-    }
-}
-
 /// Fills in the symbols of every location that has none yet; the notes say which modules could not be read and why.
 pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<String> {
     let mut wanted: Vec<usize> = needed(snapshot);
-    wanted.sort_by_key(|&location| (snapshot.locations[location].module, snapshot.locations[location].address));
+    wanted.sort_by_key(|&location| {
+        (
+            snapshot.locations[location].module,
+            snapshot.locations[location].address,
+        )
+    });
     let mut progress = Progress::over(wanted.len());
     let debug_dirs = places.all_debug_dirs();
-    let symbolizer = Symbolizer::builder().enable_auto_reload(false).set_debug_dirs(Some(&debug_dirs)).build();
+    let symbolizer = Symbolizer::builder()
+        .enable_auto_reload(false)
+        .set_debug_dirs(Some(&debug_dirs))
+        .build();
     let mut notes = Vec::new();
     let module_of: Vec<Option<usize>> = snapshot.locations.iter().map(|location| location.module).collect();
     for group in wanted.chunk_by(|&a, &b| module_of[a] == module_of[b]) {
@@ -101,8 +98,13 @@ fn name_group(
             if unnamed.is_empty() {
                 break;
             }
-            let calls: Vec<u64> = unnamed.iter().map(|&location| locations[location].address.saturating_sub(1)).collect();
-            let Ok(found) = lookup(symbolizer, path, debug_info, &calls) else { continue };
+            let calls: Vec<u64> = unnamed
+                .iter()
+                .map(|&location| locations[location].address.saturating_sub(1))
+                .collect();
+            let Ok(found) = lookup(symbolizer, path, debug_info, &calls) else {
+                continue;
+            };
             unnamed = unnamed
                 .into_iter()
                 .zip(found)

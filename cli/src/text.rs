@@ -6,10 +6,9 @@
 pub mod check;
 pub mod diff;
 pub mod inert;
+pub mod parts;
 pub mod report;
 pub mod units;
-
-mod parts;
 
 use std::io::{self, Write};
 
@@ -36,3 +35,10 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
         writeln!(out)
     })
 }
+
+#[cfg(test)]
+#[path = "../../src/sample.rs"]
+pub mod sample;
+
+#[cfg(test)]
+mod tests;

@@ -14,18 +14,55 @@ fn without_limits_any_leak_fails() {
 #[test]
 fn one_limit_switches_the_other_off() {
     let snapshot = sample::leaky();
-    assert!(passes(&snapshot, Limits { max_count: Some(134), ..Limits::default() }));
-    assert!(!passes(&snapshot, Limits { max_count: Some(133), ..Limits::default() }));
-    assert!(passes(&snapshot, Limits { max_leaked: Some(2048 * MIB), ..Limits::default() }));
-    assert!(!passes(&snapshot, Limits { max_leaked: Some(2048 * MIB), max_count: Some(1), ..Limits::default() }));
+    assert!(passes(
+        &snapshot,
+        Limits {
+            max_count: Some(134),
+            ..Limits::default()
+        }
+    ));
+    assert!(!passes(
+        &snapshot,
+        Limits {
+            max_count: Some(133),
+            ..Limits::default()
+        }
+    ));
+    assert!(passes(
+        &snapshot,
+        Limits {
+            max_leaked: Some(2048 * MIB),
+            ..Limits::default()
+        }
+    ));
+    assert!(!passes(
+        &snapshot,
+        Limits {
+            max_leaked: Some(2048 * MIB),
+            max_count: Some(1),
+            ..Limits::default()
+        }
+    ));
 }
 
 #[test]
 fn the_limit_itself_is_allowed() {
     let snapshot = sample::leaky();
     let leaked = verdict(&snapshot, &Limits::default()).judged.bytes;
-    assert!(passes(&snapshot, Limits { max_leaked: Some(leaked), ..Limits::default() }));
-    assert!(!passes(&snapshot, Limits { max_leaked: Some(leaked - 1), ..Limits::default() }));
+    assert!(passes(
+        &snapshot,
+        Limits {
+            max_leaked: Some(leaked),
+            ..Limits::default()
+        }
+    ));
+    assert!(!passes(
+        &snapshot,
+        Limits {
+            max_leaked: Some(leaked - 1),
+            ..Limits::default()
+        }
+    ));
 }
 
 #[test]
@@ -35,16 +72,35 @@ fn claims_fail_only_when_asked_for() {
     sample.holds(Kind::Reserved, "cuMemAddressReserve", MIB, 2, stack);
     let snapshot = sample.finish(0, 0);
     assert!(passes(&snapshot, Limits::default()));
-    assert!(!passes(&snapshot, Limits { kinds: vec![Kind::Reserved], ..Limits::default() }));
+    assert!(!passes(
+        &snapshot,
+        Limits {
+            kinds: vec![Kind::Reserved],
+            ..Limits::default()
+        }
+    ));
 }
 
 #[test]
 fn kinds_and_pools_can_be_left_out_and_are_told() {
     let snapshot = sample::leaky();
-    let pools = verdict(&snapshot, &Limits { ignore_pools: true, kinds: vec![Kind::Async], ..Limits::default() });
+    let pools = verdict(
+        &snapshot,
+        &Limits {
+            ignore_pools: true,
+            kinds: vec![Kind::Async],
+            ..Limits::default()
+        },
+    );
     assert!(pools.passed);
     assert_eq!(pools.ignored.count, 134);
-    assert!(!passes(&snapshot, Limits { kinds: vec![Kind::Async], ..Limits::default() }));
+    assert!(!passes(
+        &snapshot,
+        Limits {
+            kinds: vec![Kind::Async],
+            ..Limits::default()
+        }
+    ));
 }
 
 #[test]
@@ -53,7 +109,13 @@ fn a_recording_with_losses_is_not_clean() {
     snapshot.honesty.lost_allocations = 3;
     let lossy = verdict(&snapshot, &Limits::default());
     assert_eq!(lossy.breaches, [Breach::LostAllocations { count: 3 }]);
-    let allowed = verdict(&snapshot, &Limits { allow_losses: true, ..Limits::default() });
+    let allowed = verdict(
+        &snapshot,
+        &Limits {
+            allow_losses: true,
+            ..Limits::default()
+        },
+    );
     assert!(allowed.passed && allowed.warnings.len() == 1);
 }
 

@@ -16,14 +16,24 @@ fn holding(sites: &[(&'static str, u64)]) -> Snapshot {
 }
 
 fn states(diff: &Diff) -> Vec<(State, String, i128)> {
-    diff.rows.iter().map(|row| (row.state, row.label.clone(), row.bytes_delta)).collect()
+    diff.rows
+        .iter()
+        .map(|row| (row.state, row.label.clone(), row.bytes_delta))
+        .collect()
 }
 
 #[test]
 fn rows_are_new_grown_shrunk_gone_or_silent() {
     let before = holding(&[("same", 5), ("grows", 1), ("shrinks", 4), ("goes", 3)]);
     let after = holding(&[("comes", 2), ("shrinks", 1), ("grows", 6), ("same", 5)]);
-    let diff = Diff::of(&before, &after, &Options { by: By::Stack, ..Options::default() });
+    let diff = Diff::of(
+        &before,
+        &after,
+        &Options {
+            by: By::Stack,
+            ..Options::default()
+        },
+    );
     assert_eq!(
         states(&diff),
         [
@@ -33,15 +43,33 @@ fn rows_are_new_grown_shrunk_gone_or_silent() {
             (State::New, "comes".to_owned(), 200),
         ]
     );
-    assert_eq!((diff.totals.bytes_delta, diff.totals.count_delta, diff.totals.unchanged), (100, 1, 1));
-    let all = Diff::of(&before, &after, &Options { by: By::Stack, all: true, ..Options::default() });
+    assert_eq!(
+        (diff.totals.bytes_delta, diff.totals.count_delta, diff.totals.unchanged),
+        (100, 1, 1)
+    );
+    let all = Diff::of(
+        &before,
+        &after,
+        &Options {
+            by: By::Stack,
+            all: true,
+            ..Options::default()
+        },
+    );
     assert_eq!(all.rows.len(), 5);
 }
 
 #[test]
 fn a_snapshot_does_not_differ_from_itself() {
     let snapshot = crate::sample::leaky();
-    let diff = Diff::of(&snapshot, &snapshot, &Options { by: By::Stack, ..Options::default() });
+    let diff = Diff::of(
+        &snapshot,
+        &snapshot,
+        &Options {
+            by: By::Stack,
+            ..Options::default()
+        },
+    );
     assert!(diff.rows.is_empty() && diff.same_process && diff.warnings.is_empty());
     assert_eq!(diff.totals.bytes_delta, 0);
 }
@@ -66,7 +94,25 @@ fn exchanged_snapshots_are_noticed() {
 fn kinds_top_and_min_bytes_narrow_it_down() {
     let (before, after) = (holding(&[]), holding(&[("a", 3), ("b", 2), ("c", 1)]));
     let with = |options: Options| Diff::of(&before, &after, &options).rows.len();
-    assert_eq!(with(Options { kinds: vec![Kind::Managed], ..Options::default() }), 0);
-    assert_eq!(with(Options { top: Some(2), ..Options::default() }), 2);
-    assert_eq!(with(Options { min_bytes: 150, ..Options::default() }), 2);
+    assert_eq!(
+        with(Options {
+            kinds: vec![Kind::Managed],
+            ..Options::default()
+        }),
+        0
+    );
+    assert_eq!(
+        with(Options {
+            top: Some(2),
+            ..Options::default()
+        }),
+        2
+    );
+    assert_eq!(
+        with(Options {
+            min_bytes: 150,
+            ..Options::default()
+        }),
+        2
+    );
 }

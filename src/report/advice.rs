@@ -18,13 +18,17 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals) -> Vec<String> {
         )
     });
     warn(honesty.lost_stacks, &|s| {
-        format!("{} allocation{s} recorded without a stack; free disk space in the recording's folder", honesty.lost_stacks)
+        format!(
+            "{} allocation{s} recorded without a stack; free disk space in the recording's folder",
+            honesty.lost_stacks
+        )
     });
     warn(honesty.unknown_frees, &|s| {
         format!(
-            "{} free{s} for memory allocated before recording began or by a way not watched; start the program with \
-             `culeak run` to see them",
-            honesty.unknown_frees
+            "{} free{s} {} for memory allocated before recording began or by a way not watched; start the program \
+             with `culeak run` to see them",
+            honesty.unknown_frees,
+            if s.is_empty() { "was" } else { "were" }
         )
     });
     warn(honesty.vanished, &|s| {
@@ -35,15 +39,25 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals) -> Vec<String> {
         )
     });
     warn(honesty.failed_frees, &|s| {
-        format!("{} free{s} refused by the driver: look for double frees and wrong pointers", honesty.failed_frees)
+        format!(
+            "{} free{s} refused by the driver; look for double frees and wrong pointers",
+            honesty.failed_frees
+        )
     });
     warn(honesty.captured_not_launched, &|s| {
-        format!("{} allocation{s} captured into graphs that were never launched hold no memory", honesty.captured_not_launched)
+        format!(
+            "{} allocation{s} captured into graphs that were never launched hold no memory",
+            honesty.captured_not_launched
+        )
     });
     if !honesty.unhooked.is_empty() {
         warnings.push(format!(
             "the program was given {} that culeak does not watch: {}; please report it",
-            if honesty.unhooked.len() == 1 { "an allocating function" } else { "allocating functions" },
+            if honesty.unhooked.len() == 1 {
+                "an allocating function"
+            } else {
+                "allocating functions"
+            },
             honesty.unhooked.join(", ")
         ));
     }
@@ -66,7 +80,9 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals) -> Vec<String> {
         _ => {}
     }
     if let Some(depth) = truncated(snapshot) {
-        warnings.push(format!("some stacks were cut at {depth} frames; record with --depth to keep more"));
+        warnings.push(format!(
+            "some stacks were cut at {depth} frames; record with --depth to keep more"
+        ));
     }
     warnings
 }
@@ -78,13 +94,18 @@ fn truncated(snapshot: &Snapshot) -> Option<u32> {
         let stack = &snapshot.stacks[stack];
         stack.truncated && stack.frames.len() as u64 >= u64::from(depth)
     };
-    snapshot.allocations.iter().filter_map(|a| a.stack).any(hit).then_some(depth)
+    snapshot
+        .allocations
+        .iter()
+        .filter_map(|a| a.stack)
+        .any(hit)
+        .then_some(depth)
 }
 
-pub(super) fn next(snapshot: &Snapshot, totals: &Totals, source: &str) -> String {
+pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &str) -> String {
     let pid = snapshot.process.pid;
     let is_snapshot = source.ends_with(".json");
-    let source = quoted(source);
+    let source = shell_word(source);
     if snapshot.process.state == ProcessState::Running {
         return if is_snapshot {
             format!("culeak diff {source} {pid}")
@@ -95,14 +116,14 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, source: &str) -> String
     if totals.held().count == 0 {
         return format!("culeak check {source}");
     }
-    if totals.refused.count > 0 && totals.refused.bytes > totals.held().bytes {
-        return format!("culeak report {source} --sort age --full-stacks");
+    if rows.iter().any(|row| row.stacks_in_all > 1) {
+        return format!("culeak report {source} --by stack");
     }
-    format!("culeak report {source} --by stack --full-stacks")
+    format!("culeak check {source}   (exit code 1 while it leaks: a gate for CI)")
 }
 
-/// The input as it can be pasted into a shell.
-fn quoted(source: &str) -> String {
+/// A name as it can be pasted into a shell.
+pub fn shell_word(source: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:=@%,".contains(c);
     if !source.is_empty() && source.chars().all(plain) {
         source.to_owned()

@@ -22,8 +22,17 @@ pub enum By {
 }
 
 impl By {
-    pub const ALL: &'static [By] =
-        &[By::Site, By::Stack, By::Kind, By::Device, By::Stream, By::Thread, By::Api, By::Module, By::Size];
+    pub const ALL: &'static [By] = &[
+        By::Site,
+        By::Stack,
+        By::Kind,
+        By::Device,
+        By::Stream,
+        By::Thread,
+        By::Api,
+        By::Module,
+        By::Size,
+    ];
 
     /// The word on the command line.
     pub const fn name(self) -> &'static str {
@@ -81,7 +90,10 @@ impl Sort {
         };
         let first = |row: &Row| row.stacks.first().map(|stack| stack.stack.fingerprint);
         rows.sort_by(|a, b| {
-            key(b).cmp(&key(a)).then_with(|| a.label.cmp(&b.label)).then_with(|| first(a).cmp(&first(b)))
+            key(b)
+                .cmp(&key(a))
+                .then_with(|| a.label.cmp(&b.label))
+                .then_with(|| first(a).cmp(&first(b)))
         });
     }
 }
@@ -106,7 +118,10 @@ pub(super) fn rows<'a>(
     for allocation in allocations {
         groups.entry(key(stacks, allocation, by)).or_default().push(allocation);
     }
-    groups.into_values().map(|members| row(snapshot, stacks, &members, by)).collect()
+    groups
+        .into_values()
+        .map(|members| row(snapshot, stacks, &members, by))
+        .collect()
 }
 
 fn key<'a>(stacks: &CallStacks<'a>, allocation: &'a Allocation, by: By) -> Key<'a> {
@@ -154,13 +169,20 @@ fn row<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, members: &[&'a Alloc
         row.bytes = row.bytes.saturating_add(allocation.bytes);
         row.claims += u64::from(allocation.kind.place() == Place::Nowhere);
         row.pool |= stacks.is_pool(allocation);
-        row.kinds.entry(allocation.kind.name()).or_default().add(allocation.bytes);
+        row.kinds
+            .entry(allocation.kind.name())
+            .or_default()
+            .add(allocation.bytes);
         row.apis.entry(&allocation.api).or_default().add(allocation.bytes);
         devices.entry(allocation.device).or_default().add(allocation.bytes);
         streams.entry(allocation.stream).or_default().add(allocation.bytes);
         threads.entry(allocation.thread).or_default().add(allocation.bytes);
         let fingerprint = stacks.get(allocation.stack).fingerprint;
-        per_stack.entry(fingerprint).or_insert((Share::default(), allocation.stack)).0.add(allocation.bytes);
+        per_stack
+            .entry(fingerprint)
+            .or_insert((Share::default(), allocation.stack))
+            .0
+            .add(allocation.bytes);
     }
     row.devices = merge(devices, |device| device_name(snapshot, device));
     row.streams = merge(streams, stream_name);
@@ -193,7 +215,11 @@ fn merge<K>(shares: HashMap<K, Share>, name: impl Fn(K) -> String) -> BTreeMap<S
 
 fn thread_name(snapshot: &Snapshot, thread: usize) -> String {
     let thread = &snapshot.threads[thread];
-    if thread.name.is_empty() { format!("thread {}", thread.tid) } else { format!("thread {} {}", thread.tid, thread.name) }
+    if thread.name.is_empty() {
+        format!("thread {}", thread.tid)
+    } else {
+        format!("thread {} {}", thread.tid, thread.name)
+    }
 }
 
 fn label(snapshot: &Snapshot, stacks: &CallStacks, allocation: &Allocation, by: By) -> String {
@@ -203,7 +229,11 @@ fn label(snapshot: &Snapshot, stacks: &CallStacks, allocation: &Allocation, by: 
         By::Kind => allocation.kind.name().to_owned(),
         By::Device => device_name(snapshot, allocation.device),
         By::Stream => match allocation.device {
-            Some(_) => format!("{} of {}", stream_name(allocation.stream), device_name(snapshot, allocation.device)),
+            Some(_) => format!(
+                "{} of {}",
+                stream_name(allocation.stream),
+                device_name(snapshot, allocation.device)
+            ),
             None => stream_name(allocation.stream),
         },
         By::Thread => thread_name(snapshot, allocation.thread),

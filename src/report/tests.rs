@@ -3,14 +3,24 @@ use crate::kind::Kind;
 use crate::sample::{self, MAIN, MIB, RUNTIME, Sample};
 
 fn report(snapshot: &Snapshot) -> Report<'_> {
-    Report::of(snapshot, &Options { source: "app.culeak".to_owned(), ..Options::default() })
+    Report::of(
+        snapshot,
+        &Options {
+            source: "app.culeak".to_owned(),
+            ..Options::default()
+        },
+    )
 }
 
 #[test]
 fn rows_are_call_sites_largest_first() {
     let snapshot = sample::leaky();
     let report = report(&snapshot);
-    let places: Vec<_> = report.rows.iter().map(|row| row.site().and_then(Frame::short_place)).collect();
+    let places: Vec<_> = report
+        .rows
+        .iter()
+        .map(|row| row.site().and_then(Frame::short_place))
+        .collect();
     assert_eq!(places[0].as_deref(), Some("train.cu:212"));
     assert_eq!(places[1].as_deref(), Some("weights.cu:40"));
     assert_eq!((report.rows[0].bytes, report.rows[0].count), (128 * 9 * MIB, 128));
@@ -21,13 +31,43 @@ fn rows_are_call_sites_largest_first() {
 fn totals_keep_places_apart_and_claims_weigh_nothing() {
     let snapshot = sample::leaky();
     let totals = report(&snapshot).totals;
-    assert_eq!(totals.device, Share { bytes: (128 * 9 + 40) * MIB, count: 130 });
-    assert_eq!(totals.managed, Share { bytes: 3 * 4096, count: 3 });
-    assert_eq!(totals.host, Share { bytes: 64 * MIB, count: 1 });
+    assert_eq!(
+        totals.device,
+        Share {
+            bytes: (128 * 9 + 40) * MIB,
+            count: 130
+        }
+    );
+    assert_eq!(
+        totals.managed,
+        Share {
+            bytes: 3 * 4096,
+            count: 3
+        }
+    );
+    assert_eq!(
+        totals.host,
+        Share {
+            bytes: 64 * MIB,
+            count: 1
+        }
+    );
     assert_eq!(totals.claims, BTreeMap::from([("mapping", 1)]));
-    assert_eq!(totals.pool, Share { bytes: 40 * MIB, count: 2 });
+    assert_eq!(
+        totals.pool,
+        Share {
+            bytes: 40 * MIB,
+            count: 2
+        }
+    );
     assert_eq!(totals.call_sites, 4);
-    assert_eq!(totals.refused, Share { bytes: 1 << 46, count: 1 });
+    assert_eq!(
+        totals.refused,
+        Share {
+            bytes: 1 << 46,
+            count: 1
+        }
+    );
     assert_eq!((totals.allocated, totals.freed), (635, 500));
 }
 
@@ -46,7 +86,13 @@ fn every_grouping_accounts_for_every_byte() {
     let all = report(&snapshot).totals.held().bytes;
     for &by in By::ALL {
         assert_eq!(By::from_name(by.name()), Some(by));
-        let report = Report::of(&snapshot, &Options { by, ..Options::default() });
+        let report = Report::of(
+            &snapshot,
+            &Options {
+                by,
+                ..Options::default()
+            },
+        );
         assert_eq!(report.rows.iter().map(|row| row.bytes).sum::<u64>(), all, "{by:?}");
         assert_eq!(report.rows.iter().map(|row| row.count).sum::<u64>(), 135, "{by:?}");
         for row in &report.rows {
@@ -60,10 +106,23 @@ fn every_grouping_accounts_for_every_byte() {
 #[test]
 fn what_top_and_min_bytes_cut_is_still_told() {
     let snapshot = sample::leaky();
-    let report = Report::of(&snapshot, &Options { top: Some(1), min_bytes: MIB, ..Options::default() });
+    let report = Report::of(
+        &snapshot,
+        &Options {
+            top: Some(1),
+            min_bytes: MIB,
+            ..Options::default()
+        },
+    );
     assert_eq!(report.rows.len(), 1);
     assert_eq!(report.hidden_rows, 4);
-    assert_eq!(report.hidden, Share { bytes: 104 * MIB + 3 * 4096, count: 7 });
+    assert_eq!(
+        report.hidden,
+        Share {
+            bytes: 104 * MIB + 3 * 4096,
+            count: 7
+        }
+    );
 }
 
 #[test]
@@ -72,8 +131,19 @@ fn ages_are_measured_from_the_moment_of_the_snapshot() {
     let report = report(&snapshot);
     assert_eq!(report.rows[0].oldest_age_ns, 50_000_000_000);
     assert_eq!(report.rows[0].newest_age_ns, 1_000_000_000);
-    let oldest_first = Report::of(&snapshot, &Options { sort: Sort::Age, ..Options::default() });
-    assert!(oldest_first.rows.windows(2).all(|pair| pair[0].oldest_age_ns >= pair[1].oldest_age_ns));
+    let oldest_first = Report::of(
+        &snapshot,
+        &Options {
+            sort: Sort::Age,
+            ..Options::default()
+        },
+    );
+    assert!(
+        oldest_first
+            .rows
+            .windows(2)
+            .all(|pair| pair[0].oldest_age_ns >= pair[1].oldest_age_ns)
+    );
 }
 
 #[test]
@@ -82,12 +152,20 @@ fn one_site_reached_two_ways_is_one_row_with_two_stacks() {
     let site = ("grab", "/src/a.cu:5", "/opt/app");
     let first = sample.stack(&[RUNTIME, site, ("left", "/src/a.cu:20", "/opt/app"), MAIN]);
     let second = sample.stack(&[RUNTIME, site, ("right", "/src/a.cu:30", "/opt/app"), MAIN]);
-    sample.holds(Kind::Device, "cudaMalloc", 100, 1, first).holds(Kind::Device, "cudaMalloc", 100, 2, second);
+    sample
+        .holds(Kind::Device, "cudaMalloc", 100, 1, first)
+        .holds(Kind::Device, "cudaMalloc", 100, 2, second);
     let snapshot = sample.finish(300, 0);
     let by_site = report(&snapshot);
     assert_eq!((by_site.rows.len(), by_site.rows[0].stacks_in_all), (1, 2));
     assert_eq!(by_site.rows[0].stacks[0].bytes, 200);
-    let by_stack = Report::of(&snapshot, &Options { by: By::Stack, ..Options::default() });
+    let by_stack = Report::of(
+        &snapshot,
+        &Options {
+            by: By::Stack,
+            ..Options::default()
+        },
+    );
     assert_eq!(by_stack.rows.len(), 2);
 }
 
@@ -122,13 +200,26 @@ fn sums_that_overflow_saturate() {
 fn warnings_say_what_to_do() {
     let snapshot = sample::leaky();
     let report = report(&snapshot);
-    assert!(report.warnings.iter().any(|w| w.starts_with("40 frees") && w.contains("culeak run")), "{:?}", report.warnings);
+    assert!(
+        report
+            .warnings
+            .iter()
+            .any(|w| w.starts_with("40 frees") && w.contains("culeak run")),
+        "{:?}",
+        report.warnings
+    );
     assert!(report.next.starts_with("culeak "));
 }
 
 #[test]
 fn the_next_command_can_be_pasted() {
     let snapshot = Sample::new().finish(0, 0);
-    let report = Report::of(&snapshot, &Options { source: "my run's.culeak".to_owned(), ..Options::default() });
+    let report = Report::of(
+        &snapshot,
+        &Options {
+            source: "my run's.culeak".to_owned(),
+            ..Options::default()
+        },
+    );
     assert_eq!(report.next, r"culeak check 'my run'\''s.culeak'");
 }

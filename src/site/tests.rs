@@ -11,12 +11,19 @@ fn only_stack(frames: &[FrameText]) -> Snapshot {
 
 fn site_of(frames: &[FrameText]) -> String {
     let snapshot = only_stack(frames);
-    CallStacks::of(&snapshot).get(Some(0)).site().map_or_else(String::new, Frame::name)
+    CallStacks::of(&snapshot)
+        .get(Some(0))
+        .site()
+        .map_or_else(String::new, Frame::name)
 }
 
 fn shown(frames: &[FrameText]) -> Vec<String> {
     let snapshot = only_stack(frames);
-    CallStacks::of(&snapshot).get(Some(0)).shown().map(Frame::name).collect()
+    CallStacks::of(&snapshot)
+        .get(Some(0))
+        .shown()
+        .map(Frame::name)
+        .collect()
 }
 
 fn fingerprint(frames: &[FrameText]) -> Fingerprint {
@@ -34,10 +41,27 @@ const USER: FrameText = ("Trainer::step(int)", "/src/train.cu:212", "/opt/app");
 #[test]
 fn the_site_is_the_innermost_frame_of_the_users_own() {
     assert_eq!(site_of(&[RUNTIME, USER, MAIN, START]), "Trainer::step(int)");
-    assert_eq!(site_of(&[("cudaMalloc", "", "/opt/app"), USER, MAIN]), "Trainer::step(int)");
-    assert_eq!(site_of(&[("libcudart_static_0123", "", "/opt/app"), USER, MAIN]), "Trainer::step(int)");
-    assert_eq!(site_of(&[("cudarc::driver::result::malloc_sync", "/x.rs:1", "/opt/app"), USER, MAIN]), "Trainer::step(int)");
-    let typed = ("cudaError cudaMalloc<float>(float**, unsigned long)", "/cuda/include/cuda_runtime.h:9", "/opt/app");
+    assert_eq!(
+        site_of(&[("cudaMalloc", "", "/opt/app"), USER, MAIN]),
+        "Trainer::step(int)"
+    );
+    assert_eq!(
+        site_of(&[("libcudart_static_0123", "", "/opt/app"), USER, MAIN]),
+        "Trainer::step(int)"
+    );
+    assert_eq!(
+        site_of(&[
+            ("cudarc::driver::result::malloc_sync", "/x.rs:1", "/opt/app"),
+            USER,
+            MAIN
+        ]),
+        "Trainer::step(int)"
+    );
+    let typed = (
+        "cudaError cudaMalloc<float>(float**, unsigned long)",
+        "/cuda/include/cuda_runtime.h:9",
+        "/opt/app",
+    );
     assert_eq!(site_of(&[RUNTIME, typed, USER, MAIN]), "Trainer::step(int)");
 }
 
@@ -50,24 +74,44 @@ fn a_users_function_with_a_cuda_name_is_the_users() {
 #[test]
 fn a_stack_without_a_frame_of_the_users_still_has_a_site() {
     assert_eq!(site_of(&[RUNTIME]), "libcudart.so.13+0x1234");
-    assert_eq!(site_of(&[RUNTIME, ("std::function<void()>::operator()()", "", "/opt/app")]), "std::function<void()>::operator()()");
+    assert_eq!(
+        site_of(&[RUNTIME, ("std::function<void()>::operator()()", "", "/opt/app")]),
+        "std::function<void()>::operator()()"
+    );
     assert_eq!(site_of(&[]), "");
 }
 
 #[test]
 fn frames_below_main_are_folded() {
-    assert_eq!(shown(&[RUNTIME, USER, MAIN, START, ("_start", "", "/opt/app")]), ["Trainer::step(int)", "main"]);
+    assert_eq!(
+        shown(&[RUNTIME, USER, MAIN, START, ("_start", "", "/opt/app")]),
+        ["Trainer::step(int)", "main"]
+    );
     // Stripped: libc and `_start` have no names.
     let (libc, start) = (("", "", "/usr/lib/libc.so.6"), ("", "", "/opt/app"));
     assert_eq!(shown(&[RUNTIME, USER, libc, libc, start]), ["Trainer::step(int)"]);
     // A C++ thread and a Rust thread.
     let cpp = ("execute_native_thread_routine", "", "/usr/lib/libstdc++.so.6");
-    let invoke = ("void std::__invoke_impl<void, Work>(std::__invoke_other, Work&&)", "/usr/include/invoke.h:1", "/opt/app");
-    let (begin, clone) = (("start_thread", "", "/usr/lib/libc.so.6"), ("clone3", "", "/usr/lib/libc.so.6"));
+    let invoke = (
+        "void std::__invoke_impl<void, Work>(std::__invoke_other, Work&&)",
+        "/usr/include/invoke.h:1",
+        "/opt/app",
+    );
+    let (begin, clone) = (
+        ("start_thread", "", "/usr/lib/libc.so.6"),
+        ("clone3", "", "/usr/lib/libc.so.6"),
+    );
     assert_eq!(shown(&[USER, invoke, cpp, begin, clone]), ["Trainer::step(int)"]);
-    let short = ("std::sys::backtrace::__rust_begin_short_backtrace", "/rustc/x.rs:1", "/opt/app");
+    let short = (
+        "std::sys::backtrace::__rust_begin_short_backtrace",
+        "/rustc/x.rs:1",
+        "/opt/app",
+    );
     let once = ("core::ops::function::FnOnce::call_once", "/rustc/y.rs:1", "/opt/app");
-    assert_eq!(shown(&[USER, once, short, ("main", "", "/opt/app"), START]), ["Trainer::step(int)"]);
+    assert_eq!(
+        shown(&[USER, once, short, ("main", "", "/opt/app"), START]),
+        ["Trainer::step(int)"]
+    );
 }
 
 #[test]
@@ -116,11 +160,27 @@ fn code_outside_all_files_does_not_bring_its_random_address() {
 
 #[test]
 fn caching_allocators_are_known_by_name_or_by_library() {
-    assert!(is_pool(("c10::cuda::CUDACachingAllocator::Native::allocate(int)", "", "/v/libc10_cuda.so")));
+    assert!(is_pool((
+        "c10::cuda::CUDACachingAllocator::Native::allocate(int)",
+        "",
+        "/v/libc10_cuda.so"
+    )));
     assert!(is_pool(("", "", "/v/torch/lib/libc10_cuda.so")));
-    assert!(is_pool(("tsl::BFCAllocator::Extend(unsigned long)", "", "/v/xla_cuda_plugin.so")));
-    assert!(is_pool(("__pyx_f_4cupy_4cuda_6memory_MemoryPool_malloc", "", "/v/cupy/cuda/memory.cpython-312.so")));
+    assert!(is_pool((
+        "tsl::BFCAllocator::Extend(unsigned long)",
+        "",
+        "/v/xla_cuda_plugin.so"
+    )));
+    assert!(is_pool((
+        "__pyx_f_4cupy_4cuda_6memory_MemoryPool_malloc",
+        "",
+        "/v/cupy/cuda/memory.cpython-312.so"
+    )));
     assert!(!is_pool(("my::MemoryPool::get()", "/src/pool.cu:1", "/opt/app")));
-    assert!(!is_pool(("c10::cuda::getDefaultCUDAStream(signed char)", "", "/v/libc10_cuda.so")));
+    assert!(!is_pool((
+        "c10::cuda::getDefaultCUDAStream(signed char)",
+        "",
+        "/v/libc10_cuda.so"
+    )));
     assert!(!is_pool(USER));
 }

@@ -8,7 +8,7 @@ use culeak::check::{Limits, verdict};
 use culeak::kind::Kind;
 
 use crate::errors::Failure;
-use crate::{load, symbolize, text};
+use crate::{load, text};
 
 /// Exit code for a leak over the limit.
 const LEAK: u8 = 1;
@@ -46,7 +46,7 @@ pub struct LimitArgs {
     #[arg(long, value_name = "N")]
     pub max_count: Option<u64>,
     /// Judge only this kind of memory; repeatable [default: all that hold memory]
-    #[arg(long, value_name = "KIND", value_parser = parse_kind)]
+    #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
     pub kind: Vec<Kind>,
     /// Leave out what caching allocators (PyTorch, XLA, CuPy, RMM) hold for reuse
     #[arg(long)]
@@ -68,24 +68,20 @@ impl LimitArgs {
     }
 }
 
-/// Reads a kind's name.
-pub(super) fn parse_kind(name: &str) -> Result<Kind, String> {
-    Kind::from_name(name).ok_or_else(|| {
-        let names: Vec<_> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-        format!("no such kind; use one of {}", names.join(", "))
-    })
-}
-
 pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     let passed = judge(&args.input, &args.limits.limits(), args.json, &args.debug_dir)?;
-    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::from(LEAK) })
+    Ok(if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(LEAK)
+    })
 }
 
 /// Prints the verdict on every process in the input, and says whether all passed.
 pub fn judge(input: &str, limits: &Limits, json: bool, debug_dirs: &[PathBuf]) -> Result<bool, Failure> {
     let mut loaded = load::all(input)?;
     for item in &mut loaded {
-        symbolize::name_frames(item, debug_dirs);
+        super::name_frames(item, debug_dirs);
     }
     let verdicts: Vec<_> = loaded.iter().map(|item| verdict(&item.snapshot, limits)).collect();
     if json {

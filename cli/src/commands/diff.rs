@@ -9,7 +9,7 @@ use culeak::kind::Kind;
 use culeak::report::{By, Sort};
 
 use crate::errors::Failure;
-use crate::{load, symbolize, text};
+use crate::{load, text};
 
 /// Show what grew, shrank, came and went between two snapshots, by call site
 #[derive(Debug, Args)]
@@ -40,7 +40,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
     /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::check::parse_kind)]
+    #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
     pub kind: Vec<Kind>,
     /// Unchanged rows too
     #[arg(long)]
@@ -62,8 +62,8 @@ pub struct DiffArgs {
 pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     let mut before = load::one(&args.before)?;
     let mut after = load::one(&args.after)?;
-    symbolize::name_frames(&mut before, &args.debug_dir);
-    symbolize::name_frames(&mut after, &args.debug_dir);
+    super::name_frames(&mut before, &args.debug_dir);
+    super::name_frames(&mut after, &args.debug_dir);
     let default = if args.json { None } else { Some(20) };
     let options = Options {
         by: By::from_name(&args.by).unwrap_or(By::Stack),

@@ -9,7 +9,7 @@ use culeak::report::{By, Options, Report, Sort};
 
 use crate::errors::{Failure, USAGE};
 use crate::load::{self, Loaded};
-use crate::{symbolize, text};
+use crate::text;
 
 /// Rows in text when nothing else is asked for.
 const ROWS_IN_TEXT: usize = 20;
@@ -73,7 +73,8 @@ impl ReportArgs {
         }
     }
 
-    fn options(&self, source: String) -> Options {
+    /// How to report one of the inputs.
+    pub fn options(&self, source: String) -> Options {
         let default = if self.json { None } else { Some(ROWS_IN_TEXT) };
         Options {
             by: self.by,
@@ -100,9 +101,13 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
         }
     }
     for item in &mut loaded {
-        symbolize::name_frames(item, &args.debug_dir);
+        super::name_frames(item, &args.debug_dir);
     }
-    if args.json { print_json(args, &loaded)? } else { print_text(args, &loaded)? }
+    if args.json {
+        print_json(args, &loaded)?
+    } else {
+        print_text(args, &loaded)?
+    }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }
 
@@ -121,8 +126,10 @@ fn print_text(args: &ReportArgs, loaded: &[Loaded]) -> Result<(), Failure> {
 }
 
 fn print_json(args: &ReportArgs, loaded: &[Loaded]) -> Result<(), Failure> {
-    let reports: Vec<_> =
-        loaded.iter().map(|item| Report::of(&item.snapshot, &args.options(item.source.clone()))).collect();
+    let reports: Vec<_> = loaded
+        .iter()
+        .map(|item| Report::of(&item.snapshot, &args.options(item.source.clone())))
+        .collect();
     match reports.as_slice() {
         [one] if args.inputs.len() == 1 => text::print_json(one),
         several => text::print_json(&several),

@@ -8,7 +8,7 @@ use clap::Args;
 use culeak::snapshot::Snapshot;
 
 use crate::errors::Failure;
-use crate::{load, symbolize, text};
+use crate::{load, text};
 
 /// Write what a process holds right now to a JSON file, without stopping it
 #[derive(Debug, Args)]
@@ -43,13 +43,16 @@ pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
     };
     let mut loaded = load::one(input)?;
     if !args.no_symbols {
-        symbolize::name_frames(&mut loaded, &args.debug_dir);
+        super::name_frames(&mut loaded, &args.debug_dir);
     }
     if output.as_os_str() == "-" {
         text::print_json(&loaded.snapshot)?;
     } else {
         write_file(&loaded.snapshot, output).map_err(|error| {
-            Failure::new(format!("{}: cannot be written ({error}); choose another place with -o", output.display()))
+            Failure::new(format!(
+                "{}: cannot be written ({error}); choose another place with -o",
+                output.display()
+            ))
         })?;
     }
     Ok(ExitCode::SUCCESS)
@@ -61,7 +64,10 @@ fn write_file(snapshot: &Snapshot, path: &Path) -> io::Result<()> {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let mut file = tempfile::Builder::new().prefix(".culeak-").suffix(".tmp").tempfile_in(folder)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".culeak-")
+        .suffix(".tmp")
+        .tempfile_in(folder)?;
     {
         let mut out = io::BufWriter::new(file.as_file_mut());
         serde_json::to_writer(&mut out, snapshot).map_err(io::Error::from)?;

@@ -1,1 +1,334 @@
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+
+use culeak::snapshot::Snapshot;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
 use super::*;
+use crate::text::sample::{Sample, leaky};
+
+/// Loads a file of these bytes.
+fn load(bytes: &[u8]) -> Result<Snapshot, String> {
+    let file = tempfile::Builder::new()
+        .suffix(".culeak")
+        .tempfile()
+        .expect("a temporary file");
+    fs::write(file.path(), bytes).expect("written");
+    let result = one(&file.path().display().to_string());
+    result.map(|loaded| loaded.snapshot).map_err(|failure| {
+        let text = failure.to_string();
+        assert!(
+            text.starts_with(&*file.path().to_string_lossy()),
+            "names the file: {text}"
+        );
+        text
+    })
+}
+
+/// What is said about a snapshot after one change to its JSON.
+fn complaint(change: impl FnOnce(&mut Value)) -> String {
+    let mut json = serde_json::to_value(leaky()).expect("json");
+    change(&mut json);
+    load(json.to_string().as_bytes()).expect_err("a complaint")
+}
+
+fn failure(argument: &str) -> String {
+    match all(argument) {
+        Ok(_) => panic!("{argument} was read"),
+        Err(failure) => failure.to_string(),
+    }
+}
+
+#[test]
+fn a_snapshot_comes_back_as_it_was_written() {
+    let snapshot = leaky();
+    let json = serde_json::to_vec_pretty(&snapshot).expect("json");
+    assert_eq!(load(&json).as_ref(), Ok(&snapshot));
+    let spaced = [b" \n\t".as_slice(), &json].concat();
+    assert_eq!(load(&spaced), Ok(snapshot));
+}
+
+#[test]
+fn bad_files_get_one_line_with_file_reason_and_remedy() {
+    let json = serde_json::to_vec(&leaky()).expect("json");
+    let cases: [(&[u8], &str); 8] = [
+        (b"", "empty"),
+        (b"\0\0\0\0", ""),
+        (b"hello", "not a culeak recording"),
+        (b"[1, 2]", "not a culeak recording"),
+        (b"CULEAK\r\n", ""),
+        (b"{}", "some other program"),
+        (b"{\"format\": \"culeak-report\", \"version\": 1}", "not a snapshot"),
+        (&json[..json.len() / 2], "ends in the middle"),
+    ];
+    for (bytes, reason) in cases {
+        let text = load(bytes).expect_err("refused");
+        assert!(text.contains(reason), "{text}");
+        assert!(
+            !text.contains('\n') && text.contains(';') | text.contains("make"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn snapshots_of_the_future_and_damaged_ones_are_refused() {
+    assert!(
+        complaint(|json| json["version"] = json!(99)).contains("version 99, this build reads up to 1; use a newer")
+    );
+    assert!(complaint(|json| json["version"] = json!(-1)).contains("without a valid version"));
+    assert!(complaint(|json| json["format"] = json!("heaptrack")).contains("some other program"));
+    assert!(
+        complaint(|json| json["allocations"][0]["thread"] = json!(99)).contains("allocations: thread of row 0 is 99")
+    );
+    assert!(complaint(|json| json["allocations"][0]["bytes"] = json!(-5)).contains("damaged snapshot"));
+    assert!(complaint(|json| json["stacks"][0]["frames"][0] = json!(u64::MAX)).contains("stacks: frame"));
+    assert!(complaint(|json| json["honesty"] = Value::Null).contains("damaged snapshot"));
+}
+
+#[test]
+fn unknown_fields_of_a_later_minor_version_are_ignored() {
+    let mut json = serde_json::to_value(leaky()).expect("json");
+    json["moon_phase"] = json!("full");
+    json["allocations"][0]["colour"] = json!(7);
+    assert_eq!(load(json.to_string().as_bytes()), Ok(leaky()));
+}
+
+#[test]
+fn what_is_no_regular_file_is_refused_without_reading_it() {
+    assert!(failure("/dev/zero").contains("not a regular file"));
+    assert!(failure("/no/such/file").contains("no such file or process"));
+    let folder = tempfile::tempdir().expect("a folder");
+    assert!(failure(&folder.path().display().to_string()).contains("without recordings"));
+}
+
+#[test]
+fn a_file_of_somebody_else_is_refused_with_advice() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    fs::set_permissions(file.path(), fs::Permissions::from_mode(0o000)).expect("permissions");
+    if fs::File::open(file.path()).is_ok() {
+        return; // Root may read everything.
+    }
+    assert!(failure(&file.path().display().to_string()).contains("permission denied; recordings belong to"));
+}
+
+#[test]
+fn a_folder_means_all_its_recordings() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["b.culeak", "a.culeak", "notes.txt"] {
+        fs::write(
+            folder.path().join(name),
+            serde_json::to_vec(&Sample::new().finish(0, 0)).expect("json"),
+        )
+        .expect("written");
+    }
+    let path = folder.path().display().to_string();
+    let sources: Vec<_> = all(&path)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|loaded| loaded.source)
+        .collect();
+    assert_eq!(sources, [format!("{path}/a.culeak"), format!("{path}/b.culeak")]);
+    assert!(one(&path).is_err_and(|failure| failure.to_string().contains("2 recordings; name one")));
+}
+
+#[test]
+fn a_process_that_is_gone_or_was_never_recorded_is_told_apart() {
+    let mut child = Command::new("sleep")
+        .arg("60")
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("sleep runs");
+    let pid = child.id();
+    assert!(failure(&pid.to_string()).contains("has no recording"));
+    child.kill().expect("killed");
+    child.wait().expect("reaped");
+    assert!(failure(&pid.to_string()).contains("no such process; its recording stays behind"));
+    assert!(failure("99999999999999").contains("no such file"));
+}
+
+#[test]
+fn the_recording_of_a_process_is_found_among_its_mappings() {
+    let maps = b"7f00-7f01 r--p 00000000 fe:01 12  /usr/lib/libc.so.6\n\
+        7f02-7f03 rw-s 00000000 fe:01 14  /tmp/parent.host.1.culeak\n\
+        7f04-7f05 rw-s 00000000 fe:01 15  /tmp/my run/app.host.42.culeak (deleted)\n\
+        7f06-7f07 rw-p 00000000 00:00 0   [stack]\n";
+    assert_eq!(
+        mapped_recording(maps, 42),
+        Some(PathBuf::from("/tmp/my run/app.host.42.culeak"))
+    );
+    assert_eq!(
+        mapped_recording(maps, 7),
+        Some(PathBuf::from("/tmp/parent.host.1.culeak"))
+    );
+    assert_eq!(mapped_recording(b"\xff\xfe garbage", 7), None);
+}
+
+/// Replaces the value that `path` leads to (each number picks a child) with another.
+fn mutate(json: &mut Value, path: &[usize], value: Value) {
+    let Some((&step, rest)) = path.split_first() else {
+        *json = value;
+        return;
+    };
+    match json {
+        Value::Array(items) if !items.is_empty() => {
+            let step = step % items.len();
+            mutate(&mut items[step], rest, value);
+        }
+        Value::Object(fields) if !fields.is_empty() => {
+            let step = step % fields.len();
+            mutate(fields.values_mut().nth(step).expect("in range"), rest, value);
+        }
+        leaf => *leaf = value,
+    }
+}
+
+fn any_value() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(Value::Null),
+        Just(json!([])),
+        Just(json!({})),
+        any::<bool>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        (0u64..200).prop_map(Value::from),
+        ".{0,8}".prop_map(Value::from),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400), json in any::<bool>(), magic in any::<bool>()) {
+        let start: &[u8] = if magic { b"CULEAK\r\n" } else if json { b"{\"format\":\"culeak-snapshot\",\"version\":1," } else { b"" };
+        let _ = load(&[start, &bytes].concat());
+    }
+
+    /// Whatever is still accepted can also be reported, compared and judged.
+    #[test]
+    fn mutated_snapshots_are_refused_or_printable(
+        changes in proptest::collection::vec((proptest::collection::vec(0usize..20, 1..5), any_value()), 1..4)
+    ) {
+        let mut json = serde_json::to_value(leaky()).expect("json");
+        for (path, value) in changes {
+            mutate(&mut json, &path, value);
+        }
+        if let Ok(snapshot) = load(json.to_string().as_bytes()) {
+            let report = culeak::report::Report::of(&snapshot, &culeak::report::Options::default());
+            crate::text::report::write(&report, true, &mut std::io::sink())?;
+            let other = leaky();
+            let diff = culeak::diff::Diff::of(&snapshot, &other, &culeak::diff::Options::default());
+            crate::text::diff::write(&diff, true, true, &mut std::io::sink())?;
+            let verdict = culeak::check::verdict(&snapshot, &culeak::check::Limits::default());
+            crate::text::check::write(&verdict, "x", &mut std::io::sink())?;
+        }
+    }
+}
+
+mod schema {
+    //! `docs/snapshot.schema.json` and the model say the same.
+
+    use super::*;
+
+    fn validator() -> jsonschema::Validator {
+        let text = include_str!("../../../docs/snapshot.schema.json");
+        jsonschema::validator_for(&serde_json::from_str(text).expect("the schema is JSON"))
+            .expect("the schema is a schema")
+    }
+
+    fn problems(snapshot: &Snapshot) -> Vec<String> {
+        let json = serde_json::to_value(snapshot).expect("json");
+        validator().iter_errors(&json).map(|error| error.to_string()).collect()
+    }
+
+    #[test]
+    fn snapshots_from_empty_to_full_are_valid() {
+        assert_eq!(problems(&Sample::new().finish(0, 0)), Vec::<String>::new());
+        let mut full = leaky();
+        full.allocations[0].stream = Some(culeak::snapshot::Stream::Handle(u64::MAX));
+        full.allocations[1].stream = Some(culeak::snapshot::Stream::PerThreadDefault);
+        full.allocations[2].references = 2;
+        full.allocations[2].mappings = 1;
+        full.allocations[3].stack = None;
+        full.modules[0].unloaded_ns = Some(5);
+        full.contexts[0].destroyed_ns = Some(6);
+        full.contexts[0].device = None;
+        full.process.ranks.insert("RANK".to_owned(), "0".to_owned());
+        full.honesty.unhooked.push("cuMemNew".to_owned());
+        assert_eq!(problems(&full), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_kind_and_state_is_in_the_schema() {
+        for &kind in culeak::kind::Kind::ALL {
+            let mut snapshot = leaky();
+            snapshot.allocations[0].kind = kind;
+            assert_eq!(problems(&snapshot), Vec::<String>::new(), "{kind:?}");
+        }
+        use culeak::snapshot::ProcessState::*;
+        for state in [Running, Exited, Ended, Unknown] {
+            let mut snapshot = leaky();
+            snapshot.process.state = state;
+            assert_eq!(problems(&snapshot), Vec::<String>::new(), "{state:?}");
+        }
+    }
+
+    /// Fields the schema does not list would go unnoticed, since unknown ones are allowed.
+    #[test]
+    fn every_field_of_the_model_is_described() {
+        let schema: Value = serde_json::from_str(include_str!("../../../docs/snapshot.schema.json")).expect("json");
+        let mut full = leaky();
+        full.allocations[0].references = 1;
+        full.allocations[0].mappings = 1;
+        let json = serde_json::to_value(&full).expect("json");
+        let described = |object: &Value, definition: &Value| {
+            for field in object.as_object().expect("an object").keys() {
+                assert!(
+                    definition["properties"].get(field).is_some(),
+                    "{field} is not in the schema"
+                );
+            }
+        };
+        described(&json, &schema);
+        for (field, value) in json.as_object().expect("an object") {
+            let property = &schema["properties"][field];
+            let reference = property.get("$ref").or_else(|| property["items"].get("$ref"));
+            let Some(name) = reference
+                .and_then(Value::as_str)
+                .and_then(|text| text.strip_prefix("#/$defs/"))
+            else {
+                continue;
+            };
+            let definition = &schema["$defs"][name];
+            match value {
+                Value::Array(rows) => rows.iter().for_each(|row| described(row, definition)),
+                object => described(object, definition),
+            }
+        }
+        for location in json["locations"].as_array().expect("rows") {
+            for symbol in location["symbols"].as_array().expect("rows") {
+                described(symbol, &schema["$defs"]["symbol"]);
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        /// The schema and the reader refuse and accept alike, but for what a schema cannot say (indices, additions).
+        #[test]
+        fn what_the_reader_accepts_the_schema_accepts(
+            path in proptest::collection::vec(0usize..20, 1..5), value in any_value()
+        ) {
+            let mut json = serde_json::to_value(leaky()).expect("json");
+            mutate(&mut json, &path, value);
+            if load(json.to_string().as_bytes()).is_ok() {
+                let problems: Vec<_> = validator().iter_errors(&json).map(|error| error.to_string()).collect();
+                prop_assert!(problems.is_empty(), "{problems:?}");
+            }
+        }
+    }
+}

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use culeak::snapshot::Module;
-use object::read::ReadCache;
 use object::Object;
+use object::read::ReadCache;
 
 use super::Places;
 
@@ -31,7 +31,11 @@ impl Located {
     pub fn attempts(&self) -> impl Iterator<Item = (&Path, bool)> {
         let debug = self.debug.as_deref().map(|path| (path, true));
         // With a debug file at hand, the module can only add exported names.
-        let module = self.module.as_deref().filter(|_| self.debug.is_none()).map(|path| (path, true));
+        let module = self
+            .module
+            .as_deref()
+            .filter(|_| self.debug.is_none())
+            .map(|path| (path, true));
         // Damaged DWARF fails a whole batch; names without lines are left then.
         let names = self.module.as_deref().map(|path| (path, false));
         debug.into_iter().chain(module).chain(names)
@@ -45,13 +49,21 @@ struct Identity {
 }
 
 /// Finds a module's files, or says in one sentence why there are none.
-pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_unix_ns: u64) -> Result<Located, String> {
+pub fn locate(
+    module: &Module,
+    places: &Places,
+    debug_dirs: &[PathBuf],
+    started_unix_ns: u64,
+) -> Result<Located, String> {
     let recorded = module.path.trim_end_matches(" (deleted)");
     if !recorded.starts_with('/') {
         // [vdso] and other code without a file.
         return Ok(Located::default());
     }
-    let mut located = Located { debug: by_build_id(&module.build_id, debug_dirs), ..Located::default() };
+    let mut located = Located {
+        debug: by_build_id(&module.build_id, debug_dirs),
+        ..Located::default()
+    };
     let mut problem = None;
     for path in candidates(recorded, places.root.as_deref()) {
         match identity(&path) {
@@ -80,7 +92,9 @@ pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_
         return Ok(located);
     }
     let problem = problem.unwrap_or_else(|| format!("{recorded}: not found"));
-    Err(format!("{problem}, so its frames are shown as offsets; point --debug-dir at its debug files"))
+    Err(format!(
+        "{problem}, so its frames are shown as offsets; point --debug-dir at its debug files"
+    ))
 }
 
 /// The path as the process meant it, then as it reads here.
@@ -111,7 +125,9 @@ fn hex(bytes: &[u8]) -> String {
 
 fn newer_than(path: &Path, started_unix_ns: u64) -> bool {
     let started = SystemTime::UNIX_EPOCH + Duration::from_nanos(started_unix_ns);
-    path.metadata().and_then(|metadata| metadata.modified()).is_ok_and(|modified| modified > started)
+    path.metadata()
+        .and_then(|metadata| metadata.modified())
+        .is_ok_and(|modified| modified > started)
 }
 
 fn by_build_id(build_id: &str, debug_dirs: &[PathBuf]) -> Option<PathBuf> {
@@ -137,7 +153,10 @@ fn by_debug_link(module: &Path, identity: &Identity, debug_dirs: &[PathBuf]) -> 
     let mut places = vec![folder.join(name), folder.join(".debug").join(name)];
     places.extend(debug_dirs.iter().map(below));
     places.extend(debug_dirs.iter().map(|dir| dir.join(name)));
-    places.into_iter().filter(|path| *path != module).find(|path| belongs(path, identity, *crc))
+    places
+        .into_iter()
+        .filter(|path| *path != module)
+        .find(|path| belongs(path, identity, *crc))
 }
 
 /// The build id says so, or without one, the checksum in the link.

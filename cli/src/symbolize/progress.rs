@@ -19,9 +19,15 @@ impl Progress {
     pub fn over(addresses: usize) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(addresses as u64), ProgressDrawTarget::hidden());
         bar.set_style(
-            ProgressStyle::with_template("looking up names {bar:30} {pos}/{len}").unwrap_or_else(|_| ProgressStyle::default_bar()),
+            ProgressStyle::with_template("looking up names {bar:30} {pos}/{len}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
-        Progress { bar, started: Instant::now(), visible: false, group: 0 }
+        Progress {
+            bar,
+            started: Instant::now(),
+            visible: false,
+            group: 0,
+        }
     }
 
     pub fn advance(&mut self, addresses: usize) {

@@ -1,1 +1,306 @@
+//! Names are looked up in small programs built here, whose addresses are known from their symbol tables.
+
+use std::fs;
+use std::process::Command;
+
+use culeak::snapshot::{Location, Module};
+use object::{Object, ObjectSymbol};
+use tempfile::TempDir;
+
 use super::*;
+use crate::text::sample::Sample;
+
+const SOURCE: &str = r#"
+int sink;
+__attribute__((noinline)) static int leaf(int n) { sink += n; return sink; }
+static inline __attribute__((always_inline)) int inner(int n) { return leaf(n) * 3; }
+__attribute__((noinline)) int work(int n) { return inner(n) + 1; }
+int step(int) __asm__("_ZN7Trainer4stepEi");
+__attribute__((noinline)) int step(int n) { return work(n) - 1; }
+int grow(int) __asm__("_ZN3app4grow17h0123456789abcdefE");
+__attribute__((noinline)) int grow(int n) { return step(n) - 2; }
+"#;
+
+/// A folder with `libprobe.so` in it.
+struct Probe {
+    folder: TempDir,
+    /// Where its functions lie, from before anything was stripped.
+    symbols: Vec<(String, u64, u64)>,
+    build_id: String,
+}
+
+impl Probe {
+    /// Builds with these compiler options.
+    fn build(options: &[&str]) -> Probe {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::write(folder.path().join("probe.c"), SOURCE).expect("source written");
+        let mut probe = Probe {
+            folder,
+            symbols: Vec::new(),
+            build_id: String::new(),
+        };
+        let base = [
+            "-O1",
+            "-fPIC",
+            "-shared",
+            "-Wl,--build-id=sha1",
+            "probe.c",
+            "-o",
+            "libprobe.so",
+        ];
+        probe.run("cc", &[options, &base].concat());
+        let bytes = fs::read(probe.path("libprobe.so")).expect("built");
+        let elf = object::File::parse(&*bytes).expect("ELF");
+        let named = |symbol: &object::Symbol| Some((symbol.name().ok()?.to_owned(), symbol.address(), symbol.size()));
+        probe.symbols = elf.symbols().filter_map(|symbol| named(&symbol)).collect();
+        probe.build_id = elf
+            .build_id()
+            .ok()
+            .flatten()
+            .expect("a build id")
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        probe
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) {
+        let status = Command::new(program).args(arguments).current_dir(&self.folder).status();
+        assert!(status.is_ok_and(|status| status.success()), "{program} {arguments:?}");
+    }
+
+    /// Splits the debug information off into `to`, with a debug link to it.
+    fn split(&self, to: &str) {
+        self.run("objcopy", &["--only-keep-debug", "libprobe.so", to]);
+        self.run(
+            "objcopy",
+            &["--strip-all", &format!("--add-gnu-debuglink={to}"), "libprobe.so"],
+        );
+    }
+
+    /// A snapshot with one location per byte of the function, as return addresses.
+    fn snapshot(&self, function: &str) -> Snapshot {
+        let (_, start, size) = self
+            .symbols
+            .iter()
+            .find(|(name, ..)| name == function)
+            .expect("a symbol")
+            .clone();
+        let mut snapshot = Sample::new().finish(0, 0);
+        snapshot.modules.push(Module {
+            path: self.path("libprobe.so").display().to_string(),
+            build_id: self.build_id.clone(),
+            bias: 0x7f00_0000_0000,
+            start: 0x7f00_0000_0000,
+            end: 0x7f00_0001_0000,
+            first_seen_ns: 0,
+            unloaded_ns: None,
+        });
+        let location = |offset| Location {
+            module: Some(0),
+            address: start + 1 + offset,
+            symbols: Vec::new(),
+        };
+        snapshot.locations.extend((0..size).map(location));
+        snapshot
+    }
+
+    /// The function's names as they are found, one for each of its bytes, and the notes.
+    fn names(&self, function: &str, places: &Places) -> (Vec<String>, Vec<String>) {
+        let mut snapshot = self.snapshot(function);
+        let notes = symbolize(&mut snapshot, places);
+        let name = |location: &Location| {
+            location
+                .symbols
+                .last()
+                .map_or(String::new(), |symbol| symbol.function.clone())
+        };
+        (snapshot.locations.iter().map(name).collect(), notes)
+    }
+
+    fn expect_names(&self, function: &str, places: &Places, expected: &str) {
+        let (names, notes) = self.names(function, places);
+        assert!(names.iter().all(|name| name == expected), "{names:?} {notes:?}");
+    }
+
+    /// Whether file and line are found.
+    fn has_lines(&self, places: &Places) -> bool {
+        let mut snapshot = self.snapshot("work");
+        symbolize(&mut snapshot, places);
+        let symbol = |location: &Location| location.symbols.last().cloned();
+        snapshot
+            .locations
+            .iter()
+            .filter_map(symbol)
+            .any(|symbol| symbol.line == Some(5))
+    }
+}
+
+#[test]
+fn functions_lines_and_inlined_calls_come_from_dwarf() {
+    let probe = Probe::build(&["-g"]);
+    let mut snapshot = probe.snapshot("work");
+    assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::<String>::new());
+    let inlined = snapshot
+        .locations
+        .iter()
+        .map(|l| &l.symbols)
+        .find(|symbols| symbols.len() == 2)
+        .expect("an inlined call");
+    let brief: Vec<_> = inlined
+        .iter()
+        .map(|s| (s.function.as_str(), s.line, s.inlined))
+        .collect();
+    assert_eq!(brief, [("inner", Some(4), true), ("work", Some(5), false)]);
+    assert!(
+        inlined[0]
+            .file
+            .as_deref()
+            .is_some_and(|file| file.ends_with("/probe.c"))
+    );
+}
+
+#[test]
+fn names_are_demangled() {
+    let probe = Probe::build(&["-g0"]);
+    probe.expect_names("_ZN7Trainer4stepEi", &Places::default(), "Trainer::step(int)");
+    probe.expect_names("_ZN3app4grow17h0123456789abcdefE", &Places::default(), "app::grow");
+}
+
+#[test]
+fn what_is_named_already_is_left_alone() {
+    let probe = Probe::build(&["-g"]);
+    let mut snapshot = probe.snapshot("work");
+    let own = Symbol {
+        function: "mine".to_owned(),
+        file: None,
+        line: None,
+        inlined: false,
+    };
+    for location in &mut snapshot.locations {
+        location.symbols = vec![own.clone()];
+    }
+    symbolize(&mut snapshot, &Places::default());
+    assert!(
+        snapshot
+            .locations
+            .iter()
+            .all(|location| location.symbols == [own.clone()])
+    );
+}
+
+#[test]
+fn a_stripped_library_names_only_what_an_exported_symbol_covers() {
+    let probe = Probe::build(&["-g0"]);
+    probe.run("objcopy", &["--strip-all", "libprobe.so"]);
+    probe.expect_names("work", &Places::default(), "work");
+    probe.expect_names("leaf", &Places::default(), "");
+}
+
+#[test]
+fn debug_files_are_found_by_build_id() {
+    let probe = Probe::build(&["-g"]);
+    probe.split("far.debug");
+    let folder = probe.path("dbg").join(".build-id").join(&probe.build_id[..2]);
+    fs::create_dir_all(&folder).expect("a folder");
+    fs::rename(
+        probe.path("far.debug"),
+        folder.join(format!("{}.debug", &probe.build_id[2..])),
+    )
+    .expect("moved");
+    assert!(!probe.has_lines(&Places::default()));
+    let places = Places {
+        debug_dirs: vec![probe.path("dbg")],
+        root: None,
+    };
+    assert!(probe.has_lines(&places));
+    // The module itself may be gone.
+    fs::remove_file(probe.path("libprobe.so")).expect("removed");
+    assert!(probe.has_lines(&places));
+}
+
+#[test]
+fn debug_links_are_followed_beside_the_module_in_dot_debug_and_below_debug_folders() {
+    let probe = Probe::build(&["-g"]);
+    probe.split("probe.debug");
+    let here = probe.path("probe.debug");
+    assert!(probe.has_lines(&Places::default()));
+    fs::create_dir(probe.path(".debug")).expect("a folder");
+    fs::rename(&here, probe.path(".debug/probe.debug")).expect("moved");
+    assert!(probe.has_lines(&Places::default()));
+    let folder = probe.folder.path().canonicalize().expect("a path");
+    let below = probe.path("dbg").join(folder.strip_prefix("/").expect("absolute"));
+    fs::create_dir_all(&below).expect("a folder");
+    fs::rename(probe.path(".debug/probe.debug"), below.join("probe.debug")).expect("moved");
+    assert!(!probe.has_lines(&Places::default()));
+    assert!(probe.has_lines(&Places {
+        debug_dirs: vec![probe.path("dbg")],
+        root: None
+    }));
+}
+
+#[test]
+fn a_debug_file_of_another_build_is_not_believed() {
+    let probe = Probe::build(&["-g"]);
+    let other = Probe::build(&["-g", "-DOTHER=1", "-O0"]);
+    probe.split("probe.debug");
+    other.split("probe.debug");
+    fs::copy(other.path("probe.debug"), probe.path("probe.debug")).expect("copied");
+    assert!(!probe.has_lines(&Places::default()));
+    probe.expect_names("work", &Places::default(), "work");
+}
+
+#[test]
+fn a_module_that_changed_since_is_told_and_not_asked() {
+    let probe = Probe::build(&["-g"]);
+    let mut snapshot = probe.snapshot("work");
+    snapshot.modules[0].build_id = "00112233".to_owned();
+    let notes = symbolize(&mut snapshot, &Places::default());
+    assert_eq!(notes.len(), 1);
+    assert!(notes[0].contains("libprobe.so: changed since recorded"), "{notes:?}");
+    assert!(snapshot.locations.iter().all(|location| location.symbols.is_empty()));
+}
+
+#[test]
+fn a_module_that_is_missing_or_no_elf_file_is_told_once() {
+    let probe = Probe::build(&["-g"]);
+    fs::write(probe.path("libprobe.so"), "no longer a library").expect("written");
+    assert!(probe.names("work", &Places::default()).1[0].contains("cannot be read"));
+    fs::remove_file(probe.path("libprobe.so")).expect("removed");
+    let (_, notes) = probe.names("work", &Places::default());
+    assert_eq!(notes.len(), 1);
+    assert!(notes[0].contains("not on this machine"), "{notes:?}");
+}
+
+#[test]
+fn code_without_a_file_needs_no_note() {
+    let mut snapshot = Probe::build(&[]).snapshot("work");
+    snapshot.modules[0].path = "[vdso]".to_owned();
+    assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::<String>::new());
+}
+
+#[test]
+fn a_module_deleted_while_mapped_is_found_where_it_was() {
+    let probe = Probe::build(&["-g"]);
+    let mut snapshot = probe.snapshot("work");
+    snapshot.modules[0].path.push_str(" (deleted)");
+    assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::<String>::new());
+    assert!(snapshot.locations.iter().all(|location| !location.symbols.is_empty()));
+}
+
+#[test]
+fn files_are_looked_up_as_the_process_sees_them() {
+    let probe = Probe::build(&["-g"]);
+    let mut snapshot = probe.snapshot("work");
+    snapshot.modules[0].path = "/libprobe.so".to_owned();
+    let places = Places {
+        debug_dirs: Vec::new(),
+        root: Some(probe.folder.path().to_owned()),
+    };
+    assert_eq!(symbolize(&mut snapshot, &places), Vec::<String>::new());
+    assert!(snapshot.locations.iter().all(|location| !location.symbols.is_empty()));
+}

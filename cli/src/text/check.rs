@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use culeak::check::{Breach, Verdict};
-use culeak::report::By;
+use culeak::report::{By, shell_word};
 
 use super::parts::{self, BAD, DIM, GOOD, Styled};
 use super::report::{Line, write_lines};
@@ -25,20 +25,33 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         }
     }
     if !verdict.passed {
-        let lines: Vec<_> = verdict.rows.iter().take(SITES_SHOWN).map(|row| Line::of(row, By::Site)).collect();
+        let lines: Vec<_> = verdict
+            .rows
+            .iter()
+            .take(SITES_SHOWN)
+            .map(|row| Line::of(row, By::Site))
+            .collect();
         write_lines(&lines, out)?;
         if verdict.rows.len() > SITES_SHOWN {
-            let more = plural((verdict.rows.len() - SITES_SHOWN) as u64, "more call site", "more call sites");
+            let more = plural(
+                (verdict.rows.len() - SITES_SHOWN) as u64,
+                "more call site",
+                "more call sites",
+            );
             writeln!(out, "  {}", Styled(DIM, format!("… and {more}")))?;
         }
     }
     if verdict.ignored.count > 0 {
-        writeln!(out, "ignored: {} (--kind, --ignore-pools)", parts::amount(verdict.ignored))?;
+        writeln!(
+            out,
+            "ignored: {} (--kind, --ignore-pools)",
+            parts::amount(verdict.ignored)
+        )?;
     }
     parts::warnings(out, &verdict.warnings)?;
     match verdict.passed {
         true => Ok(()),
-        false => parts::next(out, &format!("culeak report {source}")),
+        false => parts::next(out, &format!("culeak report {}", shell_word(source))),
     }
 }
 
@@ -53,10 +66,20 @@ fn limits(verdict: &Verdict) -> String {
 fn reason(breach: Breach, word: &str) -> String {
     match breach {
         Breach::Bytes { limit, found } => {
-            format!("{} {word} is {} over the limit of {}", units::bytes(found), units::bytes(found - limit), units::bytes(limit))
+            format!(
+                "{} {word} is {} over the limit of {}",
+                units::bytes(found),
+                units::bytes(found - limit),
+                units::bytes(limit)
+            )
         }
         Breach::Count { limit, found } => {
-            format!("{} {word} is {} over the limit of {}", plural(found, "block", "blocks"), units::count(found - limit), units::count(limit))
+            format!(
+                "{} {word} is {} over the limit of {}",
+                plural(found, "block", "blocks"),
+                units::count(found - limit),
+                units::count(limit)
+            )
         }
         Breach::LostAllocations { count } => format!(
             "{} could not be recorded, so nothing here is proof of a clean run; make room for the recording, or pass \

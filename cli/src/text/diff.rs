@@ -21,21 +21,42 @@ pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) 
         }
     }
     if diff.hidden_rows > 0 {
-        writeln!(out, "  {}", Styled(DIM, format!("… and {} more rows; --top 0 shows all", diff.hidden_rows)))?;
+        writeln!(
+            out,
+            "  {}",
+            Styled(DIM, format!("… and {} more rows; --top 0 shows all", diff.hidden_rows))
+        )?;
     }
     let t = &diff.totals;
     writeln!(out)?;
-    writeln!(out, "{}  {}", Styled(BOLD, "total   "), sizes(t.before, t.after, t.bytes_delta, t.count_delta))?;
+    writeln!(
+        out,
+        "{}  {}",
+        Styled(BOLD, "total   "),
+        sizes(t.before, t.after, t.bytes_delta, t.count_delta)
+    )?;
     writeln!(out, "{}  {}", Styled(BOLD, "rows    "), counts(t))?;
-    writeln!(out, "{}  {}", Styled(BOLD, "before  "), parts::process(&diff.before.process))?;
-    writeln!(out, "{}  {}", Styled(BOLD, "after   "), parts::process(&diff.after.process))?;
+    writeln!(
+        out,
+        "{}  {}",
+        Styled(BOLD, "before  "),
+        parts::process(&diff.before.process)
+    )?;
+    writeln!(
+        out,
+        "{}  {}",
+        Styled(BOLD, "after   "),
+        parts::process(&diff.after.process)
+    )?;
     parts::warnings(out, &diff.warnings)
 }
 
 fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
     let delta = diff.totals.bytes_delta;
     let what = match (diff.same_process, delta) {
-        _ if diff.totals.bytes_delta == 0 && diff.totals.count_delta == 0 && only_unchanged(&diff.totals) => "no change".to_owned(),
+        _ if diff.totals.bytes_delta == 0 && diff.totals.count_delta == 0 && only_unchanged(&diff.totals) => {
+            "no change".to_owned()
+        }
         (true, 0..) => format!("grew by {}", units::bytes(u64::try_from(delta).unwrap_or(u64::MAX))),
         (true, _) => format!("shrank by {}", units::bytes(u64::try_from(-delta).unwrap_or(u64::MAX))),
         (false, _) => format!("{} between two runs", units::signed_bytes(delta)),
@@ -45,8 +66,15 @@ fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
         0 => PLAIN,
         _ => GOOD,
     };
-    let time = diff.elapsed_ns.map(|ns| format!(" in {}", units::duration(ns))).unwrap_or_default();
-    let whose = if diff.same_process { format!("process {}", diff.after.process.pid) } else { "held memory".to_owned() };
+    let time = diff
+        .elapsed_ns
+        .map(|ns| format!(" in {}", units::duration(ns)))
+        .unwrap_or_default();
+    let whose = if diff.same_process {
+        format!("process {}", diff.after.process.pid)
+    } else {
+        "held memory".to_owned()
+    };
     writeln!(out, "{}: {}{time}", whose, Styled(style, what))
 }
 
@@ -62,7 +90,12 @@ fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
         State::Gone => ("gone", GOOD),
         State::Unchanged => ("same", DIM),
     };
-    let place = row.stack.site().and_then(|site| site.short_place()).map(|p| format!("{} ", Inert(&p))).unwrap_or_default();
+    let place = row
+        .stack
+        .site()
+        .and_then(|site| site.short_place())
+        .map(|p| format!("{} ", Inert(&p)))
+        .unwrap_or_default();
     writeln!(
         out,
         "  {}  {place}{}: {}{}",
@@ -93,11 +126,19 @@ fn callers(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
     if outer.is_empty() {
         return Ok(());
     }
-    let mut names: Vec<_> = outer.iter().take(SHOWN).map(|frame| parts::short_name(&frame.name())).collect();
+    let mut names: Vec<_> = outer
+        .iter()
+        .take(SHOWN)
+        .map(|frame| parts::short_name(&frame.name()))
+        .collect();
     if outer.len() > SHOWN {
         names.push("…".to_owned());
     }
-    writeln!(out, "            {}", Styled(DIM, format!("from {}", names.join(" < "))))
+    writeln!(
+        out,
+        "            {}",
+        Styled(DIM, format!("from {}", names.join(" < ")))
+    )
 }
 
 fn counts(totals: &Totals) -> String {

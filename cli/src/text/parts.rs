@@ -54,7 +54,11 @@ pub fn pool_mark(pool: bool) -> &'static str {
 
 /// The frames of a stack, one a line: functions aligned, then their places.
 pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -> io::Result<()> {
-    let frames: Vec<&Frame> = if full { stack.frames.iter().collect() } else { stack.shown().collect() };
+    let frames: Vec<&Frame> = if full {
+        stack.frames.iter().collect()
+    } else {
+        stack.shown().collect()
+    };
     if frames.is_empty() {
         return writeln!(out, "{indent}{}", Styled(DIM, "(recorded without a stack)"));
     }
@@ -63,7 +67,12 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
         Inert(&if full { name } else { plain(&name).into_owned() }).to_string()
     };
     let names: Vec<String> = frames.iter().map(|frame| name(frame)).collect();
-    let width = names.iter().map(|name| name.chars().count()).filter(|&width| width <= 60).max().unwrap_or(0);
+    let width = names
+        .iter()
+        .map(|name| name.chars().count())
+        .filter(|&width| width <= 60)
+        .max()
+        .unwrap_or(0);
     for (frame, name) in frames.iter().zip(&names) {
         let place = match frame.place() {
             Some(place) => place,
@@ -76,7 +85,12 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
             writeln!(out, "{indent}{}", Styled(style, name))?;
         } else {
             let padded = format!("{name:width$}");
-            writeln!(out, "{indent}{}  {}{inlined}", Styled(style, padded), Styled(DIM, Inert(&place)))?;
+            writeln!(
+                out,
+                "{indent}{}  {}{inlined}",
+                Styled(style, padded),
+                Styled(DIM, Inert(&place))
+            )?;
         }
     }
     if stack.truncated {
@@ -87,7 +101,11 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
 
 /// `1.1 GiB in 128 blocks`.
 pub fn amount(share: Share) -> String {
-    format!("{} in {}", units::bytes(share.bytes), plural(share.count, "block", "blocks"))
+    format!(
+        "{} in {}",
+        units::bytes(share.bytes),
+        plural(share.count, "block", "blocks")
+    )
 }
 
 /// The first names of a list and how many more there are; with sizes when there are several.

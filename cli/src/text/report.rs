@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use culeak::report::{By, Report, Row, Share};
+use culeak::report::{By, NO_DEVICE, NO_STREAM, Report, Row, Share};
 
 use super::inert::Inert;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, Styled};
@@ -29,13 +29,25 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let totals = &report.totals;
     let held = totals.held();
     if report.is_empty() {
-        let text = if report.finished { "no CUDA memory was ever allocated" } else { "no CUDA memory allocated so far" };
+        let text = if report.finished {
+            "no CUDA memory was ever allocated"
+        } else {
+            "no CUDA memory allocated so far"
+        };
         return writeln!(out, "{}", Styled(GOOD, text));
     }
     let peak = peaks(report);
     if held.count == 0 {
-        let nothing = if report.finished { "nothing leaked" } else { "nothing held" };
-        let freed = format!("{}, {} freed", plural(totals.allocated, "allocation", "allocations"), units::count(totals.freed));
+        let nothing = if report.finished {
+            "nothing leaked"
+        } else {
+            "nothing held"
+        };
+        let freed = format!(
+            "{}, {} freed",
+            plural(totals.allocated, "allocation", "allocations"),
+            units::count(totals.freed)
+        );
         return writeln!(out, "{}: {freed}{peak}", Styled(GOOD, nothing));
     }
     let on_device = totals.device.bytes.saturating_add(totals.managed.bytes);
@@ -60,7 +72,11 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     };
     let sites = plural(totals.call_sites as u64, "call site", "call sites");
     let style = if report.finished { BAD } else { BOLD };
-    writeln!(out, "{}", Styled(style, format!("{sites} {verb} {}", what.join(" and "))))
+    writeln!(
+        out,
+        "{}",
+        Styled(style, format!("{sites} {verb} {}", what.join(" and ")))
+    )
 }
 
 /// ` (peak 6.4 GiB)`, or every device's.
@@ -70,8 +86,10 @@ fn peaks(report: &Report) -> String {
         [] => String::new(),
         [one] => format!(" (peak {})", units::bytes(one.peak_bytes)),
         several => {
-            let each: Vec<_> =
-                several.iter().map(|device| format!("{} on GPU {}", units::bytes(device.peak_bytes), device.ordinal)).collect();
+            let each: Vec<_> = several
+                .iter()
+                .map(|device| format!("{} on GPU {}", units::bytes(device.peak_bytes), device.ordinal))
+                .collect();
             format!(" (peak {})", each.join(", "))
         }
     }
@@ -82,7 +100,14 @@ fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     write_lines(&lines, out)?;
     if report.hidden_rows > 0 {
         let rows = plural(report.hidden_rows as u64, "more row", "more rows");
-        writeln!(out, "  {}", Styled(DIM, format!("… and {rows} with {}; --top 0 shows all", parts::amount(report.hidden))))?;
+        writeln!(
+            out,
+            "  {}",
+            Styled(
+                DIM,
+                format!("… and {rows} with {}; --top 0 shows all", parts::amount(report.hidden))
+            )
+        )?;
     }
     Ok(())
 }
@@ -101,8 +126,16 @@ impl Line {
         let is_code = matches!(by, By::Site | By::Stack);
         Line {
             size: units::bytes(row.bytes),
-            blocks: plural(row.count, "block ", "blocks"),
-            label: if is_code { parts::short_name(&row.label) } else { Inert(&row.label).to_string() },
+            blocks: if row.claims == row.count {
+                plural(row.count, "claim ", "claims")
+            } else {
+                plural(row.count, "block ", "blocks")
+            },
+            label: if is_code {
+                parts::short_name(&row.label)
+            } else {
+                Inert(&row.label).to_string()
+            },
             place: row
                 .site()
                 .filter(|_| is_code)
@@ -132,26 +165,45 @@ pub fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
-    let place = row.site().and_then(|site| site.short_place()).map(|place| format!("  {}", Inert(&place))).unwrap_or_default();
-    let title = format!("#{number}  {}{place}{}", parts::short_name(&row.label), parts::pool_mark(row.pool));
+    let place = row
+        .site()
+        .and_then(|site| site.short_place())
+        .map(|place| format!("  {}", Inert(&place)))
+        .unwrap_or_default();
+    let title = format!(
+        "#{number}  {}{place}{}",
+        parts::short_name(&row.label),
+        parts::pool_mark(row.pool)
+    );
     writeln!(out, "{}", Styled(BOLD, title))?;
     let each = match (row.count, row.smallest == row.largest) {
         (1, _) => String::new(),
         (_, true) => format!(" of {}", units::bytes(row.smallest)),
         (_, false) => format!(" of {} to {}", units::bytes(row.smallest), units::bytes(row.largest)),
     };
-    let share = Share { bytes: row.bytes, count: row.count };
-    writeln!(
-        out,
-        "    {}{each}, {}, {}, {}",
-        parts::amount(share),
-        parts::listed(row.kinds.iter().map(|(name, share)| (*name, *share))),
-        parts::listed(row.devices.iter().map(|(name, share)| (name.as_str(), *share))),
-        parts::listed(row.streams.iter().map(|(name, share)| (name.as_str(), *share))),
-    )?;
+    let share = Share {
+        bytes: row.bytes,
+        count: row.count,
+    };
+    let kinds = parts::listed(row.kinds.iter().map(|(name, share)| (*name, *share)));
+    write!(out, "    {}{each}, {kinds}", parts::amount(share))?;
+    for (names, none) in [(&row.devices, NO_DEVICE), (&row.streams, NO_STREAM)] {
+        if names.len() != 1 || !names.contains_key(none) {
+            write!(
+                out,
+                ", {}",
+                parts::listed(names.iter().map(|(name, share)| (name.as_str(), *share)))
+            )?;
+        }
+    }
+    writeln!(out)?;
     let age = match row.count {
         1 => format!("{} old", units::duration(row.oldest_age_ns)),
-        _ => format!("oldest {}, newest {}", units::duration(row.oldest_age_ns), units::duration(row.newest_age_ns)),
+        _ => format!(
+            "oldest {}, newest {}",
+            units::duration(row.oldest_age_ns),
+            units::duration(row.newest_age_ns)
+        ),
     };
     writeln!(
         out,
@@ -164,7 +216,10 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
     }
     if row.stacks_in_all > 1 {
         let others = row.stacks_in_all as u64 - 1;
-        let text = format!("and {} to this site; --by stack shows each", plural(others, "other way", "other ways"));
+        let text = format!(
+            "and {} to this site; --by stack shows each",
+            plural(others, "other way", "other ways")
+        );
         writeln!(out, "      {}", Styled(DIM, text))?;
     }
     writeln!(out)
@@ -184,37 +239,87 @@ fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         ),
     )?;
     if !totals.claims.is_empty() {
-        let claims: Vec<_> = totals.claims.iter().map(|(kind, count)| format!("{} {kind}", units::count(*count))).collect();
-        row("claims", format!("{}, which hold no memory of their own", claims.join(", ")))?;
+        let claims: Vec<_> = totals
+            .claims
+            .iter()
+            .map(|(kind, count)| format!("{} {kind}", units::count(*count)))
+            .collect();
+        row("claims", format!("{} (no memory of their own)", claims.join(", ")))?;
     }
     if totals.pool.count > 0 {
-        row("pools", format!("{} of it held by caching allocators", parts::amount(totals.pool)))?;
+        row(
+            "pools",
+            format!("{} of it held by caching allocators", parts::amount(totals.pool)),
+        )?;
     }
-    row("refused", match totals.refused.count {
-        0 => "0 calls".to_owned(),
-        n => format!("{} for {}", plural(n, "call", "calls"), units::bytes(totals.refused.bytes)),
-    })?;
+    row(
+        "refused",
+        match totals.refused.count {
+            0 => "0 calls".to_owned(),
+            n => format!(
+                "{} for {}",
+                plural(n, "call", "calls"),
+                units::bytes(totals.refused.bytes)
+            ),
+        },
+    )?;
     for refused in report.refused.iter().take(REFUSED_SHOWN) {
-        let name = refused.error_name.map_or_else(|| format!("error {}", refused.error), |name| format!("{name} ({})", refused.error));
+        let name = refused.error_name.map_or_else(
+            || format!("error {}", refused.error),
+            |name| format!("{name} ({})", refused.error),
+        );
         let site = refused.stack.site().map_or(String::new(), |site| {
             let place = site.short_place().map(|place| format!(" {place}")).unwrap_or_default();
             format!(", {}{}", parts::short_name(&site.name()), Inert(&place))
         });
-        let calls = if refused.count == 1 { String::new() } else { format!("{} times ", units::count(refused.count)) };
-        row("", format!("{calls}{} of {} on {}: {name}{site}", Inert(refused.api), units::bytes(refused.bytes), refused.device))?;
+        let calls = if refused.count == 1 {
+            String::new()
+        } else {
+            format!("{} times ", units::count(refused.count))
+        };
+        row(
+            "",
+            format!(
+                "{calls}{} of {} on {}: {name}{site}",
+                Inert(refused.api),
+                units::bytes(refused.bytes),
+                refused.device
+            ),
+        )?;
     }
     if report.refused.len() > REFUSED_SHOWN {
-        row("", format!("… and {} more kinds of refusal", report.refused.len() - REFUSED_SHOWN))?;
+        row(
+            "",
+            format!("… and {} more kinds of refusal", report.refused.len() - REFUSED_SHOWN),
+        )?;
     }
     if report.devices.is_empty() {
         row("peak", "0 B".to_owned())?;
     }
     for device in &report.devices {
-        let name = if device.name.is_empty() { String::new() } else { format!(", {}", Inert(device.name)) };
+        let name = if device.name.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", Inert(device.name))
+        };
         let peak = units::bytes(device.peak_bytes);
-        row("peak", format!("{peak} on GPU {}{name}, {word} {}", device.ordinal, units::bytes(device.live.bytes)))?;
+        row(
+            "peak",
+            format!(
+                "{peak} on GPU {}{name}, {word} {}",
+                device.ordinal,
+                units::bytes(device.live.bytes)
+            ),
+        )?;
     }
-    row("made", format!("{}, {} freed", plural(totals.allocated, "allocation", "allocations"), units::count(totals.freed)))?;
+    row(
+        "made",
+        format!(
+            "{}, {} freed",
+            plural(totals.allocated, "allocation", "allocations"),
+            units::count(totals.freed)
+        ),
+    )?;
     row("process", parts::process(&report.process))
 }
 
@@ -254,6 +359,21 @@ fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             n(h.export_tables)
         ),
     )?;
-    row("", format!("{} unhooked functions, {} in flight, {} events during the read", n(h.unhooked.len() as u64), n(report.taken.in_flight), n(report.taken.events_during_read)))?;
-    row("", format!("recorder: {} for {}", units::duration(h.recorder_ns), plural(h.events, "event", "events")))
+    row(
+        "",
+        format!(
+            "{} unhooked functions, {} in flight, {} events during the read",
+            n(h.unhooked.len() as u64),
+            n(report.taken.in_flight),
+            n(report.taken.events_during_read)
+        ),
+    )?;
+    row(
+        "",
+        format!(
+            "recorder: {} for {}",
+            units::duration(h.recorder_ns),
+            plural(h.events, "event", "events")
+        ),
+    )
 }

@@ -54,7 +54,10 @@ pub fn duration(ns: u64) -> String {
         0..1_000 => format!("{ns} ns"),
         1_000..1_000_000 => format!("{} us", ns / 1_000),
         1_000_000..1_000_000_000 => format!("{} ms", ns / 1_000_000),
-        1_000_000_000..60_000_000_000 => format!("{}.{} s", seconds, ns / 100_000_000 % 10),
+        1_000_000_000..60_000_000_000 => match ns / 100_000_000 % 10 {
+            0 => format!("{seconds} s"),
+            tenth => format!("{seconds}.{tenth} s"),
+        },
         _ if seconds < 3_600 => format!("{} m {} s", seconds / 60, seconds % 60),
         _ if seconds < 86_400 => format!("{} h {} m", seconds / 3_600, seconds / 60 % 60),
         _ => format!("{} d {} h", seconds / 86_400, seconds / 3_600 % 24),
@@ -67,7 +70,9 @@ pub fn duration(ns: u64) -> String {
 /// Says what was expected.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let trimmed = text.trim();
-    let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+    let digits = trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits);
     let (power, base) = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => (0, 1024u64),
@@ -79,16 +84,27 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "mb" => (2, 1000),
         "gb" => (3, 1000),
         "tb" => (4, 1000),
-        _ => return Err(format!("unknown unit {:?}; use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB", unit.trim())),
+        _ => {
+            return Err(format!(
+                "unknown unit {:?}; use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB",
+                unit.trim()
+            ));
+        }
     };
     let factor = base.pow(power);
     let too_large = || format!("{text} is more than {} bytes", u64::MAX);
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor).ok_or_else(too_large);
     }
-    let value: f64 = number.parse().map_err(|_| "expected a size such as 4096, 1MB or 2GiB".to_owned())?;
+    let value: f64 = number
+        .parse()
+        .map_err(|_| "expected a size such as 4096, 1MB or 2GiB".to_owned())?;
     let bytes = value * factor as f64;
-    if bytes < u64::MAX as f64 { Ok(bytes as u64) } else { Err(too_large()) }
+    if bytes < u64::MAX as f64 {
+        Ok(bytes as u64)
+    } else {
+        Err(too_large())
+    }
 }
 
 #[cfg(test)]
@@ -119,6 +135,7 @@ mod tests {
         for (ns, text) in [
             (12, "12 ns"),
             (12_000_000, "12 ms"),
+            (3_000_000_000, "3 s"),
             (3_450_000_000, "3.4 s"),
             (134_000_000_000, "2 m 14 s"),
             (11_100_000_000_000, "3 h 5 m"),
@@ -130,9 +147,15 @@ mod tests {
 
     #[test]
     fn sizes_are_understood() {
-        for (text, n) in
-            [("4096", 4096), ("1MB", 1_000_000), ("2GiB", 2 << 30), ("2g", 2 << 30), ("1.5 KiB", 1536), ("0", 0), ("7 b", 7)]
-        {
+        for (text, n) in [
+            ("4096", 4096),
+            ("1MB", 1_000_000),
+            ("2GiB", 2 << 30),
+            ("2g", 2 << 30),
+            ("1.5 KiB", 1536),
+            ("0", 0),
+            ("7 b", 7),
+        ] {
             assert_eq!(parse_size(text), Ok(n), "{text}");
         }
         for text in ["", "-1", "GiB", "1.2.3", "1 parsec", "99999999999TiB", "1e3"] {

@@ -1,0 +1,271 @@
+//! Golden texts. `CULEAK_BLESS=1 cargo test -p culeak-cli golden` writes them anew; read the difference before committing.
+
+use std::io;
+use std::path::Path;
+
+use culeak::check::{Limits, verdict};
+use culeak::diff::Diff;
+use culeak::kind::Kind;
+use culeak::report::{By, Options, Report};
+use culeak::snapshot::{ProcessState, Snapshot};
+use proptest::prelude::*;
+
+use super::inert::is_active;
+use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky};
+
+/// Renders as a pipe would see it.
+fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
+    let mut out = anstream::StripStream::new(Vec::new());
+    render(&mut out).expect("memory takes everything");
+    String::from_utf8(out.into_inner()).expect("text")
+}
+
+fn report_text(snapshot: &Snapshot, options: &Options, full_stacks: bool) -> String {
+    plain(|out| super::report::write(&Report::of(snapshot, options), full_stacks, out))
+}
+
+fn from_file(name: &str) -> Options {
+    Options {
+        source: name.to_owned(),
+        ..Options::default()
+    }
+}
+
+fn expect_golden(name: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/text/golden").join(name);
+    if std::env::var_os("CULEAK_BLESS").is_some() {
+        std::fs::write(&path, text).expect("golden text written");
+        return;
+    }
+    let golden = std::fs::read_to_string(&path).expect("golden text; make it with CULEAK_BLESS=1");
+    assert_eq!(
+        text, golden,
+        "{name} differs; if that is right, bless it with CULEAK_BLESS=1"
+    );
+}
+
+#[test]
+fn golden_report_of_a_finished_process() {
+    expect_golden(
+        "report-leaky.txt",
+        &report_text(&leaky(), &from_file("app.node7.4711.culeak"), false),
+    );
+}
+
+#[test]
+fn golden_report_with_full_stacks() {
+    expect_golden(
+        "report-full-stacks.txt",
+        &report_text(
+            &leaky(),
+            &Options {
+                top: Some(2),
+                ..from_file("app.culeak")
+            },
+            true,
+        ),
+    );
+}
+
+#[test]
+fn golden_report_by_kind() {
+    expect_golden(
+        "report-by-kind.txt",
+        &report_text(
+            &leaky(),
+            &Options {
+                by: By::Kind,
+                ..from_file("app.culeak")
+            },
+            false,
+        ),
+    );
+}
+
+#[test]
+fn golden_report_of_a_running_process_on_two_gpus() {
+    let mut sample = Sample::new().running();
+    let stack = sample.stack(&[RUNTIME, ("Cache::fill()", "/src/cache.cu:8", "/opt/app"), MAIN, START]);
+    sample.holds(Kind::Device, "cudaMalloc", GIB, 3, stack);
+    let mut snapshot = sample.finish(4 * GIB, 7);
+    let mut second = snapshot.devices[0].clone();
+    second.ordinal = 1;
+    snapshot.devices.push(second);
+    snapshot.device_peaks.push(culeak::snapshot::DevicePeak {
+        device: 1,
+        peak_bytes: 2 * GIB,
+    });
+    snapshot.allocations[2].device = Some(1);
+    snapshot.process.ranks.insert("RANK".to_owned(), "3".to_owned());
+    snapshot.taken.events_during_read = 12;
+    expect_golden("report-running.txt", &report_text(&snapshot, &from_file("4711"), false));
+}
+
+#[test]
+fn golden_report_without_leaks_and_without_cuda() {
+    let clean = report_text(&Sample::new().finish(64 * MIB, 12), &from_file("clean.culeak"), false);
+    let idle = report_text(&Sample::new().finish(0, 0), &from_file("idle.culeak"), false);
+    expect_golden("report-clean.txt", &format!("{clean}\n{idle}"));
+}
+
+#[test]
+fn golden_diff() {
+    let before = leaky();
+    let mut later = Sample::new();
+    later.0 = leaky();
+    let step = 0;
+    later.holds(Kind::Device, "cudaMalloc", 9 * MIB, 64, step);
+    let fresh = later.stack(&[
+        RUNTIME,
+        ("Evaluator::cache(long)", "/src/eval.cu:31", "/opt/app"),
+        MAIN,
+        START,
+    ]);
+    later.holds(Kind::Device, "cudaMalloc", MIB, 7, fresh);
+    let mut after = later.finish(7 * GIB, 900);
+    after
+        .allocations
+        .retain(|allocation| allocation.kind != Kind::HostPinned);
+    after.taken.at_ns += 12_000_000_000;
+    let options = culeak::diff::Options {
+        by: By::Stack,
+        ..Default::default()
+    };
+    let diff = Diff::of(&before, &after, &options);
+    expect_golden("diff.txt", &plain(|out| super::diff::write(&diff, false, false, out)));
+    let other = Snapshot {
+        process: culeak::snapshot::Process {
+            pid: 12,
+            ..after.process.clone()
+        },
+        ..after
+    };
+    let diff = Diff::of(&before, &other, &options);
+    expect_golden(
+        "diff-two-runs.txt",
+        &plain(|out| super::diff::write(&diff, true, false, out)),
+    );
+}
+
+#[test]
+fn golden_check() {
+    let snapshot = leaky();
+    let mut text = String::new();
+    for limits in [
+        Limits::default(),
+        Limits {
+            max_leaked: Some(64 * MIB),
+            kinds: vec![Kind::HostPinned],
+            ..Limits::default()
+        },
+        Limits {
+            max_leaked: Some(GIB),
+            max_count: Some(100),
+            ignore_pools: true,
+            ..Limits::default()
+        },
+    ] {
+        text.push_str(&plain(|out| {
+            super::check::write(&verdict(&snapshot, &limits), "app.culeak", out)
+        }));
+        text.push('\n');
+    }
+    let mut lossy = Sample::new().finish(0, 3);
+    lossy.honesty.lost_allocations = 2;
+    text.push_str(&plain(|out| {
+        super::check::write(&verdict(&lossy, &Limits::default()), "lossy.culeak", out)
+    }));
+    expect_golden("check.txt", &text);
+}
+
+#[test]
+fn every_honesty_field_is_printed_also_when_zero() {
+    let mut snapshot = leaky();
+    let text = report_text(&snapshot, &Options::default(), false);
+    let json = serde_json::to_value(&snapshot.honesty).expect("json");
+    // Give every number its own value, and look for each of them.
+    let fields = json.as_object().expect("object");
+    let numbered: serde_json::Map<_, _> = fields
+        .iter()
+        .enumerate()
+        .map(|(nth, (name, value))| {
+            let value = if value.is_number() {
+                serde_json::json!(7_001 + nth)
+            } else {
+                serde_json::json!(["cuMemNew"])
+            };
+            (name.clone(), value)
+        })
+        .collect();
+    snapshot.honesty = serde_json::from_value(numbered.clone().into()).expect("honesty");
+    let marked = report_text(&snapshot, &Options::default(), false);
+    for (name, value) in numbered {
+        let shown = match value.as_u64() {
+            Some(_) if name == "recorder_ns" => "7 us".to_owned(),
+            Some(n) => super::units::count(n),
+            None => "cuMemNew".to_owned(),
+        };
+        assert!(marked.contains(&shown), "{name} is not in the report");
+    }
+    assert!(text.contains("0 at teardown"));
+}
+
+/// A snapshot whose every text is `text`.
+fn haunted(text: &str) -> Snapshot {
+    let mut snapshot = leaky();
+    let text = || text.to_owned();
+    let process = &mut snapshot.process;
+    (process.executable, process.host, process.recording) = (text(), text(), text());
+    process.command_line = vec![text()];
+    process.ranks.insert(text(), text());
+    process.state = ProcessState::Unknown;
+    for module in &mut snapshot.modules {
+        module.path = text();
+    }
+    for symbol in snapshot.locations.iter_mut().flat_map(|location| &mut location.symbols) {
+        symbol.function = text();
+        symbol.file = Some(text());
+    }
+    for allocation in &mut snapshot.allocations {
+        allocation.api = text();
+    }
+    for refused in &mut snapshot.refused {
+        refused.api = text();
+    }
+    for thread in &mut snapshot.threads {
+        thread.name = text();
+    }
+    for device in &mut snapshot.devices {
+        device.name = text();
+    }
+    snapshot.honesty.unhooked = vec![text()];
+    snapshot
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn hostile_text_stays_inert(text in "[\\x00-\\x1f\u{7f}-\u{9f}\u{202a}-\u{202e}\u{2066}-\u{2069}a-z<>()\\[;m ]{0,40}|\\PC*") {
+        let snapshot = haunted(&text);
+        let mut out = Vec::new();
+        for &by in By::ALL {
+            super::report::write(&Report::of(&snapshot, &Options { by, source: text.clone(), ..Options::default() }), true, &mut out)?;
+        }
+        let other = leaky();
+        super::diff::write(&Diff::of(&snapshot, &other, &culeak::diff::Options::default()), true, true, &mut out)?;
+        super::check::write(&verdict(&snapshot, &Limits::default()), &text, &mut out)?;
+        // Our own colours are the only escape sequences.
+        let text = anstream::adapter::strip_str(std::str::from_utf8(&out)?).to_string();
+        let ours = String::from_utf8(out)?.matches('\x1b').count();
+        let drawn = snapshot_escapes(&snapshot);
+        prop_assert!(ours > 0 && drawn);
+        prop_assert!(!text.chars().any(|c| c != '\n' && is_active(c)), "{text:?}");
+    }
+}
+
+/// Whether styles are the only thing the strip above took away: text from the snapshot never opens a sequence.
+fn snapshot_escapes(snapshot: &Snapshot) -> bool {
+    let text = super::inert::Inert(&snapshot.process.host).to_string();
+    !text.contains('\x1b')
+}
