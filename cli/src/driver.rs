@@ -66,7 +66,8 @@ impl Driver {
         Ok(driver)
     }
 
-    fn outcome(&self, function: &'static str, code: c_int) -> Result<(), DriverError> {
+    /// What a function returned, in words if it is an error.
+    pub fn outcome(&self, function: &'static str, code: c_int) -> Result<(), DriverError> {
         if code == CUDA_SUCCESS { Ok(()) } else { Err(DriverError::Refused { function, code, name: self.error_name(code) }) }
     }
 
@@ -120,37 +121,17 @@ impl Driver {
         call!(self, "cuCtxSetCurrent", context => *mut c_void)
     }
 
-    pub fn allocate(&self, bytes: usize) -> Result<Address, DriverError> {
-        let mut address = 0;
-        call!(self, "cuMemAlloc_v2", &raw mut address => *mut Address, bytes => usize)?;
-        Ok(address)
-    }
-
-    pub fn free(&self, address: Address) -> Result<(), DriverError> {
-        call!(self, "cuMemFree_v2", address => Address)
-    }
-
-    /// Page-locked host memory.
-    pub fn allocate_pinned(&self, bytes: usize) -> Result<*mut c_void, DriverError> {
-        let mut address: *mut c_void = ptr::null_mut();
-        call!(self, "cuMemHostAlloc", &raw mut address => *mut *mut c_void, bytes => usize, 0 => c_uint)?;
-        Ok(address)
-    }
-
-    pub fn free_pinned(&self, address: *mut c_void) -> Result<(), DriverError> {
-        call!(self, "cuMemFreeHost", address => *mut c_void)
-    }
-
-    /// Stream-ordered, on the default stream.
-    pub fn allocate_async(&self, bytes: usize) -> Result<Address, DriverError> {
-        let mut address = 0;
-        let stream = ptr::null_mut();
-        call!(self, "cuMemAllocAsync", &raw mut address => *mut Address, bytes => usize, stream => *mut c_void)?;
-        Ok(address)
-    }
-
-    pub fn free_async(&self, address: Address) -> Result<(), DriverError> {
-        call!(self, "cuMemFreeAsync", address => Address, ptr::null_mut() => *mut c_void)
+    /// A driver function for callers who want to be the ones that call it.
+    ///
+    /// # Errors
+    /// When the driver has no such function.
+    ///
+    /// # Safety
+    /// `F` must be a function pointer type with the signature that cuda.h gives the function.
+    pub unsafe fn function<F: Copy>(&self, name: &'static str) -> Result<F, DriverError> {
+        // SAFETY: the caller states the type; the library stays open as long as the process lives.
+        let found = unsafe { self.library.get::<F>(name) };
+        found.map(|function| *function).map_err(|_| DriverError::Missing { function: name })
     }
 
     pub fn synchronize(&self) -> Result<(), DriverError> {

@@ -6,6 +6,7 @@
 
 mod args;
 mod commands;
+mod demo_program;
 mod driver;
 mod environment;
 mod errors;
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),
         Command::ShimPath(args) => commands::shim_path::execute(&args),
-        Command::DemoProgram => commands::demo_program::execute(),
+        Command::DemoProgram => demo_program::execute(),
         Command::Probe => probe::answer(),
     };
     result.unwrap_or_else(|failure| {

@@ -269,3 +269,6 @@ fn machine_name(machine: elf::Machine) -> String {
         elf::Machine(other) => format!("machine type {other}"),
     }
 }
+
+#[cfg(test)]
+mod tests;

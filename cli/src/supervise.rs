@@ -6,7 +6,7 @@
 //! same loop that forwards is the one that reaps. Deliberately absent: killing what the program left running.
 
 use std::io;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
 
 use nix::errno::Errno;
@@ -39,9 +39,10 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     // SAFETY: no handler is installed; the default action of SIGCHLD is to stay quiet. It may have been inherited as
     // ignored, and then the kernel would throw the child's exit status away.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
-    // Blocked before the child exists, so that its end cannot be missed. The standard library gives the child an empty
-    // mask again.
+    // Blocked before the child exists, so that its end cannot be missed.
     let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
+    // SAFETY: between fork and exec only async-signal-safe functions may run; setting the signal mask is one.
+    unsafe { command.pre_exec(move || before.thread_set_mask().map_err(io::Error::from)) };
     let outcome = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC)
         .map_err(io::Error::from)
         .and_then(|arrivals| attend(&mut command.spawn()?, &arrivals));

@@ -133,7 +133,9 @@ fn create() -> Option<&'static Recording> {
     let length = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), executable.as_mut_ptr().cast(), executable.len()) };
     let executable = &executable[..usize::try_from(length).unwrap_or(0)];
     let program = executable.rsplit(|&byte| byte == b'/').next().unwrap_or(executable);
-    if !settings::is_wanted(program) {
+    // SAFETY: no preconditions.
+    let (pid, parent_pid) = unsafe { (libc::getpid() as u32, libc::getppid() as u32) };
+    if !settings::is_wanted(program, parent_pid) {
         return None;
     }
     let mut host = [0u8; 256];
@@ -143,8 +145,6 @@ fn create() -> Option<&'static Recording> {
     let command_line = read_file(c"/proc/self/cmdline", &mut command_line);
     let ranks = settings::ranks();
     let rank = ranks.iter().flatten().next().copied().unwrap_or(b"0");
-    // SAFETY: no preconditions.
-    let (pid, parent_pid) = unsafe { (libc::getpid() as u32, libc::getppid() as u32) };
     let path = settings::output(&settings::Names { host, pid, program, rank });
     let depth = settings::depth();
     DEPTH.store(depth, Relaxed);

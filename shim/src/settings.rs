@@ -6,6 +6,7 @@
 //! | `CULEAK_DEPTH` | frames kept per stack, 1 to 256 | 128 |
 //! | `CULEAK_DISABLE` | anything but empty or `0`: do nothing | |
 //! | `CULEAK_ONLY` | record only programs whose file name matches this pattern (`*` and `?`) | all |
+//! | `CULEAK_PARENT` | record only the process whose parent has this id (`culeak run --no-follow-children`) | all |
 //! | `CULEAK_QUIET` | anything but empty or `0`: no line on stderr at exit | |
 //!
 //! Nothing else of the environment is kept but the rank variables (`layout::RANK_VARIABLES`).
@@ -46,9 +47,11 @@ pub fn ranks() -> [Option<&'static [u8]>; RANK_VARIABLES.len()] {
     })
 }
 
-/// Whether `CULEAK_ONLY` lets this program through.
-pub fn is_wanted(program: &[u8]) -> bool {
-    variable(c"CULEAK_ONLY").is_none_or(|pattern| pattern.is_empty() || matches(pattern, program))
+/// Whether `CULEAK_ONLY` and `CULEAK_PARENT` let this process through.
+pub fn is_wanted(program: &[u8], parent_pid: u32) -> bool {
+    let by_name = variable(c"CULEAK_ONLY").is_none_or(|pattern| pattern.is_empty() || matches(pattern, program));
+    let parent = variable(c"CULEAK_PARENT").and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
+    by_name && parent.is_none_or(|parent: u32| parent == parent_pid)
 }
 
 /// `*` stands for any characters, `?` for one.

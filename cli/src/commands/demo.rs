@@ -14,7 +14,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use clap::Args;
 use culeak::snapshot::Snapshot;
 
-use super::demo_program::{Planted, ROUND_DONE};
+use crate::demo_program::{Planted, ROUND_DONE};
 use crate::driver::Findings;
 use crate::errors::Failure;
 use crate::text::parts::{BAD, BOLD, DIM, GOOD, Styled};
@@ -267,7 +267,7 @@ fn difference(expected: &[Planted], recorded: &[Planted]) -> String {
             }
             None => true,
         });
-        rest.map(|one| one.to_string().replace("planted ", "")).collect::<Vec<_>>().join(", ")
+        rest.map(Planted::to_string).collect::<Vec<_>>().join(", ")
     };
     format!("missing [{}], not planted [{}]", without(expected, recorded), without(recorded, expected))
 }

@@ -3,7 +3,6 @@
 pub mod after_run;
 pub mod check;
 pub mod demo;
-pub mod demo_program;
 pub mod diff;
 pub mod doctor;
 pub mod list;

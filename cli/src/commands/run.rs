@@ -46,20 +46,15 @@ pub struct RunArgs {
     #[arg(long, value_name = "GLOB")]
     pub only: Option<String>,
 
-    /// Frames to keep per stack
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=128))]
+    /// Frames to keep per stack, 1 to 256 [default: 128]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub depth: Option<u32>,
 
     #[command(flatten)]
     pub after: AfterArgs,
 
     /// The program and its arguments
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "COMMAND"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
 }
 

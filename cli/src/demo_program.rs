@@ -1,0 +1,199 @@
+//! The program the demo looks for leaks in: it forgets memory in several known ways, in functions named after them.
+//!
+//! Part of this executable (`culeak demo-program`, not listed), so that the demo needs no compiler. It announces every
+//! block it plants on its standard output, and `demo` holds the recording against that. Each of its two rounds leaks
+//! the same; between them it waits for a line on standard input, which is when the demo takes a snapshot. Deliberately
+//! absent: any knowledge of being watched.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::fmt;
+use std::io::{self, BufRead, Write};
+use std::process::{self, ExitCode};
+use std::ptr;
+use std::str::FromStr;
+
+use culeak::kind::Kind;
+
+use crate::driver::{Address, Driver, DriverError};
+use crate::errors::Failure;
+
+const MIB: usize = 1 << 20;
+/// More than any GPU has.
+const TOO_MUCH: usize = 1 << 50;
+
+/// A line the program says once a round is over.
+pub const ROUND_DONE: &str = "round";
+
+/// One thing that a perfect report must contain.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Planted {
+    /// `None`: the driver refused it.
+    pub kind: Option<Kind>,
+    pub bytes: u64,
+    pub function: String,
+}
+
+impl fmt::Display for Planted {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            Some(kind) => write!(out, "{} forgets {} bytes of {kind} memory", self.function, self.bytes, kind = kind.name()),
+            None => write!(out, "{} is refused {} bytes", self.function, self.bytes),
+        }
+    }
+}
+
+impl FromStr for Planted {
+    type Err = ();
+
+    fn from_str(line: &str) -> Result<Planted, ()> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (function, bytes, kind) = match words[..] {
+            [function, "forgets", bytes, "bytes", "of", kind, "memory"] => {
+                (function, bytes, Some(Kind::from_name(kind).ok_or(())?))
+            }
+            [function, "is", "refused", bytes, "bytes"] => (function, bytes, None),
+            _ => return Err(()),
+        };
+        Ok(Planted { kind, bytes: bytes.parse().map_err(|_| ())?, function: function.to_owned() })
+    }
+}
+
+/// The driver functions it calls itself, so that a stack leads from the driver straight to the function to blame.
+struct Cuda {
+    driver: Driver,
+    allocate: unsafe extern "C" fn(*mut Address, usize) -> c_int,
+    free: unsafe extern "C" fn(Address) -> c_int,
+    allocate_pinned: unsafe extern "C" fn(*mut *mut c_void, usize, c_uint) -> c_int,
+    free_pinned: unsafe extern "C" fn(*mut c_void) -> c_int,
+    /// Some virtual GPUs have no stream-ordered memory.
+    allocate_async: Option<unsafe extern "C" fn(*mut Address, usize, *mut c_void) -> c_int>,
+    free_async: Option<unsafe extern "C" fn(Address, *mut c_void) -> c_int>,
+}
+
+impl Cuda {
+    fn of(driver: Driver) -> Result<Cuda, DriverError> {
+        // SAFETY: the types of the fields are the signatures in cuda.h.
+        unsafe {
+            Ok(Cuda {
+                allocate: driver.function("cuMemAlloc_v2")?,
+                free: driver.function("cuMemFree_v2")?,
+                allocate_pinned: driver.function("cuMemHostAlloc")?,
+                free_pinned: driver.function("cuMemFreeHost")?,
+                allocate_async: driver.function("cuMemAllocAsync").ok(),
+                free_async: driver.function("cuMemFreeAsync").ok(),
+                driver,
+            })
+        }
+    }
+}
+
+pub fn execute() -> Result<ExitCode, Failure> {
+    let failed = |error: String| Failure::with_exit(format!("the demo program: {error}"), 1);
+    let driver = Driver::open().map_err(failed)?;
+    let cuda = driver.use_device(0).and_then(|()| Cuda::of(driver)).map_err(|error| failed(error.to_string()))?;
+    for round in 1..=2 {
+        train(&cuda).map_err(|error| failed(error.to_string()))?;
+        say(format_args!("{ROUND_DONE} {round} done in process {}", process::id()));
+        if round == 1 {
+            // End of input is as good as a line.
+            let _ = io::stdin().lock().read_line(&mut String::new());
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[inline(never)]
+fn train(cuda: &Cuda) -> Result<(), DriverError> {
+    well_behaved(cuda)?;
+    forget_weights(cuda)?;
+    forget_staging_buffer(cuda)?;
+    forget_activations(cuda);
+    ask_for_too_much(cuda);
+    cuda.driver.synchronize()
+}
+
+/// Gives back everything it takes.
+#[inline(never)]
+fn well_behaved(cuda: &Cuda) -> Result<(), DriverError> {
+    let (mut device, mut pinned, mut ordered) = (0, ptr::null_mut(), 0);
+    // SAFETY: the out pointers lead to live variables; each address is freed once, by the partner of what made it, and
+    // after the default stream has caught up.
+    unsafe {
+        cuda.driver.outcome("cuMemAlloc_v2", (cuda.allocate)(&raw mut device, 2 * MIB))?;
+        cuda.driver.outcome("cuMemHostAlloc", (cuda.allocate_pinned)(&raw mut pinned, MIB, 0))?;
+        if let (Some(allocate), Some(free)) = (cuda.allocate_async, cuda.free_async)
+            && allocate(&raw mut ordered, MIB, ptr::null_mut()) == 0
+        {
+            cuda.driver.outcome("cuMemFreeAsync", free(ordered, ptr::null_mut()))?;
+        }
+        cuda.driver.synchronize()?;
+        cuda.driver.outcome("cuMemFreeHost", (cuda.free_pinned)(pinned))?;
+        cuda.driver.outcome("cuMemFree_v2", (cuda.free)(device))
+    }
+}
+
+#[inline(never)]
+fn forget_weights(cuda: &Cuda) -> Result<(), DriverError> {
+    for _layer in 0..3 {
+        let mut address = 0;
+        // SAFETY: the out pointer leads to a live variable.
+        cuda.driver.outcome("cuMemAlloc_v2", unsafe { (cuda.allocate)(&raw mut address, MIB) })?;
+        plant(Some(Kind::Device), MIB, "forget_weights");
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn forget_staging_buffer(cuda: &Cuda) -> Result<(), DriverError> {
+    let mut address = ptr::null_mut();
+    // SAFETY: the out pointer leads to a live variable.
+    cuda.driver.outcome("cuMemHostAlloc", unsafe { (cuda.allocate_pinned)(&raw mut address, MIB / 4, 0) })?;
+    plant(Some(Kind::HostPinned), MIB / 4, "forget_staging_buffer");
+    Ok(())
+}
+
+/// Where there is no stream-ordered memory, there is nothing to forget.
+#[inline(never)]
+fn forget_activations(cuda: &Cuda) {
+    let Some(allocate) = cuda.allocate_async else { return };
+    let mut address = 0;
+    // SAFETY: the out pointer leads to a live variable; null is the default stream.
+    if unsafe { allocate(&raw mut address, MIB / 2, ptr::null_mut()) } == 0 {
+        plant(Some(Kind::Async), MIB / 2, "forget_activations");
+    }
+}
+
+/// A request that no GPU can grant: reported as refused, never as leaked.
+#[inline(never)]
+fn ask_for_too_much(cuda: &Cuda) {
+    let mut address = 0;
+    // SAFETY: the out pointer leads to a live variable.
+    if unsafe { (cuda.allocate)(&raw mut address, TOO_MUCH) } != 0 {
+        plant(None, TOO_MUCH, "ask_for_too_much");
+    }
+}
+
+fn plant(kind: Option<Kind>, bytes: usize, function: &str) {
+    say(format_args!("{}", Planted { kind, bytes: bytes as u64, function: function.to_owned() }));
+}
+
+/// A reader that went away does not end the program.
+fn say(line: fmt::Arguments) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_planted_can_be_read_back() {
+        for kind in [Some(Kind::HostPinned), None] {
+            let planted = Planted { kind, bytes: 4096, function: "forget_weights".to_owned() };
+            assert_eq!(planted.to_string().parse(), Ok(planted));
+        }
+        assert_eq!("f forgets 1 bytes of tape memory".parse::<Planted>(), Err(()));
+        assert_eq!("round 1 done".parse::<Planted>(), Err(()));
+    }
+}
