@@ -10,7 +10,7 @@
 
 use libc::{c_int, c_void};
 
-use crate::recorder::{self, Facts, Held, Label};
+use crate::recorder::{self, Facts, Held, Label, TEARDOWN};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::kind::Kind;
 use culeak::table::{Key, Space, What};
@@ -98,31 +98,11 @@ macro_rules! runtime_entry {
     };
 }
 
-// Written from the ABI and checked by assembling it; never run.
+// Written from the ABI; CI assembles it, nobody has run it.
 #[cfg(target_arch = "aarch64")]
 macro_rules! runtime_entry {
     ($body:path) => {
-        std::arch::naked_asm!(
-            "hint #34", // bti c
-            "stp x29, x30, [sp, #-96]!",
-            "mov x29, sp",
-            "stp x0, x1, [sp, #16]",
-            "stp x2, x3, [sp, #32]",
-            "stp x4, x5, [sp, #48]",
-            "stp x6, x7, [sp, #64]",
-            "str x8, [sp, #80]",
-            "mov x0, x30",
-            "bl {note}",
-            "ldp x0, x1, [sp, #16]",
-            "ldp x2, x3, [sp, #32]",
-            "ldp x4, x5, [sp, #48]",
-            "ldp x6, x7, [sp, #64]",
-            "ldr x8, [sp, #80]",
-            "ldp x29, x30, [sp], #96",
-            "b {body}",
-            note = sym recorder::note_caller,
-            body = sym $body,
-        )
+        std::arch::naked_asm!(include_str!("aarch64/runtime.s"), note = sym recorder::note_caller, body = sym $body)
     };
 }
 
@@ -213,7 +193,7 @@ fn labels_allocation(
 }
 
 fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_int) -> c_int {
-    let _label = Label::set(api);
+    let label = Label::set(api);
     let ours = recorder::running().is_some_and(|recording| {
         let entry = recording.table(0).get(Key { space, address });
         entry.is_some_and(|entry| entry.what.flags & What::BACKED_UP != 0)
@@ -222,6 +202,9 @@ fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_in
     let result = real();
     if ours {
         held.settle(result, address);
+    } else if result == TEARDOWN && !label.was_recorded() {
+        // The runtime is shutting down and did not ask the driver: the memory goes with it.
+        recorder::withdraw(space, address).settle(result, address);
     }
     result
 }

@@ -265,7 +265,7 @@ fn summarize(recording: &Recording) {
     say(&[
         b"culeak: ",
         settings::decimal(count.min(u64::from(u32::MAX)) as u32, &mut a),
-        b" allocations, ",
+        if count == 1 { b" allocation, " } else { b" allocations, " },
         settings::decimal(amount.min(u64::from(u32::MAX)) as u32, &mut b),
         unit,
         b" still live on GPUs; see: culeak report ",

@@ -1,6 +1,11 @@
 """A numba program: a kernel, and a device array with one reference too many."""
 
 import numpy as np
+
+# numba-cuda 0.2x looks this name up at import; NumPy 2.5 dropped it (it was an alias).
+if not hasattr(np, "row_stack"):
+    np.row_stack = np.vstack
+
 from numba import cuda
 
 from said import digest, leak, leave, live, result
