@@ -78,7 +78,9 @@ fn build_libraries() -> PathBuf {
         }
     }
     // Debug information of the libraries would be most of this program's size, and no report shows their lines.
-    cargo.env("CARGO_PROFILE_RELEASE_DEBUG", "0").env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    cargo
+        .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
     match cargo.status() {
         Ok(status) if status.success() => target_dir.join(target).join("release"),
         Ok(status) => panic!("building the preload library failed ({status}); cargo's own words stand above"),

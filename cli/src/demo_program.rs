@@ -36,7 +36,13 @@ pub struct Planted {
 impl fmt::Display for Planted {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.kind {
-            Some(kind) => write!(out, "{} forgets {} bytes of {kind} memory", self.function, self.bytes, kind = kind.name()),
+            Some(kind) => write!(
+                out,
+                "{} forgets {} bytes of {kind} memory",
+                self.function,
+                self.bytes,
+                kind = kind.name()
+            ),
             None => write!(out, "{} is refused {} bytes", self.function, self.bytes),
         }
     }
@@ -54,7 +60,11 @@ impl FromStr for Planted {
             [function, "is", "refused", bytes, "bytes"] => (function, bytes, None),
             _ => return Err(()),
         };
-        Ok(Planted { kind, bytes: bytes.parse().map_err(|_| ())?, function: function.to_owned() })
+        Ok(Planted {
+            kind,
+            bytes: bytes.parse().map_err(|_| ())?,
+            function: function.to_owned(),
+        })
     }
 }
 
@@ -90,7 +100,10 @@ impl Cuda {
 pub fn execute() -> Result<ExitCode, Failure> {
     let failed = |error: String| Failure::with_exit(format!("the demo program: {error}"), 1);
     let driver = Driver::open().map_err(failed)?;
-    let cuda = driver.use_device(0).and_then(|()| Cuda::of(driver)).map_err(|error| failed(error.to_string()))?;
+    let cuda = driver
+        .use_device(0)
+        .and_then(|()| Cuda::of(driver))
+        .map_err(|error| failed(error.to_string()))?;
     for round in 1..=2 {
         train(&cuda).map_err(|error| failed(error.to_string()))?;
         say(format_args!("{ROUND_DONE} {round} done in process {}", process::id()));
@@ -119,8 +132,10 @@ fn well_behaved(cuda: &Cuda) -> Result<(), DriverError> {
     // SAFETY: the out pointers lead to live variables; each address is freed once, by the partner of what made it, and
     // after the default stream has caught up.
     unsafe {
-        cuda.driver.outcome("cuMemAlloc_v2", (cuda.allocate)(&raw mut device, 2 * MIB))?;
-        cuda.driver.outcome("cuMemHostAlloc", (cuda.allocate_pinned)(&raw mut pinned, MIB, 0))?;
+        cuda.driver
+            .outcome("cuMemAlloc_v2", (cuda.allocate)(&raw mut device, 2 * MIB))?;
+        cuda.driver
+            .outcome("cuMemHostAlloc", (cuda.allocate_pinned)(&raw mut pinned, MIB, 0))?;
         if let (Some(allocate), Some(free)) = (cuda.allocate_async, cuda.free_async)
             && allocate(&raw mut ordered, MIB, ptr::null_mut()) == 0
         {
@@ -137,7 +152,8 @@ fn forget_weights(cuda: &Cuda) -> Result<(), DriverError> {
     for _layer in 0..3 {
         let mut address = 0;
         // SAFETY: the out pointer leads to a live variable.
-        cuda.driver.outcome("cuMemAlloc_v2", unsafe { (cuda.allocate)(&raw mut address, MIB) })?;
+        cuda.driver
+            .outcome("cuMemAlloc_v2", unsafe { (cuda.allocate)(&raw mut address, MIB) })?;
         plant(Some(Kind::Device), MIB, "forget_weights");
     }
     Ok(())
@@ -147,7 +163,9 @@ fn forget_weights(cuda: &Cuda) -> Result<(), DriverError> {
 fn forget_staging_buffer(cuda: &Cuda) -> Result<(), DriverError> {
     let mut address = ptr::null_mut();
     // SAFETY: the out pointer leads to a live variable.
-    cuda.driver.outcome("cuMemHostAlloc", unsafe { (cuda.allocate_pinned)(&raw mut address, MIB / 4, 0) })?;
+    cuda.driver.outcome("cuMemHostAlloc", unsafe {
+        (cuda.allocate_pinned)(&raw mut address, MIB / 4, 0)
+    })?;
     plant(Some(Kind::HostPinned), MIB / 4, "forget_staging_buffer");
     Ok(())
 }
@@ -174,7 +192,14 @@ fn ask_for_too_much(cuda: &Cuda) {
 }
 
 fn plant(kind: Option<Kind>, bytes: usize, function: &str) {
-    say(format_args!("{}", Planted { kind, bytes: bytes as u64, function: function.to_owned() }));
+    say(format_args!(
+        "{}",
+        Planted {
+            kind,
+            bytes: bytes as u64,
+            function: function.to_owned()
+        }
+    ));
 }
 
 /// A reader that went away does not end the program.
@@ -190,7 +215,11 @@ mod tests {
     #[test]
     fn what_is_planted_can_be_read_back() {
         for kind in [Some(Kind::HostPinned), None] {
-            let planted = Planted { kind, bytes: 4096, function: "forget_weights".to_owned() };
+            let planted = Planted {
+                kind,
+                bytes: 4096,
+                function: "forget_weights".to_owned(),
+            };
             assert_eq!(planted.to_string().parse(), Ok(planted));
         }
         assert_eq!("f forgets 1 bytes of tape memory".parse::<Planted>(), Err(()));

@@ -3,6 +3,7 @@
 //! This program must work on machines without a driver, so nothing here is linked. Deliberately absent: the runtime
 //! library, and every function that neither `doctor` nor the demo needs.
 
+use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -26,8 +27,14 @@ pub type Address = u64;
 /// Why a driver function did not do its work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DriverError {
-    Missing { function: &'static str },
-    Refused { function: &'static str, code: c_int, name: String },
+    Missing {
+        function: &'static str,
+    },
+    Refused {
+        function: &'static str,
+        code: c_int,
+        name: String,
+    },
 }
 
 impl fmt::Display for DriverError {
@@ -60,25 +67,42 @@ impl Driver {
     /// Says in the loader's or the driver's own words what went wrong.
     pub fn open() -> Result<Driver, String> {
         // SAFETY: initializers of the CUDA driver run, as in any CUDA program.
-        let library = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| error.to_string())?;
-        let driver = Driver { library: ManuallyDrop::new(library) };
+        let library = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) }.map_err(in_full)?;
+        let driver = Driver {
+            library: ManuallyDrop::new(library),
+        };
         call!(driver, "cuInit", 0 => c_uint).map_err(|error| error.to_string())?;
         Ok(driver)
     }
 
     /// What a function returned, in words if it is an error.
     pub fn outcome(&self, function: &'static str, code: c_int) -> Result<(), DriverError> {
-        if code == CUDA_SUCCESS { Ok(()) } else { Err(DriverError::Refused { function, code, name: self.error_name(code) }) }
+        if code == CUDA_SUCCESS {
+            Ok(())
+        } else {
+            Err(DriverError::Refused {
+                function,
+                code,
+                name: self.error_name(code),
+            })
+        }
     }
 
     fn error_name(&self, code: c_int) -> String {
         let mut name: *const c_char = ptr::null();
         // SAFETY: the signature is that of cuda.h; the driver returns a pointer to a constant string, or leaves null.
         unsafe {
-            if let Ok(function) = self.library.get::<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>("cuGetErrorName") {
+            if let Ok(function) = self
+                .library
+                .get::<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>("cuGetErrorName")
+            {
                 function(code, &raw mut name);
             }
-            if name.is_null() { "unknown error".to_owned() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
+            if name.is_null() {
+                "unknown error".to_owned()
+            } else {
+                CStr::from_ptr(name).to_string_lossy().into_owned()
+            }
         }
     }
 
@@ -105,11 +129,20 @@ impl Driver {
         call!(self, "cuDeviceTotalMem_v2", &raw mut bytes => *mut usize, device => c_int)?;
         let mut uuid = [0u8; 16];
         let newer = call!(self, "cuDeviceGetUuid_v2", uuid.as_mut_ptr().cast() => *mut c_void, device => c_int);
-        let found = newer
-            .or_else(|_| call!(self, "cuDeviceGetUuid", uuid.as_mut_ptr().cast() => *mut c_void, device => c_int));
-        let name = CStr::from_bytes_until_nul(&name).map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-        let uuid = found.map(|()| uuid_text(&uuid, name.contains(" MIG "))).unwrap_or_default();
-        Ok(Device { ordinal, name, uuid, total_bytes: bytes as u64 })
+        let found =
+            newer.or_else(|_| call!(self, "cuDeviceGetUuid", uuid.as_mut_ptr().cast() => *mut c_void, device => c_int));
+        let name = CStr::from_bytes_until_nul(&name)
+            .map(|name| name.to_string_lossy().into_owned())
+            .unwrap_or_default();
+        let uuid = found
+            .map(|()| uuid_text(&uuid, name.contains(" MIG ")))
+            .unwrap_or_default();
+        Ok(Device {
+            ordinal,
+            name,
+            uuid,
+            total_bytes: bytes as u64,
+        })
     }
 
     /// Makes the device's primary context current in this thread.
@@ -131,7 +164,9 @@ impl Driver {
     pub unsafe fn function<F: Copy>(&self, name: &'static str) -> Result<F, DriverError> {
         // SAFETY: the caller states the type; the library stays open as long as the process lives.
         let found = unsafe { self.library.get::<F>(name) };
-        found.map(|function| *function).map_err(|_| DriverError::Missing { function: name })
+        found
+            .map(|function| *function)
+            .map_err(|_| DriverError::Missing { function: name })
     }
 
     pub fn synchronize(&self) -> Result<(), DriverError> {
@@ -139,11 +174,25 @@ impl Driver {
     }
 }
 
+/// The loader's own words stand behind libloading's.
+fn in_full(error: libloading::Error) -> String {
+    error
+        .source()
+        .map_or_else(|| error.to_string(), |source| source.to_string())
+}
+
 /// As nvidia-smi prints it.
 fn uuid_text(bytes: &[u8; 16], mig: bool) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let kind = if mig { "MIG" } else { "GPU" };
-    format!("{kind}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    format!(
+        "{kind}-{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
 }
 
 /// A driver as it answered in a process of its own; see `probe`.
@@ -171,8 +220,14 @@ impl Findings {
     pub fn gather() -> Result<Findings, String> {
         let driver = Driver::open()?;
         let ask = || {
-            let devices = (0..driver.device_count()?).map(|ordinal| driver.device(ordinal)).collect::<Result<_, _>>()?;
-            Ok(Findings { library: loaded_from(), version: driver.version()?, devices })
+            let devices = (0..driver.device_count()?)
+                .map(|ordinal| driver.device(ordinal))
+                .collect::<Result<_, _>>()?;
+            Ok(Findings {
+                library: loaded_from(),
+                version: driver.version()?,
+                devices,
+            })
         };
         ask().map_err(|error: DriverError| error.to_string())
     }
@@ -186,9 +241,17 @@ impl Findings {
 /// The file behind the library's name, as the kernel mapped it.
 fn loaded_from() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let path = maps.lines().filter_map(|line| line.find('/').map(|start| &line[start..]));
-    path.filter(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda.so"))).map(str::to_owned).next()
-        .unwrap_or_else(|| LIBRARY.to_owned())
+    let path = maps
+        .lines()
+        .filter_map(|line| line.find('/').map(|start| &line[start..]));
+    path.filter(|path| {
+        path.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("libcuda.so"))
+    })
+    .map(str::to_owned)
+    .next()
+    .unwrap_or_else(|| LIBRARY.to_owned())
 }
 
 #[cfg(test)]
@@ -204,7 +267,11 @@ mod tests {
 
     #[test]
     fn a_refusal_names_function_code_and_meaning() {
-        let error = DriverError::Refused { function: "cuInit", code: 100, name: "CUDA_ERROR_NO_DEVICE".to_owned() };
+        let error = DriverError::Refused {
+            function: "cuInit",
+            code: 100,
+            name: "CUDA_ERROR_NO_DEVICE".to_owned(),
+        };
         assert_eq!(error.to_string(), "cuInit returned 100 (CUDA_ERROR_NO_DEVICE)");
     }
 }

@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use crate::text::inert::Inert;
+
 /// Exit code of a command that was used wrongly or given input it cannot read. 1 is the verdict "leak".
 pub const USAGE: u8 = 2;
 
@@ -30,6 +32,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str(&self.message)
+        // Paths in it may come from a stranger's process.
+        write!(out, "{}", Inert(&self.message))
     }
 }

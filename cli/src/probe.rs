@@ -32,7 +32,10 @@ pub struct Answer {
 pub fn ask(command: &mut Command, limit: Duration) -> io::Result<Answer> {
     // Files instead of pipes: nobody has to read while the child writes.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
-    command.stdin(Stdio::null()).stdout(stdout.try_clone()?).stderr(stderr.try_clone()?);
+    command
+        .stdin(Stdio::null())
+        .stdout(stdout.try_clone()?)
+        .stderr(stderr.try_clone()?);
     let mut child = command.spawn()?;
     let started = Instant::now();
     let status = loop {
@@ -42,11 +45,18 @@ pub fn ask(command: &mut Command, limit: Duration) -> io::Result<Answer> {
         if started.elapsed() > limit {
             child.kill()?;
             child.wait()?;
-            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", limit.as_secs())));
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                format!("no answer within {} s", limit.as_secs()),
+            ));
         }
         thread::sleep(PAUSE);
     };
-    Ok(Answer { status, stdout: text(&mut stdout)?, stderr: text(&mut stderr)? })
+    Ok(Answer {
+        status,
+        stdout: text(&mut stdout)?,
+        stderr: text(&mut stderr)?,
+    })
 }
 
 fn text(file: &mut File) -> io::Result<String> {
@@ -70,7 +80,11 @@ pub fn driver(folder: Option<&Path>) -> Result<Findings, String> {
     let answer = ask(&mut command, DRIVER_LIMIT).map_err(|error| format!("asking the driver failed: {error}"))?;
     if !answer.status.success() {
         let said = answer.stderr.trim();
-        return Err(if said.is_empty() { format!("the driver ended its process ({})", answer.status) } else { said.to_owned() });
+        return Err(if said.is_empty() {
+            format!("the driver ended its process ({})", answer.status)
+        } else {
+            said.to_owned()
+        });
     }
     serde_json::from_str(&answer.stdout).map_err(|error| format!("the driver's process answered strangely: {error}"))
 }
@@ -92,8 +106,15 @@ mod tests {
 
     #[test]
     fn an_answer_has_both_outputs_and_the_status() {
-        let answer = ask(Command::new("/bin/sh").args(["-c", "echo out; echo err >&2; exit 3"]), Duration::MAX).expect("runs");
-        assert_eq!((answer.stdout.as_str(), answer.stderr.as_str(), answer.status.code()), ("out\n", "err\n", Some(3)));
+        let answer = ask(
+            Command::new("/bin/sh").args(["-c", "echo out; echo err >&2; exit 3"]),
+            Duration::MAX,
+        )
+        .expect("runs");
+        assert_eq!(
+            (answer.stdout.as_str(), answer.stderr.as_str(), answer.status.code()),
+            ("out\n", "err\n", Some(3))
+        );
     }
 
     #[test]

@@ -16,12 +16,19 @@ fn run(words: &[&str]) -> Output {
 }
 
 fn run_in(folder: &TempDir, words: &[&str]) -> Output {
-    culeak(folder.path()).arg("run").args(words).output().expect("culeak starts")
+    culeak(folder.path())
+        .arg("run")
+        .args(words)
+        .output()
+        .expect("culeak starts")
 }
 
 fn culeak(folder: &Path) -> Command {
     let mut command = Command::new(CULEAK);
-    command.current_dir(folder).stdin(Stdio::null()).env_remove("LD_PRELOAD");
+    command
+        .current_dir(folder)
+        .stdin(Stdio::null())
+        .env_remove("LD_PRELOAD");
     command
 }
 
@@ -54,7 +61,10 @@ fn the_exit_code_is_the_programs_own() {
 #[test]
 fn death_by_signal_is_told_as_a_shell_tells_it() {
     for (signal, code) in [("KILL", 137), ("SEGV", 139), ("TERM", 143)] {
-        assert_eq!(run(&["--", "sh", "-c", &format!("kill -{signal} $$")]).status.code(), Some(code));
+        assert_eq!(
+            run(&["--", "sh", "-c", &format!("kill -{signal} $$")]).status.code(),
+            Some(code)
+        );
     }
 }
 
@@ -69,7 +79,10 @@ fn a_signal_sent_to_culeak_reaches_the_program() {
 #[test]
 fn signal_dispositions_and_mask_are_handed_on_untouched() {
     let output = run(&["--", "grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]);
-    let plain = Command::new("grep").args(["-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]).output().expect("grep starts");
+    let plain = Command::new("grep")
+        .args(["-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"])
+        .output()
+        .expect("grep starts");
     assert_eq!(stdout(&output), stdout(&plain));
 }
 
@@ -83,7 +96,12 @@ fn input_and_output_belong_to_the_program() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("culeak starts");
-    child.stdin.take().expect("a pipe").write_all(b"through and through").expect("written");
+    child
+        .stdin
+        .take()
+        .expect("a pipe")
+        .write_all(b"through and through")
+        .expect("written");
     let output = child.wait_with_output().expect("it ends");
     assert_eq!(stdout(&output), "through and through");
     assert!(stderr(&output).contains("nothing recorded"), "{}", stderr(&output));
@@ -98,14 +116,33 @@ fn options_behind_the_program_are_the_programs() {
 #[test]
 fn the_library_is_preloaded_in_front_of_others() {
     let folder = folder();
-    let print = ["run", "--depth", "7", "--only", "py*", "--", "sh", "-c", "echo $LD_PRELOAD; echo $CULEAK_DEPTH,$CULEAK_ONLY"];
+    let print = [
+        "run",
+        "--depth",
+        "7",
+        "--only",
+        "py*",
+        "--",
+        "sh",
+        "-c",
+        "echo $LD_PRELOAD; echo $CULEAK_DEPTH,$CULEAK_ONLY",
+    ];
     let path = culeak(folder.path()).arg("shim-path").output().expect("culeak starts");
     let path = stdout(&path).trim().to_owned();
     assert!(Path::new(&path).is_file(), "{path}");
     let mut command = culeak(folder.path());
     // A library that is always there and changes nothing.
-    let output = command.args(print).env("LD_PRELOAD", "libc.so.6").output().expect("culeak starts");
-    assert_eq!(stdout(&output), format!("{path}:libc.so.6\n7,py*\n"), "{}", stderr(&output));
+    let output = command
+        .args(print)
+        .env("LD_PRELOAD", "libc.so.6")
+        .output()
+        .expect("culeak starts");
+    assert_eq!(
+        stdout(&output),
+        format!("{path}:libc.so.6\n7,py*\n"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]
@@ -128,7 +165,12 @@ fn a_program_that_cannot_be_executed_is_126() {
 
 #[test]
 fn wrong_usage_is_2() {
-    for words in [&[][..], &["--depth", "0", "--", "true"], &["--max-count", "1", "--", "true"], &["--no-such", "--", "true"]] {
+    for words in [
+        &[][..],
+        &["--depth", "0", "--", "true"],
+        &["--max-count", "1", "--", "true"],
+        &["--no-such", "--", "true"],
+    ] {
         assert_eq!(run(words).status.code(), Some(2), "{words:?}");
     }
 }
@@ -160,10 +202,16 @@ fn a_program_without_cuda_passes_the_check_and_leaves_no_file() {
 
 /// `culeak run` on the demo's program and the fake driver.
 fn run_leaking(folder: &TempDir, words: &[&str]) -> Output {
-    let driver = culeak(folder.path()).args(["shim-path", "--fake-driver"]).output().expect("culeak starts");
+    let driver = culeak(folder.path())
+        .args(["shim-path", "--fake-driver"])
+        .output()
+        .expect("culeak starts");
     let mut command = culeak(folder.path());
     command.arg("run").args(words).args(["--", CULEAK, "demo-program"]);
-    command.env("LD_LIBRARY_PATH", stdout(&driver).trim()).output().expect("culeak starts")
+    command
+        .env("LD_LIBRARY_PATH", stdout(&driver).trim())
+        .output()
+        .expect("culeak starts")
 }
 
 #[test]
@@ -197,34 +245,59 @@ fn a_report_can_go_to_a_file() {
     let folder = folder();
     let output = run_leaking(&folder, &["--report-file", "leaks.txt"]);
     let report = fs::read_to_string(folder.path().join("leaks.txt")).expect("written");
-    assert!(report.contains("forget_weights") && !report.contains('\u{1b}'), "{report}");
+    assert!(
+        report.contains("forget_weights") && !report.contains('\u{1b}'),
+        "{report}"
+    );
     assert!(!stderr(&output).contains("forget_weights"), "{}", stderr(&output));
 }
 
 #[test]
 fn only_and_no_follow_children_choose_the_processes() {
     let folder = folder();
-    let driver = culeak(folder.path()).args(["shim-path", "--fake-driver"]).output().expect("culeak starts");
+    let driver = culeak(folder.path())
+        .args(["shim-path", "--fake-driver"])
+        .output()
+        .expect("culeak starts");
     // The shell stays, since it has more to do; the program is its child.
     let nested = format!("{CULEAK} demo-program; exit 0");
-    let choices = [("none", "--no-follow-children", 0), ("other", "--only=other*", 0), ("ours", "--only=cul?ak", 1)];
+    let choices = [
+        ("none", "--no-follow-children", 0),
+        ("other", "--only=other*", 0),
+        ("ours", "--only=cul?ak", 1),
+    ];
     for (runs, option, recordings) in choices {
         let mut command = culeak(folder.path());
         command.args(["run", "-o", runs, option, "--no-report", "--", "sh", "-c", &nested]);
-        let output = command.env("LD_LIBRARY_PATH", stdout(&driver).trim()).output().expect("culeak starts");
+        let output = command
+            .env("LD_LIBRARY_PATH", stdout(&driver).trim())
+            .output()
+            .expect("culeak starts");
         let found = fs::read_dir(folder.path().join(runs)).expect("made").count();
         assert_eq!(found, recordings, "{option}: {}", stderr(&output));
     }
     let direct = run_leaking(&folder, &["-o", "direct", "--no-follow-children"]);
-    assert_eq!(fs::read_dir(folder.path().join("direct")).expect("made").count(), 1, "{}", stderr(&direct));
+    assert_eq!(
+        fs::read_dir(folder.path().join("direct")).expect("made").count(),
+        1,
+        "{}",
+        stderr(&direct)
+    );
 }
 
 #[test]
 fn the_demo_finds_what_it_planted() {
     let folder = folder();
-    let output = culeak(folder.path()).args(["demo", "--fake"]).output().expect("culeak starts");
+    let output = culeak(folder.path())
+        .args(["demo", "--fake"])
+        .output()
+        .expect("culeak starts");
     assert_eq!(output.status.code(), Some(0), "{}{}", stdout(&output), stderr(&output));
-    assert!(stdout(&output).contains("exactly the 10 planted leaks"), "{}", stdout(&output));
+    assert!(
+        stdout(&output).contains("exactly the 10 planted leaks"),
+        "{}",
+        stdout(&output)
+    );
 }
 
 #[test]

@@ -56,14 +56,18 @@ pub struct AfterArgs {
 pub fn look(args: &AfterArgs, folder: &Path, given: Option<&Path>, tag: &str, blind: bool) -> Result<u8, Failure> {
     let recordings = recordings(folder, tag);
     if recordings.is_empty() {
-        eprintln!("culeak: nothing recorded: no process under the recorder used CUDA; if one should have: culeak doctor");
+        eprintln!(
+            "culeak: nothing recorded: no process under the recorder used CUDA; if one should have: culeak doctor"
+        );
         if args.check && blind {
             eprintln!("culeak: no verdict, since the program could not be recorded (see the warning above)");
             return Ok(USAGE);
         }
         return Ok(0);
     }
-    let named = recordings.iter().map(|name| given.unwrap_or(Path::new("")).join(name).display().to_string());
+    let named = recordings
+        .iter()
+        .map(|name| given.unwrap_or(Path::new("")).join(name).display().to_string());
     let named: Vec<String> = named.collect();
     if args.no_report && !args.check {
         eprintln!("culeak: recorded {}", named.join(", "));
@@ -71,10 +75,17 @@ pub fn look(args: &AfterArgs, folder: &Path, given: Option<&Path>, tag: &str, bl
     }
     let (loaded, mut code) = load_all(folder, &recordings, named);
     let mut out = destination(args)?;
-    let passed = write(args, &loaded, &mut *out).and_then(|passed| out.flush().map(|()| passed)).map_err(|error| {
-        let place = args.report_file.as_deref().map_or("standard error".into(), |file| file.display().to_string());
-        Failure::new(format!("{place}: the report cannot be written: {error}; the recordings are complete all the same"))
-    })?;
+    let passed = write(args, &loaded, &mut *out)
+        .and_then(|passed| out.flush().map(|()| passed))
+        .map_err(|error| {
+            let place = args
+                .report_file
+                .as_deref()
+                .map_or("standard error".into(), |file| file.display().to_string());
+            Failure::new(format!(
+                "{place}: the report cannot be written: {error}; the recordings are complete all the same"
+            ))
+        })?;
     if args.check && code == 0 && !passed {
         code = LEAK;
     }
@@ -86,7 +97,9 @@ fn recordings(folder: &Path, tag: &str) -> Vec<String> {
     let mark = environment::mark(tag);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<String> = names.filter(|name| name.contains(&mark) && name.ends_with(".culeak")).collect();
+    let mut names: Vec<String> = names
+        .filter(|name| name.contains(&mark) && name.ends_with(".culeak"))
+        .collect();
     names.sort();
     names
 }
@@ -115,7 +128,10 @@ fn destination(args: &AfterArgs) -> Result<Box<dyn Write>, Failure> {
         None => Ok(Box::new(io::BufWriter::new(anstream::stderr()))),
         Some(path) => {
             let file = File::create(path).map_err(|error| {
-                Failure::new(format!("{}: cannot be created: {error}; the recordings are complete all the same", path.display()))
+                Failure::new(format!(
+                    "{}: cannot be created: {error}; the recordings are complete all the same",
+                    path.display()
+                ))
             })?;
             Ok(Box::new(io::BufWriter::new(anstream::StripStream::new(file))))
         }
@@ -124,12 +140,20 @@ fn destination(args: &AfterArgs) -> Result<Box<dyn Write>, Failure> {
 
 /// Prints what was asked for, and says whether every process passed.
 fn write(args: &AfterArgs, loaded: &[Loaded], out: &mut dyn Write) -> io::Result<bool> {
-    let options = ReportArgs { top: args.top, ..ReportArgs::of(Vec::new()) };
+    let options = ReportArgs {
+        top: args.top,
+        ..ReportArgs::of(Vec::new())
+    };
     let limits = args.limits.limits();
     let mut passed = true;
     for (index, item) in loaded.iter().enumerate() {
         if loaded.len() > 1 {
-            writeln!(out, "{}== {} ==", if index > 0 { "\n" } else { "" }, Inert(&item.source))?;
+            writeln!(
+                out,
+                "{}== {} ==",
+                if index > 0 { "\n" } else { "" },
+                Inert(&item.source)
+            )?;
         }
         if !args.no_report {
             let report = Report::of(&item.snapshot, &options.options(item.source.clone()));
@@ -151,10 +175,18 @@ mod tests {
     #[test]
     fn only_this_runs_recordings_are_its_own() {
         let folder = tempfile::tempdir().expect("a folder");
-        for name in ["app.k3f9.host.7.culeak", "app.abcd.host.7.culeak", "app.k3f9.host.7.json", "a.k3f9.h.8.culeak"] {
+        for name in [
+            "app.k3f9.host.7.culeak",
+            "app.abcd.host.7.culeak",
+            "app.k3f9.host.7.json",
+            "a.k3f9.h.8.culeak",
+        ] {
             fs::write(folder.path().join(name), b"").expect("written");
         }
-        assert_eq!(recordings(folder.path(), "k3f9"), ["a.k3f9.h.8.culeak", "app.k3f9.host.7.culeak"]);
+        assert_eq!(
+            recordings(folder.path(), "k3f9"),
+            ["a.k3f9.h.8.culeak", "app.k3f9.host.7.culeak"]
+        );
         assert!(recordings(Path::new("/nonexistent"), "k3f9").is_empty());
     }
 }

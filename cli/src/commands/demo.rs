@@ -35,7 +35,10 @@ pub struct DemoArgs {
 
 pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
     let stage = Stage::set(args)?;
-    say(format_args!("{}", Styled(BOLD, "culeak demo: a program that forgets to free GPU memory")));
+    say(format_args!(
+        "{}",
+        Styled(BOLD, "culeak demo: a program that forgets to free GPU memory")
+    ));
     say(format_args!("It runs on {}.", stage.driver.told()));
 
     stage.heading("Record it, and look at it while it runs");
@@ -85,7 +88,10 @@ impl Driver {
             Ok(_) => "the driver found no GPU".to_owned(),
             Err(reason) => reason,
         };
-        Ok(Driver::Fake { folder: shim::fake_driver_folder()?, why })
+        Ok(Driver::Fake {
+            folder: shim::fake_driver_folder()?,
+            why,
+        })
     }
 
     fn told(&self) -> String {
@@ -100,7 +106,8 @@ impl Driver {
 
 impl Stage {
     fn set(args: &DemoArgs) -> Result<Stage, Failure> {
-        let cannot = |what: &str, error: std::io::Error| Failure::with_exit(format!("the demo cannot {what}: {error}"), 1);
+        let cannot =
+            |what: &str, error: std::io::Error| Failure::with_exit(format!("the demo cannot {what}: {error}"), 1);
         let program = env::current_exe().map_err(|error| cannot("find this program's own file", error))?;
         let driver = Driver::choose(args.fake)?;
         let (folder, temporary) = match &args.output {
@@ -114,7 +121,12 @@ impl Stage {
                 (temporary.path().to_path_buf(), Some(temporary))
             }
         };
-        Ok(Stage { folder, temporary, program, driver })
+        Ok(Stage {
+            folder,
+            temporary,
+            program,
+            driver,
+        })
     }
 
     fn heading(&self, text: &str) {
@@ -123,20 +135,37 @@ impl Stage {
 
     /// A command of ours in the demo's folder, shown as a user would type it.
     fn command(&self, words: &[&str]) -> Command {
-        say(format_args!("{}", Styled(DIM, format_args!("$ culeak {}", words.join(" ")))));
+        say(format_args!(
+            "{}",
+            Styled(DIM, format_args!("$ culeak {}", words.join(" ")))
+        ));
         let program = self.program.as_os_str();
         let mut command = Command::new(program);
-        command.args(words.iter().map(|&word| if word == "culeak" { program } else { OsStr::new(word) }));
+        command.args(
+            words
+                .iter()
+                .map(|&word| if word == "culeak" { program } else { OsStr::new(word) }),
+        );
         command.current_dir(&self.folder);
         if let Driver::Fake { folder, .. } = &self.driver {
-            command.env("LD_LIBRARY_PATH", first(folder, env::var_os("LD_LIBRARY_PATH").as_deref()));
+            command.env(
+                "LD_LIBRARY_PATH",
+                first(folder, env::var_os("LD_LIBRARY_PATH").as_deref()),
+            );
         }
         command
     }
 
     fn run(&self, words: &[&str], expected: i32) -> Result<(), Failure> {
-        let status = self.command(words).status().map_err(|error| broken(words, &error.to_string()))?;
-        if status.code() == Some(expected) { Ok(()) } else { Err(broken(words, &format!("ended with {status}"))) }
+        let status = self
+            .command(words)
+            .status()
+            .map_err(|error| broken(words, &error.to_string()))?;
+        if status.code() == Some(expected) {
+            Ok(())
+        } else {
+            Err(broken(words, &format!("ended with {status}")))
+        }
     }
 
     /// Runs the program under the recorder, with a snapshot between its rounds.
@@ -211,7 +240,13 @@ fn first(folder: &Path, rest: Option<&OsStr>) -> std::ffi::OsString {
 }
 
 fn broken(words: &[&str], what: &str) -> Failure {
-    Failure::with_exit(format!("the demo: culeak {}: {what}; `culeak doctor` looks for the reason", words.join(" ")), 1)
+    Failure::with_exit(
+        format!(
+            "the demo: culeak {}: {what}; `culeak doctor` looks for the reason",
+            words.join(" ")
+        ),
+        1,
+    )
 }
 
 /// Holds the recording against what was planted.
@@ -224,11 +259,22 @@ fn compare(planted: &[Planted], found: &Snapshot) -> Result<String, String> {
         false => String::new(),
     };
     for row in &found.allocations {
-        recorded.push(Planted { kind: Some(row.kind), bytes: row.requested, function: by(row.stack) });
+        recorded.push(Planted {
+            kind: Some(row.kind),
+            bytes: row.requested,
+            function: by(row.stack),
+        });
     }
     for row in &found.refused {
-        let refused = Planted { kind: None, bytes: row.bytes, function: by(row.stack) };
-        recorded.extend(std::iter::repeat_n(refused, usize::try_from(row.count).unwrap_or(usize::MAX).min(1000)));
+        let refused = Planted {
+            kind: None,
+            bytes: row.bytes,
+            function: by(row.stack),
+        };
+        recorded.extend(std::iter::repeat_n(
+            refused,
+            usize::try_from(row.count).unwrap_or(usize::MAX).min(1000),
+        ));
     }
     if !named {
         expected.iter_mut().for_each(|one| one.function.clear());
@@ -240,7 +286,11 @@ fn compare(planted: &[Planted], found: &Snapshot) -> Result<String, String> {
     }
     let leaked: Vec<&Planted> = expected.iter().filter(|one| one.kind.is_some()).collect();
     let bytes = leaked.iter().map(|one| one.bytes).sum();
-    let names = if named { "" } else { " (this build has no symbols, so functions were not compared)" };
+    let names = if named {
+        ""
+    } else {
+        " (this build has no symbols, so functions were not compared)"
+    };
     Ok(format!(
         "the recording holds exactly the {} planted leaks ({}) and the {} refused requests, nothing else{names}",
         leaked.len(),
@@ -251,25 +301,44 @@ fn compare(planted: &[Planted], found: &Snapshot) -> Result<String, String> {
 
 /// The planted function that appears in a stack.
 fn planter(found: &Snapshot, stack: Option<usize>, planted: &[Planted]) -> String {
-    let frames = stack.and_then(|stack| found.stacks.get(stack)).map(|stack| stack.frames.as_slice()).unwrap_or_default();
-    let names = frames.iter().flat_map(|&frame| &found.locations[frame].symbols).map(|symbol| symbol.function.as_str());
-    let known = |name: &str| planted.iter().find(|one| name.split("::").any(|part| part == one.function));
-    names.into_iter().find_map(known).map_or_else(|| "unknown_function".to_owned(), |one| one.function.clone())
+    let frames = stack
+        .and_then(|stack| found.stacks.get(stack))
+        .map(|stack| stack.frames.as_slice())
+        .unwrap_or_default();
+    let names = frames
+        .iter()
+        .flat_map(|&frame| &found.locations[frame].symbols)
+        .map(|symbol| symbol.function.as_str());
+    let known = |name: &str| {
+        planted
+            .iter()
+            .find(|one| name.split("::").any(|part| part == one.function))
+    };
+    names
+        .into_iter()
+        .find_map(known)
+        .map_or_else(|| "unknown_function".to_owned(), |one| one.function.clone())
 }
 
 fn difference(expected: &[Planted], recorded: &[Planted]) -> String {
     let without = |these: &[Planted], others: &[Planted]| {
         let mut others = others.to_vec();
-        let rest = these.iter().filter(|one| match others.iter().position(|other| other == *one) {
-            Some(index) => {
-                others.swap_remove(index);
-                false
-            }
-            None => true,
-        });
+        let rest = these
+            .iter()
+            .filter(|one| match others.iter().position(|other| other == *one) {
+                Some(index) => {
+                    others.swap_remove(index);
+                    false
+                }
+                None => true,
+            });
         rest.map(Planted::to_string).collect::<Vec<_>>().join(", ")
     };
-    format!("missing [{}], not planted [{}]", without(expected, recorded), without(recorded, expected))
+    format!(
+        "missing [{}], not planted [{}]",
+        without(expected, recorded),
+        without(recorded, expected)
+    )
 }
 
 /// A reader that went away does not end the demo; its exit code still counts.

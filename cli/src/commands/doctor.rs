@@ -42,15 +42,30 @@ struct Finding {
 
 impl Finding {
     fn ok(subject: &'static str, text: impl Display) -> Finding {
-        Finding { level: Level::Ok, subject, text: text.to_string(), remedy: None }
+        Finding {
+            level: Level::Ok,
+            subject,
+            text: text.to_string(),
+            remedy: None,
+        }
     }
 
     fn warn(subject: &'static str, text: impl Display, remedy: impl Display) -> Finding {
-        Finding { level: Level::Warn, subject, text: text.to_string(), remedy: Some(remedy.to_string()) }
+        Finding {
+            level: Level::Warn,
+            subject,
+            text: text.to_string(),
+            remedy: Some(remedy.to_string()),
+        }
     }
 
     fn fail(subject: &'static str, text: impl Display, remedy: impl Display) -> Finding {
-        Finding { level: Level::Fail, subject, text: text.to_string(), remedy: Some(remedy.to_string()) }
+        Finding {
+            level: Level::Fail,
+            subject,
+            text: text.to_string(),
+            remedy: Some(remedy.to_string()),
+        }
     }
 }
 
@@ -72,7 +87,13 @@ pub fn execute(_: &DoctorArgs) -> Result<ExitCode, Failure> {
 
 fn write(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
     let width = findings.iter().map(|finding| finding.subject.len()).max().unwrap_or(0);
-    for Finding { level, subject, text, remedy } in findings {
+    for Finding {
+        level,
+        subject,
+        text,
+        remedy,
+    } in findings
+    {
         let mark = match level {
             Level::Ok => Styled(GOOD, "ok  "),
             Level::Warn => Styled(WARN, "warn"),
@@ -87,7 +108,11 @@ fn write(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
     let warned = text::units::plural(warnings, "warning", "warnings");
     match failures {
         0 => writeln!(out, "\nculeak works here, {warned}\nnext: culeak demo"),
-        _ => writeln!(out, "\n{}, {warned}", text::units::plural(failures, "check failed", "checks failed")),
+        _ => writeln!(
+            out,
+            "\n{}, {warned}",
+            text::units::plural(failures, "check failed", "checks failed")
+        ),
     }
 }
 
@@ -101,12 +126,18 @@ mod tests {
 
     #[test]
     fn a_remedy_stands_under_its_finding() {
-        let findings = [Finding::ok("driver", "580"), Finding::fail("output folder", "read-only", "use --output")];
+        let findings = [
+            Finding::ok("driver", "580"),
+            Finding::fail("output folder", "read-only", "use --output"),
+        ];
         let mut out = Vec::new();
         write(&findings, &mut out).expect("memory is writable");
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out).expect("text")).to_string();
         assert!(text.contains("ok    driver         580\n"), "{text}");
-        assert!(text.contains("fail  output folder  read-only\n                     → use --output\n"), "{text}");
+        assert!(
+            text.contains("fail  output folder  read-only\n                     → use --output\n"),
+            "{text}"
+        );
         assert!(text.contains("1 check failed, 0 warnings"), "{text}");
     }
 }

@@ -14,10 +14,10 @@ use culeak::snapshot::Snapshot;
 use nix::unistd::geteuid;
 
 use crate::errors::Failure;
+use crate::load;
 use crate::text::inert::Inert;
 use crate::text::parts::{BOLD, DIM, Styled};
 use crate::text::{self, units};
-use crate::load;
 
 /// A process that uses CUDA, or could.
 struct Found {
@@ -40,7 +40,8 @@ pub fn execute() -> Result<ExitCode, Failure> {
 }
 
 fn scan() -> Result<Vec<Found>, Failure> {
-    let entries = fs::read_dir("/proc").map_err(|error| Failure::new(format!("/proc: cannot be read: {error}; is it mounted?")))?;
+    let entries = fs::read_dir("/proc")
+        .map_err(|error| Failure::new(format!("/proc: cannot be read: {error}; is it mounted?")))?;
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let mut found: Vec<Found> = pids.filter_map(look_at).collect();
     found.sort_by_key(|process| process.pid);
@@ -64,7 +65,11 @@ fn look_at(pid: u32) -> Option<Found> {
         Use::None => return None,
     };
     let name = fs::read_to_string(format!("{folder}/comm")).ok()?;
-    Some(Found { pid, name: name.trim_end().to_owned(), recording })
+    Some(Found {
+        pid,
+        name: name.trim_end().to_owned(),
+        recording,
+    })
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -76,10 +81,17 @@ enum Use {
 
 /// What a memory map says about CUDA.
 fn uses(maps: &str) -> Use {
-    let files = || maps.lines().filter_map(|line| line.find('/').map(|start| line[start..].trim_end_matches(" (deleted)")));
+    let files = || {
+        maps.lines()
+            .filter_map(|line| line.find('/').map(|start| line[start..].trim_end_matches(" (deleted)")))
+    };
     if files().any(|path| path.ends_with(".culeak")) {
         Use::Recorded
-    } else if files().any(|path| path.rsplit('/').next().is_some_and(|name| name.starts_with("libcuda.so"))) {
+    } else if files().any(|path| {
+        path.rsplit('/')
+            .next()
+            .is_some_and(|name| name.starts_with("libcuda.so"))
+    }) {
         Use::Unrecorded
     } else {
         Use::None
@@ -91,8 +103,16 @@ fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "no process of this user uses CUDA")?;
         return writeln!(out, "next: culeak run -- PROGRAM");
     }
-    let name_width = found.iter().map(|process| process.name.chars().count()).max().unwrap_or(0).max(7);
-    let header = format!("{:>8}  {:name_width$}  {:>10}  {:>10}  recording", "pid", "program", "device", "host");
+    let name_width = found
+        .iter()
+        .map(|process| process.name.chars().count())
+        .max()
+        .unwrap_or(0)
+        .max(7);
+    let header = format!(
+        "{:>8}  {:name_width$}  {:>10}  {:>10}  recording",
+        "pid", "program", "device", "host"
+    );
     writeln!(out, "{}", Styled(BOLD, header))?;
     for Found { pid, name, recording } in found {
         let name = Inert(name).to_string();
@@ -110,14 +130,20 @@ fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
         };
         writeln!(out, "{pid:>8}  {name:name_width$}  {device:>10}  {host:>10}  {place}")?;
     }
-    match found.iter().find(|process| matches!(process.recording, Recording::Readable(_))) {
+    match found
+        .iter()
+        .find(|process| matches!(process.recording, Recording::Readable(_)))
+    {
         Some(process) => writeln!(out, "next: culeak snapshot {} -o now.json", process.pid),
         None => Ok(()),
     }
 }
 
 fn live(snapshot: &Snapshot, counts: impl Fn(Place) -> bool) -> u64 {
-    let counted = snapshot.allocations.iter().filter(|allocation| counts(allocation.kind.place()));
+    let counted = snapshot
+        .allocations
+        .iter()
+        .filter(|allocation| counts(allocation.kind.place()));
     counted.fold(0, |sum, allocation| sum.saturating_add(allocation.bytes))
 }
 
@@ -136,13 +162,19 @@ mod tests {
     #[test]
     fn a_driver_without_a_recording_is_told() {
         assert_eq!(uses(DRIVER), Use::Unrecorded);
-        assert_eq!(uses("7f00-7f10 r-xp 00000000 08:01 42  /usr/lib/libcudart.so.13\n"), Use::None);
+        assert_eq!(
+            uses("7f00-7f10 r-xp 00000000 08:01 42  /usr/lib/libcudart.so.13\n"),
+            Use::None
+        );
         assert_eq!(uses("7f00-7f10 rw-p 00000000 00:00 0  [heap]\n"), Use::None);
     }
 
     #[test]
     fn this_process_can_be_looked_at() {
-        assert!(look_at(std::process::id()).is_none(), "it has neither a driver nor a recording");
+        assert!(
+            look_at(std::process::id()).is_none(),
+            "it has neither a driver nor a recording"
+        );
         assert!(scan().is_ok());
     }
 }

@@ -21,7 +21,10 @@ use crate::text::inert::Inert;
 
 /// Looks up the names of all frames, and says which modules have none.
 pub fn name_frames(item: &mut Loaded, debug_dirs: &[PathBuf]) {
-    let places = Places { debug_dirs: debug_dirs.to_vec(), root: item.root.clone() };
+    let places = Places {
+        debug_dirs: debug_dirs.to_vec(),
+        root: item.root.clone(),
+    };
     for note in symbolize(&mut item.snapshot, &places) {
         eprintln!("culeak: note: {}", Inert(&note));
     }

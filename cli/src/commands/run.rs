@@ -23,10 +23,10 @@ use crate::{shim, supervise};
 /// Run a program, record its GPU memory, and report what is left when it ends
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The recordings are named PROGRAM.RUN.HOST.PID.culeak, with four random characters for RUN. They are complete at every
-instant, whatever ends the process.
+The recordings are named PROGRAM.RUN.HOST.PID.culeak, with four random characters for RUN. \
+They are complete at every instant, whatever ends the process.
 
-Exit code: the program's own, or 128+N when signal N ended it; 126 when it cannot be executed, 127 when there is no such
+Exit code: the program's own, or 128+N when signal N ended it; 126 when it cannot be executed, 127 when there is no such \
 program. If it succeeded: 1 when --check found a leak, 2 when culeak itself failed.
 
 Examples:
@@ -88,7 +88,13 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         Failure::with_exit(format!("{shown}: cannot be executed: {error}"), preload::NOT_EXECUTABLE)
     })?;
     let code = supervise::shell_code(status);
-    let verdict = after_run::look(&args.after, &folder, args.output.as_deref(), &tag, !program.obstacles.is_empty());
+    let verdict = after_run::look(
+        &args.after,
+        &folder,
+        args.output.as_deref(),
+        &tag,
+        !program.obstacles.is_empty(),
+    );
     match verdict {
         // What the program says about itself comes first.
         _ if code != 0 => {

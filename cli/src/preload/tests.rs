@@ -27,7 +27,10 @@ fn obstacles(path: &Path) -> Vec<Obstacle> {
 }
 
 fn replace(bytes: &mut [u8], from: &[u8], to: &[u8]) {
-    let at = bytes.windows(from.len()).position(|window| window == from).expect("it is there");
+    let at = bytes
+        .windows(from.len())
+        .position(|window| window == from)
+        .expect("it is there");
     bytes[at..at + to.len()].copy_from_slice(to);
 }
 
@@ -75,7 +78,11 @@ fn a_32_bit_program_is_not_ours() {
 fn musl_is_another_libc() {
     let folder = folder();
     let mut bytes = shell();
-    replace(&mut bytes, b"/lib64/ld-linux-x86-64.so.2\0", b"/lib/ld-musl-x86_64.so.1\0\0\0\0");
+    replace(
+        &mut bytes,
+        b"/lib64/ld-linux-x86-64.so.2\0",
+        b"/lib/ld-musl-x86_64.so.1\0\0\0\0",
+    );
     let path = put(&folder, "musl", &bytes);
     assert!(matches!(&obstacles(&path)[..], [Obstacle::OtherLibc(loader)] if loader.contains("ld-musl")));
 }
@@ -109,7 +116,11 @@ fn a_script_is_judged_by_its_interpreter() {
     let mut bytes = shell();
     bytes[MACHINE] = 243;
     let interpreter = put(&folder, "interpreter", &bytes);
-    let script = put(&folder, "script", format!("#! {} -x\n", interpreter.display()).as_bytes());
+    let script = put(
+        &folder,
+        "script",
+        format!("#! {} -x\n", interpreter.display()).as_bytes(),
+    );
     let outer = put(&folder, "outer", format!("#!{}\n", script.display()).as_bytes());
     let program = examine(outer.as_os_str()).expect("executable");
     assert_eq!(program.executable, interpreter);
@@ -119,7 +130,11 @@ fn a_script_is_judged_by_its_interpreter() {
 #[test]
 fn env_is_looked_through() {
     let folder = folder();
-    for line in ["#!/usr/bin/env sh", "#!/usr/bin/env -S A=1 sh -e", "#! /usr/bin/env -i sh"] {
+    for line in [
+        "#!/usr/bin/env sh",
+        "#!/usr/bin/env -S A=1 sh -e",
+        "#! /usr/bin/env -i sh",
+    ] {
         let script = put(&folder, "script", format!("{line}\n").as_bytes());
         let program = examine(script.as_os_str()).expect("executable");
         assert_eq!(program.executable.file_name(), Some(OsStr::new("sh")), "{line}");
@@ -159,7 +174,10 @@ fn troubles_have_the_exit_codes_of_a_shell() {
     fs::set_permissions(&data, Permissions::from_mode(0o644)).expect("changed");
     assert_eq!(exit(&data.to_string_lossy()), NOT_EXECUTABLE);
     let path = Some(folder.path().as_os_str());
-    assert_eq!(find(OsStr::new("data"), path).expect_err("not executable").exit, NOT_EXECUTABLE);
+    assert_eq!(
+        find(OsStr::new("data"), path).expect_err("not executable").exit,
+        NOT_EXECUTABLE
+    );
 }
 
 #[test]

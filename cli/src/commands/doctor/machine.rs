@@ -34,7 +34,10 @@ pub fn driver() -> Vec<Finding> {
             findings.push(Finding::ok("CUDA driver", text));
             for device in &found.devices {
                 let size = units::bytes(device.total_bytes);
-                findings.push(Finding::ok("GPU", format!("{}: {}, {size}, {}", device.ordinal, device.name, device.uuid)));
+                findings.push(Finding::ok(
+                    "GPU",
+                    format!("{}: {}, {size}, {}", device.ordinal, device.name, device.uuid),
+                ));
             }
             if found.devices.is_empty() {
                 findings.push(Finding::warn("GPU", "the driver found none", visible_devices_hint()));
@@ -57,7 +60,10 @@ pub fn driver() -> Vec<Finding> {
 
 /// `580.65.06` out of `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul …`.
 fn module_version(text: &str) -> Option<&str> {
-    text.lines().next()?.split_whitespace().find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))
+    text.lines()
+        .next()?
+        .split_whitespace()
+        .find(|word| word.contains('.') && word.starts_with(|c: char| c.is_ascii_digit()))
 }
 
 fn visible_devices_hint() -> String {
@@ -70,15 +76,24 @@ fn visible_devices_hint() -> String {
 /// Copies of the CUDA runtime that programs here may load.
 pub fn runtimes() -> Vec<Finding> {
     const SUBJECT: &str = "CUDA runtime";
-    let found: BTreeSet<PathBuf> = runtime_folders().iter().flat_map(|folder| runtimes_in(folder)).collect();
+    let found: BTreeSet<PathBuf> = runtime_folders()
+        .iter()
+        .flat_map(|folder| runtimes_in(folder))
+        .collect();
     if found.is_empty() {
-        return vec![Finding::ok(SUBJECT, "no shared libcudart found; programs with a static one need none")];
+        return vec![Finding::ok(
+            SUBJECT,
+            "no shared libcudart found; programs with a static one need none",
+        )];
     }
     found.iter().map(|path| Finding::ok(SUBJECT, path.display())).collect()
 }
 
 fn runtime_folders() -> Vec<PathBuf> {
-    let mut folders: Vec<PathBuf> = env::var_os("LD_LIBRARY_PATH").iter().flat_map(env::split_paths).collect();
+    let mut folders: Vec<PathBuf> = env::var_os("LD_LIBRARY_PATH")
+        .iter()
+        .flat_map(env::split_paths)
+        .collect();
     for toolkit in subfolders(Path::new("/usr/local"), "cuda") {
         folders.push(toolkit.join("lib64"));
     }
@@ -97,13 +112,20 @@ fn runtime_folders() -> Vec<PathBuf> {
 fn python_sites() -> Vec<PathBuf> {
     let script = "import site, sys; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))";
     let answer = probe::ask(Command::new("python3").args(["-c", script]), PYTHON_LIMIT);
-    let lines = answer.ok().filter(|answer| answer.status.success()).map(|answer| answer.stdout).unwrap_or_default();
+    let lines = answer
+        .ok()
+        .filter(|answer| answer.status.success())
+        .map(|answer| answer.stdout)
+        .unwrap_or_default();
     lines.lines().map(PathBuf::from).collect()
 }
 
 fn subfolders(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).filter(|path| path.is_dir() && file_name(path).starts_with(prefix)).collect()
+    entries
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir() && file_name(path).starts_with(prefix))
+        .collect()
 }
 
 fn runtimes_in(folder: &Path) -> Vec<PathBuf> {
@@ -125,19 +147,32 @@ pub fn output_folder() -> Vec<Finding> {
     const ELSEWHERE: &str = "record elsewhere: culeak run --output DIR";
     let folder = match env::current_dir() {
         Ok(folder) => folder,
-        Err(error) => return vec![Finding::warn(SUBJECT, format_args!("no current folder: {error}"), ELSEWHERE)],
+        Err(error) => {
+            return vec![Finding::warn(
+                SUBJECT,
+                format_args!("no current folder: {error}"),
+                ELSEWHERE,
+            )];
+        }
     };
     let shown = folder.display();
-    let reserved = tempfile::tempfile_in(&folder).and_then(|file| posix_fallocate(&file, 0, 1 << 20).map_err(Into::into));
+    let reserved =
+        tempfile::tempfile_in(&folder).and_then(|file| posix_fallocate(&file, 0, 1 << 20).map_err(Into::into));
     if let Err(error) = reserved {
-        return vec![Finding::warn(SUBJECT, format_args!("{shown}: no room can be reserved for a recording: {error}"), ELSEWHERE)];
+        return vec![Finding::warn(
+            SUBJECT,
+            format_args!("{shown}: no room can be reserved for a recording: {error}"),
+            ELSEWHERE,
+        )];
     }
     let mut findings = vec![];
     let free = statvfs(&folder).map(|found| found.blocks_available().saturating_mul(found.fragment_size()));
     findings.push(match free {
-        Ok(free) if free < COMFORTABLE => {
-            Finding::warn(SUBJECT, format_args!("{shown}: only {} free", units::bytes(free)), ELSEWHERE)
-        }
+        Ok(free) if free < COMFORTABLE => Finding::warn(
+            SUBJECT,
+            format_args!("{shown}: only {} free", units::bytes(free)),
+            ELSEWHERE,
+        ),
         Ok(free) => Finding::ok(SUBJECT, format_args!("{shown}: writable, {} free", units::bytes(free))),
         Err(_) => Finding::ok(SUBJECT, format_args!("{shown}: writable")),
     });
@@ -145,7 +180,11 @@ pub fn output_folder() -> Vec<Finding> {
         && limit != RLIM_INFINITY
     {
         let text = format_args!("files may not grow beyond {} (ulimit -f)", units::bytes(limit));
-        findings.push(Finding::warn(SUBJECT, text, "raise it with `ulimit -f unlimited`; records beyond it are lost"));
+        findings.push(Finding::warn(
+            SUBJECT,
+            text,
+            "raise it with `ulimit -f unlimited`; records beyond it are lost",
+        ));
     }
     findings
 }
@@ -157,16 +196,22 @@ pub fn running_processes() -> Vec<Finding> {
         "" => "no Yama".to_owned(),
         scope => format!("ptrace_scope {scope}"),
     };
-    vec![Finding::ok("snapshots", format!("work for your own processes; culeak needs no ptrace ({scope})"))]
+    vec![Finding::ok(
+        "snapshots",
+        format!("work for your own processes; culeak needs no ptrace ({scope})"),
+    )]
 }
 
 /// Separate debug files; without them, names come from the programs' own symbols.
 pub fn symbols() -> Vec<Finding> {
     let system = Path::new("/usr/lib/debug/.build-id");
-    vec![Finding::ok("symbols", match system.is_dir() {
-        true => "from the programs themselves and from /usr/lib/debug",
-        false => "from the programs themselves; /usr/lib/debug has no debug files",
-    })]
+    vec![Finding::ok(
+        "symbols",
+        match system.is_dir() {
+            true => "from the programs themselves and from /usr/lib/debug",
+            false => "from the programs themselves; /usr/lib/debug has no debug files",
+        },
+    )]
 }
 
 /// A hint that paths and process ids mean something else outside.
@@ -183,7 +228,8 @@ mod tests {
 
     #[test]
     fn the_module_version_is_found_in_both_flavours() {
-        let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Thu Feb 1 02:44:18 UTC 2024\nGCC version: …";
+        let closed =
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Thu Feb 1 02:44:18 UTC 2024\nGCC version: …";
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build";
         assert_eq!(module_version(closed), Some("535.161.08"));
         assert_eq!(module_version(open), Some("580.65.06"));

@@ -16,24 +16,46 @@ pub fn library() -> Vec<Finding> {
     const SUBJECT: &str = "preload library";
     let path = match shim::locate() {
         Ok(path) => path,
-        Err(failure) => return vec![Finding::fail(SUBJECT, failure, "give culeak a folder that only you can write")],
+        Err(failure) => {
+            return vec![Finding::fail(
+                SUBJECT,
+                failure,
+                "give culeak a folder that only you can write",
+            )];
+        }
     };
     let mut findings = Vec::new();
     // A shell is dynamically linked wherever glibc is, and its silence proves that the loader took the library.
-    let tried = probe::ask(Command::new("/bin/sh").args(["-c", ":"]).env("LD_PRELOAD", &path), LIMIT);
+    let tried = probe::ask(
+        Command::new("/bin/sh").args(["-c", ":"]).env("LD_PRELOAD", &path),
+        LIMIT,
+    );
     findings.push(match tried {
         Ok(answer) if answer.status.success() && answer.stderr.is_empty() => Finding::ok(SUBJECT, path.display()),
         Ok(answer) => Finding::fail(
             SUBJECT,
-            format_args!("{} does not load: {} ({})", path.display(), answer.stderr.trim(), answer.status),
+            format_args!(
+                "{} does not load: {} ({})",
+                path.display(),
+                answer.stderr.trim(),
+                answer.status
+            ),
             "build culeak on this machine (cargo install --path cli), or on one with this glibc or an older one",
         ),
-        Err(error) => Finding::fail(SUBJECT, format_args!("/bin/sh under it: {error}"), "try: LD_PRELOAD= culeak doctor"),
+        Err(error) => Finding::fail(
+            SUBJECT,
+            format_args!("/bin/sh under it: {error}"),
+            "try: LD_PRELOAD= culeak doctor",
+        ),
     });
     findings.extend(glibc(&path));
     if !cfg!(target_arch = "x86_64") {
         let text = format_args!("{}: compiled, but tested on x86_64 alone", env::consts::ARCH);
-        findings.push(Finding::warn("architecture", text, "hold reports against known leaks first: culeak demo"));
+        findings.push(Finding::warn(
+            "architecture",
+            text,
+            "hold reports against known leaks first: culeak demo",
+        ));
     }
     findings
 }
@@ -41,16 +63,25 @@ pub fn library() -> Vec<Finding> {
 /// The oldest glibc the library runs on, which matters when recordings are made in another container.
 fn glibc(library: &Path) -> Option<Finding> {
     let (major, minor) = newest_glibc_symbol(&fs::read(library).ok()?)?;
-    Some(Finding::ok("glibc", format_args!("the preload library runs on glibc {major}.{minor} and newer")))
+    Some(Finding::ok(
+        "glibc",
+        format_args!("the preload library runs on glibc {major}.{minor} and newer"),
+    ))
 }
 
 /// The highest `GLIBC_x.y` version name in a library.
 fn newest_glibc_symbol(bytes: &[u8]) -> Option<(u32, u32)> {
     const PREFIX: &[u8] = b"GLIBC_";
-    let names = bytes.windows(PREFIX.len()).enumerate().filter(|(_, window)| *window == PREFIX);
+    let names = bytes
+        .windows(PREFIX.len())
+        .enumerate()
+        .filter(|(_, window)| *window == PREFIX);
     let versions = names.filter_map(|(start, _)| {
         let rest = &bytes[start + PREFIX.len()..];
-        let length = rest.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'.').unwrap_or(rest.len());
+        let length = rest
+            .iter()
+            .position(|byte| !byte.is_ascii_digit() && *byte != b'.')
+            .unwrap_or(rest.len());
         let mut numbers = std::str::from_utf8(&rest[..length]).ok()?.split('.').map(str::parse);
         Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
     });
@@ -62,19 +93,32 @@ pub fn environment() -> Vec<Finding> {
     const SUBJECT: &str = "environment";
     let mut findings = Vec::new();
     if let Some(present) = env::var_os("LD_PRELOAD").filter(|present| !present.is_empty()) {
-        let text = format!("LD_PRELOAD is already {}; it stays in force beside culeak", Path::new(&present).display());
+        let text = format!(
+            "LD_PRELOAD is already {}; it stays in force beside culeak",
+            Path::new(&present).display()
+        );
         findings.push(Finding::ok(SUBJECT, text));
     }
     if let Ok(system) = fs::read_to_string("/etc/ld.so.preload") {
-        let text = format!("/etc/ld.so.preload loads {} into every program", system.split_whitespace().collect::<Vec<_>>().join(", "));
+        let text = format!(
+            "/etc/ld.so.preload loads {} into every program",
+            system.split_whitespace().collect::<Vec<_>>().join(", ")
+        );
         findings.push(Finding::ok(SUBJECT, text));
     }
     if env::var_os("CULEAK_DISABLE").is_some_and(|value| !value.is_empty() && value != "0") {
         let text = "CULEAK_DISABLE is set: a preloaded library records nothing";
-        findings.push(Finding::warn(SUBJECT, text, "unset CULEAK_DISABLE; culeak run does so by itself"));
+        findings.push(Finding::warn(
+            SUBJECT,
+            text,
+            "unset CULEAK_DISABLE; culeak run does so by itself",
+        ));
     }
     if env::var_os("CULEAK_SHIM").is_some() {
-        findings.push(Finding::ok(SUBJECT, "CULEAK_SHIM replaces the built-in preload library"));
+        findings.push(Finding::ok(
+            SUBJECT,
+            "CULEAK_SHIM replaces the built-in preload library",
+        ));
     }
     findings
 }
