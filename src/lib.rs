@@ -1,31 +1,71 @@
-//! culeak: a leak profiler for CUDA memory.
+//! culeak, a leak profiler for CUDA memory: the parts that are plain data.
+//!
+//! One allocation, from the call to the report:
+//!
+//! ```text
+//! cudaMalloc(&p, 4 << 20)                      the program
+//!   └─ hook          shim/src/hooks.rs         one per row of cuda_functions.rs
+//!      └─ effect     shim/src/effects.rs       "allocates": call the driver first, then record
+//!         └─ entry   shim/src/recorder.rs      time, thread, context, device, label
+//!            ├─ stack   shim/src/capture.rs    return addresses, each tied to its module
+//!            └─ record  recording.rs, table.rs 80 bytes in the mapped file, found again by address
+//! ```
+//!
+//! ```text
+//! recording ─► reader ─► snapshot ─► (symbols: cli) ─► report | diff | check ─► (text: cli)
+//!   layout.rs   reader.rs  snapshot.rs                 report.rs diff.rs check.rs
+//! ```
+//!
+//! The decisions behind it, and what would change them:
+//!
+//! - **Recorded at the driver layer, once.** Every runtime allocation reaches exactly one public driver function (seen on
+//!   driver 580 with cudart 13, shared and static). Runtime hooks only add the name of the call the program wrote, and
+//!   record themselves if the driver layer saw nothing.
+//! - **Three doors**: exported symbols, `dlsym`/`dlvsym`, and `cuGetProcAddress`. cudart comes through the last two only.
+//!   What is handed out is decided by the address the real resolver returned: no table of ABI versions.
+//! - **Frees first**: a record is withdrawn before the real free and restored if that fails ([`table`]).
+//! - **One file per process, complete at every instant** ([`layout`], [`file`]): nothing has to be flushed, so a killed
+//!   process loses nothing. It is allocated before it is touched, so a full disk costs records and never a signal.
+//! - **Stacks on allocations only**, stored once as a trie of (module, address), named later, in another process.
+//! - **A leak** is memory still live at exit whose context nobody destroyed. Destroying a context frees linear, host and
+//!   managed memory and arrays, but no pool and no VMM memory. VMM memory lives while a handle or a mapping does. An
+//!   opened IPC handle is a window, not memory. Graph memory is live from a launch to its free, not from its capture.
+//! - **Every report ends with what it could not see** ([`snapshot::Honesty`]).
+//!
+//! This crate knows no hooks, no symbol files and no terminal. The shim uses it without the `read` feature.
 #![recursion_limit = "256"]
+
 pub mod cuda_functions;
-pub mod file;
-pub mod growing;
-pub mod index;
 pub mod kind;
+
 pub mod layout;
+
+pub mod file;
+
+pub mod growing;
+
+pub mod index;
+
+pub mod table;
+
+pub mod recording;
+
 #[cfg(feature = "read")]
 pub mod snapshot;
+
 #[cfg(feature = "read")]
-pub mod function_name;
+pub mod reader;
+
 #[cfg(feature = "read")]
 pub mod error_name;
 #[cfg(feature = "read")]
+pub mod function_name;
+#[cfg(feature = "read")]
 pub mod site;
-#[cfg(feature = "read")]
-pub mod report;
-#[cfg(feature = "read")]
-pub mod diff;
+
 #[cfg(feature = "read")]
 pub mod check;
 #[cfg(feature = "read")]
-pub mod reader;
-pub mod recording;
-pub mod table;
-
-#[cfg(test)]
-extern crate self as culeak;
-#[cfg(test)]
-mod sample;
+pub mod diff;
+#[cfg(feature = "read")]
+pub mod report;
