@@ -273,14 +273,23 @@ fn role(frame: &Frame) -> Role {
     let name = plain(function);
     if is_cuda_call(&name, frame.file) || is_static_cudart(&name) {
         Role::Runtime
-    } else if WRAPPERS
-        .iter()
-        .any(|start| name.starts_with(start) || name.strip_prefix('<').is_some_and(|n| n.starts_with(start)))
-    {
+    } else if is_wrapper(&name) || frame.file.is_some_and(is_library_source) {
         Role::Wrapper
     } else {
         Role::User
     }
+}
+
+fn is_wrapper(name: &str) -> bool {
+    let name = name.strip_prefix('<').unwrap_or(name);
+    WRAPPERS.iter().any(|start| name.starts_with(start))
+}
+
+/// Sources of the standard libraries: DWARF often names functions inlined from there without their name space.
+fn is_library_source(file: &str) -> bool {
+    ["/include/c++/", "/c++/v1/", "/rustc/", "/include/thrust/", "/include/cub/", "/include/cuda/std/"]
+        .iter()
+        .any(|part| file.contains(part))
 }
 
 /// A CUDA function itself, or its typed twin in a CUDA header, but not a user's function of that name.
@@ -338,7 +347,11 @@ fn fold_below_main(frames: &mut [Frame]) {
     {
         keep -= 1;
     }
-    while keep > 0 && carries_a_thread(&name(&frames[keep - 1]), frames[keep - 1].module_name()) {
+    while keep > 0 && is_system(frames[keep - 1].module_name()) {
+        keep -= 1;
+    }
+    // Generic code at the outer end only passed the thread's function on.
+    while 0 < keep && keep < frames.len() && frames[keep - 1].role == Role::Wrapper {
         keep -= 1;
     }
     if frames[..keep].iter().any(Frame::shown) {
@@ -354,6 +367,11 @@ fn is_libc(module: &str) -> bool {
         .any(|start| module.starts_with(start))
 }
 
+/// Libraries that call `main` and thread functions, and nothing else that could stand at the end of a stack.
+fn is_system(module: &str) -> bool {
+    is_libc(module) || module.starts_with("libstdc++.so") || module.starts_with("libc++")
+}
+
 /// Everything outside such a frame belongs to the system.
 fn starts_a_thread(name: &str, module: &str) -> bool {
     match name {
@@ -366,21 +384,6 @@ fn starts_a_thread(name: &str, module: &str) -> bool {
                 || name.starts_with("__libc_start_main")
         }
     }
-}
-
-/// Generic code around a thread's function; hidden only at the outer end of a stack.
-fn carries_a_thread(name: &str, module: &str) -> bool {
-    is_libc(module)
-        || [
-            "std::thread::",
-            "std::__invoke",
-            "std::__1::__invoke",
-            "std::__1::__thread",
-            "std::panic",
-            "core::ops::function::Fn",
-        ]
-        .iter()
-        .any(|start| name.starts_with(start))
 }
 
 /// FNV-1a, 64 bits: stable for ever, and the same in any other language.
