@@ -486,7 +486,7 @@ __attribute__((noinline)) static void grow_b(int count) {
 
 // Obeys words on stdin, so that someone outside can look between them: steady, grow, churn, calm, quit.
 CASE(watched) {
-    char word[32];
+    char word[32] = "start";
     pthread_t churners[4];
     OK(cudaFree(0));
     for (int i = 0; i < 50; i++) {
@@ -494,21 +494,19 @@ CASE(watched) {
         OK(cudaMalloc(&pointer, 2048)); // site: steady
         live("steady", "device", number(pointer), 2048, 2048);
     }
-    grow_a(1); // so that one site grows and the other is new
-    say("READY %d", getpid());
-    while (scanf("%31s", word) == 1 && strcmp(word, "quit") != 0) {
-        if (strcmp(word, "grow") == 0) {
-            grow_a(10);
-            grow_b(5);
-        } else if (strcmp(word, "churn") == 0) {
+    do {
+        bool start = strcmp(word, "start") == 0, grow = strcmp(word, "grow") == 0;
+        grow_a(start ? 1 : grow ? 10 : 0); // one stack, which holds a block from the start and grows
+        grow_b(grow ? 5 : 0);              // and one that is new
+        if (strcmp(word, "churn") == 0) {
             churning = true;
             for (pthread_t &thread : churners) OK(pthread_create(&thread, NULL, churn, NULL));
         } else if (strcmp(word, "calm") == 0) {
             churning = false;
             for (pthread_t &thread : churners) OK(pthread_join(thread, NULL));
         }
-        say("DONE %s", word);
-    }
+        start ? say("READY %d", getpid()) : say("DONE %s", word);
+    } while (scanf("%31s", word) == 1 && strcmp(word, "quit") != 0);
 }
 
 // Free device memory after the same calls, for comparing runs with and without a recorder.
