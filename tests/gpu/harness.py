@@ -259,7 +259,8 @@ def plain_api(name):
 class Machine:
     def __init__(self, out, programs, culeak, shim, python="python3"):
         self.out, self.programs, self.culeak, self.shim, self.python = out, programs, culeak, shim, python
-        self._runs, self._lock, self._count = {}, threading.Lock(), 0
+        self._runs, self._lock = {}, threading.Lock()
+        self._count = len(list((out / "runs").glob("*")))  # an earlier suite may have used this folder
 
     def program(self, name):
         path = self.programs / name
