@@ -5,7 +5,8 @@
 //! | `CULEAK_FAKE_DEVICES` | number of devices (2) |
 //! | `CULEAK_FAKE_BYTES` | memory of each device in bytes (8 GiB) |
 //! | `CULEAK_FAKE_FAIL` | `cuMemAlloc_v2:3:2,cuMemFree_v2:*:4`: the third call returns 2, every call returns 4 |
-//! | `CULEAK_FAKE_LOG` | file that gets one line per call: exported name and result |
+//! | `CULEAK_FAKE_LOG` | file that gets one line per call: exported name and result (appended, one `write` each) |
+//! | `CULEAK_FAKE_VERSION` | CUDA version the driver claims (13040); newer look-ups are refused |
 
 use std::ffi::c_uint;
 
