@@ -152,8 +152,8 @@ fn forget_weights(cuda: &Cuda) -> Result<(), DriverError> {
     for _layer in 0..3 {
         let mut address = 0;
         // SAFETY: the out pointer leads to a live variable.
-        cuda.driver
-            .outcome("cuMemAlloc_v2", unsafe { (cuda.allocate)(&raw mut address, MIB) })?;
+        let code = unsafe { (cuda.allocate)(&raw mut address, MIB) };
+        cuda.driver.outcome("cuMemAlloc_v2", code)?;
         plant(Some(Kind::Device), MIB, "forget_weights");
     }
     Ok(())
@@ -163,9 +163,8 @@ fn forget_weights(cuda: &Cuda) -> Result<(), DriverError> {
 fn forget_staging_buffer(cuda: &Cuda) -> Result<(), DriverError> {
     let mut address = ptr::null_mut();
     // SAFETY: the out pointer leads to a live variable.
-    cuda.driver.outcome("cuMemHostAlloc", unsafe {
-        (cuda.allocate_pinned)(&raw mut address, MIB / 4, 0)
-    })?;
+    let code = unsafe { (cuda.allocate_pinned)(&raw mut address, MIB / 4, 0) };
+    cuda.driver.outcome("cuMemHostAlloc", code)?;
     plant(Some(Kind::HostPinned), MIB / 4, "forget_staging_buffer");
     Ok(())
 }
