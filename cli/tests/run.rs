@@ -265,6 +265,7 @@ fn only_and_no_follow_children_choose_the_processes() {
         ("none", "--no-follow-children", 0),
         ("other", "--only=other*", 0),
         ("ours", "--only=cul?ak", 1),
+        ("all", "--follow-children", 1),
     ];
     for (runs, option, recordings) in choices {
         let mut command = culeak(folder.path());

@@ -38,8 +38,12 @@ pub struct RunArgs {
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
+    /// Record the processes it starts, too; this is the default
+    #[arg(long, overrides_with = "no_follow_children")]
+    pub follow_children: bool,
+
     /// Record only the program itself, not the processes it starts
-    #[arg(long)]
+    #[arg(long, overrides_with = "follow_children")]
     pub no_follow_children: bool,
 
     /// Record only processes whose executable's file name matches; * and ? are wildcards

@@ -1,0 +1,203 @@
+//! Claims about report, snapshot, diff and check as a script sees them: exit codes, streams, files; no GPU needed.
+
+#[path = "../../src/sample.rs"]
+mod sample;
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use culeak::snapshot::Snapshot;
+use sample::{GIB, Sample, leaky};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
+
+/// A folder with `leaky.json` and `clean.json` in it.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, snapshot) in [("leaky.json", leaky()), ("clean.json", Sample::new().finish(0, 9))] {
+        fs::write(folder.path().join(name), serde_json::to_vec(&snapshot).expect("json")).expect("written");
+    }
+    folder
+}
+
+fn culeak(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(CULEAK);
+    command.current_dir(folder).args(words).stdin(Stdio::null());
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "LD_PRELOAD"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn output(words: &[&str]) -> Output {
+    culeak(folder().path(), words).output().expect("culeak starts")
+}
+
+fn code(words: &[&str]) -> i32 {
+    output(words).status.code().expect("no signal")
+}
+
+fn stdout(words: &[&str]) -> String {
+    String::from_utf8(output(words).stdout).expect("text")
+}
+
+fn json(words: &[&str]) -> Value {
+    serde_json::from_slice(&output(words).stdout).expect("JSON")
+}
+
+#[test]
+fn check_answers_with_its_exit_code() {
+    assert_eq!(code(&["check", "clean.json"]), 0);
+    assert_eq!(code(&["check", "leaky.json"]), 1);
+    assert_eq!(code(&["check", "leaky.json", "--max-leaked", "2GiB"]), 0);
+    assert_eq!(
+        code(&["check", "leaky.json", "--max-leaked", "2GiB", "--max-count", "5"]),
+        1
+    );
+    assert_eq!(code(&["check", "leaky.json", "--kind", "array"]), 0);
+    assert_eq!(code(&["check", "leaky.json", "--kind", "async", "--ignore-pools"]), 0);
+}
+
+#[test]
+fn wrong_usage_and_unreadable_input_are_2_and_say_so_on_stderr() {
+    for words in [
+        &["check", "missing.json"][..],
+        &["report", "missing.json"],
+        &["diff", "leaky.json", "missing.json"],
+        &["snapshot", "missing.json", "-o", "x.json"],
+        &["check", "leaky.json", "--max-leaked", "much"],
+        &["check", "leaky.json", "--kind", "tape"],
+        &["report", "leaky.json", "--by", "colour"],
+        &["report"],
+        &["snapshot", "leaky.json"],
+    ] {
+        let output = output(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn one_unreadable_input_does_not_hide_the_others() {
+    let output = output(&["report", "leaky.json", "missing.json", "clean.json"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("4 call sites leak") && text.contains("nothing leaked"));
+    assert!(String::from_utf8_lossy(&output.stderr).starts_with("culeak: missing.json: no such file"));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn json_is_one_document_with_format_and_version() {
+    let report = json(&["report", "leaky.json", "--json"]);
+    assert_eq!(
+        (report["format"].as_str(), report["version"].as_u64()),
+        (Some("culeak-report"), Some(1))
+    );
+    assert_eq!(report["rows"].as_array().map(Vec::len), Some(5));
+    assert_eq!(
+        report["rows"][0]["stacks"][0]["fingerprint"].as_str().map(str::len),
+        Some(16)
+    );
+    assert_eq!(
+        json(&["report", "leaky.json", "clean.json", "--json"])
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
+    assert_eq!(
+        json(&["diff", "clean.json", "leaky.json", "--json"])["totals"]["new"],
+        5
+    );
+    let verdict = json(&["check", "leaky.json", "--json"]);
+    assert_eq!(verdict["passed"], false);
+    assert_eq!(verdict["breaches"][0]["reason"], "bytes");
+}
+
+#[test]
+fn colours_are_for_those_who_can_see_them() {
+    assert!(!stdout(&["report", "leaky.json"]).contains('\x1b'));
+    let folder = folder();
+    let forced = |name, value| {
+        let mut command = culeak(folder.path(), &["report", "leaky.json"]);
+        let output = command
+            .env("CLICOLOR_FORCE", "1")
+            .env(name, value)
+            .output()
+            .expect("culeak starts");
+        output.stdout.contains(&0x1b)
+    };
+    assert!(forced("TERM", "xterm"));
+    assert!(!forced("NO_COLOR", "1"));
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    let folder = folder();
+    let mut sample = Sample::new();
+    for nth in 0..3000 {
+        let name: &'static str = Box::leak(format!("function_{nth}").into_boxed_str());
+        let stack = sample.stack(&[(name, "/src/a.cu:1", "/opt/app")]);
+        sample.holds(culeak::kind::Kind::Device, "cudaMalloc", 1, 1, stack);
+    }
+    let json = serde_json::to_vec(&sample.finish(GIB, 0)).expect("json");
+    fs::write(folder.path().join("long.json"), json).expect("written");
+    let mut command = culeak(folder.path(), &["report", "long.json", "--top", "0"]);
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("culeak starts");
+    let mut first = [0; 10];
+    let mut pipe = child.stdout.take().expect("a pipe");
+    pipe.read_exact(&mut first).expect("a line");
+    drop(pipe);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn a_snapshot_can_be_piped_from_one_culeak_to_the_next() {
+    let folder = folder();
+    let mut first = culeak(folder.path(), &["snapshot", "leaky.json", "-o", "-", "--no-symbols"]);
+    let mut first = first.stdout(Stdio::piped()).spawn().expect("culeak starts");
+    let mut second = culeak(folder.path(), &["report", "-"]);
+    let output = second
+        .stdin(first.stdout.take().expect("a pipe"))
+        .output()
+        .expect("culeak starts");
+    assert!(first.wait().expect("it ends").success());
+    assert!(String::from_utf8_lossy(&output.stdout).starts_with("4 call sites leak 1.2 GiB on GPU 0"));
+}
+
+#[test]
+fn a_snapshot_replaces_its_file_whole_or_not_at_all() {
+    let folder = folder();
+    let read = |name: &str| fs::read(folder.path().join(name)).expect("readable");
+    let write = |words: &[&str]| culeak(folder.path(), words).status().expect("culeak starts").code();
+    assert_eq!(
+        write(&["snapshot", "leaky.json", "-o", "clean.json", "--no-symbols"]),
+        Some(0)
+    );
+    let copy: Snapshot = serde_json::from_slice(&read("clean.json")).expect("a snapshot");
+    assert_eq!(copy, leaky());
+    assert_eq!(write(&["snapshot", "missing.json", "-o", "clean.json"]), Some(2));
+    assert_eq!(
+        read("clean.json"),
+        [serde_json::to_vec(&leaky()).expect("json"), b"\n".to_vec()].concat()
+    );
+    assert_eq!(
+        write(&["snapshot", "leaky.json", "-o", "no/such/folder/x.json"]),
+        Some(2)
+    );
+    let left: Vec<_> = fs::read_dir(folder.path())
+        .expect("a folder")
+        .flatten()
+        .map(|entry| entry.file_name())
+        .collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
