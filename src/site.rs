@@ -287,9 +287,16 @@ fn is_wrapper(name: &str) -> bool {
 
 /// Sources of the standard libraries: DWARF often names functions inlined from there without their name space.
 fn is_library_source(file: &str) -> bool {
-    ["/include/c++/", "/c++/v1/", "/rustc/", "/include/thrust/", "/include/cub/", "/include/cuda/std/"]
-        .iter()
-        .any(|part| file.contains(part))
+    [
+        "/include/c++/",
+        "/c++/v1/",
+        "/rustc/",
+        "/include/thrust/",
+        "/include/cub/",
+        "/include/cuda/std/",
+    ]
+    .iter()
+    .any(|part| file.contains(part))
 }
 
 /// A CUDA function itself, or its typed twin in a CUDA header, but not a user's function of that name.

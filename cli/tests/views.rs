@@ -194,6 +194,8 @@ fn a_snapshot_replaces_its_file_whole_or_not_at_all() {
         write(&["snapshot", "leaky.json", "-o", "no/such/folder/x.json"]),
         Some(2)
     );
+    assert_eq!(write(&["snapshot", "leaky.json", "-o", "/dev/null"]), Some(0));
+    assert!(!Path::new("/dev/null").is_file());
     let left: Vec<_> = fs::read_dir(folder.path())
         .expect("a folder")
         .flatten()

@@ -119,7 +119,10 @@ fn inlined_library_code_without_its_name_space_is_known_by_its_file() {
     let header = "/usr/include/c++/12/bits/invoke.h:61";
     let (invoke, run) = (("__invoke_impl", header, "/opt/app"), ("_M_run", header, "/opt/app"));
     let stripped = ("", "", "/usr/lib/libstdc++.so.6");
-    assert_eq!(shown(&[RUNTIME, invoke, USER, invoke, run, stripped]), ["__invoke_impl", "Trainer::step(int)"]);
+    assert_eq!(
+        shown(&[RUNTIME, invoke, USER, invoke, run, stripped]),
+        ["__invoke_impl", "Trainer::step(int)"]
+    );
     assert_eq!(site_of(&[RUNTIME, invoke, USER, run, stripped]), "Trainer::step(int)");
     // Where the stack was cut before the thread's start, nothing is guessed.
     assert_eq!(shown(&[RUNTIME, USER, invoke]).len(), 2);

@@ -1,5 +1,6 @@
 //! `culeak snapshot`: one instant of a process as a JSON file that needs neither the process nor its binaries.
 
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -60,6 +61,10 @@ pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
 
 /// Writes beside the target and renames, so that nobody ever reads half a snapshot.
 fn write_file(snapshot: &Snapshot, path: &Path) -> io::Result<()> {
+    if path.metadata().is_ok_and(|metadata| !metadata.is_file()) {
+        // /dev/null or a named pipe is written to and never replaced.
+        return write_to(snapshot, File::options().write(true).open(path)?);
+    }
     let folder = match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -68,12 +73,14 @@ fn write_file(snapshot: &Snapshot, path: &Path) -> io::Result<()> {
         .prefix(".culeak-")
         .suffix(".tmp")
         .tempfile_in(folder)?;
-    {
-        let mut out = io::BufWriter::new(file.as_file_mut());
-        serde_json::to_writer(&mut out, snapshot).map_err(io::Error::from)?;
-        writeln!(out)?;
-        out.flush()?;
-    }
+    write_to(snapshot, file.as_file_mut())?;
     file.persist(path).map_err(|error| error.error)?;
     Ok(())
+}
+
+fn write_to(snapshot: &Snapshot, file: impl Write) -> io::Result<()> {
+    let mut out = io::BufWriter::new(file);
+    serde_json::to_writer(&mut out, snapshot).map_err(io::Error::from)?;
+    writeln!(out)?;
+    out.flush()
 }
