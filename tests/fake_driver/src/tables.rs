@@ -55,10 +55,11 @@ macro_rules! slots {
     ($table:literal: $($index:literal),*) => { [ $( slot::<$table, $index> as Slot ),* ] };
 }
 
-static RUNTIME_INTERFACE_TABLE: Table<12> = {
-    let mut slots = slots!(0: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11);
-    slots[0] = bytes(12);
+static RUNTIME_INTERFACE_TABLE: Table<16> = {
+    let mut slots = slots!(0: 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    slots[0] = bytes(16);
     slots[2] = primary_context as Slot;
+    slots[12] = put_zero as Slot;
     Table(slots)
 };
 
@@ -122,6 +123,12 @@ extern "C" fn primary_context(out: Out<CUcontext>, device: CUdevice) -> c_uint {
     })
 }
 
+/// Runtime interface, slot 12: a number whose meaning is unknown; 13.5 goes on with 0. It reads this slot whatever size
+/// the table states.
+extern "C" fn put_zero(out: Out<c_uint>) -> c_uint {
+    out.put(0).err().unwrap_or(CUDA_SUCCESS) as c_uint
+}
+
 /// Context checks, slot 3: whether contexts of some special sort are about. None are.
 extern "C" fn nothing_special() -> c_uint {
     0
@@ -139,11 +146,13 @@ static CALLBACK_FLAGS: Buffer = Buffer(std::cell::UnsafeCell::new([0; 128]));
 
 /// Runtime callbacks, slots 2 and 6: where a profiler would enter what it wants to be told. Nobody profiles here.
 extern "C" fn callback_buffer(out: Out<*mut c_void>, size: Out<usize>) {
+    gate::note("table callback-buffer");
     out.put_if_wanted(CALLBACK_BUFFER.0.get().cast());
     size.put_if_wanted(1024);
 }
 
 extern "C" fn callback_flags(out: Out<*mut c_void>, size: Out<usize>) {
+    gate::note("table callback-flags");
     out.put_if_wanted(CALLBACK_FLAGS.0.get().cast());
     size.put_if_wanted(14);
 }
