@@ -10,11 +10,12 @@ from said import digest, fact, leave, result
 
 
 def compute():
-    x = jnp.asarray(np.linspace(0, 1, 256 * 256, dtype=np.float32).reshape(256, 256))
-    step = jax.jit(lambda a: jnp.tanh(a + a.T) * 0.5)
+    # Integers: XLA picks its kernels by timing them, and floating-point results differ in the last bits from run to run.
+    x = jnp.asarray(np.arange(256 * 256, dtype=np.int32).reshape(256, 256))
+    step = jax.jit(lambda a: (a * 3 + a.T) % 1_000_003)
     for _ in range(5):
         x = step(x)
-    result("tanh", digest(np.asarray(x)), jax.devices()[0].platform)
+    result("steps", digest(np.asarray(x)), jax.devices()[0].platform)
 
 
 def preallocated():
