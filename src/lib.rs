@@ -69,3 +69,9 @@ pub mod check;
 pub mod diff;
 #[cfg(feature = "read")]
 pub mod report;
+
+/// Hand-made snapshots, shared with the tests of the CLI, where `culeak` is another crate.
+#[cfg(test)]
+mod sample;
+#[cfg(test)]
+extern crate self as culeak;
