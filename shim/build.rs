@@ -28,7 +28,10 @@ fn main() {
 
 fn static_unwinder() -> Option<PathBuf> {
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".into());
-    let output = Command::new(compiler).arg("-print-file-name=libgcc_eh.a").output().ok()?;
+    let output = Command::new(compiler)
+        .arg("-print-file-name=libgcc_eh.a")
+        .output()
+        .ok()?;
     let path = String::from_utf8(output.stdout).ok()?;
     let path = Path::new(path.trim());
     // The compiler prints the bare name when it has no such file.

@@ -240,7 +240,11 @@ impl Api {
 
     pub const fn name(self) -> &'static str {
         let index = self.0 as usize;
-        if index < DRIVER_NAMES.len() { DRIVER_NAMES[index] } else { RUNTIME_NAMES[index - DRIVER_NAMES.len()] }
+        if index < DRIVER_NAMES.len() {
+            DRIVER_NAMES[index]
+        } else {
+            RUNTIME_NAMES[index - DRIVER_NAMES.len()]
+        }
     }
 
     pub const fn is_driver(self) -> bool {

@@ -161,9 +161,17 @@ impl File {
     ///
     /// # Errors
     /// `EFBIG` when the directory is full.
-    pub fn announce(&self, extent: &NewExtent, section: Section, number: u32, element: usize) -> Result<&Extent, Errno> {
+    pub fn announce(
+        &self,
+        extent: &NewExtent,
+        section: Section,
+        number: u32,
+        element: usize,
+    ) -> Result<&Extent, Errno> {
         let row = self.rows.fetch_add(1, Relaxed) as usize;
-        let Some(row) = self.directory().get(row) else { return Err(Errno(libc::EFBIG)) };
+        let Some(row) = self.directory().get(row) else {
+            return Err(Errno(libc::EFBIG));
+        };
         row.number.store(number, Relaxed);
         row.element_bytes.store(element as u32, Relaxed);
         row.offset.store(extent.offset, Relaxed);
@@ -192,7 +200,10 @@ impl NewExtent {
 /// Allocates `bytes` at `offset` on disk, then maps them shared.
 fn map(fd: i32, offset: u64, bytes: u64) -> Result<*mut u8, Errno> {
     // A write past the file-size limit would raise SIGXFSZ, which kills: ask first.
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: `limit` is a valid rlimit.
     if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0
         && limit.rlim_cur != libc::RLIM_INFINITY
@@ -219,7 +230,11 @@ fn map(fd: i32, offset: u64, bytes: u64) -> Result<*mut u8, Errno> {
             offset as libc::off_t,
         )
     };
-    if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(address.cast()) }
+    if address == libc::MAP_FAILED {
+        Err(Errno::last())
+    } else {
+        Ok(address.cast())
+    }
 }
 
 /// Zeroed private memory that is never given back, without the heap.
@@ -238,5 +253,9 @@ pub fn anonymous(bytes: usize) -> Result<*mut u8, Errno> {
             0,
         )
     };
-    if address == libc::MAP_FAILED { Err(Errno::last()) } else { Ok(address.cast()) }
+    if address == libc::MAP_FAILED {
+        Err(Errno::last())
+    } else {
+        Ok(address.cast())
+    }
 }

@@ -29,8 +29,18 @@ macro_rules! elements {
     )* };
 }
 elements!(
-    DeviceRow, ContextRow, ThreadRow, ModuleRow, FrameRow, RefusalRow, CounterRow, NameRow, AtomicU64, AtomicU32,
-    crate::table::Record, std::sync::atomic::AtomicU8
+    DeviceRow,
+    ContextRow,
+    ThreadRow,
+    ModuleRow,
+    FrameRow,
+    RefusalRow,
+    CounterRow,
+    NameRow,
+    AtomicU64,
+    AtomicU32,
+    crate::table::Record,
+    std::sync::atomic::AtomicU8
 );
 
 /// Enough for 100 million records.
@@ -120,7 +130,10 @@ impl<T: Element> Growing<T> {
                     }
                 };
                 // Release: pairs with the Acquire in `get`.
-                if slot.compare_exchange(std::ptr::null_mut(), extent.address.cast(), Release, Relaxed).is_err() {
+                if slot
+                    .compare_exchange(std::ptr::null_mut(), extent.address.cast(), Release, Relaxed)
+                    .is_err()
+                {
                     row.section.store(0, Relaxed);
                     extent.unmap();
                 }
@@ -128,7 +141,10 @@ impl<T: Element> Growing<T> {
             Backing::Private(..) => {
                 let address = anonymous(bytes)?;
                 // Release: as above.
-                if slot.compare_exchange(std::ptr::null_mut(), address.cast(), Release, Relaxed).is_err() {
+                if slot
+                    .compare_exchange(std::ptr::null_mut(), address.cast(), Release, Relaxed)
+                    .is_err()
+                {
                     // SAFETY: mapped just now with this length; nobody has seen it.
                     unsafe { libc::munmap(address.cast(), bytes) };
                 }
@@ -147,7 +163,11 @@ mod tests {
         for (first, limit) in [(4, 64), (64, 64), (256, 1 << 12)] {
             let mut expected = (0, 0);
             for index in 0..20_000 {
-                assert_eq!(locate(index, first, limit), expected, "element {index} of {first}..{limit}");
+                assert_eq!(
+                    locate(index, first, limit),
+                    expected,
+                    "element {index} of {first}..{limit}"
+                );
                 expected.1 += 1;
                 if expected.1 == extent_capacity(expected.0, first, limit) {
                     expected = (expected.0 + 1, 0);
@@ -165,7 +185,10 @@ mod tests {
         array.ensure(backing, 1000).unwrap().store(9, Relaxed);
         assert!(std::ptr::eq(array.get(backing, 3).unwrap(), early));
         assert_eq!(array.get(backing, 3).unwrap().load(Relaxed), 7);
-        assert!(array.get(backing, 500).is_none(), "extents in between are made when needed");
+        assert!(
+            array.get(backing, 500).is_none(),
+            "extents in between are made when needed"
+        );
     }
 
     fn empty() -> Growing<AtomicU64> {

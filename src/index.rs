@@ -71,7 +71,10 @@ impl Index {
         let bytes = (FIRST << level) * WINDOW * size_of::<AtomicU64>();
         let memory = anonymous(bytes)?;
         // Release: pairs with the Acquire in `window`.
-        if self.levels[level].compare_exchange(std::ptr::null_mut(), memory.cast(), Release, Relaxed).is_err() {
+        if self.levels[level]
+            .compare_exchange(std::ptr::null_mut(), memory.cast(), Release, Relaxed)
+            .is_err()
+        {
             // SAFETY: mapped just now with this length; nobody has seen it.
             unsafe { libc::munmap(memory.cast(), bytes) };
         }
@@ -85,7 +88,9 @@ impl Index {
         let mut level = self.newest.load(Relaxed) as usize + 1;
         while level > 0 {
             level -= 1;
-            let Some(window) = self.window(level, hash) else { continue };
+            let Some(window) = self.window(level, hash) else {
+                continue;
+            };
             for word in window {
                 // Acquire: pairs with the Release in `put`, so the row is written before its number is seen.
                 let seen = word.load(Acquire);
@@ -124,7 +129,9 @@ impl Index {
             if self.window(level, hash).is_none() {
                 self.add_level(level)?;
             }
-            let Some(window) = self.window(level, hash) else { return Err(Errno(libc::ENOMEM)) };
+            let Some(window) = self.window(level, hash) else {
+                return Err(Errno(libc::ENOMEM));
+            };
             for word in window {
                 // Acquire, Release: as in `find`.
                 let mut seen = word.load(Acquire);
@@ -175,7 +182,10 @@ mod tests {
             assert!(index.find(mix(u64::from(row)), |found| found == row).unwrap().remove());
         }
         for row in 0..100_000u32 {
-            assert_eq!(index.find(mix(u64::from(row)), |found| found == row).is_some(), row % 2 == 1);
+            assert_eq!(
+                index.find(mix(u64::from(row)), |found| found == row).is_some(),
+                row % 2 == 1
+            );
         }
     }
 

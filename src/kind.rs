@@ -95,7 +95,10 @@ impl Place {
     }
 }
 
-const _: () = assert!(Kind::ALL.len() == 20, "counters are arrays of KIND_SLOTS, see recording.rs");
+const _: () = assert!(
+    Kind::ALL.len() == 20,
+    "counters are arrays of KIND_SLOTS, see recording.rs"
+);
 
 #[cfg(test)]
 mod tests {

@@ -45,12 +45,30 @@ pub enum ReadError {
 impl std::fmt::Display for ReadError {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
         match self {
-            ReadError::Io(path, error) => write!(f, "{}: cannot be read: {error}", path.display()),
+            ReadError::Io(path, error) => {
+                let remedy = match error.kind() {
+                    std::io::ErrorKind::NotFound => "check the name; recordings end in .culeak",
+                    std::io::ErrorKind::PermissionDenied => {
+                        "recordings belong to the user who ran the program: read it as that user"
+                    }
+                    std::io::ErrorKind::IsADirectory => "name a recording in it",
+                    _ => "copy it to a local disk and read the copy",
+                };
+                write!(f, "{}: cannot be read: {error}; {remedy}", path.display())
+            }
             ReadError::Empty(path) => {
-                write!(f, "{}: empty; the disk was full when recording began, record again elsewhere (-o DIR)", path.display())
+                write!(
+                    f,
+                    "{}: empty; the disk was full when recording began, record again elsewhere (-o DIR)",
+                    path.display()
+                )
             }
             ReadError::Foreign(path) => {
-                write!(f, "{}: not a culeak recording; make one with: culeak run -- PROGRAM", path.display())
+                write!(
+                    f,
+                    "{}: not a culeak recording; make one with: culeak run -- PROGRAM",
+                    path.display()
+                )
             }
             ReadError::Unfinished(path) => write!(
                 f,
@@ -58,7 +76,11 @@ impl std::fmt::Display for ReadError {
                 path.display()
             ),
             ReadError::OtherByteOrder(path) => {
-                write!(f, "{}: recorded on a machine of the other byte order; make a snapshot there and read that", path.display())
+                write!(
+                    f,
+                    "{}: recorded on a machine of the other byte order; make a snapshot there and read that",
+                    path.display()
+                )
             }
             ReadError::Newer(path, version) => write!(
                 f,
@@ -69,7 +91,11 @@ impl std::fmt::Display for ReadError {
                 write!(f, "{}: truncated: {what}; copy the file again", path.display())
             }
             ReadError::Damaged(path, what) => {
-                write!(f, "{}: damaged: {what}; copy the file again or record again", path.display())
+                write!(
+                    f,
+                    "{}: damaged: {what}; copy the file again or record again",
+                    path.display()
+                )
             }
         }
     }
@@ -134,11 +160,15 @@ impl Bytes {
     /// Word `word` of element `element`; 0 outside, which everywhere means "nothing there".
     fn word(&self, element: usize, word: usize) -> u64 {
         let at = element * self.element + word * 8;
-        self.bytes.get(at..at + 8).map_or(0, |eight| u64::from_le_bytes(eight.try_into().unwrap_or_default()))
+        self.bytes
+            .get(at..at + 8)
+            .map_or(0, |eight| u64::from_le_bytes(eight.try_into().unwrap_or_default()))
     }
 
     fn half(&self, at: usize) -> u32 {
-        self.bytes.get(at..at + 4).map_or(0, |four| u32::from_le_bytes(four.try_into().unwrap_or_default()))
+        self.bytes
+            .get(at..at + 4)
+            .map_or(0, |four| u32::from_le_bytes(four.try_into().unwrap_or_default()))
     }
 }
 
@@ -155,17 +185,23 @@ impl<'a> Source<'a> {
 
     fn read(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, ReadError> {
         let mut buffer = vec![0; bytes];
-        self.file.read_exact_at(&mut buffer, offset).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => {
-                ReadError::Truncated(self.path.to_path_buf(), format!("it ends before byte {}", offset + bytes as u64))
-            }
-            _ => ReadError::Io(self.path.to_path_buf(), error),
-        })?;
+        self.file
+            .read_exact_at(&mut buffer, offset)
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => ReadError::Truncated(
+                    self.path.to_path_buf(),
+                    format!("it ends before byte {}", offset + bytes as u64),
+                ),
+                _ => ReadError::Io(self.path.to_path_buf(), error),
+            })?;
         Ok(buffer)
     }
 
     fn size(&self) -> Result<u64, ReadError> {
-        self.file.metadata().map(|m| m.size()).map_err(|error| ReadError::Io(self.path.to_path_buf(), error))
+        self.file
+            .metadata()
+            .map(|m| m.size())
+            .map_err(|error| ReadError::Io(self.path.to_path_buf(), error))
     }
 
     fn header(&self) -> Result<Bytes, ReadError> {
@@ -178,9 +214,16 @@ impl<'a> Source<'a> {
         if !is_recording(&start) {
             // Zeros: allocated by us, but the magic, written last, never came.
             let ours = start.iter().take(8).all(|&byte| byte == 0) && size >= HEADER_BYTES as u64;
-            return Err(if ours { ReadError::Unfinished(path()) } else { ReadError::Foreign(path()) });
+            return Err(if ours {
+                ReadError::Unfinished(path())
+            } else {
+                ReadError::Foreign(path())
+            });
         }
-        let start = Bytes { bytes: start, element: 1 };
+        let start = Bytes {
+            bytes: start,
+            element: 1,
+        };
         let (version, order) = (start.half(8), start.half(12));
         if order == BYTE_ORDER.swap_bytes() {
             return Err(ReadError::OtherByteOrder(path()));
@@ -191,7 +234,10 @@ impl<'a> Source<'a> {
         if order != BYTE_ORDER || version == 0 || start.half(16) as usize != HEADER_BYTES {
             return Err(ReadError::Damaged(path(), "its header makes no sense".into()));
         }
-        Ok(Bytes { bytes: self.read(0, HEADER_BYTES)?, element: 1 })
+        Ok(Bytes {
+            bytes: self.read(0, HEADER_BYTES)?,
+            element: 1,
+        })
     }
 
     fn picture(&self) -> Result<Picture, ReadError> {
@@ -213,8 +259,15 @@ impl<'a> Source<'a> {
             Section::Unhooked,
         ] {
             // The directory is read anew for what records may refer to: it only grows.
-            let directory = if section == Section::Records { None } else { Some(self.header()?) };
-            sections.insert(section as u32, self.section(directory.as_ref().unwrap_or(&header), section)?);
+            let directory = if section == Section::Records {
+                None
+            } else {
+                Some(self.header()?)
+            };
+            sections.insert(
+                section as u32,
+                self.section(directory.as_ref().unwrap_or(&header), section)?,
+            );
         }
         let again = self.section(&header, Section::Records)?;
         let states = (0..again.len()).map(|record| again.word(record, 0)).collect();
@@ -244,17 +297,24 @@ impl<'a> Source<'a> {
             }
             let (number, element) = (header.half(at + 4), header.half(at + 8) as usize);
             let (offset, bytes) = (header_word(header, at + 16), header_word(header, at + 24));
-            let needed = (extent_capacity(number.min(100_000) as usize, first, limit) as u64).checked_mul(element as u64);
+            let needed =
+                (extent_capacity(number.min(100_000) as usize, first, limit) as u64).checked_mul(element as u64);
             if element < known || element > 4096 || needed.is_none_or(|needed| needed > bytes) {
                 return Err(damaged(format!("directory row {row} has impossible sizes")));
             }
             if offset.checked_add(bytes).is_none_or(|end| end > size) {
-                let what = format!("directory row {row} ends at byte {}, the file at {size}", offset.saturating_add(bytes));
+                let what = format!(
+                    "directory row {row} ends at byte {}, the file at {size}",
+                    offset.saturating_add(bytes)
+                );
                 return Err(ReadError::Truncated(self.path.to_path_buf(), what));
             }
             extents.entry(number).or_default().push((element, offset));
         }
-        let mut all = Bytes { bytes: Vec::new(), element: known };
+        let mut all = Bytes {
+            bytes: Vec::new(),
+            element: known,
+        };
         let mut left = count;
         for number in 0.. {
             if left == 0 {
@@ -269,7 +329,11 @@ impl<'a> Source<'a> {
                 let copy = self.read(offset, wanted * element)?;
                 // Of two extents with one number, one lost the race to be used and holds zeros only.
                 if chosen.is_none() || copy.iter().any(|&byte| byte != 0) {
-                    chosen = Some(copy.chunks(element).flat_map(|chunk| chunk[..known].iter().copied()).collect());
+                    chosen = Some(
+                        copy.chunks(element)
+                            .flat_map(|chunk| chunk[..known].iter().copied())
+                            .collect(),
+                    );
                 }
             }
             all.bytes.extend(chosen.unwrap_or_default());
@@ -280,7 +344,10 @@ impl<'a> Source<'a> {
 }
 
 fn header_word(header: &Bytes, at: usize) -> u64 {
-    header.bytes.get(at..at + 8).map_or(0, |eight| u64::from_le_bytes(eight.try_into().unwrap_or_default()))
+    header
+        .bytes
+        .get(at..at + 8)
+        .map_or(0, |eight| u64::from_le_bytes(eight.try_into().unwrap_or_default()))
 }
 
 /// Size of the part of an element that this version knows.
@@ -310,7 +377,10 @@ impl Picture {
     fn text(&self, word: u64) -> String {
         let (offset, bytes) = halves(word);
         let text = self.rows(Section::Text);
-        let bytes = text.bytes.get(offset as usize..offset as usize + bytes as usize).unwrap_or_default();
+        let bytes = text
+            .bytes
+            .get(offset as usize..offset as usize + bytes as usize)
+            .unwrap_or_default();
         String::from_utf8_lossy(bytes).into_owned()
     }
 
@@ -333,7 +403,11 @@ impl Picture {
         let mut thread_of = |number: u32| {
             thread_numbers.get(&number).copied().unwrap_or_else(|| {
                 *unknown_thread.get_or_insert_with(|| {
-                    threads.push(Thread { tid: 0, name: "?".into(), first_seen_ns: 0 });
+                    threads.push(Thread {
+                        tid: 0,
+                        name: "?".into(),
+                        first_seen_ns: 0,
+                    });
                     threads.len() - 1
                 })
             })
@@ -354,13 +428,19 @@ impl Picture {
                 _ => continue,
             }
             // Changed meanwhile, or begun after we started to look: not live during the whole read.
-            if self.states.get(record) != Some(&word(0)) || word(5) >= self.sequence_before.max(1) && self.events_during_read > 0 {
+            if self.states.get(record) != Some(&word(0))
+                || word(5) >= self.sequence_before.max(1) && self.events_during_read > 0
+            {
                 continue;
             }
             let (kind, _, flags, device, api, context) = What::parts(word(9));
             let Some(kind) = Kind::from_number(kind) else { continue };
             let (stack, thread) = halves(word(8));
-            let (references, mappings) = if flags & What::COUNTS != 0 { halves(word(6)) } else { (0, 0) };
+            let (references, mappings) = if flags & What::COUNTS != 0 {
+                halves(word(6))
+            } else {
+                (0, 0)
+            };
             allocations.push(Allocation {
                 address: word(1),
                 bytes: word(2),
@@ -386,7 +466,9 @@ impl Picture {
         for row in 0..rows.len() {
             let word = |index| rows.word(row, index);
             let (kind, _, _, device, api, _) = What::parts(word(4));
-            let (Some(kind), true) = (Kind::from_number(kind), word(1) > 0) else { continue };
+            let (Some(kind), true) = (Kind::from_number(kind), word(1) > 0) else {
+                continue;
+            };
             let (stack, thread) = halves(word(5));
             refused.push(Refused {
                 bytes: word(0),
@@ -434,13 +516,19 @@ impl Picture {
             counters,
             device_peaks,
         };
-        snapshot.validate().map_err(|what| ReadError::Damaged(path.to_path_buf(), what))?;
+        snapshot
+            .validate()
+            .map_err(|what| ReadError::Damaged(path.to_path_buf(), what))?;
         Ok(snapshot)
     }
 
     fn api(&self, number: u16) -> String {
         let word = self.rows(Section::Apis).word(number.into(), 0);
-        if halves(word).1 == 0 { format!("function {number}") } else { self.text(word) }
+        if halves(word).1 == 0 {
+            format!("function {number}")
+        } else {
+            self.text(word)
+        }
     }
 
     fn devices(&self) -> (Vec<Device>, Renumbered) {
@@ -452,7 +540,9 @@ impl Picture {
                 continue;
             }
             // Two threads may have registered one device at the same moment.
-            let twin = devices.iter().position(|device: &Device| device.ordinal == ordinal as i32 - 1);
+            let twin = devices
+                .iter()
+                .position(|device: &Device| device.ordinal == ordinal as i32 - 1);
             numbers.insert(row as u32, twin.unwrap_or(devices.len()));
             if twin.is_some() {
                 continue;
@@ -473,7 +563,9 @@ impl Picture {
         let (mut contexts, mut numbers) = (Vec::new(), Renumbered::new());
         for row in 0..rows.len() {
             let (device, created) = halves(rows.word(row, 1));
-            let Some(first_seen_ns) = rows.word(row, 2).checked_sub(1) else { continue };
+            let Some(first_seen_ns) = rows.word(row, 2).checked_sub(1) else {
+                continue;
+            };
             numbers.insert(row as u32, contexts.len());
             contexts.push(Context {
                 handle: rows.word(row, 0),
@@ -496,7 +588,11 @@ impl Picture {
             }
             numbers.insert(row as u32, threads.len());
             let name: Vec<u8> = (1..3).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
-            threads.push(Thread { tid, name: until_zero(&name), first_seen_ns: rows.word(row, 3) });
+            threads.push(Thread {
+                tid,
+                name: until_zero(&name),
+                first_seen_ns: rows.word(row, 3),
+            });
         }
         (threads, numbers)
     }
@@ -505,7 +601,9 @@ impl Picture {
         let rows = self.rows(Section::Modules);
         let (mut modules, mut numbers) = (Vec::new(), Renumbered::new());
         for row in 0..rows.len() {
-            let Some(first_seen_ns) = rows.word(row, 0).checked_sub(1) else { continue };
+            let Some(first_seen_ns) = rows.word(row, 0).checked_sub(1) else {
+                continue;
+            };
             numbers.insert(row as u32, modules.len());
             let id: Vec<u8> = (7..12).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
             let id = &id[..(rows.word(row, 6) as usize).min(BUILD_ID_MAX)];
@@ -527,7 +625,9 @@ impl Picture {
         let (mut counters, mut peaks) = (Vec::new(), Vec::new());
         for row in 0..rows.len() {
             let word = |index| rows.word(row, index);
-            let device = (row / COUNTER_STRIDE).checked_sub(1).and_then(|row| devices.get(&(row as u32)).copied());
+            let device = (row / COUNTER_STRIDE)
+                .checked_sub(1)
+                .and_then(|row| devices.get(&(row as u32)).copied());
             if word(4) == 0 && word(6) == 0 {
                 continue;
             }
@@ -543,7 +643,10 @@ impl Picture {
                     freed_count: word(5),
                     refused_count: word(6),
                 }),
-                (None, Some(device)) => peaks.push(DevicePeak { device, peak_bytes: word(2) }),
+                (None, Some(device)) => peaks.push(DevicePeak {
+                    device,
+                    peak_bytes: word(2),
+                }),
                 (None, None) => {}
             }
         }
@@ -561,7 +664,9 @@ impl Picture {
             failed_frees: self.loss(Loss::FailedFrees),
             teardown_frees: self.loss(Loss::TeardownFrees),
             implicit_frees: self.loss(Loss::ImplicitFrees),
-            captured_not_launched: self.loss(Loss::CapturedNodes).saturating_sub(self.loss(Loss::LaunchedNodes)),
+            captured_not_launched: self
+                .loss(Loss::CapturedNodes)
+                .saturating_sub(self.loss(Loss::LaunchedNodes)),
             export_tables: self.loss(Loss::ExportTables),
             unhooked: (0..unhooked.len())
                 .map(|row| unhooked.word(row, 0))
@@ -657,7 +762,11 @@ impl<'a> Stacks<'a> {
             let (modules, locations) = (self.modules, &mut self.locations);
             frames.push(*self.location_of.entry(row).or_insert_with(|| {
                 let module = module.checked_sub(1).and_then(|module| modules.get(&module).copied());
-                locations.push(Location { module, address, symbols: Vec::new() });
+                locations.push(Location {
+                    module,
+                    address,
+                    symbols: Vec::new(),
+                });
                 locations.len() - 1
             }));
             if parent < CUT && parent >= row {
@@ -689,7 +798,14 @@ fn uuid_text(kind: u32, bytes: &[u8]) -> String {
         _ => return String::new(),
     };
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{prefix}-{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+    format!(
+        "{prefix}-{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
 }
 
 fn until_zero(bytes: &[u8]) -> String {
@@ -698,11 +814,15 @@ fn until_zero(bytes: &[u8]) -> String {
 }
 
 fn unix_now() -> u64 {
-    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
 }
 
 fn host_name() -> Option<String> {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").ok().map(|name| name.trim_end().to_string())
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .map(|name| name.trim_end().to_string())
 }
 
 /// Field 22 of /proc/PID/stat: when the process started, in clock ticks since boot.

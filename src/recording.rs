@@ -173,7 +173,9 @@ impl Recording {
             Some((number, row))
         });
         if row.is_none() {
-            let _ = self.count(section).compare_exchange(number + 1, number, Relaxed, Relaxed);
+            let _ = self
+                .count(section)
+                .compare_exchange(number + 1, number, Relaxed, Relaxed);
         }
         row
     }
@@ -208,7 +210,10 @@ impl Recording {
             };
             element.store(*byte, Relaxed);
         }
-        Text { offset: start, bytes: bytes.len() as u32 }
+        Text {
+            offset: start,
+            bytes: bytes.len() as u32,
+        }
     }
 
     fn name(&self, section: Section, rows: &Growing<NameRow>, name: &[u8]) {
@@ -245,7 +250,10 @@ impl Recording {
 
     /// The device row with this ordinal, if it was ever registered.
     pub fn device(&self, ordinal: i32) -> Option<u8> {
-        let count = self.count(Section::Devices).load(Relaxed).min(u64::from(What::NO_DEVICE)) as u32;
+        let count = self
+            .count(Section::Devices)
+            .load(Relaxed)
+            .min(u64::from(What::NO_DEVICE)) as u32;
         (0..count).find_map(|number| {
             let row = self.devices.get(self.backing(Section::Devices), number)?;
             (row.ordinal_plus_one.load(Acquire) as i32 == ordinal + 1).then_some(number as u8)
@@ -276,7 +284,10 @@ impl Recording {
 
     /// The row of a context that is alive.
     pub fn context(&self, handle: u64) -> Option<u16> {
-        let count = self.count(Section::Contexts).load(Relaxed).min(u64::from(What::NO_CONTEXT)) as u32;
+        let count = self
+            .count(Section::Contexts)
+            .load(Relaxed)
+            .min(u64::from(What::NO_CONTEXT)) as u32;
         (0..count).find_map(|number| {
             let row = self.context_row(number)?;
             let alive = row.seen_plus_one.load(Acquire) != 0
@@ -295,7 +306,14 @@ impl Recording {
         match self.row(Section::Contexts, &self.contexts) {
             Some((number, row)) if number < u32::from(What::NO_CONTEXT) => {
                 row.handle.store(handle, Relaxed);
-                row.device.store(if device == What::NO_DEVICE { NONE } else { u32::from(device) }, Relaxed);
+                row.device.store(
+                    if device == What::NO_DEVICE {
+                        NONE
+                    } else {
+                        u32::from(device)
+                    },
+                    Relaxed,
+                );
                 row.created.store(created.into(), Relaxed);
                 // Release: pairs with the Acquire in `context` and in readers.
                 row.seen_plus_one.store(self.now() + 1, Release);
@@ -309,13 +327,18 @@ impl Recording {
     }
 
     pub fn context_device(&self, context: u16) -> u8 {
-        let device = self.context_row(context.into()).map_or(NONE, |row| row.device.load(Relaxed));
+        let device = self
+            .context_row(context.into())
+            .map_or(NONE, |row| row.device.load(Relaxed));
         u8::try_from(device).unwrap_or(What::NO_DEVICE)
     }
 
     /// Living primary contexts of a device, as rows.
     pub fn primary_contexts(&self, device: u8) -> impl Iterator<Item = u16> + '_ {
-        let count = self.count(Section::Contexts).load(Relaxed).min(u64::from(What::NO_CONTEXT)) as u32;
+        let count = self
+            .count(Section::Contexts)
+            .load(Relaxed)
+            .min(u64::from(What::NO_CONTEXT)) as u32;
         (0..count).filter_map(move |number| {
             let row = self.context_row(number)?;
             let primary = row.seen_plus_one.load(Acquire) != 0
@@ -357,13 +380,19 @@ impl Recording {
         fill_words(&mut id, seen.build_id);
         let count = self.count(Section::Modules).load(Relaxed) as u32;
         (0..count).rev().find(|&number| {
-            self.modules.get(self.backing(Section::Modules), number).is_some_and(|row| {
-                row.seen_plus_one.load(Acquire) != 0
-                    && row.unloaded_plus_one.load(Relaxed) == 0
-                    && (row.start.load(Relaxed), row.end.load(Relaxed)) == (seen.start, seen.end)
-                    && row.build_id.iter().zip(id).all(|(word, wanted)| word.load(Relaxed) == wanted)
-                    && self.text_is(row.path.load(Relaxed), seen.path)
-            })
+            self.modules
+                .get(self.backing(Section::Modules), number)
+                .is_some_and(|row| {
+                    row.seen_plus_one.load(Acquire) != 0
+                        && row.unloaded_plus_one.load(Relaxed) == 0
+                        && (row.start.load(Relaxed), row.end.load(Relaxed)) == (seen.start, seen.end)
+                        && row
+                            .build_id
+                            .iter()
+                            .zip(id)
+                            .all(|(word, wanted)| word.load(Relaxed) == wanted)
+                        && self.text_is(row.path.load(Relaxed), seen.path)
+                })
         })
     }
 
@@ -383,7 +412,8 @@ impl Recording {
         row.start.store(seen.start, Relaxed);
         row.end.store(seen.end, Relaxed);
         row.path.store(pack(path.offset, path.bytes), Relaxed);
-        row.build_id_bytes.store(seen.build_id.len().min(BUILD_ID_MAX) as u64, Relaxed);
+        row.build_id_bytes
+            .store(seen.build_id.len().min(BUILD_ID_MAX) as u64, Relaxed);
         store_bytes(&row.build_id, seen.build_id);
         // Release: pairs with the Acquire in `module` and in readers.
         row.seen_plus_one.store(self.now() + 1, Release);
@@ -393,7 +423,9 @@ impl Recording {
     /// Number, start and end of every module not yet unloaded.
     pub fn for_each_loaded_module(&self, mut each: impl FnMut(u32, u64, u64)) {
         for number in 0..self.count(Section::Modules).load(Relaxed) as u32 {
-            let Some(row) = self.modules.get(self.backing(Section::Modules), number) else { continue };
+            let Some(row) = self.modules.get(self.backing(Section::Modules), number) else {
+                continue;
+            };
             if row.seen_plus_one.load(Acquire) != 0 && row.unloaded_plus_one.load(Relaxed) == 0 {
                 each(number, row.start.load(Relaxed), row.end.load(Relaxed));
             }
@@ -402,13 +434,15 @@ impl Recording {
 
     /// Row and load bias of the loaded module whose bounds contain an address.
     pub fn loaded_module_at(&self, address: u64) -> Option<(u32, u64)> {
-        (0..self.count(Section::Modules).load(Relaxed) as u32).rev().find_map(|number| {
-            let row = self.modules.get(self.backing(Section::Modules), number)?;
-            let inside = row.seen_plus_one.load(Acquire) != 0
-                && row.unloaded_plus_one.load(Relaxed) == 0
-                && (row.start.load(Relaxed)..row.end.load(Relaxed)).contains(&address);
-            inside.then(|| (number, row.bias.load(Relaxed)))
-        })
+        (0..self.count(Section::Modules).load(Relaxed) as u32)
+            .rev()
+            .find_map(|number| {
+                let row = self.modules.get(self.backing(Section::Modules), number)?;
+                let inside = row.seen_plus_one.load(Acquire) != 0
+                    && row.unloaded_plus_one.load(Relaxed) == 0
+                    && (row.start.load(Relaxed)..row.end.load(Relaxed)).contains(&address);
+                inside.then(|| (number, row.bias.load(Relaxed)))
+            })
     }
 
     pub fn module_unloaded(&self, number: u32) {
@@ -420,7 +454,11 @@ impl Recording {
     /// The stack with this hash, if it was stored.
     #[inline]
     pub fn stack(&self, hash: u64) -> Option<u32> {
-        let same = |row| self.stack_hashes.get(HASHES, row).is_some_and(|full| full.load(Relaxed) == hash);
+        let same = |row| {
+            self.stack_hashes
+                .get(HASHES, row)
+                .is_some_and(|full| full.load(Relaxed) == hash)
+        };
         self.stack_index.find(hash, same).map(|entry| entry.row)
     }
 
@@ -428,7 +466,11 @@ impl Recording {
     pub fn remember_stack(&self, hash: u64, stack: u32) {
         if let Ok(full) = self.stack_hashes.ensure(HASHES, stack) {
             full.store(hash, Relaxed);
-            let same = |row| self.stack_hashes.get(HASHES, row).is_some_and(|full| full.load(Relaxed) == hash);
+            let same = |row| {
+                self.stack_hashes
+                    .get(HASHES, row)
+                    .is_some_and(|full| full.load(Relaxed) == hash)
+            };
             let _ = self.stack_index.intern(hash, stack, same);
         }
     }
@@ -456,15 +498,28 @@ impl Recording {
     /// The table of live allocations; `lane` is any number, best one per thread.
     #[inline]
     pub fn table(&self, lane: u32) -> TableIn<'_> {
-        TableIn { table: &self.table, backing: self.backing(Section::Records), fresh: self.count(Section::Records), lane }
+        TableIn {
+            table: &self.table,
+            backing: self.backing(Section::Records),
+            fresh: self.count(Section::Records),
+            lane,
+        }
     }
 
     /// The sums of one kind on one device; kind `None`: the device's total.
     fn counter(&self, device: u8, kind: Option<Kind>) -> Option<&CounterRow> {
-        let slot = if device == What::NO_DEVICE { 0 } else { device as usize + 1 };
+        let slot = if device == What::NO_DEVICE {
+            0
+        } else {
+            device as usize + 1
+        };
         let number = slot * COUNTER_STRIDE + kind.map_or(0, |kind| kind as usize);
-        let counter = self.counters.ensure(self.backing(Section::Counters), number as u32).ok()?;
-        self.count(Section::Counters).fetch_max(((slot + 1) * COUNTER_STRIDE) as u64, Relaxed);
+        let counter = self
+            .counters
+            .ensure(self.backing(Section::Counters), number as u32)
+            .ok()?;
+        self.count(Section::Counters)
+            .fetch_max(((slot + 1) * COUNTER_STRIDE) as u64, Relaxed);
         Some(counter)
     }
 
@@ -482,8 +537,13 @@ impl Recording {
         }
         let on_device = entry.what.kind.place().on_device();
         for (kind, wanted) in [(Some(entry.what.kind), true), (None, on_device)] {
-            let Some(counter) = wanted.then(|| self.counter(entry.what.device, kind)).flatten() else { continue };
-            let live = counter.live_bytes.fetch_add(entry.bytes, Relaxed).wrapping_add(entry.bytes);
+            let Some(counter) = wanted.then(|| self.counter(entry.what.device, kind)).flatten() else {
+                continue;
+            };
+            let live = counter
+                .live_bytes
+                .fetch_add(entry.bytes, Relaxed)
+                .wrapping_add(entry.bytes);
             // Exact: the largest of all the values the sum ever had.
             if live > counter.peak_bytes.load(Relaxed) {
                 counter.peak_bytes.fetch_max(live, Relaxed);
@@ -515,7 +575,9 @@ impl Recording {
         }
         let on_device = entry.what.kind.place().on_device();
         for (kind, wanted) in [(Some(entry.what.kind), true), (None, on_device)] {
-            let Some(counter) = wanted.then(|| self.counter(entry.what.device, kind)).flatten() else { continue };
+            let Some(counter) = wanted.then(|| self.counter(entry.what.device, kind)).flatten() else {
+                continue;
+            };
             counter.live_bytes.fetch_add(entry.bytes, Relaxed);
             counter.live_count.fetch_add(1, Relaxed);
             counter.freed_count.fetch_sub(1, Relaxed);
@@ -525,7 +587,9 @@ impl Recording {
     fn uncount(&self, entry: &Entry) {
         let on_device = entry.what.kind.place().on_device();
         for (kind, wanted) in [(Some(entry.what.kind), true), (None, on_device)] {
-            let Some(counter) = wanted.then(|| self.counter(entry.what.device, kind)).flatten() else { continue };
+            let Some(counter) = wanted.then(|| self.counter(entry.what.device, kind)).flatten() else {
+                continue;
+            };
             counter.live_bytes.fetch_sub(entry.bytes, Relaxed);
             counter.live_count.fetch_sub(1, Relaxed);
             counter.freed_count.fetch_add(1, Relaxed);
@@ -553,9 +617,14 @@ impl Recording {
     pub fn live_on_devices(&self) -> (u64, u64) {
         let slots = self.count(Section::Counters).load(Relaxed) as usize / COUNTER_STRIDE;
         (0..slots).fold((0, 0), |(bytes, count), slot| {
-            let row = self.counters.get(self.backing(Section::Counters), (slot * COUNTER_STRIDE) as u32);
+            let row = self
+                .counters
+                .get(self.backing(Section::Counters), (slot * COUNTER_STRIDE) as u32);
             row.map_or((bytes, count), |row| {
-                (bytes + row.live_bytes.load(Relaxed), count + row.live_count.load(Relaxed))
+                (
+                    bytes + row.live_bytes.load(Relaxed),
+                    count + row.live_count.load(Relaxed),
+                )
             })
         })
     }

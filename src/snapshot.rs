@@ -268,7 +268,11 @@ impl Snapshot {
     /// Names the first row that points outside its table.
     pub fn validate(&self) -> Result<(), String> {
         let within = |what: &str, row: usize, index: usize, len: usize| {
-            if index < len { Ok(()) } else { Err(format!("{what} of row {row} is {index}, but that table has {len} rows")) }
+            if index < len {
+                Ok(())
+            } else {
+                Err(format!("{what} of row {row} is {index}, but that table has {len} rows"))
+            }
         };
         let optional = |what: &str, row: usize, index: Option<usize>, len: usize| {
             index.map_or(Ok(()), |index| within(what, row, index, len))

@@ -117,7 +117,14 @@ impl What {
 
     /// The fields of a word, with kind and space still numbers: a reader checks them, a writer knows them.
     pub const fn parts(word: u64) -> (u8, u8, u8, u8, u16, u16) {
-        (word as u8, (word >> 8) as u8, (word >> 16) as u8, (word >> 24) as u8, (word >> 32) as u16, (word >> 48) as u16)
+        (
+            word as u8,
+            (word >> 8) as u8,
+            (word >> 16) as u8,
+            (word >> 24) as u8,
+            (word >> 32) as u16,
+            (word >> 48) as u16,
+        )
     }
 
     fn from_word(word: u64) -> Option<What> {
@@ -133,7 +140,14 @@ impl What {
             8 => Space::Registered,
             _ => return None,
         };
-        Some(What { kind: Kind::from_number(kind)?, space, flags, device, api, context })
+        Some(What {
+            kind: Kind::from_number(kind)?,
+            space,
+            flags,
+            device,
+            api,
+            context,
+        })
     }
 }
 
@@ -154,7 +168,10 @@ pub struct Record {
     pub place: AtomicU64,
     pub what: AtomicU64,
 }
-const _: () = assert!(size_of::<Record>() == 80, "ten words: 10 million live allocations in 800 MB");
+const _: () = assert!(
+    size_of::<Record>() == 80,
+    "ten words: 10 million live allocations in 800 MB"
+);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
@@ -268,7 +285,10 @@ impl Link {
     }
 
     /// A link that leads nowhere.
-    pub const NOWHERE: Link = Link { number: u32::MAX, generation: 0 };
+    pub const NOWHERE: Link = Link {
+        number: u32::MAX,
+        generation: 0,
+    };
 }
 
 /// A record on its way out. Must be committed or restored; if neither happens the reader shows it as in flight.
@@ -292,12 +312,26 @@ impl<'a> TableIn<'a> {
     pub fn insert(&self, key: Key, entry: &Entry) -> Result<u32, Errno> {
         let (number, record) = self.take()?;
         let generation = halves(record.state.load(Relaxed)).1;
-        record.state.store(State { status: Status::Writing, generation }.word(), Relaxed);
+        record.state.store(
+            State {
+                status: Status::Writing,
+                generation,
+            }
+            .word(),
+            Relaxed,
+        );
         // Release fence: a reader that sees any field written below also sees the record as Writing.
         std::sync::atomic::fence(Release);
         record.write(key, entry);
         // Release: pairs with the Acquire in `is` and with readers, who look at the fields of Live records only.
-        record.state.store(State { status: Status::Live, generation }.word(), Release);
+        record.state.store(
+            State {
+                status: Status::Live,
+                generation,
+            }
+            .word(),
+            Release,
+        );
         if let Err(error) = self.table.index.insert(key.hash(), number) {
             self.give(number, generation);
             return Err(error);
@@ -306,7 +340,9 @@ impl<'a> TableIn<'a> {
     }
 
     fn locate(&self, key: Key) -> Option<crate::index::Entry<'a>> {
-        self.table.index.find(key.hash(), |number| self.record(number).is_some_and(|record| record.is(key).is_some()))
+        self.table.index.find(key.hash(), |number| {
+            self.record(number).is_some_and(|record| record.is(key).is_some())
+        })
     }
 
     /// What is recorded for this key.
@@ -326,12 +362,24 @@ impl<'a> TableIn<'a> {
             let place = self.locate(key)?;
             let record = self.record(place.row)?;
             let Some(state) = record.is(key) else { continue };
-            let gone = State { status: Status::Withdrawn, ..state };
+            let gone = State {
+                status: Status::Withdrawn,
+                ..state
+            };
             // Acquire: the fields we read below were written before it went Live.
-            if record.state.compare_exchange(state.word(), gone.word(), Acquire, Relaxed).is_ok() {
+            if record
+                .state
+                .compare_exchange(state.word(), gone.word(), Acquire, Relaxed)
+                .is_ok()
+            {
                 place.remove();
                 let entry = record.read()?;
-                return Some(Withdrawn { number: place.row, generation: state.generation, key, entry });
+                return Some(Withdrawn {
+                    number: place.row,
+                    generation: state.generation,
+                    key,
+                    entry,
+                });
             }
         }
     }
@@ -347,8 +395,13 @@ impl<'a> TableIn<'a> {
     /// # Errors
     /// When the index has no room any more; the record then stays visible to readers but cannot be freed.
     pub fn restore(&self, withdrawn: Withdrawn) -> Result<(), Errno> {
-        let Some(record) = self.record(withdrawn.number) else { return Ok(()) };
-        let state = State { status: Status::Live, generation: withdrawn.generation };
+        let Some(record) = self.record(withdrawn.number) else {
+            return Ok(());
+        };
+        let state = State {
+            status: Status::Live,
+            generation: withdrawn.generation,
+        };
         // Release: as in `insert`; the fields never changed.
         record.state.store(state.word(), Release);
         self.table.index.insert(withdrawn.key.hash(), withdrawn.number)
@@ -368,14 +421,21 @@ impl<'a> TableIn<'a> {
 
     fn linked(&self, link: Link) -> Option<&'a Record> {
         let record = self.record(link.number)?;
-        let live = State { status: Status::Live, generation: link.generation };
+        let live = State {
+            status: Status::Live,
+            generation: link.generation,
+        };
         (State::of(record.state.load(Acquire)) == Some(live)).then_some(record)
     }
 
     /// As `update_extra`, through a link.
     pub fn update_extra_of(&self, link: Link, change: impl Fn(u64) -> u64) -> Option<u64> {
         let record = self.linked(link)?;
-        record.extra.fetch_update(AcqRel, Acquire, |extra| Some(change(extra))).ok().map(&change)
+        record
+            .extra
+            .fetch_update(AcqRel, Acquire, |extra| Some(change(extra)))
+            .ok()
+            .map(&change)
     }
 
     /// Makes a live record unreachable by its key, which may now name something else; links still reach it.
@@ -387,23 +447,46 @@ impl<'a> TableIn<'a> {
     pub fn rekey(&self, link: Link) {
         let Some(record) = self.linked(link) else { return };
         let Some(entry) = record.read() else { return };
-        let key = Key { space: entry.what.space, address: record.address.load(Relaxed) };
-        let _ = self.table.index.intern(key.hash(), link.number, |number| number == link.number);
+        let key = Key {
+            space: entry.what.space,
+            address: record.address.load(Relaxed),
+        };
+        let _ = self
+            .table
+            .index
+            .intern(key.hash(), link.number, |number| number == link.number);
     }
 
     /// As `withdraw`, through a link.
     pub fn withdraw_linked(&self, link: Link) -> Option<Withdrawn> {
         let record = self.linked(link)?;
-        let live = State { status: Status::Live, generation: link.generation };
-        let gone = State { status: Status::Withdrawn, ..live };
+        let live = State {
+            status: Status::Live,
+            generation: link.generation,
+        };
+        let gone = State {
+            status: Status::Withdrawn,
+            ..live
+        };
         // Acquire: as in `withdraw`.
-        record.state.compare_exchange(live.word(), gone.word(), Acquire, Relaxed).ok()?;
+        record
+            .state
+            .compare_exchange(live.word(), gone.word(), Acquire, Relaxed)
+            .ok()?;
         let entry = record.read()?;
-        let key = Key { space: entry.what.space, address: record.address.load(Relaxed) };
+        let key = Key {
+            space: entry.what.space,
+            address: record.address.load(Relaxed),
+        };
         if let Some(place) = self.table.index.find(key.hash(), |number| number == link.number) {
             place.remove();
         }
-        Some(Withdrawn { number: link.number, generation: link.generation, key, entry })
+        Some(Withdrawn {
+            number: link.number,
+            generation: link.generation,
+            key,
+            entry,
+        })
     }
 
     /// Every live record that `wanted` accepts, withdrawn one by one. Looks at all records: for rare events.
@@ -411,10 +494,18 @@ impl<'a> TableIn<'a> {
         let count = self.fresh.load(Acquire).min(u64::from(u32::MAX)) as u32;
         for number in 0..count {
             let Some(record) = self.record(number) else { continue };
-            let Some(State { status: Status::Live, .. }) = State::of(record.state.load(Acquire)) else { continue };
+            let Some(State {
+                status: Status::Live, ..
+            }) = State::of(record.state.load(Acquire))
+            else {
+                continue;
+            };
             let Some(entry) = record.read() else { continue };
             if wanted(&entry) {
-                let key = Key { space: entry.what.space, address: record.address.load(Relaxed) };
+                let key = Key {
+                    space: entry.what.space,
+                    address: record.address.load(Relaxed),
+                };
                 // By key, so that a record which changed hands meanwhile is judged anew.
                 if let Some(withdrawn) = self.withdraw(key) {
                     if wanted(&withdrawn.entry) {
@@ -458,7 +549,10 @@ impl<'a> TableIn<'a> {
 
     fn give(&self, number: u32, generation: u32) {
         let Some(record) = self.record(number) else { return };
-        let state = State { status: Status::Free, generation: generation.wrapping_add(1) };
+        let state = State {
+            status: Status::Free,
+            generation: generation.wrapping_add(1),
+        };
         // Release: whoever takes it next, or reads it, sees it free before anything changes in it.
         record.state.store(state.word(), Release);
         let chain = &self.table.free[self.lane as usize % CHAINS];
@@ -474,7 +568,6 @@ impl<'a> TableIn<'a> {
         }
     }
 }
-
 
 #[cfg(test)]
 mod tests;

@@ -53,7 +53,12 @@ impl Descriptor for ArrayDescriptorV1 {
     unsafe fn shape(descriptor: *const Self) -> Shape {
         // SAFETY: the caller vouches for the pointer.
         let d = unsafe { &*descriptor };
-        Shape { extent: [d.width.into(), d.height.into(), 0], format: d.format, channels: d.channels, flags: 0 }
+        Shape {
+            extent: [d.width.into(), d.height.into(), 0],
+            format: d.format,
+            channels: d.channels,
+            flags: 0,
+        }
     }
 }
 
@@ -62,7 +67,12 @@ impl Descriptor for Array3dDescriptorV1 {
         // SAFETY: the caller vouches for the pointer.
         let d = unsafe { &*descriptor };
         let extent = [d.width.into(), d.height.into(), d.depth.into()];
-        Shape { extent, format: d.format, channels: d.channels, flags: d.flags }
+        Shape {
+            extent,
+            format: d.format,
+            channels: d.channels,
+            flags: d.flags,
+        }
     }
 }
 
@@ -85,7 +95,11 @@ impl Descriptor for cudarc::driver::sys::CUDA_ARRAY3D_DESCRIPTOR {
         // SAFETY: as above.
         unsafe {
             Shape {
-                extent: [(*descriptor).Width as u64, (*descriptor).Height as u64, (*descriptor).Depth as u64],
+                extent: [
+                    (*descriptor).Width as u64,
+                    (*descriptor).Height as u64,
+                    (*descriptor).Depth as u64,
+                ],
                 format: field!(descriptor.Format),
                 channels: (*descriptor).NumChannels,
                 flags: (*descriptor).Flags,
@@ -135,7 +149,10 @@ impl Shape {
             let (width, height) = (at(width), at(height));
             let plane = match element(self.format, self.channels.into()) {
                 Element::Bits(bits) => width.saturating_mul(height).saturating_mul(bits),
-                Element::Block(bits) => width.div_ceil(4).saturating_mul(height.div_ceil(4)).saturating_mul(bits),
+                Element::Block(bits) => width
+                    .div_ceil(4)
+                    .saturating_mul(height.div_ceil(4))
+                    .saturating_mul(bits),
             };
             sum.saturating_add(plane.saturating_mul(deep).div_ceil(8))
         })
@@ -156,5 +173,11 @@ pub unsafe fn channel_bytes(
     let bits = unsafe { (*channels).x + (*channels).y + (*channels).z + (*channels).w };
     let bytes = u32::try_from(bits / 8).unwrap_or(0);
     let extent = [width as u64, height as u64, depth as u64];
-    Shape { extent, format: 0x01, channels: bytes, flags }.bytes(levels)
+    Shape {
+        extent,
+        format: 0x01,
+        channels: bytes,
+        flags,
+    }
+    .bytes(levels)
 }

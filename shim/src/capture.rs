@@ -28,7 +28,11 @@ pub struct Frames {
 impl Frames {
     #[inline(never)]
     pub fn of_this_thread(depth: usize) -> Frames {
-        let mut frames = Frames { addresses: [0; DEPTH_MAX], count: 0, cut: false };
+        let mut frames = Frames {
+            addresses: [0; DEPTH_MAX],
+            count: 0,
+            cut: false,
+        };
         let depth = depth.min(DEPTH_MAX);
         let visit = |frame: &backtrace::Frame| {
             let address = frame.ip() as u64;
@@ -59,7 +63,9 @@ impl Frames {
 
     fn hash(&self) -> u64 {
         let start = mix(GENERATION.load(Acquire) ^ u64::from(self.cut) << 63);
-        self.addresses().iter().fold(start, |hash, &address| mix(hash ^ address))
+        self.addresses()
+            .iter()
+            .fold(start, |hash, &address| mix(hash ^ address))
     }
 }
 
@@ -74,6 +80,8 @@ pub fn stack(recording: &Recording, depth: usize) -> u32 {
     if !closing && let Some(known) = recording.stack(hash) {
         return known;
     }
+    // A new stack is rare enough to look whether the thread has been given a name meanwhile.
+    crate::recorder::refresh_thread_name(recording);
     let mut parent = if frames.cut { CUT } else { ROOT };
     for &address in frames.addresses().iter().rev() {
         let (module, bias) = match module_of(recording, address, closing) {
@@ -103,7 +111,13 @@ fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Option<(u
         let (start, end) = loaded.bounds();
         let mut buffer = [0u8; 4096];
         let path = path_of(loaded, start, &mut buffer);
-        let seen = ModuleSeen { path, build_id: loaded.build_id(), bias: loaded.bias(), start, end };
+        let seen = ModuleSeen {
+            path,
+            build_id: loaded.build_id(),
+            bias: loaded.bias(),
+            start,
+            end,
+        };
         let row = recording.module(&seen).or_else(|| recording.add_module(&seen));
         row.map(|row| (row, seen.bias))
     })?
@@ -122,32 +136,51 @@ fn path_of<'a>(loaded: &'a Loaded, start: u64, buffer: &'a mut [u8; 4096]) -> &'
 }
 
 /// A `dlclose` under way.
-pub struct Closing(());
+pub struct Closing {
+    unloads: u64,
+}
 
 impl Closing {
     pub fn begin() -> Closing {
         // AcqRel: captures that begin from now on see it.
         CLOSING.fetch_add(1, AcqRel);
-        Closing(())
+        Closing {
+            unloads: loader::unloads(),
+        }
     }
 
     /// After the real call: modules that are gone get their end, and a new generation voids what was cached.
     pub fn end(self) {
-        if let Some(recording) = crate::recorder::running() {
-            let mut gone = false;
-            recording.for_each_loaded_module(|row, start, end| {
-                let still = loader::find_loaded(|loaded| (loaded.bounds() == (start, end)).then_some(()));
-                if still.is_none() {
-                    recording.module_unloaded(row);
-                    gone = true;
-                }
-            });
-            if gone {
-                GENERATION.fetch_add(1, AcqRel);
+        if loader::unloads() != self.unloads {
+            if let Some(recording) = crate::recorder::running() {
+                end_unloaded_modules(recording);
             }
-        } else {
             GENERATION.fetch_add(1, AcqRel);
         }
         CLOSING.fetch_sub(1, AcqRel);
     }
+}
+
+fn end_unloaded_modules(recording: &Recording) {
+    // One bit per module row. Rows beyond would keep their module loaded, until something else lands in its place.
+    let mut present = [0u64; 64];
+    loader::find_loaded(|loaded| {
+        let bounds = loaded.bounds();
+        recording.for_each_loaded_module(|row, start, end| {
+            if (start, end) == bounds
+                && let Some(bits) = present.get_mut(row as usize / 64)
+            {
+                *bits |= 1 << (row % 64);
+            }
+        });
+        None::<()>
+    });
+    recording.for_each_loaded_module(|row, _, _| {
+        if present
+            .get(row as usize / 64)
+            .is_some_and(|bits| bits & 1 << (row % 64) == 0)
+        {
+            recording.module_unloaded(row);
+        }
+    });
 }

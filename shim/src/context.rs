@@ -60,7 +60,11 @@ pub fn current(recording: &Recording) -> (u16, u8) {
             let row = recording.context(handle).unwrap_or_else(|| {
                 let mut ordinal = -1;
                 let known = ask!(Query::CtxGetDevice, (*mut i32), (&mut ordinal)) == 0;
-                let device = if known { device_row(recording, ordinal) } else { What::NO_DEVICE };
+                let device = if known {
+                    device_row(recording, ordinal)
+                } else {
+                    What::NO_DEVICE
+                };
                 recording.add_context(handle, device, false)
             });
             seen.handle.set(handle);
@@ -86,13 +90,18 @@ pub fn device_row(recording: &Recording, ordinal: i32) -> u8 {
         let (mut plain, mut precise) = ([0u8; 16], [0u8; 16]);
         let uuid = (ask!(Query::DeviceGetUuid, (*mut u8, i32), (plain.as_mut_ptr(), ordinal)) == 0).then_some(plain);
         // On a MIG device the second version names the instance, the first the whole GPU.
-        let mig = (ask!(Query::DeviceGetUuidV2, (*mut u8, i32), (precise.as_mut_ptr(), ordinal)) == 0).then_some(precise);
+        let mig =
+            (ask!(Query::DeviceGetUuidV2, (*mut u8, i32), (precise.as_mut_ptr(), ordinal)) == 0).then_some(precise);
         let uuid = match (uuid, mig) {
             (Some(plain), Some(precise)) => Some((plain != precise, precise)),
             (one, other) => one.or(other).map(|uuid| (false, uuid)),
         };
         let mut name = [0u8; 104];
-        ask!(Query::DeviceGetName, (*mut u8, i32, i32), (name.as_mut_ptr(), 103, ordinal));
+        ask!(
+            Query::DeviceGetName,
+            (*mut u8, i32, i32),
+            (name.as_mut_ptr(), 103, ordinal)
+        );
         recording.add_device(ordinal, uuid, &name);
         recording.device(ordinal).unwrap_or(What::NO_DEVICE)
     })
@@ -110,7 +119,10 @@ pub fn current_pool() -> u64 {
     if POOLS.iter().all(|pool| pool.load(Relaxed) == 0) || ask!(Query::CtxGetDevice, (*mut i32), (&mut ordinal)) != 0 {
         return 0;
     }
-    usize::try_from(ordinal).ok().and_then(|ordinal| POOLS.get(ordinal)).map_or(0, |pool| pool.load(Relaxed))
+    usize::try_from(ordinal)
+        .ok()
+        .and_then(|ordinal| POOLS.get(ordinal))
+        .map_or(0, |pool| pool.load(Relaxed))
 }
 
 pub fn created(recording: &Recording, handle: u64, ordinal: i32) {
@@ -127,7 +139,9 @@ pub fn primary_seen(recording: &Recording, handle: u64, ordinal: i32) {
 }
 
 pub fn attached(handle: u64) {
-    let slot = ATTACHED.iter().find(|(of, count)| of.load(Relaxed) == handle || count.load(Relaxed) == 0);
+    let slot = ATTACHED
+        .iter()
+        .find(|(of, count)| of.load(Relaxed) == handle || count.load(Relaxed) == 0);
     if let Some((of, count)) = slot {
         of.store(handle, Relaxed);
         count.fetch_add(1, Relaxed);
@@ -136,7 +150,9 @@ pub fn attached(handle: u64) {
 
 /// Whether this cuCtxDetach only took back a cuCtxAttach.
 pub fn detached(handle: u64) -> bool {
-    let slot = ATTACHED.iter().find(|(of, count)| of.load(Relaxed) == handle && count.load(Relaxed) > 0);
+    let slot = ATTACHED
+        .iter()
+        .find(|(of, count)| of.load(Relaxed) == handle && count.load(Relaxed) > 0);
     slot.is_some_and(|(_, count)| count.fetch_sub(1, Relaxed) > 0)
 }
 
@@ -180,6 +196,10 @@ pub fn primary_reset(recording: &Recording, lane: u32, ordinal: i32, before: u64
 /// Whether the primary context of a device still exists.
 pub fn primary_is_active(ordinal: i32) -> bool {
     let (mut flags, mut active) = (0u32, 1i32);
-    let asked = ask!(Query::PrimaryCtxGetState, (i32, *mut u32, *mut i32), (ordinal, &mut flags, &mut active));
+    let asked = ask!(
+        Query::PrimaryCtxGetState,
+        (i32, *mut u32, *mut i32),
+        (ordinal, &mut flags, &mut active)
+    );
     asked != 0 || active != 0
 }

@@ -85,7 +85,9 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: us
         }
         CStr::from_ptr(name)
     };
-    let Some(api) = Api::find(name.to_bytes()) else { return PASS };
+    let Some(api) = Api::find(name.to_bytes()) else {
+        return PASS;
+    };
     if caller_is_excluded(caller as u64) {
         return PASS;
     }
@@ -99,7 +101,11 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: us
     }
     // SAFETY: the caller's own handle.
     let found = unsafe { real::dlsym(handle, name) };
-    if found.is_null() { NOTHING } else { substitute(found) as usize }
+    if found.is_null() {
+        NOTHING
+    } else {
+        substitute(found) as usize
+    }
 }
 
 /// RTLD_DEFAULT would find our export even where there is no CUDA, and programs probe for CUDA that way.
@@ -165,11 +171,23 @@ pub unsafe fn looked_up(symbol: *const c_char, function: *mut *mut c_void) {
 /// Names of functions that might hand out memory, going by how CUDA names such functions.
 fn looks_like_an_allocator(name: &[u8]) -> bool {
     const WORDS: [&[u8]; 9] = [
-        b"Alloc", b"MemCreate", b"MemMap", b"ArrayCreate", b"PoolCreate", b"ImportExternal", b"OpenMemHandle",
-        b"HostRegister", b"MulticastCreate",
+        b"Alloc",
+        b"MemCreate",
+        b"MemMap",
+        b"ArrayCreate",
+        b"PoolCreate",
+        b"ImportExternal",
+        b"OpenMemHandle",
+        b"HostRegister",
+        b"MulticastCreate",
     ];
-    const HARMLESS: [&[u8]; 5] =
-        [b"Granularity", b"GetAllocationProperties", b"NodeGetParams", b"NodeSetParams", b"RetainAllocation"];
+    const HARMLESS: [&[u8]; 5] = [
+        b"Granularity",
+        b"GetAllocationProperties",
+        b"NodeGetParams",
+        b"NodeSetParams",
+        b"RetainAllocation",
+    ];
     let contains = |word: &&[u8]| name.windows(word.len()).any(|window| window == *word);
     WORDS.iter().any(contains) && !HARMLESS.iter().any(contains)
 }
@@ -187,4 +205,3 @@ pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
     closing.end();
     result
 }
-

@@ -66,7 +66,11 @@ const PER_THREAD: u64 = 2;
 pub const CURRENT_POOL: u64 = 0;
 
 fn stream_word(stream: u64, null: NullStream) -> u64 {
-    if stream == 0 && null == PerThread { PER_THREAD } else { stream }
+    if stream == 0 && null == PerThread {
+        PER_THREAD
+    } else {
+        stream
+    }
 }
 
 pub fn observes(_: Api, real: impl FnOnce() -> i32) -> i32 {
@@ -84,7 +88,12 @@ pub fn initializes(_: Api, real: impl FnOnce() -> i32) -> i32 {
 
 /// # Safety
 /// The arguments of cuGetProcAddress.
-pub unsafe fn looks_up(_: Api, real: impl FnOnce() -> i32, symbol: *const libc::c_char, function: *mut *mut libc::c_void) -> i32 {
+pub unsafe fn looks_up(
+    _: Api,
+    real: impl FnOnce() -> i32,
+    symbol: *const libc::c_char,
+    function: *mut *mut libc::c_void,
+) -> i32 {
     let result = real();
     if result == 0 {
         // SAFETY: the call succeeded with these arguments.
@@ -95,7 +104,9 @@ pub unsafe fn looks_up(_: Api, real: impl FnOnce() -> i32, symbol: *const libc::
 
 pub fn hands_out_table<T>(_: Api, real: impl FnOnce() -> i32, _id: *const T) -> i32 {
     let result = real();
-    if result == 0 && let Some(recording) = recorder::running() {
+    if result == 0
+        && let Some(recording) = recorder::running()
+    {
         recording.add(Loss::ExportTables, 1);
     }
     result
@@ -114,7 +125,13 @@ fn record(result: i32, address: impl FnOnce() -> u64, facts: &Facts) {
 
 /// # Safety
 /// `out` is the call's own out-parameter (here and below).
-pub unsafe fn allocates<T: Word>(api: Api, real: impl FnOnce() -> i32, kind: Kind, out: *mut T, bytes: impl Word) -> i32 {
+pub unsafe fn allocates<T: Word>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    kind: Kind,
+    out: *mut T,
+    bytes: impl Word,
+) -> i32 {
     let result = real();
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &Facts::new(api, kind, bytes.word()));
@@ -123,12 +140,26 @@ pub unsafe fn allocates<T: Word>(api: Api, real: impl FnOnce() -> i32, kind: Kin
 
 /// # Safety
 /// As `allocates`; `pitch` is an out-parameter too.
-pub unsafe fn allocates_pitched<T: Word, P: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T, pitch: *mut P, width: impl Word, height: impl Word) -> i32 {
+pub unsafe fn allocates_pitched<T: Word, P: Word>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    pitch: *mut P,
+    width: impl Word,
+    height: impl Word,
+) -> i32 {
     let result = real();
     let requested = width.word().saturating_mul(height.word());
-    // SAFETY: read only after success.
-    let bytes = if result == 0 { unsafe { read(pitch) }.saturating_mul(height.word()) } else { requested };
-    let facts = Facts { requested, ..Facts::new(api, Kind::Pitched, bytes) };
+    let bytes = if result == 0 {
+        // SAFETY: read only after success.
+        unsafe { read(pitch) }.saturating_mul(height.word())
+    } else {
+        requested
+    };
+    let facts = Facts {
+        requested,
+        ..Facts::new(api, Kind::Pitched, bytes)
+    };
     // SAFETY: as above.
     record(result, || unsafe { read(out) }, &facts);
     result
@@ -160,7 +191,10 @@ pub fn frees_async(_: Api, real: impl FnOnce() -> i32, address: u64, stream: imp
 
 pub fn registers(api: Api, real: impl FnOnce() -> i32, address: impl Word, bytes: impl Word) -> i32 {
     let result = real();
-    let facts = Facts { space: Space::Registered, ..Facts::new(api, Kind::HostRegistered, bytes.word()) };
+    let facts = Facts {
+        space: Space::Registered,
+        ..Facts::new(api, Kind::HostRegistered, bytes.word())
+    };
     record(result, || address.word(), &facts);
     result
 }
@@ -171,14 +205,25 @@ pub fn unregisters(_: Api, real: impl FnOnce() -> i32, address: impl Word) -> i3
 
 /// # Safety
 /// As `allocates`; `descriptor` is the call's own.
-pub unsafe fn creates_array<T: Word, D: Descriptor>(api: Api, real: impl FnOnce() -> i32, out: *mut T, descriptor: *const D) -> i32 {
+pub unsafe fn creates_array<T: Word, D: Descriptor>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    descriptor: *const D,
+) -> i32 {
     // SAFETY: the same conditions.
     unsafe { creates_handle(api, Kind::Array, out, descriptor, 1, real) }
 }
 
 /// # Safety
 /// As `creates_array`.
-pub unsafe fn creates_mipmap<T: Word, D: Descriptor>(api: Api, real: impl FnOnce() -> i32, out: *mut T, descriptor: *const D, levels: u32) -> i32 {
+pub unsafe fn creates_mipmap<T: Word, D: Descriptor>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    descriptor: *const D,
+    levels: u32,
+) -> i32 {
     // SAFETY: the same conditions.
     unsafe { creates_handle(api, Kind::Mipmapped, out, descriptor, levels, real) }
 }
@@ -197,7 +242,10 @@ unsafe fn creates_handle<T: Word, D: Descriptor>(
     // SAFETY: a descriptor that the driver has read just now.
     let shape = (!descriptor.is_null()).then(|| unsafe { D::shape(descriptor) });
     let bytes = shape.map_or(0, |shape: Shape| shape.bytes(levels));
-    let facts = Facts { space: Space::Array, ..Facts::new(api, kind, bytes) };
+    let facts = Facts {
+        space: Space::Array,
+        ..Facts::new(api, kind, bytes)
+    };
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &facts);
     result
@@ -209,7 +257,15 @@ pub fn destroys_array(_: Api, real: impl FnOnce() -> i32, array: impl Word) -> i
 
 /// # Safety
 /// As `allocates`.
-pub unsafe fn allocates_async<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T, bytes: impl Word, pool: impl Word, stream: impl Word, null: NullStream) -> i32 {
+pub unsafe fn allocates_async<T: Word>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    bytes: impl Word,
+    pool: impl Word,
+    stream: impl Word,
+    null: NullStream,
+) -> i32 {
     let graph = graphs::captured_into(stream.word(), null == PerThread);
     let result = real();
     let facts = Facts {
@@ -219,7 +275,16 @@ pub unsafe fn allocates_async<T: Word>(api: Api, real: impl FnOnce() -> i32, out
     };
     if let (Some(graph), 0) = (graph, result) {
         // SAFETY: read only after success.
-        graphs::allocation_added(graph, unsafe { read(out) }, &Facts { kind: Kind::Graph, flags: 0, extra: 0, ..facts });
+        graphs::allocation_added(
+            graph,
+            unsafe { read(out) },
+            &Facts {
+                kind: Kind::Graph,
+                flags: 0,
+                extra: 0,
+                ..facts
+            },
+        );
         return result;
     }
     let facts = match pool.word() {
@@ -238,10 +303,18 @@ fn with_pool(facts: Facts, pool: u64) -> Facts {
     }
     let known = recorder::running().and_then(|recording| {
         let lane = recorder::thread(recording);
-        recording.table(lane).get(Key { space: Space::Pool, address: pool })
+        recording.table(lane).get(Key {
+            space: Space::Pool,
+            address: pool,
+        })
     });
     let device = known.map_or(Device::Current, |pool| Device::Row(pool.what.device));
-    Facts { pool, flags: facts.flags | What::HAS_POOL, device, ..facts }
+    Facts {
+        pool,
+        flags: facts.flags | What::HAS_POOL,
+        device,
+        ..facts
+    }
 }
 
 /// Integers at the start of CUmemPoolProps and CUmemAllocationProp: where the memory shall be.
@@ -262,11 +335,20 @@ impl Location {
         }
         let integers = properties.cast::<i32>();
         // SAFETY: the caller vouches for it.
-        unsafe { Location { kind: integers.add(index).read(), id: integers.add(index + 1).read() } }
+        unsafe {
+            Location {
+                kind: integers.add(index).read(),
+                id: integers.add(index + 1).read(),
+            }
+        }
     }
 
     fn device(&self) -> Device {
-        if self.kind == ON_DEVICE { Device::Ordinal(self.id) } else { Device::None }
+        if self.kind == ON_DEVICE {
+            Device::Ordinal(self.id)
+        } else {
+            Device::None
+        }
     }
 }
 
@@ -276,7 +358,11 @@ pub unsafe fn creates_pool<T: Word, P>(api: Api, real: impl FnOnce() -> i32, out
     let result = real();
     // SAFETY: CUmemPoolProps is {allocation type, handle types, location {type, id}, …}.
     let location = unsafe { Location::read(properties, 2) };
-    let facts = Facts { space: Space::Pool, device: location.device(), ..Facts::new(api, Kind::Pool, 0) };
+    let facts = Facts {
+        space: Space::Pool,
+        device: location.device(),
+        ..Facts::new(api, Kind::Pool, 0)
+    };
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &facts);
     result
@@ -300,7 +386,14 @@ pub fn sets_pool(_: Api, real: impl FnOnce() -> i32, device: i32, pool: impl Wor
 pub unsafe fn imports_pool<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T) -> i32 {
     let result = real();
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &Facts { space: Space::Pool, ..Facts::new(api, Kind::PoolImport, 0) });
+    record(
+        result,
+        || unsafe { read(out) },
+        &Facts {
+            space: Space::Pool,
+            ..Facts::new(api, Kind::PoolImport, 0)
+        },
+    );
     result
 }
 
@@ -308,7 +401,11 @@ pub unsafe fn imports_pool<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *
 /// As `allocates`.
 pub unsafe fn imports_pointer<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T, pool: impl Word) -> i32 {
     let result = real();
-    let facts = Facts { pool: pool.word(), flags: What::HAS_POOL, ..Facts::new(api, Kind::PoolImport, 0) };
+    let facts = Facts {
+        pool: pool.word(),
+        flags: What::HAS_POOL,
+        ..Facts::new(api, Kind::PoolImport, 0)
+    };
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &facts);
     result
@@ -335,12 +432,25 @@ pub fn unreserves(_: Api, real: impl FnOnce() -> i32, address: impl Word) -> i32
 
 /// # Safety
 /// As `allocates`; `properties` is the call's own.
-pub unsafe fn creates_physical<T: Word, P>(api: Api, real: impl FnOnce() -> i32, out: *mut T, bytes: impl Word, properties: *const P) -> i32 {
+pub unsafe fn creates_physical<T: Word, P>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    bytes: impl Word,
+    properties: *const P,
+) -> i32 {
     let result = real();
     // SAFETY: CUmemAllocationProp is {type, handle types, location {type, id}, …}.
     let location = unsafe { Location::read(properties, 2) };
-    let kind = if location.kind == ON_DEVICE || location.kind == 0 { Kind::Physical } else { Kind::HostPhysical };
-    let facts = Facts { device: location.device(), ..counted(api, kind, bytes.word()) };
+    let kind = if location.kind == ON_DEVICE || location.kind == 0 {
+        Kind::Physical
+    } else {
+        Kind::HostPhysical
+    };
+    let facts = Facts {
+        device: location.device(),
+        ..counted(api, kind, bytes.word())
+    };
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &facts);
     result
@@ -348,16 +458,34 @@ pub unsafe fn creates_physical<T: Word, P>(api: Api, real: impl FnOnce() -> i32,
 
 /// A VMM handle with one reference and no mapping.
 fn counted(api: Api, kind: Kind, bytes: u64) -> Facts {
-    Facts { space: Space::Physical, extra: pack(1, 0), flags: What::COUNTS, ..Facts::new(api, kind, bytes) }
+    Facts {
+        space: Space::Physical,
+        extra: pack(1, 0),
+        flags: What::COUNTS,
+        ..Facts::new(api, kind, bytes)
+    }
 }
 
 /// # Safety
 /// As `allocates`; `properties` is the call's own.
-pub unsafe fn creates_multicast<T: Word, P>(api: Api, real: impl FnOnce() -> i32, out: *mut T, properties: *const P) -> i32 {
+pub unsafe fn creates_multicast<T: Word, P>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    properties: *const P,
+) -> i32 {
     let result = real();
-    // SAFETY: CUmulticastObjectProp is {number of devices (4 bytes, padded to 8), size, …}.
-    let span = if properties.is_null() { 0 } else { unsafe { properties.cast::<u64>().add(1).read() } };
-    let facts = Facts { requested: span, device: Device::None, ..counted(api, Kind::Multicast, 0) };
+    let span = if properties.is_null() {
+        0
+    } else {
+        // SAFETY: CUmulticastObjectProp is {number of devices (4 bytes, padded to 8), size, …}.
+        unsafe { properties.cast::<u64>().add(1).read() }
+    };
+    let facts = Facts {
+        requested: span,
+        device: Device::None,
+        ..counted(api, Kind::Multicast, 0)
+    };
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &facts);
     result
@@ -401,7 +529,10 @@ pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
         recorder::quietly(|| {
             let recording = recorder::running()?;
             let table = recording.table(recorder::thread(recording));
-            let mapping = table.get(Key { space: Space::Mapping, address: address.word() });
+            let mapping = table.get(Key {
+                space: Space::Mapping,
+                address: address.word(),
+            });
             let link = Link::from_word(mapping.map_or(Link::NOWHERE.to_word(), |mapping| mapping.pool));
             if table.update_extra_of(link, |counts| counts.wrapping_add(1)).is_some() {
                 table.rekey(link);
@@ -416,13 +547,18 @@ pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
 
 /// One reference less. The last one frees the memory, unless a mapping keeps it.
 pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32 {
-    let key = Key { space: Space::Physical, address: handle };
+    let key = Key {
+        space: Space::Physical,
+        address: handle,
+    };
     // Before the call, since afterwards the handle may name something else.
     let known = recorder::quietly(|| {
         let recording = recorder::running()?;
         let table = recording.table(recorder::thread(recording));
         let link = table.link(key)?;
-        let counts = table.update_extra_of(link, |counts| pack(halves(counts).0.saturating_sub(1), halves(counts).1))?;
+        let counts = table.update_extra_of(link, |counts| {
+            pack(halves(counts).0.saturating_sub(1), halves(counts).1)
+        })?;
         let held = match halves(counts) {
             (0, 0) => recorder::withdraw_linked(link),
             (0, _) => {
@@ -468,7 +604,10 @@ pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
     let link = recorder::quietly(|| {
         let recording = recorder::begin()?;
         let table = recording.table(recorder::thread(recording));
-        let link = table.link(Key { space: Space::Physical, address: handle })?;
+        let link = table.link(Key {
+            space: Space::Physical,
+            address: handle,
+        })?;
         table.update_extra_of(link, |counts| pack(halves(counts).0, halves(counts).1.wrapping_add(1)))?;
         Some(link)
     })
@@ -498,7 +637,10 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
         let end = address.saturating_add(bytes.word());
         let mut at = address;
         while at < end {
-            let key = Key { space: Space::Mapping, address: at };
+            let key = Key {
+                space: Space::Mapping,
+                address: at,
+            };
             let Some(mapping) = table.get(key).filter(|mapping| mapping.sequence < before) else {
                 if at == address {
                     recording.add(Loss::UnknownFrees, 1);
@@ -509,8 +651,9 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
                 recording.commit(withdrawn, lane);
             }
             let link = Link::from_word(mapping.pool);
-            let counts = table
-                .update_extra_of(link, |counts| pack(halves(counts).0, halves(counts).1.saturating_sub(1)));
+            let counts = table.update_extra_of(link, |counts| {
+                pack(halves(counts).0, halves(counts).1.saturating_sub(1))
+            });
             if counts == Some(pack(0, 0))
                 && let Some(withdrawn) = recording.withdraw_linked(link, lane)
             {
@@ -531,13 +674,24 @@ pub unsafe fn opens_ipc<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut
     let address = if result == 0 { unsafe { read(out) } } else { 0 };
     // Opened again, a handle gives the same pointer.
     if result != 0 || !add_reference(Space::Pointer, address) {
-        record(result, || address, &Facts { extra: pack(1, 0), flags: What::COUNTS, ..Facts::new(api, Kind::Ipc, 0) });
+        record(
+            result,
+            || address,
+            &Facts {
+                extra: pack(1, 0),
+                flags: What::COUNTS,
+                ..Facts::new(api, Kind::Ipc, 0)
+            },
+        );
     }
     result
 }
 
 pub fn closes_ipc(_: Api, real: impl FnOnce() -> i32, address: u64) -> i32 {
-    let key = Key { space: Space::Pointer, address };
+    let key = Key {
+        space: Space::Pointer,
+        address,
+    };
     let left = recorder::quietly(|| {
         let recording = recorder::running()?;
         let table = recording.table(recorder::thread(recording));
@@ -564,11 +718,24 @@ pub fn closes_ipc(_: Api, real: impl FnOnce() -> i32, address: u64) -> i32 {
 
 /// # Safety
 /// As `allocates`; `descriptor` is the call's own.
-pub unsafe fn imports_external<T: Word, D>(api: Api, real: impl FnOnce() -> i32, out: *mut T, descriptor: *const D) -> i32 {
+pub unsafe fn imports_external<T: Word, D>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    descriptor: *const D,
+) -> i32 {
     let result = real();
-    // SAFETY: CUDA_EXTERNAL_MEMORY_HANDLE_DESC has its size at byte 24.
-    let span = if descriptor.is_null() { 0 } else { unsafe { descriptor.cast::<u64>().add(3).read() } };
-    let facts = Facts { space: Space::External, requested: span, ..Facts::new(api, Kind::External, 0) };
+    let span = if descriptor.is_null() {
+        0
+    } else {
+        // SAFETY: CUDA_EXTERNAL_MEMORY_HANDLE_DESC has its size at byte 24.
+        unsafe { descriptor.cast::<u64>().add(3).read() }
+    };
+    let facts = Facts {
+        space: Space::External,
+        requested: span,
+        ..Facts::new(api, Kind::External, 0)
+    };
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &facts);
     result
@@ -576,11 +743,23 @@ pub unsafe fn imports_external<T: Word, D>(api: Api, real: impl FnOnce() -> i32,
 
 /// # Safety
 /// As `allocates`; `descriptor` is the call's own.
-pub unsafe fn maps_external<T: Word, D>(api: Api, real: impl FnOnce() -> i32, out: *mut T, descriptor: *const D) -> i32 {
+pub unsafe fn maps_external<T: Word, D>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    descriptor: *const D,
+) -> i32 {
     let result = real();
-    // SAFETY: CUDA_EXTERNAL_MEMORY_BUFFER_DESC has its size at byte 8.
-    let span = if descriptor.is_null() { 0 } else { unsafe { descriptor.cast::<u64>().add(1).read() } };
-    let facts = Facts { requested: span, ..Facts::new(api, Kind::ExternalMapping, 0) };
+    let span = if descriptor.is_null() {
+        0
+    } else {
+        // SAFETY: CUDA_EXTERNAL_MEMORY_BUFFER_DESC has its size at byte 8.
+        unsafe { descriptor.cast::<u64>().add(1).read() }
+    };
+    let facts = Facts {
+        requested: span,
+        ..Facts::new(api, Kind::ExternalMapping, 0)
+    };
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &facts);
     result
@@ -590,7 +769,10 @@ pub unsafe fn maps_external<T: Word, D>(api: Api, real: impl FnOnce() -> i32, ou
 /// As `allocates`.
 pub unsafe fn maps_external_mipmap<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T) -> i32 {
     let result = real();
-    let facts = Facts { space: Space::Array, ..Facts::new(api, Kind::ExternalMapping, 0) };
+    let facts = Facts {
+        space: Space::Array,
+        ..Facts::new(api, Kind::ExternalMapping, 0)
+    };
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &facts);
     result
@@ -609,9 +791,16 @@ pub unsafe fn adds_alloc_node<P>(api: Api, real: impl FnOnce() -> i32, graph: im
         // SAFETY: CUDA_MEM_ALLOC_NODE_PARAMS: location at 8, size at byte 104, address (written by the call) at 112.
         let (location, bytes, address) = unsafe {
             let words = params.cast::<u64>();
-            (Location::read(params.cast_const(), 2), words.add(13).read(), words.add(14).read())
+            (
+                Location::read(params.cast_const(), 2),
+                words.add(13).read(),
+                words.add(14).read(),
+            )
         };
-        let facts = Facts { device: location.device(), ..Facts::new(api, Kind::Graph, bytes) };
+        let facts = Facts {
+            device: location.device(),
+            ..Facts::new(api, Kind::Graph, bytes)
+        };
         graphs::allocation_added(graph.word(), address, &facts);
     }
     result
@@ -642,7 +831,10 @@ pub unsafe fn adds_node<P>(api: Api, real: impl FnOnce() -> i32, graph: impl Wor
         match params.cast::<i32>().read() {
             ALLOCATION => {
                 let location = Location::read(params.cast_const(), 6);
-                let facts = Facts { device: location.device(), ..Facts::new(api, Kind::Graph, words.add(15).read()) };
+                let facts = Facts {
+                    device: location.device(),
+                    ..Facts::new(api, Kind::Graph, words.add(15).read())
+                };
                 graphs::allocation_added(graph.word(), words.add(16).read(), &facts);
             }
             FREE => graphs::free_added(graph.word(), words.add(2).read()),
@@ -757,7 +949,11 @@ pub unsafe fn attaches_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
 
 /// Destroys the context when nothing but its creation held it.
 pub fn detaches_context(api: Api, real: impl FnOnce() -> i32, handle: impl Word) -> i32 {
-    if context::detached(handle.word()) { real() } else { destroys_context(api, real, handle) }
+    if context::detached(handle.word()) {
+        real()
+    } else {
+        destroys_context(api, real, handle)
+    }
 }
 
 /// # Safety

@@ -105,7 +105,9 @@ pub fn capture_began() {
 }
 
 pub fn capture_ended() {
-    let _ = GRAPHS.captures.fetch_update(Relaxed, Relaxed, |captures| captures.checked_sub(1));
+    let _ = GRAPHS
+        .captures
+        .fetch_update(Relaxed, Relaxed, |captures| captures.checked_sub(1));
 }
 
 /// The graph that `stream` is being captured into; asks the driver only while some capture is under way.
@@ -113,12 +115,23 @@ pub fn captured_into(stream: u64, per_thread: bool) -> Option<u64> {
     if GRAPHS.captures.load(Relaxed) == 0 {
         return None;
     }
-    let query = if per_thread { Query::StreamGetCaptureInfoPerThread } else { Query::StreamGetCaptureInfo };
+    let query = if per_thread {
+        Query::StreamGetCaptureInfoPerThread
+    } else {
+        Query::StreamGetCaptureInfo
+    };
     let (mut status, mut id, mut graph) = (0i32, 0u64, 0u64);
     let asked = ask!(
         query,
         (u64, *mut i32, *mut u64, *mut u64, *mut c_void, *mut c_void),
-        (stream, &mut status, &mut id, &mut graph, std::ptr::null_mut(), std::ptr::null_mut())
+        (
+            stream,
+            &mut status,
+            &mut id,
+            &mut graph,
+            std::ptr::null_mut(),
+            std::ptr::null_mut()
+        )
     );
     // 1: CU_STREAM_CAPTURE_STATUS_ACTIVE.
     (asked == 0 && status == 1).then_some(graph)
@@ -160,7 +173,9 @@ fn node(link: u64) -> Option<&'static Node> {
 }
 
 fn nodes(row: &Graph) -> impl Iterator<Item = &'static Node> + use<> {
-    std::iter::successors(node(row.first.load(Relaxed)), |node_row| node(node_row.next.load(Relaxed)))
+    std::iter::successors(node(row.first.load(Relaxed)), |node_row| {
+        node(node_row.next.load(Relaxed))
+    })
 }
 
 fn new_node() -> Option<(u64, &'static Node)> {
@@ -200,7 +215,14 @@ pub fn allocation_added(graph: u64, address: u64, facts: &Facts) {
         let Some(recording) = recorder::begin() else { return };
         let entry = recorder::entry(recording, facts);
         recording.add(Loss::CapturedNodes, 1);
-        add(recording, graph, address, facts.bytes, entry.what.to_word(), pack(entry.stack, entry.thread));
+        add(
+            recording,
+            graph,
+            address,
+            facts.bytes,
+            entry.what.to_word(),
+            pack(entry.stack, entry.thread),
+        );
     });
 }
 
@@ -215,11 +237,17 @@ pub fn free_added(graph: u64, address: u64) {
 
 /// A child graph was moved into its parent.
 pub fn child_moved(parent: u64, child: u64) {
-    with_rows(|row| row.graph.load(Relaxed) == child, |row| row.graph.store(parent, Relaxed));
+    with_rows(
+        |row| row.graph.load(Relaxed) == child,
+        |row| row.graph.store(parent, Relaxed),
+    );
 }
 
 pub fn instantiated(exec: u64, graph: u64) {
-    with_rows(|row| row.graph.load(Relaxed) == graph, |row| row.exec.store(exec, Relaxed));
+    with_rows(
+        |row| row.graph.load(Relaxed) == graph,
+        |row| row.exec.store(exec, Relaxed),
+    );
 }
 
 pub fn exec_destroyed(exec: u64) {
@@ -281,12 +309,14 @@ pub fn launched(exec: u64, before: u64) {
         let lane = recorder::thread(recording);
         for row in rows().filter(|row| row.exec.load(Relaxed) == exec) {
             let is_here = |address: u64, freed: bool| {
-                nodes(row)
-                    .any(|node| node.address.load(Relaxed) == address && (node.what.load(Relaxed) == 0) == freed)
+                nodes(row).any(|node| node.address.load(Relaxed) == address && (node.what.load(Relaxed) == 0) == freed)
             };
             for node in nodes(row) {
                 let address = node.address.load(Relaxed);
-                let key = Key { space: Space::Pointer, address };
+                let key = Key {
+                    space: Space::Pointer,
+                    address,
+                };
                 let what = node.what.load(Relaxed);
                 if what == 0 {
                     if !is_here(address, false) {
@@ -310,7 +340,10 @@ pub fn launched(exec: u64, before: u64) {
 }
 
 fn free_if_older(recording: &Recording, key: Key, lane: u32, before: u64) -> bool {
-    let older = recording.table(lane).get(key).is_some_and(|entry| entry.sequence < before);
+    let older = recording
+        .table(lane)
+        .get(key)
+        .is_some_and(|entry| entry.sequence < before);
     if older && let Some(withdrawn) = recording.withdraw(key, lane) {
         recording.commit(withdrawn, lane);
     }
@@ -330,7 +363,14 @@ fn allocate(recording: &Recording, key: Key, node: &Node) {
         pool: 0,
         stack,
         thread,
-        what: What { kind: Kind::Graph, space: Space::Pointer, flags: 0, device, api, context },
+        what: What {
+            kind: Kind::Graph,
+            space: Space::Pointer,
+            flags: 0,
+            device,
+            api,
+            context,
+        },
     };
     if !recording.allocated(key, &entry) {
         recorder::say_loss(recording);

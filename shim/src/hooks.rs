@@ -185,7 +185,11 @@ fn labels_allocation(
     if result == 0 && !label.was_recorded() {
         let address = address();
         if address != 0 {
-            let facts = Facts { space: space_of(kind), flags: What::BACKED_UP, ..Facts::new(api, kind, bytes()) };
+            let facts = Facts {
+                space: space_of(kind),
+                flags: What::BACKED_UP,
+                ..Facts::new(api, kind, bytes())
+            };
             recorder::allocated(address, &facts);
         }
     }
@@ -198,7 +202,11 @@ fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_in
         let entry = recording.table(0).get(Key { space, address });
         entry.is_some_and(|entry| entry.what.flags & What::BACKED_UP != 0)
     });
-    let held = if ours { recorder::withdraw(space, address) } else { Held::NOTHING };
+    let held = if ours {
+        recorder::withdraw(space, address)
+    } else {
+        Held::NOTHING
+    };
     let result = real();
     if ours {
         held.settle(result, address);

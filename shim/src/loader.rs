@@ -63,11 +63,11 @@ impl Loaded<'_> {
                 let start = self.bias().wrapping_add(header.p_vaddr) as *const u8;
                 std::slice::from_raw_parts(start, header.p_memsz as usize)
             };
-            while let Some((name, kind, content, rest)) = note(notes) {
-                if kind == 3 && name == b"GNU\0" {
-                    return content;
+            while let Some(note) = Note::first(notes) {
+                if note.kind == 3 && note.name == b"GNU\0" {
+                    return note.content;
                 }
-                notes = rest;
+                notes = note.rest;
             }
         }
         b""
@@ -95,23 +95,48 @@ impl Loaded<'_> {
             return None;
         }
         // SAFETY: tables of a loaded object, laid out as the GNU hash format says.
-        unsafe { gnu_lookup(hash as *const u32, symbols as *const libc::Elf64_Sym, strings as *const libc::c_char, wanted) }
-            .map(|value| self.bias().wrapping_add(value) as *const c_void)
+        unsafe {
+            gnu_lookup(
+                hash as *const u32,
+                symbols as *const libc::Elf64_Sym,
+                strings as *const libc::c_char,
+                wanted,
+            )
+        }
+        .map(|value| self.bias().wrapping_add(value) as *const c_void)
     }
 
     /// glibc rewrites addresses in the dynamic section to runtime addresses, other loaders do not.
     fn absolute(&self, value: u64) -> u64 {
-        if value < self.bias() { self.bias() + value } else { value }
+        if value < self.bias() {
+            self.bias() + value
+        } else {
+            value
+        }
     }
 }
 
-/// Splits the first note off: name, type, content, what follows.
-fn note(bytes: &[u8]) -> Option<(&[u8], u32, &[u8], &[u8])> {
-    let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let (name, content, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
-    let content_at = 12 + name.next_multiple_of(4);
-    let rest = content_at.checked_add(content.next_multiple_of(4))?;
-    Some((bytes.get(12..12 + name)?, kind, bytes.get(content_at..content_at + content)?, bytes.get(rest..).unwrap_or(b"")))
+/// One entry of a note segment, and what follows it.
+struct Note<'a> {
+    name: &'a [u8],
+    kind: u32,
+    content: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl Note<'_> {
+    fn first(bytes: &[u8]) -> Option<Note<'_>> {
+        let word = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let (name, content, kind) = (word(0)? as usize, word(4)? as usize, word(8)?);
+        let content_at = 12 + name.next_multiple_of(4);
+        let rest = content_at.checked_add(content.next_multiple_of(4))?;
+        Some(Note {
+            name: bytes.get(12..12 + name)?,
+            kind,
+            content: bytes.get(content_at..content_at + content)?,
+            rest: bytes.get(rest..).unwrap_or(b""),
+        })
+    }
 }
 
 /// # Safety
@@ -179,6 +204,11 @@ pub fn find_loaded<R>(visit: impl FnMut(&Loaded) -> Option<R>) -> Option<R> {
     // SAFETY: the callback matches the state it gets and does not unwind into C (it only compares).
     unsafe { libc::dl_iterate_phdr(Some(callback), std::ptr::from_mut(&mut state).cast()) };
     state.result
+}
+
+/// How many objects were ever unloaded, as the loader counts.
+pub fn unloads() -> u64 {
+    find_loaded(|loaded| Some(loaded.info.dlpi_subs)).unwrap_or(0)
 }
 
 /// The loaded object that contains an address.

@@ -147,10 +147,17 @@ pub fn driver_is_loaded() -> bool {
 fn fill_driver() -> bool {
     let handle = libcuda();
     let scope = if handle.is_null() { libc::RTLD_NEXT } else { handle };
+    // Without a driver one look-up is enough to know, and programs without one may ask for many names.
+    // SAFETY: `scope` is an open handle or RTLD_NEXT.
+    if unsafe { dlsym(scope, c"cuInit") }.is_null() {
+        return false;
+    }
     let mut found = false;
     for (row, name) in DRIVER_NAMES.iter().enumerate() {
         // SAFETY: `scope` is an open handle or RTLD_NEXT.
-        let Some(address) = with_c_name(name, |name| unsafe { dlsym(scope, name) }) else { continue };
+        let Some(address) = with_c_name(name, |name| unsafe { dlsym(scope, name) }) else {
+            continue;
+        };
         if address.is_null() {
             continue;
         }
@@ -289,13 +296,19 @@ fn find_runtime(name: &CStr, caller: u64) -> *mut c_void {
             path[length] = 0;
         })
     });
-    let found = if length.is_some() { in_scope_of(&path, name) } else { std::ptr::null_mut() };
+    let found = if length.is_some() {
+        in_scope_of(&path, name)
+    } else {
+        std::ptr::null_mut()
+    };
     if acceptable(found) { found } else { std::ptr::null_mut() }
 }
 
 /// Looks a name up as `dlsym` would with a handle of the loaded library at `path` (a C string in a buffer).
 fn in_scope_of(path: &[u8], name: &CStr) -> *mut c_void {
-    let Ok(path) = CStr::from_bytes_until_nul(path) else { return std::ptr::null_mut() };
+    let Ok(path) = CStr::from_bytes_until_nul(path) else {
+        return std::ptr::null_mut();
+    };
     // SAFETY: a C string; RTLD_NOLOAD opens only what is there.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {

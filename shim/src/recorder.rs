@@ -130,7 +130,13 @@ fn create() -> Option<&'static Recording> {
     }
     let mut executable = [0u8; 4096];
     // SAFETY: the buffer is as long as we say.
-    let length = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), executable.as_mut_ptr().cast(), executable.len()) };
+    let length = unsafe {
+        libc::readlink(
+            c"/proc/self/exe".as_ptr(),
+            executable.as_mut_ptr().cast(),
+            executable.len(),
+        )
+    };
     let executable = &executable[..usize::try_from(length).unwrap_or(0)];
     let program = executable.rsplit(|&byte| byte == b'/').next().unwrap_or(executable);
     // SAFETY: no preconditions.
@@ -145,7 +151,12 @@ fn create() -> Option<&'static Recording> {
     let command_line = read_file(c"/proc/self/cmdline", &mut command_line);
     let ranks = settings::ranks();
     let rank = ranks.iter().flatten().next().copied().unwrap_or(b"0");
-    let path = settings::output(&settings::Names { host, pid, program, rank });
+    let path = settings::output(&settings::Names {
+        host,
+        pid,
+        program,
+        rank,
+    });
     let depth = settings::depth();
     DEPTH.store(depth, Relaxed);
     remember_stderr();
@@ -159,14 +170,18 @@ fn create() -> Option<&'static Recording> {
         host,
         ranks,
     };
-    let mut result = path.as_c_str().map_or(Err(Errno(libc::ENAMETOOLONG)), |path| Recording::create(path, &beginning));
+    let mut result = path.as_c_str().map_or(Err(Errno(libc::ENAMETOOLONG)), |path| {
+        Recording::create(path, &beginning)
+    });
     // A name is taken when a process replaced itself by exec, or its pid was used before.
     for number in 2..100 {
         if !matches!(result, Err(Errno(libc::EEXIST))) {
             break;
         }
         let path = path.numbered(number);
-        result = path.as_c_str().map_or(Err(Errno(libc::ENAMETOOLONG)), |path| Recording::create(path, &beginning));
+        result = path.as_c_str().map_or(Err(Errno(libc::ENAMETOOLONG)), |path| {
+            Recording::create(path, &beginning)
+        });
     }
     match result {
         Ok(recording) => {
@@ -176,7 +191,13 @@ fn create() -> Option<&'static Recording> {
         }
         Err(error) => {
             let name = path.as_c_str().map_or(&b"(path too long)"[..], CStr::to_bytes);
-            say(&[b"culeak: nothing is recorded: cannot create ", name, b": ", describe(error), b"; set CULEAK_OUTPUT to a writable folder\n"]);
+            say(&[
+                b"culeak: nothing is recorded: cannot create ",
+                name,
+                b": ",
+                describe(error),
+                b"; set CULEAK_OUTPUT to a writable folder\n",
+            ]);
             None
         }
     }
@@ -184,7 +205,9 @@ fn create() -> Option<&'static Recording> {
 
 /// Once per process: marks it, so that children notice, and asks to be told of its exit.
 fn prepare_process() {
-    if SAME_PROCESS.load(Relaxed).is_null() && let Ok(page) = culeak::file::anonymous(4096) {
+    if SAME_PROCESS.load(Relaxed).is_null()
+        && let Ok(page) = culeak::file::anonymous(4096)
+    {
         // SAFETY: the page was mapped just now; older kernels refuse, and then the fork handler alone must do.
         if unsafe { libc::madvise(page.cast(), 4096, libc::MADV_WIPEONFORK) } == 0 {
             SAME_PROCESS.store(page.cast(), Release);
@@ -265,7 +288,11 @@ fn summarize(recording: &Recording) {
     say(&[
         b"culeak: ",
         settings::decimal(count.min(u64::from(u32::MAX)) as u32, &mut a),
-        if count == 1 { b" allocation, " } else { b" allocations, " },
+        if count == 1 {
+            b" allocation, "
+        } else {
+            b" allocations, "
+        },
         settings::decimal(amount.min(u64::from(u32::MAX)) as u32, &mut b),
         unit,
         b" still live on GPUs; see: culeak report ",
@@ -352,9 +379,17 @@ fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
 fn start_ticks() -> u64 {
     let mut buffer = [0u8; 1024];
     let stat = read_file(c"/proc/self/stat", &mut buffer);
-    let after_name = stat.iter().rposition(|&byte| byte == b')').map_or(stat.len(), |at| at + 1);
-    let field = stat[after_name..].split(|&byte| byte == b' ').filter(|field| !field.is_empty()).nth(19);
-    field.and_then(|field| std::str::from_utf8(field).ok()?.parse().ok()).unwrap_or(0)
+    let after_name = stat
+        .iter()
+        .rposition(|&byte| byte == b')')
+        .map_or(stat.len(), |at| at + 1);
+    let field = stat[after_name..]
+        .split(|&byte| byte == b' ')
+        .filter(|field| !field.is_empty())
+        .nth(19);
+    field
+        .and_then(|field| std::str::from_utf8(field).ok()?.parse().ok())
+        .unwrap_or(0)
 }
 
 /// The calling thread's row.
@@ -369,6 +404,14 @@ pub fn thread(recording: &Recording) -> u32 {
         }
         thread.row.get()
     })
+}
+
+/// Programs often name a thread after its first allocation.
+pub fn refresh_thread_name(recording: &Recording) {
+    let row = thread(recording);
+    if row != NONE {
+        recording.rename_thread(row, &thread_name());
+    }
 }
 
 fn thread_name() -> [u8; 16] {
@@ -405,7 +448,10 @@ impl<'a> Cost<'a> {
             // The first events of a thread are its slowest; starting at 1 leaves most of them out of the sample.
             tick % COST_SAMPLE == COST_SAMPLE / 2
         });
-        Cost { recording, began: if sampled { monotonic_ns() } else { 0 } }
+        Cost {
+            recording,
+            began: if sampled { monotonic_ns() } else { 0 },
+        }
     }
 }
 
@@ -468,7 +514,11 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
         Device::None => What::NO_DEVICE,
     };
     let label = THREAD.with(|thread| thread.label.get());
-    let api = if label != 0 && facts.api.is_driver() { label - 1 } else { facts.api.0 };
+    let api = if label != 0 && facts.api.is_driver() {
+        label - 1
+    } else {
+        facts.api.0
+    };
     Entry {
         bytes: facts.bytes,
         requested: facts.requested,
@@ -478,7 +528,14 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
         pool: facts.pool,
         stack: capture::stack(recording, DEPTH.load(Relaxed)),
         thread: thread(recording),
-        what: What { kind: facts.kind, space: facts.space, flags: facts.flags, device, api, context },
+        what: What {
+            kind: facts.kind,
+            space: facts.space,
+            flags: facts.flags,
+            device,
+            api,
+            context,
+        },
     }
 }
 
@@ -489,7 +546,13 @@ pub fn allocated(address: u64, facts: &Facts) {
         let Some(recording) = begin() else { return };
         let _cost = Cost::of(recording);
         let entry = entry(recording, facts);
-        if !recording.allocated(Key { space: facts.space, address }, &entry) {
+        if !recording.allocated(
+            Key {
+                space: facts.space,
+                address,
+            },
+            &entry,
+        ) {
             say_loss(recording);
         }
     });
@@ -511,22 +574,26 @@ pub struct Held(Option<Withdrawn>);
 /// Forgets an allocation before it is freed.
 pub fn withdraw(space: Space, address: u64) -> Held {
     mark_recorded();
-    Held(quietly(|| {
-        let recording = running()?;
-        let _cost = Cost::of(recording);
-        recording.next_sequence();
-        recording.withdraw(Key { space, address }, thread(recording))
-    })
-    .flatten())
+    Held(
+        quietly(|| {
+            let recording = running()?;
+            let _cost = Cost::of(recording);
+            recording.next_sequence();
+            recording.withdraw(Key { space, address }, thread(recording))
+        })
+        .flatten(),
+    )
 }
 
 pub fn withdraw_linked(link: Link) -> Held {
     mark_recorded();
-    Held(quietly(|| {
-        let recording = running()?;
-        recording.withdraw_linked(link, thread(recording))
-    })
-    .flatten())
+    Held(
+        quietly(|| {
+            let recording = running()?;
+            recording.withdraw_linked(link, thread(recording))
+        })
+        .flatten(),
+    )
 }
 
 /// CUDA_ERROR_DEINITIALIZED, and the runtime's cudaErrorCudartUnloading: the driver is gone and the memory with it.
@@ -538,7 +605,6 @@ impl Held {
     pub fn is_something(&self) -> bool {
         self.0.is_some()
     }
-
 
     /// The driver's answer to the free of `address`.
     #[inline]

@@ -85,7 +85,11 @@ pub struct Path {
 
 impl Path {
     fn new() -> Path {
-        Path { bytes: [0; culeak::file::PATH_MAX], length: 0, fits: true }
+        Path {
+            bytes: [0; culeak::file::PATH_MAX],
+            length: 0,
+            fits: true,
+        }
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
@@ -105,7 +109,11 @@ impl Path {
 
     /// `None` when it was too long.
     pub fn as_c_str(&self) -> Option<&CStr> {
-        if self.fits { CStr::from_bytes_until_nul(&self.bytes).ok() } else { None }
+        if self.fits {
+            CStr::from_bytes_until_nul(&self.bytes).ok()
+        } else {
+            None
+        }
     }
 
     /// The same with `.N` before its extension: for a name that is taken.
@@ -146,7 +154,9 @@ const DEFAULT_NAME: &[u8] = b"%e.%h.%p.culeak";
 
 /// The absolute path of the recording to make.
 pub fn output(names: &Names) -> Path {
-    let pattern = variable(c"CULEAK_OUTPUT").filter(|value| !value.is_empty()).unwrap_or(DEFAULT_NAME);
+    let pattern = variable(c"CULEAK_OUTPUT")
+        .filter(|value| !value.is_empty())
+        .unwrap_or(DEFAULT_NAME);
     let mut path = Path::new();
     if pattern[0] != b'/' {
         // The program may change folders later, and the file is opened again whenever it grows.
@@ -170,7 +180,8 @@ fn is_folder(path: &Path) -> bool {
     // SAFETY: plain integers: all zeros is a value of `stat`.
     let mut status: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: a C string and a valid `stat`.
-    path.as_c_str().is_some_and(|path| unsafe { libc::stat(path.as_ptr(), &mut status) } == 0)
+    path.as_c_str()
+        .is_some_and(|path| unsafe { libc::stat(path.as_ptr(), &mut status) } == 0)
         && status.st_mode & libc::S_IFMT == libc::S_IFDIR
 }
 

@@ -39,7 +39,10 @@ fn record(path: &Path) -> &'static Recording {
 }
 
 fn key(address: u64) -> Key {
-    Key { space: Space::Pointer, address }
+    Key {
+        space: Space::Pointer,
+        address,
+    }
 }
 
 fn entry(recording: &Recording, bytes: u64, stack: u32, thread: u32) -> Entry {
@@ -52,7 +55,14 @@ fn entry(recording: &Recording, bytes: u64, stack: u32, thread: u32) -> Entry {
         pool: 0,
         stack,
         thread,
-        what: What { kind: Kind::Async, space: Space::Pointer, flags: What::HAS_STREAM, device: 0, api: 5, context: 0 },
+        what: What {
+            kind: Kind::Async,
+            space: Space::Pointer,
+            flags: What::HAS_STREAM,
+            device: 0,
+            api: 5,
+            context: 0,
+        },
     }
 }
 
@@ -61,7 +71,13 @@ fn filled(path: &Path) -> &'static Recording {
     recording.add_device(0, Some((false, [0xab; 16])), b"Fake H200");
     recording.add_context(0xc0, 0, false);
     let thread = recording.add_thread(4711, b"worker\0\0\0\0\0\0\0\0\0\0");
-    let seen = ModuleSeen { path: b"/lib/a.so", build_id: &[1, 2, 3], bias: 0x1000, start: 0x1000, end: 0x9000 };
+    let seen = ModuleSeen {
+        path: b"/lib/a.so",
+        build_id: &[1, 2, 3],
+        bias: 0x1000,
+        start: 0x1000,
+        end: 0x9000,
+    };
     let module = recording.add_module(&seen);
     let outer = recording.frame(ROOT, module, 0x10).unwrap();
     let inner = recording.frame(outer, module, 0x20).unwrap();
@@ -92,15 +108,32 @@ fn what_was_written_is_read_back() {
     let bytes: u64 = snapshot.allocations.iter().map(|a| a.bytes).sum();
     assert_eq!(bytes, (1501..=2000).sum::<u64>());
     let first = &snapshot.allocations[0];
-    assert_eq!((first.stream, first.thread, first.context), (Some(Stream::Handle(0x77)), 0, Some(0)));
+    assert_eq!(
+        (first.stream, first.thread, first.context),
+        (Some(Stream::Handle(0x77)), 0, Some(0))
+    );
     let stack = &snapshot.stacks[first.stack.unwrap()];
-    let addresses: Vec<u64> = stack.frames.iter().map(|&frame| snapshot.locations[frame].address).collect();
+    let addresses: Vec<u64> = stack
+        .frames
+        .iter()
+        .map(|&frame| snapshot.locations[frame].address)
+        .collect();
     assert_eq!((addresses, stack.truncated), (vec![0x20, 0x10], false));
     assert_eq!(snapshot.modules[0].build_id, "010203");
-    assert_eq!((snapshot.refused[0].count, snapshot.refused[0].error, snapshot.refused.len()), (2, 2, 1));
+    assert_eq!(
+        (
+            snapshot.refused[0].count,
+            snapshot.refused[0].error,
+            snapshot.refused.len()
+        ),
+        (2, 2, 1)
+    );
     let counter = snapshot.counters.iter().find(|c| c.kind == Kind::Async).unwrap();
     assert_eq!((counter.live_bytes, counter.live_count), (bytes, 500));
-    assert_eq!((counter.total_count, counter.freed_count, counter.refused_count), (2000, 1500, 2));
+    assert_eq!(
+        (counter.total_count, counter.freed_count, counter.refused_count),
+        (2000, 1500, 2)
+    );
     assert_eq!(counter.peak_bytes, (1..=2000).sum::<u64>());
     assert_eq!(snapshot.device_peaks[0].peak_bytes, counter.peak_bytes);
 }
@@ -110,8 +143,20 @@ fn a_module_in_the_place_of_another_ends_the_first() {
     let folder = Folder::new("modules");
     let path = folder.0.join("a.culeak");
     let recording = record(&path);
-    let first = ModuleSeen { path: b"/p/one.so", build_id: &[1], bias: 0x1000, start: 0x1000, end: 0x9000 };
-    let second = ModuleSeen { path: b"/p/two.so", build_id: &[2], bias: 0x2000, start: 0x2000, end: 0x8000 };
+    let first = ModuleSeen {
+        path: b"/p/one.so",
+        build_id: &[1],
+        bias: 0x1000,
+        start: 0x1000,
+        end: 0x9000,
+    };
+    let second = ModuleSeen {
+        path: b"/p/two.so",
+        build_id: &[2],
+        bias: 0x2000,
+        start: 0x2000,
+        end: 0x8000,
+    };
     recording.add_module(&first).unwrap();
     recording.add_module(&second).unwrap();
     assert_eq!(recording.module(&first), None);

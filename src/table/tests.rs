@@ -12,17 +12,28 @@ struct Owned {
 
 impl Owned {
     fn new() -> Owned {
-        // SAFETY: documented: all zeros is an empty table.
-        Owned { table: Box::new(unsafe { std::mem::zeroed() }), fresh: AtomicU64::new(0) }
+        Owned {
+            // SAFETY: documented: all zeros is an empty table.
+            table: Box::new(unsafe { std::mem::zeroed() }),
+            fresh: AtomicU64::new(0),
+        }
     }
 
     fn lane(&self, lane: u32) -> TableIn<'_> {
-        TableIn { table: &self.table, backing: Backing::Private(16, 1024), fresh: &self.fresh, lane }
+        TableIn {
+            table: &self.table,
+            backing: Backing::Private(16, 1024),
+            fresh: &self.fresh,
+            lane,
+        }
     }
 }
 
 fn key(address: u64) -> Key {
-    Key { space: Space::Pointer, address }
+    Key {
+        space: Space::Pointer,
+        address,
+    }
 }
 
 fn entry(bytes: u64) -> Entry {
@@ -35,7 +46,14 @@ fn entry(bytes: u64) -> Entry {
         pool: 4,
         stack: NONE,
         thread: 6,
-        what: What { kind: Kind::Device, space: Space::Pointer, flags: 0, device: 0, api: 7, context: 8 },
+        what: What {
+            kind: Kind::Device,
+            space: Space::Pointer,
+            flags: 0,
+            device: 0,
+            api: 7,
+            context: 8,
+        },
     }
 }
 
@@ -57,8 +75,18 @@ fn a_withdrawn_record_can_be_restored_or_committed() {
 fn the_same_number_in_two_spaces_is_two_records() {
     let owned = Owned::new();
     let table = owned.lane(0);
-    let handle = Key { space: Space::Array, address: 0x1000 };
-    let array = Entry { what: What { space: Space::Array, kind: Kind::Array, ..entry(1).what }, ..entry(9) };
+    let handle = Key {
+        space: Space::Array,
+        address: 0x1000,
+    };
+    let array = Entry {
+        what: What {
+            space: Space::Array,
+            kind: Kind::Array,
+            ..entry(1).what
+        },
+        ..entry(9)
+    };
     table.insert(key(0x1000), &entry(5)).unwrap();
     table.insert(handle, &array).unwrap();
     assert_eq!(table.withdraw(handle).unwrap().entry.bytes, 9);
@@ -74,7 +102,11 @@ fn churn_does_not_grow_the_table() {
         let withdrawn = table.withdraw(key(round)).unwrap();
         table.commit(withdrawn);
     }
-    assert!(owned.fresh.load(Relaxed) <= 8, "{} records for one live allocation", owned.fresh.load(Relaxed));
+    assert!(
+        owned.fresh.load(Relaxed) <= 8,
+        "{} records for one live allocation",
+        owned.fresh.load(Relaxed)
+    );
 }
 
 #[test]
@@ -87,11 +119,17 @@ fn threads_inserting_and_freeing_each_others_records_lose_and_invent_none() {
             scope.spawn(move || {
                 let table = owned.lane(worker as u32);
                 for round in 0..PER_THREAD {
-                    table.insert(key(worker * PER_THREAD + round + 1), &entry(worker)).unwrap();
+                    table
+                        .insert(key(worker * PER_THREAD + round + 1), &entry(worker))
+                        .unwrap();
                     // Free the neighbour's allocation of a while ago, if it is there yet.
                     let other = (worker + 1) % 4 * PER_THREAD + round / 2 + 1;
                     if let Some(withdrawn) = table.withdraw(key(other)) {
-                        assert_eq!(withdrawn.entry.bytes, (worker + 1) % 4, "the record of that address, not another");
+                        assert_eq!(
+                            withdrawn.entry.bytes,
+                            (worker + 1) % 4,
+                            "the record of that address, not another"
+                        );
                         if round % 3 == 0 {
                             table.restore(withdrawn).unwrap();
                         } else {
@@ -104,11 +142,16 @@ fn threads_inserting_and_freeing_each_others_records_lose_and_invent_none() {
     });
     let table = owned.lane(0);
     let mut found = 0;
-    table.withdraw_all(|_| true, |withdrawn| {
-        found += 1;
-        table.commit(withdrawn);
-    });
-    let live = (1..=4 * PER_THREAD).filter(|&address| table.get(key(address)).is_some()).count();
+    table.withdraw_all(
+        |_| true,
+        |withdrawn| {
+            found += 1;
+            table.commit(withdrawn);
+        },
+    );
+    let live = (1..=4 * PER_THREAD)
+        .filter(|&address| table.get(key(address)).is_some())
+        .count();
     assert_eq!(live, 0, "everything was taken out once");
     assert!(found > 0);
 }
