@@ -25,7 +25,7 @@ pub type Handle = u64;
 const ADDRESS_UNIT: u64 = 512;
 const HANDLE_UNIT: u64 = 64;
 const HANDLE_BYTES: u64 = 1 << 30;
-const HOST_BYTES: u64 = 1 << 40;
+const HOST_BYTES: u64 = 64 << 30;
 pub const LOW_BYTES: u64 = 256 << 20;
 
 pub struct Device {
