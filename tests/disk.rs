@@ -242,7 +242,7 @@ fn a_full_disk_costs_records_and_nothing_else() {
         assert_eq!(said(&outcome).len(), 1, "{size}: {}", outcome.stderr);
         let read = recordings.first().and_then(|path| culeak::reader::read(path).ok());
         let Some(snapshot) = read else { continue };
-        crate::support::invariants::check(&snapshot);
+        crate::support::invariants::check(&snapshot, true);
         let kept = snapshot.of_kind(Device).len() as u64;
         assert_eq!(
             kept + snapshot.honesty.lost_allocations,

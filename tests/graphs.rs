@@ -106,7 +106,7 @@ fn nodes_added_by_hand_count_like_captured_ones() {
 }
 
 #[test]
-fn memory_of_a_graph_inside_a_graph_is_live_from_the_outer_launch() {
+fn memory_of_a_graph_moved_into_another_is_live_from_the_outer_launch() {
     graphs("child").only_snapshot().expect_no_leaks();
     graphs("child launch").only_snapshot().expect_live(Graph, 1, 6000);
 }

@@ -49,7 +49,7 @@ fn git_runs_unchanged() {
 /// What a program can see of a recorder inside it.
 const LOOK_AT_MYSELF: &str = "\
 import ctypes, os, signal, subprocess, threading, multiprocessing\n\
-status = dict(line.rstrip().split(':\\t', 1) for line in open('/proc/self/status'))\n\
+status = dict(line.rstrip('\\n').split(':\\t', 1) for line in open('/proc/self/status'))\n\
 print('threads', status['Threads'], 'caught', status['SigCgt'], 'ignored', status['SigIgn'], 'blocked', status['SigBlk'])\n\
 print('descriptors', [os.readlink(f'/proc/self/fd/{fd}').split(':')[0] for fd in sorted(os.listdir('/proc/self/fd'), key=int) if os.path.exists(f'/proc/self/fd/{fd}')])\n\
 print('output', subprocess.run(['echo', 'child'], capture_output=True).stdout)\n\

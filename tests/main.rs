@@ -6,6 +6,7 @@
 mod children;
 mod contexts;
 mod coverage;
+mod cudart;
 mod details;
 mod disk;
 mod doors;

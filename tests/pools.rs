@@ -86,7 +86,7 @@ fn an_imported_pool_and_its_pointers_are_windows() {
     let snapshot = outcome.only_snapshot();
     let held: u64 = snapshot.allocations.iter().map(|a| a.bytes).sum();
     assert_eq!(held, 100, "{:#?}", snapshot.allocations);
-    assert_eq!(snapshot.only(PoolImport).bytes, 0);
+    snapshot.expect_live(PoolImport, 2, 0);
     pools("imported free")
         .only_snapshot()
         .expect_no_leaks()

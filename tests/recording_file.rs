@@ -227,11 +227,6 @@ fn one_line_at_the_end_says_what_is_left_and_it_can_be_silenced() {
 #[test]
 fn a_program_that_raises_its_privileges_is_not_recorded() {
     // The loader drops LD_PRELOAD in such a program; linked to it, the recorder runs and has to see for itself.
-    let folder_of = |path: &Path| path.parent().expect("a file stands in a folder").display().to_string();
-    let rpath = format!("-Wl,-rpath,{}:{}", folder_of(&shim()), folder_of(&fake_driver()));
-    let shim_first = ["-Wl,--no-as-needed", rpath.as_str()];
-    let linked = executable("secure", &shim_first, &[shim(), fake_driver()]);
-
     if !is_root() {
         return eprintln!("not root: cannot make a program that raises its privileges");
     }
@@ -242,9 +237,14 @@ fn a_program_that_raises_its_privileges_is_not_recorded() {
     let out = folder.path().join("out");
     fs::create_dir(&out).expect("made");
     fs::set_permissions(&out, fs::Permissions::from_mode(0o777)).expect("changed");
+    // All it needs has to be found without LD_LIBRARY_PATH, which the loader drops as well.
+    let rpath = format!("-Wl,-rpath,{}", folder.path().display());
+    let linked = executable("secure", &["-Wl,--no-as-needed", &rpath], &[shim(), fake_driver()]);
+    for (library, file) in [(shim(), "libculeak.so"), (fake_driver(), "libcuda.so.1")] {
+        fs::copy(library, folder.path().join(file)).expect("copied");
+    }
     let privileged = folder.path().join("secure");
     fs::copy(&linked, &privileged).expect("copied");
-    // Its driver has to be found without LD_LIBRARY_PATH, which the loader drops as well.
     let nobody = 65534;
     std::os::unix::fs::chown(&privileged, Some(nobody), None).expect("changed");
     fs::set_permissions(&privileged, fs::Permissions::from_mode(0o4755)).expect("changed");

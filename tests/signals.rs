@@ -36,13 +36,18 @@ fn a_handler_on_its_own_stack_is_recorded() {
     let outcome = signals("on_alternate_stack");
     outcome
         .only_snapshot()
-        .expect_live(Device, 10, 320)
+        .expect_live(Device, 11, 351)
         .expect_nothing_lost();
 }
 
 #[test]
 fn hooks_left_by_siglongjmp_stop_nothing() {
-    let outcome = signals("jumps_out");
+    let outcome = profile("signals")
+        .tiny_driver()
+        .leaving_hooks_halfway()
+        .arg("jumps_out")
+        .run();
+    outcome.expect_success();
     let snapshot = outcome.only_snapshot();
     assert_eq!(
         snapshot.of_kind(Device).iter().filter(|a| a.bytes == 17).count(),
@@ -53,7 +58,12 @@ fn hooks_left_by_siglongjmp_stop_nothing() {
 
 #[test]
 fn threads_cancelled_inside_hooks_stop_nothing() {
-    let outcome = signals("cancelled");
+    let outcome = profile("signals")
+        .tiny_driver()
+        .leaving_hooks_halfway()
+        .arg("cancelled")
+        .run();
+    outcome.expect_success();
     let snapshot = outcome.only_snapshot();
     assert_eq!(
         snapshot.of_kind(Device).iter().filter(|a| a.bytes == 17).count(),

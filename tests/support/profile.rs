@@ -54,6 +54,7 @@ pub struct Profile {
     output: Output,
     wrapper: Vec<OsString>,
     recorded: bool,
+    hooks_return: bool,
 }
 
 /// A victim, reached through exported symbols unless another door is chosen.
@@ -77,6 +78,7 @@ impl Profile {
             output: Output::InFolder,
             wrapper: Vec::new(),
             recorded: true,
+            hooks_return: true,
         }
     }
 
@@ -146,6 +148,16 @@ impl Profile {
     pub fn wrapped_in(mut self, words: &[&str]) -> Profile {
         self.wrapper = words.iter().map(OsString::from).collect();
         self
+    }
+
+    /// Hooks are left by jumps or end with their threads: a record may be without its counter.
+    pub fn leaving_hooks_halfway(mut self) -> Profile {
+        self.hooks_return = false;
+        self
+    }
+
+    pub fn hooks_return(&self) -> bool {
+        self.hooks_return
     }
 
     /// Without the recorder, for comparison.

@@ -45,9 +45,10 @@ typedef struct { unsigned devices; size_t bytes; unsigned long long handle_types
 typedef struct { CUlocation location; int flags; } CUaccess;
 typedef struct { CUpoolProps pool; const CUaccess *access; size_t access_count, bytes; CUdeviceptr address; } CUallocNode;
 typedef struct { CUdeviceptr address; } CUfreeNode;
+typedef struct { CUgraph graph; int ownership; } CUchildNode;
 typedef struct {
     int type, reserved0[3];
-    union { long long reserved1[29]; CUallocNode alloc; CUfreeNode free; };
+    union { long long reserved1[29]; CUallocNode alloc; CUfreeNode free; CUchildNode child; };
     long long reserved2;
 } CUnodeParams;
 typedef struct { unsigned long long flags; CUstream upload; CUnode error_node; int result; } CUinstantiateParams;
@@ -62,7 +63,7 @@ typedef struct { unsigned char reserved[64]; } CUpoolPointer;
 
 enum { CU_LOCATION_DEVICE = 1, CU_LOCATION_HOST = 2, CU_TYPE_PINNED = 1, CU_HANDLE_FD = 1 };
 enum { CU_FORMAT_U8 = 1, CU_FORMAT_FLOAT = 0x20 };
-enum { CU_NODE_CHILD = 4, CU_NODE_ALLOC = 10, CU_NODE_FREE = 11 };
+enum { CU_CHILD_MOVED = 1, CU_NODE_CHILD = 4, CU_NODE_ALLOC = 10, CU_NODE_FREE = 11 };
 enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2 };
 #define CU_STREAM_LEGACY ((CUstream)1)
 #define CU_STREAM_PER_THREAD ((CUstream)2)
@@ -146,7 +147,6 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
     X(cuGraphAddMemFreeNode, "cuGraphAddMemFreeNode", 11040, 0, (CUnode *, CUgraph, const CUnode *, size_t, CUdeviceptr)) \
     X(cuGraphAddNode, "cuGraphAddNode", 12020, 0, (CUnode *, CUgraph, const CUnode *, size_t, CUnodeParams *)) \
     X(cuGraphAddNode_v2, "cuGraphAddNode", 12030, 0, (CUnode *, CUgraph, const CUnode *, const void *, size_t, CUnodeParams *)) \
-    X(cuGraphAddChildGraphNode, "cuGraphAddChildGraphNode", 10000, 0, (CUnode *, CUgraph, const CUnode *, size_t, CUgraph)) \
     X(cuGraphInstantiate_v2, "cuGraphInstantiate", 11000, 0, (CUexec *, CUgraph, CUnode *, char *, size_t)) \
     X(cuGraphInstantiateWithFlags, "cuGraphInstantiateWithFlags", 11040, 0, (CUexec *, CUgraph, unsigned long long)) \
     X(cuGraphInstantiateWithParams, "cuGraphInstantiateWithParams", 12000, 0, (CUexec *, CUgraph, CUinstantiateParams *)) \

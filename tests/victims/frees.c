@@ -84,7 +84,7 @@ static void at_teardown(void) {
     EXPECT(CUDA_ERROR_DEINITIALIZED, cuMemFreeHost(host));
 }
 
-/* Memory nobody saw allocated, and the same address given back twice. */
+/* An address that is no memory, and one given back twice: the driver refuses both. */
 static void unknown(void) {
     start_cuda();
     CUdeviceptr kept = leak(10), twice = leak(20);

@@ -84,7 +84,7 @@ static void built(void) {
     if (has("again")) OK(cuGraphLaunch(exec, stream));
 }
 
-/* The allocation stands in a graph that is a node of another. */
+/* The allocation stands in a graph that became part of another; memory nodes allow nothing less than a move. */
 static void child(void) {
     start_cuda();
     CUstream stream = new_stream();
@@ -94,7 +94,9 @@ static void child(void) {
     CUdeviceptr address;
     CUgraph graph = capture(stream, &address);
     OK(cuGraphCreate(&parent, 0));
-    OK(cuGraphAddChildGraphNode(&node, parent, NULL, 0, graph));
+    CUnodeParams params = {.type = CU_NODE_CHILD};
+    params.child = (CUchildNode){.graph = graph, .ownership = CU_CHILD_MOVED};
+    OK(cuGraphAddNode_v2(&node, parent, NULL, NULL, 0, &params));
     OK(cuGraphInstantiateWithFlags(&exec, parent, 0));
     if (has("launch")) OK(cuGraphLaunch(exec, stream));
 }

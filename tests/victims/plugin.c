@@ -12,10 +12,11 @@ static __attribute__((noinline)) CUresult LEAKS(CUdeviceptr *address) {
     return result;
 }
 
+EXPORT CUdeviceptr plugin_address;
+
 EXPORT CUresult run_plugin(void) {
-    CUdeviceptr address;
     if (!open_door()) return -1;
-    CUresult result = LEAKS(&address);
+    CUresult result = LEAKS(&plugin_address);
     __asm__ volatile("" ::: "memory");
     return result;
 }

@@ -39,6 +39,19 @@ static void deepbind(void) {
     leak(5);
 }
 
+/* Its memory comes through functions that nobody stands in front of, and is freed by the program. */
+static void freed_for_a_blind_spot(void) {
+    start_cuda();
+    leak(5);
+    void *plugin = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    REQUIRE(plugin);
+    CUresult (*run)(void) = dlsym(plugin, "run_plugin");
+    CUdeviceptr *address = dlsym(plugin, "plugin_address");
+    REQUIRE(run && address);
+    OK(run());
+    OK(cuMemFree_v2(*address));
+}
+
 /* In a namespace of its own, with its own copy of everything. */
 static void own_namespace(void) {
     start_cuda();
@@ -51,4 +64,4 @@ static void own_namespace(void) {
     leak(5);
 }
 
-MAIN(BEHAVIOUR(in_turn), BEHAVIOUR(again_and_again), BEHAVIOUR(deepbind), BEHAVIOUR(own_namespace))
+MAIN(BEHAVIOUR(in_turn), BEHAVIOUR(again_and_again), BEHAVIOUR(deepbind), BEHAVIOUR(freed_for_a_blind_spot), BEHAVIOUR(own_namespace))

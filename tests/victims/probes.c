@@ -8,7 +8,8 @@ static const char *present(void *address) { return address ? "found" : "null"; }
 static void without_cuda(void) {
     const char *names[] = {"cuMemAlloc_v2", "cuInit", "cudaMalloc", "cuGetProcAddress_v2", "dlsym", "dlclose", "malloc"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        printf("default %s: %s\n", names[i], present(dlsym(RTLD_DEFAULT, names[i])));
+        printf("default %s: %s", names[i], present(dlsym(RTLD_DEFAULT, names[i])));
+        printf(" %s\n", dlerror() ? "said" : "silent");
         printf("next %s: %s\n", names[i], present(dlsym(RTLD_NEXT, names[i])));
         void *self = dlopen(NULL, RTLD_NOW);
         printf("self %s: %s\n", names[i], present(dlsym(self, names[i])));

@@ -57,6 +57,7 @@ static void on_alternate_stack(void) {
     static char memory[16384] __attribute__((aligned(16)));
     stack_t stack = {.ss_sp = memory, .ss_size = sizeof memory};
     start_cuda();
+    leak(31);
     REQUIRE(!sigaltstack(&stack, NULL));
     handle(SIGUSR1, allocate, SA_ONSTACK);
     for (int i = 0; i < 10; i++) raise(SIGUSR1);
