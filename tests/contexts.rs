@@ -158,3 +158,11 @@ fn devices_carry_the_uuid_the_driver_gives_them() {
     }
     assert_eq!(snapshot.device_peaks.len(), 2, "{:?}", snapshot.device_peaks);
 }
+
+#[test]
+fn private_tables_of_the_driver_are_counted() {
+    let outcome = contexts("private_table");
+    outcome.expect_same_output_as_bare();
+    assert!(outcome.only_snapshot().honesty.export_tables >= 1);
+    assert_eq!(contexts("reset").only_snapshot().honesty.export_tables, 0);
+}

@@ -241,3 +241,35 @@ fn memory_taken_and_given_back_over_and_over_costs_no_room() {
         .len();
     assert!(size < 4 << 20, "a recording of one live block takes {size} bytes");
 }
+
+#[test]
+fn memory_given_back_unseen_is_replaced_when_its_address_comes_again() {
+    let hidden = library(
+        "plugin",
+        "libhidden.so",
+        &["-DLEAKS=hidden", "-DBYTES=111"],
+        &[fake_driver()],
+    );
+    let outcome = profile("plugin_host").arg("freed_by_a_blind_spot").arg(hidden).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Device, 1, 512);
+    assert_eq!(snapshot.honesty.vanished, 1);
+}
+
+#[test]
+fn the_peak_is_the_most_that_was_live_at_once() {
+    let outcome = profile("frees").arg("peak").run();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Device, 2, 150);
+    assert_eq!(snapshot.counted(Device).peak_bytes, 300);
+    assert_eq!(
+        snapshot
+            .device_peaks
+            .iter()
+            .map(|peak| peak.peak_bytes)
+            .collect::<Vec<_>>(),
+        [300]
+    );
+    assert_eq!(snapshot.counted(Device).total_bytes, 500);
+}

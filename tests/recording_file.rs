@@ -210,6 +210,22 @@ fn it_can_be_kept_to_programs_whose_name_fits() {
 }
 
 #[test]
+fn it_can_be_kept_to_the_children_of_one_process() {
+    let ours = std::process::id().to_string();
+    leaks()
+        .setting("CULEAK_PARENT", ours)
+        .run()
+        .only_snapshot()
+        .expect_live(Device, 1, 100);
+    leaks()
+        .setting("CULEAK_PARENT", "1")
+        .run()
+        .expect_success()
+        .expect_same_output_as_bare()
+        .expect_no_file();
+}
+
+#[test]
 fn one_line_at_the_end_says_what_is_left_and_it_can_be_silenced() {
     let outcome = leaks().run();
     let lines = outcome.our_lines();

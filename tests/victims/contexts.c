@@ -152,7 +152,17 @@ static void uuids(void) {
     leak(200);
 }
 
+/* Libraries of NVIDIA's ask for private tables; what flows through those nobody can see. */
+static void private_table(void) {
+    const void *table;
+    CUuuid runtime_interface = {"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9"}, unknown = {"?"};
+    start_cuda();
+    leak(10);
+    printf("known %d\n", cuGetExportTable(&table, &runtime_interface));
+    printf("unknown %d\n", cuGetExportTable(&table, &unknown));
+}
+
 MAIN(BEHAVIOUR(destroyed), BEHAVIOUR(destroyed_v1), BEHAVIOUR(destroy_refused), BEHAVIOUR(detached),
      BEHAVIOUR(primary_released), BEHAVIOUR(primary_released_v1), BEHAVIOUR(primary_still_retained), BEHAVIOUR(reset),
      BEHAVIOUR(reset_v1), BEHAVIOUR(pool_memory_outlives_reset), BEHAVIOUR(two), BEHAVIOUR(freed_under_another),
-     BEHAVIOUR(uuids))
+     BEHAVIOUR(uuids), BEHAVIOUR(private_table))

@@ -71,6 +71,7 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
 /* X(exported symbol, base name, CUDA version at which cuGetProcAddress answers with it, flags, parameters) */
 #define CUDA_FUNCTIONS(X) \
     X(cuInit, "cuInit", 2000, 0, (unsigned)) \
+    X(cuGetExportTable, "cuGetExportTable", 3000, 0, (const void **, const CUuuid *)) \
     X(cuDeviceGet, "cuDeviceGet", 2000, 0, (CUdevice *, int)) \
     X(cuDeviceGetCount, "cuDeviceGetCount", 2000, 0, (int *)) \
     X(cuDeviceGetUuid, "cuDeviceGetUuid", 9020, 0, (CUuuid *, CUdevice)) \

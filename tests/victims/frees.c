@@ -153,6 +153,16 @@ static void many(void) {
     for (int i = 0; i < 20000; i += 2) OK(cuMemFree_v2(all[i]));
 }
 
+/* 100 + 200 at once is the most that is live at any time. */
+static void peak(void) {
+    start_cuda();
+    leak(100);
+    CUdeviceptr second = leak(200);
+    OK(cuMemFree_v2(second));
+    OK(cuMemFree_v2(leak(150)));
+    leak(50);
+}
+
 /* One address, allocated and freed 200,000 times, then kept. */
 static void churn(void) {
     start_cuda();
@@ -164,4 +174,4 @@ MAIN(BEHAVIOUR(async_freed_as_device), BEHAVIOUR(device_freed_as_async), BEHAVIO
      BEHAVIOUR(v1_freed_as_v2), BEHAVIOUR(from_pool_freed_as_device), BEHAVIOUR(elsewhere), BEHAVIOUR(refused_once),
      BEHAVIOUR(refused_then_freed), BEHAVIOUR(at_teardown), BEHAVIOUR(unknown), BEHAVIOUR(no_memory),
      BEHAVIOUR(no_memory_of_any_kind), BEHAVIOUR(no_memory_again_and_again), BEHAVIOUR(nowhere_to_write),
-     BEHAVIOUR(keeps_errno), BEHAVIOUR(many), BEHAVIOUR(churn))
+     BEHAVIOUR(keeps_errno), BEHAVIOUR(many), BEHAVIOUR(peak), BEHAVIOUR(churn))

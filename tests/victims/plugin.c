@@ -14,6 +14,8 @@ static __attribute__((noinline)) CUresult LEAKS(CUdeviceptr *address) {
 
 EXPORT CUdeviceptr plugin_address;
 
+EXPORT CUresult plugin_free(CUdeviceptr address) { return cuMemFree_v2(address); }
+
 EXPORT CUresult run_plugin(void) {
     if (!open_door()) return -1;
     CUresult result = LEAKS(&plugin_address);

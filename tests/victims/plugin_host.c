@@ -52,6 +52,18 @@ static void freed_for_a_blind_spot(void) {
     OK(cuMemFree_v2(*address));
 }
 
+/* The other way round: the driver hands the address out again, and nobody saw it come back. */
+static void freed_by_a_blind_spot(void) {
+    start_cuda();
+    void *plugin = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
+    REQUIRE(plugin);
+    CUresult (*give_back)(CUdeviceptr) = dlsym(plugin, "plugin_free");
+    REQUIRE(give_back);
+    CUdeviceptr before = leak(512);
+    OK(give_back(before));
+    REQUIRE(leak(512) == before);
+}
+
 /* In a namespace of its own, with its own copy of everything. */
 static void own_namespace(void) {
     start_cuda();
@@ -64,4 +76,4 @@ static void own_namespace(void) {
     leak(5);
 }
 
-MAIN(BEHAVIOUR(in_turn), BEHAVIOUR(again_and_again), BEHAVIOUR(deepbind), BEHAVIOUR(freed_for_a_blind_spot), BEHAVIOUR(own_namespace))
+MAIN(BEHAVIOUR(in_turn), BEHAVIOUR(again_and_again), BEHAVIOUR(deepbind), BEHAVIOUR(freed_for_a_blind_spot), BEHAVIOUR(freed_by_a_blind_spot), BEHAVIOUR(own_namespace))
