@@ -80,7 +80,10 @@ fn build_libraries() -> PathBuf {
     // Debug information of the libraries would be most of this program's size, and no report shows their lines.
     cargo
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
-        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+        .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
+        // A thread that is cancelled or leaves by longjmp inside a CUDA call must pass through the hook around it;
+        // code that can unwind would catch it there.
+        .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
     match cargo.status() {
         Ok(status) if status.success() => target_dir.join(target).join("release"),
         Ok(status) => panic!("building the preload library failed ({status}); cargo's own words stand above"),

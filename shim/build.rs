@@ -14,6 +14,8 @@ fn main() {
     // Threads may be in our code whenever somebody calls dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libculeak.so");
+    // Our own references to what we export (the hooks to hand out) must not lead to another preload.
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     let folder = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     if let Some(archive) = static_unwinder() {
         let link = folder.join("libgcc_s.a");

@@ -13,6 +13,37 @@ use crate::layout::{DIRECTORY_CAPACITY, DIRECTORY_OFFSET, Extent, HEADER_BYTES, 
 
 pub const PATH_MAX: usize = 4096;
 
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+
+/// While it lives, `pthread_cancel` waits: `open` and the like are cancellation points, and the watched program does
+/// not expect any inside its call.
+pub struct Uncancelled(libc::c_int);
+
+impl Uncancelled {
+    pub fn new() -> Uncancelled {
+        const DISABLE: libc::c_int = 1;
+        let mut before = 0;
+        // SAFETY: changes the calling thread's own state; `before` is valid.
+        unsafe { pthread_setcancelstate(DISABLE, &mut before) };
+        Uncancelled(before)
+    }
+}
+
+impl Default for Uncancelled {
+    fn default() -> Uncancelled {
+        Uncancelled::new()
+    }
+}
+
+impl Drop for Uncancelled {
+    fn drop(&mut self) {
+        // SAFETY: as in `new`.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}
+
 /// An errno value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Errno(pub i32);
@@ -123,6 +154,7 @@ impl File {
     /// # Errors
     /// `ENOSPC`, `EDQUOT`, `EFBIG` …: the file is full; `ESTALE`: another file has taken its place.
     pub fn extend(&self, bytes: usize) -> Result<NewExtent, Errno> {
+        let _uncancelled = Uncancelled::new();
         let bytes = (bytes as u64).next_multiple_of(self.page);
         // SAFETY: `path` is a C string.
         let fd = unsafe { libc::open(self.path().as_ptr(), libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC) };

@@ -484,7 +484,21 @@ impl Picture {
             });
         }
 
-        let (counters, device_peaks) = self.counters(&device_numbers);
+        let (mut counters, device_peaks) = self.counters(&device_numbers);
+        // The rows are the truth: a thread that was stopped between publishing and counting leaves the sums behind.
+        for counter in &mut counters {
+            let live = || {
+                allocations
+                    .iter()
+                    .filter(|a| (a.device, a.kind) == (counter.device, counter.kind))
+            };
+            (counter.live_count, counter.live_bytes) = (live().count() as u64, live().map(|a| a.bytes).sum());
+            counter.total_count = counter
+                .total_count
+                .max(counter.live_count.saturating_add(counter.freed_count));
+            counter.peak_bytes = counter.peak_bytes.max(counter.live_bytes);
+            counter.total_bytes = counter.total_bytes.max(counter.peak_bytes);
+        }
         let (locations, stacks) = (stacks.locations, stacks.stacks);
         let latest = allocations.iter().map(|a| a.time_ns).max().unwrap_or(0);
         let (process, running_for) = self.process(path);

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 use crate::loader::{self, Loaded};
 use crate::real::{self, GENERATION};
 use crate::settings::DEPTH_MAX;
+use culeak::file::{Uncancelled, anonymous};
 use culeak::index::mix;
 use culeak::layout::{CUT, Loss, NONE, ROOT};
 use culeak::recording::{ModuleSeen, Recording};
@@ -107,10 +108,21 @@ fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Option<(u
     if !ask_loader && let Some(known) = recording.loaded_module_at(address) {
         return Some(known);
     }
-    loader::find_containing(address, |loaded| {
+    identify(recording, address)
+}
+
+/// Asks the loader, and registers the module on first sight. Its buffers are kept off the stack, which may be the small
+/// one of a signal handler.
+#[cold]
+#[inline(never)]
+fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
+    let _uncancelled = Uncancelled::new();
+    let scratch = anonymous(SCRATCH).ok()?;
+    // SAFETY: mapped just now with this length, zeroed, and ours alone until it is unmapped.
+    let buffer = unsafe { std::slice::from_raw_parts_mut(scratch, SCRATCH) };
+    let found = loader::find_containing(address, |loaded| {
         let (start, end) = loaded.bounds();
-        let mut buffer = [0u8; 4096];
-        let path = path_of(loaded, start, &mut buffer);
+        let path = path_of(loaded, start, buffer);
         let seen = ModuleSeen {
             path,
             build_id: loaded.build_id(),
@@ -120,18 +132,24 @@ fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Option<(u
         };
         let row = recording.module(&seen).or_else(|| recording.add_module(&seen));
         row.map(|row| (row, seen.bias))
-    })?
+    })
+    .flatten();
+    // SAFETY: mapped above; nothing borrows it any more.
+    unsafe { libc::munmap(scratch.cast(), SCRATCH) };
+    found
 }
 
+const SCRATCH: usize = 16 << 10;
+
 /// An absolute path: the loader's name where it is one, else what the kernel says is mapped there.
-fn path_of<'a>(loaded: &'a Loaded, start: u64, buffer: &'a mut [u8; 4096]) -> &'a [u8] {
+fn path_of<'a>(loaded: &'a Loaded, start: u64, buffer: &'a mut [u8]) -> &'a [u8] {
     let name = loaded.name();
     if name.first() == Some(&b'/') || name.starts_with(b"linux-vdso") {
         return name;
     }
     match loader::mapped_path(start, buffer) {
-        0 => name,
-        length => &buffer[..length],
+        b"" => name,
+        path => path,
     }
 }
 

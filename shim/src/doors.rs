@@ -19,7 +19,7 @@ const NOTHING: usize = 1;
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! resolver_entry {
-    ($name:ident, $real:path) => {
+    ($name:ident, $decide:path, $real:path) => {
         /// The exported entry; see the module's first paragraph.
         ///
         /// # Safety
@@ -33,7 +33,7 @@ macro_rules! resolver_entry {
                 "push rdi",
                 "push rsi",
                 "push rdx",
-                "mov rdx, [rsp + 24]",
+                "mov rcx, [rsp + 24]",
                 "call {decide}",
                 "pop rdx",
                 "pop rsi",
@@ -46,7 +46,7 @@ macro_rules! resolver_entry {
                 "xor eax, eax",
                 "2:",
                 "ret",
-                decide = sym decide,
+                decide = sym $decide,
                 real = sym $real,
             )
         }
@@ -56,7 +56,7 @@ macro_rules! resolver_entry {
 // Written from the ABI; CI assembles it, nobody has run it.
 #[cfg(target_arch = "aarch64")]
 macro_rules! resolver_entry {
-    ($name:ident, $real:path) => {
+    ($name:ident, $decide:path, $real:path) => {
         /// The exported entry; see the module's first paragraph.
         ///
         /// # Safety
@@ -64,21 +64,67 @@ macro_rules! resolver_entry {
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
-            std::arch::naked_asm!(include_str!("aarch64/resolver.s"), decide = sym decide, real = sym $real)
+            std::arch::naked_asm!(include_str!("aarch64/resolver.s"), decide = sym $decide, real = sym $real)
         }
     };
 }
 
-resolver_entry!(dlsym, real::DLSYM);
-resolver_entry!(dlvsym, real::DLVSYM);
+resolver_entry!(dlsym, decide, real::DLSYM);
+resolver_entry!(dlvsym, decide_version, real::DLVSYM);
 
-/// What to do about a look-up: [`PASS`], [`NOTHING`], or the address to return.
-unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: usize) -> usize {
+/// What to do about `dlsym(handle, name)`: [`PASS`], [`NOTHING`], or the address to return.
+unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, _: *const c_char, caller: u64) -> usize {
     real::ensure();
+    // SAFETY: the arguments of `dlsym`.
+    unsafe { answer(handle, name, caller, |name| real::dlsym(handle, name)) }
+}
+
+/// The same about `dlvsym(handle, name, version)`.
+unsafe extern "C" fn decide_version(
+    handle: *mut c_void,
+    name: *const c_char,
+    version: *const c_char,
+    caller: u64,
+) -> usize {
+    real::ensure();
+    // SAFETY: the arguments of `dlvsym`.
+    unsafe {
+        // Preloads find libc's `dlsym` this way, since a version leads past ours, which has none. One that stands
+        // before us would hide the program from us; one behind us must get libc's, or we would call each other.
+        if handle == libc::RTLD_NEXT && !name.is_null() && CStr::from_ptr(name) == c"dlsym" && precedes_us(caller) {
+            return dlsym as *const () as usize;
+        }
+        answer(handle, name, caller, |name| real::dlvsym(handle, name, version))
+    }
+}
+
+/// Whether the code at `caller` belongs to a preload before us. (The main program comes before all of them, but what it
+/// looks up for itself is its own affair.)
+fn precedes_us(caller: u64) -> bool {
+    let mut place = 0;
+    loader::find_loaded(|loaded| {
+        place += 1;
+        if loaded.contains(caller) {
+            Some(place > 1)
+        } else {
+            loaded.contains(decide as *const () as u64).then_some(false)
+        }
+    })
+    .unwrap_or(false)
+}
+
+/// # Safety
+/// `name` is null or a C string, `handle` one of the loader's, and `look_up` asks the real function.
+unsafe fn answer(
+    handle: *mut c_void,
+    name: *const c_char,
+    caller: u64,
+    look_up: impl FnOnce(&CStr) -> *mut c_void,
+) -> usize {
     if name.is_null() {
         return PASS;
     }
-    // SAFETY: `dlsym` is given a C string; only bytes up to its end are looked at.
+    // SAFETY: a C string; only bytes up to its end are looked at.
     let name = unsafe {
         if *name as u8 != b'c' || *name.add(1) as u8 != b'u' {
             return PASS;
@@ -88,39 +134,41 @@ unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, caller: us
     let Some(api) = Api::find(name.to_bytes()) else {
         return PASS;
     };
-    if caller_is_excluded(caller as u64) {
+    if caller_is_excluded(caller) {
         return PASS;
     }
-    if handle == libc::RTLD_DEFAULT {
-        return global(api, name);
+    // What these two mean depends on the caller, so the real function must see it. Where there is no CUDA it would find
+    // our export all the same, and programs probe for CUDA that way.
+    if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT {
+        return if exists(api, name) { PASS } else { NOTHING };
     }
-    // RTLD_NEXT finds our export by itself when the caller stands before us. Runtime functions asked of a particular
-    // library stay real: only the code that calls them by name tells us which library that was.
-    if handle == libc::RTLD_NEXT || !api.is_driver() {
-        return PASS;
-    }
-    // SAFETY: the caller's own handle.
-    let found = unsafe { real::dlsym(handle, name) };
+    let found = look_up(name);
     if found.is_null() {
         NOTHING
-    } else {
+    } else if real::is_ours(found as u64) {
+        // The handle of the main program, whose scope we are in.
+        if exists(api, name) { found as usize } else { NOTHING }
+    } else if api.is_driver() {
         substitute(found) as usize
+    } else {
+        // Runtime functions asked of a particular library stay real: only the code that calls them by name tells us
+        // which library was meant.
+        found as usize
     }
 }
 
-/// RTLD_DEFAULT would find our export even where there is no CUDA, and programs probe for CUDA that way.
-fn global(api: Api, name: &CStr) -> usize {
+/// Whether the process has the real function behind our export. If not, `dlerror` says so afterwards.
+fn exists(api: Api, name: &CStr) -> bool {
     // SAFETY: RTLD_NEXT from our code: the global scope behind us.
     let behind = unsafe { real::dlsym(libc::RTLD_NEXT, name) };
     if !behind.is_null() {
-        return PASS;
+        return true;
     }
-    let loaded = if api.is_driver() {
+    if api.is_driver() {
         real::driver_is_loaded()
     } else {
         loader::find_loaded(|loaded| loaded.file_name().starts_with(b"libcudart").then_some(())).is_some()
-    };
-    if loaded { PASS } else { NOTHING }
+    }
 }
 
 /// Our hook for an address of the driver's, or the address itself.

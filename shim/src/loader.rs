@@ -72,48 +72,83 @@ impl Loaded<'_> {
         }
         b""
     }
+}
 
-    /// The address of an exported function of this object, without the loader's help.
-    pub fn symbol(&self, wanted: &CStr) -> Option<*const c_void> {
-        let dynamic = self.headers().iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let mut entry = self.bias().wrapping_add(dynamic.p_vaddr) as *const [u64; 2];
-        let (mut symbols, mut strings, mut hash) = (0, 0, 0);
-        loop {
-            // SAFETY: the dynamic section is mapped and ends with a zero tag.
-            let [tag, value] = unsafe { *entry };
-            match tag {
-                0 => break,
-                5 => strings = self.absolute(value),
-                6 => symbols = self.absolute(value),
-                0x6fff_fef5 => hash = self.absolute(value),
-                _ => {}
+/// The loader's list for debuggers: the only way to look around before anything of libc may be called.
+#[repr(C)]
+struct DebugList {
+    version: c_int,
+    first: *const LinkMap,
+}
+
+#[repr(C)]
+struct LinkMap {
+    bias: u64,
+    name: *const libc::c_char,
+    dynamic: *const [u64; 2],
+    next: *const LinkMap,
+}
+
+unsafe extern "C" {
+    #[link_name = "_r_debug"]
+    static DEBUG_LIST: DebugList;
+}
+
+/// The address of libc's own `name`, found without calling anything: a sanitizer may have replaced even
+/// `dl_iterate_phdr`, and may look up its first names before it is ready to be called.
+pub fn libc_symbol(name: &CStr) -> Option<*const c_void> {
+    // SAFETY: the loader fills the list before it runs any code of ours.
+    let mut map = unsafe { DEBUG_LIST.first };
+    while !map.is_null() {
+        // SAFETY: entries stay while their object is loaded, and libc always is. Others are only looked at by name.
+        let (entry, file) = unsafe { (&*map, CStr::from_ptr((*map).name)) };
+        let file = file.to_bytes().rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        // glibc before 2.34 keeps the functions we want in libdl.
+        if file.starts_with(b"libc.so") || file.starts_with(b"libdl.so") {
+            // SAFETY: the dynamic section of a loaded object.
+            let found = unsafe { exported(entry.dynamic, entry.bias, name) };
+            if found.is_some() {
+                return found;
             }
-            // SAFETY: as above: not yet at the end.
-            entry = unsafe { entry.add(1) };
         }
-        if symbols == 0 || strings == 0 || hash == 0 {
-            return None;
-        }
-        // SAFETY: tables of a loaded object, laid out as the GNU hash format says.
-        unsafe {
-            gnu_lookup(
-                hash as *const u32,
-                symbols as *const libc::Elf64_Sym,
-                strings as *const libc::c_char,
-                wanted,
-            )
-        }
-        .map(|value| self.bias().wrapping_add(value) as *const c_void)
+        map = entry.next;
     }
+    None
+}
 
-    /// glibc rewrites addresses in the dynamic section to runtime addresses, other loaders do not.
-    fn absolute(&self, value: u64) -> u64 {
-        if value < self.bias() {
-            self.bias() + value
-        } else {
-            value
+/// # Safety
+/// `dynamic` is the dynamic section of an object loaded at `bias`.
+unsafe fn exported(dynamic: *const [u64; 2], bias: u64, name: &CStr) -> Option<*const c_void> {
+    // glibc rewrites addresses in the dynamic section to runtime addresses, other loaders do not.
+    let absolute = |value: u64| if value < bias { bias + value } else { value };
+    let (mut symbols, mut strings, mut hash) = (0, 0, 0);
+    let mut entry = dynamic;
+    loop {
+        // SAFETY: the dynamic section is mapped and ends with a zero tag.
+        let [tag, value] = unsafe { *entry };
+        match tag {
+            0 => break,
+            5 => strings = absolute(value),
+            6 => symbols = absolute(value),
+            0x6fff_fef5 => hash = absolute(value),
+            _ => {}
         }
+        // SAFETY: as above: not yet at the end.
+        entry = unsafe { entry.add(1) };
     }
+    if symbols == 0 || strings == 0 || hash == 0 {
+        return None;
+    }
+    // SAFETY: tables of a loaded object, laid out as the GNU hash format says.
+    unsafe {
+        gnu_lookup(
+            hash as *const u32,
+            symbols as *const libc::Elf64_Sym,
+            strings as *const libc::c_char,
+            name,
+        )
+    }
+    .map(|value| bias.wrapping_add(value) as *const c_void)
 }
 
 /// One entry of a note segment, and what follows it.
@@ -216,38 +251,37 @@ pub fn find_containing<R>(address: u64, mut then: impl FnMut(&Loaded) -> R) -> O
     find_loaded(|loaded| loaded.contains(address).then(|| then(loaded)))
 }
 
-/// The absolute path of the file mapped at `address`, from /proc/self/maps: for names that are relative or empty.
-pub fn mapped_path(address: u64, path: &mut [u8; 4096]) -> usize {
+/// The absolute path of the file mapped at `address`, from /proc/self/maps: for names that are relative or empty. It
+/// lies in `buffer`, which must hold the longest line; empty when there is none.
+pub fn mapped_path(address: u64, buffer: &mut [u8]) -> &[u8] {
     // SAFETY: a constant path; the descriptor is closed below.
     let fd = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
     if fd < 0 {
-        return 0;
+        return b"";
     }
-    let mut line = [0u8; 4352];
-    let (mut used, mut found) = (0, 0);
-    'reading: loop {
-        // SAFETY: `fd` is open and the range lies within `line`.
-        let got = unsafe { libc::read(fd, line.as_mut_ptr().add(used).cast(), line.len() - used) };
+    let mut used = 0;
+    let mut found = 0..0;
+    'reading: while used < buffer.len() {
+        // SAFETY: `fd` is open and the range lies within the buffer.
+        let got = unsafe { libc::read(fd, buffer.as_mut_ptr().add(used).cast(), buffer.len() - used) };
         if got <= 0 {
             break;
         }
         used += got as usize;
-        while let Some(end) = line[..used].iter().position(|&byte| byte == b'\n') {
-            if let Some(file) = path_if_containing(&line[..end], address) {
-                found = file.len().min(path.len());
-                path[..found].copy_from_slice(&file[..found]);
+        let mut line = 0;
+        while let Some(length) = buffer[line..used].iter().position(|&byte| byte == b'\n') {
+            if let Some(path) = path_if_containing(&buffer[line..line + length], address) {
+                found = line + length - path.len()..line + length;
                 break 'reading;
             }
-            line.copy_within(end + 1..used, 0);
-            used -= end + 1;
+            line += length + 1;
         }
-        if used == line.len() {
-            break;
-        }
+        buffer.copy_within(line..used, 0);
+        used -= line;
     }
     // SAFETY: opened above.
     unsafe { libc::close(fd) };
-    found
+    &buffer[found]
 }
 
 /// The path at the end of a line of /proc/self/maps that covers `address`.

@@ -22,6 +22,7 @@ static DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 pub static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 type Dlclose = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 /// Finds libc's functions. Cheap when done; anybody may call it first, even a constructor that runs before ours.
@@ -36,12 +37,7 @@ pub fn ensure() {
 fn find_libc() {
     // dlvsym and dlclose first: whoever sees DLSYM set may use them all.
     for (name, slot) in [(c"dlvsym", &DLVSYM), (c"dlclose", &DLCLOSE), (c"dlsym", &DLSYM)] {
-        let found = loader::find_loaded(|loaded| {
-            // glibc before 2.34 keeps them in libdl.
-            let libc = loaded.file_name().starts_with(b"libc.so") || loaded.file_name().starts_with(b"libdl.so");
-            if libc { loaded.symbol(name) } else { None }
-        });
-        if let Some(address) = found {
+        if let Some(address) = loader::libc_symbol(name) {
             slot.store(address.cast_mut(), Release);
         }
     }
@@ -65,6 +61,20 @@ pub unsafe fn dlsym(handle: *mut c_void, name: &CStr) -> *mut c_void {
     }
     // SAFETY: found under this name in libc or through it; the caller vouches for the handle.
     unsafe { std::mem::transmute::<*mut c_void, Dlsym>(address)(handle, name.as_ptr()) }
+}
+
+/// The real `dlvsym`.
+///
+/// # Safety
+/// As `dlvsym`; `version` may be null where `dlvsym` takes that.
+pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -> *mut c_void {
+    ensure();
+    let address = DLVSYM.load(Acquire);
+    if address.is_null() {
+        return std::ptr::null_mut();
+    }
+    // SAFETY: found under this name in libc; the caller vouches for the arguments.
+    unsafe { std::mem::transmute::<*mut c_void, Dlvsym>(address)(handle, name.as_ptr(), version) }
 }
 
 /// The real `dlclose`.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, A
 
 use crate::{capture, context, settings};
 use culeak::cuda_functions::Api;
-use culeak::file::Errno;
+use culeak::file::{Errno, Uncancelled};
 use culeak::kind::Kind;
 use culeak::layout::{Loss, NONE};
 use culeak::recording::{Beginning, Recording, monotonic_ns};
@@ -102,6 +102,7 @@ fn begin_now() -> Option<&'static Recording> {
             }
         }
     }
+    let _uncancelled = Uncancelled::new();
     // A signal handler that allocates now would wait for us: let it come afterwards.
     // SAFETY: all zeros is a value of sigset_t, and both sets are valid.
     let recording = unsafe {
@@ -313,6 +314,7 @@ fn say(parts: &[&[u8]]) {
     if stderr_identity() != Some((STDERR[0].load(Relaxed), STDERR[1].load(Relaxed))) {
         return;
     }
+    let _uncancelled = Uncancelled::new();
     let mut line = [0u8; 5000];
     let mut length = 0;
     for part in parts {
@@ -562,6 +564,10 @@ pub fn allocated(address: u64, facts: &Facts) {
 pub fn refused(error: i32, facts: &Facts) {
     mark_recorded();
     quietly(|| {
+        // Our own answer where there is no driver: a process without CUDA is none of our business.
+        if !crate::real::driver_is_loaded() {
+            return;
+        }
         let Some(recording) = begin() else { return };
         let entry = entry(recording, facts);
         recording.refused(&entry, error);

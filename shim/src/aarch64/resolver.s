@@ -4,7 +4,7 @@
     mov x29, sp
     stp x0, x1, [sp, #16]
     str x2, [sp, #32]
-    mov x2, x30
+    mov x3, x30
     bl {decide}
     mov x9, x0
     ldr x2, [sp, #32]

@@ -1,0 +1,130 @@
+//! How to step from a frame to its caller, small enough to stand in one word of the table beside its key.
+
+use crate::machine::{CFA_BITS, FP_BITS, RA_BITS};
+
+/// What the canonical frame address (CFA) is counted from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Base {
+    /// CFA = rsp + n.
+    Stack = 1,
+    /// CFA = rbp + n.
+    Frame = 2,
+    /// CFA = *(rbp + n): frames that realigned the stack keep their CFA in memory.
+    Saved = 3,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rule {
+    /// An ordinary frame. The return address and the caller's frame pointer lie this many words below the CFA; 0 for
+    /// the frame pointer: it was not touched.
+    Frame { base: Base, offset: i64, ra: u32, fp: u32 },
+    /// The kernel's signal frame: the interrupted registers lie at known places above the stack pointer.
+    Signal,
+    /// The outermost frame: it has no return address.
+    Root,
+}
+
+/// ```text
+/// ┌ kind 2 ┬ cfa offset / 8, signed ┬ ra ┬ fp ┐      kind 0: 0 nothing, 1 Root, 2 Signal
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Packed(pub u32);
+
+pub const PAYLOAD_BITS: u32 = 2 + CFA_BITS + RA_BITS + FP_BITS;
+const _: () = assert!(PAYLOAD_BITS == crate::table::PAYLOAD_BITS, "the table keeps exactly this many bits for a rule");
+
+const ROOT: u32 = 1;
+const SIGNAL: u32 = 2;
+
+impl Packed {
+    /// `None`: too large for the word; the caller evaluates such a rule each time.
+    pub fn of(rule: Rule) -> Option<Packed> {
+        let (base, offset, ra, fp) = match rule {
+            Rule::Root => return Some(Packed(ROOT)),
+            Rule::Signal => return Some(Packed(SIGNAL)),
+            Rule::Frame { base, offset, ra, fp } => (base, offset, ra, fp),
+        };
+        let words = offset / 8;
+        let limit = 1 << (CFA_BITS - 1);
+        if offset % 8 != 0 || !(-limit..limit).contains(&words) || fp >> FP_BITS != 0 {
+            return None;
+        }
+        let ra = match RA_BITS {
+            0 if ra == 1 => 0,
+            0 => return None,
+            _ if ra == 0 || ra >> RA_BITS != 0 => return None,
+            _ => ra,
+        };
+        let words = words as u32 & ((1 << CFA_BITS) - 1);
+        Some(Packed((base as u32) << (PAYLOAD_BITS - 2) | words << (RA_BITS + FP_BITS) | ra << FP_BITS | fp))
+    }
+
+    /// `None`: one of the special rules.
+    #[inline(always)]
+    pub fn base(self) -> Option<Base> {
+        match self.0 >> (PAYLOAD_BITS - 2) {
+            1 => Some(Base::Stack),
+            2 => Some(Base::Frame),
+            3 => Some(Base::Saved),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    pub fn offset(self) -> i64 {
+        // The kind is shifted out at the top, what stands below at the bottom; the sign comes along.
+        let words = (self.0 << (34 - PAYLOAD_BITS)) as i32 >> (32 - CFA_BITS);
+        i64::from(words) * 8
+    }
+
+    /// Words from the CFA down to the return address.
+    #[inline(always)]
+    pub fn ra(self) -> u64 {
+        if RA_BITS == 0 { 1 } else { u64::from(self.0 >> FP_BITS) & ((1 << RA_BITS) - 1) }
+    }
+
+    /// Words from the CFA down to the saved frame pointer, 0 if it still stands in its register.
+    #[inline(always)]
+    pub fn fp(self) -> u64 {
+        u64::from(self.0) & ((1 << FP_BITS) - 1)
+    }
+
+    pub fn rule(self) -> Rule {
+        match self.base() {
+            Some(base) => Rule::Frame { base, offset: self.offset(), ra: self.ra() as u32, fp: self.fp() as u32 },
+            None if self.0 == SIGNAL => Rule::Signal,
+            None => Rule::Root,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rule_comes_out_of_its_word_as_it_went_in() {
+        for base in [Base::Stack, Base::Frame, Base::Saved] {
+            for offset in [-1024, -8, 0, 8, 16, 208, 4096, 30_000] {
+                for fp in [0, 1, 2, 7, 100] {
+                    let rule = Rule::Frame { base, offset: offset / 8 * 8, ra: 1, fp };
+                    assert_eq!(Packed::of(rule).unwrap().rule(), rule);
+                }
+            }
+        }
+        for rule in [Rule::Root, Rule::Signal] {
+            assert_eq!(Packed::of(rule).unwrap().rule(), rule);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_not_cut() {
+        let rule = |offset, ra, fp| Rule::Frame { base: Base::Stack, offset, ra, fp };
+        assert_eq!(Packed::of(rule(12, 1, 0)), None);
+        assert_eq!(Packed::of(rule(1 << 40, 1, 0)), None);
+        assert_eq!(Packed::of(rule(-(1 << 40), 1, 0)), None);
+        assert_eq!(Packed::of(rule(16, 1, 1 << FP_BITS)), None);
+        assert_eq!(Packed::of(rule(16, 0, 0)), None);
+        assert_eq!(Packed::of(rule(16, 1 << 20, 0)), None);
+    }
+}
