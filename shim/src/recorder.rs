@@ -433,36 +433,38 @@ pub fn quietly<R>(work: impl FnOnce() -> R) -> Option<R> {
     result
 }
 
-/// Measures one event in 64 and counts it 64 times: the recorder's own cost, at next to no cost.
+/// Measures the recorder's own cost: a thread's first events each, later ones by sample, which then counts for all.
 struct Cost<'a> {
     recording: &'a Recording,
     began: u64,
+    /// Events this one stands for; 0: not measured.
+    stands_for: u64,
 }
 
+/// How many events of a thread are measured each.
+const COST_EACH: u32 = 16;
+/// Of the later ones, one in so many.
 const COST_SAMPLE: u32 = 64;
 
 impl<'a> Cost<'a> {
     #[inline]
     fn of(recording: &'a Recording) -> Cost<'a> {
-        let sampled = THREAD.with(|thread| {
-            let tick = thread.tick.get().wrapping_add(1);
-            thread.tick.set(tick);
-            // The first events of a thread are its slowest; starting at 1 leaves most of them out of the sample.
-            tick % COST_SAMPLE == COST_SAMPLE / 2
-        });
-        Cost {
-            recording,
-            began: if sampled { monotonic_ns() } else { 0 },
-        }
+        let tick = THREAD.with(|thread| thread.tick.replace(thread.tick.get().wrapping_add(1)));
+        let stands_for = match tick {
+            0..COST_EACH => 1,
+            _ if tick % COST_SAMPLE == 0 => COST_SAMPLE.into(),
+            _ => 0,
+        };
+        Cost { recording, began: if stands_for > 0 { monotonic_ns() } else { 0 }, stands_for }
     }
 }
 
 impl Drop for Cost<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.began != 0 {
+        if self.stands_for > 0 {
             let spent = monotonic_ns().saturating_sub(self.began);
-            self.recording.add(Loss::RecorderNs, spent * u64::from(COST_SAMPLE));
+            self.recording.add(Loss::RecorderNs, spent * self.stands_for);
         }
     }
 }
