@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::cuda_functions::Api;
@@ -175,10 +175,14 @@ impl Bytes {
 impl<'a> Source<'a> {
     fn open(path: &'a Path) -> Result<Source<'a>, ReadError> {
         let io = |error| ReadError::Io(path.to_path_buf(), error);
-        let file = File::open(path).map_err(io)?;
+        // Without waiting: the name may be that of a FIFO.
+        let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
         if metadata.is_dir() {
             return Err(io(std::io::Error::from_raw_os_error(libc::EISDIR)));
+        }
+        if !metadata.is_file() {
+            return Err(ReadError::Foreign(path.to_path_buf()));
         }
         Ok(Source { path, file })
     }

@@ -224,7 +224,7 @@ fn looks_like_an_allocator(name: &[u8]) -> bool {
         b"MemMap",
         b"ArrayCreate",
         b"PoolCreate",
-        b"ImportExternal",
+        b"ImportExternalMemory",
         b"OpenMemHandle",
         b"HostRegister",
         b"MulticastCreate",

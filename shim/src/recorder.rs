@@ -452,7 +452,7 @@ impl<'a> Cost<'a> {
         let tick = THREAD.with(|thread| thread.tick.replace(thread.tick.get().wrapping_add(1)));
         let stands_for = match tick {
             0..COST_EACH => 1,
-            _ if tick % COST_SAMPLE == 0 => COST_SAMPLE.into(),
+            _ if tick.is_multiple_of(COST_SAMPLE) => COST_SAMPLE.into(),
             _ => 0,
         };
         Cost { recording, began: if stands_for > 0 { monotonic_ns() } else { 0 }, stands_for }

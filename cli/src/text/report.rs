@@ -362,16 +362,16 @@ fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     row(
         "",
         format!(
-            "{} unhooked functions, {} in flight, {} events during the read",
-            n(h.unhooked.len() as u64),
+            "{}, {} in flight, {} during the read",
+            plural(h.unhooked.len() as u64, "unhooked function", "unhooked functions"),
             n(report.taken.in_flight),
-            n(report.taken.events_during_read)
+            plural(report.taken.events_during_read, "event", "events")
         ),
     )?;
     row(
         "",
         format!(
-            "recorder: {} for {}",
+            "recorder: about {} for {}",
             units::duration(h.recorder_ns),
             plural(h.events, "event", "events")
         ),
