@@ -31,7 +31,10 @@ pub enum Rule {
 pub struct Packed(pub u32);
 
 pub const PAYLOAD_BITS: u32 = 2 + CFA_BITS + RA_BITS + FP_BITS;
-const _: () = assert!(PAYLOAD_BITS == crate::table::PAYLOAD_BITS, "the table keeps exactly this many bits for a rule");
+const _: () = assert!(
+    PAYLOAD_BITS == crate::table::PAYLOAD_BITS,
+    "the table keeps exactly this many bits for a rule"
+);
 
 const ROOT: u32 = 1;
 const SIGNAL: u32 = 2;
@@ -56,7 +59,9 @@ impl Packed {
             _ => ra,
         };
         let words = words as u32 & ((1 << CFA_BITS) - 1);
-        Some(Packed((base as u32) << (PAYLOAD_BITS - 2) | words << (RA_BITS + FP_BITS) | ra << FP_BITS | fp))
+        Some(Packed(
+            (base as u32) << (PAYLOAD_BITS - 2) | words << (RA_BITS + FP_BITS) | ra << FP_BITS | fp,
+        ))
     }
 
     /// `None`: one of the special rules.
@@ -80,7 +85,11 @@ impl Packed {
     /// Words from the CFA down to the return address.
     #[inline(always)]
     pub fn ra(self) -> u64 {
-        if RA_BITS == 0 { 1 } else { u64::from(self.0 >> FP_BITS) & ((1 << RA_BITS) - 1) }
+        if RA_BITS == 0 {
+            1
+        } else {
+            u64::from(self.0 >> FP_BITS) & ((1 << RA_BITS) - 1)
+        }
     }
 
     /// Words from the CFA down to the saved frame pointer, 0 if it still stands in its register.
@@ -91,7 +100,12 @@ impl Packed {
 
     pub fn rule(self) -> Rule {
         match self.base() {
-            Some(base) => Rule::Frame { base, offset: self.offset(), ra: self.ra() as u32, fp: self.fp() as u32 },
+            Some(base) => Rule::Frame {
+                base,
+                offset: self.offset(),
+                ra: self.ra() as u32,
+                fp: self.fp() as u32,
+            },
             None if self.0 == SIGNAL => Rule::Signal,
             None => Rule::Root,
         }
@@ -107,7 +121,12 @@ mod tests {
         for base in [Base::Stack, Base::Frame, Base::Saved] {
             for offset in [-1024, -8, 0, 8, 16, 208, 4096, 30_000] {
                 for fp in [0, 1, 2, 7, 100] {
-                    let rule = Rule::Frame { base, offset: offset / 8 * 8, ra: 1, fp };
+                    let rule = Rule::Frame {
+                        base,
+                        offset: offset / 8 * 8,
+                        ra: 1,
+                        fp,
+                    };
                     assert_eq!(Packed::of(rule).unwrap().rule(), rule);
                 }
             }
@@ -119,7 +138,12 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_refused_not_cut() {
-        let rule = |offset, ra, fp| Rule::Frame { base: Base::Stack, offset, ra, fp };
+        let rule = |offset, ra, fp| Rule::Frame {
+            base: Base::Stack,
+            offset,
+            ra,
+            fp,
+        };
         assert_eq!(Packed::of(rule(12, 1, 0)), None);
         assert_eq!(Packed::of(rule(1 << 40, 1, 0)), None);
         assert_eq!(Packed::of(rule(-(1 << 40), 1, 0)), None);

@@ -86,7 +86,10 @@ impl Place {
     fn of(address: u64) -> Place {
         // Fibonacci hashing. Done at the upper end of the word: what overflows is the modulo.
         let product = (address >> CODE_SHIFT << (64 - KEY_BITS)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Place { set: (product >> (64 - SET_BITS)) as usize, tag: product << SET_BITS }
+        Place {
+            set: (product >> (64 - SET_BITS)) as usize,
+            tag: product << SET_BITS,
+        }
     }
 }
 
@@ -95,7 +98,11 @@ impl Place {
 fn rule_in(word: u64, tag: u64) -> Option<Packed> {
     let rule = word ^ tag;
     // One comparison for both: the upper bits agree, and the rule is not 0.
-    if rule.wrapping_sub(1) < (1 << PAYLOAD_BITS) - 1 { Some(Packed(rule as u32)) } else { None }
+    if rule.wrapping_sub(1) < (1 << PAYLOAD_BITS) - 1 {
+        Some(Packed(rule as u32))
+    } else {
+        None
+    }
 }
 
 /// The sweep since which a word is empty, if it is.
@@ -306,7 +313,7 @@ mod tests {
                         }
                         let ticket = table.ticket();
                         let rule = Packed(version.load(SeqCst) as u32 | 1 << 28);
-                        table.insert((i * 2 + thread) % 997 << 12, rule, ticket);
+                        table.insert(((i * 2 + thread) % 997) << 12, rule, ticket);
                     }
                 });
             }

@@ -74,7 +74,12 @@ pub fn preserved() -> ([u64; REGISTERS], u64) {
             options(nostack, preserves_flags)
         );
     }
-    (values, [3, 6, 7, 12, 13, 14, 15, 16].iter().fold(0, |known, register| known | 1 << register))
+    (
+        values,
+        [3, 6, 7, 12, 13, 14, 15, 16]
+            .iter()
+            .fold(0, |known, register| known | 1 << register),
+    )
 }
 
 /// A return address as it stands in memory.

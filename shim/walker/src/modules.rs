@@ -1,0 +1,310 @@
+//! Which loaded module holds an address, and where its unwind tables are.
+//!
+//! glibc ≥ 2.35 answers with `_dl_find_object`, which takes no lock and works in signal handlers and under the loader's
+//! lock. Linking it would keep us from loading on older systems, and `dlsym` takes the loader's lock, so the symbol is
+//! read out of the loader's own tables, whose address the kernel hands to every process.
+//!
+//! Older glibc: a sorted table of our own, built by `dl_iterate_phdr` and rebuilt when an address is in none of its
+//! modules. That function waits for the loader's short list lock (as libgcc does there at every frame), never for the
+//! one held while constructors run.
+
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
+
+/// A loaded file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Module {
+    pub start: u64,
+    pub end: u64,
+    /// Address of `.eh_frame_hdr`, 0 if there is none.
+    pub index: u64,
+}
+
+pub fn containing(address: u64, closing: bool) -> Option<Module> {
+    match find_object() {
+        Some(find) => {
+            let mut found = Found::default();
+            // SAFETY: looks the address up, whatever it is, and fills our copy of its result.
+            let code = unsafe { find(address as *mut c_void, &mut found) };
+            (code == 0).then_some(Module {
+                start: found.start,
+                end: found.end,
+                index: found.eh_frame,
+            })
+        }
+        // While a module goes away, only the loader knows.
+        None if closing => search(address),
+        None => KNOWN.containing(address),
+    }
+}
+
+/// The set of modules has changed.
+pub fn changed() {
+    KNOWN.forget();
+}
+
+/// In the child of a fork: a thread that was rebuilding the table is not there to finish.
+pub fn forked() {
+    KNOWN.building.store(false, Release);
+}
+
+/// `struct dl_find_object` of <dlfcn.h>, on 64-bit machines.
+#[repr(C)]
+#[derive(Default)]
+struct Found {
+    flags: u64,
+    start: u64,
+    end: u64,
+    link_map: u64,
+    eh_frame: u64,
+    reserved: [u64; 7],
+}
+
+type FindObject = unsafe extern "C" fn(*mut c_void, *mut Found) -> i32;
+
+/// 0: not looked for yet; 1: there is none.
+static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
+
+fn find_object() -> Option<FindObject> {
+    let mut address = FIND_OBJECT.load(Relaxed);
+    if address == 0 {
+        address = loader_symbol(c"_dl_find_object").unwrap_or(1);
+        FIND_OBJECT.store(address, Relaxed);
+    }
+    // SAFETY: the address of the loader's function of that name, which has this type since it exists.
+    (address > 1).then(|| unsafe { std::mem::transmute::<usize, FindObject>(address) })
+}
+
+/// A function that the dynamic loader itself exports.
+fn loader_symbol(wanted: &CStr) -> Option<usize> {
+    // SAFETY: reads the auxiliary vector.
+    let base = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
+    if base == 0 {
+        return None;
+    }
+    // SAFETY: the loader is mapped at `base` with its headers, for good, and its tables follow the ELF format: the
+    // dynamic section ends with tag 0, a hash chain with an odd word.
+    unsafe {
+        let header = &*(base as *const libc::Elf64_Ehdr);
+        let headers = (base + header.e_phoff as usize) as *const libc::Elf64_Phdr;
+        let headers = std::slice::from_raw_parts(headers, header.e_phnum.into());
+        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        let mut entry = (base + dynamic.p_vaddr as usize) as *const [usize; 2];
+        let (mut strings, mut symbols, mut hash) = (0, 0, 0);
+        // The loader may or may not have relocated its own section.
+        let absolute = |value: usize| if value < base { base + value } else { value };
+        while (*entry)[0] != 0 {
+            match *entry {
+                [5, value] => strings = absolute(value),
+                [6, value] => symbols = absolute(value),
+                [0x6fff_fef5, value] => hash = absolute(value),
+                _ => {}
+            }
+            entry = entry.add(1);
+        }
+        if strings == 0 || symbols == 0 || hash == 0 {
+            return None;
+        }
+        let hash = hash as *const u32;
+        let (buckets, first, bloom_words) = (*hash, *hash.add(1), *hash.add(2));
+        if buckets == 0 {
+            return None;
+        }
+        let bucket = hash.add(4 + bloom_words as usize * 2);
+        let chain = bucket.add(buckets as usize);
+        let value = wanted
+            .to_bytes()
+            .iter()
+            .fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
+        let mut index = *bucket.add((value % buckets) as usize);
+        while index >= first {
+            let here = *chain.add((index - first) as usize);
+            if here | 1 == value | 1 {
+                let symbol = &*(symbols as *const libc::Elf64_Sym).add(index as usize);
+                let name = CStr::from_ptr((strings + symbol.st_name as usize) as *const _);
+                if name == wanted && symbol.st_shndx != 0 {
+                    return Some(base + symbol.st_value as usize);
+                }
+            }
+            if here & 1 == 1 {
+                break;
+            }
+            index += 1;
+        }
+        None
+    }
+}
+
+/// Calls `visit` for every loaded object until it says true.
+fn each(visit: &mut dyn FnMut(Module) -> bool) {
+    unsafe extern "C" fn callback(info: *mut libc::dl_phdr_info, _: usize, visit: *mut c_void) -> i32 {
+        // SAFETY: the loader's own, valid during the call; `visit` is the reference passed below.
+        let (info, visit) = unsafe { (&*info, &mut *visit.cast::<&mut dyn FnMut(Module) -> bool>()) };
+        if info.dlpi_phdr.is_null() {
+            return 0;
+        }
+        // SAFETY: the object's program headers.
+        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+        let mut module = Module {
+            start: u64::MAX,
+            end: 0,
+            index: 0,
+        };
+        for header in headers {
+            let at = info.dlpi_addr.wrapping_add(header.p_vaddr);
+            match header.p_type {
+                libc::PT_LOAD => {
+                    module.start = module.start.min(at & !0xfff);
+                    module.end = module
+                        .end
+                        .max(at.wrapping_add(header.p_memsz).wrapping_add(0xfff) & !0xfff);
+                }
+                libc::PT_GNU_EH_FRAME => module.index = at,
+                _ => {}
+            }
+        }
+        visit(module).into()
+    }
+    let mut visit = visit;
+    // SAFETY: the callback gets what it expects and neither unwinds nor keeps anything.
+    unsafe { libc::dl_iterate_phdr(Some(callback), std::ptr::from_mut(&mut visit).cast()) };
+}
+
+fn search(address: u64) -> Option<Module> {
+    let mut found = None;
+    each(&mut |module| {
+        if (module.start..module.end).contains(&address) {
+            found = Some(module);
+        }
+        found.is_some()
+    });
+    found
+}
+
+const MODULES: usize = 2048;
+
+/// Two copies: one is read while the other is rebuilt, and `version` says which. It changes whenever the copies swap
+/// roles or all is forgotten, and never takes a value twice; a reader that finds it changed may have read a mixture and
+/// asks again.
+///
+/// ```text
+/// version  ┌ count of changes ┬ copy ┬ valid ┐
+/// ```
+struct ModuleTable {
+    version: AtomicU64,
+    building: AtomicBool,
+    copies: [Listing; 2],
+}
+
+struct Listing {
+    count: AtomicUsize,
+    rows: [[AtomicU64; 3]; MODULES],
+}
+
+static KNOWN: ModuleTable = ModuleTable {
+    version: AtomicU64::new(0),
+    building: AtomicBool::new(false),
+    copies: [const {
+        Listing {
+            count: AtomicUsize::new(0),
+            rows: [const { [const { AtomicU64::new(0) }; 3] }; MODULES],
+        }
+    }; 2],
+};
+
+impl ModuleTable {
+    fn containing(&self, address: u64) -> Option<Module> {
+        if let Some(found) = self.look_up(address) {
+            return Some(found);
+        }
+        self.rebuild();
+        self.look_up(address)
+    }
+
+    fn look_up(&self, address: u64) -> Option<Module> {
+        for _ in 0..4 {
+            // Acquire: pairs with the Release in `rebuild`, so the copy is complete.
+            let version = self.version.load(Acquire);
+            if version & 1 == 0 {
+                return None;
+            }
+            let copy = &self.copies[(version >> 1 & 1) as usize];
+            let rows = copy.rows.get(..copy.count.load(Relaxed))?;
+            let after = rows.partition_point(|row| row[0].load(Relaxed) <= address);
+            let found = after.checked_sub(1).map(|at| {
+                let [start, end, index] = &rows[at];
+                Module {
+                    start: start.load(Relaxed),
+                    end: end.load(Relaxed),
+                    index: index.load(Relaxed),
+                }
+            });
+            // Pairs with the fence in `rebuild`: who has read a row of a later rebuild also reads a later version.
+            fence(Acquire);
+            if self.version.load(Relaxed) == version {
+                return found.filter(|module| address < module.end);
+            }
+        }
+        None
+    }
+
+    /// One thread at a time; the others, and a signal handler in the middle of it, do with what is there.
+    fn rebuild(&self) {
+        // Acquire: pairs with the Release at the end, so the version is the last rebuild's.
+        if self.building.swap(true, Acquire) {
+            return;
+        }
+        let version = self.version.load(Relaxed);
+        let other = !version >> 1 & 1;
+        let copy = &self.copies[other as usize];
+        fence(Release);
+        let mut count = 0;
+        each(&mut |module| {
+            // Sorted as they come: a loader lists hundreds, not millions.
+            let mut at = count;
+            while at > 0 && copy.rows[at - 1][0].load(Relaxed) > module.start {
+                for field in 0..3 {
+                    copy.rows[at][field].store(copy.rows[at - 1][field].load(Relaxed), Relaxed);
+                }
+                at -= 1;
+            }
+            for (field, value) in [module.start, module.end, module.index].into_iter().enumerate() {
+                copy.rows[at][field].store(value, Relaxed);
+            }
+            count += 1;
+            count == MODULES
+        });
+        copy.count.store(count, Relaxed);
+        // Fails when all was forgotten meanwhile: what was listed may be gone.
+        let next = ((version >> 2) + 1) << 2 | other << 1 | 1;
+        let _ = self.version.compare_exchange(version, next, Release, Relaxed);
+        self.building.store(false, Release);
+    }
+
+    fn forget(&self) {
+        let next = |version: u64| Some(((version >> 2) + 1) << 2 | version & 2);
+        let _ = self.version.fetch_update(AcqRel, Relaxed, next);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_table_says_what_the_loader_says() {
+        let addresses = [search as *const () as u64, libc::malloc as *const () as u64];
+        for address in addresses {
+            let theirs = containing(address, false).unwrap();
+            let listed = search(address).unwrap();
+            let ours = KNOWN.containing(address).unwrap();
+            assert_eq!(ours, listed);
+            assert_eq!(ours.index, theirs.index);
+            assert!((ours.start..ours.end).contains(&address));
+        }
+        KNOWN.forget();
+        assert_eq!(KNOWN.look_up(addresses[0]), None);
+        assert!(KNOWN.containing(addresses[0]).is_some());
+        assert_eq!(KNOWN.containing(8), None);
+    }
+}

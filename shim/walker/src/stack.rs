@@ -1,0 +1,296 @@
+//! Which memory a walk may read, and how it reads the rest.
+//!
+//! ```text
+//!    low                  rsp                                   top
+//!     │ verified, unused   │ frames of this thread               │ thread control block, or the arguments of main
+//!  ───┴────────────────────┴─────────────────────────────────────┴───▶ addresses
+//! ```
+//!
+//! The upper end of a thread's stack costs nothing to know: the main thread's is in `__libc_stack_end`, every other
+//! thread has its control block at the top of its own stack block (also of one that the program supplied). What lies
+//! between the stack pointer and there is the stack only if the thread really runs on it, and not on a fiber or a
+//! signal stack. So the pages in between are probed, once per thread and page; a guard page or a hole gives a
+//! foreign stack away. Memory between a live stack pointer and the top of its stack is not unmapped by anyone.
+//!
+//! Everything else is read with `process_vm_readv` on ourselves: an error instead of a fault.
+
+use std::cell::Cell;
+
+use crate::machine;
+
+const PAGE: u64 = 4096;
+/// Code may keep values this far below its stack pointer.
+const RED_ZONE: u64 = 128;
+/// Deeper stacks than this are not probed in one go, but read carefully.
+const PROBED_AT_ONCE: u64 = 64 << 20;
+
+/// Addresses that can be read without care.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Bounds {
+    pub low: u64,
+    pub top: u64,
+}
+
+impl Bounds {
+    pub const NONE: Bounds = Bounds { low: u64::MAX, top: 0 };
+
+    /// Whether a thread with this stack pointer runs on this stack.
+    #[inline(always)]
+    pub fn hold(self, sp: u64) -> bool {
+        sp < self.top && sp.wrapping_sub(RED_ZONE) >= self.low && sp >= RED_ZONE
+    }
+
+    #[inline(always)]
+    pub fn contain_word(self, address: u64) -> bool {
+        address >= self.low && address < self.top && self.top - address >= 8
+    }
+}
+
+/// What one thread has learnt. Each word is good by itself, so a signal handler may come between any two accesses.
+struct Known {
+    /// Everything from here to the thread pointer was found readable.
+    low_below_thread: Cell<u64>,
+    /// Everything from here to the main stack's end.
+    low_below_main: Cell<u64>,
+    /// Found not to be this thread's stack. Torn, it only makes a walk slower.
+    foreign_from: Cell<u64>,
+    foreign_to: Cell<u64>,
+}
+
+thread_local! {
+    // Constant and without a destructor: touching it never calls the loader or malloc.
+    static KNOWN: Known = const {
+        Known {
+            low_below_thread: Cell::new(u64::MAX),
+            low_below_main: Cell::new(u64::MAX),
+            foreign_from: Cell::new(0),
+            foreign_to: Cell::new(0),
+        }
+    };
+}
+
+unsafe extern "C" {
+    static __libc_stack_end: u64;
+}
+
+#[inline(always)]
+fn main_top() -> u64 {
+    // SAFETY: written by the loader before anything else runs.
+    unsafe { __libc_stack_end }
+}
+
+/// The bounds of the stack that this stack pointer of the calling thread lies on, or `NONE`.
+#[inline(always)]
+pub fn bounds(sp: u64) -> Bounds {
+    KNOWN.with(|known| {
+        let thread = Bounds {
+            low: known.low_below_thread.get(),
+            top: machine::thread_pointer(),
+        };
+        if thread.hold(sp) {
+            return thread;
+        }
+        let main = Bounds {
+            low: known.low_below_main.get(),
+            top: main_top(),
+        };
+        if main.hold(sp) {
+            return main;
+        }
+        probe(known, sp)
+    })
+}
+
+#[cold]
+fn probe(known: &Known, sp: u64) -> Bounds {
+    if (known.foreign_from.get()..known.foreign_to.get()).contains(&sp) || sp < PAGE {
+        return Bounds::NONE;
+    }
+    let foreign = |from, to| {
+        known.foreign_from.set(from);
+        known.foreign_to.set(to);
+    };
+    if let Some((from, to)) = signal_stack(sp) {
+        foreign(from, to);
+        return Bounds::NONE;
+    }
+    let from = (sp - RED_ZONE) & !(PAGE - 1);
+    let below_thread = (machine::thread_pointer(), &known.low_below_thread);
+    let below_main = (main_top(), &known.low_below_main);
+    let mut nearest_first = [below_thread, below_main];
+    if below_main.0 < below_thread.0 {
+        nearest_first.swap(0, 1);
+    }
+    let mut hole = 0;
+    for (top, low) in nearest_first {
+        let verified = low.get().min(top);
+        if sp >= top || verified.saturating_sub(from) > PROBED_AT_ONCE {
+            continue;
+        }
+        match (from..verified).step_by(PAGE as usize).find(|&page| !readable(page)) {
+            None => {
+                low.set(from.min(low.get()));
+                return Bounds { low: from, top };
+            }
+            // The nearest top decides; the other one lies behind the same hole.
+            Some(page) => {
+                hole = page;
+                break;
+            }
+        }
+    }
+    if hole > sp {
+        foreign(from, hole);
+    }
+    Bounds::NONE
+}
+
+/// The thread's alternate signal stack, if the stack pointer is on it.
+fn signal_stack(sp: u64) -> Option<(u64, u64)> {
+    // SAFETY: all zeros is a valid stack_t; asking changes nothing.
+    let stack = unsafe {
+        let mut stack: libc::stack_t = std::mem::zeroed();
+        if libc::sigaltstack(std::ptr::null(), &mut stack) != 0 {
+            return None;
+        }
+        stack
+    };
+    let (from, size) = (stack.ss_sp as u64, stack.ss_size as u64);
+    (stack.ss_flags & libc::SS_DISABLE == 0 && sp.wrapping_sub(from) < size).then_some((from, from + size))
+}
+
+/// Whether a load from this page would succeed.
+fn readable(page: u64) -> bool {
+    let errno = Errno::keep();
+    // SAFETY: the kernel copies the new mask in before it looks at what to do with it, and "what" is no valid answer:
+    // so this fails in any case, with EFAULT if the memory could not be read.
+    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, -1, page, 0, 8) };
+    errno.now() != libc::EFAULT
+}
+
+/// Puts errno back when it goes.
+struct Errno(i32);
+
+impl Errno {
+    fn keep() -> Errno {
+        Errno(Errno::get().get())
+    }
+
+    fn get() -> &'static Cell<i32> {
+        // SAFETY: the calling thread's errno, which lives as long as the thread; Cell<i32> has the layout of an int.
+        unsafe { &*libc::__errno_location().cast() }
+    }
+
+    fn now(&self) -> i32 {
+        Errno::get().get()
+    }
+}
+
+impl Drop for Errno {
+    fn drop(&mut self) {
+        Errno::get().set(self.0);
+    }
+}
+
+/// Reads words from anywhere, without a fault.
+pub struct Memory {
+    pub bounds: Bounds,
+    /// The last piece read with care: neighbours are asked for next.
+    window: [u64; WINDOW],
+    window_at: u64,
+}
+
+const WINDOW: usize = 16;
+
+impl Memory {
+    pub fn new(bounds: Bounds) -> Memory {
+        Memory {
+            bounds,
+            window: [0; WINDOW],
+            window_at: u64::MAX,
+        }
+    }
+
+    pub fn word(&mut self, address: u64) -> Option<u64> {
+        if self.bounds.contain_word(address) {
+            // SAFETY: within the pages that `probe` found readable, see the module's picture.
+            return Some(unsafe { (address as *const u64).read_unaligned() });
+        }
+        if !address.is_multiple_of(8) {
+            let mut word = [0];
+            return read(address, &mut word).then_some(word[0]);
+        }
+        let start = address & !(WINDOW as u64 * 8 - 1);
+        if start != self.window_at {
+            self.window_at = u64::MAX;
+            // A window never crosses a page, so it is readable or it is not.
+            if !read(start, &mut self.window) {
+                return None;
+            }
+            self.window_at = start;
+        }
+        self.window.get(((address - start) / 8) as usize).copied()
+    }
+}
+
+/// Fills `words` from our own memory; false if not all of it could be read.
+pub fn read<T: Copy>(address: u64, words: &mut [T]) -> bool {
+    let _errno = Errno::keep();
+    let length = size_of_val(words);
+    let local = libc::iovec {
+        iov_base: words.as_mut_ptr().cast(),
+        iov_len: length,
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut _,
+        iov_len: length,
+    };
+    // SAFETY: writes to `words` at most their length; the kernel checks the other side.
+    let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
+    got == length as isize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_own_stack_is_found_on_every_kind_of_thread() {
+        let check = || {
+            let local = 1u64;
+            let sp = std::ptr::from_ref(&local) as u64;
+            let found = bounds(sp);
+            assert!(found.hold(sp) && found.contain_word(sp), "{found:x?}");
+            assert_eq!(bounds(sp), found);
+        };
+        check();
+        std::thread::spawn(check).join().unwrap();
+    }
+
+    #[test]
+    fn memory_that_is_not_there_is_an_error_not_a_fault() {
+        let mut memory = Memory::new(Bounds::NONE);
+        let here = [7u64, 8];
+        let at = here.as_ptr() as u64;
+        assert_eq!(memory.word(at), Some(7));
+        assert_eq!(memory.word(at + 8), Some(8));
+        for nowhere in [0, 8, 0x1001, 1 << 46, u64::MAX - 7, u64::MAX] {
+            assert_eq!(memory.word(nowhere), None);
+        }
+        assert_eq!(memory.word(at), Some(7));
+    }
+
+    #[test]
+    fn a_heap_block_is_a_foreign_stack() {
+        let block = vec![0u64; 1 << 16];
+        assert_eq!(bounds(block.as_ptr() as u64 + 4096), Bounds::NONE);
+    }
+
+    #[test]
+    fn errno_stays_as_it_was() {
+        Errno::get().set(77);
+        assert!(!readable(1 << 46));
+        assert!(!read(1 << 46, &mut [0u64]));
+        assert_eq!(Errno::get().get(), 77);
+    }
+}
