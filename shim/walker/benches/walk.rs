@@ -81,12 +81,12 @@ fn at_depth(code: &Code, seed: u64, depth: usize, body: impl FnOnce()) {
     }));
     let random = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut run = Run {
-        probe,
-        shapes: shapes.as_ptr(),
-        count: shapes.len() as u64,
+        probe: code.probe,
+        shapes: code.shapes.as_ptr(),
+        count: code.shapes.len() as u64,
         random,
     };
-    shapes[seed as usize % shapes.len()](&mut run, depth as i32 - 1);
+    code.shapes[seed as usize % code.shapes.len()](&mut run, depth as i32 - 2);
 }
 
 #[inline(never)]
