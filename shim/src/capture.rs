@@ -5,7 +5,7 @@
 //!
 //! Frames are return addresses; their names are the CLI's work.
 
-use std::sync::atomic::{AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
 
 use crate::loader::{self, Loaded};
 use crate::real::{self, GENERATION};
@@ -17,6 +17,13 @@ use culeak::recording::{ModuleSeen, Recording};
 
 /// How many calls of dlclose are under way: meanwhile nothing that was cached by address is believed.
 static CLOSING: AtomicU32 = AtomicU32::new(0);
+
+static DEPTH: AtomicUsize = AtomicUsize::new(128);
+
+/// How many frames of a stack are kept, from now on.
+pub fn set_depth(depth: usize) {
+    DEPTH.store(depth, Relaxed);
+}
 
 /// The innermost frames of the calling thread, without our own.
 pub struct Frames {
@@ -71,8 +78,8 @@ impl Frames {
 }
 
 /// Stores the calling thread's stack and returns its number, or `NONE`.
-pub fn stack(recording: &Recording, depth: usize) -> u32 {
-    let frames = Frames::of_this_thread(depth);
+pub fn stack(recording: &Recording) -> u32 {
+    let frames = Frames::of_this_thread(DEPTH.load(Relaxed));
     if frames.count == 0 {
         return NONE;
     }

@@ -373,6 +373,6 @@ fn allocate(recording: &Recording, key: Key, node: &Node) {
         },
     };
     if !recording.allocated(key, &entry) {
-        recorder::say_loss(recording);
+        crate::voice::say_loss(recording);
     }
 }

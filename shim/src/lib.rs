@@ -15,6 +15,7 @@
 #![recursion_limit = "512"]
 
 mod arrays;
+mod beginning;
 mod capture;
 mod context;
 mod doors;
@@ -26,3 +27,4 @@ mod loader;
 mod real;
 mod recorder;
 mod settings;
+mod voice;

@@ -5,15 +5,14 @@
 //! the program: nothing panics out of this module, `errno` leaves as it came, and no lock is held anywhere.
 
 use std::cell::Cell;
-use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
-use crate::{capture, context, settings};
+use crate::{beginning, capture, context, settings, voice};
 use culeak::cuda_functions::Api;
 use culeak::file::{Errno, Uncancelled};
 use culeak::kind::Kind;
 use culeak::layout::{Loss, NONE};
-use culeak::recording::{Beginning, Recording, monotonic_ns};
+use culeak::recording::{Recording, monotonic_ns};
 use culeak::table::{Entry, Key, Link, Space, What, Withdrawn};
 
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
@@ -23,7 +22,6 @@ const BEGINNING: u8 = 1;
 const RUNNING: u8 = 2;
 const OFF: u8 = 3;
 
-static DEPTH: AtomicUsize = AtomicUsize::new(128);
 /// A word in a page that the kernel wipes in every child, also one whose parent skipped the fork handlers.
 static SAME_PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// Changes in a forked child, so that threads know their row is the parent's.
@@ -32,9 +30,6 @@ static EPOCH: AtomicU32 = AtomicU32::new(1);
 static EXITING: AtomicBool = AtomicBool::new(false);
 /// Events that happened while there could be no recording.
 static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
-/// Device and inode of stderr when the recording began: only that file gets our lines.
-static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-static SAID_LOSS: AtomicBool = AtomicBool::new(false);
 
 /// What a thread remembers. Constant and without a destructor: touching it never allocates.
 struct ThreadState {
@@ -109,7 +104,7 @@ fn begin_now() -> Option<&'static Recording> {
         let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let recording = create();
+        let recording = beginning::create().inspect(|_| prepare_process());
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
         recording
     };
@@ -121,87 +116,6 @@ fn begin_now() -> Option<&'static Recording> {
         None => STATE.store(OFF, Release),
     }
     recording
-}
-
-fn create() -> Option<&'static Recording> {
-    // SAFETY: getauxval has no preconditions.
-    let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    if privileged || settings::is_set(c"CULEAK_DISABLE") {
-        return None;
-    }
-    let mut executable = [0u8; 4096];
-    // SAFETY: the buffer is as long as we say.
-    let length = unsafe {
-        libc::readlink(
-            c"/proc/self/exe".as_ptr(),
-            executable.as_mut_ptr().cast(),
-            executable.len(),
-        )
-    };
-    let executable = &executable[..usize::try_from(length).unwrap_or(0)];
-    let program = executable.rsplit(|&byte| byte == b'/').next().unwrap_or(executable);
-    // SAFETY: no preconditions.
-    let (pid, parent_pid) = unsafe { (libc::getpid() as u32, libc::getppid() as u32) };
-    if !settings::is_wanted(program, parent_pid) {
-        return None;
-    }
-    let mut host = [0u8; 256];
-    let host = read_file(c"/proc/sys/kernel/hostname", &mut host);
-    let host = host.strip_suffix(b"\n").unwrap_or(host);
-    let mut command_line = [0u8; 8192];
-    let command_line = read_file(c"/proc/self/cmdline", &mut command_line);
-    let ranks = settings::ranks();
-    let rank = ranks.iter().flatten().next().copied().unwrap_or(b"0");
-    let path = settings::output(&settings::Names {
-        host,
-        pid,
-        program,
-        rank,
-    });
-    let depth = settings::depth();
-    DEPTH.store(depth, Relaxed);
-    remember_stderr();
-    let beginning = Beginning {
-        pid,
-        parent_pid,
-        depth: depth as u32,
-        process_start_ticks: start_ticks(),
-        executable,
-        command_line,
-        host,
-        ranks,
-    };
-    let mut result = path.as_c_str().map_or(Err(Errno(libc::ENAMETOOLONG)), |path| {
-        Recording::create(path, &beginning)
-    });
-    // A name is taken when a process replaced itself by exec, or its pid was used before.
-    for number in 2..100 {
-        if !matches!(result, Err(Errno(libc::EEXIST))) {
-            break;
-        }
-        let path = path.numbered(number);
-        result = path.as_c_str().map_or(Err(Errno(libc::ENAMETOOLONG)), |path| {
-            Recording::create(path, &beginning)
-        });
-    }
-    match result {
-        Ok(recording) => {
-            prepare_process();
-            crate::doors_memory::flush(recording);
-            Some(recording)
-        }
-        Err(error) => {
-            let name = path.as_c_str().map_or(&b"(path too long)"[..], CStr::to_bytes);
-            say(&[
-                b"culeak: nothing is recorded: cannot create ",
-                name,
-                b": ",
-                describe(error),
-                b"; set CULEAK_OUTPUT to a writable folder\n",
-            ]);
-            None
-        }
-    }
 }
 
 /// Once per process: marks it, so that children notice, and asks to be told of its exit.
@@ -236,7 +150,7 @@ fn forget_parent() {
     EPOCH.fetch_add(1, Relaxed);
     RECORDING.store(std::ptr::null_mut(), Release);
     STATE.store(UNBORN, Release);
-    SAID_LOSS.store(false, Relaxed);
+    voice::forget();
     EXITING.store(false, Relaxed);
     context::forget();
     crate::graphs::forget();
@@ -267,7 +181,7 @@ extern "C" fn at_exit() {
     if let Some(recording) = running() {
         recording.end();
         if !settings::is_set(c"CULEAK_QUIET") {
-            summarize(recording);
+            voice::summarize(recording);
         }
     }
 }
@@ -275,124 +189,6 @@ extern "C" fn at_exit() {
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = at_exit;
-
-fn summarize(recording: &Recording) {
-    let (bytes, count) = recording.live_on_devices();
-    let (mut a, mut b) = ([0; 10], [0; 10]);
-    let (amount, unit): (u64, &[u8]) = match bytes {
-        0..10_000 => (bytes, b" B"),
-        10_000..10_240_000 => (bytes >> 10, b" KiB"),
-        10_240_000..10_485_760_000 => (bytes >> 20, b" MiB"),
-        _ => (bytes >> 30, b" GiB"),
-    };
-    let path = recording.path().to_bytes();
-    say(&[
-        b"culeak: ",
-        settings::decimal(count.min(u64::from(u32::MAX)) as u32, &mut a),
-        if count == 1 {
-            b" allocation, "
-        } else {
-            b" allocations, "
-        },
-        settings::decimal(amount.min(u64::from(u32::MAX)) as u32, &mut b),
-        unit,
-        b" still live on GPUs; see: culeak report ",
-        path,
-        b"\n",
-    ]);
-}
-
-/// Says once that records are being lost.
-pub fn say_loss(recording: &Recording) {
-    if !SAID_LOSS.swap(true, Relaxed) {
-        say(&[b"culeak: the recording cannot grow (disk full, quota or file-size limit); further allocations are only counted: ", recording.path().to_bytes(), b"\n"]);
-    }
-}
-
-/// Writes one line to stderr, if stderr is still the file it was when the recording began.
-fn say(parts: &[&[u8]]) {
-    if stderr_identity() != Some((STDERR[0].load(Relaxed), STDERR[1].load(Relaxed))) {
-        return;
-    }
-    let _uncancelled = Uncancelled::new();
-    let mut line = [0u8; 5000];
-    let mut length = 0;
-    for part in parts {
-        let room = part.len().min(line.len() - length);
-        line[length..length + room].copy_from_slice(&part[..room]);
-        length += room;
-    }
-    // SAFETY: the buffer holds `length` bytes. Nobody could be told of a failure.
-    unsafe { libc::write(2, line.as_ptr().cast(), length) };
-}
-
-fn stderr_identity() -> Option<(u64, u64)> {
-    // SAFETY: all zeros is a value of `stat`.
-    let mut status: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: a valid `stat`; an invalid descriptor is an error.
-    (unsafe { libc::fstat(2, &mut status) } == 0).then_some((status.st_dev, status.st_ino))
-}
-
-fn remember_stderr() {
-    if let Some((device, inode)) = stderr_identity() {
-        STDERR[0].store(device, Relaxed);
-        STDERR[1].store(inode, Relaxed);
-    }
-}
-
-fn describe(error: Errno) -> &'static [u8] {
-    match error.0 {
-        libc::ENOENT => b"no such folder",
-        libc::EACCES | libc::EPERM => b"permission denied",
-        libc::EROFS => b"read-only file system",
-        libc::ENOSPC => b"no space left on device",
-        libc::EDQUOT => b"disk quota exceeded",
-        libc::EFBIG => b"over the file-size limit",
-        libc::EMFILE | libc::ENFILE => b"too many open files",
-        libc::ENOTDIR => b"not a folder",
-        libc::ELOOP => b"a symbolic link is in its place",
-        libc::EEXIST => b"the name is taken",
-        libc::ENAMETOOLONG => b"name too long",
-        _ => b"the system refused",
-    }
-}
-
-fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
-    // SAFETY: a C string; the descriptor is closed below.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return b"";
-    }
-    let mut length = 0;
-    while length < buffer.len() {
-        // SAFETY: `fd` is open, the range lies within the buffer.
-        let got = unsafe { libc::read(fd, buffer.as_mut_ptr().add(length).cast(), buffer.len() - length) };
-        if got <= 0 {
-            break;
-        }
-        length += got as usize;
-    }
-    // SAFETY: opened above.
-    unsafe { libc::close(fd) };
-    &buffer[..length]
-}
-
-/// Field 22 of /proc/self/stat.
-fn start_ticks() -> u64 {
-    let mut buffer = [0u8; 1024];
-    let stat = read_file(c"/proc/self/stat", &mut buffer);
-    let after_name = stat
-        .iter()
-        .rposition(|&byte| byte == b')')
-        .map_or(stat.len(), |at| at + 1);
-    let field = stat[after_name..]
-        .split(|&byte| byte == b' ')
-        .filter(|field| !field.is_empty())
-        .nth(19);
-    field
-        .and_then(|field| std::str::from_utf8(field).ok()?.parse().ok())
-        .unwrap_or(0)
-}
 
 /// The calling thread's row.
 pub fn thread(recording: &Recording) -> u32 {
@@ -455,7 +251,11 @@ impl<'a> Cost<'a> {
             _ if tick.is_multiple_of(COST_SAMPLE) => COST_SAMPLE.into(),
             _ => 0,
         };
-        Cost { recording, began: if stands_for > 0 { monotonic_ns() } else { 0 }, stands_for }
+        Cost {
+            recording,
+            began: if stands_for > 0 { monotonic_ns() } else { 0 },
+            stands_for,
+        }
     }
 }
 
@@ -530,7 +330,7 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
         sequence: recording.next_sequence(),
         extra: facts.extra,
         pool: facts.pool,
-        stack: capture::stack(recording, DEPTH.load(Relaxed)),
+        stack: capture::stack(recording),
         thread: thread(recording),
         what: What {
             kind: facts.kind,
@@ -557,7 +357,7 @@ pub fn allocated(address: u64, facts: &Facts) {
             },
             &entry,
         ) {
-            say_loss(recording);
+            voice::say_loss(recording);
         }
     });
 }

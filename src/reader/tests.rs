@@ -1,11 +1,16 @@
 //! Writing with the real writer, reading back; and files that are not what they seem.
 
+use super::picture::host_name;
 use super::*;
+use crate::kind::Kind;
 use crate::recording::{Beginning, ModuleSeen, Recording};
+use crate::snapshot::*;
+use crate::table::What;
 use crate::table::{Entry, Key, Space};
 use proptest::prelude::*;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 
 struct Folder(PathBuf);
 

@@ -1,0 +1,131 @@
+//! Stream-ordered memory and the pools it comes from.
+//!
+//! During capture the same calls add nodes to a graph instead, and nothing is allocated until that is launched.
+
+use super::{CURRENT_POOL, Location, NullStream, PerThread, Word, frees_in, read, record, stream_word};
+use crate::recorder::{self, Device, Facts};
+use crate::{context, graphs};
+use culeak::cuda_functions::Api;
+use culeak::kind::Kind;
+use culeak::table::{Key, Space, What};
+
+/// # Safety
+/// As `allocates`.
+pub unsafe fn allocates_async<T: Word>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    bytes: impl Word,
+    pool: impl Word,
+    stream: impl Word,
+    null: NullStream,
+) -> i32 {
+    let graph = graphs::captured_into(stream.word(), null == PerThread);
+    let result = real();
+    let facts = Facts {
+        extra: stream_word(stream.word(), null),
+        flags: What::HAS_STREAM,
+        ..Facts::new(api, Kind::Async, bytes.word())
+    };
+    if let (Some(graph), 0) = (graph, result) {
+        // SAFETY: read only after success.
+        graphs::allocation_added(
+            graph,
+            unsafe { read(out) },
+            &Facts {
+                kind: Kind::Graph,
+                flags: 0,
+                extra: 0,
+                ..facts
+            },
+        );
+        return result;
+    }
+    let facts = match pool.word() {
+        CURRENT_POOL => with_pool(facts, context::current_pool()),
+        pool => with_pool(facts, pool),
+    };
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, &facts);
+    result
+}
+
+/// Names the pool, and with it the device where the program created one.
+fn with_pool(facts: Facts, pool: u64) -> Facts {
+    if pool == CURRENT_POOL {
+        return facts;
+    }
+    let known = recorder::running().and_then(|recording| {
+        let lane = recorder::thread(recording);
+        recording.table(lane).get(Key {
+            space: Space::Pool,
+            address: pool,
+        })
+    });
+    let device = known.map_or(Device::Current, |pool| Device::Row(pool.what.device));
+    Facts {
+        pool,
+        flags: facts.flags | What::HAS_POOL,
+        device,
+        ..facts
+    }
+}
+
+/// # Safety
+/// As `allocates`; `properties` is the call's own.
+pub unsafe fn creates_pool<T: Word, P>(api: Api, real: impl FnOnce() -> i32, out: *mut T, properties: *const P) -> i32 {
+    let result = real();
+    // SAFETY: CUmemPoolProps is {allocation type, handle types, location {type, id}, …}.
+    let location = unsafe { Location::read(properties, 2) };
+    let facts = Facts {
+        space: Space::Pool,
+        device: location.device(),
+        ..Facts::new(api, Kind::Pool, 0)
+    };
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, &facts);
+    result
+}
+
+/// Memory taken from the pool lives on until it is freed: only the pool object goes.
+pub fn destroys_pool(_: Api, real: impl FnOnce() -> i32, pool: impl Word) -> i32 {
+    frees_in(Space::Pool, pool.word(), real)
+}
+
+pub fn sets_pool(_: Api, real: impl FnOnce() -> i32, device: i32, pool: impl Word) -> i32 {
+    let result = real();
+    if result == 0 {
+        context::set_pool(device, pool.word());
+    }
+    result
+}
+
+/// # Safety
+/// As `allocates`.
+pub unsafe fn imports_pool<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T) -> i32 {
+    let result = real();
+    // SAFETY: read only after success.
+    record(
+        result,
+        || unsafe { read(out) },
+        &Facts {
+            space: Space::Pool,
+            ..Facts::new(api, Kind::PoolImport, 0)
+        },
+    );
+    result
+}
+
+/// # Safety
+/// As `allocates`.
+pub unsafe fn imports_pointer<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T, pool: impl Word) -> i32 {
+    let result = real();
+    let facts = Facts {
+        pool: pool.word(),
+        flags: What::HAS_POOL,
+        ..Facts::new(api, Kind::PoolImport, 0)
+    };
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, &facts);
+    result
+}

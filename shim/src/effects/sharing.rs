@@ -1,0 +1,125 @@
+//! Memory of other processes and other APIs: windows that hold nothing of their own.
+
+use super::{Word, add_reference, frees_in, read, record};
+use crate::recorder::{self, Facts, TEARDOWN};
+use culeak::cuda_functions::Api;
+use culeak::kind::Kind;
+use culeak::layout::{halves, pack};
+use culeak::table::{Key, Space, What};
+
+/// # Safety
+/// As `allocates`.
+pub unsafe fn opens_ipc<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T) -> i32 {
+    let result = real();
+    // SAFETY: read only after success.
+    let address = if result == 0 { unsafe { read(out) } } else { 0 };
+    // Opened again, a handle gives the same pointer.
+    if result != 0 || !add_reference(Space::Pointer, address) {
+        record(
+            result,
+            || address,
+            &Facts {
+                extra: pack(1, 0),
+                flags: What::COUNTS,
+                ..Facts::new(api, Kind::Ipc, 0)
+            },
+        );
+    }
+    result
+}
+
+pub fn closes_ipc(_: Api, real: impl FnOnce() -> i32, address: u64) -> i32 {
+    let key = Key {
+        space: Space::Pointer,
+        address,
+    };
+    let left = recorder::quietly(|| {
+        let recording = recorder::running()?;
+        let table = recording.table(recorder::thread(recording));
+        table.update_extra(key, |counts| pack(halves(counts).0.saturating_sub(1), 0))
+    })
+    .flatten();
+    let held = match left {
+        Some(counts) if halves(counts).0 > 0 => {
+            let result = real();
+            if result != 0 {
+                add_reference(Space::Pointer, address);
+            }
+            return result;
+        }
+        _ => recorder::withdraw(Space::Pointer, address),
+    };
+    let result = real();
+    held.settle(result, address);
+    if result != 0 && result != TEARDOWN {
+        add_reference(Space::Pointer, address);
+    }
+    result
+}
+
+/// # Safety
+/// As `allocates`; `descriptor` is the call's own.
+pub unsafe fn imports_external<T: Word, D>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    descriptor: *const D,
+) -> i32 {
+    let result = real();
+    let span = if descriptor.is_null() {
+        0
+    } else {
+        // SAFETY: CUDA_EXTERNAL_MEMORY_HANDLE_DESC has its size at byte 24.
+        unsafe { descriptor.cast::<u64>().add(3).read() }
+    };
+    let facts = Facts {
+        space: Space::External,
+        requested: span,
+        ..Facts::new(api, Kind::External, 0)
+    };
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, &facts);
+    result
+}
+
+/// # Safety
+/// As `allocates`; `descriptor` is the call's own.
+pub unsafe fn maps_external<T: Word, D>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    descriptor: *const D,
+) -> i32 {
+    let result = real();
+    let span = if descriptor.is_null() {
+        0
+    } else {
+        // SAFETY: CUDA_EXTERNAL_MEMORY_BUFFER_DESC has its size at byte 8.
+        unsafe { descriptor.cast::<u64>().add(1).read() }
+    };
+    let facts = Facts {
+        requested: span,
+        ..Facts::new(api, Kind::ExternalMapping, 0)
+    };
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, &facts);
+    result
+}
+
+/// # Safety
+/// As `allocates`.
+pub unsafe fn maps_external_mipmap<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T) -> i32 {
+    let result = real();
+    let facts = Facts {
+        space: Space::Array,
+        ..Facts::new(api, Kind::ExternalMapping, 0)
+    };
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, &facts);
+    result
+}
+
+/// What was mapped from it lives on until freed itself.
+pub fn destroys_external(_: Api, real: impl FnOnce() -> i32, external: impl Word) -> i32 {
+    frees_in(Space::External, external.word(), real)
+}

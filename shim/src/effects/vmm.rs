@@ -1,0 +1,254 @@
+//! Virtual memory management: physical memory lives while a reference to its handle or a mapping does.
+//!
+//! The record of the memory carries both counts; the record of a mapping carries a link to it, since a handle that was
+//! released while mapped may come back as the name of something else.
+
+use super::{Location, ON_DEVICE, Word, add_reference, frees_in, read, record};
+use crate::recorder::{self, Device, Facts, Held, TEARDOWN};
+use culeak::cuda_functions::Api;
+use culeak::kind::Kind;
+use culeak::layout::{Loss, halves, pack};
+use culeak::table::{Key, Link, Space, What};
+
+/// # Safety
+/// As `allocates`.
+pub unsafe fn reserves<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T, bytes: impl Word) -> i32 {
+    let result = real();
+    let facts = Facts {
+        space: Space::Reserved,
+        requested: bytes.word(),
+        device: Device::None,
+        ..Facts::new(api, Kind::Reserved, 0)
+    };
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, &facts);
+    result
+}
+
+pub fn unreserves(_: Api, real: impl FnOnce() -> i32, address: impl Word) -> i32 {
+    frees_in(Space::Reserved, address.word(), real)
+}
+
+/// # Safety
+/// As `allocates`; `properties` is the call's own.
+pub unsafe fn creates_physical<T: Word, P>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    bytes: impl Word,
+    properties: *const P,
+) -> i32 {
+    let result = real();
+    // SAFETY: CUmemAllocationProp is {type, handle types, location {type, id}, …}.
+    let location = unsafe { Location::read(properties, 2) };
+    let kind = if location.kind == ON_DEVICE || location.kind == 0 {
+        Kind::Physical
+    } else {
+        Kind::HostPhysical
+    };
+    let facts = Facts {
+        device: location.device(),
+        ..counted(api, kind, bytes.word())
+    };
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, &facts);
+    result
+}
+
+/// A VMM handle with one reference and no mapping.
+fn counted(api: Api, kind: Kind, bytes: u64) -> Facts {
+    Facts {
+        space: Space::Physical,
+        extra: pack(1, 0),
+        flags: What::COUNTS,
+        ..Facts::new(api, kind, bytes)
+    }
+}
+
+/// # Safety
+/// As `allocates`; `properties` is the call's own.
+pub unsafe fn creates_multicast<T: Word, P>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    properties: *const P,
+) -> i32 {
+    let result = real();
+    let span = if properties.is_null() {
+        0
+    } else {
+        // SAFETY: CUmulticastObjectProp is {number of devices (4 bytes, padded to 8), size, …}.
+        unsafe { properties.cast::<u64>().add(1).read() }
+    };
+    let facts = Facts {
+        requested: span,
+        device: Device::None,
+        ..counted(api, Kind::Multicast, 0)
+    };
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, &facts);
+    result
+}
+
+/// # Safety
+/// As `allocates`.
+pub unsafe fn imports_physical<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T) -> i32 {
+    let result = real();
+    // SAFETY: read only after success.
+    let handle = if result == 0 { unsafe { read(out) } } else { 0 };
+    if result != 0 || !add_reference(Space::Physical, handle) {
+        record(result, || handle, &counted(api, Kind::Imported, 0));
+    }
+    result
+}
+
+/// # Safety
+/// As `allocates`.
+pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out: *mut T, address: impl Word) -> i32 {
+    let result = real();
+    if result != 0 {
+        return result;
+    }
+    // SAFETY: read only after success.
+    let handle = unsafe { read(out) };
+    if !add_reference(Space::Physical, handle) {
+        // The handle was released while its mapping lived on: the mapping still knows the memory.
+        recorder::quietly(|| {
+            let recording = recorder::running()?;
+            let table = recording.table(recorder::thread(recording));
+            let mapping = table.get(Key {
+                space: Space::Mapping,
+                address: address.word(),
+            });
+            let link = Link::from_word(mapping.map_or(Link::NOWHERE.to_word(), |mapping| mapping.pool));
+            if table.update_extra_of(link, |counts| counts.wrapping_add(1)).is_some() {
+                table.rekey(link);
+            } else {
+                recording.add(Loss::Details, 1);
+            }
+            Some(())
+        });
+    }
+    result
+}
+
+/// One reference less. The last one frees the memory, unless a mapping keeps it.
+pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32 {
+    let key = Key {
+        space: Space::Physical,
+        address: handle,
+    };
+    // Before the call, since afterwards the handle may name something else.
+    let known = recorder::quietly(|| {
+        let recording = recorder::running()?;
+        let table = recording.table(recorder::thread(recording));
+        let link = table.link(key)?;
+        let counts = table.update_extra_of(link, |counts| {
+            pack(halves(counts).0.saturating_sub(1), halves(counts).1)
+        })?;
+        let held = match halves(counts) {
+            (0, 0) => recorder::withdraw_linked(link),
+            (0, _) => {
+                table.unkey(key);
+                Held::NOTHING
+            }
+            _ => Held::NOTHING,
+        };
+        Some((link, halves(counts), held))
+    })
+    .flatten();
+    let result = real();
+    let Some((link, counts, held)) = known else {
+        Held::NOTHING.settle(result, handle);
+        return result;
+    };
+    let freed = held.is_something();
+    if freed {
+        held.settle(result, handle);
+    }
+    if result != 0 && result != TEARDOWN {
+        recorder::quietly(|| {
+            let recording = recorder::running()?;
+            let table = recording.table(recorder::thread(recording));
+            table.update_extra_of(link, |counts| counts.wrapping_add(1));
+            if counts.0 == 0 && !freed {
+                table.rekey(link);
+            }
+            if !freed {
+                recording.add(Loss::FailedFrees, 1);
+            }
+            Some(())
+        });
+    }
+    result
+}
+
+pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word, handle: u64) -> i32 {
+    let result = real();
+    if result != 0 {
+        return result;
+    }
+    let link = recorder::quietly(|| {
+        let recording = recorder::begin()?;
+        let table = recording.table(recorder::thread(recording));
+        let link = table.link(Key {
+            space: Space::Physical,
+            address: handle,
+        })?;
+        table.update_extra_of(link, |counts| pack(halves(counts).0, halves(counts).1.wrapping_add(1)))?;
+        Some(link)
+    })
+    .flatten();
+    // The mapping's `pool` word holds the link to its memory; the flag that would show it is not set.
+    let facts = Facts {
+        space: Space::Mapping,
+        requested: bytes.word(),
+        pool: link.unwrap_or(Link::NOWHERE).to_word(),
+        ..Facts::new(api, Kind::Mapping, 0)
+    };
+    recorder::allocated(address, &facts);
+    result
+}
+
+/// Unmaps whole mappings, possibly several; the last mapping of a released handle frees its memory.
+pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word) -> i32 {
+    let before = recorder::running().map_or(0, |recording| recording.next_sequence());
+    let result = real();
+    if result != 0 {
+        return result;
+    }
+    recorder::quietly(|| {
+        let recording = recorder::running()?;
+        let lane = recorder::thread(recording);
+        let table = recording.table(lane);
+        let end = address.saturating_add(bytes.word());
+        let mut at = address;
+        while at < end {
+            let key = Key {
+                space: Space::Mapping,
+                address: at,
+            };
+            let Some(mapping) = table.get(key).filter(|mapping| mapping.sequence < before) else {
+                if at == address {
+                    recording.add(Loss::UnknownFrees, 1);
+                }
+                break;
+            };
+            if let Some(withdrawn) = recording.withdraw(key, lane) {
+                recording.commit(withdrawn, lane);
+            }
+            let link = Link::from_word(mapping.pool);
+            let counts = table.update_extra_of(link, |counts| {
+                pack(halves(counts).0, halves(counts).1.saturating_sub(1))
+            });
+            if counts == Some(pack(0, 0))
+                && let Some(withdrawn) = recording.withdraw_linked(link, lane)
+            {
+                recording.commit(withdrawn, lane);
+            }
+            at = at.saturating_add(mapping.requested.max(1));
+        }
+        Some(())
+    });
+    result
+}

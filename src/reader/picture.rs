@@ -1,0 +1,418 @@
+//! From sections as they were read to a snapshot: rows are decoded, renumbered without gaps, and tied together.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use super::stacks::Stacks;
+use super::{Bytes, Picture, ReadError, header_word, start_ticks};
+use crate::kind::Kind;
+use crate::layout::*;
+use crate::snapshot::{self, *};
+use crate::table::{State, Status, What};
+
+/// Old row number → row number in the snapshot, for sections whose unpublished rows are left out.
+pub type Renumbered = HashMap<u32, usize>;
+
+impl Picture {
+    pub fn rows(&self, section: Section) -> &Bytes {
+        &self.sections[&(section as u32)]
+    }
+
+    fn text(&self, word: u64) -> String {
+        let (offset, bytes) = halves(word);
+        let text = self.rows(Section::Text);
+        let bytes = text
+            .bytes
+            .get(offset as usize..offset as usize + bytes as usize)
+            .unwrap_or_default();
+        String::from_utf8_lossy(bytes).into_owned()
+    }
+
+    fn loss(&self, loss: Loss) -> u64 {
+        header_word(&self.header, std::mem::offset_of!(Header, losses) + loss as usize * 8)
+    }
+
+    fn header_text(&self, at: usize) -> Option<String> {
+        let word = header_word(&self.header, at);
+        (halves(word).1 != NONE).then(|| self.text(word))
+    }
+
+    pub fn into_snapshot(self, path: &Path) -> Result<Snapshot, ReadError> {
+        let (devices, device_numbers) = self.devices();
+        let (contexts, context_numbers) = self.contexts(&device_numbers);
+        let (mut threads, thread_numbers) = self.threads();
+        let (modules, module_numbers) = self.modules();
+        let mut stacks = Stacks::new(&self, &module_numbers);
+        let mut unknown_thread = None;
+        let mut thread_of = |number: u32| {
+            thread_numbers.get(&number).copied().unwrap_or_else(|| {
+                *unknown_thread.get_or_insert_with(|| {
+                    threads.push(Thread {
+                        tid: 0,
+                        name: "?".into(),
+                        first_seen_ns: 0,
+                    });
+                    threads.len() - 1
+                })
+            })
+        };
+
+        let mut allocations = Vec::new();
+        let mut in_flight = 0;
+        let records = self.rows(Section::Records);
+        for record in 0..records.len() {
+            let word = |index| records.word(record, index);
+            let state = State::of(word(0));
+            match state.map(|state| state.status) {
+                Some(Status::Live) => {}
+                Some(Status::Withdrawn) => {
+                    in_flight += 1;
+                    continue;
+                }
+                _ => continue,
+            }
+            // Changed meanwhile, or begun after we started to look: not live during the whole read.
+            if self.states.get(record) != Some(&word(0))
+                || word(5) >= self.sequence_before.max(1) && self.events_during_read > 0
+            {
+                continue;
+            }
+            let (kind, _, flags, device, api, context) = What::parts(word(9));
+            let Some(kind) = Kind::from_number(kind) else { continue };
+            let (stack, thread) = halves(word(8));
+            let (references, mappings) = if flags & What::COUNTS != 0 {
+                halves(word(6))
+            } else {
+                (0, 0)
+            };
+            allocations.push(Allocation {
+                address: word(1),
+                bytes: word(2),
+                requested: word(3),
+                kind,
+                api: self.api(api),
+                device: device_numbers.get(&device.into()).copied(),
+                context: context_numbers.get(&context.into()).copied(),
+                stream: (flags & What::HAS_STREAM != 0).then(|| stream(word(6))),
+                pool: (flags & What::HAS_POOL != 0).then(|| word(7)),
+                thread: thread_of(thread),
+                time_ns: word(4),
+                sequence: word(5),
+                stack: stacks.of(stack),
+                references,
+                mappings,
+            });
+        }
+        allocations.sort_by_key(|allocation| allocation.sequence);
+
+        let rows = self.rows(Section::Refusals);
+        let mut refused = Vec::new();
+        for row in 0..rows.len() {
+            let word = |index| rows.word(row, index);
+            let (kind, _, _, device, api, _) = What::parts(word(4));
+            let (Some(kind), true) = (Kind::from_number(kind), word(1) > 0) else {
+                continue;
+            };
+            let (stack, thread) = halves(word(5));
+            refused.push(Refused {
+                bytes: word(0),
+                count: word(1),
+                kind,
+                api: self.api(api),
+                device: device_numbers.get(&device.into()).copied(),
+                error: word(6) as u32 as i32,
+                thread: thread_of(thread),
+                stack: stacks.of(stack),
+                first_ns: word(2),
+                last_ns: word(3),
+            });
+        }
+
+        let (mut counters, device_peaks) = self.counters(&device_numbers);
+        // The rows are the truth: a thread that was stopped between publishing and counting leaves the sums behind.
+        for counter in &mut counters {
+            let live = || {
+                allocations
+                    .iter()
+                    .filter(|a| (a.device, a.kind) == (counter.device, counter.kind))
+            };
+            (counter.live_count, counter.live_bytes) = (live().count() as u64, live().map(|a| a.bytes).sum());
+            counter.total_count = counter
+                .total_count
+                .max(counter.live_count.saturating_add(counter.freed_count));
+            counter.peak_bytes = counter.peak_bytes.max(counter.live_bytes);
+            counter.total_bytes = counter.total_bytes.max(counter.peak_bytes);
+        }
+        let (locations, stacks) = (stacks.locations, stacks.stacks);
+        let latest = allocations.iter().map(|a| a.time_ns).max().unwrap_or(0);
+        let (process, running_for) = self.process(path);
+        let ended = header_word(&self.header, std::mem::offset_of!(Header, ended_ns));
+        let snapshot = Snapshot {
+            format: FORMAT.into(),
+            version: snapshot::VERSION,
+            taken: Taken {
+                by: env!("CARGO_PKG_VERSION").into(),
+                at_unix_ns: unix_now(),
+                at_ns: match process.state {
+                    ProcessState::Running => running_for.max(latest),
+                    ProcessState::Exited => ended.max(latest),
+                    _ => latest.max(refused.iter().map(|r| r.last_ns).max().unwrap_or(0)),
+                },
+                events_during_read: self.events_during_read,
+                in_flight,
+            },
+            honesty: self.honesty(),
+            process,
+            devices,
+            contexts,
+            threads,
+            modules,
+            locations,
+            stacks,
+            allocations,
+            refused,
+            counters,
+            device_peaks,
+        };
+        snapshot
+            .validate()
+            .map_err(|what| ReadError::Damaged(path.to_path_buf(), what))?;
+        Ok(snapshot)
+    }
+
+    fn api(&self, number: u16) -> String {
+        let word = self.rows(Section::Apis).word(number.into(), 0);
+        if halves(word).1 == 0 {
+            format!("function {number}")
+        } else {
+            self.text(word)
+        }
+    }
+
+    fn devices(&self) -> (Vec<Device>, Renumbered) {
+        let rows = self.rows(Section::Devices);
+        let (mut devices, mut numbers) = (Vec::new(), Renumbered::new());
+        for row in 0..rows.len() {
+            let (ordinal, uuid_kind) = halves(rows.word(row, 0));
+            if ordinal == 0 {
+                continue;
+            }
+            // Two threads may have registered one device at the same moment.
+            let twin = devices
+                .iter()
+                .position(|device: &Device| device.ordinal == ordinal as i32 - 1);
+            numbers.insert(row as u32, twin.unwrap_or(devices.len()));
+            if twin.is_some() {
+                continue;
+            }
+            let uuid: Vec<u8> = (1..3).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
+            let name: Vec<u8> = (3..16).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
+            devices.push(Device {
+                ordinal: ordinal as i32 - 1,
+                uuid: uuid_text(uuid_kind, &uuid),
+                name: until_zero(&name),
+            });
+        }
+        (devices, numbers)
+    }
+
+    fn contexts(&self, devices: &Renumbered) -> (Vec<Context>, Renumbered) {
+        let rows = self.rows(Section::Contexts);
+        let (mut contexts, mut numbers) = (Vec::new(), Renumbered::new());
+        for row in 0..rows.len() {
+            let (device, created) = halves(rows.word(row, 1));
+            let Some(first_seen_ns) = rows.word(row, 2).checked_sub(1) else {
+                continue;
+            };
+            numbers.insert(row as u32, contexts.len());
+            contexts.push(Context {
+                handle: rows.word(row, 0),
+                device: devices.get(&device).copied(),
+                primary: created == 0,
+                first_seen_ns,
+                destroyed_ns: rows.word(row, 3).checked_sub(1),
+            });
+        }
+        (contexts, numbers)
+    }
+
+    fn threads(&self) -> (Vec<Thread>, Renumbered) {
+        let rows = self.rows(Section::Threads);
+        let (mut threads, mut numbers) = (Vec::new(), Renumbered::new());
+        for row in 0..rows.len() {
+            let (tid, _) = halves(rows.word(row, 0));
+            if tid == 0 {
+                continue;
+            }
+            numbers.insert(row as u32, threads.len());
+            let name: Vec<u8> = (1..3).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
+            threads.push(Thread {
+                tid,
+                name: until_zero(&name),
+                first_seen_ns: rows.word(row, 3),
+            });
+        }
+        (threads, numbers)
+    }
+
+    fn modules(&self) -> (Vec<Module>, Renumbered) {
+        let rows = self.rows(Section::Modules);
+        let (mut modules, mut numbers) = (Vec::new(), Renumbered::new());
+        for row in 0..rows.len() {
+            let Some(first_seen_ns) = rows.word(row, 0).checked_sub(1) else {
+                continue;
+            };
+            numbers.insert(row as u32, modules.len());
+            let id: Vec<u8> = (7..12).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
+            let id = &id[..(rows.word(row, 6) as usize).min(BUILD_ID_MAX)];
+            modules.push(Module {
+                path: self.text(rows.word(row, 5)),
+                build_id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
+                bias: rows.word(row, 2),
+                start: rows.word(row, 3),
+                end: rows.word(row, 4),
+                first_seen_ns,
+                unloaded_ns: rows.word(row, 1).checked_sub(1),
+            });
+        }
+        (modules, numbers)
+    }
+
+    fn counters(&self, devices: &Renumbered) -> (Vec<Counter>, Vec<DevicePeak>) {
+        let rows = self.rows(Section::Counters);
+        let (mut counters, mut peaks) = (Vec::new(), Vec::new());
+        for row in 0..rows.len() {
+            let word = |index| rows.word(row, index);
+            let device = (row / COUNTER_STRIDE)
+                .checked_sub(1)
+                .and_then(|row| devices.get(&(row as u32)).copied());
+            if word(4) == 0 && word(6) == 0 {
+                continue;
+            }
+            match (Kind::from_number((row % COUNTER_STRIDE) as u8), device) {
+                (Some(kind), device) => counters.push(Counter {
+                    device,
+                    kind,
+                    live_bytes: word(0),
+                    live_count: word(1),
+                    peak_bytes: word(2),
+                    total_bytes: word(3),
+                    total_count: word(4),
+                    freed_count: word(5),
+                    refused_count: word(6),
+                }),
+                (None, Some(device)) => peaks.push(DevicePeak {
+                    device,
+                    peak_bytes: word(2),
+                }),
+                (None, None) => {}
+            }
+        }
+        (counters, peaks)
+    }
+
+    fn honesty(&self) -> Honesty {
+        let unhooked = self.rows(Section::Unhooked);
+        Honesty {
+            lost_allocations: self.loss(Loss::Allocations),
+            lost_stacks: self.loss(Loss::Stacks),
+            lost_details: self.loss(Loss::Details),
+            unknown_frees: self.loss(Loss::UnknownFrees),
+            vanished: self.loss(Loss::Vanished),
+            failed_frees: self.loss(Loss::FailedFrees),
+            teardown_frees: self.loss(Loss::TeardownFrees),
+            implicit_frees: self.loss(Loss::ImplicitFrees),
+            captured_not_launched: self
+                .loss(Loss::CapturedNodes)
+                .saturating_sub(self.loss(Loss::LaunchedNodes)),
+            export_tables: self.loss(Loss::ExportTables),
+            unhooked: (0..unhooked.len())
+                .map(|row| unhooked.word(row, 0))
+                .filter(|word| halves(*word).1 > 0)
+                .map(|word| self.text(word))
+                .collect(),
+            recorder_ns: self.loss(Loss::RecorderNs),
+            events: header_word(&self.header, std::mem::offset_of!(Header, sequence)),
+        }
+    }
+
+    /// Who was recorded, and how long it has been running if it still is.
+    fn process(&self, path: &Path) -> (Process, u64) {
+        use std::mem::offset_of;
+        let header = &self.header;
+        let pid = header.half(offset_of!(Header, pid));
+        let host = self.header_text(offset_of!(Header, host)).unwrap_or_default();
+        let same_host = host_name().is_some_and(|name| name == host);
+        let ended = header_word(header, offset_of!(Header, ended_ns)) != 0;
+        let ticks = header_word(header, offset_of!(Header, process_start_ticks));
+        let state = match (ended, same_host) {
+            (true, _) => ProcessState::Exited,
+            (false, true) if start_ticks(pid) == Some(ticks) => ProcessState::Running,
+            (false, true) => ProcessState::Ended,
+            (false, false) => ProcessState::Unknown,
+        };
+        let command_line = self.header_text(offset_of!(Header, command_line)).unwrap_or_default();
+        let mut ranks = BTreeMap::new();
+        for (index, name) in RANK_VARIABLES.iter().enumerate() {
+            if let Some(value) = self.header_text(offset_of!(Header, ranks) + index * size_of::<Text>()) {
+                ranks.insert((*name).to_string(), value);
+            }
+        }
+        let process = Process {
+            pid,
+            parent_pid: header.half(offset_of!(Header, parent_pid)),
+            executable: self.header_text(offset_of!(Header, executable)).unwrap_or_default(),
+            command_line: command_line.split_terminator('\0').map(str::to_string).collect(),
+            host,
+            ranks,
+            started_unix_ns: header_word(header, offset_of!(Header, started_unix_ns)),
+            state,
+            depth: header.half(offset_of!(Header, depth)),
+            recording: path.display().to_string(),
+        };
+        let began = header_word(header, offset_of!(Header, started_monotonic_ns));
+        (process, crate::recording::monotonic_ns().saturating_sub(began))
+    }
+}
+
+fn stream(word: u64) -> Stream {
+    match word {
+        0 | 1 => Stream::LegacyDefault,
+        2 => Stream::PerThreadDefault,
+        handle => Stream::Handle(handle),
+    }
+}
+
+fn uuid_text(kind: u32, bytes: &[u8]) -> String {
+    let prefix = match kind {
+        1 => "GPU",
+        2 => "MIG",
+        _ => return String::new(),
+    };
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "{prefix}-{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}
+
+fn until_zero(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).into_owned()
+}
+
+fn unix_now() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
+}
+
+pub fn host_name() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/hostname")
+        .ok()
+        .map(|name| name.trim_end().to_string())
+}

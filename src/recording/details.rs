@@ -1,0 +1,212 @@
+//! Who and where: devices, contexts, threads and modules, each a row that allocations refer to.
+
+use std::sync::atomic::Ordering::*;
+
+use super::{ModuleSeen, Recording, fill_words, store_bytes};
+use crate::layout::*;
+use crate::table::What;
+
+impl Recording {
+    /// The device row with this ordinal, if it was ever registered.
+    pub fn device(&self, ordinal: i32) -> Option<u8> {
+        let count = self
+            .count(Section::Devices)
+            .load(Relaxed)
+            .min(u64::from(What::NO_DEVICE)) as u32;
+        (0..count).find_map(|number| {
+            let row = self.devices.get(self.backing(Section::Devices), number)?;
+            (row.ordinal_plus_one.load(Acquire) as i32 == ordinal + 1).then_some(number as u8)
+        })
+    }
+
+    /// Registers a device: at most 32 of them.
+    pub fn add_device(&self, ordinal: i32, uuid: Option<(bool, [u8; 16])>, name: &[u8]) -> u8 {
+        let (_, limit) = extent_sizes(Section::Devices);
+        let row = if self.count(Section::Devices).load(Relaxed) < limit as u64 {
+            self.row(Section::Devices, &self.devices)
+        } else {
+            None
+        };
+        let Some((number, row)) = row else {
+            self.add(Loss::Details, 1);
+            return What::NO_DEVICE;
+        };
+        if let Some((mig, bytes)) = uuid {
+            row.uuid_kind.store(1 + u32::from(mig), Relaxed);
+            store_bytes(&row.uuid, &bytes);
+        }
+        store_bytes(&row.name, name);
+        // Release: pairs with the Acquire in `device` and in readers.
+        row.ordinal_plus_one.store((ordinal + 1) as u32, Release);
+        number as u8
+    }
+
+    /// The row of a context that is alive.
+    pub fn context(&self, handle: u64) -> Option<u16> {
+        let count = self
+            .count(Section::Contexts)
+            .load(Relaxed)
+            .min(u64::from(What::NO_CONTEXT)) as u32;
+        (0..count).find_map(|number| {
+            let row = self.context_row(number)?;
+            let alive = row.seen_plus_one.load(Acquire) != 0
+                && row.handle.load(Relaxed) == handle
+                && row.destroyed_plus_one.load(Relaxed) == 0;
+            alive.then_some(number as u16)
+        })
+    }
+
+    fn context_row(&self, number: u32) -> Option<&ContextRow> {
+        self.contexts.get(self.backing(Section::Contexts), number)
+    }
+
+    /// Registers a context; `created`: by cuCtxCreate, as opposed to a primary context.
+    pub fn add_context(&self, handle: u64, device: u8, created: bool) -> u16 {
+        match self.row(Section::Contexts, &self.contexts) {
+            Some((number, row)) if number < u32::from(What::NO_CONTEXT) => {
+                row.handle.store(handle, Relaxed);
+                row.device.store(
+                    if device == What::NO_DEVICE {
+                        NONE
+                    } else {
+                        u32::from(device)
+                    },
+                    Relaxed,
+                );
+                row.created.store(created.into(), Relaxed);
+                // Release: pairs with the Acquire in `context` and in readers.
+                row.seen_plus_one.store(self.now() + 1, Release);
+                number as u16
+            }
+            _ => {
+                self.add(Loss::Details, 1);
+                What::NO_CONTEXT
+            }
+        }
+    }
+
+    pub fn context_device(&self, context: u16) -> u8 {
+        let device = self
+            .context_row(context.into())
+            .map_or(NONE, |row| row.device.load(Relaxed));
+        u8::try_from(device).unwrap_or(What::NO_DEVICE)
+    }
+
+    /// Living primary contexts of a device, as rows.
+    pub fn primary_contexts(&self, device: u8) -> impl Iterator<Item = u16> + '_ {
+        let count = self
+            .count(Section::Contexts)
+            .load(Relaxed)
+            .min(u64::from(What::NO_CONTEXT)) as u32;
+        (0..count).filter_map(move |number| {
+            let row = self.context_row(number)?;
+            let primary = row.seen_plus_one.load(Acquire) != 0
+                && row.created.load(Relaxed) == 0
+                && row.device.load(Relaxed) == u32::from(device)
+                && row.destroyed_plus_one.load(Relaxed) == 0;
+            primary.then_some(number as u16)
+        })
+    }
+
+    pub fn context_destroyed(&self, context: u16) {
+        if let Some(row) = self.context_row(context.into()) {
+            row.destroyed_plus_one.store(self.now() + 1, Release);
+        }
+    }
+
+    /// Registers a thread; `NONE` when there is no room.
+    pub fn add_thread(&self, tid: u32, name: &[u8; 16]) -> u32 {
+        let Some((number, row)) = self.row(Section::Threads, &self.threads) else {
+            self.add(Loss::Details, 1);
+            return NONE;
+        };
+        store_bytes(&row.name, name);
+        row.seen_ns.store(self.now(), Relaxed);
+        // Release: pairs with the reader's Acquire.
+        row.tid.store(tid, Release);
+        number
+    }
+
+    pub fn rename_thread(&self, thread: u32, name: &[u8; 16]) {
+        if let Some(row) = self.threads.get(self.backing(Section::Threads), thread) {
+            store_bytes(&row.name, name);
+        }
+    }
+
+    /// The row of a module that is loaded and has these bounds and this build id.
+    pub fn module(&self, seen: &ModuleSeen) -> Option<u32> {
+        let mut id = [0u64; 5];
+        fill_words(&mut id, seen.build_id);
+        let count = self.count(Section::Modules).load(Relaxed) as u32;
+        (0..count).rev().find(|&number| {
+            self.modules
+                .get(self.backing(Section::Modules), number)
+                .is_some_and(|row| {
+                    row.seen_plus_one.load(Acquire) != 0
+                        && row.unloaded_plus_one.load(Relaxed) == 0
+                        && (row.start.load(Relaxed), row.end.load(Relaxed)) == (seen.start, seen.end)
+                        && row
+                            .build_id
+                            .iter()
+                            .zip(id)
+                            .all(|(word, wanted)| word.load(Relaxed) == wanted)
+                        && self.text_is(row.path.load(Relaxed), seen.path)
+                })
+        })
+    }
+
+    /// Registers a module. Rows it overlaps were unloaded without our noticing and are marked so.
+    pub fn add_module(&self, seen: &ModuleSeen) -> Option<u32> {
+        self.for_each_loaded_module(|number, start, end| {
+            if start < seen.end && seen.start < end {
+                self.module_unloaded(number);
+            }
+        });
+        let Some((number, row)) = self.row(Section::Modules, &self.modules) else {
+            self.add(Loss::Details, 1);
+            return None;
+        };
+        let path = self.text(seen.path);
+        row.bias.store(seen.bias, Relaxed);
+        row.start.store(seen.start, Relaxed);
+        row.end.store(seen.end, Relaxed);
+        row.path.store(pack(path.offset, path.bytes), Relaxed);
+        row.build_id_bytes
+            .store(seen.build_id.len().min(BUILD_ID_MAX) as u64, Relaxed);
+        store_bytes(&row.build_id, seen.build_id);
+        // Release: pairs with the Acquire in `module` and in readers.
+        row.seen_plus_one.store(self.now() + 1, Release);
+        Some(number)
+    }
+
+    /// Number, start and end of every module not yet unloaded.
+    pub fn for_each_loaded_module(&self, mut each: impl FnMut(u32, u64, u64)) {
+        for number in 0..self.count(Section::Modules).load(Relaxed) as u32 {
+            let Some(row) = self.modules.get(self.backing(Section::Modules), number) else {
+                continue;
+            };
+            if row.seen_plus_one.load(Acquire) != 0 && row.unloaded_plus_one.load(Relaxed) == 0 {
+                each(number, row.start.load(Relaxed), row.end.load(Relaxed));
+            }
+        }
+    }
+
+    /// Row and load bias of the loaded module whose bounds contain an address.
+    pub fn loaded_module_at(&self, address: u64) -> Option<(u32, u64)> {
+        (0..self.count(Section::Modules).load(Relaxed) as u32)
+            .rev()
+            .find_map(|number| {
+                let row = self.modules.get(self.backing(Section::Modules), number)?;
+                let inside = row.seen_plus_one.load(Acquire) != 0
+                    && row.unloaded_plus_one.load(Relaxed) == 0
+                    && (row.start.load(Relaxed)..row.end.load(Relaxed)).contains(&address);
+                inside.then(|| (number, row.bias.load(Relaxed)))
+            })
+    }
+
+    pub fn module_unloaded(&self, number: u32) {
+        if let Some(row) = self.modules.get(self.backing(Section::Modules), number) {
+            row.unloaded_plus_one.store(self.now() + 1, Release);
+        }
+    }
+}
