@@ -90,7 +90,7 @@ pub struct Header {
     pub ranks: [Text; RANK_VARIABLES.len()],
     /// 0 until the exit handlers ran.
     pub ended_ns: AtomicU64,
-    /// Number the next event gets; also counts events.
+    /// Number the next allocation gets.
     pub sequence: AtomicU64,
     /// Elements in use per section; slots may lie in it that were never published.
     pub counts: [AtomicU64; SECTIONS],
@@ -227,17 +227,18 @@ pub struct RefusalRow {
 }
 const _: () = assert!(size_of::<RefusalRow>() == 64);
 
-/// Sums of one kind on one device. Row `(device + 1) * COUNTER_STRIDE + kind`; kind 0 is the device's total.
+/// Sums of one kind on one device. Row `(device + 1) * COUNTER_STRIDE + kind`; kind 0 is the device's total, of
+/// which only live and peak bytes are kept. How many are live, the records say.
 #[repr(C)]
 pub struct CounterRow {
     pub live_bytes: AtomicU64,
-    pub live_count: AtomicU64,
+    pub reserved: AtomicU64,
     pub peak_bytes: AtomicU64,
     pub total_bytes: AtomicU64,
     pub total_count: AtomicU64,
     pub freed_count: AtomicU64,
     pub refused_count: AtomicU64,
-    pub reserved: AtomicU64,
+    pub reserved_too: AtomicU64,
 }
 const _: () = assert!(size_of::<CounterRow>() == 64);
 pub const COUNTER_STRIDE: usize = 32;

@@ -170,6 +170,7 @@ impl<'a> Source<'a> {
         let header = self.header()?;
         let sequence = |header: &Bytes| header_word(header, std::mem::offset_of!(Header, sequence));
         let sequence_before = sequence(&header);
+        let events_before = picture::events(&self.section(&header, Section::Counters)?);
         let mut sections = HashMap::new();
         for section in [
             Section::Records,
@@ -198,8 +199,11 @@ impl<'a> Source<'a> {
         let again = self.section(&header, Section::Records)?;
         let states = (0..again.len()).map(|record| again.word(record, 0)).collect();
         let after = self.header()?;
+        let events_after = picture::events(&self.section(&after, Section::Counters)?);
+        // Allocations take their number first: one that is not counted yet may already be in the rows.
+        let began = sequence(&after).wrapping_sub(sequence_before);
         Ok(Picture {
-            events_during_read: sequence(&after).wrapping_sub(sequence_before),
+            events_during_read: events_after.wrapping_sub(events_before).max(began),
             header: after,
             sections,
             states,

@@ -386,7 +386,6 @@ pub fn withdraw(space: Space, address: u64) -> Held {
         quietly(|| {
             let recording = running()?;
             let _cost = Cost::of(recording);
-            recording.next_sequence();
             recording.withdraw(Key { space, address }, thread(recording))
         })
         .flatten(),

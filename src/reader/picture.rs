@@ -286,7 +286,7 @@ impl Picture {
             let device = (row / COUNTER_STRIDE)
                 .checked_sub(1)
                 .and_then(|row| devices.get(&(row as u32)).copied());
-            if word(4) == 0 && word(6) == 0 {
+            if word(2) == 0 && word(4) == 0 && word(6) == 0 {
                 continue;
             }
             match (Kind::from_number((row % COUNTER_STRIDE) as u8), device) {
@@ -294,7 +294,7 @@ impl Picture {
                     device,
                     kind,
                     live_bytes: word(0),
-                    live_count: word(1),
+                    live_count: 0,
                     peak_bytes: word(2),
                     total_bytes: word(3),
                     total_count: word(4),
@@ -332,7 +332,7 @@ impl Picture {
                 .map(|word| self.text(word))
                 .collect(),
             recorder_ns: self.loss(Loss::RecorderNs),
-            events: header_word(&self.header, std::mem::offset_of!(Header, sequence)),
+            events: events(self.rows(Section::Counters)),
         }
     }
 
@@ -415,4 +415,15 @@ pub fn host_name() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .map(|name| name.trim_end().to_string())
+}
+
+/// How many allocations, frees and refusals the sums have counted.
+pub fn events(counters: &Bytes) -> u64 {
+    let of = |row| {
+        [4, 5, 6]
+            .map(|word| counters.word(row, word))
+            .into_iter()
+            .fold(0, u64::wrapping_add)
+    };
+    (0..counters.len()).map(of).fold(0, u64::wrapping_add)
 }

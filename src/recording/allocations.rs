@@ -32,8 +32,11 @@ impl Recording {
             .counters
             .ensure(self.backing(Section::Counters), number as u32)
             .ok()?;
-        self.count(Section::Counters)
-            .fetch_max(((slot + 1) * COUNTER_STRIDE) as u64, Relaxed);
+        // Looked at before it is changed: every event comes through here, and rarely is it the first of its device.
+        let rows = ((slot + 1) * COUNTER_STRIDE) as u64;
+        if self.count(Section::Counters).load(Relaxed) < rows {
+            self.count(Section::Counters).fetch_max(rows, Relaxed);
+        }
         Some(counter)
     }
 
@@ -49,22 +52,13 @@ impl Recording {
             self.add(Loss::Allocations, 1);
             return false;
         }
-        let on_device = entry.what.kind.place().on_device();
-        for (kind, wanted) in [(Some(entry.what.kind), true), (None, on_device)] {
-            let Some(counter) = wanted.then(|| self.counter(entry.what.device, kind)).flatten() else {
-                continue;
-            };
-            let live = counter
-                .live_bytes
-                .fetch_add(entry.bytes, Relaxed)
-                .wrapping_add(entry.bytes);
-            // Exact: the largest of all the values the sum ever had.
-            if live > counter.peak_bytes.load(Relaxed) {
-                counter.peak_bytes.fetch_max(live, Relaxed);
-            }
-            counter.live_count.fetch_add(1, Relaxed);
+        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind)) {
+            add_live(counter, entry.bytes);
             counter.total_bytes.fetch_add(entry.bytes, Relaxed);
             counter.total_count.fetch_add(1, Relaxed);
+        }
+        if let Some(total) = self.device_total(entry) {
+            add_live(total, entry.bytes);
         }
         true
     }
@@ -87,26 +81,22 @@ impl Recording {
         if self.table(lane).restore(withdrawn).is_err() {
             self.add(Loss::Allocations, 1);
         }
-        let on_device = entry.what.kind.place().on_device();
-        for (kind, wanted) in [(Some(entry.what.kind), true), (None, on_device)] {
-            let Some(counter) = wanted.then(|| self.counter(entry.what.device, kind)).flatten() else {
-                continue;
-            };
+        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind)) {
             counter.live_bytes.fetch_add(entry.bytes, Relaxed);
-            counter.live_count.fetch_add(1, Relaxed);
             counter.freed_count.fetch_sub(1, Relaxed);
+        }
+        if let Some(total) = self.device_total(&entry) {
+            total.live_bytes.fetch_add(entry.bytes, Relaxed);
         }
     }
 
     fn uncount(&self, entry: &Entry) {
-        let on_device = entry.what.kind.place().on_device();
-        for (kind, wanted) in [(Some(entry.what.kind), true), (None, on_device)] {
-            let Some(counter) = wanted.then(|| self.counter(entry.what.device, kind)).flatten() else {
-                continue;
-            };
+        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind)) {
             counter.live_bytes.fetch_sub(entry.bytes, Relaxed);
-            counter.live_count.fetch_sub(1, Relaxed);
             counter.freed_count.fetch_add(1, Relaxed);
+        }
+        if let Some(total) = self.device_total(entry) {
+            total.live_bytes.fetch_sub(entry.bytes, Relaxed);
         }
     }
 
@@ -127,20 +117,29 @@ impl Recording {
         });
     }
 
+    /// The sums of all kinds together, where the entry's kind lives on its device.
+    fn device_total(&self, entry: &Entry) -> Option<&CounterRow> {
+        let on_device = entry.what.kind.place().on_device();
+        on_device.then(|| self.counter(entry.what.device, None)).flatten()
+    }
+
     /// Sum of live bytes on devices, and of live records there, for the line at exit.
     pub fn live_on_devices(&self) -> (u64, u64) {
-        let slots = self.count(Section::Counters).load(Relaxed) as usize / COUNTER_STRIDE;
-        (0..slots).fold((0, 0), |(bytes, count), slot| {
-            let row = self
-                .counters
-                .get(self.backing(Section::Counters), (slot * COUNTER_STRIDE) as u32);
-            row.map_or((bytes, count), |row| {
-                (
-                    bytes + row.live_bytes.load(Relaxed),
-                    count + row.live_count.load(Relaxed),
-                )
+        let rows = self.count(Section::Counters).load(Relaxed) as u32;
+        let backing = self.backing(Section::Counters);
+        let on_device = |row: &u32| {
+            Kind::from_number((row % COUNTER_STRIDE as u32) as u8).is_some_and(|kind| kind.place().on_device())
+        };
+        (0..rows)
+            .filter(on_device)
+            .filter_map(|row| self.counters.get(backing, row))
+            .fold((0, 0), |sum, row| {
+                let count = row
+                    .total_count
+                    .load(Relaxed)
+                    .saturating_sub(row.freed_count.load(Relaxed));
+                (sum.0 + row.live_bytes.load(Relaxed), sum.1 + count)
             })
-        })
     }
 
     /// Counts an allocation call that failed. `entry.bytes` is what was asked for.
@@ -178,5 +177,13 @@ impl Recording {
         // Release: pairs with the reader's Acquire.
         row.count.store(1, Release);
         let _ = self.refusal_index.intern(hash, number, |_| false);
+    }
+}
+
+fn add_live(counter: &CounterRow, bytes: u64) {
+    let live = counter.live_bytes.fetch_add(bytes, Relaxed).wrapping_add(bytes);
+    // Exact: the largest of all the values the sum ever had.
+    if live > counter.peak_bytes.load(Relaxed) {
+        counter.peak_bytes.fetch_max(live, Relaxed);
     }
 }
