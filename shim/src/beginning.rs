@@ -43,7 +43,7 @@ pub fn create() -> Option<&'static Recording> {
         rank,
     });
     let depth = settings::depth();
-    capture::set_depth(depth);
+    capture::configure(depth, settings::wants_libgcc());
     voice::remember_stderr();
     let beginning = Beginning {
         pid,

@@ -5,7 +5,9 @@
 //!
 //! Frames are return addresses; their names are the CLI's work.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
+
+use culeak_walker::{self as walker, End, Registers};
 
 use crate::loader::{self, Loaded};
 use crate::real::{self, GENERATION};
@@ -20,49 +22,80 @@ static CLOSING: AtomicU32 = AtomicU32::new(0);
 
 static DEPTH: AtomicUsize = AtomicUsize::new(128);
 
-/// How many frames of a stack are kept, from now on.
-pub fn set_depth(depth: usize) {
+static LIBGCC: AtomicBool = AtomicBool::new(false);
+
+/// How many frames of a stack are kept, and whether libgcc shall find them, from now on.
+pub fn configure(depth: usize, libgcc: bool) {
     DEPTH.store(depth, Relaxed);
+    LIBGCC.store(libgcc, Relaxed);
 }
 
 /// The innermost frames of the calling thread, without our own.
 pub struct Frames {
-    addresses: [u64; DEPTH_MAX],
+    addresses: [u64; DEPTH_MAX + OURS],
     count: usize,
-    /// There were more.
+    /// There were more, or the walk could not go on.
     cut: bool,
 }
+
+/// Room for our own frames, which are left out.
+const OURS: usize = 16;
 
 impl Frames {
     #[inline(never)]
     pub fn of_this_thread(depth: usize) -> Frames {
+        let depth = depth.min(DEPTH_MAX);
         let mut frames = Frames {
-            addresses: [0; DEPTH_MAX],
+            addresses: [0; DEPTH_MAX + OURS],
             count: 0,
             cut: false,
         };
-        let depth = depth.min(DEPTH_MAX);
+        if LIBGCC.load(Relaxed) {
+            frames.unwind(depth);
+        } else {
+            frames.walk(depth);
+        }
+        frames
+    }
+
+    /// By our own walker: a few loads a frame.
+    fn walk(&mut self, depth: usize) {
+        let walked = walker::walk(Registers::here(), &mut self.addresses[..depth + OURS]);
+        let (start, end) = real::own_bounds();
+        // Ours stand at the start, and where a runtime hook stood around the driver's.
+        for place in 0..walked.count {
+            let address = self.addresses[place];
+            if !(start..end).contains(&address) {
+                self.addresses[self.count] = address;
+                self.count += 1;
+            }
+        }
+        self.cut = walked.end != End::Root || self.count > depth;
+        self.count = self.count.min(depth);
+    }
+
+    /// By libgcc: the portable way, and the judge of the other.
+    #[cold]
+    fn unwind(&mut self, depth: usize) {
         let visit = |frame: &backtrace::Frame| {
             let address = frame.ip() as u64;
             if address == 0 {
                 return false;
             }
-            // Ours stand at the start, and where a runtime hook stood around the driver's.
             if real::is_ours(address) {
                 return true;
             }
-            if frames.count == depth {
-                frames.cut = true;
+            if self.count == depth {
+                self.cut = true;
                 return false;
             }
-            frames.addresses[frames.count] = address;
-            frames.count += 1;
+            self.addresses[self.count] = address;
+            self.count += 1;
             true
         };
         // SAFETY: "unsynchronized" concerns the crate's symbolizer, which is not used here: the walk itself
         // (_Unwind_Backtrace over _dl_find_object) keeps no shared state.
         unsafe { backtrace::trace_unsynchronized(visit) };
-        frames
     }
 
     fn addresses(&self) -> &[u64] {
@@ -169,6 +202,7 @@ impl Closing {
     pub fn begin() -> Closing {
         // AcqRel: captures that begin from now on see it.
         CLOSING.fetch_add(1, AcqRel);
+        walker::closing_began();
         Closing {
             unloads: loader::unloads(),
         }
@@ -181,7 +215,9 @@ impl Closing {
                 end_unloaded_modules(recording);
             }
             GENERATION.fetch_add(1, AcqRel);
+            walker::generation_changed();
         }
+        walker::closing_ended();
         CLOSING.fetch_sub(1, AcqRel);
     }
 }

@@ -153,6 +153,7 @@ fn forget_parent() {
     voice::forget();
     EXITING.store(false, Relaxed);
     context::forget();
+    culeak_walker::forked();
     crate::graphs::forget();
 }
 

@@ -7,6 +7,7 @@
 //! | `CULEAK_DISABLE` | anything but empty or `0`: do nothing | |
 //! | `CULEAK_ONLY` | record only programs whose file name matches this pattern (`*` and `?`) | all |
 //! | `CULEAK_PARENT` | record only the process whose parent has this id (`culeak run --no-follow-children`) | all |
+//! | `CULEAK_UNWINDER` | `libgcc`: unwind stacks the slow, portable way | own walker |
 //! | `CULEAK_QUIET` | anything but empty or `0`: no line on stderr at exit | |
 //!
 //! Nothing else of the environment is kept but the rank variables (`layout::RANK_VARIABLES`).
@@ -36,6 +37,11 @@ pub fn is_set(name: &CStr) -> bool {
 pub fn depth() -> usize {
     let value = variable(c"CULEAK_DEPTH").and_then(|value| std::str::from_utf8(value).ok()?.parse::<usize>().ok());
     value.map_or(DEPTH_DEFAULT, |depth| depth.clamp(1, DEPTH_MAX))
+}
+
+/// Whether stacks are unwound by libgcc instead of our own walker.
+pub fn wants_libgcc() -> bool {
+    variable(c"CULEAK_UNWINDER") == Some(b"libgcc")
 }
 
 /// The rank variables that are set, in the order of `RANK_VARIABLES`.
