@@ -41,10 +41,11 @@ fn code(options: &'static [&'static str]) -> Code {
     // SAFETY: functions of these types, and a pointer to a function of `probe`'s.
     unsafe {
         *library.symbol("framed_probe").cast() = probe as extern "C" fn(u64);
-        let shape = |name: &&str| std::mem::transmute(library.symbol(&format!("shape_{name}")));
+        let shape =
+            |name: &&str| std::mem::transmute::<*mut std::ffi::c_void, Shape>(library.symbol(&format!("shape_{name}")));
         Code {
             shapes: names.iter().map(shape).collect(),
-            probe: std::mem::transmute(library.symbol("probe_with_frame")),
+            probe: std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn()>(library.symbol("probe_with_frame")),
         }
     }
 }

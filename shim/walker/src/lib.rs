@@ -371,3 +371,93 @@ pub fn forked() {
     TABLE.forked();
     modules::forked();
 }
+
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod support;
+
+#[cfg(test)]
+extern crate self as culeak_walker;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{compare, expect_no_difference, same_as_libgcc, shapes};
+
+    /// These tests change the one table of the process.
+    static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    /// Whether the comparison holds, and the return address to our caller, which is on the stack that was compared.
+    #[inline(never)]
+    fn compared() -> (bool, u64) {
+        let same = same_as_libgcc(false);
+        let mut addresses = [0; 2];
+        walk(Registers::here(), &mut addresses);
+        (same, addresses[1])
+    }
+
+    #[inline(never)]
+    fn once() -> (bool, u64) {
+        std::hint::black_box(compared())
+    }
+
+    #[test]
+    fn a_wrong_rule_shows_as_a_difference() {
+        let _alone = ALONE.lock();
+        let (same, address) = once();
+        assert!(same, "before");
+        for wrong in [
+            Rule::Frame {
+                base: Base::Stack,
+                offset: 4096,
+                ra: 1,
+                fp: 0,
+            },
+            Rule::Frame {
+                base: Base::Frame,
+                offset: 64,
+                ra: 1,
+                fp: 0,
+            },
+            Rule::Frame {
+                base: Base::Saved,
+                offset: -8,
+                ra: 1,
+                fp: 2,
+            },
+            Rule::Root,
+            Rule::Signal,
+        ] {
+            TABLE.void();
+            TABLE.insert(address - 1, Packed::of(wrong).unwrap(), TABLE.ticket());
+            assert!(!once().0, "{wrong:?} was not noticed");
+        }
+        TABLE.void();
+        assert!(once().0, "after");
+    }
+
+    /// As on a system whose loader has no `_dl_find_object`, from here on and for the other tests too.
+    #[test]
+    fn an_older_loader_gives_the_same_stacks() {
+        let _alone = ALONE.lock();
+        modules::without_find_object();
+        generation_changed();
+        for seed in 0..2_000u64 {
+            let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            let mut run = support::Run {
+                probe: compare,
+                shapes: shapes::ALL.as_ptr(),
+                count: shapes::ALL.len() as u64,
+                random,
+            };
+            shapes::ALL[seed as usize % shapes::ALL.len()](&mut run, (seed % 30) as i32);
+            if seed % 100 == 0 {
+                closing_began();
+                compare();
+                generation_changed();
+                closing_ended();
+            }
+        }
+        expect_no_difference();
+    }
+}

@@ -75,6 +75,12 @@ fn find_object() -> Option<FindObject> {
     (address > 1).then(|| unsafe { std::mem::transmute::<usize, FindObject>(address) })
 }
 
+/// As on a system whose loader has no `_dl_find_object`.
+#[cfg(test)]
+pub fn without_find_object() {
+    FIND_OBJECT.store(1, Relaxed);
+}
+
 /// A function that the dynamic loader itself exports.
 fn loader_symbol(wanted: &CStr) -> Option<usize> {
     // SAFETY: reads the auxiliary vector.

@@ -1,10 +1,12 @@
-//! Frame by frame, every stack is what libgcc says it is: over ordinary code, on every kind of thread, and interrupted
-//! by signals at arbitrary instructions.
+//! Frame by frame, every stack is what libgcc says it is: over ordinary code, on every kind of thread and stack, and
+//! interrupted by signals at arbitrary instructions.
 
 mod support;
 
+use std::ffi::{CString, c_void};
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+use std::time::{Duration, Instant};
 use support::{Game, STACKS, compare, expect_no_difference};
 
 fn game() -> &'static Game {
@@ -20,10 +22,255 @@ fn play(seeds: std::ops::Range<u64>) {
 
 #[test]
 fn a_hundred_thousand_stacks_of_rust_and_cpp_code() {
+    let before = STACKS.load(Relaxed);
     std::thread::scope(|scope| {
         scope.spawn(|| play(0..55_000));
         scope.spawn(|| play(55_000..110_000));
     });
-    assert!(STACKS.load(Relaxed) >= 100_000);
+    assert!(STACKS.load(Relaxed) - before >= 100_000);
+    expect_no_difference();
+}
+
+/// A thread on memory of ours, with more of it readable on either side.
+#[test]
+fn a_thread_on_a_supplied_stack() {
+    extern "C" fn body(_: *mut c_void) -> *mut c_void {
+        play(0..500);
+        std::ptr::null_mut()
+    }
+    game();
+    let mut memory = vec![0u64; 1 << 18];
+    let stack = &mut memory[1 << 16..3 << 16];
+    // SAFETY: plain use of the thread functions; the stack outlives the thread, which is joined.
+    unsafe {
+        let mut attributes = std::mem::zeroed();
+        libc::pthread_attr_init(&mut attributes);
+        let start = (stack.as_mut_ptr() as usize).next_multiple_of(4096);
+        assert_eq!(
+            libc::pthread_attr_setstack(&mut attributes, start as *mut c_void, 1 << 20),
+            0
+        );
+        let mut thread = std::mem::zeroed();
+        assert_eq!(
+            libc::pthread_create(&mut thread, &attributes, body, std::ptr::null_mut()),
+            0
+        );
+        libc::pthread_join(thread, std::ptr::null_mut());
+    }
+    expect_no_difference();
+}
+
+/// makecontext: a stack that is nobody's thread's.
+#[test]
+fn a_fiber() {
+    extern "C" fn body() {
+        play(0..300);
+    }
+    game();
+    let mut memory = vec![0u64; 1 << 17];
+    // SAFETY: as in the manual page; both contexts and the stack live until the fiber has returned.
+    unsafe {
+        let mut here: libc::ucontext_t = std::mem::zeroed();
+        let mut fiber: libc::ucontext_t = std::mem::zeroed();
+        libc::getcontext(&mut fiber);
+        fiber.uc_stack.ss_sp = memory.as_mut_ptr().cast();
+        fiber.uc_stack.ss_size = memory.len() * 8;
+        fiber.uc_link = &mut here;
+        libc::makecontext(&mut fiber, body, 0);
+        libc::swapcontext(&mut here, &fiber);
+    }
+    expect_no_difference();
+}
+
+/// Code that nobody describes: both unwinders report its address and stop.
+#[test]
+fn code_without_unwind_information_ends_the_stack() {
+    game();
+    // push rbx; call rdi; pop rbx; ret
+    const CODE: [u8; 5] = [0x53, 0xff, 0xd7, 0x5b, 0xc3];
+    // SAFETY: a page of our own with a function on it that calls its argument.
+    unsafe {
+        let page = libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            7,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(page, libc::MAP_FAILED);
+        std::ptr::copy_nonoverlapping(CODE.as_ptr(), page.cast(), CODE.len());
+        let call: extern "C" fn(extern "C" fn()) = std::mem::transmute(page);
+        extern "C" fn inside() {
+            let mut addresses = [0; 64];
+            let walked = culeak_walker::walk(culeak_walker::Registers::here(), &mut addresses);
+            assert_eq!((walked.end, walked.count), (culeak_walker::End::Lost, 2));
+        }
+        call(inside);
+        call(compare);
+        libc::munmap(page, 4096);
+    }
+    expect_no_difference();
+}
+
+#[test]
+fn as_many_frames_as_there_is_room_for() {
+    extern "C" fn inside() {
+        let start = culeak_walker::Registers::here();
+        let mut all = [0; support::DEPTH];
+        let full = culeak_walker::walk(start, &mut all);
+        assert_eq!(full.end, culeak_walker::End::Root);
+        for room in 0..full.count {
+            let mut some = [0; support::DEPTH];
+            let walked = culeak_walker::walk(start, &mut some[..room]);
+            assert_eq!((walked.end, walked.count), (culeak_walker::End::Full, room));
+            assert_eq!(some[..room], all[..room]);
+        }
+        assert_eq!(culeak_walker::walk(start, &mut all[..full.count]), full);
+    }
+    game().play(5, 20, inside);
+}
+
+static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
+
+/// How often the oracle could not be asked.
+static NOT_ASKED: AtomicU64 = AtomicU64::new(0);
+
+unsafe extern "C" {
+    fn _Unwind_FindEnclosingFunction(pc: *mut c_void) -> *mut c_void;
+    fn _Unwind_RaiseException();
+    fn _Unwind_Resume();
+    fn _Unwind_Resume_or_Rethrow();
+    fn _Unwind_ForcedUnwind();
+}
+
+/// Where libgcc jumps into a landing pad, its own unwind information is wrong for a few instructions: it then takes a
+/// value from the stack for an address and reads there. The walker must survive that; its oracle does not.
+fn installs_a_context(pc: u64) -> bool {
+    let functions = [
+        _Unwind_RaiseException,
+        _Unwind_Resume,
+        _Unwind_Resume_or_Rethrow,
+        _Unwind_ForcedUnwind,
+    ];
+    // SAFETY: looks an address up.
+    let function = unsafe { _Unwind_FindEnclosingFunction(pc as *mut c_void) };
+    functions.iter().any(|&one| one as *mut c_void == function)
+}
+
+extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+    INTERRUPTED.fetch_add(1, Relaxed);
+    // SAFETY: the kernel's description of what it interrupted.
+    let pc = unsafe { (*context).uc_mcontext.gregs[libc::REG_RIP as usize] } as u64;
+    if installs_a_context(pc) {
+        NOT_ASKED.fetch_add(1, Relaxed);
+        culeak_walker::walk(culeak_walker::Registers::here(), &mut [0; support::DEPTH]);
+    } else {
+        compare();
+    }
+}
+
+/// Lets `signal` interrupt this thread every few microseconds while `work` runs.
+fn interrupt(signal: i32, flags: i32, lasting: Duration, mut work: impl FnMut(u64)) {
+    // SAFETY: the handler only compares stacks; the interrupted thread outlives the one that sends.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = flags | libc::SA_RESTART | libc::SA_SIGINFO;
+        libc::sigaction(signal, &action, std::ptr::null_mut());
+    }
+    // SAFETY: names the calling thread.
+    let target = unsafe { libc::pthread_self() };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Relaxed) {
+                // SAFETY: the target waits for this thread.
+                unsafe { libc::pthread_kill(target, signal) };
+                let until = Instant::now() + Duration::from_micros(25);
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+            }
+        });
+        let end = Instant::now() + lasting;
+        let mut round = 0;
+        while Instant::now() < end {
+            round += 1;
+            work(round);
+        }
+        stop.store(true, Relaxed);
+    });
+}
+
+fn work_of(library: usize) -> extern "C" fn(u64) {
+    // SAFETY: the library's function of this type.
+    unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(u64)>(game().libraries[library].symbol("work")) }
+}
+
+#[test]
+fn signals_at_arbitrary_instructions() {
+    let before = INTERRUPTED.load(Relaxed);
+    for library in 0..game().libraries.len() {
+        let work = work_of(library);
+        interrupt(libc::SIGPROF, 0, Duration::from_millis(1500), |round| {
+            work(round % 7 + 1)
+        });
+    }
+    let count = INTERRUPTED.load(Relaxed) - before;
+    println!(
+        "{count} signals, {} of them where libgcc could not be asked",
+        NOT_ASKED.load(Relaxed)
+    );
+    assert!(count > 1_000);
+    expect_no_difference();
+}
+
+#[test]
+fn signals_on_a_signal_stack() {
+    let mut memory = vec![0u64; 1 << 15];
+    let stack = libc::stack_t {
+        ss_sp: memory.as_mut_ptr().cast(),
+        ss_flags: 0,
+        ss_size: memory.len() * 8,
+    };
+    let none = libc::stack_t {
+        ss_sp: std::ptr::null_mut(),
+        ss_flags: libc::SS_DISABLE,
+        ss_size: 0,
+    };
+    let work = work_of(0);
+    // SAFETY: the memory outlives its use as a signal stack, which ends below.
+    unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
+    interrupt(libc::SIGUSR1, libc::SA_ONSTACK, Duration::from_millis(1500), |round| {
+        work(round % 7 + 1)
+    });
+    // SAFETY: as above.
+    unsafe { libc::sigaltstack(&none, std::ptr::null_mut()) };
+    expect_no_difference();
+}
+
+/// The loader's own code: lazy binding, relocation, module lists.
+#[test]
+fn signals_while_libraries_come_and_go() {
+    let folder = support::folder().join("loading");
+    std::fs::create_dir_all(&folder).unwrap();
+    let library = folder.join("libcoming.so");
+    support::compile(&support::source("shapes.cpp"), &library, &["-O2", "-Wl,-z,lazy"]);
+    let name = CString::new(library.to_str().unwrap()).unwrap();
+    interrupt(libc::SIGUSR2, 0, Duration::from_millis(2000), |round| {
+        // SAFETY: the test's own library, its function of that type, and nothing of it used after it is closed.
+        unsafe {
+            let handle = libc::dlopen(name.as_ptr(), libc::RTLD_LAZY);
+            assert!(!handle.is_null());
+            let work: extern "C" fn(u64) = std::mem::transmute(libc::dlsym(handle, c"work".as_ptr()));
+            work(round % 2 + 1);
+            culeak_walker::closing_began();
+            libc::dlclose(handle);
+            culeak_walker::generation_changed();
+            culeak_walker::closing_ended();
+        }
+    });
+    std::fs::remove_dir_all(folder).ok();
     expect_no_difference();
 }

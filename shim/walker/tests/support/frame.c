@@ -1,0 +1,7 @@
+/* Compiled with two values of SIZE: the same instructions at the same places, but another frame. */
+void call(void (*function)(void)) {
+    char buffer[SIZE];
+    __asm__ volatile("" : : "r"(buffer) : "memory");
+    function();
+    __asm__ volatile("" : : "r"(buffer) : "memory");
+}
