@@ -2,11 +2,11 @@
 //!
 //! glibc ≥ 2.35 answers with `_dl_find_object`, which takes no lock and works in signal handlers and under the loader's
 //! lock. Linking it would keep us from loading on older systems, and `dlsym` takes the loader's lock, so the symbol is
-//! read out of the loader's own tables, whose address the kernel hands to every process.
+//! read out of the modules' own tables, once, under the short list lock of `dl_iterate_phdr`.
 //!
 //! Older glibc: a sorted table of our own, built by `dl_iterate_phdr` and rebuilt when an address is in none of its
-//! modules. That function waits for the loader's short list lock (as libgcc does there at every frame), never for the
-//! one held while constructors run.
+//! modules. `dl_iterate_phdr` waits for the list lock (as libgcc does there at every frame), never for the one that is
+//! held while constructors run.
 
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
@@ -68,7 +68,7 @@ static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
 fn find_object() -> Option<FindObject> {
     let mut address = FIND_OBJECT.load(Relaxed);
     if address == 0 {
-        address = loader_symbol(c"_dl_find_object").unwrap_or(1);
+        address = exported(c"_dl_find_object").unwrap_or(1);
         FIND_OBJECT.store(address, Relaxed);
     }
     // SAFETY: the address of the loader's function of that name, which has this type since it exists.
@@ -81,24 +81,31 @@ pub fn without_find_object() {
     FIND_OBJECT.store(1, Relaxed);
 }
 
-/// A function that the dynamic loader itself exports.
-fn loader_symbol(wanted: &CStr) -> Option<usize> {
-    // SAFETY: reads the auxiliary vector.
-    let base = unsafe { libc::getauxval(libc::AT_BASE) } as usize;
-    if base == 0 {
-        return None;
-    }
-    // SAFETY: the loader is mapped at `base` with its headers, for good, and its tables follow the ELF format: the
-    // dynamic section ends with tag 0, a hash chain with an odd word.
+/// A function that a loaded module exports.
+fn exported(wanted: &CStr) -> Option<usize> {
+    let mut found = None;
+    each(&mut |loaded| {
+        // SAFETY: a loaded module, as long as the callback runs.
+        found = unsafe { exported_by(loaded, wanted) };
+        found.is_some()
+    });
+    found
+}
+
+/// # Safety
+/// The module is loaded: its tables are mapped and follow the ELF format. The dynamic section ends with tag 0, a hash
+/// chain with an odd word.
+unsafe fn exported_by(loaded: &libc::dl_phdr_info, wanted: &CStr) -> Option<usize> {
+    let bias = loaded.dlpi_addr as usize;
+    let dynamic = headers(loaded)
+        .iter()
+        .find(|header| header.p_type == libc::PT_DYNAMIC)?;
+    // glibc relocates addresses in the dynamic section, except where that is not writable.
+    let absolute = |value: usize| if value < bias { bias + value } else { value };
+    let (mut strings, mut symbols, mut hash) = (0, 0, 0);
+    let mut entry = (bias + dynamic.p_vaddr as usize) as *const [usize; 2];
+    // SAFETY: the caller's promise.
     unsafe {
-        let header = &*(base as *const libc::Elf64_Ehdr);
-        let headers = (base + header.e_phoff as usize) as *const libc::Elf64_Phdr;
-        let headers = std::slice::from_raw_parts(headers, header.e_phnum.into());
-        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let mut entry = (base + dynamic.p_vaddr as usize) as *const [usize; 2];
-        let (mut strings, mut symbols, mut hash) = (0, 0, 0);
-        // The loader may or may not have relocated its own section.
-        let absolute = |value: usize| if value < base { base + value } else { value };
         while (*entry)[0] != 0 {
             match *entry {
                 [5, value] => strings = absolute(value),
@@ -113,23 +120,18 @@ fn loader_symbol(wanted: &CStr) -> Option<usize> {
         }
         let hash = hash as *const u32;
         let (buckets, first, bloom_words) = (*hash, *hash.add(1), *hash.add(2));
-        if buckets == 0 {
-            return None;
-        }
         let bucket = hash.add(4 + bloom_words as usize * 2);
         let chain = bucket.add(buckets as usize);
-        let value = wanted
-            .to_bytes()
-            .iter()
-            .fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
-        let mut index = *bucket.add((value % buckets) as usize);
+        let bytes = wanted.to_bytes().iter();
+        let value = bytes.fold(5381u32, |hash, &byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
+        let mut index = *bucket.add(value.checked_rem(buckets)? as usize);
         while index >= first {
             let here = *chain.add((index - first) as usize);
             if here | 1 == value | 1 {
                 let symbol = &*(symbols as *const libc::Elf64_Sym).add(index as usize);
                 let name = CStr::from_ptr((strings + symbol.st_name as usize) as *const _);
                 if name == wanted && symbol.st_shndx != 0 {
-                    return Some(base + symbol.st_value as usize);
+                    return Some(bias + symbol.st_value as usize);
                 }
             }
             if here & 1 == 1 {
@@ -137,27 +139,27 @@ fn loader_symbol(wanted: &CStr) -> Option<usize> {
             }
             index += 1;
         }
-        None
     }
+    None
 }
 
-/// Calls `visit` for every loaded object until it says true.
-fn each(visit: &mut dyn FnMut(Module) -> bool) {
-    unsafe extern "C" fn callback(info: *mut libc::dl_phdr_info, _: usize, visit: *mut c_void) -> i32 {
-        // SAFETY: the loader's own, valid during the call; `visit` is the reference passed below.
-        let (info, visit) = unsafe { (&*info, &mut *visit.cast::<&mut dyn FnMut(Module) -> bool>()) };
-        if info.dlpi_phdr.is_null() {
-            return 0;
-        }
-        // SAFETY: the object's program headers.
-        let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+fn headers(loaded: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
+    if loaded.dlpi_phdr.is_null() {
+        return &[];
+    }
+    // SAFETY: the module's program headers, mapped as long as it is loaded.
+    unsafe { std::slice::from_raw_parts(loaded.dlpi_phdr, loaded.dlpi_phnum.into()) }
+}
+
+impl Module {
+    fn of(loaded: &libc::dl_phdr_info) -> Module {
         let mut module = Module {
             start: u64::MAX,
             end: 0,
             index: 0,
         };
-        for header in headers {
-            let at = info.dlpi_addr.wrapping_add(header.p_vaddr);
+        for header in headers(loaded) {
+            let at = loaded.dlpi_addr.wrapping_add(header.p_vaddr);
             match header.p_type {
                 libc::PT_LOAD => {
                     module.start = module.start.min(at & !0xfff);
@@ -169,7 +171,18 @@ fn each(visit: &mut dyn FnMut(Module) -> bool) {
                 _ => {}
             }
         }
-        visit(module).into()
+        module
+    }
+}
+
+type Visit<'a> = dyn FnMut(&libc::dl_phdr_info) -> bool + 'a;
+
+/// Calls `visit` for every loaded object until it says true.
+fn each(visit: &mut Visit) {
+    unsafe extern "C" fn callback(info: *mut libc::dl_phdr_info, _: usize, visit: *mut c_void) -> i32 {
+        // SAFETY: the loader's own, valid during the call; `visit` is the reference passed below.
+        let (info, visit) = unsafe { (&*info, &mut *visit.cast::<&mut Visit>()) };
+        visit(info).into()
     }
     let mut visit = visit;
     // SAFETY: the callback gets what it expects and neither unwinds nor keeps anything.
@@ -178,7 +191,8 @@ fn each(visit: &mut dyn FnMut(Module) -> bool) {
 
 fn search(address: u64) -> Option<Module> {
     let mut found = None;
-    each(&mut |module| {
+    each(&mut |loaded| {
+        let module = Module::of(loaded);
         if (module.start..module.end).contains(&address) {
             found = Some(module);
         }
@@ -224,7 +238,8 @@ impl ModuleTable {
             return Some(found);
         }
         self.rebuild();
-        self.look_up(address)
+        // Another thread may be rebuilding or may have made us forget.
+        self.look_up(address).or_else(|| search(address))
     }
 
     fn look_up(&self, address: u64) -> Option<Module> {
@@ -265,7 +280,8 @@ impl ModuleTable {
         let copy = &self.copies[other as usize];
         fence(Release);
         let mut count = 0;
-        each(&mut |module| {
+        each(&mut |loaded| {
+            let module = Module::of(loaded);
             // Sorted as they come: a loader lists hundreds, not millions.
             let mut at = count;
             while at > 0 && copy.rows[at - 1][0].load(Relaxed) > module.start {
@@ -300,6 +316,8 @@ mod tests {
     #[test]
     fn the_own_table_says_what_the_loader_says() {
         let addresses = [search as *const () as u64, libc::malloc as *const () as u64];
+        assert!(exported(c"_dl_find_object").is_some() || exported(c"gnu_get_libc_version").is_some());
+        assert_eq!(exported(c"no such function"), None);
         for address in addresses {
             let theirs = containing(address, false).unwrap();
             let listed = search(address).unwrap();

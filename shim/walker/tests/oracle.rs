@@ -133,50 +133,51 @@ fn as_many_frames_as_there_is_room_for() {
 
 static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
 
+/// Where libgcc's own code is mapped.
+static ORACLE: OnceLock<(u64, u64)> = OnceLock::new();
 /// How often the oracle could not be asked.
 static NOT_ASKED: AtomicU64 = AtomicU64::new(0);
 
-unsafe extern "C" {
-    fn _Unwind_FindEnclosingFunction(pc: *mut c_void) -> *mut c_void;
-    fn _Unwind_RaiseException();
-    fn _Unwind_Resume();
-    fn _Unwind_Resume_or_Rethrow();
-    fn _Unwind_ForcedUnwind();
+/// While libgcc goes to a landing pad it overwrites what its own frame has saved, and until it is there, that frame's
+/// unwind information is wrong: libgcc then takes some word of the stack for an address and reads there. The walker must
+/// survive that, its oracle does not.
+fn raises_an_exception(addresses: &[u64]) -> bool {
+    let (start, end) = ORACLE.get().copied().unwrap_or_default();
+    addresses.iter().any(|address| (start..end).contains(address))
 }
 
-/// Where libgcc jumps into a landing pad, its own unwind information is wrong for a few instructions: it then takes a
-/// value from the stack for an address and reads there. The walker must survive that; its oracle does not.
-fn installs_a_context(pc: u64) -> bool {
-    let functions = [
-        _Unwind_RaiseException,
-        _Unwind_Resume,
-        _Unwind_Resume_or_Rethrow,
-        _Unwind_ForcedUnwind,
-    ];
-    // SAFETY: looks an address up.
-    let function = unsafe { _Unwind_FindEnclosingFunction(pc as *mut c_void) };
-    functions.iter().any(|&one| one as *mut c_void == function)
-}
-
-extern "C" fn handler(_: i32, _: *mut libc::siginfo_t, context: *mut libc::ucontext_t) {
+extern "C" fn handler(_: i32) {
     INTERRUPTED.fetch_add(1, Relaxed);
-    // SAFETY: the kernel's description of what it interrupted.
-    let pc = unsafe { (*context).uc_mcontext.gregs[libc::REG_RIP as usize] } as u64;
-    if installs_a_context(pc) {
+    let mut addresses = [0; support::DEPTH];
+    let walked = culeak_walker::walk(culeak_walker::Registers::here(), &mut addresses);
+    if raises_an_exception(&addresses[..walked.count]) {
         NOT_ASKED.fetch_add(1, Relaxed);
-        culeak_walker::walk(culeak_walker::Registers::here(), &mut [0; support::DEPTH]);
     } else {
         compare();
     }
 }
 
+fn mapped_code(library: &str) -> (u64, u64) {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let line = maps
+        .lines()
+        .find(|line| line.contains(library) && line.contains(" r-xp "))
+        .expect(library);
+    let (start, end) = line.split(' ').next().unwrap().split_once('-').unwrap();
+    (
+        u64::from_str_radix(start, 16).unwrap(),
+        u64::from_str_radix(end, 16).unwrap(),
+    )
+}
+
 /// Lets `signal` interrupt this thread every few microseconds while `work` runs.
 fn interrupt(signal: i32, flags: i32, lasting: Duration, mut work: impl FnMut(u64)) {
+    ORACLE.get_or_init(|| mapped_code("libgcc_s.so"));
     // SAFETY: the handler only compares stacks; the interrupted thread outlives the one that sends.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
-        action.sa_flags = flags | libc::SA_RESTART | libc::SA_SIGINFO;
+        action.sa_flags = flags | libc::SA_RESTART;
         libc::sigaction(signal, &action, std::ptr::null_mut());
     }
     // SAFETY: names the calling thread.
