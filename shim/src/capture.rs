@@ -31,8 +31,8 @@ pub fn configure(depth: usize, libgcc: bool) {
 }
 
 /// The innermost frames of the calling thread, without our own.
-pub struct Frames {
-    addresses: [u64; DEPTH_MAX + OURS],
+pub struct Frames<const ROOM: usize> {
+    addresses: [u64; ROOM],
     count: usize,
     /// There were more, or the walk could not go on.
     cut: bool,
@@ -40,43 +40,45 @@ pub struct Frames {
 
 /// Room for our own frames, which are left out.
 const OURS: usize = 16;
+/// Enough for most stacks: clearing room for the deepest would cost as much as walking one of these.
+const USUAL: usize = 64;
+const DEEPEST: usize = DEPTH_MAX + OURS;
 
-impl Frames {
-    #[inline(never)]
-    pub fn of_this_thread(depth: usize) -> Frames {
-        let depth = depth.min(DEPTH_MAX);
-        let mut frames = Frames {
-            addresses: [0; DEPTH_MAX + OURS],
+impl<const ROOM: usize> Frames<ROOM> {
+    fn none() -> Self {
+        Frames {
+            addresses: [0; ROOM],
             count: 0,
             cut: false,
-        };
-        if LIBGCC.load(Relaxed) {
-            frames.unwind(depth);
-        } else {
-            frames.walk(depth);
         }
-        frames
     }
 
-    /// By our own walker: a few loads a frame.
-    fn walk(&mut self, depth: usize) {
-        let walked = walker::walk(Registers::here(), &mut self.addresses[..depth + OURS]);
+    /// By our own walker: a few loads a frame. `None` when there is not enough room.
+    #[inline(always)]
+    fn walked(depth: usize) -> Option<Self> {
+        let mut frames = Self::none();
+        let room = ROOM.min(depth + OURS);
+        let walked = walker::walk(Registers::here(), &mut frames.addresses[..room]);
+        if walked.end == End::Full && room < depth + OURS {
+            return None;
+        }
         let (start, end) = real::own_bounds();
         // Ours stand at the start, and where a runtime hook stood around the driver's.
         for place in 0..walked.count {
-            let address = self.addresses[place];
+            let address = frames.addresses[place];
             if !(start..end).contains(&address) {
-                self.addresses[self.count] = address;
-                self.count += 1;
+                frames.addresses[frames.count] = address;
+                frames.count += 1;
             }
         }
-        self.cut = walked.end != End::Root || self.count > depth;
-        self.count = self.count.min(depth);
+        frames.cut = walked.end != End::Root || frames.count > depth;
+        frames.count = frames.count.min(depth);
+        Some(frames)
     }
 
     /// By libgcc: the portable way, and the judge of the other.
-    #[cold]
-    fn unwind(&mut self, depth: usize) {
+    fn unwound(depth: usize) -> Self {
+        let mut frames = Self::none();
         let visit = |frame: &backtrace::Frame| {
             let address = frame.ip() as u64;
             if address == 0 {
@@ -85,34 +87,63 @@ impl Frames {
             if real::is_ours(address) {
                 return true;
             }
-            if self.count == depth {
-                self.cut = true;
+            if frames.count == depth {
+                frames.cut = true;
                 return false;
             }
-            self.addresses[self.count] = address;
-            self.count += 1;
+            frames.addresses[frames.count] = address;
+            frames.count += 1;
             true
         };
         // SAFETY: "unsynchronized" concerns the crate's symbolizer, which is not used here: the walk itself
         // (_Unwind_Backtrace over _dl_find_object) keeps no shared state.
         unsafe { backtrace::trace_unsynchronized(visit) };
+        frames
     }
 
     fn addresses(&self) -> &[u64] {
         &self.addresses[..self.count]
     }
 
+    /// All 64 bits count: a stack is known by its hash. Two lanes, since a multiplication waits for the one before.
     fn hash(&self) -> u64 {
-        let start = mix(GENERATION.load(Acquire) ^ u64::from(self.cut) << 63);
-        self.addresses()
-            .iter()
-            .fold(start, |hash, &address| mix(hash ^ address))
+        const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+        let step = |hash: u64, address: u64| (hash.rotate_left(29) ^ address).wrapping_mul(ODD);
+        let mut lanes = [GENERATION.load(Acquire), u64::from(self.cut) << 32 | self.count as u64];
+        let mut pairs = self.addresses().chunks_exact(2);
+        for pair in &mut pairs {
+            lanes = [step(lanes[0], pair[0]), step(lanes[1], pair[1])];
+        }
+        for &address in pairs.remainder() {
+            lanes[0] = step(lanes[0], address);
+        }
+        mix(mix(lanes[0]) ^ lanes[1])
     }
 }
 
 /// Stores the calling thread's stack and returns its number, or `NONE`.
+#[inline(never)]
 pub fn stack(recording: &Recording) -> u32 {
-    let frames = Frames::of_this_thread(DEPTH.load(Relaxed));
+    let depth = DEPTH.load(Relaxed).min(DEPTH_MAX);
+    if LIBGCC.load(Relaxed) {
+        return deep_stack(recording, depth, true);
+    }
+    match Frames::<USUAL>::walked(depth) {
+        Some(frames) => number(recording, &frames),
+        None => deep_stack(recording, depth, false),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn deep_stack(recording: &Recording, depth: usize, libgcc: bool) -> u32 {
+    let walked = if libgcc { None } else { Frames::<DEEPEST>::walked(depth) };
+    number(recording, &walked.unwrap_or_else(|| Frames::unwound(depth)))
+}
+
+/// The number of a stack, which is stored if it is new.
+#[inline]
+fn number<const ROOM: usize>(recording: &Recording, frames: &Frames<ROOM>) -> u32 {
     if frames.count == 0 {
         return NONE;
     }
@@ -121,10 +152,21 @@ pub fn stack(recording: &Recording) -> u32 {
     if !closing && let Some(known) = recording.stack(hash) {
         return known;
     }
+    let stack = store(recording, frames.addresses(), frames.cut, closing);
+    if !closing && stack != NONE {
+        recording.remember_stack(hash, stack);
+    }
+    stack
+}
+
+/// Stores a stack frame by frame, outermost first.
+#[cold]
+#[inline(never)]
+fn store(recording: &Recording, addresses: &[u64], cut: bool, closing: bool) -> u32 {
     // A new stack is rare enough to look whether the thread has been given a name meanwhile.
     crate::recorder::refresh_thread_name(recording);
-    let mut parent = if frames.cut { CUT } else { ROOT };
-    for &address in frames.addresses().iter().rev() {
+    let mut parent = if cut { CUT } else { ROOT };
+    for &address in addresses.iter().rev() {
         let (module, bias) = match module_of(recording, address, closing) {
             Some((module, bias)) => (Some(module), bias),
             None => (None, 0),
@@ -136,9 +178,6 @@ pub fn stack(recording: &Recording) -> u32 {
                 return NONE;
             }
         }
-    }
-    if !closing {
-        recording.remember_stack(hash, parent);
     }
     parent
 }

@@ -5,7 +5,7 @@
 
 use libc::c_void;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
 use crate::real::{self, Query};
 use culeak::kind::Kind;
@@ -17,6 +17,7 @@ static CHANGES: AtomicU32 = AtomicU32::new(1);
 const DEVICES: usize = 64;
 /// The pool a device takes stream-ordered memory from, once a program has set one.
 static POOLS: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
+static POOL_WAS_SET: AtomicBool = AtomicBool::new(false);
 /// Usage counts of created contexts would be needed for cuCtxDetach alone; contexts attached to are remembered here.
 static ATTACHED: [(AtomicU64, AtomicU32); 32] = [const { (AtomicU64::new(0), AtomicU32::new(0)) }; 32];
 
@@ -110,13 +111,14 @@ pub fn device_row(recording: &Recording, ordinal: i32) -> u8 {
 pub fn set_pool(ordinal: i32, pool: u64) {
     if let Some(slot) = usize::try_from(ordinal).ok().and_then(|ordinal| POOLS.get(ordinal)) {
         slot.store(pool, Relaxed);
+        POOL_WAS_SET.store(true, Relaxed);
     }
 }
 
 /// The pool the calling thread's device was set to; 0 for its default pool.
 pub fn current_pool() -> u64 {
     let mut ordinal = -1;
-    if POOLS.iter().all(|pool| pool.load(Relaxed) == 0) || ask!(Query::CtxGetDevice, (*mut i32), (&mut ordinal)) != 0 {
+    if !POOL_WAS_SET.load(Relaxed) || ask!(Query::CtxGetDevice, (*mut i32), (&mut ordinal)) != 0 {
         return 0;
     }
     usize::try_from(ordinal)

@@ -240,8 +240,8 @@ struct Cost<'a> {
 
 /// How many events of a thread are measured each.
 const COST_EACH: u32 = 16;
-/// Of the later ones, one in so many.
-const COST_SAMPLE: u32 = 64;
+/// Of the later ones, one in so many; odd, since allocations and frees often alternate.
+const COST_SAMPLE: u32 = 61;
 
 impl<'a> Cost<'a> {
     #[inline]
