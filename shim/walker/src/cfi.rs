@@ -24,6 +24,12 @@ impl UnwindContextStorage<usize> for OnStack {
     type Stack = [UnwindTableRow<usize, Self>; 4];
 }
 
+/// A signal stack may be small.
+const _: () = assert!(
+    size_of::<UnwindContext<usize, OnStack>>() <= 4096,
+    "the interpreter's state fits one page"
+);
+
 const ENCODING: gimli::Encoding = gimli::Encoding {
     address_size: 8,
     format: gimli::Format::Dwarf32,

@@ -82,6 +82,108 @@ fn a_fiber() {
     expect_no_difference();
 }
 
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    // CFA counted from rbx, as the loader's lazy binding does it.
+    ".globl counts_from_rbx",
+    "counts_from_rbx:",
+    ".cfi_startproc",
+    "push rbx",
+    ".cfi_def_cfa_offset 16",
+    ".cfi_offset rbx, -16",
+    "mov rbx, rsp",
+    ".cfi_def_cfa rbx, 16",
+    "sub rsp, 100",
+    "and rsp, -64",
+    "call rdi",
+    "mov rsp, rbx",
+    ".cfi_def_cfa rsp, 16",
+    "pop rbx",
+    ".cfi_def_cfa_offset 8",
+    "ret",
+    ".cfi_endproc",
+    // CFA by an expression: breg7 (rsp) + 8; lit8; plus.
+    ".globl counts_by_expression",
+    "counts_by_expression:",
+    ".cfi_startproc",
+    "push rdi",
+    ".cfi_escape 0x0f, 4, 0x77, 8, 0x38, 0x22",
+    "call rdi",
+    "pop rdi",
+    ".cfi_def_cfa rsp, 8",
+    "ret",
+    ".cfi_endproc",
+    // An offset that is no multiple of 8, and a frame pointer saved far away: too much for the table.
+    ".globl counts_far",
+    "counts_far:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_def_cfa_offset 16",
+    "sub rsp, 1000000",
+    "mov [rsp + 64], rbp",
+    ".cfi_def_cfa_offset 1000016",
+    ".cfi_offset rbp, -999952",
+    "call rdi",
+    "add rsp, 1000000",
+    ".cfi_def_cfa_offset 16",
+    "pop rbp",
+    ".cfi_restore rbp",
+    ".cfi_def_cfa_offset 8",
+    "ret",
+    ".cfi_endproc",
+);
+
+/// Frames that no rule of the table describes are evaluated each time, with all registers where that takes them.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn unwind_information_that_no_rule_can_hold() {
+    unsafe extern "C" {
+        safe fn counts_from_rbx(next: extern "C" fn());
+        safe fn counts_by_expression(next: extern "C" fn());
+        safe fn counts_far(next: extern "C" fn());
+    }
+    extern "C" fn one() {
+        counts_from_rbx(compare);
+        counts_by_expression(compare);
+        counts_far(compare);
+    }
+    extern "C" fn two() {
+        counts_from_rbx(one);
+        counts_by_expression(one);
+        counts_far(one);
+    }
+    extern "C" fn three() {
+        counts_from_rbx(two);
+        counts_by_expression(two);
+        counts_far(two);
+    }
+    let before = STACKS.load(Relaxed);
+    for _ in 0..20 {
+        three();
+    }
+    assert!(STACKS.load(Relaxed) - before >= 540);
+    expect_no_difference();
+}
+
+/// Deeper than what is probed at once.
+#[test]
+fn the_first_walk_of_a_thread_far_down_its_stack() {
+    #[inline(never)]
+    fn deep() {
+        let filler = std::mem::MaybeUninit::<[u8; 80 << 20]>::uninit();
+        std::hint::black_box(&filler);
+        compare();
+        std::hint::black_box(&filler);
+    }
+    std::thread::Builder::new()
+        .stack_size(100 << 20)
+        .spawn(deep)
+        .unwrap()
+        .join()
+        .unwrap();
+    expect_no_difference();
+}
+
 /// Code that nobody describes: both unwinders report its address and stop.
 #[test]
 fn code_without_unwind_information_ends_the_stack() {
@@ -224,6 +326,53 @@ fn signals_at_arbitrary_instructions() {
         NOT_ASKED.load(Relaxed)
     );
     assert!(count > 1_000);
+    expect_no_difference();
+}
+
+/// A program that returns from its signal handlers by itself, through code that no table describes.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_signal_trampoline_of_somebody_elses() {
+    #[repr(C)]
+    struct KernelAction {
+        handler: extern "C" fn(i32),
+        flags: u64,
+        restorer: *mut c_void,
+        mask: u64,
+    }
+    const SA_RESTORER: u64 = 0x0400_0000;
+    // mov rax, 15; syscall
+    const CODE: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+    extern "C" fn raise() {
+        // SAFETY: the handler is installed.
+        unsafe { libc::raise(libc::SIGURG) };
+    }
+    game();
+    // SAFETY: a page of our own for the trampoline, kept; the kernel's structure for this machine.
+    unsafe {
+        let page = libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            7,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        assert_ne!(page, libc::MAP_FAILED);
+        std::ptr::copy_nonoverlapping(CODE.as_ptr(), page.cast(), CODE.len());
+        let action = KernelAction {
+            handler,
+            flags: SA_RESTORER,
+            restorer: page,
+            mask: 0,
+        };
+        assert_eq!(libc::syscall(libc::SYS_rt_sigaction, libc::SIGURG, &action, 0, 8), 0);
+    }
+    let before = INTERRUPTED.load(Relaxed);
+    for seed in 0..200 {
+        game().play(seed, (seed % 20) as i32, raise);
+    }
+    assert!(INTERRUPTED.load(Relaxed) - before >= 200);
     expect_no_difference();
 }
 

@@ -90,7 +90,7 @@ fn stacks_through_the_interpreter() {
     // SAFETY: the interpreter's own functions, called once each and in this order on one thread.
     let result = unsafe {
         let initialize: extern "C" fn(i32) = std::mem::transmute(python.symbol("Py_InitializeEx"));
-        let run: extern "C" fn(*const i8, *mut c_void) -> i32 =
+        let run: extern "C" fn(*const libc::c_char, *mut c_void) -> i32 =
             std::mem::transmute(python.symbol("PyRun_SimpleStringFlags"));
         initialize(0);
         run(program.as_ptr(), std::ptr::null_mut())

@@ -95,7 +95,7 @@ fn name(address: u64) -> String {
         if libc::dladdr(address as *const c_void, &mut info) == 0 {
             return String::new();
         }
-        let text = |name: *const i8| {
+        let text = |name: *const libc::c_char| {
             if name.is_null() {
                 "?".into()
             } else {
