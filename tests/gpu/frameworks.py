@@ -4,6 +4,8 @@ Each program runs twice, with and without culeak, and must print the same result
 what the framework itself says it holds.
 """
 
+import collections
+import json
 import os
 
 from harness import HERE, Missing, claim, expect, expect_equal, tail
@@ -43,6 +45,15 @@ def rows_by_size(snapshot):
     return f"  rows that hold memory, largest first:{''.join(chr(10) + '    ' + snapshot.show(r) for r in rows[:6])}\n{snapshot.where()}"
 
 
+def expect_pooled(t, done, expected):
+    """`check --ignore-pools` leaves out what the framework's caching allocator holds, to the byte."""
+    recording = done.recording(done.pid())
+    judged = json.loads(t.cli("check", recording, "--ignore-pools", "--max-leaked", "1TiB", "--json")[1])
+    report = json.loads(t.cli("report", recording, "--json")[1])
+    pools = [(row["label"], row["bytes"]) for row in report["rows"] if row["pool"]]
+    expect_equal(judged["ignored"]["bytes"], expected, f"bytes left out as pools, which were {pools}")
+
+
 # ---- PyTorch ----
 
 
@@ -53,6 +64,7 @@ def segments_of_pytorchs_allocator_add_up_to_memory_reserved(t):
     got = bytes_by_module(snapshot, ["device"], "libc10_cuda")
     expect_equal(got, (done.fact("reserved"), done.fact("segments")), f"bytes and number of segments\n{rows_by_size(snapshot)}")
     snapshot.expect_sane()
+    expect_pooled(t, done, done.fact("reserved"))
 
 
 @claim(slow=True)
@@ -103,6 +115,29 @@ def the_pytorch_profiler_works_beside_culeak(t):
     expect(int(done.results()[0].split()[1]) > 0, f"the profiler saw no kernel, with or without culeak: {done.results()}")
 
 
+def stacks(snapshot):
+    """Every row that holds memory as (kind, bytes, stack), the stack by file and address."""
+    data = snapshot.data
+    def place(location):
+        module = location["module"]
+        return (None if module is None else os.path.basename(data["modules"][module]["path"]), location["address"])
+    def stack(row):
+        found = data["stacks"][row["stack"]]
+        return (found["truncated"], tuple(place(data["locations"][frame]) for frame in found["frames"]))
+    return collections.Counter((row["kind"], row["bytes"], stack(row)) for row in snapshot.memory())
+
+
+@claim(slow=True)
+def both_unwinders_tell_the_same_stacks_in_a_pytorch_training_step(t):
+    seen = {}
+    for unwinder in ("own", "libgcc"):
+        done = same_results(t, "torch", "training", env={**UNCACHED, "CULEAK_UNWINDER": unwinder})
+        seen[unwinder] = stacks(snapshot_of(done))
+    expect(sum(seen["own"].values()) >= 100, f"only {sum(seen['own'].values())} rows: no test of anything")
+    differing = (seen["own"] - seen["libgcc"]) + (seen["libgcc"] - seen["own"])
+    expect(not differing, f"{sum(differing.values())} rows differ, the first: {next(iter(differing), None)}")
+
+
 # ---- JAX ----
 
 
@@ -113,6 +148,7 @@ def the_slab_of_jax_is_one_row(t):
     limit = done.fact("limit")
     slabs = [row["bytes"] for row in snapshot.memory() if row["bytes"] >= limit * 0.9]
     expect(limit and len(slabs) == 1 and slabs[0] <= limit * 1.1, f"expected one row of about {limit} bytes, found {slabs}\n{rows_by_size(snapshot)}")
+    expect_pooled(t, done, slabs[0])
 
 
 @claim(slow=True)
@@ -140,6 +176,7 @@ def the_pool_of_cupy_adds_up_to_its_total(t):
     done = same_results(t, "cupy", "pooled")
     snapshot = snapshot_of(done)
     expect_equal(snapshot.bytes_of("device"), done.fact("total_bytes"), f"bytes of device memory\n{rows_by_size(snapshot)}")
+    expect_pooled(t, done, done.fact("total_bytes"))
 
 
 # ---- numba and Triton ----

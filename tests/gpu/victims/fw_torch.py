@@ -110,4 +110,23 @@ def profiler():
     result("kernels", len(kernels), *[name.replace(" ", "")[:60] for name in kernels])
 
 
-{f.__name__: f for f in (caching, uncached, ordered, expandable, pinned, graph, profiler)}[sys.argv[1]]()
+def training():
+    """A transformer in training, every step's output kept: many stacks, deep ones, on the main and the autograd thread."""
+    torch.manual_seed(2)
+    layer = torch.nn.TransformerEncoderLayer(128, 4, 256, batch_first=True, dropout=0.0)
+    model = torch.nn.TransformerEncoder(layer, 3).to(DEVICE)
+    optimizer = torch.optim.AdamW(model.parameters())
+    data = torch.randn(4, 32, 128, device=DEVICE)
+    kept = []
+    for _ in range(5):
+        optimizer.zero_grad()
+        kept.append(model(data))
+        (kept[-1] ** 2).mean().backward()
+        kept += [p.grad for p in model.parameters()]
+        optimizer.step()
+    torch.cuda.synchronize()
+    result("shape", *kept[0].shape, len(kept))
+    leave()
+
+
+{f.__name__: f for f in (caching, uncached, ordered, expandable, pinned, graph, profiler, training)}[sys.argv[1]]()
