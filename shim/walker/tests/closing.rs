@@ -59,7 +59,12 @@ fn take_turns(test: &str, rounds: u64, probe: extern "C" fn(), close: fn(Library
         call(probe);
         close(library);
     }
+    remove(&libraries);
     same_place
+}
+
+fn remove(libraries: &[PathBuf; 2]) {
+    std::fs::remove_dir_all(libraries[0].parent().unwrap()).ok();
 }
 
 #[test]
@@ -114,10 +119,10 @@ fn two_threads_capture_while_two_others_open_and_close() {
                 }
             });
         }
-        let openers = libraries.map(|library| {
+        let openers = libraries.each_ref().map(|library| {
             scope.spawn(move || {
                 for _ in 0..1_500 {
-                    let library = Library::open(&library, libc::RTLD_NOW);
+                    let library = Library::open(library, libc::RTLD_NOW);
                     let call = function(&library);
                     call(compare);
                     close(library);
@@ -128,5 +133,6 @@ fn two_threads_capture_while_two_others_open_and_close() {
         stop.store(true, Relaxed);
         assert!(joined.iter().all(Result::is_ok));
     });
+    remove(&libraries);
     expect_no_difference();
 }
