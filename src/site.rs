@@ -311,11 +311,13 @@ fn is_static_cudart(name: &str) -> bool {
         .any(|start| name.starts_with(start))
 }
 
-/// Caching allocators: in the function's name, or in the module's path when the function is unknown.
+/// Caching allocators: in the function's name, or in the module's path when the function is unknown. Names are those of
+/// the caching part alone: PyTorch's allocator with caching off, or XLA's others, hand out what they get.
 const POOLS: &[(&str, &str)] = &[
-    ("c10::cuda::CUDACachingAllocator", "libc10_cuda.so"),
+    ("CUDACachingAllocator::Native::DeviceCachingAllocator::", ""),
+    ("CUDACachingAllocator::DeviceCachingAllocator::", ""),
     ("CachingHostAllocator", ""),
-    ("BFCAllocator", "xla_cuda_plugin.so"),
+    ("BFCAllocator", ""),
     ("MemoryPool", "cupy/cuda/memory"),
     ("rmm::mr::pool_memory_resource", ""),
     ("rmm::mr::arena_memory_resource", ""),

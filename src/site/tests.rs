@@ -175,7 +175,7 @@ fn code_outside_all_files_does_not_bring_its_random_address() {
 #[test]
 fn caching_allocators_are_known_by_name_or_by_library() {
     assert!(is_pool((
-        "c10::cuda::CUDACachingAllocator::Native::allocate(int)",
+        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)",
         "",
         "/v/libc10_cuda.so"
     )));

@@ -46,12 +46,15 @@ def rows_by_size(snapshot):
 
 
 def expect_pooled(t, done, expected):
-    """`check --ignore-pools` leaves out what the framework's caching allocator holds, to the byte."""
+    """The report marks as pools what the framework's caching allocator holds on the device, to the byte."""
     recording = done.recording(done.pid())
+    report = json.loads(t.cli("report", recording, "--by", "stack", "--json")[1])
+    pools = [row for row in report["rows"] if row["pool"]]
+    on_device = sum(share["bytes"] for row in pools for kind, share in row["kinds"].items() if kind in ("device", "physical", "async"))
+    named = [(row["label"], row["bytes"]) for row in pools]
+    expect_equal(on_device, expected, f"device bytes marked as pools, which are {named}")
     judged = json.loads(t.cli("check", recording, "--ignore-pools", "--max-leaked", "1TiB", "--json")[1])
-    report = json.loads(t.cli("report", recording, "--json")[1])
-    pools = [(row["label"], row["bytes"]) for row in report["rows"] if row["pool"]]
-    expect_equal(judged["ignored"]["bytes"], expected, f"bytes left out as pools, which were {pools}")
+    expect_equal(judged["ignored"]["bytes"], sum(row["bytes"] for row in pools), "bytes that check --ignore-pools leaves out")
 
 
 # ---- PyTorch ----
@@ -75,6 +78,7 @@ def a_leaked_pytorch_tensor_is_one_row_when_caching_is_off(t):
     expect_equal(row["api"], "cudaMalloc", "api")
     snapshot.expect_function(row, "at::")
     snapshot.expect_sane()
+    expect_pooled(t, done, 0)
 
 
 @claim(slow=True)
@@ -169,6 +173,7 @@ def a_leaked_cupy_array_is_one_row_without_the_pool(t):
     snapshot = snapshot_of(done)
     snapshot.find(done.live()[0])
     snapshot.expect_sane()
+    expect_pooled(t, done, 0)
 
 
 @claim(slow=True)

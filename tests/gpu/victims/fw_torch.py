@@ -126,6 +126,7 @@ def training():
         optimizer.step()
     torch.cuda.synchronize()
     result("shape", *kept[0].shape, len(kept))
+    fact("kept", len(kept))
     leave()
 
 
