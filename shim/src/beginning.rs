@@ -45,6 +45,8 @@ pub fn create() -> Option<&'static Recording> {
     let depth = settings::depth();
     capture::configure(depth, settings::wants_libgcc());
     voice::remember_stderr();
+    // The walker's own first sight of the loader, better here than in the middle of the program's first allocation.
+    culeak_walker::walk(culeak_walker::Registers::here(), &mut [0; 4]);
     let beginning = Beginning {
         pid,
         parent_pid,

@@ -179,7 +179,13 @@ fn caching_allocators_are_known_by_name_or_by_library() {
         "",
         "/v/libc10_cuda.so"
     )));
-    assert!(is_pool(("", "", "/v/torch/lib/libc10_cuda.so")));
+    // Caching switched off: the same library, but every tensor is an allocation.
+    assert!(!is_pool((
+        "c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::allocate(unsigned long)",
+        "",
+        "/v/torch/lib/libc10_cuda.so"
+    )));
+    assert!(is_pool(("", "", "/v/cupy/cuda/memory.cpython-312.so")));
     assert!(is_pool((
         "tsl::BFCAllocator::Extend(unsigned long)",
         "",
