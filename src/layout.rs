@@ -91,11 +91,15 @@ pub struct Header {
     /// 0 until the exit handlers ran.
     pub ended_ns: AtomicU64,
     /// Number the next allocation gets.
-    pub sequence: AtomicU64,
+    pub sequence: Line,
     /// Elements in use per section; slots may lie in it that were never published.
     pub counts: [AtomicU64; SECTIONS],
     pub losses: [AtomicU64; LOSSES],
 }
+
+/// A word that every thread changes, alone in its cache line.
+#[repr(C, align(64))]
+pub struct Line(pub AtomicU64);
 
 const LOSSES: usize = 32;
 const _: () = assert!(size_of::<Header>() <= DIRECTORY_OFFSET);

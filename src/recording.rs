@@ -143,7 +143,7 @@ impl Recording {
     /// The next sequence number.
     #[inline]
     pub fn next_sequence(&self) -> u64 {
-        self.file.header().sequence.fetch_add(1, Relaxed)
+        self.file.header().sequence.0.fetch_add(1, Relaxed)
     }
 
     pub fn add(&self, loss: Loss, amount: u64) {

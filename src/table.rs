@@ -29,7 +29,7 @@ use crate::file::Errno;
 use crate::growing::{Backing, Growing};
 use crate::index::{Index, mix};
 use crate::kind::Kind;
-use crate::layout::{halves, pack};
+use crate::layout::{Line, halves, pack};
 
 /// Which numbers a key's address is one of: handles may equal addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -245,7 +245,7 @@ impl Record {
     }
 }
 
-const CHAINS: usize = 8;
+const CHAINS: usize = 16;
 
 /// All zeros is an empty table.
 #[repr(C)]
@@ -253,7 +253,7 @@ pub struct Table {
     records: Growing<Record>,
     index: Index,
     /// Heads of the chains of free records: tag in the high half, record + 1 in the low half.
-    free: [AtomicU64; CHAINS],
+    free: [Line; CHAINS],
 }
 
 /// The table with what it grows by: the file, and the count that tells readers how far to look.
@@ -521,7 +521,7 @@ impl<'a> TableIn<'a> {
     /// A record nobody else has: a freed one, or the next fresh one.
     fn take(&self) -> Result<(u32, &'a Record), Errno> {
         for step in 0..CHAINS {
-            let chain = &self.table.free[(self.lane as usize + step) % CHAINS];
+            let Line(chain) = &self.table.free[(self.lane as usize + step) % CHAINS];
             // Acquire: pairs with the Release in `give`, so the link below was written.
             let mut head = chain.load(Acquire);
             while let (link @ 1.., tag) = halves(head) {
@@ -555,7 +555,7 @@ impl<'a> TableIn<'a> {
         };
         // Release: whoever takes it next, or reads it, sees it free before anything changes in it.
         record.state.store(state.word(), Release);
-        let chain = &self.table.free[self.lane as usize % CHAINS];
+        let Line(chain) = &self.table.free[self.lane as usize % CHAINS];
         let mut head = chain.load(Relaxed);
         loop {
             let (first, tag) = halves(head);
