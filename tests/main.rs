@@ -19,6 +19,7 @@ mod plugins;
 mod pools;
 mod recording_file;
 mod signals;
+mod soak;
 mod support;
 mod threads;
 mod vmm;

@@ -175,11 +175,15 @@ fn goes_with_context(kind: Kind) -> bool {
     )
 }
 
-/// A context is gone: so is what was allocated in it before event `before`.
-pub fn destroyed(recording: &Recording, lane: u32, context: u16, before: u64) {
-    if context == What::NO_CONTEXT {
-        return;
+/// A context is gone: so is what was allocated in it before event `before`. It has two rows where two threads saw it
+/// first at the same moment.
+pub fn destroyed(recording: &Recording, lane: u32, handle: u64, before: u64) {
+    while let Some(context) = recording.context(handle) {
+        end(recording, lane, context, before);
     }
+}
+
+fn end(recording: &Recording, lane: u32, context: u16, before: u64) {
     recording.context_destroyed(context);
     CHANGES.fetch_add(1, AcqRel);
     recording.free_all(lane, |entry| {
@@ -191,7 +195,7 @@ pub fn destroyed(recording: &Recording, lane: u32, context: u16, before: u64) {
 pub fn primary_reset(recording: &Recording, lane: u32, ordinal: i32, before: u64) {
     let device = device_row(recording, ordinal);
     for context in recording.primary_contexts(device) {
-        destroyed(recording, lane, context, before);
+        end(recording, lane, context, before);
     }
 }
 

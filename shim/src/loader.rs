@@ -1,10 +1,12 @@
 //! What the dynamic loader has mapped, asked of `dl_iterate_phdr` and of the ELF tables in memory.
 //!
-//! `dl_iterate_phdr` takes only the loader's short list lock, never the one that is held while constructors run, so
-//! it is safe where `dlopen`, `dlsym` and `dladdr` could wait for ever. It is asked once per module, not per event.
+//! `_dl_find_object` takes no lock. `dl_iterate_phdr` takes only the loader's short list lock, never the one that is held
+//! while constructors run, so it is safe where `dlopen`, `dlsym` and `dladdr` could wait for ever, except in a forked
+//! child. Either is asked once per module, not per event.
 
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 /// A loaded file. Borrowed: good only inside the callback that received it.
 pub struct Loaded<'a> {
@@ -246,9 +248,76 @@ pub fn unloads() -> u64 {
     find_loaded(|loaded| Some(loaded.info.dlpi_subs)).unwrap_or(0)
 }
 
-/// The loaded object that contains an address.
+/// The loaded object that contains an address. glibc from 2.35 on answers without a lock; only where it does not, or
+/// where the object's headers are not in its first page, the loader's list is searched.
 pub fn find_containing<R>(address: u64, mut then: impl FnMut(&Loaded) -> R) -> Option<R> {
+    if let Some(info) = find_object(address) {
+        return Some(then(&Loaded { info: &info }));
+    }
+    if LIST_IS_UNSAFE.load(Relaxed) {
+        return None;
+    }
     find_loaded(|loaded| loaded.contains(address).then(|| then(loaded)))
+}
+
+/// Set in a child forked from a process that was recording: the thread that held the list's lock may not exist here.
+static LIST_IS_UNSAFE: AtomicBool = AtomicBool::new(false);
+
+pub fn forked() {
+    LIST_IS_UNSAFE.store(true, Relaxed);
+}
+
+/// glibc's `_dl_find_object`; 0 where it has none.
+static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
+
+/// Looks for what needs to be looked for once, before threads and forks can be in the way.
+pub fn prepare() {
+    let found = libc_symbol(c"_dl_find_object").map_or(0, |address| address as usize);
+    FIND_OBJECT.store(found, Relaxed);
+}
+
+/// `struct dl_find_object` of <dlfcn.h>, on 64-bit machines.
+#[repr(C)]
+#[derive(Default)]
+struct Found {
+    flags: u64,
+    start: u64,
+    end: u64,
+    link_map: u64,
+    eh_frame: u64,
+    reserved: [u64; 7],
+}
+
+fn find_object(address: u64) -> Option<dl_phdr_info> {
+    const PAGE: u64 = 4096;
+    let find = FIND_OBJECT.load(Relaxed);
+    if find == 0 {
+        return None;
+    }
+    let mut found = Found::default();
+    // SAFETY: the loader's function of that name has had this type since it exists, and takes any address.
+    let code = unsafe {
+        let find = std::mem::transmute::<usize, unsafe extern "C" fn(u64, *mut Found) -> c_int>(find);
+        find(address, &mut found)
+    };
+    if code != 0 || found.link_map == 0 {
+        return None;
+    }
+    // SAFETY: the first page of a loaded object is mapped, and begins with its ELF header if anything does.
+    let header = unsafe { &*(found.start as *const libc::Elf64_Ehdr) };
+    let table = u64::from(header.e_phnum) * size_of::<libc::Elf64_Phdr>() as u64;
+    if header.e_ident[..4] != *b"\x7fELF" || header.e_phoff.checked_add(table).is_none_or(|end| end > PAGE) {
+        return None;
+    }
+    // SAFETY: the loader's entry for an object that stays loaded while code of it is being looked at.
+    let map = unsafe { &*(found.link_map as *const LinkMap) };
+    // SAFETY: integers and pointers: all zeros is a value.
+    let mut info: dl_phdr_info = unsafe { std::mem::zeroed() };
+    info.dlpi_addr = map.bias;
+    info.dlpi_name = map.name;
+    info.dlpi_phdr = (found.start + header.e_phoff) as *const libc::Elf64_Phdr;
+    info.dlpi_phnum = header.e_phnum;
+    Some(info)
 }
 
 /// The absolute path of the file mapped at `address`, from /proc/self/maps: for names that are relative or empty. It

@@ -35,6 +35,7 @@ pub fn ensure() {
 
 #[cold]
 fn find_libc() {
+    loader::prepare();
     // dlvsym and dlclose first: whoever sees DLSYM set may use them all.
     for (name, slot) in [(c"dlvsym", &DLVSYM), (c"dlclose", &DLCLOSE), (c"dlsym", &DLSYM)] {
         if let Some(address) = loader::libc_symbol(name) {

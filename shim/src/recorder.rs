@@ -26,6 +26,8 @@ const OFF: u8 = 3;
 static SAME_PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// Changes in a forked child, so that threads know their row is the parent's.
 static EPOCH: AtomicU32 = AtomicU32::new(1);
+/// A child of a process that was recording: locks of libc may be held by threads that do not exist here.
+static FORKED: AtomicBool = AtomicBool::new(false);
 /// `exit` has begun to run its handlers.
 static EXITING: AtomicBool = AtomicBool::new(false);
 /// Events that happened while there could be no recording.
@@ -147,6 +149,7 @@ extern "C" fn forked() {
 
 /// In a forked child: the recording and the rows are the parent's.
 fn forget_parent() {
+    FORKED.store(true, Relaxed);
     EPOCH.fetch_add(1, Relaxed);
     RECORDING.store(std::ptr::null_mut(), Release);
     STATE.store(UNBORN, Release);
@@ -154,6 +157,7 @@ fn forget_parent() {
     EXITING.store(false, Relaxed);
     context::forget();
     culeak_walker::forked();
+    crate::loader::forked();
     crate::graphs::forget();
 }
 
@@ -165,7 +169,7 @@ pub fn watch_exit() {
     }
     // At the first events only: libc's list of handlers is not meant to grow for ever.
     static TIMES: AtomicU32 = AtomicU32::new(0);
-    if TIMES.load(Relaxed) >= 4 {
+    if TIMES.load(Relaxed) >= 4 || FORKED.load(Relaxed) {
         return;
     }
     TIMES.fetch_add(1, Relaxed);

@@ -197,14 +197,7 @@ impl Picture {
             if ordinal == 0 {
                 continue;
             }
-            // Two threads may have registered one device at the same moment.
-            let twin = devices
-                .iter()
-                .position(|device: &Device| device.ordinal == ordinal as i32 - 1);
-            numbers.insert(row as u32, twin.unwrap_or(devices.len()));
-            if twin.is_some() {
-                continue;
-            }
+            numbers.insert(row as u32, devices.len());
             let uuid: Vec<u8> = (1..3).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
             let name: Vec<u8> = (3..16).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
             devices.push(Device {

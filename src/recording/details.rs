@@ -7,27 +7,19 @@ use crate::layout::*;
 use crate::table::What;
 
 impl Recording {
-    /// The device row with this ordinal, if it was ever registered.
+    /// The row of a device, if it was ever registered.
     pub fn device(&self, ordinal: i32) -> Option<u8> {
-        let count = self
-            .count(Section::Devices)
-            .load(Relaxed)
-            .min(u64::from(What::NO_DEVICE)) as u32;
-        (0..count).find_map(|number| {
-            let row = self.devices.get(self.backing(Section::Devices), number)?;
-            (row.ordinal_plus_one.load(Acquire) as i32 == ordinal + 1).then_some(number as u8)
-        })
+        let number = u8::try_from(ordinal).ok()?;
+        let row = self.devices.get(self.backing(Section::Devices), number.into())?;
+        (row.ordinal_plus_one.load(Acquire) != 0).then_some(number)
     }
 
-    /// Registers a device: at most 32 of them.
+    /// Registers a device: its ordinal is its row, so that threads which do so at once do the same thing twice.
     pub fn add_device(&self, ordinal: i32, uuid: Option<(bool, [u8; 16])>, name: &[u8]) -> u8 {
         let (_, limit) = extent_sizes(Section::Devices);
-        let row = if self.count(Section::Devices).load(Relaxed) < limit as u64 {
-            self.row(Section::Devices, &self.devices)
-        } else {
-            None
-        };
-        let Some((number, row)) = row else {
+        let number = u32::try_from(ordinal).ok().filter(|&number| (number as usize) < limit);
+        let row = number.and_then(|number| self.devices.ensure(self.backing(Section::Devices), number).ok());
+        let (Some(number), Some(row)) = (number, row) else {
             self.add(Loss::Details, 1);
             return What::NO_DEVICE;
         };
@@ -37,7 +29,8 @@ impl Recording {
         }
         store_bytes(&row.name, name);
         // Release: pairs with the Acquire in `device` and in readers.
-        row.ordinal_plus_one.store((ordinal + 1) as u32, Release);
+        row.ordinal_plus_one.store(number + 1, Release);
+        self.count(Section::Devices).fetch_max(u64::from(number) + 1, Relaxed);
         number as u8
     }
 

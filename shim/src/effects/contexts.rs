@@ -23,14 +23,15 @@ pub unsafe fn creates_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out: 
 pub fn destroys_context(_: Api, real: impl FnOnce() -> i32, handle: impl Word) -> i32 {
     let known = recorder::quietly(|| {
         let recording = recorder::running()?;
-        Some((recording, recording.context(handle.word())?, recording.next_sequence()))
+        recording.context(handle.word())?;
+        Some((recording, recording.next_sequence()))
     })
     .flatten();
     let result = real();
     if result == 0
-        && let Some((recording, context, before)) = known
+        && let Some((recording, before)) = known
     {
-        recorder::quietly(|| context::destroyed(recording, recorder::thread(recording), context, before));
+        recorder::quietly(|| context::destroyed(recording, recorder::thread(recording), handle.word(), before));
     }
     result
 }

@@ -1,0 +1,47 @@
+//! Everything at once: threads, signals, forks and libraries that come and go, on a driver without locks.
+
+use culeak::kind::Kind::*;
+
+use crate::support::claims::Claims;
+use crate::support::{library, profile};
+
+#[test]
+fn threads_signals_forks_and_closing_libraries_together_lose_and_invent_nothing() {
+    let plugin = library("plugin", "libcomes_and_goes.so", &["-DLEAKS=unused", "-DBYTES=1"], &[]);
+    let outcome = profile("churn").tiny_driver().arg("churn").arg(plugin).run();
+    outcome.expect_success();
+    let said: Vec<u64> = outcome
+        .stdout
+        .split_whitespace()
+        .filter_map(|word| word.parse().ok())
+        .collect();
+    let [allocations, live] = said[..] else {
+        panic!("{}", outcome.stdout);
+    };
+    assert!(outcome.unreadable.is_empty(), "{:?}", outcome.unreadable);
+
+    let (children, parents): (Vec<_>, Vec<_>) = outcome.snapshots.iter().partition(|snapshot| {
+        snapshot
+            .allocations
+            .iter()
+            .any(|a| a.bytes == 99 && snapshot.allocations.len() == 1)
+    });
+    let [parent] = parents[..] else {
+        panic!("{} recordings are no child's", parents.len());
+    };
+    assert_eq!(children.len(), 60);
+    parent.expect_nothing_lost();
+    assert_eq!(parent.allocations.len() as u64, live);
+    assert_eq!(parent.counted(Device).total_count, allocations);
+    assert_eq!(
+        (
+            parent.honesty.unknown_frees,
+            parent.honesty.vanished,
+            parent.devices.len()
+        ),
+        (0, 0, 1)
+    );
+    for child in children {
+        child.expect_nothing_lost();
+    }
+}
