@@ -19,7 +19,7 @@ const CUDA_SUCCESS: c_int = 0;
 
 pub struct Driver {
     /// Never closed: the driver's own threads would lose their code.
-    library: ManuallyDrop<Library>,
+    libcuda: ManuallyDrop<Library>,
 }
 
 pub type Address = u64;
@@ -52,7 +52,7 @@ macro_rules! call {
         // SAFETY: every use of this macro states the signature that cuda.h gives the function; pointers lead to live
         // variables of the pointed-to type.
         unsafe {
-            match $driver.library.get::<unsafe extern "C" fn($($type),*) -> c_int>($name) {
+            match $driver.libcuda.get::<unsafe extern "C" fn($($type),*) -> c_int>($name) {
                 Ok(function) => $driver.outcome($name, function($($argument),*)),
                 Err(_) => Err(DriverError::Missing { function: $name }),
             }
@@ -69,7 +69,7 @@ impl Driver {
         // SAFETY: initializers of the CUDA driver run, as in any CUDA program.
         let library = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) }.map_err(in_full)?;
         let driver = Driver {
-            library: ManuallyDrop::new(library),
+            libcuda: ManuallyDrop::new(library),
         };
         call!(driver, "cuInit", 0 => c_uint).map_err(|error| error.to_string())?;
         Ok(driver)
@@ -93,7 +93,7 @@ impl Driver {
         // SAFETY: the signature is that of cuda.h; the driver returns a pointer to a constant string, or leaves null.
         unsafe {
             if let Ok(function) = self
-                .library
+                .libcuda
                 .get::<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>("cuGetErrorName")
             {
                 function(code, &raw mut name);
@@ -163,7 +163,7 @@ impl Driver {
     /// `F` must be a function pointer type with the signature that cuda.h gives the function.
     pub unsafe fn function<F: Copy>(&self, name: &'static str) -> Result<F, DriverError> {
         // SAFETY: the caller states the type; the library stays open as long as the process lives.
-        let found = unsafe { self.library.get::<F>(name) };
+        let found = unsafe { self.libcuda.get::<F>(name) };
         found
             .map(|function| *function)
             .map_err(|_| DriverError::Missing { function: name })
@@ -199,7 +199,7 @@ fn uuid_text(bytes: &[u8; 16], mig: bool) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
     /// File the library was loaded from.
-    pub library: String,
+    pub file: String,
     pub version: c_int,
     pub devices: Vec<Device>,
 }
@@ -224,7 +224,7 @@ impl Findings {
                 .map(|ordinal| driver.device(ordinal))
                 .collect::<Result<_, _>>()?;
             Ok(Findings {
-                library: loaded_from(),
+                file: loaded_from(),
                 version: driver.version()?,
                 devices,
             })

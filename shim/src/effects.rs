@@ -252,7 +252,7 @@ unsafe fn creates_handle<T: Word, D: Descriptor>(
 ) -> i32 {
     let result = real();
     // SAFETY: a descriptor that the driver has read just now.
-    let shape = (!descriptor.is_null()).then(|| unsafe { D::shape(descriptor) });
+    let shape = (was_read(result) && !descriptor.is_null()).then(|| unsafe { D::shape(descriptor) });
     let bytes = shape.map_or(0, |shape: Shape| shape.bytes(levels));
     let facts = Facts {
         space: Space::Array,
@@ -267,6 +267,25 @@ pub fn destroys_array(_: Api, real: impl FnOnce() -> i32, array: impl Word) -> i
     frees_in(Space::Array, array.word(), real)
 }
 
+/// Whether a call with this result has read its parameter blocks, so that they can be read again. Any other error may
+/// come from before that, with a pointer that leads nowhere.
+fn was_read(result: i32) -> bool {
+    const OUT_OF_MEMORY: i32 = 2;
+    result == 0 || result == OUT_OF_MEMORY
+}
+
+/// The 64-bit word at `index` of a parameter block, 0 where the driver did not read it.
+///
+/// # Safety
+/// `block` is the call's own, and has that word.
+unsafe fn parameter<T>(result: i32, block: *const T, index: usize) -> u64 {
+    if !was_read(result) || block.is_null() {
+        return 0;
+    }
+    // SAFETY: the driver has just read the block.
+    unsafe { block.cast::<u64>().add(index).read() }
+}
+
 /// Integers at the start of CUmemPoolProps and CUmemAllocationProp: where the memory shall be.
 struct Location {
     kind: i32,
@@ -279,8 +298,8 @@ const ON_DEVICE: i32 = 1;
 impl Location {
     /// # Safety
     /// `properties` is null or points to at least `index + 2` integers.
-    unsafe fn read<T>(properties: *const T, index: usize) -> Location {
-        if properties.is_null() {
+    unsafe fn read<T>(result: i32, properties: *const T, index: usize) -> Location {
+        if !was_read(result) || properties.is_null() {
             return Location { kind: 0, id: -1 };
         }
         let integers = properties.cast::<i32>();

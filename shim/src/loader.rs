@@ -254,7 +254,7 @@ pub fn find_containing<R>(address: u64, mut then: impl FnMut(&Loaded) -> R) -> O
     if let Some(info) = find_object(address) {
         return Some(then(&Loaded { info: &info }));
     }
-    if LIST_IS_UNSAFE.load(Relaxed) {
+    if list_is_unsafe() {
         return None;
     }
     find_loaded(|loaded| loaded.contains(address).then(|| then(loaded)))
@@ -262,6 +262,10 @@ pub fn find_containing<R>(address: u64, mut then: impl FnMut(&Loaded) -> R) -> O
 
 /// Set in a child forked from a process that was recording: the thread that held the list's lock may not exist here.
 static LIST_IS_UNSAFE: AtomicBool = AtomicBool::new(false);
+
+pub fn list_is_unsafe() -> bool {
+    LIST_IS_UNSAFE.load(Relaxed)
+}
 
 pub fn forked() {
     LIST_IS_UNSAFE.store(true, Relaxed);

@@ -259,6 +259,11 @@ const ROUTES: usize = 256;
 /// Answers of `runtime`, each readable without a lock: the first word is the key mixed with the second.
 static ROUTE: [(AtomicU64, AtomicU64); ROUTES] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; ROUTES];
 
+/// The last answer for each function. In a forked child, where CUDA does not work and the loader's locks may be held for
+/// ever, it has to do for every caller.
+static LAST_ROUTE: [AtomicPtr<c_void>; Api::COUNT - DRIVER] =
+    [const { AtomicPtr::new(std::ptr::null_mut()) }; Api::COUNT - DRIVER];
+
 /// The function of this name in the libcudart that the code at `caller` would reach without us.
 pub fn runtime(api: Api, caller: u64) -> *mut c_void {
     let key = mix(caller ^ u64::from(api.0) << 48 ^ GENERATION.load(Acquire) << 56).max(1);
@@ -268,8 +273,14 @@ pub fn runtime(api: Api, caller: u64) -> *mut c_void {
     if cached != 0 && check.load(Relaxed) ^ cached == key {
         return cached as *mut c_void;
     }
+    let last = &LAST_ROUTE[api.0 as usize - DRIVER];
+    let before = last.load(Relaxed);
+    if loader::list_is_unsafe() && !before.is_null() {
+        return before;
+    }
     let found = with_c_name(api.name(), |name| find_runtime(name, caller)).unwrap_or(std::ptr::null_mut());
     if !found.is_null() {
+        last.store(found, Relaxed);
         target.store(found as u64, Relaxed);
         check.store(found as u64 ^ key, Relaxed);
     }

@@ -15,7 +15,7 @@ pub unsafe fn adds_alloc_node<P>(api: Api, real: impl FnOnce() -> i32, graph: im
         let (location, bytes, address) = unsafe {
             let words = params.cast::<u64>();
             (
-                Location::read(params.cast_const(), 2),
+                Location::read(result, params.cast_const(), 2),
                 words.add(13).read(),
                 words.add(14).read(),
             )
@@ -53,7 +53,7 @@ pub unsafe fn adds_node<P>(api: Api, real: impl FnOnce() -> i32, graph: impl Wor
     unsafe {
         match params.cast::<i32>().read() {
             ALLOCATION => {
-                let location = Location::read(params.cast_const(), 6);
+                let location = Location::read(result, params.cast_const(), 6);
                 let facts = Facts {
                     device: location.device(),
                     ..Facts::new(api, Kind::Graph, words.add(15).read())

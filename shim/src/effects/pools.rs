@@ -76,7 +76,7 @@ fn with_pool(facts: Facts, pool: u64) -> Facts {
 pub unsafe fn creates_pool<T: Word, P>(api: Api, real: impl FnOnce() -> i32, out: *mut T, properties: *const P) -> i32 {
     let result = real();
     // SAFETY: CUmemPoolProps is {allocation type, handle types, location {type, id}, …}.
-    let location = unsafe { Location::read(properties, 2) };
+    let location = unsafe { Location::read(result, properties, 2) };
     let facts = Facts {
         space: Space::Pool,
         device: location.device(),

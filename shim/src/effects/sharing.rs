@@ -1,6 +1,6 @@
 //! Memory of other processes and other APIs: windows that hold nothing of their own.
 
-use super::{Word, add_reference, frees_in, read, record};
+use super::{Word, add_reference, frees_in, parameter, read, record};
 use crate::recorder::{self, Facts, TEARDOWN};
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
@@ -66,12 +66,8 @@ pub unsafe fn imports_external<T: Word, D>(
     descriptor: *const D,
 ) -> i32 {
     let result = real();
-    let span = if descriptor.is_null() {
-        0
-    } else {
-        // SAFETY: CUDA_EXTERNAL_MEMORY_HANDLE_DESC has its size at byte 24.
-        unsafe { descriptor.cast::<u64>().add(3).read() }
-    };
+    // SAFETY: CUDA_EXTERNAL_MEMORY_HANDLE_DESC has its size at byte 24.
+    let span = unsafe { parameter(result, descriptor, 3) };
     let facts = Facts {
         space: Space::External,
         requested: span,
@@ -91,12 +87,8 @@ pub unsafe fn maps_external<T: Word, D>(
     descriptor: *const D,
 ) -> i32 {
     let result = real();
-    let span = if descriptor.is_null() {
-        0
-    } else {
-        // SAFETY: CUDA_EXTERNAL_MEMORY_BUFFER_DESC has its size at byte 8.
-        unsafe { descriptor.cast::<u64>().add(1).read() }
-    };
+    // SAFETY: CUDA_EXTERNAL_MEMORY_BUFFER_DESC has its size at byte 8.
+    let span = unsafe { parameter(result, descriptor, 1) };
     let facts = Facts {
         requested: span,
         ..Facts::new(api, Kind::ExternalMapping, 0)

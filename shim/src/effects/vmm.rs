@@ -3,7 +3,7 @@
 //! The record of the memory carries both counts; the record of a mapping carries a link to it, since a handle that was
 //! released while mapped may come back as the name of something else.
 
-use super::{Location, ON_DEVICE, Word, add_reference, frees_in, read, record};
+use super::{Location, ON_DEVICE, Word, add_reference, frees_in, parameter, read, record};
 use crate::recorder::{self, Device, Facts, Held, TEARDOWN};
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
@@ -40,7 +40,7 @@ pub unsafe fn creates_physical<T: Word, P>(
 ) -> i32 {
     let result = real();
     // SAFETY: CUmemAllocationProp is {type, handle types, location {type, id}, …}.
-    let location = unsafe { Location::read(properties, 2) };
+    let location = unsafe { Location::read(result, properties, 2) };
     let kind = if location.kind == ON_DEVICE || location.kind == 0 {
         Kind::Physical
     } else {
@@ -74,12 +74,8 @@ pub unsafe fn creates_multicast<T: Word, P>(
     properties: *const P,
 ) -> i32 {
     let result = real();
-    let span = if properties.is_null() {
-        0
-    } else {
-        // SAFETY: CUmulticastObjectProp is {number of devices (4 bytes, padded to 8), size, …}.
-        unsafe { properties.cast::<u64>().add(1).read() }
-    };
+    // SAFETY: CUmulticastObjectProp is {number of devices (4 bytes, padded to 8), size, …}.
+    let span = unsafe { parameter(result, properties, 1) };
     let facts = Facts {
         requested: span,
         device: Device::None,

@@ -30,7 +30,7 @@ pub fn driver() -> Vec<Finding> {
     }
     match probe::driver(None) {
         Ok(found) => {
-            let text = format!("CUDA {}, {}", found.cuda_version(), found.library);
+            let text = format!("CUDA {}, {}", found.cuda_version(), found.file);
             findings.push(Finding::ok("CUDA driver", text));
             for device in &found.devices {
                 let size = units::bytes(device.total_bytes);
