@@ -121,6 +121,7 @@ pub enum Loss {
     ExportTables = 10,
     RecorderNs = 11,
     Events = 12,
+    Python = 16,
 }
 
 /// One row of the directory. `section` is written last; 0 means unused.

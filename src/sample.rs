@@ -45,6 +45,7 @@ impl Sample {
                 state: ProcessState::Exited,
                 depth: 128,
                 recording: "/tmp/app.node7.4711.culeak".to_owned(),
+                python: None,
             },
             devices: vec![Device {
                 ordinal: 0,
@@ -113,6 +114,7 @@ impl Sample {
             module,
             address,
             symbols,
+            language: Language::Native,
         });
         self.0.locations.len() - 1
     }

@@ -70,6 +70,19 @@ pub struct Process {
     pub depth: u32,
     /// The recording this was read from.
     pub recording: String,
+    /// The Python interpreter of the process; `None` when none was seen at an allocation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python: Option<Python>,
+}
+
+/// A CPython interpreter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Python {
+    /// `3.12.1`.
+    pub version: String,
+    /// Why stacks hold no Python frames; `None`: they do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_frames: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,13 +138,32 @@ pub struct Module {
 }
 
 /// One code address. `symbols` is empty until someone resolved it; several entries are inlined calls, innermost first.
+/// Python's frames need no resolving: they have no module and exactly one symbol, with file and line.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Location {
     pub module: Option<usize>,
     /// The return address as an address in the module's ELF file (runtime address minus bias); without a module, the runtime address.
+    /// Of a Python frame: the offset of the instruction in its function.
     pub address: u64,
     #[serde(default)]
     pub symbols: Vec<Symbol>,
+    #[serde(default, skip_serializing_if = "Language::is_native")]
+    pub language: Language,
+}
+
+/// What a frame's code was written for: the machine, or an interpreter.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Language {
+    #[default]
+    Native,
+    Python,
+}
+
+impl Language {
+    pub fn is_native(&self) -> bool {
+        *self == Language::Native
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -237,6 +269,9 @@ pub struct Honesty {
     pub lost_allocations: u64,
     /// Allocations recorded without their stack.
     pub lost_stacks: u64,
+    /// Stacks of which some or all Python frames could not be read or kept.
+    #[serde(default)]
+    pub lost_python: u64,
     /// Modules, threads, devices or contexts that could not be recorded.
     pub lost_details: u64,
     /// Frees of pointers never seen allocated.
@@ -282,6 +317,11 @@ impl Snapshot {
         }
         for (row, location) in self.locations.iter().enumerate() {
             optional("locations: module", row, location.module, self.modules.len())?;
+            if location.language == Language::Python && (location.module.is_some() || location.symbols.len() != 1) {
+                return Err(format!(
+                    "locations: row {row} is Python and has a module, or not exactly one symbol"
+                ));
+            }
         }
         for (row, stack) in self.stacks.iter().enumerate() {
             for &frame in &stack.frames {

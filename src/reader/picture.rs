@@ -309,6 +309,7 @@ impl Picture {
         Honesty {
             lost_allocations: self.loss(Loss::Allocations),
             lost_stacks: self.loss(Loss::Stacks),
+            lost_python: self.loss(Loss::Python),
             lost_details: self.loss(Loss::Details),
             unknown_frees: self.loss(Loss::UnknownFrees),
             vanished: self.loss(Loss::Vanished),
@@ -362,6 +363,7 @@ impl Picture {
             state,
             depth: header.half(offset_of!(Header, depth)),
             recording: path.display().to_string(),
+            python: None,
         };
         let began = header_word(header, offset_of!(Header, started_monotonic_ns));
         (process, crate::recording::monotonic_ns().saturating_sub(began))

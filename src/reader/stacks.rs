@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::Picture;
 use super::picture::Renumbered;
 use crate::layout::*;
-use crate::snapshot::{Location, Stack};
+use crate::snapshot::{Language, Location, Stack};
 
 /// Longer chains of frames than this are not stacks.
 const FRAMES_MAX: usize = 4096;
@@ -59,6 +59,7 @@ impl<'a> Stacks<'a> {
                     module,
                     address,
                     symbols: Vec::new(),
+                    language: Language::Native,
                 });
                 locations.len() - 1
             }));

@@ -258,6 +258,13 @@ mod schema {
         full.contexts[0].device = None;
         full.process.ranks.insert("RANK".to_owned(), "0".to_owned());
         full.honesty.unhooked.push("cuMemNew".to_owned());
+        full.process.python = Some(culeak::snapshot::Python {
+            version: "3.12.1".to_owned(),
+            no_frames: Some("a reason".to_owned()),
+        });
+        let named = full.locations.iter().position(|location| location.symbols.len() == 1);
+        let python = &mut full.locations[named.expect("a location with one symbol")];
+        (python.module, python.language) = (None, culeak::snapshot::Language::Python);
         assert_eq!(problems(&full), Vec::<String>::new());
     }
 
@@ -283,6 +290,13 @@ mod schema {
         let mut full = leaky();
         full.allocations[0].references = 1;
         full.allocations[0].mappings = 1;
+        full.process.python = Some(culeak::snapshot::Python {
+            version: "3.12.1".to_owned(),
+            no_frames: Some("a reason".to_owned()),
+        });
+        let named = full.locations.iter().position(|location| location.symbols.len() == 1);
+        let python = &mut full.locations[named.expect("a location with one symbol")];
+        (python.module, python.language) = (None, culeak::snapshot::Language::Python);
         let json = serde_json::to_value(&full).expect("json");
         let described = |object: &Value, definition: &Value| {
             for field in object.as_object().expect("an object").keys() {
@@ -308,6 +322,7 @@ mod schema {
                 object => described(object, definition),
             }
         }
+        described(&json["process"]["python"], &schema["$defs"]["python"]);
         for location in json["locations"].as_array().expect("rows") {
             for symbol in location["symbols"].as_array().expect("rows") {
                 described(symbol, &schema["$defs"]["symbol"]);

@@ -104,6 +104,7 @@ impl Probe {
             module: Some(0),
             address: start + 1 + offset,
             symbols: Vec::new(),
+            language: culeak::snapshot::Language::Native,
         };
         snapshot.locations.extend((0..size).map(location));
         snapshot

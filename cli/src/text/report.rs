@@ -334,9 +334,10 @@ fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     row(
         "not seen",
         format!(
-            "lost {}, {}, {}",
+            "lost {}, {}, {}, {}",
             plural(h.lost_allocations, "allocation", "allocations"),
             plural(h.lost_stacks, "stack", "stacks"),
+            plural(h.lost_python, "Python stack", "Python stacks"),
             plural(h.lost_details, "detail", "details")
         ),
     )?;
