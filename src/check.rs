@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use crate::kind::{Kind, Place};
+use crate::kind::Kind;
 use crate::report::{By, ProcessLine, Row, Share, is_finished, process_line, rows_by};
 use crate::site::CallStacks;
 use crate::snapshot::{Allocation, Honesty, Snapshot, Taken};
@@ -70,7 +70,7 @@ pub struct Verdict<'a> {
 /// Judges a snapshot.
 pub fn verdict<'a>(snapshot: &'a Snapshot, limits: &Limits) -> Verdict<'a> {
     let stacks = CallStacks::of(snapshot);
-    let holds_memory = |allocation: &Allocation| allocation.kind.place() != Place::Nowhere;
+    let holds_memory = |allocation: &Allocation| allocation.kind.place().holds_memory();
     let judged = |allocation: &Allocation| {
         let kind = if limits.kinds.is_empty() {
             holds_memory(allocation)

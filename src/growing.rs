@@ -37,6 +37,8 @@ elements!(
     RefusalRow,
     CounterRow,
     NameRow,
+    MarkRow,
+    AllocatorRow,
     AtomicU64,
     AtomicU32,
     crate::table::Record,

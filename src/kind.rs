@@ -75,6 +75,12 @@ kinds! {
     ExternalMapping = 19, "external-mapping", Nowhere;
     /// Multicast object: an address range over several devices, 0 bytes of its own.
     Multicast = 20, "multicast", Nowhere;
+    /// A block that PyTorch's caching allocator handed out of its segments.
+    Tensor = 21, "tensor", Within;
+    /// A buffer of XLA's (JAX), out of its own pool.
+    Buffer = 22, "buffer", Within;
+    /// A block of any other allocator, told by the program itself (`culeak.h`, NVTX); `domain` says which.
+    Block = 23, "block", Within;
 }
 
 /// Whose memory a kind counts against.
@@ -86,9 +92,16 @@ pub enum Place {
     Host,
     /// Holds no memory of its own: a claim, a name or a window.
     Nowhere,
+    /// A framework's block: part of memory that is recorded already at the driver level, so never added to its totals.
+    Within,
 }
 
 impl Place {
+    /// Whether bytes of this place are memory of their own, as opposed to a name for it or a part of it.
+    pub const fn holds_memory(self) -> bool {
+        !matches!(self, Place::Nowhere | Place::Within)
+    }
+
     /// Whether bytes of this place count towards a device's total.
     pub const fn on_device(self) -> bool {
         matches!(self, Place::Device | Place::Managed)
@@ -96,7 +109,7 @@ impl Place {
 }
 
 const _: () = assert!(
-    Kind::ALL.len() == 20,
+    Kind::ALL.len() == 23,
     "counters are arrays of KIND_SLOTS, see recording.rs"
 );
 

@@ -52,9 +52,12 @@ pub enum Section {
     Counters = 9,
     Apis = 10,
     Unhooked = 11,
+    Domains = 12,
+    Marks = 13,
+    Allocators = 14,
 }
 
-pub const SECTIONS: usize = 16;
+pub const SECTIONS: usize = 32;
 
 /// A byte string in the text section: byte offset and length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,6 +124,8 @@ pub enum Loss {
     ExportTables = 10,
     RecorderNs = 11,
     Events = 12,
+    UnknownBlocks = 13,
+    Pictures = 14,
     Python = 16,
 }
 
@@ -150,6 +155,9 @@ pub const fn extent_sizes(section: Section) -> (usize, usize) {
         Section::Counters => (COUNTER_STRIDE * 4, COUNTER_STRIDE * 4),
         Section::Apis => (256, 256),
         Section::Unhooked => (64, 1024),
+        Section::Domains => (DOMAINS as usize + 1, DOMAINS as usize + 1),
+        Section::Marks => (64, 1 << 14),
+        Section::Allocators => (32, 32),
     }
 }
 
@@ -252,6 +260,50 @@ pub const COUNTER_STRIDE: usize = 32;
 #[repr(C)]
 pub struct NameRow {
     pub text: AtomicU64,
+}
+
+/// A moment the program has named.
+#[repr(C)]
+pub struct MarkRow {
+    /// Time + 1; 0: not published. Written last.
+    pub time_plus_one: AtomicU64,
+    /// A [`Text`]: offset in the low half.
+    pub name: AtomicU64,
+    pub thread: AtomicU64,
+    pub reserved: AtomicU64,
+}
+const _: () = assert!(size_of::<MarkRow>() == 32);
+
+/// What PyTorch's allocator says of itself, one row per device row. Named as in `snapshot::Allocator`.
+#[repr(C)]
+pub struct AllocatorRow {
+    pub live_bytes: AtomicU64,
+    pub reserved_bytes: AtomicU64,
+    /// 0: nothing was ever told.
+    pub events: AtomicU64,
+    pub mismatches: AtomicU64,
+    pub unseen_bytes: AtomicU64,
+    pub reserved: [AtomicU64; 3],
+}
+const _: () = assert!(size_of::<AllocatorRow>() == 64);
+
+/// How many names of allocators there can be: blocks of different ones may lie at one address (one allocator in a block
+/// of another), so a record keeps the number of its domain above its address.
+pub const DOMAINS: u8 = 127;
+const DOMAIN_SHIFT: u32 = 57;
+
+/// The key's address of a block: its address and whose it is. `None` for what is no address of any GPU or CPU.
+pub const fn block_address(domain: u8, address: u64) -> Option<u64> {
+    if address >> DOMAIN_SHIFT == 0 {
+        Some(address | (domain as u64) << DOMAIN_SHIFT)
+    } else {
+        None
+    }
+}
+
+/// Domain and address of a block, from its key's.
+pub const fn block_parts(address: u64) -> (u8, u64) {
+    ((address >> DOMAIN_SHIFT) as u8, address & ((1 << DOMAIN_SHIFT) - 1))
 }
 
 /// Packs two 32-bit halves into a word.

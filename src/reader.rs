@@ -184,6 +184,9 @@ impl<'a> Source<'a> {
             Section::Counters,
             Section::Apis,
             Section::Unhooked,
+            Section::Domains,
+            Section::Marks,
+            Section::Allocators,
         ] {
             // The directory is read anew for what records may refer to: it only grows.
             let directory = if section == Section::Records {
@@ -292,7 +295,9 @@ fn known_element_bytes(section: Section) -> usize {
         Section::Records => size_of::<Record>(),
         Section::Refusals => size_of::<RefusalRow>(),
         Section::Counters => size_of::<CounterRow>(),
-        Section::Apis | Section::Unhooked => size_of::<NameRow>(),
+        Section::Apis | Section::Unhooked | Section::Domains => size_of::<NameRow>(),
+        Section::Marks => size_of::<MarkRow>(),
+        Section::Allocators => size_of::<AllocatorRow>(),
     }
 }
 

@@ -8,6 +8,7 @@
 
 mod allocations;
 mod details;
+mod frameworks;
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
@@ -58,10 +59,14 @@ pub struct Recording {
     counters: Growing<CounterRow>,
     apis: Growing<NameRow>,
     unhooked: Growing<NameRow>,
+    domains: Growing<NameRow>,
+    marks: Growing<MarkRow>,
+    allocators: Growing<AllocatorRow>,
     table: Table,
     frame_index: Index,
     stack_index: Index,
     refusal_index: Index,
+    domain_index: Index,
     /// Full hash of the stack that ends in each frame row, so that a hash met again is trusted on all 64 bits.
     stack_hashes: Growing<AtomicU64>,
 }

@@ -273,8 +273,9 @@ fn totals(snapshot: &Snapshot, stacks: &CallStacks) -> Totals {
             Place::Managed => totals.managed.add(allocation.bytes),
             Place::Host => totals.host.add(allocation.bytes),
             Place::Nowhere => *totals.claims.entry(allocation.kind.name()).or_default() += 1,
+            Place::Within => {}
         }
-        if allocation.kind.place() != Place::Nowhere {
+        if allocation.kind.place().holds_memory() {
             sites.insert(stacks.get(allocation.stack).site_fingerprint);
             if stacks.is_pool(allocation) {
                 totals.pool.add(allocation.bytes);

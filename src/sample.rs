@@ -33,6 +33,7 @@ impl Sample {
                 at_ns: 60 * SECOND,
                 events_during_read: 0,
                 in_flight: 0,
+                kept: None,
             },
             process: Process {
                 pid: 4711,
@@ -71,6 +72,8 @@ impl Sample {
             refused: Vec::new(),
             counters: Vec::new(),
             device_peaks: Vec::new(),
+            allocators: Vec::new(),
+            marks: Vec::new(),
             honesty: Honesty::default(),
         })
     }
@@ -146,6 +149,7 @@ impl Sample {
                 bytes: if physical { bytes } else { 0 },
                 requested: bytes,
                 kind,
+                domain: None,
                 api: api.to_owned(),
                 device: kind.place().on_device().then_some(0),
                 context: Some(0),

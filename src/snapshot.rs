@@ -37,6 +37,12 @@ pub struct Snapshot {
     pub counters: Vec<Counter>,
     /// Exact peak per device, over all kinds that live on it.
     pub device_peaks: Vec<DevicePeak>,
+    /// What PyTorch's caching allocator says of itself, beside what was recorded of it.
+    #[serde(default)]
+    pub allocators: Vec<Allocator>,
+    /// Moments the program has named.
+    #[serde(default)]
+    pub marks: Vec<Mark>,
     pub honesty: Honesty,
 }
 
@@ -53,6 +59,34 @@ pub struct Taken {
     pub events_during_read: u64,
     /// Records that were being freed when the process stopped or the picture was taken (withdrawn, outcome unknown).
     pub in_flight: u64,
+    /// Why the recorder itself kept this picture while the program ran; absent for one that somebody asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Kept>,
+}
+
+/// A picture kept on disk by the recorder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Kept {
+    pub why: Why,
+    /// As the program called the moment.
+    pub name: Option<String>,
+    /// Out of memory: index into `refused`, the request that failed.
+    pub refused: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// A request failed for lack of memory.
+    OutOfMemory,
+    /// More memory of a device in use than ever before.
+    Peak,
+    /// The program named the moment (`culeak_mark`).
+    Mark,
+    /// The program asked for it (`culeak_snapshot`).
+    Requested,
+    /// Time has passed.
+    Every,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -193,6 +227,9 @@ pub struct Allocation {
     /// What the call asked for (pitch: width × height), or the span of a mapping.
     pub requested: u64,
     pub kind: Kind,
+    /// Whose block it is, for kinds that lie within other memory: `pytorch`, `xla`, or the name the program gave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
     /// The call as the program wrote it: `cudaMalloc`, `cuMemAlloc_v2`, …
     pub api: String,
     pub device: Option<usize>,
@@ -262,6 +299,32 @@ pub struct DevicePeak {
     pub peak_bytes: u64,
 }
 
+/// A framework's allocator on one device, by its own account. It tells its sums with every block it hands out or takes
+/// back, so what was recorded can be checked against them each time.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Allocator {
+    pub domain: String,
+    pub device: Option<usize>,
+    /// Bytes in live blocks, as it said last.
+    pub live_bytes: u64,
+    /// Bytes it held from the driver, as it said last: live blocks and cached memory.
+    pub reserved_bytes: u64,
+    /// Blocks handed out or taken back.
+    pub events: u64,
+    /// Events after which the recorded bytes and its own differed.
+    pub mismatches: u64,
+    /// Bytes in blocks it had handed out before the first event seen.
+    pub unseen_bytes: u64,
+}
+
+/// A moment the program has named.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mark {
+    pub time_ns: u64,
+    pub name: String,
+    pub thread: usize,
+}
+
 /// What the recorder could not see or keep. Every field is printed, zeros too.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Honesty {
@@ -290,6 +353,12 @@ pub struct Honesty {
     pub export_tables: u64,
     /// Allocator-like driver functions handed to the program unhooked.
     pub unhooked: Vec<String>,
+    /// Frees of framework blocks never seen handed out.
+    #[serde(default)]
+    pub unknown_blocks: u64,
+    /// Pictures that should have been kept on disk and could not be (no space, or one was being written).
+    #[serde(default)]
+    pub lost_pictures: u64,
     /// Time spent in the recorder, estimated from a sample.
     pub recorder_ns: u64,
     /// Allocations and frees seen.
@@ -342,6 +411,14 @@ impl Snapshot {
         for (row, c) in self.counters.iter().enumerate() {
             optional("counters: device", row, c.device, self.devices.len())?;
         }
+        for (row, a) in self.allocators.iter().enumerate() {
+            optional("allocators: device", row, a.device, self.devices.len())?;
+        }
+        for (row, mark) in self.marks.iter().enumerate() {
+            within("marks: thread", row, mark.thread, self.threads.len())?;
+        }
+        let failed = self.taken.kept.as_ref().and_then(|kept| kept.refused);
+        optional("taken.kept: refused", 0, failed, self.refused.len())?;
         for (row, p) in self.device_peaks.iter().enumerate() {
             within("device_peaks: device", row, p.device, self.devices.len())?;
         }

@@ -49,6 +49,12 @@ pub enum Space {
     External = 7,
     /// Host memory of the program's own, registered with CUDA.
     Registered = 8,
+    /// PyTorch's blocks, within what [`Space::Pointer`] or [`Space::Mapping`] holds.
+    Tensor = 9,
+    /// XLA's buffers, by handle.
+    Buffer = 10,
+    /// Blocks of named domains; see `layout::block_address`.
+    Block = 11,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -138,6 +144,9 @@ impl What {
             6 => Space::Reserved,
             7 => Space::External,
             8 => Space::Registered,
+            9 => Space::Tensor,
+            10 => Space::Buffer,
+            11 => Space::Block,
             _ => return None,
         };
         Some(What {

@@ -163,7 +163,7 @@ fn every_behaviour_runs_the_same_without_the_recorder() {
 
 #[test]
 fn every_kind_of_memory_has_a_victim() {
-    let elsewhere = [Graph, Mapping, Imported, Ipc, PoolImport];
+    let elsewhere = [Graph, Mapping, Imported, Ipc, PoolImport, Tensor, Buffer, Block];
     for kind in Kind::ALL {
         let here = ALL.iter().any(|left| left.kind == *kind);
         assert!(here || elsewhere.contains(kind), "no victim leaks {}", kind.name());

@@ -8,7 +8,7 @@ use super::{Bytes, Picture, ReadError, header_word, start_ticks};
 use crate::kind::Kind;
 use crate::layout::*;
 use crate::snapshot::{self, *};
-use crate::table::{State, Status, What};
+use crate::table::{Space, State, Status, What};
 
 /// Old row number → row number in the snapshot, for sections whose unpublished rows are left out.
 pub type Renumbered = HashMap<u32, usize>;
@@ -77,8 +77,9 @@ impl Picture {
             {
                 continue;
             }
-            let (kind, _, flags, device, api, context) = What::parts(word(9));
+            let (kind, space, flags, device, api, context) = What::parts(word(9));
             let Some(kind) = Kind::from_number(kind) else { continue };
+            let (domain, address) = self.whose(kind, space, word(1), word(6));
             let (stack, thread) = halves(word(8));
             let (references, mappings) = if flags & What::COUNTS != 0 {
                 halves(word(6))
@@ -86,10 +87,11 @@ impl Picture {
                 (0, 0)
             };
             allocations.push(Allocation {
-                address: word(1),
+                address,
                 bytes: word(2),
                 requested: word(3),
                 kind,
+                domain,
                 api: self.api(api),
                 device: device_numbers.get(&device.into()).copied(),
                 context: context_numbers.get(&context.into()).copied(),
@@ -143,6 +145,8 @@ impl Picture {
             counter.peak_bytes = counter.peak_bytes.max(counter.live_bytes);
             counter.total_bytes = counter.total_bytes.max(counter.peak_bytes);
         }
+        let allocators = self.allocators(&device_numbers);
+        let marks = self.marks(&mut thread_of);
         let (locations, stacks) = (stacks.locations, stacks.stacks);
         let latest = allocations.iter().map(|a| a.time_ns).max().unwrap_or(0);
         let (process, running_for) = self.process(path);
@@ -160,6 +164,7 @@ impl Picture {
                 },
                 events_during_read: self.events_during_read,
                 in_flight,
+                kept: None,
             },
             honesty: self.honesty(),
             process,
@@ -173,6 +178,8 @@ impl Picture {
             refused,
             counters,
             device_peaks,
+            allocators,
+            marks,
         };
         snapshot
             .validate()
@@ -304,6 +311,51 @@ impl Picture {
         (counters, peaks)
     }
 
+    /// Domain and address of a framework's block; the address as it is for other memory.
+    fn whose(&self, kind: Kind, space: u8, address: u64, extra: u64) -> (Option<String>, u64) {
+        let domain = |name: &str| Some(name.to_string());
+        match kind {
+            Kind::Tensor => (domain("pytorch"), address),
+            // Known by their handle; where they lie is beside it.
+            Kind::Buffer => (domain("xla"), if extra == 0 { address } else { extra }),
+            Kind::Block if space == Space::Block as u8 => {
+                let (number, address) = block_parts(address);
+                let name = self.text(self.rows(Section::Domains).word(number.into(), 0));
+                (Some(name), address)
+            }
+            _ => (None, address),
+        }
+    }
+
+    fn allocators(&self, devices: &Renumbered) -> Vec<Allocator> {
+        let rows = self.rows(Section::Allocators);
+        let told = (0..rows.len()).filter(|&row| rows.word(row, 2) > 0);
+        told.map(|row| Allocator {
+            domain: "pytorch".to_string(),
+            device: devices.get(&(row as u32)).copied(),
+            live_bytes: rows.word(row, 0),
+            reserved_bytes: rows.word(row, 1),
+            events: rows.word(row, 2),
+            mismatches: rows.word(row, 3),
+            unseen_bytes: rows.word(row, 4),
+        })
+        .collect()
+    }
+
+    fn marks(&self, mut thread_of: impl FnMut(u32) -> usize) -> Vec<Mark> {
+        let rows = self.rows(Section::Marks);
+        let published = (0..rows.len()).filter_map(|row| Some((row, rows.word(row, 0).checked_sub(1)?)));
+        let mut marks: Vec<Mark> = published
+            .map(|(row, time_ns)| Mark {
+                time_ns,
+                name: self.text(rows.word(row, 1)),
+                thread: thread_of(rows.word(row, 2) as u32),
+            })
+            .collect();
+        marks.sort_by_key(|mark| mark.time_ns);
+        marks
+    }
+
     fn honesty(&self) -> Honesty {
         let unhooked = self.rows(Section::Unhooked);
         Honesty {
@@ -325,6 +377,8 @@ impl Picture {
                 .filter(|word| halves(*word).1 > 0)
                 .map(|word| self.text(word))
                 .collect(),
+            unknown_blocks: self.loss(Loss::UnknownBlocks),
+            lost_pictures: self.loss(Loss::Pictures),
             recorder_ns: self.loss(Loss::RecorderNs),
             events: events(self.rows(Section::Counters)),
         }

@@ -170,6 +170,78 @@ fn a_module_in_the_place_of_another_ends_the_first() {
 }
 
 #[test]
+fn blocks_of_frameworks_are_told_with_whose_they_are_and_lie_within_other_memory() {
+    let folder = Folder::new("blocks");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    recording.add_device(0, None, b"");
+    let thread = recording.add_thread(4711, b"worker\0\0\0\0\0\0\0\0\0\0");
+    let (cache, other) = (
+        recording.domain(b"my cache").unwrap(),
+        recording.domain(b"other").unwrap(),
+    );
+    assert_eq!(recording.domain(b"my cache"), Some(cache));
+    let hold = |kind: Kind, space: Space, address: u64, extra: u64| {
+        let mut entry = entry(recording, 512, NONE, thread);
+        (entry.what.kind, entry.what.space, entry.what.flags, entry.extra) = (kind, space, 0, extra);
+        assert!(recording.allocated(Key { space, address }, &entry));
+    };
+    let at = 0x7f00_0000_0000;
+    hold(Kind::Device, Space::Pointer, at, 0);
+    hold(Kind::Tensor, Space::Tensor, at, 0);
+    hold(Kind::Buffer, Space::Buffer, 0x5555, at);
+    for domain in [cache, other] {
+        hold(Kind::Block, Space::Block, block_address(domain, at).unwrap(), 0);
+    }
+    assert_eq!(block_address(cache, u64::MAX), None);
+    recording.told(0, 512, 512, 4096);
+    recording.told(0, 512, 1024, 4096);
+    recording.told(0, -512, 1000, 4096);
+    recording.mark(b"epoch 3", thread);
+
+    let snapshot = read(&path).unwrap();
+    let whose: Vec<_> = snapshot
+        .allocations
+        .iter()
+        .map(|a| (a.address, a.domain.as_deref()))
+        .collect();
+    let expected = [None, Some("pytorch"), Some("xla"), Some("my cache"), Some("other")];
+    assert_eq!(whose, expected.map(|domain| (at, domain)));
+    assert_eq!(
+        snapshot.device_peaks[0].peak_bytes, 512,
+        "blocks are part of the memory they lie in"
+    );
+    let tensors = snapshot
+        .counters
+        .iter()
+        .find(|counter| counter.kind == Kind::Tensor)
+        .unwrap();
+    assert_eq!(
+        (tensors.live_bytes, tensors.peak_bytes, tensors.total_count),
+        (512, 512, 1)
+    );
+    let told = &snapshot.allocators[0];
+    assert_eq!((told.live_bytes, told.reserved_bytes, told.events), (1000, 4096, 3));
+    assert_eq!((told.mismatches, told.unseen_bytes), (1, 0));
+    assert_eq!(
+        (snapshot.marks[0].name.as_str(), snapshot.marks[0].thread),
+        ("epoch 3", 0)
+    );
+}
+
+#[test]
+fn names_of_domains_are_limited_and_what_is_beyond_is_counted() {
+    let folder = Folder::new("domains");
+    let recording = record(&folder.0.join("a.culeak"));
+    let numbers: Vec<_> = (0..200)
+        .map(|number| recording.domain(format!("d{number}").as_bytes()))
+        .collect();
+    assert_eq!(numbers.iter().flatten().count(), usize::from(DOMAINS));
+    assert_eq!(recording.loss(Loss::Details), 200 - u64::from(DOMAINS));
+    assert_eq!(recording.domain(b"d5"), numbers[5]);
+}
+
+#[test]
 fn files_that_are_no_recordings_are_named_with_their_reason() {
     let folder = Folder::new("bad");
     let path = folder.0.join("a.culeak");

@@ -244,6 +244,30 @@ mod schema {
         validator().iter_errors(&json).map(|error| error.to_string()).collect()
     }
 
+    fn tell_of_frameworks(full: &mut Snapshot) {
+        full.allocations[0].kind = culeak::kind::Kind::Tensor;
+        full.allocations[0].domain = Some("pytorch".to_owned());
+        full.allocators.push(culeak::snapshot::Allocator {
+            domain: "pytorch".to_owned(),
+            device: Some(0),
+            live_bytes: 512,
+            reserved_bytes: 2 << 20,
+            events: 3,
+            mismatches: 0,
+            unseen_bytes: 0,
+        });
+        full.marks.push(culeak::snapshot::Mark {
+            time_ns: 1,
+            name: "epoch 1".to_owned(),
+            thread: 0,
+        });
+        full.taken.kept = Some(culeak::snapshot::Kept {
+            why: culeak::snapshot::Why::Mark,
+            name: Some("epoch 1".to_owned()),
+            refused: None,
+        });
+    }
+
     #[test]
     fn snapshots_from_empty_to_full_are_valid() {
         assert_eq!(problems(&Sample::new().finish(0, 0)), Vec::<String>::new());
@@ -262,6 +286,7 @@ mod schema {
             version: "3.12.1".to_owned(),
             no_frames: Some("a reason".to_owned()),
         });
+        tell_of_frameworks(&mut full);
         let named = full.locations.iter().position(|location| location.symbols.len() == 1);
         let python = &mut full.locations[named.expect("a location with one symbol")];
         (python.module, python.language) = (None, culeak::snapshot::Language::Python);
@@ -274,6 +299,13 @@ mod schema {
             let mut snapshot = leaky();
             snapshot.allocations[0].kind = kind;
             assert_eq!(problems(&snapshot), Vec::<String>::new(), "{kind:?}");
+        }
+        use culeak::snapshot::Why::*;
+        for why in [OutOfMemory, Peak, Mark, Requested, Every] {
+            let mut snapshot = leaky();
+            tell_of_frameworks(&mut snapshot);
+            snapshot.taken.kept = snapshot.taken.kept.map(|kept| culeak::snapshot::Kept { why, ..kept });
+            assert_eq!(problems(&snapshot), Vec::<String>::new(), "{why:?}");
         }
         use culeak::snapshot::ProcessState::*;
         for state in [Running, Exited, Ended, Unknown] {
@@ -294,6 +326,7 @@ mod schema {
             version: "3.12.1".to_owned(),
             no_frames: Some("a reason".to_owned()),
         });
+        tell_of_frameworks(&mut full);
         let named = full.locations.iter().position(|location| location.symbols.len() == 1);
         let python = &mut full.locations[named.expect("a location with one symbol")];
         (python.module, python.language) = (None, culeak::snapshot::Language::Python);
@@ -323,6 +356,7 @@ mod schema {
             }
         }
         described(&json["process"]["python"], &schema["$defs"]["python"]);
+        described(&json["taken"]["kept"], &schema["$defs"]["kept"]);
         for location in json["locations"].as_array().expect("rows") {
             for symbol in location["symbols"].as_array().expect("rows") {
                 described(symbol, &schema["$defs"]["symbol"]);

@@ -334,18 +334,20 @@ fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     row(
         "not seen",
         format!(
-            "lost {}, {}, {}, {}",
+            "lost {}, {}, {}, {}, {}",
             plural(h.lost_allocations, "allocation", "allocations"),
             plural(h.lost_stacks, "stack", "stacks"),
             plural(h.lost_python, "Python stack", "Python stacks"),
-            plural(h.lost_details, "detail", "details")
+            plural(h.lost_details, "detail", "details"),
+            plural(h.lost_pictures, "picture", "pictures")
         ),
     )?;
     row(
         "",
         format!(
-            "frees: {} unknown, {} refused, {} at teardown, {} implicit",
+            "frees: {} unknown, {} of unknown blocks, {} refused, {} at teardown, {} implicit",
             n(h.unknown_frees),
+            n(h.unknown_blocks),
             n(h.failed_frees),
             n(h.teardown_frees),
             n(h.implicit_frees)

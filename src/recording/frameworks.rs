@@ -1,0 +1,65 @@
+//! What frameworks tell of their own allocators: whose blocks, their own sums, and moments that the program named.
+
+use std::sync::atomic::Ordering::*;
+
+use super::Recording;
+use crate::index::mix;
+use crate::layout::*;
+
+impl Recording {
+    /// The number of a domain, which is registered on first sight. `None` when there is no room for another.
+    pub fn domain(&self, name: &[u8]) -> Option<u8> {
+        let hash = name
+            .iter()
+            .fold(name.len() as u64, |hash, &byte| mix(hash ^ u64::from(byte)));
+        let same = |row: u32| {
+            let row = self.domains.get(self.backing(Section::Domains), row);
+            row.is_some_and(|row| self.text_is(row.text.load(Acquire), name))
+        };
+        if let Some(known) = self.domain_index.find(hash, same) {
+            return u8::try_from(known.row).ok();
+        }
+        if self.count(Section::Domains).load(Relaxed) >= u64::from(DOMAINS) {
+            self.add(Loss::Details, 1);
+            return None;
+        }
+        let (number, row) = self.row(Section::Domains, &self.domains)?;
+        let text = self.text(name);
+        // Release: the bytes are there before the row points to them.
+        row.text.store(pack(text.offset, text.bytes), Release);
+        let number = self.domain_index.intern(hash, number, same).unwrap_or(number);
+        u8::try_from(number).ok().filter(|&number| number < DOMAINS)
+    }
+
+    /// Keeps the moment under a name.
+    pub fn mark(&self, name: &[u8], thread: u32) {
+        let text = self.text(name);
+        let Some((_, row)) = self.row(Section::Marks, &self.marks) else {
+            self.add(Loss::Details, 1);
+            return;
+        };
+        row.name.store(pack(text.offset, text.bytes), Relaxed);
+        row.thread.store(thread.into(), Relaxed);
+        // Release: pairs with the reader's Acquire.
+        row.time_plus_one.store(self.now() + 1, Release);
+    }
+
+    /// PyTorch's allocator of a device says what it holds after an event that changed its live bytes by `change`. Events
+    /// of one device come one at a time, since the allocator tells them under its lock.
+    pub fn told(&self, device: u8, change: i64, live: u64, reserved: u64) {
+        let Ok(row) = self.allocators.ensure(self.backing(Section::Allocators), device.into()) else {
+            self.add(Loss::Details, 1);
+            return;
+        };
+        self.count(Section::Allocators)
+            .fetch_max(u64::from(device) + 1, Relaxed);
+        let expected = row.live_bytes.swap(live, Relaxed).wrapping_add_signed(change);
+        row.reserved_bytes.store(reserved, Relaxed);
+        if row.events.fetch_add(1, Relaxed) == 0 {
+            // What it held before us, we have no records of.
+            row.unseen_bytes.store(live.wrapping_sub(change as u64), Relaxed);
+        } else if expected != live {
+            row.mismatches.fetch_add(1, Relaxed);
+        }
+    }
+}
