@@ -10,6 +10,9 @@ use culeak::snapshot::*;
 /// One frame as a test writes it: `("Trainer::step", "/src/train.cu:212", "/opt/app")`; empty text is "unknown".
 pub type FrameText<'a> = (&'a str, &'a str, &'a str);
 
+/// Stands for the module of a line of Python, which has none: `("step", "/src/train.py:212", PYTHON)`.
+pub const PYTHON: &str = "(python)";
+
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 const SECOND: u64 = 1_000_000_000;
@@ -95,7 +98,12 @@ impl Sample {
     }
 
     fn location(&mut self, (function, place, module): FrameText) -> usize {
-        let module = (!module.is_empty()).then(|| self.module(module));
+        let language = if module == PYTHON {
+            Language::Python
+        } else {
+            Language::Native
+        };
+        let module = (!module.is_empty() && module != PYTHON).then(|| self.module(module));
         let (file, line) = match place.rsplit_once(':') {
             Some((file, line)) => (Some(file.to_owned()), line.parse().ok()),
             None => (None, None),
@@ -117,7 +125,7 @@ impl Sample {
             module,
             address,
             symbols,
-            language: Language::Native,
+            language,
         });
         self.0.locations.len() - 1
     }

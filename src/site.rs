@@ -1,17 +1,21 @@
 //! Call sites: which frame of a stack is the user's own, and a name for stacks that survives a restart.
 //!
 //! A stack under `cudaMalloc` begins inside the CUDA runtime and ends in the loader. What a reader wants is the line
-//! of their own program that asked: the *site*. Every frame therefore gets a [`Role`]; the default view shows the
-//! frames between the runtime and `main`, and the site is the innermost of them that is not a mere wrapper.
+//! of their own program that asked: the *site*. Every frame therefore gets a [`Role`] (told in `site/role.rs`, and for
+//! Python in `site/python.rs`); the default view shows the frames between the runtime and `main`, and the site is the
+//! innermost of them that is not a mere wrapper.
 //!
 //! ```text
-//! 0x7f.. libcudart.so.13         Runtime      hidden
-//! cudaMalloc                     Runtime      hidden
-//! thrust::device_vector::…       Wrapper      shown
-//! Trainer::step  train.cu:212    User         shown, the site
-//! main           main.cu:12      User         shown
-//! __libc_start_main              BelowMain    hidden
+//! 0x7f.. libcudart.so.13         Runtime      hidden     0x7f.. libcudart.so.13        Runtime      hidden
+//! cudaMalloc                     Runtime      hidden     c10::cuda::…::malloc          Framework    hidden
+//! thrust::device_vector::…       Wrapper      shown      THPVariable_matmul            Framework    hidden
+//! Trainer::step  train.cu:212    User         the site   _PyEval_EvalFrameDefault      Interpreter  hidden
+//! main           main.cu:12      User         shown      forward    torch/nn/…:125     Library      shown
+//! __libc_start_main              BelowMain    hidden     step       train.py:212       User         the site
 //! ```
+//!
+//! In a Python program the site is the innermost line of Python that the user wrote; then library Python; then native
+//! code. A stack with nothing but hidden frames shows what it has, frameworks before runtimes.
 //!
 //! Two runs of one program are compared by [`Fingerprint`]s: hashes over module file name, function and line of the
 //! shown frames, so that address space randomization, another machine or another install path change nothing.
@@ -21,9 +25,14 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::cuda_functions::Api;
-use crate::function_name::{plain, without_hash};
-use crate::snapshot::{Allocation, Location, Snapshot};
+use crate::function_name::without_hash;
+use crate::kind::{Kind, Place};
+use crate::snapshot::{Allocation, Language, Location, Snapshot};
+
+mod below_main;
+mod origin;
+mod python;
+mod role;
 
 /// What a frame is to the person who reads the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -31,8 +40,14 @@ use crate::snapshot::{Allocation, Location, Snapshot};
 pub enum Role {
     /// Inside CUDA or culeak.
     Runtime,
+    /// Inside the Python interpreter.
+    Interpreter,
+    /// Inside PyTorch, XLA, CuPy …, or a library of CUDA's: shown only where nothing but such frames is.
+    Framework,
     /// Generic code between the user's code and CUDA: shown, but never a site while a user's frame is there.
     Wrapper,
+    /// Python that came with a package or with Python itself: shown, but never a site while a user's line is there.
+    Library,
     User,
     /// What called `main` or the thread's function.
     BelowMain,
@@ -45,6 +60,8 @@ pub struct Frame<'a> {
     pub file: Option<&'a str>,
     pub line: Option<u32>,
     pub inlined: bool,
+    #[serde(skip_serializing_if = "Language::is_native")]
+    pub language: Language,
     /// Path of the module; empty when the address was in none.
     pub module: &'a str,
     /// Address in the module's file, or in the process when there is no module.
@@ -85,8 +102,20 @@ impl<'a> Frame<'a> {
         )
     }
 
+    pub fn is_python(&self) -> bool {
+        self.language == Language::Python
+    }
+
     fn shown(&self) -> bool {
-        matches!(self.role, Role::User | Role::Wrapper)
+        matches!(self.role, Role::User | Role::Library | Role::Wrapper)
+    }
+
+    /// What stands in a fingerprint for the file: names that are the same wherever the program is installed.
+    fn home(&self) -> &'a str {
+        match self.file {
+            Some(file) if self.is_python() => python::name_in_package(file),
+            _ => self.module_name(),
+        }
     }
 }
 
@@ -115,8 +144,14 @@ pub struct CallStack<'a> {
     pub loose_fingerprint: Fingerprint,
     /// Over the site's frame alone.
     pub site_fingerprint: Fingerprint,
+    /// The same without the line.
+    pub loose_site_fingerprint: Fingerprint,
     /// A caching allocator stands between the site and CUDA, so the memory may be free for reuse.
     pub pool: bool,
+    /// Whose caching allocator that is: `PyTorch`.
+    pub allocator: Option<&'static str>,
+    /// The library of CUDA's that asked for the memory, by name: `cuBLAS`.
+    pub library: Option<&'static str>,
     pub truncated: bool,
     /// Index of the site in `frames`; `None` for an allocation recorded without its stack.
     pub site: Option<usize>,
@@ -131,7 +166,8 @@ impl<'a> CallStack<'a> {
         for &location in &stack.frames {
             expand(snapshot, &snapshot.locations[location], &mut frames);
         }
-        fold_below_main(&mut frames);
+        below_main::fold(&mut frames);
+        python::fold_outer(&mut frames);
         CallStack::new(frames, stack.truncated)
     }
 
@@ -141,26 +177,33 @@ impl<'a> CallStack<'a> {
     }
 
     fn new(frames: Vec<Frame<'a>>, truncated: bool) -> CallStack<'a> {
-        let site = [Role::User, Role::Wrapper]
-            .iter()
-            .find_map(|role| frames.iter().position(|frame| frame.role == *role))
-            .or(if frames.is_empty() { None } else { Some(0) });
-        let any_shown = frames.iter().any(Frame::shown);
+        let site = site(&frames);
+        let allocator = origin::caching_allocator(&frames);
+        let library = origin::library(&frames);
+        let level = visible(&frames);
         let mut exact = Hasher::new();
         let mut loose = Hasher::new();
-        for frame in frames.iter().filter(|frame| frame.shown() || !any_shown) {
+        for frame in frames.iter().filter(|frame| level.shows(frame)) {
             exact.frame(frame, true);
             loose.frame(frame, false);
         }
-        let mut at_site = Hasher::new();
+        let (mut at_site, mut at_loose_site) = (Hasher::new(), Hasher::new());
         if let Some(site) = site {
             at_site.frame(&frames[site], true);
+            at_loose_site.frame(&frames[site], false);
+        }
+        // What a library took for itself and what the program asked for are two things, though one line caused both.
+        for hasher in [&mut exact, &mut loose, &mut at_site, &mut at_loose_site] {
+            hasher.bytes(library.unwrap_or_default().as_bytes());
         }
         CallStack {
             fingerprint: exact.finish(),
             loose_fingerprint: loose.finish(),
             site_fingerprint: at_site.finish(),
-            pool: frames.iter().any(|frame| in_caching_allocator(frame)),
+            loose_site_fingerprint: at_loose_site.finish(),
+            pool: allocator.is_some(),
+            allocator,
+            library,
             truncated,
             site,
             frames,
@@ -173,9 +216,51 @@ impl<'a> CallStack<'a> {
 
     /// The frames of the default view; all of them when nothing else is left.
     pub fn shown(&self) -> impl Iterator<Item = &Frame<'a>> {
-        let any = self.frames.iter().any(Frame::shown);
-        self.frames.iter().filter(move |frame| frame.shown() || !any)
+        let level = visible(&self.frames);
+        self.frames.iter().filter(move |frame| level.shows(frame))
     }
+
+    /// The innermost line of Python that the user wrote; else the innermost of Python at all.
+    pub fn python_line(&self) -> Option<&Frame<'a>> {
+        let line = |role| move |frame: &&Frame| frame.is_python() && frame.role == role;
+        let innermost = |role| self.frames.iter().find(line(role));
+        innermost(Role::User).or_else(|| innermost(Role::Library))
+    }
+}
+
+/// The most telling frames there are.
+#[derive(Clone, Copy)]
+enum Visible {
+    Shown,
+    Frameworks,
+    All,
+}
+
+impl Visible {
+    fn shows(self, frame: &Frame) -> bool {
+        match self {
+            Visible::Shown => frame.shown(),
+            Visible::Frameworks => frame.role == Role::Framework,
+            Visible::All => true,
+        }
+    }
+}
+
+fn visible(frames: &[Frame]) -> Visible {
+    let any = |level: Visible| frames.iter().any(|frame| level.shows(frame));
+    let levels = [Visible::Shown, Visible::Frameworks];
+    levels.into_iter().find(|level| any(*level)).unwrap_or(Visible::All)
+}
+
+fn site(frames: &[Frame]) -> Option<usize> {
+    let innermost = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
+    innermost(&|frame| frame.is_python() && frame.role == Role::User)
+        .or_else(|| innermost(&|frame| frame.is_python() && frame.role == Role::Library))
+        .or_else(|| innermost(&|frame| frame.role == Role::User))
+        .or_else(|| innermost(&|frame| frame.role == Role::Wrapper))
+        .or_else(|| innermost(&role::names_its_purpose))
+        .or_else(|| innermost(&|frame| frame.role == Role::Framework))
+        .or(if frames.is_empty() { None } else { Some(0) })
 }
 
 /// All stacks of a snapshot, read once.
@@ -198,9 +283,10 @@ impl<'a> CallStacks<'a> {
         stack.map_or(&self.unknown, |stack| &self.stacks[stack])
     }
 
-    /// Whether this record is a caching allocator's: a pool object, or memory asked for by such an allocator.
+    /// Whether this record is a caching allocator's: a pool object, or memory asked for by such an allocator. What the
+    /// allocator handed out of it is not.
     pub fn is_pool(&self, allocation: &Allocation) -> bool {
-        allocation.kind == crate::kind::Kind::Pool || self.get(allocation.stack).pool
+        allocation.kind == Kind::Pool || (self.get(allocation.stack).pool && allocation.kind.place() != Place::Nowhere)
     }
 }
 
@@ -218,6 +304,7 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, frames: &mut Vec<F
         file: None,
         line: None,
         inlined: false,
+        language: location.language,
         module,
         address: location.address,
         role: Role::User,
@@ -234,164 +321,7 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, frames: &mut Vec<F
         frames.push(bare);
     }
     for frame in &mut frames[first..] {
-        frame.role = role(frame);
-    }
-}
-
-/// Libraries whose inside is nobody's business here.
-const RUNTIME_MODULES: &[&str] = &[
-    "libcuda.so",
-    "libcudart.so",
-    "libcudart-",
-    "libculeak",
-    "libnvidia-",
-    "libcudadebugger",
-];
-/// Name spaces of code that passes requests on.
-const WRAPPERS: &[&str] = &[
-    "thrust::",
-    "cub::",
-    "cuda::",
-    "rmm::",
-    "std::",
-    "__gnu_cxx::",
-    "core::",
-    "alloc::",
-    "cudarc::",
-    "cust::",
-    "operator new",
-];
-
-fn role(frame: &Frame) -> Role {
-    let module = frame.module_name();
-    if RUNTIME_MODULES.iter().any(|start| module.starts_with(start)) {
-        return Role::Runtime;
-    }
-    let Some(function) = frame.function else {
-        return Role::User;
-    };
-    let name = plain(function);
-    if is_cuda_call(&name, frame.file) || is_static_cudart(&name) {
-        Role::Runtime
-    } else if is_wrapper(&name) || frame.file.is_some_and(is_library_source) {
-        Role::Wrapper
-    } else {
-        Role::User
-    }
-}
-
-fn is_wrapper(name: &str) -> bool {
-    let name = name.strip_prefix('<').unwrap_or(name);
-    WRAPPERS.iter().any(|start| name.starts_with(start))
-}
-
-/// Sources of the standard libraries: DWARF often names functions inlined from there without their name space.
-fn is_library_source(file: &str) -> bool {
-    [
-        "/include/c++/",
-        "/c++/v1/",
-        "/rustc/",
-        "/include/thrust/",
-        "/include/cub/",
-        "/include/cuda/std/",
-    ]
-    .iter()
-    .any(|part| file.contains(part))
-}
-
-/// A CUDA function itself, or its typed twin in a CUDA header, but not a user's function of that name.
-fn is_cuda_call(name: &str, file: Option<&str>) -> bool {
-    Api::find(name.as_bytes()).is_some() && file.is_none_or(|file| file_name(file).starts_with("cuda"))
-}
-
-/// The statically linked runtime keeps its internal names, or what the vendor left of them.
-fn is_static_cudart(name: &str) -> bool {
-    ["cudart::", "libcudart_static_", "__cudart"]
-        .iter()
-        .any(|start| name.starts_with(start))
-}
-
-/// Caching allocators: in the function's name, or in the module's path when the function is unknown. Names are those of
-/// the caching part alone: PyTorch's allocator with caching off, or XLA's others, hand out what they get.
-const POOLS: &[(&str, &str)] = &[
-    ("CUDACachingAllocator::Native::DeviceCachingAllocator::", ""),
-    ("CUDACachingAllocator::DeviceCachingAllocator::", ""),
-    ("CachingHostAllocator", ""),
-    ("BFCAllocator", ""),
-    ("MemoryPool", "cupy/cuda/memory"),
-    ("rmm::mr::pool_memory_resource", ""),
-    ("rmm::mr::arena_memory_resource", ""),
-];
-
-fn in_caching_allocator(frame: &Frame) -> bool {
-    POOLS.iter().any(|(name, module)| match frame.function {
-        // "MemoryPool" alone is anybody's word, so CuPy's needs its module too.
-        Some(function) => function.contains(name) && (*name != "MemoryPool" || frame.module.contains(module)),
-        None => !module.is_empty() && frame.module.contains(module),
-    })
-}
-
-fn fold_below_main(frames: &mut [Frame]) {
-    let mut keep = frames.len();
-    let name = |frame: &Frame| {
-        frame
-            .function
-            .map(|function| plain(function).into_owned())
-            .unwrap_or_default()
-    };
-    if let Some(main) = frames.iter().rposition(|frame| name(frame) == "main") {
-        keep = main + 1;
-    }
-    if let Some(start) = frames[..keep]
-        .iter()
-        .position(|frame| starts_a_thread(&name(frame), frame.module_name()))
-    {
-        keep = start;
-    }
-    // `_start` of a stripped program, called by nobody: its caller's frames in libc give it away.
-    if keep == frames.len()
-        && keep >= 2
-        && frames[keep - 1].function.is_none()
-        && is_libc(frames[keep - 2].module_name())
-    {
-        keep -= 1;
-    }
-    while keep > 0 && is_system(frames[keep - 1].module_name()) {
-        keep -= 1;
-    }
-    // Generic code at the outer end only passed the thread's function on.
-    while 0 < keep && keep < frames.len() && frames[keep - 1].role == Role::Wrapper {
-        keep -= 1;
-    }
-    if frames[..keep].iter().any(Frame::shown) {
-        for frame in &mut frames[keep..] {
-            frame.role = Role::BelowMain;
-        }
-    }
-}
-
-fn is_libc(module: &str) -> bool {
-    ["libc.so", "libc-", "libc.musl", "libpthread", "ld-linux", "ld-musl"]
-        .iter()
-        .any(|start| module.starts_with(start))
-}
-
-/// Libraries that call `main` and thread functions, and nothing else that could stand at the end of a stack.
-fn is_system(module: &str) -> bool {
-    is_libc(module) || module.starts_with("libstdc++.so") || module.starts_with("libc++")
-}
-
-/// Everything outside such a frame belongs to the system.
-fn starts_a_thread(name: &str, module: &str) -> bool {
-    match name {
-        "_start" | "execute_native_thread_routine" | "__libc_start_main" | "__libc_start_call_main" => true,
-        "start_thread" | "clone" | "clone3" | "__clone" | "__clone3" => is_libc(module),
-        _ => {
-            name.contains("__rust_begin_short_backtrace")
-                || name.starts_with("std::rt::lang_start")
-                || (name.starts_with("std::sys::") && name.ends_with("::thread_start"))
-                || name.starts_with("__libc_start_main")
-        }
+        frame.role = role::of(frame);
     }
 }
 
@@ -410,7 +340,7 @@ impl Hasher {
     }
 
     fn frame(&mut self, frame: &Frame, lines: bool) {
-        self.bytes(frame.module_name().as_bytes());
+        self.bytes(frame.home().as_bytes());
         self.bytes(&[0]);
         match frame.function {
             Some(function) => self.bytes(without_hash(function).as_bytes()),

@@ -15,8 +15,12 @@ pub enum By {
     Stream,
     Thread,
     Api,
-    /// The module of the site.
+    /// The module of the site, or its file for a line of Python.
     Module,
+    /// The innermost line of Python that the user wrote.
+    PythonLine,
+    /// The library of CUDA's that asked.
+    Library,
     /// The exact size.
     Size,
 }
@@ -31,6 +35,8 @@ impl By {
         By::Thread,
         By::Api,
         By::Module,
+        By::PythonLine,
+        By::Library,
         By::Size,
     ];
 
@@ -45,6 +51,8 @@ impl By {
             By::Thread => "thread",
             By::Api => "api",
             By::Module => "module",
+            By::PythonLine => "python-line",
+            By::Library => "library",
             By::Size => "size",
         }
     }
@@ -106,6 +114,7 @@ enum Key<'a> {
     Device(Option<usize>),
     Stream(Option<usize>, Option<Stream>),
     Text(&'a str),
+    Line(Option<(Option<&'a str>, Option<u32>, Option<&'a str>)>),
 }
 
 pub(super) fn rows<'a>(
@@ -135,7 +144,13 @@ fn key<'a>(stacks: &CallStacks<'a>, allocation: &'a Allocation, by: By) -> Key<'
         By::Stream => Key::Stream(allocation.context, allocation.stream),
         By::Thread => Key::Number(allocation.thread as u64),
         By::Api => Key::Text(&allocation.api),
-        By::Module => Key::Text(stack.site().map_or("", |site| site.module)),
+        By::Module => Key::Text(stack.site().map_or("", module_of)),
+        By::PythonLine => Key::Line(
+            stack
+                .python_line()
+                .map(|frame| (frame.file, frame.line, frame.function)),
+        ),
+        By::Library => Key::Text(origin(stack)),
         By::Size => Key::Number(allocation.bytes),
     }
 }
@@ -238,10 +253,33 @@ fn label(snapshot: &Snapshot, stacks: &CallStacks, allocation: &Allocation, by: 
         },
         By::Thread => thread_name(snapshot, allocation.thread),
         By::Api => allocation.api.clone(),
-        By::Module => match site.map_or("", |site| site.module) {
+        By::Module => match site.map_or("", module_of) {
             "" => "(no module)".to_owned(),
             module => file_name(module).to_owned(),
         },
+        By::PythonLine => stacks
+            .get(allocation.stack)
+            .python_line()
+            .map_or_else(|| "(no line of Python)".to_owned(), python_line),
+        By::Library => origin(stacks.get(allocation.stack)).to_owned(),
         By::Size => format!("{} bytes", allocation.bytes),
     }
+}
+
+fn module_of<'a>(frame: &Frame<'a>) -> &'a str {
+    if frame.is_python() {
+        frame.file.unwrap_or_default()
+    } else {
+        frame.module
+    }
+}
+
+/// `train.py:212 in training_step`, as people write it.
+fn python_line(frame: &Frame) -> String {
+    let place = frame.short_place().unwrap_or_default();
+    format!("{place} in {}", frame.function.unwrap_or("?"))
+}
+
+fn origin(stack: &CallStack) -> &'static str {
+    stack.library.or(stack.allocator).unwrap_or("(the program itself)")
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::kind::Kind;
-use crate::sample::{FrameText, MAIN, RUNTIME, START, Sample};
+use crate::sample::{FrameText, MAIN, PYTHON, RUNTIME, START, Sample};
 
 fn only_stack(frames: &[FrameText]) -> Snapshot {
     let mut sample = Sample::new();
@@ -203,4 +203,206 @@ fn caching_allocators_are_known_by_name_or_by_library() {
         "/v/libc10_cuda.so"
     )));
     assert!(!is_pool(USER));
+}
+
+/// What PyTorch puts between a line of Python and CUDA, innermost first; shortened from a real stack.
+const TORCH: &[FrameText] = &[
+    RUNTIME,
+    (
+        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_block(int)",
+        "",
+        "/venv/lib/python3.12/site-packages/torch/lib/libc10_cuda.so",
+    ),
+    (
+        "at::native::empty_cuda(long)",
+        "",
+        "/venv/lib/python3.12/site-packages/torch/lib/libtorch_cuda.so",
+    ),
+    (
+        "at::_ops::matmul::call(at::Tensor const&)",
+        "",
+        "/venv/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so",
+    ),
+    (
+        "torch::autograd::THPVariable_matmul(_object*, _object*, _object*)",
+        "",
+        "/venv/lib/python3.12/site-packages/torch/lib/libtorch_python.so",
+    ),
+    ("method_vectorcall_VARARGS_KEYWORDS", "", "/usr/bin/python3.12"),
+    ("_PyEval_EvalFrameDefault", "", "/usr/bin/python3.12"),
+];
+const LINEAR: FrameText = (
+    "Linear.forward",
+    "/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py:125",
+    PYTHON,
+);
+const CALL: FrameText = (
+    "Module._call_impl",
+    "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py:1773",
+    PYTHON,
+);
+const STEP: FrameText = ("training_step", "/home/me/train.py:212", PYTHON);
+const SCRIPT: FrameText = ("<module>", "/home/me/train.py:300", PYTHON);
+const RUNPY: FrameText = ("_run_code", "<frozen runpy>:88", PYTHON);
+const INTERPRETER: &[FrameText] = &[
+    ("_PyEval_EvalFrameDefault", "", "/usr/bin/python3.12"),
+    ("Py_BytesMain", "", "/usr/bin/python3.12"),
+    START,
+    ("_start", "", "/usr/bin/python3.12"),
+];
+
+fn training(python: &[FrameText<'static>]) -> Vec<FrameText<'static>> {
+    [TORCH, python, INTERPRETER].concat()
+}
+
+#[test]
+fn the_site_of_a_python_program_is_the_innermost_line_the_user_wrote() {
+    let stack = training(&[LINEAR, CALL, STEP, SCRIPT, RUNPY]);
+    assert_eq!(site_of(&stack), "training_step");
+    assert_eq!(shown(&stack), ["Linear.forward", "training_step", "<module>"]);
+    let snapshot = only_stack(&stack);
+    let stacks = CallStacks::of(&snapshot);
+    let line = stacks.get(Some(0)).python_line().and_then(Frame::short_place);
+    assert_eq!(line.as_deref(), Some("train.py:212"));
+}
+
+#[test]
+fn a_users_extension_is_shown_and_the_line_that_called_it_is_the_site() {
+    let extension = ("fill_cache(at::Tensor)", "/home/me/fill.cpp:9", "/home/me/fill.so");
+    let glue = ("pybind11::cpp_function::dispatcher(_object*)", "", "/home/me/fill.so");
+    let stack = [&[RUNTIME, extension, glue], &[STEP, SCRIPT][..], INTERPRETER].concat();
+    assert_eq!(site_of(&stack), "training_step");
+    assert_eq!(shown(&stack), ["fill_cache(at::Tensor)", "training_step", "<module>"]);
+}
+
+#[test]
+fn library_python_is_the_site_only_where_the_user_wrote_nothing() {
+    assert_eq!(site_of(&training(&[CALL, LINEAR, RUNPY])), "Linear.forward");
+}
+
+#[test]
+fn without_python_a_framework_says_what_it_was_doing() {
+    let (lib, end) = (
+        "/v/site-packages/torch/lib/libtorch_cpu.so",
+        ("clone3", "", "/usr/lib/libc.so.6"),
+    );
+    let backward = ("torch::autograd::generated::MulBackward0::apply(at::Tensor)", "", lib);
+    let engine = ("torch::autograd::Engine::thread_main(int)", "", lib);
+    let stack = [&TORCH[..4], &[backward, engine, end]].concat();
+    assert_eq!(
+        site_of(&stack),
+        "torch::autograd::generated::MulBackward0::apply(at::Tensor)"
+    );
+    assert!(shown(&stack).contains(&"torch::autograd::Engine::thread_main(int)".to_owned()));
+    // A C++ program's own line comes first, as ever.
+    assert_eq!(site_of(&[TORCH, &[USER, MAIN]].concat()), "Trainer::step(int)");
+    assert_eq!(shown(&[TORCH, &[USER, MAIN]].concat()), ["Trainer::step(int)", "main"]);
+}
+
+#[test]
+fn a_python_function_named_main_ends_no_stack() {
+    let main = ("main", "/home/me/train.py:250", PYTHON);
+    assert_eq!(
+        shown(&training(&[STEP, main, SCRIPT])),
+        ["training_step", "main", "<module>"]
+    );
+}
+
+#[test]
+fn fingerprints_of_python_survive_another_folder_and_another_interpreter() {
+    let here = fingerprint(&training(&[LINEAR, STEP, SCRIPT]));
+    let linear = (
+        "Linear.forward",
+        "/opt/py/lib/python3.11/site-packages/torch/nn/modules/linear.py:125",
+        PYTHON,
+    );
+    let (step, script) = (
+        ("training_step", "/ci/train.py:212", PYTHON),
+        ("<module>", "/ci/train.py:300", PYTHON),
+    );
+    let elsewhere = [
+        &[RUNTIME],
+        &[linear, step, script][..],
+        &[("", "", "/usr/bin/python3.11")],
+    ]
+    .concat();
+    assert_eq!(fingerprint(&elsewhere), here);
+    let moved = ("training_step", "/ci/train.py:219", PYTHON);
+    let loose = |frames: &[FrameText]| {
+        let snapshot = only_stack(frames);
+        let stacks = CallStacks::of(&snapshot);
+        (
+            stacks.get(Some(0)).loose_site_fingerprint,
+            stacks.get(Some(0)).loose_fingerprint,
+        )
+    };
+    assert_ne!(fingerprint(&training(&[LINEAR, moved, SCRIPT])), here);
+    assert_eq!(
+        loose(&training(&[LINEAR, moved, SCRIPT])),
+        loose(&training(&[LINEAR, STEP, SCRIPT]))
+    );
+}
+
+#[test]
+fn memory_of_cudas_libraries_is_theirs_by_name() {
+    let library = |frames: &[FrameText]| {
+        let snapshot = only_stack(frames);
+        CallStacks::of(&snapshot).get(Some(0)).library
+    };
+    for (module, name) in [
+        ("/v/site-packages/nvidia/cublas/lib/libcublasLt.so.13", "cuBLAS"),
+        ("/usr/local/cuda/lib64/libcublas.so.12", "cuBLAS"),
+        ("/v/libcudnn_engines_precompiled.so.9", "cuDNN"),
+        ("/v/site-packages/nvidia/nccl/lib/libnccl.so.2", "NCCL"),
+        ("/v/libnvshmem_host.so.3", "NVSHMEM"),
+        ("/v/libcusparse.so.12", "cuSPARSE"),
+        ("/v/libcusparseLt.so.0", "cuSPARSELt"),
+        ("/v/libcufft.so.12", "cuFFT"),
+    ] {
+        // Their static cudart has a name of its own inside them.
+        let inside = ("libcudart_static_0123", "", module);
+        assert_eq!(
+            library(&[RUNTIME, inside, ("", "", module), USER, MAIN]),
+            Some(name),
+            "{module}"
+        );
+        assert_eq!(
+            site_of(&[RUNTIME, inside, ("", "", module), USER, MAIN]),
+            "Trainer::step(int)"
+        );
+    }
+    assert_eq!(
+        library(&[RUNTIME, ("cublasCreate_v2", "", "/opt/app"), USER, MAIN]),
+        Some("cuBLAS")
+    );
+    assert_eq!(library(&[RUNTIME, ("cublas_helper", "", "/opt/app"), MAIN]), None);
+    assert_eq!(
+        library(&[RUNTIME, USER, ("", "", "/v/libcublas.so.12"), MAIN]),
+        None,
+        "a callback is the user's"
+    );
+    let (by_library, by_user) = (
+        fingerprint(&[RUNTIME, ("", "", "/v/libcublas.so.12"), USER, MAIN]),
+        fingerprint(&[RUNTIME, USER, MAIN]),
+    );
+    assert_ne!(by_library, by_user, "one line, two causes");
+}
+
+#[test]
+fn caching_allocators_have_names() {
+    let allocator = |frames: &[FrameText]| {
+        let snapshot = only_stack(frames);
+        CallStacks::of(&snapshot).get(Some(0)).allocator
+    };
+    assert_eq!(allocator(TORCH), Some("PyTorch"));
+    let bfc = "tsl::BFCAllocator::Extend(unsigned long)";
+    assert_eq!(
+        allocator(&[(bfc, "", "/v/jax_plugins/xla_cuda13/xla_cuda_plugin.so")]),
+        Some("XLA")
+    );
+    assert_eq!(
+        allocator(&[(bfc, "", "/v/tensorflow/libtensorflow_framework.so.2")]),
+        Some("TensorFlow")
+    );
+    assert_eq!(allocator(&[USER]), None);
 }

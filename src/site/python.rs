@@ -1,0 +1,114 @@
+//! Which lines of Python are the user's own.
+//!
+//! Python says nothing about that, but files lie in telling places: what pip installed is under `site-packages` or
+//! `dist-packages`, what came with Python under `lib/python3.x`, and what was never a file has a name in angle brackets.
+//! Everything else the user wrote. Deliberately absent: any look at the file itself, which may be on another machine.
+
+use super::{Frame, Role, file_name};
+
+/// The role of a line of Python.
+pub(super) fn role(function: &str, file: &str) -> Role {
+    if is_users(file) {
+        Role::User
+    } else if PASSES_ON.contains(&function) {
+        Role::Framework
+    } else {
+        Role::Library
+    }
+}
+
+/// Package code that stands in every stack and tells nothing: `module(x)` goes through both before it reaches `forward`.
+const PASSES_ON: &[&str] = &[
+    "Module._wrapped_call_impl",
+    "Module._call_impl",
+    "_wrapped_call_impl",
+    "_call_impl",
+];
+
+fn is_users(file: &str) -> bool {
+    !(in_package(file) || in_standard_library(file) || generated(file))
+}
+
+fn in_package(file: &str) -> bool {
+    ["/site-packages/", "/dist-packages/"]
+        .iter()
+        .any(|part| file.contains(part))
+}
+
+/// `…/lib/python3.12/threading.py`, also inside an archive, `…/lib/python312.zip/…`.
+fn in_standard_library(file: &str) -> bool {
+    file.match_indices("/lib/python").any(|(at, mark)| {
+        let version = file[at + mark.len()..].split('/').next().unwrap_or_default();
+        let version = version.strip_suffix(".zip").unwrap_or(version);
+        let version = version.trim_end_matches(['t', 'd']);
+        version.starts_with('3') && version.chars().all(|c| c.is_ascii_digit() || c == '.')
+    })
+}
+
+/// Code that was made by a program, not typed: `<frozen runpy>`, `<eval_with_key>.7`, what `torch.compile` writes.
+/// Of the names in brackets, some are the user's: a command line, a prompt, a notebook cell.
+fn generated(file: &str) -> bool {
+    let typed = ["<string>", "<stdin>", "<ipython-input-", "<python-input-", "<console>"];
+    (file.starts_with('<') && !typed.iter().any(|start| file.starts_with(start))) || file.contains("/torchinductor_")
+}
+
+/// A file's name as it is on every machine: from the package on for packages, the bare name for the user's own.
+pub(super) fn name_in_package(file: &str) -> &str {
+    let behind = |mark: &str| file.rfind(mark).map(|at| &file[at + mark.len()..]);
+    behind("/site-packages/")
+        .or_else(|| behind("/dist-packages/"))
+        .unwrap_or_else(|| file_name(file))
+}
+
+/// Marks the library lines outside the user's outermost one: `threading`, `runpy`, a test runner.
+pub(super) fn fold_outer(frames: &mut [Frame]) {
+    let users = |frame: &Frame| frame.is_python() && frame.role == Role::User;
+    if let Some(outermost) = frames.iter().rposition(users) {
+        for frame in &mut frames[outermost + 1..] {
+            if frame.is_python() {
+                frame.role = Role::BelowMain;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_lines_are_those_that_nobody_installed() {
+        for file in [
+            "train.py",
+            "/home/me/project/train.py",
+            "<string>",
+            "<stdin>",
+            "<ipython-input-3-0a1b>",
+            "/tmp/ipykernel_77/123.py",
+            "/home/me/lib/pythonic/a.py",
+        ] {
+            assert_eq!(role("step", file), Role::User, "{file}");
+        }
+        for file in [
+            "/venv/lib/python3.12/site-packages/torch/nn/functional.py",
+            "/usr/lib/python3/dist-packages/numpy/core.py",
+            "/usr/lib/python3.11/threading.py",
+            "/opt/python/lib/python3.13t/runpy.py",
+            "/usr/lib/python312.zip/os.py",
+            "<frozen importlib._bootstrap>",
+            "<eval_with_key>.7",
+            "/tmp/torchinductor_root/ab/cab.py",
+        ] {
+            assert_eq!(role("step", file), Role::Library, "{file}");
+        }
+    }
+
+    #[test]
+    fn names_are_the_same_in_every_environment() {
+        assert_eq!(
+            name_in_package("/a/lib/python3.12/site-packages/torch/nn/f.py"),
+            "torch/nn/f.py"
+        );
+        assert_eq!(name_in_package("/home/me/project/train.py"), "train.py");
+    }
+}
