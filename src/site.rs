@@ -286,7 +286,7 @@ impl<'a> CallStacks<'a> {
     /// Whether this record is a caching allocator's: a pool object, or memory asked for by such an allocator. What the
     /// allocator handed out of it is not.
     pub fn is_pool(&self, allocation: &Allocation) -> bool {
-        allocation.kind == Kind::Pool || (self.get(allocation.stack).pool && allocation.kind.place() != Place::Nowhere)
+        allocation.kind == Kind::Pool || (self.get(allocation.stack).pool && allocation.kind.place() != Place::Within)
     }
 }
 
