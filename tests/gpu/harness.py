@@ -285,10 +285,12 @@ class Machine:
         (folder / "rec").mkdir(parents=True)
         return folder
 
-    def run(self, *command, env=None, how="run", timeout=90, fresh=False):
-        """Runs a program under culeak (`how`: 'run' the CLI, 'preload' the bare shim, 'bare' neither), once per command line."""
+    def run(self, *command, env=None, how="run", timeout=90, fresh=False, cwd=None):
+        """Runs a program under culeak (`how`: 'run' the CLI, 'preload' the bare shim, 'bare' neither), once per command line.
+
+        It runs in a folder of its own, unless `cwd` names another."""
         command = [str(word) for word in command]
-        key = (how, tuple(command), tuple(sorted((env or {}).items())))
+        key = (how, tuple(command), tuple(sorted((env or {}).items())), cwd)
         with self._lock:
             future = None if fresh else self._runs.get(key)
             mine = future is None
@@ -298,7 +300,7 @@ class Machine:
                     self._runs[key] = future
         if mine:
             try:
-                future.set_result(self._run(command, env, how, timeout))
+                future.set_result(self._run(command, env, how, timeout, cwd))
             except BaseException as error:
                 future.set_exception(error)
         return future.result()
@@ -313,7 +315,7 @@ class Machine:
             return command, {"LD_PRELOAD": str(self.shim), "CULEAK_OUTPUT": f"{recordings}/%e.%h.%p.culeak"}
         return [str(self.culeak), "run", "-o", str(recordings), "--no-report", "--", *command], {}
 
-    def _run(self, command, env, how, timeout):
+    def _run(self, command, env, how, timeout, cwd):
         words = [os.path.basename(word) for word in command if not word.startswith("-")]
         folder = self.folder("-".join(words[-2:] + [how]))
         full, more = self.wrapped(command, how, folder / "rec")
@@ -321,7 +323,7 @@ class Machine:
         started = time.monotonic()
         with open(folder / "stdout", "wb") as out, open(folder / "stderr", "wb") as err:
             process = subprocess.Popen(
-                full, env=self.environment({**(env or {}), **more}), cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
+                full, env=self.environment({**(env or {}), **more}), cwd=cwd or folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
             try:
                 code = process.wait(timeout)
