@@ -212,12 +212,31 @@ pub const DRIVER_NAMES: &[&str] = driver_functions!(names);
 /// Exported symbols of all runtime rows, in order; numbered after the driver rows.
 pub const RUNTIME_NAMES: &[&str] = runtime_functions!(names);
 
+/// What tells of a framework's blocks; numbered after the runtime rows. These are no functions of CUDA, and no name of
+/// theirs is ever substituted.
+pub const FRAMEWORK_NAMES: &[&str] = &[
+    "CUDACachingAllocator",
+    "culeak_alloc",
+    "nvtxMemHeapRegister",
+    "nvtxMemRegionsRegister",
+    "PJRT_Client_BufferFromHostBuffer",
+    "PJRT_Client_CreateUninitializedBuffer",
+    "PJRT_LoadedExecutable_Execute",
+    "PJRT_Buffer_CopyToDevice",
+    "PJRT_Buffer_CopyToMemory",
+    "PJRT_Buffer_Bitcast",
+    "PJRT_Buffer_DonateWithControlDependency",
+    "PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer",
+];
+
+const CUDA_COUNT: usize = DRIVER_NAMES.len() + RUNTIME_NAMES.len();
+
 /// Number of a function in this list. Recordings carry the name beside it, so a reader needs no list of the same version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Api(pub u16);
 
 impl Api {
-    pub const COUNT: usize = DRIVER_NAMES.len() + RUNTIME_NAMES.len();
+    pub const COUNT: usize = CUDA_COUNT + FRAMEWORK_NAMES.len();
 
     /// The function with this exported name. Usable in constants: a misspelt name does not compile.
     pub const fn of(name: &str) -> Api {
@@ -242,9 +261,16 @@ impl Api {
         let index = self.0 as usize;
         if index < DRIVER_NAMES.len() {
             DRIVER_NAMES[index]
-        } else {
+        } else if index < CUDA_COUNT {
             RUNTIME_NAMES[index - DRIVER_NAMES.len()]
+        } else {
+            FRAMEWORK_NAMES[index - CUDA_COUNT]
         }
+    }
+
+    /// Whether this is a function of CUDA's, driver or runtime.
+    pub const fn is_cuda(self) -> bool {
+        (self.0 as usize) < CUDA_COUNT
     }
 
     pub const fn is_driver(self) -> bool {
@@ -273,7 +299,12 @@ mod tests {
 
     #[test]
     fn every_name_stands_in_the_list_once_and_leads_to_its_number() {
-        let names: Vec<&str> = DRIVER_NAMES.iter().chain(RUNTIME_NAMES).copied().collect();
+        let names: Vec<&str> = DRIVER_NAMES
+            .iter()
+            .chain(RUNTIME_NAMES)
+            .chain(FRAMEWORK_NAMES)
+            .copied()
+            .collect();
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len());
         for (index, name) in names.iter().enumerate() {
             assert_eq!(Api::find(name.as_bytes()), Some(Api(index as u16)));

@@ -21,5 +21,6 @@ mod recording_file;
 mod signals;
 mod soak;
 mod support;
+mod tensors;
 mod threads;
 mod vmm;

@@ -108,6 +108,13 @@ pub fn device_row(recording: &Recording, ordinal: i32) -> u8 {
     })
 }
 
+/// As `device_row`, without asking CUDA: memory of that device was recorded before, unless it came past us.
+pub fn told_device(recording: &Recording, ordinal: i32) -> u8 {
+    recording
+        .device(ordinal)
+        .unwrap_or_else(|| recording.add_device(ordinal, None, b""))
+}
+
 pub fn set_pool(ordinal: i32, pool: u64) {
     if let Some(slot) = usize::try_from(ordinal).ok().and_then(|ordinal| POOLS.get(ordinal)) {
         slot.store(pool, Relaxed);

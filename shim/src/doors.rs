@@ -131,7 +131,7 @@ unsafe fn answer(
         }
         CStr::from_ptr(name)
     };
-    let Some(api) = Api::find(name.to_bytes()) else {
+    let Some(api) = Api::find(name.to_bytes()).filter(|api| api.is_cuda()) else {
         return PASS;
     };
     if caller_is_excluded(caller) {

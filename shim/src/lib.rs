@@ -16,6 +16,8 @@
 
 mod arrays;
 mod beginning;
+mod blocks;
+mod c10;
 mod capture;
 mod context;
 mod doors;

@@ -57,6 +57,14 @@ impl Loaded<'_> {
         })
     }
 
+    /// Where it defines an exported name, found without the loader's help.
+    pub fn symbol(&self, name: &CStr) -> Option<*const c_void> {
+        let dynamic = self.headers().iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        let dynamic = self.bias().wrapping_add(dynamic.p_vaddr) as *const [u64; 2];
+        // SAFETY: the dynamic section of an object that is loaded at this bias.
+        unsafe { exported(dynamic, self.bias(), name) }
+    }
+
     /// The GNU build id, from the notes in memory.
     pub fn build_id(&self) -> &[u8] {
         for header in self.headers().iter().filter(|header| header.p_type == libc::PT_NOTE) {

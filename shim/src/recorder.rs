@@ -294,6 +294,8 @@ pub enum Device {
     Current,
     Ordinal(i32),
     Row(u8),
+    /// Told by a framework, which may be holding locks: CUDA is not asked about it.
+    Told(i32),
     None,
 }
 
@@ -315,9 +317,12 @@ impl Facts {
 
 /// Fills in what the hook does not know: time, number, thread, context, device, label, stack.
 pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
-    let (context, current) = context::current(recording);
+    let (context, current) = match facts.device {
+        Device::Told(ordinal) => (What::NO_CONTEXT, context::told_device(recording, ordinal)),
+        _ => context::current(recording),
+    };
     let device = match facts.device {
-        Device::Current => current,
+        Device::Current | Device::Told(_) => current,
         Device::Ordinal(ordinal) => context::device_row(recording, ordinal),
         Device::Row(row) => row,
         Device::None => What::NO_DEVICE,

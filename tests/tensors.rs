@@ -1,0 +1,127 @@
+//! Tensors: blocks of PyTorch's caching allocator, seen through the functions by which it keeps the profiler informed.
+//!
+//! PyTorch is played by two libraries with the same exported names and the same calls through the PLT
+//! (`victims/libc10.c`, `victims/libc10_cuda.c`). The real one has its claims in `gpu/`.
+
+use std::path::PathBuf;
+
+use culeak::kind::Kind::*;
+
+use crate::support::claims::Claims;
+use crate::support::{Profile, fake_driver, library, profile};
+
+/// Paths of libc10_cuda and libc10.
+fn torch(copy: u32, flags: &[&str]) -> [PathBuf; 2] {
+    let copy = format!("-DCOPY={copy}");
+    let flags: Vec<&str> = flags.iter().copied().chain([copy.as_str()]).collect();
+    let c10 = library("libc10", "libc10.so", &flags, &[]);
+    let cuda = library("libc10_cuda", "libc10_cuda.so", &flags, &[c10.clone(), fake_driver()]);
+    [cuda, c10]
+}
+
+fn tensors(behaviour: &str, libraries: &[PathBuf]) -> Profile {
+    let profile = profile("tensors").arg(behaviour);
+    libraries.iter().fold(profile, |profile, library| profile.arg(library))
+}
+
+#[test]
+fn live_tensors_are_rows_within_the_segments_they_were_cut_from() {
+    for flags in [&[][..], &["-DSIGNED_TOTALS"][..]] {
+        let outcome = tensors("leaks", &torch(1, flags)).run();
+        outcome.expect_success().expect_same_output_as_bare();
+        let snapshot = outcome.symbolized();
+        snapshot.expect_nothing_lost();
+        snapshot.expect_live(Tensor, 3, 1024 + 2048 + 100_352);
+        let segment = snapshot.only(Device);
+        for tensor in snapshot.of_kind(Tensor) {
+            assert_eq!(tensor.domain.as_deref(), Some("pytorch"));
+            assert_eq!(tensor.api, "CUDACachingAllocator");
+            assert_eq!((tensor.device, tensor.context), (segment.device, None));
+            let within = segment.address..segment.address + segment.bytes;
+            assert!(within.contains(&tensor.address), "{tensor:#?} in {segment:#?}");
+            let functions = snapshot.functions(tensor);
+            assert_eq!(functions[..2], ["stand_in_malloc", "training_step"], "{functions:?}");
+        }
+        assert_eq!(snapshot.counted(Tensor).total_count, 5);
+        assert_eq!(
+            snapshot.device_peaks[0].peak_bytes, segment.bytes,
+            "tensors are not added to what the driver handed out"
+        );
+        let [told] = &snapshot.allocators[..] else {
+            panic!("{:#?}", snapshot.allocators)
+        };
+        assert_eq!((told.domain.as_str(), told.device), ("pytorch", Some(0)));
+        assert_eq!((told.live_bytes, told.reserved_bytes), (103_424, 2 << 20));
+        assert_eq!((told.events, told.mismatches, told.unseen_bytes), (7, 0, 0));
+    }
+}
+
+#[test]
+fn a_request_that_pytorch_gives_up_on_is_refused_at_both_levels() {
+    let outcome = tensors("runs_out", &torch(1, &[])).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Tensor, 1, 1024);
+    for kind in [Device, Tensor] {
+        let refused: Vec<_> = snapshot.refused.iter().filter(|refused| refused.kind == kind).collect();
+        let count: u64 = refused.iter().map(|refused| refused.count).sum();
+        assert_eq!(count, 2, "{refused:#?}");
+        assert!(
+            refused
+                .iter()
+                .all(|r| (r.bytes, r.error, r.device) == (1 << 50, 2, Some(0))),
+            "{refused:#?}"
+        );
+    }
+}
+
+#[test]
+fn an_account_that_does_not_add_up_is_counted() {
+    let outcome = tensors("lies", &torch(1, &[])).run();
+    let snapshot = outcome.only_snapshot();
+    // It went wrong once and back once.
+    assert_eq!(snapshot.allocators[0].mismatches, 2);
+    assert_eq!(snapshot.honesty.unknown_blocks, 1);
+    assert_eq!(snapshot.honesty.unknown_frees, 0);
+}
+
+#[test]
+fn no_event_of_eight_threads_is_lost() {
+    let outcome = tensors("threads", &torch(1, &[])).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_nothing_lost().expect_live(Tensor, 9, 9 * 512);
+    assert_eq!(snapshot.counted(Tensor).total_count, 8 * 10_001 + 1);
+    let told = &snapshot.allocators[0];
+    assert_eq!((told.events, told.mismatches), (8 * 20_001 + 1, 0));
+    assert_eq!(snapshot.honesty.unknown_blocks, 0);
+}
+
+#[test]
+fn each_copy_of_pytorch_keeps_its_own_profiler_informed() {
+    let copies = [torch(1, &[]), torch(2, &[])].concat();
+    let outcome = tensors("two_copies", &copies).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    outcome.only_snapshot().expect_live(Tensor, 3, 3 * 512);
+}
+
+#[test]
+fn pytorch_unloaded_and_loaded_again_is_followed() {
+    let outcome = tensors("reloaded", &torch(1, &[])).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    outcome.only_snapshot().expect_live(Tensor, 3, 3 * 512);
+}
+
+#[test]
+fn a_forked_child_that_drops_inherited_tensors_records_nothing() {
+    let outcome = tensors("forks", &torch(1, &[])).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Tensor, 1, 512);
+}
+
+#[test]
+fn tensors_of_the_cpu_leave_no_recording() {
+    let outcome = tensors("cpu_only", &torch(1, &[])).run();
+    outcome.expect_success().expect_same_output_as_bare().expect_no_file();
+}

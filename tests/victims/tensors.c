@@ -1,0 +1,153 @@
+/* A program whose tensors come from PyTorch's allocator, or what stands in for it: libc10 and libc10_cuda are loaded
+ * RTLD_LOCAL, as Python loads extension modules. Arguments: behaviour, then libc10_cuda and libc10 (one or two pairs). */
+#include "victim.h"
+#include <pthread.h>
+#include <sys/wait.h>
+
+typedef struct block block;
+struct torch {
+    block *(*malloc)(size_t);
+    void (*free)(block *), (*unknown)(void), (*other)(void), (*say)(void), (*cpu)(int64_t);
+    CUdeviceptr (*address)(block *);
+    size_t (*live)(void), (*reserved)(void), *lie;
+};
+
+static void *find(void *library, const char *name) {
+    void *found = dlsym(library, name);
+    if (!found) printf("%s\n", dlerror());
+    REQUIRE(found);
+    return found;
+}
+
+static void *load(const char *path) {
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library) printf("%s\n", dlerror());
+    REQUIRE(library);
+    return library;
+}
+
+static struct torch load_torch(int pair) {
+    void *cuda = load(arguments[pair * 2]), *c10 = load(arguments[pair * 2 + 1]);
+    return (struct torch){
+        find(cuda, "stand_in_malloc"), find(cuda, "stand_in_free"), find(cuda, "stand_in_free_of_unknown"),
+        find(cuda, "stand_in_other_device"), find(c10, "say_what_was_told"), find(c10, "tell_of_cpu_memory"),
+        find(cuda, "stand_in_address"), find(cuda, "stand_in_live"), find(cuda, "stand_in_reserved"), find(cuda, "lie"),
+    };
+}
+
+static NOINLINE block *training_step(struct torch *torch, size_t bytes) {
+    block *made = torch->malloc(bytes);
+    STAY();
+    return made;
+}
+
+/* Three tensors live, one freed, one freed and its block used again. */
+static void leaks(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    training_step(&torch, 1000);
+    block *gone = training_step(&torch, 5000);
+    block *again = training_step(&torch, 2048);
+    torch.free(again);
+    training_step(&torch, 2048);
+    training_step(&torch, 100000);
+    torch.free(gone);
+    torch.other();
+    torch.cpu(64);
+    torch.say();
+    printf("live %zu reserved %zu\n", torch.live(), torch.reserved());
+}
+
+/* The allocator gives up; the driver refused it before. */
+static void runs_out(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    training_step(&torch, 1000);
+    REQUIRE(!training_step(&torch, 1ull << 50));
+    REQUIRE(!training_step(&torch, 1ull << 50));
+    torch.say();
+}
+
+/* Its account and ours differ once, and it forgets a block it never told of. */
+static void lies(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    training_step(&torch, 512);
+    *torch.lie = 100;
+    training_step(&torch, 512);
+    training_step(&torch, 512);
+    *torch.lie = 0;
+    torch.unknown();
+}
+
+static void *work(void *argument) {
+    struct torch *torch = argument;
+    for (int round = 0; round < 5000; round++) {
+        block *first = torch->malloc(700), *second = torch->malloc(1500);
+        torch->free(first);
+        torch->free(second);
+    }
+    torch->malloc(512);
+    return NULL;
+}
+
+/* 8 threads, 20,000 events each and one tensor that stays. */
+static void threads(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    training_step(&torch, 512); /* takes the segment: the threads have no context */
+    pthread_t all[8];
+    for (int i = 0; i < 8; i++) REQUIRE(!pthread_create(&all[i], NULL, work, &torch));
+    for (int i = 0; i < 8; i++) REQUIRE(!pthread_join(all[i], NULL));
+}
+
+/* Two copies of PyTorch in one process. */
+static void two_copies(void) {
+    start_cuda();
+    struct torch one = load_torch(0), two = load_torch(1);
+    training_step(&one, 512);
+    training_step(&two, 512);
+    training_step(&two, 512);
+    one.say();
+    two.say();
+}
+
+/* A forked child, as a DataLoader's worker, drops what it inherited. */
+static void forks(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    block *inherited = training_step(&torch, 512);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child) {
+        torch.free(inherited);
+        torch.cpu(64);
+        _exit(0);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child && !status);
+    torch.say();
+}
+
+/* Loaded, and used for CPU tensors alone. */
+static void cpu_only(void) {
+    struct torch torch = load_torch(0);
+    torch.cpu(4096);
+    torch.cpu(-4096);
+    torch.say();
+}
+
+/* Unloaded and loaded again: the definition meant lies elsewhere. */
+static void reloaded(void) {
+    start_cuda();
+    for (int round = 0; round < 3; round++) {
+        void *cuda = load(arguments[0]), *c10 = load(arguments[1]);
+        struct torch torch = {.malloc = find(cuda, "stand_in_malloc"), .say = find(c10, "say_what_was_told")};
+        training_step(&torch, 512);
+        torch.say();
+        fflush(stdout);
+        REQUIRE(!dlclose(cuda) && !dlclose(c10));
+    }
+}
+
+MAIN(BEHAVIOUR(leaks), BEHAVIOUR(runs_out), BEHAVIOUR(lies), BEHAVIOUR(threads), BEHAVIOUR(two_copies), BEHAVIOUR(forks), BEHAVIOUR(cpu_only), BEHAVIOUR(reloaded))
