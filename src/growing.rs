@@ -36,6 +36,7 @@ elements!(
     FrameRow,
     RefusalRow,
     CounterRow,
+    PeakRow,
     NameRow,
     MarkRow,
     AllocatorRow,

@@ -21,6 +21,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
+use crate::peak::{Lane, Pot};
+
 pub const MAGIC: [u8; 8] = *b"CULEAK\r\n";
 /// Changes when an older reader would misread a file.
 pub const VERSION: u32 = 1;
@@ -55,6 +57,7 @@ pub enum Section {
     Domains = 12,
     Marks = 13,
     Allocators = 14,
+    Peaks = 15,
 }
 
 pub const SECTIONS: usize = 32;
@@ -93,16 +96,17 @@ pub struct Header {
     pub ranks: [Text; RANK_VARIABLES.len()],
     /// 0 until the exit handlers ran.
     pub ended_ns: AtomicU64,
-    /// Number the next allocation gets.
-    pub sequence: Line,
     /// Elements in use per section; slots may lie in it that were never published.
     pub counts: [AtomicU64; SECTIONS],
-    pub losses: [AtomicU64; LOSSES],
+    /// In lines of their own: the counts are read at every event.
+    pub losses: Losses,
 }
 
-/// A word that every thread changes, alone in its cache line.
 #[repr(C, align(64))]
-pub struct Line(pub AtomicU64);
+pub struct Losses(pub [AtomicU64; LOSSES]);
+
+/// Threads are dealt out over so many lanes, each with its own counters and its own free records.
+pub const LANES: usize = 64;
 
 const LOSSES: usize = 32;
 const _: () = assert!(size_of::<Header>() <= DIRECTORY_OFFSET);
@@ -152,7 +156,8 @@ pub const fn extent_sizes(section: Section) -> (usize, usize) {
         Section::Frames => (1024, 1 << 18),
         Section::Records => (256, 1 << 18),
         Section::Refusals => (64, 1 << 14),
-        Section::Counters => (COUNTER_STRIDE * 4, COUNTER_STRIDE * 4),
+        Section::Counters => (64, 1 << 12),
+        Section::Peaks => (COUNTER_STRIDE * 4, COUNTER_STRIDE * 4),
         Section::Apis => (256, 256),
         Section::Unhooked => (64, 1024),
         Section::Domains => (DOMAINS as usize + 1, DOMAINS as usize + 1),
@@ -240,20 +245,54 @@ pub struct RefusalRow {
 }
 const _: () = assert!(size_of::<RefusalRow>() == 64);
 
-/// Sums of one kind on one device. Row `(device + 1) * COUNTER_STRIDE + kind`; kind 0 is the device's total, of
-/// which only live and peak bytes are kept. How many are live, the records say.
+/// What one lane (a thread, or a few) counted of one kind on one device: readers add up all rows with the same kind and
+/// device. How many are live, the records say.
 #[repr(C)]
 pub struct CounterRow {
-    pub live_bytes: AtomicU64,
-    pub reserved: AtomicU64,
-    pub peak_bytes: AtomicU64,
+    /// [`Sums`] as a word + 1; 0: not published. Written last.
+    pub of_plus_one: AtomicU64,
+    /// Belongs to the row of `Peaks` with this kind and device.
+    pub credit: Lane,
     pub total_bytes: AtomicU64,
     pub total_count: AtomicU64,
     pub freed_count: AtomicU64,
     pub refused_count: AtomicU64,
-    pub reserved_too: AtomicU64,
 }
-const _: () = assert!(size_of::<CounterRow>() == 64);
+const _: () = assert!(size_of::<CounterRow>() == 64, "a cache line: no two lanes share one");
+
+/// What a counter is about: a kind of memory on a device; kind 0: all that lives on the device, of which only the peak
+/// is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sums {
+    /// Device row + 1; 0: no device.
+    pub slot: u32,
+    pub kind: u32,
+}
+
+impl Sums {
+    pub const fn to_word(self) -> u64 {
+        pack(self.kind, self.slot)
+    }
+
+    pub const fn from_word(word: u64) -> Sums {
+        let (kind, slot) = halves(word);
+        Sums { slot, kind }
+    }
+
+    /// Row in `Peaks`.
+    pub const fn number(self) -> usize {
+        self.slot as usize * COUNTER_STRIDE + self.kind as usize
+    }
+}
+
+/// The exact peak of one kind on one device. Row [`Sums::number`].
+#[repr(C)]
+pub struct PeakRow {
+    pub pot: Pot,
+    pub reserved: [AtomicU64; 6],
+}
+const _: () = assert!(size_of::<PeakRow>() == 64);
+/// Kinds a device has room for.
 pub const COUNTER_STRIDE: usize = 32;
 
 /// A name as [`Text`], for function numbers and unhooked functions; 0 bytes: not published.

@@ -60,7 +60,8 @@ struct Picture {
     sections: HashMap<u32, Bytes>,
     /// State words of the records on the second reading.
     states: Vec<u64>,
-    sequence_before: u64,
+    /// When reading began, on the recording's clock.
+    began_ns: u64,
     events_during_read: u64,
 }
 
@@ -168,8 +169,8 @@ impl<'a> Source<'a> {
 
     fn picture(&self) -> Result<Picture, ReadError> {
         let header = self.header()?;
-        let sequence = |header: &Bytes| header_word(header, std::mem::offset_of!(Header, sequence));
-        let sequence_before = sequence(&header);
+        let started = header_word(&header, std::mem::offset_of!(Header, started_monotonic_ns));
+        let began_ns = crate::recording::monotonic_ns().saturating_sub(started);
         let events_before = picture::events(&self.section(&header, Section::Counters)?);
         let mut sections = HashMap::new();
         for section in [
@@ -182,6 +183,7 @@ impl<'a> Source<'a> {
             Section::Frames,
             Section::Refusals,
             Section::Counters,
+            Section::Peaks,
             Section::Apis,
             Section::Unhooked,
             Section::Domains,
@@ -203,14 +205,14 @@ impl<'a> Source<'a> {
         let states = (0..again.len()).map(|record| again.word(record, 0)).collect();
         let after = self.header()?;
         let events_after = picture::events(&self.section(&after, Section::Counters)?);
-        // Allocations take their number first: one that is not counted yet may already be in the rows.
-        let began = sequence(&after).wrapping_sub(sequence_before);
         Ok(Picture {
-            events_during_read: events_after.wrapping_sub(events_before).max(began),
+            // Each lane's counts only rise (a free that failed takes its own back), so equal sums mean that no event was
+            // counted in between. One under way all the while may be in the rows or not: both are true of some instant.
+            events_during_read: events_after.wrapping_sub(events_before),
             header: after,
             sections,
             states,
-            sequence_before,
+            began_ns,
         })
     }
 
@@ -295,6 +297,7 @@ fn known_element_bytes(section: Section) -> usize {
         Section::Records => size_of::<Record>(),
         Section::Refusals => size_of::<RefusalRow>(),
         Section::Counters => size_of::<CounterRow>(),
+        Section::Peaks => size_of::<PeakRow>(),
         Section::Apis | Section::Unhooked | Section::Domains => size_of::<NameRow>(),
         Section::Marks => size_of::<MarkRow>(),
         Section::Allocators => size_of::<AllocatorRow>(),

@@ -7,6 +7,7 @@
 //! Deliberately absent: anything that asks CUDA, the loader or the unwinder. The shim asks; this module keeps.
 
 mod allocations;
+mod cells;
 mod details;
 mod frameworks;
 
@@ -19,6 +20,7 @@ use crate::growing::{Backing, Element, Growing, extent_capacity, locate};
 use crate::index::{Index, mix};
 use crate::layout::*;
 use crate::table::Table;
+use cells::Cells;
 
 /// Longest text kept (a command line, say); longer ones are cut.
 const TEXT_MAX: usize = 8 << 10;
@@ -57,6 +59,9 @@ pub struct Recording {
     frames: Growing<FrameRow>,
     refusals: Growing<RefusalRow>,
     counters: Growing<CounterRow>,
+    peaks: Growing<PeakRow>,
+    /// The counter rows by device, kind and lane; private to the process.
+    cells: Cells,
     apis: Growing<NameRow>,
     unhooked: Growing<NameRow>,
     domains: Growing<NameRow>,
@@ -145,18 +150,12 @@ impl Recording {
         monotonic_ns().saturating_sub(self.file.header().started_monotonic_ns)
     }
 
-    /// The next sequence number.
-    #[inline]
-    pub fn next_sequence(&self) -> u64 {
-        self.file.header().sequence.0.fetch_add(1, Relaxed)
-    }
-
     pub fn add(&self, loss: Loss, amount: u64) {
-        self.file.header().losses[loss as usize].fetch_add(amount, Relaxed);
+        self.file.header().losses.0[loss as usize].fetch_add(amount, Relaxed);
     }
 
     pub fn loss(&self, loss: Loss) -> u64 {
-        self.file.header().losses[loss as usize].load(Relaxed)
+        self.file.header().losses.0[loss as usize].load(Relaxed)
     }
 
     /// The exit handlers are running.

@@ -150,10 +150,10 @@ impl Sample {
     /// `count` live records of one stack, made one second apart from second 10 on.
     pub fn holds(&mut self, kind: Kind, api: &str, bytes: u64, count: u64, stack: usize) -> &mut Sample {
         for nth in 0..count {
-            let sequence = self.0.allocations.len() as u64 + 1;
+            let number = self.0.allocations.len() as u64 + 1;
             let physical = kind.place() != culeak::kind::Place::Nowhere;
             self.0.allocations.push(Allocation {
-                address: 0x7f5a_0000_0000 + sequence * 0x1000_0000,
+                address: 0x7f5a_0000_0000 + number * 0x1000_0000,
                 bytes: if physical { bytes } else { 0 },
                 requested: bytes,
                 kind,
@@ -165,7 +165,6 @@ impl Sample {
                 pool: None,
                 thread: 0,
                 time_ns: (10 + nth % 50) * SECOND,
-                sequence,
                 stack: Some(stack),
                 references: 0,
                 mappings: 0,

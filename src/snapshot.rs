@@ -31,7 +31,7 @@ pub struct Snapshot {
     pub modules: Vec<Module>,
     pub locations: Vec<Location>,
     pub stacks: Vec<Stack>,
-    /// Live allocations, in order of their sequence number.
+    /// Live allocations, oldest first.
     pub allocations: Vec<Allocation>,
     pub refused: Vec<Refused>,
     pub counters: Vec<Counter>,
@@ -239,7 +239,6 @@ pub struct Allocation {
     pub pool: Option<u64>,
     pub thread: usize,
     pub time_ns: u64,
-    pub sequence: u64,
     pub stack: Option<usize>,
     /// VMM: references to the handle. IPC: times opened.
     #[serde(default, skip_serializing_if = "is_zero")]

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! index (private)             records (in the file)
-//! hash(space, address) ─────► │ state │ address │ bytes │ … │      80 bytes each, never moved
-//!                             │ state │ …                          free ones are chained, several chains
+//! hash(space, address) ─────► │ state │ address │ bytes │ … │      72 bytes each, never moved
+//!                             │ state │ …                          free ones are chained, a chain per lane
 //!
 //!                 insert                 withdraw               commit
 //!         Free ──────────► Writing ───► Live ──────► Withdrawn ──────► Free, generation + 1
@@ -18,7 +18,8 @@
 //! - The state word holds the generation and is changed by compare-and-swap. Of two threads that free one address,
 //!   one wins Live → Withdrawn; a stale index entry fails on the generation.
 //! - Only the owner of a Free record popped from a chain, or of a fresh one, writes it. Chain heads carry a tag that
-//!   changes with every push and pop, so a head seen long ago cannot be mistaken for today's (ABA).
+//!   changes with every push and pop, so a head seen long ago cannot be mistaken for today's (ABA). Fresh ones are
+//!   handed out once each: the count they come from never goes back over one that was used.
 //! - A reader in another process takes a record whose state is Live, with the same generation, before and after it
 //!   read the fields: they did not change in between, since they change only in Writing.
 //! - A thread that dies in the middle loses at most the one record it was changing.
@@ -29,7 +30,7 @@ use crate::file::Errno;
 use crate::growing::{Backing, Growing};
 use crate::index::{Index, mix};
 use crate::kind::Kind;
-use crate::layout::{Line, halves, pack};
+use crate::layout::{LANES, Section, extent_sizes, halves, pack};
 
 /// Which numbers a key's address is one of: handles may equal addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,7 +77,6 @@ pub struct Entry {
     pub bytes: u64,
     pub requested: u64,
     pub time_ns: u64,
-    pub sequence: u64,
     /// Stream handle, or references and mappings (`pack`) for physical memory and IPC.
     pub extra: u64,
     pub pool: u64,
@@ -170,7 +170,6 @@ pub struct Record {
     pub bytes: AtomicU64,
     pub requested: AtomicU64,
     pub time_ns: AtomicU64,
-    pub sequence: AtomicU64,
     pub extra: AtomicU64,
     pub pool: AtomicU64,
     /// Stack in the low half, thread in the high half.
@@ -178,8 +177,8 @@ pub struct Record {
     pub what: AtomicU64,
 }
 const _: () = assert!(
-    size_of::<Record>() == 80,
-    "ten words: 10 million live allocations in 800 MB"
+    size_of::<Record>() == 72,
+    "nine words: 10 million live allocations in 720 MB"
 );
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -222,7 +221,6 @@ impl Record {
         self.bytes.store(entry.bytes, Relaxed);
         self.requested.store(entry.requested, Relaxed);
         self.time_ns.store(entry.time_ns, Relaxed);
-        self.sequence.store(entry.sequence, Relaxed);
         self.extra.store(entry.extra, Relaxed);
         self.pool.store(entry.pool, Relaxed);
         self.place.store(pack(entry.stack, entry.thread), Relaxed);
@@ -235,7 +233,6 @@ impl Record {
             bytes: self.bytes.load(Relaxed),
             requested: self.requested.load(Relaxed),
             time_ns: self.time_ns.load(Relaxed),
-            sequence: self.sequence.load(Relaxed),
             extra: self.extra.load(Relaxed),
             pool: self.pool.load(Relaxed),
             stack,
@@ -254,15 +251,28 @@ impl Record {
     }
 }
 
-const CHAINS: usize = 16;
+/// Fresh records are taken so many at a time, so that neighbours in memory belong to one lane.
+const BATCH: u32 = 16;
+const _: () = assert!(
+    extent_sizes(Section::Records).0.is_multiple_of(BATCH as usize),
+    "a batch lies in one extent"
+);
+
+/// Where a lane (a thread, or a few) finds records that nobody has.
+#[repr(C, align(64))]
+struct Spare {
+    /// Head of a chain of free records: tag in the high half, record + 1 in the low half.
+    chain: AtomicU64,
+    /// Records never used: the next in the low half, the end in the high half.
+    batch: AtomicU64,
+}
 
 /// All zeros is an empty table.
 #[repr(C)]
 pub struct Table {
     records: Growing<Record>,
     index: Index,
-    /// Heads of the chains of free records: tag in the high half, record + 1 in the low half.
-    free: [Line; CHAINS],
+    spare: [Spare; LANES],
 }
 
 /// The table with what it grows by: the file, and the count that tells readers how far to look.
@@ -272,7 +282,7 @@ pub struct TableIn<'a> {
     pub backing: Backing<'a>,
     /// Records handed out so far.
     pub fresh: &'a AtomicU64,
-    /// Picks the chain of free records; any number, best one per thread.
+    /// Picks where free records are sought first; any number, best one per thread.
     pub lane: u32,
 }
 
@@ -527,33 +537,71 @@ impl<'a> TableIn<'a> {
         }
     }
 
-    /// A record nobody else has: a freed one, or the next fresh one.
+    /// A record nobody else has: one that this lane freed, one of its fresh ones, one that another lane freed, or the
+    /// first of a new batch.
     fn take(&self) -> Result<(u32, &'a Record), Errno> {
-        for step in 0..CHAINS {
-            let Line(chain) = &self.table.free[(self.lane as usize + step) % CHAINS];
-            // Acquire: pairs with the Release in `give`, so the link below was written.
-            let mut head = chain.load(Acquire);
-            while let (link @ 1.., tag) = halves(head) {
-                let number = link - 1;
-                let Some(record) = self.record(number) else { break };
-                let next = record.address.load(Relaxed) as u32;
-                match chain.compare_exchange_weak(head, pack(next, tag.wrapping_add(1)), AcqRel, Acquire) {
-                    Ok(_) => return Ok((number, record)),
-                    Err(other) => head = other,
-                }
+        let own = self.spare(0);
+        let found = self.take_freed(own).or_else(|| self.take_fresh(own));
+        if let Some(record) = found.or_else(|| (1..LANES).find_map(|step| self.take_freed(self.spare(step)))) {
+            return Ok(record);
+        }
+        let first = self.fresh.fetch_add(BATCH.into(), Relaxed);
+        let taken = u32::try_from(first)
+            .ok()
+            .filter(|&first| first < u32::MAX - BATCH)
+            .ok_or(Errno(libc::EFBIG))
+            .and_then(|first| Ok((first, self.table.records.ensure(self.backing, first)?)));
+        match taken {
+            // What is left of an older batch, which another thread of this lane put there meanwhile, stays unused.
+            Ok((first, _)) => own.batch.store(pack(first + 1, first + BATCH), Release),
+            // Without this a full disk would let the count run far beyond the records there are.
+            Err(_) => {
+                let _ = self
+                    .fresh
+                    .compare_exchange(first + u64::from(BATCH), first, Relaxed, Relaxed);
             }
         }
-        let number = self.fresh.fetch_add(1, Relaxed);
-        let taken = u32::try_from(number)
-            .ok()
-            .filter(|&number| number < u32::MAX)
-            .ok_or(Errno(libc::EFBIG))
-            .and_then(|number| Ok((number, self.table.records.ensure(self.backing, number)?)));
-        if taken.is_err() {
-            // Without this a full disk would let the count run far beyond the records there are.
-            let _ = self.fresh.compare_exchange(number + 1, number, Relaxed, Relaxed);
-        }
         taken
+    }
+
+    /// What the lane `step` places after this one has.
+    fn spare(&self, step: usize) -> &'a Spare {
+        &self.table.spare[(self.lane as usize + step) % LANES]
+    }
+
+    fn take_freed(&self, spare: &Spare) -> Option<(u32, &'a Record)> {
+        // Acquire: pairs with the Release in `give`, so the link below was written.
+        let mut head = spare.chain.load(Acquire);
+        while let (link @ 1.., tag) = halves(head) {
+            let number = link - 1;
+            let record = self.record(number)?;
+            let next = record.address.load(Relaxed) as u32;
+            match spare
+                .chain
+                .compare_exchange_weak(head, pack(next, tag.wrapping_add(1)), AcqRel, Acquire)
+            {
+                Ok(_) => return Some((number, record)),
+                Err(other) => head = other,
+            }
+        }
+        None
+    }
+
+    fn take_fresh(&self, spare: &Spare) -> Option<(u32, &'a Record)> {
+        // Acquire: pairs with the Release in `take`: the extent was mapped before.
+        let mut batch = spare.batch.load(Acquire);
+        while let (next, end) = halves(batch)
+            && next < end
+        {
+            match spare
+                .batch
+                .compare_exchange_weak(batch, pack(next + 1, end), AcqRel, Acquire)
+            {
+                Ok(_) => return Some((next, self.record(next)?)),
+                Err(other) => batch = other,
+            }
+        }
+        None
     }
 
     fn give(&self, number: u32, generation: u32) {
@@ -564,7 +612,7 @@ impl<'a> TableIn<'a> {
         };
         // Release: whoever takes it next, or reads it, sees it free before anything changes in it.
         record.state.store(state.word(), Release);
-        let Line(chain) = &self.table.free[self.lane as usize % CHAINS];
+        let chain = &self.spare(0).chain;
         let mut head = chain.load(Relaxed);
         loop {
             let (first, tag) = halves(head);

@@ -182,7 +182,7 @@ fn goes_with_context(kind: Kind) -> bool {
     )
 }
 
-/// A context is gone: so is what was allocated in it before event `before`. It has two rows where two threads saw it
+/// A context is gone: so is what was allocated in it until `before`. It has two rows where two threads saw it
 /// first at the same moment.
 pub fn destroyed(recording: &Recording, lane: u32, handle: u64, before: u64) {
     while let Some(context) = recording.context(handle) {
@@ -194,7 +194,7 @@ fn end(recording: &Recording, lane: u32, context: u16, before: u64) {
     recording.context_destroyed(context);
     CHANGES.fetch_add(1, AcqRel);
     recording.free_all(lane, |entry| {
-        entry.what.context == context && entry.sequence < before && goes_with_context(entry.what.kind)
+        entry.what.context == context && entry.time_ns <= before && goes_with_context(entry.what.kind)
     });
 }
 

@@ -301,7 +301,7 @@ pub fn exist() -> bool {
     GRAPHS.live.load(Relaxed) != 0
 }
 
-/// An executable graph was launched; `before` is the number the next event had just before.
+/// An executable graph was launched; `before` is the time just before.
 pub fn launched(exec: u64, before: u64) {
     recorder::quietly(|| {
         let Some(recording) = recorder::running() else { return };
@@ -343,7 +343,7 @@ fn free_if_older(recording: &Recording, key: Key, lane: u32, before: u64) -> boo
     let older = recording
         .table(lane)
         .get(key)
-        .is_some_and(|entry| entry.sequence < before);
+        .is_some_and(|entry| entry.time_ns <= before);
     if older && let Some(withdrawn) = recording.withdraw(key, lane) {
         recording.commit(withdrawn, lane);
     }
@@ -358,7 +358,6 @@ fn allocate(recording: &Recording, key: Key, node: &Node) {
         bytes,
         requested: bytes,
         time_ns: recording.now(),
-        sequence: recording.next_sequence(),
         extra: 0,
         pool: 0,
         stack,

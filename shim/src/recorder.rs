@@ -315,7 +315,7 @@ impl Facts {
     }
 }
 
-/// Fills in what the hook does not know: time, number, thread, context, device, label, stack.
+/// Fills in what the hook does not know: time, thread, context, device, label, stack.
 pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
     let (context, current) = match facts.device {
         Device::Told(ordinal) => (What::NO_CONTEXT, context::told_device(recording, ordinal)),
@@ -337,7 +337,6 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
         bytes: facts.bytes,
         requested: facts.requested,
         time_ns: recording.now(),
-        sequence: recording.next_sequence(),
         extra: facts.extra,
         pool: facts.pool,
         stack: capture::stack(recording),

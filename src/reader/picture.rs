@@ -72,17 +72,15 @@ impl Picture {
                 _ => continue,
             }
             // Changed meanwhile, or begun after we started to look: not live during the whole read.
-            if self.states.get(record) != Some(&word(0))
-                || word(5) >= self.sequence_before.max(1) && self.events_during_read > 0
-            {
+            if self.states.get(record) != Some(&word(0)) || self.events_during_read > 0 && word(4) > self.began_ns {
                 continue;
             }
-            let (kind, space, flags, device, api, context) = What::parts(word(9));
+            let (kind, space, flags, device, api, context) = What::parts(word(8));
             let Some(kind) = Kind::from_number(kind) else { continue };
-            let (domain, address) = self.whose(kind, space, word(1), word(6));
-            let (stack, thread) = halves(word(8));
+            let (domain, address) = self.whose(kind, space, word(1), word(5));
+            let (stack, thread) = halves(word(7));
             let (references, mappings) = if flags & What::COUNTS != 0 {
-                halves(word(6))
+                halves(word(5))
             } else {
                 (0, 0)
             };
@@ -95,17 +93,17 @@ impl Picture {
                 api: self.api(api),
                 device: device_numbers.get(&device.into()).copied(),
                 context: context_numbers.get(&context.into()).copied(),
-                stream: (flags & What::HAS_STREAM != 0).then(|| stream(word(6))),
-                pool: (flags & What::HAS_POOL != 0).then(|| word(7)),
+                stream: (flags & What::HAS_STREAM != 0).then(|| stream(word(5))),
+                pool: (flags & What::HAS_POOL != 0).then(|| word(6)),
                 thread: thread_of(thread),
                 time_ns: word(4),
-                sequence: word(5),
                 stack: stacks.of(stack),
                 references,
                 mappings,
             });
         }
-        allocations.sort_by_key(|allocation| allocation.sequence);
+        // Records are taken in any order; two allocations at one nanosecond have no order.
+        allocations.sort_by_key(|allocation| (allocation.time_ns, allocation.address));
 
         let rows = self.rows(Section::Refusals);
         let mut refused = Vec::new();
@@ -279,36 +277,50 @@ impl Picture {
     }
 
     fn counters(&self, devices: &Renumbered) -> (Vec<Counter>, Vec<DevicePeak>) {
+        let peaks = self.rows(Section::Peaks);
+        let peak = |sums: Sums| peaks.word(sums.number(), 1);
+        let device = |sums: Sums| sums.slot.checked_sub(1).and_then(|row| devices.get(&row).copied());
         let rows = self.rows(Section::Counters);
-        let (mut counters, mut peaks) = (Vec::new(), Vec::new());
+        let mut counters: BTreeMap<(u32, u32), Counter> = BTreeMap::new();
         for row in 0..rows.len() {
-            let word = |index| rows.word(row, index);
-            let device = (row / COUNTER_STRIDE)
-                .checked_sub(1)
-                .and_then(|row| devices.get(&(row as u32)).copied());
-            if word(2) == 0 && word(4) == 0 && word(6) == 0 {
+            let Some(sums) = rows.word(row, 0).checked_sub(1).map(Sums::from_word) else {
                 continue;
-            }
-            match (Kind::from_number((row % COUNTER_STRIDE) as u8), device) {
-                (Some(kind), device) => counters.push(Counter {
-                    device,
-                    kind,
-                    live_bytes: word(0),
-                    live_count: 0,
-                    peak_bytes: word(2),
-                    total_bytes: word(3),
-                    total_count: word(4),
-                    freed_count: word(5),
-                    refused_count: word(6),
-                }),
-                (None, Some(device)) => peaks.push(DevicePeak {
-                    device,
-                    peak_bytes: word(2),
-                }),
-                (None, None) => {}
+            };
+            let Some(kind) = u8::try_from(sums.kind).ok().and_then(Kind::from_number) else {
+                continue;
+            };
+            let counter = counters.entry((sums.slot, sums.kind)).or_insert_with(|| Counter {
+                device: device(sums),
+                kind,
+                live_bytes: 0,
+                live_count: 0,
+                peak_bytes: peak(sums),
+                total_bytes: 0,
+                total_count: 0,
+                freed_count: 0,
+                refused_count: 0,
+            });
+            for (sum, word) in [
+                (&mut counter.total_bytes, 4),
+                (&mut counter.total_count, 5),
+                (&mut counter.freed_count, 6),
+                (&mut counter.refused_count, 7),
+            ] {
+                *sum = sum.wrapping_add(rows.word(row, word));
             }
         }
-        (counters, peaks)
+        let of_devices = (0..peaks.len().div_ceil(COUNTER_STRIDE)).filter_map(|slot| {
+            let sums = Sums {
+                slot: slot as u32,
+                kind: 0,
+            };
+            let peak_bytes = peak(sums);
+            let device = device(sums).filter(|_| peak_bytes > 0)?;
+            Some(DevicePeak { device, peak_bytes })
+        });
+        let counted = counters.into_values();
+        let counted = counted.filter(|c| (c.peak_bytes, c.total_count, c.refused_count) != (0, 0, 0));
+        (counted.collect(), of_devices.collect())
     }
 
     /// Domain and address of a framework's block; the address as it is for other memory.
@@ -469,7 +481,7 @@ pub fn host_name() -> Option<String> {
 /// How many allocations, frees and refusals the sums have counted.
 pub fn events(counters: &Bytes) -> u64 {
     let of = |row| {
-        [4, 5, 6]
+        [5, 6, 7]
             .map(|word| counters.word(row, word))
             .into_iter()
             .fold(0, u64::wrapping_add)

@@ -55,7 +55,6 @@ fn entry(recording: &Recording, bytes: u64, stack: u32, thread: u32) -> Entry {
         bytes,
         requested: bytes,
         time_ns: recording.now(),
-        sequence: recording.next_sequence(),
         extra: 0x77,
         pool: 0,
         stack,

@@ -1,11 +1,12 @@
 //! What comes and goes: allocations published, withdrawn, restored; their sums; and requests that were refused.
 
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use super::Recording;
 use crate::index::mix;
 use crate::kind::Kind;
 use crate::layout::*;
+use crate::peak::{Lane, Sum, live};
 use crate::table::{Entry, Key, Link, TableIn, What, Withdrawn};
 
 impl Recording {
@@ -20,31 +21,47 @@ impl Recording {
         }
     }
 
-    /// The sums of one kind on one device; kind `None`: the device's total.
-    fn counter(&self, device: u8, kind: Option<Kind>) -> Option<&CounterRow> {
-        let slot = if device == What::NO_DEVICE {
-            0
-        } else {
-            device as usize + 1
+    /// What `lane` counts of a kind on a device; kind `None`: of the device. The row is made on first use.
+    #[inline]
+    fn counter(&self, device: u8, kind: Option<Kind>, lane: u32) -> Option<Counter<'_>> {
+        let sums = Sums {
+            slot: u32::from(device.wrapping_add(1)),
+            kind: kind.map_or(0, |kind| kind as u32),
         };
-        let number = slot * COUNTER_STRIDE + kind.map_or(0, |kind| kind as usize);
-        let counter = self
-            .counters
-            .ensure(self.backing(Section::Counters), number as u32)
-            .ok()?;
-        // Looked at before it is changed: every event comes through here, and rarely is it the first of its device.
-        let rows = ((slot + 1) * COUNTER_STRIDE) as u64;
-        if self.count(Section::Counters).load(Relaxed) < rows {
-            self.count(Section::Counters).fetch_max(rows, Relaxed);
+        let cells = self.cells.of(sums)?;
+        let cell = &cells[lane as usize % LANES];
+        // SAFETY: null, or a row in an extent that is never unmapped.
+        let row = match unsafe { cell.load(SeqCst).as_ref() } {
+            Some(row) => row,
+            None => self.add_counter(sums, cell)?,
+        };
+        let peak = self.peaks.get(self.backing(Section::Peaks), sums.number() as u32)?;
+        Some(Counter { row, peak, cells })
+    }
+
+    #[cold]
+    fn add_counter(&self, sums: Sums, cell: &AtomicPtr<CounterRow>) -> Option<&CounterRow> {
+        let number = sums.number() as u32;
+        self.peaks.ensure(self.backing(Section::Peaks), number).ok()?;
+        self.count(Section::Peaks).fetch_max(u64::from(number) + 1, Relaxed);
+        let (_, row) = self.row(Section::Counters, &self.counters)?;
+        // SeqCst: the row is there before its lane looks at the pot (see `peak.rs`).
+        match cell.compare_exchange(std::ptr::null_mut(), std::ptr::from_ref(row).cast_mut(), SeqCst, SeqCst) {
+            Ok(_) => {
+                // Release: pairs with readers. A row that lost the race below stays unpublished.
+                row.of_plus_one.store(sums.to_word() + 1, Release);
+                Some(row)
+            }
+            // SAFETY: as in `counter`.
+            Err(other) => unsafe { other.as_ref() },
         }
-        Some(counter)
     }
 
     /// Publishes an allocation and counts it. Whatever was recorded under this key before is gone and counted so.
     pub fn allocated(&self, key: Key, entry: &Entry) -> bool {
         let table = self.table(entry.thread);
         if let Some(stale) = table.withdraw(key) {
-            self.uncount(&stale.entry);
+            self.uncount(&stale.entry, entry.thread);
             table.commit(stale);
             self.add(Loss::Vanished, 1);
         }
@@ -52,21 +69,18 @@ impl Recording {
             self.add(Loss::Allocations, 1);
             return false;
         }
-        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind)) {
-            add_live(counter, entry.bytes);
-            counter.total_bytes.fetch_add(entry.bytes, Relaxed);
-            counter.total_count.fetch_add(1, Relaxed);
+        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), entry.thread) {
+            counter.row.total_bytes.fetch_add(entry.bytes, Relaxed);
+            counter.row.total_count.fetch_add(1, Relaxed);
         }
-        if let Some(total) = self.device_total(entry) {
-            add_live(total, entry.bytes);
-        }
+        self.grow(entry, entry.thread);
         true
     }
 
     /// Takes an allocation out of sight and out of the sums, for a free that is about to happen.
     pub fn withdraw(&self, key: Key, lane: u32) -> Option<Withdrawn> {
         let withdrawn = self.table(lane).withdraw(key)?;
-        self.uncount(&withdrawn.entry);
+        self.uncount(&withdrawn.entry, lane);
         Some(withdrawn)
     }
 
@@ -81,29 +95,46 @@ impl Recording {
         if self.table(lane).restore(withdrawn).is_err() {
             self.add(Loss::Allocations, 1);
         }
-        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind)) {
-            counter.live_bytes.fetch_add(entry.bytes, Relaxed);
-            counter.freed_count.fetch_sub(1, Relaxed);
+        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), lane) {
+            counter.row.freed_count.fetch_sub(1, Relaxed);
         }
-        if let Some(total) = self.device_total(&entry) {
-            total.live_bytes.fetch_add(entry.bytes, Relaxed);
-        }
+        self.grow(&entry, lane);
     }
 
-    fn uncount(&self, entry: &Entry) {
-        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind)) {
-            counter.live_bytes.fetch_sub(entry.bytes, Relaxed);
-            counter.freed_count.fetch_add(1, Relaxed);
+    fn uncount(&self, entry: &Entry, lane: u32) {
+        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), lane) {
+            counter.row.freed_count.fetch_add(1, Relaxed);
         }
-        if let Some(total) = self.device_total(entry) {
-            total.live_bytes.fetch_sub(entry.bytes, Relaxed);
+        self.for_sums(entry, lane, |counter| counter.live().give(entry.bytes));
+    }
+
+    fn grow(&self, entry: &Entry, lane: u32) {
+        self.for_sums(entry, lane, |counter| {
+            counter.live().take(entry.bytes);
+        });
+    }
+
+    /// The sums an entry's bytes belong to: those of its kind, and the device's if it lives there.
+    #[inline]
+    fn for_sums(&self, entry: &Entry, lane: u32, change: impl Fn(Counter)) {
+        if entry.bytes == 0 {
+            return;
+        }
+        let What { device, kind, .. } = entry.what;
+        if let Some(counter) = self.counter(device, Some(kind), lane) {
+            change(counter);
+        }
+        if kind.place().on_device()
+            && let Some(counter) = self.counter(device, None, lane)
+        {
+            change(counter);
         }
     }
 
     /// As `withdraw`, through a link.
     pub fn withdraw_linked(&self, link: Link, lane: u32) -> Option<Withdrawn> {
         let withdrawn = self.table(lane).withdraw_linked(link)?;
-        self.uncount(&withdrawn.entry);
+        self.uncount(&withdrawn.entry, lane);
         Some(withdrawn)
     }
 
@@ -111,41 +142,38 @@ impl Recording {
     pub fn free_all(&self, lane: u32, wanted: impl Fn(&Entry) -> bool) {
         let table = self.table(lane);
         table.withdraw_all(wanted, |withdrawn| {
-            self.uncount(&withdrawn.entry);
+            self.uncount(&withdrawn.entry, lane);
             table.commit(withdrawn);
             self.add(Loss::ImplicitFrees, 1);
         });
     }
 
-    /// The sums of all kinds together, where the entry's kind lives on its device.
-    fn device_total(&self, entry: &Entry) -> Option<&CounterRow> {
-        let on_device = entry.what.kind.place().on_device();
-        on_device.then(|| self.counter(entry.what.device, None)).flatten()
-    }
-
     /// Sum of live bytes on devices, and of live records there, for the line at exit.
     pub fn live_on_devices(&self) -> (u64, u64) {
-        let rows = self.count(Section::Counters).load(Relaxed) as u32;
-        let backing = self.backing(Section::Counters);
-        let on_device = |row: &u32| {
-            Kind::from_number((row % COUNTER_STRIDE as u32) as u8).is_some_and(|kind| kind.place().on_device())
-        };
-        (0..rows)
-            .filter(on_device)
-            .filter_map(|row| self.counters.get(backing, row))
-            .fold((0, 0), |sum, row| {
-                let count = row
+        let rows = self.count(Section::Peaks).load(Relaxed) as u32;
+        let (mut bytes, mut count) = (0, 0);
+        for number in 0..rows {
+            let (slot, kind) = (number / COUNTER_STRIDE as u32, number % COUNTER_STRIDE as u32);
+            let on_device = Kind::from_number(kind as u8).is_some_and(|kind| kind.place().on_device());
+            let peak = self.peaks.get(self.backing(Section::Peaks), number);
+            let (true, Some(peak), Some(cells)) = (on_device, peak, self.cells.of(Sums { slot, kind })) else {
+                continue;
+            };
+            bytes += live(&peak.pot, rows_of(cells).map(|row| &row.credit));
+            for row in rows_of(cells) {
+                count += row
                     .total_count
                     .load(Relaxed)
-                    .saturating_sub(row.freed_count.load(Relaxed));
-                (sum.0 + row.live_bytes.load(Relaxed), sum.1 + count)
-            })
+                    .wrapping_sub(row.freed_count.load(Relaxed)) as i64;
+            }
+        }
+        (bytes, count.max(0) as u64)
     }
 
     /// Counts an allocation call that failed. `entry.bytes` is what was asked for.
     pub fn refused(&self, entry: &Entry, error: i32) {
-        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind)) {
-            counter.refused_count.fetch_add(1, Relaxed);
+        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), entry.thread) {
+            counter.row.refused_count.fetch_add(1, Relaxed);
         }
         let what = entry.what.to_word();
         let hash = mix(mix(what ^ entry.bytes.rotate_left(17)) ^ pack(entry.stack, error as u32));
@@ -180,10 +208,41 @@ impl Recording {
     }
 }
 
-fn add_live(counter: &CounterRow, bytes: u64) {
-    let live = counter.live_bytes.fetch_add(bytes, Relaxed).wrapping_add(bytes);
-    // Exact: the largest of all the values the sum ever had.
-    if live > counter.peak_bytes.load(Relaxed) {
-        counter.peak_bytes.fetch_max(live, Relaxed);
+/// One lane's counter, and what it takes to keep the peak.
+struct Counter<'a> {
+    row: &'a CounterRow,
+    peak: &'a PeakRow,
+    cells: &'a [AtomicPtr<CounterRow>; LANES],
+}
+
+impl<'a> Counter<'a> {
+    /// The sum of live bytes.
+    #[inline]
+    fn live(&self) -> Sum<'a, impl Fn() -> Lanes<'a>> {
+        let cells = self.cells;
+        Sum {
+            pot: &self.peak.pot,
+            own: &self.row.credit,
+            lanes: move || Lanes(cells.iter()),
+        }
     }
+}
+
+/// The lanes of a sum that were ever used.
+struct Lanes<'a>(std::slice::Iter<'a, AtomicPtr<CounterRow>>);
+
+impl<'a> Iterator for Lanes<'a> {
+    type Item = &'a Lane;
+
+    fn next(&mut self) -> Option<&'a Lane> {
+        // SAFETY: null, or a row in an extent that is never unmapped.
+        self.0
+            .find_map(|cell| unsafe { cell.load(SeqCst).as_ref() })
+            .map(|row| &row.credit)
+    }
+}
+
+fn rows_of(cells: &[AtomicPtr<CounterRow>; LANES]) -> impl Iterator<Item = &CounterRow> {
+    // SAFETY: as in `Lanes`.
+    cells.iter().filter_map(|cell| unsafe { cell.load(SeqCst).as_ref() })
 }

@@ -41,7 +41,6 @@ fn entry(bytes: u64) -> Entry {
         bytes,
         requested: bytes,
         time_ns: 1,
-        sequence: 2,
         extra: 3,
         pool: 4,
         stack: NONE,

@@ -18,7 +18,7 @@ FILE, LINE = harness.site("cudaMalloc")
 def row(**changes):
     return {
         "address": 0x7F00, "bytes": 1000, "requested": 1000, "kind": "device", "api": "cuMemAlloc_v2", "device": 0, "context": 0,
-        "stream": None, "pool": None, "thread": 0, "time_ns": 5, "sequence": 1, "stack": 0, **changes,
+        "stream": None, "pool": None, "thread": 0, "time_ns": 5, "stack": 0, **changes,
     }  # fmt: skip
 
 

@@ -8,7 +8,7 @@ use culeak::snapshot::{ProcessState, Snapshot};
 /// `hooks_returned`: no hook was left by a jump or a cancelled thread.
 pub fn check(snapshot: &Snapshot, hooks_returned: bool) {
     snapshot.validate().expect("every index leads somewhere");
-    sequence_rises(snapshot);
+    oldest_first(snapshot);
     places_are_taken_once(snapshot);
     times_fit(snapshot);
     // Who was killed may have been between a record and its counter.
@@ -17,16 +17,8 @@ pub fn check(snapshot: &Snapshot, hooks_returned: bool) {
     }
 }
 
-fn sequence_rises(snapshot: &Snapshot) {
-    let numbers: Vec<u64> = snapshot
-        .allocations
-        .iter()
-        .map(|allocation| allocation.sequence)
-        .collect();
-    assert!(
-        numbers.is_sorted_by(|a, b| a < b),
-        "rows stand in the order of their sequence numbers, each once"
-    );
+fn oldest_first(snapshot: &Snapshot) {
+    assert!(snapshot.allocations.is_sorted_by_key(|allocation| allocation.time_ns));
 }
 
 /// Live memory does not overlap: one address, one record of a kind.

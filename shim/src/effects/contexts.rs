@@ -24,7 +24,7 @@ pub fn destroys_context(_: Api, real: impl FnOnce() -> i32, handle: impl Word) -
     let known = recorder::quietly(|| {
         let recording = recorder::running()?;
         recording.context(handle.word())?;
-        Some((recording, recording.next_sequence()))
+        Some((recording, recording.now()))
     })
     .flatten();
     let result = real();
@@ -76,7 +76,7 @@ pub unsafe fn retains_primary<T: Word>(_: Api, real: impl FnOnce() -> i32, out: 
 /// The last release resets the primary context. During `exit` it is the runtime tidying up after the program, whose
 /// leaks are then as leaked as ever.
 pub fn releases_primary(_: Api, real: impl FnOnce() -> i32, device: i32) -> i32 {
-    let before = recorder::running().map_or(0, |recording| recording.next_sequence());
+    let before = recorder::running().map_or(0, |recording| recording.now());
     let result = real();
     if result == 0 && !recorder::is_exiting() && !context::primary_is_active(device) {
         primary_gone(device, before);
@@ -85,7 +85,7 @@ pub fn releases_primary(_: Api, real: impl FnOnce() -> i32, device: i32) -> i32 
 }
 
 pub fn resets_primary(_: Api, real: impl FnOnce() -> i32, device: i32) -> i32 {
-    let before = recorder::running().map_or(0, |recording| recording.next_sequence());
+    let before = recorder::running().map_or(0, |recording| recording.now());
     let result = real();
     if result == 0 {
         primary_gone(device, before);

@@ -90,7 +90,7 @@ pub fn launches(_: Api, real: impl FnOnce() -> i32, exec: impl Word, _stream: im
     if !graphs::exist() {
         return real();
     }
-    let before = recorder::running().map_or(0, |recording| recording.next_sequence());
+    let before = recorder::running().map_or(0, |recording| recording.now());
     let result = real();
     if result == 0 {
         graphs::launched(exec.word(), before);

@@ -208,7 +208,7 @@ pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
 
 /// Unmaps whole mappings, possibly several; the last mapping of a released handle frees its memory.
 pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word) -> i32 {
-    let before = recorder::running().map_or(0, |recording| recording.next_sequence());
+    let before = recorder::running().map_or(0, |recording| recording.now());
     let result = real();
     if result != 0 {
         return result;
@@ -224,7 +224,7 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
                 space: Space::Mapping,
                 address: at,
             };
-            let Some(mapping) = table.get(key).filter(|mapping| mapping.sequence < before) else {
+            let Some(mapping) = table.get(key).filter(|mapping| mapping.time_ns <= before) else {
                 if at == address {
                     recording.add(Loss::UnknownFrees, 1);
                 }
