@@ -1,14 +1,15 @@
 //! The verdict on a snapshot: does it hold more than allowed, and which sites are to blame.
 //!
 //! Without any limit, any leak is one too many. With one limit, the other is off. Claims (records that hold no memory)
-//! count only when their kind is asked for by name, since a reserved address range is no leak of memory. A recording
+//! count only when their kind is asked for by name, since a reserved address range is no leak of memory. Pools of caching
+//! allocators are no leak either: where their blocks are known, those are judged, else nothing is. A recording
 //! that lost allocations cannot be called clean, so it fails unless that is allowed explicitly. Deliberately absent:
 //! suppressions and baselines.
 
 use serde::Serialize;
 
 use crate::kind::Kind;
-use crate::report::{By, ProcessLine, Row, Share, is_finished, process_line, rows_by};
+use crate::report::{By, Level, Levels, ProcessLine, Row, Share, is_finished, process_line, rows_by};
 use crate::site::CallStacks;
 use crate::snapshot::{Allocation, Honesty, Snapshot, Taken};
 
@@ -22,8 +23,8 @@ pub struct Limits {
     pub max_count: Option<u64>,
     /// Only these kinds; every kind that holds memory when empty.
     pub kinds: Vec<Kind>,
-    /// Leave out what caching allocators hold.
-    pub ignore_pools: bool,
+    /// Judge what caching allocators hold too, where the blocks they handed out are not known.
+    pub judge_pools: bool,
     /// Judge a recording that lost allocations by what it has.
     pub allow_losses: bool,
 }
@@ -58,7 +59,7 @@ pub struct Verdict<'a> {
     pub finished: bool,
     /// What the limits were held against.
     pub judged: Share,
-    /// What `--kind` and `--ignore-pools` left out, memory-holding records only.
+    /// What `--kind` left out, and pools whose blocks are not known.
     pub ignored: Share,
     /// The judged records by call site, largest first.
     pub rows: Vec<Row<'a>>,
@@ -70,20 +71,21 @@ pub struct Verdict<'a> {
 /// Judges a snapshot.
 pub fn verdict<'a>(snapshot: &'a Snapshot, limits: &Limits) -> Verdict<'a> {
     let stacks = CallStacks::of(snapshot);
-    let holds_memory = |allocation: &Allocation| allocation.kind.place().holds_memory();
+    let levels = Levels::of(snapshot, &stacks);
     let judged = |allocation: &Allocation| {
-        let kind = if limits.kinds.is_empty() {
-            holds_memory(allocation)
-        } else {
-            limits.kinds.contains(&allocation.kind)
-        };
-        kind && !(limits.ignore_pools && stacks.is_pool(allocation))
+        let wanted = limits.kinds.contains(&allocation.kind);
+        match levels.level(allocation) {
+            Level::Held => limits.kinds.is_empty() || wanted,
+            Level::Cached => limits.judge_pools && (limits.kinds.is_empty() || wanted),
+            Level::Behind => false,
+            Level::Claim => wanted,
+        }
     };
     let (mut found, mut ignored) = (Share::default(), Share::default());
     for allocation in &snapshot.allocations {
         if judged(allocation) {
             found.add(allocation.bytes);
-        } else if holds_memory(allocation) {
+        } else if matches!(levels.level(allocation), Level::Held | Level::Cached) {
             ignored.add(allocation.bytes);
         }
     }

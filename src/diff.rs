@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use crate::kind::Kind;
-use crate::report::{By, ProcessLine, Row, Share, Sort, process_line, rows_by};
+use crate::report::{By, Levels, ProcessLine, Row, Share, Sort, process_line, rows_by};
 use crate::site::{CallStack, CallStacks, Fingerprint, file_name};
-use crate::snapshot::{Honesty, Snapshot};
+use crate::snapshot::{Allocation, Honesty, Snapshot};
 
 /// The value of [`Diff::format`].
 pub const FORMAT: &str = "culeak-diff";
@@ -96,13 +96,13 @@ pub struct Totals {
 
 impl<'a> Diff<'a> {
     pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
-        let mut pairs: HashMap<Fingerprint, (Option<Row<'a>>, Option<Row<'a>>)> = HashMap::new();
+        let mut pairs: HashMap<(Fingerprint, bool), (Option<Row<'a>>, Option<Row<'a>>)> = HashMap::new();
         for row in side_rows(before, options) {
-            let key = fingerprint(&row, options.by);
+            let key = (fingerprint(&row, options.by), row.pool);
             pairs.entry(key).or_default().0 = Some(row);
         }
         for row in side_rows(after, options) {
-            let key = fingerprint(&row, options.by);
+            let key = (fingerprint(&row, options.by), row.pool);
             pairs.entry(key).or_default().1 = Some(row);
         }
         let mut rows: Vec<_> = pairs.into_values().map(|(old, new)| diff_row(old, new)).collect();
@@ -130,8 +130,11 @@ impl<'a> Diff<'a> {
 
 fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> Vec<Row<'a>> {
     let stacks = CallStacks::of(snapshot);
-    let wanted = |kind: Kind| options.kinds.is_empty() || options.kinds.contains(&kind);
-    let allocations = snapshot.allocations.iter().filter(|allocation| wanted(allocation.kind));
+    let levels = Levels::of(snapshot, &stacks);
+    let wanted = |allocation: &&Allocation| {
+        levels.level(allocation).is_listed() && (options.kinds.is_empty() || options.kinds.contains(&allocation.kind))
+    };
+    let allocations = snapshot.allocations.iter().filter(wanted);
     rows_by(snapshot, &stacks, allocations, options.by)
 }
 

@@ -13,7 +13,7 @@
 //!
 //! ```text
 //! recording ─► reader ─► snapshot ─► (symbols: cli) ─► report | diff | check ─► (text: cli)
-//!   layout.rs   reader.rs  snapshot.rs                 report.rs diff.rs check.rs
+//!   layout.rs   reader.rs  snapshot.rs   site.rs       report.rs diff.rs check.rs, ledger.rs
 //! ```
 //!
 //! The decisions behind it, and what would change them:
@@ -64,6 +64,13 @@ pub mod error_name;
 pub mod function_name;
 #[cfg(feature = "read")]
 pub mod site;
+
+#[cfg(feature = "read")]
+pub mod framework;
+#[cfg(feature = "read")]
+pub mod ledger;
+#[cfg(feature = "read")]
+pub mod share;
 
 #[cfg(feature = "read")]
 pub mod check;

@@ -4,8 +4,9 @@
 //! they cannot disagree. Rows are the live records grouped [`By`] something, largest first; each row keeps its largest
 //! stacks. Totals count every live record, also those whose row was cut off by `--top` or `--min-bytes`.
 //!
-//! Two words are chosen with care. Memory of a finished process is *leaked*; a running one merely *holds* it. Records
-//! of kinds without a place (mappings, pools, address ranges) are *claims*: listed, counted apart, 0 bytes.
+//! Three words are chosen with care. Memory of a finished process is *leaked*; a running one merely *holds* it. What a
+//! caching allocator keeps is neither, but *cached* (see `level`). Records of kinds without a place (mappings, pools,
+//! address ranges) are *claims*: listed, counted apart, 0 bytes.
 //!
 //! Deliberately absent: sentences that depend on a width, and colours.
 
@@ -15,14 +16,18 @@ use serde::Serialize;
 
 use crate::error_name::error_name;
 use crate::kind::Place;
+use crate::ledger::Ledger;
+pub use crate::share::Share;
 use crate::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
-use crate::snapshot::{Allocation, Honesty, ProcessState, Snapshot, Stream, Taken};
+use crate::snapshot::{Allocation, Honesty, ProcessState, Refused, Snapshot, Stream, Taken};
 
 mod advice;
 mod group;
+mod level;
 
 pub use advice::shell_word;
 pub use group::{By, Sort};
+pub use level::{Level, Levels};
 
 /// The value of [`Report::format`].
 pub const FORMAT: &str = "culeak-report";
@@ -48,8 +53,13 @@ pub struct Report<'a> {
     pub process: ProcessLine<'a>,
     /// The process is over, so what is left is leaked.
     pub finished: bool,
+    /// The request that failed, when that is why the snapshot exists.
+    pub failed: Option<RefusedRow<'a>>,
+    pub ledger: Ledger<'a>,
     pub by: By,
     pub rows: Vec<Row<'a>>,
+    /// Memory of caching allocators whose blocks are listed in `rows` in its place.
+    pub pools: Vec<Row<'a>>,
     /// Rows that `--top` or `--min-bytes` cut off.
     pub hidden: Share,
     pub hidden_rows: usize,
@@ -77,21 +87,6 @@ pub struct ProcessLine<'a> {
     pub recording: &'a str,
 }
 
-/// Bytes and the number of records they lie in.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Share {
-    pub bytes: u64,
-    pub count: u64,
-}
-
-impl Share {
-    pub fn add(&mut self, bytes: u64) {
-        self.bytes = self.bytes.saturating_add(bytes);
-        self.count += 1;
-    }
-}
-
-/// A file may claim anything, so sums stop at the largest number instead of wrapping.
 fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
@@ -107,6 +102,10 @@ pub struct Row<'a> {
     pub claims: u64,
     /// Held by a caching allocator, at least in part.
     pub pool: bool,
+    /// Whose caching allocator that is.
+    pub allocator: Option<&'static str>,
+    /// The library of CUDA's that asked for all of it.
+    pub library: Option<&'static str>,
     pub kinds: BTreeMap<&'static str, Share>,
     pub devices: BTreeMap<String, Share>,
     pub streams: BTreeMap<String, Share>,
@@ -142,13 +141,16 @@ impl<'a> Row<'a> {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Totals {
+    /// What is leaked, once the process is over: all memory that somebody holds, and no pool.
+    pub held: Held,
+    /// Handed out by the driver, pools included.
     pub device: Share,
     pub managed: Share,
     pub host: Share,
+    /// The part of these three that caching allocators hold.
+    pub pool: Share,
     /// Records that hold no memory: mappings, address ranges, pools, imports. Their number by kind.
     pub claims: BTreeMap<&'static str, u64>,
-    /// The part of all this that caching allocators hold.
-    pub pool: Share,
     /// Different sites that hold memory.
     pub call_sites: usize,
     pub refused: Share,
@@ -157,14 +159,23 @@ pub struct Totals {
     pub freed: u64,
 }
 
-impl Totals {
-    /// Everything that holds memory, wherever it lies.
-    pub fn held(&self) -> Share {
-        let parts = [self.device, self.managed, self.host];
-        Share {
-            bytes: sum(parts.iter().map(|p| p.bytes)),
-            count: sum(parts.iter().map(|p| p.count)),
-        }
+/// Memory that somebody holds, each byte at one level.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// Tensors and buffers of frameworks.
+    pub blocks: Share,
+    pub device: Share,
+    pub managed: Share,
+    pub host: Share,
+}
+
+impl Held {
+    pub fn on_devices(&self) -> Share {
+        Share::total([self.blocks, self.device, self.managed])
+    }
+
+    pub fn total(&self) -> Share {
+        Share::total([self.on_devices(), self.host])
     }
 }
 
@@ -195,7 +206,12 @@ pub struct RefusedRow<'a> {
 impl<'a> Report<'a> {
     pub fn of(snapshot: &'a Snapshot, options: &Options) -> Report<'a> {
         let stacks = CallStacks::of(snapshot);
-        let mut rows = group::rows(snapshot, &stacks, snapshot.allocations.iter(), options.by);
+        let levels = Levels::of(snapshot, &stacks);
+        let (listed, behind): (Vec<_>, Vec<_>) = snapshot
+            .allocations
+            .iter()
+            .partition(|allocation| levels.level(allocation).is_listed());
+        let mut rows = group::rows(snapshot, &stacks, listed.into_iter(), options.by);
         options.sort.apply(&mut rows);
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
         if let Some(top) = options.top {
@@ -205,18 +221,22 @@ impl<'a> Report<'a> {
             bytes: sum(cut.iter().map(|row| row.bytes)),
             count: sum(cut.iter().map(|row| row.count)),
         };
-        let totals = totals(snapshot, &stacks);
+        let totals = totals(snapshot, &stacks, &levels);
         let finished = is_finished(snapshot);
+        let (failed, refused) = refused(snapshot, &stacks);
         Report {
             format: FORMAT,
             version: VERSION,
             process: process_line(snapshot),
             finished,
+            failed,
+            ledger: Ledger::of(snapshot, &stacks),
             by: options.by,
+            pools: rows_by(snapshot, &stacks, behind.into_iter(), options.by),
             hidden,
             hidden_rows: cut.len(),
             devices: device_totals(snapshot),
-            refused: refused(snapshot, &stacks),
+            refused,
             taken: &snapshot.taken,
             honesty: &snapshot.honesty,
             warnings: advice::warnings(snapshot, &totals),
@@ -264,22 +284,26 @@ pub(crate) fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
     }
 }
 
-fn totals(snapshot: &Snapshot, stacks: &CallStacks) -> Totals {
+fn totals(snapshot: &Snapshot, stacks: &CallStacks, levels: &Levels) -> Totals {
     let mut totals = Totals::default();
     let mut sites = BTreeSet::new();
     for allocation in &snapshot.allocations {
-        match allocation.kind.place() {
-            Place::Device => totals.device.add(allocation.bytes),
-            Place::Managed => totals.managed.add(allocation.bytes),
-            Place::Host => totals.host.add(allocation.bytes),
-            Place::Nowhere => *totals.claims.entry(allocation.kind.name()).or_default() += 1,
-            Place::Within => {}
-        }
-        if allocation.kind.place().holds_memory() {
-            sites.insert(stacks.get(allocation.stack).site_fingerprint);
-            if stacks.is_pool(allocation) {
-                totals.pool.add(allocation.bytes);
+        let (driver, held) = match allocation.kind.place() {
+            Place::Device => (&mut totals.device, &mut totals.held.device),
+            Place::Managed => (&mut totals.managed, &mut totals.held.managed),
+            Place::Host => (&mut totals.host, &mut totals.held.host),
+            Place::Nowhere => {
+                *totals.claims.entry(allocation.kind.name()).or_default() += 1;
+                continue;
             }
+            Place::Within => (&mut Share::default(), &mut totals.held.blocks),
+        };
+        driver.add(allocation.bytes);
+        if levels.level(allocation) == Level::Held {
+            held.add(allocation.bytes);
+            sites.insert(stacks.get(allocation.stack).site_fingerprint);
+        } else {
+            totals.pool.add(allocation.bytes);
         }
     }
     totals.call_sites = sites.len();
@@ -320,25 +344,25 @@ fn device_totals(snapshot: &Snapshot) -> Vec<DeviceTotal<'_>> {
         .collect()
 }
 
-fn refused<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> Vec<RefusedRow<'a>> {
-    let mut rows: Vec<_> = snapshot
-        .refused
-        .iter()
-        .map(|refused| RefusedRow {
-            bytes: refused.bytes,
-            count: refused.count,
-            kind: refused.kind.name(),
-            api: &refused.api,
-            device: device_name(snapshot, refused.device),
-            error: refused.error,
-            error_name: error_name(refused.error),
-            first_age_ns: snapshot.taken.at_ns.saturating_sub(refused.first_ns),
-            last_age_ns: snapshot.taken.at_ns.saturating_sub(refused.last_ns),
-            stack: stacks.get(refused.stack).clone(),
-        })
-        .collect();
+/// The failed request that the snapshot was kept for, and all of them, largest first.
+fn refused<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> (Option<RefusedRow<'a>>, Vec<RefusedRow<'a>>) {
+    let row = |refused: &'a Refused| RefusedRow {
+        bytes: refused.bytes,
+        count: refused.count,
+        kind: refused.kind.name(),
+        api: &refused.api,
+        device: device_name(snapshot, refused.device),
+        error: refused.error,
+        error_name: error_name(refused.error),
+        first_age_ns: snapshot.taken.at_ns.saturating_sub(refused.first_ns),
+        last_age_ns: snapshot.taken.at_ns.saturating_sub(refused.last_ns),
+        stack: stacks.get(refused.stack).clone(),
+    };
+    let kept_for = snapshot.taken.kept.as_ref().and_then(|kept| kept.refused);
+    let failed = kept_for.and_then(|index| snapshot.refused.get(index)).map(row);
+    let mut rows: Vec<_> = snapshot.refused.iter().map(row).collect();
     rows.sort_by_key(|row| std::cmp::Reverse((row.bytes, row.count)));
-    rows
+    (failed, rows)
 }
 
 /// Stands in for the device of memory that belongs to none.

@@ -77,6 +77,7 @@ impl Sample {
             device_peaks: Vec::new(),
             allocators: Vec::new(),
             marks: Vec::new(),
+            usage: None,
             honesty: Honesty::default(),
         })
     }

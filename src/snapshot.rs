@@ -43,6 +43,9 @@ pub struct Snapshot {
     /// Moments the program has named.
     #[serde(default)]
     pub marks: Vec<Mark>,
+    /// What the driver said about the devices at the same moment, asked from outside; absent when nobody asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
     pub honesty: Honesty,
 }
 
@@ -316,6 +319,37 @@ pub struct Allocator {
     pub unseen_bytes: u64,
 }
 
+/// The driver's own account of the devices. No recording holds it: whoever took the snapshot of a running process asked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Who was asked: `NVML 580.65.06`.
+    pub source: String,
+    pub devices: Vec<DeviceUsage>,
+    /// Why a device is missing above, or all are, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceUsage {
+    pub device: usize,
+    pub total_bytes: u64,
+    /// In use by anybody, without what the driver keeps for itself.
+    pub used_bytes: u64,
+    /// What the driver keeps for itself.
+    pub reserved_bytes: u64,
+    /// What the driver counts for this process; `None` when it does not know the process by its number (containers).
+    pub process_bytes: Option<u64>,
+    /// What it counts for all other processes, and how many they are; `None` when it does not say of each.
+    pub others: Option<OtherProcesses>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OtherProcesses {
+    pub bytes: u64,
+    pub count: u64,
+}
+
 /// A moment the program has named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
@@ -412,6 +446,9 @@ impl Snapshot {
         }
         for (row, a) in self.allocators.iter().enumerate() {
             optional("allocators: device", row, a.device, self.devices.len())?;
+        }
+        for (row, usage) in self.usage.iter().flat_map(|usage| &usage.devices).enumerate() {
+            within("usage: device", row, usage.device, self.devices.len())?;
         }
         for (row, mark) in self.marks.iter().enumerate() {
             within("marks: thread", row, mark.thread, self.threads.len())?;

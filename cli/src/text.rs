@@ -6,6 +6,7 @@
 pub mod check;
 pub mod diff;
 pub mod inert;
+pub mod ledger;
 pub mod parts;
 pub mod report;
 pub mod units;

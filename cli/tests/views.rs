@@ -59,7 +59,8 @@ fn check_answers_with_its_exit_code() {
         1
     );
     assert_eq!(code(&["check", "leaky.json", "--kind", "array"]), 0);
-    assert_eq!(code(&["check", "leaky.json", "--kind", "async", "--ignore-pools"]), 0);
+    assert_eq!(code(&["check", "leaky.json", "--kind", "async"]), 0);
+    assert_eq!(code(&["check", "leaky.json", "--kind", "async", "--judge-pools"]), 1);
 }
 
 #[test]
@@ -85,7 +86,7 @@ fn wrong_usage_and_unreadable_input_are_2_and_say_so_on_stderr() {
 fn one_unreadable_input_does_not_hide_the_others() {
     let output = output(&["report", "leaky.json", "missing.json", "clean.json"]);
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("4 call sites leak") && text.contains("nothing leaked"));
+    assert!(text.contains("3 call sites leak") && text.contains("nothing leaked"));
     assert!(String::from_utf8_lossy(&output.stderr).starts_with("culeak: missing.json: no such file"));
     assert_eq!(output.status.code(), Some(2));
 }
@@ -171,7 +172,7 @@ fn a_snapshot_can_be_piped_from_one_culeak_to_the_next() {
         .output()
         .expect("culeak starts");
     assert!(first.wait().expect("it ends").success());
-    assert!(String::from_utf8_lossy(&output.stdout).starts_with("4 call sites leak 1.2 GiB on GPU 0"));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("3 call sites leak 1.1 GiB on GPU 0"));
 }
 
 #[test]

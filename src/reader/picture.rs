@@ -178,6 +178,7 @@ impl Picture {
             device_peaks,
             allocators,
             marks,
+            usage: None,
         };
         snapshot
             .validate()

@@ -68,7 +68,7 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals) -> Vec<String> {
         ));
     }
     match snapshot.process.state {
-        ProcessState::Ended if totals.held().count > 0 => warnings.push(
+        ProcessState::Ended if totals.held.total().count > 0 => warnings.push(
             "the process ended without its exit handlers (signal, _exit or exec), so this is what it held at that \
              moment"
                 .to_owned(),
@@ -113,7 +113,7 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &
             format!("culeak snapshot {pid} -o before.json; some time later: culeak diff before.json {pid}")
         };
     }
-    if totals.held().count == 0 {
+    if totals.held.total().count == 0 {
         return format!("culeak check {source}");
     }
     if rows.iter().any(|row| row.stacks_in_all > 1) {

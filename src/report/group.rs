@@ -109,7 +109,8 @@ impl Sort {
 /// What two records must share to stand in one row.
 #[derive(PartialEq, Eq, Hash)]
 enum Key<'a> {
-    Print(Fingerprint),
+    /// With what caching allocators keep apart from what is held, though one line may cause both.
+    Print(Fingerprint, bool),
     Number(u64),
     Device(Option<usize>),
     Stream(Option<usize>, Option<Stream>),
@@ -136,8 +137,8 @@ pub(super) fn rows<'a>(
 fn key<'a>(stacks: &CallStacks<'a>, allocation: &'a Allocation, by: By) -> Key<'a> {
     let stack = stacks.get(allocation.stack);
     match by {
-        By::Site => Key::Print(stack.site_fingerprint),
-        By::Stack => Key::Print(stack.fingerprint),
+        By::Site => Key::Print(stack.site_fingerprint, stacks.is_pool(allocation)),
+        By::Stack => Key::Print(stack.fingerprint, stacks.is_pool(allocation)),
         By::Kind => Key::Number(allocation.kind as u64),
         By::Device => Key::Device(allocation.device),
         // Handles are unique within a context only.
@@ -164,6 +165,8 @@ fn row<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, members: &[&'a Alloc
         count: members.len() as u64,
         claims: 0,
         pool: false,
+        allocator: None,
+        library: shared(members.iter().map(|allocation| stacks.get(allocation.stack).library)),
         kinds: BTreeMap::new(),
         devices: BTreeMap::new(),
         streams: BTreeMap::new(),
@@ -183,7 +186,10 @@ fn row<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, members: &[&'a Alloc
     for allocation in members {
         row.bytes = row.bytes.saturating_add(allocation.bytes);
         row.claims += u64::from(allocation.kind.place() == Place::Nowhere);
-        row.pool |= stacks.is_pool(allocation);
+        if stacks.is_pool(allocation) {
+            row.pool = true;
+            row.allocator = row.allocator.or(stacks.get(allocation.stack).allocator);
+        }
         row.kinds
             .entry(allocation.kind.name())
             .or_default()
@@ -282,4 +288,10 @@ fn python_line(frame: &Frame) -> String {
 
 fn origin(stack: &CallStack) -> &'static str {
     stack.library.or(stack.allocator).unwrap_or("(the program itself)")
+}
+
+/// What all of them say, if they agree.
+fn shared<T: PartialEq>(mut each: impl Iterator<Item = Option<T>>) -> Option<T> {
+    let first = each.next()??;
+    each.all(|other| other.as_ref() == Some(&first)).then_some(first)
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::kind::Kind;
-use crate::sample::{self, MAIN, MIB, RUNTIME, Sample};
+use crate::sample::{self, MAIN, MIB, PYTHON, RUNTIME, Sample};
 
 fn report(snapshot: &Snapshot) -> Report<'_> {
     Report::of(
@@ -60,7 +60,8 @@ fn totals_keep_places_apart_and_claims_weigh_nothing() {
             count: 2
         }
     );
-    assert_eq!(totals.call_sites, 4);
+    assert_eq!(totals.call_sites, 3);
+    assert_eq!(totals.held.on_devices().bytes, 128 * 9 * MIB + 3 * 4096);
     assert_eq!(
         totals.refused,
         Share {
@@ -83,7 +84,8 @@ fn memory_is_leaked_only_once_the_process_is_over() {
 #[test]
 fn every_grouping_accounts_for_every_byte() {
     let snapshot = sample::leaky();
-    let all = report(&snapshot).totals.held().bytes;
+    let whole = report(&snapshot);
+    let all = whole.totals.held.total().bytes + whole.totals.pool.bytes;
     for &by in By::ALL {
         assert_eq!(By::from_name(by.name()), Some(by));
         let report = Report::of(
@@ -192,7 +194,7 @@ fn sums_that_overflow_saturate() {
     }
     snapshot.counters.push(snapshot.counters[0].clone());
     let report = report(&snapshot);
-    assert_eq!(report.totals.held().bytes, u64::MAX);
+    assert_eq!(report.totals.held.total().bytes, u64::MAX);
     assert_eq!(report.rows[0].bytes, u64::MAX);
 }
 
@@ -222,4 +224,96 @@ fn the_next_command_can_be_pasted() {
         },
     );
     assert_eq!(report.next, r"culeak check 'my run'\''s.culeak'");
+}
+
+/// A training program on PyTorch: two tensors in a segment, a pinned buffer, and memory of its own.
+fn training() -> Snapshot {
+    let mut sample = Sample::new();
+    let caching = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)";
+    let torch = (caching, "", "/v/site-packages/torch/lib/libc10_cuda.so");
+    let step = ("training_step", "/home/me/train.py:212", PYTHON);
+    let load = ("load", "/home/me/data.py:31", PYTHON);
+    let (segment, tensor) = (sample.stack(&[RUNTIME, torch, step]), sample.stack(&[torch, step]));
+    let pinned = ("at::CachingHostAllocatorImpl::allocate(unsigned long)", "", torch.2);
+    let pinned = sample.stack(&[RUNTIME, pinned, load]);
+    let own = sample.stack(&[RUNTIME, load]);
+    sample
+        .holds(Kind::Device, "cudaMalloc", 20 * MIB, 1, segment)
+        .holds(Kind::Mapping, "cuMemMap", 20 * MIB, 1, segment)
+        .holds(Kind::Tensor, "PyTorch", 4 * MIB, 2, tensor)
+        .holds(Kind::HostPinned, "cudaHostAlloc", MIB, 1, pinned)
+        .holds(Kind::Device, "cudaMalloc", 2 * MIB, 1, own);
+    sample.finish(0, 0)
+}
+
+#[test]
+fn tensors_are_listed_in_place_of_the_segments_they_lie_in() {
+    let snapshot = training();
+    let report = report(&snapshot);
+    let rows: Vec<_> = report
+        .rows
+        .iter()
+        .map(|row| (row.label.as_str(), row.bytes / MIB, row.count, row.pool))
+        .collect();
+    // The pinned buffer was asked for by the same line as the program's own memory, and is cached all the same.
+    assert_eq!(
+        rows,
+        [
+            ("training_step", 8, 2, false),
+            ("load", 2, 1, false),
+            ("load", 1, 1, true)
+        ]
+    );
+    assert_eq!(report.pools.iter().map(|row| row.bytes / MIB).collect::<Vec<_>>(), [20]);
+    assert_eq!(report.totals.held.blocks.bytes, 8 * MIB);
+    assert_eq!(report.totals.held.total().bytes, 10 * MIB);
+    assert_eq!(report.totals.pool.bytes, 21 * MIB);
+    assert_eq!(
+        report.totals.device.bytes,
+        22 * MIB,
+        "what the driver handed out, tensors not added"
+    );
+    assert_eq!(report.devices[0].live.bytes, 22 * MIB);
+}
+
+#[test]
+fn rows_can_be_lines_of_python_and_libraries() {
+    let snapshot = training();
+    let labels = |by| -> Vec<String> {
+        let options = Options {
+            by,
+            ..Options::default()
+        };
+        Report::of(&snapshot, &options)
+            .rows
+            .into_iter()
+            .map(|row| row.label)
+            .collect()
+    };
+    assert_eq!(
+        labels(By::PythonLine),
+        ["train.py:212 in training_step", "data.py:31 in load"]
+    );
+    assert_eq!(labels(By::Library), ["PyTorch", "(the program itself)"]);
+}
+
+#[test]
+fn the_request_that_failed_comes_first() {
+    let mut sample = Sample::new();
+    let step = sample.stack(&[RUNTIME, ("training_step", "/home/me/train.py:212", PYTHON)]);
+    sample.refuses(7, 2, step).refuses(1 << 40, 2, step);
+    let mut snapshot = sample.finish(0, 0);
+    assert!(report(&snapshot).failed.is_none());
+    snapshot.taken.kept = Some(crate::snapshot::Kept {
+        why: crate::snapshot::Why::OutOfMemory,
+        name: None,
+        refused: Some(0),
+    });
+    let report = report(&snapshot);
+    let failed = report.failed.expect("the request is known");
+    assert_eq!((failed.bytes, failed.device.as_str()), (7, "GPU 0"));
+    assert_eq!(
+        failed.stack.python_line().and_then(Frame::short_place).as_deref(),
+        Some("train.py:212")
+    );
 }

@@ -49,12 +49,13 @@ def expect_pooled(t, done, expected):
     """The report marks as pools what the framework's caching allocator holds on the device, to the byte."""
     recording = done.recording(done.pid())
     report = json.loads(t.cli("report", recording, "--by", "stack", "--json")[1])
-    pools = [row for row in report["rows"] if row["pool"]]
+    pools = [row for row in report["rows"] + report["pools"] if row["pool"]]
     on_device = sum(share["bytes"] for row in pools for kind, share in row["kinds"].items() if kind in ("device", "physical", "async"))
     named = [(row["label"], row["bytes"]) for row in pools]
     expect_equal(on_device, expected, f"device bytes marked as pools, which are {named}")
-    judged = json.loads(t.cli("check", recording, "--ignore-pools", "--max-leaked", "1TiB", "--json")[1])
-    expect_equal(judged["ignored"]["bytes"], sum(row["bytes"] for row in pools), "bytes that check --ignore-pools leaves out")
+    judged = json.loads(t.cli("check", recording, "--max-leaked", "1TiB", "--json")[1])
+    held = sum(share["bytes"] for share in report["totals"]["held"].values())
+    expect_equal(judged["judged"]["bytes"], held, "bytes that check judges: what is held, and no pool")
 
 
 # ---- PyTorch ----

@@ -24,7 +24,7 @@ const LEAK: u8 = 1;
 /// What happens after the run.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("limits")
-    .args(["max_leaked", "max_count", "kind", "ignore_pools", "allow_losses"])
+    .args(["max_leaked", "max_count", "kind", "judge_pools", "allow_losses"])
     .multiple(true)
     .requires("check"))]
 pub struct AfterArgs {

@@ -21,7 +21,7 @@ Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or unreadable input.
 
 Examples:
   culeak check app.culeak
-  culeak check app.culeak --max-leaked 64MiB --kind device --ignore-pools")]
+  culeak check app.culeak --max-leaked 64MiB --kind device")]
 pub struct CheckArgs {
     /// Process id, recording, snapshot, folder of recordings, or - for a snapshot on standard input
     #[arg(value_name = "FILE")]
@@ -48,9 +48,9 @@ pub struct LimitArgs {
     /// Judge only this kind of memory; repeatable [default: all that hold memory]
     #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
     pub kind: Vec<Kind>,
-    /// Leave out what caching allocators (PyTorch, XLA, CuPy, RMM) hold for reuse
+    /// Judge too what caching allocators (XLA, CuPy, RMM) hold for reuse; the tensors of PyTorch are judged in any case
     #[arg(long)]
-    pub ignore_pools: bool,
+    pub judge_pools: bool,
     /// Judge a recording that lost allocations by what it has, instead of failing
     #[arg(long)]
     pub allow_losses: bool,
@@ -62,7 +62,7 @@ impl LimitArgs {
             max_leaked: self.max_leaked,
             max_count: self.max_count,
             kinds: self.kind.clone(),
-            ignore_pools: self.ignore_pools,
+            judge_pools: self.judge_pools,
             allow_losses: self.allow_losses,
         }
     }

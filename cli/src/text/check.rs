@@ -44,7 +44,7 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     if verdict.ignored.count > 0 {
         writeln!(
             out,
-            "ignored: {} (--kind, --ignore-pools)",
+            "not judged: {} (of other kinds, or cached by allocators; --judge-pools)",
             parts::amount(verdict.ignored)
         )?;
     }

@@ -102,7 +102,7 @@ fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
         Styled(style, format!("{word:8}")),
         Styled(BOLD, parts::short_name(&row.label)),
         sizes(row.before, row.after, row.bytes_delta, row.count_delta),
-        parts::pool_mark(row.pool),
+        if row.pool { parts::POOL } else { "" },
     )
 }
 

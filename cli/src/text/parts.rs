@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 use culeak::function_name::plain;
-use culeak::report::{ProcessLine, Share};
+use culeak::report::{ProcessLine, Row, Share};
 use culeak::site::{CallStack, Frame, Role};
 use culeak::snapshot::ProcessState;
 
@@ -47,10 +47,18 @@ pub fn short_name(name: &str) -> String {
     format!("{start}…{end}")
 }
 
-/// `[pool]` for memory that a caching allocator holds.
-pub fn pool_mark(pool: bool) -> &'static str {
-    if pool { "  [pool]" } else { "" }
+/// `[pool]` for memory that a caching allocator holds, `[cuBLAS]` for what a library took for itself.
+pub fn mark(row: &Row) -> String {
+    match (row.pool, row.allocator, row.library) {
+        (true, Some(owner), _) => format!("  [{owner}'s pool]"),
+        (true, None, _) => POOL.to_owned(),
+        (false, _, Some(library)) => format!("  [{library}]"),
+        (false, _, None) => String::new(),
+    }
 }
+
+/// The mark of memory that a caching allocator holds, whoever's that is.
+pub const POOL: &str = "  [pool]";
 
 /// The frames of a stack, one a line: functions aligned, then their places.
 pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -> io::Result<()> {

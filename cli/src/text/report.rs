@@ -1,15 +1,23 @@
-//! A report on the screen: the headline, the ranking, the details, the totals, what could not be seen, what to do next.
+//! A report on the screen: the request that failed, if that is why it exists; the ledger, the headline, the ranking, the
+//! details, the totals, what could not be seen, what to do next.
 
 use std::io::{self, Write};
 
-use culeak::report::{By, NO_DEVICE, NO_STREAM, Report, Row, Share};
+use culeak::report::{By, NO_DEVICE, NO_STREAM, RefusedRow, Report, Row, Share};
 
 use super::inert::Inert;
+use super::ledger;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, Styled};
 use super::units::{self, plural};
 
 /// Writes the report; `full_stacks` shows runtime-internal frames and those below `main` too.
 pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+    if let Some(failed) = &report.failed {
+        request(failed, full_stacks, out)?;
+    }
+    if !report.is_empty() {
+        ledger::write(&report.ledger, out)?;
+    }
     headline(report, out)?;
     ranking(report, out)?;
     writeln!(out)?;
@@ -24,10 +32,29 @@ pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Res
     parts::next(out, &report.next)
 }
 
+/// Out of memory: what was asked for, where, by whom.
+fn request(failed: &RefusedRow, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+    let line = failed.stack.python_line().or_else(|| failed.stack.site());
+    let place = line
+        .and_then(|line| line.short_place())
+        .map(|place| format!("  {}", Inert(&place)));
+    let name = line.map_or_else(|| "(no stack)".to_owned(), |line| parts::short_name(&line.name()));
+    let title = format!(
+        "out of memory: {} of {} on {} failed in {name}{}",
+        Inert(failed.api),
+        units::bytes(failed.bytes),
+        failed.device,
+        place.unwrap_or_default()
+    );
+    writeln!(out, "{}", Styled(BAD, title))?;
+    parts::stack(out, &failed.stack, full_stacks, "  ")?;
+    writeln!(out)
+}
+
 /// One sentence that could stand alone.
 pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let totals = &report.totals;
-    let held = totals.held();
+    let held = totals.held.total();
     if report.is_empty() {
         let text = if report.finished {
             "no CUDA memory was ever allocated"
@@ -48,21 +75,22 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             plural(totals.allocated, "allocation", "allocations"),
             units::count(totals.freed)
         );
-        return writeln!(out, "{}: {freed}{peak}", Styled(GOOD, nothing));
+        let cached = cached(report);
+        return writeln!(out, "{}: {freed}{peak}{cached}", Styled(GOOD, nothing));
     }
-    let on_device = totals.device.bytes.saturating_add(totals.managed.bytes);
+    let on_device = totals.held.on_devices();
     let mut what = Vec::new();
     let live: Vec<_> = report.devices.iter().filter(|device| device.live.count > 0).collect();
-    if totals.device.count + totals.managed.count > 0 {
-        let size = units::bytes(on_device);
+    if on_device.count > 0 {
+        let size = units::bytes(on_device.bytes);
         what.push(match live.as_slice() {
             [] => format!("{size} of GPU memory{peak}"),
             [one] => format!("{size} on GPU {}{peak}", one.ordinal),
             several => format!("{size} on {} GPUs{peak}", several.len()),
         });
     }
-    if totals.host.count > 0 {
-        what.push(format!("{} of host memory", units::bytes(totals.host.bytes)));
+    if totals.held.host.count > 0 {
+        what.push(format!("{} of host memory", units::bytes(totals.held.host.bytes)));
     }
     let verb = match (report.finished, totals.call_sites) {
         (true, 1) => "leaks",
@@ -74,9 +102,19 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let style = if report.finished { BAD } else { BOLD };
     writeln!(
         out,
-        "{}",
-        Styled(style, format!("{sites} {verb} {}", what.join(" and ")))
+        "{}{}",
+        Styled(style, format!("{sites} {verb} {}", what.join(" and "))),
+        cached(report)
     )
+}
+
+/// `; 40 MiB cached by allocators`, which is no leak.
+fn cached(report: &Report) -> String {
+    match report.totals.pool {
+        Share { count: 0, .. } => String::new(),
+        pool if report.pools.is_empty() => format!("; {} cached by allocators", units::bytes(pool.bytes)),
+        pool => format!("; pools of {}", units::bytes(pool.bytes)),
+    }
 }
 
 /// ` (peak 6.4 GiB)`, or every device's.
@@ -118,7 +156,7 @@ pub struct Line {
     blocks: String,
     label: String,
     place: String,
-    mark: &'static str,
+    mark: String,
 }
 
 impl Line {
@@ -142,7 +180,7 @@ impl Line {
                 .and_then(|site| site.short_place())
                 .map(|place| Inert(&place).to_string())
                 .unwrap_or_default(),
-            mark: parts::pool_mark(row.pool),
+            mark: parts::mark(row),
         }
     }
 }
@@ -173,7 +211,7 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
     let title = format!(
         "#{number}  {}{place}{}",
         parts::short_name(&row.label),
-        parts::pool_mark(row.pool)
+        parts::mark(row)
     );
     writeln!(out, "{}", Styled(BOLD, title))?;
     let each = match (row.count, row.smallest == row.largest) {
@@ -229,15 +267,15 @@ fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let totals = &report.totals;
     let word = if report.finished { "leaked" } else { "held" };
     let mut row = |name: &str, text: String| writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:9}")));
-    row(
-        word,
-        format!(
-            "{} device, {} managed, {} host",
-            parts::amount(totals.device),
-            units::bytes(totals.managed.bytes),
-            units::bytes(totals.host.bytes)
-        ),
-    )?;
+    let held = &totals.held;
+    let mut places = Vec::new();
+    if held.blocks.count > 0 {
+        places.push(format!("{} of frameworks", parts::amount(held.blocks)));
+    }
+    places.push(format!("{} device", parts::amount(held.device)));
+    places.push(format!("{} managed", units::bytes(held.managed.bytes)));
+    places.push(format!("{} host", units::bytes(held.host.bytes)));
+    row(word, places.join(", "))?;
     if !totals.claims.is_empty() {
         let claims: Vec<_> = totals
             .claims
@@ -249,7 +287,10 @@ fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     if totals.pool.count > 0 {
         row(
             "pools",
-            format!("{} of it held by caching allocators", parts::amount(totals.pool)),
+            format!(
+                "{} held by caching allocators, cached and not {word}",
+                parts::amount(totals.pool)
+            ),
         )?;
     }
     row(
@@ -306,8 +347,9 @@ fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         row(
             "peak",
             format!(
-                "{peak} on GPU {}{name}, {word} {}",
+                "{peak} on GPU {}{name}, {} {}",
                 device.ordinal,
+                if report.finished { "at the end" } else { "now" },
                 units::bytes(device.live.bytes)
             ),
         )?;

@@ -161,7 +161,7 @@ fn golden_check() {
         Limits {
             max_leaked: Some(GIB),
             max_count: Some(100),
-            ignore_pools: true,
+            judge_pools: true,
             ..Limits::default()
         },
     ] {

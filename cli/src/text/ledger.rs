@@ -1,0 +1,214 @@
+//! The ledger on the screen: one block per device, one line per holder, the remainder last, and how full segments are.
+
+use std::io::{self, Write};
+
+use culeak::framework::Mode;
+use culeak::ledger::{Cache, DeviceLedger, Ledger, Line, Segment, What};
+
+use super::inert::Inert;
+use super::parts::{BOLD, DIM, Styled, WARN};
+use super::units::{self, plural};
+
+/// Segments with a bar of their own, per allocator.
+const SEGMENTS_SHOWN: usize = 5;
+/// Cells of a bar.
+const BAR: u64 = 20;
+
+/// Writes the ledger, and nothing for devices of which nothing is known.
+pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
+    let told = |device: &&DeviceLedger| device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0;
+    let devices: Vec<_> = ledger.devices.iter().filter(told).collect();
+    for device in &devices {
+        title(device, ledger, out)?;
+        lines(device, out)?;
+        for cache in &device.caches {
+            segments(cache, out)?;
+        }
+    }
+    if !ledger.host.is_empty() {
+        let kinds = ledger.host.iter();
+        let kinds: Vec<_> = kinds
+            .map(|(kind, share)| format!("{} {kind}", units::bytes(share.bytes)))
+            .collect();
+        writeln!(out, "{}  {}", Styled(BOLD, "host"), kinds.join(", "))?;
+    }
+    for mode in &ledger.pytorch {
+        writeln!(out, "{}  {}", Styled(BOLD, "PyTorch"), in_words(*mode))?;
+    }
+    if let Some(why) = ledger.missing.as_ref().filter(|_| !devices.is_empty()) {
+        let text = format!("from the records alone: {}", Inert(why));
+        writeln!(out, "{}", Styled(DIM, text))?;
+    }
+    if devices.is_empty() && ledger.host.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)
+}
+
+fn title(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
+    let name = if device.name.is_empty() {
+        String::new()
+    } else {
+        format!("  {}", Inert(device.name))
+    };
+    let text = match device.driver {
+        Some(driver) => format!(
+            "{} of {} used, says {}",
+            units::bytes(driver.used_bytes),
+            units::bytes(driver.total_bytes),
+            Inert(ledger.source.unwrap_or("the driver"))
+        ),
+        None => format!("{} recorded", large(device.known)),
+    };
+    writeln!(out, "{}{name}: {text}", Styled(BOLD, format!("GPU {}", device.ordinal)))
+}
+
+fn lines(device: &DeviceLedger, out: &mut dyn Write) -> io::Result<()> {
+    let mut rows: Vec<(String, String)> = device
+        .lines
+        .iter()
+        .filter(|line| line.bytes > 0 || line.count > 0)
+        .map(|line| (large(line.bytes), describe(line, device)))
+        .collect();
+    if let (Some(rest), Some(driver)) = (device.unexplained, device.driver) {
+        let what = match (rest < 0, driver.knows_process) {
+            (true, _) => "unexplained: the records say more than the driver",
+            (false, true) => "unexplained",
+            (false, false) => {
+                "unexplained: contexts and other processes among it, since the driver does not know this process by its number"
+            }
+        };
+        rows.push((large(rest), what.to_owned()));
+    }
+    if device.managed.count > 0 {
+        let text = "managed, on the device or the host, in no sum above";
+        rows.push((units::bytes(device.managed.bytes), text.to_owned()));
+    }
+    if device.outside.count > 0 {
+        let blocks = plural(device.outside.count, "block", "blocks");
+        let text = format!("in {blocks} outside all recorded memory, in no sum above");
+        rows.push((units::bytes(device.outside.bytes), text));
+    }
+    let width = rows.iter().map(|(size, _)| size.chars().count()).max().unwrap_or(0);
+    for (size, text) in rows {
+        let style = if text.starts_with("unexplained") { WARN } else { BOLD };
+        writeln!(out, "  {}  {text}", Styled(style, format!("{size:>width$}")))?;
+    }
+    Ok(())
+}
+
+fn describe(line: &Line, device: &DeviceLedger) -> String {
+    let of = Inert(line.of.unwrap_or_default());
+    let blocks = plural(line.count, "block", "blocks");
+    match line.what {
+        What::Blocks => match line.of {
+            Some("PyTorch") => plural(line.count, "live tensor of PyTorch", "live tensors of PyTorch"),
+            Some("XLA") => plural(line.count, "live buffer of XLA", "live buffers of XLA"),
+            _ => format!("{} of {of}", plural(line.count, "live block", "live blocks")),
+        },
+        What::Cached => {
+            let cache = device.caches.iter().find(|cache| Some(cache.owner) == line.of);
+            let broken = cache
+                .filter(|cache| cache.free_bytes > 0)
+                .map_or(String::new(), |cache| {
+                    format!(
+                        ", {:.0} % fragmented: the largest free run is {}",
+                        cache.fragmentation * 100.0,
+                        units::bytes(cache.largest_free_run)
+                    )
+                });
+            format!("cached by {of}{broken}")
+        }
+        What::Pool => format!("held by the pool of {of} in {blocks}; its part in use is not known"),
+        What::Library => format!("{of}, in {blocks}"),
+        What::Program => format!("asked for by the program itself, in {blocks}"),
+        What::Context if device.managed.count > 0 => {
+            "context and modules of this process, and managed memory that lies here".to_owned()
+        }
+        What::Context => "context and modules of this process".to_owned(),
+        What::OtherProcesses => plural(line.count, "other process", "other processes"),
+    }
+}
+
+fn segments(cache: &Cache, out: &mut dyn Write) -> io::Result<()> {
+    if cache.segments.is_empty() {
+        return Ok(());
+    }
+    let count = plural(cache.segments.len() as u64, "segment", "segments");
+    writeln!(
+        out,
+        "  {count} of {}, {} in all",
+        cache.owner,
+        units::bytes(cache.bytes)
+    )?;
+    let size = |segment: &Segment| units::bytes(segment.bytes);
+    let (shown, rest) = cache.segments.split_at(cache.segments.len().min(SEGMENTS_SHOWN));
+    let width = shown.iter().map(|segment| size(segment).len()).max().unwrap_or(0);
+    for segment in shown {
+        writeln!(
+            out,
+            "    {:>width$}  {}  {} in {}, largest free run {}{}",
+            size(segment),
+            Styled(DIM, bar(segment.live_bytes, segment.bytes)),
+            units::bytes(segment.live_bytes),
+            plural(segment.blocks, "block", "blocks"),
+            units::bytes(segment.largest_free_run),
+            if segment.expandable { ", expandable" } else { "" }
+        )?;
+    }
+    if !rest.is_empty() {
+        let sum = |part: fn(&Segment) -> u64| rest.iter().map(part).fold(0, u64::saturating_add);
+        let text = format!(
+            "… and {} with {} of {} in use",
+            plural(rest.len() as u64, "more segment", "more segments"),
+            units::bytes(sum(|segment| segment.live_bytes)),
+            units::bytes(sum(|segment| segment.bytes))
+        );
+        writeln!(out, "    {}", Styled(DIM, text))?;
+    }
+    Ok(())
+}
+
+/// Full cells for bytes in use; neither none nor all unless that is exact.
+fn bar(live: u64, bytes: u64) -> String {
+    let cells = (u128::from(live) * u128::from(BAR))
+        .checked_div(bytes.into())
+        .unwrap_or(0) as u64;
+    let cells = match live {
+        0 => 0,
+        _ if live >= bytes => BAR,
+        _ => cells.clamp(1, BAR - 1),
+    };
+    let part = |text: &str, count: u64| text.repeat(count as usize);
+    part("█", cells) + &part("░", BAR - cells)
+}
+
+/// Sums of a damaged file may exceed 64 bits; nobody needs those exactly.
+fn large(bytes: i128) -> String {
+    let size = units::bytes(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX));
+    if bytes < 0 { format!("-{size}") } else { size }
+}
+
+fn in_words(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Caching => "caching allocator, every tensor recorded",
+        Mode::Expandable => "caching allocator with expandable segments, every tensor recorded",
+        Mode::Untold => "caching allocator that told of no tensor: its segments are listed instead, marked as a pool",
+        Mode::Ordered => "cudaMallocAsync in place of its own allocator: every tensor is an allocation of CUDA's",
+        Mode::Uncached => "caching off: every tensor is an allocation of CUDA's",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_is_empty_or_full_only_when_the_segment_is() {
+        assert_eq!(bar(0, 100), "░".repeat(20));
+        assert_eq!(bar(100, 100), "█".repeat(20));
+        assert_eq!(bar(1, 1 << 40).matches('█').count(), 1);
+        assert_eq!(bar((1 << 40) - 1, 1 << 40).matches('█').count(), 19);
+        assert_eq!(bar(50, 100).matches('█').count(), 10);
+    }
+}

@@ -1,0 +1,283 @@
+//! Blocks laid over the memory they were cut from: how much of each segment is in use, and how broken up the rest is.
+//!
+//! ```text
+//! records     |===== segment =====|    |= segment =|     cudaMalloc: each by itself
+//! mappings    |==|==|==|==|                              grown in steps (expandable segments): neighbours are one
+//! blocks       ##  #####    ##          ####
+//! free        .  ..     ....  .....    .    ......       largest run on the left: 5
+//! ```
+//!
+//! A block is looked up by its first address and cut at the end of its segment; blocks that overlap count once. So the
+//! bytes of all blocks in a segment never exceed the segment. A segment made of mappings owns no bytes itself: the
+//! physical memory behind it is recorded elsewhere, and its blocks are taken out of that.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::framework::{Watched, block_owner};
+use crate::kind::{Kind, Place};
+use crate::share::Share;
+use crate::site::{CallStack, CallStacks};
+use crate::snapshot::{Allocation, Snapshot};
+
+/// Who asked the driver for memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Holder {
+    Pool(&'static str),
+    Library(&'static str),
+    Program,
+}
+
+/// One caching allocator on one device.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Cache {
+    pub owner: &'static str,
+    pub bytes: u64,
+    pub live_bytes: u64,
+    pub free_bytes: u64,
+    /// The longest stretch without a live block: the most that the next request can get without asking the driver.
+    pub largest_free_run: u64,
+    /// The share of the free memory outside its largest run, 0 to 1. 0 when nothing is free.
+    pub fragmentation: f64,
+    /// Largest first.
+    pub segments: Vec<Segment>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Segment {
+    pub address: u64,
+    pub bytes: u64,
+    pub live_bytes: u64,
+    pub blocks: u64,
+    pub largest_free_run: u64,
+    /// Made of mappings, so it can grow.
+    pub expandable: bool,
+}
+
+/// Bytes that may exceed 64 bits in sum, and the number of records they lie in.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Amount {
+    pub bytes: i128,
+    pub count: u64,
+}
+
+impl Amount {
+    fn add(&mut self, bytes: u64) {
+        self.bytes += i128::from(bytes);
+        self.count += 1;
+    }
+}
+
+/// A stretch of addresses that blocks can lie in.
+struct Range {
+    start: u64,
+    end: u64,
+    device: Option<usize>,
+    holder: Holder,
+    mapped: bool,
+    /// Where the last block so far ended.
+    reached: u64,
+    live: u64,
+    blocks: u64,
+    largest_free: u64,
+}
+
+impl Range {
+    /// Takes a block that begins within, and says how much of it is new.
+    fn take(&mut self, start: u64, end: u64) -> u64 {
+        let (start, end) = (start.max(self.reached), end.min(self.end));
+        self.blocks += 1;
+        if end <= start {
+            return 0;
+        }
+        self.largest_free = self.largest_free.max(start - self.reached);
+        self.reached = end;
+        self.live += end - start;
+        end - start
+    }
+
+    fn segment(&self) -> Segment {
+        Segment {
+            address: self.start,
+            bytes: self.end - self.start,
+            live_bytes: self.live,
+            blocks: self.blocks,
+            largest_free_run: self.largest_free.max(self.end - self.reached),
+            expandable: self.mapped,
+        }
+    }
+}
+
+type Blocks<'a> = BTreeMap<&'a str, Amount>;
+
+/// All driver-level records of a snapshot, by device and holder, with the blocks that lie within.
+pub(super) struct Spread<'a> {
+    held: BTreeMap<(usize, Holder), Amount>,
+    blocks: BTreeMap<(usize, Holder), Blocks<'a>>,
+    outside: BTreeMap<usize, Share>,
+    caches: BTreeMap<(usize, &'static str), Vec<Segment>>,
+}
+
+impl<'a> Spread<'a> {
+    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, watched: &Watched) -> Spread<'a> {
+        let mut spread = Spread {
+            held: BTreeMap::new(),
+            blocks: BTreeMap::new(),
+            outside: BTreeMap::new(),
+            caches: BTreeMap::new(),
+        };
+        for allocation in &snapshot.allocations {
+            if allocation.kind.place() == Place::Device
+                && let Some(device) = allocation.device
+            {
+                let holder = holder(stacks.get(allocation.stack));
+                spread.held.entry((device, holder)).or_default().add(allocation.bytes);
+            }
+        }
+        let mut ranges = ranges(snapshot, stacks);
+        spread.lay_blocks(snapshot, &mut ranges);
+        spread.limit_to_held();
+        for range in &ranges {
+            if let (Holder::Pool(owner), Some(device)) = (range.holder, range.device)
+                && watched.contains(owner)
+            {
+                spread.caches.entry((device, owner)).or_default().push(range.segment());
+            }
+        }
+        spread
+    }
+
+    fn lay_blocks(&mut self, snapshot: &'a Snapshot, ranges: &mut [Range]) {
+        let within = |allocation: &&Allocation| allocation.kind.place() == Place::Within;
+        let mut blocks: Vec<&Allocation> = snapshot.allocations.iter().filter(within).collect();
+        blocks.sort_by_key(|block| (block.address, block.sequence));
+        for block in blocks {
+            let behind = ranges.partition_point(|range| range.start <= block.address);
+            let range = ranges[..behind].last_mut().filter(|range| block.address < range.end);
+            match range {
+                Some(range) => {
+                    // A mapping need not know its device, but its blocks do.
+                    range.device = range.device.or(block.device);
+                    let new = range.take(block.address, block.address.saturating_add(block.bytes));
+                    if let Some(device) = range.device {
+                        let blocks = self.blocks.entry((device, range.holder)).or_default();
+                        blocks.entry(block_owner(block)).or_default().add(new);
+                    }
+                }
+                None => {
+                    if let Some(device) = block.device {
+                        self.outside.entry(device).or_default().add(block.bytes);
+                    }
+                }
+            }
+        }
+    }
+
+    /// One piece of memory mapped twice can hold blocks twice; what exceeds the memory is set apart.
+    fn limit_to_held(&mut self) {
+        for (key, blocks) in &mut self.blocks {
+            let held = self.held.get(key).map_or(0, |held| held.bytes);
+            let mut over = blocks.values().map(|block| block.bytes).sum::<i128>() - held;
+            for amount in blocks.values_mut().rev() {
+                let cut = over.clamp(0, amount.bytes);
+                amount.bytes -= cut;
+                over -= cut;
+                if cut > 0 {
+                    let outside = self.outside.entry(key.0).or_default();
+                    outside.bytes = outside.bytes.saturating_add(u64::try_from(cut).unwrap_or(u64::MAX));
+                }
+            }
+            self.held.entry(*key).or_default();
+        }
+    }
+
+    /// Every holder of memory on this device, what it holds, and the blocks within by owner.
+    pub fn held(&self, device: usize) -> impl Iterator<Item = (Holder, Amount, Blocks<'a>)> {
+        let on_device = self.held.iter().filter(move |((on, _), _)| *on == device);
+        on_device.map(|(key, held)| (key.1, *held, self.blocks.get(key).cloned().unwrap_or_default()))
+    }
+
+    pub fn outside(&self, device: usize) -> Share {
+        self.outside.get(&device).copied().unwrap_or_default()
+    }
+
+    pub fn take_caches(&mut self, device: usize) -> Vec<Cache> {
+        let keys: Vec<_> = self.caches.keys().copied().filter(|key| key.0 == device).collect();
+        let caches = keys
+            .into_iter()
+            .filter_map(|key| Some(cache(key.1, self.caches.remove(&key)?)));
+        caches.collect()
+    }
+}
+
+fn holder(stack: &CallStack) -> Holder {
+    match (stack.allocator, stack.library) {
+        (Some(owner), _) => Holder::Pool(owner),
+        (None, Some(library)) => Holder::Library(library),
+        (None, None) => Holder::Program,
+    }
+}
+
+/// Where blocks can lie, in order of address.
+fn ranges(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Range> {
+    let mut ranges: Vec<Range> = snapshot
+        .allocations
+        .iter()
+        .filter_map(|allocation| {
+            let (bytes, mapped) = match allocation.kind {
+                Kind::Mapping => (allocation.requested, true),
+                // The others have handles in place of addresses.
+                Kind::Device | Kind::Pitched | Kind::Async | Kind::Graph => (allocation.bytes, false),
+                _ => return None,
+            };
+            Some(Range {
+                start: allocation.address,
+                end: allocation.address.saturating_add(bytes),
+                device: allocation.device,
+                holder: holder(stacks.get(allocation.stack)),
+                mapped,
+                reached: allocation.address,
+                live: 0,
+                blocks: 0,
+                largest_free: 0,
+            })
+        })
+        .collect();
+    ranges.sort_by_key(|range| (range.start, range.end));
+    ranges.dedup_by(|next, range| {
+        let neighbours = range.mapped && next.mapped && range.end == next.start;
+        let joins = neighbours && range.holder == next.holder && range.device == next.device;
+        if joins {
+            range.end = next.end;
+        }
+        joins
+    });
+    ranges
+}
+
+fn cache(owner: &'static str, mut segments: Vec<Segment>) -> Cache {
+    segments.sort_by_key(|segment| (std::cmp::Reverse(segment.bytes), segment.address));
+    let sum = |part: fn(&Segment) -> u64| segments.iter().map(part).fold(0, u64::saturating_add);
+    let (bytes, live_bytes) = (sum(|segment| segment.bytes), sum(|segment| segment.live_bytes));
+    let free_bytes = bytes - live_bytes.min(bytes);
+    let largest_free_run = segments
+        .iter()
+        .map(|segment| segment.largest_free_run)
+        .max()
+        .unwrap_or(0);
+    let outside_the_run = free_bytes.saturating_sub(largest_free_run);
+    Cache {
+        owner,
+        bytes,
+        live_bytes,
+        free_bytes,
+        largest_free_run,
+        fragmentation: if free_bytes == 0 {
+            0.0
+        } else {
+            outside_the_run as f64 / free_bytes as f64
+        },
+        segments,
+    }
+}
