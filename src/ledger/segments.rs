@@ -151,7 +151,7 @@ impl<'a> Spread<'a> {
     fn lay_blocks(&mut self, snapshot: &'a Snapshot, ranges: &mut [Range]) {
         let within = |allocation: &&Allocation| allocation.kind.place() == Place::Within;
         let mut blocks: Vec<&Allocation> = snapshot.allocations.iter().filter(within).collect();
-        blocks.sort_by_key(|block| (block.address, block.sequence));
+        blocks.sort_by_key(|block| (block.address, block.time_ns));
         for block in blocks {
             let behind = ranges.partition_point(|range| range.start <= block.address);
             let range = ranges[..behind].last_mut().filter(|range| block.address < range.end);
