@@ -10,9 +10,11 @@
 
 mod error;
 mod picture;
+mod python_line;
 mod stacks;
 
 pub use error::ReadError;
+pub use python_line::python_line;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

@@ -39,6 +39,9 @@ mod rule;
 mod stack;
 mod table;
 
+pub use modules::exported;
+pub use stack::{read, readable};
+
 #[cfg(target_arch = "aarch64")]
 #[path = "machine/aarch64.rs"]
 mod machine;
@@ -91,6 +94,30 @@ pub struct Walked {
 
 /// The code addresses of a stack, innermost first: return addresses, and exact ones where a signal interrupted.
 pub fn walk(start: Registers, addresses: &mut [u64]) -> Walked {
+    walk_each(start, |place, pc, _| match addresses.get_mut(place) {
+        Some(address) => {
+            *address = pc;
+            true
+        }
+        None => false,
+    })
+}
+
+/// The same, with the stack pointer of every frame: what a frame keeps on the stack lies between its own and its
+/// caller's.
+pub fn walk_with_stack(start: Registers, frames: &mut [(u64, u64)]) -> Walked {
+    walk_each(start, |place, pc, sp| match frames.get_mut(place) {
+        Some(frame) => {
+            *frame = (pc, sp);
+            true
+        }
+        None => false,
+    })
+}
+
+/// `keep` is given place, code address and stack pointer of each frame, and says whether there was room.
+#[inline(always)]
+fn walk_each(start: Registers, mut keep: impl FnMut(usize, u64, u64) -> bool) -> Walked {
     let believe = TABLE.usable();
     let mut at = Cursor {
         pc: start.rip,
@@ -104,10 +131,9 @@ pub fn walk(start: Registers, addresses: &mut [u64]) -> Walked {
         if at.pc == 0 {
             return Walked { count, end: End::Root };
         }
-        let Some(address) = addresses.get_mut(count) else {
+        if !keep(count, at.pc, at.sp) {
             return Walked { count, end: End::Full };
-        };
-        *address = at.pc;
+        }
         count += 1;
         if believe && at.is_code() && at.quick(bounds) {
             continue;
@@ -117,7 +143,7 @@ pub fn walk(start: Registers, addresses: &mut [u64]) -> Walked {
             Step::Root => return Walked { count, end: End::Root },
             Step::Lost => return Walked { count, end: End::Lost },
             Step::Unknown => {
-                return walk_with_all_registers(start, addresses).unwrap_or(Walked { count, end: End::Lost });
+                return walk_with_all_registers(start, &mut keep).unwrap_or(Walked { count, end: End::Lost });
             }
         }
     }
@@ -311,7 +337,7 @@ unsafe fn load(address: u64) -> u64 {
 /// it begins with those and reports from `start` on. `None` if that was not met.
 #[cold]
 #[inline(never)]
-fn walk_with_all_registers(start: Registers, addresses: &mut [u64]) -> Option<Walked> {
+fn walk_with_all_registers(start: Registers, keep: &mut impl FnMut(usize, u64, u64) -> bool) -> Option<Walked> {
     let (values, known) = machine::preserved();
     let mut frame = Frame {
         values,
@@ -335,10 +361,9 @@ fn walk_with_all_registers(start: Registers, addresses: &mut [u64]) -> Option<Wa
         if pc == 0 {
             return Some(Walked { count, end: End::Root });
         }
-        let Some(address) = addresses.get_mut(count) else {
+        if !keep(count, pc, frame.get(SP)?) {
             return Some(Walked { count, end: End::Full });
-        };
-        *address = pc;
+        }
         count += 1;
         match step(&mut frame, &mut memory) {
             Step::Caller => {}

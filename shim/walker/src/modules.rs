@@ -9,6 +9,7 @@
 //! held while constructors run.
 
 use std::ffi::{CStr, c_void};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*, fence};
 
 /// A loaded file.
@@ -68,7 +69,7 @@ static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
 fn find_object() -> Option<FindObject> {
     let mut address = FIND_OBJECT.load(Relaxed);
     if address == 0 {
-        address = exported(c"_dl_find_object").unwrap_or(1);
+        address = exported(c"_dl_find_object").map_or(1, |found| found.start as usize);
         FIND_OBJECT.store(address, Relaxed);
     }
     // SAFETY: the address of the loader's function of that name, which has this type since it exists.
@@ -81,8 +82,9 @@ pub fn without_find_object() {
     FIND_OBJECT.store(1, Relaxed);
 }
 
-/// A function that a loaded module exports.
-fn exported(wanted: &CStr) -> Option<usize> {
+/// Where something that a loaded module exports lies; of several, the one that is found first by everybody else too.
+/// Waits for the loader's short list lock.
+pub fn exported(wanted: &CStr) -> Option<Range<u64>> {
     let mut found = None;
     each(&mut |loaded| {
         // SAFETY: a loaded module, as long as the callback runs.
@@ -95,7 +97,7 @@ fn exported(wanted: &CStr) -> Option<usize> {
 /// # Safety
 /// The module is loaded: its tables are mapped and follow the ELF format. The dynamic section ends with tag 0, a hash
 /// chain with an odd word.
-unsafe fn exported_by(loaded: &libc::dl_phdr_info, wanted: &CStr) -> Option<usize> {
+unsafe fn exported_by(loaded: &libc::dl_phdr_info, wanted: &CStr) -> Option<Range<u64>> {
     let bias = loaded.dlpi_addr as usize;
     let dynamic = headers(loaded)
         .iter()
@@ -131,7 +133,8 @@ unsafe fn exported_by(loaded: &libc::dl_phdr_info, wanted: &CStr) -> Option<usiz
                 let symbol = &*(symbols as *const libc::Elf64_Sym).add(index as usize);
                 let name = CStr::from_ptr((strings + symbol.st_name as usize) as *const _);
                 if name == wanted && symbol.st_shndx != 0 {
-                    return Some(bias + symbol.st_value as usize);
+                    let start = loaded.dlpi_addr.wrapping_add(symbol.st_value);
+                    return Some(start..start.wrapping_add(symbol.st_size));
                 }
             }
             if here & 1 == 1 {

@@ -159,8 +159,8 @@ fn signal_stack(sp: u64) -> Option<(u64, u64)> {
     (stack.ss_flags & libc::SS_DISABLE == 0 && sp.wrapping_sub(from) < size).then_some((from, from + size))
 }
 
-/// Whether a load from this page would succeed.
-fn readable(page: u64) -> bool {
+/// Whether a load from this page would succeed now.
+pub fn readable(page: u64) -> bool {
     let errno = Errno::keep();
     // SAFETY: the kernel copies the new mask in before it looks at what to do with it, and "what" is no valid answer:
     // so this fails in any case, with EFAULT if the memory could not be read.

@@ -1,0 +1,340 @@
+//! Every interpreter that is installed, against what it says itself of its frames.
+//!
+//! The interpreters are `python3`, those of the system and of pyenv, and the commands named in `CULEAK_PYTHONS`, separated
+//! by colons. One is enough for the tests to pass, none is not.
+
+use culeak::reader::python_line;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+struct Python {
+    command: PathBuf,
+    minor: u32,
+    version: String,
+}
+
+fn interpreters() -> &'static [Python] {
+    static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        let named = std::env::var("CULEAK_PYTHONS").unwrap_or_default();
+        let mut commands: Vec<PathBuf> = named
+            .split(':')
+            .filter(|name| !name.is_empty())
+            .map(PathBuf::from)
+            .collect();
+        commands.extend(["python3", "/usr/bin/python3"].map(PathBuf::from));
+        let home = PathBuf::from(std::env::var("HOME").unwrap_or_default());
+        let versions = std::fs::read_dir(home.join(".pyenv/versions"));
+        let mut versions: Vec<PathBuf> = versions
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
+        versions.sort();
+        commands.extend(versions.into_iter().map(|version| version.join("bin/python3")));
+        let mut found: Vec<Python> = Vec::new();
+        for command in commands {
+            let Some(python) = examine(&command) else { continue };
+            if found.iter().all(|known| known.version != python.version) {
+                println!("{}: {}", python.command.display(), python.version);
+                found.push(python);
+            }
+        }
+        assert!(
+            !found.is_empty(),
+            "no Python from 3.8 to 3.15 was found: install python3, or name one in CULEAK_PYTHONS"
+        );
+        found
+    })
+}
+
+/// Version and executable, if it is a CPython that we know.
+fn examine(command: &Path) -> Option<Python> {
+    let ask = "import sys; print(sys.implementation.name, sys.version_info[1], sys.version.replace('\\n', ' '), sys.executable)";
+    let said = Command::new(command).args(["-c", ask]).output().ok()?;
+    let said = String::from_utf8(said.stdout).ok()?;
+    let mut words = said.trim().splitn(3, ' ');
+    let (name, minor, version) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
+    (name == "cpython" && (8..=15).contains(&minor)).then(|| Python {
+        command: command.to_owned(),
+        minor,
+        version: version.to_owned(),
+    })
+}
+
+/// The library that the programs call.
+fn probe() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR"))
+            .parent()
+            .expect("the target folder");
+        let built = Command::new(env!("CARGO"))
+            .args([
+                "build",
+                "--quiet",
+                "--package",
+                "culeak-python",
+                "--example",
+                "probe",
+                "--target-dir",
+            ])
+            .arg(target)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .status();
+        assert!(built.is_ok_and(|status| status.success()), "the probe was not built");
+        target.join("debug/examples/libprobe.so")
+    })
+}
+
+impl Python {
+    fn run(&self, program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(program);
+        let mut command = Command::new(&self.command);
+        command.arg("-B").arg(program).arg(probe()).args(arguments);
+        command
+            .env("PYTHONIOENCODING", "utf-8")
+            .envs(environment.iter().copied());
+        command.output().expect("the interpreter starts")
+    }
+
+    /// The lines it wrote, if it ended well.
+    fn lines(&self, program: &str, arguments: &[&str]) -> Vec<String> {
+        let output = self.run(program, arguments, &[]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success(),
+            "{}: {:?}\n{errors}",
+            self.version,
+            output.status
+        );
+        String::from_utf8_lossy(&output.stdout)
+            .lines()
+            .map(str::to_owned)
+            .collect()
+    }
+}
+
+type Place = (Vec<u8>, Vec<u8>, Option<u32>);
+
+#[derive(Debug, Default)]
+struct Told {
+    frames: Vec<Place>,
+    /// Code and stamp of each frame.
+    identities: Vec<(u64, u64)>,
+    /// After how many frames, in which native frame, with which symbol.
+    marks: Vec<(usize, i64, String)>,
+    end: String,
+}
+
+fn bytes(hex: &str) -> Vec<u8> {
+    hex.as_bytes()
+        .chunks(2)
+        .map(|two| u8::from_str_radix(str::from_utf8(two).unwrap(), 16).unwrap())
+        .collect()
+}
+
+fn told(text: &str) -> Told {
+    let mut told = Told::default();
+    for line in text.lines().filter(|line| !line.is_empty()) {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[0] {
+            "F" => {
+                let number = |place: usize| words[place].parse::<u32>().unwrap();
+                let address = |place: usize| u64::from_str_radix(words[place], 16).unwrap();
+                let table = bytes(words[8].strip_prefix('+').expect("a line table"));
+                let line = python_line(number(5), &table, number(4), number(3));
+                told.frames.push((bytes(words[6]), bytes(words[7]), line));
+                told.identities.push((address(1), address(2)));
+            }
+            "M" => told
+                .marks
+                .push((told.frames.len(), words[2].parse().unwrap(), words[3].to_owned())),
+            _ => told.end = words[1].to_owned(),
+        }
+    }
+    told
+}
+
+/// One line that `check` wrote: the case, what Python says, what the probe saw.
+fn case(line: &str) -> (String, Vec<Place>, Told) {
+    let value: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+    let expected = value[1].as_array().expect("frames").iter().map(|frame| {
+        let text = |place: usize| bytes(frame[place].as_str().unwrap());
+        (text(0), text(1), frame[2].as_u64().map(|line| line as u32))
+    });
+    (
+        value[0].as_str().unwrap().to_owned(),
+        expected.collect(),
+        told(value[2].as_str().unwrap()),
+    )
+}
+
+fn readable(frames: &[Place]) -> String {
+    let one = |(file, function, line): &Place| {
+        format!(
+            "  {} {}:{line:?}\n",
+            String::from_utf8_lossy(function),
+            String::from_utf8_lossy(file)
+        )
+    };
+    frames.iter().map(one).collect()
+}
+
+#[test]
+fn frames_are_those_that_python_tells() {
+    for python in interpreters() {
+        let lines = python.lines("stacks.py", &[]);
+        let mut frames = 0;
+        for line in &lines {
+            let (name, mut expected, told) = case(line);
+            let whole = expected.len();
+            if name.starts_with("sub-interpreter") && python.minor < 12 {
+                // There the thread's own state stays that of the first interpreter, whose frames are seen.
+                assert!(
+                    !told.frames.is_empty() && told.end == "Root",
+                    "{} {name}: {told:?}",
+                    python.version
+                );
+                continue;
+            }
+            if name.starts_with("more frames") {
+                expected.truncate(32);
+            }
+            assert!(
+                told.frames == expected,
+                "{}, {name}: Python says\n{}and we see\n{}",
+                python.version,
+                readable(&expected),
+                readable(&told.frames)
+            );
+            assert_eq!(
+                told.end,
+                if whole > expected.len() { "Full" } else { "Root" },
+                "{} {name}",
+                python.version
+            );
+            frames += expected.len();
+        }
+        println!("{}: {} stacks, {frames} frames", python.version, lines.len());
+        assert!(lines.len() > 130, "{}: only {} stacks", python.version, lines.len());
+    }
+}
+
+/// Every mark lies in a native frame of its own, from the inside out, and where the interpreter has a symbol for it that
+/// frame is its evaluation loop.
+#[test]
+fn marks_lie_in_the_frames_of_the_interpreter() {
+    for python in interpreters() {
+        let (mut marks, mut named, mut unplaced) = (0, 0, 0);
+        for line in python.lines("stacks.py", &[]) {
+            let (name, _, told) = case(&line);
+            if name.contains("greenlet") || name.starts_with("sub-interpreter") {
+                continue;
+            }
+            let mut before = -1;
+            for (_, place, symbol) in &told.marks {
+                marks += 1;
+                if *place < 0 {
+                    unplaced += 1;
+                    continue;
+                }
+                assert!(*place > before, "{}, {name}: {:?}", python.version, told.marks);
+                before = *place;
+                named += u32::from(symbol.starts_with("_PyEval_EvalFrame"));
+            }
+            let closed = told.marks.last().map_or(0, |mark| mark.0);
+            assert!(
+                closed == told.frames.len() || told.end == "Full",
+                "{} {name}: {told:?}",
+                python.version
+            );
+        }
+        println!(
+            "{}: {marks} marks, {named} in the evaluation loop by its symbol, {unplaced} nowhere",
+            python.version
+        );
+        assert!(
+            marks > 250 && unplaced == 0,
+            "{}: {marks} marks, {unplaced} nowhere",
+            python.version
+        );
+        assert!(
+            named == marks || python.minor >= 14,
+            "{}: {named} of {marks}",
+            python.version
+        );
+    }
+}
+
+/// 4,000 functions made, called and forgotten: their code objects take each other's addresses.
+#[test]
+fn a_code_object_at_the_address_of_another_is_told_apart() {
+    for python in interpreters() {
+        let mut known: HashMap<(u64, u64), (Vec<u8>, Vec<u8>)> = HashMap::new();
+        let mut at: HashMap<u64, Vec<u8>> = HashMap::new();
+        let (mut reused, mut wrong, mut functions) = (0, 0, 0);
+        for line in python.lines("generated.py", &["4000"]) {
+            let told = told(&line.replace(';', "\n"));
+            functions += 1;
+            for ((file, function, _), identity) in told.frames.into_iter().zip(told.identities) {
+                let before = at.insert(identity.0, function.clone());
+                reused += u32::from(before.is_some_and(|before| before != function));
+                let names = known
+                    .entry(identity)
+                    .or_insert_with(|| (file.clone(), function.clone()));
+                wrong += u32::from(*names != (file, function));
+            }
+        }
+        println!(
+            "{}: {functions} functions, {reused} at the address of another, {wrong} taken for it",
+            python.version
+        );
+        assert_eq!((functions, wrong), (4_000, 0), "{}", python.version);
+        assert!(
+            reused > 1_000,
+            "{}: only {reused} addresses were reused, so nothing is shown",
+            python.version
+        );
+    }
+}
+
+/// Daemon threads that walk without pause while the interpreter frees their frames under them, freed memory overwritten.
+fn interpreters_end(times: u32) {
+    for python in interpreters() {
+        for _ in 0..times {
+            let output = python.run(
+                "daemons.py",
+                &[],
+                &[("PYTHONMALLOC", "malloc"), ("MALLOC_PERTURB_", "85")],
+            );
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.success(),
+                "{}: {:?}\n{errors}",
+                python.version,
+                output.status
+            );
+            let frames: u64 = String::from_utf8_lossy(&output.stdout)
+                .trim()
+                .parse()
+                .expect("a number of frames");
+            assert!(frames > 0, "{}: no frames were seen", python.version);
+        }
+    }
+}
+
+#[test]
+fn threads_that_outlive_the_interpreter_are_safe() {
+    interpreters_end(2);
+}
+
+/// `cargo test -p culeak-python --test oracle -- --ignored`: five minutes.
+#[test]
+#[ignore = "takes minutes"]
+fn threads_that_outlive_the_interpreter_are_safe_a_hundred_times() {
+    interpreters_end(100);
+}
