@@ -1,22 +1,51 @@
-//! A warm walk beside libgcc's and beside the floor, a walk along frame pointers: the same stack again and again at
-//! three depths, and 64 different stacks in turn.
+//! A warm walk beside four others: libgcc's own, the `backtrace` crate's, framehop's, and the floor, a walk along frame
+//! pointers. Each takes the innermost 10, 20 or 40 frames, of one stack again and again and of 64 stacks in turn.
 //!
-//! The C++ code is built twice with -O2, without frame pointers for the two unwinders and with them for the floor.
-//! A time is one stack; the depth counts the frames of C++ code, below which lie the bench's own dozen.
+//! The C++ code is built twice with -O2: with frame pointers for the floor, without them for the others. Nearly all
+//! frames are its own: between the function that takes the stack and the C++ code lie a few frames of the bench.
+//! `mixed` includes two looks at the clock; subtract `mixed/clock`.
+//!
+//! The source of the C++ code is inside the program, so that it also runs where there is no Rust (`benches/collect.sh`);
+//! it needs a C++ compiler there.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
+mod ways;
 
-use culeak_walker::{Registers, walk};
-use divan::{Bencher, black_box};
+use criterion::{BenchmarkId, Criterion};
 use std::cell::{Cell, RefCell};
-use std::sync::OnceLock;
-use support::{DEPTH, Library, Run, compile, folder, source};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+use support::{DEPTH, Library, Run, compile};
+use ways::Way;
+
+const DEPTHS: [usize; 3] = [10, 20, 40];
+const STACKS: u64 = 64;
 
 type Shape = extern "C" fn(*mut Run, i32);
 
 fn main() {
-    divan::main();
+    let folder = std::env::temp_dir().join(format!("culeak-walk-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let plain = Code::new(&folder, "plain", &["-O2", "-fomit-frame-pointer"]);
+    let framed = Code::new(
+        &folder,
+        "framed",
+        &["-O2", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"],
+    );
+    std::fs::remove_dir_all(&folder).ok();
+    ways::prepare();
+    all_see_the_same(&plain);
+
+    let mut criterion = Criterion::default()
+        .sample_size(40)
+        .warm_up_time(Duration::from_millis(150))
+        .measurement_time(Duration::from_millis(600))
+        .without_plots()
+        .configure_from_args();
+    same(&mut criterion, &plain, &framed);
+    mixed(&mut criterion, &plain);
+    criterion.final_summary();
 }
 
 /// The shapes that call on exactly once, so that a depth is a number of frames, and what they end with.
@@ -25,44 +54,42 @@ struct Code {
     probe: extern "C" fn(),
 }
 
-fn code(options: &'static [&'static str]) -> Code {
-    let library = folder().join(format!("libshapes{}.so", options.len()));
-    compile(&source("shapes.cpp"), &library, options);
-    let library = Library::open(&library, libc::RTLD_NOW);
-    let names = [
-        "small",
-        "alloca",
-        "big_frame",
-        "many_registers",
-        "cleanup",
-        "catch",
-        "realigned",
-    ];
-    // SAFETY: functions of these types, and a pointer to a function of `probe`'s.
-    unsafe {
-        *library.symbol("framed_probe").cast() = probe as extern "C" fn(u64);
-        let shape =
-            |name: &&str| std::mem::transmute::<*mut std::ffi::c_void, Shape>(library.symbol(&format!("shape_{name}")));
-        Code {
-            shapes: names.iter().map(shape).collect(),
-            probe: std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn()>(library.symbol("probe_with_frame")),
+impl Code {
+    fn new(folder: &std::path::Path, name: &str, options: &[&str]) -> Code {
+        let source = folder.join("shapes.cpp");
+        std::fs::write(&source, include_str!("../tests/support/shapes.cpp")).unwrap();
+        let library = folder.join(format!("lib{name}.so"));
+        compile(&source, &library, options);
+        let library = Library::open(&library, libc::RTLD_NOW);
+        let names = [
+            "small",
+            "alloca",
+            "big_frame",
+            "many_registers",
+            "cleanup",
+            "catch",
+            "realigned",
+        ];
+        // SAFETY: functions of these types, and a pointer to a function of `probe`'s.
+        unsafe {
+            *library.symbol("framed_probe").cast() = probe as extern "C" fn(u64);
+            let shape = |name: &&str| {
+                std::mem::transmute::<*mut std::ffi::c_void, Shape>(library.symbol(&format!("shape_{name}")))
+            };
+            Code {
+                shapes: names.iter().map(shape).collect(),
+                probe: std::mem::transmute::<*mut std::ffi::c_void, extern "C" fn()>(
+                    library.symbol("probe_with_frame"),
+                ),
+            }
         }
     }
 }
 
-fn without_frame_pointers() -> &'static Code {
-    static CODE: OnceLock<Code> = OnceLock::new();
-    CODE.get_or_init(|| code(&["-O2", "-fomit-frame-pointer"]))
-}
-
-fn with_frame_pointers() -> &'static Code {
-    static CODE: OnceLock<Code> = OnceLock::new();
-    CODE.get_or_init(|| code(&["-O2", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]))
-}
-
 thread_local! {
-    static FRAME: Cell<u64> = const { Cell::new(0) };
     static PROBE: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
+    /// The frame pointer of the innermost C++ frame: the bench's own Rust code keeps none.
+    static FRAME: Cell<u64> = const { Cell::new(0) };
 }
 
 extern "C" fn probe(frame: u64) {
@@ -90,98 +117,91 @@ fn at_depth(code: &Code, seed: u64, depth: usize, body: impl FnOnce()) {
     code.shapes[seed as usize % code.shapes.len()](&mut run, depth as i32 - 2);
 }
 
-#[inline(never)]
-fn walker(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
-    walk(Registers::here(), &mut addresses[..limit]).count
-}
-
-#[inline(never)]
-fn libgcc(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
-    let mut count = 0;
-    // SAFETY: the walk itself keeps no shared state.
-    unsafe {
-        backtrace::trace_unsynchronized(|frame| {
-            addresses[count] = frame.ip() as u64;
-            count += 1;
-            count < limit
+/// A way that sees another stack than libgcc does is not measured: it would not be a comparison.
+fn all_see_the_same(code: &Code) {
+    // The return address in the innermost C++ function; before it each way has frames of its own.
+    let innermost = |address: &u64| address.wrapping_sub(code.probe as usize as u64) < 256;
+    for seed in 0..STACKS {
+        at_depth(code, seed, 40, || {
+            let [truth, others @ ..] = &ways::UNWINDERS.iter().map(|way| taken(way, 40)).collect::<Vec<_>>()[..] else {
+                unreachable!("libgcc is the first");
+            };
+            for (way, seen) in ways::UNWINDERS[1..].iter().zip(others) {
+                let [ours, theirs] = [seen, truth].map(|stack| {
+                    let from = stack.iter().position(innermost);
+                    &stack[from.unwrap_or_else(|| panic!("{}: no C++ frame in stack {seed}", way.name))..]
+                });
+                let common = ours.len().min(theirs.len());
+                assert!(common >= 32, "{} sees {common} frames of stack {seed}", way.name);
+                assert_eq!(
+                    ours[..common],
+                    theirs[..common],
+                    "{}: not what libgcc sees of stack {seed}",
+                    way.name
+                );
+            }
         });
     }
-    count
 }
 
-/// Follows the chain from the innermost C++ frame: the Rust code in between keeps none.
-#[inline(never)]
-fn frame_pointers(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
-    let mut frame = FRAME.get();
-    let mut count = 0;
-    while count < limit {
-        // SAFETY: code with frame pointers keeps the caller's and the return address there, and the chain is followed
-        // no further than that code goes.
-        let (next, address) = unsafe { (*(frame as *const u64), *(frame as *const u64).add(1)) };
-        addresses[count] = address;
-        count += 1;
-        if next <= frame {
-            break;
+fn taken(way: &Way, limit: usize) -> Vec<u64> {
+    let mut addresses = [0; DEPTH];
+    let count = (way.take)(&mut addresses, limit);
+    addresses[..count].to_vec()
+}
+
+/// The innermost `depth` frames of one stack, timed at its end.
+fn same(criterion: &mut Criterion, plain: &Code, framed: &Code) {
+    let mut group = criterion.benchmark_group("same");
+    for depth in DEPTHS {
+        let mut measure = |way: &Way, code: &Code, frame: fn() -> u64| {
+            group.bench_function(BenchmarkId::new(way.name, depth), |bencher| {
+                bencher.iter_custom(|rounds| {
+                    let mut took = Duration::ZERO;
+                    at_depth(code, 7, depth, || {
+                        let mut addresses = [0; DEPTH];
+                        ways::START.set(frame());
+                        assert_eq!((way.take)(&mut addresses, depth), depth, "{}", way.name);
+                        let started = Instant::now();
+                        for _ in 0..rounds {
+                            black_box((way.take)(black_box(&mut addresses), depth));
+                        }
+                        took = started.elapsed();
+                    });
+                    took
+                });
+            });
+        };
+        for way in ways::UNWINDERS {
+            measure(way, plain, || 0);
         }
-        frame = next;
+        measure(&ways::FLOOR, framed, || FRAME.get());
     }
-    count
+    group.finish();
 }
 
-/// The innermost `depth` frames of a stack that is that deep.
-fn same(bencher: Bencher, code: &Code, depth: usize, take: fn(&mut [u64; DEPTH], usize) -> usize) {
-    at_depth(code, 7, depth, || {
-        let mut addresses = [0; DEPTH];
-        assert_eq!(take(&mut addresses, depth), depth);
-        bencher.bench_local(|| take(black_box(&mut addresses), depth));
-    });
-}
-
-const DEPTHS: [usize; 3] = [10, 20, 40];
-
-#[divan::bench(args = DEPTHS)]
-fn same_1_walker(bencher: Bencher, depth: usize) {
-    same(bencher, without_frame_pointers(), depth, walker);
-}
-
-#[divan::bench(args = DEPTHS)]
-fn same_2_libgcc(bencher: Bencher, depth: usize) {
-    same(bencher, without_frame_pointers(), depth, libgcc);
-}
-
-#[divan::bench(args = DEPTHS)]
-fn same_3_frame_pointers(bencher: Bencher, depth: usize) {
-    same(bencher, with_frame_pointers(), depth, frame_pointers);
-}
-
-/// 64 different stacks in turn.
-fn mixed(bencher: Bencher, depth: usize, take: fn(&mut [u64; DEPTH], usize) -> usize) {
-    let code = without_frame_pointers();
-    let mut seed = 0;
-    bencher.bench_local(|| {
-        seed = (seed + 1) % 64;
-        let mut count = 0;
-        at_depth(code, seed, depth, || count = take(&mut [0; DEPTH], depth));
-        count
-    });
-}
-
-fn nothing(_: &mut [u64; DEPTH], limit: usize) -> usize {
-    limit
-}
-
-/// With the calls down to the probe; `mixed_3_calls_alone` is what to subtract.
-#[divan::bench(args = DEPTHS, sample_size = 64, sample_count = 1000)]
-fn mixed_1_walker(bencher: Bencher, depth: usize) {
-    mixed(bencher, depth, walker);
-}
-
-#[divan::bench(args = DEPTHS, sample_size = 64, sample_count = 1000)]
-fn mixed_2_libgcc(bencher: Bencher, depth: usize) {
-    mixed(bencher, depth, libgcc);
-}
-
-#[divan::bench(args = DEPTHS, sample_size = 64, sample_count = 1000)]
-fn mixed_3_calls_alone(bencher: Bencher, depth: usize) {
-    mixed(bencher, depth, nothing);
+/// 64 different stacks in turn, each taken once at its end, with the two looks at the clock around it.
+fn mixed(criterion: &mut Criterion, code: &Code) {
+    let mut group = criterion.benchmark_group("mixed");
+    for depth in DEPTHS {
+        for way in ways::UNWINDERS.iter().chain([&ways::CLOCK]) {
+            group.bench_function(BenchmarkId::new(way.name, depth), |bencher| {
+                let mut addresses = [0; DEPTH];
+                let mut stack = 0;
+                bencher.iter_custom(|rounds| {
+                    let mut took = Duration::ZERO;
+                    for _ in 0..rounds {
+                        stack = (stack + 1) % STACKS;
+                        at_depth(code, stack, depth, || {
+                            let started = Instant::now();
+                            black_box((way.take)(black_box(&mut addresses), depth));
+                            took += started.elapsed();
+                        });
+                    }
+                    took
+                });
+            });
+        }
+    }
+    group.finish();
 }

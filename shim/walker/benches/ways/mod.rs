@@ -1,0 +1,133 @@
+//! The ways of taking a stack that are compared. Each writes return addresses, innermost first, and says how many.
+
+#[cfg(target_arch = "x86_64")]
+mod hop;
+
+use super::support::DEPTH;
+use culeak_walker::{Registers, walk};
+use std::cell::Cell;
+use std::ffi::c_void;
+
+type Take = fn(&mut [u64; DEPTH], usize) -> usize;
+
+pub struct Way {
+    pub name: &'static str,
+    pub take: Take,
+}
+
+/// Those that need no frame pointers; the first is the one that the others are judged by.
+pub const UNWINDERS: &[Way] = &[
+    Way {
+        name: "libgcc",
+        take: libgcc,
+    },
+    Way {
+        name: "walker",
+        take: walker,
+    },
+    Way {
+        name: "backtrace",
+        take: backtrace_crate,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Way {
+        name: "framehop",
+        take: hop::framehop,
+    },
+];
+
+pub const FLOOR: Way = Way {
+    name: "frame pointers",
+    take: frame_pointers,
+};
+
+/// What looking at the clock costs.
+pub const CLOCK: Way = Way {
+    name: "clock",
+    take: |_, limit| limit,
+};
+
+/// What a way needs to know beforehand. Call it when all libraries are loaded.
+pub fn prepare() {
+    #[cfg(target_arch = "x86_64")]
+    hop::prepare();
+}
+
+#[inline(never)]
+fn walker(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
+    walk(Registers::here(), &mut addresses[..limit]).count
+}
+
+#[repr(C)]
+struct Taken<'a> {
+    addresses: &'a mut [u64; DEPTH],
+    count: usize,
+    limit: usize,
+}
+
+unsafe extern "C" {
+    fn _Unwind_Backtrace(each: extern "C" fn(*mut c_void, &mut Taken) -> i32, taken: &mut Taken) -> i32;
+    fn _Unwind_GetIP(context: *mut c_void) -> u64;
+}
+
+/// The one that the language runtime itself uses: no crate in between.
+#[inline(never)]
+fn libgcc(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
+    extern "C" fn each(context: *mut c_void, taken: &mut Taken) -> i32 {
+        const CONTINUE: i32 = 0;
+        const END_OF_STACK: i32 = 5;
+        // SAFETY: the context that the unwinder passes is valid during the call.
+        taken.addresses[taken.count] = unsafe { _Unwind_GetIP(context) };
+        taken.count += 1;
+        if taken.count < taken.limit {
+            CONTINUE
+        } else {
+            END_OF_STACK
+        }
+    }
+    let mut taken = Taken {
+        addresses,
+        count: 0,
+        limit,
+    };
+    // SAFETY: `each` takes what is passed, and does not unwind.
+    unsafe { _Unwind_Backtrace(each, &mut taken) };
+    taken.count
+}
+
+#[inline(never)]
+fn backtrace_crate(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
+    let mut count = 0;
+    // SAFETY: the walk itself keeps no shared state.
+    unsafe {
+        backtrace::trace_unsynchronized(|frame| {
+            addresses[count] = frame.ip() as u64;
+            count += 1;
+            count < limit
+        });
+    }
+    count
+}
+
+thread_local! {
+    /// Where the walk along frame pointers begins.
+    pub static START: Cell<u64> = const { Cell::new(0) };
+}
+
+#[inline(never)]
+fn frame_pointers(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
+    let mut frame = START.get();
+    let mut count = 0;
+    while count < limit {
+        // SAFETY: code with frame pointers keeps the caller's and the return address there, and the chain is followed
+        // no further than that code goes.
+        let (next, address) = unsafe { (*(frame as *const u64), *(frame as *const u64).add(1)) };
+        addresses[count] = address;
+        count += 1;
+        if next <= frame {
+            break;
+        }
+        frame = next;
+    }
+    count
+}
