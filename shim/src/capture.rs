@@ -5,6 +5,7 @@
 //!
 //! Frames are return addresses; their names are the CLI's work.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::*};
 
 use culeak_walker::{self as walker, End, Registers};
@@ -30,115 +31,119 @@ pub fn configure(depth: usize, libgcc: bool) {
     LIBGCC.store(libgcc, Relaxed);
 }
 
-/// The innermost frames of the calling thread, without our own.
+/// The innermost frames of the calling thread, without our own, and what they come to.
 pub struct Frames<const ROOM: usize> {
-    addresses: [u64; ROOM],
+    addresses: [MaybeUninit<u64>; ROOM],
     count: usize,
+    /// At most so many are wanted.
+    limit: usize,
     /// There were more, or the walk could not go on.
     cut: bool,
+    /// Two lanes in turn, since a multiplication waits for the one before.
+    hash: [u64; 2],
+    ours: (u64, u64),
 }
 
-/// Room for our own frames, which are left out.
-const OURS: usize = 16;
-/// Enough for most stacks: clearing room for the deepest would cost as much as walking one of these.
+/// Enough for most stacks.
 const USUAL: usize = 64;
-const DEEPEST: usize = DEPTH_MAX + OURS;
 
 impl<const ROOM: usize> Frames<ROOM> {
-    fn none() -> Self {
+    #[inline(always)]
+    fn none(depth: usize) -> Self {
         Frames {
-            addresses: [0; ROOM],
+            addresses: [const { MaybeUninit::uninit() }; ROOM],
             count: 0,
+            limit: depth.min(ROOM),
             cut: false,
+            hash: [GENERATION.load(Acquire), 0],
+            ours: real::own_bounds(),
         }
     }
 
-    /// By our own walker: a few loads a frame. `None` when there is not enough room.
+    /// By our own walker: a few loads a frame. False when there is not enough room.
     #[inline(always)]
-    fn walked(depth: usize) -> Option<Self> {
-        let mut frames = Self::none();
-        let room = ROOM.min(depth + OURS);
-        let walked = walker::walk(Registers::here(), &mut frames.addresses[..room]);
-        if walked.end == End::Full && room < depth + OURS {
-            return None;
-        }
-        let (start, end) = real::own_bounds();
-        // Ours stand at the start, and where a runtime hook stood around the driver's.
-        for place in 0..walked.count {
-            let address = frames.addresses[place];
-            if !(start..end).contains(&address) {
-                frames.addresses[frames.count] = address;
-                frames.count += 1;
+    fn walk(&mut self, at: Registers, depth: usize) -> bool {
+        let walked = walker::walk_each(at, |place, address, _| {
+            if place == 0 {
+                self.clear();
             }
-        }
-        frames.cut = walked.end != End::Root || frames.count > depth;
-        frames.count = frames.count.min(depth);
-        Some(frames)
+            self.add(address)
+        });
+        self.cut = walked.end != End::Root;
+        walked.end != End::Full || self.limit == depth
     }
 
     /// By libgcc: the portable way, and the judge of the other.
-    fn unwound(depth: usize) -> Self {
-        let mut frames = Self::none();
+    fn unwind(&mut self) {
         let visit = |frame: &backtrace::Frame| {
             let address = frame.ip() as u64;
             if address == 0 {
                 return false;
             }
-            if real::is_ours(address) {
-                return true;
-            }
-            if frames.count == depth {
-                frames.cut = true;
-                return false;
-            }
-            frames.addresses[frames.count] = address;
-            frames.count += 1;
-            true
+            let more = self.add(address);
+            self.cut |= !more;
+            more
         };
         // SAFETY: "unsynchronized" concerns the crate's symbolizer, which is not used here: the walk itself
         // (_Unwind_Backtrace over _dl_find_object) keeps no shared state.
         unsafe { backtrace::trace_unsynchronized(visit) };
-        frames
     }
 
     fn addresses(&self) -> &[u64] {
-        &self.addresses[..self.count]
+        // SAFETY: the first `count` were written by `add`.
+        unsafe { std::slice::from_raw_parts(self.addresses.as_ptr().cast(), self.count) }
     }
 
-    /// All 64 bits count: a stack is known by its hash. Two lanes, since a multiplication waits for the one before.
+    /// All 64 bits count: a stack is known by its hash.
     fn hash(&self) -> u64 {
+        mix(mix(self.hash[0]) ^ self.hash[1] ^ (u64::from(self.cut) << 32 | self.count as u64))
+    }
+
+    /// One frame more; false: no more are wanted, this one included.
+    #[inline(always)]
+    fn add(&mut self, address: u64) -> bool {
+        // Ours stand at the start, and where a runtime hook stood around the driver's.
+        if (self.ours.0..self.ours.1).contains(&address) {
+            return true;
+        }
+        if self.count == self.limit {
+            return false;
+        }
+        self.addresses[self.count].write(address);
+        self.count += 1;
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-        let step = |hash: u64, address: u64| (hash.rotate_left(29) ^ address).wrapping_mul(ODD);
-        let mut lanes = [GENERATION.load(Acquire), u64::from(self.cut) << 32 | self.count as u64];
-        let mut pairs = self.addresses().chunks_exact(2);
-        for pair in &mut pairs {
-            lanes = [step(lanes[0], pair[0]), step(lanes[1], pair[1])];
-        }
-        for &address in pairs.remainder() {
-            lanes[0] = step(lanes[0], address);
-        }
-        mix(mix(lanes[0]) ^ lanes[1])
+        let [first, second] = self.hash;
+        self.hash = [second, (first.rotate_left(29) ^ address).wrapping_mul(ODD)];
+        true
+    }
+
+    fn clear(&mut self) {
+        self.count = 0;
+        self.hash = [GENERATION.load(Acquire), 0];
     }
 }
 
-/// Stores the calling thread's stack and returns its number, or `NONE`.
+/// Stores the calling thread's stack, from the frame `at` outwards, and returns its number, or `NONE`.
 #[inline(never)]
-pub fn stack(recording: &Recording) -> u32 {
+pub fn stack(recording: &Recording, at: Registers) -> u32 {
     let depth = DEPTH.load(Relaxed).min(DEPTH_MAX);
-    if LIBGCC.load(Relaxed) {
-        return deep_stack(recording, depth, true);
+    let mut frames = Frames::<USUAL>::none(depth);
+    if LIBGCC.load(Relaxed) || !frames.walk(at, depth) {
+        return deep_stack(recording, at, depth);
     }
-    match Frames::<USUAL>::walked(depth) {
-        Some(frames) => number(recording, &frames),
-        None => deep_stack(recording, depth, false),
-    }
+    number(recording, &frames)
 }
 
 #[cold]
 #[inline(never)]
-fn deep_stack(recording: &Recording, depth: usize, libgcc: bool) -> u32 {
-    let walked = if libgcc { None } else { Frames::<DEEPEST>::walked(depth) };
-    number(recording, &walked.unwrap_or_else(|| Frames::unwound(depth)))
+fn deep_stack(recording: &Recording, at: Registers, depth: usize) -> u32 {
+    let mut frames = Frames::<DEPTH_MAX>::none(depth);
+    if LIBGCC.load(Relaxed) {
+        frames.unwind();
+    } else {
+        frames.walk(at, depth);
+    }
+    number(recording, &frames)
 }
 
 /// The number of a stack, which is stored if it is new.

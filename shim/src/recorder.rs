@@ -14,6 +14,7 @@ use culeak::kind::Kind;
 use culeak::layout::{Loss, NONE};
 use culeak::recording::{Recording, monotonic_ns};
 use culeak::table::{Entry, Key, Link, Space, What, Withdrawn};
+use culeak_walker::Registers;
 
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
 static STATE: AtomicU8 = AtomicU8::new(UNBORN);
@@ -287,6 +288,8 @@ pub struct Facts {
     pub flags: u8,
     /// Where it lives, when the call says so; otherwise the current device.
     pub device: Device,
+    /// The hook's own frame, where its stack begins: what the recorder calls from there on is never walked.
+    pub at: Registers,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -300,7 +303,9 @@ pub enum Device {
 }
 
 impl Facts {
-    pub const fn new(api: Api, kind: Kind, bytes: u64) -> Facts {
+    /// To be called by a function that outlives the recording of the event: its frame is the innermost one.
+    #[inline(always)]
+    pub fn new(api: Api, kind: Kind, bytes: u64) -> Facts {
         Facts {
             api,
             kind,
@@ -311,6 +316,7 @@ impl Facts {
             pool: 0,
             flags: 0,
             device: Device::Current,
+            at: Registers::here(),
         }
     }
 }
@@ -339,7 +345,7 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
         time_ns: recording.now(),
         extra: facts.extra,
         pool: facts.pool,
-        stack: capture::stack(recording),
+        stack: capture::stack(recording, facts.at),
         thread: thread(recording),
         what: What {
             kind: facts.kind,

@@ -56,6 +56,7 @@ pub unsafe fn creates_physical<T: Word, P>(
 }
 
 /// A VMM handle with one reference and no mapping.
+#[inline(always)]
 fn counted(api: Api, kind: Kind, bytes: u64) -> Facts {
     Facts {
         space: Space::Physical,

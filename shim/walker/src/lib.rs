@@ -115,9 +115,10 @@ pub fn walk_with_stack(start: Registers, frames: &mut [(u64, u64)]) -> Walked {
     })
 }
 
-/// `keep` is given place, code address and stack pointer of each frame, and says whether there was room.
+/// The same, to whoever does something with each frame while the next one is on its way from memory: `keep` is given
+/// place, code address and stack pointer, and says whether it was wanted. At place 0 the walk begins, perhaps anew.
 #[inline(always)]
-fn walk_each(start: Registers, mut keep: impl FnMut(usize, u64, u64) -> bool) -> Walked {
+pub fn walk_each(start: Registers, mut keep: impl FnMut(usize, u64, u64) -> bool) -> Walked {
     let believe = TABLE.usable();
     let mut at = Cursor {
         pc: start.rip,
