@@ -252,9 +252,9 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Whether what is left can be called leaked.
+/// Whether what is left can be called leaked. A picture kept while the program ran shows what it held.
 pub fn is_finished(snapshot: &Snapshot) -> bool {
-    matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended)
+    snapshot.taken.kept.is_none() && matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended)
 }
 
 /// The live records by site, for those who judge or compare rather than report.

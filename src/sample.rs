@@ -297,3 +297,83 @@ pub fn leaky() -> Snapshot {
     sample.0.honesty.unknown_frees = 40;
     sample.finish(6_871_947_674, 500)
 }
+
+/// A training program on PyTorch: two tensors in a segment, a pinned buffer, a workspace of cuBLAS, and memory of its own.
+pub fn training() -> Sample {
+    let mut sample = Sample::new();
+    let lib = "/venv/lib/python3.12/site-packages/torch/lib/libc10_cuda.so";
+    let python = "/usr/bin/python3.12";
+    let caching = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)";
+    let inside = [
+        (caching, "", lib),
+        (
+            "at::native::empty_cuda(long)",
+            "",
+            "/venv/lib/python3.12/site-packages/torch/lib/libtorch_cuda.so",
+        ),
+        ("_PyEval_EvalFrameDefault", "", python),
+    ];
+    let linear = "/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py:125";
+    let lines = [
+        ("Linear.forward", linear, PYTHON),
+        ("training_step", "/home/me/train.py:212", PYTHON),
+        ("<module>", "/home/me/train.py:300", PYTHON),
+        ("Py_BytesMain", "", python),
+        START,
+    ];
+    let load = [("load", "/home/me/data.py:31", PYTHON), lines[2], lines[3], START];
+    let pinned = [
+        RUNTIME,
+        ("at::CachingHostAllocatorImpl::allocate(unsigned long)", "", lib),
+    ];
+    let cublas = [
+        RUNTIME,
+        (
+            "",
+            "",
+            "/venv/lib/python3.12/site-packages/nvidia/cublas/lib/libcublasLt.so.13",
+        ),
+    ];
+    let segment = sample.stack(&[&[RUNTIME][..], &inside, &lines].concat());
+    let tensor = sample.stack(&[&inside[..], &lines].concat());
+    let pinned = sample.stack(&[&pinned[..], &load].concat());
+    let cublas = sample.stack(&[&cublas[..], &lines].concat());
+    let own = sample.stack(&[&[RUNTIME][..], &load].concat());
+    sample
+        .holds(Kind::Device, "cudaMalloc", 20 * MIB, 1, segment)
+        .holds(Kind::Mapping, "cuMemMap", 20 * MIB, 1, segment)
+        .holds(Kind::Tensor, "CUDACachingAllocator", 4 * MIB, 2, tensor)
+        .holds(Kind::HostPinned, "cudaHostAlloc", MIB, 1, pinned)
+        .holds(Kind::Device, "cudaMalloc", 32 * MIB, 1, cublas)
+        .holds(Kind::Device, "cudaMalloc", 2 * MIB, 1, own);
+    let segment = sample.0.allocations[0].address;
+    let tensors = sample
+        .0
+        .allocations
+        .iter_mut()
+        .filter(|record| record.kind == Kind::Tensor);
+    for (nth, tensor) in tensors.enumerate() {
+        tensor.address = segment + nth as u64 * 8 * MIB;
+        (tensor.device, tensor.context, tensor.domain) = (Some(0), None, Some("pytorch".to_owned()));
+    }
+    sample
+}
+
+/// What the driver said while that program ran.
+pub fn usage_while_training() -> Usage {
+    Usage {
+        source: "NVML 580.65.06".to_owned(),
+        devices: vec![DeviceUsage {
+            device: 0,
+            total_bytes: 140 * GIB,
+            used_bytes: 700 * MIB,
+            reserved_bytes: 600 * MIB,
+            process_bytes: Some(574 * MIB),
+            others: Some(OtherProcesses {
+                bytes: 100 * MIB,
+                count: 1,
+            }),
+        }],
+        missing: None,
+    }
+}

@@ -15,6 +15,7 @@ mod frees;
 mod graphs;
 mod inert;
 mod kinds;
+mod ledger;
 mod plugins;
 mod pools;
 mod recording_file;

@@ -12,6 +12,7 @@ use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::shim_path::ShimPathArgs;
 use crate::commands::snapshot::SnapshotArgs;
+use crate::usage::ProbeUsageArgs;
 
 /// Shown under `culeak --help`; every command returns one of these.
 const EXIT_CODES: &str = "\
@@ -37,6 +38,8 @@ pub struct Arguments {
 
 /// How `probe` calls this program.
 pub const PROBE: &str = "__probe-driver";
+/// How `usage` calls this program.
+pub const PROBE_USAGE: &str = "__probe-usage";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -54,4 +57,7 @@ pub enum Command {
     /// Ask the CUDA driver and print its answers as JSON
     #[command(name = PROBE, hide = true)]
     Probe,
+    /// Ask NVML about devices and print its answers as JSON
+    #[command(name = PROBE_USAGE, hide = true)]
+    ProbeUsage(ProbeUsageArgs),
 }

@@ -1,7 +1,7 @@
 //! `culeak`: records the GPU memory of CUDA programs and says who never gave it back.
 //!
 //! This file is the contents page: one line per command, each at home in `commands/`. They stand on `load` (anything
-//! readable into a snapshot), `symbolize` (names for addresses) and `text` (values onto the screen); `run` also on
+//! readable into a snapshot), `symbolize` (names for addresses), `usage` (what the driver says) and `text` (values onto the screen); `run` also on
 //! `preload`, `environment`, `shim` and `supervise`, in this order.
 
 mod args;
@@ -17,6 +17,7 @@ mod shim;
 mod supervise;
 mod symbolize;
 mod text;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::ShimPath(args) => commands::shim_path::execute(&args),
         Command::DemoProgram => demo_program::execute(),
         Command::Probe => probe::answer(),
+        Command::ProbeUsage(args) => usage::answer(&args),
     };
     result.unwrap_or_else(|failure| {
         eprintln!("culeak: {failure}");

@@ -226,29 +226,9 @@ fn the_next_command_can_be_pasted() {
     assert_eq!(report.next, r"culeak check 'my run'\''s.culeak'");
 }
 
-/// A training program on PyTorch: two tensors in a segment, a pinned buffer, and memory of its own.
-fn training() -> Snapshot {
-    let mut sample = Sample::new();
-    let caching = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)";
-    let torch = (caching, "", "/v/site-packages/torch/lib/libc10_cuda.so");
-    let step = ("training_step", "/home/me/train.py:212", PYTHON);
-    let load = ("load", "/home/me/data.py:31", PYTHON);
-    let (segment, tensor) = (sample.stack(&[RUNTIME, torch, step]), sample.stack(&[torch, step]));
-    let pinned = ("at::CachingHostAllocatorImpl::allocate(unsigned long)", "", torch.2);
-    let pinned = sample.stack(&[RUNTIME, pinned, load]);
-    let own = sample.stack(&[RUNTIME, load]);
-    sample
-        .holds(Kind::Device, "cudaMalloc", 20 * MIB, 1, segment)
-        .holds(Kind::Mapping, "cuMemMap", 20 * MIB, 1, segment)
-        .holds(Kind::Tensor, "PyTorch", 4 * MIB, 2, tensor)
-        .holds(Kind::HostPinned, "cudaHostAlloc", MIB, 1, pinned)
-        .holds(Kind::Device, "cudaMalloc", 2 * MIB, 1, own);
-    sample.finish(0, 0)
-}
-
 #[test]
 fn tensors_are_listed_in_place_of_the_segments_they_lie_in() {
-    let snapshot = training();
+    let snapshot = sample::training().finish(0, 0);
     let report = report(&snapshot);
     let rows: Vec<_> = report
         .rows
@@ -256,29 +236,32 @@ fn tensors_are_listed_in_place_of_the_segments_they_lie_in() {
         .map(|row| (row.label.as_str(), row.bytes / MIB, row.count, row.pool))
         .collect();
     // The pinned buffer was asked for by the same line as the program's own memory, and is cached all the same.
+    let step = "training_step";
     assert_eq!(
         rows,
         [
-            ("training_step", 8, 2, false),
+            (step, 32, 1, false),
+            (step, 8, 2, false),
             ("load", 2, 1, false),
             ("load", 1, 1, true)
         ]
     );
+    assert_eq!(report.rows[0].library, Some("cuBLAS"));
     assert_eq!(report.pools.iter().map(|row| row.bytes / MIB).collect::<Vec<_>>(), [20]);
     assert_eq!(report.totals.held.blocks.bytes, 8 * MIB);
-    assert_eq!(report.totals.held.total().bytes, 10 * MIB);
+    assert_eq!(report.totals.held.total().bytes, 42 * MIB);
     assert_eq!(report.totals.pool.bytes, 21 * MIB);
     assert_eq!(
         report.totals.device.bytes,
-        22 * MIB,
+        54 * MIB,
         "what the driver handed out, tensors not added"
     );
-    assert_eq!(report.devices[0].live.bytes, 22 * MIB);
+    assert_eq!(report.devices[0].live.bytes, 54 * MIB);
 }
 
 #[test]
 fn rows_can_be_lines_of_python_and_libraries() {
-    let snapshot = training();
+    let snapshot = sample::training().finish(0, 0);
     let labels = |by| -> Vec<String> {
         let options = Options {
             by,
@@ -294,7 +277,7 @@ fn rows_can_be_lines_of_python_and_libraries() {
         labels(By::PythonLine),
         ["train.py:212 in training_step", "data.py:31 in load"]
     );
-    assert_eq!(labels(By::Library), ["PyTorch", "(the program itself)"]);
+    assert_eq!(labels(By::Library), ["cuBLAS", "PyTorch", "(the program itself)"]);
 }
 
 #[test]

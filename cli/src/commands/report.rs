@@ -9,7 +9,7 @@ use culeak::report::{By, Options, Report, Sort};
 
 use crate::errors::{Failure, USAGE};
 use crate::load::{self, Loaded};
-use crate::text;
+use crate::{text, usage};
 
 /// Rows in text when nothing else is asked for.
 const ROWS_IN_TEXT: usize = 20;
@@ -102,6 +102,7 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     }
     for item in &mut loaded {
         super::name_frames(item, &args.debug_dir);
+        usage::ask_driver(item);
     }
     if args.json {
         print_json(args, &loaded)?

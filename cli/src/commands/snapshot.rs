@@ -9,7 +9,7 @@ use clap::Args;
 use culeak::snapshot::Snapshot;
 
 use crate::errors::Failure;
-use crate::{load, text};
+use crate::{load, text, usage};
 
 /// Write what a process holds right now to a JSON file, without stopping it
 #[derive(Debug, Args)]
@@ -43,6 +43,7 @@ pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
         return super::list::execute();
     };
     let mut loaded = load::one(input)?;
+    usage::ask_driver(&mut loaded);
     if !args.no_symbols {
         super::name_frames(&mut loaded, &args.debug_dir);
     }

@@ -266,6 +266,18 @@ mod schema {
             name: Some("epoch 1".to_owned()),
             refused: None,
         });
+        full.usage = Some(culeak::snapshot::Usage {
+            source: "NVML 580".to_owned(),
+            devices: vec![culeak::snapshot::DeviceUsage {
+                device: 0,
+                total_bytes: 3,
+                used_bytes: 2,
+                reserved_bytes: 1,
+                process_bytes: Some(1),
+                others: Some(culeak::snapshot::OtherProcesses { bytes: 1, count: 1 }),
+            }],
+            missing: Some("a reason".to_owned()),
+        });
     }
 
     #[test]
@@ -357,6 +369,12 @@ mod schema {
         }
         described(&json["process"]["python"], &schema["$defs"]["python"]);
         described(&json["taken"]["kept"], &schema["$defs"]["kept"]);
+        described(&json["usage"], &schema["$defs"]["usage"]);
+        described(&json["usage"]["devices"][0], &schema["$defs"]["device_usage"]);
+        described(
+            &json["usage"]["devices"][0]["others"],
+            &schema["$defs"]["other_processes"],
+        );
         for location in json["locations"].as_array().expect("rows") {
             for symbol in location["symbols"].as_array().expect("rows") {
                 described(symbol, &schema["$defs"]["symbol"]);

@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 use culeak::report::{By, NO_DEVICE, NO_STREAM, RefusedRow, Report, Row, Share};
+use culeak::snapshot::{Kept, Why};
 
 use super::inert::Inert;
 use super::ledger;
@@ -12,8 +13,10 @@ use super::units::{self, plural};
 
 /// Writes the report; `full_stacks` shows runtime-internal frames and those below `main` too.
 pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
-    if let Some(failed) = &report.failed {
-        request(failed, full_stacks, out)?;
+    match (&report.failed, &report.taken.kept) {
+        (Some(failed), _) => request(failed, full_stacks, out)?,
+        (None, Some(kept)) => moment(kept, out)?,
+        (None, None) => {}
     }
     if !report.is_empty() {
         ledger::write(&report.ledger, out)?;
@@ -48,6 +51,27 @@ fn request(failed: &RefusedRow, full_stacks: bool, out: &mut dyn Write) -> io::R
     );
     writeln!(out, "{}", Styled(BAD, title))?;
     parts::stack(out, &failed.stack, full_stacks, "  ")?;
+    writeln!(out)
+}
+
+/// Why the recorder kept this picture.
+fn moment(kept: &Kept, out: &mut dyn Write) -> io::Result<()> {
+    let why = match kept.why {
+        Why::OutOfMemory => "when a request failed for lack of memory",
+        Why::Peak => "at a new peak",
+        Why::Mark => "at a mark of the program's",
+        Why::Requested => "because the program asked for it",
+        Why::Every => "because it was time",
+    };
+    let name = kept
+        .name
+        .as_deref()
+        .map_or_else(String::new, |name| format!(": {}", Inert(name)));
+    writeln!(
+        out,
+        "{}",
+        Styled(BOLD, format!("kept while the program ran, {why}{name}"))
+    )?;
     writeln!(out)
 }
 

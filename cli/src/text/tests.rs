@@ -109,6 +109,37 @@ fn golden_report_without_leaks_and_without_cuda() {
 }
 
 #[test]
+fn golden_report_of_a_training_program_with_the_drivers_answer() {
+    let mut sample = super::sample::training().running();
+    sample.0.usage = Some(super::sample::usage_while_training());
+    let snapshot = sample.finish(60 * MIB, 9);
+    expect_golden(
+        "report-training.txt",
+        &report_text(&snapshot, &from_file("4711"), false),
+    );
+    let by_line = Options {
+        by: By::PythonLine,
+        ..from_file("4711")
+    };
+    expect_golden("report-by-python-line.txt", &report_text(&snapshot, &by_line, false));
+}
+
+#[test]
+fn golden_report_of_a_snapshot_kept_at_out_of_memory() {
+    let mut sample = super::sample::training().running();
+    let tensor = 1;
+    sample.refuses(70 * GIB, 2, tensor);
+    sample.0.taken.kept = Some(culeak::snapshot::Kept {
+        why: culeak::snapshot::Why::OutOfMemory,
+        name: None,
+        refused: Some(0),
+    });
+    let snapshot = sample.finish(60 * MIB, 9);
+    let text = report_text(&snapshot, &from_file("train.out-of-memory-1.culeak"), false);
+    expect_golden("report-out-of-memory.txt", &text);
+}
+
+#[test]
 fn golden_diff() {
     let before = leaky();
     let mut later = Sample::new();

@@ -1,0 +1,148 @@
+//! The ledger of a process that runs: the driver's side is read from outside, and kept in the snapshot.
+//!
+//! The driver's side is played by a library of NVML's name (`victims/nvml.c`).
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::process::Started;
+use crate::support::profile::folder;
+use crate::support::{culeak, library, profile};
+
+const MIB: i64 = 1 << 20;
+
+/// A process that holds 4096 bytes until it is told to go on.
+fn waiting(folder: &Path) -> Started {
+    let mut running = profile("endings").arg("waits").start_in(folder);
+    let mut line = String::new();
+    BufReader::new(running.stdout())
+        .read_line(&mut line)
+        .expect("the victim speaks");
+    assert_eq!(line, "ready\n");
+    running
+}
+
+/// `culeak` with the stand-in NVML in reach.
+fn with_nvml(words: &[&str]) -> Command {
+    let nvml = library("nvml", "libnvidia-ml.so.1", &[], &[]);
+    let mut command = Command::new(culeak());
+    command
+        .args(words)
+        .env("LD_LIBRARY_PATH", nvml.parent().expect("a folder"));
+    command
+}
+
+fn json(command: &mut Command) -> Value {
+    let output = command.output().expect("the CLI starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// `what` and bytes of the only device's lines.
+fn lines(ledger: &Value) -> Vec<(&str, i64)> {
+    let lines = ledger["devices"][0]["lines"].as_array().expect("lines").iter();
+    lines
+        .map(|line| {
+            (
+                line["what"].as_str().expect("a word"),
+                line["bytes"].as_i64().expect("bytes"),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn what_the_driver_counts_is_told_line_by_line_and_the_rest_is_unexplained() {
+    let folder = folder();
+    let running = waiting(folder.path());
+    let pid = running.child.id().to_string();
+    let mut report = with_nvml(&["report", &pid, "--json"]);
+    report.env("NVML_USED", (700 * MIB).to_string());
+    report
+        .env("NVML_PID", &pid)
+        .env("NVML_OWN", (520 * MIB + 4096).to_string());
+    let ledger = json(&mut report)["ledger"].take();
+    assert_eq!(
+        lines(&ledger),
+        [
+            ("program", 4096),
+            ("context", 520 * MIB),
+            ("other_processes", 100 * MIB)
+        ]
+    );
+    assert_eq!(ledger["devices"][0]["unexplained"], 80 * MIB - 4096);
+    assert_eq!(ledger["source"], "NVML 580.65.06");
+    running.finish();
+}
+
+#[test]
+fn a_driver_that_does_not_know_the_process_leaves_more_unexplained() {
+    let folder = folder();
+    let running = waiting(folder.path());
+    let pid = running.child.id().to_string();
+    let mut report = with_nvml(&["report", &pid]);
+    let output = report
+        .env("NVML_USED", (700 * MIB).to_string())
+        .output()
+        .expect("the CLI starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert!(text.contains("700 MiB of 80 GiB used, says NVML 580.65.06"), "{text}");
+    assert!(
+        text.contains("unexplained: contexts and other processes among it"),
+        "{text}"
+    );
+    running.finish();
+}
+
+#[test]
+fn a_snapshot_keeps_the_drivers_answer_for_another_day_and_another_machine() {
+    let folder = folder();
+    let running = waiting(folder.path());
+    let pid = running.child.id().to_string();
+    let file = folder.path().join("now.json");
+    let file = file.to_str().expect("a plain path");
+    let mut snapshot = with_nvml(&["snapshot", &pid, "-o", file]);
+    snapshot.env("NVML_USED", (30 * MIB).to_string());
+    assert!(snapshot.status().expect("the CLI starts").success());
+    running.finish();
+    let ledger = json(Command::new(culeak()).args(["report", file, "--json"]))["ledger"].take();
+    assert_eq!(ledger["devices"][0]["driver"]["used_bytes"], 30 * MIB);
+    assert_eq!(ledger["missing"], Value::Null);
+}
+
+#[test]
+fn without_nvml_the_records_side_is_shown_and_why() {
+    let folder = folder();
+    let running = waiting(folder.path());
+    let pid = running.child.id().to_string();
+    let nowhere = folder.path().join("nvml-is-not-here");
+    let mut report = Command::new(culeak());
+    report.args(["report", &pid, "--json"]).env("LD_LIBRARY_PATH", nowhere);
+    let ledger = json(&mut report)["ledger"].take();
+    assert_eq!(lines(&ledger), [("program", 4096)]);
+    let missing = ledger["missing"].as_str().expect("a reason");
+    // On a machine with a GPU there is an NVML, which does not know the fake driver's device.
+    assert!(
+        missing.contains("libnvidia-ml.so.1") || missing.contains("NVML answered"),
+        "{missing}"
+    );
+    running.finish();
+}
+
+#[test]
+fn a_finished_process_has_the_records_side_alone() {
+    let outcome = profile("endings").arg("frees_in_destructor").run();
+    let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
+    let mut report = with_nvml(&["report", recording.to_str().expect("a plain path"), "--json"]);
+    let ledger = json(&mut report)["ledger"].take();
+    assert_eq!(lines(&ledger), [("program", 101)]);
+    assert!(
+        ledger["missing"]
+            .as_str()
+            .is_some_and(|why| why.contains("the process is over")),
+        "{ledger}"
+    );
+}
