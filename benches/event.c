@@ -1,5 +1,12 @@
-/* Time of one allocation and of one free on a driver that does nothing, at a given depth of the stack. Built against
- * tests/victims/tiny_driver.c; with -DMALLOC the same with malloc and free, for heap profilers to be put beside. */
+/* What one allocation and one free cost the caller. Linked to a driver that does nothing, so that all of it is the
+ * recorder's; with -DMALLOC the same with malloc and free, for heap profilers to be put beside.
+ *
+ *   event FRAMES [THREADS]
+ *
+ * prints three numbers: nanoseconds of an allocation and of a free at the end of a stack of FRAMES frames, when ROUNDS
+ * blocks are taken and then given back, and pairs a second of all threads together when each keeps 64 blocks alive.
+ * Medians of REPEATS; with several threads the first two are means over the threads. */
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,10 +27,18 @@ static void get(address *a) { cuMemAlloc_v2(a, 512); }
 static void give(address a) { cuMemFree_v2(a); }
 #endif
 
-enum { ROUNDS = 20000, REPEATS = 15 };
-static address blocks[ROUNDS];
-static double allocation[REPEATS], release[REPEATS];
-static volatile int sink;
+enum { ROUNDS = 20000, REPEATS = 15, KEPT = 64, MOST = 256 };
+
+typedef struct {
+    pthread_t thread;
+    address blocks[ROUNDS];
+    double allocation[REPEATS], release[REPEATS], pairs[REPEATS];
+    volatile int sink;
+} Worker;
+
+static Worker *workers[MOST];
+static int frames, threads;
+static pthread_barrier_t together;
 
 static double now(void) {
     struct timespec t;
@@ -31,18 +46,36 @@ static double now(void) {
     return t.tv_sec * 1e9 + t.tv_nsec;
 }
 
-__attribute__((noinline)) static void deep(int frames, int repeat) {
-    if (frames > 0) {
-        deep(frames - 1, repeat);
-        sink++; /* no tail call */
+__attribute__((noinline)) static void deep(Worker *self, int left, int repeat) {
+    if (left > 0) {
+        deep(self, left - 1, repeat);
+        self->sink++; /* no tail call */
         return;
     }
+    pthread_barrier_wait(&together);
     double begin = now();
-    for (int i = 0; i < ROUNDS; i++) get(&blocks[i]);
+    for (int i = 0; i < ROUNDS; i++) get(&self->blocks[i]);
     double middle = now();
-    for (int i = 0; i < ROUNDS; i++) give(blocks[i]);
-    allocation[repeat] = (middle - begin) / ROUNDS;
-    release[repeat] = (now() - middle) / ROUNDS;
+    for (int i = 0; i < ROUNDS; i++) give(self->blocks[i]);
+    double end = now();
+    self->allocation[repeat] = (middle - begin) / ROUNDS;
+    self->release[repeat] = (end - middle) / ROUNDS;
+
+    for (int i = 0; i < KEPT; i++) get(&self->blocks[i]);
+    pthread_barrier_wait(&together);
+    begin = now();
+    for (int i = 0; i < ROUNDS; i++) {
+        give(self->blocks[i % KEPT]);
+        get(&self->blocks[i % KEPT]);
+    }
+    self->pairs[repeat] = now() - begin;
+    for (int i = 0; i < KEPT; i++) give(self->blocks[i]);
+}
+
+/* Below `deep` lie this function and those that start a thread or the program. */
+static void *work(void *self) {
+    for (int repeat = 0; repeat < REPEATS; repeat++) deep(self, frames - 4, repeat);
+    return NULL;
 }
 
 static int ascending(const void *a, const void *b) {
@@ -50,12 +83,36 @@ static int ascending(const void *a, const void *b) {
     return (difference > 0) - (difference < 0);
 }
 
+static double median(double *values) {
+    qsort(values, REPEATS, sizeof *values, ascending);
+    return values[REPEATS / 2];
+}
+
 int main(int count, char **arguments) {
-    int frames = count > 1 ? atoi(arguments[1]) : 20;
+    frames = count > 1 ? atoi(arguments[1]) : 20;
+    threads = count > 2 ? atoi(arguments[2]) : 1;
+    if (frames < 4 || threads < 1 || threads > MOST) {
+        fprintf(stderr, "usage: %s FRAMES [THREADS]: from 4 frames, from 1 to %d threads\n", arguments[0], MOST);
+        return 2;
+    }
     start();
-    for (int repeat = 0; repeat < REPEATS; repeat++) deep(frames - 2, repeat); /* main and deep itself */
-    qsort(allocation, REPEATS, sizeof *allocation, ascending);
-    qsort(release, REPEATS, sizeof *release, ascending);
-    printf("%.0f %.0f\n", allocation[REPEATS / 2], release[REPEATS / 2]);
+    pthread_barrier_init(&together, NULL, threads);
+    for (int i = 0; i < threads; i++) workers[i] = calloc(1, sizeof(Worker));
+    /* One thread is the first one: nothing of it differs from a program without threads. */
+    if (threads == 1) work(workers[0]);
+    for (int i = 0; threads > 1 && i < threads; i++) pthread_create(&workers[i]->thread, NULL, work, workers[i]);
+    for (int i = 0; threads > 1 && i < threads; i++) pthread_join(workers[i]->thread, NULL);
+
+    double allocation[REPEATS] = {0}, release[REPEATS] = {0}, rate[REPEATS];
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        double slowest = 0;
+        for (int i = 0; i < threads; i++) {
+            allocation[repeat] += workers[i]->allocation[repeat] / threads;
+            release[repeat] += workers[i]->release[repeat] / threads;
+            if (workers[i]->pairs[repeat] > slowest) slowest = workers[i]->pairs[repeat];
+        }
+        rate[repeat] = 1e9 * ROUNDS * threads / slowest;
+    }
+    printf("%.1f %.1f %.0f\n", median(allocation), median(release), median(rate));
     return 0;
 }

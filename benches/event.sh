@@ -1,34 +1,47 @@
 #!/usr/bin/env bash
 # What one recorded event costs on a driver that does nothing: bare, recorded, and recorded with libgcc's unwinder; and
-# heaptrack on the same shape of malloc program, where it is installed. Medians of 15 repeats of 20,000 events, ns.
+# heaptrack on the same shape of malloc program, where it is installed. Then how many threads share the work.
 #
-#   benches/event.sh [CULEAK]      default: target/release/culeak
+#   benches/event.sh [CULEAK]          default: target/release/culeak
+#   benches/event.sh --build FOLDER    only builds `event`, `malloc` and driver/libcuda.so.1 there
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
+
+build() {
+    mkdir -p "$1/driver"
+    "${CC:-cc}" -O2 -shared -fPIC -DADDRESSES_PER_THREAD -Wl,-soname,libcuda.so.1 tests/victims/tiny_driver.c -o "$1/driver/libcuda.so.1"
+    "${CC:-cc}" -O2 -pthread benches/event.c "$1/driver/libcuda.so.1" -o "$1/event"
+    "${CC:-cc}" -O2 -pthread -DMALLOC benches/event.c -o "$1/malloc"
+}
+if [ "${1:-}" = --build ]; then
+    build "${2:?--build needs a folder}"
+    exit
+fi
+
 culeak=$(realpath "${1:-target/release/culeak}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-
-mkdir "$work/driver"
-cc -O2 -shared -fPIC -Wl,-soname,libcuda.so.1 tests/victims/tiny_driver.c -o "$work/driver/libcuda.so.1"
-cc -O2 benches/event.c "$work/driver/libcuda.so.1" -o "$work/event"
-cc -O2 -DMALLOC benches/event.c -o "$work/malloc"
+build "$work"
 export LD_LIBRARY_PATH=$work/driver CULEAK_OUTPUT=$work/ CULEAK_QUIET=1
 shim=$("$culeak" shim-path)
 
-row() { # row NAME DEPTH COMMAND…
+row() { # row NAME FRAMES THREADS COMMAND…: a line of three figures, or question marks where there are none
     local figures
-    figures=$("${@:3}" 2>/dev/null | tail -n 1)
-    printf '| %s | %s | %s | %s |\n' "$1" "$2" ${figures:-? ?}
+    figures=$("${@:4}" "$2" "$3" 2>/dev/null | grep -E '^[0-9.]+ [0-9.]+ [0-9]+$' || echo "? ? ?")
+    printf '| %s | %s | %s | %s | %s | %s |\n' "$1" "$2" "$3" $figures
 }
-echo "| program | frames | allocation, ns | free, ns |"
-echo "| --- | --- | --- | --- |"
+echo "| program | frames | threads | allocation, ns | free, ns | pairs a second, all threads |"
+echo "| --- | --- | --- | --- | --- | --- |"
 for frames in 10 20 40; do
-    row "bare" $frames "$work/event" $frames
-    row "culeak" $frames env LD_PRELOAD="$shim" "$work/event" $frames
-    row "culeak, CULEAK_UNWINDER=libgcc" $frames env LD_PRELOAD="$shim" CULEAK_UNWINDER=libgcc "$work/event" $frames
-    row "malloc, bare" $frames "$work/malloc" $frames
-    if command -v heaptrack >/dev/null; then
-        row "malloc, heaptrack" $frames sh -c "heaptrack -o $work/heap $work/malloc $frames | grep -E '^[0-9]+ [0-9]+$'"
-    fi
+    row "bare" $frames 1 "$work/event"
+    row "culeak" $frames 1 env LD_PRELOAD="$shim" "$work/event"
+    row "culeak, CULEAK_UNWINDER=libgcc" $frames 1 env LD_PRELOAD="$shim" CULEAK_UNWINDER=libgcc "$work/event"
+    row "malloc, bare" $frames 1 "$work/malloc"
+    command -v heaptrack >/dev/null && row "malloc, heaptrack" $frames 1 heaptrack -o "$work/heap" "$work/malloc"
+done
+for ((threads = 2; threads <= $(nproc); threads *= 2)); do
+    row "bare" 20 $threads "$work/event"
+    row "culeak" 20 $threads env LD_PRELOAD="$shim" "$work/event"
+    row "malloc, bare" 20 $threads "$work/malloc"
+    command -v heaptrack >/dev/null && row "malloc, heaptrack" 20 $threads heaptrack -o "$work/heap" "$work/malloc"
 done

@@ -8,7 +8,6 @@ built as their CMakeLists.txt says, but for the one GPU that is there.
 
 import argparse
 import collections
-import json
 import os
 import pathlib
 import re
@@ -133,19 +132,12 @@ class Peers:
         files = sorted(run.recordings(), key=lambda file: -file.stat().st_size)
         read = files[:6]
         with ThreadPoolExecutor(4) as pool:
-            told = list(pool.map(self.honesty, read))
+            told = list(pool.map(self.machine.honesty, read))
         lost = [f"{file.name}: {name} {value}" for file, row in zip(read, told) for name, value in row.items() if name.startswith("lost_") and value]
         if lost:
             raise Failure("records were lost: " + "; ".join(lost))
         unread = f", the largest {len(read)} read" if len(files) > len(read) else ""
         return f"{len(files)} recording{'s' * (len(files) != 1)}{unread}, {sum(row['events'] for row in told):,} events, 0 lost"
-
-    def honesty(self, recording):
-        path = recording.with_suffix(".json")
-        code, out, err = self.machine.cli("snapshot", recording, "--no-symbols", "-o", path)
-        if code != 0:
-            raise Failure(f"{recording}: cannot be read\n{tail(out + err)}")
-        return json.loads(path.read_text())["honesty"]
 
     # ---- CUDA samples ----
 

@@ -1,14 +1,15 @@
 #!/bin/bash
 # The acceptance suite on a real GPU: builds the victims with nvcc, runs each under culeak, and checks what culeak saw.
 #
-#   tests/gpu/run.sh [--only REGEX] [--out DIR] [--jobs N] [--allow-missing] [--list] [--compare] [--cost]
+#   tests/gpu/run.sh [--only REGEX] [--out DIR] [--jobs N] [--allow-missing] [--list] [--compare]
 #
 # It needs nvcc, a C compiler, python3 and a GPU, and for the framework claims torch, jax, cupy, numba and triton.
 #   CULEAK_BIN    folder with `culeak` and `victim-cudarc` (tests/gpu/cudarc_victim); default: target/release
 #   CULEAK_SHIM   the preload library; default: libculeak.so in that folder, else the one inside culeak
 #   NVCC          the compiler; default: the one on the PATH, else /usr/local/cuda/bin/nvcc
 # The last line is `N passed, N failed`; the exit code is 0 when nothing failed. Something that this machine cannot
-# run counts as failed, unless --allow-missing is given. --compare and --cost measure instead (compare.md, cost.md).
+# run counts as failed, unless --allow-missing is given. --compare measures instead (compare.md); what recording costs is
+# measured by benches/compare/run.sh.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -52,7 +53,6 @@ echo "building the victims in $bin" >&2
 (compile mixed.o mixed.cu; build mixed "$nvcc" "$bin/mixed.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/mixed") &
 (compile share.o share.cu; build share "$nvcc" "$bin/share.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/share") &
 (build drv "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/drv.c" "$driver" -o "$bin/drv") &
-(build cost "$nvcc" -O2 -g -cudart static "$here/cost.cu" "${libraries[@]}" -o "$bin/cost") &
 for plugin in one:1111 two:2222; do
     name=plugin_${plugin%:*}
     build "$name.so" "$nvcc" -O2 -g -cudart shared -shared -Xcompiler -fPIC -Xlinker --build-id \

@@ -24,11 +24,10 @@ def main():
     options = parse()
     machine = find_machine(options)
     failed = 0
-    if not (options.compare or options.cost):
+    if options.compare:
+        compare.leak_checkers(machine)
+    else:
         failed = run_claims(machine, options)
-    for wanted, measure in ((options.cost, compare.cost), (options.compare, compare.leak_checkers)):
-        if wanted:
-            measure(machine)
     return 1 if failed else 0
 
 
@@ -40,7 +39,6 @@ def parse():
     parser.add_argument("--allow-missing", action="store_true", help="what this machine cannot run is listed, not failed")
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--compare", action="store_true", help="instead, compare with compute-sanitizer's leak check: compare.md")
-    parser.add_argument("--cost", action="store_true", help="instead, measure what recording costs: cost.md")
     options = parser.parse_args()
     if options.list:
         print(*(c.name for c in harness.claims), sep="\n")

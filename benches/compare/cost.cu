@@ -1,5 +1,5 @@
 // What allocating costs, for comparing runs with and without a recorder. Prints one line: nanoseconds per operation.
-#include "victims/victim.h"
+#include "../../tests/gpu/victims/victim.h"
 
 #include <cuda_runtime.h>
 #include <time.h>

@@ -1,0 +1,61 @@
+"""One transformer training step in PyTorch, timed: what the allocation of every tensor costs in the end.
+
+    step.py plain | recorder [DEVICE] [STEPS]
+
+prints `STEP milliseconds events`: the median of the steps, and how many blocks the allocator handed out in one. `recorder` times
+the same steps with PyTorch's own memory recorder (native and Python stacks) off and on in turn, and prints `STEP` and `RECORDED`.
+"""
+
+import statistics
+import sys
+import time
+
+import torch
+
+mode, device, steps = sys.argv[1], (sys.argv[2:] or ["cuda"])[0], int((sys.argv[3:] or [60])[0])
+cuda = device == "cuda"
+
+torch.manual_seed(1)
+layer = torch.nn.TransformerEncoderLayer(256, 8, 1024, batch_first=True, dropout=0.1)
+model = torch.nn.TransformerEncoder(layer, 6 if cuda else 2).to(device)
+optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+data = torch.randn(8, 64, 256, device=device)
+
+
+def step():
+    optimizer.zero_grad()
+    (model(data) ** 2).mean().backward()
+    optimizer.step()
+    if cuda:
+        torch.cuda.synchronize()
+
+
+def handed_out():
+    return torch.cuda.memory_stats().get("allocation.all.allocated", 0) if cuda else 0
+
+
+def timed(count):
+    """Milliseconds of each step."""
+    taken = []
+    for _ in range(count):
+        started = time.perf_counter()
+        step()
+        taken.append(1e3 * (time.perf_counter() - started))
+    return taken
+
+
+timed(max(steps // 4, 1))
+before = handed_out()
+step()
+events = handed_out() - before
+if mode == "plain":
+    print("STEP", statistics.median(timed(steps)), events)
+else:
+    off, on = [], []
+    for _ in range(4):
+        off += timed(max(steps // 4, 1))
+        torch.cuda.memory._record_memory_history(stacks="all")
+        on += timed(max(steps // 4, 1))
+        torch.cuda.memory._record_memory_history(enabled=None)
+    print("STEP", statistics.median(off), events)
+    print("RECORDED", statistics.median(on), events)

@@ -1,0 +1,370 @@
+"""Measures every target that culeak sets itself, one row each; started by run.sh, which see for the options.
+
+A row is measured, or says why it is not: a figure that nobody measured is never printed. Ratios are of pairs of runs that
+took turns; their median counts, and the range stands beside it. `targets.md` holds the table, and `events.md`, `calls.md` and `steps.md`
+the figures behind it.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "gpu"))
+
+from frameworks import UNCACHED
+from harness import Failure, Missing, tail
+from pairs import Ratio, alternating, exclusion, sanitizer, table
+from suite import find_machine
+
+HERE = pathlib.Path(__file__).resolve().parent
+Row = collections.namedtuple("Row", "what must measured reached")
+groups = []
+
+
+def group(name, *rows):
+    """Registers a function that measures the named rows and yields (measured, reached) for each, in this order."""
+
+    def register(function):
+        groups.append((name, rows, function))
+        return function
+
+    return register
+
+
+def median(values):
+    return statistics.median(values)
+
+
+# ---- the walker ----
+
+
+@group("walker", ("walker, warm, at 20 frames", "<= 8 ns a frame"), ("walker against libgcc, same run", ">= 15x"))
+def walker(t):
+    walk = t.binaries / "walk"
+    if not walk.exists():
+        raise Missing(f"{walk}: not there; benches/collect.sh puts it there")
+    if not shutil.which("g++"):
+        raise Missing("no g++, which compiles the code that is walked")
+    times = collections.defaultdict(list)
+    for turn in range(t.times(3)):
+        home = t.machine.out / "criterion" / str(turn)
+        t.must([walk, "--bench", "--noplot", "same/(walker|libgcc|backtrace|framehop|frame pointers)/20"], env={"CRITERION_HOME": str(home)})
+        for way in ("walker", "libgcc", "backtrace", "framehop", "frame pointers"):
+            estimates = home / "same" / way / "20" / "new" / "estimates.json"
+            times[way].append(json.loads(estimates.read_text())["median"]["point_estimate"])
+    a_frame = median(times["walker"]) / 20
+    others = ", ".join(f"{way} {median(times[way]) / 20:.1f}" for way in ("framehop", "backtrace", "libgcc", "frame pointers"))
+    yield f"{a_frame:.1f} ns a frame (beside it: {others})", a_frame <= 8
+    ratio = Ratio(times["walker"], times["libgcc"])
+    yield f"{ratio}x", ratio.median >= 15
+
+
+# ---- a whole event, on a driver that does nothing ----
+
+
+def event(t, program, frames=20, threads=1, under=()):
+    """One run: nanoseconds of an allocation and of a free, and pairs a second of all threads."""
+    path = t.machine.out / "bin" / program
+    if not path.exists():
+        raise Missing(f"{program} was not built; see {t.machine.out / 'bin' / 'event.log'}")
+    env = {"LD_LIBRARY_PATH": f"{path.parent / 'driver'}"}
+    command = [path, frames, threads]
+    if under == "culeak":
+        env |= t.preloaded()
+    elif under:
+        command = [*under, *command]
+        env["LD_LIBRARY_PATH"] += f":{t.binaries / 'heaptrack' / 'lib'}"
+    said = t.must(command, env=env).stdout
+    found = re.search(r"^([\d.]+) ([\d.]+) (\d+)$", said, re.M)
+    if not found:
+        raise Failure(f"{' '.join(map(str, command))} printed no figures\n{tail(said)}")
+    return tuple(map(float, found.groups()))
+
+
+def heaptrack(t):
+    tool = shutil.which("heaptrack") or (t.binaries / "heaptrack" / "bin" / "heaptrack")
+    if not pathlib.Path(tool).exists():
+        raise Missing("no heaptrack, neither installed nor collected")
+    return [tool, "-o", t.machine.out / "heap"]
+
+
+@group(
+    "event",
+    ("allocation, whole event, warm, 20 frames", "<= 250 ns"),
+    ("free, whole event", "<= 80 ns"),
+    ("allocation and free against heaptrack's, 20 frames", ">= 3x cheaper"),
+)
+def events(t):
+    seen = collections.defaultdict(list)
+    try:
+        beside, why = heaptrack(t), None
+    except Missing as missing:
+        beside, why = None, missing
+    for frames in (20, 10, 40):
+        for _ in range(t.times(5 if frames == 20 else 2)):
+            seen["bare", frames].append(event(t, "event", frames))
+            seen["culeak", frames].append(event(t, "event", frames, under="culeak"))
+            seen["malloc, bare", frames].append(event(t, "malloc", frames))
+            if beside:
+                seen["malloc, heaptrack", frames].append(event(t, "malloc", frames, under=beside))
+    rows = []
+    for (name, frames), runs in seen.items():
+        allocations, frees, _ = zip(*runs)
+        rows.append([name, frames, f"{median(allocations):.0f}", f"{median(frees):.0f}", len(runs)])
+    table(t.machine.out / "events.md", "A whole event on a driver that does nothing, one thread; medians of alternating runs.", ["program", "frames", "allocation, ns", "free, ns", "runs"], rows)
+    allocations, frees, _ = zip(*seen["culeak", 20])
+    yield f"{median(allocations):.0f} ns ({min(allocations):.0f} to {max(allocations):.0f})", median(allocations) <= 250
+    yield f"{median(frees):.0f} ns ({min(frees):.0f} to {max(frees):.0f})", median(frees) <= 80
+    if not beside:
+        raise why
+    pair = lambda runs: [allocation + free for allocation, free, _ in runs]
+    ratio = Ratio(pair(seen["culeak", 20]), pair(seen["malloc, heaptrack", 20]))
+    own = median(pair(seen["culeak", 20])) - median(pair(seen["bare", 20])), median(pair(seen["malloc, heaptrack", 20])) - median(pair(seen["malloc, bare", 20]))
+    yield f"{ratio}x; beyond what is watched: {own[0]:.0f} ns, heaptrack {own[1]:.0f} ns", ratio.median >= 3
+
+
+@group("threads", ("two threads against one", ">= 1.9x the pairs a second"), ("16 threads against one", ">= 13x the pairs a second"))
+def threads(t):
+    cores = len(os.sched_getaffinity(0))
+    counts = [count for count in (1, 2, 4, 8, 16) if count <= cores]
+    if t.trial:
+        counts = counts[:2]
+    rates = {who: {count: [] for count in counts} for who in ("bare", "culeak")}
+    for _ in range(t.times(3)):
+        for count in counts:
+            for who in rates:
+                rates[who][count].append(event(t, "event", 20, count, under=who if who == "culeak" else ())[2])
+    rows = [[count, *(f"{median(rates[who][count]) / 1e6:.2f}" for who in rates), str(Ratio(rates["culeak"][1], rates["culeak"][count]))] for count in counts]
+    table(t.machine.out / "threads.md", "Pairs a second of all threads, 64 blocks kept by each, 20 frames; medians of 3.", ["threads", "bare, million", "culeak, million", "culeak against one thread"], rows)
+    for count, wanted in ((2, 1.9), (16, 13)):
+        if count not in counts:
+            yield f"not measured: {count} threads need as many cores, here are {cores}", None
+        else:
+            ratio = Ratio(rates["culeak"][1], rates["culeak"][count])
+            yield f"{ratio}x", ratio.median >= wanted
+
+
+# ---- calls of the real driver ----
+
+
+@group("calls", ("cudaMallocAsync + cudaFreeAsync", "<= 1.3x bare"), ("20,000 live cudaMalloc of 512 B", "<= 1.15x bare"))
+def calls(t):
+    program = t.machine.out / "bin" / "cost"
+    if not program.exists():
+        log = program.with_suffix(".log").read_text().strip().splitlines()
+        raise Missing(f"cost.cu was not built: {log[-1] if log else 'no nvcc'}")
+    tried = t.machine.run(program, "plain_pair", how="bare", fresh=True)
+    if tried.code != 0:
+        raise Missing(f"no working GPU: {tried.err.strip().splitlines()[-1] if tried.err.strip() else f'exit {tried.code}'}")
+    nanoseconds = lambda run: float(re.search(r"NANOSECONDS ([\d.]+)", run.out)[1])
+    rows, answers = [], []
+    for name, case, wanted in (
+        ("cudaMallocAsync + cudaFreeAsync, 100,000 pairs", "ordered_pair", 1.3),
+        ("20,000 live cudaMalloc of 512 B", "many_live", 1.15),
+        ("cudaMalloc + cudaFree, 10,000 pairs", "plain_pair", None),
+    ):
+        bare, watched = alternating(t.machine, [program, case], pairs=t.times(7), how="preload")
+        without, within = ([nanoseconds(run) for run in runs] for runs in (bare, watched))
+        ratio = Ratio(without, within)
+        beside = []
+        for label, options in (("compute-sanitizer", lambda: []), ("its kernels excluded", lambda: exclusion([program, "plain_pair"]))):
+            try:
+                chosen = options()
+                if label != "compute-sanitizer" and not chosen:
+                    raise Missing("no spelling of the option was accepted")
+                run = t.machine.run(*sanitizer(*chosen), program, case, how="bare", fresh=True, timeout=t.left(60)).must()
+                beside.append((label, f"{nanoseconds(run) / median(without):.1f}x"))
+            except (Missing, Failure) as problem:
+                beside.append((label, f"not measured: {str(problem).splitlines()[0]}"))
+        own = t.machine.honesty(watched[-1].recording())
+        rows.append([name, f"{median(without):.0f}", f"{median(within):.0f}", str(ratio), *(figure for _, figure in beside), f"{own['recorder_ns'] / max(own['events'], 1):.0f}"])
+        if wanted:
+            answers.append((f"{ratio}x ({', '.join(' '.join(pair) for pair in beside)})", ratio.median <= wanted))
+    heads = ["operation", "bare, ns", "culeak, ns", "ratio, median of pairs (range)", "compute-sanitizer --leak-check full", "kernels excluded", "recorder's own estimate, ns an event"]
+    table(t.machine.out / "calls.md", f"Cost of one call; medians of {t.times(7)} alternating pairs of runs, compute-sanitizer one run each.", heads, rows)
+    yield from answers
+
+
+# ---- PyTorch ----
+
+
+def torch_of(t):
+    """The device PyTorch can use here."""
+    asked = subprocess.run([t.machine.python, "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"], capture_output=True, text=True)
+    if asked.returncode != 0:
+        raise Missing(f"no PyTorch: {asked.stderr.strip().splitlines()[-1]}")
+    version, usable = asked.stdout.split()
+    if usable == "True":
+        return "cuda"
+    if t.trial:
+        return "cpu"
+    raise Missing(f"PyTorch {version} finds no GPU")
+
+
+def step(t, device, mode="plain", how="bare", env=None):
+    run = t.machine.run(t.machine.python, HERE / "step.py", mode, device, t.times(60), env={**t.quiet, **(env or {})}, how=how, fresh=True, timeout=t.left(90)).must()
+    return {word: (float(value), int(count)) for word, value, count in re.findall(r"^(STEP|RECORDED) ([\d.]+) (\d+)$", run.out, re.M)}, run
+
+
+@group(
+    "steps",
+    ("transformer step, every tensor a call of the driver (caching off)", "<= 1.03x bare"),
+    ("transformer step, every tensor recorded, caching on", "<= 1.03x bare"),
+)
+def steps(t):
+    device = torch_of(t)
+    seen, events, last = collections.defaultdict(list), {}, {}
+    ways = [("caching off", UNCACHED), ("caching on", {})]
+    step(t, device)  # warms the caches of files up
+    for _ in range(t.times(4)):
+        for name, env in ways:
+            for how in ("bare", "preload"):
+                told, run = step(t, device, how=how, env=env)
+                seen[name, how].append(told["STEP"][0])
+                events[name] = max(events.get(name, 0), told["STEP"][1])
+                last[name, how] = run
+    recorder = "not measured: no GPU"
+    if device == "cuda":
+        try:
+            times = [step(t, device, "recorder")[0] for _ in range(t.times(2))]
+            recorder = Ratio([told["STEP"][0] for told in times], [told["RECORDED"][0] for told in times])
+        except Failure as failure:
+            recorder = f"not measured: {str(failure).splitlines()[0]}"
+    rows = []
+    for name, _ in ways:
+        recordings = last[name, "preload"].recordings()
+        honesty = t.machine.honesty(recordings[0]) if recordings else {"events": 0, "recorder_ns": 0}
+        ratio = Ratio(seen[name, "bare"], seen[name, "preload"])
+        rows.append([name, events[name], *(f"{median(seen[name, how]):.2f}" for how in ("bare", "preload")), str(ratio), f"{honesty['events']:,}", f"{honesty['recorder_ns'] / max(honesty['events'], 1):.0f}"])
+    heads = ["PyTorch's allocator", "its blocks in a step", "bare, ms", "culeak, ms", "ratio, median of pairs (range)", "events culeak recorded in all", "recorder's own estimate, ns an event"]
+    table(t.machine.out / "steps.md", f"A transformer training step on {device}; medians of {t.times(4)} alternating pairs of processes. PyTorch's own recorder, switched on and off in one process: {recorder}.", heads, rows)
+    for name, _ in ways:
+        ratio = Ratio(seen[name, "bare"], seen[name, "preload"])
+        yield f"{ratio}x (PyTorch's recorder: {recorder})", ratio.median <= 1.03
+
+
+@group("import", ("`import torch` and a first tensor", "<= 1.02x bare"))
+def first_tensor(t):
+    device = torch_of(t)
+    program = [t.machine.python, "-c", f"import torch; torch.ones(1, device='{device}').sum().item()"]
+    bare, watched = alternating(t.machine, program, env=t.quiet, pairs=t.times(6), how="preload")
+    ratio = Ratio([run.seconds for run in bare], [run.seconds for run in watched])
+    yield f"{ratio}x of {median([run.seconds for run in bare]):.2f} s", ratio.median <= 1.02
+
+
+# ---- a program that does not use CUDA ----
+
+
+@group("inert", ("/bin/true under the preload", "<= 0.2 ms more"), ("its files", "none"), ("its threads", "none of ours"))
+def inert(t):
+    folder = t.machine.folder("true")
+    bare = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    watched = {**bare, **t.preloaded(folder)}
+
+    def once(env):
+        started = time.perf_counter()
+        _, status = os.waitpid(os.posix_spawn("/bin/true", ["true"], env), 0)
+        if status != 0:
+            raise Failure(f"/bin/true ended with status {status}")
+        return 1e3 * (time.perf_counter() - started)
+
+    pairs = [(once(bare), once(watched)) for _ in range(t.times(400))]
+    more = median([b - a for a, b in pairs])
+    yield f"{more:+.3f} ms of {median([a for a, _ in pairs]):.2f} (median of {len(pairs)} pairs)", more <= 0.2
+    threads = subprocess.run(["/bin/ls", "/proc/self/task"], env=watched, capture_output=True, text=True).stdout.split()
+    files = sorted(path.name for path in folder.rglob("*") if path.is_file())
+    yield ", ".join(files) or "none", not files
+    yield f"{len(threads)} in all", len(threads) == 1
+
+
+# ---- all of it ----
+
+
+class Trial:
+    """The machine, and how much may be done on it."""
+
+    def __init__(self, machine, options):
+        self.machine, self.trial, self.deadline = machine, options.trial, time.monotonic() + options.limit
+        self.binaries = machine.culeak.parent
+        self.quiet = {"CULEAK_QUIET": "1"}
+
+    def times(self, wanted):
+        return 1 if self.trial else wanted
+
+    def left(self, wanted):
+        left = self.deadline - time.monotonic()
+        if left < 10:
+            raise Missing("no time is left within --limit")
+        return min(wanted, left)
+
+    def preloaded(self, folder=None):
+        if not self.machine.shim:
+            raise Missing("no preload library")
+        return {**self.quiet, "LD_PRELOAD": str(self.machine.shim), "CULEAK_OUTPUT": f"{folder or self.machine.out}/"}
+
+    def must(self, command, env):
+        """Runs a command to its end; its output."""
+        command = [str(word) for word in command]
+        clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD" and not name.startswith("CULEAK_")}
+        try:
+            done = subprocess.run(command, env={**clean, **env}, capture_output=True, text=True, errors="replace", timeout=self.left(120))
+        except subprocess.TimeoutExpired as late:
+            raise Failure(f"{' '.join(command)}: not done after {late.timeout:.0f} s") from late
+        if done.returncode != 0:
+            raise Failure(f"{' '.join(command)}: exit {done.returncode}\n{tail(done.stdout + done.stderr, 8)}")
+        return done
+
+
+def measure(t, name, rows, function):
+    """Rows with what `function` yields for them; those it does not come to say why."""
+    measured = []
+    try:
+        t.left(20)
+        for figure, reached in function(t):
+            verdict = "-" if reached is None else "trial" if t.trial else "yes" if reached else "no"
+            measured.append(Row(*rows[len(measured)], figure, verdict))
+    except (Missing, Failure) as problem:
+        print(f"{name}: {problem}", file=sys.stderr, flush=True)
+        why = str(problem).splitlines()[0]
+        measured += [Row(*row, f"not measured: {why}", "-") for row in rows[len(measured) :]]
+    return measured
+
+
+def machine_words():
+    gpu = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"], capture_output=True, text=True) if shutil.which("nvidia-smi") else None
+    names = gpu.stdout.strip().splitlines() if gpu and gpu.returncode == 0 else []
+    model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    return f"{names[0] if names else 'no GPU'}; {len(os.sched_getaffinity(0))} cores of {model[1] if model else platform.machine()}; load {os.getloadavg()[0]:.1f} at the start; {time.strftime('%Y-%m-%d')}"
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="benches/compare/run.sh")
+    parser.add_argument("--only", metavar="REGEX", default="", help=f"groups: {', '.join(name for name, _, _ in groups)}")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    parser.add_argument("--limit", type=float, default=330)
+    parser.add_argument("--trial", action="store_true")
+    options = parser.parse_args()
+    trial = Trial(find_machine(options), options)
+    words, rows = machine_words(), []
+    for name, wanted, function in groups:
+        if re.search(options.only, name):
+            rows += measure(trial, name, wanted, function)
+    title = f"{words}." if not options.trial else f"TRIAL, figures mean nothing. {words}."
+    table(options.out / "targets.md", title, ["what", "must reach", "measured", "reached"], rows)
+    counts = collections.Counter(row.reached for row in rows)
+    print(f"{counts['yes']} reached, {counts['no']} not reached, {counts['-']} not measured; tables in {options.out}", flush=True)
+    return 0 if rows else 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())
