@@ -13,22 +13,25 @@
 //! Elements begin as zeros. `T` must be valid as zeros and changed through atomics only ([`Element`] says so).
 
 use std::marker::PhantomData;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
-use crate::file::{Errno, File, anonymous};
+use crate::file::{Errno, File};
 use crate::layout::*;
+use crate::sync::{AtomicPtr, AtomicU64, Zeroed, elements, give_back};
 
 /// # Safety
 /// All zeros is a valid value, and every field is an atomic.
-pub unsafe trait Element {}
+pub unsafe trait Element: Zeroed {}
 
-macro_rules! elements {
+macro_rules! are_elements {
     ($($type:ty),*) => { $(
         // SAFETY: declared in `layout.rs` (or below) with atomic fields only.
         unsafe impl Element for $type {}
     )* };
 }
-elements!(
+are_elements!(AtomicU64, crate::table::Record);
+#[cfg(not(loom))]
+are_elements!(
     DeviceRow,
     ContextRow,
     ThreadRow,
@@ -40,14 +43,12 @@ elements!(
     NameRow,
     MarkRow,
     AllocatorRow,
-    AtomicU64,
-    AtomicU32,
-    crate::table::Record,
+    std::sync::atomic::AtomicU32,
     std::sync::atomic::AtomicU8
 );
 
 /// Enough for 100 million records.
-const EXTENTS: usize = 448;
+const EXTENTS: usize = if cfg!(loom) { 3 } else { 448 };
 
 /// Where element `index` lies: extent number and place in it.
 pub const fn locate(index: usize, first: usize, limit: usize) -> (usize, usize) {
@@ -70,6 +71,7 @@ pub const fn extent_capacity(number: usize, first: usize, limit: usize) -> usize
 
 /// The array. All zeros is an empty one, so it can lie in fresh memory.
 #[repr(C)]
+#[cfg_attr(loom, derive(Default))]
 pub struct Growing<T> {
     extents: [AtomicPtr<T>; EXTENTS],
     kind: PhantomData<T>,
@@ -119,12 +121,12 @@ impl<T: Element> Growing<T> {
         let (first, limit) = backing.sizes();
         let (number, _) = locate(index as usize, first, limit);
         let slot = self.extents.get(number).ok_or(Errno(libc::EFBIG))?;
-        let bytes = extent_capacity(number, first, limit) * size_of::<T>();
+        let count = extent_capacity(number, first, limit);
         match backing {
             Backing::File(file, section) => {
                 // Announced first: whatever is written into a published extent, a reader can find. A loser's extent
                 // that was announced and not yet withdrawn holds zeros only, which readers take for absent.
-                let extent = file.extend(bytes)?;
+                let extent = file.extend(count * size_of::<T>())?;
                 let row = match file.announce(&extent, section, number as u32, size_of::<T>()) {
                     Ok(row) => row,
                     Err(error) => {
@@ -142,14 +144,14 @@ impl<T: Element> Growing<T> {
                 }
             }
             Backing::Private(..) => {
-                let address = anonymous(bytes)?;
+                let extent = elements(count)?;
                 // Release: as above.
                 if slot
-                    .compare_exchange(std::ptr::null_mut(), address.cast(), Release, Relaxed)
+                    .compare_exchange(std::ptr::null_mut(), extent, Release, Relaxed)
                     .is_err()
                 {
-                    // SAFETY: mapped just now with this length; nobody has seen it.
-                    unsafe { libc::munmap(address.cast(), bytes) };
+                    // SAFETY: made just now with this length; nobody has seen it.
+                    unsafe { give_back(extent, count) };
                 }
             }
         }
@@ -157,7 +159,9 @@ impl<T: Element> Growing<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod loom_models;
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

@@ -13,23 +13,28 @@
 //! Why it is right: every change is one compare-and-swap of one word. An entry is found if it was inserted before the
 //! search began and not removed meanwhile, since it never moves. The tag only saves look-ups; the caller's `same`
 //! decides, on the row itself, and re-checks there that the row did not change hands (records carry a generation).
+//! A level is announced (`newest`) by whoever first enters something into it, before that, and not only by whoever
+//! mapped it: that thread may be stopped in between, and a search begins with the newest level announced.
+//! `loom_models` tries all of this in every interleaving, and with every ordering weakened.
 //! For `intern`, two threads with the same hash race for the *first* free word of the same window, so one of them
 //! loses the swap and then sees the other's entry. (Across the moment at which a level is added, both may win: the
 //! rows are then duplicates, which readers merge.)
 //!
 //! The index is private to the process: readers of the recording scan the rows.
 
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
-use crate::file::{Errno, anonymous};
+use crate::file::Errno;
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, elements, give_back};
 
-const WINDOW: usize = 8;
-const LEVELS: usize = 20;
+const WINDOW: usize = if cfg!(loom) { 2 } else { 8 };
+const LEVELS: usize = if cfg!(loom) { 2 } else { 20 };
 /// Windows in level 0: 16,384 words, 128 KiB of address space, touched where used.
-const FIRST: usize = 2048;
+const FIRST: usize = if cfg!(loom) { 1 } else { 2048 };
 
 /// All zeros is an empty index.
 #[repr(C)]
+#[cfg_attr(loom, derive(Default))]
 pub struct Index {
     levels: [AtomicPtr<AtomicU64>; LEVELS],
     /// Number of the newest level.
@@ -68,17 +73,16 @@ impl Index {
     }
 
     fn add_level(&self, level: usize) -> Result<(), Errno> {
-        let bytes = (FIRST << level) * WINDOW * size_of::<AtomicU64>();
-        let memory = anonymous(bytes)?;
+        let words = (FIRST << level) * WINDOW;
+        let memory = elements(words)?;
         // Release: pairs with the Acquire in `window`.
         if self.levels[level]
-            .compare_exchange(std::ptr::null_mut(), memory.cast(), Release, Relaxed)
+            .compare_exchange(std::ptr::null_mut(), memory, Release, Relaxed)
             .is_err()
         {
-            // SAFETY: mapped just now with this length; nobody has seen it.
-            unsafe { libc::munmap(memory.cast(), bytes) };
+            // SAFETY: made just now with this length; nobody has seen it.
+            unsafe { give_back(memory, words) };
         }
-        self.newest.fetch_max(level as u32, Relaxed);
         Ok(())
     }
 
@@ -124,10 +128,16 @@ impl Index {
 
     fn put(&self, hash: u64, row: u32, same: impl Fn(u32) -> bool) -> Result<u32, Errno> {
         let new = word(hash, row);
-        let mut level = self.newest.load(Relaxed) as usize;
+        let newest = self.newest.load(Relaxed) as usize;
+        let mut level = newest;
         while level < LEVELS {
             if self.window(level, hash).is_none() {
                 self.add_level(level)?;
+            }
+            if level > newest {
+                // Said before anything is entered there, also by those who found the level mapped: its maker may not
+                // have come to it, and a search begins with the newest level it knows.
+                self.newest.fetch_max(level as u32, Relaxed);
             }
             let Some(window) = self.window(level, hash) else {
                 return Err(Errno(libc::ENOMEM));
@@ -159,7 +169,9 @@ pub const fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod loom_models;
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::collections::HashMap;

@@ -44,12 +44,16 @@ pub mod layout;
 
 pub mod file;
 
+#[doc(hidden)]
+pub mod sync;
+
 pub mod growing;
 
 pub mod index;
 
 pub mod table;
 
+#[cfg(not(loom))]
 pub mod recording;
 
 #[cfg(feature = "read")]
@@ -80,7 +84,7 @@ pub mod diff;
 pub mod report;
 
 /// Hand-made snapshots, shared with the tests of the CLI, where `culeak` is another crate.
-#[cfg(test)]
+#[cfg(all(test, feature = "read"))]
 mod sample;
 #[cfg(test)]
 extern crate self as culeak;

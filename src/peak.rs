@@ -34,10 +34,15 @@
 //! - A lane made while others freeze is seen by them, or sees them: it is made before the pot is read, in one order of
 //!   all such steps (SeqCst).
 //!
+//! `loom_models` tries all of this in every interleaving, with every ordering weakened and with a thread dying before each
+//! of its operations (docs/proofs.md).
+//!
 //! Rounds wrap after 16,384: a thread would have to sleep through exactly that many, each with thousands of events, and
 //! find the very same word. Amounts are cut at [`LARGEST`], so that words cannot overflow; no machine holds as much.
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
+
+use crate::sync::AtomicU64;
 
 /// Largest amount counted: 16 TiB.
 pub const LARGEST: u64 = 1 << 44;
@@ -89,6 +94,7 @@ impl Word {
 
 /// What all lanes of one sum share. All zeros is a sum of zero.
 #[repr(C)]
+#[cfg_attr(loom, derive(Default))]
 pub struct Pot {
     word: AtomicU64,
     /// The peak.
@@ -97,6 +103,7 @@ pub struct Pot {
 
 /// One lane. All zeros is an empty one.
 #[repr(C)]
+#[cfg_attr(loom, derive(Default))]
 pub struct Lane {
     word: AtomicU64,
     /// Events of this lane on the pot since it last saw the peak move; only a hint.
@@ -264,5 +271,7 @@ pub fn live<'a>(pot: &Pot, lanes: impl Iterator<Item = &'a Lane>) -> u64 {
     minted.saturating_sub(pot.amount().saturating_add(credits))
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod loom_models;
+#[cfg(all(test, not(loom)))]
 mod tests;

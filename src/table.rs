@@ -21,16 +21,27 @@
 //!   changes with every push and pop, so a head seen long ago cannot be mistaken for today's (ABA). Fresh ones are
 //!   handed out once each: the count they come from never goes back over one that was used.
 //! - A reader in another process takes a record whose state is Live, with the same generation, before and after it
-//!   read the fields: they did not change in between, since they change only in Writing.
+//!   read the fields: they did not change in between, since they change only in Writing (and the address in Free, where
+//!   it is a link), and a release fence stands between every such change of state and the first field written after it:
+//!
+//!   ```text
+//!   writer   state := Free or Writing ── fence(Release) ── fields := …          ── state := Live (Release)
+//!   reader                               state? (Acquire) ── fields? ── fence(Acquire) ── state?
+//!                                        any new field seen ⇒ the second look at the state sees what preceded it
+//!   ```
 //! - A thread that dies in the middle loses at most the one record it was changing.
+//!
+//! `loom_models` tries all of this in every interleaving of small tables, with every ordering weakened, every tag and
+//! generation ignored in turn, and with a thread dying before each of its operations (docs/proofs.md).
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
 use crate::file::Errno;
 use crate::growing::{Backing, Growing};
 use crate::index::{Index, mix};
 use crate::kind::Kind;
 use crate::layout::{LANES, Section, extent_sizes, halves, pack};
+use crate::sync::{AtomicU64, fence};
 
 /// Which numbers a key's address is one of: handles may equal addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -162,6 +173,7 @@ impl What {
 
 /// One slot, as it lies in the file.
 #[repr(C)]
+#[cfg_attr(loom, derive(Default))]
 pub struct Record {
     /// Status in the low half, generation in the high half.
     pub state: AtomicU64,
@@ -252,7 +264,7 @@ impl Record {
 }
 
 /// Fresh records are taken so many at a time, so that neighbours in memory belong to one lane.
-const BATCH: u32 = 16;
+const BATCH: u32 = if cfg!(loom) { 4 } else { 16 };
 const _: () = assert!(
     extent_sizes(Section::Records).0.is_multiple_of(BATCH as usize),
     "a batch lies in one extent"
@@ -260,6 +272,7 @@ const _: () = assert!(
 
 /// Where a lane (a thread, or a few) finds records that nobody has.
 #[repr(C, align(64))]
+#[cfg_attr(loom, derive(Default))]
 struct Spare {
     /// Head of a chain of free records: tag in the high half, record + 1 in the low half.
     chain: AtomicU64,
@@ -269,6 +282,7 @@ struct Spare {
 
 /// All zeros is an empty table.
 #[repr(C)]
+#[cfg_attr(loom, derive(Default))]
 pub struct Table {
     records: Growing<Record>,
     index: Index,
@@ -340,7 +354,7 @@ impl<'a> TableIn<'a> {
             Relaxed,
         );
         // Release fence: a reader that sees any field written below also sees the record as Writing.
-        std::sync::atomic::fence(Release);
+        fence(Release);
         record.write(key, entry);
         // Release: pairs with the Acquire in `is` and with readers, who look at the fields of Live records only.
         record.state.store(
@@ -370,7 +384,7 @@ impl<'a> TableIn<'a> {
         let before = record.is(key)?;
         let entry = record.read()?;
         // The fields belong together if the record is still in the state in which we began.
-        std::sync::atomic::fence(Acquire);
+        fence(Acquire);
         (State::of(record.state.load(Relaxed)) == Some(before)).then_some(entry)
     }
 
@@ -610,8 +624,9 @@ impl<'a> TableIn<'a> {
             status: Status::Free,
             generation: generation.wrapping_add(1),
         };
-        // Release: whoever takes it next, or reads it, sees it free before anything changes in it.
-        record.state.store(state.word(), Release);
+        record.state.store(state.word(), Relaxed);
+        // Release fence: a reader that sees the link written below also sees the record as Free.
+        fence(Release);
         let chain = &self.spare(0).chain;
         let mut head = chain.load(Relaxed);
         loop {
@@ -626,5 +641,7 @@ impl<'a> TableIn<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, loom))]
+mod loom_models;
+#[cfg(all(test, not(loom)))]
 mod tests;
