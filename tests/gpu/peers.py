@@ -8,6 +8,8 @@ built as their CMakeLists.txt says, but for the one GPU that is there.
 
 import argparse
 import collections
+import functools
+import operator
 import os
 import pathlib
 import re
@@ -23,6 +25,7 @@ from harness import Failure, Machine, Missing, tail
 from suite import find_machine
 
 HERE = pathlib.Path(__file__).resolve().parent
+HUNG = "none: it hung"  # what harness.py says of a program that it had to end
 WAIVED = 2  # the exit code by which a CUDA sample says that this machine lacks what it shows
 
 # Folder of the sample, and what of the memory API it goes through.
@@ -115,10 +118,10 @@ class Peers:
         self.counts[verdict] += 1
         print(f"{verdict:9} {name:62} {words}", flush=True)
 
-    def left(self, wanted):
+    def left(self, wanted, needed=15):
         """Seconds a run may take: what it wants, or what is left of the whole."""
         left = self.limit - time.monotonic()
-        if left < 15:
+        if left < needed:
             raise Missing("no time is left within --limit")
         return min(wanted, left)
 
@@ -128,8 +131,10 @@ class Peers:
     # ---- what culeak recorded ----
 
     def recorded(self, run):
-        """A few words on the recordings of a run; a Failure when one lost something."""
+        """A few words on the recordings of a run; a Failure when one lost something, or when there is none: then culeak was not there."""
         files = sorted(run.recordings(), key=lambda file: -file.stat().st_size)
+        if not files:
+            raise Failure(f"it ran alike, but nothing was recorded: was culeak there?\nlogs in {run.folder}")
         read = files[:6]
         with ThreadPoolExecutor(4) as pool:
             told = list(pool.map(self.machine.honesty, read))
@@ -172,19 +177,24 @@ class Peers:
         if isinstance(built, str):
             raise Missing(built)
         folder, program = built
-        bare = self.run([program], "bare", folder, 60)
-        again = self.run([program], "bare", folder, 60)
-        watched = self.run([program], "preload", folder, 60)
-        if bare.code != again.code:
-            raise Missing(f"without culeak it gave exit {bare.code}, then {again.code}")
-        if bare.code == watched.code != 0:
-            why = "this machine lacks what it shows" if bare.code == WAIVED else f"exit {bare.code} without culeak too"
-            raise Missing(f"{why}; it says: " + " / ".join((bare.out + bare.err).strip().splitlines()[-2:]))
-        problems = [] if watched.code == bare.code else [f"exit {bare.code} without, {watched.code} with\n{tail(watched.out + watched.err, 8)}"]
-        problems += unlike(*(lines(r.out + r.err) for r in (bare, again, watched)))
-        if problems:
-            raise Failure("\n".join(problems) + f"\nlogs in {watched.folder}")
-        return f"exit {bare.code}, {len(lines(bare.out + bare.err))} lines; {self.recorded(watched)}"
+        go = lambda how: self.run([program], how, folder, 60)
+        bare, watched = [go("bare"), go("bare")], [go("preload")]
+        first = bare[0]
+        if first.code != bare[1].code:
+            raise Missing(f"without culeak it gave exit {first.code}, then {bare[1].code}")
+        if first.code == watched[0].code != 0:
+            why = "this machine lacks what it shows" if first.code == WAIVED else f"exit {first.code} without culeak too"
+            raise Missing(f"{why}; it says: " + " / ".join((first.out + first.err).strip().splitlines()[-2:]))
+        if watched[0].code != first.code:
+            raise Failure(f"exit {first.code} without, {watched[0].code} with\n{tail(watched[0].out + watched[0].err, 8)}\nlogs in {watched[0].folder}")
+        told = lambda: unlike(*([lines(run.out + run.err) for run in runs] for runs in (bare, watched)))
+        if told():
+            # Threads may fall out otherwise by chance: once more, both ways.
+            bare.append(go("bare"))
+            watched.append(go("preload"))
+        if told():
+            raise Failure("\n".join(told()) + f"\nlogs in {watched[-1].folder}")
+        return f"exit {first.code}, {len(lines(first.out + first.err))} lines; {self.recorded(watched[0])}"
 
     # ---- test suites ----
 
@@ -194,12 +204,14 @@ class Peers:
         if not files:
             raise Missing(f"{folder}: holds none of {', '.join(suite.files)}")
         bare, without = self.tests(suite, folder, [*files, *suite.options], "bare")
+        if not without or bare.code == HUNG:
+            raise Missing(f"{len(without)} tests ran: pytest gave exit {bare.code} without culeak\n{tail(bare.out + bare.err)}")
+        # A run that --limit cuts short would seem to differ.
+        self.left(0, needed=2 * bare.seconds + 20)
         watched, within = self.tests(suite, folder, [*files, *suite.options], "preload")
-        if not without:
-            raise Missing(f"no test ran: pytest gave exit {bare.code} without culeak\n{tail(bare.out + bare.err)}")
         differing = [test for test in {**without, **within} if without.get(test) != within.get(test)]
         unstable = []
-        if differing and not any(run.code == "none: it hung" for run in (bare, watched)):
+        if differing and watched.code != HUNG:
             # Outcomes that change by themselves are told apart from those that culeak changes.
             once_more, twice_more = (self.tests(suite, folder, [*files, *suite.options], how, differing)[1] for how in ("bare", "preload"))
             unstable = [test for test in differing if test in once_more and once_more.get(test) == twice_more.get(test)]
@@ -246,12 +258,13 @@ def lines(text):
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
-def unlike(bare, again, watched):
-    """Lines that only the run under culeak has, or that only it lacks. Lines that differ between the two bare runs are noise."""
-    bare, again, watched = map(collections.Counter, (bare, again, watched))
-    noise = sum(((bare - again) + (again - bare)).values())
-    lacking = (bare & again) - watched
-    added = watched - (bare | again)
+def unlike(bare, watched):
+    """Lines that every run under culeak lacks or adds. Those in which the bare runs differ are noise, and that many may differ."""
+    bare, watched = ([collections.Counter(lines) for lines in runs] for runs in (bare, watched))
+    every, some = (functools.reduce(operation, bare) for operation in (operator.and_, operator.or_))
+    noise = sum((some - every).values())
+    lacking = every - functools.reduce(operator.or_, watched)
+    added = functools.reduce(operator.and_, watched) - some
     told = [f"a line is lacking: {line}" for line in lacking]
     if sum(added.values()) > noise:
         told += [f"a line is added: {line}" for line in added]

@@ -31,8 +31,8 @@ class Recipes(unittest.TestCase):
 
 
 class Outputs(unittest.TestCase):
-    def told(self, bare, again, watched):
-        return peers.unlike(*(peers.lines(text) for text in (bare, again, watched)))
+    def told(self, bare, again, *watched):
+        return peers.unlike(*([peers.lines(text) for text in runs] for runs in ((bare, again), watched)))
 
     def test_times_addresses_and_the_order_of_threads_are_no_difference(self):
         self.assertEqual(self.told("took 1.5 ms\nat 0x7f12\na\nb", "took 2.5 ms\nat 0x7f13\nb\na", "took 9.25 ms\nat 0x1\nb\na"), [])
@@ -42,6 +42,10 @@ class Outputs(unittest.TestCase):
         self.assertEqual(len(self.told("PASSED\nx", "PASSED\nx", "x")), 1)
         self.assertEqual(len(self.told("PASSED", "PASSED", "PASSED\nwarning")), 1)
         self.assertEqual(len(self.told("errors: 0", "errors: 0", "errors: 7")), 2)
+
+
+    def test_a_line_that_one_of_two_runs_under_culeak_has_is_there(self):
+        self.assertEqual(self.told("task 1 on device", "task 1 on device", "task 1 on host", "task 1 on device"), [])
 
 
 class Outcomes(unittest.TestCase):
