@@ -38,9 +38,11 @@ mod modules;
 mod rule;
 mod stack;
 mod table;
+mod trail;
 
 pub use modules::exported;
 pub use stack::{read, readable};
+pub use trail::{Summary, Trail, mix_in};
 
 #[cfg(target_arch = "aarch64")]
 #[path = "machine/aarch64.rs"]
@@ -170,9 +172,14 @@ impl Cursor {
     /// A step by an ordinary rule on the thread's own stack; false and nothing done if that is not what it takes.
     #[inline(always)]
     fn quick(&mut self, bounds: Bounds) -> bool {
-        let Some(rule) = TABLE.find(self.pc - self.back) else {
-            return false;
-        };
+        TABLE
+            .find(self.pc - self.back)
+            .is_some_and(|rule| self.step(rule, bounds))
+    }
+
+    /// The same where the rule is known.
+    #[inline(always)]
+    fn step(&mut self, rule: Packed, bounds: Bounds) -> bool {
         let offset = rule.offset() as u64;
         let cfa = match rule.base() {
             Some(Base::Stack) => self.sp.wrapping_add(offset),

@@ -40,6 +40,14 @@ const ROOT: u32 = 1;
 const SIGNAL: u32 = 2;
 
 impl Packed {
+    pub const NONE: Packed = Packed(0);
+    pub const ROOT: Packed = Packed(ROOT);
+
+    #[inline(always)]
+    pub fn is_root(self) -> bool {
+        self.0 == ROOT
+    }
+
     /// `None`: too large for the word; the caller evaluates such a rule each time.
     pub fn of(rule: Rule) -> Option<Packed> {
         let (base, offset, ra, fp) = match rule {

@@ -132,6 +132,14 @@ impl Table {
         self.closing.load(Acquire) == 0 && self.sweeps.load(Acquire) == swept
     }
 
+    /// Changes when entries that were found may no longer be true; `None` while they may not be believed.
+    #[inline(always)]
+    pub fn epoch(&self) -> Option<u64> {
+        // Acquire, and the order: as in `usable`.
+        let swept = self.swept.load(Acquire);
+        (self.closing.load(Acquire) == 0 && self.sweeps.load(Acquire) == swept).then_some(swept)
+    }
+
     #[inline(always)]
     pub fn find(&self, address: u64) -> Option<Packed> {
         let place = Place::of(address);
