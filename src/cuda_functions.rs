@@ -217,7 +217,6 @@ pub const RUNTIME_NAMES: &[&str] = runtime_functions!(names);
 pub const FRAMEWORK_NAMES: &[&str] = &[
     "CUDACachingAllocator",
     "culeak_alloc",
-    "nvtxMemHeapRegister",
     "nvtxMemRegionsRegister",
     "PJRT_Client_BufferFromHostBuffer",
     "PJRT_Client_CreateUninitializedBuffer",

@@ -167,6 +167,33 @@ impl File {
         result
     }
 
+    /// The file, opened for reading.
+    ///
+    /// # Errors
+    /// `ESTALE`: another file has taken its place; otherwise as `open`.
+    pub fn reopen(&self) -> Result<i32, Errno> {
+        // SAFETY: `path` is a C string.
+        let fd = unsafe {
+            libc::open(
+                self.path().as_ptr(),
+                libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_CLOEXEC,
+            )
+        };
+        if fd < 0 {
+            return Err(Errno::last());
+        }
+        // SAFETY: plain integers: all zeros is a value of `stat`, and `fd` is open.
+        let mut status: libc::stat = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let known = unsafe { libc::fstat(fd, &mut status) } == 0;
+        if known && (status.st_dev, status.st_ino) == (self.device, self.inode) {
+            return Ok(fd);
+        }
+        // SAFETY: opened above and ours.
+        unsafe { libc::close(fd) };
+        Err(Errno(libc::ESTALE))
+    }
+
     fn extend_open(&self, fd: i32, bytes: u64) -> Result<NewExtent, Errno> {
         // SAFETY: plain integers: all zeros is a value of `stat`, and `fd` is open.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };

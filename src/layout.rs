@@ -98,6 +98,14 @@ pub struct Header {
     pub ended_ns: AtomicU64,
     /// Elements in use per section; slots may lie in it that were never published.
     pub counts: [AtomicU64; SECTIONS],
+    /// In a copy kept by `recording/frozen.rs`: when it was made + 1. 0 in the recording itself.
+    pub frozen_plus_one: AtomicU64,
+    /// `frozen::Reason`, and the row of the request that failed + 1.
+    pub frozen_why: AtomicU64,
+    /// As [`Text`]: what the program calls the moment.
+    pub frozen_name: AtomicU64,
+    /// Events while the copy was made.
+    pub frozen_events: AtomicU64,
     /// In lines of their own: the counts are read at every event.
     pub losses: Losses,
 }

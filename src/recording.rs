@@ -10,6 +10,7 @@ mod allocations;
 mod cells;
 mod details;
 mod frameworks;
+pub mod frozen;
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};

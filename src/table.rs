@@ -122,6 +122,8 @@ impl What {
     pub const BACKED_UP: u8 = 4;
     /// `extra` counts references and mappings.
     pub const COUNTS: u8 = 8;
+    /// A block whose domain stands in the lowest byte of `pool`, below the number of its heap, and not in its key.
+    pub const IN_HEAP: u8 = 16;
 
     pub const fn to_word(self) -> u64 {
         self.kind as u64

@@ -2,7 +2,7 @@
 
 use std::ffi::CStr;
 
-use crate::{capture, doors_memory, settings, voice};
+use crate::{capture, doors_memory, pictures, settings, voice};
 use culeak::file::Errno;
 use culeak::recording::{Beginning, Recording};
 
@@ -43,6 +43,7 @@ pub fn create() -> Option<&'static Recording> {
         rank,
     });
     let depth = settings::depth();
+    pictures::configure();
     capture::configure(depth, settings::wants_libgcc());
     voice::remember_stderr();
     // The walker's own first sight of the loader, better here than in the middle of the program's first allocation.

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
-use crate::{beginning, capture, context, settings, voice};
+use crate::{beginning, capture, context, pictures, settings, voice};
 use culeak::cuda_functions::Api;
 use culeak::file::{Errno, Uncancelled};
 use culeak::kind::Kind;
@@ -155,6 +155,7 @@ fn forget_parent() {
     RECORDING.store(std::ptr::null_mut(), Release);
     STATE.store(UNBORN, Release);
     voice::forget();
+    pictures::forget();
     EXITING.store(false, Relaxed);
     context::forget();
     culeak_walker::forked();
@@ -363,7 +364,7 @@ pub fn allocated(address: u64, facts: &Facts) {
     mark_recorded();
     quietly(|| {
         let Some(recording) = begin() else { return };
-        let _cost = Cost::of(recording);
+        let cost = Cost::of(recording);
         let entry = entry(recording, facts);
         if !recording.allocated(
             Key {
@@ -374,6 +375,8 @@ pub fn allocated(address: u64, facts: &Facts) {
         ) {
             voice::say_loss(recording);
         }
+        drop(cost);
+        pictures::allocated(recording, &entry);
     });
 }
 
@@ -387,7 +390,9 @@ pub fn refused(error: i32, facts: &Facts) {
         }
         let Some(recording) = begin() else { return };
         let entry = entry(recording, facts);
-        recording.refused(&entry, error);
+        if let Some(row) = recording.refused(&entry, error) {
+            pictures::refused(recording, &entry, error, row);
+        }
     });
 }
 

@@ -8,6 +8,10 @@
 //! | `CULEAK_ONLY` | record only programs whose file name matches this pattern (`*` and `?`) | all |
 //! | `CULEAK_PARENT` | record only the process whose parent has this id (`culeak run --no-follow-children`) | all |
 //! | `CULEAK_UNWINDER` | `libgcc`: unwind stacks the slow, portable way | own walker |
+//! | `CULEAK_OOM_SNAPSHOTS` | pictures kept on disk when a request fails for lack of memory, at most; 0: none | 3 |
+//! | `CULEAK_SNAPSHOT_AT_PEAK` | bytes: keep a picture when a peak is that much higher than at the last picture | |
+//! | `CULEAK_SNAPSHOT_AT_MARK` | anything but empty or `0`: keep one at each `culeak_mark` | |
+//! | `CULEAK_SNAPSHOT_EVERY` | seconds: keep one after each such time, at the next event | |
 //! | `CULEAK_QUIET` | anything but empty or `0`: no line on stderr at exit | |
 //!
 //! Nothing else of the environment is kept but the rank variables (`layout::RANK_VARIABLES`).
@@ -37,6 +41,11 @@ pub fn is_set(name: &CStr) -> bool {
 pub fn depth() -> usize {
     let value = variable(c"CULEAK_DEPTH").and_then(|value| std::str::from_utf8(value).ok()?.parse::<usize>().ok());
     value.map_or(DEPTH_DEFAULT, |depth| depth.clamp(1, DEPTH_MAX))
+}
+
+/// The number in a variable; `None` when it is not set or no such number.
+pub fn number<T: std::str::FromStr>(name: &CStr) -> Option<T> {
+    variable(name).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
 }
 
 /// Whether stacks are unwound by libgcc instead of our own walker.
@@ -132,6 +141,21 @@ impl Path {
         path.push_number(number);
         path.push(&all[stem.len()..]);
         path.fits &= self.fits;
+        path
+    }
+
+    /// The name of a picture that is kept beside the recording of this name.
+    pub fn kept(recording: &CStr, what: &[u8], number: Option<u32>) -> Path {
+        let mut path = Path::new();
+        let all = recording.to_bytes();
+        path.push(all.strip_suffix(b".culeak").unwrap_or(all));
+        path.push(b".");
+        path.push(what);
+        if let Some(number) = number {
+            path.push(b"-");
+            path.push_number(number);
+        }
+        path.push(b".culeak-kept");
         path
     }
 }

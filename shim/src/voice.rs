@@ -29,12 +29,7 @@ pub fn say_no_recording(path: Option<&CStr>, error: Errno) {
 pub fn summarize(recording: &Recording) {
     let (bytes, count) = recording.live_on_devices();
     let (mut a, mut b) = ([0; 10], [0; 10]);
-    let (amount, unit): (u64, &[u8]) = match bytes {
-        0..10_000 => (bytes, b" B"),
-        10_000..10_240_000 => (bytes >> 10, b" KiB"),
-        10_240_000..10_485_760_000 => (bytes >> 20, b" MiB"),
-        _ => (bytes >> 30, b" GiB"),
-    };
+    let (amount, unit) = in_words(bytes);
     let path = recording.path().to_bytes();
     say(&[
         b"culeak: ",
@@ -50,6 +45,33 @@ pub fn summarize(recording: &Recording) {
         path,
         b"\n",
     ]);
+}
+
+/// Says where the picture of a failed request is.
+pub fn say_out_of_memory(api: &str, bytes: u64, path: &CStr) {
+    let (mut digits, (amount, unit)) = ([0; 10], in_words(bytes));
+    let amount = settings::decimal(amount.min(u64::from(u32::MAX)) as u32, &mut digits);
+    let api = api.as_bytes();
+    let path = path.to_bytes();
+    say(&[
+        b"culeak: out of memory: ",
+        api,
+        b" of ",
+        amount,
+        unit,
+        b" was refused; who held what: culeak report ",
+        path,
+        b"\n",
+    ]);
+}
+
+fn in_words(bytes: u64) -> (u64, &'static [u8]) {
+    match bytes {
+        0..10_000 => (bytes, b" B"),
+        10_000..10_240_000 => (bytes >> 10, b" KiB"),
+        10_240_000..10_485_760_000 => (bytes >> 20, b" MiB"),
+        _ => (bytes >> 30, b" GiB"),
+    }
 }
 
 /// Says once that records are being lost.

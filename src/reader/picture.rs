@@ -1,6 +1,7 @@
 //! From sections as they were read to a snapshot: rows are decoded, renumbered without gaps, and tied together.
 
 use std::collections::{BTreeMap, HashMap};
+use std::mem::offset_of;
 use std::path::Path;
 
 use super::stacks::Stacks;
@@ -26,6 +27,27 @@ impl Picture {
             .get(offset as usize..offset as usize + bytes as usize)
             .unwrap_or_default();
         String::from_utf8_lossy(bytes).into_owned()
+    }
+
+    fn header_at(&self, place: usize) -> u64 {
+        header_word(&self.header, place)
+    }
+
+    /// Why the recorder kept this copy; `failed`: the request that failed, as a row of the snapshot.
+    fn kept(&self, failed: Option<usize>) -> Kept {
+        let (reason, _) = halves(self.header_at(offset_of!(Header, frozen_why)));
+        let name = self.text(self.header_at(offset_of!(Header, frozen_name)));
+        Kept {
+            why: match reason {
+                1 => Why::OutOfMemory,
+                2 => Why::Peak,
+                3 => Why::Mark,
+                5 => Why::Every,
+                _ => Why::Requested,
+            },
+            name: (!name.is_empty()).then_some(name),
+            refused: failed,
+        }
     }
 
     fn loss(&self, loss: Loss) -> u64 {
@@ -77,7 +99,7 @@ impl Picture {
             }
             let (kind, space, flags, device, api, context) = What::parts(word(8));
             let Some(kind) = Kind::from_number(kind) else { continue };
-            let (domain, address) = self.whose(kind, space, word(1), word(5));
+            let (domain, address) = self.whose((kind, space, flags), word(1), word(5), word(6));
             let (stack, thread) = halves(word(7));
             let (references, mappings) = if flags & What::COUNTS != 0 {
                 halves(word(5))
@@ -107,12 +129,18 @@ impl Picture {
 
         let rows = self.rows(Section::Refusals);
         let mut refused = Vec::new();
+        let frozen = self.header_at(offset_of!(Header, frozen_plus_one)).checked_sub(1);
+        let (_, failed_plus_one) = halves(self.header_at(offset_of!(Header, frozen_why)));
+        let mut failed = None;
         for row in 0..rows.len() {
             let word = |index| rows.word(row, index);
             let (kind, _, _, device, api, _) = What::parts(word(4));
             let (Some(kind), true) = (Kind::from_number(kind), word(1) > 0) else {
                 continue;
             };
+            if failed_plus_one.checked_sub(1) == Some(row as u32) {
+                failed = Some(refused.len());
+            }
             let (stack, thread) = halves(word(5));
             refused.push(Refused {
                 bytes: word(0),
@@ -148,21 +176,25 @@ impl Picture {
         let (locations, stacks) = (stacks.locations, stacks.stacks);
         let latest = allocations.iter().map(|a| a.time_ns).max().unwrap_or(0);
         let (process, running_for) = self.process(path);
-        let ended = header_word(&self.header, std::mem::offset_of!(Header, ended_ns));
+        let ended = self.header_at(offset_of!(Header, ended_ns));
+        let latest_refused = refused.iter().map(|r| r.last_ns).max().unwrap_or(0);
         let snapshot = Snapshot {
             format: FORMAT.into(),
             version: snapshot::VERSION,
             taken: Taken {
                 by: env!("CARGO_PKG_VERSION").into(),
-                at_unix_ns: unix_now(),
+                at_unix_ns: frozen.map_or_else(unix_now, |at| process.started_unix_ns.saturating_add(at)),
                 at_ns: match process.state {
+                    _ if frozen.is_some() => frozen.unwrap_or(0).max(latest).max(latest_refused),
                     ProcessState::Running => running_for.max(latest),
                     ProcessState::Exited => ended.max(latest),
-                    _ => latest.max(refused.iter().map(|r| r.last_ns).max().unwrap_or(0)),
+                    _ => latest.max(latest_refused),
                 },
-                events_during_read: self.events_during_read,
+                events_during_read: self
+                    .events_during_read
+                    .max(self.header_at(offset_of!(Header, frozen_events))),
                 in_flight,
-                kept: None,
+                kept: frozen.map(|_| self.kept(failed)),
             },
             honesty: self.honesty(),
             process,
@@ -325,14 +357,16 @@ impl Picture {
     }
 
     /// Domain and address of a framework's block; the address as it is for other memory.
-    fn whose(&self, kind: Kind, space: u8, address: u64, extra: u64) -> (Option<String>, u64) {
+    fn whose(&self, of: (Kind, u8, u8), address: u64, extra: u64, pool: u64) -> (Option<String>, u64) {
         let domain = |name: &str| Some(name.to_string());
+        let (kind, space, flags) = of;
         match kind {
             Kind::Tensor => (domain("pytorch"), address),
             // Known by their handle; where they lie is beside it.
             Kind::Buffer => (domain("xla"), if extra == 0 { address } else { extra }),
             Kind::Block if space == Space::Block as u8 => {
                 let (number, address) = block_parts(address);
+                let number = if flags & What::IN_HEAP != 0 { pool as u8 } else { number };
                 let name = self.text(self.rows(Section::Domains).word(number.into(), 0));
                 (Some(name), address)
             }
@@ -399,7 +433,6 @@ impl Picture {
 
     /// Who was recorded, and how long it has been running if it still is.
     fn process(&self, path: &Path) -> (Process, u64) {
-        use std::mem::offset_of;
         let header = &self.header;
         let pid = header.half(offset_of!(Header, pid));
         let host = self.header_text(offset_of!(Header, host)).unwrap_or_default();
@@ -407,6 +440,8 @@ impl Picture {
         let ended = header_word(header, offset_of!(Header, ended_ns)) != 0;
         let ticks = header_word(header, offset_of!(Header, process_start_ticks));
         let state = match (ended, same_host) {
+            // A copy kept while the process ran: that is what it shows.
+            _ if self.header_at(offset_of!(Header, frozen_plus_one)) != 0 => ProcessState::Running,
             (true, _) => ProcessState::Exited,
             (false, true) if start_ticks(pid) == Some(ticks) => ProcessState::Running,
             (false, true) => ProcessState::Ended,

@@ -3,6 +3,7 @@
 use super::picture::host_name;
 use super::*;
 use crate::kind::Kind;
+use crate::recording::frozen::Reason;
 use crate::recording::{Beginning, ModuleSeen, Recording};
 use crate::snapshot::*;
 use crate::table::What;
@@ -226,6 +227,98 @@ fn blocks_of_frameworks_are_told_with_whose_they_are_and_lie_within_other_memory
         (snapshot.marks[0].name.as_str(), snapshot.marks[0].thread),
         ("epoch 3", 0)
     );
+}
+
+/// Whoever changes records while others look.
+fn churn(recording: &Recording, lane: u32, until: &std::sync::atomic::AtomicBool) {
+    use std::sync::atomic::Ordering::Relaxed;
+    let mut round = 0u64;
+    while !until.load(Relaxed) {
+        // The size says who and when, so that fields of two records cannot be taken for one.
+        let (address, bytes) = (
+            0x10_0000 * u64::from(lane + 1) + round % 300,
+            round % 300 + 1000 * u64::from(lane + 1),
+        );
+        if let Some(gone) = recording.withdraw(key(address), lane) {
+            recording.commit(gone, lane);
+        }
+        let mut entry = entry(recording, bytes, NONE, lane);
+        entry.requested = bytes;
+        recording.allocated(key(address), &entry);
+        round += 1;
+    }
+}
+
+#[test]
+fn a_frozen_copy_is_the_recording_at_that_moment() {
+    let folder = Folder::new("frozen");
+    let path = folder.0.join("a.culeak");
+    let recording = filled(&path);
+    let kept = folder.0.join("a.kept");
+    let as_c = CString::new(kept.as_os_str().as_bytes()).unwrap();
+    recording.mark(b"epoch 3", 0);
+    let refusal = recording.refused(&entry(recording, 1 << 50, NONE, 0), 2).unwrap();
+    recording
+        .freeze(&as_c, Reason::OutOfMemory, b"why not", refusal)
+        .unwrap();
+    let before = read(&path).unwrap();
+    recording.allocated(key(1), &entry(recording, 5, NONE, 0));
+    let frozen = read(&kept).unwrap();
+    assert_eq!(frozen.allocations, before.allocations);
+    assert_eq!(
+        (&frozen.stacks, &frozen.refused, &frozen.counters),
+        (&before.stacks, &before.refused, &before.counters)
+    );
+    assert_eq!(frozen.process.state, ProcessState::Running);
+    assert_eq!(frozen.taken.events_during_read, 0);
+    let why = frozen.taken.kept.clone().unwrap();
+    assert_eq!((why.why, why.name.as_deref()), (Why::OutOfMemory, Some("why not")));
+    assert_eq!(frozen.refused[why.refused.unwrap()].bytes, 1 << 50);
+    assert!(frozen.taken.at_ns <= before.taken.at_ns);
+    assert_eq!(before.taken.kept, None);
+    let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks();
+    assert!(
+        blocks(&kept) < blocks(&path),
+        "pages of zeros take no room: {} of {}",
+        blocks(&kept),
+        blocks(&path)
+    );
+    assert_eq!(
+        recording.freeze(&as_c, Reason::Peak, b"", NONE),
+        Err(crate::file::Errno(libc::EEXIST))
+    );
+}
+
+#[test]
+fn a_copy_made_while_four_threads_change_records_holds_no_mixture() {
+    let folder = Folder::new("churn");
+    let path = folder.0.join("a.culeak");
+    let recording = filled(&path);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for lane in 0..4 {
+            let stop = &stop;
+            scope.spawn(move || churn(recording, lane, stop));
+        }
+        for number in 0..20 {
+            let kept = folder.0.join(format!("{number}.kept"));
+            let as_c = CString::new(kept.as_os_str().as_bytes()).unwrap();
+            recording.freeze(&as_c, Reason::Requested, b"", NONE).unwrap();
+            let frozen = read(&kept).unwrap();
+            let mut seen = std::collections::HashSet::new();
+            for a in &frozen.allocations {
+                assert!(seen.insert(a.address), "two live records at {:#x}", a.address);
+                let lane = a.address / 0x10_0000;
+                if lane > 0 {
+                    assert_eq!((a.bytes, a.requested), (a.address % 0x10_0000 + 1000 * lane, a.bytes));
+                }
+                assert!(a.time_ns <= frozen.taken.at_ns);
+            }
+            // What nobody touches is always there.
+            assert!(frozen.allocations.iter().filter(|a| a.address <= 2000).count() == 500);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
 }
 
 #[test]

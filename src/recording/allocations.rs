@@ -148,6 +148,16 @@ impl Recording {
         });
     }
 
+    /// The most bytes of a kind that ever lived on a device; kind `None`: of all that lives there.
+    pub fn peak_bytes(&self, device: u8, kind: Option<Kind>) -> u64 {
+        let sums = Sums {
+            slot: u32::from(device.wrapping_add(1)),
+            kind: kind.map_or(0, |kind| kind as u32),
+        };
+        let row = self.peaks.get(self.backing(Section::Peaks), sums.number() as u32);
+        row.map_or(0, |row| row.pot.peak())
+    }
+
     /// Sum of live bytes on devices, and of live records there, for the line at exit.
     pub fn live_on_devices(&self) -> (u64, u64) {
         let rows = self.count(Section::Peaks).load(Relaxed) as u32;
@@ -170,8 +180,8 @@ impl Recording {
         (bytes, count.max(0) as u64)
     }
 
-    /// Counts an allocation call that failed. `entry.bytes` is what was asked for.
-    pub fn refused(&self, entry: &Entry, error: i32) {
+    /// Counts an allocation call that failed, and says in which row. `entry.bytes` is what was asked for.
+    pub fn refused(&self, entry: &Entry, error: i32) -> Option<u32> {
         if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), entry.thread) {
             counter.row.refused_count.fetch_add(1, Relaxed);
         }
@@ -190,11 +200,11 @@ impl Recording {
         if let Some(row) = known.and_then(|number| self.refusals.get(backing, number)) {
             row.last_ns.fetch_max(entry.time_ns, Relaxed);
             row.count.fetch_add(1, Release);
-            return;
+            return known;
         }
         let Some((number, row)) = self.row(Section::Refusals, &self.refusals) else {
             self.add(Loss::Details, 1);
-            return;
+            return None;
         };
         row.bytes.store(entry.bytes, Relaxed);
         row.first_ns.store(entry.time_ns, Relaxed);
@@ -205,6 +215,7 @@ impl Recording {
         // Release: pairs with the reader's Acquire.
         row.count.store(1, Release);
         let _ = self.refusal_index.intern(hash, number, |_| false);
+        Some(number)
     }
 }
 

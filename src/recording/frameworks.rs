@@ -62,4 +62,43 @@ impl Recording {
             row.mismatches.fetch_add(1, Relaxed);
         }
     }
+
+    /// Whether any framework tells of its blocks.
+    pub fn frameworks_tell(&self) -> bool {
+        self.count(Section::Allocators).load(Relaxed) > 0
+    }
+
+    /// Whether a stack leads through a module whose file name begins so.
+    pub fn passes_through(&self, stack: u32, beginning: &[u8]) -> bool {
+        let mut number = stack;
+        while let Some(frame) = self.frames.get(self.backing(Section::Frames), number) {
+            let (parent, module_plus_one) = halves(frame.parent_module.load(Relaxed));
+            let module = module_plus_one
+                .checked_sub(1)
+                .and_then(|module| self.modules.get(self.backing(Section::Modules), module));
+            if module.is_some_and(|module| self.file_name_begins(module.path.load(Relaxed), beginning)) {
+                return true;
+            }
+            // Parents were there first. Anything else is the end, or not to be followed.
+            if parent >= number {
+                return false;
+            }
+            number = parent;
+        }
+        false
+    }
+
+    fn file_name_begins(&self, path: u64, beginning: &[u8]) -> bool {
+        let (offset, bytes) = halves(path);
+        let byte = |place: u32| {
+            let element = self.text.get(self.backing(Section::Text), offset.wrapping_add(place));
+            element.map_or(0, |element| element.load(Relaxed))
+        };
+        let name = (0..bytes)
+            .rev()
+            .find(|&place| byte(place) == b'/')
+            .map_or(0, |slash| slash + 1);
+        (bytes - name) as usize >= beginning.len()
+            && (name..).zip(beginning).all(|(place, &wanted)| byte(place) == wanted)
+    }
 }

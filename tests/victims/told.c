@@ -1,0 +1,118 @@
+/* A program with an allocator of its own, which tells of its blocks and names its moments (shim/include/culeak.h). */
+#include "victim.h"
+#include "../../shim/include/culeak.h"
+#include <pthread.h>
+#include <sys/wait.h>
+
+static NOINLINE void hand_out(const char *domain, CUdeviceptr address, size_t bytes) {
+    culeak_alloc(domain, (void *)address, bytes, (void *)0x77);
+    STAY();
+}
+
+/* Blocks of two allocators, one within the other at the same address; one block is taken back. */
+static void blocks(void) {
+    start_cuda();
+    CUdeviceptr slab = leak(1 << 20);
+    hand_out("cache", slab, 4096);
+    hand_out("cache", slab + 8192, 512);
+    hand_out("arena", slab, 100);
+    culeak_free("cache", (void *)(slab + 8192));
+    culeak_free("cache", (void *)(slab + 1)); /* never handed out */
+    printf("slab %llx\n", slab);
+}
+
+static void moments(void) {
+    start_cuda();
+    leak(1000);
+    culeak_mark("epoch 1");
+    leak(2000);
+    culeak_snapshot("after warm-up");
+    leak(4000);
+    culeak_mark("epoch 2 \xc3\xa9");
+}
+
+/* Called before CUDA, and with nothing. */
+static void odd(void) {
+    culeak_mark("before CUDA");
+    culeak_mark(NULL);
+    culeak_free(NULL, NULL);
+    culeak_alloc("x", (void *)~0ul, 5, NULL); /* no address */
+    start_cuda();
+    leak(10);
+}
+
+static void *tell(void *argument) {
+    uintptr_t base = (uintptr_t)argument;
+    char domain[8];
+    for (int round = 0; round < 5000; round++) {
+        snprintf(domain, sizeof domain, "d%d", round % 5);
+        culeak_alloc(domain, (void *)(base + 512), 512, NULL);
+        culeak_free(domain, (void *)(base + 512));
+    }
+    culeak_alloc("d0", (void *)base, 512, NULL);
+    return NULL;
+}
+
+static void threads(void) {
+    start_cuda();
+    pthread_t all[8];
+    for (uintptr_t i = 0; i < 8; i++) REQUIRE(!pthread_create(&all[i], NULL, tell, (void *)((i + 1) << 20)));
+    for (int i = 0; i < 8; i++) REQUIRE(!pthread_join(all[i], NULL));
+}
+
+static void forks(void) {
+    start_cuda();
+    culeak_alloc("cache", (void *)0x1000, 512, NULL);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child) {
+        culeak_free("cache", (void *)0x1000);
+        _exit(0);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child && !status);
+}
+
+/* Peaks of 1 MiB, 3 MiB, then less, then 4 MiB and a bit more. */
+static void peaks(void) {
+    start_cuda();
+    leak(1 << 20);
+    CUdeviceptr big = leak(2 << 20);
+    OK(cuMemFree_v2(big));
+    leak(1 << 20);
+    leak(2 << 20);
+    leak(1000);
+}
+
+/* Memory runs out on two stacks, more than once on each. */
+static NOINLINE void ask_for_too_much(size_t bytes) {
+    CUdeviceptr address;
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&address, bytes));
+    STAY();
+}
+
+static void runs_out(void) {
+    start_cuda();
+    leak(4321);
+    for (int i = 0; i < 3; i++) ask_for_too_much(1ull << 50);
+    ask_for_too_much(1ull << 51);
+    for (int i = 0; i < 8; i++) {
+        CUdeviceptr address;
+        switch (i) { /* a call of its own for each */
+#define CASE(n) case n: EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&address, 1ull << 50)); break;
+            CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
+        }
+    }
+    leak(1234);
+}
+
+/* For claims about the time: events go on until a picture is there that shows more than one allocation. */
+static void goes_on(void) {
+    start_cuda();
+    for (int i = 0; i < 100; i++) {
+        leak(1000);
+        usleep(2000);
+    }
+}
+
+MAIN(BEHAVIOUR(blocks), BEHAVIOUR(moments), BEHAVIOUR(odd), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(peaks), BEHAVIOUR(runs_out), BEHAVIOUR(goes_on))
