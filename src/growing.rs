@@ -43,6 +43,8 @@ are_elements!(
     NameRow,
     MarkRow,
     AllocatorRow,
+    CodeRow,
+    InterpreterRow,
     std::sync::atomic::AtomicU32,
     std::sync::atomic::AtomicU8
 );

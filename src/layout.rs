@@ -58,6 +58,8 @@ pub enum Section {
     Marks = 13,
     Allocators = 14,
     Peaks = 15,
+    Codes = 20,
+    Interpreters = 21,
 }
 
 pub const SECTIONS: usize = 32;
@@ -171,6 +173,8 @@ pub const fn extent_sizes(section: Section) -> (usize, usize) {
         Section::Domains => (DOMAINS as usize + 1, DOMAINS as usize + 1),
         Section::Marks => (64, 1 << 14),
         Section::Allocators => (32, 32),
+        Section::Codes => (256, 1 << 14),
+        Section::Interpreters => (16, 16),
     }
 }
 
@@ -226,15 +230,43 @@ pub struct ModuleRow {
 const _: () = assert!(size_of::<ModuleRow>() == 96);
 pub const BUILD_ID_MAX: usize = 40;
 
+/// In the module half of a frame: it is Python's, and its address says which code and where in it.
+pub const PYTHON: u32 = u32::MAX;
+
 /// One edge of the stack trie: this frame, called from `parent`. A stack is the number of its innermost frame.
 #[repr(C)]
 pub struct FrameRow {
     /// `parent` in the low half, module + 1 in the high half; the module half is 0 for code outside any module.
     pub parent_module: AtomicU64,
     /// Return address minus load bias (without a module: the return address). Never 0.
+    /// With [`PYTHON`]: offset of the instruction in the low half, row of the code + 1 in the high half.
     pub address: AtomicU64,
 }
 const _: () = assert!(size_of::<FrameRow>() == 16);
+
+/// A Python function, as its code object described itself.
+#[repr(C)]
+pub struct CodeRow {
+    /// Both are a [`Text`]: offset in the low half.
+    pub file: AtomicU64,
+    pub function: AtomicU64,
+    /// The bytes that say which instruction belongs to which line; `bytes` is `NONE` if they could not be kept.
+    pub line_table: AtomicU64,
+    /// First line in the low half; in the high half the interpreter's minor version, which decides how the table is read.
+    /// Written last; 0: not published.
+    pub first_line_minor: AtomicU64,
+}
+const _: () = assert!(size_of::<CodeRow>() == 32);
+
+/// What was found out about the Python interpreter of the process; the last row counts.
+#[repr(C)]
+pub struct InterpreterRow {
+    /// `0x030c01f0` for 3.12.1, 0 if unknown, and bit 32. Written last; 0: not published.
+    pub version: AtomicU64,
+    /// Why its frames are not in the stacks, as [`Text`]; 0: they are.
+    pub no_frames: AtomicU64,
+}
+const _: () = assert!(size_of::<InterpreterRow>() == 16);
 
 /// Failed allocation calls, equal ones counted in one row.
 #[repr(C)]

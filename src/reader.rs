@@ -10,6 +10,7 @@
 
 mod error;
 mod picture;
+mod python;
 mod python_line;
 mod stacks;
 
@@ -191,6 +192,8 @@ impl<'a> Source<'a> {
             Section::Domains,
             Section::Marks,
             Section::Allocators,
+            Section::Codes,
+            Section::Interpreters,
         ] {
             // The directory is read anew for what records may refer to: it only grows.
             let directory = if section == Section::Records {
@@ -303,6 +306,8 @@ fn known_element_bytes(section: Section) -> usize {
         Section::Apis | Section::Unhooked | Section::Domains => size_of::<NameRow>(),
         Section::Marks => size_of::<MarkRow>(),
         Section::Allocators => size_of::<AllocatorRow>(),
+        Section::Codes => size_of::<CodeRow>(),
+        Section::Interpreters => size_of::<InterpreterRow>(),
     }
 }
 

@@ -11,6 +11,9 @@ mod cells;
 mod details;
 mod frameworks;
 pub mod frozen;
+mod python;
+
+pub use python::CodeSeen;
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
@@ -68,11 +71,16 @@ pub struct Recording {
     domains: Growing<NameRow>,
     marks: Growing<MarkRow>,
     allocators: Growing<AllocatorRow>,
+    codes: Growing<CodeRow>,
+    interpreters: Growing<InterpreterRow>,
     table: Table,
     frame_index: Index,
     stack_index: Index,
     refusal_index: Index,
     domain_index: Index,
+    code_index: Index,
+    /// Full hash of what each code row was known by.
+    code_hashes: Growing<AtomicU64>,
     /// Full hash of the stack that ends in each frame row, so that a hash met again is trusted on all 64 bits.
     stack_hashes: Growing<AtomicU64>,
 }
@@ -189,8 +197,12 @@ impl Recording {
 
     /// Keeps a byte string; an empty one when there is no room.
     pub fn text(&self, bytes: &[u8]) -> Text {
+        self.whole_text(&bytes[..bytes.len().min(TEXT_MAX)])
+    }
+
+    /// The same, however long it is.
+    fn whole_text(&self, bytes: &[u8]) -> Text {
         let nothing = Text { offset: 0, bytes: 0 };
-        let bytes = &bytes[..bytes.len().min(TEXT_MAX)];
         if bytes.is_empty() {
             return nothing;
         }
@@ -198,7 +210,7 @@ impl Recording {
         let count = self.count(Section::Text);
         let mut end = count.load(Relaxed);
         let start = loop {
-            // A text lies within one extent.
+            // A text lies within one extent if it fits.
             let (extent, place) = locate(end as usize, first, limit);
             let room = extent_capacity(extent, first, limit) - place;
             let start = if bytes.len() <= room { end } else { end + room as u64 };
@@ -281,7 +293,10 @@ impl Recording {
 
     /// The row of the edge `parent` → (module, address), stored once.
     pub fn frame(&self, parent: u32, module: Option<u32>, address: u64) -> Option<u32> {
-        let parent_module = pack(parent, module.map_or(0, |module| module + 1));
+        self.edge(pack(parent, module.map_or(0, |module| module + 1)), address)
+    }
+
+    fn edge(&self, parent_module: u64, address: u64) -> Option<u32> {
         let hash = mix(mix(parent_module).wrapping_add(address));
         let backing = self.backing(Section::Frames);
         let same = |row| {

@@ -19,6 +19,7 @@ mod ledger;
 mod pictures;
 mod plugins;
 mod pools;
+mod python;
 mod recording_file;
 mod signals;
 mod soak;

@@ -48,6 +48,7 @@ pub fn create() -> Option<&'static Recording> {
     voice::remember_stderr();
     // The walker's own first sight of the loader, better here than in the middle of the program's first allocation.
     culeak_walker::walk(culeak_walker::Registers::here(), &mut [0; 4]);
+    capture::prepare();
     let beginning = Beginning {
         pid,
         parent_pid,

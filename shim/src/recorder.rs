@@ -159,6 +159,7 @@ fn forget_parent() {
     EXITING.store(false, Relaxed);
     context::forget();
     culeak_walker::forked();
+    capture::forked();
     crate::loader::forked();
     crate::graphs::forget();
 }

@@ -19,14 +19,16 @@ impl Picture {
         &self.sections[&(section as u32)]
     }
 
-    fn text(&self, word: u64) -> String {
+    pub fn text(&self, word: u64) -> String {
+        String::from_utf8_lossy(self.bytes(word)).into_owned()
+    }
+
+    pub fn bytes(&self, word: u64) -> &[u8] {
         let (offset, bytes) = halves(word);
         let text = self.rows(Section::Text);
-        let bytes = text
-            .bytes
+        text.bytes
             .get(offset as usize..offset as usize + bytes as usize)
-            .unwrap_or_default();
-        String::from_utf8_lossy(bytes).into_owned()
+            .unwrap_or_default()
     }
 
     fn header_at(&self, place: usize) -> u64 {
@@ -465,7 +467,7 @@ impl Picture {
             state,
             depth: header.half(offset_of!(Header, depth)),
             recording: path.display().to_string(),
-            python: None,
+            python: self.python(),
         };
         let began = header_word(header, offset_of!(Header, started_monotonic_ns));
         (process, crate::recording::monotonic_ns().saturating_sub(began))

@@ -52,17 +52,16 @@ impl<'a> Stacks<'a> {
             if address == 0 {
                 break true;
             }
-            let (modules, locations) = (self.modules, &mut self.locations);
-            frames.push(*self.location_of.entry(row).or_insert_with(|| {
-                let module = module.checked_sub(1).and_then(|module| modules.get(&module).copied());
-                locations.push(Location {
-                    module,
-                    address,
-                    symbols: Vec::new(),
-                    language: Language::Native,
-                });
-                locations.len() - 1
-            }));
+            let location = match self.location_of.get(&row) {
+                Some(&known) => known,
+                None => {
+                    let location = self.location(module, address);
+                    self.locations.push(location);
+                    self.location_of.insert(row, self.locations.len() - 1);
+                    self.locations.len() - 1
+                }
+            };
+            frames.push(location);
             if parent < CUT && parent >= row {
                 break true;
             }
@@ -74,5 +73,20 @@ impl<'a> Stacks<'a> {
         });
         self.stack_of.insert(leaf, stack);
         stack
+    }
+
+    fn location(&self, module: u32, address: u64) -> Location {
+        if module == PYTHON {
+            let (offset, code) = halves(address);
+            return self.picture.python_location(code.wrapping_sub(1), offset);
+        }
+        Location {
+            module: module
+                .checked_sub(1)
+                .and_then(|module| self.modules.get(&module).copied()),
+            address,
+            symbols: Vec::new(),
+            language: Language::Native,
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::picture::host_name;
 use super::*;
 use crate::kind::Kind;
 use crate::recording::frozen::Reason;
-use crate::recording::{Beginning, ModuleSeen, Recording};
+use crate::recording::{Beginning, CodeSeen, ModuleSeen, Recording};
 use crate::snapshot::*;
 use crate::table::What;
 use crate::table::{Entry, Key, Space};
@@ -96,6 +96,54 @@ fn filled(path: &Path) -> &'static Recording {
     recording.refused(&entry(recording, 1 << 40, inner, thread), 2);
     recording.refused(&entry(recording, 1 << 40, inner, thread), 2);
     recording
+}
+
+#[test]
+fn a_python_function_is_described_once_and_its_frames_have_lines() {
+    let folder = Folder::new("python");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    recording.add_device(0, None, b"Fake H200");
+    let thread = recording.add_thread(1, b"main\0\0\0\0\0\0\0\0\0\0\0\0");
+    // Instructions 0 and 1 in the first line, 2 in the one after.
+    let table = [0x80 | 13 << 3 | 1, 0, 0x80 | 13 << 3, 2];
+    let seen = |line_table| CodeSeen {
+        file: "/home/été/train.py".as_bytes(),
+        function: b"Trainer.step",
+        first_line: 40,
+        line_table,
+        minor: 12,
+    };
+    let code = recording.code(7, || Some(seen(Some(&table)))).unwrap();
+    assert_eq!(recording.code(7, || unreachable!("it is known")), Some(code));
+    let without_table = recording.code(8, || Some(seen(None))).unwrap();
+    assert_eq!(recording.code(9, || None), None);
+    let outer = recording.python_frame(ROOT, code, 2).unwrap();
+    let inner = recording.python_frame(outer, code, 4).unwrap();
+    let lineless = recording.python_frame(inner, without_table, 4).unwrap();
+    let unknown = recording.python_frame(lineless, 1000, 4).unwrap();
+    assert_eq!(recording.python_frame(outer, code, 4), Some(inner));
+    recording.interpreter(0, Some("nobody knows"));
+    recording.interpreter(0x030c_01f0, None);
+    recording.allocated(key(1), &entry(recording, 1, unknown, thread));
+
+    let snapshot = read(&path).unwrap();
+    let frames: Vec<_> = snapshot.stacks[0]
+        .frames
+        .iter()
+        .map(|&frame| {
+            let location = &snapshot.locations[frame];
+            assert_eq!((location.language, location.module), (Language::Python, None));
+            let [symbol] = &location.symbols[..] else {
+                panic!("{location:?}")
+            };
+            (symbol.function.as_str(), symbol.file.as_deref(), symbol.line)
+        })
+        .collect();
+    let step = |line| ("Trainer.step", Some("/home/été/train.py"), line);
+    assert_eq!(frames, [("?", None, None), step(None), step(Some(41)), step(Some(40))]);
+    let python = snapshot.process.python.unwrap();
+    assert_eq!((python.version.as_str(), python.no_frames), ("3.12.1", None));
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! ```
 
 use culeak_python::{Frame, Seen, describe, native_eval, prepare, status, walk};
-use culeak_walker::{Registers, walk_with_stack};
+use culeak_walker::{Registers, walk_each};
 use std::ffi::CStr;
 use std::fmt::Write;
 
@@ -21,9 +21,14 @@ const FRAMES: usize = 512;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usize {
     prepare();
-    let mut native = [(0, 0); FRAMES];
-    let walked = walk_with_stack(Registers::here(), &mut native);
-    let native = &native[..walked.count];
+    let mut native = Vec::new();
+    walk_each(Registers::here(), |place, address, sp| {
+        if place == 0 {
+            native.clear();
+        }
+        native.push((address, sp));
+        native.len() < FRAMES
+    });
     let mut seen = Vec::new();
     let end = walk(limit, |what| seen.push(what));
     let mut told = String::new();
@@ -37,14 +42,14 @@ pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usiz
             Seen::Frame(frame) => tell(&mut told, frame, &mut buffer),
             Seen::Mark(0) => {
                 let place = by_symbol.next().map_or(-1, |(place, _)| place as i64);
-                writeln!(told, "M 0 {place} {}", symbol(native, place)).unwrap();
+                writeln!(told, "M 0 {place} {}", symbol(&native, place)).unwrap();
             }
             Seen::Mark(mark) => {
                 let inside = native
                     .windows(2)
                     .position(|pair| (pair[0].1..pair[1].1).contains(&mark));
                 let place = inside.map_or(-1, |place| place as i64);
-                writeln!(told, "M {mark:x} {place} {}", symbol(native, place)).unwrap();
+                writeln!(told, "M {mark:x} {place} {}", symbol(&native, place)).unwrap();
             }
         }
     }

@@ -1,69 +1,13 @@
-//! Every interpreter that is installed, against what it says itself of its frames.
-//!
-//! The interpreters are `python3`, those of the system and of pyenv, and the commands named in `CULEAK_PYTHONS`, separated
-//! by colons. One is enough for the tests to pass, none is not.
+//! Every interpreter that is installed, against what it says itself of its frames. Which those are, `support` says.
+
+mod support;
 
 use culeak::reader::python_line;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
-
-struct Python {
-    command: PathBuf,
-    minor: u32,
-    version: String,
-}
-
-fn interpreters() -> &'static [Python] {
-    static FOUND: OnceLock<Vec<Python>> = OnceLock::new();
-    FOUND.get_or_init(|| {
-        let named = std::env::var("CULEAK_PYTHONS").unwrap_or_default();
-        let mut commands: Vec<PathBuf> = named
-            .split(':')
-            .filter(|name| !name.is_empty())
-            .map(PathBuf::from)
-            .collect();
-        commands.extend(["python3", "/usr/bin/python3"].map(PathBuf::from));
-        let home = PathBuf::from(std::env::var("HOME").unwrap_or_default());
-        let versions = std::fs::read_dir(home.join(".pyenv/versions"));
-        let mut versions: Vec<PathBuf> = versions
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(|entry| entry.path())
-            .collect();
-        versions.sort();
-        commands.extend(versions.into_iter().map(|version| version.join("bin/python3")));
-        let mut found: Vec<Python> = Vec::new();
-        for command in commands {
-            let Some(python) = examine(&command) else { continue };
-            if found.iter().all(|known| known.version != python.version) {
-                println!("{}: {}", python.command.display(), python.version);
-                found.push(python);
-            }
-        }
-        assert!(
-            !found.is_empty(),
-            "no Python from 3.8 to 3.15 was found: install python3, or name one in CULEAK_PYTHONS"
-        );
-        found
-    })
-}
-
-/// Version and executable, if it is a CPython that we know.
-fn examine(command: &Path) -> Option<Python> {
-    let ask = "import sys; print(sys.implementation.name, sys.version_info[1], sys.version.replace('\\n', ' '), sys.executable)";
-    let said = Command::new(command).args(["-c", ask]).output().ok()?;
-    let said = String::from_utf8(said.stdout).ok()?;
-    let mut words = said.trim().splitn(3, ' ');
-    let (name, minor, version) = (words.next()?, words.next()?.parse().ok()?, words.next()?);
-    (name == "cpython" && (8..=15).contains(&minor)).then(|| Python {
-        command: command.to_owned(),
-        minor,
-        version: version.to_owned(),
-    })
-}
+use support::{Python, interpreters};
 
 /// The library that the programs call.
 fn probe() -> &'static Path {
@@ -90,32 +34,30 @@ fn probe() -> &'static Path {
     })
 }
 
-impl Python {
-    fn run(&self, program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(program);
-        let mut command = Command::new(&self.command);
-        command.arg("-B").arg(program).arg(probe()).args(arguments);
-        command
-            .env("PYTHONIOENCODING", "utf-8")
-            .envs(environment.iter().copied());
-        command.output().expect("the interpreter starts")
-    }
+fn run(python: &Python, program: &str, arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(program);
+    let mut command = Command::new(&python.command);
+    command.arg("-B").arg(program).arg(probe()).args(arguments);
+    command
+        .env("PYTHONIOENCODING", "utf-8")
+        .envs(environment.iter().copied());
+    command.output().expect("the interpreter starts")
+}
 
-    /// The lines it wrote, if it ended well.
-    fn lines(&self, program: &str, arguments: &[&str]) -> Vec<String> {
-        let output = self.run(program, arguments, &[]);
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success(),
-            "{}: {:?}\n{errors}",
-            self.version,
-            output.status
-        );
-        String::from_utf8_lossy(&output.stdout)
-            .lines()
-            .map(str::to_owned)
-            .collect()
-    }
+/// The lines a program wrote, if it ended well.
+fn lines(python: &Python, program: &str, arguments: &[&str]) -> Vec<String> {
+    let output = run(python, program, arguments, &[]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{}: {:?}\n{errors}",
+        python.version,
+        output.status
+    );
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .map(str::to_owned)
+        .collect()
 }
 
 type Place = (Vec<u8>, Vec<u8>, Option<u32>);
@@ -187,7 +129,7 @@ fn readable(frames: &[Place]) -> String {
 #[test]
 fn frames_are_those_that_python_tells() {
     for python in interpreters() {
-        let lines = python.lines("stacks.py", &[]);
+        let lines = lines(python, "stacks.py", &[]);
         let mut frames = 0;
         for line in &lines {
             let (name, mut expected, told) = case(line);
@@ -230,7 +172,7 @@ fn frames_are_those_that_python_tells() {
 fn marks_lie_in_the_frames_of_the_interpreter() {
     for python in interpreters() {
         let (mut marks, mut named, mut unplaced) = (0, 0, 0);
-        for line in python.lines("stacks.py", &[]) {
+        for line in lines(python, "stacks.py", &[]) {
             let (name, _, told) = case(&line);
             if name.contains("greenlet") || name.starts_with("sub-interpreter") {
                 continue;
@@ -277,7 +219,7 @@ fn a_code_object_at_the_address_of_another_is_told_apart() {
         let mut known: HashMap<(u64, u64), (Vec<u8>, Vec<u8>)> = HashMap::new();
         let mut at: HashMap<u64, Vec<u8>> = HashMap::new();
         let (mut reused, mut wrong, mut functions) = (0, 0, 0);
-        for line in python.lines("generated.py", &["4000"]) {
+        for line in lines(python, "generated.py", &["4000"]) {
             let told = told(&line.replace(';', "\n"));
             functions += 1;
             for ((file, function, _), identity) in told.frames.into_iter().zip(told.identities) {
@@ -306,7 +248,8 @@ fn a_code_object_at_the_address_of_another_is_told_apart() {
 fn interpreters_end(times: u32) {
     for python in interpreters() {
         for _ in 0..times {
-            let output = python.run(
+            let output = run(
+                python,
                 "daemons.py",
                 &[],
                 &[("PYTHONMALLOC", "malloc"), ("MALLOC_PERTURB_", "85")],

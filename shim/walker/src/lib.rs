@@ -105,18 +105,6 @@ pub fn walk(start: Registers, addresses: &mut [u64]) -> Walked {
     })
 }
 
-/// The same, with the stack pointer of every frame: what a frame keeps on the stack lies between its own and its
-/// caller's.
-pub fn walk_with_stack(start: Registers, frames: &mut [(u64, u64)]) -> Walked {
-    walk_each(start, |place, pc, sp| match frames.get_mut(place) {
-        Some(frame) => {
-            *frame = (pc, sp);
-            true
-        }
-        None => false,
-    })
-}
-
 /// The same, to whoever does something with each frame while the next one is on its way from memory: `keep` is given
 /// place, code address and stack pointer, and says whether it was wanted. At place 0 the walk begins, perhaps anew.
 #[inline(always)]

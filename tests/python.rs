@@ -1,0 +1,199 @@
+//! Python's frames in the stacks, under every interpreter that is installed.
+
+#[path = "../shim/python/tests/support/mod.rs"]
+mod interpreters;
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use culeak::snapshot::{Language, Location, Snapshot};
+use interpreters::{Python, interpreters};
+
+use crate::support::claims::Claims;
+use crate::support::{Outcome, Profile, program, sources};
+
+fn train(python: &Python) -> Profile {
+    let profile = program(&python.command);
+    profile.arg("-B").arg(sources().join("victims/train.py"))
+}
+
+/// Function, file and line.
+type Frame = (String, String, u32);
+
+/// What the program said of an allocation: the case, the address, and its frames.
+type Line = (String, u64, Vec<Frame>);
+
+fn lines(outcome: &Outcome) -> Vec<Line> {
+    let lines = outcome.stdout.lines().map(|line| {
+        let value: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        let text = |value: &serde_json::Value| value.as_str().expect("a text").to_owned();
+        let frame = |frame: &serde_json::Value| {
+            let line = frame[2].as_u64().expect("a line") as u32;
+            (text(&frame[1]), text(&frame[0]), line)
+        };
+        let frames = value[2].as_array().expect("frames").iter().map(frame);
+        let address = value[1].as_u64().expect("an address");
+        (text(&value[0]), address, frames.collect())
+    });
+    lines.collect()
+}
+
+/// Case and frames by address.
+fn said(outcome: &Outcome) -> HashMap<u64, (String, Vec<Frame>)> {
+    let lines = lines(outcome).into_iter();
+    lines.map(|(case, address, frames)| (address, (case, frames))).collect()
+}
+
+fn locations(snapshot: &Snapshot, stack: Option<usize>) -> Vec<&Location> {
+    let stack = &snapshot.stacks[stack.expect("a stack")];
+    stack.frames.iter().map(|&frame| &snapshot.locations[frame]).collect()
+}
+
+fn python_frames(locations: &[&Location]) -> Vec<Frame> {
+    let python = locations
+        .iter()
+        .filter(|location| location.language == Language::Python);
+    python
+        .map(|location| {
+            let symbol = &location.symbols[0];
+            let (file, line) = (symbol.file.clone().expect("a file"), symbol.line.expect("a line"));
+            (symbol.function.clone(), file, line)
+        })
+        .collect()
+}
+
+/// `P` for a Python frame, `n` for a native one, innermost first.
+fn shape(locations: &[&Location]) -> String {
+    let letter = |location: &&Location| {
+        if location.language == Language::Python {
+            'P'
+        } else {
+            'n'
+        }
+    };
+    locations.iter().map(letter).collect()
+}
+
+fn told(snapshot: &Snapshot, stack: Option<usize>) -> String {
+    locations(snapshot, stack)
+        .iter()
+        .fold(String::new(), |mut text, location| {
+            let symbol = location.symbols.last();
+            let _ = writeln!(text, "  {:?} {symbol:?}", location.language);
+            text
+        })
+}
+
+#[test]
+fn every_allocation_names_the_python_lines_that_asked_for_it() {
+    for python in interpreters() {
+        let outcome = train(python).run();
+        outcome.expect_success();
+        let snapshot = outcome.symbolized();
+        snapshot.expect_nothing_lost();
+        assert_eq!(snapshot.honesty.lost_python, 0, "{}", python.version);
+        let known = snapshot.process.python.as_ref().expect("an interpreter");
+        assert_eq!(known.no_frames, None);
+        assert_eq!(known.version, python.version);
+        let said = said(&outcome);
+        assert_eq!(said.len(), snapshot.allocations.len());
+        for allocation in &snapshot.allocations {
+            let (case, expected) = &said[&allocation.address];
+            let locations = locations(&snapshot, allocation.stack);
+            let mut frames = python_frames(&locations);
+            let cut = snapshot.stacks[allocation.stack.expect("a stack")].truncated;
+            assert_eq!(cut, case == "deep recursion", "{} {case}", python.version);
+            if cut {
+                assert!(frames.len() >= 20, "{} {case}: {}", python.version, frames.len());
+                frames.extend_from_slice(&expected[frames.len()..]);
+            }
+            let all = told(&snapshot, allocation.stack);
+            assert_eq!(&frames, expected, "{} {case}:\n{all}", python.version);
+        }
+    }
+}
+
+#[test]
+fn native_frames_between_python_frames_stay_where_they_are() {
+    for python in interpreters() {
+        let outcome = train(python).run();
+        let snapshot = outcome.symbolized();
+        let said = said(&outcome);
+        for allocation in &snapshot.allocations {
+            let (case, _) = &said[&allocation.address];
+            let locations = locations(&snapshot, allocation.stack);
+            let (shape, all) = (shape(&locations), told(&snapshot, allocation.stack));
+            // Every Python function calls ctypes or is called by something; the process begins in C.
+            assert!(shape.starts_with('n'), "{} {case}: {shape}\n{all}", python.version);
+            if case == "deep recursion" {
+                continue;
+            }
+            assert!(shape.ends_with('n'), "{} {case}: {shape}\n{all}", python.version);
+            let groups = shape.split('n').filter(|group| !group.is_empty()).count();
+            // From 3.11 on, Python functions call each other without C frames in between.
+            if python.minor >= 11 && case != "thread" {
+                let expected = match case.as_str() {
+                    "mapped" | "generator" | "made" => 2,
+                    "called back" => 5,
+                    _ => 1,
+                };
+                assert_eq!(groups, expected, "{} {case}: {shape}\n{all}", python.version);
+            }
+            let loops = locations.iter().flat_map(|location| &location.symbols);
+            let loops = loops.filter(|symbol| symbol.function.starts_with("_PyEval_EvalFrameDefault"));
+            assert_eq!(loops.count(), 0, "{} {case}: {shape}\n{all}", python.version);
+        }
+    }
+}
+
+#[test]
+fn equal_stacks_are_one_stack() {
+    for python in interpreters() {
+        let outcome = train(python).run();
+        let (snapshot, said) = (outcome.only_snapshot(), said(&outcome));
+        let of = |case: &str| {
+            let rows = snapshot.allocations.iter().filter(|a| said[&a.address].0 == case);
+            let mut stacks: Vec<_> = rows.map(|a| a.stack).collect();
+            stacks.dedup();
+            stacks.len()
+        };
+        assert_eq!((of("step again"), of("made")), (1, 300), "{}", python.version);
+    }
+}
+
+#[test]
+fn a_forked_child_tells_its_own_frames() {
+    for python in interpreters() {
+        let outcome = train(python).arg("forks").run();
+        outcome.expect_success();
+        assert_eq!(outcome.snapshots.len(), 2, "{}", outcome.everything());
+        let (parent, child) = match &outcome.snapshots[..] {
+            [a, b] if a.allocations.len() > b.allocations.len() => (a, b),
+            [a, b] => (b, a),
+            _ => unreachable!("counted above"),
+        };
+        assert!(child.process.python.is_some() && parent.process.python == child.process.python);
+        let lines = lines(&outcome);
+        let of_child: Vec<_> = lines.iter().filter(|line| line.0 == "child").collect();
+        assert_eq!((of_child.len(), child.allocations.len()), (1, 1));
+        let frames = python_frames(&locations(child, child.allocations[0].stack));
+        assert_eq!(frames, of_child[0].2, "{}", python.version);
+    }
+}
+
+#[test]
+fn libgcc_as_the_unwinder_gives_the_same_stacks() {
+    let python = &interpreters()[0];
+    let shapes = |profile: Profile| {
+        let outcome = profile.run();
+        let (snapshot, said) = (outcome.only_snapshot(), said(&outcome));
+        let rows = snapshot
+            .allocations
+            .iter()
+            .filter(|a| said[&a.address].0 != "deep recursion");
+        rows.map(|a| (said[&a.address].0.clone(), shape(&locations(snapshot, a.stack))))
+            .collect::<Vec<_>>()
+    };
+    let other = train(python).setting("CULEAK_UNWINDER", "libgcc");
+    assert_eq!(shapes(train(python)), shapes(other));
+}
