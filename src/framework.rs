@@ -5,7 +5,7 @@
 //! they are what a reader wants to see and the pool behind them is cached memory; where none are, the pool is all there
 //! is. Deliberately absent: sums; see `ledger`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use serde::Serialize;
 
@@ -55,6 +55,43 @@ impl<'a> Watched<'a> {
     pub fn contains(&self, owner: &str) -> bool {
         self.0.contains(owner)
     }
+}
+
+/// The records that blocks lie in, by address: whoever owns the blocks keeps that memory as a pool, whatever its stack says.
+pub struct Carriers<'a>(HashMap<u64, &'a str>);
+
+impl<'a> Carriers<'a> {
+    pub fn of(snapshot: &'a Snapshot) -> Carriers<'a> {
+        let within = |allocation: &&Allocation| allocation.kind.place() == Place::Within;
+        let mut blocks: Vec<&Allocation> = snapshot.allocations.iter().filter(within).collect();
+        blocks.sort_by_key(|block| block.address);
+        let owner = |record: &Allocation| {
+            let (start, end) = span(record)?;
+            let first = blocks.get(blocks.partition_point(|block| block.address < start))?;
+            (first.address < end).then(|| block_owner(first))
+        };
+        let found = snapshot
+            .allocations
+            .iter()
+            .filter_map(|record| Some((record.address, owner(record)?)));
+        Carriers(found.collect())
+    }
+
+    /// Whose blocks lie in this record.
+    pub fn owner(&self, record: &Allocation) -> Option<&'a str> {
+        span(record)?;
+        self.0.get(&record.address).copied()
+    }
+}
+
+/// The addresses that a record's blocks can have; none for records that are known by a handle, or lie on the host.
+pub fn span(record: &Allocation) -> Option<(u64, u64)> {
+    let bytes = match record.kind {
+        Kind::Mapping => record.requested,
+        Kind::Device | Kind::Pitched | Kind::Async | Kind::Graph => record.bytes,
+        _ => return None,
+    };
+    Some((record.address, record.address.saturating_add(bytes)))
 }
 
 /// How PyTorch's allocator was seen to work.

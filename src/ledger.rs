@@ -66,7 +66,7 @@ pub struct DeviceLedger<'a> {
     /// Blocks that lie in no memory recorded for this device. In no sum.
     pub outside: Share,
     /// The caching allocators whose blocks are known, segment by segment.
-    pub caches: Vec<Cache>,
+    pub caches: Vec<Cache<'a>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

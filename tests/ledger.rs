@@ -133,6 +133,39 @@ fn without_nvml_the_records_side_is_shown_and_why() {
 }
 
 #[test]
+fn tensors_are_listed_and_the_segment_around_them_is_cached_memory() {
+    let mut profile = profile("tensors").arg("leaks");
+    for library in crate::tensors::torch(1, &[]) {
+        profile = profile.arg(library);
+    }
+    let outcome = profile.run();
+    let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
+    let report = json(&mut with_nvml(&[
+        "report",
+        recording.to_str().expect("a plain path"),
+        "--json",
+    ]));
+    let tensors = 1024 + 2048 + 100_352;
+    assert_eq!(
+        lines(&report["ledger"]),
+        [("blocks", tensors), ("cached", 2 * MIB - tensors)]
+    );
+    assert_eq!(report["totals"]["held"]["blocks"]["bytes"], tensors);
+    assert_eq!(
+        report["totals"]["device"]["bytes"],
+        2 * MIB,
+        "what the driver handed out"
+    );
+    let labels: Vec<_> = report["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .map(|row| &row["bytes"])
+        .collect();
+    assert_eq!(labels, [&Value::from(tensors)], "each byte is listed once");
+}
+
+#[test]
 fn a_finished_process_has_the_records_side_alone() {
     let outcome = profile("endings").arg("frees_in_destructor").run();
     let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);

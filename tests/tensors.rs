@@ -11,7 +11,7 @@ use crate::support::claims::Claims;
 use crate::support::{Profile, fake_driver, library, profile};
 
 /// Paths of libc10_cuda and libc10.
-fn torch(copy: u32, flags: &[&str]) -> [PathBuf; 2] {
+pub fn torch(copy: u32, flags: &[&str]) -> [PathBuf; 2] {
     let copy = format!("-DCOPY={copy}");
     let flags: Vec<&str> = flags.iter().copied().chain([copy.as_str()]).collect();
     let c10 = library("libc10", "libc10.so", &flags, &[]);

@@ -15,24 +15,24 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::framework::{Watched, block_owner};
+use crate::framework::{Carriers, Watched, block_owner, span};
 use crate::kind::{Kind, Place};
 use crate::share::Share;
-use crate::site::{CallStack, CallStacks};
+use crate::site::CallStacks;
 use crate::snapshot::{Allocation, Snapshot};
 
 /// Who asked the driver for memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Holder {
-    Pool(&'static str),
+pub(super) enum Holder<'a> {
+    Pool(&'a str),
     Library(&'static str),
     Program,
 }
 
 /// One caching allocator on one device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Cache {
-    pub owner: &'static str,
+pub struct Cache<'a> {
+    pub owner: &'a str,
     pub bytes: u64,
     pub live_bytes: u64,
     pub free_bytes: u64,
@@ -70,11 +70,11 @@ impl Amount {
 }
 
 /// A stretch of addresses that blocks can lie in.
-struct Range {
+struct Range<'a> {
     start: u64,
     end: u64,
     device: Option<usize>,
-    holder: Holder,
+    holder: Holder<'a>,
     mapped: bool,
     /// Where the last block so far ended.
     reached: u64,
@@ -83,7 +83,7 @@ struct Range {
     largest_free: u64,
 }
 
-impl Range {
+impl Range<'_> {
     /// Takes a block that begins within, and says how much of it is new.
     fn take(&mut self, start: u64, end: u64) -> u64 {
         let (start, end) = (start.max(self.reached), end.min(self.end));
@@ -113,14 +113,15 @@ type Blocks<'a> = BTreeMap<&'a str, Amount>;
 
 /// All driver-level records of a snapshot, by device and holder, with the blocks that lie within.
 pub(super) struct Spread<'a> {
-    held: BTreeMap<(usize, Holder), Amount>,
-    blocks: BTreeMap<(usize, Holder), Blocks<'a>>,
+    held: BTreeMap<(usize, Holder<'a>), Amount>,
+    blocks: BTreeMap<(usize, Holder<'a>), Blocks<'a>>,
     outside: BTreeMap<usize, Share>,
-    caches: BTreeMap<(usize, &'static str), Vec<Segment>>,
+    caches: BTreeMap<(usize, &'a str), Vec<Segment>>,
 }
 
 impl<'a> Spread<'a> {
     pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, watched: &Watched) -> Spread<'a> {
+        let carriers = Carriers::of(snapshot);
         let mut spread = Spread {
             held: BTreeMap::new(),
             blocks: BTreeMap::new(),
@@ -131,11 +132,11 @@ impl<'a> Spread<'a> {
             if allocation.kind.place() == Place::Device
                 && let Some(device) = allocation.device
             {
-                let holder = holder(stacks.get(allocation.stack));
+                let holder = holder(allocation, stacks, &carriers);
                 spread.held.entry((device, holder)).or_default().add(allocation.bytes);
             }
         }
-        let mut ranges = ranges(snapshot, stacks);
+        let mut ranges = ranges(snapshot, stacks, &carriers);
         spread.lay_blocks(snapshot, &mut ranges);
         spread.limit_to_held();
         for range in &ranges {
@@ -148,7 +149,7 @@ impl<'a> Spread<'a> {
         spread
     }
 
-    fn lay_blocks(&mut self, snapshot: &'a Snapshot, ranges: &mut [Range]) {
+    fn lay_blocks(&mut self, snapshot: &'a Snapshot, ranges: &mut [Range<'a>]) {
         let within = |allocation: &&Allocation| allocation.kind.place() == Place::Within;
         let mut blocks: Vec<&Allocation> = snapshot.allocations.iter().filter(within).collect();
         blocks.sort_by_key(|block| (block.address, block.time_ns));
@@ -193,7 +194,7 @@ impl<'a> Spread<'a> {
     }
 
     /// Every holder of memory on this device, what it holds, and the blocks within by owner.
-    pub fn held(&self, device: usize) -> impl Iterator<Item = (Holder, Amount, Blocks<'a>)> {
+    pub fn held(&self, device: usize) -> impl Iterator<Item = (Holder<'a>, Amount, Blocks<'a>)> {
         let on_device = self.held.iter().filter(move |((on, _), _)| *on == device);
         on_device.map(|(key, held)| (key.1, *held, self.blocks.get(key).cloned().unwrap_or_default()))
     }
@@ -202,7 +203,7 @@ impl<'a> Spread<'a> {
         self.outside.get(&device).copied().unwrap_or_default()
     }
 
-    pub fn take_caches(&mut self, device: usize) -> Vec<Cache> {
+    pub fn take_caches(&mut self, device: usize) -> Vec<Cache<'a>> {
         let keys: Vec<_> = self.caches.keys().copied().filter(|key| key.0 == device).collect();
         let caches = keys
             .into_iter()
@@ -211,33 +212,29 @@ impl<'a> Spread<'a> {
     }
 }
 
-fn holder(stack: &CallStack) -> Holder {
-    match (stack.allocator, stack.library) {
-        (Some(owner), _) => Holder::Pool(owner),
-        (None, Some(library)) => Holder::Library(library),
-        (None, None) => Holder::Program,
+fn holder<'a>(record: &Allocation, stacks: &CallStacks, carriers: &Carriers<'a>) -> Holder<'a> {
+    let stack = stacks.get(record.stack);
+    match (stack.allocator, carriers.owner(record), stack.library) {
+        (Some(owner), _, _) | (None, Some(owner), _) => Holder::Pool(owner),
+        (None, None, Some(library)) => Holder::Library(library),
+        (None, None, None) => Holder::Program,
     }
 }
 
 /// Where blocks can lie, in order of address.
-fn ranges(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Range> {
+fn ranges<'a>(snapshot: &Snapshot, stacks: &CallStacks, carriers: &Carriers<'a>) -> Vec<Range<'a>> {
     let mut ranges: Vec<Range> = snapshot
         .allocations
         .iter()
         .filter_map(|allocation| {
-            let (bytes, mapped) = match allocation.kind {
-                Kind::Mapping => (allocation.requested, true),
-                // The others have handles in place of addresses.
-                Kind::Device | Kind::Pitched | Kind::Async | Kind::Graph => (allocation.bytes, false),
-                _ => return None,
-            };
+            let (start, end) = span(allocation)?;
             Some(Range {
-                start: allocation.address,
-                end: allocation.address.saturating_add(bytes),
+                start,
+                end,
                 device: allocation.device,
-                holder: holder(stacks.get(allocation.stack)),
-                mapped,
-                reached: allocation.address,
+                holder: holder(allocation, stacks, carriers),
+                mapped: allocation.kind == Kind::Mapping,
+                reached: start,
                 live: 0,
                 blocks: 0,
                 largest_free: 0,
@@ -256,7 +253,7 @@ fn ranges(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Range> {
     ranges
 }
 
-fn cache(owner: &'static str, mut segments: Vec<Segment>) -> Cache {
+fn cache(owner: &str, mut segments: Vec<Segment>) -> Cache<'_> {
     segments.sort_by_key(|segment| (std::cmp::Reverse(segment.bytes), segment.address));
     let sum = |part: fn(&Segment) -> u64| segments.iter().map(part).fold(0, u64::saturating_add);
     let (bytes, live_bytes) = (sum(|segment| segment.bytes), sum(|segment| segment.live_bytes));

@@ -176,6 +176,34 @@ fn a_pool_whose_blocks_are_unknown_is_one_line() {
 }
 
 #[test]
+fn memory_that_carries_blocks_is_their_owners_pool_whatever_its_stack_says() {
+    let mut sample = Sample::new();
+    let arena = sample.stack(&[RUNTIME, ("Arena::grow()", "/src/arena.cu:9", "/opt/app"), MAIN]);
+    memory(&mut sample, Kind::Device, 0x1000_0000, 20 * MIB, arena);
+    memory(&mut sample, Kind::Device, 0x3000_0000, 2 * MIB, arena);
+    tensor(&mut sample, 0x1000_0000 + 512, MIB, arena);
+    let block = sample.0.allocations.last_mut().expect("one was added");
+    (block.kind, block.domain) = (Kind::Block, Some("arena".to_owned()));
+    let snapshot = sample.finish(0, 0);
+    let ledger = ledger(&snapshot);
+    assert_eq!(
+        lines(&ledger),
+        [
+            (What::Blocks, named("arena"), i128::from(MIB)),
+            (What::Cached, named("arena"), i128::from(19 * MIB)),
+            (What::Program, None, i128::from(2 * MIB)),
+        ]
+    );
+    assert_eq!(ledger.devices[0].caches[0].segments.len(), 1);
+    let report = crate::report::Report::of(&snapshot, &crate::report::Options::default());
+    assert_eq!(
+        report.totals.held.total().bytes,
+        3 * MIB,
+        "the arena itself is not held twice"
+    );
+}
+
+#[test]
 fn host_and_managed_memory_stand_apart() {
     let mut sample = Sample::new();
     let stack = sample.stack(&[RUNTIME, MAIN]);

@@ -4,7 +4,7 @@
 //! are listed and the pool behind them is not; a pool whose blocks nobody recorded is listed itself, and called cached
 //! rather than held, since nobody can tell which part of it is in use.
 
-use crate::framework::Watched;
+use crate::framework::{Carriers, Watched};
 use crate::kind::Place;
 use crate::site::CallStacks;
 use crate::snapshot::{Allocation, Snapshot};
@@ -32,6 +32,7 @@ impl Level {
 pub struct Levels<'s, 'a> {
     stacks: &'s CallStacks<'a>,
     watched: Watched<'a>,
+    carriers: Carriers<'a>,
 }
 
 impl<'s, 'a> Levels<'s, 'a> {
@@ -39,13 +40,15 @@ impl<'s, 'a> Levels<'s, 'a> {
         Levels {
             stacks,
             watched: Watched::of(snapshot),
+            carriers: Carriers::of(snapshot),
         }
     }
 
     pub fn level(&self, allocation: &Allocation) -> Level {
         let place = allocation.kind.place();
         let owner = self.stacks.get(allocation.stack).allocator;
-        let blocks_are_known = owner.is_some_and(|owner| self.watched.contains(owner));
+        let blocks_are_known =
+            owner.is_some_and(|owner| self.watched.contains(owner)) || self.carriers.owner(allocation).is_some();
         match place {
             Place::Within => Level::Held,
             // Blocks on the host are nowhere recorded, so there the pool is all there is.
