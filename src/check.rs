@@ -1,26 +1,47 @@
 //! The verdict on a snapshot: does it hold more than allowed, and which sites are to blame.
 //!
-//! Without any limit, any leak is one too many. With one limit, the other is off. Claims (records that hold no memory)
-//! count only when their kind is asked for by name, since a reserved address range is no leak of memory. Pools of caching
-//! allocators are no leak either: where their blocks are known, those are judged, else nothing is. A recording
-//! that lost allocations cannot be called clean, so it fails unless that is allowed explicitly. Deliberately absent:
-//! suppressions and baselines.
+//! ```text
+//! live records ─► of the kinds asked for ─► not suppressed ─► judged ─► limits on the whole, a kind, a site, a pattern
+//!                 │ no pools, no claims     │ told by rule            └► against a baseline: new, grown, known
+//!                 └ ignored                 └ suppressed
+//! ```
+//!
+//! Without any limit, any leak is one too many; with one limit, the others are off. Against a baseline, only what is new
+//! or grown fails, unless limits are given too. Claims (records that hold no memory) count only when their kind is asked
+//! for by name, since a reserved address range is no leak of memory. Pools of caching allocators are no leak either:
+//! where their blocks are known, those are judged, else nothing is. A recording that lost allocations cannot be called
+//! clean, so it fails unless that is allowed explicitly.
+
+use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use crate::baseline::Baseline;
+use crate::function_name::plain;
 use crate::kind::Kind;
 use crate::report::{By, Level, Levels, ProcessLine, Row, Share, is_finished, process_line, rows_by};
 use crate::site::CallStacks;
 use crate::snapshot::{Allocation, Honesty, Snapshot, Taken};
+use crate::suppressions::{Pattern, Suppressions, Used};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
 pub const VERSION: u32 = 1;
 
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Limits {
     pub max_leaked: Option<u64>,
     pub max_count: Option<u64>,
+    /// For every call site by itself.
+    pub max_per_site: Option<u64>,
+    /// For kinds of memory.
+    pub per_kind: BTreeMap<Kind, u64>,
+    /// For all sites together whose stacks match a pattern.
+    pub budgets: Vec<Budget>,
+    /// How much a site may grow beyond the baseline.
+    pub tolerance: Tolerance,
+    /// What fails against a baseline.
+    pub fail_on: FailOn,
     /// Only these kinds; every kind that holds memory when empty.
     pub kinds: Vec<Kind>,
     /// Judge what caching allocators hold too, where the blocks they handed out are not known.
@@ -29,23 +50,142 @@ pub struct Limits {
     pub allow_losses: bool,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Budget {
+    /// As suppressions have them.
+    pub pattern: Pattern,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tolerance {
+    Bytes(u64),
+    /// Of what the baseline has for the site.
+    Percent(f64),
+}
+
+impl Default for Tolerance {
+    fn default() -> Tolerance {
+        Tolerance::Bytes(0)
+    }
+}
+
+impl Tolerance {
+    /// The most that may be there where this much was known.
+    fn allows(self, known: u64) -> u64 {
+        match self {
+            Tolerance::Bytes(bytes) => known.saturating_add(bytes),
+            Tolerance::Percent(percent) => known.saturating_add((known as f64 * percent / 100.0) as u64),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FailOn {
+    /// Sites that the baseline does not have.
+    New,
+    /// These, and known ones that hold more than it allows.
+    #[default]
+    Grown,
+    /// Every leak, known or not.
+    Any,
+}
+
 impl Limits {
-    /// Bytes and count allowed; `None` is no limit.
-    pub fn effective(&self) -> (Option<u64>, Option<u64>) {
+    /// Bytes and count allowed in all; `None` is no limit.
+    pub fn effective(&self, against_baseline: bool) -> (Option<u64>, Option<u64>) {
+        let others = self.max_per_site.is_some() || !self.per_kind.is_empty() || !self.budgets.is_empty();
         match (self.max_leaked, self.max_count) {
-            (None, None) => (Some(0), Some(0)),
+            (None, None) if !others && (!against_baseline || self.fail_on == FailOn::Any) => (Some(0), Some(0)),
             limits => limits,
         }
     }
 }
 
+/// Everything a snapshot is held against.
+#[derive(Debug, Clone, Default)]
+pub struct Rules {
+    pub limits: Limits,
+    pub suppressions: Suppressions,
+    pub baseline: Option<Baseline>,
+}
+
+impl From<Limits> for Rules {
+    fn from(limits: Limits) -> Rules {
+        Rules {
+            limits,
+            ..Rules::default()
+        }
+    }
+}
+
 /// One reason why the check failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 pub enum Breach {
-    Bytes { limit: u64, found: u64 },
-    Count { limit: u64, found: u64 },
-    LostAllocations { count: u64 },
+    Bytes {
+        limit: u64,
+        found: u64,
+    },
+    Count {
+        limit: u64,
+        found: u64,
+    },
+    Kind {
+        kind: &'static str,
+        limit: u64,
+        found: u64,
+    },
+    Budget {
+        pattern: String,
+        limit: u64,
+        found: u64,
+    },
+    /// One call site, over the limit for each.
+    Site {
+        site: String,
+        limit: u64,
+        found: u64,
+    },
+    /// A call site that the baseline does not have.
+    New {
+        site: String,
+        found: u64,
+    },
+    /// A call site that holds more than the baseline allows.
+    Grown {
+        site: String,
+        known: u64,
+        limit: u64,
+        found: u64,
+    },
+    LostAllocations {
+        count: u64,
+    },
+}
+
+/// How a call site stands to the baseline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    New,
+    Grown,
+    Known,
+}
+
+/// A call site that was judged.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Judged<'a> {
+    #[serde(flatten)]
+    pub row: Row<'a>,
+    /// Without a baseline, nothing is known about it.
+    pub standing: Option<Standing>,
+    /// What the baseline has.
+    pub known: Option<Share>,
+    /// One of the reasons for the failure: over a limit, new or grown, or part of a total that is over.
+    pub to_blame: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -61,48 +201,48 @@ pub struct Verdict<'a> {
     pub judged: Share,
     /// What `--kind` left out, and pools whose blocks are not known.
     pub ignored: Share,
-    /// The judged records by call site, largest first.
-    pub rows: Vec<Row<'a>>,
+    pub suppressed: Share,
+    /// Every rule, used or not.
+    pub suppressions: Vec<Used>,
+    /// Held against a baseline.
+    pub baseline: bool,
+    /// The judged records by call site: those to blame first, then largest first.
+    pub rows: Vec<Judged<'a>>,
     pub taken: &'a Taken,
     pub honesty: &'a Honesty,
     pub warnings: Vec<String>,
 }
 
 /// Judges a snapshot.
-pub fn verdict<'a>(snapshot: &'a Snapshot, limits: &Limits) -> Verdict<'a> {
+pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
+    let limits = &rules.limits;
     let stacks = CallStacks::of(snapshot);
-    let levels = Levels::of(snapshot, &stacks);
-    let judged = |allocation: &Allocation| {
-        let wanted = limits.kinds.contains(&allocation.kind);
-        match levels.level(allocation) {
-            Level::Held => limits.kinds.is_empty() || wanted,
-            Level::Cached => limits.judge_pools && (limits.kinds.is_empty() || wanted),
-            Level::Behind => false,
-            Level::Claim => wanted,
-        }
-    };
-    let (mut found, mut ignored) = (Share::default(), Share::default());
-    for allocation in &snapshot.allocations {
-        if judged(allocation) {
-            found.add(allocation.bytes);
-        } else if matches!(levels.level(allocation), Level::Held | Level::Cached) {
-            ignored.add(allocation.bytes);
-        }
+    let sorted = sort(snapshot, &stacks, rules);
+    let rows = rows_by(snapshot, &stacks, sorted.judged.iter().copied(), By::Site);
+    let known = rules.baseline.as_ref().map(|baseline| baseline.known(&rows));
+    let mut judged: Vec<Judged> = rows
+        .into_iter()
+        .enumerate()
+        .map(|(index, row)| {
+            let known = known.as_ref().map(|known| known[index]);
+            Judged {
+                standing: known.map(|known| standing(&row, known, limits)),
+                known: known.flatten(),
+                to_blame: false,
+                row,
+            }
+        })
+        .collect();
+    let found = Share::total(sorted.judged.iter().map(|record| one(record)));
+    let mut breaches = of_the_whole(&sorted.judged, found, rules);
+    breaches.extend(of_budgets(&sorted.judged, &stacks, limits));
+    for row in &mut judged {
+        let of_site = of_site(row, limits);
+        row.to_blame = !of_site.is_empty();
+        breaches.extend(of_site);
     }
-    let (max_bytes, max_count) = limits.effective();
-    let mut breaches = Vec::new();
-    if let Some(limit) = max_bytes.filter(|&limit| found.bytes > limit) {
-        breaches.push(Breach::Bytes {
-            limit,
-            found: found.bytes,
-        });
-    }
-    if let Some(limit) = max_count.filter(|&limit| found.count > limit) {
-        breaches.push(Breach::Count {
-            limit,
-            found: found.count,
-        });
-    }
+    blame_totals(&mut judged, &breaches);
+    judged.sort_by_key(|row| !row.to_blame);
     let lost = snapshot.honesty.lost_allocations;
     if lost > 0 && !limits.allow_losses {
         breaches.push(Breach::LostAllocations { count: lost });
@@ -116,16 +256,183 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, limits: &Limits) -> Verdict<'a> {
         process: process_line(snapshot),
         finished: is_finished(snapshot),
         judged: found,
-        ignored,
-        rows: rows_by(
-            snapshot,
-            &stacks,
-            snapshot.allocations.iter().filter(|a| judged(a)),
-            By::Site,
-        ),
+        ignored: sorted.ignored,
+        suppressed: Share::total(sorted.taken.iter().copied()),
+        suppressions: rules.suppressions.used(&sorted.taken),
+        baseline: rules.baseline.is_some(),
+        rows: judged,
         taken: &snapshot.taken,
         honesty: &snapshot.honesty,
         warnings: warnings(snapshot, limits),
+    }
+}
+
+/// The sites that a check without baseline would judge, as a baseline for the next one.
+pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
+    let stacks = CallStacks::of(snapshot);
+    let sorted = sort(snapshot, &stacks, rules);
+    Baseline::of(&rows_by(snapshot, &stacks, sorted.judged.into_iter(), By::Site))
+}
+
+/// The records of a snapshot, by what becomes of them.
+struct Sorted<'a> {
+    judged: Vec<&'a Allocation>,
+    ignored: Share,
+    /// By suppression rule.
+    taken: Vec<Share>,
+}
+
+fn sort<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, rules: &Rules) -> Sorted<'a> {
+    let limits = &rules.limits;
+    let levels = Levels::of(snapshot, stacks);
+    let mut sorted = Sorted {
+        judged: Vec::new(),
+        ignored: Share::default(),
+        taken: vec![Share::default(); rules.suppressions.len()],
+    };
+    // Thousands of records share a stack, and hundreds of rules may be tried on it.
+    let mut by_stack: BTreeMap<Option<usize>, Option<usize>> = BTreeMap::new();
+    for allocation in &snapshot.allocations {
+        let named = limits.kinds.contains(&allocation.kind);
+        let level = levels.level(allocation);
+        let wanted = match level {
+            Level::Held => limits.kinds.is_empty() || named,
+            Level::Cached => limits.judge_pools && (limits.kinds.is_empty() || named),
+            Level::Behind => false,
+            Level::Claim => named,
+        };
+        if !wanted {
+            if matches!(level, Level::Held | Level::Cached) {
+                sorted.ignored.add(allocation.bytes);
+            }
+            continue;
+        }
+        let rule = *by_stack
+            .entry(allocation.stack)
+            .or_insert_with(|| rules.suppressions.matching(stacks.get(allocation.stack)));
+        match rule {
+            Some(rule) => sorted.taken[rule].add(allocation.bytes),
+            None => sorted.judged.push(allocation),
+        }
+    }
+    sorted
+}
+
+fn one(record: &Allocation) -> Share {
+    Share {
+        bytes: record.bytes,
+        count: 1,
+    }
+}
+
+fn standing(row: &Row, known: Option<Share>, limits: &Limits) -> Standing {
+    match known {
+        None => Standing::New,
+        Some(known) if row.bytes > limits.tolerance.allows(known.bytes) => Standing::Grown,
+        Some(_) => Standing::Known,
+    }
+}
+
+/// Breaches of limits on everything, on kinds and of budgets.
+fn of_the_whole(judged: &[&Allocation], found: Share, rules: &Rules) -> Vec<Breach> {
+    let limits = &rules.limits;
+    let (bytes, count) = limits.effective(rules.baseline.is_some());
+    let mut breaches = Vec::new();
+    if let Some(limit) = bytes.filter(|&limit| found.bytes > limit) {
+        breaches.push(Breach::Bytes {
+            limit,
+            found: found.bytes,
+        });
+    }
+    if let Some(limit) = count.filter(|&limit| found.count > limit) {
+        breaches.push(Breach::Count {
+            limit,
+            found: found.count,
+        });
+    }
+    for (&kind, &limit) in &limits.per_kind {
+        let of_kind = judged.iter().filter(|record| record.kind == kind);
+        let found = Share::total(of_kind.map(|record| one(record))).bytes;
+        if found > limit {
+            breaches.push(Breach::Kind {
+                kind: kind.name(),
+                limit,
+                found,
+            });
+        }
+    }
+    breaches
+}
+
+fn of_budgets(judged: &[&Allocation], stacks: &CallStacks, limits: &Limits) -> Vec<Breach> {
+    let mut breaches = Vec::new();
+    for budget in &limits.budgets {
+        let mut by_stack: BTreeMap<Option<usize>, bool> = BTreeMap::new();
+        let matching = judged.iter().filter(|record| {
+            *by_stack
+                .entry(record.stack)
+                .or_insert_with(|| budget.pattern.matches_stack(stacks.get(record.stack)))
+        });
+        let found = Share::total(matching.map(|record| one(record))).bytes;
+        if found > budget.bytes {
+            breaches.push(Breach::Budget {
+                pattern: budget.pattern.text().to_owned(),
+                limit: budget.bytes,
+                found,
+            });
+        }
+    }
+    breaches
+}
+
+fn of_site(judged: &Judged, limits: &Limits) -> Vec<Breach> {
+    let row = &judged.row;
+    let site = || match row.site().and_then(|site| site.short_place()) {
+        Some(place) => format!("{} {place}", plain(&row.label)),
+        None => plain(&row.label).into_owned(),
+    };
+    let mut breaches = Vec::new();
+    if let Some(limit) = limits.max_per_site.filter(|&limit| row.bytes > limit) {
+        breaches.push(Breach::Site {
+            site: site(),
+            limit,
+            found: row.bytes,
+        });
+    }
+    match (judged.standing, limits.fail_on) {
+        // Growth from nothing is within the tolerance too.
+        (Some(Standing::New), FailOn::New | FailOn::Grown)
+            if row.bytes > limits.tolerance.allows(0) || row.bytes == 0 =>
+        {
+            breaches.push(Breach::New {
+                site: site(),
+                found: row.bytes,
+            });
+        }
+        (Some(Standing::Grown), FailOn::Grown) => {
+            let known = judged.known.unwrap_or_default().bytes;
+            breaches.push(Breach::Grown {
+                site: site(),
+                known,
+                limit: limits.tolerance.allows(known),
+                found: row.bytes,
+            });
+        }
+        _ => {}
+    }
+    breaches
+}
+
+/// A total over its limit is the doing of everybody who is part of it.
+fn blame_totals(judged: &mut [Judged], breaches: &[Breach]) {
+    for row in judged {
+        row.to_blame |= breaches.iter().any(|breach| match breach {
+            Breach::Bytes { .. } | Breach::Count { .. } => true,
+            Breach::Kind { kind, .. } => row.row.kinds.contains_key(kind),
+            Breach::Budget { pattern, .. } => Pattern::parse(pattern)
+                .is_ok_and(|pattern| row.row.stacks.iter().any(|stack| pattern.matches_stack(&stack.stack))),
+            _ => false,
+        });
     }
 }
 

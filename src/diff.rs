@@ -1,15 +1,15 @@
 //! What changed between two snapshots, row by row, in the shape people know from Python's tracemalloc.
 //!
-//! Rows are matched by fingerprint, never by address, so the two may be one process at two times, two runs of one
-//! program, or the same program on two machines. Deliberately absent: any judgement whether a change is bad.
-
-use std::collections::HashMap;
+//! Rows are matched by module and function, the line deciding between sites of one function (see `pairing`), and never by
+//! address. So the two may be one process at two times, two runs of one program, or the same program on two machines.
+//! Deliberately absent: any judgement whether a change is bad.
 
 use serde::Serialize;
 
 use crate::kind::Kind;
+use crate::pairing::{Key, pair};
 use crate::report::{By, Levels, ProcessLine, Row, Share, Sort, process_line, rows_by};
-use crate::site::{CallStack, CallStacks, Fingerprint, file_name};
+use crate::site::{CallStack, CallStacks, file_name};
 use crate::snapshot::{Allocation, Honesty, Snapshot};
 
 /// The value of [`Diff::format`].
@@ -96,23 +96,23 @@ pub struct Totals {
 
 impl<'a> Diff<'a> {
     pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
-        let mut pairs: HashMap<(Fingerprint, bool), (Option<Row<'a>>, Option<Row<'a>>)> = HashMap::new();
-        for row in side_rows(before, options) {
-            let key = (fingerprint(&row, options.by), row.pool);
-            pairs.entry(key).or_default().0 = Some(row);
-        }
-        for row in side_rows(after, options) {
-            let key = (fingerprint(&row, options.by), row.pool);
-            pairs.entry(key).or_default().1 = Some(row);
-        }
-        let mut rows: Vec<_> = pairs.into_values().map(|(old, new)| diff_row(old, new)).collect();
+        let same_process = same_process(before, after);
+        let (old, new) = (side_rows(before, options), side_rows(after, options));
+        // Within one process no line of code moves.
+        let partners = pair(&keys(&old, options.by), &keys(&new, options.by), !same_process);
+        let mut old: Vec<Option<Row>> = old.into_iter().map(Some).collect();
+        let mut rows: Vec<DiffRow> = new
+            .into_iter()
+            .zip(partners)
+            .map(|(row, partner)| diff_row(partner.and_then(|partner| old[partner].take()), Some(row)))
+            .collect();
+        rows.extend(old.into_iter().flatten().map(|row| diff_row(Some(row), None)));
         let totals = totals(&rows);
         rows.retain(|row| options.all || row.state != State::Unchanged);
         sort(&mut rows, options.sort);
         let all = rows.len();
         rows.retain(|row| row.bytes_delta.unsigned_abs() >= u128::from(options.min_bytes));
         rows.truncate(options.top.unwrap_or(usize::MAX));
-        let same_process = same_process(before, after);
         Diff {
             format: FORMAT,
             version: VERSION,
@@ -138,13 +138,9 @@ fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> Vec<Row<'a>> {
     rows_by(snapshot, &stacks, allocations, options.by)
 }
 
-fn fingerprint(row: &Row, by: By) -> Fingerprint {
-    let stack = &row.stacks[0].stack;
-    if by == By::Site {
-        stack.site_fingerprint
-    } else {
-        stack.fingerprint
-    }
+fn keys(rows: &[Row], by: By) -> Vec<Key> {
+    let key = if by == By::Site { Key::of_site } else { Key::of_stack };
+    rows.iter().map(key).collect()
 }
 
 fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {

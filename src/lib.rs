@@ -77,6 +77,14 @@ pub mod ledger;
 pub mod share;
 
 #[cfg(feature = "read")]
+pub mod pairing;
+
+#[cfg(feature = "read")]
+pub mod baseline;
+#[cfg(feature = "read")]
+pub mod suppressions;
+
+#[cfg(feature = "read")]
 pub mod check;
 #[cfg(feature = "read")]
 pub mod diff;

@@ -11,6 +11,7 @@ mod driver;
 mod environment;
 mod errors;
 mod load;
+mod output;
 mod preload;
 mod probe;
 mod shim;
@@ -18,6 +19,7 @@ mod supervise;
 mod symbolize;
 mod text;
 mod usage;
+mod verdict;
 
 use std::process::ExitCode;
 

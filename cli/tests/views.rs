@@ -204,3 +204,99 @@ fn a_snapshot_replaces_its_file_whole_or_not_at_all() {
         .collect();
     assert_eq!(left.len(), 2, "{left:?}");
 }
+
+#[test]
+fn generated_suppressions_make_the_check_pass_and_bad_ones_name_line_and_column() {
+    let folder = folder();
+    let run = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
+    let generated = run(&["check", "leaky.json", "--gen-suppressions"]);
+    assert_eq!(generated.status.code(), Some(0));
+    fs::write(folder.path().join("app.supp"), &generated.stdout).expect("written");
+    assert_eq!(
+        run(&["check", "leaky.json", "--suppressions", "app.supp"])
+            .status
+            .code(),
+        Some(0)
+    );
+    fs::write(folder.path().join("bad.supp"), "# fine\n  race:x\n").expect("written");
+    let bad = run(&[
+        "check",
+        "leaky.json",
+        "--suppressions",
+        "app.supp",
+        "--suppressions",
+        "bad.supp",
+    ]);
+    assert_eq!(bad.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&bad.stderr);
+    assert!(said.contains("bad.supp:2:3: no such type of suppression"), "{said}");
+    let built_in = stdout(&["check", "--print-suppressions"]);
+    assert!(built_in.contains("\nleak:^cublasCreate\n"), "{built_in}");
+    fs::write(folder.path().join("built-in.supp"), built_in).expect("written");
+    assert_eq!(
+        run(&["check", "leaky.json", "--suppressions", "built-in.supp"])
+            .status
+            .code(),
+        Some(1)
+    );
+}
+
+#[test]
+fn a_baseline_is_written_and_then_held_against() {
+    let folder = folder();
+    let run = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
+    let missing = run(&["check", "leaky.json", "--baseline", "base.json"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("--update-baseline"));
+    let update = ["check", "leaky.json", "--baseline", "base.json", "--update-baseline"];
+    assert_eq!(run(&update).status.code(), Some(0));
+    let first = fs::read(folder.path().join("base.json")).expect("written");
+    assert_eq!(
+        run(&["check", "leaky.json", "--baseline", "base.json"]).status.code(),
+        Some(0)
+    );
+    assert_eq!(run(&update).status.code(), Some(0));
+    assert_eq!(
+        fs::read(folder.path().join("base.json")).expect("written"),
+        first,
+        "the same again"
+    );
+    // A snapshot will do for a baseline.
+    assert_eq!(
+        run(&["check", "leaky.json", "--baseline", "leaky.json"]).status.code(),
+        Some(0)
+    );
+    assert_eq!(
+        run(&["check", "leaky.json", "--baseline", "clean.json"]).status.code(),
+        Some(1)
+    );
+    let any = ["check", "leaky.json", "--baseline", "base.json", "--fail-on", "any"];
+    assert_eq!(run(&any).status.code(), Some(1));
+    assert_eq!(
+        run(&["check", "leaky.json", "--fail-on", "any"]).status.code(),
+        Some(2),
+        "needs a baseline"
+    );
+    fs::write(folder.path().join("base.json"), &first[..first.len() / 2]).expect("written");
+    assert_eq!(
+        run(&["check", "leaky.json", "--baseline", "base.json"]).status.code(),
+        Some(2)
+    );
+}
+
+#[test]
+fn every_format_has_the_same_verdict_and_exit_code() {
+    for format in ["text", "json", "junit", "sarif", "github", "markdown"] {
+        assert_eq!(code(&["check", "leaky.json", "--format", format]), 1, "{format}");
+        assert_eq!(code(&["check", "clean.json", "--format", format]), 0, "{format}");
+        assert!(
+            !stdout(&["check", "clean.json", "--format", format]).is_empty(),
+            "{format}"
+        );
+    }
+    assert_eq!(json(&["check", "leaky.json", "--format", "sarif"])["version"], "2.1.0");
+    assert_eq!(
+        json(&["check", "leaky.json", "--format", "json"]),
+        json(&["check", "leaky.json", "--json"])
+    );
+}

@@ -1,8 +1,9 @@
 use super::*;
+use crate::kind::Kind;
 use crate::sample::{self, MIB, Sample};
 
 fn passes(snapshot: &Snapshot, limits: Limits) -> bool {
-    verdict(snapshot, &limits).passed
+    verdict(snapshot, &limits.into()).passed
 }
 
 #[test]
@@ -48,7 +49,7 @@ fn one_limit_switches_the_other_off() {
 #[test]
 fn the_limit_itself_is_allowed() {
     let snapshot = sample::leaky();
-    let leaked = verdict(&snapshot, &Limits::default()).judged.bytes;
+    let leaked = verdict(&snapshot, &Rules::default()).judged.bytes;
     assert!(passes(
         &snapshot,
         Limits {
@@ -91,7 +92,7 @@ fn pools_are_no_leak_unless_asked_for_and_what_is_left_out_is_told() {
             kinds,
             ..Limits::default()
         };
-        verdict(&snapshot, &limits)
+        verdict(&snapshot, &limits.into())
     };
     assert!(of_pools(false).passed);
     assert_eq!(of_pools(false).ignored.count, 134);
@@ -102,22 +103,174 @@ fn pools_are_no_leak_unless_asked_for_and_what_is_left_out_is_told() {
 fn a_recording_with_losses_is_not_clean() {
     let mut snapshot = Sample::new().finish(0, 0);
     snapshot.honesty.lost_allocations = 3;
-    let lossy = verdict(&snapshot, &Limits::default());
+    let lossy = verdict(&snapshot, &Rules::default());
     assert_eq!(lossy.breaches, [Breach::LostAllocations { count: 3 }]);
-    let allowed = verdict(
-        &snapshot,
-        &Limits {
-            allow_losses: true,
-            ..Limits::default()
-        },
-    );
+    let limits = Limits {
+        allow_losses: true,
+        ..Limits::default()
+    };
+    let allowed = verdict(&snapshot, &limits.into());
     assert!(allowed.passed && allowed.warnings.len() == 1);
 }
 
 #[test]
 fn the_worst_site_is_named_first() {
     let snapshot = sample::leaky();
-    let verdict = verdict(&snapshot, &Limits::default());
-    assert!(verdict.rows[0].label.starts_with("Trainer::step"));
-    assert!(verdict.rows.iter().all(|row| row.claims == 0));
+    let verdict = verdict(&snapshot, &Rules::default());
+    assert!(verdict.rows[0].row.label.starts_with("Trainer::step"));
+    assert!(verdict.rows.iter().all(|row| row.row.claims == 0 && row.to_blame));
+}
+
+fn with(limits: Limits, suppressions: &str) -> Rules {
+    let mut rules = Rules::from(limits);
+    rules.suppressions.add(suppressions, "my.supp").expect("rules");
+    rules
+}
+
+#[test]
+fn suppressed_records_are_not_judged_and_every_rule_says_what_it_took() {
+    let snapshot = sample::leaky();
+    let rules = with(Limits::default(), "leak:Trainer::step\nleak:nowhere\nleak:train.cu");
+    let verdict = verdict(&snapshot, &rules);
+    assert_eq!(verdict.judged.count, 4);
+    let used: Vec<_> = verdict
+        .suppressions
+        .iter()
+        .map(|used| (used.line, used.suppressed.count))
+        .collect();
+    assert_eq!(
+        used,
+        [(1, 128), (2, 0), (3, 0)],
+        "the first rule that matches takes the record"
+    );
+    assert_eq!(verdict.suppressed, verdict.suppressions[0].suppressed);
+    let all = with(Limits::default(), "leak:train.cu\nleak:weights\nleak:libfancy.so");
+    assert!(super::verdict(&snapshot, &all).passed);
+}
+
+#[test]
+fn budgets_hold_for_a_site_a_kind_and_a_pattern_each_by_itself() {
+    let snapshot = sample::leaky();
+    let fails = |limits: Limits| verdict(&snapshot, &limits.into()).breaches;
+    let site = |max_per_site| Limits {
+        max_per_site: Some(max_per_site),
+        ..Limits::default()
+    };
+    assert_eq!(fails(site(128 * 9 * MIB)), []);
+    assert_eq!(fails(site(100 * MIB)).len(), 1);
+    let kind = |bytes| Limits {
+        per_kind: BTreeMap::from([(Kind::HostPinned, bytes)]),
+        ..Limits::default()
+    };
+    assert_eq!(fails(kind(64 * MIB)), []);
+    let over = Breach::Kind {
+        kind: "pinned",
+        limit: MIB,
+        found: 64 * MIB,
+    };
+    assert_eq!(fails(kind(MIB)), [over]);
+    let budget = |bytes| Limits {
+        budgets: vec![Budget {
+            pattern: Pattern::parse("weights.cu").expect("a pattern"),
+            bytes,
+        }],
+        ..Limits::default()
+    };
+    assert_eq!(fails(budget(64 * MIB)), []);
+    assert_eq!(fails(budget(63 * MIB)).len(), 1);
+    let blamed = verdict(&snapshot, &budget(0).into());
+    let blamed: Vec<_> = blamed
+        .rows
+        .iter()
+        .filter(|row| row.to_blame)
+        .map(|row| row.row.label.as_str())
+        .collect();
+    assert_eq!(blamed, ["load_weights(std::string const&)"]);
+}
+
+/// A program whose `fill` holds so many MiB on this line, and another function 1 MiB if `more`.
+fn holding(blocks: u64, line: u32, more: bool) -> Snapshot {
+    let mut sample = Sample::new();
+    let place = format!("/src/cache.cu:{line}");
+    let stack = sample.stack(&[sample::RUNTIME, ("Cache::fill()", &place, "/opt/app"), sample::MAIN]);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, blocks, stack);
+    if more {
+        let stack = sample.stack(&[
+            sample::RUNTIME,
+            ("Eval::keep()", "/src/eval.cu:3", "/opt/app"),
+            sample::MAIN,
+        ]);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+    }
+    sample.finish(0, 0)
+}
+
+fn against(before: &Snapshot, limits: Limits) -> Rules {
+    let mut rules = Rules::from(limits);
+    rules.baseline = Some(baseline_of(before, &rules));
+    rules
+}
+
+#[test]
+fn against_a_baseline_only_the_new_and_the_grown_fail() {
+    let before = holding(4, 8, false);
+    let standing = |after: &Snapshot, limits: Limits| {
+        let verdict = verdict(after, &against(&before, limits));
+        let rows = verdict
+            .rows
+            .iter()
+            .map(|row| (row.standing.expect("held against"), row.to_blame));
+        (verdict.passed, rows.collect::<Vec<_>>())
+    };
+    let tolerance = |tolerance| Limits {
+        tolerance,
+        ..Limits::default()
+    };
+    let fail_on = |fail_on| Limits {
+        fail_on,
+        ..Limits::default()
+    };
+    use Standing::*;
+    assert_eq!(
+        standing(&holding(4, 19, false), Limits::default()),
+        (true, vec![(Known, false)])
+    );
+    assert_eq!(
+        standing(&holding(3, 8, false), Limits::default()),
+        (true, vec![(Known, false)])
+    );
+    assert_eq!(
+        standing(&holding(5, 8, false), Limits::default()),
+        (false, vec![(Grown, true)])
+    );
+    assert_eq!(
+        standing(&holding(5, 8, false), tolerance(Tolerance::Bytes(MIB))).0,
+        true
+    );
+    assert_eq!(
+        standing(&holding(5, 8, false), tolerance(Tolerance::Percent(25.0))).0,
+        true
+    );
+    assert_eq!(
+        standing(&holding(5, 8, false), tolerance(Tolerance::Percent(20.0))).0,
+        false
+    );
+    assert_eq!(standing(&holding(5, 8, false), fail_on(FailOn::New)).0, true);
+    assert_eq!(
+        standing(&holding(4, 8, true), fail_on(FailOn::New)),
+        (false, vec![(New, true), (Known, false)])
+    );
+    assert_eq!(standing(&holding(4, 8, false), fail_on(FailOn::Any)).0, false);
+    assert_eq!(
+        standing(
+            &holding(4, 8, false),
+            Limits {
+                max_leaked: Some(MIB),
+                ..Limits::default()
+            }
+        )
+        .0,
+        false,
+        "a limit on the whole holds beside a baseline"
+    );
 }

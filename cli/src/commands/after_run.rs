@@ -8,11 +8,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
-use culeak::check::verdict;
+use culeak::check::{Rules, verdict};
 use culeak::report::Report;
 
-use super::check::LimitArgs;
 use super::report::ReportArgs;
+use super::rules::{RULE_OPTIONS, RuleArgs};
 use crate::environment;
 use crate::errors::{Failure, USAGE};
 use crate::load::{self, Loaded};
@@ -24,7 +24,7 @@ const LEAK: u8 = 1;
 /// What happens after the run.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("limits")
-    .args(["max_leaked", "max_count", "kind", "judge_pools", "allow_losses"])
+    .args(RULE_OPTIONS)
     .multiple(true)
     .requires("check"))]
 pub struct AfterArgs {
@@ -45,7 +45,7 @@ pub struct AfterArgs {
     pub check: bool,
 
     #[command(flatten)]
-    pub limits: LimitArgs,
+    pub rules: RuleArgs,
 }
 
 /// Reports and judges; `given` is the output folder as the user named it. The result is the exit code of `run` in case
@@ -73,9 +73,14 @@ pub fn look(args: &AfterArgs, folder: &Path, given: Option<&Path>, tag: &str, bl
         eprintln!("culeak: recorded {}", named.join(", "));
         return Ok(0);
     }
+    let rules = if args.check {
+        args.rules.rules()?
+    } else {
+        Rules::default()
+    };
     let (loaded, mut code) = load_all(folder, &recordings, named);
     let mut out = destination(args)?;
-    let passed = write(args, &loaded, &mut *out)
+    let passed = write(args, &rules, &loaded, &mut *out)
         .and_then(|passed| out.flush().map(|()| passed))
         .map_err(|error| {
             let place = args
@@ -139,12 +144,11 @@ fn destination(args: &AfterArgs) -> Result<Box<dyn Write>, Failure> {
 }
 
 /// Prints what was asked for, and says whether every process passed.
-fn write(args: &AfterArgs, loaded: &[Loaded], out: &mut dyn Write) -> io::Result<bool> {
+fn write(args: &AfterArgs, rules: &Rules, loaded: &[Loaded], out: &mut dyn Write) -> io::Result<bool> {
     let options = ReportArgs {
         top: args.top,
         ..ReportArgs::of(Vec::new())
     };
-    let limits = args.limits.limits();
     let mut passed = true;
     for (index, item) in loaded.iter().enumerate() {
         if loaded.len() > 1 {
@@ -160,7 +164,7 @@ fn write(args: &AfterArgs, loaded: &[Loaded], out: &mut dyn Write) -> io::Result
             text::report::write(&report, false, out)?;
         }
         if args.check {
-            let verdict = verdict(&item.snapshot, &limits);
+            let verdict = verdict(&item.snapshot, rules);
             text::check::write(&verdict, &item.source, out)?;
             passed &= verdict.passed;
         }

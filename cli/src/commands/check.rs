@@ -1,14 +1,19 @@
 //! `culeak check`: a verdict for scripts and CI.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
-use culeak::check::{Limits, verdict};
-use culeak::kind::Kind;
+use clap::{Args, ValueEnum};
+use culeak::baseline::Baseline;
+use culeak::check::{Rules, Verdict, baseline_of, verdict};
+use culeak::suppressions::{BUILT_IN, rule_for};
 
+use super::rules::RuleArgs;
 use crate::errors::Failure;
-use crate::{load, text};
+use crate::load::{self, Loaded};
+use crate::text::inert::Inert;
+use crate::verdict::{self, SourceRoot};
+use crate::{output, text};
 
 /// Exit code for a leak over the limit.
 const LEAK: u8 = 1;
@@ -16,60 +21,86 @@ const LEAK: u8 = 1;
 /// Fail when a process leaked more than allowed
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --max-leaked and --max-count any leak fails; with one of them the other is unlimited.
+Without any limit any leak fails; with one limit the others are off. With a baseline, what is new or grown fails.
 Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or unreadable input.
 
 Examples:
   culeak check app.culeak
-  culeak check app.culeak --max-leaked 64MiB --kind device")]
+  culeak check app.culeak --max-leaked 64MiB --kind device
+  culeak check app.culeak --suppressions app.supp --format github
+  culeak check app.culeak --baseline leaks.json --update-baseline     once, then without the last option")]
 pub struct CheckArgs {
     /// Process id, recording, snapshot, folder of recordings, or - for a snapshot on standard input
-    #[arg(value_name = "FILE")]
-    pub input: String,
+    #[arg(value_name = "FILE", required_unless_present = "print_suppressions")]
+    pub input: Option<String>,
     #[command(flatten)]
-    pub limits: LimitArgs,
-    /// Print the verdict as JSON
-    #[arg(long)]
+    pub rules: RuleArgs,
+    /// Write what is judged now to the file of --baseline, and pass
+    #[arg(long, requires = "baseline", conflicts_with_all = ["tolerance", "fail_on"])]
+    pub update_baseline: bool,
+    /// Print a suppression for every call site that was judged, in place of the verdict
+    #[arg(long, conflicts_with_all = ["format", "json", "update_baseline"])]
+    pub gen_suppressions: bool,
+    /// Print the built-in suppressions
+    #[arg(long, conflicts_with = "input")]
+    pub print_suppressions: bool,
+    /// How to print the verdict
+    #[arg(long, value_enum, default_value = "text")]
+    pub format: Format,
+    /// The same as --format json
+    #[arg(long, conflicts_with = "format")]
     pub json: bool,
+    /// Where the sources lie, for formats that point into them [default: the repository around the current folder]
+    #[arg(long, value_name = "DIR")]
+    pub source_root: Option<PathBuf>,
     /// Also look for debug files here; repeatable
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
 }
 
-/// What is allowed.
-#[derive(Debug, Clone, Default, Args)]
-pub struct LimitArgs {
-    /// Allow this much, e.g. 0, 64MiB
-    #[arg(long, value_name = "SIZE", value_parser = text::units::parse_size)]
-    pub max_leaked: Option<u64>,
-    /// Allow this many blocks
-    #[arg(long, value_name = "N")]
-    pub max_count: Option<u64>,
-    /// Judge only this kind of memory; repeatable [default: all that hold memory]
-    #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
-    pub kind: Vec<Kind>,
-    /// Judge too what caching allocators (XLA, CuPy, RMM) hold for reuse; the tensors of PyTorch are judged in any case
-    #[arg(long)]
-    pub judge_pools: bool,
-    /// Judge a recording that lost allocations by what it has, instead of failing
-    #[arg(long)]
-    pub allow_losses: bool,
-}
-
-impl LimitArgs {
-    pub fn limits(&self) -> Limits {
-        Limits {
-            max_leaked: self.max_leaked,
-            max_count: self.max_count,
-            kinds: self.kind.clone(),
-            judge_pools: self.judge_pools,
-            allow_losses: self.allow_losses,
-        }
-    }
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For a terminal
+    Text,
+    /// Everything, as docs/json.md describes it
+    Json,
+    /// A test report: one test per call site
+    Junit,
+    /// SARIF 2.1.0, for code scanning
+    Sarif,
+    /// Annotations on the leaking lines, as GitHub's runners read them
+    Github,
+    /// A summary for a pull request or a job page
+    Markdown,
 }
 
 pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
-    let passed = judge(&args.input, &args.limits.limits(), args.json, &args.debug_dir)?;
+    let Some(input) = &args.input else {
+        text::print(|out| write!(out, "{BUILT_IN}"))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let rules = if args.update_baseline {
+        args.rules.without_baseline()?
+    } else {
+        args.rules.rules()?
+    };
+    let mut loaded = load::all(input)?;
+    for item in &mut loaded {
+        super::name_frames(item, &args.debug_dir);
+    }
+    if let (true, Some(path)) = (args.update_baseline, &args.rules.baseline) {
+        return update(path, &loaded, &rules);
+    }
+    let verdicts: Vec<_> = loaded
+        .iter()
+        .map(|item| (item.source.as_str(), verdict(&item.snapshot, &rules)))
+        .collect();
+    if args.gen_suppressions {
+        generate(&verdicts)?;
+    } else {
+        print(args, &verdicts)?;
+    }
+    let passed = args.gen_suppressions || verdicts.iter().all(|(_, verdict)| verdict.passed);
     Ok(if passed {
         ExitCode::SUCCESS
     } else {
@@ -77,28 +108,65 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Prints the verdict on every process in the input, and says whether all passed.
-pub fn judge(input: &str, limits: &Limits, json: bool, debug_dirs: &[PathBuf]) -> Result<bool, Failure> {
-    let mut loaded = load::all(input)?;
-    for item in &mut loaded {
-        super::name_frames(item, debug_dirs);
-    }
-    let verdicts: Vec<_> = loaded.iter().map(|item| verdict(&item.snapshot, limits)).collect();
-    if json {
-        match verdicts.as_slice() {
-            [one] => text::print_json(one)?,
-            several => text::print_json(&several)?,
-        }
-    } else {
-        text::print(|out| {
-            for (item, verdict) in loaded.iter().zip(&verdicts) {
-                if loaded.len() > 1 {
-                    writeln!(out, "== {} ==", text::inert::Inert(&item.source))?;
+fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
+    let root = || SourceRoot::find(args.source_root.as_deref());
+    match args.format {
+        _ if args.json => print_json(verdicts),
+        Format::Json => print_json(verdicts),
+        Format::Text => text::print(|out| {
+            for (source, verdict) in verdicts {
+                if verdicts.len() > 1 {
+                    writeln!(out, "== {} ==", Inert(source))?;
                 }
-                text::check::write(verdict, &item.source, out)?;
+                text::check::write(verdict, source, out)?;
             }
             Ok(())
-        })?;
+        }),
+        Format::Junit => text::print(|out| verdict::junit::write(verdicts, out)),
+        Format::Sarif => text::print_json(&verdict::sarif::log(verdicts, &root())),
+        Format::Github => text::print(|out| verdict::github::write(verdicts, &root(), out)),
+        Format::Markdown => text::print(|out| verdict::markdown::write(verdicts, out)),
     }
-    Ok(verdicts.iter().all(|verdict| verdict.passed))
+}
+
+fn print_json(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
+    match verdicts {
+        [(_, one)] => text::print_json(one),
+        several => text::print_json(&several.iter().map(|(_, verdict)| verdict).collect::<Vec<_>>()),
+    }
+}
+
+/// One rule per call site, each with what it would take.
+fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
+    text::print(|out| {
+        let mut seen = Vec::new();
+        for judged in verdicts.iter().flat_map(|(_, verdict)| &verdict.rows) {
+            let Some(rule) = judged.row.stacks.first().and_then(|stack| rule_for(&stack.stack)) else {
+                continue;
+            };
+            if seen.contains(&rule) {
+                continue;
+            }
+            let place = judged.row.site().and_then(|site| site.short_place());
+            let place = place.map(|place| format!(", {}", Inert(&place))).unwrap_or_default();
+            let blocks = text::units::plural(judged.row.count, "block", "blocks");
+            writeln!(out, "# {} in {blocks}{place}", text::units::bytes(judged.row.bytes))?;
+            writeln!(out, "{rule}")?;
+            seen.push(rule);
+        }
+        Ok(())
+    })
+}
+
+fn update(path: &Path, loaded: &[Loaded], rules: &Rules) -> Result<ExitCode, Failure> {
+    let baselines = loaded.iter().map(|item| baseline_of(&item.snapshot, rules));
+    let baseline = Baseline::most_of(baselines);
+    output::replace(path, |out| {
+        serde_json::to_writer_pretty(&mut *out, &baseline).map_err(std::io::Error::from)?;
+        writeln!(out)
+    })
+    .map_err(|error| Failure::new(format!("{}: the baseline cannot be written: {error}", path.display())))?;
+    let sites = text::units::plural(baseline.sites.len() as u64, "call site", "call sites");
+    eprintln!("culeak: {}: {sites}", path.display());
+    Ok(ExitCode::SUCCESS)
 }

@@ -7,6 +7,7 @@ pub mod diff;
 pub mod doctor;
 pub mod list;
 pub mod report;
+pub mod rules;
 pub mod run;
 pub mod shim_path;
 pub mod snapshot;

@@ -222,7 +222,7 @@ proptest! {
             let other = leaky();
             let diff = culeak::diff::Diff::of(&snapshot, &other, &culeak::diff::Options::default());
             crate::text::diff::write(&diff, true, true, &mut std::io::sink())?;
-            let verdict = culeak::check::verdict(&snapshot, &culeak::check::Limits::default());
+            let verdict = culeak::check::verdict(&snapshot, &culeak::check::Rules::default());
             crate::text::check::write(&verdict, "x", &mut std::io::sink())?;
         }
     }

@@ -2,9 +2,11 @@
 
 use std::io::{self, Write};
 
-use culeak::check::{Breach, Verdict};
-use culeak::report::{By, shell_word};
+use culeak::check::{Breach, FailOn, Verdict};
+use culeak::report::shell_word;
+use culeak::suppressions::{BUILT_IN_NAME, Used};
 
+use super::inert::Inert;
 use super::parts::{self, BAD, DIM, GOOD, Styled};
 use super::report::{Line, write_lines};
 use super::units::{self, plural};
@@ -20,17 +22,10 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         writeln!(out, "{} {judged} {word}, {}", Styled(GOOD, "passed:"), limits(verdict))?;
     } else {
         writeln!(out, "{} {judged} {word}, {}", Styled(BAD, "failed:"), limits(verdict))?;
-        for breach in &verdict.breaches {
-            writeln!(out, "  {}", reason(*breach, word))?;
+        for breach in verdict.breaches.iter().take(SITES_SHOWN) {
+            writeln!(out, "  {}", Inert(&reason(breach, word)))?;
         }
-    }
-    if !verdict.passed {
-        let lines: Vec<_> = verdict
-            .rows
-            .iter()
-            .take(SITES_SHOWN)
-            .map(|row| Line::of(row, By::Site))
-            .collect();
+        let lines: Vec<_> = verdict.rows.iter().take(SITES_SHOWN).map(Line::of_judged).collect();
         write_lines(&lines, out)?;
         if verdict.rows.len() > SITES_SHOWN {
             let more = plural(
@@ -48,6 +43,7 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
             parts::amount(verdict.ignored)
         )?;
     }
+    suppressions(verdict, out)?;
     parts::warnings(out, &verdict.warnings)?;
     match verdict.passed {
         true => Ok(()),
@@ -55,36 +51,94 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     }
 }
 
+/// What was suppressed by which rule, and which rules of the user's own are of no use any more.
+fn suppressions(verdict: &Verdict, out: &mut dyn Write) -> io::Result<()> {
+    if verdict.suppressed.count > 0 {
+        writeln!(out, "suppressed: {}", parts::amount(verdict.suppressed))?;
+    }
+    let name = |used: &Used| format!("{} ({}:{})", Inert(&used.rule), Inert(&used.source), used.line);
+    for used in verdict.suppressions.iter().filter(|used| used.suppressed.count > 0) {
+        writeln!(out, "  {} by {}", parts::amount(used.suppressed), name(used))?;
+    }
+    let own = |used: &&Used| used.suppressed.count == 0 && used.source != BUILT_IN_NAME;
+    for unused in verdict.suppressions.iter().filter(own) {
+        writeln!(out, "  {}", Styled(DIM, format!("never matched: {}", name(unused))))?;
+    }
+    Ok(())
+}
+
 fn limits(verdict: &Verdict) -> String {
-    let (bytes, count) = verdict.limits.effective();
+    let (bytes, count) = verdict.limits.effective(verdict.baseline);
     let mut parts = Vec::new();
     parts.extend(bytes.map(units::bytes));
     parts.extend(count.map(|count| plural(count, "block", "blocks")));
+    parts.extend(
+        verdict
+            .limits
+            .max_per_site
+            .map(|size| format!("{} per call site", units::bytes(size))),
+    );
+    for (kind, size) in &verdict.limits.per_kind {
+        parts.push(format!("{} {}", units::bytes(*size), kind.name()));
+    }
+    for budget in &verdict.limits.budgets {
+        parts.push(format!(
+            "{} in {}",
+            units::bytes(budget.bytes),
+            Inert(budget.pattern.text())
+        ));
+    }
+    if verdict.baseline && verdict.limits.fail_on != FailOn::Any {
+        parts.push("what the baseline has".to_owned());
+    }
     format!("allowed {}", parts.join(" and "))
 }
 
-fn reason(breach: Breach, word: &str) -> String {
+/// One reason of a failure, as a sentence.
+pub fn reason(breach: &Breach, word: &str) -> String {
+    let over = |what: &str, limit: u64, found: u64| {
+        format!(
+            "{} {word}{what} is {} over the limit of {}",
+            units::bytes(found),
+            units::bytes(found - limit),
+            units::bytes(limit)
+        )
+    };
     match breach {
-        Breach::Bytes { limit, found } => {
-            format!(
-                "{} {word} is {} over the limit of {}",
-                units::bytes(found),
-                units::bytes(found - limit),
-                units::bytes(limit)
-            )
-        }
+        Breach::Bytes { limit, found } => over("", *limit, *found),
         Breach::Count { limit, found } => {
             format!(
                 "{} {word} is {} over the limit of {}",
-                plural(found, "block", "blocks"),
+                plural(*found, "block", "blocks"),
                 units::count(found - limit),
-                units::count(limit)
+                units::count(*limit)
+            )
+        }
+        Breach::Kind { kind, limit, found } => over(&format!(" of {kind} memory"), *limit, *found),
+        Breach::Budget { pattern, limit, found } => over(&format!(" in {pattern}"), *limit, *found),
+        Breach::Site { site, limit, found } => over(&format!(" by {site}"), *limit, *found),
+        Breach::New { site, found } => format!("new: {} {word} by {site}", units::bytes(*found)),
+        Breach::Grown {
+            site,
+            known,
+            limit,
+            found,
+        } => {
+            let allowed = if limit > known {
+                format!(", allowed {}", units::bytes(*limit))
+            } else {
+                String::new()
+            };
+            format!(
+                "grown: {} {word} by {site}, {} in the baseline{allowed}",
+                units::bytes(*found),
+                units::bytes(*known)
             )
         }
         Breach::LostAllocations { count } => format!(
             "{} could not be recorded, so nothing here is proof of a clean run; make room for the recording, or pass \
              --allow-losses",
-            plural(count, "allocation", "allocations")
+            plural(*count, "allocation", "allocations")
         ),
     }
 }

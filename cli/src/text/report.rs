@@ -3,6 +3,7 @@
 
 use std::io::{self, Write};
 
+use culeak::check::{Judged, Standing};
 use culeak::report::{By, NO_DEVICE, NO_STREAM, RefusedRow, Report, Row, Share};
 use culeak::snapshot::{Kept, Why};
 
@@ -206,6 +207,20 @@ impl Line {
                 .unwrap_or_default(),
             mark: parts::mark(row),
         }
+    }
+}
+
+impl Line {
+    /// The same for a verdict, marked with what the baseline says of it.
+    pub fn of_judged(judged: &Judged) -> Line {
+        let mut line = Line::of(&judged.row, By::Site);
+        line.mark += match judged.standing {
+            None => "",
+            Some(Standing::New) => "  [new]",
+            Some(Standing::Grown) => "  [grown]",
+            Some(Standing::Known) => "  [known]",
+        };
+        line
     }
 }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use culeak::check::{Limits, verdict};
+use culeak::check::{Limits, Rules, baseline_of, verdict};
 use culeak::diff::Diff;
 use culeak::kind::Kind;
 use culeak::report::{By, Options, Report};
@@ -197,16 +197,29 @@ fn golden_check() {
         },
     ] {
         text.push_str(&plain(|out| {
-            super::check::write(&verdict(&snapshot, &limits), "app.culeak", out)
+            super::check::write(&verdict(&snapshot, &limits.into()), "app.culeak", out)
         }));
         text.push('\n');
     }
     let mut lossy = Sample::new().finish(0, 3);
     lossy.honesty.lost_allocations = 2;
     text.push_str(&plain(|out| {
-        super::check::write(&verdict(&lossy, &Limits::default()), "lossy.culeak", out)
+        super::check::write(&verdict(&lossy, &Rules::default()), "lossy.culeak", out)
     }));
     expect_golden("check.txt", &text);
+}
+
+#[test]
+fn golden_check_with_suppressions_and_a_baseline() {
+    let mut rules = Rules::default();
+    let own = "leak:weights.cu\nleak:no_such_function";
+    rules.suppressions.add(own, "app.supp").expect("rules");
+    let mut before = leaky();
+    before.allocations.truncate(100);
+    rules.baseline = Some(baseline_of(&before, &rules));
+    let snapshot = leaky();
+    let text = plain(|out| super::check::write(&verdict(&snapshot, &rules), "app.culeak", out));
+    expect_golden("check-baseline.txt", &text);
 }
 
 #[test]
@@ -285,7 +298,7 @@ proptest! {
         }
         let other = leaky();
         super::diff::write(&Diff::of(&snapshot, &other, &culeak::diff::Options::default()), true, true, &mut out)?;
-        super::check::write(&verdict(&snapshot, &Limits::default()), &text, &mut out)?;
+        super::check::write(&verdict(&snapshot, &Rules::default()), &text, &mut out)?;
         // Our own colours are the only escape sequences.
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out)?).to_string();
         let ours = String::from_utf8(out)?.matches('\x1b').count();

@@ -1,0 +1,233 @@
+//! What a check is told to allow: limits, suppressions and a baseline, as options and as files.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::Args;
+use culeak::baseline::{self, Baseline};
+use culeak::check::{Budget, FailOn, Limits, Rules, Tolerance, baseline_of};
+use culeak::kind::Kind;
+use culeak::suppressions::{Pattern, Suppressions};
+use serde::Deserialize;
+
+use crate::errors::Failure;
+use crate::load;
+use crate::text::units;
+
+/// What is allowed.
+#[derive(Debug, Clone, Default, Args)]
+pub struct RuleArgs {
+    /// Allow this much in all, e.g. 0, 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    pub max_leaked: Option<u64>,
+    /// Allow this many blocks in all
+    #[arg(long, value_name = "N")]
+    pub max_count: Option<u64>,
+    /// Allow every call site this much
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    pub max_per_site: Option<u64>,
+    /// Allow this much of one kind of memory, e.g. pinned=1GiB; repeatable
+    #[arg(long, value_name = "KIND=SIZE", value_parser = parse_kind_limit)]
+    pub max_kind: Vec<(Kind, u64)>,
+    /// Allow this much in all stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
+    #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
+    pub budget: Vec<Budget>,
+    /// Judge only this kind of memory; repeatable [default: all that hold memory]
+    #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
+    pub kind: Vec<Kind>,
+    /// Judge too what caching allocators (XLA, CuPy, RMM) hold for reuse; the tensors of PyTorch are judged in any case
+    #[arg(long)]
+    pub judge_pools: bool,
+    /// Judge a recording that lost allocations by what it has, instead of failing
+    #[arg(long)]
+    pub allow_losses: bool,
+    /// Leave out leaks that match a rule in this file, in LeakSanitizer's syntax (leak:PATTERN); repeatable
+    #[arg(long, value_name = "FILE")]
+    pub suppressions: Vec<PathBuf>,
+    /// Judge also what CUDA's libraries and frameworks keep for the life of the process
+    #[arg(long)]
+    pub no_builtin_suppressions: bool,
+    /// Fail only on what is new or grown since this baseline, snapshot or recording
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+    /// Let call sites grow beyond the baseline by this much, e.g. 1MiB or 5%
+    #[arg(long, value_name = "SIZE|PERCENT", requires = "baseline", value_parser = parse_tolerance)]
+    pub tolerance: Option<Tolerance>,
+    /// What fails against a baseline: call sites that are new, these and those that have grown, or any leak [default: grown]
+    #[arg(long, value_name = "new|grown|any", requires = "baseline", value_parser = parse_fail_on)]
+    pub fail_on: Option<FailOn>,
+}
+
+/// The names of [`RuleArgs`]' options, for those who put conditions on them.
+pub const RULE_OPTIONS: [&str; 13] = [
+    "max_leaked",
+    "max_count",
+    "max_per_site",
+    "max_kind",
+    "budget",
+    "kind",
+    "judge_pools",
+    "allow_losses",
+    "suppressions",
+    "no_builtin_suppressions",
+    "baseline",
+    "tolerance",
+    "fail_on",
+];
+
+impl RuleArgs {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// Names the file that cannot be read, or the line in it that is wrong.
+    pub fn rules(&self) -> Result<Rules, Failure> {
+        let mut rules = self.without_baseline()?;
+        if let Some(path) = &self.baseline {
+            rules.baseline = Some(read_baseline(path, &rules)?);
+        }
+        Ok(rules)
+    }
+
+    /// The same for a baseline that is about to be written.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn without_baseline(&self) -> Result<Rules, Failure> {
+        let mut suppressions = Suppressions::default();
+        for path in &self.suppressions {
+            let shown = path.display().to_string();
+            let text = fs::read_to_string(path)
+                .map_err(|error| Failure::new(format!("{shown}: suppressions cannot be read: {error}")))?;
+            suppressions
+                .add(&text, &shown)
+                .map_err(|error| Failure::new(error.to_string()))?;
+        }
+        if !self.no_builtin_suppressions {
+            suppressions.add_built_in();
+        }
+        Ok(Rules {
+            limits: Limits {
+                max_leaked: self.max_leaked,
+                max_count: self.max_count,
+                max_per_site: self.max_per_site,
+                per_kind: self.max_kind.iter().copied().collect(),
+                budgets: self.budget.clone(),
+                tolerance: self.tolerance.unwrap_or_default(),
+                fail_on: self.fail_on.unwrap_or_default(),
+                kinds: self.kind.clone(),
+                judge_pools: self.judge_pools,
+                allow_losses: self.allow_losses,
+            },
+            suppressions,
+            baseline: None,
+        })
+    }
+}
+
+/// The field that says what a JSON file is.
+#[derive(Deserialize)]
+struct Envelope {
+    format: Option<String>,
+    version: Option<u64>,
+}
+
+fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
+    let shown = path.display();
+    let bytes = fs::read(path).map_err(|error| {
+        let next = match error.kind() {
+            io::ErrorKind::NotFound => "; make it with --update-baseline",
+            _ => "",
+        };
+        Failure::new(format!("{shown}: the baseline cannot be read: {error}{next}"))
+    })?;
+    let envelope: Option<Envelope> = serde_json::from_slice(&bytes).ok();
+    let Some(Envelope { version, .. }) = envelope.filter(|e| e.format.as_deref() == Some(baseline::FORMAT)) else {
+        // A snapshot or a recording will do as well; what is wrong with anything else, its reader says best.
+        let mut item = load::one(&path.to_string_lossy())?;
+        super::name_frames(&mut item, &[]);
+        return Ok(baseline_of(&item.snapshot, rules));
+    };
+    if version.is_none_or(|version| version > u64::from(baseline::VERSION)) {
+        return Err(Failure::new(format!(
+            "{shown}: a baseline of another version, this build reads up to {}; use a newer culeak",
+            baseline::VERSION
+        )));
+    }
+    serde_json::from_slice(&bytes).map_err(|error| {
+        Failure::new(format!(
+            "{shown}: a damaged baseline ({error}); make it anew with --update-baseline"
+        ))
+    })
+}
+
+/// `KEY=SIZE`, where the key may hold equals signs itself.
+fn key_and_size(text: &str) -> Result<(&str, u64), String> {
+    let (key, size) = text.rsplit_once('=').ok_or("expected NAME=SIZE, e.g. pinned=1GiB")?;
+    Ok((key, units::parse_size(size)?))
+}
+
+fn parse_kind_limit(text: &str) -> Result<(Kind, u64), String> {
+    let (kind, size) = key_and_size(text)?;
+    Ok((super::parse_kind(kind)?, size))
+}
+
+fn parse_budget(text: &str) -> Result<Budget, String> {
+    let (pattern, bytes) = key_and_size(text)?;
+    let pattern = Pattern::parse(pattern).map_err(|(column, reason)| format!("column {column}: {reason}"))?;
+    Ok(Budget { pattern, bytes })
+}
+
+fn parse_tolerance(text: &str) -> Result<Tolerance, String> {
+    let Some(number) = text.trim().strip_suffix('%') else {
+        return units::parse_size(text).map(Tolerance::Bytes);
+    };
+    match f64::from_str(number.trim()) {
+        Ok(percent) if percent.is_finite() && percent >= 0.0 => Ok(Tolerance::Percent(percent)),
+        _ => Err("expected a size such as 1MiB, or a percentage such as 5%".to_owned()),
+    }
+}
+
+fn parse_fail_on(text: &str) -> Result<FailOn, String> {
+    match text {
+        "new" => Ok(FailOn::New),
+        "grown" => Ok(FailOn::Grown),
+        "any" => Ok(FailOn::Any),
+        _ => Err("there are new, grown and any".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_is_in_the_list() {
+        #[derive(clap::Parser)]
+        struct Alone {
+            #[command(flatten)]
+            rules: RuleArgs,
+        }
+        let command = <Alone as clap::CommandFactory>::command();
+        let mut names: Vec<_> = command
+            .get_arguments()
+            .map(|argument| argument.get_id().as_str())
+            .collect();
+        names.retain(|name| !matches!(*name, "help" | "version"));
+        assert_eq!(names, RULE_OPTIONS);
+    }
+
+    #[test]
+    fn sizes_with_names_and_percentages_are_understood() {
+        assert_eq!(parse_kind_limit("pinned=1GiB"), Ok((Kind::HostPinned, 1 << 30)));
+        let budget = parse_budget("operator==*=2k").expect("a budget");
+        assert_eq!((budget.pattern.text(), budget.bytes), ("operator==*", 2048));
+        assert_eq!(parse_tolerance("5 %"), Ok(Tolerance::Percent(5.0)));
+        assert_eq!(parse_tolerance("1MiB"), Ok(Tolerance::Bytes(1 << 20)));
+        assert!(parse_kind_limit("tape=1").is_err() && parse_budget("*=1").is_err());
+        for text in ["-1%", "inf%", "%", "much"] {
+            assert!(parse_tolerance(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Verdicts in the formats of other tools.
+//!
+//! All of them are made from [`Finding`]s: one per call site to blame, one per limit on the whole that was exceeded.
+//! A finding points at the first frame of its stack whose file lies below the [`SourceRoot`], since that is a line the
+//! reader can change. Deliberately absent: the text for a terminal; see `text::check`.
+
+pub mod github;
+pub mod junit;
+pub mod markdown;
+pub mod sarif;
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use culeak::check::{Breach, Judged, Standing, Verdict};
+use culeak::site::{CallStack, Fingerprint, Frame};
+
+use crate::text::check::reason;
+use crate::text::inert::Inert;
+use crate::text::parts;
+use crate::text::units::{self, plural};
+
+/// The folder that relative file names mean.
+pub struct SourceRoot(PathBuf);
+
+impl SourceRoot {
+    /// As given; else where a GitHub runner checked the repository out; else the repository around the current folder.
+    pub fn find(given: Option<&Path>) -> SourceRoot {
+        let here = || env::current_dir().unwrap_or_default();
+        let workspace = || {
+            env::var_os("GITHUB_WORKSPACE")
+                .filter(|path| !path.is_empty())
+                .map(PathBuf::from)
+        };
+        let root = given.map(Path::to_owned).or_else(workspace).unwrap_or_else(|| {
+            let here = here();
+            let repository = here.ancestors().find(|folder| folder.join(".git").exists());
+            repository.map(Path::to_owned).unwrap_or(here)
+        });
+        SourceRoot(root.canonicalize().unwrap_or(root))
+    }
+
+    /// The file's name from the root on. A program built elsewhere names another folder in front: the longest end of its
+    /// path that exists below the root is taken for the same file.
+    fn relative(&self, file: &str) -> Option<String> {
+        let path = Path::new(file);
+        let below = path.strip_prefix(&self.0).ok().map(Path::to_owned);
+        let mut ends = path
+            .components()
+            .filter(|part| matches!(part, std::path::Component::Normal(_)));
+        let found = below.filter(|path| self.0.join(path).is_file()).or_else(|| {
+            loop {
+                let rest = ends.clone().collect::<PathBuf>();
+                if rest.as_os_str().is_empty() {
+                    return None;
+                }
+                if !file.contains("..") && self.0.join(&rest).is_file() {
+                    return Some(rest);
+                }
+                ends.next();
+            }
+        })?;
+        Some(found.to_string_lossy().into_owned())
+    }
+}
+
+/// What a finding is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Leak,
+    New,
+    Grown,
+    /// A limit on the whole.
+    Limit,
+    /// A recording that is not complete.
+    Incomplete,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 5] = [Kind::Leak, Kind::New, Kind::Grown, Kind::Limit, Kind::Incomplete];
+
+    /// A name for machines.
+    pub fn id(self) -> &'static str {
+        match self {
+            Kind::Leak => "gpu-memory-leak",
+            Kind::New => "gpu-memory-leak-new",
+            Kind::Grown => "gpu-memory-leak-grown",
+            Kind::Limit => "gpu-memory-over-limit",
+            Kind::Incomplete => "gpu-memory-recording-incomplete",
+        }
+    }
+
+    pub fn description(self) -> &'static str {
+        match self {
+            Kind::Leak => "Memory obtained from CUDA is never given back.",
+            Kind::New => {
+                "Memory obtained from CUDA is never given back, at a call site that the baseline does not have."
+            }
+            Kind::Grown => "A known call site holds more memory than the baseline allows.",
+            Kind::Limit => "All call sites together hold more memory than allowed.",
+            Kind::Incomplete => "Allocations could not be recorded, so nothing proves that nothing leaks.",
+        }
+    }
+}
+
+pub struct Finding<'v, 'a> {
+    pub kind: Kind,
+    /// One line, without the place.
+    pub title: String,
+    /// The call site, for findings that have one.
+    pub stack: Option<&'v CallStack<'a>>,
+    pub fingerprint: Option<Fingerprint>,
+}
+
+impl<'a> Finding<'_, 'a> {
+    /// The first frame within the sources, and the name of its file there.
+    pub fn line_in(&self, root: &SourceRoot) -> Option<(String, &Frame<'a>)> {
+        let frames = self.stack.into_iter().flat_map(|stack| stack.shown());
+        let mut found = frames.filter_map(|frame| Some((root.relative(frame.file?)?, frame)));
+        found.next()
+    }
+}
+
+/// `32 MiB in 3 blocks leaked by Cache::fill`.
+pub fn title(judged: &Judged, verdict: &Verdict) -> String {
+    let word = if verdict.finished { "leaked" } else { "held" };
+    let share = culeak::report::Share {
+        bytes: judged.row.bytes,
+        count: judged.row.count,
+    };
+    let grown = match (judged.standing, judged.known) {
+        (Some(Standing::Grown), Some(known)) => format!(", {} in the baseline", units::bytes(known.bytes)),
+        (Some(Standing::New), _) => ", not in the baseline".to_owned(),
+        _ => String::new(),
+    };
+    let mark = parts::mark(&judged.row);
+    format!(
+        "{} {word} by {}{mark}{grown}",
+        parts::amount(share),
+        parts::short_name(&judged.row.label)
+    )
+}
+
+pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
+    let sites = verdict.rows.iter().filter(|judged| judged.to_blame).map(|judged| {
+        let stack = judged.row.stacks.first().map(|stack| &stack.stack);
+        Finding {
+            kind: match judged.standing {
+                Some(Standing::New) => Kind::New,
+                Some(Standing::Grown) => Kind::Grown,
+                _ => Kind::Leak,
+            },
+            title: title(judged, verdict),
+            stack,
+            fingerprint: stack.map(|stack| stack.loose_site_fingerprint),
+        }
+    });
+    let word = if verdict.finished { "leaked" } else { "held" };
+    let whole = verdict.breaches.iter().filter_map(|breach| {
+        let kind = match breach {
+            Breach::Bytes { .. } | Breach::Count { .. } | Breach::Kind { .. } | Breach::Budget { .. } => Kind::Limit,
+            Breach::LostAllocations { .. } => Kind::Incomplete,
+            Breach::Site { .. } | Breach::New { .. } | Breach::Grown { .. } => return None,
+        };
+        Some(Finding {
+            kind,
+            title: Inert(&reason(breach, word)).to_string(),
+            stack: None,
+            fingerprint: None,
+        })
+    });
+    whole.chain(sites).collect()
+}
+
+/// The shown frames of a stack, one a line.
+pub fn stack_text(stack: &CallStack) -> String {
+    let mut text = String::new();
+    for frame in stack.shown() {
+        let place = frame
+            .place()
+            .map(|place| format!("  {}", Inert(&place)))
+            .unwrap_or_default();
+        text.push_str(&format!("{}{place}\n", Inert(&frame.name())));
+    }
+    text
+}
+
+/// `passed`, or how much in how many blocks.
+pub fn summary(verdict: &Verdict) -> String {
+    let word = if verdict.finished { "leaked" } else { "held" };
+    format!(
+        "{}: {} {word} at {}",
+        if verdict.passed { "passed" } else { "failed" },
+        parts::amount(verdict.judged),
+        plural(verdict.rows.len() as u64, "call site", "call sites")
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,42 @@
+//! Workflow commands of GitHub's runners: annotations that stand beside the leaking lines.
+//!
+//! A command is one line, `::error file=…,line=…,title=…::message`. The runner obeys any line that looks like one, so
+//! everything from a recording is escaped the way its documentation says.
+
+use std::io::{self, Write};
+
+use culeak::check::Verdict;
+
+use super::{SourceRoot, findings, stack_text, summary};
+
+/// The runner shows ten errors a step; what comes behind is for the log.
+pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Write) -> io::Result<()> {
+    for (source, verdict) in verdicts {
+        for finding in findings(verdict) {
+            let mut properties = Vec::new();
+            if let Some((file, frame)) = finding.line_in(root) {
+                properties.push(format!("file={}", property(&file)));
+                properties.extend(frame.line.map(|line| format!("line={line}")));
+            }
+            properties.push(format!("title={}", property("GPU memory")));
+            let stack = finding
+                .stack
+                .map(|stack| format!("\n{}", stack_text(stack)))
+                .unwrap_or_default();
+            let message = format!("{}{}", finding.title, stack.trim_end());
+            writeln!(out, "::error {}::{}", properties.join(","), data(&message))?;
+        }
+        let level = if verdict.passed { "notice" } else { "error" };
+        let text = format!("{source}: {}", summary(verdict));
+        writeln!(out, "::{level} title=culeak check::{}", data(&text))?;
+    }
+    Ok(())
+}
+
+fn data(text: &str) -> String {
+    text.replace('%', "%25").replace('\r', "%0D").replace('\n', "%0A")
+}
+
+fn property(text: &str) -> String {
+    data(text).replace(':', "%3A").replace(',', "%2C")
+}

@@ -1,0 +1,53 @@
+//! JUnit's XML: a suite per process, a test per call site, and one for the limits on the whole.
+
+use std::io::{self, Write};
+
+use culeak::check::Verdict;
+use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
+
+use super::{Kind, findings, stack_text, summary, title};
+use crate::text::inert::Inert;
+use crate::text::parts;
+
+pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
+    let mut report = Report::new("culeak check");
+    for (source, verdict) in verdicts {
+        report.add_test_suite(suite(source, verdict));
+    }
+    report.serialize(out).map_err(io::Error::other)
+}
+
+fn suite(source: &str, verdict: &Verdict) -> TestSuite {
+    let mut suite = TestSuite::new(Inert(source).to_string());
+    suite.add_property(Property::new("summary", summary(verdict)));
+    let whole: Vec<_> = findings(verdict)
+        .into_iter()
+        .filter(|finding| finding.stack.is_none())
+        .collect();
+    let mut status = TestCaseStatus::success();
+    if let Some(first) = whole.first() {
+        status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+        status.set_message(first.title.clone()).set_type(first.kind.id());
+        let all: Vec<_> = whole.iter().map(|finding| finding.title.as_str()).collect();
+        status.set_description(all.join("\n"));
+    }
+    let mut limits = TestCase::new("limits", status);
+    limits.set_classname("culeak");
+    suite.add_test_case(limits);
+    for judged in &verdict.rows {
+        let mut status = TestCaseStatus::success();
+        let stack = judged.row.stacks.first().map(|stack| &stack.stack);
+        if judged.to_blame {
+            status = TestCaseStatus::non_success(NonSuccessKind::Failure);
+            status.set_message(title(judged, verdict)).set_type(Kind::Leak.id());
+            status.set_description(stack.map(stack_text).unwrap_or_default());
+        }
+        let place = judged.row.site().and_then(|site| site.short_place());
+        let place = place.map(|place| format!(" {}", Inert(&place))).unwrap_or_default();
+        let name = format!("{}{place}", parts::short_name(&judged.row.label));
+        let mut case = TestCase::new(name, status);
+        case.set_classname("culeak.sites");
+        suite.add_test_case(case);
+    }
+    suite
+}

@@ -1,0 +1,86 @@
+//! Markdown for a job summary or a comment: the verdict in a line, why, and a table of the sites to blame.
+//!
+//! Names come from strangers' programs, so whatever Markdown or HTML would obey is escaped.
+
+use std::io::{self, Write};
+
+use culeak::check::{Standing, Verdict};
+
+use super::{findings, summary};
+use crate::text::inert::Inert;
+use crate::text::{parts, units};
+
+/// Rows of the table; the report has them all.
+const SITES_SHOWN: usize = 20;
+
+pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
+    for (source, verdict) in verdicts {
+        let sign = if verdict.passed { "✅" } else { "❌" };
+        writeln!(out, "### {sign} GPU memory: {}\n", escape(&summary(verdict)))?;
+        writeln!(out, "{}\n", escape(source))?;
+        for finding in findings(verdict).iter().filter(|finding| finding.stack.is_none()) {
+            writeln!(out, "- {}", escape(&finding.title))?;
+        }
+        if !verdict.rows.is_empty() {
+            table(verdict, out)?;
+        }
+        if verdict.suppressed.count > 0 {
+            writeln!(out, "\nSuppressed: {}.", parts::amount(verdict.suppressed))?;
+        }
+        for warning in &verdict.warnings {
+            writeln!(out, "\n> {}", escape(warning))?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn table(verdict: &Verdict, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "\n| | bytes | blocks | call site | where |\n|---|---:|---:|---|---|"
+    )?;
+    for judged in verdict.rows.iter().take(SITES_SHOWN) {
+        let sign = match (judged.to_blame, judged.standing) {
+            (_, Some(Standing::New)) => "new",
+            (_, Some(Standing::Grown)) => "grown",
+            (_, Some(Standing::Known)) => "known",
+            (true, None) => "❌",
+            (false, None) => "",
+        };
+        let place = judged
+            .row
+            .site()
+            .and_then(|site| site.short_place())
+            .unwrap_or_default();
+        writeln!(
+            out,
+            "| {sign} | {} | {} | {} | {} |",
+            units::bytes(judged.row.bytes),
+            units::count(judged.row.count),
+            escape(&parts::short_name(&judged.row.label)),
+            escape(&place)
+        )?;
+    }
+    if verdict.rows.len() > SITES_SHOWN {
+        writeln!(out, "\n… and {} more.", verdict.rows.len() - SITES_SHOWN)?;
+    }
+    Ok(())
+}
+
+fn escape(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in Inert(text).to_string().chars() {
+        match c {
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '&' => safe.push_str("&amp;"),
+            '\\' | '`' | '*' | '_' | '[' | ']' | '|' | '~' | '#' | '!' | '@' | '$' => {
+                safe.push('\\');
+                safe.push(c);
+            }
+            c => safe.push(c),
+        }
+    }
+    safe
+}

@@ -1,0 +1,113 @@
+//! SARIF 2.1.0, the format of code scanning services: one run, a result per finding.
+//!
+//! Written as plain JSON, since we use a small corner of the format; a test holds it against the published schema.
+
+use culeak::check::Verdict;
+use culeak::site::Frame;
+use serde_json::{Value, json};
+
+use super::{Finding, Kind, SourceRoot, findings, summary};
+use crate::text::inert::Inert;
+
+const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
+
+pub fn log(verdicts: &[(&str, Verdict)], root: &SourceRoot) -> Value {
+    let results: Vec<Value> = verdicts
+        .iter()
+        .flat_map(|(source, verdict)| {
+            let findings = findings(verdict);
+            findings
+                .into_iter()
+                .map(|finding| result(source, &finding, root))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    let notes = verdicts.iter().map(|(source, verdict)| {
+        let text = format!("{source}: {}", summary(verdict));
+        json!({"message": {"text": Inert(&text).to_string()}, "level": "note"})
+    });
+    json!({
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {
+                "name": "culeak",
+                "version": env!("CARGO_PKG_VERSION"),
+                "rules": Kind::ALL.map(|kind| json!({
+                    "id": kind.id(),
+                    "shortDescription": {"text": kind.description()},
+                    "defaultConfiguration": {"level": "error"},
+                })),
+            }},
+            "columnKind": "unicodeCodePoints",
+            "invocations": [{
+                "executionSuccessful": true,
+                "toolExecutionNotifications": notes.collect::<Vec<_>>(),
+            }],
+            "results": results,
+        }],
+    })
+}
+
+fn result(source: &str, finding: &Finding, root: &SourceRoot) -> Value {
+    let rule = Kind::ALL.iter().position(|kind| *kind == finding.kind);
+    let mut result = json!({
+        "ruleId": finding.kind.id(),
+        "ruleIndex": rule,
+        "level": "error",
+        "message": {"text": finding.title},
+        "properties": {"input": Inert(source).to_string()},
+    });
+    if let Some((file, frame)) = finding.line_in(root) {
+        result["locations"] = json!([{"physicalLocation": physical(&file, frame)}]);
+    }
+    if let Some(stack) = finding.stack {
+        let frames: Vec<Value> = stack
+            .shown()
+            .map(|frame| json!({"location": location(frame, root)}))
+            .collect();
+        result["stacks"] = json!([{"message": {"text": "asked for by"}, "frames": frames}]);
+    }
+    if let Some(fingerprint) = finding.fingerprint {
+        result["partialFingerprints"] = json!({"culeakSite/v1": fingerprint.to_string()});
+    }
+    result
+}
+
+fn location(frame: &Frame, root: &SourceRoot) -> Value {
+    let mut location = json!({"message": {"text": Inert(&frame.name()).to_string()}});
+    if let Some(file) = frame.file {
+        location["physicalLocation"] = match root.relative(file) {
+            Some(file) => physical(&file, frame),
+            None => json!({"artifactLocation": {"uri": uri(file)}, "region": region(frame)}),
+        };
+    }
+    location
+}
+
+fn physical(file: &str, frame: &Frame) -> Value {
+    json!({
+        "artifactLocation": {"uri": uri(file), "uriBaseId": "%SRCROOT%"},
+        "region": region(frame),
+    })
+}
+
+/// Lines count from 1; a frame without a line points at the file.
+fn region(frame: &Frame) -> Value {
+    json!({"startLine": frame.line.unwrap_or(1).max(1)})
+}
+
+/// A path as a URI reference: everything that is not plainly allowed in one is percent-encoded.
+fn uri(path: &str) -> String {
+    let mut uri = String::with_capacity(path.len() + 8);
+    if path.starts_with('/') {
+        uri.push_str("file://");
+    }
+    for byte in path.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'-' | b'.' | b'_' | b'~' => uri.push(byte.into()),
+            other => uri.push_str(&format!("%{other:02X}")),
+        }
+    }
+    uri
+}

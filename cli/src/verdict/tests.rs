@@ -1,0 +1,211 @@
+use std::process::Command;
+
+use culeak::check::{Limits, Rules, verdict};
+use culeak::snapshot::Snapshot;
+use proptest::prelude::*;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::*;
+use crate::text::sample::{GIB, Sample, leaky, training};
+
+/// A repository with the sources of the leaky program in it.
+fn sources() -> (TempDir, SourceRoot) {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("src")).expect("a folder");
+    for name in ["src/train.cu", "src/weights.cu", "train.py"] {
+        std::fs::write(folder.path().join(name), b"").expect("written");
+    }
+    let root = SourceRoot::find(Some(folder.path()));
+    (folder, root)
+}
+
+fn text(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
+    let mut out = Vec::new();
+    write(&mut out).expect("memory takes everything");
+    String::from_utf8(out).expect("text")
+}
+
+/// The schema that the standard publishes; it comes with the sources of a crate that reads SARIF.
+fn schema() -> Value {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let metadata = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--offline", "--manifest-path"])
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .output()
+        .expect("cargo starts");
+    let metadata: Value = serde_json::from_slice(&metadata.stdout).expect("cargo's answer");
+    let packages = metadata["packages"].as_array().expect("packages");
+    let package = packages.iter().find(|package| package["name"] == "serde-sarif");
+    let manifest = package
+        .and_then(|package| package["manifest_path"].as_str())
+        .expect("a dependency");
+    let schema = Path::new(manifest).with_file_name("src/schema.json");
+    let schema = std::fs::read(&schema).unwrap_or_else(|error| panic!("{}: {error}", schema.display()));
+    let mut schema: Value = serde_json::from_slice(&schema).expect("a schema");
+    // Its pattern for languages has a bracket too many for strict readers of regular expressions; we write no language.
+    for holder in ["run", "toolComponent"] {
+        let language = &mut schema["definitions"][holder]["properties"]["language"];
+        let pattern = language.as_object_mut().expect("a property").remove("pattern");
+        assert!(pattern.is_some(), "{holder}");
+    }
+    schema
+}
+
+fn every_finding() -> (Snapshot, Rules) {
+    let mut snapshot = leaky();
+    snapshot.honesty.lost_allocations = 3;
+    let mut rules = Rules::from(Limits {
+        max_leaked: Some(1),
+        max_per_site: Some(1),
+        per_kind: [(culeak::kind::Kind::Managed, 1)].into(),
+        ..Limits::default()
+    });
+    rules.baseline = Some(culeak::check::baseline_of(&Sample::new().finish(0, 0), &rules));
+    (snapshot, rules)
+}
+
+#[test]
+fn sarif_is_what_the_published_schema_asks_for() {
+    let validator = jsonschema::validator_for(&schema()).expect("a schema");
+    let (_folder, root) = sources();
+    let problems = |snapshot: &Snapshot, rules: &Rules| -> Vec<String> {
+        let log = sarif::log(&[("app.culeak", verdict(snapshot, rules))], &root);
+        validator.iter_errors(&log).map(|error| error.to_string()).collect()
+    };
+    let (snapshot, rules) = every_finding();
+    for (snapshot, rules) in [
+        (&snapshot, &rules),
+        (&leaky(), &Rules::default()),
+        (&training().finish(0, 0), &Rules::default()),
+        (&Sample::new().finish(0, 0), &Rules::default()),
+    ] {
+        assert_eq!(problems(snapshot, rules), Vec::<String>::new());
+    }
+    // The schema does say no.
+    let mut log = sarif::log(&[], &root);
+    log["runs"][0]["tool"] = Value::Null;
+    assert!(!validator.is_valid(&log));
+}
+
+#[test]
+fn sarif_points_at_the_line_in_the_sources_and_knows_the_site_again() {
+    let (_folder, root) = sources();
+    let snapshot = leaky();
+    let log = sarif::log(&[("app.culeak", verdict(&snapshot, &Rules::default()))], &root);
+    let results = log["runs"][0]["results"].as_array().expect("results");
+    let site = results
+        .iter()
+        .find(|result| result["ruleId"] == "gpu-memory-leak")
+        .expect("a site");
+    let place = &site["locations"][0]["physicalLocation"];
+    assert_eq!(place["artifactLocation"]["uri"], "src/train.cu");
+    assert_eq!(place["region"]["startLine"], 212);
+    assert_eq!(
+        site["partialFingerprints"]["culeakSite/v1"].as_str().map(str::len),
+        Some(16)
+    );
+}
+
+#[test]
+fn junit_is_read_back_with_a_test_for_each_site() {
+    let (snapshot, rules) = every_finding();
+    let clean = Sample::new().finish(0, 9);
+    let verdicts = [
+        ("app.culeak", verdict(&snapshot, &rules)),
+        ("clean.culeak", verdict(&clean, &Rules::default())),
+    ];
+    let xml = text(|out| junit::write(&verdicts, out));
+    let report = quick_junit::Report::deserialize_from_str(&xml).expect("JUnit");
+    assert_eq!(report.test_suites.len(), 2);
+    assert_eq!((report.tests, report.failures), (1 + 3 + 1, 1 + 3));
+    let names: Vec<_> = report.test_suites[0]
+        .test_cases
+        .iter()
+        .map(|case| case.name.as_str())
+        .collect();
+    assert_eq!(names[..2], ["limits", "Trainer::step train.cu:212"]);
+}
+
+#[test]
+fn github_annotations_stand_at_the_first_line_within_the_repository() {
+    let (_folder, root) = sources();
+    let snapshot = leaky();
+    let verdicts = [("app.culeak", verdict(&snapshot, &Rules::default()))];
+    let lines = text(|out| github::write(&verdicts, &root, out));
+    assert!(
+        lines.contains(
+            "::error file=src/train.cu,line=212,title=GPU memory::1.1 GiB in 128 blocks leaked by Trainer::step%0A"
+        ),
+        "{lines}"
+    );
+    // The wrapper of thrust is shown first, but is not in the repository.
+    assert!(lines.contains("::error file=src/weights.cu,line=40,"), "{lines}");
+    assert!(lines.lines().all(|line| line.starts_with("::error ")), "{lines}");
+    let python = training().finish(GIB, 0);
+    let lines = text(|out| github::write(&[("a", verdict(&python, &Rules::default()))], &root, out));
+    assert!(lines.contains("file=train.py,line=212"), "{lines}");
+}
+
+#[test]
+fn markdown_is_a_verdict_and_a_table() {
+    let snapshot = leaky();
+    let rules = Rules::default();
+    let page = text(|out| markdown::write(&[("app.culeak", verdict(&snapshot, &rules))], out));
+    assert!(
+        page.starts_with("### ❌ GPU memory: failed: 1.2 GiB in 132 blocks leaked at 3 call sites\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("| ❌ | 1.1 GiB | 128 | Trainer::step | train.cu:212 |\n"),
+        "{page}"
+    );
+}
+
+#[test]
+fn a_file_is_found_below_the_root_wherever_it_was_built_and_never_outside() {
+    let (folder, root) = sources();
+    let inside = folder.path().canonicalize().expect("it exists").join("src/train.cu");
+    assert_eq!(
+        root.relative(&inside.to_string_lossy()).as_deref(),
+        Some("src/train.cu")
+    );
+    assert_eq!(
+        root.relative("/build/agent/7/src/train.cu").as_deref(),
+        Some("src/train.cu")
+    );
+    assert_eq!(root.relative("src/train.cu").as_deref(), Some("src/train.cu"));
+    assert_eq!(root.relative("train.py").as_deref(), Some("train.py"));
+    for foreign in [
+        "/usr/include/thrust/vector.inl",
+        "",
+        "/",
+        "src/../../etc/passwd",
+        "<string>",
+    ] {
+        assert_eq!(root.relative(foreign), None, "{foreign}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn hostile_names_forge_nothing(name in "[\\x00-\\x1f\u{7f}\u{202e}a<>|`:%,&\\]\\[\\n]{0,20}|\\PC{0,20}") {
+        let mut snapshot = leaky();
+        for symbol in snapshot.locations.iter_mut().flat_map(|location| &mut location.symbols) {
+            (symbol.function, symbol.file) = (name.clone(), Some(name.clone()));
+        }
+        let rules = Rules::default();
+        let verdicts = [(name.as_str(), verdict(&snapshot, &rules))];
+        let (_folder, root) = sources();
+        let lines = text(|out| github::write(&verdicts, &root, out));
+        prop_assert_eq!(lines.lines().count(), findings(&verdicts[0].1).len() + 1);
+        prop_assert!(lines.lines().all(|line| line.starts_with("::error ")));
+        let xml = text(|out| junit::write(&verdicts, out));
+        prop_assert!(quick_junit::Report::deserialize_from_str(&xml).is_ok(), "{}", xml);
+        let page = text(|out| markdown::write(&verdicts, out));
+        prop_assert!(!page.contains('<'), "{}", page);
+        prop_assert_eq!(page.lines().filter(|line| line.starts_with("###")).count(), 1);
+    }
+}

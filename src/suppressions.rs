@@ -1,0 +1,247 @@
+//! Suppressions in the syntax of LeakSanitizer: leaks that somebody has looked at and decided to live with.
+//!
+//! ```text
+//! # our logger keeps its ring buffer until the end
+//! leak:RingBuffer::grow
+//! leak:^libvendor*.so$
+//! ```
+//!
+//! One rule a line. A rule matches a record when its pattern is found in the function, the source file (a Python file
+//! too) or the module of any frame of the stack, hidden frames included; files and modules are tried with their whole
+//! path and by their name alone. `*` stands for anything, `^` and `$` for the two ends. The first rule that matches takes
+//! the record, so each byte is suppressed once. Deliberately absent: every type of rule but `leak`.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::function_name::plain;
+use crate::share::Share;
+use crate::site::{CallStack, Frame, file_name};
+
+/// What CUDA, its libraries and the frameworks keep for as long as the process lives.
+pub const BUILT_IN: &str = include_str!("suppressions/built_in.txt");
+/// How rules of [`BUILT_IN`] name their source.
+pub const BUILT_IN_NAME: &str = "built-in";
+
+/// A line that is no rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseError {
+    /// File name.
+    pub source: String,
+    /// Both from 1.
+    pub line: usize,
+    pub column: usize,
+    pub reason: String,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}:{}:{}: {}", self.source, self.line, self.column, self.reason)
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    pattern: Pattern,
+    /// As it stands in the file, `leak:` included.
+    pub text: String,
+    pub source: String,
+    pub line: usize,
+}
+
+/// Rules in the order in which they are tried.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Suppressions {
+    rules: Vec<Rule>,
+}
+
+/// What one rule took.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Used {
+    pub rule: String,
+    pub source: String,
+    pub line: usize,
+    pub suppressed: Share,
+}
+
+impl Suppressions {
+    /// Adds the built-in list, behind what is there.
+    pub fn add_built_in(&mut self) {
+        self.add(BUILT_IN, BUILT_IN_NAME)
+            .expect("a test reads the built-in list");
+    }
+
+    /// Adds the rules of a file; `source` is its name, for messages.
+    ///
+    /// # Errors
+    /// Names the first line that is no rule.
+    pub fn add(&mut self, text: &str, source: &str) -> Result<(), ParseError> {
+        for (index, line) in text.lines().enumerate() {
+            let rule = line.trim();
+            if rule.is_empty() || rule.starts_with('#') {
+                continue;
+            }
+            let indent = line.chars().take_while(|c| c.is_whitespace()).count();
+            let pattern = parse_rule(rule).map_err(|(column, reason)| ParseError {
+                source: source.to_owned(),
+                line: index + 1,
+                column: indent + column,
+                reason,
+            })?;
+            self.rules.push(Rule {
+                pattern,
+                text: rule.to_owned(),
+                source: source.to_owned(),
+                line: index + 1,
+            });
+        }
+        Ok(())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The first rule that matches this stack.
+    pub fn matching(&self, stack: &CallStack) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.pattern.matches_stack(stack))
+    }
+
+    /// All rules with what each of them took, in order; `taken` is by rule.
+    pub fn used(&self, taken: &[Share]) -> Vec<Used> {
+        let rules = self.rules.iter().zip(taken);
+        let used = rules.map(|(rule, &suppressed)| Used {
+            rule: rule.text.clone(),
+            source: rule.source.clone(),
+            line: rule.line,
+            suppressed,
+        });
+        used.collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+}
+
+/// The pattern behind `leak:`, or the column and what is wrong there.
+fn parse_rule(rule: &str) -> Result<Pattern, (usize, String)> {
+    let Some((kind, pattern)) = rule.split_once(':') else {
+        return Err((
+            1,
+            format!("expected leak:PATTERN, found {rule:?}; comments begin with #"),
+        ));
+    };
+    if kind != "leak" {
+        return Err((
+            1,
+            format!("no such type of suppression: {kind:?}; there is leak:PATTERN"),
+        ));
+    }
+    Pattern::parse(pattern).map_err(|(column, reason)| (column + "leak:".len(), reason))
+}
+
+/// Text with `*` for anything, found anywhere unless held to an end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    text: String,
+    /// What stands between the stars.
+    parts: Vec<String>,
+    from_start: bool,
+    to_end: bool,
+}
+
+impl Pattern {
+    /// # Errors
+    /// The column, from 1, and what is wrong there.
+    pub fn parse(text: &str) -> Result<Pattern, (usize, String)> {
+        let (from_start, body) = text.strip_prefix('^').map_or((false, text), |body| (true, body));
+        let (to_end, body) = body.strip_suffix('$').map_or((false, body), |body| (true, body));
+        if body.chars().all(|c| c == '*' || c.is_whitespace()) {
+            let reason = "a pattern that would match everything; name a function, a file or a module".to_owned();
+            return Err((1, reason));
+        }
+        Ok(Pattern {
+            text: text.to_owned(),
+            parts: body.split('*').map(str::to_owned).collect(),
+            from_start,
+            to_end,
+        })
+    }
+
+    pub fn matches(&self, text: &str) -> bool {
+        let (first, others) = self.parts.split_first().expect("split gives one part at least");
+        let mut rest = if self.from_start {
+            match text.strip_prefix(first.as_str()) {
+                Some(rest) => rest,
+                None => return false,
+            }
+        } else if others.is_empty() && self.to_end {
+            return text.ends_with(first.as_str());
+        } else {
+            match text.find(first.as_str()) {
+                Some(at) => &text[at + first.len()..],
+                None => return false,
+            }
+        };
+        for (nth, part) in others.iter().enumerate() {
+            if self.to_end && nth + 1 == others.len() {
+                return rest.ends_with(part.as_str());
+            }
+            match rest.find(part.as_str()) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        !self.to_end || rest.is_empty()
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub fn matches_stack(&self, stack: &CallStack) -> bool {
+        stack.frames.iter().any(|frame| self.matches_frame(frame))
+    }
+
+    fn matches_frame(&self, frame: &Frame) -> bool {
+        let path = |path: &str| self.matches(path) || self.matches(file_name(path));
+        frame
+            .function
+            .is_some_and(|function| self.matches(function) || self.matches(&plain(function)))
+            || frame.file.is_some_and(path)
+            || (!frame.module.is_empty() && path(frame.module))
+    }
+}
+
+impl Serialize for Pattern {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(&self.text)
+    }
+}
+
+/// A rule that matches this stack, ready for a file; `None` for one without a single name.
+pub fn rule_for(stack: &CallStack) -> Option<String> {
+    let site = stack.site()?;
+    let name = match site.function {
+        Some(function) => plain(function).into_owned(),
+        None if !site.module.is_empty() => site.module_name().to_owned(),
+        None => return None,
+    };
+    // Names may be anything, and a rule is one line without special characters at its ends.
+    let mut name: String = name.chars().map(|c| if c.is_control() { '*' } else { c }).collect();
+    if name.starts_with(['^', ' ']) {
+        name.replace_range(..1, "*");
+    }
+    if name.ends_with(['$', ' ']) {
+        name.replace_range(name.len() - 1.., "*");
+    }
+    Pattern::parse(&name).ok().map(|_| format!("leak:{name}"))
+}
+
+#[cfg(test)]
+mod tests;
