@@ -200,6 +200,15 @@ fn a_program_without_cuda_passes_the_check_and_leaves_no_file() {
     assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
 }
 
+/// How many recordings lie here; pictures kept while a program ran are none.
+fn recordings(folder: &Path) -> usize {
+    let names = fs::read_dir(folder)
+        .expect("made")
+        .flatten()
+        .map(|entry| entry.file_name());
+    names.filter(|name| name.to_string_lossy().ends_with(".culeak")).count()
+}
+
 /// `culeak run` on the demo's program and the fake driver.
 fn run_leaking(folder: &TempDir, words: &[&str]) -> Output {
     let driver = culeak(folder.path())
@@ -232,12 +241,29 @@ fn the_check_turns_a_leak_into_exit_code_1() {
 }
 
 #[test]
+fn suppressions_and_baselines_judge_a_run_and_mistakes_in_them_are_told_before_it() {
+    let folder = folder();
+    fs::write(folder.path().join("demo.supp"), "leak:demo_program\n").expect("written");
+    let suppressed = run_leaking(&folder, &["--check", "--no-report", "--suppressions", "demo.supp"]);
+    assert_eq!(suppressed.status.code(), Some(0), "{}", stderr(&suppressed));
+    assert!(
+        stderr(&suppressed).contains("by leak:demo_program (demo.supp:1)"),
+        "{}",
+        stderr(&suppressed)
+    );
+    fs::write(folder.path().join("bad.supp"), "demo_program\n").expect("written");
+    let bad = run_in(&folder, &["--check", "--suppressions", "bad.supp", "--", "echo", "ran"]);
+    assert_eq!((bad.status.code(), stdout(&bad).as_str()), (Some(2), ""));
+    assert!(stderr(&bad).contains("bad.supp:1:1:"), "{}", stderr(&bad));
+}
+
+#[test]
 fn runs_share_a_folder_without_mixing_their_recordings() {
     let folder = folder();
     run_leaking(&folder, &["-o", "runs", "--no-report"]);
     let second = run_leaking(&folder, &["-o", "runs", "--no-report"]);
-    assert_eq!(fs::read_dir(folder.path().join("runs")).expect("made").count(), 2);
-    assert_eq!(stderr(&second).matches(".culeak").count(), 1, "{}", stderr(&second));
+    assert_eq!(recordings(&folder.path().join("runs")), 2);
+    assert_eq!(stderr(&second).matches(".culeak\n").count(), 1, "{}", stderr(&second));
 }
 
 #[test]
@@ -267,23 +293,18 @@ fn only_and_no_follow_children_choose_the_processes() {
         ("ours", "--only=cul?ak", 1),
         ("all", "--follow-children", 1),
     ];
-    for (runs, option, recordings) in choices {
+    for (runs, option, expected) in choices {
         let mut command = culeak(folder.path());
         command.args(["run", "-o", runs, option, "--no-report", "--", "sh", "-c", &nested]);
         let output = command
             .env("LD_LIBRARY_PATH", stdout(&driver).trim())
             .output()
             .expect("culeak starts");
-        let found = fs::read_dir(folder.path().join(runs)).expect("made").count();
-        assert_eq!(found, recordings, "{option}: {}", stderr(&output));
+        let found = recordings(&folder.path().join(runs));
+        assert_eq!(found, expected, "{option}: {}", stderr(&output));
     }
     let direct = run_leaking(&folder, &["-o", "direct", "--no-follow-children"]);
-    assert_eq!(
-        fs::read_dir(folder.path().join("direct")).expect("made").count(),
-        1,
-        "{}",
-        stderr(&direct)
-    );
+    assert_eq!(recordings(&folder.path().join("direct")), 1, "{}", stderr(&direct));
 }
 
 #[test]

@@ -48,6 +48,19 @@ pub struct AfterArgs {
     pub rules: RuleArgs,
 }
 
+impl AfterArgs {
+    /// Reads what the check needs, so that a mistake in it is told before the program runs.
+    ///
+    /// # Errors
+    /// As [`RuleArgs::rules`].
+    pub fn examine(&self) -> Result<(), Failure> {
+        if self.check {
+            self.rules.rules()?;
+        }
+        Ok(())
+    }
+}
+
 /// Reports and judges; `given` is the output folder as the user named it. The result is the exit code of `run` in case
 /// the program itself succeeded.
 ///

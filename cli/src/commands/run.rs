@@ -63,6 +63,7 @@ pub struct RunArgs {
 }
 
 pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
+    args.after.examine()?;
     let program = preload::examine(&args.command[0])?;
     warn_of(&program, &args.command[0]);
     let folder = output_folder(args.output.as_deref())?;
