@@ -49,6 +49,10 @@ def median(values):
 # ---- the walker ----
 
 
+# In the order in which they are shown; see shim/walker/benches/ways.
+WAYS = ("walker", "trail", "framehop", "backtrace", "libgcc", "frame pointers")
+
+
 @group("walker", ("walker, warm, at 20 frames", "<= 8 ns a frame"), ("walker against libgcc, same run", ">= 15x"))
 def walker(t):
     walk = t.binaries / "walk"
@@ -59,12 +63,12 @@ def walker(t):
     times = collections.defaultdict(list)
     for turn in range(t.times(3)):
         home = t.machine.out / "criterion" / str(turn)
-        t.must([walk, "--bench", "--noplot", "same/(walker|libgcc|backtrace|framehop|frame pointers)/20"], env={"CRITERION_HOME": str(home)})
-        for way in ("walker", "libgcc", "backtrace", "framehop", "frame pointers"):
+        t.must([walk, "--bench", "--noplot", f"same/({'|'.join(WAYS)})/20"], env={"CRITERION_HOME": str(home)})
+        for way in WAYS:
             estimates = home / "same" / way / "20" / "new" / "estimates.json"
             times[way].append(json.loads(estimates.read_text())["median"]["point_estimate"])
     a_frame = median(times["walker"]) / 20
-    others = ", ".join(f"{way} {median(times[way]) / 20:.1f}" for way in ("framehop", "backtrace", "libgcc", "frame pointers"))
+    others = ", ".join(f"{way} {median(times[way]) / 20:.1f}" for way in WAYS if way != "walker")
     yield f"{a_frame:.1f} ns a frame (beside it: {others})", a_frame <= 8
     ratio = Ratio(times["walker"], times["libgcc"])
     yield f"{ratio}x", ratio.median >= 15

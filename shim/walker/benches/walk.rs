@@ -15,6 +15,7 @@ mod ways;
 use criterion::{BenchmarkId, Criterion};
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use support::{DEPTH, Library, Run, compile};
 use ways::Way;
@@ -46,6 +47,8 @@ fn main() {
     same(&mut criterion, &plain, &framed);
     mixed(&mut criterion, &plain);
     criterion.final_summary();
+    let [followed, not] = [&ways::FOLLOWED, &ways::NOT_FOLLOWED].map(|count| count.load(Relaxed));
+    println!("trail: {followed} stacks followed, {not} walked");
 }
 
 /// The shapes that call on exactly once, so that a depth is a number of frames, and what they end with.
@@ -172,7 +175,7 @@ fn same(criterion: &mut Criterion, plain: &Code, framed: &Code) {
                 });
             });
         };
-        for way in ways::UNWINDERS {
+        for way in ways::UNWINDERS.iter().chain([&ways::TRAIL]) {
             measure(way, plain, || 0);
         }
         measure(&ways::FLOOR, framed, || FRAME.get());
@@ -184,7 +187,7 @@ fn same(criterion: &mut Criterion, plain: &Code, framed: &Code) {
 fn mixed(criterion: &mut Criterion, code: &Code) {
     let mut group = criterion.benchmark_group("mixed");
     for depth in DEPTHS {
-        for way in ways::UNWINDERS.iter().chain([&ways::CLOCK]) {
+        for way in ways::UNWINDERS.iter().chain([&ways::TRAIL, &ways::CLOCK]) {
             group.bench_function(BenchmarkId::new(way.name, depth), |bencher| {
                 let mut addresses = [0; DEPTH];
                 let mut stack = 0;

@@ -4,9 +4,11 @@
 mod hop;
 
 use super::support::DEPTH;
-use culeak_walker::{Registers, walk};
+use culeak_walker::{Registers, Trail, walk};
 use std::cell::Cell;
 use std::ffi::c_void;
+use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 type Take = fn(&mut [u64; DEPTH], usize) -> usize;
 
@@ -36,6 +38,13 @@ pub const UNWINDERS: &[Way] = &[
     },
 ];
 
+/// The walker with its memory of the thread's last walk. Takes no addresses but the hash of the whole stack, the frames of
+/// the bench below the C++ code included.
+pub const TRAIL: Way = Way {
+    name: "trail",
+    take: trail,
+};
+
 pub const FLOOR: Way = Way {
     name: "frame pointers",
     take: frame_pointers,
@@ -56,6 +65,23 @@ pub fn prepare() {
 #[inline(never)]
 fn walker(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     walk(Registers::here(), &mut addresses[..limit]).count
+}
+
+pub static FOLLOWED: AtomicU64 = AtomicU64::new(0);
+pub static NOT_FOLLOWED: AtomicU64 = AtomicU64::new(0);
+
+/// As the recorder does it: what a trail cannot follow, as code whose rules nobody looked up yet, is walked.
+#[inline(never)]
+fn trail(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
+    static ONE_THREAD: Trail = Trail::new();
+    let start = Registers::here();
+    let told = ONE_THREAD.follow(start, (0, 0), 0);
+    let count = if told.is_some() { &FOLLOWED } else { &NOT_FOLLOWED };
+    count.store(count.load(Relaxed) + 1, Relaxed);
+    if black_box(told).is_none() {
+        walk(start, &mut addresses[..]);
+    }
+    limit
 }
 
 #[repr(C)]
