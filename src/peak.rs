@@ -131,13 +131,15 @@ where
     /// `amount` more are live. Says whether that is a new peak.
     #[inline]
     pub fn take(&self, amount: u64) -> bool {
-        self.apply(amount.min(LARGEST), true)
+        amount > 0 && self.apply(amount.min(LARGEST), true)
     }
 
     /// `amount` fewer are live.
     #[inline]
     pub fn give(&self, amount: u64) {
-        self.apply(amount.min(LARGEST), false);
+        if amount > 0 {
+            self.apply(amount.min(LARGEST), false);
+        }
     }
 
     #[inline]

@@ -172,7 +172,7 @@ impl Recording {
         self.file.header().ended_ns.store(self.now().max(1), Release);
     }
 
-    fn count(&self, section: Section) -> &AtomicU64 {
+    fn elements(&self, section: Section) -> &AtomicU64 {
         &self.file.header().counts[section as usize]
     }
 
@@ -182,14 +182,14 @@ impl Recording {
 
     /// A fresh row of a section, or `None` (and a loss) when there is no room.
     fn row<'a, T: Element>(&'a self, section: Section, rows: &'a Growing<T>) -> Option<(u32, &'a T)> {
-        let number = self.count(section).fetch_add(1, Relaxed);
+        let number = self.elements(section).fetch_add(1, Relaxed);
         let row = u32::try_from(number).ok().and_then(|number| {
             let row = rows.ensure(self.backing(section), number).ok()?;
             Some((number, row))
         });
         if row.is_none() {
             let _ = self
-                .count(section)
+                .elements(section)
                 .compare_exchange(number + 1, number, Relaxed, Relaxed);
         }
         row
@@ -207,7 +207,7 @@ impl Recording {
             return nothing;
         }
         let (first, limit) = extent_sizes(Section::Text);
-        let count = self.count(Section::Text);
+        let count = self.elements(Section::Text);
         let mut end = count.load(Relaxed);
         let start = loop {
             // A text lies within one extent if it fits.
@@ -246,7 +246,7 @@ impl Recording {
 
     /// Notes an allocator-like function handed to the program without a hook. Once per name.
     pub fn unhooked(&self, name: &[u8]) {
-        let count = self.count(Section::Unhooked).load(Relaxed).min(1000) as u32;
+        let count = self.elements(Section::Unhooked).load(Relaxed).min(1000) as u32;
         for number in 0..count {
             let row = self.unhooked.get(self.backing(Section::Unhooked), number);
             if row.is_some_and(|row| self.text_is(row.text.load(Acquire), name)) {

@@ -16,7 +16,7 @@ impl Recording {
         TableIn {
             table: &self.table,
             backing: self.backing(Section::Records),
-            fresh: self.count(Section::Records),
+            fresh: self.elements(Section::Records),
             lane,
         }
     }
@@ -43,7 +43,7 @@ impl Recording {
     fn add_counter(&self, sums: Sums, cell: &AtomicPtr<CounterRow>) -> Option<&CounterRow> {
         let number = sums.number() as u32;
         self.peaks.ensure(self.backing(Section::Peaks), number).ok()?;
-        self.count(Section::Peaks).fetch_max(u64::from(number) + 1, Relaxed);
+        self.elements(Section::Peaks).fetch_max(u64::from(number) + 1, Relaxed);
         let (_, row) = self.row(Section::Counters, &self.counters)?;
         // SeqCst: the row is there before its lane looks at the pot (see `peak.rs`).
         match cell.compare_exchange(std::ptr::null_mut(), std::ptr::from_ref(row).cast_mut(), SeqCst, SeqCst) {
@@ -69,11 +69,10 @@ impl Recording {
             self.add(Loss::Allocations, 1);
             return false;
         }
-        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), entry.thread) {
-            counter.row.total_bytes.fetch_add(entry.bytes, Relaxed);
-            counter.row.total_count.fetch_add(1, Relaxed);
-        }
-        self.grow(entry, entry.thread);
+        self.count(entry, entry.thread, |counter| {
+            counter.total_bytes.fetch_add(entry.bytes, Relaxed);
+            counter.total_count.fetch_add(1, Relaxed);
+        });
         true
     }
 
@@ -95,40 +94,39 @@ impl Recording {
         if self.table(lane).restore(withdrawn).is_err() {
             self.add(Loss::Allocations, 1);
         }
-        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), lane) {
-            counter.row.freed_count.fetch_sub(1, Relaxed);
-        }
-        self.grow(&entry, lane);
-    }
-
-    fn uncount(&self, entry: &Entry, lane: u32) {
-        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), lane) {
-            counter.row.freed_count.fetch_add(1, Relaxed);
-        }
-        self.for_sums(entry, lane, |counter| counter.live().give(entry.bytes));
-    }
-
-    fn grow(&self, entry: &Entry, lane: u32) {
-        self.for_sums(entry, lane, |counter| {
-            counter.live().take(entry.bytes);
+        self.count(&entry, lane, |counter| {
+            counter.freed_count.fetch_sub(1, Relaxed);
         });
     }
 
-    /// The sums an entry's bytes belong to: those of its kind, and the device's if it lives there.
+    /// The bytes of an entry are live, on its device too if it lives there; `more` is counted of its kind.
     #[inline]
-    fn for_sums(&self, entry: &Entry, lane: u32, change: impl Fn(Counter)) {
-        if entry.bytes == 0 {
-            return;
+    fn count(&self, entry: &Entry, lane: u32, more: impl FnOnce(&CounterRow)) {
+        let [of_kind, of_device] = self.sums_of(entry, lane);
+        if let Some(counter) = &of_kind {
+            more(counter.row);
         }
+        for counter in [of_kind, of_device].into_iter().flatten() {
+            counter.live().take(entry.bytes);
+        }
+    }
+
+    fn uncount(&self, entry: &Entry, lane: u32) {
+        let [of_kind, of_device] = self.sums_of(entry, lane);
+        if let Some(counter) = &of_kind {
+            counter.row.freed_count.fetch_add(1, Relaxed);
+        }
+        for counter in [of_kind, of_device].into_iter().flatten() {
+            counter.live().give(entry.bytes);
+        }
+    }
+
+    #[inline]
+    fn sums_of(&self, entry: &Entry, lane: u32) -> [Option<Counter<'_>>; 2] {
         let What { device, kind, .. } = entry.what;
-        if let Some(counter) = self.counter(device, Some(kind), lane) {
-            change(counter);
-        }
-        if kind.place().on_device()
-            && let Some(counter) = self.counter(device, None, lane)
-        {
-            change(counter);
-        }
+        let on_device = kind.place().on_device() && entry.bytes > 0;
+        let of_device = on_device.then(|| self.counter(device, None, lane)).flatten();
+        [self.counter(device, Some(kind), lane), of_device]
     }
 
     /// As `withdraw`, through a link.
@@ -160,7 +158,7 @@ impl Recording {
 
     /// Sum of live bytes on devices, and of live records there, for the line at exit.
     pub fn live_on_devices(&self) -> (u64, u64) {
-        let rows = self.count(Section::Peaks).load(Relaxed) as u32;
+        let rows = self.elements(Section::Peaks).load(Relaxed) as u32;
         let (mut bytes, mut count) = (0, 0);
         for number in 0..rows {
             let (slot, kind) = (number / COUNTER_STRIDE as u32, number % COUNTER_STRIDE as u32);

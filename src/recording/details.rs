@@ -30,14 +30,15 @@ impl Recording {
         store_bytes(&row.name, name);
         // Release: pairs with the Acquire in `device` and in readers.
         row.ordinal_plus_one.store(number + 1, Release);
-        self.count(Section::Devices).fetch_max(u64::from(number) + 1, Relaxed);
+        self.elements(Section::Devices)
+            .fetch_max(u64::from(number) + 1, Relaxed);
         number as u8
     }
 
     /// The row of a context that is alive.
     pub fn context(&self, handle: u64) -> Option<u16> {
         let count = self
-            .count(Section::Contexts)
+            .elements(Section::Contexts)
             .load(Relaxed)
             .min(u64::from(What::NO_CONTEXT)) as u32;
         (0..count).find_map(|number| {
@@ -88,7 +89,7 @@ impl Recording {
     /// Living primary contexts of a device, as rows.
     pub fn primary_contexts(&self, device: u8) -> impl Iterator<Item = u16> + '_ {
         let count = self
-            .count(Section::Contexts)
+            .elements(Section::Contexts)
             .load(Relaxed)
             .min(u64::from(What::NO_CONTEXT)) as u32;
         (0..count).filter_map(move |number| {
@@ -130,7 +131,7 @@ impl Recording {
     pub fn module(&self, seen: &ModuleSeen) -> Option<u32> {
         let mut id = [0u64; 5];
         fill_words(&mut id, seen.build_id);
-        let count = self.count(Section::Modules).load(Relaxed) as u32;
+        let count = self.elements(Section::Modules).load(Relaxed) as u32;
         (0..count).rev().find(|&number| {
             self.modules
                 .get(self.backing(Section::Modules), number)
@@ -174,7 +175,7 @@ impl Recording {
 
     /// Number, start and end of every module not yet unloaded.
     pub fn for_each_loaded_module(&self, mut each: impl FnMut(u32, u64, u64)) {
-        for number in 0..self.count(Section::Modules).load(Relaxed) as u32 {
+        for number in 0..self.elements(Section::Modules).load(Relaxed) as u32 {
             let Some(row) = self.modules.get(self.backing(Section::Modules), number) else {
                 continue;
             };
@@ -186,7 +187,7 @@ impl Recording {
 
     /// Row and load bias of the loaded module whose bounds contain an address.
     pub fn loaded_module_at(&self, address: u64) -> Option<(u32, u64)> {
-        (0..self.count(Section::Modules).load(Relaxed) as u32)
+        (0..self.elements(Section::Modules).load(Relaxed) as u32)
             .rev()
             .find_map(|number| {
                 let row = self.modules.get(self.backing(Section::Modules), number)?;

@@ -19,7 +19,7 @@ impl Recording {
         if let Some(known) = self.domain_index.find(hash, same) {
             return u8::try_from(known.row).ok();
         }
-        if self.count(Section::Domains).load(Relaxed) >= u64::from(DOMAINS) {
+        if self.elements(Section::Domains).load(Relaxed) >= u64::from(DOMAINS) {
             self.add(Loss::Details, 1);
             return None;
         }
@@ -51,7 +51,7 @@ impl Recording {
             self.add(Loss::Details, 1);
             return;
         };
-        self.count(Section::Allocators)
+        self.elements(Section::Allocators)
             .fetch_max(u64::from(device) + 1, Relaxed);
         let expected = row.live_bytes.swap(live, Relaxed).wrapping_add_signed(change);
         row.reserved_bytes.store(reserved, Relaxed);
@@ -65,7 +65,7 @@ impl Recording {
 
     /// Whether any framework tells of its blocks.
     pub fn frameworks_tell(&self) -> bool {
-        self.count(Section::Allocators).load(Relaxed) > 0
+        self.elements(Section::Allocators).load(Relaxed) > 0
     }
 
     /// Whether a stack leads through a module whose file name begins so.
