@@ -15,21 +15,24 @@ mod python;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
-use culeak_walker::{self as walker, End, Registers};
+use culeak_walker::{self as walker, End, Registers, Trail};
 
 use crate::real::{self, GENERATION};
 use crate::settings::DEPTH_MAX;
 use culeak::file::{Uncancelled, anonymous};
 use culeak::index::mix;
-use culeak::layout::{CUT, Loss, NONE, ROOT};
+use culeak::layout::{CUT, LANES, Loss, NONE, ROOT};
 use culeak::recording::Recording;
 
 pub use modules::Closing;
-pub use python::{forked, prepare};
+pub use python::prepare;
 
 static DEPTH: AtomicUsize = AtomicUsize::new(128);
 
 static LIBGCC: AtomicBool = AtomicBool::new(false);
+
+/// One per lane, in memory that is touched where used.
+static TRAILS: [Trail; LANES] = [const { Trail::new() }; LANES];
 
 /// How many frames of a stack are kept, and whether libgcc shall find them, from now on.
 pub fn configure(depth: usize, libgcc: bool) {
@@ -114,6 +117,14 @@ fn step(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(29) ^ word).wrapping_mul(ODD)
 }
 
+/// In a forked child.
+pub fn forked() {
+    for trail in &TRAILS {
+        trail.forked();
+    }
+    python::forked();
+}
+
 /// Shows libgcc's frames to `keep`, code address and stack pointer, until it says no: whether it did.
 fn unwind(mut keep: impl FnMut(u64, u64) -> bool) -> bool {
     let mut refused = false;
@@ -128,21 +139,37 @@ fn unwind(mut keep: impl FnMut(u64, u64) -> bool) -> bool {
     refused
 }
 
-/// The number of the calling thread's stack, from the frame `at` outwards, which is stored if it is new; or `NONE`.
-#[inline(never)]
-pub fn stack(recording: &Recording, at: Registers) -> u32 {
-    let depth = DEPTH.load(Relaxed).min(DEPTH_MAX);
+/// The hash of the calling thread's native stack; `None` for an empty one. Where it is whole and not too deep, only what
+/// changed since the thread's last one is walked.
+#[inline(always)]
+fn native_hash(at: Registers, depth: usize, thread: u32) -> Option<u64> {
+    let libgcc = LIBGCC.load(Relaxed);
+    if !libgcc
+        && let trail = &TRAILS[thread as usize % LANES]
+        && let Some(whole) = trail.follow(at, real::own_bounds(), GENERATION.load(Acquire))
+        && whole.count as usize <= depth
+    {
+        return (whole.count > 0).then(|| mix(whole.hash ^ u64::from(whole.count)));
+    }
     let mut native = Native::none(depth);
-    if LIBGCC.load(Relaxed) {
+    if libgcc {
         native.unwind();
     } else {
         native.walk(at);
     }
-    if native.count == 0 {
+    (native.count > 0).then(|| native.hash())
+}
+
+/// The number of the stack of `thread`, the calling one, from the frame `at` outwards, which is stored if it is new; or
+/// `NONE`.
+#[inline(never)]
+pub fn stack(recording: &Recording, at: Registers, thread: u32) -> u32 {
+    let depth = DEPTH.load(Relaxed).min(DEPTH_MAX);
+    let Some(native) = native_hash(at, depth, thread) else {
         return NONE;
-    }
+    };
     let closing = modules::are_closing();
-    let hash = python::hash(native.hash(), depth);
+    let hash = python::hash(native, depth);
     if !closing && let Some(known) = recording.stack(hash) {
         return known;
     }

@@ -335,6 +335,7 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
         Device::Row(row) => row,
         Device::None => What::NO_DEVICE,
     };
+    let thread = thread(recording);
     let label = THREAD.with(|thread| thread.label.get());
     let api = if label != 0 && facts.api.is_driver() {
         label - 1
@@ -347,8 +348,8 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
         time_ns: recording.now(),
         extra: facts.extra,
         pool: facts.pool,
-        stack: capture::stack(recording, facts.at),
-        thread: thread(recording),
+        stack: capture::stack(recording, facts.at, thread),
+        thread,
         what: What {
             kind: facts.kind,
             space: facts.space,

@@ -124,7 +124,10 @@ impl Trail {
 
     /// In a forked child: whoever had taken it does not exist here.
     pub fn forked(&self) {
-        self.taken.store(false, Relaxed);
+        // Looked at first: a page that was never used stays so.
+        if self.taken.load(Relaxed) {
+            self.taken.store(false, Relaxed);
+        }
     }
 }
 
