@@ -19,7 +19,7 @@ use crate::kind::Place;
 use crate::ledger::Ledger;
 pub use crate::share::Share;
 use crate::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
-use crate::snapshot::{Allocation, Honesty, ProcessState, Refused, Snapshot, Stream, Taken};
+use crate::snapshot::{Allocation, Allocator, Honesty, Mark, ProcessState, Refused, Snapshot, Stream, Taken};
 
 mod advice;
 mod group;
@@ -66,6 +66,10 @@ pub struct Report<'a> {
     pub totals: Totals,
     pub devices: Vec<DeviceTotal<'a>>,
     pub refused: Vec<RefusedRow<'a>>,
+    /// What frameworks' allocators say of themselves, beside what was recorded of them.
+    pub allocators: &'a [Allocator],
+    /// Moments the program has named.
+    pub marks: &'a [Mark],
     pub taken: &'a Taken,
     pub honesty: &'a Honesty,
     pub warnings: Vec<String>,
@@ -237,6 +241,8 @@ impl<'a> Report<'a> {
             hidden_rows: cut.len(),
             devices: device_totals(snapshot),
             refused,
+            allocators: &snapshot.allocators,
+            marks: &snapshot.marks,
             taken: &snapshot.taken,
             honesty: &snapshot.honesty,
             warnings: advice::warnings(snapshot, &totals),

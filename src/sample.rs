@@ -346,6 +346,20 @@ pub fn training() -> Sample {
         .holds(Kind::HostPinned, "cudaHostAlloc", MIB, 1, pinned)
         .holds(Kind::Device, "cudaMalloc", 32 * MIB, 1, cublas)
         .holds(Kind::Device, "cudaMalloc", 2 * MIB, 1, own);
+    sample.0.allocators.push(Allocator {
+        domain: "pytorch".to_owned(),
+        device: Some(0),
+        live_bytes: 8 * MIB,
+        reserved_bytes: 20 * MIB,
+        events: 40,
+        mismatches: 0,
+        unseen_bytes: 0,
+    });
+    sample.0.marks.push(Mark {
+        time_ns: 50 * SECOND,
+        name: "epoch 3".to_owned(),
+        thread: 0,
+    });
     let segment = sample.0.allocations[0].address;
     let tensors = sample
         .0

@@ -61,3 +61,42 @@ pub enum Command {
     #[command(name = PROBE_USAGE, hide = true)]
     ProbeUsage(ProbeUsageArgs),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The commands in a page's examples, without prompt, comment, redirection and what stands before `culeak`.
+    fn commands(page: &str) -> Vec<Vec<&str>> {
+        let example =
+            |line: &&str| line.starts_with("    ") || line.trim_start().starts_with("- ") || line.starts_with("  run:");
+        let lines = page.lines().filter(example);
+        let found = lines.filter_map(|line| {
+            let line = line
+                .trim_start()
+                .trim_start_matches(['-', '$', ' '])
+                .trim_start_matches("run: ");
+            let end = ["  #", " > ", " >> ", " | "]
+                .iter()
+                .filter_map(|end| line.find(end))
+                .min();
+            let words: Vec<_> = line[..end.unwrap_or(line.len())].split_whitespace().collect();
+            (words.first() == Some(&"culeak")).then_some(words)
+        });
+        found
+            .map(|words| words.into_iter().map(|word| word.trim_matches('\'')).collect())
+            .collect()
+    }
+
+    #[test]
+    fn every_command_in_the_readme_is_understood() {
+        let commands = commands(include_str!("../../README.md"));
+        assert!(commands.len() > 10, "{commands:?}");
+        assert!(commands.iter().any(|words| words.contains(&"junit")), "{commands:?}");
+        for words in commands {
+            if let Err(error) = Arguments::try_parse_from(&words) {
+                panic!("{words:?}: {error}");
+            }
+        }
+    }
+}

@@ -23,6 +23,20 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals) -> Vec<String> {
             honesty.lost_stacks
         )
     });
+    warn(honesty.lost_python, &|s| {
+        format!(
+            "{} stack{s} with lines of Python missing, which could not be read or kept",
+            honesty.lost_python
+        )
+    });
+    warn(
+        sum(snapshot.allocators.iter().map(|allocator| allocator.mismatches)),
+        &|_| {
+            "a framework's allocator counts other bytes than were recorded of it, so its tensors may be incomplete; please \
+         report it with the framework's version"
+            .to_owned()
+        },
+    );
     warn(honesty.unknown_frees, &|s| {
         format!(
             "{} free{s} {} for memory allocated before recording began or by a way not watched; start the program \
@@ -67,6 +81,11 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals) -> Vec<String> {
             snapshot.taken.events_during_read
         ));
     }
+    if let Some(python) = &snapshot.process.python
+        && let Some(reason) = &python.no_frames
+    {
+        warnings.push(format!("no lines of Python {} in the stacks: {reason}", python.version));
+    }
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.push(
             "the process ended without its exit handlers (signal, _exit or exec), so this is what it held at that \
@@ -106,6 +125,9 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &
     let pid = snapshot.process.pid;
     let is_snapshot = source.ends_with(".json");
     let source = shell_word(source);
+    if snapshot.taken.kept.is_some() {
+        return format!("culeak report {source} --by stack");
+    }
     if snapshot.process.state == ProcessState::Running {
         return if is_snapshot {
             format!("culeak diff {source} {pid}")

@@ -4,6 +4,7 @@
 use std::io::{self, Write};
 
 use culeak::check::{Judged, Standing};
+use culeak::framework::owner_of_domain;
 use culeak::report::{By, NO_DEVICE, NO_STREAM, RefusedRow, Report, Row, Share};
 use culeak::snapshot::{Kept, Why};
 
@@ -326,10 +327,7 @@ fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     if totals.pool.count > 0 {
         row(
             "pools",
-            format!(
-                "{} held by caching allocators, cached and not {word}",
-                parts::amount(totals.pool)
-            ),
+            format!("{} kept by caching allocators for reuse", parts::amount(totals.pool)),
         )?;
     }
     row(
@@ -401,6 +399,14 @@ fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             units::count(totals.freed)
         ),
     )?;
+    if let Some(last) = report.marks.last() {
+        let count = plural(report.marks.len() as u64, "moment named", "moments named");
+        let age = units::duration(report.taken.at_ns.saturating_sub(last.time_ns));
+        row(
+            "marks",
+            format!("{count} by the program, the last {age} before: {}", Inert(&last.name)),
+        )?;
+    }
     row("process", parts::process(&report.process))
 }
 
@@ -452,6 +458,18 @@ fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             plural(report.taken.events_during_read, "event", "events")
         ),
     )?;
+    for allocator in report.allocators {
+        row(
+            "",
+            format!(
+                "{}: {}, {} where its own sum differs, {} handed out before",
+                Inert(owner_of_domain(&allocator.domain)),
+                plural(allocator.events, "event", "events"),
+                n(allocator.mismatches),
+                units::bytes(allocator.unseen_bytes)
+            ),
+        )?;
+    }
     row(
         "",
         format!(

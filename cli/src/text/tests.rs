@@ -283,6 +283,27 @@ fn haunted(text: &str) -> Snapshot {
         device.name = text();
     }
     snapshot.honesty.unhooked = vec![text()];
+    snapshot.marks.push(culeak::snapshot::Mark {
+        time_ns: 0,
+        name: text(),
+        thread: 0,
+    });
+    snapshot.allocators.push(culeak::snapshot::Allocator {
+        domain: text(),
+        device: None,
+        live_bytes: 0,
+        reserved_bytes: 0,
+        events: 1,
+        mismatches: 1,
+        unseen_bytes: 0,
+    });
+    let mut usage = super::sample::usage_while_training();
+    (usage.source, usage.missing) = (text(), Some(text()));
+    snapshot.usage = Some(usage);
+    snapshot.process.python = Some(culeak::snapshot::Python {
+        version: text(),
+        no_frames: Some(text()),
+    });
     snapshot
 }
 
