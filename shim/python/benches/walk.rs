@@ -1,0 +1,147 @@
+//! A walk along Python's frames: bare, and with everything that a recorder needs to know the stack again. This process
+//! becomes the interpreter, and Python calls back into the bench from so many frames deep.
+//!
+//! The interpreter is `python3`, or the one in `CULEAK_PYTHON`; it must have a shared libpython. A time is one stack.
+//!
+//! * `inlined`: functions that call each other directly; `nested`: through `map`, so that each is an interpreter call of
+//!   its own.
+//! * `main`: the main thread, or any that holds the GIL; `other`: one that does not, whose memory the kernel copies.
+
+use culeak_python::{Frame, Seen, Status, prepare, walk};
+use divan::{Bencher, black_box};
+use std::cell::Cell;
+use std::ffi::{CStr, CString, c_void};
+use std::process::Command;
+
+const PROGRAM: &CStr = cr#"
+import ctypes, threading
+def here(callback, kind):
+    return kind(callback)()
+def inlined(n, callback, kind):
+    return inlined(n - 1, callback, kind) if n > 2 else here(callback, kind)
+def nested(n, callback, kind):
+    return list(map(nested, [n - 1], [callback], [kind])) if n > 2 else here(callback, kind)
+def main(function, n, callback):
+    function(n, callback, ctypes.PYFUNCTYPE(None))
+def other(function, n, callback):
+    thread = threading.Thread(target=function, args=(n - 1, callback, ctypes.CFUNCTYPE(None)))
+    thread.start()
+    thread.join()
+"#;
+
+fn main() {
+    divan::main();
+}
+
+struct Interpreter {
+    run: extern "C" fn(*const libc::c_char, *mut c_void) -> i32,
+}
+
+/// Started once, on the thread that runs the benches.
+fn interpreter() -> Interpreter {
+    thread_local!(static STARTED: Cell<usize> = const { Cell::new(0) });
+    if STARTED.get() == 0 {
+        let command = std::env::var("CULEAK_PYTHON").unwrap_or_else(|_| "python3".into());
+        let ask = "import sys, sysconfig as s; print(s.get_config_var('LIBDIR') + '/' + s.get_config_var('INSTSONAME')); print(sys.base_prefix)";
+        let said = Command::new(command).args(["-c", ask]).output().expect("a python3");
+        let said = String::from_utf8(said.stdout).expect("a path");
+        let (library, home) = said.trim().split_once('\n').expect("two lines");
+        // SAFETY: set before there is another thread, and before the interpreter reads it.
+        unsafe { std::env::set_var("PYTHONHOME", home) };
+        let library = CString::new(library).expect("a path");
+        // SAFETY: the interpreter's own functions, called once each and in this order.
+        unsafe {
+            let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
+            assert!(
+                !handle.is_null(),
+                "{library:?} cannot be opened: name a Python with a shared library in CULEAK_PYTHON"
+            );
+            let symbol = |name: &CStr| libc::dlsym(handle, name.as_ptr());
+            let initialize: extern "C" fn(i32) = std::mem::transmute(symbol(c"Py_InitializeEx"));
+            initialize(0);
+            STARTED.set(symbol(c"PyRun_SimpleStringFlags") as usize);
+        }
+    }
+    // SAFETY: the address of the function of that type.
+    let interpreter = Interpreter {
+        run: unsafe { std::mem::transmute::<usize, _>(STARTED.get()) },
+    };
+    assert_eq!((interpreter.run)(PROGRAM.as_ptr(), std::ptr::null_mut()), 0);
+    assert!(matches!(prepare(), Status::Ready { .. }), "{:?}", prepare());
+    interpreter
+}
+
+/// What Python calls, on whichever thread.
+static BODY: std::sync::Mutex<usize> = std::sync::Mutex::new(0);
+
+extern "C" fn called() {
+    let body = *BODY.lock().unwrap() as *mut &mut dyn FnMut();
+    // SAFETY: set by `at_depth`, which waits for Python to return.
+    unsafe { (*body)() };
+}
+
+fn at_depth(thread: &str, function: &str, depth: usize, mut body: impl FnMut()) {
+    let interpreter = interpreter();
+    let mut body: &mut dyn FnMut() = &mut body;
+    *BODY.lock().unwrap() = std::ptr::from_mut(&mut body) as usize;
+    // The module and the function `main` or `other` are frames too.
+    let depth = depth - 2;
+    let call = format!("{thread}({function}, {depth}, {})", called as extern "C" fn() as usize);
+    let call = CString::new(call).expect("no zero");
+    assert_eq!((interpreter.run)(call.as_ptr(), std::ptr::null_mut()), 0);
+}
+
+fn count() -> usize {
+    let mut count = 0;
+    walk(128, |seen| count += usize::from(matches!(seen, Seen::Frame(_))));
+    count
+}
+
+/// As the recorder does it.
+fn hash() -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let step = |hash: u64, word: u64| (hash.rotate_left(29) ^ word).wrapping_mul(ODD);
+    let mut lanes = [1, 2];
+    walk(128, |seen| match seen {
+        Seen::Frame(Frame { code, stamp, offset }) => {
+            lanes = [
+                step(lanes[0], code),
+                step(lanes[1], stamp.rotate_left(20) ^ u64::from(offset)),
+            ];
+        }
+        Seen::Mark(_) => lanes[0] = lanes[0].wrapping_add(1),
+    });
+    lanes[0] ^ lanes[1]
+}
+
+fn bench<T>(bencher: Bencher, thread: &str, function: &str, depth: usize, take: fn() -> T) {
+    let mut bencher = Some(bencher);
+    at_depth(thread, function, depth, || {
+        assert_eq!(count(), depth);
+        if let Some(bencher) = bencher.take() {
+            bencher.bench_local(|| black_box(take()));
+        }
+    });
+}
+
+const DEPTHS: [usize; 2] = [10, 30];
+
+#[divan::bench(args = DEPTHS)]
+fn main_inlined_bare(bencher: Bencher, depth: usize) {
+    bench(bencher, "main", "inlined", depth, count);
+}
+
+#[divan::bench(args = DEPTHS)]
+fn main_inlined_hashed(bencher: Bencher, depth: usize) {
+    bench(bencher, "main", "inlined", depth, hash);
+}
+
+#[divan::bench(args = DEPTHS)]
+fn main_nested_hashed(bencher: Bencher, depth: usize) {
+    bench(bencher, "main", "nested", depth, hash);
+}
+
+#[divan::bench(args = DEPTHS)]
+fn other_inlined_hashed(bencher: Bencher, depth: usize) {
+    bench(bencher, "other", "inlined", depth, hash);
+}
