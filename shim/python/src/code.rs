@@ -5,7 +5,7 @@
 
 use crate::interpreter::Interpreter;
 use crate::layout::*;
-use crate::memory::{Careful, Memory};
+use crate::memory::{Gathered, Memory};
 use crate::{BEFORE_FIRST, Frame};
 use culeak_walker::read;
 
@@ -20,6 +20,9 @@ pub struct Described<'a> {
     pub minor: u32,
 }
 
+/// Nothing is gathered here: each object is asked for alone.
+type One = Gathered<0>;
+
 /// Longest names kept, in bytes.
 const FILE_MAX: usize = 4096;
 const FUNCTION_MAX: usize = 1024;
@@ -28,7 +31,7 @@ const UNKNOWN: &[u8] = b"?";
 
 pub fn describe<'a>(interpreter: &Interpreter, frame: Frame, buffer: &'a mut [u8]) -> Option<Described<'a>> {
     let layout = &interpreter.layout;
-    let mut memory = Careful::new();
+    let mut memory = One::new();
     let code = memory.object(frame.code, layout.code.bytes)?;
     if code.word(OBJECT_TYPE) != interpreter.code_type {
         return None;
@@ -49,7 +52,7 @@ pub fn describe<'a>(interpreter: &Interpreter, frame: Frame, buffer: &'a mut [u8
 
 /// A `bytes` object, if it fits.
 fn bytes<'a>(interpreter: &Interpreter, address: u64, room: &'a mut [u8]) -> Option<&'a [u8]> {
-    let mut memory = Careful::new();
+    let mut memory = One::new();
     let object = memory.object(address, BYTES_CONTENT)?;
     if object.word(OBJECT_TYPE) != interpreter.bytes_type {
         return None;
@@ -71,7 +74,7 @@ fn text<'a>(interpreter: &Interpreter, address: u64, room: &'a mut [u8]) -> &'a 
 const PIECE: usize = 256;
 
 fn encode(interpreter: &Interpreter, address: u64, room: &mut [u8]) -> Option<usize> {
-    let mut memory = Careful::new();
+    let mut memory = One::new();
     let object = memory.object(address, interpreter.layout.string.compact)?;
     if object.word(OBJECT_TYPE) != interpreter.string_type {
         return None;

@@ -35,7 +35,7 @@ pub struct Interpreter {
 }
 
 /// A function of the interpreter's that takes nothing, changes nothing and takes no lock.
-type Look = unsafe extern "C" fn() -> u64;
+pub type Look = unsafe extern "C" fn() -> u64;
 
 /// What is known of the process's interpreter.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -155,6 +155,32 @@ pub fn native_eval() -> Range<u64> {
 }
 
 impl Interpreter {
+    /// One for tests, of which only what a walk needs is there.
+    #[cfg(test)]
+    pub fn pretended(
+        layout: Layout,
+        this_thread: Look,
+        holds_lock: Look,
+        is_finalizing: Look,
+        code_type: u64,
+        frame_type: u64,
+    ) -> Interpreter {
+        Interpreter {
+            layout,
+            code_type,
+            frame_type,
+            string_type: 0,
+            bytes_type: 0,
+            proven: AtomicBool::new(true),
+            unproven: AtomicU32::new(0),
+            this_thread,
+            holds_lock,
+            is_finalizing,
+            eval: 0..0,
+            version: 0,
+        }
+    }
+
     /// The calling thread's state, 0 if it has none.
     #[inline(always)]
     pub fn this_thread(&self) -> u64 {

@@ -7,19 +7,23 @@
 //!
 //! Any other thread may be a daemon thread in a process whose main thread is taking the interpreter down: its thread
 //! state, its frames and its code objects can be freed and unmapped between any two loads, and no flag that is looked at
-//! before can prevent that. There the kernel copies ([`Careful`]): an error instead of a fault.
+//! before can prevent that. There the kernel copies: an error instead of a fault. It takes its time for every request, so
+//! as much as possible is asked for at once ([`Window`], [`Gathered`]).
 
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-use culeak_walker::{read, readable};
+use culeak_walker::{read, read_each, readable};
 
 const PAGE: u64 = 4096;
 
 pub trait Memory {
     /// So many bytes of an object, or `None` where there is none.
     fn object(&mut self, address: u64, bytes: u64) -> Option<View<'_>>;
+
+    /// These, of so many bytes each, will be asked for next.
+    fn expect(&mut self, _addresses: &[u64], _bytes: u64) {}
 }
 
 /// Some bytes that can be read.
@@ -114,7 +118,7 @@ impl Memory for Trusting {
 
 /// Copies made by the kernel. A thread's frames lie one below the other from 3.11 on, so what lies below the one asked
 /// for comes with it.
-pub struct Careful {
+pub struct Window {
     copy: [u64; COPIED / 8],
     start: u64,
     end: u64,
@@ -122,9 +126,9 @@ pub struct Careful {
 
 const COPIED: usize = 2048;
 
-impl Careful {
-    pub fn new() -> Careful {
-        Careful {
+impl Window {
+    pub fn new() -> Window {
+        Window {
             copy: [0; COPIED / 8],
             start: 0,
             end: 0,
@@ -132,7 +136,7 @@ impl Careful {
     }
 }
 
-impl Memory for Careful {
+impl Memory for Window {
     fn object(&mut self, address: u64, bytes: u64) -> Option<View<'_>> {
         if !plausible(address) || bytes > COPIED as u64 {
             return None;
@@ -153,6 +157,61 @@ impl Memory for Careful {
             bytes,
             lender: PhantomData,
         })
+    }
+}
+
+/// Copies of the objects that were expected, made at once; of any other, one by one.
+pub struct Gathered<const WORDS: usize> {
+    copies: [u64; WORDS],
+    addresses: [u64; EXPECTED],
+    count: usize,
+    bytes: u64,
+    other: [u64; 32],
+}
+
+/// As many objects are gathered at most.
+pub const EXPECTED: usize = 48;
+
+impl<const WORDS: usize> Gathered<WORDS> {
+    pub fn new() -> Self {
+        Gathered {
+            copies: [0; WORDS],
+            addresses: [0; EXPECTED],
+            count: 0,
+            bytes: 0,
+            other: [0; 32],
+        }
+    }
+}
+
+impl<const WORDS: usize> Memory for Gathered<WORDS> {
+    fn object(&mut self, address: u64, bytes: u64) -> Option<View<'_>> {
+        if !plausible(address) {
+            return None;
+        }
+        let known = self.addresses[..self.count].iter().position(|&known| known == address);
+        let at = match known.filter(|_| bytes <= self.bytes) {
+            Some(place) => self.copies.as_ptr() as u64 + place as u64 * self.bytes,
+            None => {
+                let words = self.other.get_mut(..bytes.div_ceil(8) as usize)?;
+                if !read(address, words) {
+                    return None;
+                }
+                words.as_ptr() as u64
+            }
+        };
+        Some(View {
+            at,
+            bytes,
+            lender: PhantomData,
+        })
+    }
+
+    fn expect(&mut self, addresses: &[u64], bytes: u64) {
+        let count = addresses.len().min(EXPECTED).min(WORDS * 8 / bytes as usize);
+        self.addresses[..count].copy_from_slice(&addresses[..count]);
+        self.count = read_each(&addresses[..count], bytes as usize, &mut self.copies);
+        self.bytes = bytes;
     }
 }
 
@@ -179,21 +238,29 @@ pub fn on_main_thread() -> bool {
 mod tests {
     use super::*;
 
-    fn both(check: impl Fn(&mut dyn FnMut(u64, u64) -> Option<u64>)) {
-        let (mut trusting, mut careful) = (Trusting::new(), Careful::new());
+    fn all(check: impl Fn(&mut dyn FnMut(u64, u64) -> Option<u64>)) {
+        let (mut trusting, mut window, mut gathered) = (Trusting::new(), Window::new(), Gathered::<400>::new());
         check(&mut |address, bytes| Some(trusting.object(address, bytes)?.word(bytes - 8)));
-        check(&mut |address, bytes| Some(careful.object(address, bytes)?.word(bytes - 8)));
+        check(&mut |address, bytes| Some(window.object(address, bytes)?.word(bytes - 8)));
+        check(&mut |address, bytes| Some(gathered.object(address, bytes)?.word(bytes - 8)));
+        let mut last = 0;
+        check(&mut |address, bytes| {
+            // Every object is expected together with the one before.
+            gathered.expect(&[address, last], bytes);
+            last = address;
+            Some(gathered.object(address, bytes)?.word(bytes - 8))
+        });
     }
 
     #[test]
     fn memory_that_is_there_is_read() {
         let words: Vec<u64> = (0..4096).collect();
-        both(|last| {
+        all(|last| {
             for place in (0..4000).rev() {
                 let at = std::ptr::from_ref(&words[place]) as u64;
                 assert_eq!(last(at, 80), Some(place as u64 + 9));
             }
-            assert_eq!(last(words.as_ptr() as u64, 2048), Some(255));
+            assert_eq!(last(words.as_ptr() as u64, 256), Some(31));
         });
     }
 
@@ -201,7 +268,7 @@ mod tests {
     fn what_is_no_object_is_none() {
         let words = [0u64; 64];
         let at = words.as_ptr() as u64;
-        both(|last| {
+        all(|last| {
             for nowhere in [0, 8, at + 1, at + 4, 1 << 46, 1 << 47, u64::MAX - 7, u64::MAX] {
                 assert_eq!(last(nowhere, 80), None, "{nowhere:x}");
             }
@@ -225,7 +292,7 @@ mod tests {
             libc::munmap((start + 2 * PAGE) as *mut _, PAGE as usize);
             start + PAGE
         };
-        both(|last| {
+        all(|last| {
             assert_eq!(last(page, 80), Some(0));
             assert_eq!(last(page + PAGE - 80, 80), Some(0));
             assert_eq!(last(page + PAGE - 72, 80), None);

@@ -41,7 +41,7 @@ mod table;
 mod trail;
 
 pub use modules::exported;
-pub use stack::{read, readable};
+pub use stack::{read, read_each, readable};
 pub use trail::{Summary, Trail, mix_in};
 
 #[cfg(target_arch = "aarch64")]

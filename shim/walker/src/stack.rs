@@ -250,9 +250,52 @@ pub fn read<T: Copy>(address: u64, words: &mut [T]) -> bool {
     got == length as isize
 }
 
+/// Reads pieces of equal size from many places at once, one behind the other: how many whole pieces were had, up to the
+/// first that is not there.
+pub fn read_each(addresses: &[u64], piece: usize, words: &mut [u64]) -> usize {
+    const AT_ONCE: usize = 64;
+    let _errno = Errno::keep();
+    let count = addresses
+        .len()
+        .min(AT_ONCE)
+        .min(size_of_val(words).checked_div(piece).unwrap_or(0));
+    let mut remote = [libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: piece,
+    }; AT_ONCE];
+    for (place, address) in remote.iter_mut().zip(addresses) {
+        place.iov_base = *address as *mut _;
+    }
+    let local = libc::iovec {
+        iov_base: words.as_mut_ptr().cast(),
+        iov_len: count * piece,
+    };
+    // SAFETY: writes to `words` at most their length; the kernel checks the other side.
+    let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), count as u64, 0) };
+    usize::try_from(got).unwrap_or(0).checked_div(piece).unwrap_or(0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pieces_are_read_up_to_the_first_that_is_not_there() {
+        let memory: Vec<u64> = (0..64).collect();
+        let at = |place: usize| std::ptr::from_ref(&memory[place]) as u64;
+        let mut words = [0; 6];
+        assert_eq!(read_each(&[at(10), at(3), at(40)], 16, &mut words), 3);
+        assert_eq!(words, [10, 11, 3, 4, 40, 41]);
+        assert_eq!(read_each(&[at(20), 1 << 46, at(3)], 16, &mut words), 1);
+        assert_eq!(words[..2], [20, 21]);
+        assert_eq!(
+            read_each(&[at(1); 100], 16, &mut words),
+            3,
+            "as many as there is room for"
+        );
+        assert_eq!(read_each(&[8], 16, &mut words), 0);
+        assert_eq!(read_each(&[], 16, &mut words), 0);
+    }
 
     #[test]
     fn the_own_stack_is_found_on_every_kind_of_thread() {
