@@ -62,10 +62,10 @@ fn interpreter() -> Interpreter {
             STARTED.set(symbol(c"PyRun_SimpleStringFlags") as usize);
         }
     }
+    type Run = extern "C" fn(*const libc::c_char, *mut c_void) -> i32;
     // SAFETY: the address of the function of that type.
-    let interpreter = Interpreter {
-        run: unsafe { std::mem::transmute::<usize, _>(STARTED.get()) },
-    };
+    let run = unsafe { std::mem::transmute::<usize, Run>(STARTED.get()) };
+    let interpreter = Interpreter { run };
     assert_eq!((interpreter.run)(PROGRAM.as_ptr(), std::ptr::null_mut()), 0);
     assert!(matches!(prepare(), Status::Ready { .. }), "{:?}", prepare());
     interpreter
