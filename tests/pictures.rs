@@ -172,3 +172,35 @@ fn a_full_disk_costs_the_picture_and_nothing_else() {
     let left = fs::read_dir(outcome.out()).expect("readable").count();
     assert_eq!(left, 1 + kept(&outcome).len(), "nothing half made is left behind");
 }
+
+#[test]
+fn culeak_run_passes_the_wishes_on_and_says_what_was_kept() {
+    let folder = crate::support::profile::folder();
+    let victim = crate::support::victim("told", crate::support::Door::Linked);
+    let driver = crate::support::profile::fake_driver_folder();
+    let mut run = std::process::Command::new(crate::support::culeak());
+    run.args(["run", "--no-report", "--snapshot-at-mark", "--no-pool", "-o"])
+        .arg(folder.path())
+        .arg("--")
+        .arg(victim)
+        .arg("moments")
+        .env("LD_LIBRARY_PATH", driver)
+        .env("TF_GPU_ALLOCATOR", "mine");
+    let output = run.output().expect("culeak starts");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("3 pictures kept in"), "{said}");
+    assert!(said.contains("PYTORCH_NO_CUDA_MEMORY_CACHING=1"), "{said}");
+    assert!(said.contains("TF_GPU_ALLOCATOR stays as you set it: mine"), "{said}");
+    let words: Vec<&str> = said
+        .split("culeak report ")
+        .nth(1)
+        .expect("a command")
+        .split_whitespace()
+        .collect();
+    let report = std::process::Command::new(crate::support::culeak())
+        .args(["report", words[0]])
+        .output();
+    let report = report.expect("culeak starts");
+    assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
+}

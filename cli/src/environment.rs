@@ -7,6 +7,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use crate::commands::run::PictureArgs;
+
 /// The choices of one run.
 #[derive(Debug)]
 pub struct Settings<'a> {
@@ -22,6 +24,9 @@ pub struct Settings<'a> {
     pub only_child_of: Option<u32>,
     /// The program is linked to a shared AddressSanitizer runtime.
     pub address_sanitizer: bool,
+    pub jax_buffers: bool,
+    pub nvtx: bool,
+    pub pictures: &'a PictureArgs,
 }
 
 /// A variable to set, or (`None`) to remove.
@@ -30,6 +35,7 @@ pub type Change = (&'static str, Option<OsString>);
 /// The changes, given how to look up the present values.
 pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
     let text = |value: Option<String>| value.map(OsString::from);
+    let pictures = settings.pictures;
     let mut changes = vec![
         (
             "LD_PRELOAD",
@@ -45,9 +51,28 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
             "CULEAK_PARENT",
             text(settings.only_child_of.map(|parent| parent.to_string())),
         ),
+        ("CULEAK_JAX_BUFFERS", settings.jax_buffers.then(|| "1".into())),
+        (
+            "CULEAK_OOM_SNAPSHOTS",
+            text(pictures.oom_snapshots.map(|most| most.to_string())).or_else(|| present("CULEAK_OOM_SNAPSHOTS")),
+        ),
+        (
+            "CULEAK_SNAPSHOT_AT_PEAK",
+            text(pictures.snapshot_at_peak.map(|step| step.to_string())),
+        ),
+        ("CULEAK_SNAPSHOT_AT_MARK", pictures.snapshot_at_mark.then(|| "1".into())),
+        (
+            "CULEAK_SNAPSHOT_EVERY",
+            text(pictures.snapshot_every.map(|seconds| seconds.to_string())),
+        ),
         ("CULEAK_QUIET", Some("1".into())),
         ("CULEAK_DISABLE", None),
     ];
+    // Somebody else's tool stays: there can be one only.
+    if settings.nvtx && present("NVTX_INJECTION64_PATH").is_none() {
+        // The very file that is preloaded, so that the loader hands out the copy that is there.
+        changes.push(("NVTX_INJECTION64_PATH", Some(settings.shim.into())));
+    }
     if settings.address_sanitizer {
         // Its runtime refuses to start behind another preloaded library. Ours replaces nothing that it replaces, so the
         // order does not matter; putting the runtime first instead would load it into every child process, too.
@@ -113,6 +138,14 @@ mod tests {
             only: None,
             only_child_of: None,
             address_sanitizer: false,
+            jax_buffers: false,
+            nvtx: false,
+            pictures: &PictureArgs {
+                oom_snapshots: None,
+                snapshot_at_peak: None,
+                snapshot_at_mark: false,
+                snapshot_every: None,
+            },
         }
     }
 
@@ -186,6 +219,38 @@ mod tests {
             Some("9"),
             "a user's own default holds"
         );
+    }
+
+    #[test]
+    fn pictures_are_asked_for_in_the_librarys_own_words() {
+        let pictures = PictureArgs {
+            oom_snapshots: Some(0),
+            snapshot_at_peak: Some(1 << 20),
+            snapshot_at_mark: true,
+            snapshot_every: Some(0.5),
+        };
+        let settings = Settings {
+            pictures: &pictures,
+            nvtx: true,
+            ..settings()
+        };
+        let changed = changed(&settings, &[("CULEAK_OOM_SNAPSHOTS", "9")]);
+        let set = |name: &str| changed[name].as_deref().unwrap_or("unset").to_owned();
+        assert_eq!(set("CULEAK_OOM_SNAPSHOTS"), "0");
+        assert_eq!(set("CULEAK_SNAPSHOT_AT_PEAK"), "1048576");
+        assert_eq!(set("CULEAK_SNAPSHOT_AT_MARK"), "1");
+        assert_eq!(set("CULEAK_SNAPSHOT_EVERY"), "0.5");
+        assert_eq!(set("NVTX_INJECTION64_PATH"), "/cache/libculeak.so");
+    }
+
+    #[test]
+    fn another_tool_for_nvtx_stays() {
+        let settings = Settings {
+            nvtx: true,
+            ..settings()
+        };
+        let changed = changed(&settings, &[("NVTX_INJECTION64_PATH", "/opt/nsight.so")]);
+        assert!(!changed.contains_key("NVTX_INJECTION64_PATH"));
     }
 
     #[test]

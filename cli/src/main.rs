@@ -11,6 +11,7 @@ mod driver;
 mod environment;
 mod errors;
 mod load;
+mod no_pool;
 mod output;
 mod preload;
 mod probe;

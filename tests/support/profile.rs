@@ -249,6 +249,11 @@ pub fn folder() -> TempDir {
         .expect("a temporary folder")
 }
 
+/// A folder for LD_LIBRARY_PATH whose libcuda.so.1 is the fake driver.
+pub fn fake_driver_folder() -> PathBuf {
+    Driver::Fake.folder()
+}
+
 impl Driver {
     /// A folder for LD_LIBRARY_PATH whose libcuda.so.1 is this driver.
     fn folder(self) -> PathBuf {

@@ -9,6 +9,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::hash::BuildHasher;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, ExitCode};
 
@@ -18,7 +19,8 @@ use super::after_run::{self, AfterArgs};
 use crate::environment::{self, Settings};
 use crate::errors::Failure;
 use crate::preload::{self, Program};
-use crate::{shim, supervise};
+use crate::text::{inert::Inert, units};
+use crate::{no_pool, shim, supervise};
 
 /// Run a program, record its GPU memory, and report what is left when it ends
 #[derive(Debug, Args)]
@@ -54,12 +56,52 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub depth: Option<u32>,
 
+    /// Make frameworks give up their caching allocators, and say what that costs
+    #[arg(long)]
+    pub no_pool: bool,
+
+    /// Record XLA's buffers, one by one (JAX)
+    #[arg(long)]
+    pub jax_buffers: bool,
+
+    /// Be the tool that programs find which tell of their memory through NVTX
+    #[arg(long)]
+    pub nvtx: bool,
+
+    #[command(flatten)]
+    pub pictures: PictureArgs,
+
     #[command(flatten)]
     pub after: AfterArgs,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Pictures of the running program that are kept beside its recording, named NAME.WHY-N.culeak-kept
+#[derive(Debug, Args)]
+pub struct PictureArgs {
+    /// Keep at most N pictures when requests fail for lack of memory, one per stack [default: 3]
+    #[arg(long, value_name = "N")]
+    pub oom_snapshots: Option<u32>,
+
+    /// Keep a picture of the highest peak; a new one when it is higher by SIZE
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    pub snapshot_at_peak: Option<u64>,
+
+    /// Keep a picture at each moment the program names with culeak_mark
+    #[arg(long)]
+    pub snapshot_at_mark: bool,
+
+    /// Keep a picture every SECONDS, at the next allocation
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub snapshot_every: Option<f64>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok().filter(|&number| number > 0.0 && number < 1e9);
+    number.ok_or_else(|| format!("{text}: not a number of seconds above 0"))
 }
 
 pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
@@ -78,6 +120,9 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         only: args.only.as_deref(),
         only_child_of: args.no_follow_children.then(process::id),
         address_sanitizer: program.address_sanitizer,
+        jax_buffers: args.jax_buffers,
+        nvtx: args.nvtx,
+        pictures: &args.pictures,
     };
 
     let mut command = Command::new(&args.command[0]);
@@ -87,6 +132,12 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
         };
+    }
+    if args.no_pool {
+        let present = |name: &str| env::var_os(name);
+        // Nobody can be told where there is no stderr.
+        let _ = no_pool::tell(present, &mut io::stderr());
+        command.envs(no_pool::changes(present));
     }
     let status = supervise::run(&mut command).map_err(|error| {
         let shown = program.executable.display();
@@ -100,6 +151,7 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         &tag,
         !program.obstacles.is_empty(),
     );
+    tell_of_pictures(&folder, &tag);
     match verdict {
         // What the program says about itself comes first.
         _ if code != 0 => {
@@ -107,6 +159,25 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
             Ok(ExitCode::from(code))
         }
         verdict => verdict.map(ExitCode::from),
+    }
+}
+
+/// Pictures kept while the program ran are no recordings of a process, so they are named and not reported.
+fn tell_of_pictures(folder: &Path, tag: &str) {
+    let mark = environment::mark(tag);
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<String> = names
+        .filter(|name| name.contains(&mark) && name.ends_with(".culeak-kept"))
+        .collect();
+    names.sort();
+    if let Some(first) = names.first() {
+        let shown = folder.display();
+        let pictures = units::plural(names.len() as u64, "picture", "pictures");
+        eprintln!(
+            "culeak: {pictures} kept in {shown}; see: culeak report {shown}/{}",
+            Inert(first)
+        );
     }
 }
 
