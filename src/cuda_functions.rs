@@ -223,7 +223,6 @@ pub const FRAMEWORK_NAMES: &[&str] = &[
     "PJRT_LoadedExecutable_Execute",
     "PJRT_Buffer_CopyToDevice",
     "PJRT_Buffer_CopyToMemory",
-    "PJRT_Buffer_Bitcast",
     "PJRT_Buffer_DonateWithControlDependency",
     "PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer",
 ];

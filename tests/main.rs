@@ -3,6 +3,7 @@
 //! The programs are in `victims/`, the GPU is played by `fake_driver/`, and `support/` turns running one under the
 //! other into a sentence. What needs a real GPU is in `gpu/`.
 
+mod buffers;
 mod children;
 mod contexts;
 mod coverage;

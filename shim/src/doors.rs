@@ -9,7 +9,7 @@
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
-use crate::{capture, hooks, loader, real, recorder};
+use crate::{capture, hooks, loader, pjrt, real, recorder};
 use culeak::cuda_functions::Api;
 
 /// `decide` says: the real function has the word.
@@ -126,10 +126,11 @@ unsafe fn answer(
     }
     // SAFETY: a C string; only bytes up to its end are looked at.
     let name = unsafe {
-        if *name as u8 != b'c' || *name.add(1) as u8 != b'u' {
-            return PASS;
+        match *name as u8 {
+            b'c' if *name.add(1) as u8 == b'u' => CStr::from_ptr(name),
+            b'G' if CStr::from_ptr(name) == c"GetPjrtApi" => return plugin(handle, caller, || look_up(c"GetPjrtApi")),
+            _ => return PASS,
         }
-        CStr::from_ptr(name)
     };
     let Some(api) = Api::find(name.to_bytes()).filter(|api| api.is_cuda()) else {
         return PASS;
@@ -154,6 +155,19 @@ unsafe fn answer(
         // Runtime functions asked of a particular library stay real: only the code that calls them by name tells us
         // which library was meant.
         found as usize
+    }
+}
+
+/// The interface of a plugin for XLA.
+fn plugin(handle: *mut c_void, caller: u64, look_up: impl FnOnce() -> *mut c_void) -> usize {
+    if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || caller_is_excluded(caller) {
+        return PASS;
+    }
+    let found = look_up();
+    if found.is_null() {
+        NOTHING
+    } else {
+        pjrt::substitute(found) as usize
     }
 }
 

@@ -28,6 +28,7 @@ mod hooks;
 mod loader;
 mod nvtx;
 mod pictures;
+mod pjrt;
 mod real;
 mod recorder;
 mod settings;

@@ -8,6 +8,7 @@
 //! | `CULEAK_ONLY` | record only programs whose file name matches this pattern (`*` and `?`) | all |
 //! | `CULEAK_PARENT` | record only the process whose parent has this id (`culeak run --no-follow-children`) | all |
 //! | `CULEAK_UNWINDER` | `libgcc`: unwind stacks the slow, portable way | own walker |
+//! | `CULEAK_JAX_BUFFERS` | anything but empty or `0`: record XLA's buffers, one by one; `addresses`: and where they lie | |
 //! | `CULEAK_OOM_SNAPSHOTS` | pictures kept on disk when a request fails for lack of memory, at most; 0: none | 3 |
 //! | `CULEAK_SNAPSHOT_AT_PEAK` | bytes: keep a picture when a peak is that much higher than at the last picture | |
 //! | `CULEAK_SNAPSHOT_AT_MARK` | anything but empty or `0`: keep one at each `culeak_mark` | |
