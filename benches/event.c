@@ -1,18 +1,28 @@
 /* What one allocation and one free cost the caller. Linked to a driver that does nothing, so that all of it is the
- * recorder's; with -DMALLOC the same with malloc and free, for heap profilers to be put beside.
+ * recorder's; with -DMALLOC the same with malloc and free, for heap profilers to be put beside; with -DCONTROL calls that do
+ * ten locked additions to a word of the thread's own, which shows how far threads on this machine get in each other's way
+ * without sharing anything.
  *
  *   event FRAMES [THREADS]
  *
  * prints three numbers: nanoseconds of an allocation and of a free at the end of a stack of FRAMES frames, when ROUNDS
  * blocks are taken and then given back, and pairs a second of all threads together when each keeps 64 blocks alive.
- * Medians of REPEATS; with several threads the first two are means over the threads. */
+ * The clock is looked at every CHUNK calls and the median of all chunks counts, so that what the machine does between, as
+ * running something else for a while, does not. With several threads the first two are means over the threads. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-#ifdef MALLOC
+#if defined CONTROL
+typedef uint64_t address;
+static __thread struct { uint64_t word, others[15]; } __attribute__((aligned(128))) own;
+static void start(void) {}
+__attribute__((noinline)) static void add(void) { for (int i = 0; i < 10; i++) __atomic_fetch_add(&own.word, 1, __ATOMIC_SEQ_CST); }
+static void get(address *a) { *a = 0; add(); }
+static void give(address a) { (void)a; add(); }
+#elif defined MALLOC
 typedef void *address;
 static void start(void) {}
 static void get(address *a) { *a = malloc(512); }
@@ -27,12 +37,12 @@ static void get(address *a) { cuMemAlloc_v2(a, 512); }
 static void give(address a) { cuMemFree_v2(a); }
 #endif
 
-enum { ROUNDS = 20000, REPEATS = 15, KEPT = 64, MOST = 256 };
+enum { ROUNDS = 20000, REPEATS = 15, CHUNK = 250, KEPT = 64, MOST = 256, CHUNKS = REPEATS * ROUNDS / CHUNK };
 
 typedef struct {
     pthread_t thread;
     address blocks[ROUNDS];
-    double allocation[REPEATS], release[REPEATS], pairs[REPEATS];
+    double allocation[CHUNKS], release[CHUNKS], pair[CHUNKS]; /* nanoseconds of one */
     volatile int sink;
 } Worker;
 
@@ -52,23 +62,29 @@ __attribute__((noinline)) static void deep(Worker *self, int left, int repeat) {
         self->sink++; /* no tail call */
         return;
     }
+    int chunk = repeat * (ROUNDS / CHUNK);
     pthread_barrier_wait(&together);
-    double begin = now();
-    for (int i = 0; i < ROUNDS; i++) get(&self->blocks[i]);
-    double middle = now();
-    for (int i = 0; i < ROUNDS; i++) give(self->blocks[i]);
-    double end = now();
-    self->allocation[repeat] = (middle - begin) / ROUNDS;
-    self->release[repeat] = (end - middle) / ROUNDS;
+    for (int done = 0; done < ROUNDS; done += CHUNK) {
+        double begin = now();
+        for (int i = done; i < done + CHUNK; i++) get(&self->blocks[i]);
+        self->allocation[chunk + done / CHUNK] = (now() - begin) / CHUNK;
+    }
+    for (int done = 0; done < ROUNDS; done += CHUNK) {
+        double begin = now();
+        for (int i = done; i < done + CHUNK; i++) give(self->blocks[i]);
+        self->release[chunk + done / CHUNK] = (now() - begin) / CHUNK;
+    }
 
     for (int i = 0; i < KEPT; i++) get(&self->blocks[i]);
     pthread_barrier_wait(&together);
-    begin = now();
-    for (int i = 0; i < ROUNDS; i++) {
-        give(self->blocks[i % KEPT]);
-        get(&self->blocks[i % KEPT]);
+    for (int done = 0; done < ROUNDS; done += CHUNK) {
+        double begin = now();
+        for (int i = done; i < done + CHUNK; i++) {
+            give(self->blocks[i % KEPT]);
+            get(&self->blocks[i % KEPT]);
+        }
+        self->pair[chunk + done / CHUNK] = (now() - begin) / CHUNK;
     }
-    self->pairs[repeat] = now() - begin;
     for (int i = 0; i < KEPT; i++) give(self->blocks[i]);
 }
 
@@ -84,8 +100,8 @@ static int ascending(const void *a, const void *b) {
 }
 
 static double median(double *values) {
-    qsort(values, REPEATS, sizeof *values, ascending);
-    return values[REPEATS / 2];
+    qsort(values, CHUNKS, sizeof *values, ascending);
+    return values[CHUNKS / 2];
 }
 
 int main(int count, char **arguments) {
@@ -103,16 +119,12 @@ int main(int count, char **arguments) {
     for (int i = 0; threads > 1 && i < threads; i++) pthread_create(&workers[i]->thread, NULL, work, workers[i]);
     for (int i = 0; threads > 1 && i < threads; i++) pthread_join(workers[i]->thread, NULL);
 
-    double allocation[REPEATS] = {0}, release[REPEATS] = {0}, rate[REPEATS];
-    for (int repeat = 0; repeat < REPEATS; repeat++) {
-        double slowest = 0;
-        for (int i = 0; i < threads; i++) {
-            allocation[repeat] += workers[i]->allocation[repeat] / threads;
-            release[repeat] += workers[i]->release[repeat] / threads;
-            if (workers[i]->pairs[repeat] > slowest) slowest = workers[i]->pairs[repeat];
-        }
-        rate[repeat] = 1e9 * ROUNDS * threads / slowest;
+    double allocation = 0, release = 0, rate = 0;
+    for (int i = 0; i < threads; i++) {
+        allocation += median(workers[i]->allocation) / threads;
+        release += median(workers[i]->release) / threads;
+        rate += 1e9 / median(workers[i]->pair);
     }
-    printf("%.1f %.1f %.0f\n", median(allocation), median(release), median(rate));
+    printf("%.1f %.1f %.0f\n", allocation, release, rate);
     return 0;
 }

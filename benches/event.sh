@@ -3,7 +3,7 @@
 # heaptrack on the same shape of malloc program, where it is installed. Then how many threads share the work.
 #
 #   benches/event.sh [CULEAK]          default: target/release/culeak
-#   benches/event.sh --build FOLDER    only builds `event`, `malloc` and driver/libcuda.so.1 there
+#   benches/event.sh --build FOLDER    only builds `event`, `malloc`, `control` and driver/libcuda.so.1 there
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -12,6 +12,7 @@ build() {
     "${CC:-cc}" -O2 -shared -fPIC -DADDRESSES_PER_THREAD -Wl,-soname,libcuda.so.1 tests/victims/tiny_driver.c -o "$1/driver/libcuda.so.1"
     "${CC:-cc}" -O2 -pthread benches/event.c "$1/driver/libcuda.so.1" -o "$1/event"
     "${CC:-cc}" -O2 -pthread -DMALLOC benches/event.c -o "$1/malloc"
+    "${CC:-cc}" -O2 -pthread -DCONTROL benches/event.c -o "$1/control"
 }
 if [ "${1:-}" = --build ]; then
     build "${2:?--build needs a folder}"
@@ -39,7 +40,9 @@ for frames in 10 20 40; do
     row "malloc, bare" $frames 1 "$work/malloc"
     command -v heaptrack >/dev/null && row "malloc, heaptrack" $frames 1 heaptrack -o "$work/heap" "$work/malloc"
 done
+row "control: locked additions" 20 1 "$work/control"
 for ((threads = 2; threads <= $(nproc); threads *= 2)); do
+    row "control: locked additions" 20 $threads "$work/control"
     row "bare" 20 $threads "$work/event"
     row "culeak" 20 $threads env LD_PRELOAD="$shim" "$work/event"
     row "malloc, bare" 20 $threads "$work/malloc"

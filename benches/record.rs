@@ -85,21 +85,29 @@ fn entry(thread: u32) -> Entry {
     }
 }
 
-/// How long `threads` threads take for `rounds` rounds each, begun together.
+/// How long `threads` threads take for `rounds` rounds each, begun together, when the machine does nothing else: the median
+/// of chunks short enough that most are not interrupted, of the slowest thread.
 fn together(threads: u32, rounds: u64, body: impl Fn(u32, u64) + Sync) -> Duration {
+    const CHUNK: u64 = 1024;
     let start = Barrier::new(threads as usize);
     let one = |thread| {
         // The first rounds make what every thread has for itself.
-        body(thread, 2 * KEPT);
+        body(thread, CHUNK);
         start.wait();
-        let started = Instant::now();
-        body(thread, rounds);
-        started.elapsed()
+        let mut each: Vec<f64> = (0..rounds.div_ceil(CHUNK))
+            .map(|_| {
+                let started = Instant::now();
+                body(thread, CHUNK);
+                started.elapsed().as_secs_f64() / CHUNK as f64
+            })
+            .collect();
+        each.sort_by(f64::total_cmp);
+        each[each.len() / 2] * rounds as f64
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
         let times = workers.into_iter().map(|worker| worker.join().unwrap());
-        times.max().unwrap()
+        Duration::from_secs_f64(times.max_by(f64::total_cmp).unwrap())
     })
 }
 

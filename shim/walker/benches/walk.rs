@@ -153,6 +153,21 @@ fn taken(way: &Way, limit: usize) -> Vec<u64> {
     addresses[..count].to_vec()
 }
 
+/// How long `rounds` rounds take when the machine does nothing else: the median of chunks short enough that most are not
+/// interrupted.
+fn undisturbed(rounds: u64, mut take: impl FnMut(u64) -> Duration) -> Duration {
+    const CHUNK: u64 = 256;
+    let mut each: Vec<f64> = (0..rounds)
+        .step_by(CHUNK as usize)
+        .map(|done| {
+            let rounds = CHUNK.min(rounds - done);
+            take(rounds).as_secs_f64() / rounds as f64
+        })
+        .collect();
+    each.sort_by(f64::total_cmp);
+    Duration::from_secs_f64(each[each.len() / 2] * rounds as f64)
+}
+
 /// The innermost `depth` frames of one stack, timed at its end.
 fn same(criterion: &mut Criterion, plain: &Code, framed: &Code) {
     let mut group = criterion.benchmark_group("same");
@@ -165,11 +180,13 @@ fn same(criterion: &mut Criterion, plain: &Code, framed: &Code) {
                         let mut addresses = [0; DEPTH];
                         ways::START.set(frame());
                         assert_eq!((way.take)(&mut addresses, depth), depth, "{}", way.name);
-                        let started = Instant::now();
-                        for _ in 0..rounds {
-                            black_box((way.take)(black_box(&mut addresses), depth));
-                        }
-                        took = started.elapsed();
+                        took = undisturbed(rounds, |rounds| {
+                            let started = Instant::now();
+                            for _ in 0..rounds {
+                                black_box((way.take)(black_box(&mut addresses), depth));
+                            }
+                            started.elapsed()
+                        });
                     });
                     took
                 });
@@ -191,7 +208,7 @@ fn mixed(criterion: &mut Criterion, code: &Code) {
             group.bench_function(BenchmarkId::new(way.name, depth), |bencher| {
                 let mut addresses = [0; DEPTH];
                 let mut stack = 0;
-                bencher.iter_custom(|rounds| {
+                let mut take = |rounds| {
                     let mut took = Duration::ZERO;
                     for _ in 0..rounds {
                         stack = (stack + 1) % STACKS;
@@ -202,7 +219,8 @@ fn mixed(criterion: &mut Criterion, code: &Code) {
                         });
                     }
                     took
-                });
+                };
+                bencher.iter_custom(|rounds| undisturbed(rounds, &mut take));
             });
         }
     }
