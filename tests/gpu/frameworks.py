@@ -143,6 +143,40 @@ def both_unwinders_tell_the_same_stacks_in_a_pytorch_training_step(t):
     expect(not differing, f"{sum(differing.values())} rows differ, the first: {next(iter(differing), None)}")
 
 
+# ---- Python lines ----
+
+
+def expect_python_lines(t, framework, env=None, inside=False):
+    """Every allocation has the Python frames that Python told at that moment, and the report names the first of them."""
+    done = same_results(t, "lines", framework, env=env)
+    snapshot = snapshot_of(done)
+    python = snapshot.data["process"].get("python")
+    expect(python and not python.get("no_frames"), f"no Python frames: {python}\n{snapshot.where()}")
+    expect_equal(snapshot.honesty["lost_python"], 0, f"honesty.lost_python\n{snapshot.where()}")
+    told = done.lines()
+    expect(len(told) >= 8, f"the program told of {len(told)} allocations only\n{done.story()}")
+    for label, address, frames in told:
+        snapshot.expect_lines(label, address, frames, inside)
+    report = t.cli("report", done.recording(done.pid()))[1]
+    line = next(frames[0][2] for label, _, frames in told if label == "step")
+    expect(f"fw_lines.py:{line}" in report, f"the report does not name fw_lines.py:{line}\n{report[:2000]}")
+
+
+@claim(slow=True)
+def python_lines_of_an_uncached_pytorch_program_are_those_that_python_tells(t):
+    expect_python_lines(t, "torch", env=UNCACHED)
+
+
+@claim(slow=True)
+def python_lines_of_a_cupy_program_are_those_that_python_tells(t):
+    expect_python_lines(t, "cupy", inside=True)
+
+
+@claim(slow=True)
+def python_lines_of_a_numba_program_are_those_that_python_tells(t):
+    expect_python_lines(t, "numba", inside=True)
+
+
 # ---- JAX ----
 
 

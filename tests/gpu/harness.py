@@ -108,6 +108,10 @@ class Finished:
         expect(found, f"the program did not print FACT {name}\n{self.story()}")
         return int(found[-1], 16)
 
+    def lines(self):
+        """(label, address, [[function, file, line], …]) of what Python said of its own frames."""
+        return [(label, int(address, 16), json.loads(frames)) for _, label, address, frames in self._lines("LINES")]
+
     def pid_of(self, name):
         """The process that printed a fact or a live row of that name."""
         for pid, key, *_ in self._lines("FACT") + self._lines("LIVE"):
@@ -117,7 +121,7 @@ class Finished:
 
     def pid(self):
         """The one process that spoke."""
-        pids = {int(words[0]) for words in self._lines("FACT") + self._lines("LIVE")}
+        pids = {int(words[0]) for words in self._lines("FACT") + self._lines("LIVE") + self._lines("LINES")}
         expect(len(pids) == 1, f"expected one process to speak, got {pids}\n{self.story()}")
         return pids.pop()
 
@@ -184,6 +188,22 @@ class Snapshot:
             symbols = location.get("symbols") or [{"function": "", "file": None, "line": None}]
             frames += [(s["function"], s.get("file"), s.get("line"), path) for s in symbols]
         return frames
+
+    def python_frames(self, row):
+        """[function, file, line] of the Python frames in a row's stack, innermost first."""
+        frames = self.data["stacks"][row["stack"]]["frames"] if row.get("stack") is not None else []
+        locations = [self.data["locations"][index] for index in frames]
+        symbols = [location["symbols"][0] for location in locations if location.get("language") == "python"]
+        return [[symbol["function"], symbol["file"], symbol["line"]] for symbol in symbols]
+
+    def expect_lines(self, label, address, frames, inside=False):
+        """The memory at this address was asked for by these Python frames; `inside`: by way of others."""
+        rows = [row for row in self.rows if row["address"] == address and row["bytes"]]
+        expect(len(rows) == 1, f"expected one row at {address:#x} ({label}), found {len(rows)}\n{self.where()}")
+        got = self.python_frames(rows[0])
+        if inside:
+            got = got[len(got) - len(frames) :] if len(got) >= len(frames) else got
+        expect_equal(got, frames, f"Python frames ({label}) of\n    {self.show(rows[0])}\n{self.where()}")
 
     def addresses(self, row):
         """(module file name, address in that file) of each frame, innermost first."""

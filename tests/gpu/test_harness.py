@@ -75,6 +75,24 @@ class Rows(unittest.TestCase):
         self.assertEqual(frameworks.bytes_by_module(snapshot(row()), ["device"], "libc10"), (0, 0))
 
 
+    def test_python_frames_are_compared_in_order(self):
+        told = [["step", "/src/train.py", 7], ["<module>", "/src/train.py", 9]]
+        good = snapshot(row())
+        frames = [["inner", "/lib/empty.py", 1], *told]
+        good.data["locations"] = [{"module": 0, "address": 16, "symbols": []}]
+        for function, file, line in frames:
+            symbols = [{"function": function, "file": file, "line": line, "inlined": False}]
+            good.data["locations"].append({"module": None, "address": 4, "symbols": symbols, "language": "python"})
+        good.data["stacks"] = [{"frames": [0, 1, 0, 2, 3, 0], "truncated": False}]
+        good.expect_lines("all", 0x7F00, frames)
+        good.expect_lines("inside", 0x7F00, told, inside=True)
+        for wrong in [told, frames[:2], frames[::-1], [["step", "/src/train.py", 8], told[1]]]:
+            with self.assertRaises(Failure):
+                good.expect_lines("wrong", 0x7F00, wrong)
+        with self.assertRaises(Failure):
+            good.expect_lines("nowhere", 0x7F01, frames)
+
+
 class Programs(unittest.TestCase):
     def finished(self, out, code=0):
         folder = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))

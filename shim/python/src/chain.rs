@@ -498,7 +498,7 @@ mod tests {
                         0 => random(&mut state),
                         1 => base + random(&mut state) % (WORDS as u64 * 8 - 256),
                         2 => (base + random(&mut state) % (WORDS as u64 * 8 - 256)) & !7,
-                        3 => random(&mut state) % (1 << 47) & !7,
+                        3 => (random(&mut state) % (1 << 47)) & !7,
                         4 => u64::MAX,
                         _ => 0xdbdb_dbdb_dbdb_dbdb,
                     };

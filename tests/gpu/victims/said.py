@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import json
 import os
 import sys
 
@@ -12,6 +13,21 @@ def live(label, kind, address, size):
 
 def fact(name, value):
     print(f"FACT {os.getpid()} {name} {int(value):#x}", flush=True)
+
+
+def here(frame):
+    """What Python says of a frame and its callers: function, file and line, innermost first."""
+    told = []
+    while frame is not None:
+        code = frame.f_code
+        told.append([getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno])
+        frame = frame.f_back
+    return told
+
+
+def lines(label, address, frames):
+    """These frames asked for the memory at this address."""
+    print(f"LINES {os.getpid()} {label} {address:#x}", json.dumps(frames, separators=(",", ":")).replace(" ", "\\u0020"), flush=True)
 
 
 def result(*words):
