@@ -11,8 +11,10 @@ pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
 #[cfg(loom)]
 pub mod modelled;
 #[cfg(loom)]
-pub use modelled::{AtomicPtr, AtomicU32, AtomicU64, Zeroed, elements, fence, give_back};
+pub use modelled::{AtomicPtr, AtomicU32, AtomicU64, fence};
 
+#[cfg(loom)]
+pub use heap::{Zeroed, elements, give_back};
 #[cfg(not(loom))]
 pub use mapped::{Zeroed, elements, give_back};
 
@@ -40,5 +42,33 @@ mod mapped {
     pub unsafe fn give_back<T>(elements: *mut T, count: usize) {
         // SAFETY: the caller's promise.
         unsafe { libc::munmap(elements.cast(), count * size_of::<T>()) };
+    }
+}
+
+/// Memory of a model.
+#[cfg(loom)]
+mod heap {
+    use crate::file::Errno;
+
+    /// What begins as zeros.
+    pub trait Zeroed: Default {}
+    impl<T: Default> Zeroed for T {}
+
+    /// `count` empty elements.
+    ///
+    /// # Errors
+    /// None: the heap of a test is large.
+    pub fn elements<T: Zeroed>(count: usize) -> Result<*mut T, Errno> {
+        let elements: Box<[T]> = (0..count).map(|_| T::default()).collect();
+        Ok(Box::leak(elements).as_mut_ptr())
+    }
+
+    /// For the loser of a race to add the same elements.
+    ///
+    /// # Safety
+    /// Made by `elements` with this count, and nobody else has seen them.
+    pub unsafe fn give_back<T>(elements: *mut T, count: usize) {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(elements, count)) });
     }
 }

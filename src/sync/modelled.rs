@@ -14,8 +14,6 @@ use std::sync::atomic::Ordering::{self, *};
 use ::loom::sync::atomic as looms;
 use ::loom::thread::ThreadId;
 
-use crate::file::Errno;
-
 /// What is done wrong at a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mistake {
@@ -69,6 +67,7 @@ thread_local! {
     /// operation also asks for this lock, in vain, which makes all of them depend on each other and orders nothing.
     static HELD: Cell<Option<&'static ::loom::sync::Mutex<()>>> = const { Cell::new(None) };
     static TOTAL_ORDER: Cell<bool> = const { Cell::new(false) };
+    static STORES_IN_ORDER: Cell<bool> = const { Cell::new(false) };
     static SEQ_CST_BEFORE: RefCell<HashSet<ThreadId>> = RefCell::new(HashSet::new());
     /// Who dies, and before which of its next operations.
     static DYING: Cell<Option<(ThreadId, u32)>> = const { Cell::new(None) };
@@ -94,6 +93,13 @@ fn order(at: &'static Location<'static>, order: Ordering, mistake: Mistake) -> O
 /// ordered as the language orders them. Other accesses are then ordered too well, so all other models do without.
 pub fn in_one_total_order() {
     TOTAL_ORDER.set(true);
+}
+
+/// To be called first by a model of words that one thread stores to while another swaps them. loom does not know that
+/// what a swap has replaced comes right before it among all values of the word, and lets a thread that has stored to the
+/// word since then read the swap's value. Relaxed stores are then made swaps themselves, which loom keeps in order.
+pub fn with_stores_in_order() {
+    STORES_IN_ORDER.set(true);
 }
 
 /// Comes before every access.
@@ -162,7 +168,11 @@ macro_rules! atomics {
                 step();
                 let ordering = order(Location::caller(), ordering, Mistake::Relaxed);
                 ordered(ordering);
-                self.0.store(value, ordering);
+                if ordering == Relaxed && STORES_IN_ORDER.get() {
+                    self.0.swap(value, ordering);
+                } else {
+                    self.0.store(value, ordering);
+                }
             }
 
             #[track_caller]
@@ -310,28 +320,6 @@ pub fn fence(ordering: Ordering) {
     }
 }
 
-/// What begins as zeros.
-pub trait Zeroed: Default {}
-impl<T: Default> Zeroed for T {}
-
-/// `count` empty elements.
-///
-/// # Errors
-/// None: the heap of a test is large.
-pub fn elements<T: Zeroed>(count: usize) -> Result<*mut T, Errno> {
-    let elements: Box<[T]> = (0..count).map(|_| T::default()).collect();
-    Ok(Box::leak(elements).as_mut_ptr())
-}
-
-/// For the loser of a race to add the same elements.
-///
-/// # Safety
-/// Made by `elements` with this count, and nobody else has seen them.
-pub unsafe fn give_back<T>(elements: *mut T, count: usize) {
-    // SAFETY: the caller's promise.
-    drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(elements, count)) });
-}
-
 /// How often a model may take a running thread off its processor. Switches that a thread brings about itself, by
 /// ending or by waiting for another, are not counted.
 const PREEMPTIONS: usize = 2;
@@ -348,6 +336,7 @@ pub fn explore(model: fn(), preemptions: usize) -> u64 {
         std::mem::forget(held.lock());
         HELD.set(Some(held));
         TOTAL_ORDER.set(false);
+        STORES_IN_ORDER.set(false);
         SEQ_CST_BEFORE.take();
         model();
     });

@@ -57,6 +57,9 @@ use rule::{Base, Packed, Rule};
 use stack::{Bounds, Memory};
 use table::Table;
 
+/// What the table is made of; models put something else in its place.
+use std::sync::atomic as sync;
+
 static TABLE: Table = Table::new();
 
 /// Where a walk begins: the state of a function at one of its calls. On aarch64: pc, sp and x29.
