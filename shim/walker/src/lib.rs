@@ -511,5 +511,37 @@ mod tests {
             }
         }
         expect_no_difference();
+        let game = support::Game::new();
+        let folder = support::folder().join("older-loader");
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("libframe.so");
+        support::compile(&support::source("frame.c"), &path, &["-O2", "-DSIZE=1000"]);
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for thread in 0..2u64 {
+                let (game, stop) = (&game, &stop);
+                scope.spawn(move || {
+                    for seed in (thread..).step_by(2) {
+                        game.play(seed, (seed % 30) as i32, compare);
+                        if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                            break;
+                        }
+                    }
+                });
+            }
+            for _ in 0..300 {
+                let library = support::Library::open(&path, libc::RTLD_NOW);
+                // SAFETY: the library's function of this type.
+                let call: extern "C" fn(extern "C" fn()) = unsafe { std::mem::transmute(library.symbol("call")) };
+                call(compare);
+                closing_began();
+                library.close();
+                generation_changed();
+                closing_ended();
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        std::fs::remove_dir_all(folder).ok();
+        expect_no_difference();
     }
 }

@@ -81,7 +81,11 @@ impl Process {
         // Code that runs is mapped.
         if module != 0 && self.table.usable() {
             if let Some(rule) = self.table.find(HERE) {
-                assert!(u64::from(rule.0) >= module, "a rule of module {}, in module {module}", rule.0);
+                assert!(
+                    u64::from(rule.0) >= module,
+                    "a rule of module {}, in module {module}",
+                    rule.0
+                );
             }
         }
     }
@@ -201,12 +205,21 @@ fn in_the_end_the_table_serves_again() {
 const PROOF: Proof = Proof {
     file: "src/table.rs",
     models: &[
-        ("no rule of a closed module is believed", no_rule_of_a_closed_module_is_believed),
+        (
+            "no rule of a closed module is believed",
+            no_rule_of_a_closed_module_is_believed,
+        ),
         ("nor one that was there before", nor_one_that_was_there_before),
         ("nor after two threads have closed", nor_after_two_threads_have_closed),
         ("an entrant, a closer and a walker", an_entrant_a_closer_and_a_walker),
-        ("a sweep for want of room is no less thorough", a_sweep_for_want_of_room_is_no_less_thorough),
-        ("a sweep by another thread is waited for or seen", a_sweep_by_another_thread_is_waited_for_or_seen),
+        (
+            "a sweep for want of room is no less thorough",
+            a_sweep_for_want_of_room_is_no_less_thorough,
+        ),
+        (
+            "a sweep by another thread is waited for or seen",
+            a_sweep_by_another_thread_is_waited_for_or_seen,
+        ),
         ("two entrants and a closer", two_entrants_and_a_closer),
         (
             "a library opened in place of one that is being closed",

@@ -84,6 +84,123 @@ fn a_fiber() {
 
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
+    // switch_stacks(save: rdi, to: rsi)
+    ".globl switch_stacks",
+    "switch_stacks:",
+    ".cfi_startproc",
+    "push rbp",
+    ".cfi_adjust_cfa_offset 8",
+    "push rbx",
+    ".cfi_adjust_cfa_offset 8",
+    "push r12",
+    ".cfi_adjust_cfa_offset 8",
+    "push r13",
+    ".cfi_adjust_cfa_offset 8",
+    "push r14",
+    ".cfi_adjust_cfa_offset 8",
+    "push r15",
+    ".cfi_adjust_cfa_offset 8",
+    "mov [rdi], rsp",
+    "mov rsp, rsi",
+    "pop r15",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r14",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r13",
+    ".cfi_adjust_cfa_offset -8",
+    "pop r12",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rbx",
+    ".cfi_adjust_cfa_offset -8",
+    "pop rbp",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+    ".cfi_endproc",
+    // Where the fiber begins: rbx is its function.
+    ".globl begin_fiber",
+    "begin_fiber:",
+    ".cfi_startproc",
+    ".cfi_undefined rip",
+    "call rbx",
+    "ud2",
+    ".cfi_endproc",
+);
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".globl says_nothing",
+    "says_nothing:",
+    "sub rsp, 40",
+    "call rdi",
+    "add rsp, 40",
+    "ret",
+);
+
+/// A coroutine library's way: everything that a callee has to keep is pushed, and the stack pointer exchanged. The bottom
+/// of such a stack is made by hand and says to unwinders that it is the outermost frame.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn a_fiber_switched_to_by_hand() {
+    unsafe extern "C" {
+        fn switch_stacks(save: *mut u64, to: u64);
+        fn begin_fiber();
+    }
+    thread_local! {
+        static OUTSIDE: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+        static INSIDE: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+    fn outside() {
+        // SAFETY: the other stack is suspended in `switch_stacks`.
+        unsafe { switch_stacks(INSIDE.with(|at| at.as_ptr()), OUTSIDE.get()) };
+    }
+    fn inside() {
+        // SAFETY: as above, or made below.
+        unsafe { switch_stacks(OUTSIDE.with(|at| at.as_ptr()), INSIDE.get()) };
+    }
+    extern "C" fn body() {
+        for seed in 0.. {
+            play(seed * 20..seed * 20 + 20);
+            outside();
+        }
+    }
+    game();
+    let before = STACKS.load(Relaxed);
+    let mut memory = vec![0u64; 1 << 17];
+    // The six registers as `switch_stacks` pops them, and where it returns to.
+    let place = memory.len() - 17;
+    memory[place + 4] = body as *const () as u64;
+    memory[place + 6] = begin_fiber as *const () as u64;
+    INSIDE.set(std::ptr::from_ref(&memory[place]) as u64);
+    for seed in 0..20 {
+        inside();
+        // And from the thread's own stack again.
+        play(seed * 20..seed * 20 + 5);
+    }
+    assert!(STACKS.load(Relaxed) - before >= 500);
+    expect_no_difference();
+}
+
+/// Hand-written functions in a module that has unwind information, but none for them.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn assembly_without_unwind_information_ends_the_stack() {
+    unsafe extern "C" {
+        safe fn says_nothing(next: extern "C" fn());
+    }
+    extern "C" fn inside() {
+        let mut addresses = [0; 64];
+        let walked = culeak_walker::walk(culeak_walker::Registers::here(), &mut addresses);
+        assert_eq!((walked.end, walked.count), (culeak_walker::End::Lost, 2));
+        let frame = addresses[1].wrapping_sub(says_nothing as *const () as u64);
+        assert!(frame < 16, "the last frame is the one that says nothing");
+    }
+    says_nothing(inside);
+    says_nothing(compare);
+    expect_no_difference();
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
     // CFA counted from rbx, as the loader's lazy binding does it.
     ".globl counts_from_rbx",
     "counts_from_rbx:",
@@ -272,8 +389,9 @@ fn mapped_code(library: &str) -> (u64, u64) {
     )
 }
 
-/// Lets `signal` interrupt this thread every few microseconds while `work` runs.
-fn interrupt(signal: i32, flags: i32, lasting: Duration, mut work: impl FnMut(u64)) {
+/// Lets `signal` interrupt this thread every few microseconds while `work` runs, so many times.
+fn interrupt(signal: i32, flags: i32, times: u64, mut work: impl FnMut(u64)) {
+    let before = INTERRUPTED.load(Relaxed);
     ORACLE.get_or_init(|| mapped_code("libgcc_s.so"));
     // SAFETY: the handler only compares stacks; the interrupted thread outlives the one that sends.
     unsafe {
@@ -296,9 +414,8 @@ fn interrupt(signal: i32, flags: i32, lasting: Duration, mut work: impl FnMut(u6
                 }
             }
         });
-        let end = Instant::now() + lasting;
         let mut round = 0;
-        while Instant::now() < end {
+        while INTERRUPTED.load(Relaxed) - before < times {
             round += 1;
             work(round);
         }
@@ -316,16 +433,72 @@ fn signals_at_arbitrary_instructions() {
     let before = INTERRUPTED.load(Relaxed);
     for library in 0..game().libraries.len() {
         let work = work_of(library);
-        interrupt(libc::SIGPROF, 0, Duration::from_millis(1500), |round| {
-            work(round % 7 + 1)
-        });
+        interrupt(libc::SIGPROF, 0, 250, |round| work(round % 7 + 1));
     }
     let count = INTERRUPTED.load(Relaxed) - before;
     println!(
         "{count} signals, {} of them where libgcc could not be asked",
         NOT_ASKED.load(Relaxed)
     );
-    assert!(count > 1_000);
+    expect_no_difference();
+}
+
+#[cfg(target_arch = "x86_64")]
+std::arch::global_asm!(
+    ".globl trap_from_here",
+    "trap_from_here:",
+    ".cfi_startproc",
+    "pushfq",
+    ".cfi_adjust_cfa_offset 8",
+    "or qword ptr [rsp], 256",
+    "popfq",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+    ".cfi_endproc",
+    ".globl trap_no_more",
+    "trap_no_more:",
+    ".cfi_startproc",
+    "pushfq",
+    ".cfi_adjust_cfa_offset 8",
+    "and qword ptr [rsp], -257",
+    "popfq",
+    ".cfi_adjust_cfa_offset -8",
+    "ret",
+    ".cfi_endproc",
+);
+
+/// Every single instruction, by the processor's trap flag: prologues, epilogues, linkage stubs, the loader's lazy
+/// binding, library calls.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn stopped_at_every_instruction() {
+    extern "C" fn nothing() {}
+    unsafe extern "C" {
+        safe fn trap_from_here();
+        safe fn trap_no_more();
+    }
+    // A game of its own, whose functions have not been called yet and are bound here.
+    let game = Game::new();
+    ORACLE.get_or_init(|| mapped_code("libgcc_s.so"));
+    // SAFETY: the handler only compares stacks.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = handler as *const () as usize;
+        libc::sigaction(libc::SIGTRAP, &action, std::ptr::null_mut());
+    }
+    let before = INTERRUPTED.load(Relaxed);
+    let count = || INTERRUPTED.load(Relaxed) - before;
+    // A few seconds' worth; all shapes one after the other are a million instructions and more.
+    let limit = std::env::var("INSTRUCTIONS").map_or(40_000, |limit| limit.parse().expect("a number"));
+    for seed in (0..game.shapes.len() as u64).cycle() {
+        trap_from_here();
+        game.play(seed * 7, (seed % 3) as i32, nothing);
+        trap_no_more();
+        if count() > limit {
+            break;
+        }
+    }
+    println!("{} instructions", count());
     expect_no_difference();
 }
 
@@ -392,9 +565,7 @@ fn signals_on_a_signal_stack() {
     let work = work_of(0);
     // SAFETY: the memory outlives its use as a signal stack, which ends below.
     unsafe { libc::sigaltstack(&stack, std::ptr::null_mut()) };
-    interrupt(libc::SIGUSR1, libc::SA_ONSTACK, Duration::from_millis(1500), |round| {
-        work(round % 7 + 1)
-    });
+    interrupt(libc::SIGUSR1, libc::SA_ONSTACK, 500, |round| work(round % 7 + 1));
     // SAFETY: as above.
     unsafe { libc::sigaltstack(&none, std::ptr::null_mut()) };
     expect_no_difference();
@@ -408,7 +579,7 @@ fn signals_while_libraries_come_and_go() {
     let library = folder.join("libcoming.so");
     support::compile(&support::source("shapes.cpp"), &library, &["-O2", "-Wl,-z,lazy"]);
     let name = CString::new(library.to_str().unwrap()).unwrap();
-    interrupt(libc::SIGUSR2, 0, Duration::from_millis(2000), |round| {
+    interrupt(libc::SIGUSR2, 0, 500, |round| {
         // SAFETY: the test's own library, its function of that type, and nothing of it used after it is closed.
         unsafe {
             let handle = libc::dlopen(name.as_ptr(), libc::RTLD_LAZY);

@@ -1,19 +1,17 @@
-//! Stacks of CPython with native extensions: this process becomes an interpreter, and Python calls back into the test.
+//! Stacks of CPython with native extensions: the interpreter as it is installed, with the comparison preloaded.
 
 mod support;
 
-use std::ffi::{CString, c_void};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::Ordering::Relaxed;
-use support::{Library, STACKS, compare, expect_no_difference};
+use std::sync::OnceLock;
 
 /// Native frames between Python frames, in many ways: callbacks through ctypes, sorting, maps, regular expressions,
 /// generators, exceptions, JSON, threads.
 const PROGRAM: &str = r#"
 import ctypes, functools, json, re, threading
-probe = ctypes.PYFUNCTYPE(None)(PROBE)      # holds the GIL
-unlocked = ctypes.CFUNCTYPE(None)(PROBE)    # lets it go
+probe = ctypes.PyDLL(None).oracle_compare   # holds the GIL
+unlocked = ctypes.CDLL(None).oracle_compare # lets it go
 callback = ctypes.CFUNCTYPE(None)
 compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 qsort = ctypes.CDLL(None).qsort
@@ -68,34 +66,94 @@ play(500000, 1500)
 for t in threads: t.join()
 "#;
 
-fn interpreter() -> Option<PathBuf> {
-    let ask = "import sysconfig as s; print(s.get_config_var('LIBDIR') + '/' + s.get_config_var('INSTSONAME'))";
-    let said = Command::new("python3").args(["-c", ask]).output().ok()?;
-    let path = PathBuf::from(String::from_utf8(said.stdout).ok()?.trim());
-    path.extension()
-        .is_some_and(|kind| kind != "a")
-        .then_some(path)
-        .filter(|path| path.exists())
+/// A transformer's training steps, with autograd's threads, a data loader's arithmetic in numpy, and sorting in C++.
+const TRAINING: &str = r#"
+import ctypes, torch, numpy
+torch.manual_seed(0)
+probe = ctypes.CDLL(None).oracle_compare
+model = torch.nn.Sequential(
+    torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True), 3),
+    torch.nn.Linear(64, 10))
+optimizer = torch.optim.Adam(model.parameters())
+rng = numpy.random.default_rng(0)
+class Watched(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): probe(); return x * 1
+    @staticmethod
+    def backward(ctx, g): probe(); return g
+compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+for step in range(STEPS):
+    batch = torch.from_numpy(rng.standard_normal((8, 16, 64)).astype(numpy.float32))
+    numpy.apply_along_axis(lambda row: probe() or row.sum(), 0, numpy.ones((4, 3)))
+    loss = Watched.apply(model(batch)).pow(2).mean()
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    torch.utils.checkpoint.checkpoint(model, batch, use_reentrant=False).sum().backward()
+"#;
+
+/// The library to preload. `cargo test` has built it, unless it was asked for this test alone.
+fn oracle() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("");
+        let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
+        let done = Command::new(env!("CARGO"))
+            .args([
+                "build",
+                "--locked",
+                "--example",
+                "oracle",
+                "--profile",
+                profile,
+                "--target-dir",
+            ])
+            .arg(&target)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .expect("cargo runs");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        let folder = if cfg!(debug_assertions) { "debug" } else { "release" };
+        target.join(folder).join("examples/liboracle.so")
+    })
+}
+
+/// Runs a program in an interpreter; returns how many stacks were compared, all of them equal.
+fn compared(python: &str, program: &str, test: &str) -> u64 {
+    let folder = support::folder().join(test);
+    std::fs::create_dir_all(&folder).unwrap();
+    let report = folder.join("report");
+    let done = Command::new(python)
+        .args(["-c", program])
+        .env("LD_PRELOAD", oracle())
+        .env("ORACLE_REPORT", &report)
+        .output()
+        .unwrap_or_else(|error| panic!("this test needs {python}: {error}"));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{python}: {}\n{said}", done.status);
+    let text = std::fs::read_to_string(&report).expect("the library was loaded and wrote its report");
+    std::fs::remove_dir_all(folder).ok();
+    // `python3` may be a script that starts others first.
+    let mut sums = [0; 4];
+    for line in text.lines() {
+        for (sum, word) in sums.iter_mut().zip(line.split(' ')) {
+            *sum += word.parse::<u64>().expect("a number");
+        }
+    }
+    let [stacks, frames, truncated, different] = sums;
+    println!("{python}: {stacks} stacks, {frames} frames, {truncated} truncated for both, {different} different");
+    assert_eq!(different, 0, "{said}");
+    stacks
 }
 
 #[test]
 fn stacks_through_the_interpreter() {
-    let Some(path) = interpreter() else {
-        println!("skipped: no shared libpython");
-        return;
-    };
-    let python = Library::open(&path, libc::RTLD_NOW | libc::RTLD_GLOBAL);
-    let program = PROGRAM.replace("PROBE", &(compare as *const () as usize).to_string());
-    let program = CString::new(program).unwrap();
-    // SAFETY: the interpreter's own functions, called once each and in this order on one thread.
-    let result = unsafe {
-        let initialize: extern "C" fn(i32) = std::mem::transmute(python.symbol("Py_InitializeEx"));
-        let run: extern "C" fn(*const libc::c_char, *mut c_void) -> i32 =
-            std::mem::transmute(python.symbol("PyRun_SimpleStringFlags"));
-        initialize(0);
-        run(program.as_ptr(), std::ptr::null_mut())
-    };
-    assert_eq!(result, 0, "the program failed");
-    assert!(STACKS.load(Relaxed) > 4_000);
-    expect_no_difference();
+    assert!(compared("python3", PROGRAM, "python") > 4_000);
+}
+
+/// Of a Python with PyTorch and numpy, which are too large for every day:
+/// `TORCH_PYTHON=…/bin/python cargo test --release -p culeak-walker --test python -- --ignored --nocapture`.
+#[test]
+#[ignore = "needs a Python with PyTorch and numpy"]
+fn a_hundred_thousand_stacks_of_pytorch() {
+    let python = std::env::var("TORCH_PYTHON").unwrap_or_else(|_| "python3".into());
+    assert!(compared(&python, &TRAINING.replace("STEPS", "100"), "pytorch") > 100_000);
 }
