@@ -5,7 +5,6 @@
 //! line is added to the file that `ORACLE_REPORT` names: stacks, frames, those that both cut off, and differences.
 
 #[path = "../tests/support/mod.rs"]
-#[allow(dead_code)]
 mod support;
 
 use std::cell::Cell;
