@@ -5,12 +5,15 @@ mod interpreters;
 
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::process::Command;
 
+use culeak::kind::Kind::*;
 use culeak::snapshot::{Language, Location, Snapshot};
 use interpreters::{Python, interpreters};
 
 use crate::support::claims::Claims;
-use crate::support::{Outcome, Profile, program, sources};
+use crate::support::compile::executable;
+use crate::support::{Outcome, Profile, culeak, fake_driver, program, sources};
 
 fn train(python: &Python) -> Profile {
     let profile = program(&python.command);
@@ -178,6 +181,52 @@ fn a_forked_child_tells_its_own_frames() {
         assert_eq!((of_child.len(), child.allocations.len()), (1, 1));
         let frames = python_frames(&locations(child, child.allocations[0].stack));
         assert_eq!(frames, of_child[0].2, "{}", python.version);
+    }
+}
+
+/// Freed memory is overwritten, so that what is read too late is noticed.
+#[test]
+fn daemon_threads_at_work_while_the_interpreter_ends_are_safe() {
+    for python in interpreters() {
+        let profile = program(&python.command)
+            .arg("-B")
+            .arg(sources().join("victims/daemons.py"));
+        let profile = profile.env("MALLOC_PERTURB_", "85").env("PYTHONMALLOC", "malloc");
+        let outcome = profile.run();
+        let snapshot = outcome.only_snapshot();
+        assert!(snapshot.counted(Device).total_count > 100, "{}", outcome.everything());
+        assert!(snapshot.process.python.is_some());
+    }
+}
+
+#[test]
+fn an_interpreter_that_does_not_check_out_is_left_alone_and_the_reason_told() {
+    let pretender = executable("pretender", &["-DDOOR_LINKED", "-rdynamic"], &[fake_driver()]);
+    for (arguments, version, reason) in [
+        ("031000f0", "3.16.0", "not known"),
+        ("030712f0", "3.7.18", "not known"),
+        ("030f00b1", "3.15.0", "pre-release"),
+        ("030d00f0 t", "3.13.0", "free-threaded"),
+        ("030d00f0", "3.13.0", "description of its own structures"),
+        ("030c01f0", "3.12.1", "code objects"),
+    ] {
+        let outcome = program(&pretender).args(arguments).run();
+        let snapshot = outcome.only_snapshot();
+        snapshot.expect_live(Device, 1, 100).expect_nothing_lost();
+        let python = snapshot.process.python.as_ref().expect("an interpreter");
+        let why = python.no_frames.as_deref().unwrap_or_default();
+        assert!(
+            python.version == version && why.contains(reason),
+            "{arguments}: {python:?}"
+        );
+        let report = Command::new(culeak())
+            .arg("report")
+            .arg(&outcome.recordings[0])
+            .output();
+        let report = String::from_utf8_lossy(&report.expect("a report").stdout).into_owned();
+        // It may be broken over lines.
+        let words: Vec<&str> = report.split_whitespace().collect();
+        assert!(words.join(" ").contains(reason), "{report}");
     }
 }
 
