@@ -154,6 +154,32 @@ fn a_picture_is_kept_each_time_the_time_has_passed() {
 }
 
 #[test]
+fn pytorch_giving_up_makes_one_picture_though_the_driver_refused_it_first() {
+    let outcome = crate::tensors::tensors("runs_out", &crate::tensors::torch(1, &[])).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let pictures = kept(&outcome);
+    // Two calls, one stack each; what the driver refused was PyTorch's own asking.
+    assert_eq!(names(&pictures), ["out-of-memory-1", "out-of-memory-2"]);
+    for (_, picture) in &pictures {
+        let why = picture.taken.kept.as_ref().and_then(|kept| kept.refused);
+        assert_eq!(picture.refused[why.expect("the request that failed")].kind, Tensor);
+        picture.expect_live(Tensor, 1, 1024);
+    }
+}
+
+#[test]
+fn the_highest_peak_of_tensors_is_kept_too() {
+    let torch = crate::tensors::torch(1, &[]);
+    let outcome = crate::tensors::tensors("leaks", &torch)
+        .setting("CULEAK_SNAPSHOT_AT_PEAK", "100000")
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let pictures = kept(&outcome);
+    assert_eq!(names(&pictures), ["peak-0", "peak-of-tensors-0"]);
+    pictures[1].1.expect_live(Tensor, 4, 1024 + 5120 + 2048 + 100_352);
+}
+
+#[test]
 fn nothing_is_kept_unless_asked_for() {
     let outcome = profile("told").arg("peaks").run();
     assert_eq!(kept(&outcome).len(), 0);

@@ -19,7 +19,7 @@ pub fn torch(copy: u32, flags: &[&str]) -> [PathBuf; 2] {
     [cuda, c10]
 }
 
-fn tensors(behaviour: &str, libraries: &[PathBuf]) -> Profile {
+pub fn tensors(behaviour: &str, libraries: &[PathBuf]) -> Profile {
     let profile = profile("tensors").arg(behaviour);
     libraries.iter().fold(profile, |profile, library| profile.arg(library))
 }
