@@ -114,18 +114,23 @@ pub enum Mode {
 pub fn pytorch_modes(snapshot: &Snapshot, stacks: &CallStacks) -> BTreeSet<Mode> {
     let told = Watched::of(snapshot).contains("PyTorch");
     let mut modes = BTreeSet::new();
-    for allocation in &snapshot.allocations {
-        let stack = stacks.get(allocation.stack);
-        if !allocation.kind.place().on_device() {
-            continue;
-        }
+    // Millions of records, but few stacks.
+    let on_device = snapshot
+        .allocations
+        .iter()
+        .filter(|allocation| allocation.kind.place().on_device());
+    let ways: BTreeSet<(Option<usize>, Kind)> = on_device
+        .map(|allocation| (allocation.stack, allocation.kind))
+        .collect();
+    for (stack, kind) in ways {
+        let stack = stacks.get(stack);
         let through = |name: &str| {
             stack
                 .frames
                 .iter()
                 .any(|frame| frame.function.is_some_and(|f| f.contains(name)))
         };
-        match (stack.allocator, allocation.kind) {
+        match (stack.allocator, kind) {
             (Some("PyTorch"), _) if !told => modes.insert(Mode::Untold),
             (Some("PyTorch"), Kind::Physical) => modes.insert(Mode::Expandable),
             (Some("PyTorch"), _) => modes.insert(Mode::Caching),

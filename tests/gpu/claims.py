@@ -553,11 +553,13 @@ def a_slice_forgotten_by_a_rust_program_on_cudarc_is_found(t):
 
 
 class Watched:
-    """The program `rt-static watched`, running; a context manager that obeys it out."""
+    """A program that runs until it is told to quit, by default `rt-static watched`; a context manager that obeys it out."""
 
-    def __init__(self, t, how="run"):
+    def __init__(self, t, how="run", command=None, env=None):
         self.t, self.folder = t, t.folder("watched-" + how)
-        command, more = t.wrapped([str(t.program("rt-static")), "watched"], how, self.folder / "rec")
+        command = [str(word) for word in command or [t.program("rt-static"), "watched"]]
+        command, more = t.wrapped(command, how, self.folder / "rec")
+        more = {**more, **(env or {})}
         self.err = open(self.folder / "stderr", "wb")
         self.process = subprocess.Popen(
             command, env=t.environment(more), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.err, text=True, start_new_session=True

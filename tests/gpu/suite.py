@@ -16,9 +16,10 @@ import claims
 import compare
 import frameworks
 import harness
+import ledgers
 import tensors
 
-assert claims and frameworks and tensors  # importing them registers their claims
+assert claims and frameworks and ledgers and tensors  # importing them registers their claims
 
 
 def main():
