@@ -27,7 +27,7 @@ use serde::Serialize;
 
 use crate::function_name::without_hash;
 use crate::kind::{Kind, Place};
-use crate::snapshot::{Allocation, Language, Location, Snapshot};
+use crate::snapshot::{Allocation, Language, Location, Snapshot, Stack};
 
 mod below_main;
 mod origin;
@@ -160,25 +160,26 @@ pub struct CallStack<'a> {
 }
 
 impl<'a> CallStack<'a> {
-    fn of(snapshot: &'a Snapshot, stack: usize) -> CallStack<'a> {
-        let stack = &snapshot.stacks[stack];
-        let mut frames = Vec::with_capacity(stack.frames.len());
-        for &location in &stack.frames {
-            expand(snapshot, &snapshot.locations[location], &mut frames);
-        }
-        below_main::fold(&mut frames);
+    fn of(stack: &Stack, known: &[Vec<Known<'a>>]) -> CallStack<'a> {
+        let known: Vec<Known> = stack
+            .frames
+            .iter()
+            .flat_map(|&location| known[location].iter().copied())
+            .collect();
+        let mut frames: Vec<Frame> = known.iter().map(|known| known.frame).collect();
+        below_main::fold(&mut frames, &known);
         python::fold_outer(&mut frames);
-        CallStack::new(frames, stack.truncated)
+        let allocator = known.iter().find_map(|known| known.allocator);
+        CallStack::new(frames, allocator, stack.truncated)
     }
 
     /// The stack of an allocation that was recorded without one.
     fn unknown() -> CallStack<'a> {
-        CallStack::new(Vec::new(), true)
+        CallStack::new(Vec::new(), None, true)
     }
 
-    fn new(frames: Vec<Frame<'a>>, truncated: bool) -> CallStack<'a> {
+    fn new(frames: Vec<Frame<'a>>, allocator: Option<&'static str>, truncated: bool) -> CallStack<'a> {
         let site = site(&frames);
-        let allocator = origin::caching_allocator(&frames);
         let library = origin::library(&frames);
         let level = visible(&frames);
         let mut exact = Hasher::new();
@@ -271,9 +272,16 @@ pub struct CallStacks<'a> {
 
 impl<'a> CallStacks<'a> {
     pub fn of(snapshot: &'a Snapshot) -> CallStacks<'a> {
+        let known: Vec<_> = snapshot
+            .locations
+            .iter()
+            .map(|location| expand(snapshot, location))
+            .collect();
         CallStacks {
-            stacks: (0..snapshot.stacks.len())
-                .map(|stack| CallStack::of(snapshot, stack))
+            stacks: snapshot
+                .stacks
+                .iter()
+                .map(|stack| CallStack::of(stack, &known))
                 .collect(),
             unknown: CallStack::unknown(),
         }
@@ -295,7 +303,16 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, frames: &mut Vec<Frame<'a>>) {
+/// A frame with what its names alone say of it; told once per location, since thousands of stacks share one.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    frame: Frame<'a>,
+    end: below_main::End,
+    /// Whose caching allocator it is a part of.
+    allocator: Option<&'static str>,
+}
+
+fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location) -> Vec<Known<'a>> {
     let module = location
         .module
         .map_or("", |module| snapshot.modules[module].path.as_str());
@@ -309,20 +326,29 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, frames: &mut Vec<F
         address: location.address,
         role: Role::User,
     };
-    let first = frames.len();
-    frames.extend(location.symbols.iter().map(|symbol| Frame {
-        function: Some(&symbol.function),
-        file: symbol.file.as_deref(),
-        line: symbol.line,
-        inlined: symbol.inlined,
-        ..bare
-    }));
-    if frames.len() == first {
+    let mut frames: Vec<Frame> = location
+        .symbols
+        .iter()
+        .map(|symbol| Frame {
+            function: Some(&symbol.function),
+            file: symbol.file.as_deref(),
+            line: symbol.line,
+            inlined: symbol.inlined,
+            ..bare
+        })
+        .collect();
+    if frames.is_empty() {
         frames.push(bare);
     }
-    for frame in &mut frames[first..] {
-        frame.role = role::of(frame);
-    }
+    let known = frames.into_iter().map(|frame| Known {
+        end: below_main::end(&frame),
+        allocator: origin::caching_allocator(&frame),
+        frame: Frame {
+            role: role::of(&frame),
+            ..frame
+        },
+    });
+    known.collect()
 }
 
 /// FNV-1a, 64 bits: stable for ever, and the same in any other language.

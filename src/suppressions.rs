@@ -11,6 +11,7 @@
 //! path and by their name alone. `*` stands for anything, `^` and `$` for the two ends. The first rule that matches takes
 //! the record, so each byte is suppressed once. Deliberately absent: every type of rule but `leak`.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
@@ -107,7 +108,16 @@ impl Suppressions {
 
     /// The first rule that matches this stack.
     pub fn matching(&self, stack: &CallStack) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.pattern.matches_stack(stack))
+        let mut first = self.rules.len();
+        for frame in &stack.frames {
+            let names = Names::of(frame);
+            let rules = &self.rules[..first];
+            first = rules
+                .iter()
+                .position(|rule| rule.pattern.matches_names(&names))
+                .unwrap_or(first);
+        }
+        (first < self.rules.len()).then_some(first)
     }
 
     /// All rules with what each of them took, in order; `taken` is by rule.
@@ -205,16 +215,38 @@ impl Pattern {
     }
 
     pub fn matches_stack(&self, stack: &CallStack) -> bool {
-        stack.frames.iter().any(|frame| self.matches_frame(frame))
+        stack.frames.iter().any(|frame| self.matches_names(&Names::of(frame)))
     }
 
-    fn matches_frame(&self, frame: &Frame) -> bool {
-        let path = |path: &str| self.matches(path) || self.matches(file_name(path));
-        frame
+    fn matches_names(&self, names: &Names) -> bool {
+        names.0.iter().flatten().any(|name| self.matches(name))
+    }
+}
+
+/// All that a frame can be called by. Many rules are tried on each frame, so this is made once.
+struct Names<'a>([Option<Cow<'a, str>>; 6]);
+
+impl<'a> Names<'a> {
+    fn of(frame: &Frame<'a>) -> Names<'a> {
+        let module = Some(frame.module).filter(|module| !module.is_empty());
+        let whole = |text: Option<&'a str>| text.map(Cow::Borrowed);
+        // Where the short form is the whole, once is enough.
+        let short = |path: Option<&'a str>| {
+            path.filter(|path| path.contains('/'))
+                .map(|path| Cow::Borrowed(file_name(path)))
+        };
+        let bare = frame
             .function
-            .is_some_and(|function| self.matches(function) || self.matches(&plain(function)))
-            || frame.file.is_some_and(path)
-            || (!frame.module.is_empty() && path(frame.module))
+            .map(plain)
+            .filter(|bare| Some(bare.as_ref()) != frame.function);
+        Names([
+            whole(frame.function),
+            bare,
+            whole(frame.file),
+            short(frame.file),
+            whole(module),
+            short(module),
+        ])
     }
 }
 

@@ -3,23 +3,38 @@
 //! What called that belongs to libc, to a language's runtime, or to `_start`; such frames get the role
 //! [`Role::BelowMain`]. Deliberately absent: Python's own outer end, which `python` folds.
 
-use super::{Frame, Role};
+use super::{Frame, Known, Role};
 use crate::function_name::plain;
 
-/// Marks the frames below `main`, unless nothing would be left to show.
-pub(super) fn fold(frames: &mut [Frame]) {
-    let mut keep = frames.len();
-    let name = |frame: &Frame| match frame.function {
-        Some(function) if !frame.is_python() => plain(function).into_owned(),
-        _ => String::new(),
+/// What a frame's name says about the end of a stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Nothing.
+    Anywhere,
+    /// It is the last of the program's own.
+    Main,
+    /// It and everything outside belongs to the system.
+    Outside,
+}
+
+pub(super) fn end(frame: &Frame) -> End {
+    let Some(function) = frame.function.filter(|_| !frame.is_python()) else {
+        return End::Anywhere;
     };
-    if let Some(main) = frames.iter().rposition(|frame| name(frame) == "main") {
+    match plain(function).as_ref() {
+        "main" => End::Main,
+        name if starts_a_thread(name, frame.module_name()) => End::Outside,
+        _ => End::Anywhere,
+    }
+}
+
+/// Marks the frames below `main`, unless nothing would be left to show.
+pub(super) fn fold(frames: &mut [Frame], known: &[Known]) {
+    let mut keep = frames.len();
+    if let Some(main) = known.iter().rposition(|known| known.end == End::Main) {
         keep = main + 1;
     }
-    if let Some(start) = frames[..keep]
-        .iter()
-        .position(|frame| starts_a_thread(&name(frame), frame.module_name()))
-    {
+    if let Some(start) = known[..keep].iter().position(|known| known.end == End::Outside) {
         keep = start;
     }
     // `_start` of a stripped program, called by nobody: its caller's frames in libc give it away.

@@ -114,14 +114,15 @@ const CACHES: &[Cache] = &[
     cache("rmm::mr::arena_memory_resource", "", "RMM"),
 ];
 
-/// Whose caching allocator is on the stack.
-pub(super) fn caching_allocator(frames: &[Frame]) -> Option<&'static str> {
-    frames.iter().filter(|frame| !frame.is_python()).find_map(|frame| {
-        let cache = CACHES.iter().find(|cache| match frame.function {
+/// Whose caching allocator a frame belongs to.
+pub(super) fn caching_allocator(frame: &Frame) -> Option<&'static str> {
+    let cache = CACHES
+        .iter()
+        .filter(|_| !frame.is_python())
+        .find(|cache| match frame.function {
             Some(function) => function.contains(cache.function) && frame.module.contains(cache.module),
             // CuPy's compiled module holds nothing but its allocator.
             None => cache.module.starts_with("cupy/") && frame.module.contains(cache.module),
         })?;
-        Some(cache.owner)
-    })
+    Some(cache.owner)
 }
