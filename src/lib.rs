@@ -7,7 +7,7 @@
 //!   └─ hook          shim/src/hooks.rs         one per row of cuda_functions.rs
 //!      └─ effect     shim/src/effects.rs       "allocates": call the driver first, then record
 //!         └─ entry   shim/src/recorder.rs      time, thread, context, device, label
-//!            ├─ stack   shim/src/capture.rs    return addresses, each tied to its module
+//!            ├─ stack   shim/src/capture.rs    return addresses, each tied to its module, and Python's frames in between
 //!            └─ record  recording.rs, table.rs 72 bytes in the mapped file, found again by address
 //! ```
 //!
@@ -27,6 +27,8 @@
 //! - **One file per process, complete at every instant** ([`layout`], [`file`]): nothing has to be flushed, so a killed
 //!   process loses nothing. It is allocated before it is touched, so a full disk costs records and never a signal.
 //! - **Stacks on allocations only**, stored once as a trie of (module, address), named later, in another process.
+//!   Python's frames are read out of the interpreter's memory, without the GIL and without asking it to do anything, and
+//!   stand where the interpreter's own frames stood; each function is described once.
 //! - **A leak** is memory still live at exit whose context nobody destroyed. Destroying a context frees linear, host and
 //!   managed memory and arrays, but no pool and no VMM memory. VMM memory lives while a handle or a mapping does. An
 //!   opened IPC handle is a window, not memory. Graph memory is live from a launch to its free, not from its capture.
