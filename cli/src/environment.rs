@@ -51,7 +51,7 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
             "CULEAK_PARENT",
             text(settings.only_child_of.map(|parent| parent.to_string())),
         ),
-        ("CULEAK_JAX_BUFFERS", settings.jax_buffers.then(|| "1".into())),
+        ("CULEAK_JAX_BUFFERS", settings.jax_buffers.then(|| "addresses".into())),
         (
             "CULEAK_OOM_SNAPSHOTS",
             text(pictures.oom_snapshots.map(|most| most.to_string())).or_else(|| present("CULEAK_OOM_SNAPSHOTS")),

@@ -51,8 +51,11 @@ impl Recording {
             self.add(Loss::Details, 1);
             return;
         };
-        self.elements(Section::Allocators)
-            .fetch_max(u64::from(device) + 1, Relaxed);
+        // Looked at before it is changed: every event comes through here, and rarely is it the first of its device.
+        let rows = u64::from(device) + 1;
+        if self.elements(Section::Allocators).load(Relaxed) < rows {
+            self.elements(Section::Allocators).fetch_max(rows, Relaxed);
+        }
         let expected = row.live_bytes.swap(live, Relaxed).wrapping_add_signed(change);
         row.reserved_bytes.store(reserved, Relaxed);
         if row.events.fetch_add(1, Relaxed) == 0 {

@@ -60,7 +60,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub no_pool: bool,
 
-    /// Record XLA's buffers, one by one (JAX)
+    /// Record XLA's buffers, one by one (JAX); each is waited for until it has its memory
     #[arg(long)]
     pub jax_buffers: bool,
 
