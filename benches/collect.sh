@@ -15,7 +15,7 @@ folder=$(realpath "$folder")
 cargo build --release --locked -p culeak-cli
 cargo build --release --locked --manifest-path tests/gpu/cudarc_victim/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}/cudarc"
 strip -o "$folder/victim-cudarc" "${CARGO_TARGET_DIR:-target}/cudarc/release/victim-cudarc"
-built=$(cargo bench --no-run --locked --message-format=json -p culeak -p culeak-walker |
+built=$(cargo bench --no-run --locked --message-format=json -p culeak -p culeak-walker -p culeak-python |
     python3 -c 'import json, sys
 for line in sys.stdin:
     told = json.loads(line)

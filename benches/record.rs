@@ -4,6 +4,8 @@
 //! A time is one allocation and one free (or one look-up) as each of the threads sees it: a time that stays the same
 //! with more threads means that they do not wait for one another. Every thread keeps 64 blocks alive.
 
+mod undisturbed;
+
 use std::ffi::CString;
 use std::hint::black_box;
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +13,7 @@ use std::path::Path;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
-use criterion::{BenchmarkId, Criterion};
+use criterion::{Bencher, BenchmarkId, Criterion};
 use culeak::cuda_functions::Api;
 use culeak::index::{Index, mix};
 use culeak::kind::Kind;
@@ -19,6 +21,7 @@ use culeak::layout::RANK_VARIABLES;
 use culeak::peak::{Lane, Pot, Sum};
 use culeak::recording::{Beginning, Recording};
 use culeak::table::{Entry, Key, Space, What};
+use undisturbed::undisturbed;
 
 /// Blocks that every thread keeps alive.
 const KEPT: u64 = 64;
@@ -85,8 +88,7 @@ fn entry(thread: u32) -> Entry {
     }
 }
 
-/// How long `threads` threads take for `rounds` rounds each, begun together, when the machine does nothing else: the median
-/// of chunks short enough that most are not interrupted, of the slowest thread.
+/// How long the slowest of `threads` threads takes for `rounds` rounds, begun together.
 fn together(threads: u32, rounds: u64, body: impl Fn(u32, u64) + Sync) -> Duration {
     const CHUNK: u64 = 1024;
     let start = Barrier::new(threads as usize);
@@ -94,20 +96,16 @@ fn together(threads: u32, rounds: u64, body: impl Fn(u32, u64) + Sync) -> Durati
         // The first rounds make what every thread has for itself.
         body(thread, CHUNK);
         start.wait();
-        let mut each: Vec<f64> = (0..rounds.div_ceil(CHUNK))
-            .map(|_| {
-                let started = Instant::now();
-                body(thread, CHUNK);
-                started.elapsed().as_secs_f64() / CHUNK as f64
-            })
-            .collect();
-        each.sort_by(f64::total_cmp);
-        each[each.len() / 2] * rounds as f64
+        undisturbed(rounds, CHUNK, |rounds| {
+            let started = Instant::now();
+            body(thread, rounds);
+            started.elapsed()
+        })
     };
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|thread| scope.spawn(move || one(thread))).collect();
         let times = workers.into_iter().map(|worker| worker.join().unwrap());
-        Duration::from_secs_f64(times.max_by(f64::total_cmp).unwrap())
+        times.max().unwrap()
     })
 }
 
@@ -186,6 +184,18 @@ fn churn_table(recording: &Recording, thread: u32, rounds: u64) {
     (rounds.saturating_sub(KEPT)..rounds).for_each(free);
 }
 
+fn repeated<T>(bencher: &mut Bencher, mut once: impl FnMut() -> T) {
+    bencher.iter_custom(|rounds| {
+        undisturbed(rounds, 4096, |rounds| {
+            let started = Instant::now();
+            for _ in 0..rounds {
+                black_box(once());
+            }
+            started.elapsed()
+        })
+    });
+}
+
 fn look_ups(criterion: &mut Criterion, folder: &Path) {
     let mut group = criterion.benchmark_group("look-up");
     for entries in [1_000, 100_000] {
@@ -211,7 +221,7 @@ fn look_ups(criterion: &mut Criterion, folder: &Path) {
     }
     let mut wanted = 0;
     group.bench_function(BenchmarkId::new("stack by hash", 1000), |bencher| {
-        bencher.iter(|| {
+        repeated(bencher, || {
             wanted = (wanted + 1) % 1000;
             recording.stack(mix(wanted))
         });

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs the benches and prints their tables: the walker beside other unwinders, the recording by itself, and a whole event on
-# a driver that does nothing.
+# Runs the benches and prints their tables: the walker beside other unwinders, a walk along Python's frames, the recording by
+# itself, and a whole event on a driver that does nothing.
 #
-#   benches/run.sh [--quick] [NAME…]      names: walk, record, event; default: all
+#   benches/run.sh [--quick] [NAME…]      names: walk, python, record, event; default: all
 #
 #   CULEAK_BIN    folder filled by benches/collect.sh; without it `cargo bench` builds and runs them
 # `cargo bench` alone runs the same and prints criterion's own words.
@@ -10,19 +10,19 @@ set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 quick=()
 if [ "${1:-}" = --quick ]; then quick=(--quick); shift; fi
-[ $# -gt 0 ] || set -- walk record event
+[ $# -gt 0 ] || set -- walk python record event
 
 home=$(mktemp -d)
 trap 'rm -rf "$home"' EXIT
 for name in "$@"; do
     case $name in
-        walk | record)
+        walk | python | record)
             export CRITERION_HOME=$home/$name
             if [ -n "${CULEAK_BIN:-}" ]; then
                 "$CULEAK_BIN/$name" --bench --noplot "${quick[@]}"
             else
-                package=$([ "$name" = walk ] && echo culeak-walker || echo culeak)
-                cargo bench -p "$package" --bench "$name" -- --noplot "${quick[@]}"
+                declare -A package=([walk]=culeak-walker [python]=culeak-python [record]=culeak)
+                cargo bench -p "${package[$name]}" --bench "$name" -- --noplot "${quick[@]}"
             fi >"$home/$name.log" 2>&1 || { cat "$home/$name.log" >&2; exit 1; }
             python3 -B benches/tables.py "$home/$name" ;;
         event)
@@ -31,6 +31,6 @@ for name in "$@"; do
                 culeak=${CARGO_TARGET_DIR:-target}/release/culeak
             fi
             benches/event.sh "$culeak" ;;
-        *) echo "$name: no such bench; there are walk, record and event" >&2; exit 2 ;;
+        *) echo "$name: no such bench; there are walk, python, record and event" >&2; exit 2 ;;
     esac
 done

@@ -10,6 +10,8 @@
 
 #[path = "../tests/support/mod.rs"]
 mod support;
+#[path = "../../../benches/undisturbed.rs"]
+mod undisturbed;
 mod ways;
 
 use criterion::{BenchmarkId, Criterion};
@@ -18,10 +20,12 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use support::{DEPTH, Library, Run, compile};
+use undisturbed::undisturbed;
 use ways::Way;
 
 const DEPTHS: [usize; 3] = [10, 20, 40];
 const STACKS: u64 = 64;
+const CHUNK: u64 = 256;
 
 type Shape = extern "C" fn(*mut Run, i32);
 
@@ -153,21 +157,6 @@ fn taken(way: &Way, limit: usize) -> Vec<u64> {
     addresses[..count].to_vec()
 }
 
-/// How long `rounds` rounds take when the machine does nothing else: the median of chunks short enough that most are not
-/// interrupted.
-fn undisturbed(rounds: u64, mut take: impl FnMut(u64) -> Duration) -> Duration {
-    const CHUNK: u64 = 256;
-    let mut each: Vec<f64> = (0..rounds)
-        .step_by(CHUNK as usize)
-        .map(|done| {
-            let rounds = CHUNK.min(rounds - done);
-            take(rounds).as_secs_f64() / rounds as f64
-        })
-        .collect();
-    each.sort_by(f64::total_cmp);
-    Duration::from_secs_f64(each[each.len() / 2] * rounds as f64)
-}
-
 /// The innermost `depth` frames of one stack, timed at its end.
 fn same(criterion: &mut Criterion, plain: &Code, framed: &Code) {
     let mut group = criterion.benchmark_group("same");
@@ -180,7 +169,7 @@ fn same(criterion: &mut Criterion, plain: &Code, framed: &Code) {
                         let mut addresses = [0; DEPTH];
                         ways::START.set(frame());
                         assert_eq!((way.take)(&mut addresses, depth), depth, "{}", way.name);
-                        took = undisturbed(rounds, |rounds| {
+                        took = undisturbed(rounds, CHUNK, |rounds| {
                             let started = Instant::now();
                             for _ in 0..rounds {
                                 black_box((way.take)(black_box(&mut addresses), depth));
@@ -220,7 +209,7 @@ fn mixed(criterion: &mut Criterion, code: &Code) {
                     }
                     took
                 };
-                bencher.iter_custom(|rounds| undisturbed(rounds, &mut take));
+                bencher.iter_custom(|rounds| undisturbed(rounds, CHUNK, &mut take));
             });
         }
     }

@@ -7,11 +7,17 @@
 //!   its own.
 //! * `main`: the main thread, or any that holds the GIL; `other`: one that does not, whose memory the kernel copies.
 
+#[path = "../../../benches/undisturbed.rs"]
+mod undisturbed;
+
+use criterion::{BenchmarkId, Criterion};
 use culeak_python::{Frame, Seen, Status, prepare, walk};
-use divan::{Bencher, black_box};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_void};
+use std::hint::black_box;
 use std::process::Command;
+use std::time::{Duration, Instant};
+use undisturbed::undisturbed;
 
 const PROGRAM: &CStr = cr#"
 import ctypes, threading
@@ -29,8 +35,45 @@ def other(function, n, callback):
     thread.join()
 "#;
 
+const DEPTHS: [usize; 2] = [10, 30];
+
 fn main() {
-    divan::main();
+    let mut criterion = Criterion::default()
+        .sample_size(20)
+        .warm_up_time(Duration::from_millis(150))
+        .measurement_time(Duration::from_millis(500))
+        .without_plots()
+        .configure_from_args();
+    let mut group = criterion.benchmark_group("python");
+    for depth in DEPTHS {
+        for (name, thread, function, take) in [
+            ("inlined, bare", "main", "inlined", count as fn() -> usize),
+            ("inlined, hashed", "main", "inlined", hash),
+            ("nested, hashed", "main", "nested", hash),
+            ("inlined, hashed, other thread", "other", "inlined", hash),
+        ] {
+            group.bench_function(BenchmarkId::new(name, depth), |bencher| {
+                bencher.iter_custom(|rounds| timed(rounds, thread, function, depth, take));
+            });
+        }
+    }
+    group.finish();
+    criterion.final_summary();
+}
+
+fn timed(rounds: u64, thread: &str, function: &str, depth: usize, take: fn() -> usize) -> Duration {
+    let mut took = Duration::ZERO;
+    at_depth(thread, function, depth, || {
+        assert_eq!(count(), depth);
+        took = undisturbed(rounds, 256, |rounds| {
+            let started = Instant::now();
+            for _ in 0..rounds {
+                black_box(take());
+            }
+            started.elapsed()
+        });
+    });
+    took
 }
 
 struct Interpreter {
@@ -98,7 +141,7 @@ fn count() -> usize {
 }
 
 /// As the recorder does it.
-fn hash() -> u64 {
+fn hash() -> usize {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let step = |hash: u64, word: u64| (hash.rotate_left(29) ^ word).wrapping_mul(ODD);
     let mut lanes = [1, 2];
@@ -111,37 +154,5 @@ fn hash() -> u64 {
         }
         Seen::Mark(_) => lanes[0] = lanes[0].wrapping_add(1),
     });
-    lanes[0] ^ lanes[1]
-}
-
-fn bench<T>(bencher: Bencher, thread: &str, function: &str, depth: usize, take: fn() -> T) {
-    let mut bencher = Some(bencher);
-    at_depth(thread, function, depth, || {
-        assert_eq!(count(), depth);
-        if let Some(bencher) = bencher.take() {
-            bencher.bench_local(|| black_box(take()));
-        }
-    });
-}
-
-const DEPTHS: [usize; 2] = [10, 30];
-
-#[divan::bench(args = DEPTHS)]
-fn main_inlined_bare(bencher: Bencher, depth: usize) {
-    bench(bencher, "main", "inlined", depth, count);
-}
-
-#[divan::bench(args = DEPTHS)]
-fn main_inlined_hashed(bencher: Bencher, depth: usize) {
-    bench(bencher, "main", "inlined", depth, hash);
-}
-
-#[divan::bench(args = DEPTHS)]
-fn main_nested_hashed(bencher: Bencher, depth: usize) {
-    bench(bencher, "main", "nested", depth, hash);
-}
-
-#[divan::bench(args = DEPTHS)]
-fn other_inlined_hashed(bencher: Bencher, depth: usize) {
-    bench(bencher, "other", "inlined", depth, hash);
+    (lanes[0] ^ lanes[1]) as usize
 }
