@@ -18,108 +18,18 @@ use serde::Serialize;
 
 use crate::baseline::Baseline;
 use crate::function_name::plain;
-use crate::kind::Kind;
 use crate::report::{By, Level, Levels, ProcessLine, Row, Share, is_finished, process_line, rows_by};
 use crate::site::CallStacks;
 use crate::snapshot::{Allocation, Honesty, Snapshot, Taken};
-use crate::suppressions::{Pattern, Suppressions, Used};
+use crate::suppressions::{Pattern, Used};
+
+mod limits;
+
+pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
 pub const VERSION: u32 = 1;
-
-#[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Limits {
-    pub max_leaked: Option<u64>,
-    pub max_count: Option<u64>,
-    /// For every call site by itself.
-    pub max_per_site: Option<u64>,
-    /// For kinds of memory.
-    pub per_kind: BTreeMap<Kind, u64>,
-    /// For all sites together whose stacks match a pattern.
-    pub budgets: Vec<Budget>,
-    /// How much a site may grow beyond the baseline.
-    pub tolerance: Tolerance,
-    /// What fails against a baseline.
-    pub fail_on: FailOn,
-    /// Only these kinds; every kind that holds memory when empty.
-    pub kinds: Vec<Kind>,
-    /// Judge what caching allocators hold too, where the blocks they handed out are not known.
-    pub judge_pools: bool,
-    /// Judge a recording that lost allocations by what it has.
-    pub allow_losses: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Budget {
-    /// As suppressions have them.
-    pub pattern: Pattern,
-    pub bytes: u64,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Tolerance {
-    Bytes(u64),
-    /// Of what the baseline has for the site.
-    Percent(f64),
-}
-
-impl Default for Tolerance {
-    fn default() -> Tolerance {
-        Tolerance::Bytes(0)
-    }
-}
-
-impl Tolerance {
-    /// The most that may be there where this much was known.
-    fn allows(self, known: u64) -> u64 {
-        match self {
-            Tolerance::Bytes(bytes) => known.saturating_add(bytes),
-            Tolerance::Percent(percent) => known.saturating_add((known as f64 * percent / 100.0) as u64),
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FailOn {
-    /// Sites that the baseline does not have.
-    New,
-    /// These, and known ones that hold more than it allows.
-    #[default]
-    Grown,
-    /// Every leak, known or not.
-    Any,
-}
-
-impl Limits {
-    /// Bytes and count allowed in all; `None` is no limit.
-    pub fn effective(&self, against_baseline: bool) -> (Option<u64>, Option<u64>) {
-        let others = self.max_per_site.is_some() || !self.per_kind.is_empty() || !self.budgets.is_empty();
-        match (self.max_leaked, self.max_count) {
-            (None, None) if !others && (!against_baseline || self.fail_on == FailOn::Any) => (Some(0), Some(0)),
-            limits => limits,
-        }
-    }
-}
-
-/// Everything a snapshot is held against.
-#[derive(Debug, Clone, Default)]
-pub struct Rules {
-    pub limits: Limits,
-    pub suppressions: Suppressions,
-    pub baseline: Option<Baseline>,
-}
-
-impl From<Limits> for Rules {
-    fn from(limits: Limits) -> Rules {
-        Rules {
-            limits,
-            ..Rules::default()
-        }
-    }
-}
 
 /// One reason why the check failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

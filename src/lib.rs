@@ -12,8 +12,8 @@
 //! ```
 //!
 //! ```text
-//! recording ─► reader ─► snapshot ─► (symbols: cli) ─► report | diff | check ─► (text: cli)
-//!   layout.rs   reader.rs  snapshot.rs   site.rs       report.rs diff.rs check.rs, ledger.rs
+//! recording ─► reader ─► snapshot ─► (symbols: cli) ─► site ──────► ledger ────► report | diff | check ─► (text: cli)
+//!   layout.rs   reader.rs  snapshot.rs                 whose line   where it is  what is left, what changed, what is allowed
 //! ```
 //!
 //! The decisions behind it, and what would change them:
@@ -76,22 +76,21 @@ pub mod framework;
 #[cfg(feature = "read")]
 pub mod ledger;
 #[cfg(feature = "read")]
+pub mod report;
+#[cfg(feature = "read")]
 pub mod share;
 
+#[cfg(feature = "read")]
+pub mod diff;
 #[cfg(feature = "read")]
 pub mod pairing;
 
 #[cfg(feature = "read")]
 pub mod baseline;
 #[cfg(feature = "read")]
-pub mod suppressions;
-
-#[cfg(feature = "read")]
 pub mod check;
 #[cfg(feature = "read")]
-pub mod diff;
-#[cfg(feature = "read")]
-pub mod report;
+pub mod suppressions;
 
 /// Hand-made snapshots, shared with the tests of the CLI, where `culeak` is another crate.
 #[cfg(all(test, feature = "read"))]

@@ -246,3 +246,49 @@ fn libgcc_as_the_unwinder_gives_the_same_stacks() {
     let other = train(python).setting("CULEAK_UNWINDER", "libgcc");
     assert_eq!(shapes(train(python)), shapes(other));
 }
+
+#[test]
+fn a_report_adds_up_by_line_of_python_and_shows_no_interpreter() {
+    // One interpreter is enough: that all of them give such frames is shown above.
+    for python in interpreters().iter().take(1) {
+        let outcome = train(python).run();
+        let said = said(&outcome);
+        let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
+        let report = |by: &str| {
+            let mut command = std::process::Command::new(crate::support::culeak());
+            let output = command
+                .arg("report")
+                .arg(&recording)
+                .args(["--json", "--by", by])
+                .output();
+            let report: serde_json::Value =
+                serde_json::from_slice(&output.expect("the CLI starts").stdout).expect("JSON");
+            report["rows"].as_array().expect("rows").clone()
+        };
+        // Every allocation of the script goes through one line of one function.
+        let (function, file, line) = &said.values().next().expect("it allocates").1[0];
+        let file = file.rsplit('/').next().expect("a name");
+        let lines: Vec<_> = report("python-line")
+            .iter()
+            .map(|row| (row["label"].clone(), row["count"].clone()))
+            .collect();
+        assert_eq!(
+            lines,
+            [(format!("{file}:{line} in {function}").into(), said.len().into())],
+            "{}",
+            python.version
+        );
+        let sites = report("site");
+        assert_eq!(
+            (sites.len(), &sites[0]["label"]),
+            (1, &serde_json::Value::from(function.as_str()))
+        );
+        for stack in sites[0]["stacks"].as_array().expect("stacks") {
+            let frames = stack["frames"].as_array().expect("frames").iter();
+            let shown = frames.filter(|frame| matches!(frame["role"].as_str(), Some("user" | "wrapper" | "library")));
+            for frame in shown {
+                assert_eq!(frame["language"], "python", "{}: {frame:#}", python.version);
+            }
+        }
+    }
+}

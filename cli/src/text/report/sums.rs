@@ -1,0 +1,187 @@
+//! The last rows of a report: what is left, what was refused, the peaks, and what could not be seen.
+
+use std::io::{self, Write};
+
+use culeak::framework::owner_of_domain;
+use culeak::report::Report;
+
+use crate::text::inert::Inert;
+use crate::text::parts::{self, BOLD, Styled};
+use crate::text::units::{self, plural};
+
+pub(super) fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let totals = &report.totals;
+    let word = if report.finished { "leaked" } else { "held" };
+    let mut row = |name: &str, text: String| writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:9}")));
+    let held = &totals.held;
+    let mut places = Vec::new();
+    if held.blocks.count > 0 {
+        places.push(format!("{} of frameworks", parts::amount(held.blocks)));
+    }
+    places.push(format!("{} device", parts::amount(held.device)));
+    places.push(format!("{} managed", units::bytes(held.managed.bytes)));
+    places.push(format!("{} host", units::bytes(held.host.bytes)));
+    row(word, places.join(", "))?;
+    if !totals.claims.is_empty() {
+        let claims: Vec<_> = totals
+            .claims
+            .iter()
+            .map(|(kind, count)| format!("{} {kind}", units::count(*count)))
+            .collect();
+        row("claims", format!("{} (no memory of their own)", claims.join(", ")))?;
+    }
+    if totals.pool.count > 0 {
+        row(
+            "pools",
+            format!("{} kept by caching allocators for reuse", parts::amount(totals.pool)),
+        )?;
+    }
+    row(
+        "refused",
+        match totals.refused.count {
+            0 => "0 calls".to_owned(),
+            n => format!(
+                "{} for {}",
+                plural(n, "call", "calls"),
+                units::bytes(totals.refused.bytes)
+            ),
+        },
+    )?;
+    for refused in report.refused.iter().take(REFUSED_SHOWN) {
+        let name = refused.error_name.map_or_else(
+            || format!("error {}", refused.error),
+            |name| format!("{name} ({})", refused.error),
+        );
+        let site = refused.stack.site().map_or(String::new(), |site| {
+            let place = site.short_place().map(|place| format!(" {place}")).unwrap_or_default();
+            format!(", {}{}", parts::short_name(&site.name()), Inert(&place))
+        });
+        let calls = if refused.count == 1 {
+            String::new()
+        } else {
+            format!("{} times ", units::count(refused.count))
+        };
+        row(
+            "",
+            format!(
+                "{calls}{} of {} on {}: {name}{site}",
+                Inert(refused.api),
+                units::bytes(refused.bytes),
+                refused.device
+            ),
+        )?;
+    }
+    if report.refused.len() > REFUSED_SHOWN {
+        row(
+            "",
+            format!("… and {} more kinds of refusal", report.refused.len() - REFUSED_SHOWN),
+        )?;
+    }
+    if report.devices.is_empty() {
+        row("peak", "0 B".to_owned())?;
+    }
+    for device in &report.devices {
+        let name = if device.name.is_empty() {
+            String::new()
+        } else {
+            format!(", {}", Inert(device.name))
+        };
+        let peak = units::bytes(device.peak_bytes);
+        row(
+            "peak",
+            format!(
+                "{peak} on GPU {}{name}, {} {}",
+                device.ordinal,
+                if report.finished { "at the end" } else { "now" },
+                units::bytes(device.live.bytes)
+            ),
+        )?;
+    }
+    row(
+        "made",
+        format!(
+            "{}, {} freed",
+            plural(totals.allocated, "allocation", "allocations"),
+            units::count(totals.freed)
+        ),
+    )?;
+    if let Some(last) = report.marks.last() {
+        let count = plural(report.marks.len() as u64, "moment named", "moments named");
+        let age = units::duration(report.taken.at_ns.saturating_sub(last.time_ns));
+        row(
+            "marks",
+            format!("{count} by the program, the last {age} before: {}", Inert(&last.name)),
+        )?;
+    }
+    row("process", parts::process(&report.process))
+}
+
+/// Refusals listed one by one.
+const REFUSED_SHOWN: usize = 5;
+
+/// Every field of `Honesty`, zeros too.
+pub(super) fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+    let h = report.honesty;
+    let n = units::count;
+    let mut row = |name: &str, text: String| writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:9}")));
+    row(
+        "not seen",
+        format!(
+            "lost {}, {}, {}, {}, {}",
+            plural(h.lost_allocations, "allocation", "allocations"),
+            plural(h.lost_stacks, "stack", "stacks"),
+            plural(h.lost_python, "Python stack", "Python stacks"),
+            plural(h.lost_details, "detail", "details"),
+            plural(h.lost_pictures, "picture", "pictures")
+        ),
+    )?;
+    row(
+        "",
+        format!(
+            "frees: {} unknown, {} of unknown blocks, {} refused, {} at teardown, {} implicit",
+            n(h.unknown_frees),
+            n(h.unknown_blocks),
+            n(h.failed_frees),
+            n(h.teardown_frees),
+            n(h.implicit_frees)
+        ),
+    )?;
+    row(
+        "",
+        format!(
+            "{} vanished, {} captured but not launched, {} private driver tables",
+            n(h.vanished),
+            n(h.captured_not_launched),
+            n(h.export_tables)
+        ),
+    )?;
+    row(
+        "",
+        format!(
+            "{}, {} in flight, {} during the read",
+            plural(h.unhooked.len() as u64, "unhooked function", "unhooked functions"),
+            n(report.taken.in_flight),
+            plural(report.taken.events_during_read, "event", "events")
+        ),
+    )?;
+    for allocator in report.allocators {
+        row(
+            "",
+            format!(
+                "{}: {}, {} where its own sum differs, {} handed out before",
+                Inert(owner_of_domain(&allocator.domain)),
+                plural(allocator.events, "event", "events"),
+                n(allocator.mismatches),
+                units::bytes(allocator.unseen_bytes)
+            ),
+        )?;
+    }
+    row(
+        "",
+        format!(
+            "recorder: about {} for {}",
+            units::duration(h.recorder_ns),
+            plural(h.events, "event", "events")
+        ),
+    )
+}
