@@ -1,0 +1,25 @@
+/* What PyTorch's allocator needs of CUDA's runtime to allocate: memory from the fake driver, and a device to be on. The rest
+ * of what it asks for is added by run.sh as functions that succeed and do nothing. One function a line: run.sh reads them. */
+#include "cuda.h"
+#include <string.h>
+
+static void start(void) {
+    static int started;
+    CUcontext context;
+    if (started++) return;
+    cuInit(0);
+    cuDevicePrimaryCtxRetain(&context, 0);
+    cuCtxSetCurrent(context);
+}
+
+int cudaMalloc(void **out, size_t bytes) { start(); return cuMemAlloc_v2((CUdeviceptr *)out, bytes); }
+int cudaFree(void *address) { return address ? cuMemFree_v2((CUdeviceptr)address) : 0; }
+int cudaGetDeviceCount(int *count) { *count = 1; return 0; }
+int cudaGetDevice(int *device) { *device = 0; return 0; }
+int cudaMemGetInfo(size_t *left, size_t *all) { *left = *all = 1ull << 36; return 0; }
+int cudaDriverGetVersion(int *version) { *version = 13000; return 0; }
+int cudaRuntimeGetVersion(int *version) { *version = 13000; return 0; }
+int cudaStreamIsCapturing(void *stream, int *status) { (void)stream; *status = 0; return 0; }
+int cudaGetDeviceProperties(void *properties, int device) { (void)device; memset(properties, 0, 1008); return 0; }
+const char *cudaGetErrorString(int error) { (void)error; return "an error"; }
+const char *cudaGetErrorName(int error) { (void)error; return "an error"; }
