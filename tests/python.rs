@@ -117,6 +117,25 @@ fn every_allocation_names_the_python_lines_that_asked_for_it() {
 }
 
 #[test]
+fn a_container_that_forbids_reading_memory_by_system_call_changes_nothing() {
+    let forbids = executable("forbids", &[], &[]);
+    for python in interpreters() {
+        let outcome = train(python).wrapped_in(&[forbids.to_str().expect("a path")]).run();
+        let (snapshot, said) = (outcome.only_snapshot(), said(&outcome));
+        snapshot.expect_nothing_lost();
+        for allocation in &snapshot.allocations {
+            let (case, expected) = &said[&allocation.address];
+            let frames = python_frames(&locations(snapshot, allocation.stack));
+            assert!(
+                case == "deep recursion" || frames == *expected,
+                "{} {case}: {frames:?}",
+                python.version
+            );
+        }
+    }
+}
+
+#[test]
 fn native_frames_between_python_frames_stay_where_they_are() {
     for python in interpreters() {
         let outcome = train(python).run();

@@ -188,7 +188,8 @@ impl Interpreter {
         unsafe { (self.this_thread)() }
     }
 
-    /// Whether the calling thread holds the GIL.
+    /// Whether the calling thread holds the GIL. In a process that has made a sub-interpreter CPython always says yes: there
+    /// only the checks of addresses stand between a thread and an interpreter that ends.
     #[inline(always)]
     pub fn holds_lock(&self) -> bool {
         // SAFETY: `PyGILState_Check`, which compares two values; its result is an int.
