@@ -329,7 +329,7 @@ mod tests {
     #[test]
     fn copies_are_made_of_pages_that_are_there() {
         let memory: Vec<u64> = (0..2048).collect();
-        let mut words = [0; 2000];
+        let mut words = [0u64; 2000];
         assert!(copy(std::ptr::from_ref(&memory[7]) as u64, &mut words));
         assert!(words.iter().copied().eq(7..2007));
         for nowhere in [0, 8, 1 << 46, u64::MAX - 7, u64::MAX] {
