@@ -11,7 +11,7 @@
 //! bytes of all blocks in a segment never exceed the segment. A segment made of mappings owns no bytes itself: the
 //! physical memory behind it is recorded elsewhere, and its blocks are taken out of that.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -116,6 +116,8 @@ pub(super) struct Spread<'a> {
     held: BTreeMap<(usize, Holder<'a>), Amount>,
     blocks: BTreeMap<(usize, Holder<'a>), Blocks<'a>>,
     outside: BTreeMap<usize, Share>,
+    /// Pools with blocks of unknown place, so nothing can be said of their segments.
+    scattered: BTreeSet<(usize, &'a str)>,
     caches: BTreeMap<(usize, &'a str), Vec<Segment>>,
 }
 
@@ -126,6 +128,7 @@ impl<'a> Spread<'a> {
             held: BTreeMap::new(),
             blocks: BTreeMap::new(),
             outside: BTreeMap::new(),
+            scattered: BTreeSet::new(),
             caches: BTreeMap::new(),
         };
         for allocation in &snapshot.allocations {
@@ -142,6 +145,7 @@ impl<'a> Spread<'a> {
         for range in &ranges {
             if let (Holder::Pool(owner), Some(device)) = (range.holder, range.device)
                 && watched.contains(owner)
+                && !spread.scattered.contains(&(device, owner))
             {
                 spread.caches.entry((device, owner)).or_default().push(range.segment());
             }
@@ -166,12 +170,23 @@ impl<'a> Spread<'a> {
                         blocks.entry(block_owner(block)).or_default().add(new);
                     }
                 }
-                None => {
-                    if let Some(device) = block.device {
-                        self.outside.entry(device).or_default().add(block.bytes);
-                    }
-                }
+                None => self.unplaced(block),
             }
+        }
+    }
+
+    /// A buffer of XLA's is known by its handle, unless addresses were asked for: it lies in XLA's pool, one cannot tell
+    /// where. Any other block outside all recorded memory is set apart.
+    fn unplaced(&mut self, block: &'a Allocation) {
+        let Some(device) = block.device else { return };
+        let owner = block_owner(block);
+        let pool = (device, Holder::Pool(owner));
+        if block.kind == Kind::Buffer && self.held.contains_key(&pool) {
+            let blocks = self.blocks.entry(pool).or_default();
+            blocks.entry(owner).or_default().add(block.bytes);
+            self.scattered.insert((device, owner));
+        } else {
+            self.outside.entry(device).or_default().add(block.bytes);
         }
     }
 

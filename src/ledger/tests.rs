@@ -204,6 +204,30 @@ fn memory_that_carries_blocks_is_their_owners_pool_whatever_its_stack_says() {
 }
 
 #[test]
+fn blocks_of_unknown_place_lie_in_their_owners_pool_and_nothing_is_said_of_its_segments() {
+    let mut sample = Sample::new();
+    let slab = sample.stack(&[
+        ("tsl::BFCAllocator::Extend(unsigned long)", "", "/v/xla_cuda_plugin.so"),
+        STEP,
+    ]);
+    memory(&mut sample, Kind::Device, 0x7000_0000_0000, 100 * GIB, slab);
+    tensor(&mut sample, 0x5555_0000_0000, 2 * GIB, slab);
+    let buffer = sample.0.allocations.last_mut().expect("one was added");
+    (buffer.kind, buffer.domain) = (Kind::Buffer, Some("xla".to_owned()));
+    let snapshot = sample.finish(0, 0);
+    let ledger = ledger(&snapshot);
+    assert_eq!(
+        lines(&ledger),
+        [
+            (What::Blocks, named("XLA"), i128::from(2 * GIB)),
+            (What::Cached, named("XLA"), i128::from(98 * GIB)),
+        ]
+    );
+    assert_eq!(ledger.devices[0].outside.count, 0);
+    assert!(ledger.devices[0].caches.is_empty());
+}
+
+#[test]
 fn host_and_managed_memory_stand_apart() {
     let mut sample = Sample::new();
     let stack = sample.stack(&[RUNTIME, MAIN]);
