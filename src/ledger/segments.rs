@@ -142,8 +142,10 @@ impl<'a> Spread<'a> {
         let mut ranges = ranges(snapshot, stacks, &carriers);
         spread.lay_blocks(snapshot, &mut ranges);
         spread.limit_to_held();
+        // An empty mapping that does not know its device can be nowhere else than on the only one.
+        let only = (snapshot.devices.len() == 1).then_some(0);
         for range in &ranges {
-            if let (Holder::Pool(owner), Some(device)) = (range.holder, range.device)
+            if let (Holder::Pool(owner), Some(device)) = (range.holder, range.device.or(only))
                 && watched.contains(owner)
                 && !spread.scattered.contains(&(device, owner))
             {

@@ -144,6 +144,10 @@ fn neighbouring_mappings_are_one_segment_and_their_memory_is_counted_once() {
         memory(&mut sample, Kind::Physical, 0x7700 + nth, 20 * MIB, pool);
         memory(&mut sample, Kind::Mapping, 0x4000_0000 + nth * 20 * MIB, 20 * MIB, pool);
     }
+    // Another segment, without blocks; its mapping does not say on which device it is.
+    memory(&mut sample, Kind::Physical, 0x7800, 2 * MIB, pool);
+    memory(&mut sample, Kind::Mapping, 0x9000_0000, 2 * MIB, pool);
+    sample.0.allocations.last_mut().expect("one was added").device = None;
     // One block over four of the five mappings.
     tensor(&mut sample, 0x4000_0000 + 10 * MIB, 70 * MIB, pool);
     let snapshot = sample.finish(0, 0);
@@ -152,11 +156,12 @@ fn neighbouring_mappings_are_one_segment_and_their_memory_is_counted_once() {
         lines(&ledger),
         [
             (What::Blocks, named("PyTorch"), i128::from(70 * MIB)),
-            (What::Cached, named("PyTorch"), i128::from(30 * MIB)),
+            (What::Cached, named("PyTorch"), i128::from(32 * MIB)),
         ]
     );
     let cache = &ledger.devices[0].caches[0];
-    assert_eq!((cache.segments.len(), cache.segments[0].bytes), (1, 100 * MIB));
+    assert_eq!((cache.segments.len(), cache.segments[0].bytes), (2, 100 * MIB));
+    assert_eq!((cache.segments[1].bytes, cache.segments[1].blocks), (2 * MIB, 0));
     assert!(cache.segments[0].expandable);
     assert_eq!(ledger.pytorch, [Mode::Expandable]);
 }
