@@ -8,7 +8,7 @@
 //!      └─ effect     shim/src/effects.rs       "allocates": call the driver first, then record
 //!         └─ entry   shim/src/recorder.rs      time, thread, context, device, label
 //!            ├─ stack   shim/src/capture.rs    return addresses, each tied to its module, and Python's frames in between
-//!            └─ record  recording.rs, table.rs 72 bytes in the mapped file, found again by address
+//!            └─ record  recording.rs, table.rs 64 bytes in the mapped file, found again by address
 //! ```
 //!
 //! ```text

@@ -9,7 +9,7 @@ use super::{Bytes, Picture, ReadError, header_word, start_ticks};
 use crate::kind::Kind;
 use crate::layout::*;
 use crate::snapshot::{self, *};
-use crate::table::{Space, State, Status, What};
+use crate::table::{Form, Space, State, Status, What};
 
 /// Old row number → row number in the snapshot, for sections whose unpublished rows are left out.
 pub type Renumbered = HashMap<u32, usize>;
@@ -99,10 +99,11 @@ impl Picture {
             if self.states.get(record) != Some(&word(0)) || self.events_during_read > 0 && word(4) > self.began_ns {
                 continue;
             }
-            let (kind, space, flags, device, api, context) = What::parts(word(8));
+            let (kind, space, flags, device, api, context) = What::parts(word(7));
+            let (bytes, requested, pool) = Form::amounts(word(2), word(3), word(7));
             let Some(kind) = Kind::from_number(kind) else { continue };
-            let (domain, address) = self.whose((kind, space, flags), word(1), word(5), word(6));
-            let (stack, thread) = halves(word(7));
+            let (domain, address) = self.whose((kind, space, flags), word(1), word(5), pool);
+            let (stack, thread) = halves(word(6));
             let (references, mappings) = if flags & What::COUNTS != 0 {
                 halves(word(5))
             } else {
@@ -110,15 +111,15 @@ impl Picture {
             };
             allocations.push(Allocation {
                 address,
-                bytes: word(2),
-                requested: word(3),
+                bytes,
+                requested,
                 kind,
                 domain,
                 api: self.api(api),
                 device: device_numbers.get(&device.into()).copied(),
                 context: context_numbers.get(&context.into()).copied(),
                 stream: (flags & What::HAS_STREAM != 0).then(|| stream(word(5))),
-                pool: (flags & What::HAS_POOL != 0).then(|| word(6)),
+                pool: (flags & What::HAS_POOL != 0).then_some(pool),
                 thread: thread_of(thread),
                 time_ns: word(4),
                 stack: stacks.of(stack),

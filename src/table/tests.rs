@@ -185,3 +185,30 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn bytes_request_and_pool_come_back_from_two_words() {
+    let owned = Owned::new();
+    let table = owned.lane(0);
+    // Plain, with a pool, a claim, a claim with a pool, rounded up.
+    for (place, numbers) in [(7, 7, 0), (7, 7, 9), (0, 7, 0), (0, 7, 9), (8, 7, 0), (0, 0, 9)]
+        .into_iter()
+        .enumerate()
+    {
+        let (bytes, requested, pool) = numbers;
+        let key = key(0x1000 + place as u64);
+        table
+            .insert(
+                key,
+                &Entry {
+                    bytes,
+                    requested,
+                    pool,
+                    ..entry(0)
+                },
+            )
+            .unwrap();
+        let found = table.get(key).unwrap();
+        assert_eq!((found.bytes, found.requested, found.pool), numbers);
+    }
+}
