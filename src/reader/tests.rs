@@ -365,7 +365,9 @@ fn a_copy_made_while_records_change_places_shows_none_twice() {
             scope.spawn(move || change_places(recording, lane, stop));
         }
         let _stops = Stops(&stop);
-        for number in 0..4 {
+        // On a busy machine the others may not get to run during one copy.
+        let mut moved = 0;
+        for number in 0.. {
             let kept = folder.0.join(format!("{number}.kept"));
             let as_c = CString::new(kept.as_os_str().as_bytes()).unwrap();
             recording.freeze(&as_c, Reason::Requested, b"", NONE).unwrap();
@@ -380,10 +382,12 @@ fn a_copy_made_while_records_change_places_shows_none_twice() {
                 frozen.allocations.iter().filter(|a| a.address <= STILL).count() as u64,
                 STILL
             );
-            assert!(
-                frozen.taken.events_during_read > 0,
-                "nothing moved: no test of anything"
-            );
+            moved += u32::from(frozen.taken.events_during_read > 0);
+            std::fs::remove_file(&kept).unwrap();
+            if moved == 4 {
+                break;
+            }
+            assert!(number < 500, "nothing moved: no test of anything");
         }
     });
 }
