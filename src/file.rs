@@ -296,6 +296,9 @@ fn map(fd: i32, offset: u64, bytes: u64) -> Result<*mut u8, Errno> {
     }
 }
 
+/// Miri knows no such flag, and needs none.
+const RESERVE_NOTHING: i32 = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
+
 /// Zeroed private memory that is never given back, without the heap.
 ///
 /// # Errors
@@ -307,7 +310,7 @@ pub fn anonymous(bytes: usize) -> Result<*mut u8, Errno> {
             std::ptr::null_mut(),
             bytes,
             libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | RESERVE_NOTHING,
             -1,
             0,
         )

@@ -15,6 +15,7 @@ mod endings;
 mod frees;
 mod graphs;
 mod inert;
+mod killed;
 mod kinds;
 mod ledger;
 mod pictures;

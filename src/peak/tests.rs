@@ -44,9 +44,11 @@ impl Owned {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 256 }, failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn one_after_the_other_peak_and_sum_are_those_of_a_plain_sum(
-        steps in prop::collection::vec((0usize..5, any::<bool>(), 1u64..100), 1..2000)
+        steps in prop::collection::vec((0usize..5, any::<bool>(), 1u64..100), 1..if cfg!(miri) { 60 } else { 2000 })
     ) {
         let owned = Owned::new(5);
         let (mut held, mut sum, mut peak) = (Vec::new(), 0u64, 0u64);
@@ -128,7 +130,7 @@ fn threads_that_all_hold_their_share_at_once_reach_exactly_the_sum_of_shares() {
             scope.spawn(move || {
                 let sum = owned.lane(thread);
                 let share = 1000 + thread as u64;
-                for round in 0..200 {
+                for round in 0..if cfg!(miri) { 2 } else { 200 } {
                     for step in 0..50 {
                         sum.take(1 + (step * 7 + round) % share);
                         sum.give(1 + (step * 7 + round) % share);

@@ -2,6 +2,7 @@
  * Stands in for libcuda.so.1 where handlers allocate or threads die inside a call. */
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -19,7 +20,12 @@ static uint64_t next = 0x700000000000;
 static uint64_t take(uint64_t bytes) { return __atomic_fetch_add(&next, bytes, __ATOMIC_RELAXED); }
 #endif
 
-EXPORT int cuInit(unsigned flags) { (void)flags; return 0; }
+/* With TINY_RECYCLES set, what a thread has freed is what it gets next, whatever the size. */
+static int recycles;
+static __thread uint64_t freed[64];
+static __thread int freed_count;
+
+EXPORT int cuInit(unsigned flags) { (void)flags; recycles = getenv("TINY_RECYCLES") != NULL; return 0; }
 EXPORT int cuDriverGetVersion(int *version) { *version = 12080; return 0; }
 EXPORT int cuDeviceGetCount(int *count) { *count = 1; return 0; }
 EXPORT int cuDeviceGet(int *device, int ordinal) { *device = ordinal; return ordinal ? 101 : 0; }
@@ -35,7 +41,14 @@ EXPORT int cuCtxGetCurrent(void **context) { *context = (void *)0x1000; return 0
 EXPORT int cuCtxGetDevice(int *device) { *device = 0; return 0; }
 
 EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
+    if (recycles && freed_count) {
+        *address = freed[--freed_count];
+        return 0;
+    }
     *address = take((bytes + 511) & ~(size_t)511);
     return 0;
 }
-EXPORT int cuMemFree_v2(uint64_t address) { (void)address; return 0; }
+EXPORT int cuMemFree_v2(uint64_t address) {
+    if (recycles && freed_count < 64) freed[freed_count++] = address;
+    return 0;
+}

@@ -257,7 +257,7 @@ mod tests {
     fn finds_what_was_entered_and_nothing_else() {
         let table = table();
         let mut entered = HashMap::new();
-        for i in 0..10_000u64 {
+        for i in 0..if cfg!(miri) { 200 } else { 10_000u64 } {
             let address = 0x7f00_0000_0000 + i * 8 * 13 + (i << 30) % (1 << 40);
             table.insert(address, rule_of(address), table.ticket());
             entered.insert(address, rule_of(address));
@@ -275,7 +275,7 @@ mod tests {
                 assert_eq!(table.find(near), entered.get(&near).copied());
             }
         }
-        assert!(found > 9_900, "{found} of 10,000");
+        assert!(found * 100 > entered.len() * 99, "{found} of {}", entered.len());
     }
 
     #[test]
@@ -304,6 +304,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes hundreds of thousands of entries")]
     fn a_crowded_table_starts_afresh() {
         let table = table();
         for i in 0..200_000u64 {
@@ -335,7 +336,7 @@ mod tests {
                     }
                 });
             }
-            for _ in 0..1_000 {
+            for _ in 0..if cfg!(miri) { 3 } else { 1_000 } {
                 table.closing_began();
                 let now = version.fetch_add(1, SeqCst) + 1;
                 table.void();

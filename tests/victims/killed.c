@@ -1,0 +1,88 @@
+/* Children allocate and free, say so before and after every call in a page that outlives them, and are killed at a
+ * random instant: killed KILLS THREADS FOLDER leaves FOLDER/PID.said for every child. */
+#include "victim.h"
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+
+enum { EVENTS = 2000, MOST_THREADS = 8 };
+enum said { NOTHING, ALLOCATING, LIVE, FREEING, FREED };
+
+/* What a thread says of one allocation. The bytes are no other's, so they name it while it has no address. */
+struct allocation { uint64_t said, bytes, address; };
+struct thread_page { struct allocation all[EVENTS]; };
+static struct thread_page *page;
+static CUcontext context;
+
+static void say(struct allocation *one, enum said what) { __atomic_store_n(&one->said, what, __ATOMIC_SEQ_CST); }
+
+static void *work(void *number) {
+    struct allocation *all = page[(size_t)number].all;
+    unsigned random = (unsigned)getpid() * 31 + (unsigned)(size_t)number;
+    OK(cuCtxSetCurrent(context));
+    for (int made = 0; made < EVENTS;) {
+        random = random * 1664525 + 1013904223;
+        /* One of the last few, so that some live on. */
+        int other = made - 1 - (int)(random >> 8) % 16;
+        if (random >> 31 && other >= 0 && all[other].said == LIVE) {
+            say(&all[other], FREEING);
+            OK(cuMemFree_v2(all[other].address));
+            say(&all[other], FREED);
+        } else {
+            struct allocation *one = &all[made++];
+            one->bytes = ((uint64_t)(size_t)number << 20) + (uint64_t)made;
+            say(one, ALLOCATING);
+            CUdeviceptr address;
+            OK(cuMemAlloc_v2(&address, one->bytes));
+            one->address = address;
+            say(one, LIVE);
+        }
+    }
+    for (;;) pause();
+}
+
+static void spend(unsigned long nanoseconds) {
+    struct timespec now, start;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((unsigned long)((now.tv_sec - start.tv_sec) * 1000000000L + now.tv_nsec - start.tv_nsec) < nanoseconds);
+}
+
+static void child(int threads) {
+    context = start_cuda();
+    pthread_t thread;
+    for (int i = 1; i < threads; i++) REQUIRE(!pthread_create(&thread, NULL, work, (void *)(size_t)i));
+    work(NULL);
+}
+
+static void killed(void) {
+    int kills = atoi(arguments[0]), threads = atoi(arguments[1]);
+    unsigned random = 12345;
+    REQUIRE(threads <= MOST_THREADS);
+    for (int i = 0; i < kills; i++) {
+        char name[4096], kept[4200];
+        snprintf(name, sizeof name, "%s/next", arguments[2]);
+        int file = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
+        REQUIRE(file >= 0 && !ftruncate(file, (off_t)sizeof *page * threads));
+        page = mmap(NULL, sizeof *page * threads, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        REQUIRE(page != MAP_FAILED);
+        pid_t pid = fork();
+        REQUIRE(pid >= 0);
+        if (!pid) child(threads);
+        /* Every eighth one dies young, while its recording is made; the others after a first allocation. */
+        if (i % 8)
+            while (__atomic_load_n(&page->all[0].said, __ATOMIC_SEQ_CST) < LIVE) usleep(50);
+        random = random * 1664525 + 1013904223;
+        spend(random >> 12);
+        REQUIRE(!kill(pid, SIGKILL));
+        int status;
+        REQUIRE(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        snprintf(kept, sizeof kept, "%s/%d.said", arguments[2], pid);
+        REQUIRE(!munmap(page, sizeof *page * threads) && !close(file) && !rename(name, kept));
+    }
+}
+
+MAIN(BEHAVIOUR(killed))
