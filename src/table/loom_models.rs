@@ -75,7 +75,7 @@ impl TableIn<'static> {
         let record = self.record(number)?;
         let before = record.state.load(Acquire);
         // Two fields are enough to be torn, and save steps.
-        let (address, bytes) = (record.address.load(Relaxed), record.bytes.load(Relaxed));
+        let (address, bytes) = (record.address.load(Relaxed), record.amount.load(Relaxed));
         // A reader copies with system calls, which is more than a fence.
         ::loom::sync::atomic::fence(Acquire);
         let live = State::of(before)?.status == Status::Live;

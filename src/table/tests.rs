@@ -199,7 +199,7 @@ fn picture(owned: &Owned) -> HashMap<u64, u64> {
         .filter_map(|number| {
             let record = table.record(number)?;
             let live = State::of(record.state.load(Relaxed))?.status == Status::Live;
-            live.then(|| (record.address.load(Relaxed), record.bytes.load(Relaxed)))
+            live.then(|| (record.address.load(Relaxed), record.amount.load(Relaxed)))
         })
         .collect()
 }
@@ -214,7 +214,7 @@ fn a_planted_race() {
         for bytes in 0..2 {
             let record = owned.lane(0).record(0).unwrap();
             // SAFETY: none. A store that is not atomic, from two threads.
-            scope.spawn(move || unsafe { record.bytes.as_ptr().write(bytes) });
+            scope.spawn(move || unsafe { record.amount.as_ptr().write(bytes) });
         }
     });
 }

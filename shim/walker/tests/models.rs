@@ -6,6 +6,7 @@
 #[allow(dead_code)]
 mod modelled;
 #[path = "../src/table.rs"]
+#[allow(dead_code)]
 mod table;
 
 mod sync {
