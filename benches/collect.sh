@@ -14,7 +14,8 @@ folder=$(realpath "$folder")
 
 cargo build --release --locked -p culeak-cli
 cargo build --release --locked --manifest-path tests/gpu/cudarc_victim/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}/cudarc"
-strip -o "$folder/victim-cudarc" "${CARGO_TARGET_DIR:-target}/cudarc/release/victim-cudarc"
+# With its debug information: the suite asks for the line of its leak.
+cp "${CARGO_TARGET_DIR:-target}/cudarc/release/victim-cudarc" "$folder/victim-cudarc"
 built=$(cargo bench --no-run --locked --message-format=json -p culeak -p culeak-walker -p culeak-python |
     python3 -c 'import json, sys
 for line in sys.stdin:

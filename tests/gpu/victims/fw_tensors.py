@@ -186,7 +186,6 @@ def extension():
     }
     """
     leaky = load_inline(name="leaky", cpp_sources=[source], functions=["hold"])
-    step("built")
     tensor_lives("extension_leak", leaky.hold(5000))  # site: extension_leak
     result("extension", 1)
     step("end")
