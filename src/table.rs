@@ -388,7 +388,43 @@ pub struct Withdrawn {
     pub entry: Entry,
 }
 
+/// A record on its way out without what it says, which lies in the record until then: small enough for registers.
+#[must_use]
+#[derive(Clone, Copy)]
+pub struct Claim {
+    number: u32,
+    generation: u32,
+    key: Key,
+}
+
+impl Withdrawn {
+    #[inline]
+    pub fn into_claim(self) -> Claim {
+        Claim {
+            number: self.number,
+            generation: self.generation,
+            key: self.key,
+        }
+    }
+}
+
 impl<'a> TableIn<'a> {
+    /// The claim with what the record says. `None`: it no longer says anything (never, as long as the claim is good).
+    pub fn redeem(&self, claim: Claim) -> Option<Withdrawn> {
+        Some(Withdrawn {
+            number: claim.number,
+            generation: claim.generation,
+            key: claim.key,
+            entry: self.record(claim.number)?.read()?,
+        })
+    }
+
+    /// As `commit`.
+    #[inline]
+    pub fn commit_claim(&self, claim: Claim) {
+        self.give(claim.number, claim.generation);
+    }
+
     fn record(&self, number: u32) -> Option<&'a Record> {
         self.table.records.get(self.backing, number)
     }

@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, O
 
 use crate::{beginning, capture, context, pictures, settings, voice};
 use culeak::cuda_functions::Api;
-use culeak::file::{Errno, Uncancelled};
+use culeak::file::Uncancelled;
 use culeak::kind::Kind;
 use culeak::layout::{Loss, NONE};
 use culeak::recording::{Recording, monotonic_ns};
-use culeak::table::{Entry, Key, Link, Space, What, Withdrawn};
+use culeak::table::{Claim, Entry, Key, Link, Space, What};
 use culeak_walker::Registers;
 
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
@@ -230,10 +230,14 @@ fn thread_name() -> [u8; 16] {
 /// Runs recorder code so that neither `errno` nor a panic gets out.
 #[inline]
 pub fn quietly<R>(work: impl FnOnce() -> R) -> Option<R> {
-    let errno = Errno::last();
+    // SAFETY: always valid in the calling thread, and the same place as long as that runs.
+    let (errno, before) = unsafe {
+        let errno = libc::__errno_location();
+        (errno, *errno)
+    };
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok();
-    // SAFETY: __errno_location is always valid in the calling thread.
-    unsafe { *libc::__errno_location() = errno.0 };
+    // SAFETY: as above.
+    unsafe { *errno = before };
     result
 }
 
@@ -399,7 +403,7 @@ pub fn refused(error: i32, facts: &Facts) {
 }
 
 /// A free that is about to happen; settle it with its result.
-pub struct Held(Option<Withdrawn>);
+pub struct Held(Option<Claim>);
 
 /// Forgets an allocation before it is freed.
 pub fn withdraw(space: Space, address: u64) -> Held {
@@ -408,7 +412,8 @@ pub fn withdraw(space: Space, address: u64) -> Held {
         quietly(|| {
             let recording = running()?;
             let _cost = Cost::of(recording);
-            recording.withdraw(Key { space, address }, thread(recording))
+            let withdrawn = recording.withdraw(Key { space, address }, thread(recording))?;
+            Some(withdrawn.into_claim())
         })
         .flatten(),
     )
@@ -419,7 +424,8 @@ pub fn withdraw_linked(link: Link) -> Held {
     Held(
         quietly(|| {
             let recording = running()?;
-            recording.withdraw_linked(link, thread(recording))
+            let withdrawn = recording.withdraw_linked(link, thread(recording))?;
+            Some(withdrawn.into_claim())
         })
         .flatten(),
     )
@@ -442,15 +448,13 @@ impl Held {
             let Some(recording) = running() else { return };
             let lane = thread(recording);
             match (self.0, result) {
-                (Some(withdrawn), 0) => {
-                    recording.commit(withdrawn, lane);
-                }
-                (Some(withdrawn), TEARDOWN) => {
-                    recording.commit(withdrawn, lane);
+                (Some(claim), 0) => recording.commit_claim(claim, lane),
+                (Some(claim), TEARDOWN) => {
+                    recording.commit_claim(claim, lane);
                     recording.add(Loss::TeardownFrees, 1);
                 }
-                (Some(withdrawn), _) => {
-                    recording.restore(withdrawn, lane);
+                (Some(claim), _) => {
+                    recording.restore_claim(claim, lane);
                     recording.add(Loss::FailedFrees, 1);
                 }
                 (None, 0) if address != 0 => recording.add(Loss::UnknownFrees, 1),

@@ -7,7 +7,7 @@ use crate::index::mix;
 use crate::kind::Kind;
 use crate::layout::*;
 use crate::peak::{Lane, Sum, live};
-use crate::table::{Entry, Key, Link, TableIn, What, Withdrawn};
+use crate::table::{Claim, Entry, Key, Link, TableIn, What, Withdrawn};
 
 impl Recording {
     /// The table of live allocations; `lane` is any number, best one per thread.
@@ -86,6 +86,20 @@ impl Recording {
     /// The free succeeded.
     pub fn commit(&self, withdrawn: Withdrawn, lane: u32) -> Entry {
         self.table(lane).commit(withdrawn)
+    }
+
+    /// The free succeeded.
+    #[inline]
+    pub fn commit_claim(&self, claim: Claim, lane: u32) {
+        self.table(lane).commit_claim(claim);
+    }
+
+    /// The free failed.
+    #[cold]
+    pub fn restore_claim(&self, claim: Claim, lane: u32) {
+        if let Some(withdrawn) = self.table(lane).redeem(claim) {
+            self.restore(withdrawn, lane);
+        }
     }
 
     /// The free failed: back into sight and into the sums.
