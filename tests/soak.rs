@@ -8,7 +8,13 @@ use crate::support::{library, profile};
 #[test]
 fn threads_signals_forks_and_closing_libraries_together_lose_and_invent_nothing() {
     let plugin = library("plugin", "libcomes_and_goes.so", &["-DLEAKS=unused", "-DBYTES=1"], &[]);
-    let outcome = profile("churn").tiny_driver().arg("churn").arg(plugin).run();
+    // The full length, 10^9 events on 64 threads: benches/soak.sh.
+    let outcome = profile("churn")
+        .tiny_driver()
+        .arg("churn")
+        .arg(plugin)
+        .args("8 100000 60")
+        .run();
     outcome.expect_success();
     let said: Vec<u64> = outcome
         .stdout
@@ -44,4 +50,18 @@ fn threads_signals_forks_and_closing_libraries_together_lose_and_invent_nothing(
     for child in children {
         child.expect_nothing_lost();
     }
+}
+
+#[test]
+fn a_live_allocation_costs_less_than_96_bytes_of_file_and_its_stack_is_stored_once() {
+    // Extents are made whole, twice as large each time: so many that the last one is nearly full.
+    const COUNT: usize = 260_000;
+    let outcome = profile("churn").tiny_driver().args(&format!("keep {COUNT} 4")).run();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_nothing_lost();
+    assert_eq!(snapshot.allocations.len(), COUNT + 1);
+    // The first block, and those of the threads.
+    assert_eq!(snapshot.stacks.len(), 2);
+    let bytes = std::fs::metadata(&outcome.recordings[0]).expect("the recording").len();
+    assert!(bytes / (COUNT as u64) < 96, "{bytes} bytes");
 }
