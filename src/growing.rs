@@ -8,7 +8,7 @@
 //!
 //! Element *i* lies in a place that follows from *i* alone, so a reference stays good for ever. Two threads that need
 //! the same new extent at once both make one; the first to publish it wins and the other gives its own back. Nobody
-//! waits, and a thread that dies in the middle holds nothing up.
+//! waits for ever, and a thread that dies in the middle holds nothing up.
 //!
 //! Elements begin as zeros. `T` must be valid as zeros and changed through atomics only ([`Element`] says so).
 
@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::*;
 
 use crate::file::{Errno, File};
 use crate::layout::*;
-use crate::sync::{AtomicPtr, AtomicU64, Zeroed, elements, give_back};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Zeroed, elements, give_back};
 
 /// # Safety
 /// All zeros is a valid value, and every field is an atomic.
@@ -76,7 +76,41 @@ pub const fn extent_capacity(number: usize, first: usize, limit: usize) -> usize
 #[cfg_attr(loom, derive(Default))]
 pub struct Growing<T> {
     extents: [AtomicPtr<T>; EXTENTS],
+    /// Somebody is making an extent of a file.
+    making: AtomicU32,
     kind: PhantomData<T>,
+}
+
+/// While it lives, others leave the making of an extent to this thread.
+///
+/// In a file, a loser's extent stays where it is, unused: of dozens of threads that reach the end of an extent together
+/// all but one would only use up the disk. So the others are patient, but not for ever: whoever is making it may be
+/// dead, or be the thread that a signal handler has interrupted.
+struct Making<'a>(Option<&'a AtomicU32>);
+
+impl<'a> Making<'a> {
+    fn begin(making: &'a AtomicU32, done: impl Fn() -> bool) -> Making<'a> {
+        const PATIENCE: u32 = 10_000;
+        for _ in 0..PATIENCE {
+            if making.compare_exchange(0, 1, Relaxed, Relaxed).is_ok() {
+                return Making(Some(making));
+            }
+            if done() {
+                break;
+            }
+            // SAFETY: no preconditions.
+            unsafe { libc::sched_yield() };
+        }
+        Making(None)
+    }
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        if let Some(making) = self.0 {
+            making.store(0, Relaxed);
+        }
+    }
 }
 
 /// Where new extents come from.
@@ -126,6 +160,10 @@ impl<T: Element> Growing<T> {
         let count = extent_capacity(number, first, limit);
         match backing {
             Backing::File(file, section) => {
+                let _making = Making::begin(&self.making, || !slot.load(Relaxed).is_null());
+                if let Some(element) = self.get(backing, index) {
+                    return Ok(element);
+                }
                 // Announced first: whatever is written into a published extent, a reader can find. A loser's extent
                 // that was announced and not yet withdrawn holds zeros only, which readers take for absent.
                 let extent = file.extend(count * size_of::<T>())?;
