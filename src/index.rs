@@ -7,8 +7,10 @@
 //! ```
 //!
 //! A hash may stand in one window of each level, anywhere in it. Removing an entry therefore just clears its word: no
-//! probe runs over it, so there are no tombstones and nothing is ever rehashed. When a window of the newest level is
-//! full, a level of twice the size is added, and entries go there from then on; older levels drain as their entries go.
+//! probe runs over it, so there are no tombstones and nothing is ever rehashed. Entries go to the newest level but one,
+//! and where its window is full, to the newest. When a window of that is full too, a level of twice the size is added;
+//! older levels drain as their entries go. (With the newest level alone, the first full window would come while most
+//! are nearly empty: two levels hold three times as much before they grow.)
 //!
 //! Why it is right: every change is one compare-and-swap of one word. An entry is found if it was inserted before the
 //! search began and not removed meanwhile, since it never moves. The tag only saves look-ups; the caller's `same`
@@ -89,20 +91,24 @@ impl Index {
     /// The entry with this hash whose row is the one meant.
     #[inline]
     pub fn find(&self, hash: u64, same: impl Fn(u32) -> bool) -> Option<Entry<'_>> {
-        let mut level = self.newest.load(Relaxed) as usize + 1;
-        while level > 0 {
-            level -= 1;
-            let Some(window) = self.window(level, hash) else {
-                continue;
-            };
-            for word in window {
-                // Acquire: pairs with the Release in `put`, so the row is written before its number is seen.
-                let seen = word.load(Acquire);
-                if seen != 0 && (seen ^ hash) >> 32 == 0 {
-                    let row = seen as u32 - 1;
-                    if same(row) {
-                        return Some(Entry { row, word, seen });
-                    }
+        let newest = self.newest.load(Relaxed) as usize;
+        if newest == 0 {
+            return self.find_in(0, hash, &same);
+        }
+        self.find_in(newest - 1, hash, &same)
+            .or_else(|| self.find_in(newest, hash, &same))
+            .or_else(|| (0..newest - 1).rev().find_map(|level| self.find_in(level, hash, &same)))
+    }
+
+    #[inline]
+    fn find_in(&self, level: usize, hash: u64, same: &impl Fn(u32) -> bool) -> Option<Entry<'_>> {
+        for word in self.window(level, hash)? {
+            // Acquire: pairs with the Release in `put`, so the row is written before its number is seen.
+            let seen = word.load(Acquire);
+            if seen != 0 && (seen ^ hash) >> 32 == 0 {
+                let row = seen as u32 - 1;
+                if same(row) {
+                    return Some(Entry { row, word, seen });
                 }
             }
         }
@@ -129,7 +135,7 @@ impl Index {
     fn put(&self, hash: u64, row: u32, same: impl Fn(u32) -> bool) -> Result<u32, Errno> {
         let new = word(hash, row);
         let newest = self.newest.load(Relaxed) as usize;
-        let mut level = newest;
+        let mut level = newest.saturating_sub(1);
         while level < LEVELS {
             if self.window(level, hash).is_none() {
                 self.add_level(level)?;
