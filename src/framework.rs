@@ -67,8 +67,15 @@ impl<'a> Carriers<'a> {
         blocks.sort_by_key(|block| block.address);
         let owner = |record: &Allocation| {
             let (start, end) = span(record)?;
-            let first = blocks.get(blocks.partition_point(|block| block.address < start))?;
-            (first.address < end).then(|| block_owner(first))
+            let behind = blocks.partition_point(|block| block.address < start);
+            let begins_within = blocks.get(behind).filter(|block| block.address < end);
+            // The middle of a block that lies over several mappings.
+            let goes_on = || {
+                let before = behind.checked_sub(1).map(|nth| blocks[nth])?;
+                let reaches = before.address.saturating_add(before.bytes) > start;
+                (record.kind == Kind::Mapping && reaches).then_some(before)
+            };
+            begins_within.copied().or_else(goes_on).map(block_owner)
         };
         let found = snapshot
             .allocations

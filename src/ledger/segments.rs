@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! records     |===== segment =====|    |= segment =|     cudaMalloc: each by itself
-//! mappings    |==|==|==|==|                              grown in steps (expandable segments): neighbours are one
+//! mappings    |==|==|==|==|                              grown in steps (expandable segments): neighbours are one,
+//!                                                        within one reserved range
 //! blocks       ##  #####    ##          ####
 //! free        .  ..     ....  .....    .    ......       largest run on the left: 5
 //! ```
 //!
-//! A block is looked up by its first address and cut at the end of its segment; blocks that overlap count once. So the
-//! bytes of all blocks in a segment never exceed the segment. A segment made of mappings owns no bytes itself: the
-//! physical memory behind it is recorded elsewhere, and its blocks are taken out of that.
+//! A block is looked up by its first address. It is counted as far as there is memory: to the end of a record, or over
+//! all mappings that follow one another, whichever segments they belong to; blocks that overlap count once. So the bytes
+//! of all blocks in a segment never exceed the segment. A segment made of mappings owns no bytes itself: the physical
+//! memory behind it is recorded elsewhere, and its blocks are taken out of that. Nor is a mapping's device certain: it
+//! may be that of a thread which had none when it mapped, and then it is that of its neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,10 +87,14 @@ struct Range<'a> {
 }
 
 impl Range<'_> {
-    /// Takes a block that begins within, and says how much of it is new.
+    /// Mappings side by side: a block may lie over both.
+    fn is_followed_by(&self, next: &Range) -> bool {
+        self.mapped && next.mapped && self.end == next.start
+    }
+
+    /// Takes the part of a block that lies within, and says how much of it is new.
     fn take(&mut self, start: u64, end: u64) -> u64 {
         let (start, end) = (start.max(self.reached), end.min(self.end));
-        self.blocks += 1;
         if end <= start {
             return 0;
         }
@@ -159,21 +166,47 @@ impl<'a> Spread<'a> {
         let within = |allocation: &&Allocation| allocation.kind.place() == Place::Within;
         let mut blocks: Vec<&Allocation> = snapshot.allocations.iter().filter(within).collect();
         blocks.sort_by_key(|block| (block.address, block.time_ns));
+        // Where the walk over the block before ended. What lies below is taken, so no range is walked over twice.
+        let mut last = 0;
         for block in blocks {
             let behind = ranges.partition_point(|range| range.start <= block.address);
-            let range = ranges[..behind].last_mut().filter(|range| block.address < range.end);
-            match range {
-                Some(range) => {
-                    // A mapping need not know its device, but its blocks do.
-                    range.device = range.device.or(block.device);
-                    let new = range.take(block.address, block.address.saturating_add(block.bytes));
-                    if let Some(device) = range.device {
-                        let blocks = self.blocks.entry((device, range.holder)).or_default();
-                        blocks.entry(block_owner(block)).or_default().add(new);
-                    }
+            let first = behind.checked_sub(1).filter(|&nth| block.address < ranges[nth].end);
+            match first {
+                Some(first) => {
+                    ranges[first].blocks += 1;
+                    last = self.lay(block, ranges, first.max(last));
                 }
                 None => self.unplaced(block),
             }
+        }
+    }
+
+    /// Lays a block over the range of this number and the mappings behind it, and gives the number of the last.
+    fn lay(&mut self, block: &'a Allocation, ranges: &mut [Range<'a>], mut nth: usize) -> usize {
+        let end = block.address.saturating_add(block.bytes);
+        let mut count = 1;
+        loop {
+            let goes_on = ranges.get(nth + 1).is_some_and(|next| ranges[nth].is_followed_by(next));
+            let range = &mut ranges[nth];
+            // A mapping need not know its device, but its blocks do.
+            range.device = range.device.or(block.device);
+            let bytes = range.take(block.address, end);
+            let rest = end.saturating_sub(range.end);
+            if let Some(device) = range.device {
+                let blocks = self.blocks.entry((device, range.holder)).or_default();
+                let amount = blocks.entry(block_owner(block)).or_default();
+                amount.bytes += i128::from(bytes);
+                amount.count += count;
+                if rest > 0 && !goes_on {
+                    let outside = self.outside.entry(device).or_default();
+                    outside.join(Share { bytes: rest, count: 0 });
+                }
+            }
+            if rest == 0 || !goes_on {
+                return nth;
+            }
+            count = 0;
+            nth += 1;
         }
     }
 
@@ -259,11 +292,18 @@ fn ranges<'a>(snapshot: &Snapshot, stacks: &CallStacks, carriers: &Carriers<'a>)
         })
         .collect();
     ranges.sort_by_key(|range| (range.start, range.end));
+    let of_reserved = |record: &&Allocation| record.kind == Kind::Reserved;
+    let reserved = snapshot.allocations.iter().filter(of_reserved);
+    let beginnings: BTreeSet<u64> = reserved.map(|record| record.address).collect();
     ranges.dedup_by(|next, range| {
-        let neighbours = range.mapped && next.mapped && range.end == next.start;
-        let joins = neighbours && range.holder == next.holder && range.device == next.device;
+        let same_device = range.device.is_none() || next.device.is_none() || range.device == next.device;
+        let joins = range.is_followed_by(next)
+            && range.holder == next.holder
+            && same_device
+            && !beginnings.contains(&next.start);
         if joins {
             range.end = next.end;
+            range.device = range.device.or(next.device);
         }
         joins
     });

@@ -166,6 +166,145 @@ fn neighbouring_mappings_are_one_segment_and_their_memory_is_counted_once() {
     assert_eq!(ledger.pytorch, [Mode::Expandable]);
 }
 
+/// Physical memory, mapped here by a thread whose current device is this one.
+fn granule(sample: &mut Sample, address: u64, bytes: u64, device: Option<usize>, stack: usize) {
+    memory(sample, Kind::Physical, address >> 20, bytes, stack);
+    memory(sample, Kind::Mapping, address, bytes, stack);
+    sample.0.allocations.last_mut().expect("one was added").device = device;
+}
+
+const GRANULE: u64 = 20 * MIB;
+const SEGMENT: u64 = 0x4000_0000;
+
+#[test]
+fn a_block_counts_whole_whoever_mapped_the_memory_it_lies_in() {
+    let mut sample = Sample::new();
+    let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
+    // The autograd thread maps before it has a context; and the order of mapping is not that of the addresses.
+    for nth in [3, 0, 4, 1, 2] {
+        let device = if nth == 1 || nth == 2 { None } else { Some(0) };
+        granule(&mut sample, SEGMENT + nth * GRANULE, GRANULE, device, pool);
+    }
+    tensor(&mut sample, SEGMENT, 10 * MIB, pool);
+    // Begins in the middle of the first, lies over the second and ends in the middle of the third.
+    tensor(&mut sample, SEGMENT + 12 * MIB, 40 * MIB, pool);
+    tensor(&mut sample, SEGMENT + 55 * MIB, 10 * MIB, pool);
+    let snapshot = sample.finish(0, 0);
+    let ledger = ledger(&snapshot);
+    assert_eq!(
+        lines(&ledger),
+        [
+            (What::Blocks, named("PyTorch"), i128::from(60 * MIB)),
+            (What::Cached, named("PyTorch"), i128::from(40 * MIB)),
+        ]
+    );
+    assert_eq!(ledger.devices[0].outside, Share::default());
+    let [segment] = &ledger.devices[0].caches[0].segments[..] else {
+        panic!("one segment, not {:?}", ledger.devices[0].caches)
+    };
+    assert_eq!((segment.address, segment.bytes), (SEGMENT, 100 * MIB));
+    assert_eq!((segment.live_bytes, segment.blocks), (60 * MIB, 3));
+    assert_eq!(segment.largest_free_run, 35 * MIB);
+}
+
+#[test]
+fn ranges_reserved_apart_are_segments_apart_and_a_block_over_their_boundary_counts_in_both() {
+    let mut sample = Sample::new();
+    let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
+    let second = SEGMENT + 2 * GRANULE;
+    for address in [second, SEGMENT] {
+        memory(&mut sample, Kind::Reserved, address, 2 * GRANULE, pool);
+    }
+    for nth in [2, 1, 0, 3] {
+        granule(&mut sample, SEGMENT + nth * GRANULE, GRANULE, Some(0), pool);
+    }
+    tensor(&mut sample, SEGMENT + 30 * MIB, 25 * MIB, pool);
+    tensor(&mut sample, second + 20 * MIB, 5 * MIB, pool);
+    let snapshot = sample.finish(0, 0);
+    let ledger = ledger(&snapshot);
+    assert_eq!(
+        lines(&ledger)[0],
+        (What::Blocks, named("PyTorch"), i128::from(30 * MIB))
+    );
+    assert_eq!(
+        lines(&ledger)[1],
+        (What::Cached, named("PyTorch"), i128::from(50 * MIB))
+    );
+    let segments = ledger.devices[0].caches[0].segments.iter();
+    let told: Vec<_> = segments
+        .map(|segment| {
+            (
+                segment.address,
+                segment.bytes,
+                segment.live_bytes,
+                segment.largest_free_run,
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (SEGMENT, 40 * MIB, 10 * MIB, 30 * MIB),
+            (second, 40 * MIB, 20 * MIB, 15 * MIB),
+        ]
+    );
+}
+
+#[test]
+fn what_of_a_block_lies_behind_the_last_mapping_is_set_apart() {
+    let mut sample = Sample::new();
+    let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
+    granule(&mut sample, SEGMENT, GRANULE, Some(0), pool);
+    granule(&mut sample, SEGMENT + 2 * GRANULE, GRANULE, Some(0), pool);
+    tensor(&mut sample, SEGMENT + 15 * MIB, 30 * MIB, pool);
+    let snapshot = sample.finish(0, 0);
+    let ledger = ledger(&snapshot);
+    assert_eq!(lines(&ledger)[0], (What::Blocks, named("PyTorch"), i128::from(5 * MIB)));
+    assert_eq!(ledger.devices[0].outside.bytes, 25 * MIB);
+}
+
+#[test]
+fn memory_mapped_at_several_addresses_is_held_once() {
+    let mut sample = Sample::new();
+    let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
+    granule(&mut sample, SEGMENT, GRANULE, Some(0), pool);
+    // A ring: the same memory again behind its end, and once more elsewhere.
+    memory(&mut sample, Kind::Mapping, SEGMENT + GRANULE, GRANULE, pool);
+    memory(&mut sample, Kind::Mapping, SEGMENT + 9 * GRANULE, GRANULE, pool);
+    tensor(&mut sample, SEGMENT + 10 * MIB, 15 * MIB, pool);
+    let snapshot = sample.finish(0, 0);
+    let within = ledger(&snapshot);
+    assert_eq!(
+        lines(&within),
+        [
+            (What::Blocks, named("PyTorch"), i128::from(15 * MIB)),
+            (What::Cached, named("PyTorch"), i128::from(5 * MIB)),
+        ]
+    );
+    // More blocks than memory: the rest is set apart.
+    let mut snapshot = snapshot.clone();
+    let block = snapshot.allocations.last_mut().expect("one was added");
+    (block.address, block.bytes) = (SEGMENT, 2 * GRANULE);
+    let beyond = ledger(&snapshot);
+    assert_eq!(lines(&beyond)[0].2, i128::from(GRANULE));
+    assert_eq!(beyond.devices[0].outside.bytes, GRANULE);
+}
+
+#[test]
+fn a_mapping_in_the_middle_of_a_block_is_its_owners_too() {
+    let mut sample = Sample::new();
+    let arena = sample.stack(&[RUNTIME, ("Arena::grow()", "/src/arena.cu:9", "/opt/app"), MAIN]);
+    for nth in 0..3 {
+        memory(&mut sample, Kind::Mapping, SEGMENT + nth * GRANULE, GRANULE, arena);
+    }
+    tensor(&mut sample, SEGMENT + MIB, 50 * MIB, arena);
+    let block = sample.0.allocations.last_mut().expect("one was added");
+    (block.kind, block.domain) = (Kind::Block, Some("arena".to_owned()));
+    let snapshot = sample.finish(0, 0);
+    let cache = &ledger(&snapshot).devices[0].caches[0];
+    assert_eq!((cache.segments.len(), cache.live_bytes), (1, 50 * MIB));
+}
+
 #[test]
 fn a_pool_whose_blocks_are_unknown_is_one_line() {
     let mut sample = Sample::new();

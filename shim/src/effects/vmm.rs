@@ -185,22 +185,29 @@ pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
     if result != 0 {
         return result;
     }
-    let link = recorder::quietly(|| {
+    let memory = recorder::quietly(|| {
         let recording = recorder::begin()?;
         let table = recording.table(recorder::thread(recording));
-        let link = table.link(Key {
+        let key = Key {
             space: Space::Physical,
             address: handle,
-        })?;
+        };
+        let link = table.link(key)?;
         table.update_extra_of(link, |counts| pack(halves(counts).0, halves(counts).1.wrapping_add(1)))?;
-        Some(link)
+        // Mapping needs no context, and the calling thread's, if it has one, may be on another device than the memory.
+        let device = table
+            .get(key)
+            .map_or(Device::Current, |memory| Device::Row(memory.what.device));
+        Some((link, device))
     })
     .flatten();
+    let (link, device) = memory.unwrap_or((Link::NOWHERE, Device::Current));
     // The mapping's `pool` word holds the link to its memory; the flag that would show it is not set.
     let facts = Facts {
         space: Space::Mapping,
         requested: bytes.word(),
-        pool: link.unwrap_or(Link::NOWHERE).to_word(),
+        pool: link.to_word(),
+        device,
         ..Facts::new(api, Kind::Mapping, 0)
     };
     recorder::allocated(address, &facts);
