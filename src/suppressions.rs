@@ -3,13 +3,15 @@
 //! ```text
 //! # our logger keeps its ring buffer until the end
 //! leak:RingBuffer::grow
+//! keep:^vendorAlloc$
 //! leak:^libvendor*.so$
 //! ```
 //!
 //! One rule a line. A rule matches a record when its pattern is found in the function, the source file (a Python file
 //! too) or the module of any frame of the stack, hidden frames included; files and modules are tried with their whole
 //! path and by their name alone. `*` stands for anything, `^` and `$` for the two ends. The first rule that matches takes
-//! the record, so each byte is suppressed once. Deliberately absent: every type of rule but `leak`.
+//! the record, so each byte is suppressed once. A `keep` rule takes a record to keep it in sight: a library may hold
+//! memory of its own and hand out memory too. It is no rule of LeakSanitizer's, whose other types are deliberately absent.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -47,7 +49,9 @@ impl std::error::Error for ParseError {}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     pattern: Pattern,
-    /// As it stands in the file, `leak:` included.
+    /// What it matches is not suppressed by the rules behind it.
+    keeps: bool,
+    /// As it stands in the file, `leak:` or `keep:` included.
     pub text: String,
     pub source: String,
     pub line: usize,
@@ -86,7 +90,7 @@ impl Suppressions {
                 continue;
             }
             let indent = line.chars().take_while(|c| c.is_whitespace()).count();
-            let pattern = parse_rule(rule).map_err(|(column, reason)| ParseError {
+            let (keeps, pattern) = parse_rule(rule).map_err(|(column, reason)| ParseError {
                 source: source.to_owned(),
                 line: index + 1,
                 column: indent + column,
@@ -94,6 +98,7 @@ impl Suppressions {
             })?;
             self.rules.push(Rule {
                 pattern,
+                keeps,
                 text: rule.to_owned(),
                 source: source.to_owned(),
                 line: index + 1,
@@ -106,7 +111,7 @@ impl Suppressions {
         self.rules.is_empty()
     }
 
-    /// The first rule that matches this stack.
+    /// The rule that suppresses this stack: the first that matches, unless that keeps it.
     pub fn matching(&self, stack: &CallStack) -> Option<usize> {
         let mut first = self.rules.len();
         for frame in &stack.frames {
@@ -117,12 +122,12 @@ impl Suppressions {
                 .position(|rule| rule.pattern.matches_names(&names))
                 .unwrap_or(first);
         }
-        (first < self.rules.len()).then_some(first)
+        self.rules.get(first).filter(|rule| !rule.keeps).map(|_| first)
     }
 
-    /// All rules with what each of them took, in order; `taken` is by rule.
+    /// All rules that suppress, with what each of them took, in order; `taken` is by rule.
     pub fn used(&self, taken: &[Share]) -> Vec<Used> {
-        let rules = self.rules.iter().zip(taken);
+        let rules = self.rules.iter().zip(taken).filter(|(rule, _)| !rule.keeps);
         let used = rules.map(|(rule, &suppressed)| Used {
             rule: rule.text.clone(),
             source: rule.source.clone(),
@@ -137,21 +142,26 @@ impl Suppressions {
     }
 }
 
-/// The pattern behind `leak:`, or the column and what is wrong there.
-fn parse_rule(rule: &str) -> Result<Pattern, (usize, String)> {
+/// Whether the rule keeps, and its pattern; or the column and what is wrong there.
+fn parse_rule(rule: &str) -> Result<(bool, Pattern), (usize, String)> {
     let Some((kind, pattern)) = rule.split_once(':') else {
         return Err((
             1,
-            format!("expected leak:PATTERN, found {rule:?}; comments begin with #"),
+            format!("expected leak:PATTERN or keep:PATTERN, found {rule:?}; comments begin with #"),
         ));
     };
-    if kind != "leak" {
-        return Err((
-            1,
-            format!("no such type of suppression: {kind:?}; there is leak:PATTERN"),
-        ));
+    let keeps = match kind {
+        "leak" => false,
+        "keep" => true,
+        _ => {
+            let reason = format!("no such type of suppression: {kind:?}; there are leak:PATTERN and keep:PATTERN");
+            return Err((1, reason));
+        }
+    };
+    match Pattern::parse(pattern) {
+        Ok(pattern) => Ok((keeps, pattern)),
+        Err((column, reason)) => Err((column + kind.len() + 1, reason)),
     }
-    Pattern::parse(pattern).map_err(|(column, reason)| (column + "leak:".len(), reason))
 }
 
 /// Text with `*` for anything, found anywhere unless held to an end.

@@ -69,6 +69,15 @@ fn memory_mapped_twice_is_not_leaked_twice() {
 }
 
 #[test]
+fn a_mapping_is_on_the_device_of_its_memory_whatever_the_thread_uses() {
+    let outcome = vmm("mapped_without_context");
+    let snapshot = outcome.only_snapshot();
+    let (memory, mapping) = (snapshot.only(Physical), snapshot.only(Mapping));
+    assert_eq!(mapping.context, None, "no context was current");
+    assert_eq!((memory.device, mapping.device), (Some(0), Some(0)));
+}
+
+#[test]
 fn memory_mapped_twice_and_unmapped_once_is_live() {
     let outcome = vmm("mapped_twice_unmapped_once");
     let snapshot = outcome.only_snapshot();

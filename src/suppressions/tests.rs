@@ -110,6 +110,58 @@ fn the_built_in_list_holds_rules_and_hides_no_plain_allocation() {
     assert!(!takes(BUILT_IN, &own));
 }
 
+const TRAINER: FrameText = ("Trainer::step(int)", "/src/train.cu:212", "/opt/app");
+
+#[test]
+fn a_rule_that_keeps_protects_from_those_behind_it_alone() {
+    let frames = [RUNTIME, ("vendorAlloc", "", "/opt/lib/libvendor.so"), MAIN];
+    assert!(takes("leak:^libvendor.so", &frames));
+    assert!(!takes("keep:^vendorAlloc$\nleak:^libvendor.so", &frames));
+    assert!(takes("leak:^libvendor.so\nkeep:^vendorAlloc$", &frames));
+    assert!(takes("keep:^vendorFree$\nleak:^libvendor.so", &frames));
+}
+
+#[test]
+fn the_built_in_list_takes_handles_and_workspaces_of_libraries() {
+    let cublas = [
+        ("", "", "/v/libcublas.so.13"),
+        ("cublasCreate_v2", "", "/v/libcublas.so.13"),
+    ];
+    let torch = "/v/site-packages/torch/lib/libtorch_cuda.so";
+    let handle = ("at::cuda::getCurrentCUDABlasHandle()", "", torch);
+    let workspace = ("at::cuda::getCUDABlasLtWorkspace()", "", torch);
+    let cudnn = ("cudnnCreate", "", "/v/libcudnn.so.9");
+    let nccl = ("", "", "/v/nccl/lib/libnccl.so.2");
+    assert!(takes(BUILT_IN, &[RUNTIME, cublas[0], cublas[1], TRAINER]));
+    assert!(takes(BUILT_IN, &[RUNTIME, handle, TRAINER]));
+    assert!(takes(BUILT_IN, &[RUNTIME, workspace, TRAINER]));
+    assert!(takes(BUILT_IN, &[RUNTIME, cudnn, TRAINER]));
+    // On a thread of NCCL's own, without a name.
+    assert!(takes(BUILT_IN, &[RUNTIME, nccl, nccl, START]));
+}
+
+#[test]
+fn the_built_in_list_leaves_the_programs_own_memory_in_sight() {
+    let torch = "/v/site-packages/torch/lib/libtorch_cuda.so";
+    for frame in [
+        // Results of operations that use such a library.
+        ("at::cuda::blas::gemm<float>(char, char)", "", torch),
+        ("at::native::addmm_out_cuda_impl(at::Tensor&)", "", torch),
+        // Pinned memory.
+        ("at::native::_pin_memory_cuda(at::Tensor const&)", "", torch),
+        ("cublasSgemm_v2", "", "/v/libcublas.so.13"),
+        // The user's own, with a name like a library's.
+        ("cublasCreateWorkspaces(int)", "/src/blas.cu:7", "/opt/app"),
+        ("my::at::cuda::getCurrentCUDABlasHandle()", "/src/blas.cu:9", "/opt/app"),
+        // Handed out by libraries that keep memory of their own, too.
+        ("ncclMemAlloc", "", "/v/nccl/lib/libnccl.so.2"),
+        ("nvshmem_malloc", "", "/v/libnvshmem_host.so.3"),
+    ] {
+        let inside = ("", "", frame.2);
+        assert!(!takes(BUILT_IN, &[RUNTIME, inside, frame, TRAINER]), "{}", frame.0);
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 

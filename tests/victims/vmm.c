@@ -133,6 +133,15 @@ static void map_refused(void) {
     OK(cuMemAddressFree(address, CHUNK));
 }
 
+/* As a thread does that has not used the runtime yet. */
+static void mapped_without_context(void) {
+    start_cuda();
+    CUhandle handle = create();
+    CUdeviceptr address = reserve(1);
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuMemMap(address, CHUNK, 0, handle, 0));
+}
+
 /* A handle imported from its own export: a window on memory that exists once. */
 static void imported(void) {
     start_cuda();
@@ -148,4 +157,5 @@ static void imported(void) {
 
 MAIN(BEHAVIOUR(whole_life), BEHAVIOUR(released_while_mapped), BEHAVIOUR(unmapped_but_held), BEHAVIOUR(retained),
      BEHAVIOUR(retained_and_released), BEHAVIOUR(mapped_twice), BEHAVIOUR(mapped_twice_unmapped_once),
-     BEHAVIOUR(unmapped_together), BEHAVIOUR(handle_reused), BEHAVIOUR(refused), BEHAVIOUR(map_refused), BEHAVIOUR(imported))
+     BEHAVIOUR(unmapped_together), BEHAVIOUR(handle_reused), BEHAVIOUR(refused), BEHAVIOUR(map_refused), BEHAVIOUR(imported),
+     BEHAVIOUR(mapped_without_context))
