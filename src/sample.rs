@@ -340,7 +340,7 @@ pub fn training() -> Sample {
     let cublas = sample.stack(&[&cublas[..], &lines].concat());
     let own = sample.stack(&[&[RUNTIME][..], &load].concat());
     sample
-        .holds(Kind::Device, "cudaMalloc", 20 * MIB, 1, segment)
+        .holds(Kind::Physical, "cuMemCreate", 20 * MIB, 1, segment)
         .holds(Kind::Mapping, "cuMemMap", 20 * MIB, 1, segment)
         .holds(Kind::Tensor, "CUDACachingAllocator", 4 * MIB, 2, tensor)
         .holds(Kind::HostPinned, "cudaHostAlloc", MIB, 1, pinned)
@@ -360,7 +360,7 @@ pub fn training() -> Sample {
         name: "epoch 3".to_owned(),
         thread: 0,
     });
-    let segment = sample.0.allocations[0].address;
+    let segment = sample.0.allocations[1].address;
     let tensors = sample
         .0
         .allocations
