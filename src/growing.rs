@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::*;
 
 use crate::file::{Errno, File};
 use crate::layout::*;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Zeroed, elements, give_back};
+use crate::sync::{AtomicPtr, AtomicU64, Zeroed, elements, give_back};
 
 /// # Safety
 /// All zeros is a valid value, and every field is an atomic.
@@ -76,8 +76,8 @@ pub const fn extent_capacity(number: usize, first: usize, limit: usize) -> usize
 #[cfg_attr(loom, derive(Default))]
 pub struct Growing<T> {
     extents: [AtomicPtr<T>; EXTENTS],
-    /// Somebody is making an extent of a file.
-    making: AtomicU32,
+    /// The thread that is making an extent of a file; 0: nobody.
+    making: AtomicU64,
     kind: PhantomData<T>,
 }
 
@@ -86,13 +86,19 @@ pub struct Growing<T> {
 /// In a file, a loser's extent stays where it is, unused: of dozens of threads that reach the end of an extent together
 /// all but one would only use up the disk. So the others are patient, but not for ever: whoever is making it may be
 /// dead, or be the thread that a signal handler has interrupted.
-struct Making<'a>(Option<&'a AtomicU32>);
+struct Making<'a>(Option<&'a AtomicU64>);
 
 impl<'a> Making<'a> {
-    fn begin(making: &'a AtomicU32, done: impl Fn() -> bool) -> Making<'a> {
+    fn begin(making: &'a AtomicU64, done: impl Fn() -> bool) -> Making<'a> {
         const PATIENCE: u32 = 10_000;
+        // SAFETY: no preconditions.
+        let me = unsafe { libc::pthread_self() } as u64;
+        // We ourselves, further out or left by a jump: there is nobody to wait for.
+        if making.load(Relaxed) == me {
+            return Making(Some(making));
+        }
         for _ in 0..PATIENCE {
-            if making.compare_exchange(0, 1, Relaxed, Relaxed).is_ok() {
+            if making.compare_exchange(0, me, Relaxed, Relaxed).is_ok() {
                 return Making(Some(making));
             }
             if done() {

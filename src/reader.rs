@@ -255,15 +255,25 @@ impl<'a> Source<'a> {
             bytes: Vec::new(),
             element: known,
         };
-        let mut left = count;
+        let (mut left, mut gaps) = (count, 0);
         for number in 0.. {
             if left == 0 {
                 break;
             }
-            // A missing extent: its rows were never written (the disk was full), nor were any after it.
-            let Some(candidates) = extents.get(&number) else { break };
             let capacity = extent_capacity(number as usize, first, limit) as u64;
             let wanted = left.min(capacity) as usize;
+            let Some(candidates) = extents.get(&number) else {
+                // Nobody came to make it: the disk was full, and then there is none behind it; or its makers left by a
+                // jump, and the rows behind it are good. No recording has gaps as large as this.
+                const GAPS: usize = 1 << 20;
+                gaps += wanted;
+                if extents.range(number..).next().is_none() || gaps > GAPS {
+                    break;
+                }
+                all.bytes.resize(all.bytes.len() + wanted * known, 0);
+                left -= wanted as u64;
+                continue;
+            };
             let mut chosen: Option<Vec<u8>> = None;
             for &(element, offset) in candidates {
                 let copy = self.read(offset, wanted * element)?;

@@ -393,6 +393,24 @@ fn a_copy_made_while_records_change_places_shows_none_twice() {
 }
 
 #[test]
+fn rows_behind_an_extent_that_nobody_came_to_make_are_read() {
+    let folder = Folder::new("gap");
+    let path = folder.0.join("a.culeak");
+    filled(&path);
+    let whole = read(&path).unwrap().allocations.len();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let row = (0..DIRECTORY_CAPACITY)
+        .map(|row| DIRECTORY_OFFSET + row * size_of::<Extent>())
+        .find(|&at| bytes[at..at + 8] == [Section::Records as u8, 0, 0, 0, 0, 0, 0, 0])
+        .expect("the first extent of the records");
+    bytes[row] = 0;
+    let copy = folder.0.join("b.culeak");
+    std::fs::write(&copy, bytes).unwrap();
+    let left = read(&copy).unwrap().allocations.len();
+    assert!(left > 0 && left < whole + 1, "{left} of {whole}");
+}
+
+#[test]
 fn names_of_domains_are_limited_and_what_is_beyond_is_counted() {
     let folder = Folder::new("domains");
     let recording = record(&folder.0.join("a.culeak"));
