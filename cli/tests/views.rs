@@ -180,13 +180,17 @@ fn a_snapshot_replaces_its_file_whole_or_not_at_all() {
     let folder = folder();
     let read = |name: &str| fs::read(folder.path().join(name)).expect("readable");
     let write = |words: &[&str]| culeak(folder.path(), words).status().expect("culeak starts").code();
-    assert_eq!(
-        write(&["snapshot", "leaky.json", "-o", "clean.json", "--no-symbols"]),
-        Some(0)
-    );
+    let before = read("clean.json");
+    let onto = ["snapshot", "leaky.json", "-o", "clean.json", "--no-symbols"];
+    assert_eq!(write(&onto), Some(2), "nobody said that it may be replaced");
+    assert_eq!(read("clean.json"), before);
+    assert_eq!(write(&[&onto[..], &["--force"]].concat()), Some(0));
     let copy: Snapshot = serde_json::from_slice(&read("clean.json")).expect("a snapshot");
     assert_eq!(copy, leaky());
-    assert_eq!(write(&["snapshot", "missing.json", "-o", "clean.json"]), Some(2));
+    assert_eq!(
+        write(&["snapshot", "missing.json", "-o", "clean.json", "--force"]),
+        Some(2)
+    );
     assert_eq!(
         read("clean.json"),
         [serde_json::to_vec(&leaky()).expect("json"), b"\n".to_vec()].concat()

@@ -370,7 +370,7 @@ class Machine:
         return done.returncode, done.stdout, done.stderr
 
     def snapshot(self, what, path, story=""):
-        code, out, err = self.cli("snapshot", what, "-o", path)
+        code, out, err = self.cli("snapshot", what, "--force", "-o", path)
         expect(code == 0 and path.exists(), f"culeak snapshot {what} gave exit code {code}\n{tail(out + err)}\n{story}")
         data = json.loads(path.read_text())
         expect_equal((data.get("format"), data.get("version")), ("culeak-snapshot", 1), "format and version of the snapshot")
@@ -379,6 +379,6 @@ class Machine:
     def honesty(self, recording):
         """The honesty rows of a recording, without looking names up."""
         path = recording.with_suffix(".json")
-        code, out, err = self.cli("snapshot", recording, "--no-symbols", "-o", path)
+        code, out, err = self.cli("snapshot", recording, "--no-symbols", "--force", "-o", path)
         expect(code == 0, f"{recording}: cannot be read\n{tail(out + err)}")
         return json.loads(path.read_text())["honesty"]

@@ -16,7 +16,7 @@ def pictures(t, done):
     found = []
     for path in sorted((done.folder / "rec").glob("*.culeak-kept")):
         json_path = path.with_suffix(".json")
-        code, out, err = t.cli("snapshot", path, "--no-symbols", "-o", json_path)
+        code, out, err = t.cli("snapshot", path, "--no-symbols", "--force", "-o", json_path)
         expect(code == 0, f"{path}: cannot be read\n{tail(out + err)}")
         found.append((path, json.loads(json_path.read_text())))
     return sorted(found, key=lambda one: one[1]["taken"]["at_ns"])

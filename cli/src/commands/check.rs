@@ -11,9 +11,10 @@ use culeak::suppressions::{BUILT_IN, rule_for};
 use super::rules::RuleArgs;
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
+use crate::output::{self, Overwrite};
+use crate::text;
 use crate::text::inert::Inert;
 use crate::verdict::{self, SourceRoot};
-use crate::{output, text};
 
 /// Exit code for a leak over the limit.
 const LEAK: u8 = 1;
@@ -161,11 +162,11 @@ fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
 fn update(path: &Path, loaded: &[Loaded], rules: &Rules) -> Result<ExitCode, Failure> {
     let baselines = loaded.iter().map(|item| baseline_of(&item.snapshot, rules));
     let baseline = Baseline::most_of(baselines);
-    output::replace(path, |out| {
+    // Updating is what was asked for.
+    output::create(path, Overwrite { force: true }, |out| {
         serde_json::to_writer_pretty(&mut *out, &baseline).map_err(std::io::Error::from)?;
         writeln!(out)
-    })
-    .map_err(|error| Failure::new(format!("{}: the baseline cannot be written: {error}", path.display())))?;
+    })?;
     let sites = text::units::plural(baseline.sites.len() as u64, "call site", "call sites");
     eprintln!("culeak: {}: {sites}", path.display());
     Ok(ExitCode::SUCCESS)

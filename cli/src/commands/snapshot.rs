@@ -1,13 +1,14 @@
 //! `culeak snapshot`: one instant of a process as a JSON file that needs neither the process nor its binaries.
 
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
 
 use crate::errors::Failure;
-use crate::{load, output, text, usage};
+use crate::output::{self, Overwrite};
+use crate::{load, usage};
 
 /// Write what a process holds right now to a JSON file, without stopping it
 #[derive(Debug, Args)]
@@ -34,30 +35,23 @@ pub struct SnapshotArgs {
     /// List the processes of this user that are being recorded
     #[arg(long, conflicts_with_all = ["input", "output"])]
     pub list: bool,
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
     let (Some(input), Some(path)) = (&args.input, &args.output) else {
         return super::list::execute();
     };
+    output::check(path, args.overwrite)?;
     let mut loaded = load::one(input)?;
     usage::ask_driver(&mut loaded);
     if !args.no_symbols {
         super::name_frames(&mut loaded, &args.debug_dir);
     }
-    if path.as_os_str() == "-" {
-        text::print_json(&loaded.snapshot)?;
-    } else {
-        let write = |out: &mut dyn Write| {
-            serde_json::to_writer(&mut *out, &loaded.snapshot).map_err(io::Error::from)?;
-            writeln!(out)
-        };
-        output::replace(path, write).map_err(|error| {
-            Failure::new(format!(
-                "{}: cannot be written ({error}); choose another place with -o",
-                path.display()
-            ))
-        })?;
-    }
+    output::create(path, args.overwrite, |out| {
+        serde_json::to_writer(&mut *out, &loaded.snapshot).map_err(io::Error::from)?;
+        writeln!(out)
+    })?;
     Ok(ExitCode::SUCCESS)
 }
