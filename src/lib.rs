@@ -76,6 +76,8 @@ pub mod framework;
 #[cfg(feature = "read")]
 pub mod ledger;
 #[cfg(feature = "read")]
+pub mod profile;
+#[cfg(feature = "read")]
 pub mod report;
 #[cfg(feature = "read")]
 pub mod share;

@@ -9,7 +9,7 @@ use crate::kind::Place;
 use crate::site::CallStacks;
 use crate::snapshot::{Allocation, Snapshot};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// Somebody holds this memory: leaked, once the process is over.
     Held,

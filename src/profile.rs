@@ -1,0 +1,239 @@
+//! Memory per stack: the live records of a snapshot summed over the stacks that asked for them, as plain data.
+//!
+//! Trees, flame graphs and the profile formats of other tools are all made of this value, so that they cannot disagree
+//! with each other. Nor with the report: a byte counts once, at the level that says who holds it, as its rows do (see
+//! `report/level.rs`), and frames carry the names and the folding that its stacks have.
+//!
+//! Stacks are paths of frame numbers, outermost first, and frames are stored once. Two stacks that read the same are one
+//! path, whatever the addresses were; with [`Options::addresses`] those that differ in an address stay apart, for formats
+//! that tell addresses.
+//!
+//! Deliberately absent: shares in percent, and any order of siblings; those belong to a picture of it.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+
+use crate::kind::{Kind, Place};
+use crate::report::{Level, Levels, Share, device_name};
+use crate::site::{CallStack, CallStacks, Frame};
+use crate::snapshot::Snapshot;
+
+pub mod tree;
+
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Frames inside the CUDA runtime, the interpreter and frameworks too, and those below `main`.
+    pub full_stacks: bool,
+    /// Keep frames apart that differ in nothing but their address.
+    pub addresses: bool,
+    /// Only these kinds; all when empty.
+    pub kinds: Vec<Kind>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Profile<'a> {
+    pub snapshot: &'a Snapshot,
+    /// Each frame once.
+    pub frames: Vec<Frame<'a>>,
+    /// Each way through them once.
+    pub paths: Vec<Path>,
+    /// Most bytes first.
+    pub samples: Vec<Sample>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// Indices into [`Profile::frames`], outermost first. Empty for memory that was recorded without its stack.
+    pub frames: Vec<usize>,
+    /// The walk stopped early, so frames are missing before the first.
+    pub truncated: bool,
+}
+
+/// What one path asked for, of one kind, on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// Index into [`Profile::paths`].
+    pub path: usize,
+    pub kind: Kind,
+    /// Index into the snapshot's devices.
+    pub device: Option<usize>,
+    /// Held, cached by an allocator, or a mere claim; what stands behind listed blocks is left out.
+    pub level: Level,
+    pub live: Share,
+    /// Everything it ever asked for, freed memory included; `None` when the recording does not tell.
+    pub made: Option<Share>,
+}
+
+impl<'a> Profile<'a> {
+    pub fn of(snapshot: &'a Snapshot, options: &Options) -> Profile<'a> {
+        let stacks = CallStacks::of(snapshot);
+        let levels = Levels::of(snapshot, &stacks);
+        let mut paths = Paths::new(options);
+        let mut sums: HashMap<(usize, Kind, Option<usize>, Level), Share> = HashMap::new();
+        for allocation in &snapshot.allocations {
+            let level = levels.level(allocation);
+            if !level.is_listed() || !(options.kinds.is_empty() || options.kinds.contains(&allocation.kind)) {
+                continue;
+            }
+            let path = paths.of_stack(allocation.stack, &stacks);
+            let key = (path, allocation.kind, allocation.device, level);
+            sums.entry(key).or_default().add(allocation.bytes);
+        }
+        let sample = |((path, kind, device, level), live)| Sample {
+            path,
+            kind,
+            device,
+            level,
+            live,
+            made: None,
+        };
+        let mut samples: Vec<Sample> = sums.into_iter().map(sample).collect();
+        samples.sort_by_key(|sample| {
+            let Share { bytes, count } = sample.live;
+            (
+                std::cmp::Reverse((bytes, count)),
+                sample.path,
+                sample.kind,
+                sample.device,
+                sample.level,
+            )
+        });
+        Profile {
+            snapshot,
+            frames: paths.frames.items.iter().map(|named| named.frame).collect(),
+            paths: paths.paths.items,
+            samples,
+        }
+    }
+
+    /// All samples together: what the rows of a report add up to.
+    pub fn total(&self) -> Share {
+        Share::total(self.samples.iter().map(|sample| sample.live))
+    }
+
+    /// The frames of a path, outermost first.
+    pub fn path(&self, path: usize) -> impl DoubleEndedIterator<Item = &Frame<'a>> + ExactSizeIterator {
+        self.paths[path].frames.iter().map(|&frame| &self.frames[frame])
+    }
+
+    /// Where a sample's memory lies, in words: `GPU 0`, `host memory`, or `no memory` for a claim.
+    pub fn place(&self, sample: &Sample) -> String {
+        match (sample.kind.place(), sample.device) {
+            (Place::Nowhere, _) => "no memory".to_owned(),
+            (Place::Host, _) | (_, None) => "host memory".to_owned(),
+            (_, device) => device_name(self.snapshot, device),
+        }
+    }
+}
+
+/// Numbers the distinct values of something, in the order they are met.
+#[derive(Debug)]
+struct Numbered<T> {
+    numbers: HashMap<T, usize>,
+    items: Vec<T>,
+}
+
+impl<T: Clone + Eq + Hash> Numbered<T> {
+    fn new() -> Numbered<T> {
+        Numbered {
+            numbers: HashMap::new(),
+            items: Vec::new(),
+        }
+    }
+
+    fn number(&mut self, item: T) -> usize {
+        *self.numbers.entry(item).or_insert_with_key(|item| {
+            self.items.push(item.clone());
+            self.items.len() - 1
+        })
+    }
+}
+
+/// A frame that compares by what a reader sees of it, and by its address where that is wanted.
+#[derive(Debug, Clone, Copy)]
+struct Named<'a> {
+    frame: Frame<'a>,
+    address: Option<u64>,
+}
+
+impl<'a> Named<'a> {
+    fn of(frame: &Frame<'a>, addresses: bool) -> Named<'a> {
+        // Without a name the address is all there is to see.
+        let told = addresses || frame.function.is_none();
+        Named {
+            frame: *frame,
+            address: told.then_some(frame.address),
+        }
+    }
+
+    fn seen(&self) -> impl Eq + Hash {
+        let Frame {
+            function,
+            file,
+            line,
+            inlined,
+            language,
+            module,
+            ..
+        } = self.frame;
+        (function, file, line, inlined, language, module, self.address)
+    }
+}
+
+impl PartialEq for Named<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.seen() == other.seen()
+    }
+}
+
+impl Eq for Named<'_> {}
+
+impl Hash for Named<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.seen().hash(state);
+    }
+}
+
+struct Paths<'o, 'a> {
+    options: &'o Options,
+    frames: Numbered<Named<'a>>,
+    paths: Numbered<Path>,
+    /// The path of each stack of the snapshot that was met; millions of records share few stacks.
+    known: HashMap<Option<usize>, usize>,
+}
+
+impl<'o, 'a> Paths<'o, 'a> {
+    fn new(options: &'o Options) -> Paths<'o, 'a> {
+        Paths {
+            options,
+            frames: Numbered::new(),
+            paths: Numbered::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    fn of_stack(&mut self, stack: Option<usize>, stacks: &CallStacks<'a>) -> usize {
+        if let Some(&path) = self.known.get(&stack) {
+            return path;
+        }
+        let path = self.path(stacks.get(stack));
+        self.known.insert(stack, path);
+        path
+    }
+
+    fn path(&mut self, stack: &CallStack<'a>) -> usize {
+        let mut number = |frame: &Frame<'a>| self.frames.number(Named::of(frame, self.options.addresses));
+        let mut frames: Vec<usize> = if self.options.full_stacks {
+            stack.frames.iter().map(&mut number).collect()
+        } else {
+            stack.shown().map(&mut number).collect()
+        };
+        frames.reverse();
+        // A stack that is missing altogether is not a cut one.
+        let truncated = stack.truncated && !frames.is_empty();
+        self.paths.number(Path { frames, truncated })
+    }
+}
+
+#[cfg(test)]
+mod tests;
