@@ -2,12 +2,14 @@
 //!
 //! The options of a command stand in that command's own file, beside the code they steer.
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::check::CheckArgs;
+use crate::commands::completions::CompletionsArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::diff::DiffArgs;
 use crate::commands::doctor::DoctorArgs;
+use crate::commands::man::ManArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::shim_path::ShimPathArgs;
@@ -51,6 +53,8 @@ pub enum Command {
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     ShimPath(ShimPathArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
     /// The program that the demo watches
     #[command(hide = true)]
     DemoProgram,
@@ -60,6 +64,21 @@ pub enum Command {
     /// Ask NVML about devices and print its answers as JSON
     #[command(name = PROBE_USAGE, hide = true)]
     ProbeUsage(ProbeUsageArgs),
+}
+
+/// The command line without what only this program itself calls, for completions and manual pages.
+pub fn public() -> clap::Command {
+    let whole = Arguments::command();
+    let commands = whole.get_subcommands().filter(|command| !command.is_hide_set());
+    let commands: Vec<_> = commands.cloned().collect();
+    let mut public = clap::Command::new("culeak")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .subcommands(commands);
+    if let Some(about) = whole.get_about() {
+        public = public.about(about.clone());
+    }
+    public.after_help(EXIT_CODES)
 }
 
 #[cfg(test)]

@@ -37,6 +37,8 @@ fn main() -> ExitCode {
         Command::Check(args) => commands::check::execute(&args),
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),
+        Command::Completions(args) => commands::completions::execute(&args),
+        Command::Man(args) => commands::man::execute(&args),
         Command::ShimPath(args) => commands::shim_path::execute(&args),
         Command::DemoProgram => demo_program::execute(),
         Command::Probe => probe::answer(),

@@ -2,10 +2,12 @@
 
 pub mod after_run;
 pub mod check;
+pub mod completions;
 pub mod demo;
 pub mod diff;
 pub mod doctor;
 pub mod list;
+pub mod man;
 pub mod report;
 pub mod rules;
 pub mod run;
