@@ -86,6 +86,12 @@ pub mod share;
 pub mod diff;
 #[cfg(feature = "read")]
 pub mod pairing;
+#[cfg(feature = "read")]
+pub mod program;
+#[cfg(feature = "read")]
+pub mod trend;
+#[cfg(feature = "read")]
+pub mod words;
 
 #[cfg(feature = "read")]
 pub mod baseline;

@@ -1,0 +1,47 @@
+//! Which pictures belong behind one another: those of one process, and of one program that was restarted.
+//!
+//! A restarted program begins after its predecessor was last seen. Ranks of one job run side by side, so each is a
+//! lineage of its own, though all are one program.
+
+use super::Picture;
+use crate::program::Program;
+
+/// The pictures in the order of time, one list for each lineage, without those that show one moment twice.
+pub fn lineages(mut pictures: Vec<Picture>) -> Vec<Vec<Picture>> {
+    pictures.sort_by(|a, b| (&a.process, a.at_ns, a.at_end).cmp(&(&b.process, b.at_ns, b.at_end)));
+    pictures.dedup_by(|later, earlier| {
+        later.process == earlier.process && later.at_ns == earlier.at_ns && later.at_end == earlier.at_end
+    });
+    let mut lineages: Vec<Vec<Picture>> = Vec::new();
+    let mut rest = pictures.into_iter().peekable();
+    while let Some(first) = rest.next() {
+        let mut process = vec![first];
+        while let Some(next) = rest.next_if(|next| next.process == process[0].process) {
+            process.push(next);
+        }
+        let predecessor = lineages.iter_mut().find(|lineage| follows(&process, lineage));
+        match predecessor {
+            Some(lineage) => lineage.extend(process),
+            None => lineages.push(process),
+        }
+    }
+    lineages
+}
+
+fn follows(process: &[Picture], lineage: &[Picture]) -> bool {
+    let (first, last) = (&process[0], &lineage[lineage.len() - 1]);
+    first.process.ranks == last.process.ranks
+        && first.program.is_like(&last.program)
+        && first.process.started_unix_ns >= last.at_unix_ns()
+}
+
+/// The different programs among the pictures.
+pub fn programs(pictures: &[Picture]) -> Vec<&Program> {
+    let mut found: Vec<&Program> = Vec::new();
+    for picture in pictures {
+        if !found.iter().any(|known| known.is_like(&picture.program)) {
+            found.push(&picture.program);
+        }
+    }
+    found
+}
