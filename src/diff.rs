@@ -229,7 +229,7 @@ fn side(snapshot: &Snapshot, held: Share) -> Side<'_> {
 }
 
 /// A pid alone comes back after a while; with its start time and host it does not.
-fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
+pub fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
     let identity = |s: &Snapshot| (s.process.pid, s.process.started_unix_ns, s.process.host.clone());
     identity(a) == identity(b)
 }

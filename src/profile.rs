@@ -47,6 +47,8 @@ pub struct Path {
     pub frames: Vec<usize>,
     /// The walk stopped early, so frames are missing before the first.
     pub truncated: bool,
+    /// The library of CUDA's that asked, or else whose caching allocator did.
+    pub origin: Option<&'static str>,
 }
 
 /// What one path asked for, of one kind, on one device.
@@ -231,7 +233,11 @@ impl<'o, 'a> Paths<'o, 'a> {
         frames.reverse();
         // A stack that is missing altogether is not a cut one.
         let truncated = stack.truncated && !frames.is_empty();
-        self.paths.number(Path { frames, truncated })
+        self.paths.number(Path {
+            frames,
+            truncated,
+            origin: stack.library.or(stack.allocator),
+        })
     }
 }
 

@@ -9,6 +9,7 @@ use crate::commands::completions::CompletionsArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::diff::DiffArgs;
 use crate::commands::doctor::DoctorArgs;
+use crate::commands::export::ExportArgs;
 use crate::commands::man::ManArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
@@ -50,6 +51,7 @@ pub enum Command {
     Snapshot(SnapshotArgs),
     Diff(DiffArgs),
     Check(CheckArgs),
+    Export(ExportArgs),
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     ShimPath(ShimPathArgs),

@@ -10,6 +10,7 @@ mod demo_program;
 mod driver;
 mod environment;
 mod errors;
+mod export;
 mod load;
 mod no_pool;
 mod output;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         Command::Snapshot(args) => commands::snapshot::execute(&args),
         Command::Diff(args) => commands::diff::execute(&args),
         Command::Check(args) => commands::check::execute(&args),
+        Command::Export(args) => commands::export::execute(&args),
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),
         Command::Completions(args) => commands::completions::execute(&args),

@@ -9,6 +9,7 @@ pub mod inert;
 pub mod ledger;
 pub mod parts;
 pub mod report;
+pub mod tree;
 pub mod units;
 
 use std::io::{self, Write};

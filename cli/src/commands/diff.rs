@@ -1,14 +1,20 @@
 //! `culeak diff`: what changed between two snapshots.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use culeak::diff::{Diff, Options};
+use culeak::diff::{Diff, Options, same_process};
 use culeak::kind::Kind;
+use culeak::profile::{self, Profile};
 use culeak::report::{By, Sort};
 
 use crate::errors::Failure;
+use crate::export::flamegraph;
+use crate::export::folded::Cost;
+use crate::export::names::Detail;
+use crate::load::Loaded;
+use crate::output::{self, Overwrite};
 use crate::{load, text};
 
 /// Show what grew, shrank, came and went between two snapshots, by call site
@@ -19,7 +25,8 @@ Rows are matched by module, function and line, so two runs or two machines can b
 Examples:
   culeak snapshot 4711 -o before.json     … some time later …
   culeak diff before.json 4711            what the process gained since
-  culeak diff main.culeak branch.culeak   what a change costs")]
+  culeak diff main.culeak branch.culeak   what a change costs
+  culeak diff before.json 4711 --flamegraph grown.svg")]
 pub struct DiffArgs {
     /// The earlier process, recording or snapshot
     #[arg(value_name = "BEFORE")]
@@ -54,16 +61,27 @@ pub struct DiffArgs {
     /// Print the diff as JSON
     #[arg(long)]
     pub json: bool,
+    /// Write a flame graph of the later one, coloured by what has changed, and no rows
+    #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "by", "sort", "top", "min_bytes", "all", "stacks"])]
+    pub flamegraph: Option<PathBuf>,
     /// Also look for debug files here; repeatable
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
+    if let Some(path) = &args.flamegraph {
+        output::check(path, args.overwrite)?;
+    }
     let mut before = load::one(&args.before)?;
     let mut after = load::one(&args.after)?;
     super::name_frames(&mut before, &args.debug_dir);
     super::name_frames(&mut after, &args.debug_dir);
+    if let Some(path) = &args.flamegraph {
+        return write_flamegraph(args, &before, &after, path);
+    }
     let default = if args.json { None } else { Some(20) };
     let options = Options {
         by: By::from_name(&args.by).unwrap_or(By::Stack),
@@ -79,5 +97,24 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     } else {
         text::print(|out| text::diff::write(&diff, args.stacks || args.full_stacks, args.full_stacks, out))?;
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_flamegraph(args: &DiffArgs, before: &Loaded, after: &Loaded, path: &Path) -> Result<ExitCode, Failure> {
+    let options = profile::Options {
+        full_stacks: args.full_stacks,
+        kinds: args.kind.clone(),
+        ..profile::Options::default()
+    };
+    let profile = |item| Profile::of(item, &options);
+    let (old, new) = (profile(&before.snapshot), profile(&after.snapshot));
+    let detail = Detail {
+        signatures: args.full_stacks,
+        // Within one process no line of code moves.
+        lines: same_process(&before.snapshot, &after.snapshot),
+    };
+    output::create(path, args.overwrite, |out| {
+        flamegraph::write_difference(&old, &new, detail, Cost::Bytes, out)
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,14 +1,21 @@
 //! `culeak report`: what is held or leaked, by whom.
 
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use culeak::profile::tree::{Limits, Tree};
+use culeak::profile::{self, Profile};
 use culeak::report::{By, Options, Report, Sort};
 
 use crate::errors::{Failure, USAGE};
+use crate::export::flamegraph;
+use crate::export::folded::Cost;
+use crate::export::names::Detail;
 use crate::load::{self, Loaded};
+use crate::output::{self, Overwrite};
 use crate::{text, usage};
 
 /// Rows in text when nothing else is asked for.
@@ -20,6 +27,8 @@ const ROWS_IN_TEXT: usize = 20;
 Examples:
   culeak report app.host.4711.culeak            what a finished program left behind
   culeak report 4711 --by kind                  what a running one holds
+  culeak report 4711 --tree                     the same from main inwards, as a tree
+  culeak report 4711 --flamegraph gpu.svg       and as a picture
   culeak report runs/ --json > report.json      every recording in a folder")]
 pub struct ReportArgs {
     /// Process ids, recordings, snapshots, folders of recordings, or - for a snapshot on standard input
@@ -43,9 +52,17 @@ pub struct ReportArgs {
     /// Print the report as JSON (an array when there are several inputs)
     #[arg(long)]
     pub json: bool,
+    /// Print who asked as a tree, from main inwards, with the largest stacks (--top, --min-bytes)
+    #[arg(long, conflicts_with_all = ["json", "by", "sort"])]
+    pub tree: bool,
+    /// Write a flame graph of live bytes (of one input), and no report
+    #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "tree", "by", "sort", "top", "min_bytes"])]
+    pub flamegraph: Option<PathBuf>,
     /// Also look for debug files here (holding .build-id/, as in /usr/lib/debug); repeatable
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 fn by_parser() -> impl TypedValueParser<Value = By> {
@@ -69,7 +86,17 @@ impl ReportArgs {
             min_bytes: 0,
             full_stacks: false,
             json: false,
+            tree: false,
+            flamegraph: None,
             debug_dir: Vec::new(),
+            overwrite: Overwrite::default(),
+        }
+    }
+
+    fn profile_options(&self) -> profile::Options {
+        profile::Options {
+            full_stacks: self.full_stacks,
+            ..profile::Options::default()
         }
     }
 
@@ -88,6 +115,9 @@ impl ReportArgs {
 
 /// Reports every input that can be read; one that cannot makes the exit code 2.
 pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
+    if let Some(path) = &args.flamegraph {
+        return write_flamegraph(args, path);
+    }
     let mut loaded = Vec::new();
     let mut unreadable = 0;
     for input in &args.inputs {
@@ -119,11 +149,50 @@ fn print_text(args: &ReportArgs, loaded: &[Loaded]) -> Result<(), Failure> {
                 let gap = if index > 0 { "\n" } else { "" };
                 writeln!(out, "{gap}== {} ==", text::inert::Inert(&item.source))?;
             }
+            if args.tree {
+                print_tree(args, item, out)?;
+                continue;
+            }
             let report = Report::of(&item.snapshot, &args.options(item.source.clone()));
             text::report::write(&report, args.full_stacks, out)?;
         }
         Ok(())
     })
+}
+
+/// What frames are called in trees and pictures.
+fn detail(args: &ReportArgs) -> Detail {
+    Detail {
+        signatures: args.full_stacks,
+        lines: true,
+    }
+}
+
+fn print_tree(args: &ReportArgs, item: &Loaded, out: &mut dyn Write) -> io::Result<()> {
+    let profile = Profile::of(&item.snapshot, &args.profile_options());
+    let options = args.options(item.source.clone());
+    let limits = Limits {
+        top: options.top,
+        min_bytes: options.min_bytes,
+    };
+    text::tree::write(&profile, &Tree::of(&profile, &limits), detail(args), out)
+}
+
+fn write_flamegraph(args: &ReportArgs, path: &Path) -> Result<ExitCode, Failure> {
+    let [input] = args.inputs.as_slice() else {
+        return Err(Failure::new(format!(
+            "a flame graph shows one input, not {}; name one",
+            args.inputs.len()
+        )));
+    };
+    output::check(path, args.overwrite)?;
+    let mut item = load::one(input)?;
+    super::name_frames(&mut item, &args.debug_dir);
+    let profile = Profile::of(&item.snapshot, &args.profile_options());
+    output::create(path, args.overwrite, |out| {
+        flamegraph::write(&profile, detail(args), Cost::Bytes, out)
+    })?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn print_json(args: &ReportArgs, loaded: &[Loaded]) -> Result<(), Failure> {

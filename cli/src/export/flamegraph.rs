@@ -1,0 +1,106 @@
+//! Flame graphs as one SVG file that any browser opens: search and zoom inside, nothing loaded. Drawn by `inferno`.
+//!
+//! Of two snapshots the graph shows the later one, red where a stack holds more than before and blue where it holds less.
+//! Stacks that are gone have no width in the later one and so no place in it; the subtitle says how much they were.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use culeak::profile::Profile;
+use inferno::flamegraph::{Options, from_lines};
+
+use super::folded::{self, Cost};
+use super::names::Detail;
+use crate::text::inert::Inert;
+use crate::text::units;
+
+/// More than any machine has; sums beyond this come from damaged files, and the drawing code adds without looking.
+const BEYOND_REASON: u64 = 1 << 60;
+
+/// The graph of one snapshot.
+pub fn write(profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write) -> io::Result<()> {
+    let stacks = folded::stacks(profile, detail, cost);
+    let lines: Vec<String> = stacks
+        .iter()
+        .filter(|(_, sum)| **sum > 0)
+        .map(|(stack, sum)| format!("{stack} {sum}"))
+        .collect();
+    let total = stacks.values().fold(0, |total: u64, sum| total.saturating_add(*sum));
+    draw(&lines, &title(profile), amount(total, cost), total, cost, out)
+}
+
+/// The graph of the later of two snapshots, coloured by what has changed since the earlier.
+pub fn write_difference(
+    before: &Profile,
+    after: &Profile,
+    detail: Detail,
+    cost: Cost,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut stacks: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    for (stack, sum) in folded::stacks(before, detail, cost) {
+        stacks.entry(stack).or_default().0 = sum;
+    }
+    for (stack, sum) in folded::stacks(after, detail, cost) {
+        stacks.entry(stack).or_default().1 = sum;
+    }
+    let sum = |side: fn(&(u64, u64)) -> u64| stacks.values().map(side).fold(0, u64::saturating_add);
+    let (was, is) = (sum(|both| both.0), sum(|both| both.1));
+    let gone: u64 = stacks.values().filter(|both| both.1 == 0).map(|both| both.0).sum();
+    let lines: Vec<String> = stacks
+        .iter()
+        .filter(|(_, (_, after))| *after > 0)
+        .map(|(stack, (before, after))| format!("{stack} {before} {after}"))
+        .collect();
+    let subtitle = format!(
+        "{}, before {}; in stacks that are gone: {}; red: more than before, blue: less",
+        amount(is, cost),
+        amount(was, cost),
+        amount(gone, cost)
+    );
+    draw(&lines, &title(after), subtitle, was.max(is), cost, out)
+}
+
+fn draw(
+    lines: &[String],
+    title: &str,
+    subtitle: String,
+    total: u64,
+    cost: Cost,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if total >= BEYOND_REASON {
+        return Err(io::Error::other(format!(
+            "the sizes add up to {total} {}, more than any machine has: a damaged snapshot",
+            cost.unit()
+        )));
+    }
+    let mut options = Options::default();
+    options.title = title.to_owned();
+    options.subtitle = Some(subtitle);
+    options.count_name = cost.unit().to_owned();
+    options.name_type = "Frame:".to_owned();
+    options.deterministic = true;
+    // A graph of nothing is no picture to it, but it is an answer.
+    let nothing = ["nothing held 1"];
+    if lines.is_empty() {
+        return from_lines(&mut options, nothing, out);
+    }
+    from_lines(&mut options, lines.iter().map(String::as_str), out)
+}
+
+fn title(profile: &Profile) -> String {
+    let process = &profile.snapshot.process;
+    let command = match process.command_line.as_slice() {
+        [] => process.executable.clone(),
+        words => words.join(" "),
+    };
+    format!("GPU memory of {} {}", process.pid, Inert(&command))
+}
+
+fn amount(sum: u64, cost: Cost) -> String {
+    match cost {
+        Cost::Bytes => units::bytes(sum),
+        Cost::Count => units::plural(sum, "allocation", "allocations"),
+    }
+}

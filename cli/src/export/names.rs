@@ -1,0 +1,73 @@
+//! Names for frames in formats that have one text for each: flame graphs, folded lines.
+//!
+//! A stack begins with where its memory lies (`GPU 0`, `host memory`), since bytes of the two add up to nothing, and ends
+//! with its kind in brackets. Whatever a recording contains, a name is one visible line without the separator `;`.
+
+use culeak::function_name::plain;
+use culeak::kind::Place;
+use culeak::profile::{Profile, Sample};
+use culeak::report::Level;
+use culeak::site::Frame;
+
+use crate::text::inert::Inert;
+
+/// Stands for the frames of memory that was recorded without its stack.
+pub const NO_STACK: &str = "(recorded without a stack)";
+/// Stands for the frames that are missing at the outer end.
+pub const CUT: &str = "(the stack was cut here)";
+
+/// How much of a frame its name tells.
+#[derive(Debug, Clone, Copy)]
+pub struct Detail {
+    /// Parameters and template arguments too.
+    pub signatures: bool,
+    /// `train.cu:212`; without, stacks of two builds of a program compare.
+    pub lines: bool,
+}
+
+/// The function alone.
+pub fn function(frame: &Frame, detail: Detail) -> String {
+    let name = frame.name();
+    Inert(&if detail.signatures {
+        name
+    } else {
+        plain(&name).into_owned()
+    })
+    .to_string()
+}
+
+/// `Trainer::step (train.cu:212)`.
+pub fn frame(frame: &Frame, detail: Detail) -> String {
+    let mut name = function(frame, detail);
+    if detail.lines
+        && let Some(place) = frame.short_place()
+    {
+        name.push_str(&format!(" ({})", Inert(&place)));
+    }
+    name.replace(';', ":")
+}
+
+/// `[device]`, `[device, cuBLAS]`, `[async, cached by PyTorch]`.
+pub fn kind(profile: &Profile, sample: &Sample) -> String {
+    let kind = sample.kind.name();
+    match (sample.level, profile.paths[sample.path].origin) {
+        (Level::Cached, Some(owner)) => format!("[{kind}, cached by {owner}]"),
+        (Level::Cached, None) => format!("[{kind}, cached]"),
+        (_, Some(library)) if sample.kind.place() != Place::Within => format!("[{kind}, {library}]"),
+        _ => format!("[{kind}]"),
+    }
+}
+
+/// All names of a sample, outermost first.
+pub fn stack<'p>(profile: &'p Profile, sample: &'p Sample, detail: Detail) -> impl Iterator<Item = String> + 'p {
+    let path = &profile.paths[sample.path];
+    let missing = match (path.frames.is_empty(), path.truncated) {
+        (true, _) => Some(NO_STACK),
+        (_, true) => Some(CUT),
+        _ => None,
+    };
+    std::iter::once(profile.place(sample))
+        .chain(missing.map(str::to_owned))
+        .chain(profile.path(sample.path).map(move |each| frame(each, detail)))
+        .chain(std::iter::once(kind(profile, sample)))
+}

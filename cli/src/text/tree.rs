@@ -1,0 +1,126 @@
+//! A profile as an indented tree: who asked, from `main` inwards, with what each branch holds.
+//!
+//! Frames that lead one way only stand below each other without further indentation. Each line that hides branches says
+//! how many and how much.
+
+use std::io::{self, Write};
+
+use culeak::profile::Profile;
+use culeak::profile::tree::{Node, Step, Tree};
+use culeak::report::Share;
+use culeak::site::{Frame, Role};
+
+use super::parts::{BOLD, DIM, PLAIN, Styled};
+use super::units::{self, plural};
+use crate::export::names::{self, Detail};
+use crate::text::inert::Inert;
+
+/// What stands left of a line's text, for its first line and for those that follow.
+struct Lead {
+    first: String,
+    then: String,
+}
+
+/// Deeper than any screen is wide; a damaged file may go on for ever.
+const WIDEST: usize = 1200;
+
+impl Lead {
+    fn below(&self, last: bool) -> Lead {
+        let then = if self.then.len() > WIDEST { "" } else { &self.then };
+        Lead {
+            first: format!("{then}{}", if last { "└─ " } else { "├─ " }),
+            then: format!("{then}{}", if last { "   " } else { "│  " }),
+        }
+    }
+}
+
+enum Line {
+    Node(usize),
+    Hidden(usize),
+}
+
+pub fn write(profile: &Profile, tree: &Tree, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
+    let total = tree.root().share;
+    let numbers = |share: Share| {
+        format!(
+            "{:>9} {:>6} {:>9}",
+            units::bytes(share.bytes),
+            percent(share.bytes, total.bytes),
+            units::count(share.count)
+        )
+    };
+    let blank = " ".repeat(numbers(total).len());
+    writeln!(
+        out,
+        "{}",
+        Styled(DIM, format!("{:>9} {:>6} {:>9}", "bytes", "", "blocks"))
+    )?;
+    let top = Lead {
+        first: String::new(),
+        then: String::new(),
+    };
+    let mut waiting = vec![(Line::Node(0), top)];
+    while let Some((line, lead)) = waiting.pop() {
+        let number = match line {
+            Line::Node(number) => number,
+            Line::Hidden(parent) => {
+                let parent = &tree.nodes[parent];
+                let text = plural(parent.hidden_children as u64, "branch more", "branches more");
+                let text = Styled(DIM, format!("… {text}"));
+                writeln!(out, "{}  {}{text}", numbers(parent.hidden), lead.first)?;
+                continue;
+            }
+        };
+        let node = &tree.nodes[number];
+        for (nth, text) in texts(profile, node, detail).into_iter().enumerate() {
+            if nth == 0 {
+                writeln!(out, "{}  {}{text}", numbers(node.share), lead.first)?;
+            } else {
+                writeln!(out, "{blank}  {}{text}", lead.then)?;
+            }
+        }
+        let mut below: Vec<Line> = node.children.iter().map(|&child| Line::Node(child)).collect();
+        if node.hidden_children > 0 {
+            below.push(Line::Hidden(number));
+        }
+        let last = below.len();
+        let lines = below
+            .into_iter()
+            .zip(1..)
+            .map(|(line, nth)| (line, lead.below(nth == last)));
+        let lines: Vec<_> = lines.collect();
+        waiting.extend(lines.into_iter().rev());
+    }
+    Ok(())
+}
+
+fn texts(profile: &Profile, node: &Node, detail: Detail) -> Vec<String> {
+    let plain = |text: &str| vec![text.to_owned()];
+    match &node.step {
+        Step::All => vec![Styled(BOLD, "all").to_string()],
+        Step::Place(place) => vec![Styled(BOLD, place).to_string()],
+        Step::Cut => plain(names::CUT),
+        Step::NoStack => plain(names::NO_STACK),
+        Step::Frames(frames) => frames
+            .iter()
+            .map(|&number| frame(&profile.frames[number], detail))
+            .collect(),
+    }
+}
+
+fn frame(frame: &Frame, detail: Detail) -> String {
+    let style = if frame.role == Role::User { PLAIN } else { DIM };
+    let name = Styled(style, names::function(frame, detail));
+    match frame.short_place() {
+        Some(place) => format!("{name}  {}", Styled(DIM, Inert(&place))),
+        None => name.to_string(),
+    }
+}
+
+/// `93.5%`; nothing where there is nothing to have a part of.
+fn percent(part: u64, total: u64) -> String {
+    if total == 0 {
+        return String::new();
+    }
+    format!("{:.1}%", part as f64 * 100.0 / total as f64)
+}

@@ -1,0 +1,114 @@
+//! Claims about trees, flame graphs and exported files as a script sees them; what other programs make of the files is
+//! tested by `tests/formats/run.sh`.
+
+#[path = "../../src/sample.rs"]
+mod sample;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use sample::{Sample, leaky, training};
+use tempfile::TempDir;
+
+const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
+
+fn write_samples(folder: &Path) {
+    let samples = [
+        ("leaky.json", leaky()),
+        ("training.json", training().finish(0, 3)),
+        ("clean.json", Sample::new().finish(0, 9)),
+    ];
+    for (name, snapshot) in samples {
+        let json = serde_json::to_vec(&snapshot).expect("json");
+        fs::write(folder.join(name), json).expect("written");
+    }
+}
+
+/// Runs `culeak WORDS` in a folder.
+fn culeak(folder: &Path, words: &[&str]) -> Output {
+    let mut command = Command::new(CULEAK);
+    command.current_dir(folder).args(words).stdin(Stdio::null());
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "LD_PRELOAD"] {
+        command.env_remove(variable);
+    }
+    command.output().expect("culeak starts")
+}
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    write_samples(folder.path());
+    folder
+}
+
+fn stdout(words: &[&str]) -> String {
+    let output = culeak(folder().path(), words);
+    assert_eq!(
+        output.status.code(),
+        Some(0),
+        "{words:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).expect("text")
+}
+
+#[test]
+#[ignore = "writes the snapshots that tests/formats/run.sh exports: CULEAK_SAMPLES=FOLDER"]
+fn samples_for_the_readers_of_other_programs() {
+    let folder = std::env::var_os("CULEAK_SAMPLES").expect("CULEAK_SAMPLES names a folder");
+    write_samples(Path::new(&folder));
+}
+
+#[test]
+fn a_tree_reads_from_the_device_inwards() {
+    let tree = stdout(&["report", "leaky.json", "--tree"]);
+    let expected = "\
+    bytes           blocks
+  1.2 GiB 100.0%       135  all
+  1.2 GiB  94.9%       133  ├─ GPU 0
+";
+    assert!(tree.starts_with(expected), "{tree}");
+}
+
+#[test]
+fn a_tree_cut_short_says_what_is_missing() {
+    let tree = stdout(&["report", "leaky.json", "--tree", "--top", "1"]);
+    assert!(tree.contains("… 2 branches more"), "{tree}");
+    let tree = stdout(&["report", "leaky.json", "--tree", "--min-bytes", "1GiB"]);
+    assert!(tree.contains("… 2 branches more"), "{tree}");
+}
+
+#[test]
+fn pictures_and_exports_never_replace_a_file_unasked() {
+    let folder = folder();
+    for words in [
+        &["report", "leaky.json", "--flamegraph", "out"][..],
+        &["diff", "training.json", "leaky.json", "--flamegraph", "out"],
+        &["export", "leaky.json", "--format", "folded", "-o", "out"],
+    ] {
+        let out = folder.path().join("out");
+        fs::write(&out, "precious").expect("written");
+        let refused = culeak(folder.path(), words);
+        assert_eq!(refused.status.code(), Some(2), "{words:?}");
+        assert!(
+            String::from_utf8_lossy(&refused.stderr).contains("--force"),
+            "{words:?}"
+        );
+        assert_eq!(fs::read(&out).expect("readable"), b"precious");
+        let forced = culeak(folder.path(), &[words, &["--force"]].concat());
+        assert_eq!(forced.status.code(), Some(0), "{words:?}");
+        assert!(fs::metadata(&out).expect("there").len() > 100, "{words:?}");
+    }
+}
+
+#[test]
+fn exports_of_nothing_are_files_too() {
+    let folder = folder();
+    for words in [
+        &["report", "clean.json", "--flamegraph", "-"][..],
+        &["report", "clean.json", "--tree"],
+        &["export", "clean.json", "--format", "folded", "-o", "-"],
+    ] {
+        assert_eq!(culeak(folder.path(), words).status.code(), Some(0), "{words:?}");
+    }
+}
