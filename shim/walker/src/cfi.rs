@@ -8,7 +8,7 @@ use gimli::{
     UnwindContext, UnwindContextStorage, UnwindExpression, UnwindSection, UnwindTableRow,
 };
 
-use crate::machine::{self, FP, RA, REGISTERS, SP};
+use crate::machine::{self, FP, RA, REGISTERS, RULES, SP};
 use crate::modules::Module;
 use crate::rule::{Base, Rule};
 use crate::stack::{self, Memory};
@@ -19,8 +19,7 @@ type Row = UnwindTableRow<usize, OnStack>;
 struct OnStack;
 
 impl UnwindContextStorage<usize> for OnStack {
-    /// A signal frame has a rule for each of the 17 registers.
-    type Rules = [(Register, RegisterRule<usize>); REGISTERS + 3];
+    type Rules = [(Register, RegisterRule<usize>); RULES];
     type Stack = [UnwindTableRow<usize, Self>; 4];
 }
 
@@ -64,7 +63,8 @@ pub fn with_line<R>(module: &Module, address: u64, then: impl FnOnce(&Line) -> R
         .ok()
         .filter(|at| (module.start..module.end).contains(at))?;
     let bases = bases.set_eh_frame(frames_at);
-    let section = EhFrame::from(mapped(frames_at));
+    let mut section = EhFrame::from(mapped(frames_at));
+    section.set_vendor(machine::INSTRUCTIONS);
     let at = index
         .table()?
         .lookup(address, &bases)

@@ -271,7 +271,8 @@ mod tests {
                 }
                 None => assert!(table.crowded.load(Relaxed) > 0),
             }
-            for near in [address + 1, address - 1, address ^ 1 << 46, address ^ 1 << 20] {
+            let step = 1 << CODE_SHIFT;
+            for near in [address + step, address - step, address ^ 1 << 46, address ^ 1 << 20] {
                 assert_eq!(table.find(near), entered.get(&near).copied());
             }
         }

@@ -303,6 +303,7 @@ fn the_first_walk_of_a_thread_far_down_its_stack() {
 
 /// Code that nobody describes: both unwinders report its address and stop.
 #[test]
+#[cfg(target_arch = "x86_64")]
 fn code_without_unwind_information_ends_the_stack() {
     game();
     // push rbx; call rdi; pop rbx; ret

@@ -1,4 +1,4 @@
-//! What is particular to aarch64. Written from the ABI; nobody has run it.
+//! What is particular to aarch64. Written from the ABI and run in an emulator only: no machine with a GPU has run it.
 
 use crate::Registers;
 
@@ -7,6 +7,10 @@ pub const FP: u16 = 29;
 pub const SP: u16 = 31;
 pub const RA: u16 = 30;
 pub const REGISTERS: usize = 32;
+/// Whose call frame instructions there are besides the common ones: return addresses may be signed.
+pub const INSTRUCTIONS: gimli::Vendor = gimli::Vendor::AArch64;
+/// Registers that one line of an unwind table may speak of: x19 to x30, d8 to d15, the signing state of the return address.
+pub const RULES: usize = 12 + 8 + 1 + 3;
 
 /// Addresses of user space have this many bits.
 pub const ADDRESS_BITS: u32 = 48;
@@ -18,13 +22,15 @@ pub const RA_BITS: u32 = 7;
 pub const FP_BITS: u32 = 7;
 pub const CFA_BITS: u32 = 13;
 
-/// The vDSO's trampoline describes itself; its rule is evaluated each time.
-pub const SIGNAL_FP: u64 = 0;
-pub const SIGNAL_SP: u64 = 0;
-pub const SIGNAL_PC: u64 = 0;
+/// Where the kernel's signal frame has them: behind the 128 bytes of `siginfo_t`, the 176 before `uc_mcontext` and the
+/// fault address come x0 to x30, the stack pointer and the program counter.
+pub const SIGNAL_FP: u64 = 128 + 176 + 8 + 8 * 29;
+pub const SIGNAL_SP: u64 = 128 + 176 + 8 + 8 * 31;
+pub const SIGNAL_PC: u64 = 128 + 176 + 8 + 8 * 32;
 
-/// `mov x8, 139; svc 0`: such a trampoline without unwind information ends the stack here.
-pub const SIGNAL_RETURN: [u8; 0] = [];
+/// `mov x8, 139; svc 0`: kernels since 5.8 say nothing else about their trampoline. A leaf function that a signal has
+/// interrupted ends the stack, marked: its return address is in x30, which a step here does not keep.
+pub const SIGNAL_RETURN: [u8; 8] = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
 
 /// glibc keeps the thread's control block at the top of the thread's stack block.
 #[inline(always)]

@@ -7,6 +7,10 @@ pub const FP: u16 = 6;
 pub const SP: u16 = 7;
 pub const RA: u16 = 16;
 pub const REGISTERS: usize = 17;
+/// Whose call frame instructions there are besides the common ones.
+pub const INSTRUCTIONS: gimli::Vendor = gimli::Vendor::Default;
+/// Registers that one line of an unwind table may speak of: a signal frame names all.
+pub const RULES: usize = REGISTERS + 3;
 
 /// Addresses of user space have this many bits.
 pub const ADDRESS_BITS: u32 = 47;

@@ -130,14 +130,15 @@ pub fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support").join(name)
 }
 
-/// Compiles a source file to a library.
+/// Compiles a source file to a library; `CROSS_COMPILE` is the prefix of another machine's compilers, as usual.
 pub fn compile(source: &Path, library: &Path, options: &[&str]) {
     let compiler = if source.extension().is_some_and(|kind| kind == "cpp") {
         "g++"
     } else {
         "gcc"
     };
-    let done = Command::new(compiler)
+    let prefix = std::env::var("CROSS_COMPILE").unwrap_or_default();
+    let done = Command::new(prefix + compiler)
         .args(["-shared", "-fPIC", "-w"])
         .args(options)
         .arg("-o")
@@ -146,6 +147,19 @@ pub fn compile(source: &Path, library: &Path, options: &[&str]) {
         .expect("a compiler");
     assert!(done.success());
 }
+
+/// What makes code of each machine harder to walk: vectors for which functions realign their frames, and landing pads in
+/// the linkage table; return addresses that are signed.
+const WIDE: &str = if cfg!(target_arch = "x86_64") {
+    "-mavx2"
+} else {
+    "-ftree-vectorize"
+};
+const PROTECTED: &str = if cfg!(target_arch = "x86_64") {
+    "-fcf-protection=full"
+} else {
+    "-mbranch-protection=standard"
+};
 
 /// A library opened with dlopen.
 pub struct Library(*mut c_void);
@@ -188,9 +202,9 @@ impl Game {
     pub fn new() -> Game {
         let ways: [&[&str]; 4] = [
             &["-O2", "-fomit-frame-pointer"],
-            &["-O3", "-fomit-frame-pointer", "-mavx2", "-fno-plt"],
+            &["-O3", "-fomit-frame-pointer", WIDE, "-fno-plt"],
             &["-O1", "-fno-omit-frame-pointer", "-Wl,-z,lazy"],
-            &["-O0", "-fcf-protection=full"],
+            &["-O0", PROTECTED],
         ];
         let folder = folder().join("game");
         std::fs::create_dir_all(&folder).unwrap();
