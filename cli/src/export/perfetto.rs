@@ -290,8 +290,10 @@ impl Writer<'_> {
     }
 }
 
-/// Points of time and bytes, by track.
-type Tracks = BTreeMap<String, Vec<(u64, u64)>>;
+/// Times and bytes.
+type Points = Vec<(u64, u64)>;
+/// Points by the name of their track.
+type Tracks = BTreeMap<String, Points>;
 
 fn track_name(snapshot: &Snapshot, device: Option<usize>, kind: Kind) -> String {
     match device_name(snapshot, device) {
@@ -308,7 +310,7 @@ fn still_live(snapshot: &Snapshot, wanted: &dyn Fn(Kind) -> bool) -> Tracks {
         .map(|allocation| (allocation.time_ns, allocation.kind, allocation.device, allocation.bytes))
         .collect();
     order.sort_unstable();
-    let mut all: BTreeMap<(Kind, Option<usize>), Vec<(u64, u64)>> = BTreeMap::new();
+    let mut all: BTreeMap<(Kind, Option<usize>), Points> = BTreeMap::new();
     for (time, kind, device, bytes) in order {
         let points = all.entry((kind, device)).or_default();
         let before = points.last().map_or(0, |&(_, sum)| sum);
@@ -323,7 +325,7 @@ fn still_live(snapshot: &Snapshot, wanted: &dyn Fn(Kind) -> bool) -> Tracks {
 }
 
 /// Every so many, and the last, which is the sum.
-fn thinned(points: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+fn thinned(points: Points) -> Points {
     let every = points.len() / POINTS + 1;
     let last = points.len().wrapping_sub(1);
     let kept = points.into_iter().enumerate();
