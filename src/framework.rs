@@ -55,6 +55,10 @@ impl<'a> Watched<'a> {
     pub fn contains(&self, owner: &str) -> bool {
         self.0.contains(owner)
     }
+
+    pub fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.0.iter().copied()
+    }
 }
 
 /// The records that blocks lie in, by address: whoever owns the blocks keeps that memory as a pool, whatever its stack says.

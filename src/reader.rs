@@ -9,12 +9,14 @@
 //! then the rows are those that were live throughout ([`Taken::events_during_read`] says so).
 
 mod error;
+mod identity;
 mod picture;
 mod python;
 mod python_line;
 mod stacks;
 
 pub use error::ReadError;
+pub use identity::{Identity, identity};
 pub use python_line::python_line;
 
 use std::collections::{BTreeMap, HashMap};

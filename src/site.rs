@@ -294,8 +294,13 @@ impl<'a> CallStacks<'a> {
     /// Whether this record is a caching allocator's: a pool object, or memory asked for by such an allocator. What the
     /// allocator handed out of it is not.
     pub fn is_pool(&self, allocation: &Allocation) -> bool {
-        allocation.kind == Kind::Pool || (self.get(allocation.stack).pool && allocation.kind.place() != Place::Within)
+        is_pool(allocation.kind, self.get(allocation.stack).pool)
     }
+}
+
+/// The same of a record's kind and of whether a caching allocator stands on its stack.
+pub fn is_pool(kind: Kind, in_pool: bool) -> bool {
+    kind == Kind::Pool || (in_pool && kind.place() != Place::Within)
 }
 
 /// The part of a path behind the last slash.

@@ -10,6 +10,7 @@ use crate::commands::demo::DemoArgs;
 use crate::commands::diff::DiffArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::export::ExportArgs;
+use crate::commands::live::LiveArgs;
 use crate::commands::man::ManArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
@@ -49,6 +50,7 @@ pub enum Command {
     Run(RunArgs),
     Report(ReportArgs),
     Snapshot(SnapshotArgs),
+    Live(LiveArgs),
     Diff(DiffArgs),
     Check(CheckArgs),
     Export(ExportArgs),

@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-use crate::commands::run::PictureArgs;
+use crate::commands::record::PictureArgs;
 
 /// The choices of one run.
 #[derive(Debug)]

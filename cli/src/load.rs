@@ -8,6 +8,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use culeak::reader::ReadError;
 use culeak::snapshot::{self, Snapshot};
 use serde::Deserialize;
 
@@ -54,17 +55,31 @@ pub fn all(argument: &str) -> Result<Vec<Loaded>, Failure> {
 }
 
 /// A number names a process unless a file of that name lies here and no such process lives.
-fn as_pid(argument: &str) -> Option<u32> {
+pub fn as_pid(argument: &str) -> Option<u32> {
     let pid = argument.parse().ok()?;
     (argument.bytes().all(|b| b.is_ascii_digit()) && (process_lives(pid) || !Path::new(argument).exists()))
         .then_some(pid)
 }
 
-fn process_lives(pid: u32) -> bool {
+pub fn process_lives(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
 fn from_process(pid: u32) -> Result<Loaded, Failure> {
+    let (path, root) = recording_of(pid)?;
+    let snapshot = from_file(&path, &path.display().to_string())?;
+    Ok(Loaded {
+        snapshot,
+        source: pid.to_string(),
+        root: Some(root),
+    })
+}
+
+/// A process's recording, and where it sees its files.
+///
+/// # Errors
+/// There is no such process, it has no recording, or it may not be looked at.
+pub fn recording_of(pid: u32) -> Result<(PathBuf, PathBuf), Failure> {
     if !process_lives(pid) {
         return Err(Failure::new(format!(
             "process {pid}: no such process; its recording stays behind as *.{pid}.culeak where it ran"
@@ -96,12 +111,30 @@ fn from_process(pid: u32) -> Result<Loaded, Failure> {
             recording.display()
         )));
     }
-    let snapshot = from_file(&path, &recording.display().to_string())?;
-    Ok(Loaded {
-        snapshot,
-        source: pid.to_string(),
-        root: Some(root),
-    })
+    Ok((path, root))
+}
+
+/// Refuses a file that has a content and is no recording.
+///
+/// # Errors
+/// Says what it is instead, as far as that can be told.
+pub fn must_be_recording(path: &Path) -> Result<(), Failure> {
+    let shown = path.display().to_string();
+    let mut start = Vec::new();
+    let file = File::open(path).map_err(|error| unreadable(&shown, &error))?;
+    file.take(64)
+        .read_to_end(&mut start)
+        .map_err(|error| unreadable(&shown, &error))?;
+    if start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
+        return Err(Failure::new(format!(
+            "{shown}: a snapshot, which does not change; use culeak report, or name the recording"
+        )));
+    }
+    match culeak::reader::identity(path) {
+        // It is being made.
+        Ok(_) | Err(ReadError::Empty(_) | ReadError::Unfinished(_)) => Ok(()),
+        Err(error) => Err(Failure::new(error.to_string())),
+    }
 }
 
 fn same_file(a: &Path, b: &Path) -> bool {

@@ -11,6 +11,7 @@ mod driver;
 mod environment;
 mod errors;
 mod export;
+mod live;
 mod load;
 mod no_pool;
 mod output;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         Command::Run(args) => commands::run::execute(&args),
         Command::Report(args) => commands::report::execute(&args),
         Command::Snapshot(args) => commands::snapshot::execute(&args),
+        Command::Live(args) => commands::live::execute(&args),
         Command::Diff(args) => commands::diff::execute(&args),
         Command::Check(args) => commands::check::execute(&args),
         Command::Export(args) => commands::export::execute(&args),

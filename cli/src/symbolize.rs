@@ -31,6 +31,8 @@ pub struct Places {
     pub debug_dirs: Vec<PathBuf>,
     /// The file system as the process sees it, when that differs from ours.
     pub root: Option<PathBuf>,
+    /// Show no progress: somebody else has the screen.
+    pub quiet: bool,
 }
 
 impl Places {
@@ -50,7 +52,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<String> {
             snapshot.locations[location].address,
         )
     });
-    let mut progress = Progress::over(wanted.len());
+    let mut progress = Progress::over(wanted.len(), places.quiet);
     let debug_dirs = places.all_debug_dirs();
     let symbolizer = Symbolizer::builder()
         .enable_auto_reload(false)

@@ -5,8 +5,8 @@
 //! rather than held, since nobody can tell which part of it is in use.
 
 use crate::framework::{Carriers, Watched};
-use crate::kind::Place;
-use crate::site::CallStacks;
+use crate::kind::{Kind, Place};
+use crate::site::{CallStacks, is_pool};
 use crate::snapshot::{Allocation, Snapshot};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,6 +22,19 @@ pub enum Level {
 }
 
 impl Level {
+    /// The level of a record of this kind; `in_pool`: a caching allocator stands on its stack; `blocks_are_known`: what
+    /// that allocator handed out of it is recorded, too.
+    pub fn of(kind: Kind, in_pool: bool, blocks_are_known: bool) -> Level {
+        match kind.place() {
+            Place::Within => Level::Held,
+            // Blocks on the host are nowhere recorded, so there the pool is all there is.
+            Place::Device | Place::Managed | Place::Nowhere if blocks_are_known => Level::Behind,
+            Place::Nowhere => Level::Claim,
+            _ if is_pool(kind, in_pool) => Level::Cached,
+            _ => Level::Held,
+        }
+    }
+
     /// Whether the record stands in the list that people read.
     pub fn is_listed(self) -> bool {
         self != Level::Behind
@@ -45,17 +58,10 @@ impl<'s, 'a> Levels<'s, 'a> {
     }
 
     pub fn level(&self, allocation: &Allocation) -> Level {
-        let place = allocation.kind.place();
-        let owner = self.stacks.get(allocation.stack).allocator;
+        let stack = self.stacks.get(allocation.stack);
+        let owner = stack.allocator;
         let blocks_are_known =
             owner.is_some_and(|owner| self.watched.contains(owner)) || self.carriers.owner(allocation).is_some();
-        match place {
-            Place::Within => Level::Held,
-            // Blocks on the host are nowhere recorded, so there the pool is all there is.
-            Place::Device | Place::Managed | Place::Nowhere if blocks_are_known => Level::Behind,
-            Place::Nowhere => Level::Claim,
-            _ if self.stacks.is_pool(allocation) => Level::Cached,
-            _ => Level::Held,
-        }
+        Level::of(allocation.kind, stack.pool, blocks_are_known)
     }
 }

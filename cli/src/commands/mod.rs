@@ -8,7 +8,9 @@ pub mod diff;
 pub mod doctor;
 pub mod export;
 pub mod list;
+pub mod live;
 pub mod man;
+pub mod record;
 pub mod report;
 pub mod rules;
 pub mod run;
@@ -28,6 +30,7 @@ pub fn name_frames(item: &mut Loaded, debug_dirs: &[PathBuf]) {
     let places = Places {
         debug_dirs: debug_dirs.to_vec(),
         root: item.root.clone(),
+        quiet: false,
     };
     for note in symbolize(&mut item.snapshot, &places) {
         eprintln!("culeak: note: {}", Inert(&note));

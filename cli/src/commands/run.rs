@@ -4,23 +4,18 @@
 //! its environment, `LD_PRELOAD` and the `CULEAK_…` settings, and so do its children. Our own words go to stderr, so
 //! that the program's output can still be piped. Deliberately absent: changes to our own environment.
 
-use std::collections::hash_map::RandomState;
-use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
-use std::hash::BuildHasher;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::{self, Command, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 
 use clap::Args;
 
 use super::after_run::{self, AfterArgs};
-use crate::environment::{self, Settings};
+use super::record::{self, RecordArgs};
 use crate::errors::Failure;
-use crate::preload::{self, Program};
 use crate::text::{inert::Inert, units};
-use crate::{no_pool, shim, supervise};
+use crate::{environment, preload, supervise};
 
 /// Run a program, record its GPU memory, and report what is left when it ends
 #[derive(Debug, Args)]
@@ -36,40 +31,8 @@ Examples:
   culeak run -o runs --only 'python*' -- ./pipeline.sh
   culeak run --check --max-leaked 1MiB --report-file leaks.txt -- ./tests")]
 pub struct RunArgs {
-    /// Folder for the recordings, one per process that uses CUDA [default: the current folder]
-    #[arg(short, long, value_name = "DIR")]
-    pub output: Option<PathBuf>,
-
-    /// Record the processes it starts, too; this is the default
-    #[arg(long, overrides_with = "no_follow_children")]
-    pub follow_children: bool,
-
-    /// Record only the program itself, not the processes it starts
-    #[arg(long, overrides_with = "follow_children")]
-    pub no_follow_children: bool,
-
-    /// Record only processes whose executable's file name matches; * and ? are wildcards
-    #[arg(long, value_name = "GLOB")]
-    pub only: Option<String>,
-
-    /// Frames to keep per stack, 1 to 256 [default: 128]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub depth: Option<u32>,
-
-    /// Make frameworks give up their caching allocators, and say what that costs
-    #[arg(long)]
-    pub no_pool: bool,
-
-    /// Record XLA's buffers, one by one (JAX); each is waited for until it has its memory
-    #[arg(long)]
-    pub jax_buffers: bool,
-
-    /// Be the tool that programs find which tell of their memory through NVTX
-    #[arg(long)]
-    pub nvtx: bool,
-
     #[command(flatten)]
-    pub pictures: PictureArgs,
+    pub record: RecordArgs,
 
     #[command(flatten)]
     pub after: AfterArgs,
@@ -79,79 +42,22 @@ pub struct RunArgs {
     pub command: Vec<OsString>,
 }
 
-/// Pictures of the running program that are kept beside its recording, named NAME.WHY-N.culeak-kept
-#[derive(Debug, Args)]
-pub struct PictureArgs {
-    /// Keep at most N pictures when requests fail for lack of memory, one per stack [default: 3]
-    #[arg(long, value_name = "N")]
-    pub oom_snapshots: Option<u32>,
-
-    /// Keep a picture of the highest peak; a new one when it is higher by SIZE
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
-    pub snapshot_at_peak: Option<u64>,
-
-    /// Keep a picture at each moment the program names with culeak_mark
-    #[arg(long)]
-    pub snapshot_at_mark: bool,
-
-    /// Keep a picture every SECONDS, at the next allocation
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub snapshot_every: Option<f64>,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let number: Option<f64> = text.parse().ok().filter(|&number| number > 0.0 && number < 1e9);
-    number.ok_or_else(|| format!("{text}: not a number of seconds above 0"))
-}
-
 pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     args.after.examine()?;
-    let program = preload::examine(&args.command[0])?;
-    warn_of(&program, &args.command[0]);
-    let folder = output_folder(args.output.as_deref())?;
-    let tag = run_tag();
-
-    let shim = shim::locate()?;
-    let settings = Settings {
-        shim: &shim,
-        folder: &folder,
-        tag: &tag,
-        depth: args.depth,
-        only: args.only.as_deref(),
-        only_child_of: args.no_follow_children.then(process::id),
-        address_sanitizer: program.address_sanitizer,
-        jax_buffers: args.jax_buffers,
-        nvtx: args.nvtx,
-        pictures: &args.pictures,
-    };
-
-    let mut command = Command::new(&args.command[0]);
-    command.args(&args.command[1..]);
-    for (name, value) in environment::changes(&settings, |name| env::var_os(name)) {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
-    if args.no_pool {
-        let present = |name: &str| env::var_os(name);
-        // Nobody can be told where there is no stderr.
-        let _ = no_pool::tell(present, &mut io::stderr());
-        command.envs(no_pool::changes(present));
-    }
-    let status = supervise::run(&mut command).map_err(|error| {
-        let shown = program.executable.display();
+    let mut prepared = record::prepare(&args.record, &args.command)?;
+    let status = supervise::run(&mut prepared.command).map_err(|error| {
+        let shown = prepared.executable.display();
         Failure::with_exit(format!("{shown}: cannot be executed: {error}"), preload::NOT_EXECUTABLE)
     })?;
     let code = supervise::shell_code(status);
     let verdict = after_run::look(
         &args.after,
-        &folder,
-        args.output.as_deref(),
-        &tag,
-        !program.obstacles.is_empty(),
+        &prepared.folder,
+        args.record.output.as_deref(),
+        &prepared.tag,
+        prepared.blind,
     );
-    tell_of_pictures(&folder, &tag);
+    tell_of_pictures(&prepared.folder, &prepared.tag);
     match verdict {
         // What the program says about itself comes first.
         _ if code != 0 => {
@@ -179,36 +85,4 @@ fn tell_of_pictures(folder: &Path, tag: &str) {
             Inert(first)
         );
     }
-}
-
-fn warn_of(program: &Program, typed: &OsStr) {
-    let shown = Path::new(typed).display();
-    let through = match program.executable.file_name() == Path::new(typed).file_name() {
-        true => String::new(),
-        false => format!(" (run by {})", program.executable.display()),
-    };
-    for obstacle in &program.obstacles {
-        eprintln!("culeak: warning: {shown}{through} {obstacle}");
-    }
-}
-
-/// The folder as an absolute path, since the program may change its own.
-fn output_folder(given: Option<&Path>) -> Result<PathBuf, Failure> {
-    let folder = given.unwrap_or(Path::new("."));
-    let made = fs::create_dir_all(folder).and_then(|()| fs::canonicalize(folder));
-    made.map_err(|error| {
-        let shown = folder.display();
-        Failure::new(format!(
-            "{shown}: cannot be the folder for recordings: {error}; name another with --output"
-        ))
-    })
-}
-
-/// Four characters that tell this run's recordings from those of others in the same folder.
-fn run_tag() -> String {
-    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-    let random = RandomState::new().hash_one(process::id());
-    (0..4)
-        .map(|place| char::from(LETTERS[(random >> (place * 5)) as usize % LETTERS.len()]))
-        .collect()
 }

@@ -11,12 +11,13 @@ pub struct Progress {
     bar: ProgressBar,
     started: Instant,
     visible: bool,
+    quiet: bool,
     /// Where the current group began.
     group: u64,
 }
 
 impl Progress {
-    pub fn over(addresses: usize) -> Progress {
+    pub fn over(addresses: usize, quiet: bool) -> Progress {
         let bar = ProgressBar::with_draw_target(Some(addresses as u64), ProgressDrawTarget::hidden());
         bar.set_style(
             ProgressStyle::with_template("looking up names {bar:30} {pos}/{len}")
@@ -26,12 +27,13 @@ impl Progress {
             bar,
             started: Instant::now(),
             visible: false,
+            quiet,
             group: 0,
         }
     }
 
     pub fn advance(&mut self, addresses: usize) {
-        if !self.visible && self.started.elapsed() > PATIENCE {
+        if !self.visible && !self.quiet && self.started.elapsed() > PATIENCE {
             self.visible = true;
             // indicatif draws nothing when stderr is no terminal.
             self.bar.set_draw_target(ProgressDrawTarget::stderr());

@@ -217,6 +217,7 @@ fn debug_files_are_found_by_build_id() {
     let places = Places {
         debug_dirs: vec![probe.path("dbg")],
         root: None,
+        quiet: false,
     };
     assert!(probe.has_lines(&places));
     // The module itself may be gone.
@@ -240,7 +241,8 @@ fn debug_links_are_followed_beside_the_module_in_dot_debug_and_below_debug_folde
     assert!(!probe.has_lines(&Places::default()));
     assert!(probe.has_lines(&Places {
         debug_dirs: vec![probe.path("dbg")],
-        root: None
+        root: None,
+        quiet: false,
     }));
 }
 
@@ -301,6 +303,7 @@ fn files_are_looked_up_as_the_process_sees_them() {
     let places = Places {
         debug_dirs: Vec::new(),
         root: Some(probe.folder.path().to_owned()),
+        quiet: false,
     };
     assert_eq!(symbolize(&mut snapshot, &places), Vec::<String>::new());
     assert!(snapshot.locations.iter().all(|location| !location.symbols.is_empty()));

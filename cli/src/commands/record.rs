@@ -1,0 +1,173 @@
+//! How a program is recorded: the options of `run` and `live`, and the command line with its environment.
+
+use std::collections::hash_map::RandomState;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::hash::BuildHasher;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+
+use clap::Args;
+
+use crate::environment::{self, Settings};
+use crate::errors::Failure;
+use crate::preload::{self, Program};
+use crate::text::units;
+use crate::{no_pool, shim};
+
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// Folder for the recordings, one per process that uses CUDA [default: the current folder]
+    #[arg(short, long, value_name = "DIR")]
+    pub output: Option<PathBuf>,
+
+    /// Record the processes it starts, too; this is the default
+    #[arg(long, overrides_with = "no_follow_children")]
+    pub follow_children: bool,
+
+    /// Record only the program itself, not the processes it starts
+    #[arg(long, overrides_with = "follow_children")]
+    pub no_follow_children: bool,
+
+    /// Record only processes whose executable's file name matches; * and ? are wildcards
+    #[arg(long, value_name = "GLOB")]
+    pub only: Option<String>,
+
+    /// Frames to keep per stack, 1 to 256 [default: 128]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub depth: Option<u32>,
+
+    /// Make frameworks give up their caching allocators, and say what that costs
+    #[arg(long)]
+    pub no_pool: bool,
+
+    /// Record XLA's buffers, one by one (JAX); each is waited for until it has its memory
+    #[arg(long)]
+    pub jax_buffers: bool,
+
+    /// Be the tool that programs find which tell of their memory through NVTX
+    #[arg(long)]
+    pub nvtx: bool,
+
+    #[command(flatten)]
+    pub pictures: PictureArgs,
+}
+
+/// Pictures of the running program that are kept beside its recording, named NAME.WHY-N.culeak-kept
+#[derive(Debug, Args)]
+pub struct PictureArgs {
+    /// Keep at most N pictures when requests fail for lack of memory, one per stack [default: 3]
+    #[arg(long, value_name = "N")]
+    pub oom_snapshots: Option<u32>,
+
+    /// Keep a picture of the highest peak; a new one when it is higher by SIZE
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    pub snapshot_at_peak: Option<u64>,
+
+    /// Keep a picture at each moment the program names with culeak_mark
+    #[arg(long)]
+    pub snapshot_at_mark: bool,
+
+    /// Keep a picture every SECONDS, at the next allocation
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub snapshot_every: Option<f64>,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok().filter(|&number| number > 0.0 && number < 1e9);
+    number.ok_or_else(|| format!("{text}: not a number of seconds above 0"))
+}
+
+/// A program that is ready to be started.
+pub struct Prepared {
+    pub command: Command,
+    /// Where it is found.
+    pub executable: PathBuf,
+    /// Absolute.
+    pub folder: PathBuf,
+    /// Stands in the names of its recordings.
+    pub tag: String,
+    /// It will not be recorded, which was said.
+    pub blind: bool,
+}
+
+/// Looks for the program, says what stands in the way of recording it, and prepares its environment.
+///
+/// # Errors
+/// There is no such program, or no folder for its recordings.
+pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failure> {
+    let program = preload::examine(&words[0])?;
+    warn_of(&program, &words[0]);
+    let folder = output_folder(args.output.as_deref())?;
+    let tag = run_tag();
+
+    let shim = shim::locate()?;
+    let settings = Settings {
+        shim: &shim,
+        folder: &folder,
+        tag: &tag,
+        depth: args.depth,
+        only: args.only.as_deref(),
+        only_child_of: args.no_follow_children.then(process::id),
+        address_sanitizer: program.address_sanitizer,
+        jax_buffers: args.jax_buffers,
+        nvtx: args.nvtx,
+        pictures: &args.pictures,
+    };
+
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    for (name, value) in environment::changes(&settings, |name| env::var_os(name)) {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    if args.no_pool {
+        let present = |name: &str| env::var_os(name);
+        // Nobody can be told where there is no stderr.
+        let _ = no_pool::tell(present, &mut io::stderr());
+        command.envs(no_pool::changes(present));
+    }
+    Ok(Prepared {
+        command,
+        executable: program.executable,
+        folder,
+        tag,
+        blind: !program.obstacles.is_empty(),
+    })
+}
+
+fn warn_of(program: &Program, typed: &OsStr) {
+    let shown = Path::new(typed).display();
+    let through = match program.executable.file_name() == Path::new(typed).file_name() {
+        true => String::new(),
+        false => format!(" (run by {})", program.executable.display()),
+    };
+    for obstacle in &program.obstacles {
+        eprintln!("culeak: warning: {shown}{through} {obstacle}");
+    }
+}
+
+/// The folder as an absolute path, since the program may change its own.
+fn output_folder(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let folder = given.unwrap_or(Path::new("."));
+    let made = fs::create_dir_all(folder).and_then(|()| fs::canonicalize(folder));
+    made.map_err(|error| {
+        let shown = folder.display();
+        Failure::new(format!(
+            "{shown}: cannot be the folder for recordings: {error}; name another with --output"
+        ))
+    })
+}
+
+/// Four characters that tell this run's recordings from those of others in the same folder.
+fn run_tag() -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    let random = RandomState::new().hash_one(process::id());
+    (0..4)
+        .map(|place| char::from(LETTERS[(random >> (place * 5)) as usize % LETTERS.len()]))
+        .collect()
+}

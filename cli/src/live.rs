@@ -1,0 +1,52 @@
+//! The live view: what a running program holds, refreshed from its recording, without touching the program.
+//!
+//! ```text
+//! watch.rs   a thread: which processes there are, reads their recordings in turn ─► look.rs, tally.rs   numbers by stack
+//! names.rs   a thread: names for stacks that are new                             ─► Names
+//! program.rs a thread: waits for the program that was started for the view
+//! terminal.rs  a thread each for keys and for signals; the screen, put back whatever happens
+//!      │
+//!      └── all of them send a `Message` to the one loop in commands/live.rs ──► state.rs, rows.rs, history.rs ──► view.rs
+//! ```
+//!
+//! The loop never waits for a file: it draws what it has. State knows no terminal, drawing knows no keys, so both are
+//! tested with looks made by hand and a terminal in memory.
+
+pub mod history;
+pub mod look;
+pub mod names;
+pub mod program;
+pub mod rows;
+#[cfg(test)]
+mod sample;
+pub mod state;
+pub mod tally;
+pub mod terminal;
+pub mod view;
+pub mod watch;
+
+use std::path::PathBuf;
+use std::process::ExitStatus;
+
+use nix::sys::signal::Signal;
+use ratatui::crossterm::event::Event;
+
+use look::Look;
+use names::Names;
+
+/// Everything that can happen.
+pub enum Message {
+    Look(Box<Look>),
+    /// A recording could not be read, and why.
+    Trouble(PathBuf, String),
+    /// What is said while there is no process to show.
+    Waiting(String),
+    /// Names that were found, and notes on what was not.
+    Names(Names, Vec<String>),
+    Input(Event),
+    /// Nobody can type any more.
+    InputEnded,
+    Signal(Signal),
+    /// The program that was started for the view is over.
+    Ended(ExitStatus),
+}

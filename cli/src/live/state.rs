@@ -1,0 +1,491 @@
+//! What the view shows and what keys do to it, apart from drawing.
+//!
+//! Looks, names and keys come in one by one; each leaves the state ready to be drawn. All times are on the recordings' own
+//! clocks, so nothing here asks what time it is, and a test can play an hour in a moment.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use culeak::diff::State as Change;
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+use super::history::History;
+use super::look::Look;
+use super::names::{NamedFrame, Names};
+use super::rows::{Row, Rows, SiteKey};
+use super::tally::Tally;
+
+/// What the terminal or the watching thread must do after a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    Quit,
+    Suspend,
+    Redraw,
+    /// Look at this process more often than at the others.
+    Choose(PathBuf),
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Sort {
+    #[default]
+    Bytes,
+    Count,
+    Growth,
+    /// Oldest first.
+    Age,
+    Name,
+}
+
+impl Sort {
+    const ALL: [Sort; 5] = [Sort::Bytes, Sort::Count, Sort::Growth, Sort::Age, Sort::Name];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Sort::Bytes => "bytes",
+            Sort::Count => "count",
+            Sort::Growth => "growth",
+            Sort::Age => "age",
+            Sort::Name => "name",
+        }
+    }
+
+    fn next(self) -> Sort {
+        let here = Sort::ALL.iter().position(|&sort| sort == self).unwrap_or(0);
+        Sort::ALL[(here + 1) % Sort::ALL.len()]
+    }
+}
+
+/// What fills the screen.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Page {
+    #[default]
+    Sites,
+    /// The stacks of the chosen call site.
+    Stacks,
+    Help,
+}
+
+/// What growth is counted from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mark {
+    pub at_ns: u64,
+    /// Somebody pressed a key for it; else it is the first look.
+    pub set: bool,
+    pub tally: Tally,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Watched {
+    pub recording: PathBuf,
+    pub look: Option<Look>,
+    pub mark: Option<Mark>,
+    /// By ordinal.
+    pub histories: BTreeMap<i32, History>,
+    /// Why it could not be read the last time.
+    pub trouble: Option<String>,
+    /// Came while the view was frozen.
+    held_back: Option<Look>,
+}
+
+#[derive(Debug)]
+pub struct State {
+    pub processes: Vec<Watched>,
+    pub chosen: usize,
+    pub names: Names,
+    /// Modules without names, and the like.
+    pub notes: Vec<String>,
+    /// What is said while there is no process to show.
+    pub waiting: String,
+    pub page: Page,
+    pub sort: Sort,
+    pub filter: String,
+    pub filtering: bool,
+    pub frozen: bool,
+    /// Only what changed since the mark.
+    pub diff: bool,
+    /// How the program ended that was started for the view.
+    pub ended: Option<String>,
+    /// Of the chosen process.
+    pub rows: Rows,
+    /// Those that are shown, in order.
+    pub shown: Vec<usize>,
+    pub selected: Option<SiteKey>,
+    /// First row (or line of stacks) on the screen.
+    pub offset: usize,
+    /// As many as the last drawing had room for.
+    pub room: usize,
+    between_looks_ns: u64,
+}
+
+impl State {
+    pub fn new(waiting: String, between_looks_ns: u64) -> State {
+        State {
+            processes: Vec::new(),
+            chosen: 0,
+            names: Names::new(),
+            notes: Vec::new(),
+            waiting,
+            page: Page::Sites,
+            sort: Sort::Bytes,
+            filter: String::new(),
+            filtering: false,
+            frozen: false,
+            diff: false,
+            ended: None,
+            rows: Rows::default(),
+            shown: Vec::new(),
+            selected: None,
+            offset: 0,
+            room: 10,
+            between_looks_ns,
+        }
+    }
+
+    /// The process on the screen.
+    pub fn process(&self) -> Option<&Watched> {
+        self.processes.get(self.chosen)
+    }
+
+    pub fn look_shown(&self) -> Option<&Look> {
+        self.process()?.look.as_ref()
+    }
+
+    pub fn row(&self, place: usize) -> Option<&Row> {
+        self.rows.rows.get(*self.shown.get(place)?)
+    }
+
+    /// Where the selected row stands among those shown.
+    pub fn selected_place(&self) -> usize {
+        let is_selected = |&row: &usize| Some(self.rows.rows[row].key) == self.selected;
+        self.shown.iter().position(is_selected).unwrap_or(0)
+    }
+
+    pub fn selected_row(&self) -> Option<&Row> {
+        self.row(self.selected_place())
+    }
+
+    /// A process was looked at.
+    pub fn looked(&mut self, look: Look) {
+        let process = self.watched(&look.recording.clone());
+        let (frozen, between) = (self.frozen, self.between_looks_ns);
+        let process = &mut self.processes[process];
+        process.trouble = None;
+        if frozen && process.look.is_some() {
+            process.held_back = Some(look);
+            return;
+        }
+        process.show(look, between);
+        self.refresh();
+    }
+
+    /// A process could not be looked at.
+    pub fn troubled(&mut self, recording: &Path, why: String) {
+        let process = self.watched(recording);
+        self.processes[process].trouble = Some(why);
+    }
+
+    pub fn named(&mut self, names: Names, notes: Vec<String>) {
+        self.names.extend(names);
+        self.notes.extend(notes);
+        self.refresh();
+    }
+
+    fn watched(&mut self, recording: &Path) -> usize {
+        let known = self.processes.iter().position(|process| process.recording == recording);
+        known.unwrap_or_else(|| {
+            self.processes.push(Watched {
+                recording: recording.to_path_buf(),
+                look: None,
+                mark: None,
+                histories: BTreeMap::new(),
+                trouble: None,
+                held_back: None,
+            });
+            self.processes.len() - 1
+        })
+    }
+
+    /// Sums, groups and sorts anew what is on the screen.
+    fn refresh(&mut self) {
+        self.rows = match self.processes.get(self.chosen) {
+            Some(Watched {
+                look: Some(look), mark, ..
+            }) => Rows::of(&look.tally, mark.as_ref().map(|mark| &mark.tally), &self.names),
+            _ => Rows::default(),
+        };
+        self.arrange();
+    }
+
+    /// Filters and sorts.
+    fn arrange(&mut self) {
+        let rows = &self.rows.rows;
+        let filter = Filter::new(&self.filter, &self.names);
+        let mut shown: Vec<usize> = (0..rows.len()).collect();
+        shown.retain(|&row| {
+            let row = &rows[row];
+            let present = match self.diff {
+                true => row.change() != Change::Unchanged,
+                false => row.change() != Change::Gone,
+            };
+            present && filter.lets_through(row)
+        });
+        let key = |row: &Row| -> (i128, i128) {
+            let (bytes, count) = (i128::from(row.now.bytes), i128::from(row.now.count));
+            match self.sort {
+                Sort::Bytes => (bytes, count),
+                Sort::Count => (count, bytes),
+                Sort::Growth if self.diff => (row.bytes_change().abs(), row.count_change().abs()),
+                Sort::Growth => (row.bytes_change(), row.count_change()),
+                Sort::Age => (-i128::from(row.oldest_ns), bytes),
+                Sort::Name => (0, 0),
+            }
+        };
+        shown.sort_by(|&a, &b| {
+            let (a, b) = (&rows[a], &rows[b]);
+            key(b)
+                .cmp(&key(a))
+                .then_with(|| a.label.cmp(&b.label))
+                .then_with(|| a.key.cmp(&b.key))
+        });
+        self.shown = shown;
+        if self.page == Page::Sites {
+            self.scroll_to_selected();
+        }
+    }
+
+    pub fn scroll_to_selected(&mut self) {
+        let place = self.selected_place();
+        let room = self.room.max(1);
+        self.offset = self.offset.clamp((place + 1).saturating_sub(room), place);
+        self.offset = self.offset.min(self.shown.len().saturating_sub(room));
+    }
+
+    /// What a key does. `None`: only what is drawn has changed.
+    pub fn key(&mut self, key: KeyEvent) -> Option<Action> {
+        let control = key.modifiers.contains(KeyModifiers::CONTROL);
+        match key.code {
+            KeyCode::Char('c') if control => return Some(Action::Quit),
+            KeyCode::Char('z') if control => return Some(Action::Suspend),
+            KeyCode::Char('l') if control => return Some(Action::Redraw),
+            KeyCode::Char(_) if control => return None,
+            _ => {}
+        }
+        if self.filtering {
+            self.filter_key(key.code);
+            return None;
+        }
+        match key.code {
+            KeyCode::Char('q') => return Some(Action::Quit),
+            KeyCode::Tab => return self.choose(1),
+            KeyCode::BackTab => return self.choose(self.processes.len().saturating_sub(1)),
+            KeyCode::Char('?') => {
+                self.page = if self.page == Page::Help {
+                    Page::Sites
+                } else {
+                    Page::Help
+                }
+            }
+            KeyCode::Char(' ' | 'f') => self.freeze(),
+            KeyCode::Char('m') => self.mark(),
+            KeyCode::Esc => self.back(),
+            KeyCode::Enter if self.page == Page::Stacks => self.back(),
+            KeyCode::Enter if self.page == Page::Sites => self.expand(),
+            KeyCode::Up | KeyCode::Char('k') => self.go(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.go(1),
+            KeyCode::PageUp => self.go(-(self.room as isize)),
+            KeyCode::PageDown => self.go(self.room as isize),
+            KeyCode::Home => self.go(isize::MIN / 2),
+            KeyCode::End => self.go(isize::MAX / 2),
+            KeyCode::Char(letter) if self.page == Page::Sites => self.letter(letter),
+            _ => {}
+        }
+        None
+    }
+
+    /// Keys of the list of call sites.
+    fn letter(&mut self, letter: char) {
+        match letter {
+            '/' => self.filtering = true,
+            's' => self.sort = self.sort.next(),
+            'b' => self.sort = Sort::Bytes,
+            'c' => self.sort = Sort::Count,
+            'g' => self.sort = Sort::Growth,
+            'a' => self.sort = Sort::Age,
+            'n' => self.sort = Sort::Name,
+            'd' => {
+                self.diff = !self.diff;
+                self.sort = if self.diff { Sort::Growth } else { Sort::Bytes };
+            }
+            _ => return,
+        }
+        self.arrange();
+    }
+
+    fn filter_key(&mut self, code: KeyCode) {
+        match code {
+            KeyCode::Enter => self.filtering = false,
+            KeyCode::Esc => {
+                self.filtering = false;
+                self.filter.clear();
+            }
+            KeyCode::Backspace => {
+                self.filter.pop();
+            }
+            KeyCode::Char(letter) => self.filter.push(letter),
+            _ => return,
+        }
+        self.arrange();
+    }
+
+    /// One step out of wherever this is.
+    fn back(&mut self) {
+        match self.page {
+            Page::Sites if self.diff => {
+                self.diff = false;
+                self.sort = Sort::Bytes;
+            }
+            Page::Sites => self.filter.clear(),
+            Page::Stacks | Page::Help => self.page = Page::Sites,
+        }
+        self.offset = 0;
+        self.arrange();
+    }
+
+    fn expand(&mut self) {
+        let Some(key) = self.selected_row().map(|row| row.key) else {
+            return;
+        };
+        self.selected = Some(key);
+        self.page = Page::Stacks;
+        self.offset = 0;
+    }
+
+    fn go(&mut self, by: isize) {
+        match self.page {
+            Page::Sites => {
+                let last = self.shown.len().saturating_sub(1);
+                let place = self.selected_place().saturating_add_signed(by).min(last);
+                self.selected = self.row(place).map(|row| row.key);
+                self.scroll_to_selected();
+            }
+            // How many lines there are, drawing knows, and sets it right.
+            Page::Stacks | Page::Help => self.offset = self.offset.saturating_add_signed(by),
+        }
+    }
+
+    fn freeze(&mut self) {
+        self.frozen = !self.frozen;
+        if self.frozen {
+            return;
+        }
+        let between = self.between_looks_ns;
+        for process in &mut self.processes {
+            if let Some(look) = process.held_back.take() {
+                process.show(look, between);
+            }
+        }
+        self.refresh();
+    }
+
+    /// Growth counts from now on.
+    fn mark(&mut self) {
+        for process in &mut self.processes {
+            let Some(look) = &process.look else { continue };
+            process.mark = Some(Mark {
+                at_ns: look.at_ns,
+                set: true,
+                tally: look.tally.clone(),
+            });
+        }
+        self.refresh();
+    }
+
+    fn choose(&mut self, step: usize) -> Option<Action> {
+        if self.processes.len() < 2 {
+            return None;
+        }
+        self.chosen = (self.chosen + step) % self.processes.len();
+        self.selected = None;
+        self.offset = 0;
+        if self.page == Page::Stacks {
+            self.page = Page::Sites;
+        }
+        self.refresh();
+        Some(Action::Choose(self.processes[self.chosen].recording.clone()))
+    }
+}
+
+impl Watched {
+    fn show(&mut self, look: Look, between_looks_ns: u64) {
+        for device in &look.devices {
+            let history = self.histories.entry(device.ordinal);
+            let history = history.or_insert_with(|| History::new(between_looks_ns));
+            history.add(look.at_ns, device.live.bytes);
+        }
+        if self.mark.is_none() {
+            self.mark = Some(Mark {
+                at_ns: look.at_ns,
+                set: false,
+                tally: look.tally.clone(),
+            });
+        }
+        self.look = Some(look);
+    }
+}
+
+/// Words that must all occur in a row: in its site, its kinds, or any frame of its stacks.
+struct Filter<'a> {
+    words: Vec<String>,
+    names: &'a Names,
+    /// Thousands of stacks share their frames, so each is read once: which of the words it holds.
+    known: std::cell::RefCell<HashMap<*const NamedFrame, u64>>,
+}
+
+impl<'a> Filter<'a> {
+    fn new(text: &str, names: &'a Names) -> Filter<'a> {
+        let words = text.split_whitespace().map(str::to_lowercase);
+        Filter {
+            // As many as there are bits; nobody types more.
+            words: words.take(64).collect(),
+            names,
+            known: std::cell::RefCell::default(),
+        }
+    }
+
+    fn lets_through(&self, row: &Row) -> bool {
+        let all = match self.words.len() {
+            0 => return true,
+            64 => u64::MAX,
+            words => (1 << words) - 1,
+        };
+        let mut found = self.found(&format!("{} {} {}", row.label, row.place, row.owner).to_lowercase());
+        for kind in &row.kinds {
+            found |= self.found(kind);
+        }
+        for stack in &row.stacks {
+            if found == all {
+                break;
+            }
+            let Some(named) = self.names.get(&stack.stack) else {
+                continue;
+            };
+            for frame in &named.frames {
+                let mut known = self.known.borrow_mut();
+                found |= *known
+                    .entry(std::sync::Arc::as_ptr(frame))
+                    .or_insert_with(|| self.found(&frame.words));
+            }
+        }
+        found == all
+    }
+
+    /// Which of the words are in this text, a bit each.
+    fn found(&self, text: &str) -> u64 {
+        let bits = self.words.iter().enumerate();
+        bits.filter(|(_, word)| text.contains(word.as_str()))
+            .fold(0, |found, (bit, _)| found | 1 << bit)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,229 @@
+//! The live records of one process, added up by stack: what a look at a recording leaves behind.
+//!
+//! A stack's number in a snapshot changes from one look to the next, and so does where modules are loaded in the next
+//! run. What does not change is what the stack is made of, so stacks are known by a hash over it ([`StackKey`]). Names are
+//! no part of it: they may be found long after the stack was first seen.
+//!
+//! Deliberately absent: call sites, and what is held and what is cached. Both follow from names; see `rows`.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+
+use culeak::framework::{Carriers, Watched};
+use culeak::kind::{Kind, Place};
+use culeak::report::Share;
+use culeak::snapshot::{Location, Snapshot, Stack};
+
+/// A stack, whichever number it has in a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StackKey(pub u64);
+
+impl StackKey {
+    /// Of everything that was recorded without its stack.
+    pub const NONE: StackKey = StackKey(0);
+}
+
+/// What records must share to be added up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    pub stack: StackKey,
+    pub kind: Kind,
+    /// Blocks that somebody else told of lie in it.
+    pub carries_blocks: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Amount {
+    pub share: Share,
+    /// On the recording's clock.
+    pub oldest_ns: u64,
+    pub newest_ns: u64,
+}
+
+impl Amount {
+    fn add(&mut self, bytes: u64, time_ns: u64) {
+        self.share.add(bytes);
+        self.oldest_ns = self.oldest_ns.min(time_ns);
+        self.newest_ns = self.newest_ns.max(time_ns);
+    }
+
+    pub fn join(&mut self, other: Amount) {
+        self.share.join(other.share);
+        self.oldest_ns = self.oldest_ns.min(other.oldest_ns);
+        self.newest_ns = self.newest_ns.max(other.newest_ns);
+    }
+}
+
+impl Default for Amount {
+    fn default() -> Amount {
+        Amount {
+            share: Share::default(),
+            oldest_ns: u64::MAX,
+            newest_ns: 0,
+        }
+    }
+}
+
+/// Keys are hashes already, or nearly so.
+pub type Quick<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tally {
+    pub sums: Quick<Key, Amount>,
+    /// By device of the snapshot.
+    pub devices: Vec<Share>,
+    /// The frameworks whose blocks are recorded one by one.
+    pub watched: Vec<String>,
+}
+
+impl Tally {
+    pub fn of(snapshot: &Snapshot, stacks: &[StackKey]) -> Tally {
+        let mut devices = vec![Share::default(); snapshot.devices.len()];
+        let any_blocks = snapshot
+            .allocations
+            .iter()
+            .any(|record| record.kind.place() == Place::Within);
+        let carriers = any_blocks.then(|| Carriers::of(snapshot));
+        // By number first: a small key for millions of records.
+        let mut sums: Quick<(usize, Kind, bool), Amount> = Quick::default();
+        for record in snapshot.allocations.iter() {
+            let carries = carriers
+                .as_ref()
+                .is_some_and(|carriers| carriers.owner(record).is_some());
+            let stack = record.stack.map_or(0, |stack| stack + 1);
+            sums.entry((stack, record.kind, carries))
+                .or_default()
+                .add(record.bytes, record.time_ns);
+            if let Some(device) = record.device
+                && record.kind.place().on_device()
+            {
+                devices[device].add(record.bytes);
+            }
+        }
+        let mut tally = Tally {
+            sums: Quick::default(),
+            devices,
+            watched: Watched::of(snapshot).names().map(str::to_owned).collect(),
+        };
+        for ((stack, kind, carries_blocks), amount) in sums {
+            let stack = stack.checked_sub(1).map_or(StackKey::NONE, |stack| stacks[stack]);
+            let key = Key {
+                stack,
+                kind,
+                carries_blocks,
+            };
+            tally.sums.entry(key).or_default().join(amount);
+        }
+        tally
+    }
+}
+
+/// A key for every stack of a snapshot, in order.
+pub fn stack_keys(snapshot: &Snapshot) -> Vec<StackKey> {
+    let modules: Vec<u64> = snapshot
+        .modules
+        .iter()
+        .map(|module| hash_of(&(&module.path, &module.build_id)))
+        .collect();
+    let locations: Vec<u64> = snapshot
+        .locations
+        .iter()
+        .map(|location| location_hash(location, &modules))
+        .collect();
+    snapshot
+        .stacks
+        .iter()
+        .map(|stack| stack_key(stack, &locations))
+        .collect()
+}
+
+/// Native frames are told by module and address, Python's by what was read of them when they were recorded.
+fn location_hash(location: &Location, modules: &[u64]) -> u64 {
+    let module = location.module.map_or(0, |module| modules[module]);
+    if location.language.is_native() {
+        let mut mixer = Mixer(module);
+        mixer.write_u64(location.address);
+        mixer.finish()
+    } else {
+        hash_of(&location.symbols)
+    }
+}
+
+fn stack_key(stack: &Stack, locations: &[u64]) -> StackKey {
+    let mut mixer = Mixer(u64::from(stack.truncated) + 1);
+    for &frame in &stack.frames {
+        mixer.write_u64(locations[frame]);
+    }
+    // 0 is taken.
+    StackKey(mixer.finish().max(1))
+}
+
+fn hash_of(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A hash for numbers that nobody chose to collide: a multiplication and a shift each.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ mixed >> 29;
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.write_u64(byte.into());
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::sample::leaky;
+
+    #[test]
+    fn sums_are_those_of_the_records() {
+        let snapshot = leaky();
+        let tally = Tally::of(&snapshot, &stack_keys(&snapshot));
+        let total = Share::total(tally.sums.values().map(|amount| amount.share));
+        assert_eq!(total.count, snapshot.allocations.len() as u64);
+        assert_eq!(
+            total.bytes,
+            snapshot.allocations.iter().map(|record| record.bytes).sum::<u64>()
+        );
+    }
+
+    #[test]
+    fn a_stack_is_known_again_whatever_its_number_and_place_in_memory() {
+        let snapshot = leaky();
+        let mut other = leaky();
+        other.stacks.reverse();
+        for module in &mut other.modules {
+            module.bias += 0x1000;
+        }
+        let mut keys = stack_keys(&other);
+        keys.reverse();
+        assert_eq!(stack_keys(&snapshot), keys);
+        let different: std::collections::BTreeSet<_> = keys.iter().collect();
+        assert_eq!(different.len(), keys.len());
+    }
+}

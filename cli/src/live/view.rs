@@ -1,0 +1,163 @@
+//! Draws the state: what it was, how much of it there is, who asked for it, and which keys there are.
+//!
+//! ```text
+//! culeak  4711 python train.py                                running for 2 m 14 s     title
+//! GPU 0  1.2 GiB now, 1.9 GiB peak   ▁▂▃▅▇▇█▇▇▆▆▆▅▅▅▅                                  top.rs
+//! holds 1.2 GiB in 128 blocks at 3 call sites
+//! by bytes, growth since the mark 38 s ago
+//!      bytes    count      growth  oldest  call site                                   table.rs, or stacks.rs
+//!    200 MiB      100    +100 MiB    25 s  load_batch  train.cu:14
+//! not seen: lost 0 allocations, 0 stacks; 0 unknown frees
+//! q quit  ? help  enter stacks  / filter  m mark  d diff  space freeze                 bottom.rs
+//! ```
+//!
+//! Drawing only reads, but for one thing: how many rows there was room for, which decides how far a page is. Nothing is
+//! said by colour alone. Deliberately absent: words that the report does not use.
+
+mod bottom;
+mod help;
+mod stacks;
+mod table;
+mod top;
+
+use ratatui::Frame;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Paragraph, Widget, Wrap};
+
+use super::state::{Page, State};
+
+/// Below this there is no room for a row with its numbers.
+const LEAST: (u16, u16) = (40, 10);
+
+/// Styles by meaning. Without colours (`NO_COLOR`) bold and dim are left.
+#[derive(Debug, Clone, Copy)]
+pub struct Palette {
+    pub plain: Style,
+    pub bold: Style,
+    pub dim: Style,
+    pub bad: Style,
+    pub good: Style,
+    pub warning: Style,
+    pub line: Style,
+    pub selected: Style,
+}
+
+impl Palette {
+    pub fn new(colours: bool) -> Palette {
+        let plain = Style::new();
+        let colour = |colour: Color| if colours { plain.fg(colour) } else { plain };
+        Palette {
+            plain,
+            bold: plain.add_modifier(Modifier::BOLD),
+            dim: plain.add_modifier(Modifier::DIM),
+            bad: colour(Color::Red).add_modifier(Modifier::BOLD),
+            good: colour(Color::Green),
+            warning: colour(Color::Yellow),
+            line: colour(Color::Cyan),
+            selected: plain.add_modifier(Modifier::REVERSED),
+        }
+    }
+}
+
+pub fn draw(state: &mut State, palette: &Palette, frame: &mut Frame) {
+    let area = frame.area();
+    let buffer = frame.buffer_mut();
+    if area.width < LEAST.0 || area.height < LEAST.1 {
+        return too_small(area, buffer);
+    }
+    let below = top::draw(state, palette, area, buffer);
+    let (middle, last) = (
+        rows(below, 0, below.height.saturating_sub(2)),
+        rows(below, below.height - 2, 2),
+    );
+    match state.page {
+        Page::Sites => table::draw(state, palette, middle, buffer),
+        Page::Stacks => stacks::draw(state, palette, middle, buffer),
+        Page::Help => help::draw(state, palette, middle, buffer),
+    }
+    bottom::draw(state, palette, last, buffer);
+}
+
+fn too_small(area: Rect, buffer: &mut Buffer) {
+    let text = format!(
+        "culeak live needs {} columns and {} rows; this terminal has {} and {}. Make it larger, or press q to quit.",
+        LEAST.0, LEAST.1, area.width, area.height
+    );
+    Paragraph::new(text).wrap(Wrap { trim: true }).render(area, buffer);
+}
+
+/// A part of an area, by rows; empty where the area ends.
+fn rows(area: Rect, from: u16, count: u16) -> Rect {
+    let from = from.min(area.height);
+    Rect {
+        y: area.y + from,
+        height: count.min(area.height - from),
+        ..area
+    }
+}
+
+/// A line at the left, and one at the right that it makes room for.
+fn both_ends(area: Rect, buffer: &mut Buffer, left: Line, right: Line) {
+    let taken = u16::try_from(right.width()).unwrap_or(u16::MAX).min(area.width);
+    let room = area.width.saturating_sub(taken + u16::from(taken > 0) * 2);
+    line(Rect { width: room, ..area }, buffer, left);
+    let right_area = Rect {
+        x: area.x + area.width - taken,
+        width: taken,
+        ..area
+    };
+    line(right_area, buffer, right);
+}
+
+/// A line, which ends in `…` where it does not fit.
+fn line(area: Rect, buffer: &mut Buffer, content: Line) {
+    if area.height == 0 || area.width == 0 {
+        return;
+    }
+    let mut left = usize::from(area.width);
+    let style = content.style;
+    let fits = content.width() <= left;
+    let mut shown: Vec<Span> = Vec::new();
+    for span in content.spans {
+        let width = span.width();
+        if fits || width < left {
+            left = left.saturating_sub(width);
+            shown.push(span);
+            continue;
+        }
+        shown.push(Span::styled(fit(&span.content, left), span.style));
+        break;
+    }
+    buffer.set_line(area.x, area.y, &Line::from(shown).style(style), area.width);
+}
+
+/// As much of a text as has room, with `…` at the end if that is not all.
+fn fit(text: &str, width: usize) -> String {
+    if Span::raw(text).width() <= width {
+        // A line that goes on behind this text is cut here all the same.
+        let mut cut = text.to_owned();
+        if Span::raw(text).width() == width {
+            cut.pop();
+            cut.push('…');
+        } else {
+            cut.push('…');
+        }
+        return cut;
+    }
+    let mut cut = String::new();
+    for letter in text.chars() {
+        cut.push(letter);
+        if Span::raw(cut.as_str()).width() >= width {
+            cut.pop();
+            break;
+        }
+    }
+    cut.push('…');
+    cut
+}
+
+#[cfg(test)]
+mod tests;

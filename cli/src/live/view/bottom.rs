@@ -1,0 +1,70 @@
+//! The last two lines: what could not be seen, and the keys.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+use super::super::look::Look;
+use super::super::state::{Page, State};
+use super::{Palette, line, rows};
+use crate::text::inert::Inert;
+use crate::text::units;
+
+pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    line(rows(area, 0, 1), buffer, honesty(state, palette));
+    let last = rows(area, 1, 1);
+    if state.filtering {
+        let typed = format!("filter: {}", Inert(&state.filter));
+        let hint = Span::styled("  (enter: keep, esc: drop)", palette.dim);
+        line(
+            last,
+            buffer,
+            Line::from(vec![Span::styled(typed + "▏", palette.bold), hint]),
+        );
+        return;
+    }
+    let mut keys = match state.page {
+        Page::Sites => vec![
+            "q quit",
+            "? help",
+            "enter stacks",
+            "/ filter",
+            "s sort",
+            "m mark",
+            "d diff",
+        ],
+        Page::Stacks => vec!["q quit", "? help", "esc back", "up/down scroll", "m mark"],
+        Page::Help => vec!["q quit", "esc back"],
+    };
+    keys.push(if state.frozen { "space go on" } else { "space freeze" });
+    if state.processes.len() > 1 {
+        keys.insert(2, "tab process");
+    }
+    line(last, buffer, Line::styled(keys.join("  "), palette.dim));
+}
+
+/// Zero is shown as zero.
+fn honesty<'a>(state: &State, palette: &Palette) -> Line<'a> {
+    if let Some(trouble) = state.process().and_then(|process| process.trouble.as_ref()) {
+        return Line::styled(Inert(trouble).to_string(), palette.warning);
+    }
+    let ended = state.ended.iter().map(|ended| format!("{ended} · "));
+    let Some(look) = state.look_shown() else {
+        return Line::raw("");
+    };
+    let text: String = ended.chain([not_seen(look)]).collect();
+    let lost = look.honesty.lost_allocations + look.honesty.lost_stacks > 0;
+    Line::styled(text, if lost { palette.warning } else { palette.dim })
+}
+
+fn not_seen(look: &Look) -> String {
+    let honesty = &look.honesty;
+    let count = units::count;
+    format!(
+        "not seen: lost {} allocations, {} stacks; {} unknown frees, {} events in the read",
+        count(honesty.lost_allocations),
+        count(honesty.lost_stacks.saturating_add(honesty.lost_python)),
+        count(honesty.unknown_frees),
+        count(look.events_during_read),
+    )
+}

@@ -1,0 +1,94 @@
+//! The stacks of one call site, with what each asked for.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+use super::super::names::Named;
+use super::super::rows::{Row, StackRow};
+use super::super::state::State;
+use super::{Palette, line, rows};
+use crate::text::parts::amount;
+use crate::text::units::{self, plural};
+
+/// More than anybody reads, fewer than would make a key slow.
+const MOST: usize = 200;
+
+pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    let now = state.look_shown().map_or(0, |look| look.at_ns);
+    let lines = match state.selected_row().filter(|row| Some(row.key) == state.selected) {
+        Some(row) => content(state, row, now, palette),
+        None => vec![Line::styled(
+            "  no live memory of this call site any more; esc goes back",
+            palette.dim,
+        )],
+    };
+    state.room = usize::from(area.height);
+    state.offset = state.offset.min(lines.len().saturating_sub(state.room));
+    for (at, content) in (0..area.height).zip(lines.into_iter().skip(state.offset)) {
+        line(rows(area, at, 1), buffer, content);
+    }
+}
+
+fn content(state: &State, row: &Row, now_ns: u64, palette: &Palette) -> Vec<Line<'static>> {
+    let mut lines = Vec::new();
+    let title = [&row.label, &row.place].map(String::as_str).join("  ");
+    let mut title = vec![Span::styled(title, palette.bold)];
+    if !row.owner.is_empty() {
+        title.push(Span::styled(format!("  [{}]", row.owner), palette.dim));
+    }
+    lines.push(Line::from(title));
+    let stacks = plural(row.stacks.len() as u64, "stack", "stacks");
+    let growth = units::signed_bytes(row.bytes_change());
+    lines.push(Line::raw(format!("{} from {stacks}, growth {growth}", amount(row.now))));
+    for stack in row.stacks.iter().take(MOST) {
+        lines.push(Line::default());
+        lines.push(Line::raw(sums(stack, now_ns)));
+        if let Some(named) = state.names.get(&stack.stack) {
+            frames(named, palette, &mut lines);
+        }
+    }
+    if row.stacks.len() > MOST {
+        let more = format!(
+            "… and {} more stacks; culeak report --by stack shows all",
+            row.stacks.len() - MOST
+        );
+        lines.push(Line::styled(more, palette.dim));
+    }
+    lines
+}
+
+fn sums(stack: &StackRow, now_ns: u64) -> String {
+    let kinds: Vec<&str> = stack.kinds.iter().copied().collect();
+    let growth = i128::from(stack.now.bytes) - i128::from(stack.before.bytes);
+    let growth = match growth {
+        0 => String::new(),
+        by => format!(", growth {}", units::signed_bytes(by)),
+    };
+    let age = |time_ns: u64| units::duration(now_ns.saturating_sub(time_ns));
+    let ages = match stack.now.count {
+        0 => String::new(),
+        1 => format!(", {} old", age(stack.oldest_ns)),
+        _ => format!(", oldest {}, newest {}", age(stack.oldest_ns), age(stack.newest_ns)),
+    };
+    format!("  {}, {}{ages}{growth}", amount(stack.now), kinds.join(", "))
+}
+
+fn frames(named: &Named, palette: &Palette, lines: &mut Vec<Line<'static>>) {
+    let shown = || named.frames.iter().filter(|frame| frame.shown);
+    let widths = shown().map(|frame| Span::raw(frame.name.as_str()).width());
+    let width = widths.filter(|&width| width <= 60).max().unwrap_or(0);
+    for frame in shown() {
+        let style = if frame.users_own { palette.plain } else { palette.dim };
+        lines.push(Line::from(vec![
+            Span::styled(format!("    {:width$}", frame.name), style),
+            Span::styled(format!("  {}", frame.place), palette.dim),
+        ]));
+    }
+    if named.frames.is_empty() {
+        lines.push(Line::styled("    (recorded without a stack)", palette.dim));
+    }
+    if named.truncated && !named.frames.is_empty() {
+        lines.push(Line::styled("    … (the stack was cut here)", palette.dim));
+    }
+}

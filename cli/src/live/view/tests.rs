@@ -1,0 +1,214 @@
+//! Golden screens. `CULEAK_BLESS=1 cargo test -p culeak-cli screen` writes them anew; read the difference before committing.
+
+use std::path::Path;
+
+use culeak::snapshot::ProcessState;
+use proptest::prelude::*;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::KeyCode;
+use ratatui::style::Color;
+
+use super::super::sample::{press, show, state, training, type_in};
+use super::*;
+use crate::text::inert::is_active;
+use crate::text::sample::{Sample, leaky};
+
+fn terminal(width: u16, height: u16, state: &mut State, colours: bool) -> Terminal<TestBackend> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
+    let palette = Palette::new(colours);
+    terminal.draw(|frame| draw(state, &palette, frame)).expect("drawn");
+    terminal
+}
+
+fn screen(width: u16, height: u16, state: &mut State) -> String {
+    let terminal = terminal(width, height, state, true);
+    let buffer = terminal.backend().buffer();
+    let mut text = String::new();
+    for y in 0..height {
+        let row: String = (0..width).map(|x| buffer[(x, y)].symbol()).collect();
+        text.push_str(row.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+fn expect_screen(name: &str, width: u16, height: u16, state: &mut State) {
+    let text = screen(width, height, state);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/live/golden").join(name);
+    if std::env::var_os("CULEAK_BLESS").is_some() {
+        std::fs::write(&path, text).expect("golden screen written");
+        return;
+    }
+    let golden = std::fs::read_to_string(&path).expect("golden screen; make it with CULEAK_BLESS=1");
+    assert_eq!(
+        text, golden,
+        "{name} differs; if that is right, bless it with CULEAK_BLESS=1"
+    );
+}
+
+/// Twenty looks at one process.
+fn watched() -> State {
+    let mut state = state();
+    for step in 0..20 {
+        show(&mut state, &training(4711, step));
+    }
+    state
+}
+
+#[test]
+fn screen_of_a_running_process() {
+    expect_screen("running-80x24.txt", 80, 24, &mut watched());
+    expect_screen("running-200x50.txt", 200, 50, &mut watched());
+}
+
+#[test]
+fn screen_of_a_narrow_terminal() {
+    expect_screen("narrow-40x10.txt", 40, 10, &mut watched());
+}
+
+#[test]
+fn screen_too_small_says_so() {
+    expect_screen("small-30x8.txt", 30, 8, &mut watched());
+}
+
+#[test]
+fn screen_before_anything_is_there() {
+    expect_screen("waiting-80x24.txt", 80, 24, &mut state());
+}
+
+#[test]
+fn screen_of_what_changed_since_the_mark() {
+    let mut state = watched();
+    press(&mut state, KeyCode::Char('m'));
+    for step in 20..24 {
+        show(&mut state, &training(4711, step));
+    }
+    press(&mut state, KeyCode::Char('d'));
+    expect_screen("diff-80x24.txt", 80, 24, &mut state);
+}
+
+#[test]
+fn screen_of_the_stacks_of_a_site() {
+    let mut state = watched();
+    press(&mut state, KeyCode::Down);
+    press(&mut state, KeyCode::Enter);
+    expect_screen("stacks-80x24.txt", 80, 24, &mut state);
+}
+
+#[test]
+fn screen_of_several_processes_filtered_and_frozen() {
+    let mut state = watched();
+    for pid in [4712, 4713] {
+        show(&mut state, &training(pid, 3));
+    }
+    press(&mut state, KeyCode::Tab);
+    type_in(&mut state, "/train.cu pinned");
+    press(&mut state, KeyCode::Enter);
+    press(&mut state, KeyCode::Char(' '));
+    expect_screen("several-80x24.txt", 80, 24, &mut state);
+}
+
+#[test]
+fn screen_of_a_process_that_is_over() {
+    let mut state = state();
+    show(&mut state, &leaky());
+    expect_screen("over-80x24.txt", 80, 24, &mut state);
+    expect_screen("over-200x50.txt", 200, 50, &mut state);
+    let mut state = super::super::sample::state();
+    let mut clean = Sample::new().finish(9, 9);
+    clean.process.state = ProcessState::Ended;
+    show(&mut state, &clean);
+    expect_screen("clean-80x24.txt", 80, 24, &mut state);
+}
+
+#[test]
+fn screen_of_the_keys() {
+    let mut state = watched();
+    state.named(
+        Default::default(),
+        vec!["/opt/libfoo.so: not on this machine".to_owned()],
+    );
+    press(&mut state, KeyCode::Char('?'));
+    expect_screen("help-80x24.txt", 80, 24, &mut state);
+}
+
+#[test]
+fn without_colours_nothing_has_one() {
+    for colours in [true, false] {
+        let terminal = terminal(80, 24, &mut watched(), colours);
+        let cells = terminal.backend().buffer().content();
+        assert_eq!(cells.iter().any(|cell| cell.fg != Color::Reset), colours);
+    }
+}
+
+#[test]
+fn the_selected_row_stays_on_the_screen() {
+    let mut state = state();
+    let mut sample = Sample::new().running();
+    for site in 0..60u64 {
+        let name = format!("site_{site:02}");
+        let stack = sample.stack(&[(&name, "/src/a.cu:1", "/opt/app")]);
+        sample.holds(culeak::kind::Kind::Device, "cudaMalloc", 1000 - site, 1, stack);
+    }
+    show(&mut state, &sample.finish(0, 0));
+    screen(80, 24, &mut state);
+    for (key, name) in [
+        (KeyCode::PageDown, "site_1"),
+        (KeyCode::End, "site_59"),
+        (KeyCode::Up, "site_58"),
+        (KeyCode::Home, "site_00"),
+    ] {
+        press(&mut state, key);
+        let shown = screen(80, 24, &mut state);
+        let label = state.selected_row().expect("a row").label.clone();
+        assert!(
+            label.starts_with(name) && shown.contains(&label),
+            "{key:?}: {label}\n{shown}"
+        );
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_size_and_any_keys_are_survived(
+        sizes in proptest::collection::vec((1u16..250, 1u16..80), 1..4),
+        keys in "[qsbcganmd/?kj f\\PC]{0,12}",
+    ) {
+        let mut state = watched();
+        show(&mut state, &training(4712, 1));
+        for (width, height) in sizes {
+            for letter in keys.chars() {
+                press(&mut state, KeyCode::Char(letter));
+                press(&mut state, KeyCode::Tab);
+                press(&mut state, KeyCode::Enter);
+                press(&mut state, KeyCode::PageDown);
+            }
+            let text = screen(width, height, &mut state);
+            prop_assert!(!text.replace('\n', "").contains(is_active));
+        }
+    }
+
+    #[test]
+    fn nothing_a_recording_says_reaches_the_terminal_as_a_command(
+        name in "\\PC{0,20}|[\\x00-\\x1f\\u{202e}a]{0,20}", long in 0usize..300,
+    ) {
+        let name = name + &"x".repeat(long);
+        let mut sample = Sample::new().running();
+        let stack = sample.stack(&[(&name, &format!("/src/{name}.cu:1"), &format!("/opt/{name}"))]);
+        sample.holds(culeak::kind::Kind::Device, "cudaMalloc", 5, 1, stack);
+        let mut snapshot = sample.finish(0, 0);
+        snapshot.process.command_line = vec![name.clone()];
+        snapshot.devices[0].name = name.clone();
+        snapshot.process.recording = name.clone();
+        let mut state = state();
+        show(&mut state, &snapshot);
+        for key in ['?', '?', '\n'] {
+            press(&mut state, if key == '\n' { KeyCode::Enter } else { KeyCode::Char(key) });
+            let text = screen(120, 30, &mut state);
+            prop_assert!(!text.replace('\n', "").contains(is_active), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! The upper part: which process, its devices over time, what it holds, and what the list below shows.
+
+use culeak::report::Share;
+use culeak::snapshot::ProcessState;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Sparkline, Widget};
+
+use super::super::look::{DeviceLook, Look};
+use super::super::state::{State, Watched};
+use super::{Palette, both_ends, line, rows};
+use crate::text::inert::Inert;
+use crate::text::parts::amount;
+use crate::text::units::{self, plural};
+
+/// Draws it, and returns what is left of the area.
+pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) -> Rect {
+    let mut used = 0;
+    let mut next = |height: u16| {
+        used += height;
+        rows(area, used - height, height)
+    };
+    title(state, palette, next(1), buffer);
+    if state.processes.len() > 1 {
+        processes(state, palette, next(1), buffer);
+    }
+    let Some((process, look)) = state
+        .process()
+        .and_then(|process| Some((process, process.look.as_ref()?)))
+    else {
+        line(next(1), buffer, Line::raw(waiting(state)));
+        return rows(area, used, area.height - used);
+    };
+    // A quarter of the screen at most; a line each, more where there is room.
+    let most = usize::from(area.height / 4).max(1);
+    let height = match (area.height, look.devices.len()) {
+        (40.., 0..=2) => 4,
+        (40.., 3..=4) => 2,
+        _ => 1,
+    };
+    let shown = look.devices.len().min(most);
+    for device in &look.devices[..shown] {
+        self::device(process, device, palette, next(height), buffer);
+    }
+    if shown < look.devices.len() {
+        let rest = Share::total(look.devices[shown..].iter().map(|device| device.live));
+        let rest = format!("{} more GPUs  {}", look.devices.len() - shown, amount(rest));
+        line(next(1), buffer, Line::styled(rest, palette.dim));
+    }
+    line(next(1), buffer, sums(state, look, palette));
+    line(next(1), buffer, list(state, process, look, palette));
+    rows(area, used, area.height - used)
+}
+
+fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    let mut left = vec![Span::styled("culeak live", palette.bold)];
+    let mut right = Vec::new();
+    if let Some(look) = state.look_shown() {
+        left.push(Span::raw(format!("  {}", command(look))));
+        let lasted = units::duration(look.at_ns);
+        right.push(match look.process.state {
+            ProcessState::Running => Span::raw(format!("running for {lasted}")),
+            ProcessState::Exited => Span::styled(format!("exited after {lasted}"), palette.bold),
+            ProcessState::Ended => Span::styled(format!("ended without exit handlers after {lasted}"), palette.bold),
+            ProcessState::Unknown => Span::raw(format!("last seen after {lasted}")),
+        });
+    }
+    if state.frozen {
+        right.push(Span::styled("  FROZEN", palette.warning));
+    }
+    both_ends(area, buffer, Line::from(left), Line::from(right));
+}
+
+/// `4711 python train.py, RANK 3`.
+fn command(look: &Look) -> String {
+    let process = &look.process;
+    let words = match process.command_line.as_slice() {
+        [] => process.executable.clone(),
+        words => words.join(" "),
+    };
+    let mut text = format!("{} {}", process.pid, Inert(&words));
+    for (variable, value) in &process.ranks {
+        text.push_str(&format!(", {} {}", Inert(variable), Inert(value)));
+    }
+    text
+}
+
+fn waiting(state: &State) -> String {
+    match state.process() {
+        Some(Watched {
+            trouble: Some(trouble), ..
+        }) => Inert(trouble).to_string(),
+        Some(_) => "reading …".to_owned(),
+        None => match &state.ended {
+            Some(ended) => format!("{ended}; nothing was recorded: no process under the recorder used CUDA"),
+            None => Inert(&state.waiting).to_string(),
+        },
+    }
+}
+
+/// All processes by number, the one on the screen marked; as many before and behind it as there is room for.
+fn processes(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    let name = |index: usize| {
+        let look = state.processes[index].look.as_ref();
+        let process = look.map_or_else(
+            || "…".to_owned(),
+            |look| {
+                let executable = culeak::site::file_name(&look.process.executable);
+                let over = if look.finished { " (over)" } else { "" };
+                format!("{} {}{over}", look.process.pid, Inert(executable))
+            },
+        );
+        format!(" {process} ")
+    };
+    let count = state.processes.len();
+    let heading = format!("process {} of {count} ", state.chosen + 1);
+    let mut room = usize::from(area.width).saturating_sub(heading.len());
+    let mut shown = vec![Span::styled(name(state.chosen), palette.selected)];
+    let (mut first, mut last) = (state.chosen, state.chosen);
+    room = room.saturating_sub(shown[0].width());
+    loop {
+        let behind = (last + 1 < count).then(|| Span::raw(name(last + 1)));
+        let before = first.checked_sub(1).map(|index| Span::raw(name(index)));
+        match (behind, before) {
+            (Some(span), _) if span.width() <= room => {
+                room -= span.width();
+                last += 1;
+                shown.push(span);
+            }
+            (_, Some(span)) if span.width() <= room => {
+                room -= span.width();
+                first -= 1;
+                shown.insert(0, span);
+            }
+            _ => break,
+        }
+    }
+    shown.insert(0, Span::styled(heading, palette.dim));
+    line(area, buffer, Line::from(shown));
+}
+
+/// What is live on a device, what the most was, and how it went.
+fn device(process: &Watched, device: &DeviceLook, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    let wide = area.width >= 100;
+    let name = if wide {
+        format!("  {}", Inert(&device.name))
+    } else {
+        String::new()
+    };
+    let text = format!(
+        "GPU {}{name}  {:>9} now  {:>9} peak  ",
+        device.ordinal,
+        units::bytes(device.live.bytes),
+        units::bytes(device.peak_bytes)
+    );
+    let left = (text.chars().count() as u16).min(area.width);
+    let content = Line::from(vec![Span::raw(text)]);
+    buffer.set_line(area.x, area.y, &content, left);
+    let chart = Rect {
+        x: area.x + left,
+        width: area.width - left,
+        ..area
+    };
+    let Some(history) = process.histories.get(&device.ordinal) else {
+        return;
+    };
+    let columns = history.columns(usize::from(chart.width));
+    // Full height is the exact peak, also when nobody looked at that moment.
+    Sparkline::default()
+        .data(columns)
+        .max(device.peak_bytes.max(device.live.bytes))
+        .style(palette.line)
+        .render(chart, buffer);
+}
+
+/// What somebody holds, in the report's words.
+fn sums(state: &State, look: &Look, palette: &Palette) -> Line<'static> {
+    let rows = &state.rows;
+    let (word, style) = match look.finished {
+        true if rows.held.count > 0 => ("leaked ", palette.bad),
+        true => ("nothing leaked", palette.good),
+        false if rows.held.count > 0 => ("holds ", palette.bold),
+        false => ("nothing held", palette.bold),
+    };
+    let mut spans = vec![Span::styled(word, style)];
+    if rows.held.count > 0 {
+        let sites = plural(rows.sites as u64, "call site", "call sites");
+        spans.push(Span::styled(format!("{} at {sites}", amount(rows.held)), style));
+    }
+    if rows.held_on_host.count > 0 {
+        spans.push(Span::raw(format!(
+            ", {} of it on the host",
+            units::bytes(rows.held_on_host.bytes)
+        )));
+    }
+    if rows.cached.count > 0 {
+        spans.push(Span::raw(format!(", {} in pools", units::bytes(rows.cached.bytes))));
+    }
+    if look.refused.count > 0 {
+        let refused = plural(look.refused.count, "call", "calls");
+        spans.push(Span::styled(format!(", {refused} refused"), palette.warning));
+    }
+    if rows.held.count == 0 {
+        let made = plural(look.allocated, "allocation", "allocations");
+        spans.push(Span::raw(format!(": {made}, {} freed", units::count(look.freed))));
+    }
+    Line::from(spans)
+}
+
+/// What the list shows and in which order.
+fn list(state: &State, process: &Watched, look: &Look, palette: &Palette) -> Line<'static> {
+    let mut parts = vec![format!("by {}", state.sort.name())];
+    if let Some(mark) = &process.mark {
+        let since = if mark.set { "the mark" } else { "the first look" };
+        let ago = match look.at_ns.saturating_sub(mark.at_ns) {
+            0 => "just now".to_owned(),
+            ns => format!("{} ago", units::duration(ns)),
+        };
+        parts.push(match state.diff {
+            true => format!("only what changed since {since}, {ago}"),
+            false => format!("growth since {since}, {ago}"),
+        });
+    }
+    if !state.filter.is_empty() {
+        let shown = format!("{} of {}", state.shown.len(), state.rows.rows.len());
+        parts.push(format!("filter {:?}: {shown}", Inert(&state.filter).to_string()));
+    }
+    if state.rows.unnamed > 0 {
+        let stacks = plural(state.rows.unnamed as u64, "stack", "stacks");
+        let bytes = units::bytes(state.rows.unnamed_share.bytes);
+        parts.push(format!("looking up {stacks} with {bytes}"));
+    }
+    Line::styled(parts.join(" · "), palette.dim)
+}

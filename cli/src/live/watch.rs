@@ -1,0 +1,275 @@
+//! The watching thread: finds the processes, reads their recordings in turn, sends what it sees.
+//!
+//! The process on the screen is read every time, of the others one each time, those that are over once. Reading copies
+//! the file's sections (see `culeak::reader`), so the process notices nothing. Between two reads the thread rests at
+//! least as long as a read took: a view of millions of records costs half a core at most, and shows less often.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::time::{Duration, Instant};
+
+use culeak::reader::{self, Identity, ReadError};
+
+use super::Message;
+use super::look::Look;
+use super::names::{Asked, Unnamed};
+use super::tally::stack_keys;
+use crate::load;
+
+/// What the user named.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// It, and the processes it starts.
+    Process(u32),
+    /// A recording and those of the processes it starts, or a folder of recordings; it may come later.
+    Path(PathBuf),
+    /// Recordings of one run, known by the mark in their names.
+    Run { folder: PathBuf, mark: String },
+}
+
+impl Source {
+    /// What is said while there is nothing to show.
+    pub fn waiting(&self) -> String {
+        match self {
+            Source::Process(pid) => format!("waiting for the first CUDA call of process {pid}"),
+            Source::Path(path) if path.is_dir() => {
+                format!("waiting for recordings (*.culeak) in {}", path.display())
+            }
+            Source::Path(path) => format!("waiting for {}: no such file or folder yet", path.display()),
+            Source::Run { .. } => "waiting for the first CUDA call of the program".to_owned(),
+        }
+    }
+}
+
+/// How long no process is looked for after the last search.
+const SEARCH: Duration = Duration::from_secs(1);
+
+struct Target {
+    recording: PathBuf,
+    /// Where the process sees its files, when that is not where we do.
+    root: Option<PathBuf>,
+    asked: Asked,
+    over: bool,
+}
+
+/// Where the thread sends what it finds.
+pub struct Outlets {
+    pub messages: Sender<Message>,
+    pub unnamed: Sender<Unnamed>,
+}
+
+/// Watches until nobody listens. `chosen` receives the recording that is on the screen, whenever that changes.
+pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Receiver<PathBuf>) {
+    let mut search = Search::default();
+    let mut targets: Vec<Target> = Vec::new();
+    let mut on_screen: Option<PathBuf> = None;
+    let mut searched: Option<Instant> = None;
+    let mut turn = 0;
+    loop {
+        let began = Instant::now();
+        if searched.is_none_or(|searched| searched.elapsed() >= SEARCH.min(interval * 2)) {
+            searched = Some(began);
+            let found = search.run(source, &targets);
+            if targets.is_empty() && found.is_empty() && !tell(outlets, Message::Waiting(search.waiting(source))) {
+                return;
+            }
+            targets.extend(found);
+        }
+        let first = on_screen
+            .as_ref()
+            .and_then(|path| targets.iter().position(|target| target.recording == *path))
+            .unwrap_or(0);
+        turn += 1;
+        let others: Vec<usize> = (0..targets.len())
+            .filter(|&index| index != first && !targets[index].over)
+            .collect();
+        let other = (!others.is_empty()).then(|| others[turn % others.len()]);
+        for index in [Some(first), other].into_iter().flatten() {
+            if let Some(target) = targets.get_mut(index)
+                && !target.over
+                && !target.look(outlets)
+            {
+                return;
+            }
+        }
+        let took = began.elapsed();
+        let mut rest = interval.saturating_sub(took).max(took.min(interval * 8));
+        // While there is nothing to show, somebody waits for it.
+        if targets.is_empty() {
+            rest = rest.min(Duration::from_millis(200));
+        }
+        match chosen.recv_timeout(rest) {
+            Ok(path) => on_screen = Some(path),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+    }
+}
+
+fn tell(outlets: &Outlets, message: Message) -> bool {
+    outlets.messages.send(message).is_ok()
+}
+
+impl Target {
+    /// Reads the recording and sends what it says. False when nobody listens any more.
+    fn look(&mut self, outlets: &Outlets) -> bool {
+        let mut snapshot = match reader::read(&self.recording) {
+            Ok(snapshot) => snapshot,
+            // Being made at this moment.
+            Err(ReadError::Empty(_) | ReadError::Unfinished(_)) => return true,
+            Err(error) => return tell(outlets, Message::Trouble(self.recording.clone(), error.to_string())),
+        };
+        let keys = stack_keys(&snapshot);
+        let look = Look::of(&snapshot, &keys, self.recording.clone());
+        // What was recorded elsewhere, or kept at a moment, cannot change either, but who knows who still copies it.
+        self.over = look.finished;
+        let unnamed = self.asked.pick(&mut snapshot, &keys, &look, self.root.as_ref());
+        tell(outlets, Message::Look(Box::new(look)))
+            && unnamed.is_none_or(|unnamed| outlets.unnamed.send(unnamed).is_ok())
+    }
+}
+
+/// Finds recordings, and remembers whose those were that it has seen.
+#[derive(Default)]
+struct Search {
+    seen: HashMap<PathBuf, Option<Identity>>,
+    /// The process itself is gone and left nothing.
+    gone: bool,
+}
+
+impl Search {
+    fn waiting(&self, source: &Source) -> String {
+        match source {
+            Source::Process(pid) if self.gone => {
+                format!("process {pid} has ended and left no recording that can be found from here; q quits")
+            }
+            source => source.waiting(),
+        }
+    }
+
+    /// Recordings that are not among the targets yet, in the order in which their processes started.
+    fn run(&mut self, source: &Source, known: &[Target]) -> Vec<Target> {
+        let is_known = |path: &Path| known.iter().any(|target| target.recording == path);
+        let mut found: Vec<Target> = match source {
+            Source::Run { folder, mark } => {
+                let is_ours = |path: &PathBuf| {
+                    let name = path.file_name().unwrap_or_default();
+                    name.to_string_lossy().contains(mark.as_str())
+                };
+                self.all(recordings(folder).into_iter().filter(is_ours))
+            }
+            Source::Path(path) if path.is_dir() => self.all(recordings(path)),
+            Source::Path(path) if known.is_empty() => self.all(path.is_file().then(|| path.clone())),
+            Source::Process(pid) if known.is_empty() => match load::recording_of(*pid) {
+                Ok((recording, root)) => {
+                    let root = Some(root);
+                    self.all([recording])
+                        .into_iter()
+                        .map(|target| Target {
+                            root: root.clone(),
+                            ..target
+                        })
+                        .collect()
+                }
+                Err(_) => {
+                    self.gone = !load::process_lives(*pid);
+                    Vec::new()
+                }
+            },
+            Source::Path(_) | Source::Process(_) => self.children(known),
+        };
+        found.retain(|target| !is_known(&target.recording));
+        let started = |target: &Target| Some(self.seen.get(&target.recording)?.as_ref()?.started_unix_ns);
+        found.sort_by_key(|target| (started(target), target.recording.clone()));
+        found
+    }
+
+    /// Those whose header can be read; the others are being made, or are no recordings.
+    fn all(&mut self, paths: impl IntoIterator<Item = PathBuf>) -> Vec<Target> {
+        let mut found = Vec::new();
+        for path in paths {
+            let identity = self.identity(&path);
+            if identity.is_some() {
+                found.push(Target {
+                    recording: path,
+                    root: None,
+                    asked: Asked::default(),
+                    over: false,
+                });
+            }
+        }
+        found
+    }
+
+    fn identity(&mut self, path: &Path) -> Option<Identity> {
+        if let Some(known) = self.seen.get(path) {
+            return known.clone();
+        }
+        match reader::identity(path) {
+            Ok(identity) => {
+                self.seen.insert(path.to_path_buf(), Some(identity.clone()));
+                Some(identity)
+            }
+            // The name is there before the header is: ask again.
+            Err(ReadError::Empty(_) | ReadError::Unfinished(_) | ReadError::Io(..)) => None,
+            Err(_) => {
+                self.seen.insert(path.to_path_buf(), None);
+                None
+            }
+        }
+    }
+
+    /// Recordings beside the known ones, of processes that these started.
+    fn children(&mut self, known: &[Target]) -> Vec<Target> {
+        let family: Vec<Identity> = known
+            .iter()
+            .filter_map(|target| self.identity(&target.recording))
+            .collect();
+        let folders: HashSet<&Path> = known.iter().filter_map(|target| target.recording.parent()).collect();
+        let beside: Vec<PathBuf> = folders.into_iter().flat_map(recordings).collect();
+        let mut found = self.all(beside);
+        found.retain(|target| {
+            let Some(Some(child)) = self.seen.get(&target.recording) else {
+                return false;
+            };
+            let parents: Vec<&Identity> = family
+                .iter()
+                .filter(|parent| parent.host == child.host && parent.started_unix_ns <= child.started_unix_ns)
+                .collect();
+            ancestors(child.parent_pid).any(|pid| parents.iter().any(|parent| parent.pid == pid))
+        });
+        let root = known.first().and_then(|target| target.root.clone());
+        found
+            .into_iter()
+            .map(|target| Target {
+                root: root.clone(),
+                ..target
+            })
+            .collect()
+    }
+}
+
+/// A process and those that started it, as long as they live.
+fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
+    /// Longer chains than this are circles made by numbers used again.
+    const MOST: usize = 64;
+    let parent = |&pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // The name in parentheses may hold anything, so count from its end.
+        let parent: u32 = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
+        (parent > 1).then_some(parent)
+    };
+    std::iter::successors((pid > 1).then_some(pid), parent).take(MOST)
+}
+
+fn recordings(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut paths: Vec<PathBuf> = entries
+        .map(|entry| entry.path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "culeak"))
+        .collect();
+    paths.sort();
+    paths
+}
