@@ -16,7 +16,7 @@ use std::hash::{Hash, Hasher};
 use crate::kind::{Kind, Place};
 use crate::report::{Level, Levels, Share, device_name};
 use crate::site::{CallStack, CallStacks, Frame};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Allocation, Snapshot};
 
 pub mod tree;
 
@@ -66,18 +66,42 @@ pub struct Sample {
     pub made: Option<Share>,
 }
 
+/// What a profile tells of one record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Of the record, in the snapshot's list.
+    pub index: usize,
+    /// Index into [`Profile::paths`].
+    pub path: usize,
+    pub level: Level,
+}
+
 impl<'a> Profile<'a> {
     pub fn of(snapshot: &'a Snapshot, options: &Options) -> Profile<'a> {
+        Profile::visiting(snapshot, options, |_, _| {})
+    }
+
+    /// The same, showing every record of the chosen kinds on the way: also those that stand behind listed blocks, which
+    /// no sample counts.
+    pub fn visiting(
+        snapshot: &'a Snapshot,
+        options: &Options,
+        mut visit: impl FnMut(&Allocation, Seen),
+    ) -> Profile<'a> {
         let stacks = CallStacks::of(snapshot);
         let levels = Levels::of(snapshot, &stacks);
         let mut paths = Paths::new(options);
         let mut sums: HashMap<(usize, Kind, Option<usize>, Level), Share> = HashMap::new();
-        for allocation in &snapshot.allocations {
-            let level = levels.level(allocation);
-            if !level.is_listed() || !(options.kinds.is_empty() || options.kinds.contains(&allocation.kind)) {
+        for (index, allocation) in snapshot.allocations.iter().enumerate() {
+            if !(options.kinds.is_empty() || options.kinds.contains(&allocation.kind)) {
                 continue;
             }
+            let level = levels.level(allocation);
             let path = paths.of_stack(allocation.stack, &stacks);
+            visit(allocation, Seen { index, path, level });
+            if !level.is_listed() {
+                continue;
+            }
             let key = (path, allocation.kind, allocation.device, level);
             sums.entry(key).or_default().add(allocation.bytes);
         }
@@ -120,7 +144,12 @@ impl<'a> Profile<'a> {
 
     /// Where a sample's memory lies, in words: `GPU 0`, `host memory`, or `no memory` for a claim.
     pub fn place(&self, sample: &Sample) -> String {
-        match (sample.kind.place(), sample.device) {
+        self.place_of(sample.kind, sample.device)
+    }
+
+    /// The same for memory of this kind.
+    pub fn place_of(&self, kind: Kind, device: Option<usize>) -> String {
+        match (kind.place(), device) {
             (Place::Nowhere, _) => "no memory".to_owned(),
             (Place::Host, _) | (_, None) => "host memory".to_owned(),
             (_, device) => device_name(self.snapshot, device),

@@ -377,14 +377,14 @@ pub const NO_DEVICE: &str = "no GPU";
 pub const NO_STREAM: &str = "no stream";
 
 /// `GPU 0`, as CUDA counts inside the process.
-pub(crate) fn device_name(snapshot: &Snapshot, device: Option<usize>) -> String {
+pub fn device_name(snapshot: &Snapshot, device: Option<usize>) -> String {
     device.map_or_else(
         || NO_DEVICE.to_owned(),
         |device| format!("GPU {}", snapshot.devices[device].ordinal),
     )
 }
 
-pub(crate) fn stream_name(stream: Option<Stream>) -> String {
+pub fn stream_name(stream: Option<Stream>) -> String {
     match stream {
         None => NO_STREAM.to_owned(),
         Some(Stream::LegacyDefault) => "default stream".to_owned(),

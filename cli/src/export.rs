@@ -5,9 +5,16 @@
 //! viewer, traces over time) go over the live allocations themselves. Every one says in its own file what it can and cannot
 //! hold. Deliberately absent: numbers that a recording does not know; a format that has a place for them stays without.
 
+pub mod csv;
+pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
 pub mod names;
+pub mod parquet;
+pub mod perfetto;
+pub mod pprof;
+pub mod records;
+pub mod speedscope;
 
 #[cfg(test)]
 mod tests;

@@ -11,6 +11,9 @@ use std::process::{Command, Output, Stdio};
 use sample::{Sample, leaky, training};
 use tempfile::TempDir;
 
+/// Every format there is.
+const FORMATS: &[&str] = &["pprof", "speedscope", "folded", "perfetto", "firefox", "csv", "parquet"];
+
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
 
 fn write_samples(folder: &Path) {
@@ -81,11 +84,13 @@ fn a_tree_cut_short_says_what_is_missing() {
 #[test]
 fn pictures_and_exports_never_replace_a_file_unasked() {
     let folder = folder();
-    for words in [
-        &["report", "leaky.json", "--flamegraph", "out"][..],
-        &["diff", "training.json", "leaky.json", "--flamegraph", "out"],
-        &["export", "leaky.json", "--format", "folded", "-o", "out"],
-    ] {
+    let export = |format| vec!["export", "leaky.json", "--format", format, "-o", "out"];
+    let mut commands = vec![
+        vec!["report", "leaky.json", "--flamegraph", "out"],
+        vec!["diff", "training.json", "leaky.json", "--flamegraph", "out"],
+    ];
+    commands.extend(FORMATS.iter().copied().map(export));
+    for words in &commands {
         let out = folder.path().join("out");
         fs::write(&out, "precious").expect("written");
         let refused = culeak(folder.path(), words);
@@ -95,7 +100,7 @@ fn pictures_and_exports_never_replace_a_file_unasked() {
             "{words:?}"
         );
         assert_eq!(fs::read(&out).expect("readable"), b"precious");
-        let forced = culeak(folder.path(), &[words, &["--force"]].concat());
+        let forced = culeak(folder.path(), &[words.as_slice(), &["--force"]].concat());
         assert_eq!(forced.status.code(), Some(0), "{words:?}");
         assert!(fs::metadata(&out).expect("there").len() > 100, "{words:?}");
     }
@@ -104,11 +109,29 @@ fn pictures_and_exports_never_replace_a_file_unasked() {
 #[test]
 fn exports_of_nothing_are_files_too() {
     let folder = folder();
-    for words in [
-        &["report", "clean.json", "--flamegraph", "-"][..],
-        &["report", "clean.json", "--tree"],
-        &["export", "clean.json", "--format", "folded", "-o", "-"],
-    ] {
-        assert_eq!(culeak(folder.path(), words).status.code(), Some(0), "{words:?}");
+    let mut commands = vec![
+        vec!["report", "clean.json", "--flamegraph", "-"],
+        vec!["report", "clean.json", "--tree"],
+    ];
+    let export = |format| vec!["export", "clean.json", "--format", format, "-o", "-"];
+    commands.extend(FORMATS.iter().copied().map(export));
+    for words in commands {
+        assert_eq!(culeak(folder.path(), &words).status.code(), Some(0), "{words:?}");
+    }
+}
+
+#[test]
+fn several_inputs_are_for_the_one_format_that_can_hold_them() {
+    let folder = folder();
+    let export = |format| {
+        let words = ["export", "leaky.json", "training.json", "--format", format, "-o", "-"];
+        culeak(folder.path(), &words).status.code()
+    };
+    for &format in FORMATS {
+        assert_eq!(
+            export(format),
+            Some(if format == "perfetto" { 0 } else { 2 }),
+            "{format}"
+        );
     }
 }

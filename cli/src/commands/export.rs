@@ -1,15 +1,19 @@
 //! `culeak export`: what a process holds, in the format of another tool.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use culeak::kind::Kind;
 use culeak::profile::{self, Profile};
+use culeak::snapshot::Snapshot;
 
 use crate::errors::Failure;
 use crate::export::folded::{self, Cost};
 use crate::export::names::Detail;
+use crate::export::records::Rows;
+use crate::export::{csv, firefox, parquet, perfetto, pprof, speedscope};
 use crate::load;
 use crate::output::{self, Overwrite};
 
@@ -20,11 +24,13 @@ What each format can show, and what it cannot: docs/formats.md.
 
 Examples:
   culeak export 4711 --format pprof -o gpu.pb.gz         then: pprof -http=: gpu.pb.gz
+  culeak export 4711 --format parquet -o gpu.parquet     then: duckdb, pandas, Polars
+  culeak export rank-*.culeak --format perfetto -o job.pftrace
   culeak export 4711 --format folded -o - | flamegraph.pl > gpu.svg")]
 pub struct ExportArgs {
-    /// Process id, recording or snapshot
-    #[arg(value_name = "PID|RECORDING|SNAPSHOT")]
-    pub input: String,
+    /// Process id, recording or snapshot; several, or a folder, for perfetto
+    #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
+    pub inputs: Vec<String>,
     #[arg(short, long, value_name = "FORMAT")]
     pub format: Format,
     /// Where to write; - for standard output
@@ -48,14 +54,43 @@ pub struct ExportArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
+    /// Gzipped protobuf of pprof
+    Pprof,
+    /// JSON of speedscope
+    Speedscope,
     /// One line per stack, for flamegraph.pl, inferno and speedscope
     Folded,
+    /// Trace with counters over time, for ui.perfetto.dev; takes several inputs
+    Perfetto,
+    /// Processed profile, for profiler.firefox.com
+    Firefox,
+    /// One row per live allocation
+    Csv,
+    /// The same rows, typed and compressed
+    Parquet,
 }
 
 pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     output::check(&args.output, args.overwrite)?;
-    let mut item = load::one(&args.input)?;
-    super::name_frames(&mut item, &args.debug_dir);
+    let mut items = Vec::new();
+    for input in &args.inputs {
+        items.extend(load::all(input)?);
+    }
+    if items.len() > 1 && args.format != Format::Perfetto {
+        return Err(Failure::new(format!(
+            "{} processes or pictures to export, but only perfetto's format holds several; name one",
+            items.len()
+        )));
+    }
+    for item in &mut items {
+        super::name_frames(item, &args.debug_dir);
+    }
+    let snapshots: Vec<&Snapshot> = items.iter().map(|item| &item.snapshot).collect();
+    output::create(&args.output, args.overwrite, |out| write(args, &snapshots, out))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write(args: &ExportArgs, snapshots: &[&Snapshot], out: &mut dyn Write) -> io::Result<()> {
     let options = profile::Options {
         full_stacks: args.full_stacks,
         kinds: args.kind.clone(),
@@ -65,9 +100,14 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         signatures: args.full_stacks,
         lines: true,
     };
-    let snapshot = &item.snapshot;
-    output::create(&args.output, args.overwrite, |out| match args.format {
+    let &[snapshot, ..] = snapshots else { return Ok(()) };
+    match args.format {
+        Format::Pprof => pprof::write(snapshot, &options, out),
+        Format::Speedscope => speedscope::write(&Profile::of(snapshot, &options), detail, out),
         Format::Folded => folded::write(&Profile::of(snapshot, &options), detail, args.cost, out),
-    })?;
-    Ok(ExitCode::SUCCESS)
+        Format::Perfetto => perfetto::write(snapshots, &args.kind, out),
+        Format::Firefox => firefox::write(snapshot, &options, detail, out),
+        Format::Csv => csv::write(&Rows::of(snapshot, &options, detail), out),
+        Format::Parquet => parquet::write(&Rows::of(snapshot, &options, detail), out),
+    }
 }

@@ -1,11 +1,17 @@
 //! Every format adds up to what the report lists; what other programs make of the files is tested in tests/formats.
 
+use std::collections::BTreeMap;
+use std::io::Read;
+
 use culeak::profile::{Options, Profile};
 use culeak::report::{self, Report, Share};
 use culeak::snapshot::Snapshot;
+use prost::Message;
+use serde_json::Value;
 
 use super::folded::{self, Cost};
 use super::names::Detail;
+use super::records::Rows;
 use super::*;
 use crate::text::sample::{Sample, leaky, training};
 
@@ -125,4 +131,235 @@ fn sizes_that_no_machine_has_are_refused_where_they_would_overflow() {
     let profile = Profile::of(&snapshot, &Options::default());
     let error = flamegraph::write(&profile, SHORT, Cost::Bytes, &mut Vec::new()).expect_err("too much");
     assert!(error.to_string().contains("damaged snapshot"), "{error}");
+}
+
+fn json(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> Value {
+    serde_json::from_slice(&written(write)).expect("JSON")
+}
+
+/// The sum over an array of numbers.
+fn sum(numbers: &Value) -> u64 {
+    let numbers = numbers.as_array().expect("an array").iter();
+    numbers.map(|number| number.as_u64().expect("a number")).sum()
+}
+
+fn unpacked(snapshot: &Snapshot, options: &Options) -> pprof::ProfileMessage {
+    let packed = written(|out| pprof::write(snapshot, options, out));
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(packed.as_slice())
+        .read_to_end(&mut bytes)
+        .expect("gzip");
+    pprof::ProfileMessage::decode(bytes.as_slice()).expect("a profile")
+}
+
+#[test]
+fn pprofs_values_add_up_to_the_report() {
+    for snapshot in samples() {
+        let profile = unpacked(&snapshot, &Options::default());
+        let value = |column: usize| -> i64 { profile.sample.iter().map(|sample| sample.value[column]).sum() };
+        let reported = reported(&snapshot);
+        assert_eq!((value(0) as u64, value(1) as u64), (reported.bytes, reported.count));
+        let text = |number: i64| profile.string_table[number as usize].as_str();
+        let types: Vec<&str> = profile.sample_type.iter().map(|value| text(value.r#type)).collect();
+        assert_eq!(types, ["inuse_space", "inuse_objects"]);
+    }
+}
+
+#[test]
+fn every_number_in_pprofs_tables_leads_somewhere() {
+    for snapshot in [leaky(), training().finish(0, 0), hostile()] {
+        let full = Options {
+            full_stacks: true,
+            ..Options::default()
+        };
+        for options in [Options::default(), full] {
+            let profile = unpacked(&snapshot, &options);
+            let texts = profile.string_table.len() as i64;
+            assert_eq!(profile.string_table[0], "");
+            for (nth, location) in profile.location.iter().enumerate() {
+                assert_eq!(location.id, nth as u64 + 1);
+                assert!(location.mapping_id <= profile.mapping.len() as u64);
+                for line in &location.line {
+                    assert!((1..=profile.function.len() as u64).contains(&line.function_id));
+                }
+                if let Some(mapping) = (location.mapping_id as usize).checked_sub(1) {
+                    let mapping = &profile.mapping[mapping];
+                    assert!((mapping.memory_start..mapping.memory_limit).contains(&location.address));
+                }
+            }
+            for function in &profile.function {
+                assert!(function.name < texts && function.filename < texts);
+            }
+            for sample in &profile.sample {
+                let known = 1..=profile.location.len() as u64;
+                assert!(sample.location_id.iter().all(|id| known.contains(id)));
+                assert!(sample.label.iter().all(|label| label.key < texts && label.str < texts));
+            }
+        }
+    }
+}
+
+#[test]
+fn pprof_shows_inlined_calls_as_lines_of_one_address() {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[
+        ("outer", "/src/a.cu:9", "/opt/app"),
+        ("main", "/src/a.cu:20", "/opt/app"),
+    ]);
+    sample.holds(culeak::kind::Kind::Device, "cudaMalloc", 4096, 1, stack);
+    let mut snapshot = sample.finish(0, 0);
+    let inlined = culeak::snapshot::Symbol {
+        function: "inner".to_owned(),
+        file: Some("/src/a.cu".to_owned()),
+        line: Some(3),
+        inlined: true,
+    };
+    snapshot.locations[0].symbols.insert(0, inlined);
+    let profile = unpacked(&snapshot, &Options::default());
+    let lines: Vec<usize> = profile.location.iter().map(|location| location.line.len()).collect();
+    assert_eq!(lines, [2, 1]);
+}
+
+#[test]
+fn speedscopes_weights_add_up_to_the_report() {
+    for snapshot in samples() {
+        let profile = Profile::of(&snapshot, &Options::default());
+        let file = json(|out| speedscope::write(&profile, SHORT, out));
+        let profiles = file["profiles"].as_array().expect("profiles");
+        let weights = |unit: &str| -> u64 {
+            let wanted = profiles.iter().filter(|profile| profile["unit"] == unit);
+            wanted.map(|profile| sum(&profile["weights"])).sum()
+        };
+        let reported = reported(&snapshot);
+        assert_eq!((weights("bytes"), weights("none")), (reported.bytes, reported.count));
+        let frames = file["shared"]["frames"].as_array().expect("frames").len() as u64;
+        for profile in profiles {
+            let samples = profile["samples"]
+                .as_array()
+                .expect("samples")
+                .iter()
+                .flat_map(|s| s.as_array().expect("a stack"));
+            assert!(
+                samples
+                    .into_iter()
+                    .all(|frame| frame.as_u64().is_some_and(|frame| frame < frames))
+            );
+        }
+    }
+}
+
+#[test]
+fn firefoxes_allocations_add_up_to_the_report() {
+    for snapshot in samples() {
+        let file = json(|out| firefox::write(&snapshot, &Options::default(), SHORT, out));
+        let thread = &file["threads"][0];
+        let reported = reported(&snapshot);
+        let allocations = &thread["nativeAllocations"];
+        if reported.count == 0 {
+            assert!(allocations.is_null(), "{allocations}");
+            continue;
+        }
+        assert_eq!(sum(&allocations["weight"]), reported.bytes);
+        assert_eq!(allocations["length"].as_u64(), Some(reported.count));
+    }
+}
+
+#[test]
+fn the_last_point_of_every_track_is_what_is_live() {
+    let (early, late) = (training().running(), training().running());
+    let (mut early, late) = (early.finish(0, 0), late.finish(0, 3));
+    early.taken.at_ns /= 2;
+    for snapshots in [vec![&late], vec![&early, &late], vec![&late, &early]] {
+        let bytes = written(|out| perfetto::write(&snapshots, &[], out));
+        let trace = perfetto::Trace::decode(bytes.as_slice()).expect("a trace");
+        let mut names = BTreeMap::new();
+        let mut last = BTreeMap::new();
+        let mut instants = Vec::new();
+        for packet in &trace.packet {
+            match &packet.data {
+                Some(perfetto::Data::TrackDescriptor(track)) => {
+                    names.insert(track.uuid, track.name.clone().unwrap_or_default());
+                }
+                Some(perfetto::Data::TrackEvent(event)) => match event.counter_value {
+                    Some(value) => drop(last.insert(names[&event.track_uuid].clone(), value as u64)),
+                    None => instants.push(event.name.clone().unwrap_or_default()),
+                },
+                _ => {}
+            }
+        }
+        for counter in late.counters.iter().filter(|counter| counter.live_bytes > 0) {
+            let name = match counter.device {
+                Some(_) => format!("GPU 0 {}", counter.kind.name()),
+                None => counter.kind.name().to_owned(),
+            };
+            assert_eq!(
+                last.get(&format!("{name}, still live")),
+                Some(&counter.live_bytes),
+                "{name}: {last:?}"
+            );
+            let pictured = last.get(&format!("{name}, in pictures"));
+            assert_eq!(pictured, (snapshots.len() > 1).then_some(&counter.live_bytes), "{name}");
+        }
+        assert_eq!(instants, ["epoch 3"]);
+    }
+}
+
+fn rows(snapshot: &Snapshot) -> Rows<'_> {
+    Rows::of(snapshot, &Options::default(), SHORT)
+}
+
+#[test]
+fn rows_that_somebody_holds_add_up_to_the_report() {
+    for snapshot in samples() {
+        let table = text(|out| csv::write(&rows(&snapshot), out));
+        let mut reader = ::csv::Reader::from_reader(table.as_bytes());
+        let header = reader.headers().expect("a header").clone();
+        let column = |name: &str| header.iter().position(|column| column == name).expect("a column");
+        let (bytes, level) = (column("bytes"), column("level"));
+        let mut listed = Share::default();
+        let mut all = 0;
+        for row in reader.records() {
+            let row = row.expect("a row");
+            all += 1;
+            if &row[level] != "behind" {
+                listed.add(row[bytes].parse().expect("a number"));
+            }
+        }
+        assert_eq!(listed, reported(&snapshot));
+        assert_eq!(all, snapshot.allocations.len());
+    }
+}
+
+#[test]
+fn both_tables_hold_the_same() {
+    use ::parquet::file::reader::{FileReader, SerializedFileReader};
+    use ::parquet::record::Field;
+
+    for snapshot in [leaky(), training().finish(0, 3), Sample::new().finish(0, 0), hostile()] {
+        let rows = rows(&snapshot);
+        let table = text(|out| csv::write(&rows, out));
+        let mut reader = ::csv::Reader::from_reader(table.as_bytes());
+        let texts: Vec<Vec<String>> = reader
+            .records()
+            .map(|row| row.expect("a row").iter().map(str::to_owned).collect())
+            .collect();
+        let file = bytes::Bytes::from(written(|out| parquet::write(&rows, out)));
+        let file = SerializedFileReader::new(file).expect("a file");
+        let said = |field: &Field| match field {
+            Field::ULong(number) => number.to_string(),
+            Field::Str(text) => text.clone(),
+            other => panic!("{other:?}"),
+        };
+        let typed: Vec<Vec<String>> = file
+            .get_row_iter(None)
+            .expect("rows")
+            .map(|row| {
+                row.expect("a row")
+                    .get_column_iter()
+                    .map(|(_, field)| said(field))
+                    .collect()
+            })
+            .collect();
+        assert_eq!(typed, texts);
+    }
 }

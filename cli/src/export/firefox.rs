@@ -1,0 +1,122 @@
+//! The Firefox Profiler's processed profile, for <https://profiler.firefox.com>: native allocations with their stacks.
+//!
+//! Each live allocation is one sample at the time it was made, so the viewer's retained memory is what the report lists,
+//! and a range selected on the time line shows what is left of that time. Freed memory left no stack behind and is not in
+//! it. A counter track for each device and for the host adds up the same allocations over time; marks of the program are markers. Frames are texts, with
+//! their source lines in them; the viewer looks up no symbols.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use culeak::profile::{Options, Profile, Seen};
+use culeak::site::file_name;
+use culeak::snapshot::Snapshot;
+use fxprof_processed_profile::{
+    CategoryHandle, CounterHandle, Frame, FrameFlags, FrameInfo, MarkerTiming, Profile as File, ReferenceTimestamp,
+    SamplingInterval, StackHandle, StaticSchemaMarker, StringHandle, Timestamp,
+};
+
+use super::names::{self, Detail};
+use crate::text::inert::Inert;
+
+pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
+    let mut listed: Vec<Seen> = Vec::new();
+    let profile = Profile::visiting(snapshot, options, |_, seen| {
+        if seen.level.is_listed() {
+            listed.push(seen);
+        }
+    });
+    let file = file(&profile, &listed, detail);
+    serde_json::to_writer(&mut *out, &file).map_err(io::Error::from)?;
+    writeln!(out)
+}
+
+fn file(profile: &Profile, listed: &[Seen], detail: Detail) -> File {
+    let snapshot = profile.snapshot;
+    let process = &snapshot.process;
+    let began = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(process.started_unix_ns));
+    let name = Inert(file_name(&process.executable)).to_string();
+    let mut file = File::new("culeak", began, SamplingInterval::from_millis(1));
+    file.set_os_name("Linux");
+    file.set_symbolicated(true);
+    let start = Timestamp::from_nanos_since_reference(0);
+    let end = Timestamp::from_nanos_since_reference(snapshot.taken.at_ns);
+    let owner = file.add_process(&name, process.pid, start);
+    file.set_process_end_time(owner, end);
+    // All allocations stand on one thread, which is where the viewer looks for them.
+    let thread = file.add_thread(owner, process.pid, start, true);
+    file.set_thread_name(thread, "GPU memory, all threads");
+    file.set_thread_end_time(thread, end);
+
+    let frames: Vec<StringHandle> = profile
+        .frames
+        .iter()
+        .map(|frame| file.intern_string(&names::frame(frame, detail)))
+        .collect();
+    let no_stack = file.intern_string(names::NO_STACK);
+    let cut = file.intern_string(names::CUT);
+    let info = |text: StringHandle| FrameInfo {
+        frame: Frame::Label(text),
+        category_pair: CategoryHandle::OTHER.into(),
+        flags: FrameFlags::empty(),
+    };
+    let mut stacks: Vec<Option<StackHandle>> = Vec::with_capacity(profile.paths.len());
+    for path in &profile.paths {
+        let missing = match (path.frames.is_empty(), path.truncated) {
+            (true, _) => Some(no_stack),
+            (_, true) => Some(cut),
+            _ => None,
+        };
+        let texts = missing
+            .into_iter()
+            .chain(path.frames.iter().map(|&frame| frames[frame]));
+        stacks.push(file.intern_stack_frames(thread, texts.map(info)));
+    }
+    let mut counters: BTreeMap<String, CounterHandle> = BTreeMap::new();
+    let mut order: Vec<Seen> = listed.to_vec();
+    order.sort_by_key(|seen| snapshot.allocations[seen.index].time_ns);
+    for seen in order {
+        let allocation = &snapshot.allocations[seen.index];
+        let at = Timestamp::from_nanos_since_reference(allocation.time_ns);
+        let bytes = i64::try_from(allocation.bytes).unwrap_or(i64::MAX);
+        file.add_allocation_sample(thread, at, stacks[seen.path], allocation.address, bytes);
+        let place = profile.place_of(allocation.kind, allocation.device);
+        let counter = *counters.entry(place).or_insert_with_key(|place| {
+            let counter = file.add_counter(owner, place, "Memory", "Live allocations by the time they were made");
+            file.add_counter_sample(counter, start, 0.0, 0);
+            counter
+        });
+        file.add_counter_sample(counter, at, bytes as f64, 1);
+    }
+    for mark in &snapshot.marks {
+        let at = Timestamp::from_nanos_since_reference(mark.time_ns);
+        let name = file.intern_string(&Inert(&mark.name).to_string());
+        file.add_marker(thread, MarkerTiming::Instant(at), Mark(name));
+    }
+    file
+}
+
+/// A moment that the program has named.
+struct Mark(StringHandle);
+
+impl StaticSchemaMarker for Mark {
+    const UNIQUE_MARKER_TYPE_NAME: &'static str = "culeak mark";
+    const FIELDS: &'static [fxprof_processed_profile::StaticSchemaMarkerField] = &[];
+
+    fn name(&self, _: &mut File) -> StringHandle {
+        self.0
+    }
+
+    fn category(&self, _: &mut File) -> CategoryHandle {
+        CategoryHandle::OTHER
+    }
+
+    fn string_field_value(&self, _: u32) -> StringHandle {
+        self.0
+    }
+
+    fn number_field_value(&self, _: u32) -> f64 {
+        0.0
+    }
+}

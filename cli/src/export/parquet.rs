@@ -1,0 +1,93 @@
+//! Parquet: the same table as `csv`, with types, compressed, for DuckDB, pandas, Polars and Spark.
+//!
+//! Numbers are unsigned 64-bit integers; texts are stored as dictionaries, so that a stack shared by a million rows is
+//! written once. Rows come in groups, so that memory needed here does not grow with their number.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
+use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::properties::WriterProperties;
+use parquet::file::writer::SerializedFileWriter;
+use parquet::schema::types::Type;
+
+use super::records::{COLUMNS, Column, Field, Rows};
+
+/// Rows of one group.
+const GROUP: usize = 1 << 18;
+
+pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
+    write_groups(rows, out).map_err(io::Error::other)
+}
+
+/// Takes what the library writes. It wants to own its writer and to send it to other threads, neither of which ours allows.
+#[derive(Clone, Default)]
+struct Basin(Arc<Mutex<Vec<u8>>>);
+
+impl Basin {
+    fn empty_into(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        out.write_all(&bytes)?;
+        bytes.clear();
+        Ok(())
+    }
+}
+
+impl Write for Basin {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn write_groups(rows: &Rows, out: &mut dyn Write) -> Result<(), ParquetError> {
+    let fields = COLUMNS.iter().map(field).collect::<Result<Vec<_>, _>>()?;
+    let schema = Type::group_type_builder("allocations").with_fields(fields).build()?;
+    let properties = WriterProperties::builder()
+        .set_created_by(format!("culeak {}", env!("CARGO_PKG_VERSION")))
+        .set_compression(Compression::SNAPPY)
+        .build();
+    let basin = Basin::default();
+    let mut file = SerializedFileWriter::new(basin.clone(), Arc::new(schema), Arc::new(properties))?;
+    for group in rows.seen.chunks(GROUP) {
+        let mut writer = file.next_row_group()?;
+        for column in COLUMNS {
+            let Some(mut to) = writer.next_column()? else { break };
+            match column.field {
+                Field::Number(number) => {
+                    // The format keeps unsigned numbers in signed ones of the same bits.
+                    let values: Vec<i64> = group.iter().map(|&seen| number(rows.allocation(seen)) as i64).collect();
+                    to.typed::<Int64Type>().write_batch(&values, None, None)?;
+                }
+                Field::Text(text) => {
+                    let value = |&seen| ByteArray::from(text(rows, rows.allocation(seen), seen).into_bytes());
+                    let values: Vec<ByteArray> = group.iter().map(value).collect();
+                    to.typed::<ByteArrayType>().write_batch(&values, None, None)?;
+                }
+            }
+            to.close()?;
+        }
+        writer.close()?;
+        basin.empty_into(out)?;
+    }
+    file.close()?;
+    Ok(basin.empty_into(out)?)
+}
+
+fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
+    let (physical, logical) = match column.field {
+        Field::Number(_) => (Physical::INT64, LogicalType::integer(64, false)),
+        Field::Text(_) => (Physical::BYTE_ARRAY, LogicalType::String),
+    };
+    let field = Type::primitive_type_builder(column.name, physical)
+        .with_repetition(Repetition::REQUIRED)
+        .with_logical_type(Some(logical))
+        .build()?;
+    Ok(Arc::new(field))
+}

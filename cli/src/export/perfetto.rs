@@ -1,0 +1,355 @@
+//! A Perfetto trace, for <https://ui.perfetto.dev>: counter tracks per device and kind, and the moments that mattered.
+//!
+//! A recording keeps no list of events, so this is no history of everything. It shows what is truly known:
+//!
+//! - `GPU 0 device, still live`: live allocations added up at the times they were made; the last point is what is live.
+//!   What was freed in between is not in it.
+//! - `GPU 0 device, in pictures`: with several snapshots or kept pictures of one process, all that was live at each.
+//! - Instants: marks of the program, requests that were refused, and why a picture was kept.
+//!
+//! Processes stand beside each other on one clock, so the ranks of a job compare. A track has [`POINTS`] points at most;
+//! beyond, points are left out, and those that remain are exact.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use culeak::diff::same_process;
+use culeak::kind::{Kind, Place};
+use culeak::report::{NO_DEVICE, device_name};
+use culeak::snapshot::{Snapshot, Why};
+use prost::{Message, Oneof};
+
+use crate::text::inert::Inert;
+use crate::text::units;
+
+/// Of one track, about.
+const POINTS: usize = 100_000;
+
+/// The parts of Perfetto's `trace.proto` that are written here, with its field numbers.
+#[derive(Clone, PartialEq, Message)]
+pub struct Trace {
+    #[prost(message, repeated, tag = "1")]
+    pub packet: Vec<Packet>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Packet {
+    #[prost(uint64, optional, tag = "8")]
+    pub timestamp: Option<u64>,
+    #[prost(uint32, optional, tag = "10")]
+    pub trusted_packet_sequence_id: Option<u32>,
+    #[prost(oneof = "Data", tags = "6, 11, 60")]
+    pub data: Option<Data>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+pub enum Data {
+    #[prost(message, tag = "6")]
+    ClockSnapshot(ClockSnapshot),
+    #[prost(message, tag = "11")]
+    TrackEvent(TrackEvent),
+    #[prost(message, tag = "60")]
+    TrackDescriptor(TrackDescriptor),
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ClockSnapshot {
+    #[prost(message, repeated, tag = "1")]
+    pub clocks: Vec<Clock>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Clock {
+    #[prost(uint32, optional, tag = "1")]
+    pub clock_id: Option<u32>,
+    #[prost(uint64, optional, tag = "2")]
+    pub timestamp: Option<u64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct TrackDescriptor {
+    #[prost(uint64, optional, tag = "1")]
+    pub uuid: Option<u64>,
+    #[prost(string, optional, tag = "2")]
+    pub name: Option<String>,
+    #[prost(message, optional, tag = "3")]
+    pub process: Option<ProcessDescriptor>,
+    #[prost(uint64, optional, tag = "5")]
+    pub parent_uuid: Option<u64>,
+    #[prost(message, optional, tag = "8")]
+    pub counter: Option<CounterDescriptor>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct ProcessDescriptor {
+    #[prost(int32, optional, tag = "1")]
+    pub pid: Option<i32>,
+    #[prost(string, repeated, tag = "2")]
+    pub cmdline: Vec<String>,
+    #[prost(string, optional, tag = "6")]
+    pub process_name: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct CounterDescriptor {
+    #[prost(int32, optional, tag = "3")]
+    pub unit: Option<i32>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct TrackEvent {
+    #[prost(message, repeated, tag = "4")]
+    pub debug_annotations: Vec<DebugAnnotation>,
+    #[prost(int32, optional, tag = "9")]
+    pub r#type: Option<i32>,
+    #[prost(uint64, optional, tag = "11")]
+    pub track_uuid: Option<u64>,
+    #[prost(string, optional, tag = "23")]
+    pub name: Option<String>,
+    #[prost(int64, optional, tag = "30")]
+    pub counter_value: Option<i64>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct DebugAnnotation {
+    #[prost(string, optional, tag = "6")]
+    pub string_value: Option<String>,
+    #[prost(string, optional, tag = "10")]
+    pub name: Option<String>,
+}
+
+const INSTANT: i32 = 3;
+const COUNTER: i32 = 4;
+const BYTES: i32 = 3;
+/// Clocks by Perfetto's numbers: the trace's own, and the time of day.
+const BOOT_TIME: u32 = 6;
+const REAL_TIME: u32 = 1;
+/// All packets are of one writer.
+const SEQUENCE: u32 = 1;
+
+/// Writes one trace of several snapshots, of one process or of many.
+pub fn write(snapshots: &[&Snapshot], kinds: &[Kind], out: &mut dyn Write) -> io::Result<()> {
+    let mut trace = Writer {
+        out,
+        uuids: 0,
+        zero: snapshots
+            .iter()
+            .map(|snapshot| snapshot.process.started_unix_ns)
+            .min()
+            .unwrap_or(0),
+    };
+    let clock = |clock_id, timestamp| Clock {
+        clock_id: Some(clock_id),
+        timestamp: Some(timestamp),
+    };
+    let clocks = vec![clock(BOOT_TIME, 0), clock(REAL_TIME, trace.zero)];
+    trace.packet(None, Data::ClockSnapshot(ClockSnapshot { clocks }))?;
+    let mut left: Vec<&Snapshot> = snapshots.to_vec();
+    while let Some(&first) = left.first() {
+        let (mut own, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|other| same_process(first, other));
+        own.sort_by_key(|snapshot| snapshot.taken.at_ns);
+        trace.process(&own, kinds)?;
+        left = others;
+    }
+    Ok(())
+}
+
+struct Writer<'o> {
+    out: &'o mut dyn Write,
+    uuids: u64,
+    /// When the first process started; the trace begins there.
+    zero: u64,
+}
+
+impl Writer<'_> {
+    fn packet(&mut self, timestamp: Option<u64>, data: Data) -> io::Result<()> {
+        let packet = Packet {
+            timestamp,
+            trusted_packet_sequence_id: Some(SEQUENCE),
+            data: Some(data),
+        };
+        // A trace is its packets one after the other.
+        let trace = Trace { packet: vec![packet] };
+        self.out.write_all(&trace.encode_to_vec())
+    }
+
+    fn track(&mut self, descriptor: TrackDescriptor) -> io::Result<u64> {
+        self.uuids += 1;
+        let descriptor = TrackDescriptor {
+            uuid: Some(self.uuids),
+            ..descriptor
+        };
+        self.packet(None, Data::TrackDescriptor(descriptor))?;
+        Ok(self.uuids)
+    }
+
+    fn counter(&mut self, owner: u64, name: String) -> io::Result<u64> {
+        self.track(TrackDescriptor {
+            name: Some(name),
+            parent_uuid: Some(owner),
+            counter: Some(CounterDescriptor { unit: Some(BYTES) }),
+            ..TrackDescriptor::default()
+        })
+    }
+
+    fn value(&mut self, track: u64, time: u64, value: u64) -> io::Result<()> {
+        let event = TrackEvent {
+            r#type: Some(COUNTER),
+            track_uuid: Some(track),
+            counter_value: Some(i64::try_from(value).unwrap_or(i64::MAX)),
+            ..TrackEvent::default()
+        };
+        self.packet(Some(time), Data::TrackEvent(event))
+    }
+
+    fn instant(&mut self, track: u64, time: u64, name: String, notes: &[(&str, String)]) -> io::Result<()> {
+        let note = |(name, text): &(&str, String)| DebugAnnotation {
+            name: Some((*name).to_owned()),
+            string_value: Some(Inert(text).to_string()),
+        };
+        let event = TrackEvent {
+            r#type: Some(INSTANT),
+            track_uuid: Some(track),
+            name: Some(Inert(&name).to_string()),
+            debug_annotations: notes.iter().map(note).collect(),
+            ..TrackEvent::default()
+        };
+        self.packet(Some(time), Data::TrackEvent(event))
+    }
+
+    /// Pictures of one process, earliest first.
+    fn process(&mut self, pictures: &[&Snapshot], kinds: &[Kind]) -> io::Result<()> {
+        let Some(&last) = pictures.last() else { return Ok(()) };
+        let offset = last.process.started_unix_ns.saturating_sub(self.zero);
+        let owner = self.track(TrackDescriptor {
+            process: Some(ProcessDescriptor {
+                pid: i32::try_from(last.process.pid).ok(),
+                cmdline: last
+                    .process
+                    .command_line
+                    .iter()
+                    .map(|word| Inert(word).to_string())
+                    .collect(),
+                process_name: Some(Inert(&last.process.executable).to_string()),
+            }),
+            ..TrackDescriptor::default()
+        })?;
+        let wanted = |kind: Kind| kinds.is_empty() || kinds.contains(&kind);
+        for (name, points) in still_live(last, &wanted) {
+            let track = self.counter(owner, format!("{name}, still live"))?;
+            self.value(track, offset, 0)?;
+            for (time, bytes) in points {
+                self.value(track, offset.saturating_add(time), bytes)?;
+            }
+        }
+        if pictures.len() > 1 {
+            for (name, points) in in_pictures(pictures, &wanted) {
+                let track = self.counter(owner, format!("{name}, in pictures"))?;
+                for (time, bytes) in points {
+                    self.value(track, offset.saturating_add(time), bytes)?;
+                }
+            }
+        }
+        self.moments(owner, offset, pictures, last)
+    }
+
+    fn moments(&mut self, owner: u64, offset: u64, pictures: &[&Snapshot], last: &Snapshot) -> io::Result<()> {
+        let at = |time: u64| offset.saturating_add(time);
+        for mark in &last.marks {
+            self.instant(owner, at(mark.time_ns), mark.name.clone(), &[])?;
+        }
+        for refused in &last.refused {
+            let name = format!("refused: {} of {}", refused.api, units::bytes(refused.bytes));
+            let notes = [
+                ("error", refused.error.to_string()),
+                ("times", refused.count.to_string()),
+            ];
+            self.instant(owner, at(refused.first_ns), name.clone(), &notes)?;
+            if refused.last_ns != refused.first_ns {
+                self.instant(owner, at(refused.last_ns), name, &notes)?;
+            }
+        }
+        for picture in pictures {
+            let Some(kept) = &picture.taken.kept else { continue };
+            let why = match kept.why {
+                Why::OutOfMemory => "out of memory",
+                Why::Peak => "peak",
+                Why::Mark => "mark",
+                Why::Requested => "requested",
+                Why::Every => "time has passed",
+            };
+            let name = kept.name.clone().unwrap_or_default();
+            self.instant(
+                owner,
+                at(picture.taken.at_ns),
+                format!("picture kept: {why}"),
+                &[("name", name)],
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Times and bytes.
+type Points = Vec<(u64, u64)>;
+/// Points by the name of their track.
+type Tracks = BTreeMap<String, Points>;
+
+fn track_name(snapshot: &Snapshot, device: Option<usize>, kind: Kind) -> String {
+    match device_name(snapshot, device) {
+        none if none == NO_DEVICE => kind.name().to_owned(),
+        device => format!("{device} {}", kind.name()),
+    }
+}
+
+fn still_live(snapshot: &Snapshot, wanted: &dyn Fn(Kind) -> bool) -> Tracks {
+    let mut order: Vec<(u64, Kind, Option<usize>, u64)> = snapshot
+        .allocations
+        .iter()
+        .filter(|allocation| wanted(allocation.kind) && has_bytes(allocation.kind))
+        .map(|allocation| (allocation.time_ns, allocation.kind, allocation.device, allocation.bytes))
+        .collect();
+    order.sort_unstable();
+    let mut all: BTreeMap<(Kind, Option<usize>), Points> = BTreeMap::new();
+    for (time, kind, device, bytes) in order {
+        let points = all.entry((kind, device)).or_default();
+        let before = points.last().map_or(0, |&(_, sum)| sum);
+        let now = (time, before.saturating_add(bytes));
+        match points.last_mut() {
+            Some(last) if last.0 == time => *last = now,
+            _ => points.push(now),
+        }
+    }
+    let name = |((kind, device), points)| (track_name(snapshot, device, kind), thinned(points));
+    all.into_iter().map(name).collect()
+}
+
+/// Every so many, and the last, which is the sum.
+fn thinned(points: Points) -> Points {
+    let every = points.len() / POINTS + 1;
+    let last = points.len().wrapping_sub(1);
+    let kept = points.into_iter().enumerate();
+    kept.filter(|(nth, _)| nth % every == 0 || *nth == last)
+        .map(|(_, point)| point)
+        .collect()
+}
+
+fn in_pictures(pictures: &[&Snapshot], wanted: &dyn Fn(Kind) -> bool) -> Tracks {
+    let mut tracks = Tracks::new();
+    for picture in pictures {
+        let counters = picture.counters.iter();
+        for counter in counters.filter(|counter| wanted(counter.kind) && has_bytes(counter.kind)) {
+            let name = track_name(picture, counter.device, counter.kind);
+            tracks
+                .entry(name)
+                .or_default()
+                .push((picture.taken.at_ns, counter.live_bytes));
+        }
+    }
+    tracks
+}
+
+/// Claims hold none, so their tracks would be flat.
+fn has_bytes(kind: Kind) -> bool {
+    kind.place() != Place::Nowhere
+}

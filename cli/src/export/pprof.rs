@@ -1,0 +1,417 @@
+//! pprof's profile: a gzipped protobuf that `go tool pprof`, pprof.me, Speedscope, Polar Signals and others open.
+//!
+//! Values are those of Go's heap profiles, so that habits carry over: `inuse_space` and `inuse_objects` are what is live;
+//! `alloc_space` and `alloc_objects`, everything ever asked for, are there when the recording counted it, and left out
+//! otherwise. Samples carry labels: `kind`, `device`, `stream`, `thread`, `bytes` (the size of one block), and for
+//! memory that somebody else holds for the program `library` or `cached`. Each address has its mapping with build id and its
+//! line, inlined calls included. `pprof -diff_base before.pb.gz after.pb.gz` compares.
+//!
+//! A line of Python has no address; its location has none either and stands in no mapping.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use culeak::kind::Place;
+use culeak::profile::{Options, Profile};
+use culeak::report::{Level, Share, stream_name};
+use culeak::site::Frame;
+use culeak::snapshot::{Module, Snapshot, Stream};
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use prost::Message;
+
+use crate::text::inert::Inert;
+
+/// The parts of pprof's `profile.proto` that are written here, with its field numbers.
+#[derive(Clone, PartialEq, Message)]
+pub struct ProfileMessage {
+    #[prost(message, repeated, tag = "1")]
+    pub sample_type: Vec<ValueType>,
+    #[prost(message, repeated, tag = "2")]
+    pub sample: Vec<SampleMessage>,
+    #[prost(message, repeated, tag = "3")]
+    pub mapping: Vec<Mapping>,
+    #[prost(message, repeated, tag = "4")]
+    pub location: Vec<Location>,
+    #[prost(message, repeated, tag = "5")]
+    pub function: Vec<Function>,
+    #[prost(string, repeated, tag = "6")]
+    pub string_table: Vec<String>,
+    #[prost(int64, tag = "9")]
+    pub time_nanos: i64,
+    #[prost(int64, tag = "10")]
+    pub duration_nanos: i64,
+    #[prost(message, optional, tag = "11")]
+    pub period_type: Option<ValueType>,
+    #[prost(int64, tag = "12")]
+    pub period: i64,
+    #[prost(int64, repeated, tag = "13")]
+    pub comment: Vec<i64>,
+    #[prost(int64, tag = "14")]
+    pub default_sample_type: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct ValueType {
+    #[prost(int64, tag = "1")]
+    pub r#type: i64,
+    #[prost(int64, tag = "2")]
+    pub unit: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct SampleMessage {
+    #[prost(uint64, repeated, tag = "1")]
+    pub location_id: Vec<u64>,
+    #[prost(int64, repeated, tag = "2")]
+    pub value: Vec<i64>,
+    #[prost(message, repeated, tag = "3")]
+    pub label: Vec<Label>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Label {
+    #[prost(int64, tag = "1")]
+    pub key: i64,
+    #[prost(int64, tag = "2")]
+    pub str: i64,
+    #[prost(int64, tag = "3")]
+    pub num: i64,
+    #[prost(int64, tag = "4")]
+    pub num_unit: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Mapping {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(uint64, tag = "2")]
+    pub memory_start: u64,
+    #[prost(uint64, tag = "3")]
+    pub memory_limit: u64,
+    #[prost(uint64, tag = "4")]
+    pub file_offset: u64,
+    #[prost(int64, tag = "5")]
+    pub filename: i64,
+    #[prost(int64, tag = "6")]
+    pub build_id: i64,
+    #[prost(bool, tag = "7")]
+    pub has_functions: bool,
+    #[prost(bool, tag = "8")]
+    pub has_filenames: bool,
+    #[prost(bool, tag = "9")]
+    pub has_line_numbers: bool,
+    #[prost(bool, tag = "10")]
+    pub has_inline_frames: bool,
+}
+
+#[derive(Clone, PartialEq, Message)]
+pub struct Location {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(uint64, tag = "2")]
+    pub mapping_id: u64,
+    #[prost(uint64, tag = "3")]
+    pub address: u64,
+    #[prost(message, repeated, tag = "4")]
+    pub line: Vec<Line>,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Line {
+    #[prost(uint64, tag = "1")]
+    pub function_id: u64,
+    #[prost(int64, tag = "2")]
+    pub line: i64,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+pub struct Function {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(int64, tag = "2")]
+    pub name: i64,
+    #[prost(int64, tag = "3")]
+    pub system_name: i64,
+    #[prost(int64, tag = "4")]
+    pub filename: i64,
+}
+
+pub fn write(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> io::Result<()> {
+    let message = message(snapshot, options);
+    let mut packed = GzEncoder::new(out, Compression::default());
+    packed.write_all(&message.encode_to_vec())?;
+    packed.finish().map(drop)
+}
+
+/// Two records in one sample have all of this in common.
+#[derive(PartialEq, Eq, Hash, Clone, Copy)]
+struct Key {
+    path: usize,
+    kind: culeak::kind::Kind,
+    level: Level,
+    device: Option<usize>,
+    stream: Option<Stream>,
+    thread: usize,
+    bytes: u64,
+}
+
+fn message(snapshot: &Snapshot, options: &Options) -> ProfileMessage {
+    let options = Options {
+        addresses: true,
+        ..options.clone()
+    };
+    let mut sums: HashMap<Key, Share> = HashMap::new();
+    let profile = Profile::visiting(snapshot, &options, |allocation, seen| {
+        if !seen.level.is_listed() {
+            return;
+        }
+        let key = Key {
+            path: seen.path,
+            kind: allocation.kind,
+            level: seen.level,
+            device: allocation.device,
+            stream: allocation.stream,
+            thread: allocation.thread,
+            bytes: allocation.bytes,
+        };
+        sums.entry(key).or_default().add(allocation.bytes);
+    });
+    let mut sums: Vec<(Key, Share)> = sums.into_iter().collect();
+    sums.sort_by_key(|(key, share)| {
+        let order = (
+            key.path, key.kind, key.level, key.device, key.stream, key.thread, key.bytes,
+        );
+        (std::cmp::Reverse(share.bytes), order)
+    });
+    let mut tables = Tables::new(&profile);
+    let paths: Vec<Vec<u64>> = (0..profile.paths.len()).map(|path| tables.locations_of(path)).collect();
+    let sample = sums
+        .iter()
+        .map(|(key, share)| SampleMessage {
+            location_id: paths[key.path].clone(),
+            value: vec![number(share.bytes), number(share.count)],
+            label: tables.labels(key),
+        })
+        .collect();
+    let space = tables.value_type("inuse_space", "bytes");
+    let objects = tables.value_type("inuse_objects", "count");
+    let comment = vec![tables.text(&format!("{} of process {}", snapshot.taken.by, snapshot.process.pid))];
+    ProfileMessage {
+        sample_type: vec![space, objects],
+        sample,
+        time_nanos: number(snapshot.taken.at_unix_ns),
+        duration_nanos: number(snapshot.taken.at_ns),
+        period_type: Some(space),
+        // Every allocation is recorded, none is sampled.
+        period: 1,
+        comment,
+        default_sample_type: space.r#type,
+        mapping: tables.mappings,
+        location: tables.locations,
+        function: tables.functions,
+        string_table: tables.texts.items,
+    }
+}
+
+/// The format's numbers have a sign.
+fn number(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// The tables that samples refer to, each entry once. Ids begin with 1; 0 means none.
+struct Tables<'p, 'a> {
+    profile: &'p Profile<'a>,
+    texts: Texts,
+    mappings: Vec<Mapping>,
+    /// By path, the first module of that name.
+    mapping_of: HashMap<&'a str, (u64, &'a Module)>,
+    functions: Vec<Function>,
+    function_of: HashMap<(i64, i64), u64>,
+    locations: Vec<Location>,
+    location_of: HashMap<Vec<usize>, u64>,
+}
+
+struct Texts {
+    items: Vec<String>,
+    numbers: HashMap<String, i64>,
+}
+
+impl Texts {
+    fn number(&mut self, text: &str) -> i64 {
+        // `pprof -top` prints to a terminal what it finds here.
+        let text = &Inert(text).to_string();
+        if let Some(&number) = self.numbers.get(text) {
+            return number;
+        }
+        let number = self.items.len() as i64;
+        self.items.push(text.to_owned());
+        self.numbers.insert(text.to_owned(), number);
+        number
+    }
+}
+
+impl<'p, 'a> Tables<'p, 'a> {
+    fn new(profile: &'p Profile<'a>) -> Tables<'p, 'a> {
+        let mut texts = Texts {
+            items: Vec::new(),
+            numbers: HashMap::new(),
+        };
+        // The format wants the empty text at 0.
+        texts.number("");
+        let mut tables = Tables {
+            profile,
+            texts,
+            mappings: Vec::new(),
+            mapping_of: HashMap::new(),
+            functions: Vec::new(),
+            function_of: HashMap::new(),
+            locations: Vec::new(),
+            location_of: HashMap::new(),
+        };
+        tables.add_mappings();
+        tables
+    }
+
+    /// The modules that frames lie in. pprof looks at the first mapping for the program's own.
+    fn add_mappings(&mut self) {
+        let snapshot = self.profile.snapshot;
+        let mut used: Vec<&Module> = Vec::new();
+        for module in &snapshot.modules {
+            let lies_in = |frame: &Frame| frame.module == module.path;
+            let known = used.iter().any(|other| other.path == module.path);
+            if !known && self.profile.frames.iter().any(lies_in) {
+                used.push(module);
+            }
+        }
+        used.sort_by_key(|module| module.path != snapshot.process.executable);
+        for module in used {
+            let named = |has: fn(&Frame) -> bool| {
+                let mut frames = self.profile.frames.iter().filter(|frame| frame.module == module.path);
+                frames.all(has)
+            };
+            let mapping = Mapping {
+                id: self.mappings.len() as u64 + 1,
+                memory_start: module.start,
+                memory_limit: module.end,
+                // Addresses are told as they were in the process; the bias leads back to those in the file.
+                file_offset: module.start.saturating_sub(module.bias),
+                filename: self.texts.number(&module.path),
+                build_id: self.texts.number(&module.build_id),
+                // Whoever reads this shall not look for names on their own machine where they are known.
+                has_functions: named(|frame| frame.function.is_some()),
+                has_filenames: named(|frame| frame.file.is_some()),
+                has_line_numbers: named(|frame| frame.line.is_some()),
+                has_inline_frames: named(|frame| frame.function.is_some()),
+            };
+            self.mapping_of.insert(&module.path, (mapping.id, module));
+            self.mappings.push(mapping);
+        }
+    }
+
+    fn text(&mut self, text: &str) -> i64 {
+        self.texts.number(text)
+    }
+
+    fn value_type(&mut self, name: &str, unit: &str) -> ValueType {
+        ValueType {
+            r#type: self.text(name),
+            unit: self.text(unit),
+        }
+    }
+
+    /// Locations of a path, innermost first; calls inlined into one address are lines of one location.
+    fn locations_of(&mut self, path: usize) -> Vec<u64> {
+        let mut frames: Vec<usize> = self.profile.paths[path].frames.clone();
+        frames.reverse();
+        let all = &self.profile.frames;
+        let one_address = |&inner: &usize, &outer: &usize| {
+            let (inner, outer) = (&all[inner], &all[outer]);
+            inner.inlined && (inner.module, inner.address) == (outer.module, outer.address)
+        };
+        let groups: Vec<Vec<usize>> = frames.chunk_by(one_address).map(<[usize]>::to_vec).collect();
+        groups.into_iter().map(|group| self.location(group)).collect()
+    }
+
+    fn location(&mut self, frames: Vec<usize>) -> u64 {
+        if let Some(&id) = self.location_of.get(&frames) {
+            return id;
+        }
+        let first = &self.profile.frames[frames[0]];
+        let mapping = self.mapping_of.get(first.module).copied();
+        let address = match mapping {
+            // A return address; the call is the byte before it.
+            Some((_, module)) => first.address.saturating_sub(1).wrapping_add(module.bias),
+            None if first.is_python() => 0,
+            None => first.address,
+        };
+        let id = self.locations.len() as u64 + 1;
+        let line = frames.iter().filter_map(|&frame| self.line(frame)).collect();
+        self.locations.push(Location {
+            id,
+            mapping_id: mapping.map_or(0, |(id, _)| id),
+            address,
+            line,
+        });
+        self.location_of.insert(frames, id);
+        id
+    }
+
+    /// `None` where no name is known: then the address has to do.
+    fn line(&mut self, frame: usize) -> Option<Line> {
+        let frame = &self.profile.frames[frame];
+        let name = self.texts.number(frame.function?);
+        let filename = self.texts.number(frame.file.unwrap_or_default());
+        let next = self.functions.len() as u64 + 1;
+        let id = *self.function_of.entry((name, filename)).or_insert(next);
+        if id == next {
+            self.functions.push(Function {
+                id,
+                name,
+                system_name: name,
+                filename,
+            });
+        }
+        Some(Line {
+            function_id: id,
+            line: frame.line.unwrap_or(0).into(),
+        })
+    }
+
+    fn labels(&mut self, key: &Key) -> Vec<Label> {
+        let snapshot = self.profile.snapshot;
+        let mut labels = vec![self.label("kind", key.kind.name())];
+        if let Some(device) = key.device {
+            let name = format!("GPU {}", snapshot.devices[device].ordinal);
+            labels.push(self.label("device", &name));
+        }
+        if key.stream.is_some() {
+            labels.push(self.label("stream", &stream_name(key.stream)));
+        }
+        let thread = &snapshot.threads[key.thread];
+        let name = format!("{} {}", thread.tid, thread.name);
+        labels.push(self.label("thread", name.trim_end()));
+        let origin = self.profile.paths[key.path].origin;
+        match (key.level, origin) {
+            (Level::Cached, owner) => labels.push(self.label("cached", owner.unwrap_or("pool"))),
+            (_, Some(library)) if key.kind.place() != Place::Within => labels.push(self.label("library", library)),
+            _ => {}
+        }
+        labels.push(Label {
+            key: self.text("bytes"),
+            str: 0,
+            num: number(key.bytes),
+            num_unit: self.text("bytes"),
+        });
+        labels
+    }
+
+    fn label(&mut self, key: &str, text: &str) -> Label {
+        Label {
+            key: self.text(key),
+            str: self.text(text),
+            num: 0,
+            num_unit: 0,
+        }
+    }
+}
