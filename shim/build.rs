@@ -10,7 +10,6 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=CC");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,--exclude-libs,ALL");
     // Threads may be in our code whenever somebody calls dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libculeak.so");

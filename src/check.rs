@@ -109,7 +109,7 @@ pub struct Verdict<'a> {
     pub finished: bool,
     /// What the limits were held against.
     pub judged: Share,
-    /// What `--kind` left out, and pools whose blocks are not known.
+    /// What `--kind` and `--since` left out, and pools whose blocks are not known.
     pub ignored: Share,
     pub suppressed: Share,
     /// Every rule, used or not.
@@ -195,6 +195,11 @@ struct Sorted<'a> {
 fn sort<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, rules: &Rules) -> Sorted<'a> {
     let limits = &rules.limits;
     let levels = Levels::of(snapshot, stacks);
+    let since = limits
+        .since
+        .as_deref()
+        .and_then(|name| moment(snapshot, name))
+        .unwrap_or(0);
     let mut sorted = Sorted {
         judged: Vec::new(),
         ignored: Share::default(),
@@ -206,6 +211,7 @@ fn sort<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, rules: &Rules) -> S
         let named = limits.kinds.contains(&allocation.kind);
         let level = levels.level(allocation);
         let wanted = match level {
+            _ if allocation.time_ns < since => false,
             Level::Held => limits.kinds.is_empty() || named,
             Level::Cached => limits.judge_pools && (limits.kinds.is_empty() || named),
             Level::Behind => false,
@@ -226,6 +232,12 @@ fn sort<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, rules: &Rules) -> S
         }
     }
     sorted
+}
+
+/// When it was what the program calls so.
+fn moment(snapshot: &Snapshot, name: &str) -> Option<u64> {
+    let marks = snapshot.marks.iter().filter(|mark| mark.name == name);
+    marks.map(|mark| mark.time_ns).max()
 }
 
 fn one(record: &Allocation) -> Share {
@@ -357,6 +369,11 @@ fn warnings(snapshot: &Snapshot, limits: &Limits) -> Vec<String> {
     }
     if !is_finished(snapshot) {
         warnings.push("the process was not finished, so this is what it held, not what it leaked".to_owned());
+    }
+    if let Some(name) = limits.since.as_deref().filter(|name| moment(snapshot, name).is_none()) {
+        warnings.push(format!(
+            "the program named no moment {name:?}, so everything was judged; see `culeak report` for those it named"
+        ));
     }
     if !honesty.unhooked.is_empty() {
         warnings.push(format!("not watched, so not judged: {}", honesty.unhooked.join(", ")));

@@ -42,6 +42,8 @@ pub mod kind;
 
 pub mod peak;
 
+pub mod intervals;
+
 pub mod layout;
 
 pub mod file;

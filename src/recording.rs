@@ -22,6 +22,7 @@ use crate::cuda_functions::Api;
 use crate::file::{Errno, File, anonymous};
 use crate::growing::{Backing, Element, Growing, extent_capacity, locate};
 use crate::index::{Index, mix};
+use crate::intervals::Intervals;
 use crate::layout::*;
 use crate::table::Table;
 use cells::Cells;
@@ -73,6 +74,8 @@ pub struct Recording {
     allocators: Growing<AllocatorRow>,
     codes: Growing<CodeRow>,
     interpreters: Growing<InterpreterRow>,
+    /// Private to the process, and idle unless asked for.
+    intervals: Intervals,
     table: Table,
     frame_index: Index,
     stack_index: Index,

@@ -230,3 +230,20 @@ fn culeak_run_passes_the_wishes_on_and_says_what_was_kept() {
     let report = report.expect("culeak starts");
     assert!(report.status.success(), "{}", String::from_utf8_lossy(&report.stderr));
 }
+
+#[test]
+fn the_moment_when_an_interval_needs_more_than_it_may_is_kept_once() {
+    let outcome = profile("told").arg("intervals").env("CULEAK_INTERVALS", "1").run();
+    let pictures = kept(&outcome);
+    assert_eq!(names(&pictures), ["exceeded-1"]);
+    let picture = &pictures[0].1;
+    let since = picture.marks.last().expect("the interval").time_ns;
+    let mut bytes: Vec<u64> = picture
+        .allocations
+        .iter()
+        .filter(|a| a.time_ns >= since)
+        .map(|a| a.bytes)
+        .collect();
+    bytes.sort();
+    assert_eq!(bytes, [1500, 2000], "the moment, with the allocation that went too far");
+}

@@ -125,3 +125,16 @@ fn tensors_of_the_cpu_leave_no_recording() {
     let outcome = tensors("cpu_only", &torch(1, &[])).run();
     outcome.expect_success().expect_same_output_as_bare().expect_no_file();
 }
+
+#[test]
+fn an_interval_counts_tensors_and_not_the_segments_they_are_cut_from() {
+    let outcome = tensors("intervals", &torch(1, &[])).env("CULEAK_INTERVALS", "1").run();
+    outcome.expect_success();
+    let expected = "\
+read 1: left 512 in 1, needed 4608, holds 512
+read 1: left 512 in 1, needed 4608, holds 1024
+done
+";
+    assert_eq!(outcome.stdout, expected);
+    outcome.only_snapshot().expect_live(Device, 1, 2 << 20);
+}

@@ -124,6 +124,39 @@ fn python_finds_the_functions_by_their_names() {
 }
 
 #[test]
+fn an_interval_says_what_is_left_of_its_own_allocations_and_how_much_they_were() {
+    let outcome = profile("told").arg("intervals").env("CULEAK_INTERVALS", "1").run();
+    outcome.expect_success();
+    let expected = "\
+first: device -2 left 4096 in 1, needed 4096, holds 4096
+first: device -1 left 1000 in 2, needed 6000, holds 1000
+first: device 0 left 1000 in 2, needed 6000, holds 1000
+second: device -2 left 0 in 0, needed 0, holds 4096
+second: device -1 left 70 in 1, needed 70, holds 70
+second: device 0 left 70 in 1, needed 70, holds 70
+third: device -2 left 0 in 0, needed 0, holds 4096
+third: device -1 left 0 in 0, needed 3501, holds 70
+third: device 0 left 0 in 0, needed 3501, holds 70
+done
+";
+    assert_eq!(outcome.stdout, expected);
+    let marks: Vec<String> = outcome
+        .only_snapshot()
+        .marks
+        .iter()
+        .map(|mark| mark.name.clone())
+        .collect();
+    assert_eq!(marks, ["before CUDA", "second", "third"]);
+}
+
+#[test]
+fn intervals_are_measured_only_when_asked_for() {
+    let outcome = profile("told").arg("intervals").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(outcome.stdout, "done\n");
+}
+
+#[test]
 fn regions_told_through_nvtx_are_blocks_of_their_heap() {
     let outcome = profile("nvtx")
         .arg("regions")

@@ -4,6 +4,7 @@
  *   culeak_free("my cache", address)                   it was taken back
  *   culeak_mark("epoch 3")                             this moment has a name
  *   culeak_snapshot("after warm-up")                   keep a picture of this moment on disk, beside the recording
+ *   culeak_interval_begin("test 7", 0)                 measure from here: what is left in the end, and how high it rose
  *
  * Without culeak (`culeak run`, or LD_PRELOAD) each of them is a test of a pointer and nothing else. They may be called
  * from any thread, under any lock, in a signal handler and in a forked child; they never wait and never call CUDA but for
@@ -12,6 +13,17 @@
  * A domain is the allocator's name. Each has its own blocks, so one allocator may hand out parts of another's. A block
  * counts for the device that is current in the calling thread, as with cudaMalloc. Blocks are parts of memory that CUDA
  * handed out: they are shown at a level of their own and never added to it.
+ *
+ * Intervals are for harnesses that judge a program piece by piece, and are measured only where CULEAK_INTERVALS=1 was in the
+ * environment when the recording began. An interval counts what was allocated in it, and each byte once: tensors of
+ * PyTorch, not the segments it keeps for them; of all others what the driver handed out. One at a time: the last begun
+ * counts. It is a mark, too: `culeak check PID --since "test 7"` judges what was allocated since and is still there.
+ * With a limit other than 0, a picture is kept of the moment when all devices together needed more.
+ *
+ *   unsigned test = culeak_interval_begin("test 7", 0);
+ *   ...
+ *   struct culeak_interval all;
+ *   if (culeak_interval_read(test, -1, &all)) printf("left %llu, needed %llu\n", all.left_bytes, all.peak_bytes);
  *
  * The same from Python, where the names are there only under culeak:
  *
@@ -25,6 +37,14 @@
 
 #include <stddef.h>
 
+/* Bytes in use, as an interval sees them. */
+struct culeak_interval {
+    unsigned long long left_bytes; /* allocated in the interval and not freed */
+    unsigned long long left_count; /* in so many blocks */
+    unsigned long long peak_bytes; /* the most that left_bytes ever was: exact */
+    unsigned long long held_bytes; /* in use now, whenever it was allocated */
+};
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -36,6 +56,11 @@ __attribute__((weak)) void culeak_alloc(const char *domain, const void *address,
 __attribute__((weak)) void culeak_free(const char *domain, const void *address);
 __attribute__((weak)) void culeak_mark(const char *name);
 __attribute__((weak)) void culeak_snapshot(const char *name);
+/* The interval's number; 0 where none is measured. */
+__attribute__((weak)) unsigned culeak_interval_begin(const char *name, unsigned long long limit);
+/* Of a device; -1: of all together, -2: of the host's page-locked memory. 1, or 0 when there is nothing to say: another
+ * interval has begun, or no memory of that device was ever seen. */
+__attribute__((weak)) int culeak_interval_read(unsigned number, int device, struct culeak_interval *out);
 
 /* In its own expansion a macro's name is not expanded again, so these call the functions. */
 #define culeak_alloc(domain, address, bytes, stream) \
@@ -43,6 +68,9 @@ __attribute__((weak)) void culeak_snapshot(const char *name);
 #define culeak_free(domain, address) (culeak_free ? culeak_free((domain), (address)) : (void)0)
 #define culeak_mark(name) (culeak_mark ? culeak_mark(name) : (void)0)
 #define culeak_snapshot(name) (culeak_snapshot ? culeak_snapshot(name) : (void)0)
+#define culeak_interval_begin(name, limit) (culeak_interval_begin ? culeak_interval_begin((name), (limit)) : 0u)
+#define culeak_interval_read(number, device, out) \
+    (culeak_interval_read ? culeak_interval_read((number), (device), (out)) : 0)
 
 #else
 
@@ -74,6 +102,18 @@ static inline void culeak_snapshot(const char *name) {
     void (*found)(const char *);
     *(void **)&found = culeak_find_("culeak_snapshot");
     if (found) found(name);
+}
+
+static inline unsigned culeak_interval_begin(const char *name, unsigned long long limit) {
+    unsigned (*found)(const char *, unsigned long long);
+    *(void **)&found = culeak_find_("culeak_interval_begin");
+    return found ? found(name, limit) : 0;
+}
+
+static inline int culeak_interval_read(unsigned number, int device, struct culeak_interval *out) {
+    int (*found)(unsigned, int, struct culeak_interval *);
+    *(void **)&found = culeak_find_("culeak_interval_read");
+    return found ? found(number, device, out) : 0;
 }
 
 #endif

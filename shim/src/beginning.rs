@@ -75,6 +75,11 @@ pub fn create() -> Option<&'static Recording> {
     match result {
         Ok(recording) => {
             doors_memory::flush(recording);
+            if settings::is_set(c"CULEAK_INTERVALS") {
+                // PyTorch asks whether the variable is there, not what it says.
+                let uncached = settings::variable(c"PYTORCH_NO_CUDA_MEMORY_CACHING").is_some();
+                recording.intervals().watch(!uncached);
+            }
             Some(recording)
         }
         Err(error) => {

@@ -157,6 +157,12 @@ pub fn marked(recording: &Recording, name: &[u8]) {
     }
 }
 
+/// An interval has just needed more than it may.
+#[cold]
+pub fn exceeded(recording: &Recording) {
+    keep(recording, b"exceeded", Reason::Requested, b"limit exceeded", NONE);
+}
+
 /// The program wants a picture.
 pub fn requested(recording: &Recording, name: &[u8]) {
     keep(recording, b"snapshot", Reason::Requested, name, NONE);

@@ -383,6 +383,9 @@ pub fn allocated(address: u64, facts: &Facts) {
         }
         drop(cost);
         pictures::allocated(recording, &entry);
+        if recording.intervals().was_exceeded() {
+            pictures::exceeded(recording);
+        }
     });
 }
 

@@ -1,15 +1,17 @@
-//! What a program tells by itself: blocks of its own allocator, moments that have a name (`include/culeak.h`).
+//! What a program tells by itself: blocks of its own allocator, moments that have a name; and what it may ask: how much
+//! was allocated since such a moment (`include/culeak.h`).
 //!
 //! The functions are exported under plain names, so that Python finds them too: `ctypes.CDLL(None).culeak_mark(b"…")`.
 //! They may be called at any time, on any thread and under any lock. A program that calls them wants to be recorded, so
 //! the recording begins here if it has not begun.
 
-use libc::{c_char, c_void};
+use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
 use crate::recorder::{self, Facts};
 use crate::{blocks, pictures};
 use culeak::cuda_functions::Api;
+use culeak::intervals::{ALL, HOST, slot_of};
 use culeak::kind::Kind;
 use culeak::layout::block_address;
 use culeak::table::{Space, What};
@@ -93,4 +95,65 @@ pub unsafe extern "C" fn culeak_snapshot(name: *const c_char) {
             pictures::requested(recording, name);
         }
     });
+}
+
+/// `struct culeak_interval` of the header.
+#[repr(C)]
+pub struct Interval {
+    left_bytes: u64,
+    left_count: u64,
+    peak_bytes: u64,
+    held_bytes: u64,
+}
+const _: () = assert!(size_of::<Interval>() == 32);
+
+const ALL_DEVICES: c_int = -1;
+const ON_THE_HOST: c_int = -2;
+
+/// An interval begins at this moment, which has a name from now on. Its number, or 0 where nobody watches intervals.
+///
+/// # Safety
+/// As `culeak_mark`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn culeak_interval_begin(name: *const c_char, limit: u64) -> u32 {
+    // SAFETY: passed on.
+    let name = unsafe { bytes(name) };
+    let begun = recorder::quietly(|| {
+        let recording = recorder::begin().filter(|recording| recording.intervals().watching())?;
+        let now = recording.now();
+        recording.mark_at(now, name, recorder::thread(recording));
+        Some(recording.intervals().begin(now, limit) as u32)
+    });
+    begun.flatten().unwrap_or(0)
+}
+
+/// What it says of a device. 1, or 0 where there is no such interval any more or no memory of that device was seen.
+///
+/// # Safety
+/// `out` is null or has room for one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn culeak_interval_read(number: u32, device: c_int, out: *mut Interval) -> c_int {
+    let read = recorder::quietly(|| {
+        let recording = recorder::running()?;
+        let slot = match device {
+            ALL_DEVICES => ALL,
+            ON_THE_HOST => HOST,
+            ordinal => slot_of(recording.device(ordinal)?)?,
+        };
+        recording.intervals().read(number.into(), slot)
+    });
+    match (read.flatten(), out.is_null()) {
+        (Some(reading), false) => {
+            let interval = Interval {
+                left_bytes: reading.left_bytes,
+                left_count: reading.left_count,
+                peak_bytes: reading.peak_bytes,
+                held_bytes: reading.held_bytes,
+            };
+            // SAFETY: not null, so there is room.
+            unsafe { out.write(interval) };
+            1
+        }
+        _ => 0,
+    }
 }

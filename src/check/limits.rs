@@ -22,6 +22,8 @@ pub struct Limits {
     pub tolerance: Tolerance,
     /// What fails against a baseline.
     pub fail_on: FailOn,
+    /// Only what was allocated after the moment of this name; the last one, if several have it.
+    pub since: Option<String>,
     /// Only these kinds; every kind that holds memory when empty.
     pub kinds: Vec<Kind>,
     /// Judge what caching allocators hold too, where the blocks they handed out are not known.

@@ -259,3 +259,33 @@ fn against_a_baseline_only_the_new_and_the_grown_fail() {
         "a limit on the whole holds beside a baseline"
     );
 }
+
+#[test]
+fn since_a_moment_only_what_is_younger_is_judged() {
+    let mut snapshot = holding(3, 31, true);
+    let first = snapshot.allocations[0].time_ns;
+    for (number, allocation) in snapshot.allocations.iter_mut().enumerate() {
+        allocation.time_ns = first + number as u64;
+    }
+    for time_ns in [first, first + 2] {
+        snapshot.marks.push(crate::snapshot::Mark {
+            time_ns,
+            thread: 0,
+            name: "test 7".to_owned(),
+        });
+    }
+    let since = |name: &str| Limits {
+        since: Some(name.to_owned()),
+        ..Limits::default()
+    };
+    let of = |limits: Limits| verdict(&snapshot, &limits.into()).judged.count;
+    assert_eq!(of(since("test 7")), 2, "the last moment of that name");
+    assert_eq!(verdict(&snapshot, &since("test 7").into()).ignored.count, 2);
+    assert_eq!(of(since("test 8")), 4, "an unknown moment hides nothing");
+    let rules = since("test 8").into();
+    let warnings = verdict(&snapshot, &rules).warnings;
+    assert!(
+        warnings.iter().any(|warning| warning.contains("test 8")),
+        "{warnings:?}"
+    );
+}

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use super::Recording;
 use crate::index::mix;
-use crate::kind::Kind;
+use crate::intervals::{self, Event, Intervals};
+use crate::kind::{Kind, Place};
 use crate::layout::*;
 use crate::peak::{Lane, Sum, live};
 use crate::table::{Claim, Entry, Key, Link, TableIn, What, Withdrawn};
@@ -123,6 +124,11 @@ impl Recording {
         for counter in [of_kind, of_device].into_iter().flatten() {
             counter.live().take(entry.bytes);
         }
+        if self.intervals.watching()
+            && let Some(event) = self.event(entry)
+        {
+            self.intervals.came(&event);
+        }
     }
 
     fn uncount(&self, entry: &Entry, lane: u32) {
@@ -133,6 +139,46 @@ impl Recording {
         for counter in [of_kind, of_device].into_iter().flatten() {
             counter.live().give(entry.bytes);
         }
+        if self.intervals.watching()
+            && let Some(event) = self.event(entry)
+        {
+            self.intervals.went(&event);
+        }
+    }
+
+    /// What is in use since a moment; idle unless somebody has asked for it ([`Intervals::watch`]).
+    pub fn intervals(&self) -> &Intervals {
+        &self.intervals
+    }
+
+    /// What an entry is to an interval: each byte in use counts once. Of PyTorch these are the tensors, and the segments
+    /// that it keeps for them are not; of all others, whose blocks the recorder need not know, what the driver handed out.
+    /// The same for the free as for the allocation: it follows from the entry alone.
+    #[cold]
+    fn event(&self, entry: &Entry) -> Option<Event> {
+        let What { device, kind, .. } = entry.what;
+        let (slot, bytes) = match kind.place() {
+            Place::Nowhere => return None,
+            Place::Host => (Some(intervals::HOST), entry.bytes),
+            Place::Device | Place::Managed if self.is_segment(entry) => return None,
+            Place::Device | Place::Managed => (intervals::slot_of(device), entry.bytes),
+            Place::Within if kind == Kind::Tensor => (intervals::slot_of(device), entry.bytes),
+            // Part of what counts already; but a record that may be left.
+            Place::Within => (intervals::slot_of(device), 0),
+        };
+        Some(Event {
+            slot,
+            time_ns: entry.time_ns,
+            bytes,
+            on_device: kind.place() != Place::Host,
+        })
+    }
+
+    /// Memory that PyTorch's caching allocator takes to cut tensors from.
+    fn is_segment(&self, entry: &Entry) -> bool {
+        matches!(entry.what.kind, Kind::Device | Kind::Physical)
+            && self.intervals.tensors_are_told()
+            && self.passes_through(entry.stack, b"libc10_cuda")
     }
 
     #[inline]

@@ -31,8 +31,13 @@ impl Recording {
         u8::try_from(number).ok().filter(|&number| number < DOMAINS)
     }
 
-    /// Keeps the moment under a name.
+    /// Keeps this moment under a name.
     pub fn mark(&self, name: &[u8], thread: u32) {
+        self.mark_at(self.now(), name, thread);
+    }
+
+    /// Keeps a moment under a name.
+    pub fn mark_at(&self, time_ns: u64, name: &[u8], thread: u32) {
         let text = self.text(name);
         let Some((_, row)) = self.row(Section::Marks, &self.marks) else {
             self.add(Loss::Details, 1);
@@ -41,7 +46,7 @@ impl Recording {
         row.name.store(pack(text.offset, text.bytes), Relaxed);
         row.thread.store(thread.into(), Relaxed);
         // Release: pairs with the reader's Acquire.
-        row.time_plus_one.store(self.now() + 1, Release);
+        row.time_plus_one.store(time_ns + 1, Release);
     }
 
     /// PyTorch's allocator of a device says what it holds after an event that changed its live bytes by `change`. Events

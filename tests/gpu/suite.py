@@ -17,9 +17,10 @@ import compare
 import frameworks
 import harness
 import ledgers
+import plugin
 import tensors
 
-assert claims and frameworks and ledgers and tensors  # importing them registers their claims
+assert claims and frameworks and ledgers and plugin and tensors  # importing them registers their claims
 
 
 def main():

@@ -1,6 +1,7 @@
 /* A program whose tensors come from PyTorch's allocator, or what stands in for it: libc10 and libc10_cuda are loaded
  * RTLD_LOCAL, as Python loads extension modules. Arguments: behaviour, then libc10_cuda and libc10 (one or two pairs). */
 #include "victim.h"
+#include "../../shim/include/culeak.h"
 #include <pthread.h>
 #include <sys/wait.h>
 
@@ -150,4 +151,19 @@ static void reloaded(void) {
     }
 }
 
-MAIN(BEHAVIOUR(leaks), BEHAVIOUR(runs_out), BEHAVIOUR(lies), BEHAVIOUR(threads), BEHAVIOUR(two_copies), BEHAVIOUR(forks), BEHAVIOUR(cpu_only), BEHAVIOUR(reloaded))
+/* A test of a harness in which PyTorch takes a segment, and one in which it does not. */
+static void intervals(void) {
+    start_cuda();
+    struct torch torch = load_torch(0);
+    for (int test = 0; test < 2; test++) {
+        unsigned number = culeak_interval_begin("test", 0);
+        block *tensor = training_step(&torch, 4096);
+        training_step(&torch, 512);
+        torch.free(tensor);
+        struct culeak_interval all = {0};
+        printf("read %d: ", culeak_interval_read(number, -1, &all));
+        printf("left %llu in %llu, needed %llu, holds %llu\n", all.left_bytes, all.left_count, all.peak_bytes, all.held_bytes);
+    }
+}
+
+MAIN(BEHAVIOUR(leaks), BEHAVIOUR(runs_out), BEHAVIOUR(lies), BEHAVIOUR(threads), BEHAVIOUR(two_copies), BEHAVIOUR(forks), BEHAVIOUR(cpu_only), BEHAVIOUR(reloaded), BEHAVIOUR(intervals))

@@ -115,4 +115,36 @@ static void goes_on(void) {
     }
 }
 
-MAIN(BEHAVIOUR(blocks), BEHAVIOUR(moments), BEHAVIOUR(odd), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(peaks), BEHAVIOUR(runs_out), BEHAVIOUR(goes_on))
+static void say(const char *what, unsigned number) {
+    struct culeak_interval of;
+    for (int device = -2; device < 2; device++)
+        if (culeak_interval_read(number, device, &of))
+            printf("%s: device %d left %llu in %llu, needed %llu, holds %llu\n", what, device, of.left_bytes,
+                   of.left_count, of.peak_bytes, of.held_bytes);
+}
+
+/* Three tests of a harness: one leaks, one frees what an earlier one left, one holds more than it may for a moment. */
+static void intervals(void) {
+    unsigned first = culeak_interval_begin("before CUDA", 0);
+    start_cuda();
+    CUdeviceptr kept = leak(1000), gone = leak(5000);
+    hand_out("cache", kept, 100);
+    OK(cuMemFree_v2(gone));
+    void *host;
+    OK(cuMemHostAlloc(&host, 4096, 0));
+    say("first", first);
+    unsigned second = culeak_interval_begin("second", 0);
+    OK(cuMemFree_v2(kept));
+    leak(70);
+    say("second", second);
+    say("gone", first);
+    unsigned third = culeak_interval_begin("third", 3000);
+    CUdeviceptr a = leak(2000), b = leak(1500), c = leak(1);
+    OK(cuMemFree_v2(a));
+    OK(cuMemFree_v2(b));
+    OK(cuMemFree_v2(c));
+    say("third", third);
+    say("none", 0);
+}
+
+MAIN(BEHAVIOUR(blocks), BEHAVIOUR(moments), BEHAVIOUR(odd), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(peaks), BEHAVIOUR(runs_out), BEHAVIOUR(goes_on), BEHAVIOUR(intervals))

@@ -34,6 +34,9 @@ pub struct RuleArgs {
     /// Allow this much in all stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
     #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
     pub budget: Vec<Budget>,
+    /// Judge only what was allocated after the moment that the program named so (culeak_mark)
+    #[arg(long, value_name = "MARK")]
+    pub since: Option<String>,
     /// Judge only this kind of memory; repeatable [default: all that hold memory]
     #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
     pub kind: Vec<Kind>,
@@ -61,12 +64,13 @@ pub struct RuleArgs {
 }
 
 /// The names of [`RuleArgs`]' options, for those who put conditions on them.
-pub const RULE_OPTIONS: [&str; 13] = [
+pub const RULE_OPTIONS: [&str; 14] = [
     "max_leaked",
     "max_count",
     "max_per_site",
     "max_kind",
     "budget",
+    "since",
     "kind",
     "judge_pools",
     "allow_losses",
@@ -116,6 +120,7 @@ impl RuleArgs {
                 budgets: self.budget.clone(),
                 tolerance: self.tolerance.unwrap_or_default(),
                 fail_on: self.fail_on.unwrap_or_default(),
+                since: self.since.clone(),
                 kinds: self.kind.clone(),
                 judge_pools: self.judge_pools,
                 allow_losses: self.allow_losses,

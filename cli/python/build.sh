@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# Builds the wheel `culeak`: the command with the preload library inside, and the pytest plugin.
+#
+#   cli/python/build.sh [--portable] [--debug] FOLDER
+#
+# Without --portable it is for machines with a glibc at least as new as this one's. With it, for glibc 2.17 and newer
+# (manylinux_2_17): zig brings the old libraries to link against. --debug takes cargo's dev profile, for tests.
+# Needs Rust, a C compiler and python3 with venv; fetches maturin, and for --portable zig and cargo-zigbuild, into a
+# virtual environment beside cargo's other output.
+set -euo pipefail
+here=$(dirname "$(realpath "$0")")
+
+portable='' profile=release
+while [[ ${1:-} == --* ]]; do
+    case $1 in
+        --portable) portable=yes ;;
+        --debug) profile=dev ;;
+        *) echo "build.sh: no option $1" >&2; exit 2 ;;
+    esac
+    shift
+done
+out=$(realpath -m "${1:?usage: build.sh [--portable] [--debug] FOLDER}")
+
+cd "$here/../.."
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+export CARGO_TARGET_DIR=$target
+tools=$target/wheel-tools
+[ -x "$tools/bin/python" ] || python3 -m venv "$tools"
+"$tools/bin/python" -m pip install --quiet 'maturin>=1.9,<2' ${portable:+ziglang cargo-zigbuild}
+PATH=$tools/bin:$PATH
+
+options=(--profile "$profile" --locked --out "$out")
+if [ -n "$portable" ]; then
+    triple=$(rustc -vV | sed -n 's/^host: //p')
+    # The library to carry first, as cli/build.rs would make it, but linked for the old glibc.
+    CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_PROFILE_RELEASE_LTO=fat \
+        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_PROFILE_RELEASE_PANIC=abort CARGO_TARGET_DIR=$target/portable \
+        cargo zigbuild --release --locked --target "$triple.2.17" --package culeak-shim --package culeak-fake-driver
+    export CULEAK_PREBUILT_SHIM=$target/portable/$triple/release/libculeak_shim.so
+    export CULEAK_PREBUILT_FAKE_DRIVER=$target/portable/$triple/release/libculeak_fake_driver.so
+    tests/gate.sh "$CULEAK_PREBUILT_SHIM" 2.17
+    options+=(--zig --target "$triple" --compatibility manylinux_2_17)
+else
+    # Installers take it here; an index of packages would not.
+    options+=(--compatibility linux)
+fi
+# Names of functions are enough for a command's own backtrace; lines would be most of its size.
+CARGO_PROFILE_RELEASE_DEBUG=0 maturin build --manifest-path cli/Cargo.toml "${options[@]}"

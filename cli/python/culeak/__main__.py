@@ -1,0 +1,19 @@
+"""``python -m culeak`` is the command ``culeak`` of this installation."""
+
+import os
+import sys
+
+from culeak.command import CommandMissing, find_command
+
+
+def main() -> None:
+    """Becomes the command; returns only if there is none."""
+    try:
+        command = find_command()
+        os.execv(command, [command] + sys.argv[1:])
+    except (CommandMissing, OSError) as error:
+        sys.exit("culeak: {}".format(error))
+
+
+if __name__ == "__main__":
+    main()

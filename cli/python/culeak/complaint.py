@@ -1,0 +1,89 @@
+"""What a failing test says: how much, how much was allowed, and the way to each line that asked for it, written as
+pytest writes short tracebacks."""
+
+import linecache
+import os
+from typing import List, NamedTuple, Optional
+
+from culeak.sizes import show_blocks, show_size
+from culeak.verdict import Frame, Site, Verdict
+
+#: Call sites told of in one failure.
+MOST_SITES = 10
+
+
+class Test(NamedTuple):
+    """The test a complaint is about: where its function stands, and the folder that paths are shown from."""
+
+    file: str
+    function: str
+    folder: str
+
+
+def leaked(test: Test, verdict: Verdict, limit: int) -> str:
+    """The test left too much behind."""
+    if verdict.lost:
+        return "No verdict on GPU memory: {} allocations of this process could not be recorded.".format(verdict.lost)
+    first = "GPU memory left behind: {} in {}, allowed {}".format(
+        show_size(verdict.bytes), show_blocks(verdict.count), show_size(limit)
+    )
+    lines = [first] + _sites(test, verdict.sites)
+    if verdict.suppressed_bytes:
+        lines += ["", "Besides, {} that suppressions leave out.".format(show_size(verdict.suppressed_bytes))]
+    return "\n".join(lines)
+
+
+def needed(test: Test, peak: int, limit: int, verdict: Optional[Verdict]) -> str:
+    """The test needed too much at once. ``verdict`` is on the moment when it went over the limit."""
+    lines = ["GPU memory needed: {} at once, allowed {}".format(show_size(peak), show_size(limit))]
+    if verdict is not None:
+        lines.append("When it went over the limit, it held {}:".format(show_size(verdict.bytes)))
+        lines += _sites(test, verdict.sites)
+    return "\n".join(lines)
+
+
+def one_line(site: Site) -> str:
+    """``48 MiB in 12 blocks  fill_cache  cache.py:31``"""
+    words = ["{} in {}".format(show_size(site.bytes), show_blocks(site.count)), site.label]
+    return "  ".join(words + ([site.place] if site.place else []))
+
+
+def below(test: Test, site: Site) -> Site:
+    """The same with the frames from the test's own function inwards: those outside it are pytest's."""
+    return site._replace(stacks=[stack._replace(frames=_inner(test, stack.frames)) for stack in site.stacks])
+
+
+def _inner(test: Test, frames: List[Frame]) -> List[Frame]:
+    for place, frame in enumerate(frames):
+        # A qualified name, where the interpreter has one.
+        if frame.file == test.file and frame.function.split(".")[-1] == test.function:
+            return frames[place:]
+    return frames
+
+
+def _sites(test: Test, sites: List[Site]) -> List[str]:
+    lines = []
+    for site in sites[:MOST_SITES]:
+        shown = below(test, site)
+        lines += ["", "{} in {} ({})".format(show_size(site.bytes), show_blocks(site.count), site.what)]
+        for stack in shown.stacks:
+            if site.stacks_in_all > 1:
+                lines.append("  {} in {} of them".format(show_size(stack.bytes), show_blocks(stack.count)))
+            lines += [line for frame in stack.frames for line in _frame(test, frame)] or ["    " + site.label]
+        if site.stacks_in_all > len(site.stacks):
+            lines.append("  the others on {} more ways there".format(site.stacks_in_all - len(site.stacks)))
+    if len(sites) > MOST_SITES:
+        rest = sum(site.bytes for site in sites[MOST_SITES:])
+        lines += ["", "and {} more call sites with {}".format(len(sites) - MOST_SITES, show_size(rest))]
+    return lines
+
+
+def _frame(test: Test, frame: Frame) -> List[str]:
+    if frame.file is None:
+        return ["    {}".format(frame.function)]
+    path = os.path.relpath(frame.file, test.folder) if os.path.isabs(frame.file) else frame.file
+    shown = frame.file if path.startswith("..") else path
+    place = shown if frame.line is None else "{}:{}".format(shown, frame.line)
+    lines = ["    {}: in {}".format(place, frame.function)]
+    source = linecache.getline(frame.file, frame.line or 0).strip()
+    return lines + ["        " + source] if source else lines

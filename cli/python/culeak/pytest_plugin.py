@@ -1,0 +1,93 @@
+"""The pytest plugin, as far as every run of pytest meets it: options, marks, and the start under the preload library.
+
+What measures is in `session`, and is there only with ``--culeak``. Without it tests run as ever, and those that carry a
+limit say in a warning that nobody looked.
+"""
+
+import os
+import shutil
+import warnings
+from typing import Any, Iterator, List
+
+import pytest
+
+from culeak.limits import MARKS, has_limits
+from culeak.sizes import parse_size
+
+
+def pytest_addoption(parser: Any) -> None:
+    group = parser.getgroup("culeak", "GPU memory of every test, recorded by culeak")
+    group.addoption("--culeak", action="store_true", help="record the GPU memory of every test, and judge the limits in their marks")
+    group.addoption(
+        "--culeak-max-leaked", metavar="SIZE", type=_size, help="fail every test without a limit of its own that leaves more than this behind"
+    )
+    group.addoption(
+        "--culeak-suppressions", metavar="FILE", action="append", default=[], help="leave out what matches a rule in this file (leak:PATTERN); repeatable"
+    )
+    group.addoption("--culeak-out", metavar="FILE", help="write a line of JSON for every test")
+    group.addoption("--culeak-force", action="store_true", help="let --culeak-out replace a file that exists")
+    group.addoption("--culeak-recordings", metavar="DIR", help="keep the recordings, one for each process, in this folder")
+    group.addoption(
+        "--culeak-sites", metavar="N", type=int, default=3, help="look up N call sites for every test that leaves memory behind, 0 for failures alone [default: 3]"
+    )
+    group.addoption("--culeak-top", metavar="N", type=int, default=10, help="show N tests in the summary, 0 for all [default: 10]")
+    parser.addini("culeak", "the same as --culeak on every run", type="bool", default=False)
+
+
+def _size(text: str) -> int:
+    import argparse
+
+    try:
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error))
+
+
+def is_wanted(config: Any) -> bool:
+    return bool(config.known_args_namespace.culeak or config.getini("culeak"))
+
+
+# Around everything else, output capture included: the process that takes over has to have the real stdout.
+@pytest.hookimpl(hookwrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(early_config: Any) -> Iterator[None]:
+    if is_wanted(early_config):
+        _be_recorded(early_config.known_args_namespace)
+    yield
+
+
+def _be_recorded(options: Any) -> None:
+    """Returns in a process that is recorded, and in no other."""
+    from culeak import command, preload
+
+    if preload.is_ready():
+        return
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        raise pytest.UsageError("--culeak: this worker was started without its parent's environment, so it cannot be recorded")
+    try:
+        preload.start_anew(command.find_command(), options.culeak_recordings)
+    except (preload.CannotPreload, command.CommandMissing, OSError) as error:
+        raise pytest.UsageError("--culeak: {}".format(error))
+
+
+def pytest_configure(config: Any) -> None:
+    for mark in MARKS:
+        config.addinivalue_line("markers", mark)
+    if is_wanted(config):
+        from culeak.session import begin
+
+        begin(config)
+
+
+def pytest_collection_modifyitems(config: Any, items: List[Any]) -> None:
+    limited = [item for item in items if has_limits(item)]
+    if limited and not is_wanted(config):
+        message = "limits on GPU memory were not checked for {} of {} tests; run pytest with --culeak"
+        warnings.warn(pytest.PytestWarning(message.format(len(limited), len(items))))
+
+
+def pytest_unconfigure() -> None:
+    from culeak import preload
+
+    # In the process that made it, and in none of its workers.
+    if os.environ.get(preload.STARTED) == str(os.getpid()) and os.environ.get(preload.TEMPORARY):
+        shutil.rmtree(os.environ[preload.TEMPORARY], ignore_errors=True)

@@ -1,0 +1,193 @@
+"""Measures every test of a run, judges it, and keeps a record of it.
+
+::
+
+    setup │ warm-ups │ interval begins ─ the test ─ garbage collected ─ interval read │ teardown
+                                                                             ├─ more than the limits allow: it fails
+                                                                             └─ record: report, JUnit, JSON, summary
+
+What a test left is known exactly and at no cost, from the preload library. Only if that is not nothing is the command
+asked, which knows call sites and suppressions. One test at a time is measured in a process, so the workers of
+pytest-xdist measure theirs, and the records travel in the reports.
+"""
+
+import gc
+import inspect
+import os
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Set
+
+import pytest
+
+from culeak import complaint
+from culeak.command import find_command
+from culeak.limits import Limits, limits_of
+from culeak.recorder import ALL_DEVICES, HOST, MOST_DEVICES, Reading, Recorder, mark_name
+from culeak.records import Records
+from culeak.verdict import CannotJudge, Judge, Verdict
+
+
+def begin(config: Any) -> None:
+    """Registers what measures, in the processes that run tests, and what collects, in the one that reports."""
+    recorder = Recorder.here()
+    assert recorder is not None, "the start under the preload library made sure of that"
+    is_worker = hasattr(config, "workerinput")
+    judge = Judge(find_command(), config.option.culeak_suppressions)
+    config.pluginmanager.register(Session(config, recorder, judge), "culeak-session")
+    if not is_worker:
+        config.pluginmanager.register(Records(config), "culeak-records")
+
+
+class Measured:
+    """A test under way: the interval's number and what each device held when it began."""
+
+    def __init__(self, recorder: Recorder, item: Any, limits: Limits) -> None:
+        gc.collect()
+        self.recorder = recorder
+        self.name = mark_name(item.nodeid)
+        self.older_pictures = pictures(os.getpid()) if limits.memory is not None else set()
+        # A limit of 0 would be none; what it allows is compared anyway.
+        self.number = recorder.begin(item.nodeid, max(limits.memory or 0, 1) if limits.memory is not None else 0)
+        self.before = self._held()
+
+    def _held(self) -> Dict[int, int]:
+        return {device: reading.held for device, reading in self.readings().items()}
+
+    def readings(self) -> Dict[int, Reading]:
+        """By device, the host and all devices together among them."""
+        read = {device: self.recorder.read(self.number, device) for device in range(HOST, MOST_DEVICES)}
+        return {device: reading for device, reading in read.items() if reading is not None}
+
+
+class Session:
+    """The hooks around each test."""
+
+    def __init__(self, config: Any, recorder: Recorder, judge: Judge) -> None:
+        self.config = config
+        self.recorder = recorder
+        self.judge = judge
+        self.limits = Limits(None, None)
+        self.measured: Optional[Measured] = None
+        self.record: Optional[Dict[str, Any]] = None
+
+    def pytest_collection_modifyitems(self, items: List[Any]) -> None:
+        for item in items:
+            try:
+                limits_of(item, None)
+            except ValueError as error:
+                raise pytest.UsageError("{}: {}".format(item.nodeid, error))
+
+    # Innermost: what other plugins do around a test is not the test's.
+    @pytest.hookimpl(hookwrapper=True, trylast=True)
+    def pytest_runtest_call(self, item: Any) -> Iterator[None]:
+        self.limits = limits_of(item, self.config.option.culeak_max_leaked)
+        self.measured = Measured(self.recorder, item, self.limits)
+        outcome: Any = yield
+        # A traceback holds the frames of a test that failed, and they hold its memory: that is no leak.
+        failed = outcome.excinfo is not None
+        if not failed:
+            gc.collect()
+        said = None
+        readings = self.measured.readings()
+        if ALL_DEVICES in readings:
+            try:
+                said = self._look(item, readings, failed)
+            except CannotJudge as error:
+                said = str(error)
+        elif not failed and self.limits != Limits(None, None):
+            said = "No verdict on GPU memory: the test, or a plugin, began an interval of its own."
+        if said is not None and not failed:
+            outcome.force_exception(pytest.fail.Exception(said, pytrace=False))
+
+    @pytest.hookimpl(hookwrapper=True, tryfirst=True)
+    def pytest_pyfunc_call(self, pyfuncitem: Any) -> Iterator[None]:
+        if self.limits.warmups:
+            if inspect.iscoroutinefunction(pyfuncitem.obj):
+                pytest.fail("limit_gpu_leaks: a coroutine cannot be warmed up", pytrace=False)
+            arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+            for _ in range(self.limits.warmups):
+                pyfuncitem.obj(**arguments)
+            self.measured = Measured(self.recorder, pyfuncitem, self.limits)
+        yield
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, call: Any) -> Iterator[None]:
+        outcome: Any = yield
+        if call.when == "call" and self.record is not None:
+            # Attributes of a report travel from a worker to the process that reports.
+            outcome.get_result().culeak = self.record
+            self.record = None
+
+    def _look(self, item: Any, readings: Dict[int, Reading], failed: bool) -> Optional[str]:
+        """Keeps a record of the test; what is wrong with it, if anything."""
+        assert self.measured is not None
+        everywhere = readings[ALL_DEVICES]
+        limit = None if failed else self.limits.leaks
+        verdict = None
+        # Blocks of the program's own allocators lie in memory that counts already: they are left in number only.
+        could_be_over = limit is not None and (everywhere.left > limit or everywhere.left_count > 0)
+        if everywhere.left_count and (could_be_over or self.config.option.culeak_sites > 0) and not failed:
+            verdict = self.judge.judge(os.getpid(), self.measured.name, limit)
+        self._keep(item, readings, verdict)
+        test = _test(item)
+        peak = self.limits.memory
+        if peak is not None and not failed and everywhere.peak > peak:
+            return complaint.needed(test, everywhere.peak, peak, self._when_exceeded())
+        if limit is not None and verdict is not None and not verdict.passed:
+            return complaint.leaked(test, verdict, limit)
+        return None
+
+    def _when_exceeded(self) -> Optional[Verdict]:
+        """A verdict on the picture that was kept when the interval's limit was exceeded."""
+        assert self.measured is not None
+        for picture in pictures(os.getpid()) - self.measured.older_pictures:
+            return self.judge.judge(picture, self.measured.name)
+        return None
+
+    def _keep(self, item: Any, readings: Dict[int, Reading], verdict: Optional[Verdict]) -> None:
+        assert self.measured is not None
+        before, everywhere = self.measured.before, readings[ALL_DEVICES]
+        sites = [] if verdict is None else verdict.sites[: self.config.option.culeak_sites]
+        sites = [complaint.below(_test(item), site) for site in sites]
+        worker = getattr(self.config, "workerinput", {}).get("workerid")
+
+        def told(device: int, reading: Reading) -> Dict[str, int]:
+            return {
+                "before_bytes": before.get(device, 0),
+                "after_bytes": reading.held,
+                "left_bytes": reading.left,
+                "peak_bytes": reading.peak,
+            }
+
+        self.record = dict(
+            told(ALL_DEVICES, everywhere),
+            format="culeak-pytest",
+            version=1,
+            test=item.nodeid,
+            worker=worker,
+            pid=os.getpid(),
+            left_count=everywhere.left_count,
+            devices=[dict(told(device, readings[device]), device=device) for device in sorted(readings) if device >= 0],
+            pinned=told(HOST, readings[HOST]) if HOST in readings else None,
+            leaked_bytes=None if verdict is None else verdict.bytes,
+            suppressed_bytes=None if verdict is None else verdict.suppressed_bytes,
+            sites=[site.as_json() for site in sites],
+        )
+        item.user_properties += [
+            ("culeak_{}".format(name), self.record[name])
+            for name in ("before_bytes", "after_bytes", "left_bytes", "peak_bytes")
+        ]
+        item.user_properties += [("culeak_site", complaint.one_line(site)) for site in sites]
+
+
+def pictures(pid: int) -> Set[Path]:
+    """What this process kept beside its recording when limits were exceeded: a picture for each test that did so."""
+    output = os.environ.get("CULEAK_OUTPUT", "").replace("%%", "%")
+    folder = Path(output) if output.endswith("/") or os.path.isdir(output) else Path(output).parent
+    return set(folder.glob("*.{}.exceeded-*.culeak-kept".format(pid)))
+
+
+def _test(item: Any) -> complaint.Test:
+    file = str(getattr(item, "path", None) or item.fspath)
+    function = getattr(item, "originalname", None) or item.name
+    return complaint.Test(file, function, str(item.config.rootdir))

@@ -1,0 +1,127 @@
+"""Asks the command for its verdict on one test: what was allocated since the test began and is still there, by call
+site. The command knows symbols, levels and suppressions; nothing of that is repeated here."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+
+from culeak.preload import without_preload
+
+#: Memory of GPUs, at the driver's level and within what it handed out; no page-locked host memory.
+KINDS = "device pitched array mipmapped async physical graph managed tensor buffer block".split()
+#: More than there is anywhere: asks for call sites and not for a verdict.
+NO_LIMIT = 1 << 62
+
+
+class CannotJudge(Exception):
+    """The command gave no verdict; the message says what it said instead."""
+
+
+class Frame(NamedTuple):
+    """A line of the user's on the way to an allocation."""
+
+    function: str
+    file: Optional[str]
+    line: Optional[int]
+
+
+class Stack(NamedTuple):
+    """One way to a call site, and what was asked for on it."""
+
+    bytes: int
+    count: int
+    #: Outermost first, as in a traceback.
+    frames: List[Frame]
+
+
+class Site(NamedTuple):
+    """What one line of code asked for."""
+
+    bytes: int
+    count: int
+    label: str
+    #: ``cache.py:31``, where it is known.
+    place: Optional[str]
+    #: ``tensor, GPU 0``.
+    what: str
+    #: Largest first, five at most.
+    stacks: List[Stack]
+    stacks_in_all: int
+
+    def as_json(self) -> Dict[str, Any]:
+        stacks = [dict(stack._asdict(), frames=[frame._asdict() for frame in stack.frames]) for stack in self.stacks]
+        return dict(self._asdict(), stacks=stacks)
+
+
+class Verdict(NamedTuple):
+    """What the command found."""
+
+    passed: bool
+    bytes: int
+    count: int
+    suppressed_bytes: int
+    #: Allocations that could not be recorded; without them no test passes.
+    lost: int
+    #: Largest first.
+    sites: List[Site]
+
+
+class Judge:
+    """The command, and what it is told every time."""
+
+    def __init__(self, command: str, suppressions: Sequence[str]) -> None:
+        self._command = command
+        self._options = [word for file in suppressions for word in ("--suppressions", file)]
+        self._options += [word for kind in KINDS for word in ("--kind", kind)]
+
+    def judge(self, source: Union[int, Path], since: str, limit: Optional[int] = None) -> Verdict:
+        """The verdict on a process or on a picture of one. ``limit`` in bytes; None: whatever is there passes."""
+        most = NO_LIMIT if limit is None else limit
+        words = [self._command, "check", str(source), "--since=" + since, "--max-leaked", str(most), "--json"]
+        asked = subprocess.run(
+            words + self._options,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=without_preload(os.environ),
+        )
+        try:
+            return _verdict(json.loads(asked.stdout.decode("utf-8")))
+        except (ValueError, KeyError, TypeError) as error:
+            said = asked.stderr.decode("utf-8", "replace").strip() or repr(error)
+            raise CannotJudge("culeak check gave no verdict: {}".format(said)) from error
+
+
+def _verdict(said: Dict[str, Any]) -> Verdict:
+    lost = [breach["count"] for breach in said["breaches"] if breach["reason"] == "lost_allocations"]
+    return Verdict(
+        passed=said["passed"],
+        bytes=said["judged"]["bytes"],
+        count=said["judged"]["count"],
+        suppressed_bytes=said["suppressed"]["bytes"],
+        lost=sum(lost),
+        sites=sorted((_site(row) for row in said["rows"]), key=lambda site: -site.bytes),
+    )
+
+
+def _site(row: Dict[str, Any]) -> Site:
+    largest = row["stacks"][0] if row["stacks"] else {"frames": [], "site": None}
+    site = None if largest["site"] is None else largest["frames"][largest["site"]]
+    place = None
+    if site is not None and site["file"] is not None:
+        place = Path(site["file"]).name + ("" if site["line"] is None else ":{}".format(site["line"]))
+    return Site(
+        bytes=row["bytes"],
+        count=row["count"],
+        label=row["label"],
+        place=place,
+        what=", ".join(sorted(row["kinds"]) + sorted(row["devices"])),
+        stacks=[Stack(stack["bytes"], stack["count"], _frames(stack["frames"])) for stack in row["stacks"]],
+        stacks_in_all=row["stacks_in_all"],
+    )
+
+
+def _frames(frames: List[Dict[str, Any]]) -> List[Frame]:
+    shown = [frame for frame in frames if frame["role"] == "user" and frame["function"] is not None]
+    return [Frame(frame["function"], frame["file"], frame["line"]) for frame in reversed(shown)]

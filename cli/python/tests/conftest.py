@@ -1,0 +1,78 @@
+"""Runs of pytest with the plugin, on the fake driver that the command carries: no GPU is needed."""
+
+import os
+import subprocess
+
+import pytest
+
+from culeak.command import find_command
+
+pytest_plugins = ["pytester"]
+
+#: A driver and no framework: what tests of the plugin's users are made of here.
+GPU = '''
+import ctypes
+
+driver = ctypes.CDLL("libcuda.so.1")
+driver.cuMemFree_v2.argtypes = [ctypes.c_uint64]
+
+
+def use(number=0):
+    driver.cuInit(0)
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    assert driver.cuDeviceGet(ctypes.byref(device), number) == 0
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+    assert driver.cuCtxSetCurrent(context) == 0
+
+
+def allocate(size):
+    address = ctypes.c_uint64()
+    assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
+    return address.value
+
+
+def free(address):
+    assert driver.cuMemFree_v2(address) == 0
+
+
+class Tensor:
+    """Freed with the object, as a framework's are."""
+
+    def __init__(self, size):
+        self.address = allocate(size)
+
+    def __del__(self):
+        free(self.address)
+
+
+use()
+'''
+
+
+@pytest.fixture
+def run(pytester, monkeypatch):
+    """run(source, *options): a run of pytest on a file of tests."""
+    command = find_command()
+    fake = subprocess.run([command, "shim-path", "--fake-driver"], stdout=subprocess.PIPE, check=True, universal_newlines=True)
+    monkeypatch.setenv("CULEAK", command)
+    monkeypatch.setenv("LD_LIBRARY_PATH", fake.stdout.strip())
+    for name in [name for name in os.environ if name.startswith("PYTEST_XDIST")]:
+        monkeypatch.delenv(name)
+    pytester.makepyfile(gpu=GPU)
+
+    def run(source, *options, file="test_it"):
+        pytester.makepyfile(**{file: source})
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *_plugin(), *options)
+
+    return run
+
+
+def _plugin():
+    """The installed wheel registers the plugin itself; the source tree does not."""
+    try:
+        from importlib.metadata import entry_points
+    except ImportError:  # pragma: no cover
+        return []
+    found = entry_points()
+    of_pytest = found.select(group="pytest11") if hasattr(found, "select") else found.get("pytest11", [])
+    return [] if any(point.name == "culeak" for point in of_pytest) else ["-p", "culeak.pytest_plugin"]

@@ -1,0 +1,302 @@
+"""What tests with limits do, and what they say when they fail."""
+
+import pytest
+
+
+def test_memory_that_outlives_its_test_fails_it_with_the_lines_that_asked_for_it(run):
+    result = run(
+        """
+        import pytest
+        from gpu import allocate
+
+        cache = []
+
+        def fill(blocks):
+            for _ in range(blocks):
+                cache.append(allocate(1 << 20))
+
+        @pytest.mark.limit_gpu_leaks("2 MiB")
+        def test_fills():
+            fill(3)
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "GPU memory left behind: 3 MiB in 3 blocks, allowed 2 MiB",
+            "3 MiB in 3 blocks (device, GPU 0)",
+            "    test_it.py:12: in test_fills",
+            "        fill(3)",
+            "    test_it.py:8: in fill",
+            "        cache.append(allocate(1 << 20))",
+        ]
+    )
+
+
+def test_every_way_to_a_line_is_told(run):
+    result = run(
+        """
+        import pytest
+        from gpu import allocate
+
+        @pytest.mark.limit_gpu_leaks("1 MiB")
+        def test_two_ways():
+            allocate(1 << 20)
+            allocate(2 << 20)
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "3 MiB in 2 blocks (device, GPU 0)",
+            "  2 MiB in 1 block of them",
+            "        allocate(2 << 20)",
+            "  1 MiB in 1 block of them",
+            "        allocate(1 << 20)",
+        ]
+    )
+
+
+def test_as_much_as_allowed_is_allowed(run):
+    result = run(
+        """
+        import pytest
+        from gpu import allocate
+
+        @pytest.mark.limit_gpu_leaks("1 MiB")
+        def test_leaks_a_little():
+            allocate(1 << 20)
+
+        @pytest.mark.limit_gpu_leaks(0)
+        def test_leaks_more():
+            allocate(1)
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["GPU memory left behind: 1 B in 1 block, allowed 0 B"])
+
+
+def test_what_others_left_and_what_fixtures_hold_is_not_the_tests(run):
+    result = run(
+        """
+        import pytest
+        from gpu import Tensor, allocate, free
+
+        kept = []
+
+        @pytest.fixture
+        def model():
+            return Tensor(1 << 20)
+
+        def test_leaks_without_a_limit():
+            kept.append(allocate(4096))
+
+        @pytest.mark.limit_gpu_leaks(0)
+        def test_uses(model):
+            free(kept.pop())
+            Tensor(5000)
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(passed=2)
+
+
+def test_cycles_are_garbage_and_no_leak(run):
+    result = run(
+        """
+        import gc
+        import pytest
+        from gpu import Tensor
+
+        gc.disable()
+
+        @pytest.mark.limit_gpu_leaks(0)
+        def test_makes_a_cycle():
+            tensor = Tensor(1 << 20)
+            tensor.itself = tensor
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_warm_ups_fill_what_is_filled_once(run):
+    source = """
+        import pytest
+        from gpu import allocate
+
+        cache = {}
+        runs = []
+
+        @pytest.fixture
+        def name():
+            return "weights"
+
+        @pytest.mark.limit_gpu_leaks(0%s)
+        def test_looks_up(name):
+            runs.append(name)
+            cache.setdefault(name, len(cache) or allocate(1 << 20))
+
+        def test_ran():
+            assert len(runs) == %d
+        """
+    run(source % ("", 1), "--culeak").assert_outcomes(failed=1, passed=1)
+    run(source % (", warmups=2", 3), "--culeak").assert_outcomes(passed=2)
+
+
+def test_the_peak_of_a_test_is_its_own_and_exact(run):
+    result = run(
+        """
+        import pytest
+        from gpu import Tensor
+
+        before = Tensor(1 << 30)
+
+        @pytest.mark.limit_gpu_memory("3 MiB")
+        def test_as_much_as_allowed():
+            a, b = Tensor(1 << 20), Tensor(2 << 20)
+
+        @pytest.mark.limit_gpu_memory("3 MiB")
+        def test_a_byte_more():
+            a, b = Tensor(1 << 20), Tensor((2 << 20) + 1)
+
+        @pytest.mark.limit_gpu_memory("3 MiB")
+        def test_one_after_the_other():
+            for _ in range(10):
+                Tensor(3 << 20)
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "GPU memory needed: 3 MiB at once, allowed 3 MiB",
+            "When it went over the limit, it held 3 MiB:",
+            "    test_it.py:12: in test_a_byte_more",
+        ]
+    )
+
+
+def test_both_devices_count_together(run):
+    result = run(
+        """
+        import pytest
+        from gpu import allocate, use
+
+        @pytest.mark.limit_gpu_memory("3000 B")
+        def test_two():
+            allocate(2000)
+            use(1)
+            allocate(2000)
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["GPU memory needed: 3.9 KiB at once, allowed 2.9 KiB"])
+
+
+def test_a_test_that_fails_by_itself_keeps_its_own_reason(run):
+    result = run(
+        """
+        import pytest
+        from gpu import Tensor
+
+        @pytest.mark.limit_gpu_leaks(0)
+        def test_breaks():
+            tensor = Tensor(1 << 20)
+            assert tensor is None
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*left behind*")
+
+
+def test_an_expected_leak_is_an_expected_failure(run):
+    result = run(
+        """
+        import pytest
+        from gpu import allocate
+
+        @pytest.mark.xfail
+        @pytest.mark.limit_gpu_leaks(0)
+        def test_leaks():
+            allocate(1)
+        """,
+        "--culeak",
+    )
+    result.assert_outcomes(xfailed=1)
+
+
+def test_suppressed_sites_are_no_leak(run, pytester):
+    pytester.makefile(".supp", known="leak:known_leak\n")
+    result = run(
+        """
+        import pytest
+        from gpu import allocate
+
+        def known_leak():
+            allocate(1 << 20)
+
+        @pytest.mark.limit_gpu_leaks(0)
+        def test_known():
+            known_leak()
+
+        @pytest.mark.limit_gpu_leaks(0)
+        def test_both():
+            known_leak()
+            allocate(1)
+        """,
+        "--culeak",
+        "--culeak-suppressions=known.supp",
+    )
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["GPU memory left behind: 1 B in 1 block, allowed 0 B", "Besides, 1 MiB that suppressions leave out."])
+
+
+def test_every_test_can_be_limited(run):
+    source = """
+        import unittest
+        from gpu import allocate
+
+        class TestCase(unittest.TestCase):
+            def test_leaks(self):
+                allocate(1 << 20)
+        """
+    run(source, "--culeak", "--culeak-max-leaked", "1KiB").assert_outcomes(failed=1)
+    run(source, "--culeak", "--culeak-max-leaked", "1MiB").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    "mark, reason",
+    [
+        ('limit_gpu_leaks("much")', "*expected a size such as*"),
+        ("limit_gpu_leaks()", "*mark limit_gpu_leaks: *missing*argument*limit*"),
+        ('limit_gpu_leaks("1 MB", warmups=-1)', "*warmups is a number of runs*"),
+        ('limit_gpu_memory("1 MB", 2)', "*mark limit_gpu_memory: *argument*"),
+    ],
+    ids=["no size", "nothing", "negative", "too much"],
+)
+def test_marks_that_make_no_sense_are_said_before_any_test_runs(run, mark, reason):
+    source = "import pytest\n@pytest.mark.{}\ndef test_nothing(): print('was here')\n".format(mark)
+    result = run(source, "--culeak", "-s")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([reason])
+    result.stdout.no_fnmatch_line("*was here*")
+
+
+def test_limits_that_nobody_looks_at_are_told_of(run):
+    result = run(
+        """
+        import pytest
+
+        @pytest.mark.limit_gpu_leaks(0)
+        def test_one(): pass
+        def test_two(): pass
+        """
+    )
+    result.assert_outcomes(passed=2, warnings=1)
+    result.stdout.fnmatch_lines(["*limits on GPU memory were not checked for 1 of 2 tests; run pytest with --culeak*"])

@@ -1,0 +1,86 @@
+"""The parts that need no run of pytest."""
+
+import subprocess
+import sys
+
+import pytest
+
+import culeak
+from culeak.command import CommandMissing, find_command
+from culeak.preload import _is_only_pytest, changed
+from culeak.recorder import mark_name
+from culeak.sizes import parse_size, show_size
+
+
+@pytest.mark.parametrize(
+    "text, size",
+    [("0", 0), ("1 MB", 10**6), ("1 MiB", 1 << 20), ("2G", 2 << 30), ("1.5 GiB", 3 << 29), (" 7 b ", 7), (4096, 4096)],
+)
+def test_sizes_are_read_as_the_command_reads_them(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "MB", "-1", "1 XB", "1e3", "١", None, -1, True, 1.5])
+def test_other_sizes_are_refused(text):
+    with pytest.raises(ValueError):
+        parse_size(text)
+
+
+@pytest.mark.parametrize(
+    "size, text", [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536, "1.5 KiB"), ((1 << 30) - 1, "1 GiB"), (1 << 62, "4 EiB")]
+)
+def test_sizes_are_shown_as_the_command_shows_them(size, text):
+    assert show_size(size) == text
+
+
+def test_the_library_comes_first_and_others_stay(tmp_path):
+    environment = changed({"LD_PRELOAD": "/a.so /lib/culeak.so:/b.so", "CULEAK_DISABLE": "1"}, "/lib/culeak.so", str(tmp_path / "100%"))
+    assert environment["LD_PRELOAD"] == "/lib/culeak.so:/a.so:/b.so"
+    assert environment["CULEAK_OUTPUT"] == "{}/100%%/%e.%h.%p.culeak".format(tmp_path)
+    assert "CULEAK_DISABLE" not in environment
+    outer = {"LD_PRELOAD": "/lib/culeak.so", "CULEAK_OUTPUT": "/somewhere/"}
+    assert changed(outer, "/lib/culeak.so", None)["CULEAK_OUTPUT"] == "/somewhere/"
+
+
+@pytest.mark.parametrize(
+    "line, only",
+    [
+        ("python -m pytest -x", True),
+        ("python -mpytest", True),
+        ("python -Bm pytest", True),
+        ("python --check-hash-based-pycs=never -B -W error -m coverage run -m pytest", True),
+        ("python /venv/bin/pytest tests", True),
+        ("python /lib/pytest/__main__.py", True),
+        ("python run_tests.py pytest", False),
+        ("python -c import_pytest", False),
+        ("python -m unittest", False),
+        ("python", False),
+    ],
+)
+def test_only_a_process_that_is_pytests_own_is_started_anew(line, only):
+    assert _is_only_pytest(line.split()) == only
+
+
+def test_names_of_moments_are_what_a_recording_can_hold():
+    assert mark_name("test_a[\0\udcff]") == "test_a[\\0\\udcff]"
+    assert len(mark_name("x" * 5000)) == 1000
+
+
+def test_without_the_library_moments_cost_nothing():
+    assert not culeak.is_recorded()
+    culeak.mark("epoch 3")
+    culeak.snapshot("after warm-up")
+
+
+def test_the_package_is_the_command_too():
+    said = [
+        subprocess.run(words + ["--version"], stdout=subprocess.PIPE, check=True, universal_newlines=True).stdout
+        for words in ([find_command()], [sys.executable, "-m", "culeak"])
+    ]
+    assert said[0] == said[1] and said[0].startswith("culeak ")
+
+
+def test_a_command_that_is_none_is_named(monkeypatch):
+    monkeypatch.setenv("CULEAK", "/nowhere/culeak")
+    with pytest.raises(CommandMissing, match="CULEAK=/nowhere/culeak: not a program"):
+        find_command()

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Claims about the wheel: it installs into a clean virtual environment, brings the command and the pytest plugin, and both
+# work there, on the fake driver that it carries.
+#
+#   tests/wheel/run.sh               a wheel of the dev profile for this machine, as CI has just built everything
+#   tests/wheel/run.sh --portable    the wheel for glibc 2.17 and newer, as it is released; checks what it asks for
+#   tests/wheel/run.sh WHEEL         one that is built already
+#
+# PYTHONS names other interpreters to try one after the other, e.g. "python3.8 python3.13".
+set -euo pipefail
+root=$(dirname "$(realpath "$0")")/../..
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+case ${1:-} in
+    *.whl) wheel=$(realpath "$1") ;;
+    --portable) "$root/cli/python/build.sh" --portable "$work/dist" ;;
+    '') "$root/cli/python/build.sh" --debug "$work/dist" ;;
+    *) echo "run.sh: expected nothing, --portable or a wheel, not $1" >&2; exit 2 ;;
+esac
+wheel=${wheel:-$(ls "$work"/dist/culeak-*.whl)}
+echo "wheel   $(basename "$wheel"), $(du -h "$wheel" | cut -f1)"
+
+if [[ $wheel == *manylinux_2_17* ]]; then
+    python3 -m venv "$work/audit"
+    "$work/audit/bin/pip" install --quiet auditwheel
+    "$work/audit/bin/auditwheel" show "$wheel" | tee "$work/audit.txt"
+    # It must not promise more than it keeps.
+    tr -s '\n ' ' ' <"$work/audit.txt" | grep -q 'consistent with the following platform tag: "manylinux_2_17_'
+fi
+
+# Where the source tree cannot stand in for what was installed.
+cp -r "$root/cli/python/tests" "$work/tests"
+cd "$work"
+for python in ${PYTHONS:-python3}; do
+    echo "== $("$python" --version)"
+    rm -rf "$work/clean" "$work/cache"
+    "$python" -m venv "$work/clean"
+    "$work/clean/bin/python" -m pip install --quiet --disable-pip-version-check "$wheel" pytest pytest-xdist
+    export XDG_CACHE_HOME=$work/cache
+    "$work/clean/bin/culeak" --version
+    "$work/clean/bin/culeak" demo --fake >"$work/demo.txt" || { cat "$work/demo.txt"; exit 1; }
+    if [[ $wheel == *manylinux_2_17* ]]; then
+        "$root/tests/gate.sh" "$("$work/clean/bin/culeak" shim-path)" 2.17
+    fi
+    "$work/clean/bin/python" -m pytest -q -p no:cacheprovider -n 2 tests
+done
