@@ -72,8 +72,8 @@ allocations, live = map(int, numbers("churn"))
 snapshot = json.load(open(f"{work}/churn/parent.json"))
 total = sum(counter["total_count"] for counter in snapshot["counters"])
 claim("every allocation was counted", total == allocations, f"{total} of {allocations}")
-claim("what is live is recorded, and nothing else", len(snapshot["allocations"]) == live,
-      f"{len(snapshot['allocations'])} of {live}")
+claim("what is live is recorded, and nothing else", len(snapshot["allocations"]["rows"]) == live,
+      f"{len(snapshot['allocations']['rows'])} of {live}")
 claim("nothing was lost", not lost(snapshot), lost(snapshot))
 recordings = len(glob.glob(f"{work}/churn/*.culeak"))
 claim("every child left a recording", recordings == children + 1, recordings - 1)
@@ -81,7 +81,7 @@ claim("the recording stayed below 8 MiB", size("churn", snapshot) < 8 << 20, f"{
 
 live, resident = numbers("keep")
 snapshot = json.load(open(f"{work}/keep/parent.json"))
-claim("every live allocation is recorded", len(snapshot["allocations"]) == live, f"{len(snapshot['allocations'])}")
+claim("every live allocation is recorded", len(snapshot["allocations"]["rows"]) == live, f"{len(snapshot['allocations']['rows'])}")
 claim("nothing was lost", not lost(snapshot), lost(snapshot))
 claim("stacks are stored once", len(snapshot["stacks"]) == 2, len(snapshot["stacks"]))
 per = size("keep", snapshot) / live

@@ -111,6 +111,7 @@ impl Baseline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::census::Census;
     use crate::kind::Kind;
     use crate::report::{By, rows_by};
     use crate::sample::{MAIN, MIB, RUNTIME, Sample};
@@ -130,7 +131,8 @@ mod tests {
 
     fn with_rows<T>(snapshot: &Snapshot, look: impl FnOnce(&[Row]) -> T) -> T {
         let stacks = CallStacks::of(snapshot);
-        look(&rows_by(snapshot, &stacks, snapshot.allocations.iter(), By::Site))
+        let census = Census::of(snapshot, &stacks);
+        look(&rows_by(snapshot, &stacks, census.batches.iter(), By::Site))
     }
 
     /// Blocks now and blocks known, by line.

@@ -17,10 +17,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::baseline::Baseline;
+use crate::census::{Batch, Census, Level};
 use crate::function_name::plain;
-use crate::report::{By, Level, Levels, ProcessLine, Row, Share, is_finished, process_line, rows_by};
+use crate::report::{By, ProcessLine, Row, Share, is_finished, process_line, rows_by};
 use crate::site::CallStacks;
-use crate::snapshot::{Allocation, Honesty, Snapshot, Taken};
+use crate::snapshot::{Honesty, Snapshot, Taken};
 use crate::suppressions::{Pattern, Used};
 
 mod limits;
@@ -127,7 +128,8 @@ pub struct Verdict<'a> {
 pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let limits = &rules.limits;
     let stacks = CallStacks::of(snapshot);
-    let sorted = sort(snapshot, &stacks, rules);
+    let census = census(snapshot, &stacks, rules);
+    let sorted = sort(snapshot, &census, &stacks, rules);
     let rows = rows_by(snapshot, &stacks, sorted.judged.iter().copied(), By::Site);
     let known = rules.baseline.as_ref().map(|baseline| baseline.known(&rows));
     let mut judged: Vec<Judged> = rows
@@ -143,7 +145,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
             }
         })
         .collect();
-    let found = Share::total(sorted.judged.iter().map(|record| one(record)));
+    let found = Share::total(sorted.judged.iter().map(|batch| batch.share()));
     let mut breaches = of_the_whole(&sorted.judged, found, rules);
     breaches.extend(of_budgets(&sorted.judged, &stacks, limits));
     for row in &mut judged {
@@ -180,71 +182,70 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
 /// The sites that a check without baseline would judge, as a baseline for the next one.
 pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
     let stacks = CallStacks::of(snapshot);
-    let sorted = sort(snapshot, &stacks, rules);
+    let census = census(snapshot, &stacks, rules);
+    let sorted = sort(snapshot, &census, &stacks, rules);
     Baseline::of(&rows_by(snapshot, &stacks, sorted.judged.into_iter(), By::Site))
 }
 
 /// The records of a snapshot, by what becomes of them.
-struct Sorted<'a> {
-    judged: Vec<&'a Allocation>,
+struct Sorted<'c, 'a> {
+    judged: Vec<&'c Batch<'a>>,
     ignored: Share,
     /// By suppression rule.
     taken: Vec<Share>,
 }
 
-fn sort<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, rules: &Rules) -> Sorted<'a> {
+fn sort<'c, 'a>(snapshot: &Snapshot, census: &'c Census<'a>, stacks: &CallStacks, rules: &Rules) -> Sorted<'c, 'a> {
     let limits = &rules.limits;
-    let levels = Levels::of(snapshot, stacks);
-    let since = limits
-        .since
-        .as_deref()
-        .and_then(|name| moment(snapshot, name))
-        .unwrap_or(0);
+    let since = since(snapshot, limits);
     let mut sorted = Sorted {
         judged: Vec::new(),
         ignored: Share::default(),
         taken: vec![Share::default(); rules.suppressions.len()],
     };
-    // Thousands of records share a stack, and hundreds of rules may be tried on it.
+    // Several batches share a stack, and hundreds of rules may be tried on it.
     let mut by_stack: BTreeMap<Option<usize>, Option<usize>> = BTreeMap::new();
-    for allocation in &snapshot.allocations {
-        let named = limits.kinds.contains(&allocation.kind);
-        let level = levels.level(allocation);
-        let wanted = match level {
-            _ if allocation.time_ns < since => false,
+    for batch in &census.batches {
+        let named = limits.kinds.contains(&batch.call.kind);
+        let wanted = match batch.level {
+            // The census keeps what was made before apart.
+            _ if batch.oldest_ns < since => false,
             Level::Held => limits.kinds.is_empty() || named,
             Level::Cached => limits.judge_pools && (limits.kinds.is_empty() || named),
             Level::Behind => false,
             Level::Claim => named,
         };
         if !wanted {
-            if matches!(level, Level::Held | Level::Cached) {
-                sorted.ignored.add(allocation.bytes);
+            if matches!(batch.level, Level::Held | Level::Cached) {
+                sorted.ignored.join(batch.share());
             }
             continue;
         }
         let rule = *by_stack
-            .entry(allocation.stack)
-            .or_insert_with(|| rules.suppressions.matching(stacks.get(allocation.stack)));
+            .entry(batch.stack)
+            .or_insert_with(|| rules.suppressions.matching(stacks.get(batch.stack)));
         match rule {
-            Some(rule) => sorted.taken[rule].add(allocation.bytes),
-            None => sorted.judged.push(allocation),
+            Some(rule) => sorted.taken[rule].join(batch.share()),
+            None => sorted.judged.push(batch),
         }
     }
     sorted
+}
+
+/// Everything alive, with what was made before the moment that judging begins at apart from the rest.
+fn census<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Rules) -> Census<'a> {
+    Census::parted(snapshot, stacks, since(snapshot, &rules.limits))
+}
+
+fn since(snapshot: &Snapshot, limits: &Limits) -> u64 {
+    let name = limits.since.as_deref();
+    name.and_then(|name| moment(snapshot, name)).unwrap_or(0)
 }
 
 /// When it was what the program calls so.
 fn moment(snapshot: &Snapshot, name: &str) -> Option<u64> {
     let marks = snapshot.marks.iter().filter(|mark| mark.name == name);
     marks.map(|mark| mark.time_ns).max()
-}
-
-fn one(record: &Allocation) -> Share {
-    Share {
-        bytes: record.bytes,
-        count: 1,
-    }
 }
 
 fn standing(row: &Row, known: Option<Share>, limits: &Limits) -> Standing {
@@ -256,7 +257,7 @@ fn standing(row: &Row, known: Option<Share>, limits: &Limits) -> Standing {
 }
 
 /// Breaches of limits on everything, on kinds and of budgets.
-fn of_the_whole(judged: &[&Allocation], found: Share, rules: &Rules) -> Vec<Breach> {
+fn of_the_whole(judged: &[&Batch], found: Share, rules: &Rules) -> Vec<Breach> {
     let limits = &rules.limits;
     let (bytes, count) = limits.effective(rules.baseline.is_some());
     let mut breaches = Vec::new();
@@ -273,8 +274,8 @@ fn of_the_whole(judged: &[&Allocation], found: Share, rules: &Rules) -> Vec<Brea
         });
     }
     for (&kind, &limit) in &limits.per_kind {
-        let of_kind = judged.iter().filter(|record| record.kind == kind);
-        let found = Share::total(of_kind.map(|record| one(record))).bytes;
+        let of_kind = judged.iter().filter(|batch| batch.call.kind == kind);
+        let found = Share::total(of_kind.map(|batch| batch.share())).bytes;
         if found > limit {
             breaches.push(Breach::Kind {
                 kind: kind.name(),
@@ -286,16 +287,16 @@ fn of_the_whole(judged: &[&Allocation], found: Share, rules: &Rules) -> Vec<Brea
     breaches
 }
 
-fn of_budgets(judged: &[&Allocation], stacks: &CallStacks, limits: &Limits) -> Vec<Breach> {
+fn of_budgets(judged: &[&Batch], stacks: &CallStacks, limits: &Limits) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for budget in &limits.budgets {
         let mut by_stack: BTreeMap<Option<usize>, bool> = BTreeMap::new();
-        let matching = judged.iter().filter(|record| {
+        let matching = judged.iter().filter(|batch| {
             *by_stack
-                .entry(record.stack)
-                .or_insert_with(|| budget.pattern.matches_stack(stacks.get(record.stack)))
+                .entry(batch.stack)
+                .or_insert_with(|| budget.pattern.matches_stack(stacks.get(batch.stack)))
         });
-        let found = Share::total(matching.map(|record| one(record))).bytes;
+        let found = Share::total(matching.map(|batch| batch.share())).bytes;
         if found > budget.bytes {
             breaches.push(Breach::Budget {
                 pattern: budget.pattern.text().to_owned(),

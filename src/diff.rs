@@ -6,11 +6,12 @@
 
 use serde::Serialize;
 
+use crate::census::{Batch, Census};
 use crate::kind::Kind;
 use crate::pairing::{Key, pair};
-use crate::report::{By, Levels, ProcessLine, Row, Share, Sort, process_line, rows_by};
+use crate::report::{By, ProcessLine, Row, Share, Sort, process_line, rows_by};
 use crate::site::{CallStack, CallStacks, file_name};
-use crate::snapshot::{Allocation, Honesty, Snapshot};
+use crate::snapshot::{Honesty, Snapshot};
 
 /// The value of [`Diff::format`].
 pub const FORMAT: &str = "culeak-diff";
@@ -97,7 +98,7 @@ pub struct Totals {
 impl<'a> Diff<'a> {
     pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
         let same_process = same_process(before, after);
-        let (old, new) = (side_rows(before, options), side_rows(after, options));
+        let ((old, old_bare), (new, new_bare)) = (side_rows(before, options), side_rows(after, options));
         // Within one process no line of code moves.
         let partners = pair(&keys(&old, options.by), &keys(&new, options.by), !same_process);
         let mut old: Vec<Option<Row>> = old.into_iter().map(Some).collect();
@@ -123,19 +124,24 @@ impl<'a> Diff<'a> {
             hidden_rows: all - rows.len(),
             rows,
             totals,
-            warnings: warnings(before, after, same_process),
+            warnings: warnings([(before, old_bare), (after, new_bare)], same_process),
         }
     }
 }
 
-fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> Vec<Row<'a>> {
+/// The rows of a snapshot, and whether no stack of it has a name.
+fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> (Vec<Row<'a>>, bool) {
     let stacks = CallStacks::of(snapshot);
-    let levels = Levels::of(snapshot, &stacks);
-    let wanted = |allocation: &&Allocation| {
-        levels.level(allocation).is_listed() && (options.kinds.is_empty() || options.kinds.contains(&allocation.kind))
+    let census = Census::of(snapshot, &stacks);
+    let wanted = |batch: &&Batch| options.kinds.is_empty() || options.kinds.contains(&batch.call.kind);
+    let rows = rows_by(snapshot, &stacks, census.listed().filter(wanted), options.by);
+    let bare = |stack: usize| {
+        let frames = &snapshot.stacks[stack].frames;
+        !frames.is_empty() && frames.iter().all(|&frame| snapshot.locations[frame].symbols.is_empty())
     };
-    let allocations = snapshot.allocations.iter().filter(wanted);
-    rows_by(snapshot, &stacks, allocations, options.by)
+    let mut known = census.batches.iter().filter_map(|batch| batch.stack).peekable();
+    let all_bare = known.peek().is_some() && known.all(bare);
+    (rows, all_bare)
 }
 
 fn keys(rows: &[Row], by: By) -> Vec<Key> {
@@ -234,24 +240,20 @@ pub fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
     identity(a) == identity(b)
 }
 
-fn warnings(before: &Snapshot, after: &Snapshot, same_process: bool) -> Vec<String> {
+fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {
     let mut warnings = Vec::new();
+    let [(before, _), (after, _)] = sides;
     if same_process && before.taken.at_ns > after.taken.at_ns {
         warnings.push("the first snapshot is the later one; exchange the two to see growth".to_owned());
     }
-    for (which, snapshot) in [("first", before), ("second", after)] {
+    for (which, (snapshot, bare)) in ["first", "second"].into_iter().zip(sides) {
         if snapshot.honesty.lost_allocations > 0 {
             warnings.push(format!(
                 "{} allocations are missing from the {which} snapshot, since they could not be recorded",
                 snapshot.honesty.lost_allocations
             ));
         }
-        let bare = |stack: usize| {
-            let frames = &snapshot.stacks[stack].frames;
-            !frames.is_empty() && frames.iter().all(|&frame| snapshot.locations[frame].symbols.is_empty())
-        };
-        let stacks = snapshot.allocations.iter().filter_map(|allocation| allocation.stack);
-        if !snapshot.allocations.is_empty() && stacks.clone().count() > 0 && stacks.clone().all(bare) {
+        if bare {
             warnings.push(format!(
                 "the {which} snapshot has no function names, so its rows match only if both come from the same binaries"
             ));

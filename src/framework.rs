@@ -1,4 +1,4 @@
-//! Frameworks with an allocator of their own: whose blocks were recorded, and how PyTorch was set up.
+//! Frameworks with an allocator of their own: whose blocks were recorded, and which memory they lie in.
 //!
 //! A framework's pool and the blocks handed out of it are recorded apart, and told of under two names: the pool by its
 //! owner (`PyTorch`, from the stack), the block by its domain (`pytorch`, from the hook). Where blocks are recorded,
@@ -7,11 +7,9 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use serde::Serialize;
-
 use crate::kind::{Kind, Place};
-use crate::site::CallStacks;
-use crate::snapshot::{Allocation, Snapshot};
+use crate::snapshot::allocations::{Row, in_two_threads};
+use crate::snapshot::{Allocations, Call, Snapshot};
 
 /// Those known by name, as reports write them.
 const OWNERS: &[&str] = &["PyTorch", "XLA", "CuPy", "RMM", "TensorFlow", "ONNX Runtime"];
@@ -22,9 +20,9 @@ pub fn owner_of_domain(domain: &str) -> &str {
     known.copied().unwrap_or(domain)
 }
 
-/// Whose block a record is.
-pub fn block_owner(allocation: &Allocation) -> &str {
-    match (&allocation.domain, allocation.kind) {
+/// Whose block a record of this call is.
+pub fn block_owner(call: &Call) -> &str {
+    match (&call.domain, call.kind) {
         (Some(domain), _) => owner_of_domain(domain),
         (None, Kind::Tensor) => "PyTorch",
         (None, Kind::Buffer) => "XLA",
@@ -37,8 +35,12 @@ pub struct Watched<'a>(BTreeSet<&'a str>);
 
 impl<'a> Watched<'a> {
     pub fn of(snapshot: &'a Snapshot) -> Watched<'a> {
-        let within = |allocation: &&Allocation| allocation.kind.place() == Place::Within;
-        let mut owners: BTreeSet<&str> = snapshot.allocations.iter().filter(within).map(block_owner).collect();
+        let allocations = &snapshot.allocations;
+        let mut in_use = vec![false; allocations.calls.len()];
+        allocations.rows.iter().for_each(|row| in_use[row.call as usize] = true);
+        let calls = allocations.calls.iter().zip(in_use);
+        let within = calls.filter(|(call, in_use)| *in_use && call.kind.place() == Place::Within);
+        let mut owners: BTreeSet<&str> = within.map(|(call, _)| block_owner(call)).collect();
         let told = snapshot.allocators.iter().filter(|allocator| allocator.events > 0);
         owners.extend(told.map(|allocator| owner_of_domain(&allocator.domain)));
         let ever = |kind| {
@@ -61,99 +63,122 @@ impl<'a> Watched<'a> {
     }
 }
 
+/// A framework's block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Block {
+    pub address: u64,
+    pub bytes: u64,
+    /// Its row, and so the order of time.
+    row: u32,
+    pub call: u32,
+}
+
+/// All blocks of frameworks, in order of address and then of time.
+#[derive(Default)]
+pub(crate) struct Blocks<'a> {
+    pub blocks: Vec<Block>,
+    pub calls: &'a [Call],
+}
+
+impl<'a> Blocks<'a> {
+    pub fn of(allocations: &'a Allocations) -> Blocks<'a> {
+        let within: Vec<bool> = allocations
+            .calls
+            .iter()
+            .map(|call| call.kind.place() == Place::Within)
+            .collect();
+        let rows = allocations.rows.iter().enumerate();
+        let found = rows.filter(|(_, row)| within[row.call as usize]);
+        // Counted first: a vector that grows as it goes may end up twice as large.
+        let mut blocks = Vec::with_capacity(found.clone().count());
+        blocks.extend(found.map(|(number, row)| Block {
+            address: row.address,
+            bytes: row.bytes,
+            row: number as u32,
+            call: row.call,
+        }));
+        let key = |block: &Block| (block.address, block.row);
+        in_two_threads(&mut blocks, &|part| part.sort_unstable_by_key(key), &|all, middle| {
+            all.select_nth_unstable_by_key(middle, key);
+        });
+        Blocks {
+            blocks,
+            calls: &allocations.calls,
+        }
+    }
+
+    pub fn owner(&self, block: &Block) -> &'a str {
+        block_owner(&self.calls[block.call as usize])
+    }
+}
+
 /// The records that blocks lie in, by address: whoever owns the blocks keeps that memory as a pool, whatever its stack says.
-pub struct Carriers<'a>(HashMap<u64, &'a str>);
+pub(crate) struct Carriers<'a> {
+    by_address: HashMap<u64, u32>,
+    owners: Vec<&'a str>,
+}
 
 impl<'a> Carriers<'a> {
-    pub fn of(snapshot: &'a Snapshot) -> Carriers<'a> {
-        let within = |allocation: &&Allocation| allocation.kind.place() == Place::Within;
-        let mut blocks: Vec<&Allocation> = snapshot.allocations.iter().filter(within).collect();
-        blocks.sort_by_key(|block| block.address);
-        let owner = |record: &Allocation| {
-            let (start, end) = span(record)?;
-            let behind = blocks.partition_point(|block| block.address < start);
-            let begins_within = blocks.get(behind).filter(|block| block.address < end);
+    pub fn of(allocations: &Allocations, blocks: &Blocks<'a>) -> Carriers<'a> {
+        let mut carriers = Carriers {
+            by_address: HashMap::new(),
+            owners: Vec::new(),
+        };
+        let all = &blocks.blocks;
+        let spanning = if all.is_empty() { &[][..] } else { &allocations.rows };
+        for row in spanning {
+            let kind = allocations.calls[row.call as usize].kind;
+            let Some((start, end)) = span(kind, row) else { continue };
+            let behind = all.partition_point(|block| block.address < start);
+            let begins_within = all.get(behind).filter(|block| block.address < end);
             // The middle of a block that lies over several mappings.
             let goes_on = || {
-                let before = behind.checked_sub(1).map(|nth| blocks[nth])?;
+                let before = behind.checked_sub(1).map(|nth| &all[nth])?;
                 let reaches = before.address.saturating_add(before.bytes) > start;
-                (record.kind == Kind::Mapping && reaches).then_some(before)
+                (kind == Kind::Mapping && reaches).then_some(before)
             };
-            begins_within.copied().or_else(goes_on).map(block_owner)
-        };
-        let found = snapshot
-            .allocations
-            .iter()
-            .filter_map(|record| Some((record.address, owner(record)?)));
-        Carriers(found.collect())
-    }
-
-    /// Whose blocks lie in this record.
-    pub fn owner(&self, record: &Allocation) -> Option<&'a str> {
-        span(record)?;
-        self.0.get(&record.address).copied()
-    }
-}
-
-/// The addresses that a record's blocks can have; none for records that are known by a handle, or lie on the host.
-pub fn span(record: &Allocation) -> Option<(u64, u64)> {
-    let bytes = match record.kind {
-        Kind::Mapping => record.requested,
-        Kind::Device | Kind::Pitched | Kind::Async | Kind::Graph => record.bytes,
-        _ => return None,
-    };
-    Some((record.address, record.address.saturating_add(bytes)))
-}
-
-/// How PyTorch's allocator was seen to work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// Segments from cudaMalloc, tensors recorded one by one.
-    Caching,
-    /// The same with segments that grow (`expandable_segments:True`).
-    Expandable,
-    /// Segments were seen and never a tensor: the function that tells of them was not reached.
-    Untold,
-    /// `backend:cudaMallocAsync`: every tensor is an allocation of CUDA's.
-    Ordered,
-    /// `PYTORCH_NO_CUDA_MEMORY_CACHING=1`: every tensor is an allocation of CUDA's.
-    Uncached,
-}
-
-/// The modes of PyTorch that the live records show; none in other programs.
-pub fn pytorch_modes(snapshot: &Snapshot, stacks: &CallStacks) -> BTreeSet<Mode> {
-    let told = Watched::of(snapshot).contains("PyTorch");
-    let mut modes = BTreeSet::new();
-    // Millions of records, but few stacks.
-    let on_device = snapshot
-        .allocations
-        .iter()
-        .filter(|allocation| allocation.kind.place().on_device());
-    let ways: BTreeSet<(Option<usize>, Kind)> = on_device
-        .map(|allocation| (allocation.stack, allocation.kind))
-        .collect();
-    for (stack, kind) in ways {
-        let stack = stacks.get(stack);
-        let through = |name: &str| {
-            stack
-                .frames
-                .iter()
-                .any(|frame| frame.function.is_some_and(|f| f.contains(name)))
-        };
-        match (stack.allocator, kind) {
-            (Some("PyTorch"), _) if !told => modes.insert(Mode::Untold),
-            (Some("PyTorch"), Kind::Physical) => modes.insert(Mode::Expandable),
-            (Some("PyTorch"), _) => modes.insert(Mode::Caching),
-            (None, Kind::Async) if through("CudaMallocAsync") => modes.insert(Mode::Ordered),
-            (None, Kind::Device) if through("CUDACachingAllocator::Native::NativeCachingAllocator") => {
-                modes.insert(Mode::Uncached)
+            if let Some(block) = begins_within.or_else(goes_on) {
+                carriers.enter(row.address, blocks.owner(block));
             }
-            _ => false,
-        };
+        }
+        carriers
     }
-    if told && modes.is_empty() {
-        modes.insert(Mode::Caching);
+
+    fn enter(&mut self, address: u64, owner: &'a str) {
+        let known = self.owners.iter().position(|known| *known == owner);
+        let number = known.unwrap_or_else(|| {
+            self.owners.push(owner);
+            self.owners.len() - 1
+        });
+        self.by_address.insert(address, number as u32 + 1);
     }
-    modes
+
+    /// Whose blocks lie in the record of this kind at this address, as a number; 0: nobody's.
+    pub fn number(&self, address: u64, kind: Kind) -> u32 {
+        if self.by_address.is_empty() || !can_carry(kind) {
+            return 0;
+        }
+        self.by_address.get(&address).copied().unwrap_or(0)
+    }
+
+    /// What such a number stands for.
+    pub fn name(&self, number: u32) -> Option<&'a str> {
+        Some(self.owners[number.checked_sub(1)? as usize])
+    }
+}
+
+/// Whether blocks can lie in records of this kind: not in what is known by a handle, or lies on the host.
+fn can_carry(kind: Kind) -> bool {
+    use Kind::*;
+    matches!(kind, Mapping | Device | Pitched | Async | Graph)
+}
+
+/// The addresses that a record's blocks can have.
+pub(crate) fn span(kind: Kind, row: &Row) -> Option<(u64, u64)> {
+    let bytes = if kind == Kind::Mapping {
+        row.requested
+    } else {
+        row.bytes
+    };
+    can_carry(kind).then_some((row.address, row.address.saturating_add(bytes)))
 }

@@ -23,14 +23,18 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::framework::{Mode, Watched, pytorch_modes};
+use crate::census::{Batch, Census};
+use crate::framework::Watched;
 use crate::kind::Place;
 use crate::share::Share;
 use crate::site::CallStacks;
 use crate::snapshot::{DeviceUsage, ProcessState, Snapshot, Usage};
 
+mod modes;
 mod segments;
 
+pub use modes::Mode;
+use modes::pytorch_modes;
 pub use segments::{Cache, Segment};
 use segments::{Holder, Spread};
 
@@ -104,18 +108,17 @@ pub enum What {
 }
 
 impl<'a> Ledger<'a> {
-    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks) -> Ledger<'a> {
-        let watched = Watched::of(snapshot);
-        let mut spread = Spread::of(snapshot, stacks, &watched);
+    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, census: &Census<'a>) -> Ledger<'a> {
+        let mut spread = Spread::of(snapshot, stacks, census);
         let mut order: Vec<usize> = (0..snapshot.devices.len()).collect();
         order.sort_by_key(|&device| (snapshot.devices[device].ordinal, device));
         let devices: Vec<_> = order
             .into_iter()
-            .map(|device| device_ledger(snapshot, device, &mut spread, &watched))
+            .map(|device| device_ledger(snapshot, device, &mut spread, census))
             .collect();
         let mut host: BTreeMap<&'static str, Share> = BTreeMap::new();
-        for allocation in snapshot.allocations.iter().filter(|a| a.kind.place() == Place::Host) {
-            host.entry(allocation.kind.name()).or_default().add(allocation.bytes);
+        for batch in of_place(census, Place::Host) {
+            host.entry(batch.call.kind.name()).or_default().join(batch.share());
         }
         let told = devices.iter().all(|device| device.driver.is_some());
         Ledger {
@@ -126,10 +129,17 @@ impl<'a> Ledger<'a> {
                 .map(|usage| usage.source.as_str())
                 .filter(|_| !devices.is_empty()),
             missing: (!told).then(|| missing(snapshot)),
-            pytorch: pytorch_modes(snapshot, stacks).into_iter().collect(),
+            pytorch: pytorch_modes(census, stacks).into_iter().collect(),
             devices,
         }
     }
+}
+
+fn of_place<'c>(census: &'c Census, place: Place) -> impl Iterator<Item = &'c Batch<'c>> {
+    census
+        .batches
+        .iter()
+        .filter(move |batch| batch.call.kind.place() == place)
 }
 
 fn missing(snapshot: &Snapshot) -> String {
@@ -149,9 +159,9 @@ fn device_ledger<'a>(
     snapshot: &'a Snapshot,
     device: usize,
     spread: &mut Spread<'a>,
-    watched: &Watched,
+    census: &Census,
 ) -> DeviceLedger<'a> {
-    let mut lines = record_lines(spread, device, watched);
+    let mut lines = record_lines(spread, device, &census.watched);
     let records = sum(&lines);
     let usage = |usage: &Usage| usage.devices.iter().find(|usage| usage.device == device).cloned();
     let usage = snapshot.usage.as_ref().and_then(usage);
@@ -159,12 +169,8 @@ fn device_ledger<'a>(
         lines.extend(driver_lines(usage, records));
     }
     let known = sum(&lines);
-    let mut managed = Share::default();
-    for allocation in &snapshot.allocations {
-        if allocation.kind.place() == Place::Managed && allocation.device == Some(device) {
-            managed.add(allocation.bytes);
-        }
-    }
+    let managed = of_place(census, Place::Managed).filter(|batch| batch.call.device == Some(device));
+    let managed = Share::total(managed.map(|batch| batch.share()));
     let shown = &snapshot.devices[device];
     DeviceLedger {
         ordinal: shown.ordinal,

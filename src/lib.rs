@@ -12,8 +12,8 @@
 //! ```
 //!
 //! ```text
-//! recording ─► reader ─► snapshot ─► (symbols: cli) ─► site ──────► ledger ────► report | diff | check ─► (text: cli)
-//!   layout.rs   reader.rs  snapshot.rs                 whose line   where it is  what is left, what changed, what is allowed
+//! recording ─► reader ─► snapshot ─► (symbols: cli) ─► site ────► census ────► ledger ────► report | diff | check ─► (text: cli)
+//!   layout.rs   reader.rs  snapshot.rs                 whose line  added up    where it is  what is left, changed, allowed
 //! ```
 //!
 //! The decisions behind it, and what would change them:
@@ -73,6 +73,8 @@ pub mod function_name;
 #[cfg(feature = "read")]
 pub mod site;
 
+#[cfg(feature = "read")]
+pub mod census;
 #[cfg(feature = "read")]
 pub mod framework;
 #[cfg(feature = "read")]

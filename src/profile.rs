@@ -2,7 +2,7 @@
 //!
 //! Trees, flame graphs and the profile formats of other tools are all made of this value, so that they cannot disagree
 //! with each other. Nor with the report: a byte counts once, at the level that says who holds it, as its rows do (see
-//! `report/level.rs`), and frames carry the names and the folding that its stacks have.
+//! `census.rs`), and frames carry the names and the folding that its stacks have.
 //!
 //! Stacks are paths of frame numbers, outermost first, and frames are stored once. Two stacks that read the same are one
 //! path, whatever the addresses were; with [`Options::addresses`] those that differ in an address stay apart, for formats
@@ -13,8 +13,9 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
+use crate::census::{Census, Level};
 use crate::kind::{Kind, Place};
-use crate::report::{Level, Levels, Share, device_name};
+use crate::report::{Share, device_name};
 use crate::site::{CallStack, CallStacks, Frame};
 use crate::snapshot::{Allocation, Snapshot};
 
@@ -76,9 +77,11 @@ pub struct Seen {
     pub level: Level,
 }
 
+type Visit<'v> = dyn FnMut(&Allocation, Seen) + 'v;
+
 impl<'a> Profile<'a> {
     pub fn of(snapshot: &'a Snapshot, options: &Options) -> Profile<'a> {
-        Profile::visiting(snapshot, options, |_, _| {})
+        Profile::new(snapshot, options, None)
     }
 
     /// The same, showing every record of the chosen kinds on the way: also those that stand behind listed blocks, which
@@ -88,22 +91,29 @@ impl<'a> Profile<'a> {
         options: &Options,
         mut visit: impl FnMut(&Allocation, Seen),
     ) -> Profile<'a> {
+        Profile::new(snapshot, options, Some(&mut visit))
+    }
+
+    fn new(snapshot: &'a Snapshot, options: &Options, visit: Option<&mut Visit>) -> Profile<'a> {
         let stacks = CallStacks::of(snapshot);
-        let levels = Levels::of(snapshot, &stacks);
+        let census = Census::of(snapshot, &stacks);
         let mut paths = Paths::new(options);
         let mut sums: HashMap<(usize, Kind, Option<usize>, Level), Share> = HashMap::new();
-        for (index, allocation) in snapshot.allocations.iter().enumerate() {
-            if !(options.kinds.is_empty() || options.kinds.contains(&allocation.kind)) {
-                continue;
+        let wanted = |kind| options.kinds.is_empty() || options.kinds.contains(&kind);
+        if let Some(visit) = visit {
+            for (index, allocation) in snapshot.allocations.iter().enumerate() {
+                if wanted(allocation.kind) {
+                    let path = paths.of_stack(allocation.stack, &stacks);
+                    let level = census.level(&allocation, &stacks);
+                    visit(&allocation, Seen { index, path, level });
+                }
             }
-            let level = levels.level(allocation);
-            let path = paths.of_stack(allocation.stack, &stacks);
-            visit(allocation, Seen { index, path, level });
-            if !level.is_listed() {
-                continue;
-            }
-            let key = (path, allocation.kind, allocation.device, level);
-            sums.entry(key).or_default().add(allocation.bytes);
+        }
+        for batch in census.listed().filter(|batch| wanted(batch.call.kind)) {
+            let call = batch.call;
+            let path = paths.of_stack(batch.stack, &stacks);
+            let key = (path, call.kind, call.device, batch.level);
+            sums.entry(key).or_default().join(batch.share());
         }
         let sample = |((path, kind, device, level), live)| Sample {
             path,

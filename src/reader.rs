@@ -1,18 +1,20 @@
 //! Reads a recording into a [`Snapshot`], also while its process goes on writing.
 //!
-//! The file is copied with `pread` and decoded from the copy: no mapping, so a file that is cut short under our hands
-//! is an error and not a SIGBUS, and no trust, so lengths and references out of range are errors or "none".
+//! The file is read with `pread` and decoded from the copy: no mapping, so a file that is cut short under our hands
+//! is an error and not a SIGBUS, and no trust, so lengths and references out of range are errors or "none". All sections
+//! are copied whole but the records, which are turned into rows piece by piece (`records.rs`).
 //!
-//! A consistent picture without stopping anybody: the records are read twice. One that was live with the same
-//! generation both times was not touched in between, so its fields belong together and it was live during the whole
-//! read. If no event happened meanwhile the picture is exact; on a busy process the read is repeated a few times, and
-//! then the rows are those that were live throughout ([`Taken::events_during_read`] says so).
+//! A consistent picture without stopping anybody: if no event happened while the records were read, the picture is
+//! exact. Else they are read again. One that was live with the same generation both times was not touched in between, so
+//! its fields belong together and it was live during the whole read. On a busy process the read is repeated a few times,
+//! and then the rows are those that were live throughout ([`Taken::events_during_read`] says so).
 
 mod error;
 mod identity;
 mod picture;
 mod python;
 mod python_line;
+mod records;
 mod stacks;
 
 pub use error::ReadError;
@@ -29,9 +31,12 @@ use crate::growing::extent_capacity;
 use crate::layout::{VERSION, *};
 use crate::snapshot::Snapshot;
 use crate::table::Record;
+use records::Records;
 
 /// Reads of a process that keeps changing before the rows live throughout are taken.
 const ATTEMPTS: u32 = 5;
+/// With more records than this, reading takes so long that a busy process would not hold still the next time either.
+const MANY: usize = 1 << 20;
 
 /// Reads the recording at `path` as it is at this moment. Nothing is symbolized.
 ///
@@ -41,7 +46,7 @@ pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
     let source = Source::open(path)?;
     let mut picture = source.picture()?;
     for _ in 1..ATTEMPTS {
-        if picture.events_during_read == 0 {
+        if picture.events_during_read == 0 || picture.records.rows.len() > MANY {
             break;
         }
         picture = source.picture()?;
@@ -63,11 +68,19 @@ struct Source<'a> {
 struct Picture {
     header: Bytes,
     sections: HashMap<u32, Bytes>,
-    /// State words of the records on the second reading.
-    states: Vec<u64>,
+    records: Records,
     /// When reading began, on the recording's clock.
     began_ns: u64,
     events_during_read: u64,
+}
+
+/// A stretch of a section that lies in one place of the file.
+struct Piece {
+    /// Bytes from one element to the next.
+    element: usize,
+    count: usize,
+    /// `None`: nobody ever made it, so it is zeros.
+    offset: Option<u64>,
 }
 
 /// A copy of a piece of the file: an array of equal elements.
@@ -117,16 +130,20 @@ impl<'a> Source<'a> {
 
     fn read(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, ReadError> {
         let mut buffer = vec![0; bytes];
-        self.file
-            .read_exact_at(&mut buffer, offset)
-            .map_err(|error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => ReadError::Truncated(
-                    self.path.to_path_buf(),
-                    format!("it ends before byte {}", offset + bytes as u64),
-                ),
-                _ => ReadError::Io(self.path.to_path_buf(), error),
-            })?;
+        self.read_into(offset, &mut buffer)?;
         Ok(buffer)
+    }
+
+    fn read_into(&self, offset: u64, buffer: &mut [u8]) -> Result<(), ReadError> {
+        let end = offset + buffer.len() as u64;
+        self.file
+            .read_exact_at(buffer, offset)
+            .map_err(|error| match error.kind() {
+                std::io::ErrorKind::UnexpectedEof => {
+                    ReadError::Truncated(self.path.to_path_buf(), format!("it ends before byte {end}"))
+                }
+                _ => ReadError::Io(self.path.to_path_buf(), error),
+            })
     }
 
     fn size(&self) -> Result<u64, ReadError> {
@@ -177,9 +194,11 @@ impl<'a> Source<'a> {
         let started = header_word(&header, std::mem::offset_of!(Header, started_monotonic_ns));
         let began_ns = crate::recording::monotonic_ns().saturating_sub(started);
         let events_before = picture::events(&self.section(&header, Section::Counters)?);
+        let lost = |header: &Bytes| picture::loss(header, Loss::Allocations);
+        let pieces = self.pieces(&header, Section::Records)?;
+        let mut records = Records::read(self, &pieces)?;
         let mut sections = HashMap::new();
         for section in [
-            Section::Records,
             Section::Text,
             Section::Devices,
             Section::Contexts,
@@ -198,39 +217,87 @@ impl<'a> Source<'a> {
             Section::Interpreters,
         ] {
             // The directory is read anew for what records may refer to: it only grows.
-            let directory = if section == Section::Records {
-                None
-            } else {
-                Some(self.header()?)
-            };
-            sections.insert(
-                section as u32,
-                self.section(directory.as_ref().unwrap_or(&header), section)?,
-            );
+            sections.insert(section as u32, self.section(&self.header()?, section)?);
         }
-        let again = self.section(&header, Section::Records)?;
-        let states = (0..again.len()).map(|record| again.word(record, 0)).collect();
-        let after = self.header()?;
-        let events_after = picture::events(&self.section(&after, Section::Counters)?);
-        Ok(Picture {
-            // Each lane's counts only rise (a free that failed takes its own back), so equal sums mean that no event was
-            // counted in between. One under way all the while may be in the rows or not: both are true of some instant.
-            events_during_read: events_after.wrapping_sub(events_before),
+        let mut after = self.header()?;
+        let events = |header: &Bytes| Ok::<_, ReadError>(picture::events(&self.section(header, Section::Counters)?));
+        // Each lane's counts only rise (a free that failed takes its own back), so equal sums mean that no event was
+        // counted in between. One under way all the while may be in the rows or not: both are true of some instant.
+        // A record that was lost has been a record for a moment.
+        if events(&after)? == events_before && lost(&after) == lost(&header) {
+            records.forget_records();
+        } else {
+            records.look_again(self, &pieces)?;
+            after = self.header()?;
+        }
+        let mut picture = Picture {
+            events_during_read: events(&after)?.wrapping_sub(events_before),
             header: after,
             sections,
-            states,
+            records,
             began_ns,
-        })
+        };
+        picture.drop_late_rows();
+        Ok(picture)
     }
 
     /// Copies the elements of a section that are in use according to `header`.
     fn section(&self, header: &Bytes, section: Section) -> Result<Bytes, ReadError> {
-        let damaged = |what: String| ReadError::Damaged(self.path.to_path_buf(), what);
+        let known = known_element_bytes(section);
+        let mut all = Bytes {
+            bytes: Vec::new(),
+            element: known,
+        };
+        for piece in self.pieces(header, section)? {
+            match piece.offset {
+                None => all.bytes.resize(all.bytes.len() + piece.count * known, 0),
+                Some(offset) => {
+                    let copy = self.read(offset, piece.count * piece.element)?;
+                    let elements = copy.chunks_exact(piece.element);
+                    elements.for_each(|element| all.bytes.extend_from_slice(&element[..known]));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Where the elements of a section lie that are in use according to `header`.
+    fn pieces(&self, header: &Bytes, section: Section) -> Result<Vec<Piece>, ReadError> {
         let (first, limit) = extent_sizes(section);
         let counts = std::mem::offset_of!(Header, counts);
-        let count = header_word(header, counts + section as usize * 8);
+        let mut left = header_word(header, counts + section as usize * 8);
+        let extents = self.extents(header, section)?;
+        let (mut pieces, mut gaps) = (Vec::new(), 0);
+        for number in 0.. {
+            if left == 0 {
+                break;
+            }
+            let count = left.min(extent_capacity(number as usize, first, limit) as u64) as usize;
+            left -= count as u64;
+            let Some(candidates) = extents.get(&number) else {
+                // Nobody came to make it: the disk was full, and then there is none behind it; or its makers left by a
+                // jump, and the rows behind it are good. No recording has gaps as large as this.
+                const GAPS: usize = 1 << 20;
+                gaps += count;
+                if extents.range(number..).next().is_none() || gaps > GAPS {
+                    break;
+                }
+                let (element, offset) = (known_element_bytes(section), None);
+                pieces.push(Piece { element, count, offset });
+                continue;
+            };
+            let (element, offset) = self.chosen(candidates, count)?;
+            let offset = Some(offset);
+            pieces.push(Piece { element, count, offset });
+        }
+        Ok(pieces)
+    }
+
+    /// Element size and offset of every extent that the directory has of a section, by number.
+    fn extents(&self, header: &Bytes, section: Section) -> Result<BTreeMap<u32, Vec<(usize, u64)>>, ReadError> {
+        let damaged = |what: String| ReadError::Damaged(self.path.to_path_buf(), what);
+        let (first, limit) = extent_sizes(section);
         let size = self.size()?;
-        let known = known_element_bytes(section);
         let mut extents: BTreeMap<u32, Vec<(usize, u64)>> = BTreeMap::new();
         for row in 0..DIRECTORY_CAPACITY {
             let at = DIRECTORY_OFFSET + row * size_of::<Extent>();
@@ -241,7 +308,7 @@ impl<'a> Source<'a> {
             let (offset, bytes) = (header_word(header, at + 16), header_word(header, at + 24));
             let needed =
                 (extent_capacity(number.min(100_000) as usize, first, limit) as u64).checked_mul(element as u64);
-            if element < known || element > 4096 || needed.is_none_or(|needed| needed > bytes) {
+            if element < known_element_bytes(section) || element > 4096 || needed.is_none_or(|needed| needed > bytes) {
                 return Err(damaged(format!("directory row {row} has impossible sizes")));
             }
             if offset.checked_add(bytes).is_none_or(|end| end > size) {
@@ -253,45 +320,18 @@ impl<'a> Source<'a> {
             }
             extents.entry(number).or_default().push((element, offset));
         }
-        let mut all = Bytes {
-            bytes: Vec::new(),
-            element: known,
-        };
-        let (mut left, mut gaps) = (count, 0);
-        for number in 0.. {
-            if left == 0 {
-                break;
+        Ok(extents)
+    }
+
+    /// Of two extents with one number, one lost the race to be used and holds zeros only.
+    fn chosen(&self, candidates: &[(usize, u64)], count: usize) -> Result<(usize, u64), ReadError> {
+        let mut chosen = candidates[0];
+        for &(element, offset) in &candidates[1..] {
+            if self.read(offset, count * element)?.iter().any(|&byte| byte != 0) {
+                chosen = (element, offset);
             }
-            let capacity = extent_capacity(number as usize, first, limit) as u64;
-            let wanted = left.min(capacity) as usize;
-            let Some(candidates) = extents.get(&number) else {
-                // Nobody came to make it: the disk was full, and then there is none behind it; or its makers left by a
-                // jump, and the rows behind it are good. No recording has gaps as large as this.
-                const GAPS: usize = 1 << 20;
-                gaps += wanted;
-                if extents.range(number..).next().is_none() || gaps > GAPS {
-                    break;
-                }
-                all.bytes.resize(all.bytes.len() + wanted * known, 0);
-                left -= wanted as u64;
-                continue;
-            };
-            let mut chosen: Option<Vec<u8>> = None;
-            for &(element, offset) in candidates {
-                let copy = self.read(offset, wanted * element)?;
-                // Of two extents with one number, one lost the race to be used and holds zeros only.
-                if chosen.is_none() || copy.iter().any(|&byte| byte != 0) {
-                    chosen = Some(
-                        copy.chunks(element)
-                            .flat_map(|chunk| chunk[..known].iter().copied())
-                            .collect(),
-                    );
-                }
-            }
-            all.bytes.extend(chosen.unwrap_or_default());
-            left -= wanted as u64;
         }
-        Ok(all)
+        Ok(chosen)
     }
 }
 

@@ -5,7 +5,7 @@
 //! stacks. Totals count every live record, also those whose row was cut off by `--top` or `--min-bytes`.
 //!
 //! Three words are chosen with care. Memory of a finished process is *leaked*; a running one merely *holds* it. What a
-//! caching allocator keeps is neither, but *cached* (see `level`). Records of kinds without a place (mappings, pools,
+//! caching allocator keeps is neither, but *cached* (see `census`). Records of kinds without a place (mappings, pools,
 //! address ranges) are *claims*: listed, counted apart, 0 bytes.
 //!
 //! Deliberately absent: sentences that depend on a width, and colours.
@@ -14,20 +14,19 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 
+use crate::census::{Batch, Census, Level};
 use crate::error_name::error_name;
 use crate::kind::Place;
 use crate::ledger::Ledger;
 pub use crate::share::Share;
 use crate::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
-use crate::snapshot::{Allocation, Allocator, Honesty, Mark, ProcessState, Refused, Snapshot, Stream, Taken};
+use crate::snapshot::{Allocator, Honesty, Mark, ProcessState, Refused, Snapshot, Stream, Taken};
 
 mod advice;
 mod group;
-mod level;
 
 pub use advice::shell_word;
 pub use group::{By, Sort};
-pub use level::{Level, Levels};
 
 /// The value of [`Report::format`].
 pub const FORMAT: &str = "culeak-report";
@@ -210,12 +209,13 @@ pub struct RefusedRow<'a> {
 impl<'a> Report<'a> {
     pub fn of(snapshot: &'a Snapshot, options: &Options) -> Report<'a> {
         let stacks = CallStacks::of(snapshot);
-        let levels = Levels::of(snapshot, &stacks);
-        let (listed, behind): (Vec<_>, Vec<_>) = snapshot
-            .allocations
-            .iter()
-            .partition(|allocation| levels.level(allocation).is_listed());
-        let mut rows = group::rows(snapshot, &stacks, listed.into_iter(), options.by);
+        let mut census = match options.by {
+            By::Size => Census::with_sizes_apart(snapshot, &stacks),
+            _ => Census::of(snapshot, &stacks),
+        };
+        let ledger = Ledger::of(snapshot, &stacks, &census);
+        census.forget_blocks();
+        let mut rows = group::rows(snapshot, &stacks, census.listed(), options.by);
         options.sort.apply(&mut rows);
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
         if let Some(top) = options.top {
@@ -225,7 +225,8 @@ impl<'a> Report<'a> {
             bytes: sum(cut.iter().map(|row| row.bytes)),
             count: sum(cut.iter().map(|row| row.count)),
         };
-        let totals = totals(snapshot, &stacks, &levels);
+        let behind = census.batches.iter().filter(|batch| !batch.level.is_listed());
+        let totals = totals(snapshot, &stacks, &census);
         let finished = is_finished(snapshot);
         let (failed, refused) = refused(snapshot, &stacks);
         Report {
@@ -234,18 +235,18 @@ impl<'a> Report<'a> {
             process: process_line(snapshot),
             finished,
             failed,
-            ledger: Ledger::of(snapshot, &stacks),
+            ledger,
             by: options.by,
-            pools: rows_by(snapshot, &stacks, behind.into_iter(), options.by),
+            pools: rows_by(snapshot, &stacks, behind, options.by),
             hidden,
             hidden_rows: cut.len(),
-            devices: device_totals(snapshot),
+            devices: device_totals(snapshot, &census),
             refused,
             allocators: &snapshot.allocators,
             marks: &snapshot.marks,
             taken: &snapshot.taken,
             honesty: &snapshot.honesty,
-            warnings: advice::warnings(snapshot, &totals),
+            warnings: advice::warnings(snapshot, &totals, &census),
             next: advice::next(snapshot, &totals, &shown, &options.source),
             totals,
             rows: shown,
@@ -263,14 +264,14 @@ pub fn is_finished(snapshot: &Snapshot) -> bool {
     snapshot.taken.kept.is_none() && matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended)
 }
 
-/// The live records by site, for those who judge or compare rather than report.
-pub fn rows_by<'a>(
+/// Batches of live records by site, for those who judge or compare rather than report.
+pub fn rows_by<'a: 'b, 'b>(
     snapshot: &'a Snapshot,
     stacks: &CallStacks<'a>,
-    allocations: impl Iterator<Item = &'a Allocation>,
+    batches: impl Iterator<Item = &'b Batch<'a>>,
     by: By,
 ) -> Vec<Row<'a>> {
-    let mut rows = group::rows(snapshot, stacks, allocations, by);
+    let mut rows = group::rows(snapshot, stacks, batches, by);
     Sort::Bytes.apply(&mut rows);
     rows
 }
@@ -290,26 +291,27 @@ pub(crate) fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
     }
 }
 
-fn totals(snapshot: &Snapshot, stacks: &CallStacks, levels: &Levels) -> Totals {
+fn totals(snapshot: &Snapshot, stacks: &CallStacks, census: &Census) -> Totals {
     let mut totals = Totals::default();
     let mut sites = BTreeSet::new();
-    for allocation in &snapshot.allocations {
-        let (driver, held) = match allocation.kind.place() {
+    for batch in &census.batches {
+        let kind = batch.call.kind;
+        let (driver, held) = match kind.place() {
             Place::Device => (&mut totals.device, &mut totals.held.device),
             Place::Managed => (&mut totals.managed, &mut totals.held.managed),
             Place::Host => (&mut totals.host, &mut totals.held.host),
             Place::Nowhere => {
-                *totals.claims.entry(allocation.kind.name()).or_default() += 1;
+                *totals.claims.entry(kind.name()).or_default() += batch.count;
                 continue;
             }
             Place::Within => (&mut Share::default(), &mut totals.held.blocks),
         };
-        driver.add(allocation.bytes);
-        if levels.level(allocation) == Level::Held {
-            held.add(allocation.bytes);
-            sites.insert(stacks.get(allocation.stack).site_fingerprint);
+        driver.join(batch.share());
+        if batch.level == Level::Held {
+            held.join(batch.share());
+            sites.insert(stacks.get(batch.stack).site_fingerprint);
         } else {
-            totals.pool.add(allocation.bytes);
+            totals.pool.join(batch.share());
         }
     }
     totals.call_sites = sites.len();
@@ -322,13 +324,13 @@ fn totals(snapshot: &Snapshot, stacks: &CallStacks, levels: &Levels) -> Totals {
     totals
 }
 
-fn device_totals(snapshot: &Snapshot) -> Vec<DeviceTotal<'_>> {
+fn device_totals<'a>(snapshot: &'a Snapshot, census: &Census) -> Vec<DeviceTotal<'a>> {
     let mut live = vec![Share::default(); snapshot.devices.len()];
-    for allocation in &snapshot.allocations {
-        if let Some(device) = allocation.device
-            && allocation.kind.place().on_device()
+    for batch in &census.batches {
+        if let Some(device) = batch.call.device
+            && batch.call.kind.place().on_device()
         {
-            live[device].add(allocation.bytes);
+            live[device].join(batch.share());
         }
     }
     let mut peaks = vec![0; snapshot.devices.len()];

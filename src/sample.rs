@@ -71,7 +71,7 @@ impl Sample {
             modules: Vec::new(),
             locations: Vec::new(),
             stacks: Vec::new(),
-            allocations: Vec::new(),
+            allocations: Allocations::default(),
             refused: Vec::new(),
             counters: Vec::new(),
             device_peaks: Vec::new(),
@@ -153,10 +153,7 @@ impl Sample {
         for nth in 0..count {
             let number = self.0.allocations.len() as u64 + 1;
             let physical = kind.place() != culeak::kind::Place::Nowhere;
-            self.0.allocations.push(Allocation {
-                address: 0x7f5a_0000_0000 + number * 0x1000_0000,
-                bytes: if physical { bytes } else { 0 },
-                requested: bytes,
+            let call = Call {
                 kind,
                 domain: None,
                 api: api.to_owned(),
@@ -165,10 +162,16 @@ impl Sample {
                 stream: (kind == Kind::Async).then_some(Stream::LegacyDefault),
                 pool: None,
                 thread: 0,
-                time_ns: (10 + nth % 50) * SECOND,
-                stack: Some(stack),
                 references: 0,
                 mappings: 0,
+            };
+            self.0.allocations.push(Allocation {
+                address: 0x7f5a_0000_0000 + number * 0x1000_0000,
+                bytes: if physical { bytes } else { 0 },
+                requested: bytes,
+                time_ns: (10 + nth % 50) * SECOND,
+                stack: Some(stack),
+                call: &call,
             });
         }
         self
@@ -360,16 +363,15 @@ pub fn training() -> Sample {
         name: "epoch 3".to_owned(),
         thread: 0,
     });
-    let segment = sample.0.allocations[1].address;
-    let tensors = sample
-        .0
-        .allocations
-        .iter_mut()
-        .filter(|record| record.kind == Kind::Tensor);
-    for (nth, tensor) in tensors.enumerate() {
-        tensor.address = segment + nth as u64 * 8 * MIB;
-        (tensor.device, tensor.context, tensor.domain) = (Some(0), None, Some("pytorch".to_owned()));
-    }
+    let segment = sample.0.allocations.at(1).address;
+    let mut tensors = 0;
+    sample.0.allocations.change(|_, tensor, call| {
+        if call.kind == Kind::Tensor {
+            tensor.address = segment + tensors * 8 * MIB;
+            (call.device, call.context, call.domain) = (Some(0), None, Some("pytorch".to_owned()));
+            tensors += 1;
+        }
+    });
     sample
 }
 

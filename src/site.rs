@@ -27,7 +27,7 @@ use serde::Serialize;
 
 use crate::function_name::without_hash;
 use crate::kind::{Kind, Place};
-use crate::snapshot::{Allocation, Language, Location, Snapshot, Stack};
+use crate::snapshot::{Language, Location, Snapshot, Stack};
 
 mod below_main;
 mod origin;
@@ -291,10 +291,10 @@ impl<'a> CallStacks<'a> {
         stack.map_or(&self.unknown, |stack| &self.stacks[stack])
     }
 
-    /// Whether this record is a caching allocator's: a pool object, or memory asked for by such an allocator. What the
-    /// allocator handed out of it is not.
-    pub fn is_pool(&self, allocation: &Allocation) -> bool {
-        is_pool(allocation.kind, self.get(allocation.stack).pool)
+    /// Whether a record of this kind and stack is a caching allocator's: a pool object, or memory asked for by such an
+    /// allocator. What the allocator handed out of it is not.
+    pub fn is_pool(&self, kind: Kind, stack: Option<usize>) -> bool {
+        is_pool(kind, self.get(stack).pool)
     }
 }
 

@@ -12,6 +12,10 @@ use std::collections::BTreeMap;
 
 use crate::kind::Kind;
 
+pub(crate) mod allocations;
+
+pub use allocations::{Allocation, Allocations, Call};
+
 /// The value of [`Snapshot::format`].
 pub const FORMAT: &str = "culeak-snapshot";
 /// The version this build writes, and the newest it reads.
@@ -32,7 +36,7 @@ pub struct Snapshot {
     pub locations: Vec<Location>,
     pub stacks: Vec<Stack>,
     /// Live allocations, oldest first.
-    pub allocations: Vec<Allocation>,
+    pub allocations: Allocations,
     pub refused: Vec<Refused>,
     pub counters: Vec<Counter>,
     /// Exact peak per device, over all kinds that live on it.
@@ -221,40 +225,6 @@ pub struct Stack {
     pub truncated: bool,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Allocation {
-    /// Address, or the handle for arrays, pools, VMM handles and external memory.
-    pub address: u64,
-    /// Memory this record holds. 0 for mappings, address ranges, pools and imports: they hold none of their own.
-    pub bytes: u64,
-    /// What the call asked for (pitch: width × height), or the span of a mapping.
-    pub requested: u64,
-    pub kind: Kind,
-    /// Whose block it is, for kinds that lie within other memory: `pytorch`, `xla`, or the name the program gave.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub domain: Option<String>,
-    /// The call as the program wrote it: `cudaMalloc`, `cuMemAlloc_v2`, …
-    pub api: String,
-    pub device: Option<usize>,
-    pub context: Option<usize>,
-    pub stream: Option<Stream>,
-    /// Memory pool handle; `None` when the call names none and the device's pool was never changed.
-    pub pool: Option<u64>,
-    pub thread: usize,
-    pub time_ns: u64,
-    pub stack: Option<usize>,
-    /// VMM: references to the handle. IPC: times opened.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub references: u32,
-    /// VMM: mappings of the handle.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub mappings: u32,
-}
-
-fn is_zero(n: &u32) -> bool {
-    *n == 0
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
@@ -430,11 +400,20 @@ impl Snapshot {
                 within("stacks: frame", row, frame, self.locations.len())?;
             }
         }
-        for (row, a) in self.allocations.iter().enumerate() {
-            optional("allocations: device", row, a.device, self.devices.len())?;
-            optional("allocations: context", row, a.context, self.contexts.len())?;
-            optional("allocations: stack", row, a.stack, self.stacks.len())?;
-            within("allocations: thread", row, a.thread, self.threads.len())?;
+        for (row, call) in self.allocations.calls.iter().enumerate() {
+            optional("calls: device", row, call.device, self.devices.len())?;
+            optional("calls: context", row, call.context, self.contexts.len())?;
+            within("calls: thread", row, call.thread, self.threads.len())?;
+        }
+        let calls = self.allocations.calls.len();
+        for (row, a) in self.allocations.rows.iter().enumerate() {
+            within("allocations: call", row, a.call as usize, calls)?;
+            optional(
+                "allocations: stack",
+                row,
+                allocations::stack_of(a.stack),
+                self.stacks.len(),
+            )?;
         }
         for (row, r) in self.refused.iter().enumerate() {
             optional("refused: device", row, r.device, self.devices.len())?;

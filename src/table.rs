@@ -224,6 +224,11 @@ impl Form {
         }
     }
 
+    /// The word `what` without the form, which tells of the other words only.
+    pub const fn erased(what: u64) -> u64 {
+        what & !(3 << Form::SHIFT)
+    }
+
     /// The three numbers of a record, from its words `amount`, `other` and `what`.
     pub const fn amounts(amount: u64, other: u64, what: u64) -> Amounts {
         match Form::of_word(what) {

@@ -42,7 +42,7 @@ fn rows_stand_in_the_order_of_the_calls_and_of_time() {
     let snapshot = outcome.only_snapshot();
     let bytes: Vec<u64> = snapshot.allocations.iter().map(|a| a.bytes).collect();
     assert_eq!(bytes, [100, 101, 102, 103, 104, 105]);
-    assert!(snapshot.allocations.is_sorted_by_key(|a| a.time_ns));
+    assert!(snapshot.allocations.iter().is_sorted_by_key(|a| a.time_ns));
 }
 
 #[test]

@@ -106,7 +106,7 @@ fn a_limit_set_later_keeps_what_was_recorded_before() {
     let outcome = profile("limits").arg("file_size_later").run();
     expect_unharmed(&outcome);
     expect_all_accounted_for(&outcome, GROWN + 1);
-    assert_eq!(outcome.only_snapshot().allocations[0].bytes, 100);
+    assert_eq!(outcome.only_snapshot().allocations.at(0).bytes, 100);
 }
 
 #[test]

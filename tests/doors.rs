@@ -175,7 +175,7 @@ fn every_runtime_call_reaches_the_callers_own_runtime() {
         assert_eq!(calls, 4, "{}", outcome.stdout);
     }
     let rows = outcome.only_snapshot().of_kind(Device);
-    let found: Vec<_> = rows.iter().map(|a| (a.bytes, a.api.as_str())).collect();
+    let found: Vec<_> = rows.iter().map(|a| (a.bytes, a.api())).collect();
     let label = "cudaMalloc";
     assert_eq!(
         found,
@@ -221,7 +221,7 @@ fn a_runtime_whose_memory_no_driver_function_saw_is_recorded_all_the_same() {
         .only_snapshot()
         .allocations
         .iter()
-        .map(|a| (a.bytes, a.api.as_str()))
+        .map(|a| (a.bytes, a.api()))
         .collect();
     assert_eq!(found, [(100, "cudaMalloc"), (1000, "cudaMalloc")]);
 }
@@ -237,7 +237,7 @@ fn runtime_functions_looked_up_by_name_and_version_are_recorded_where_they_reach
         .only_snapshot()
         .of_kind(Device)
         .iter()
-        .map(|a| (a.bytes, a.api.as_str()))
+        .map(|a| (a.bytes, a.api()))
         .collect();
     assert_eq!(found, [(10, "cuMemAlloc_v2"), (20, "cuMemAlloc_v2")]);
 }

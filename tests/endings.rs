@@ -125,7 +125,7 @@ fn a_process_that_never_rests_can_be_read_again_and_again() {
         for _ in 0..200 {
             let snapshot = reader::read(recording).expect("readable");
             snapshot.validate().expect("every index leads somewhere");
-            let steady = |a: &&culeak::snapshot::Allocation| a.bytes == 12345;
+            let steady = |a: &culeak::snapshot::Allocation| a.bytes == 12345;
             assert_eq!(
                 snapshot.allocations.iter().filter(steady).count(),
                 1,

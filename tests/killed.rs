@@ -52,7 +52,7 @@ fn told(page: &[u8]) -> Vec<Told> {
 
 /// What one child said against what its recording says. Returns how many calls had returned.
 fn compare(pid: u32, told: &[Told], snapshot: Option<&Snapshot>) -> usize {
-    let mut recorded: HashMap<u64, &Allocation> = HashMap::new();
+    let mut recorded: HashMap<u64, Allocation> = HashMap::new();
     for allocation in snapshot.iter().flat_map(|snapshot| &snapshot.allocations) {
         let twice = recorded.insert(allocation.bytes, allocation);
         assert!(twice.is_none(), "{pid}: {} bytes recorded twice", allocation.bytes);

@@ -39,7 +39,7 @@ fn a_library_that_was_closed_is_still_named_also_when_another_took_its_place() {
     let rows = snapshot.of_kind(Device);
     assert_eq!(rows.iter().map(|a| a.bytes).collect::<Vec<_>>(), [111, 222, 111]);
     for (row, name) in rows.iter().zip(["first", "other", "first"]) {
-        let functions = snapshot.functions(row);
+        let functions = snapshot.functions(*row);
         assert_eq!(functions[0], format!("{name}_leaks"), "{functions:?}");
         let stack = &snapshot.stacks[row.stack.expect("a stack")];
         let module = snapshot.locations[stack.frames[0]]

@@ -198,7 +198,7 @@ fn a_forked_child_tells_its_own_frames() {
         let lines = lines(&outcome);
         let of_child: Vec<_> = lines.iter().filter(|line| line.0 == "child").collect();
         assert_eq!((of_child.len(), child.allocations.len()), (1, 1));
-        let frames = python_frames(&locations(child, child.allocations[0].stack));
+        let frames = python_frames(&locations(child, child.allocations.at(0).stack));
         assert_eq!(frames, of_child[0].2, "{}", python.version);
     }
 }

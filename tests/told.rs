@@ -13,13 +13,7 @@ fn blocks(snapshot: &Snapshot) -> Vec<(&str, u64, u64)> {
     let mut blocks: Vec<_> = snapshot
         .of_kind(Block)
         .iter()
-        .map(|block| {
-            (
-                block.domain.as_deref().unwrap_or("?"),
-                block.bytes,
-                block.address - slab,
-            )
-        })
+        .map(|block| (block.domain().unwrap_or("?"), block.bytes, block.address - slab))
         .collect();
     blocks.sort();
     blocks

@@ -18,10 +18,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use crate::framework::{Carriers, Watched, block_owner, span};
+use crate::census::Census;
+use crate::framework::{Block, Blocks, span};
 use crate::kind::{Kind, Place};
 use crate::share::Share;
 use crate::site::CallStacks;
+use crate::snapshot::allocations::stack_of;
 use crate::snapshot::{Allocation, Snapshot};
 
 /// Who asked the driver for memory.
@@ -66,9 +68,9 @@ pub(super) struct Amount {
 }
 
 impl Amount {
-    fn add(&mut self, bytes: u64) {
-        self.bytes += i128::from(bytes);
-        self.count += 1;
+    fn join(&mut self, bytes: i128, count: u64) {
+        self.bytes += bytes;
+        self.count += count;
     }
 }
 
@@ -116,12 +118,12 @@ impl Range<'_> {
     }
 }
 
-type Blocks<'a> = BTreeMap<&'a str, Amount>;
+type ByOwner<'a> = BTreeMap<&'a str, Amount>;
 
 /// All driver-level records of a snapshot, by device and holder, with the blocks that lie within.
 pub(super) struct Spread<'a> {
     held: BTreeMap<(usize, Holder<'a>), Amount>,
-    blocks: BTreeMap<(usize, Holder<'a>), Blocks<'a>>,
+    blocks: BTreeMap<(usize, Holder<'a>), ByOwner<'a>>,
     outside: BTreeMap<usize, Share>,
     /// Pools with blocks of unknown place, so nothing can be said of their segments.
     scattered: BTreeSet<(usize, &'a str)>,
@@ -129,8 +131,7 @@ pub(super) struct Spread<'a> {
 }
 
 impl<'a> Spread<'a> {
-    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, watched: &Watched) -> Spread<'a> {
-        let carriers = Carriers::of(snapshot);
+    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, census: &Census<'a>) -> Spread<'a> {
         let mut spread = Spread {
             held: BTreeMap::new(),
             blocks: BTreeMap::new(),
@@ -138,22 +139,23 @@ impl<'a> Spread<'a> {
             scattered: BTreeSet::new(),
             caches: BTreeMap::new(),
         };
-        for allocation in &snapshot.allocations {
-            if allocation.kind.place() == Place::Device
-                && let Some(device) = allocation.device
+        for batch in &census.batches {
+            if batch.call.kind.place() == Place::Device
+                && let Some(device) = batch.call.device
             {
-                let holder = holder(allocation, stacks, &carriers);
-                spread.held.entry((device, holder)).or_default().add(allocation.bytes);
+                let holder = holder(batch.stack, batch.owner, stacks);
+                let held = spread.held.entry((device, holder)).or_default();
+                held.join(i128::try_from(batch.bytes).unwrap_or(i128::MAX), batch.count);
             }
         }
-        let mut ranges = ranges(snapshot, stacks, &carriers);
-        spread.lay_blocks(snapshot, &mut ranges);
+        let mut ranges = ranges(snapshot, stacks, census);
+        spread.lay_blocks(&census.blocks, &mut ranges);
         spread.limit_to_held();
         // An empty mapping that does not know its device can be nowhere else than on the only one.
         let only = (snapshot.devices.len() == 1).then_some(0);
         for range in &ranges {
             if let (Holder::Pool(owner), Some(device)) = (range.holder, range.device.or(only))
-                && watched.contains(owner)
+                && census.watched.contains(owner)
                 && !spread.scattered.contains(&(device, owner))
             {
                 spread.caches.entry((device, owner)).or_default().push(range.segment());
@@ -162,41 +164,38 @@ impl<'a> Spread<'a> {
         spread
     }
 
-    fn lay_blocks(&mut self, snapshot: &'a Snapshot, ranges: &mut [Range<'a>]) {
-        let within = |allocation: &&Allocation| allocation.kind.place() == Place::Within;
-        let mut blocks: Vec<&Allocation> = snapshot.allocations.iter().filter(within).collect();
-        blocks.sort_by_key(|block| (block.address, block.time_ns));
+    fn lay_blocks(&mut self, blocks: &Blocks<'a>, ranges: &mut [Range<'a>]) {
         // Where the walk over the block before ended. What lies below is taken, so no range is walked over twice.
         let mut last = 0;
-        for block in blocks {
+        for block in &blocks.blocks {
             let behind = ranges.partition_point(|range| range.start <= block.address);
             let first = behind.checked_sub(1).filter(|&nth| block.address < ranges[nth].end);
             match first {
                 Some(first) => {
                     ranges[first].blocks += 1;
-                    last = self.lay(block, ranges, first.max(last));
+                    last = self.lay(block, blocks, ranges, first.max(last));
                 }
-                None => self.unplaced(block),
+                None => self.unplaced(block, blocks),
             }
         }
     }
 
     /// Lays a block over the range of this number and the mappings behind it, and gives the number of the last.
-    fn lay(&mut self, block: &'a Allocation, ranges: &mut [Range<'a>], mut nth: usize) -> usize {
+    fn lay(&mut self, block: &Block, blocks: &Blocks<'a>, ranges: &mut [Range<'a>], mut nth: usize) -> usize {
+        let owner = blocks.owner(block);
         let end = block.address.saturating_add(block.bytes);
         let mut count = 1;
         loop {
             let goes_on = ranges.get(nth + 1).is_some_and(|next| ranges[nth].is_followed_by(next));
             let range = &mut ranges[nth];
             // A mapping need not know its device, but its blocks do.
-            range.device = range.device.or(block.device);
+            range.device = range.device.or(blocks.calls[block.call as usize].device);
             let bytes = range.take(block.address, end);
             let rest = end.saturating_sub(range.end);
             if let Some(device) = range.device {
                 let blocks = self.blocks.entry((device, range.holder)).or_default();
-                let amount = blocks.entry(block_owner(block)).or_default();
-                amount.bytes += i128::from(bytes);
-                amount.count += count;
+                let amount = blocks.entry(owner).or_default();
+                amount.join(bytes.into(), count);
                 if rest > 0 && !goes_on {
                     let outside = self.outside.entry(device).or_default();
                     outside.join(Share { bytes: rest, count: 0 });
@@ -212,13 +211,14 @@ impl<'a> Spread<'a> {
 
     /// A buffer of XLA's is known by its handle, unless addresses were asked for: it lies in XLA's pool, one cannot tell
     /// where. Any other block outside all recorded memory is set apart.
-    fn unplaced(&mut self, block: &'a Allocation) {
-        let Some(device) = block.device else { return };
-        let owner = block_owner(block);
+    fn unplaced(&mut self, block: &Block, blocks: &Blocks<'a>) {
+        let call = &blocks.calls[block.call as usize];
+        let Some(device) = call.device else { return };
+        let owner = blocks.owner(block);
         let pool = (device, Holder::Pool(owner));
-        if block.kind == Kind::Buffer && self.held.contains_key(&pool) {
+        if call.kind == Kind::Buffer && self.held.contains_key(&pool) {
             let blocks = self.blocks.entry(pool).or_default();
-            blocks.entry(owner).or_default().add(block.bytes);
+            blocks.entry(owner).or_default().join(block.bytes.into(), 1);
             self.scattered.insert((device, owner));
         } else {
             self.outside.entry(device).or_default().add(block.bytes);
@@ -244,7 +244,7 @@ impl<'a> Spread<'a> {
     }
 
     /// Every holder of memory on this device, what it holds, and the blocks within by owner.
-    pub fn held(&self, device: usize) -> impl Iterator<Item = (Holder<'a>, Amount, Blocks<'a>)> {
+    pub fn held(&self, device: usize) -> impl Iterator<Item = (Holder<'a>, Amount, ByOwner<'a>)> {
         let on_device = self.held.iter().filter(move |((on, _), _)| *on == device);
         on_device.map(|(key, held)| (key.1, *held, self.blocks.get(key).cloned().unwrap_or_default()))
     }
@@ -262,37 +262,49 @@ impl<'a> Spread<'a> {
     }
 }
 
-fn holder<'a>(record: &Allocation, stacks: &CallStacks, carriers: &Carriers<'a>) -> Holder<'a> {
-    let stack = stacks.get(record.stack);
-    match (stack.allocator, carriers.owner(record), stack.library) {
-        (Some(owner), _, _) | (None, Some(owner), _) => Holder::Pool(owner),
-        (None, None, Some(library)) => Holder::Library(library),
-        (None, None, None) => Holder::Program,
+fn holder<'a>(stack: Option<usize>, owner: Option<&'a str>, stacks: &CallStacks) -> Holder<'a> {
+    let stack = stacks.get(stack);
+    match (stack.allocator.or(owner), stack.library) {
+        (Some(owner), _) => Holder::Pool(owner),
+        (None, Some(library)) => Holder::Library(library),
+        (None, None) => Holder::Program,
     }
 }
 
-/// Where blocks can lie, in order of address.
-fn ranges<'a>(snapshot: &Snapshot, stacks: &CallStacks, carriers: &Carriers<'a>) -> Vec<Range<'a>> {
-    let mut ranges: Vec<Range> = snapshot
-        .allocations
-        .iter()
-        .filter_map(|allocation| {
-            let (start, end) = span(allocation)?;
-            Some(Range {
+/// Where blocks can lie, in order of address: mappings, which may join their neighbours; records with blocks in them; and
+/// those of watched pools that are empty at the moment.
+fn ranges<'a>(snapshot: &Snapshot, stacks: &CallStacks, census: &Census<'a>) -> Vec<Range<'a>> {
+    let calls = snapshot.allocations.calls();
+    let watched = |stack: Option<usize>| {
+        let allocator = stacks.get(stack).allocator;
+        allocator.is_some_and(|allocator| census.watched.contains(allocator))
+    };
+    // Millions of records, but few stacks.
+    let of_stacks: Vec<bool> = (0..snapshot.stacks.len()).map(|stack| watched(Some(stack))).collect();
+    let mut ranges: Vec<Range> = Vec::new();
+    for row in &snapshot.allocations.rows {
+        let call = &calls[row.call as usize];
+        let Some((start, end)) = span(call.kind, row) else {
+            continue;
+        };
+        let (stack, mapped) = (stack_of(row.stack), call.kind == Kind::Mapping);
+        let owner = census.carriers.name(census.carriers.number(row.address, call.kind));
+        if mapped || owner.is_some() || stack.is_some_and(|stack| of_stacks[stack]) {
+            ranges.push(Range {
                 start,
                 end,
-                device: allocation.device,
-                holder: holder(allocation, stacks, carriers),
-                mapped: allocation.kind == Kind::Mapping,
+                device: call.device,
+                holder: holder(stack, owner, stacks),
+                mapped,
                 reached: start,
                 live: 0,
                 blocks: 0,
                 largest_free: 0,
-            })
-        })
-        .collect();
+            });
+        }
+    }
     ranges.sort_by_key(|range| (range.start, range.end));
-    let of_reserved = |record: &&Allocation| record.kind == Kind::Reserved;
+    let of_reserved = |record: &Allocation| record.kind == Kind::Reserved;
     let reserved = snapshot.allocations.iter().filter(of_reserved);
     let beginnings: BTreeSet<u64> = reserved.map(|record| record.address).collect();
     ranges.dedup_by(|next, range| {

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::kind::Kind;
 use crate::sample::{FrameText, GIB, MAIN, MIB, PYTHON, RUNTIME, Sample};
-use crate::snapshot::{Allocation, OtherProcesses};
+use crate::snapshot::OtherProcesses;
 
 const CACHING: FrameText = (
     "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)",
@@ -15,16 +15,25 @@ const STEP: FrameText = ("training_step", "/home/me/train.py:212", PYTHON);
 /// A block of PyTorch's at this address.
 fn tensor(sample: &mut Sample, address: u64, bytes: u64, stack: usize) {
     sample.holds(Kind::Tensor, "torch", bytes, 1, stack);
-    let block = sample.0.allocations.last_mut().expect("one was added");
-    (block.address, block.device, block.bytes) = (address, Some(0), bytes);
-    block.domain = Some("pytorch".to_owned());
+    sample.0.allocations.change_last(|block, call| {
+        (block.address, block.bytes) = (address, bytes);
+        (call.device, call.domain) = (Some(0), Some("pytorch".to_owned()));
+    });
+}
+
+/// The block that was added last is of this allocator.
+fn belongs(sample: &mut Sample, kind: Kind, domain: &str) {
+    sample.0.allocations.change_last(|_, call| {
+        (call.kind, call.domain) = (kind, Some(domain.to_owned()));
+    });
 }
 
 /// A piece of memory of this kind at this address.
 fn memory(sample: &mut Sample, kind: Kind, address: u64, bytes: u64, stack: usize) {
     sample.holds(kind, "cudaMalloc", bytes, 1, stack);
-    let record = sample.0.allocations.last_mut().expect("one was added");
-    (record.address, record.device) = (address, Some(0));
+    sample.0.allocations.change_last(|record, call| {
+        (record.address, call.device) = (address, Some(0));
+    });
 }
 
 fn usage(used: u64, process: Option<u64>, others: Option<u64>) -> Usage {
@@ -43,7 +52,8 @@ fn usage(used: u64, process: Option<u64>, others: Option<u64>) -> Usage {
 }
 
 fn ledger(snapshot: &Snapshot) -> Ledger<'_> {
-    Ledger::of(snapshot, &CallStacks::of(snapshot))
+    let stacks = CallStacks::of(snapshot);
+    Ledger::of(snapshot, &stacks, &Census::of(snapshot, &stacks))
 }
 
 fn lines(ledger: &Ledger) -> Vec<(What, Option<String>, i128)> {
@@ -147,7 +157,7 @@ fn neighbouring_mappings_are_one_segment_and_their_memory_is_counted_once() {
     // Another segment, without blocks; its mapping does not say on which device it is.
     memory(&mut sample, Kind::Physical, 0x7800, 2 * MIB, pool);
     memory(&mut sample, Kind::Mapping, 0x9000_0000, 2 * MIB, pool);
-    sample.0.allocations.last_mut().expect("one was added").device = None;
+    sample.0.allocations.change_last(|_, call| call.device = None);
     // One block over four of the five mappings.
     tensor(&mut sample, 0x4000_0000 + 10 * MIB, 70 * MIB, pool);
     let snapshot = sample.finish(0, 0);
@@ -170,7 +180,7 @@ fn neighbouring_mappings_are_one_segment_and_their_memory_is_counted_once() {
 fn granule(sample: &mut Sample, address: u64, bytes: u64, device: Option<usize>, stack: usize) {
     memory(sample, Kind::Physical, address >> 20, bytes, stack);
     memory(sample, Kind::Mapping, address, bytes, stack);
-    sample.0.allocations.last_mut().expect("one was added").device = device;
+    sample.0.allocations.change_last(|_, call| call.device = device);
 }
 
 const GRANULE: u64 = 20 * MIB;
@@ -283,8 +293,9 @@ fn memory_mapped_at_several_addresses_is_held_once() {
     );
     // More blocks than memory: the rest is set apart.
     let mut snapshot = snapshot.clone();
-    let block = snapshot.allocations.last_mut().expect("one was added");
-    (block.address, block.bytes) = (SEGMENT, 2 * GRANULE);
+    snapshot.allocations.change_last(|block, _| {
+        (block.address, block.bytes) = (SEGMENT, 2 * GRANULE);
+    });
     let beyond = ledger(&snapshot);
     assert_eq!(lines(&beyond)[0].2, i128::from(GRANULE));
     assert_eq!(beyond.devices[0].outside.bytes, GRANULE);
@@ -298,8 +309,7 @@ fn a_mapping_in_the_middle_of_a_block_is_its_owners_too() {
         memory(&mut sample, Kind::Mapping, SEGMENT + nth * GRANULE, GRANULE, arena);
     }
     tensor(&mut sample, SEGMENT + MIB, 50 * MIB, arena);
-    let block = sample.0.allocations.last_mut().expect("one was added");
-    (block.kind, block.domain) = (Kind::Block, Some("arena".to_owned()));
+    belongs(&mut sample, Kind::Block, "arena");
     let snapshot = sample.finish(0, 0);
     let cache = &ledger(&snapshot).devices[0].caches[0];
     assert_eq!((cache.segments.len(), cache.live_bytes), (1, 50 * MIB));
@@ -326,8 +336,7 @@ fn memory_that_carries_blocks_is_their_owners_pool_whatever_its_stack_says() {
     memory(&mut sample, Kind::Device, 0x1000_0000, 20 * MIB, arena);
     memory(&mut sample, Kind::Device, 0x3000_0000, 2 * MIB, arena);
     tensor(&mut sample, 0x1000_0000 + 512, MIB, arena);
-    let block = sample.0.allocations.last_mut().expect("one was added");
-    (block.kind, block.domain) = (Kind::Block, Some("arena".to_owned()));
+    belongs(&mut sample, Kind::Block, "arena");
     let snapshot = sample.finish(0, 0);
     let ledger = ledger(&snapshot);
     assert_eq!(
@@ -356,8 +365,7 @@ fn blocks_of_unknown_place_lie_in_their_owners_pool_and_nothing_is_said_of_its_s
     ]);
     memory(&mut sample, Kind::Device, 0x7000_0000_0000, 100 * GIB, slab);
     tensor(&mut sample, 0x5555_0000_0000, 2 * GIB, slab);
-    let buffer = sample.0.allocations.last_mut().expect("one was added");
-    (buffer.kind, buffer.domain) = (Kind::Buffer, Some("xla".to_owned()));
+    belongs(&mut sample, Kind::Buffer, "xla");
     let snapshot = sample.finish(0, 0);
     let ledger = ledger(&snapshot);
     assert_eq!(
@@ -466,8 +474,10 @@ proptest! {
         for (number, address, bytes, device, stack) in records {
             let kind = Kind::from_number(number).expect("a kind");
             sample.holds(kind, "any", 0, 1, stacks[stack]);
-            let record: &mut Allocation = sample.0.allocations.last_mut().expect("one was added");
-            (record.address, record.bytes, record.requested, record.device) = (address, bytes, bytes, device);
+            sample.0.allocations.change_last(|record, call| {
+                (record.address, record.bytes, record.requested) = (address, bytes, bytes);
+                call.device = device;
+            });
         }
         sample.0.usage = Some(usage(used, process, others));
         let ledger = ledger(&sample.0);

@@ -92,7 +92,9 @@ fn stacks_that_read_the_same_are_one_path_unless_addresses_are_wanted() {
 fn a_record_without_a_stack_has_an_empty_path() {
     let mut snapshot = leaky();
     snapshot.allocations.truncate(1);
-    snapshot.allocations[0].stack = None;
+    snapshot
+        .allocations
+        .change_last(|allocation, _| allocation.stack = None);
     let profile = Profile::of(&snapshot, &Options::default());
     assert_eq!(profile.paths[profile.samples[0].path].frames, [0; 0]);
     let tree = Tree::of(&profile, &Limits::default());

@@ -4,12 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 use std::path::Path;
 
+use super::records::CallKey;
 use super::stacks::Stacks;
 use super::{Bytes, Picture, ReadError, header_word, start_ticks};
 use crate::kind::Kind;
 use crate::layout::*;
+use crate::snapshot::allocations::NO_STACK;
 use crate::snapshot::{self, *};
-use crate::table::{Form, Space, State, Status, What};
+use crate::table::{Space, What};
 
 /// Old row number → row number in the snapshot, for sections whose unpublished rows are left out.
 pub type Renumbered = HashMap<u32, usize>;
@@ -53,7 +55,7 @@ impl Picture {
     }
 
     fn loss(&self, loss: Loss) -> u64 {
-        header_word(&self.header, std::mem::offset_of!(Header, losses) + loss as usize * 8)
+        self::loss(&self.header, loss)
     }
 
     fn header_text(&self, at: usize) -> Option<String> {
@@ -61,12 +63,13 @@ impl Picture {
         (halves(word).1 != NONE).then(|| self.text(word))
     }
 
-    pub fn into_snapshot(self, path: &Path) -> Result<Snapshot, ReadError> {
+    pub fn into_snapshot(mut self, path: &Path) -> Result<Snapshot, ReadError> {
         let (devices, device_numbers) = self.devices();
         let (contexts, context_numbers) = self.contexts(&device_numbers);
         let (mut threads, thread_numbers) = self.threads();
         let (modules, module_numbers) = self.modules();
-        let mut stacks = Stacks::new(&self, &module_numbers);
+        let mut records = std::mem::take(&mut self.records);
+        let mut stacks = Stacks::new(&self, path, &module_numbers);
         let mut unknown_thread = None;
         let mut thread_of = |number: u32| {
             thread_numbers.get(&number).copied().unwrap_or_else(|| {
@@ -81,54 +84,18 @@ impl Picture {
             })
         };
 
-        let mut allocations = Vec::new();
-        let mut in_flight = 0;
-        let records = self.rows(Section::Records);
-        for record in 0..records.len() {
-            let word = |index| records.word(record, index);
-            let state = State::of(word(0));
-            match state.map(|state| state.status) {
-                Some(Status::Live) => {}
-                Some(Status::Withdrawn) => {
-                    in_flight += 1;
-                    continue;
-                }
-                _ => continue,
-            }
-            // Changed meanwhile, or begun after we started to look: not live during the whole read.
-            if self.states.get(record) != Some(&word(0)) || self.events_during_read > 0 && word(4) > self.began_ns {
-                continue;
-            }
-            let (kind, space, flags, device, api, context) = What::parts(word(7));
-            let (bytes, requested, pool) = Form::amounts(word(2), word(3), word(7));
-            let Some(kind) = Kind::from_number(kind) else { continue };
-            let (domain, address) = self.whose((kind, space, flags), word(1), word(5), pool);
-            let (stack, thread) = halves(word(6));
-            let (references, mappings) = if flags & What::COUNTS != 0 {
-                halves(word(5))
-            } else {
-                (0, 0)
-            };
-            allocations.push(Allocation {
-                address,
-                bytes,
-                requested,
-                kind,
-                domain,
-                api: self.api(api),
-                device: device_numbers.get(&device.into()).copied(),
-                context: context_numbers.get(&context.into()).copied(),
-                stream: (flags & What::HAS_STREAM != 0).then(|| stream(word(5))),
-                pool: (flags & What::HAS_POOL != 0).then_some(pool),
-                thread: thread_of(thread),
-                time_ns: word(4),
-                stack: stacks.of(stack),
-                references,
-                mappings,
-            });
+        let mut rows = std::mem::take(&mut records.rows);
+        for row in &mut rows {
+            row.stack = stacks.of(row.stack)?.map_or(NO_STACK, |stack| stack as u32);
         }
+        let calls = records.calls.iter();
+        let calls = calls.map(|key| self.call(key, &device_numbers, &context_numbers, &mut thread_of));
+        let mut allocations = Allocations {
+            calls: calls.collect(),
+            rows,
+        };
         // Records are taken in any order; two allocations at one nanosecond have no order.
-        allocations.sort_by_key(|allocation| (allocation.time_ns, allocation.address));
+        allocations.sort();
 
         let rows = self.rows(Section::Refusals);
         let mut refused = Vec::new();
@@ -153,7 +120,7 @@ impl Picture {
                 device: device_numbers.get(&device.into()).copied(),
                 error: word(6) as u32 as i32,
                 thread: thread_of(thread),
-                stack: stacks.of(stack),
+                stack: stacks.of(stack)?,
                 first_ns: word(2),
                 last_ns: word(3),
             });
@@ -161,13 +128,10 @@ impl Picture {
 
         let (mut counters, device_peaks) = self.counters(&device_numbers);
         // The rows are the truth: a thread that was stopped between publishing and counting leaves the sums behind.
+        let live = live_by_place(&allocations);
         for counter in &mut counters {
-            let live = || {
-                allocations
-                    .iter()
-                    .filter(|a| (a.device, a.kind) == (counter.device, counter.kind))
-            };
-            (counter.live_count, counter.live_bytes) = (live().count() as u64, live().map(|a| a.bytes).sum());
+            let place = (counter.device, counter.kind);
+            (counter.live_count, counter.live_bytes) = live.get(&place).copied().unwrap_or_default();
             counter.total_count = counter
                 .total_count
                 .max(counter.live_count.saturating_add(counter.freed_count));
@@ -177,7 +141,7 @@ impl Picture {
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let (locations, stacks) = (stacks.locations, stacks.stacks);
-        let latest = allocations.iter().map(|a| a.time_ns).max().unwrap_or(0);
+        let latest = allocations.rows.last().map_or(0, |row| row.time_ns);
         let (process, running_for) = self.process(path);
         let ended = self.header_at(offset_of!(Header, ended_ns));
         let latest_refused = refused.iter().map(|r| r.last_ns).max().unwrap_or(0);
@@ -196,7 +160,7 @@ impl Picture {
                 events_during_read: self
                     .events_during_read
                     .max(self.header_at(offset_of!(Header, frozen_events))),
-                in_flight,
+                in_flight: records.in_flight,
                 kept: frozen.map(|_| self.kept(failed)),
             },
             honesty: self.honesty(),
@@ -359,21 +323,35 @@ impl Picture {
         (counted.collect(), of_devices.collect())
     }
 
-    /// Domain and address of a framework's block; the address as it is for other memory.
-    fn whose(&self, of: (Kind, u8, u8), address: u64, extra: u64, pool: u64) -> (Option<String>, u64) {
-        let domain = |name: &str| Some(name.to_string());
-        let (kind, space, flags) = of;
-        match kind {
-            Kind::Tensor => (domain("pytorch"), address),
-            // Known by their handle; where they lie is beside it.
-            Kind::Buffer => (domain("xla"), if extra == 0 { address } else { extra }),
-            Kind::Block if space == Space::Block as u8 => {
-                let (number, address) = block_parts(address);
-                let number = if flags & What::IN_HEAP != 0 { pool as u8 } else { number };
-                let name = self.text(self.rows(Section::Domains).word(number.into(), 0));
-                (Some(name), address)
-            }
-            _ => (None, address),
+    fn call(
+        &self,
+        key: &CallKey,
+        devices: &Renumbered,
+        contexts: &Renumbered,
+        mut thread_of: impl FnMut(u32) -> usize,
+    ) -> Call {
+        let (kind, space, flags, device, api, context) = What::parts(key.what);
+        let kind = Kind::from_number(kind).unwrap_or(Kind::Device);
+        let counts = flags & What::COUNTS != 0;
+        let (references, mappings) = if counts { halves(key.extra) } else { (0, 0) };
+        Call {
+            kind,
+            domain: match kind {
+                Kind::Tensor => Some("pytorch".to_string()),
+                Kind::Buffer => Some("xla".to_string()),
+                Kind::Block if space == Space::Block as u8 => {
+                    Some(self.text(self.rows(Section::Domains).word(key.domain.into(), 0)))
+                }
+                _ => None,
+            },
+            api: self.api(api),
+            device: devices.get(&device.into()).copied(),
+            context: contexts.get(&context.into()).copied(),
+            stream: (flags & What::HAS_STREAM != 0).then(|| stream(key.extra)),
+            pool: (flags & What::HAS_POOL != 0).then_some(key.pool),
+            thread: thread_of(key.thread),
+            references,
+            mappings,
         }
     }
 
@@ -475,6 +453,22 @@ impl Picture {
     }
 }
 
+/// Count and bytes of what is live, by device and kind.
+fn live_by_place(allocations: &Allocations) -> HashMap<(Option<usize>, Kind), (u64, u64)> {
+    let mut by_call = vec![(0, 0); allocations.calls.len()];
+    for row in &allocations.rows {
+        let (count, bytes): &mut (u64, u64) = &mut by_call[row.call as usize];
+        *count += 1;
+        *bytes = bytes.saturating_add(row.bytes);
+    }
+    let mut by_place: HashMap<(Option<usize>, Kind), (u64, u64)> = HashMap::new();
+    for (call, sums) in allocations.calls.iter().zip(by_call) {
+        let place = by_place.entry((call.device, call.kind)).or_default();
+        *place = (place.0 + sums.0, place.1.saturating_add(sums.1));
+    }
+    by_place
+}
+
 fn stream(word: u64) -> Stream {
     match word {
         0 | 1 => Stream::LegacyDefault,
@@ -515,6 +509,10 @@ pub fn host_name() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .ok()
         .map(|name| name.trim_end().to_string())
+}
+
+pub fn loss(header: &Bytes, loss: Loss) -> u64 {
+    header_word(header, offset_of!(Header, losses) + loss as usize * 8)
 }
 
 /// How many allocations, frees and refusals the sums have counted.

@@ -1,41 +1,83 @@
 //! From rows of the stack trie to stacks.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
-use super::Picture;
 use super::picture::Renumbered;
+use super::{Picture, ReadError};
 use crate::layout::*;
 use crate::snapshot::{Language, Location, Stack};
 
 /// Longer chains of frames than this are not stacks.
 const FRAMES_MAX: usize = 4096;
+/// All stacks together. A damaged trie can claim stacks that share nearly everything, and would fill any memory.
+const FRAMES_IN_ALL: usize = if cfg!(test) { 1 << 18 } else { 1 << 25 };
 
-/// Turns chains of frame rows into stacks, each once.
+/// Not looked at yet.
+const UNSEEN: u32 = u32::MAX;
+/// Looked at, and there is nothing.
+const NOTHING: u32 = u32::MAX - 1;
+
+/// Turns chains of frame rows into stacks, each once, and rows into locations, each place once.
 pub struct Stacks<'a> {
     picture: &'a Picture,
+    path: PathBuf,
     modules: &'a Renumbered,
     pub locations: Vec<Location>,
     pub stacks: Vec<Stack>,
-    location_of: HashMap<u32, usize>,
-    stack_of: HashMap<u32, Option<usize>>,
+    /// By row.
+    location_of: Vec<u32>,
+    stack_of: Vec<u32>,
+    /// By module half and address.
+    location_at: HashMap<(u32, u64), u32>,
+    frames: usize,
 }
 
 impl<'a> Stacks<'a> {
-    pub fn new(picture: &'a Picture, modules: &'a Renumbered) -> Stacks<'a> {
+    pub fn new(picture: &'a Picture, path: &Path, modules: &'a Renumbered) -> Stacks<'a> {
+        let rows = picture.rows(Section::Frames).len();
         Stacks {
             picture,
+            path: path.to_path_buf(),
             modules,
             locations: Vec::new(),
             stacks: Vec::new(),
-            location_of: HashMap::new(),
-            stack_of: HashMap::new(),
+            location_of: vec![UNSEEN; rows],
+            stack_of: vec![UNSEEN; rows],
+            location_at: HashMap::new(),
+            frames: 0,
         }
     }
 
-    pub fn of(&mut self, leaf: u32) -> Option<usize> {
-        if let Some(&known) = self.stack_of.get(&leaf) {
-            return known;
+    /// The stack whose innermost frame is this row.
+    ///
+    /// # Errors
+    /// All stacks so far have more frames than any program's.
+    pub fn of(&mut self, leaf: u32) -> Result<Option<usize>, ReadError> {
+        match self.stack_of.get(leaf as usize) {
+            None | Some(&NOTHING) => return Ok(None),
+            Some(&UNSEEN) => {}
+            Some(&known) => return Ok(Some(known as usize)),
         }
+        let stack = self.chain(leaf);
+        self.frames += stack.frames.len();
+        if self.frames > FRAMES_IN_ALL {
+            return Err(ReadError::Damaged(
+                self.path.clone(),
+                format!("its stacks have more than {FRAMES_IN_ALL} frames in all"),
+            ));
+        }
+        if stack.frames.is_empty() {
+            self.stack_of[leaf as usize] = NOTHING;
+            return Ok(None);
+        }
+        self.stacks.push(stack);
+        let number = self.stacks.len() - 1;
+        self.stack_of[leaf as usize] = number as u32;
+        Ok(Some(number))
+    }
+
+    fn chain(&mut self, leaf: u32) -> Stack {
         let rows = self.picture.rows(Section::Frames);
         let mut frames = Vec::new();
         let mut row = leaf;
@@ -52,41 +94,38 @@ impl<'a> Stacks<'a> {
             if address == 0 {
                 break true;
             }
-            let location = match self.location_of.get(&row) {
-                Some(&known) => known,
-                None => {
-                    let location = self.location(module, address);
-                    self.locations.push(location);
-                    self.location_of.insert(row, self.locations.len() - 1);
-                    self.locations.len() - 1
-                }
-            };
-            frames.push(location);
+            frames.push(self.location(row, module, address));
             if parent < CUT && parent >= row {
                 break true;
             }
             row = parent;
         };
-        let stack = (!frames.is_empty()).then(|| {
-            self.stacks.push(Stack { frames, truncated });
-            self.stacks.len() - 1
-        });
-        self.stack_of.insert(leaf, stack);
-        stack
+        frames.shrink_to_fit();
+        Stack { frames, truncated }
     }
 
-    fn location(&self, module: u32, address: u64) -> Location {
-        if module == PYTHON {
-            let (offset, code) = halves(address);
-            return self.picture.python_location(code.wrapping_sub(1), offset);
+    fn location(&mut self, row: u32, module: u32, address: u64) -> usize {
+        let known = self.location_of[row as usize];
+        if known != UNSEEN {
+            return known as usize;
         }
-        Location {
-            module: module
-                .checked_sub(1)
-                .and_then(|module| self.modules.get(&module).copied()),
-            address,
-            symbols: Vec::new(),
-            language: Language::Native,
-        }
+        let number = *self.location_at.entry((module, address)).or_insert_with(|| {
+            let location = if module == PYTHON {
+                let (offset, code) = halves(address);
+                self.picture.python_location(code.wrapping_sub(1), offset)
+            } else {
+                let row = module.checked_sub(1);
+                Location {
+                    module: row.and_then(|row| self.modules.get(&row).copied()),
+                    address,
+                    symbols: Vec::new(),
+                    language: Language::Native,
+                }
+            };
+            self.locations.push(location);
+            self.locations.len() as u32 - 1
+        });
+        self.location_of[row as usize] = number;
+        number as usize
     }
 }

@@ -160,7 +160,7 @@ fn what_was_written_is_read_back() {
     assert_eq!(snapshot.allocations.len(), 500);
     let bytes: u64 = snapshot.allocations.iter().map(|a| a.bytes).sum();
     assert_eq!(bytes, (1501..=2000).sum::<u64>());
-    let first = &snapshot.allocations[0];
+    let first = snapshot.allocations.at(0);
     assert_eq!(
         (first.stream, first.thread, first.context),
         (Some(Stream::Handle(0x77)), 0, Some(0))
@@ -248,11 +248,7 @@ fn blocks_of_frameworks_are_told_with_whose_they_are_and_lie_within_other_memory
     recording.mark(b"epoch 3", thread);
 
     let snapshot = read(&path).unwrap();
-    let whose: Vec<_> = snapshot
-        .allocations
-        .iter()
-        .map(|a| (a.address, a.domain.as_deref()))
-        .collect();
+    let whose: Vec<_> = snapshot.allocations.iter().map(|a| (a.address, a.domain())).collect();
     let expected = [None, Some("pytorch"), Some("xla"), Some("my cache"), Some("other")];
     assert_eq!(whose, expected.map(|domain| (at, domain)));
     assert_eq!(

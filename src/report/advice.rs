@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals) -> Vec<String> {
+pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census) -> Vec<String> {
     let honesty = &snapshot.honesty;
     let mut warnings = Vec::new();
     let mut warn = |count: u64, text: &dyn Fn(&str) -> String| {
@@ -98,7 +98,7 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals) -> Vec<String> {
         )),
         _ => {}
     }
-    if let Some(depth) = truncated(snapshot) {
+    if let Some(depth) = truncated(snapshot, census) {
         warnings.push(format!(
             "some stacks were cut at {depth} frames; record with --depth to keep more"
         ));
@@ -107,18 +107,14 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals) -> Vec<String> {
 }
 
 /// The depth limit, when a live record's stack hit it.
-fn truncated(snapshot: &Snapshot) -> Option<u32> {
+fn truncated(snapshot: &Snapshot, census: &Census) -> Option<u32> {
     let depth = snapshot.process.depth;
     let hit = |stack: usize| {
         let stack = &snapshot.stacks[stack];
         stack.truncated && stack.frames.len() as u64 >= u64::from(depth)
     };
-    snapshot
-        .allocations
-        .iter()
-        .filter_map(|a| a.stack)
-        .any(hit)
-        .then_some(depth)
+    let mut stacks = census.batches.iter().filter_map(|batch| batch.stack);
+    stacks.any(hit).then_some(depth)
 }
 
 pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &str) -> String {

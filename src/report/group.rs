@@ -118,15 +118,15 @@ enum Key<'a> {
     Line(Option<(Option<&'a str>, Option<u32>, Option<&'a str>)>),
 }
 
-pub(super) fn rows<'a>(
+pub(super) fn rows<'a: 'b, 'b>(
     snapshot: &'a Snapshot,
     stacks: &CallStacks<'a>,
-    allocations: impl Iterator<Item = &'a Allocation>,
+    batches: impl Iterator<Item = &'b Batch<'a>>,
     by: By,
 ) -> Vec<Row<'a>> {
-    let mut groups: HashMap<Key, Vec<&Allocation>> = HashMap::new();
-    for allocation in allocations {
-        groups.entry(key(stacks, allocation, by)).or_default().push(allocation);
+    let mut groups: HashMap<Key, Vec<&Batch>> = HashMap::new();
+    for batch in batches {
+        groups.entry(key(stacks, batch, by)).or_default().push(batch);
     }
     groups
         .into_values()
@@ -134,17 +134,18 @@ pub(super) fn rows<'a>(
         .collect()
 }
 
-fn key<'a>(stacks: &CallStacks<'a>, allocation: &'a Allocation, by: By) -> Key<'a> {
-    let stack = stacks.get(allocation.stack);
+fn key<'a>(stacks: &CallStacks<'a>, batch: &Batch<'a>, by: By) -> Key<'a> {
+    let stack = stacks.get(batch.stack);
+    let call = batch.call;
     match by {
-        By::Site => Key::Print(stack.site_fingerprint, stacks.is_pool(allocation)),
-        By::Stack => Key::Print(stack.fingerprint, stacks.is_pool(allocation)),
-        By::Kind => Key::Number(allocation.kind as u64),
-        By::Device => Key::Device(allocation.device),
+        By::Site => Key::Print(stack.site_fingerprint, stacks.is_pool(call.kind, batch.stack)),
+        By::Stack => Key::Print(stack.fingerprint, stacks.is_pool(call.kind, batch.stack)),
+        By::Kind => Key::Number(call.kind as u64),
+        By::Device => Key::Device(call.device),
         // Handles are unique within a context only.
-        By::Stream => Key::Stream(allocation.context, allocation.stream),
-        By::Thread => Key::Number(allocation.thread as u64),
-        By::Api => Key::Text(&allocation.api),
+        By::Stream => Key::Stream(call.context, call.stream),
+        By::Thread => Key::Number(call.thread as u64),
+        By::Api => Key::Text(&call.api),
         By::Module => Key::Text(stack.site().map_or("", module_of)),
         By::PythonLine => Key::Line(
             stack
@@ -152,30 +153,30 @@ fn key<'a>(stacks: &CallStacks<'a>, allocation: &'a Allocation, by: By) -> Key<'
                 .map(|frame| (frame.file, frame.line, frame.function)),
         ),
         By::Library => Key::Text(origin(stack)),
-        By::Size => Key::Number(allocation.bytes),
+        // Batches were made so that all records of one have the same.
+        By::Size => Key::Number(batch.largest),
     }
 }
 
-fn row<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, members: &[&'a Allocation], by: By) -> Row<'a> {
+fn row<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, members: &[&Batch<'a>], by: By) -> Row<'a> {
     let now = snapshot.taken.at_ns;
-    let age = |allocation: &&Allocation| now.saturating_sub(allocation.time_ns);
     let mut row = Row {
         label: label(snapshot, stacks, members[0], by),
         bytes: 0,
-        count: members.len() as u64,
+        count: 0,
         claims: 0,
         pool: false,
         allocator: None,
-        library: shared(members.iter().map(|allocation| stacks.get(allocation.stack).library)),
+        library: shared(members.iter().map(|batch| stacks.get(batch.stack).library)),
         kinds: BTreeMap::new(),
         devices: BTreeMap::new(),
         streams: BTreeMap::new(),
         threads: BTreeMap::new(),
         apis: BTreeMap::new(),
-        smallest: members.iter().map(|a| a.bytes).min().unwrap_or(0),
-        largest: members.iter().map(|a| a.bytes).max().unwrap_or(0),
-        oldest_age_ns: members.iter().map(age).max().unwrap_or(0),
-        newest_age_ns: members.iter().map(age).min().unwrap_or(0),
+        smallest: members.iter().map(|batch| batch.smallest).min().unwrap_or(0),
+        largest: members.iter().map(|batch| batch.largest).max().unwrap_or(0),
+        oldest_age_ns: 0,
+        newest_age_ns: u64::MAX,
         stacks: Vec::new(),
         stacks_in_all: 0,
     };
@@ -183,27 +184,30 @@ fn row<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, members: &[&'a Alloc
     let mut devices: HashMap<Option<usize>, Share> = HashMap::new();
     let mut streams: HashMap<Option<Stream>, Share> = HashMap::new();
     let mut threads: HashMap<usize, Share> = HashMap::new();
-    for allocation in members {
-        row.bytes = row.bytes.saturating_add(allocation.bytes);
-        row.claims += u64::from(allocation.kind.place() == Place::Nowhere);
-        if stacks.is_pool(allocation) {
-            row.pool = true;
-            row.allocator = row.allocator.or(stacks.get(allocation.stack).allocator);
+    for batch in members {
+        let (call, share) = (batch.call, batch.share());
+        row.bytes = row.bytes.saturating_add(share.bytes);
+        row.count += share.count;
+        row.oldest_age_ns = row.oldest_age_ns.max(now.saturating_sub(batch.oldest_ns));
+        row.newest_age_ns = row.newest_age_ns.min(now.saturating_sub(batch.newest_ns));
+        if call.kind.place() == Place::Nowhere {
+            row.claims += share.count;
         }
-        row.kinds
-            .entry(allocation.kind.name())
-            .or_default()
-            .add(allocation.bytes);
-        row.apis.entry(&allocation.api).or_default().add(allocation.bytes);
-        devices.entry(allocation.device).or_default().add(allocation.bytes);
-        streams.entry(allocation.stream).or_default().add(allocation.bytes);
-        threads.entry(allocation.thread).or_default().add(allocation.bytes);
-        let fingerprint = stacks.get(allocation.stack).fingerprint;
+        let stack = stacks.get(batch.stack);
+        if stacks.is_pool(call.kind, batch.stack) {
+            row.pool = true;
+            row.allocator = row.allocator.or(stack.allocator);
+        }
+        row.kinds.entry(call.kind.name()).or_default().join(share);
+        row.apis.entry(&call.api).or_default().join(share);
+        devices.entry(call.device).or_default().join(share);
+        streams.entry(call.stream).or_default().join(share);
+        threads.entry(call.thread).or_default().join(share);
         per_stack
-            .entry(fingerprint)
-            .or_insert((Share::default(), allocation.stack))
+            .entry(stack.fingerprint)
+            .or_insert((Share::default(), batch.stack))
             .0
-            .add(allocation.bytes);
+            .join(share);
     }
     row.devices = merge(devices, |device| device_name(snapshot, device));
     row.streams = merge(streams, stream_name);
@@ -227,9 +231,7 @@ fn row<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, members: &[&'a Alloc
 fn merge<K>(shares: HashMap<K, Share>, name: impl Fn(K) -> String) -> BTreeMap<String, Share> {
     let mut named: BTreeMap<String, Share> = BTreeMap::new();
     for (key, share) in shares {
-        let total = named.entry(name(key)).or_default();
-        total.bytes = total.bytes.saturating_add(share.bytes);
-        total.count += share.count;
+        named.entry(name(key)).or_default().join(share);
     }
     named
 }
@@ -243,32 +245,28 @@ fn thread_name(snapshot: &Snapshot, thread: usize) -> String {
     }
 }
 
-fn label(snapshot: &Snapshot, stacks: &CallStacks, allocation: &Allocation, by: By) -> String {
-    let site = stacks.get(allocation.stack).site();
+fn label(snapshot: &Snapshot, stacks: &CallStacks, batch: &Batch, by: By) -> String {
+    let (call, site) = (batch.call, stacks.get(batch.stack).site());
     match by {
         By::Site | By::Stack => site.map_or_else(|| "(no stack)".to_owned(), Frame::name),
-        By::Kind => allocation.kind.name().to_owned(),
-        By::Device => device_name(snapshot, allocation.device),
-        By::Stream => match allocation.device {
-            Some(_) => format!(
-                "{} of {}",
-                stream_name(allocation.stream),
-                device_name(snapshot, allocation.device)
-            ),
-            None => stream_name(allocation.stream),
+        By::Kind => call.kind.name().to_owned(),
+        By::Device => device_name(snapshot, call.device),
+        By::Stream => match call.device {
+            Some(_) => format!("{} of {}", stream_name(call.stream), device_name(snapshot, call.device)),
+            None => stream_name(call.stream),
         },
-        By::Thread => thread_name(snapshot, allocation.thread),
-        By::Api => allocation.api.clone(),
+        By::Thread => thread_name(snapshot, call.thread),
+        By::Api => call.api.clone(),
         By::Module => match site.map_or("", module_of) {
             "" => "(no module)".to_owned(),
             module => file_name(module).to_owned(),
         },
         By::PythonLine => stacks
-            .get(allocation.stack)
+            .get(batch.stack)
             .python_line()
             .map_or_else(|| "(no line of Python)".to_owned(), python_line),
-        By::Library => origin(stacks.get(allocation.stack)).to_owned(),
-        By::Size => format!("{} bytes", allocation.bytes),
+        By::Library => origin(stacks.get(batch.stack)).to_owned(),
+        By::Size => format!("{} bytes", batch.largest),
     }
 }
 

@@ -175,7 +175,10 @@ fn one_site_reached_two_ways_is_one_row_with_two_stacks() {
 fn an_allocation_without_a_stack_has_a_row_too() {
     let mut sample = Sample::new();
     sample.holds(Kind::Device, "cuMemAlloc_v2", 8, 1, 0);
-    sample.0.allocations[0].stack = None;
+    sample
+        .0
+        .allocations
+        .change_last(|allocation, _| allocation.stack = None);
     let snapshot = sample.finish(8, 0);
     assert_eq!(report(&snapshot).rows[0].label, "(no stack)");
 }
@@ -186,9 +189,9 @@ fn sums_that_overflow_saturate() {
     let stack = sample.stack(&[MAIN]);
     sample.holds(Kind::Device, "cudaMalloc", 1, 3, stack);
     let mut snapshot = sample.finish(0, 0);
-    for allocation in &mut snapshot.allocations {
-        allocation.bytes = u64::MAX;
-    }
+    snapshot
+        .allocations
+        .change(|_, allocation, _| allocation.bytes = u64::MAX);
     for counter in &mut snapshot.counters {
         counter.total_count = u64::MAX;
     }

@@ -6,12 +6,13 @@
 use serde::Serialize;
 
 use super::Options;
+use crate::census::{Batch, Census};
 use crate::function_name::plain;
 use crate::pairing::Key;
 use crate::program::Program;
-use crate::report::{By, Levels, Row, Share, device_name, is_finished, rows_by};
+use crate::report::{By, Row, Share, device_name, is_finished, rows_by};
 use crate::site::{CallStacks, Role};
-use crate::snapshot::{Allocation, Snapshot};
+use crate::snapshot::Snapshot;
 
 /// One moment of one process.
 #[derive(Debug, Clone)]
@@ -95,17 +96,9 @@ pub struct SiteFrame {
 impl Picture {
     pub fn of(snapshot: &Snapshot, source: String, options: &Options) -> Picture {
         let stacks = CallStacks::of(snapshot);
-        let levels = Levels::of(snapshot, &stacks);
-        let wanted = |allocation: &&Allocation| {
-            levels.level(allocation).is_listed()
-                && (options.kinds.is_empty() || options.kinds.contains(&allocation.kind))
-        };
-        let rows = rows_by(
-            snapshot,
-            &stacks,
-            snapshot.allocations.iter().filter(wanted),
-            options.by,
-        );
+        let census = Census::of(snapshot, &stacks);
+        let wanted = |batch: &&Batch| options.kinds.is_empty() || options.kinds.contains(&batch.call.kind);
+        let rows = rows_by(snapshot, &stacks, census.listed().filter(wanted), options.by);
         let process = &snapshot.process;
         let mut passed = snapshot
             .marks

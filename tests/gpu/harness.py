@@ -161,10 +161,20 @@ class Finished:
 # ---- snapshots ----
 
 
+def allocations(data):
+    """The live allocations of a snapshot's JSON, each with the names of its own places and those of its call."""
+    table, rows = data["allocations"], []
+    for places in table["rows"]:
+        row = dict(zip(table["columns"], places))
+        row.setdefault("requested", row["bytes"])
+        rows.append({**table["calls"][row.pop("call")], **row})
+    return rows
+
+
 class Snapshot:
     def __init__(self, data, path, story=""):
         self.data, self.path, self.story = data, path, story
-        self.rows = data["allocations"]
+        self.rows = allocations(data)
         self.honesty = data["honesty"]
 
     def of_kind(self, *kinds):

@@ -6,7 +6,7 @@ Each program asks for a picture of its steps and says what its framework holds a
 import json
 
 from frameworks import EXPANDABLE, ORDERED, UNCACHED, same_results
-from harness import HERE, Missing, claim, expect, expect_equal, site, tail
+from harness import HERE, Missing, allocations, claim, expect, expect_equal, site, tail
 
 MODES = ["steps", "threads", "loader_fork", "loader_spawn", "compiled", "graph", "leaks", "graph_pool"]
 
@@ -23,7 +23,7 @@ def pictures(t, done):
 
 
 def tensors(data):
-    return [row for row in data["allocations"] if row["kind"] == "tensor"]
+    return [row for row in allocations(data) if row["kind"] == "tensor"]
 
 
 def expect_true_account(t, data, whose):
@@ -65,7 +65,7 @@ def tensors_add_up_with_expandable_segments(t, mode):
 def tensors_lie_within_the_memory_that_cuda_handed_out(t):
     done = same_results(t, "tensors", "steps")
     _, data = pictures(t, done)[2]
-    segments = [(r["address"], r["address"] + r["bytes"]) for r in data["allocations"] if r["kind"] == "device"]
+    segments = [(r["address"], r["address"] + r["bytes"]) for r in allocations(data) if r["kind"] == "device"]
     outside = [hex(r["address"]) for r in tensors(data) if not any(a <= r["address"] and r["address"] + r["bytes"] <= b for a, b in segments)]
     expect(not outside, f"tensors outside of all device memory: {outside}")
 

@@ -22,6 +22,15 @@ def row(**changes):
     }  # fmt: skip
 
 
+COLUMNS = ["address", "bytes", "time_ns", "stack", "call", "requested"]
+
+
+def table(rows):
+    calls = [{name: row[name] for name in row if name not in COLUMNS} for row in rows]
+    own = [{**row, "call": call} for call, row in enumerate(rows)]
+    return {"calls": calls, "columns": COLUMNS, "rows": [[row[name] for name in COLUMNS] for row in own]}
+
+
 def snapshot(*rows, live_bytes=1000, **honesty):
     symbols = [
         {"function": "helper", "file": "/src/util.h", "line": 3, "inlined": True},
@@ -29,7 +38,7 @@ def snapshot(*rows, live_bytes=1000, **honesty):
     ]
     counters = [{"device": 0, "kind": "device", "live_bytes": live_bytes, "peak_bytes": 4000, "live_count": 1, "total_count": 2, "freed_count": 1}]
     return Snapshot({
-        "allocations": list(rows), "counters": counters, "refused": [],
+        "allocations": table(rows), "counters": counters, "refused": [],
         "stacks": [{"frames": [0, 1], "truncated": False}],
         "locations": [{"module": 0, "address": 16, "symbols": symbols}, {"module": None, "address": 32, "symbols": []}],
         "modules": [{"path": "/bin/rt-static"}],

@@ -61,8 +61,10 @@ import sys
 
 said = dict(line.split() for line in open(sys.argv[1]))
 snapshot = json.load(open(sys.argv[2]))
-tensors = [row for row in snapshot["allocations"] if row["kind"] == "tensor"]
-segments = [row for row in snapshot["allocations"] if row["kind"] == "device"]
+table = snapshot["allocations"]
+rows = [{**table["calls"][row[4]], "bytes": row[1]} for row in table["rows"]]
+tensors = [row for row in rows if row["kind"] == "tensor"]
+segments = [row for row in rows if row["kind"] == "device"]
 [told] = snapshot["allocators"]
 assert sum(row["bytes"] for row in tensors) == told["live_bytes"] == int(said["allocated"]), (tensors, told, said)
 assert sum(row["bytes"] for row in segments) == told["reserved_bytes"] == int(said["reserved"]), (segments, told, said)

@@ -11,9 +11,9 @@ pub trait Claims {
     /// This many blocks of the kind are live, with this many bytes together.
     fn expect_live(&self, kind: Kind, count: usize, bytes: u64) -> &Self;
     /// The rows of a kind, in order.
-    fn of_kind(&self, kind: Kind) -> Vec<&Allocation>;
+    fn of_kind(&self, kind: Kind) -> Vec<Allocation<'_>>;
     /// Exactly one block of this kind is live.
-    fn only(&self, kind: Kind) -> &Allocation;
+    fn only(&self, kind: Kind) -> Allocation<'_>;
     /// The kinds that are live.
     fn expect_kinds(&self, kinds: &[Kind]) -> &Self;
     /// Nothing was lost, and no free was of memory that nobody knew.
@@ -21,7 +21,7 @@ pub trait Claims {
     /// Sums of a kind's counters over all devices.
     fn counted(&self, kind: Kind) -> Counter;
     /// The functions of an allocation's stack, innermost first; needs a symbolized snapshot.
-    fn functions(&self, allocation: &Allocation) -> Vec<String>;
+    fn functions(&self, allocation: Allocation) -> Vec<String>;
 }
 
 impl Claims for Snapshot {
@@ -35,7 +35,7 @@ impl Claims for Snapshot {
     fn expect_live(&self, kind: Kind, count: usize, bytes: u64) -> &Snapshot {
         let rows = self.of_kind(kind);
         let live: u64 = rows.iter().map(|a| a.bytes).sum();
-        let shown = &self.allocations[..self.allocations.len().min(20)];
+        let shown: Vec<_> = self.allocations.iter().take(20).collect();
         assert_eq!(
             (rows.len(), live),
             (count, bytes),
@@ -45,12 +45,12 @@ impl Claims for Snapshot {
         self
     }
 
-    fn of_kind(&self, kind: Kind) -> Vec<&Allocation> {
+    fn of_kind(&self, kind: Kind) -> Vec<Allocation<'_>> {
         self.allocations.iter().filter(|a| a.kind == kind).collect()
     }
 
     #[track_caller]
-    fn only(&self, kind: Kind) -> &Allocation {
+    fn only(&self, kind: Kind) -> Allocation<'_> {
         let rows = self.of_kind(kind);
         assert_eq!(rows.len(), 1, "live {} memory\n{:#?}", kind.name(), self.allocations);
         rows[0]
@@ -105,7 +105,7 @@ impl Claims for Snapshot {
     }
 
     #[track_caller]
-    fn functions(&self, allocation: &Allocation) -> Vec<String> {
+    fn functions(&self, allocation: Allocation) -> Vec<String> {
         let stack = &self.stacks[allocation.stack.expect("the allocation has a stack")];
         let symbols = stack.frames.iter().flat_map(|&frame| &self.locations[frame].symbols);
         symbols.map(|symbol| symbol.function.clone()).collect()

@@ -18,7 +18,12 @@ pub fn check(snapshot: &Snapshot, hooks_returned: bool) {
 }
 
 fn oldest_first(snapshot: &Snapshot) {
-    assert!(snapshot.allocations.is_sorted_by_key(|allocation| allocation.time_ns));
+    assert!(
+        snapshot
+            .allocations
+            .iter()
+            .is_sorted_by_key(|allocation| allocation.time_ns)
+    );
 }
 
 /// Live memory does not overlap: one address, one record of a kind (and of an allocator).
@@ -26,7 +31,7 @@ fn places_are_taken_once(snapshot: &Snapshot) {
     let mut seen = HashSet::new();
     for a in &snapshot.allocations {
         assert!(
-            seen.insert((a.kind, &a.domain, a.address)),
+            seen.insert((a.kind, &a.call.domain, a.address)),
             "two live records of {:?} at {:#x}",
             a.kind,
             a.address

@@ -10,7 +10,7 @@ pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
     let mut table = Writer::from_writer(out);
     table.write_record(COLUMNS.iter().map(|column| column.name))?;
     for &seen in &rows.seen {
-        let allocation = rows.allocation(seen);
+        let allocation = &rows.allocation(seen);
         table.write_record(COLUMNS.iter().map(|column| match column.field {
             Field::Number(number) => number(allocation).to_string(),
             Field::Text(text) => text(rows, allocation, seen),

@@ -75,9 +75,9 @@ fn file(profile: &Profile, listed: &[Seen], detail: Detail) -> File {
     }
     let mut counters: BTreeMap<String, CounterHandle> = BTreeMap::new();
     let mut order: Vec<Seen> = listed.to_vec();
-    order.sort_by_key(|seen| snapshot.allocations[seen.index].time_ns);
+    order.sort_by_key(|seen| snapshot.allocations.at(seen.index).time_ns);
     for seen in order {
-        let allocation = &snapshot.allocations[seen.index];
+        let allocation = snapshot.allocations.at(seen.index);
         let at = Timestamp::from_nanos_since_reference(allocation.time_ns);
         let bytes = i64::try_from(allocation.bytes).unwrap_or(i64::MAX);
         file.add_allocation_sample(thread, at, stacks[seen.path], allocation.address, bytes);

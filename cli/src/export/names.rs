@@ -3,10 +3,10 @@
 //! A stack begins with where its memory lies (`GPU 0`, `host memory`), since bytes of the two add up to nothing, and ends
 //! with its kind in brackets. Whatever a recording contains, a name is one visible line without the separator `;`.
 
+use culeak::census::Level;
 use culeak::function_name::plain;
 use culeak::kind::Place;
 use culeak::profile::{Profile, Sample};
-use culeak::report::Level;
 use culeak::site::Frame;
 
 use crate::text::inert::Inert;

@@ -62,11 +62,14 @@ fn write_groups(rows: &Rows, out: &mut dyn Write) -> Result<(), ParquetError> {
             match column.field {
                 Field::Number(number) => {
                     // The format keeps unsigned numbers in signed ones of the same bits.
-                    let values: Vec<i64> = group.iter().map(|&seen| number(rows.allocation(seen)) as i64).collect();
+                    let values: Vec<i64> = group
+                        .iter()
+                        .map(|&seen| number(&rows.allocation(seen)) as i64)
+                        .collect();
                     to.typed::<Int64Type>().write_batch(&values, None, None)?;
                 }
                 Field::Text(text) => {
-                    let value = |&seen| ByteArray::from(text(rows, rows.allocation(seen), seen).into_bytes());
+                    let value = |&seen| ByteArray::from(text(rows, &rows.allocation(seen), seen).into_bytes());
                     let values: Vec<ByteArray> = group.iter().map(value).collect();
                     to.typed::<ByteArrayType>().write_batch(&values, None, None)?;
                 }

@@ -11,9 +11,10 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use culeak::census::Level;
 use culeak::kind::Place;
 use culeak::profile::{Options, Profile};
-use culeak::report::{Level, Share, stream_name};
+use culeak::report::{Share, stream_name};
 use culeak::site::Frame;
 use culeak::snapshot::{Module, Snapshot, Stream};
 use flate2::Compression;

@@ -3,8 +3,9 @@
 //! All records are rows, also the segments behind a framework's tensors; `level` says which bytes to add up: the sum
 //! over `held` and `cached` is what the report lists, and `behind` is memory that other rows lie in.
 
+use culeak::census::Level;
 use culeak::profile::{Options, Profile, Seen};
-use culeak::report::{Level, device_name, stream_name};
+use culeak::report::{device_name, stream_name};
 use culeak::snapshot::{Allocation, Snapshot};
 
 use super::names::{self, Detail};
@@ -108,8 +109,8 @@ impl<'a> Rows<'a> {
         }
     }
 
-    pub fn allocation(&self, seen: Seen) -> &'a Allocation {
-        &self.profile.snapshot.allocations[seen.index]
+    pub fn allocation(&self, seen: Seen) -> Allocation<'a> {
+        self.profile.snapshot.allocations.at(seen.index)
     }
 
     fn device(&self, allocation: &Allocation) -> String {

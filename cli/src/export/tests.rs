@@ -125,9 +125,9 @@ fn a_flame_graph_of_two_snapshots_is_coloured_by_the_change() {
 #[test]
 fn sizes_that_no_machine_has_are_refused_where_they_would_overflow() {
     let mut snapshot = leaky();
-    for allocation in &mut snapshot.allocations {
-        allocation.bytes = u64::MAX;
-    }
+    snapshot
+        .allocations
+        .change(|_, allocation, _| allocation.bytes = u64::MAX);
     let profile = Profile::of(&snapshot, &Options::default());
     let error = flamegraph::write(&profile, SHORT, Cost::Bytes, &mut Vec::new()).expect_err("too much");
     assert!(error.to_string().contains("damaged snapshot"), "{error}");

@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use culeak::census::Level;
 use culeak::diff::State as Change;
 use culeak::kind::Place;
-use culeak::report::{Level, Share};
+use culeak::report::Share;
 use culeak::site::{Fingerprint, is_pool};
 
 use super::names::{Named, Names};

@@ -9,8 +9,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
-use culeak::framework::{Carriers, Watched};
-use culeak::kind::{Kind, Place};
+use culeak::census::Census;
+use culeak::kind::Kind;
 use culeak::report::Share;
 use culeak::snapshot::{Location, Snapshot, Stack};
 
@@ -41,12 +41,6 @@ pub struct Amount {
 }
 
 impl Amount {
-    fn add(&mut self, bytes: u64, time_ns: u64) {
-        self.share.add(bytes);
-        self.oldest_ns = self.oldest_ns.min(time_ns);
-        self.newest_ns = self.newest_ns.max(time_ns);
-    }
-
     pub fn join(&mut self, other: Amount) {
         self.share.join(other.share);
         self.oldest_ns = self.oldest_ns.min(other.oldest_ns);
@@ -79,42 +73,30 @@ pub struct Tally {
 impl Tally {
     pub fn of(snapshot: &Snapshot, stacks: &[StackKey]) -> Tally {
         let mut devices = vec![Share::default(); snapshot.devices.len()];
-        let any_blocks = snapshot
-            .allocations
-            .iter()
-            .any(|record| record.kind.place() == Place::Within);
-        let carriers = any_blocks.then(|| Carriers::of(snapshot));
-        // By number first: a small key for millions of records.
-        let mut sums: Quick<(usize, Kind, bool), Amount> = Quick::default();
-        for record in snapshot.allocations.iter() {
-            let carries = carriers
-                .as_ref()
-                .is_some_and(|carriers| carriers.owner(record).is_some());
-            let stack = record.stack.map_or(0, |stack| stack + 1);
-            sums.entry((stack, record.kind, carries))
-                .or_default()
-                .add(record.bytes, record.time_ns);
-            if let Some(device) = record.device
-                && record.kind.place().on_device()
+        let census = Census::without_stacks(snapshot);
+        let mut sums: Quick<Key, Amount> = Quick::default();
+        for batch in &census.batches {
+            let key = Key {
+                stack: batch.stack.map_or(StackKey::NONE, |stack| stacks[stack]),
+                kind: batch.call.kind,
+                carries_blocks: batch.owner.is_some(),
+            };
+            sums.entry(key).or_default().join(Amount {
+                share: batch.share(),
+                oldest_ns: batch.oldest_ns,
+                newest_ns: batch.newest_ns,
+            });
+            if let Some(device) = batch.call.device
+                && batch.call.kind.place().on_device()
             {
-                devices[device].add(record.bytes);
+                devices[device].join(batch.share());
             }
         }
-        let mut tally = Tally {
-            sums: Quick::default(),
+        Tally {
+            sums,
             devices,
-            watched: Watched::of(snapshot).names().map(str::to_owned).collect(),
-        };
-        for ((stack, kind, carries_blocks), amount) in sums {
-            let stack = stack.checked_sub(1).map_or(StackKey::NONE, |stack| stacks[stack]);
-            let key = Key {
-                stack,
-                kind,
-                carries_blocks,
-            };
-            tally.sums.entry(key).or_default().join(amount);
+            watched: census.watched.names().map(str::to_owned).collect(),
         }
-        tally
     }
 }
 

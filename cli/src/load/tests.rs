@@ -81,9 +81,18 @@ fn snapshots_of_the_future_and_damaged_ones_are_refused() {
     assert!(complaint(|json| json["version"] = json!(-1)).contains("without a valid version"));
     assert!(complaint(|json| json["format"] = json!("heaptrack")).contains("some other program"));
     assert!(
-        complaint(|json| json["allocations"][0]["thread"] = json!(99)).contains("allocations: thread of row 0 is 99")
+        complaint(|json| json["allocations"]["calls"][0]["thread"] = json!(99))
+            .contains("calls: thread of row 0 is 99")
     );
-    assert!(complaint(|json| json["allocations"][0]["bytes"] = json!(-5)).contains("damaged snapshot"));
+    let place = |row: usize, place: usize, value: Value| {
+        complaint(move |json| json["allocations"]["rows"][row][place] = value.clone())
+    };
+    assert!(place(0, 1, json!(-5)).contains("damaged snapshot"));
+    assert!(place(1, 4, json!(99)).contains("allocations: call of row 1 is 99"));
+    assert!(place(2, 3, json!(99)).contains("allocations: stack of row 2 is 99"));
+    assert!(place(2, 3, json!(u32::MAX)).contains("a stack's index is too large"));
+    assert!(complaint(|json| json["allocations"]["rows"][0] = json!([1, 2])).contains("an array of 5 or 6 numbers"));
+    assert!(complaint(|json| json["allocations"]["columns"][1] = json!("weight")).contains("the columns"));
     assert!(complaint(|json| json["stacks"][0]["frames"][0] = json!(u64::MAX)).contains("stacks: frame"));
     assert!(complaint(|json| json["honesty"] = Value::Null).contains("damaged snapshot"));
 }
@@ -92,7 +101,7 @@ fn snapshots_of_the_future_and_damaged_ones_are_refused() {
 fn unknown_fields_of_a_later_minor_version_are_ignored() {
     let mut json = serde_json::to_value(leaky()).expect("json");
     json["moon_phase"] = json!("full");
-    json["allocations"][0]["colour"] = json!(7);
+    json["allocations"]["calls"][0]["colour"] = json!(7);
     assert_eq!(load(json.to_string().as_bytes()), Ok(leaky()));
 }
 
@@ -245,8 +254,11 @@ mod schema {
     }
 
     fn tell_of_frameworks(full: &mut Snapshot) {
-        full.allocations[0].kind = culeak::kind::Kind::Tensor;
-        full.allocations[0].domain = Some("pytorch".to_owned());
+        full.allocations.change(|nth, _, call| {
+            if nth == 0 {
+                (call.kind, call.domain) = (culeak::kind::Kind::Tensor, Some("pytorch".to_owned()));
+            }
+        });
         full.allocators.push(culeak::snapshot::Allocator {
             domain: "pytorch".to_owned(),
             device: Some(0),
@@ -284,11 +296,13 @@ mod schema {
     fn snapshots_from_empty_to_full_are_valid() {
         assert_eq!(problems(&Sample::new().finish(0, 0)), Vec::<String>::new());
         let mut full = leaky();
-        full.allocations[0].stream = Some(culeak::snapshot::Stream::Handle(u64::MAX));
-        full.allocations[1].stream = Some(culeak::snapshot::Stream::PerThreadDefault);
-        full.allocations[2].references = 2;
-        full.allocations[2].mappings = 1;
-        full.allocations[3].stack = None;
+        full.allocations.change(|nth, allocation, call| match nth {
+            0 => call.stream = Some(culeak::snapshot::Stream::Handle(u64::MAX)),
+            1 => call.stream = Some(culeak::snapshot::Stream::PerThreadDefault),
+            2 => (call.references, call.mappings) = (2, 1),
+            3 => (allocation.stack, allocation.requested) = (None, 3),
+            _ => {}
+        });
         full.modules[0].unloaded_ns = Some(5);
         full.contexts[0].destroyed_ns = Some(6);
         full.contexts[0].device = None;
@@ -309,7 +323,7 @@ mod schema {
     fn every_kind_and_state_is_in_the_schema() {
         for &kind in culeak::kind::Kind::ALL {
             let mut snapshot = leaky();
-            snapshot.allocations[0].kind = kind;
+            snapshot.allocations.change_last(|_, call| call.kind = kind);
             assert_eq!(problems(&snapshot), Vec::<String>::new(), "{kind:?}");
         }
         use culeak::snapshot::Why::*;
@@ -332,8 +346,8 @@ mod schema {
     fn every_field_of_the_model_is_described() {
         let schema: Value = serde_json::from_str(include_str!("../../../docs/snapshot.schema.json")).expect("json");
         let mut full = leaky();
-        full.allocations[0].references = 1;
-        full.allocations[0].mappings = 1;
+        full.allocations
+            .change_last(|_, call| (call.references, call.mappings) = (1, 1));
         full.process.python = Some(culeak::snapshot::Python {
             version: "3.12.1".to_owned(),
             no_frames: Some("a reason".to_owned()),
@@ -367,6 +381,17 @@ mod schema {
                 object => described(object, definition),
             }
         }
+        for call in json["allocations"]["calls"].as_array().expect("rows") {
+            described(call, &schema["$defs"]["call"]);
+        }
+        let columns = schema["$defs"]["allocations"]["properties"]["columns"]["prefixItems"].as_array();
+        let columns: Vec<_> = columns.expect("places").iter().map(|place| &place["const"]).collect();
+        assert_eq!(
+            json["allocations"]["columns"]
+                .as_array()
+                .map(|all| all.iter().collect()),
+            Some(columns)
+        );
         described(&json["process"]["python"], &schema["$defs"]["python"]);
         described(&json["taken"]["kept"], &schema["$defs"]["kept"]);
         described(&json["usage"], &schema["$defs"]["usage"]);

@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-use culeak::framework::Mode;
-use culeak::ledger::{Cache, DeviceLedger, Ledger, Line, Segment, What};
+use culeak::ledger::{Cache, DeviceLedger, Ledger, Line, Mode, Segment, What};
 
 use super::inert::Inert;
 use super::parts::{BOLD, DIM, Styled, WARN};

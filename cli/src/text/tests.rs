@@ -95,7 +95,11 @@ fn golden_report_of_a_running_process_on_two_gpus() {
         device: 1,
         peak_bytes: 2 * GIB,
     });
-    snapshot.allocations[2].device = Some(1);
+    snapshot.allocations.change(|nth, _, call| {
+        if nth == 2 {
+            call.device = Some(1);
+        }
+    });
     snapshot.process.ranks.insert("RANK".to_owned(), "3".to_owned());
     snapshot.taken.events_during_read = 12;
     expect_golden("report-running.txt", &report_text(&snapshot, &from_file("4711"), false));
@@ -270,9 +274,7 @@ fn haunted(text: &str) -> Snapshot {
         symbol.function = text();
         symbol.file = Some(text());
     }
-    for allocation in &mut snapshot.allocations {
-        allocation.api = text();
-    }
+    snapshot.allocations.change(|_, _, call| call.api = text());
     for refused in &mut snapshot.refused {
         refused.api = text();
     }

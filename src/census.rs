@@ -1,0 +1,294 @@
+//! A census: ten million live records told as a few thousand batches.
+//!
+//! Records with the same stack, asked for in the same way and standing at the same level differ in nothing that a report
+//! shows but their size, age and address. So they are counted once, by as many threads as are worth it, and everything
+//! behind this (reports, diffs, verdicts, most of the ledger) works on the batches.
+//!
+//! The level is decided here too. There are two in one list: what the driver handed out, and what a framework handed out
+//! of that. A reader wants each byte once, at the level that says who holds it. Where a framework's blocks were recorded,
+//! they are listed and the pool behind them is not; a pool whose blocks nobody recorded is listed itself, and called cached
+//! rather than held, since nobody can tell which part of it is in use.
+//!
+//! Deliberately absent: ranking; see `report`.
+
+use std::collections::HashMap;
+
+use crate::framework::{Blocks, Carriers, Watched};
+use crate::kind::{Kind, Place};
+use crate::share::Share;
+use crate::site::{CallStack, CallStacks, is_pool};
+use crate::snapshot::allocations::{Row, stack_of};
+use crate::snapshot::{Allocation, Call, Snapshot};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// Somebody holds this memory: leaked, once the process is over.
+    Held,
+    /// A caching allocator holds it, and what of it is in use is not known.
+    Cached,
+    /// A caching allocator holds it, and its blocks are listed in its place.
+    Behind,
+    /// Holds no memory: a mapping, an address range, a pool object.
+    Claim,
+}
+
+impl Level {
+    /// The level of a record of this kind; `in_pool`: a caching allocator stands on its stack; `blocks_are_known`: what
+    /// that allocator handed out of it is recorded, too.
+    pub fn of(kind: Kind, in_pool: bool, blocks_are_known: bool) -> Level {
+        match kind.place() {
+            Place::Within => Level::Held,
+            // Blocks on the host are nowhere recorded, so there the pool is all there is.
+            Place::Device | Place::Managed | Place::Nowhere if blocks_are_known => Level::Behind,
+            Place::Nowhere => Level::Claim,
+            _ if is_pool(kind, in_pool) => Level::Cached,
+            _ => Level::Held,
+        }
+    }
+
+    /// Whether the record stands in the list that people read.
+    pub fn is_listed(self) -> bool {
+        self != Level::Behind
+    }
+}
+
+/// Live records that have all in common but size, age and address.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Batch<'a> {
+    pub call: &'a Call,
+    pub stack: Option<usize>,
+    pub level: Level,
+    /// Whose blocks lie in these records.
+    pub owner: Option<&'a str>,
+    /// All of them together, exactly.
+    pub bytes: u128,
+    pub count: u64,
+    pub smallest: u64,
+    pub largest: u64,
+    /// When the first of them was made.
+    pub oldest_ns: u64,
+    /// When the last was.
+    pub newest_ns: u64,
+}
+
+impl Batch<'_> {
+    pub fn share(&self) -> Share {
+        Share {
+            bytes: u64::try_from(self.bytes).unwrap_or(u64::MAX),
+            count: self.count,
+        }
+    }
+}
+
+/// All live records of a snapshot.
+pub struct Census<'a> {
+    /// In the order of each one's first record.
+    pub batches: Vec<Batch<'a>>,
+    pub watched: Watched<'a>,
+    pub(crate) carriers: Carriers<'a>,
+    pub(crate) blocks: Blocks<'a>,
+}
+
+impl<'a> Census<'a> {
+    pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks) -> Census<'a> {
+        Census::new(snapshot, Some(stacks), |_| 0)
+    }
+
+    /// The same before stacks were read, so that no level knows of a caching allocator on one.
+    pub fn without_stacks(snapshot: &'a Snapshot) -> Census<'a> {
+        Census::new(snapshot, None, |_| 0)
+    }
+
+    /// The same with records of different size in batches of their own.
+    pub fn with_sizes_apart(snapshot: &'a Snapshot, stacks: &CallStacks) -> Census<'a> {
+        Census::new(snapshot, Some(stacks), |row| row.bytes)
+    }
+
+    /// The same with records made before a moment apart from those made since.
+    pub fn parted(snapshot: &'a Snapshot, stacks: &CallStacks, moment_ns: u64) -> Census<'a> {
+        Census::new(snapshot, Some(stacks), |row| (row.time_ns < moment_ns).into())
+    }
+
+    fn new(snapshot: &'a Snapshot, stacks: Option<&CallStacks>, apart: impl Fn(&Row) -> u64 + Sync) -> Census<'a> {
+        let blocks = Blocks::of(&snapshot.allocations);
+        let carriers = Carriers::of(&snapshot.allocations, &blocks);
+        let watched = Watched::of(snapshot);
+        let sums = count(snapshot, &carriers, &apart);
+        let batches = sums.into_iter().map(|sum| {
+            let call = &snapshot.allocations.calls[sum.key.call as usize];
+            let (stack, owner) = (stack_of(sum.key.stack), carriers.name(sum.key.owner));
+            Batch {
+                call,
+                stack,
+                level: level(call, stacks.map(|stacks| stacks.get(stack)), owner, &watched),
+                owner,
+                bytes: sum.bytes,
+                count: sum.count,
+                smallest: sum.smallest,
+                largest: sum.largest,
+                oldest_ns: sum.oldest_ns,
+                newest_ns: sum.newest_ns,
+            }
+        });
+        Census {
+            batches: batches.collect(),
+            watched,
+            carriers,
+            blocks,
+        }
+    }
+
+    /// The level of one record.
+    pub fn level(&self, allocation: &Allocation, stacks: &CallStacks) -> Level {
+        let owner = self.carriers.number(allocation.address, allocation.kind);
+        let owner = self.carriers.name(owner);
+        level(
+            allocation.call,
+            Some(stacks.get(allocation.stack)),
+            owner,
+            &self.watched,
+        )
+    }
+
+    /// Batches of records that stand in the list that people read.
+    pub fn listed(&self) -> impl Iterator<Item = &Batch<'a>> {
+        self.batches.iter().filter(|batch| batch.level.is_listed())
+    }
+
+    /// Gives back what only the ledger needs.
+    pub(crate) fn forget_blocks(&mut self) {
+        self.blocks = Blocks::default();
+    }
+}
+
+fn level(call: &Call, stack: Option<&CallStack>, owner: Option<&str>, watched: &Watched) -> Level {
+    let allocator = stack.and_then(|stack| stack.allocator);
+    let blocks_are_known = owner.is_some() || allocator.is_some_and(|allocator| watched.contains(allocator));
+    Level::of(call.kind, allocator.is_some(), blocks_are_known)
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    stack: u32,
+    call: u32,
+    /// As [`Carriers::number`] says.
+    owner: u32,
+    apart: u64,
+}
+
+struct Sum {
+    key: Key,
+    bytes: u128,
+    count: u64,
+    smallest: u64,
+    largest: u64,
+    oldest_ns: u64,
+    newest_ns: u64,
+}
+
+/// Sums in the order in which they are met first.
+#[derive(Default)]
+struct Sums {
+    sums: Vec<Sum>,
+    places: HashMap<Key, usize>,
+    last: Option<(Key, usize)>,
+}
+
+impl Sums {
+    fn join(&mut self, sum: Sum) {
+        let place = match self.last {
+            Some((key, place)) if key == sum.key => place,
+            _ => *self.places.entry(sum.key).or_insert(self.sums.len()),
+        };
+        self.last = Some((sum.key, place));
+        match self.sums.get_mut(place) {
+            None => self.sums.push(sum),
+            Some(all) => {
+                all.bytes += sum.bytes;
+                all.count += sum.count;
+                all.smallest = all.smallest.min(sum.smallest);
+                all.largest = all.largest.max(sum.largest);
+                all.oldest_ns = all.oldest_ns.min(sum.oldest_ns);
+                all.newest_ns = all.newest_ns.max(sum.newest_ns);
+            }
+        }
+    }
+}
+
+/// Below so many records a second thread costs more than it saves.
+const MANY: usize = 1 << 16;
+
+fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64 + Sync)) -> Vec<Sum> {
+    let allocations = &snapshot.allocations;
+    let count = |rows: &[Row]| {
+        let mut sums = Sums::default();
+        for row in rows {
+            sums.join(Sum {
+                key: Key {
+                    stack: row.stack,
+                    call: row.call,
+                    owner: carriers.number(row.address, allocations.calls[row.call as usize].kind),
+                    apart: apart(row),
+                },
+                bytes: row.bytes.into(),
+                count: 1,
+                smallest: row.bytes,
+                largest: row.bytes,
+                oldest_ns: row.time_ns,
+                newest_ns: row.time_ns,
+            });
+        }
+        sums
+    };
+    let rows = &allocations.rows;
+    if rows.len() < MANY {
+        return count(rows).sums;
+    }
+    let (earlier, later) = rows.split_at(rows.len() / 2);
+    let (mut sums, others) = std::thread::scope(|scope| {
+        let others = scope.spawn(|| count(later));
+        (count(earlier), others.join())
+    });
+    match others {
+        Ok(others) => others.sums.into_iter().for_each(|sum| sums.join(sum)),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+    sums.sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{leaky, training};
+
+    #[test]
+    fn a_batch_is_all_records_of_one_stack_and_call() {
+        let snapshot = leaky();
+        let stacks = CallStacks::of(&snapshot);
+        let census = Census::of(&snapshot, &stacks);
+        let counts: Vec<u64> = census.batches.iter().map(|batch| batch.count).collect();
+        assert_eq!(counts.iter().sum::<u64>(), snapshot.allocations.len() as u64);
+        let first = &census.batches[0];
+        assert_eq!((first.count, first.smallest, first.largest), (128, 9 << 20, 9 << 20));
+        assert!(first.oldest_ns < first.newest_ns);
+    }
+
+    #[test]
+    fn two_threads_count_as_one_does() {
+        let mut snapshot = training().finish(0, 0);
+        let few = snapshot.allocations.clone();
+        while snapshot.allocations.len() < 2 * MANY {
+            snapshot.allocations.rows.extend_from_slice(&few.rows);
+        }
+        let times = (snapshot.allocations.len() / few.len()) as u64;
+        let stacks = CallStacks::of(&snapshot);
+        let many = Census::of(&snapshot, &stacks).batches;
+        let once = training().finish(0, 0);
+        let one = Census::of(&once, &stacks).batches;
+        assert_eq!(one.len(), many.len());
+        for (one, many) in one.iter().zip(many) {
+            let (bytes, count) = (one.bytes * u128::from(times), one.count * times);
+            assert_eq!(many, Batch { bytes, count, ..*one });
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The live allocations of a snapshot: millions of rows, in 40 bytes each.
+//!
+//! ```text
+//! row     address, bytes, requested, time, stack, call          its own
+//! call    kind, domain, function, device, context, stream, …    shared by all that were asked for in the same way
+//! ```
+//!
+//! A program asks in a few hundred ways, however often it asks, so what allocations have in common is kept once, as a
+//! [`Call`]. An [`Allocation`] is a row with its call at hand: `allocation.bytes`, `allocation.kind` read alike. In JSON
+//! the rows are arrays of numbers, named by `columns`.
+//!
+//! Deliberately absent: any other order than that of the rows, and sums.
+
+use std::fmt;
+use std::ops::Deref;
+
+use serde::de::{Deserializer, Error, IgnoredAny, SeqAccess, Visitor};
+use serde::ser::{SerializeSeq, SerializeStruct, SerializeTuple, Serializer};
+use serde::{Deserialize, Serialize};
+
+use super::Stream;
+use crate::kind::Kind;
+
+/// What allocations that were asked for in the same way have in common.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Call {
+    pub kind: Kind,
+    /// Whose block it is, for kinds that lie within other memory: `pytorch`, `xla`, or the name the program gave.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    /// The call as the program wrote it: `cudaMalloc`, `cuMemAlloc_v2`, …
+    pub api: String,
+    pub device: Option<usize>,
+    pub context: Option<usize>,
+    pub stream: Option<Stream>,
+    /// Memory pool handle; `None` when the call names none and the device's pool was never changed.
+    pub pool: Option<u64>,
+    pub thread: usize,
+    /// VMM: references to the handle. IPC: times opened.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub references: u32,
+    /// VMM: mappings of the handle.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub mappings: u32,
+}
+
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// A live allocation. What it shares with others reads like fields of its own.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Allocation<'a> {
+    /// Address, or the handle for arrays, pools, VMM handles and external memory.
+    pub address: u64,
+    /// Memory this record holds. 0 for mappings, address ranges, pools and imports: they hold none of their own.
+    pub bytes: u64,
+    /// What the call asked for (pitch: width × height), or the span of a mapping.
+    pub requested: u64,
+    pub time_ns: u64,
+    pub stack: Option<usize>,
+    pub call: &'a Call,
+}
+
+impl<'a> Allocation<'a> {
+    pub fn api(&self) -> &'a str {
+        &self.call.api
+    }
+
+    pub fn domain(&self) -> Option<&'a str> {
+        self.call.domain.as_deref()
+    }
+}
+
+impl Deref for Allocation<'_> {
+    type Target = Call;
+
+    fn deref(&self) -> &Call {
+        self.call
+    }
+}
+
+/// An allocation as it is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Row {
+    pub address: u64,
+    pub bytes: u64,
+    pub requested: u64,
+    pub time_ns: u64,
+    /// [`NO_STACK`]: none.
+    pub stack: u32,
+    pub call: u32,
+}
+const _: () = assert!(size_of::<Row>() == 40, "10 million of them in 400 MB");
+
+pub(crate) const NO_STACK: u32 = u32::MAX;
+
+/// A stack of a row, as an index.
+pub(crate) fn stack_of(number: u32) -> Option<usize> {
+    (number != NO_STACK).then_some(number as usize)
+}
+
+#[derive(Clone, Default)]
+pub struct Allocations {
+    pub(crate) calls: Vec<Call>,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Allocations {
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// In the order of the snapshot: oldest first.
+    pub fn iter(&self) -> Iter<'_> {
+        Iter {
+            rows: self.rows.iter(),
+            calls: &self.calls,
+        }
+    }
+
+    pub fn get(&self, index: usize) -> Option<Allocation<'_>> {
+        self.rows.get(index).map(|row| row.with(&self.calls))
+    }
+
+    /// The allocation of this index, which must be one.
+    pub fn at(&self, index: usize) -> Allocation<'_> {
+        self.rows[index].with(&self.calls)
+    }
+
+    /// The calls that allocations refer to.
+    pub fn calls(&self) -> &[Call] {
+        &self.calls
+    }
+
+    /// Adds one, last. For a few: the calls before it are searched through.
+    pub fn push(&mut self, allocation: Allocation) {
+        let known = self.calls.iter().position(|call| call == allocation.call);
+        let call = known.unwrap_or_else(|| {
+            self.calls.push(allocation.call.clone());
+            self.calls.len() - 1
+        });
+        self.rows.push(Row {
+            address: allocation.address,
+            bytes: allocation.bytes,
+            requested: allocation.requested,
+            time_ns: allocation.time_ns,
+            stack: allocation.stack.map_or(NO_STACK, |stack| stack as u32),
+            call: call as u32,
+        });
+    }
+
+    /// Keeps those that are wanted.
+    pub fn retain(&mut self, wanted: impl Fn(Allocation) -> bool) {
+        let calls = &self.calls;
+        self.rows.retain(|row| wanted(row.with(calls)));
+    }
+
+    pub fn truncate(&mut self, len: usize) {
+        self.rows.truncate(len);
+    }
+
+    /// Lets `change` do with each what it wants. For a few, as [`Allocations::push`].
+    pub fn change(&mut self, mut change: impl FnMut(usize, &mut Allocation, &mut Call)) {
+        let before = std::mem::take(self);
+        for (index, mut allocation) in before.iter().enumerate() {
+            let mut call = allocation.call.clone();
+            change(index, &mut allocation, &mut call);
+            self.push(Allocation {
+                call: &call,
+                ..allocation
+            });
+        }
+    }
+
+    /// The same with the last, if there is one.
+    pub fn change_last(&mut self, change: impl FnOnce(&mut Allocation, &mut Call)) {
+        let Some(row) = self.rows.pop() else { return };
+        let mut call = self.calls[row.call as usize].clone();
+        let before = self.calls.clone();
+        let mut allocation = row.with(&before);
+        change(&mut allocation, &mut call);
+        self.push(Allocation {
+            call: &call,
+            ..allocation
+        });
+    }
+
+    /// Oldest first; at one moment, in order of address.
+    pub(crate) fn sort(&mut self) {
+        let key = |row: &Row| (row.time_ns, row.address);
+        if !self.rows.is_sorted_by_key(key) {
+            in_two_threads(
+                &mut self.rows,
+                &|rows| rows.sort_unstable_by_key(key),
+                &|rows, middle| {
+                    rows.select_nth_unstable_by_key(middle, key);
+                },
+            );
+        }
+    }
+}
+
+/// Sorts the lower and the upper half at the same time, once `split` has told them apart.
+pub(crate) fn in_two_threads<T: Send>(
+    rows: &mut [T],
+    sort: &(impl Fn(&mut [T]) + Sync),
+    split: &impl Fn(&mut [T], usize),
+) {
+    /// Below this, a thread costs more than it saves.
+    const MANY: usize = 1 << 16;
+    if rows.len() < MANY {
+        return sort(rows);
+    }
+    let middle = rows.len() / 2;
+    split(rows, middle);
+    let (lower, upper) = rows.split_at_mut(middle);
+    std::thread::scope(|scope| {
+        scope.spawn(|| sort(lower));
+        sort(upper);
+    });
+}
+
+impl Row {
+    #[inline]
+    fn with<'a>(&self, calls: &'a [Call]) -> Allocation<'a> {
+        Allocation {
+            address: self.address,
+            bytes: self.bytes,
+            requested: self.requested,
+            time_ns: self.time_ns,
+            stack: stack_of(self.stack),
+            call: &calls[self.call as usize],
+        }
+    }
+}
+
+/// See [`Allocations::iter`].
+#[derive(Clone)]
+pub struct Iter<'a> {
+    rows: std::slice::Iter<'a, Row>,
+    calls: &'a [Call],
+}
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = Allocation<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Allocation<'a>> {
+        self.rows.next().map(|row| row.with(self.calls))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.rows.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}
+
+impl DoubleEndedIterator for Iter<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.rows.next_back().map(|row| row.with(self.calls))
+    }
+}
+
+impl<'a> IntoIterator for &'a Allocations {
+    type Item = Allocation<'a>;
+    type IntoIter = Iter<'a>;
+
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+/// Equal allocations in equal order, however their calls are numbered.
+impl PartialEq for Allocations {
+    fn eq(&self, other: &Allocations) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl fmt::Debug for Allocations {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_list().entries(self).finish()
+    }
+}
+
+/// The names of a row's places. The last may be missing: then as much was requested as is held.
+pub const COLUMNS: [&str; 6] = ["address", "bytes", "time_ns", "stack", "call", "requested"];
+
+impl Serialize for Allocations {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let mut fields = out.serialize_struct("Allocations", 3)?;
+        fields.serialize_field("calls", &self.calls)?;
+        fields.serialize_field("columns", &COLUMNS)?;
+        fields.serialize_field("rows", &Rows(&self.rows))?;
+        fields.end()
+    }
+}
+
+struct Rows<'a>(&'a [Row]);
+
+impl Serialize for Rows<'_> {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let mut rows = out.serialize_seq(Some(self.0.len()))?;
+        for row in self.0 {
+            rows.serialize_element(row)?;
+        }
+        rows.end()
+    }
+}
+
+impl Serialize for Row {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let plain = self.requested == self.bytes;
+        let mut row = out.serialize_tuple(if plain { 5 } else { 6 })?;
+        row.serialize_element(&self.address)?;
+        row.serialize_element(&self.bytes)?;
+        row.serialize_element(&self.time_ns)?;
+        row.serialize_element(&stack_of(self.stack))?;
+        row.serialize_element(&self.call)?;
+        if !plain {
+            row.serialize_element(&self.requested)?;
+        }
+        row.end()
+    }
+}
+
+impl<'de> Deserialize<'de> for Allocations {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Allocations, D::Error> {
+        #[derive(Deserialize)]
+        struct Fields {
+            calls: Vec<Call>,
+            columns: Vec<String>,
+            rows: Vec<Row>,
+        }
+        let fields = Fields::deserialize(input)?;
+        // A later version may add columns behind these.
+        if fields.columns.len() < COLUMNS.len() || COLUMNS.iter().zip(&fields.columns).any(|(name, said)| name != said)
+        {
+            return Err(D::Error::custom(
+                "the columns of `allocations` are not those of this version",
+            ));
+        }
+        Ok(Allocations {
+            calls: fields.calls,
+            rows: fields.rows,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for Row {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Row, D::Error> {
+        struct OfRow;
+
+        impl<'de> Visitor<'de> for OfRow {
+            type Value = Row;
+
+            fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+                write!(out, "an array of {} or {} numbers", COLUMNS.len() - 1, COLUMNS.len())
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut places: A) -> Result<Row, A::Error> {
+                let short = |place| A::Error::invalid_length(place, &self);
+                let address = places.next_element()?.ok_or_else(|| short(0))?;
+                let bytes = places.next_element()?.ok_or_else(|| short(1))?;
+                let time_ns = places.next_element()?.ok_or_else(|| short(2))?;
+                let stack: Option<u32> = places.next_element()?.ok_or_else(|| short(3))?;
+                let call = places.next_element()?.ok_or_else(|| short(4))?;
+                let requested = places.next_element()?.unwrap_or(bytes);
+                while places.next_element::<IgnoredAny>()?.is_some() {}
+                if stack == Some(NO_STACK) {
+                    return Err(A::Error::custom("a stack's index is too large"));
+                }
+                Ok(Row {
+                    address,
+                    bytes,
+                    requested,
+                    time_ns,
+                    stack: stack.unwrap_or(NO_STACK),
+                    call,
+                })
+            }
+        }
+        input.deserialize_seq(OfRow)
+    }
+}
