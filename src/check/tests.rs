@@ -263,10 +263,10 @@ fn against_a_baseline_only_the_new_and_the_grown_fail() {
 #[test]
 fn since_a_moment_only_what_is_younger_is_judged() {
     let mut snapshot = holding(3, 31, true);
-    let first = snapshot.allocations[0].time_ns;
-    for (number, allocation) in snapshot.allocations.iter_mut().enumerate() {
-        allocation.time_ns = first + number as u64;
-    }
+    let first = snapshot.allocations.at(0).time_ns;
+    snapshot
+        .allocations
+        .change(|number, allocation, _| allocation.time_ns = first + number as u64);
     for time_ns in [first, first + 2] {
         snapshot.marks.push(crate::snapshot::Mark {
             time_ns,
