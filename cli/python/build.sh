@@ -45,4 +45,5 @@ else
     options+=(--compatibility linux)
 fi
 # Names of functions are enough for a command's own backtrace; lines would be most of its size.
-CARGO_PROFILE_RELEASE_DEBUG=0 maturin build --manifest-path cli/Cargo.toml "${options[@]}"
+cd "$here"
+CARGO_PROFILE_RELEASE_DEBUG=0 maturin build "${options[@]}"

@@ -8,6 +8,7 @@
 #
 # PYTHONS names other interpreters to try one after the other, e.g. "python3.8 python3.13".
 set -euo pipefail
+python3 -c 'import ensurepip' 2>/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends python3-venv; }
 root=$(dirname "$(realpath "$0")")/../..
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -25,7 +25,7 @@ def leaked(test: Test, verdict: Verdict, limit: int) -> str:
     if verdict.lost:
         return "No verdict on GPU memory: {} allocations of this process could not be recorded.".format(verdict.lost)
     first = "GPU memory left behind: {} in {}, allowed {}".format(
-        show_size(verdict.bytes), show_blocks(verdict.count), show_size(limit)
+        show_size(verdict.bytes), show_blocks(verdict.blocks), show_size(limit)
     )
     lines = [first] + _sites(test, verdict.sites)
     if verdict.suppressed_bytes:
@@ -44,7 +44,7 @@ def needed(test: Test, peak: int, limit: int, verdict: Optional[Verdict]) -> str
 
 def one_line(site: Site) -> str:
     """``48 MiB in 12 blocks  fill_cache  cache.py:31``"""
-    words = ["{} in {}".format(show_size(site.bytes), show_blocks(site.count)), site.label]
+    words = ["{} in {}".format(show_size(site.bytes), show_blocks(site.blocks)), site.label]
     return "  ".join(words + ([site.place] if site.place else []))
 
 
@@ -65,10 +65,10 @@ def _sites(test: Test, sites: List[Site]) -> List[str]:
     lines = []
     for site in sites[:MOST_SITES]:
         shown = below(test, site)
-        lines += ["", "{} in {} ({})".format(show_size(site.bytes), show_blocks(site.count), site.what)]
+        lines += ["", "{} in {} ({})".format(show_size(site.bytes), show_blocks(site.blocks), site.what)]
         for stack in shown.stacks:
             if site.stacks_in_all > 1:
-                lines.append("  {} in {} of them".format(show_size(stack.bytes), show_blocks(stack.count)))
+                lines.append("  {} in {} of them".format(show_size(stack.bytes), show_blocks(stack.blocks)))
             lines += [line for frame in stack.frames for line in _frame(test, frame)] or ["    " + site.label]
         if site.stacks_in_all > len(site.stacks):
             lines.append("  the others on {} more ways there".format(site.stacks_in_all - len(site.stacks)))

@@ -39,7 +39,7 @@ class Records:
             sizes = [show_size(record[name]) for name in ("left_bytes", "peak_bytes")]
             terminalreporter.write_line("{:>10} {:>10}  {}".format(*(sizes + [record["test"]])))
             for site in record["sites"]:
-                words = [show_size(site["bytes"]), "in", show_blocks(site["count"]), " " + site["label"]]
+                words = [show_size(site["bytes"]), "in", show_blocks(site["blocks"]), " " + site["label"]]
                 place = " " + site["place"] if site["place"] else ""
                 terminalreporter.write_line("{:21}    {}".format("", " ".join(words + [place]).rstrip()))
         hidden = len(shown) - len(shown[: self.top or None])

@@ -17,6 +17,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Set
 
+import pluggy
 import pytest
 
 from culeak import complaint
@@ -31,6 +32,8 @@ def begin(config: Any) -> None:
     """Registers what measures, in the processes that run tests, and what collects, in the one that reports."""
     recorder = Recorder.here()
     assert recorder is not None, "the start under the preload library made sure of that"
+    if not hasattr(getattr(pluggy, "Result", None), "force_exception"):
+        raise pytest.UsageError("--culeak: pluggy {} is too old; install 1.3 or newer".format(pluggy.__version__))
     is_worker = hasattr(config, "workerinput")
     judge = Judge(find_command(), config.option.culeak_suppressions)
     config.pluginmanager.register(Session(config, recorder, judge), "culeak-session")

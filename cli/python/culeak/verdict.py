@@ -31,7 +31,7 @@ class Stack(NamedTuple):
     """One way to a call site, and what was asked for on it."""
 
     bytes: int
-    count: int
+    blocks: int
     #: Outermost first, as in a traceback.
     frames: List[Frame]
 
@@ -40,7 +40,7 @@ class Site(NamedTuple):
     """What one line of code asked for."""
 
     bytes: int
-    count: int
+    blocks: int
     label: str
     #: ``cache.py:31``, where it is known.
     place: Optional[str]
@@ -60,7 +60,7 @@ class Verdict(NamedTuple):
 
     passed: bool
     bytes: int
-    count: int
+    blocks: int
     suppressed_bytes: int
     #: Allocations that could not be recorded; without them no test passes.
     lost: int
@@ -98,7 +98,7 @@ def _verdict(said: Dict[str, Any]) -> Verdict:
     return Verdict(
         passed=said["passed"],
         bytes=said["judged"]["bytes"],
-        count=said["judged"]["count"],
+        blocks=said["judged"]["count"],
         suppressed_bytes=said["suppressed"]["bytes"],
         lost=sum(lost),
         sites=sorted((_site(row) for row in said["rows"]), key=lambda site: -site.bytes),
@@ -113,7 +113,7 @@ def _site(row: Dict[str, Any]) -> Site:
         place = Path(site["file"]).name + ("" if site["line"] is None else ":{}".format(site["line"]))
     return Site(
         bytes=row["bytes"],
-        count=row["count"],
+        blocks=row["count"],
         label=row["label"],
         place=place,
         what=", ".join(sorted(row["kinds"]) + sorted(row["devices"])),

@@ -50,7 +50,7 @@ use()
 
 
 @pytest.fixture
-def run(pytester, monkeypatch):
+def run(pytester, monkeypatch, plugin):
     """run(source, *options): a run of pytest on a file of tests."""
     command = find_command()
     fake = subprocess.run([command, "shim-path", "--fake-driver"], stdout=subprocess.PIPE, check=True, universal_newlines=True)
@@ -62,13 +62,14 @@ def run(pytester, monkeypatch):
 
     def run(source, *options, file="test_it"):
         pytester.makepyfile(**{file: source})
-        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *_plugin(), *options)
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", *plugin, *options)
 
     return run
 
 
-def _plugin():
-    """The installed wheel registers the plugin itself; the source tree does not."""
+@pytest.fixture
+def plugin():
+    """Options that load the plugin. The installed wheel registers the plugin itself; the source tree does not."""
     try:
         from importlib.metadata import entry_points
     except ImportError:  # pragma: no cover

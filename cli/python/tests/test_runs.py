@@ -45,7 +45,7 @@ def test_every_test_has_a_record(run, pytester):
     assert [device["device"] for device in second["devices"]] == [0]
     assert second["outcome"] == "passed" and second["leaked_bytes"] == 2 << 20
     (site,) = second["sites"]
-    assert (site["bytes"], site["count"], site["label"], site["place"]) == (2 << 20, 2, "allocate", "gpu.py:17")
+    assert (site["bytes"], site["blocks"], site["label"], site["place"]) == (2 << 20, 2, "allocate", "gpu.py:17")
     assert [(frame["function"], frame["line"]) for frame in site["stacks"][0]["frames"]] == [("test_leaks", 10), ("allocate", 17)]
     text = (pytester.path / "out.xml").read_text()
     assert '<property name="culeak_left_bytes" value="2097152" />' in text
@@ -106,10 +106,10 @@ def test_recordings_are_kept_where_asked_and_nowhere_else(run, pytester, monkeyp
     assert report.returncode == 0 and "3 MiB" in report.stdout, report.stdout
 
 
-def test_a_run_within_culeak_run_is_recorded_where_that_looks(run, pytester):
+def test_a_run_within_culeak_run_is_recorded_where_that_looks(run, pytester, plugin):
     run(LEAKY)
     words = [os.environ["CULEAK"], "run", "-o", "outer", "--check", "--", sys.executable, "-m", "pytest"]
-    words += ["-p", "culeak.pytest_plugin", "--culeak", "--culeak-max-leaked=1MiB", "test_it.py"]
+    words += plugin + ["--culeak", "--culeak-max-leaked=1MiB", "test_it.py"]
     outcome = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
     assert outcome.returncode == pytest.ExitCode.TESTS_FAILED, outcome.stdout
     assert "GPU memory left behind: 2 MiB in 2 blocks, allowed 1 MiB" in outcome.stdout
@@ -146,10 +146,10 @@ def test_an_ini_file_switches_it_on(run, pytester):
     run(LEAKY).stdout.fnmatch_lines(["*= GPU memory (culeak) =*"])
 
 
-def test_a_program_around_pytest_is_not_started_anew(run, pytester):
+def test_a_program_around_pytest_is_not_started_anew(run, pytester, plugin):
     run(LEAKY)
     pytester.makepyfile(program="import pytest, sys; print('once'); sys.exit(pytest.main(sys.argv[1:]))")
-    words = [sys.executable, "program.py", "-p", "culeak.pytest_plugin", "--culeak", "test_it.py"]
+    words = [sys.executable, "program.py"] + plugin + ["--culeak", "test_it.py"]
     outcome = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, universal_newlines=True)
     assert outcome.returncode == pytest.ExitCode.USAGE_ERROR
     assert outcome.stdout.count("once") == 1
