@@ -276,7 +276,8 @@ pub fn rows_by<'a: 'b, 'b>(
     rows
 }
 
-pub(crate) fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
+/// Whose memory a snapshot shows.
+pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
     let process = &snapshot.process;
     ProcessLine {
         pid: process.pid,

@@ -111,7 +111,7 @@ impl<'a> Frame<'a> {
     }
 
     /// What stands in a fingerprint for the file: names that are the same wherever the program is installed.
-    fn home(&self) -> &'a str {
+    pub fn home(&self) -> &'a str {
         match self.file {
             Some(file) if self.is_python() => python::name_in_package(file),
             _ => self.module_name(),

@@ -11,6 +11,7 @@ mod driver;
 mod environment;
 mod errors;
 mod export;
+mod html;
 mod live;
 mod load;
 mod no_pool;

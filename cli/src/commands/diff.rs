@@ -15,7 +15,7 @@ use crate::export::folded::Cost;
 use crate::export::names::Detail;
 use crate::load::Loaded;
 use crate::output::{self, Overwrite};
-use crate::{load, text};
+use crate::{html, load, text};
 
 /// Show what grew, shrank, came and went between two snapshots, by call site
 #[derive(Debug, Args)]
@@ -40,7 +40,7 @@ pub struct DiffArgs {
     /// What comes first: the largest change of bytes or of count
     #[arg(long, default_value = "bytes", value_parser = ["bytes", "count"])]
     pub sort: String,
-    /// Show at most N rows (0: all) [default: 20, with --json all]
+    /// Show at most N rows (0: all) [default: 20, with --json or --html all]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
     /// Leave out rows that changed by less than this
@@ -64,6 +64,9 @@ pub struct DiffArgs {
     /// Write a flame graph of the later one, coloured by what has changed, and no rows
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "by", "sort", "top", "min_bytes", "all", "stacks"])]
     pub flamegraph: Option<PathBuf>,
+    /// Write the diff as a page for a browser (-: to standard output), what grew in red; loads nothing
+    #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "flamegraph"])]
+    pub html: Option<PathBuf>,
     /// Also look for debug files here; repeatable
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
@@ -72,7 +75,7 @@ pub struct DiffArgs {
 }
 
 pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
-    if let Some(path) = &args.flamegraph {
+    if let Some(path) = args.flamegraph.as_ref().or(args.html.as_ref()) {
         output::check(path, args.overwrite)?;
     }
     let mut before = load::one(&args.before)?;
@@ -82,7 +85,7 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.flamegraph {
         return write_flamegraph(args, &before, &after, path);
     }
-    let default = if args.json { None } else { Some(20) };
+    let default = (!args.json && args.html.is_none()).then_some(20);
     let options = Options {
         by: By::from_name(&args.by).unwrap_or(By::Stack),
         sort: Sort::from_name(&args.sort).unwrap_or_default(),
@@ -91,6 +94,12 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
         all: args.all,
         kinds: args.kind.clone(),
     };
+    if let Some(path) = &args.html {
+        output::create(path, args.overwrite, |out| {
+            html::write_diff(&before.snapshot, &after.snapshot, &options, args.full_stacks, out)
+        })?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let diff = Diff::of(&before.snapshot, &after.snapshot, &options);
     if args.json {
         text::print_json(&diff)?;

@@ -14,6 +14,7 @@ use crate::errors::{Failure, USAGE};
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
 use crate::export::names::Detail;
+use crate::html::{self, Item};
 use crate::load::{self, Loaded};
 use crate::output::{self, Overwrite};
 use crate::{text, usage};
@@ -29,7 +30,8 @@ Examples:
   culeak report 4711 --by kind                  what a running one holds
   culeak report 4711 --tree                     the same from main inwards, as a tree
   culeak report 4711 --flamegraph gpu.svg       and as a picture
-  culeak report runs/ --json > report.json      every recording in a folder")]
+  culeak report runs/ --json > report.json      every recording in a folder
+  culeak report runs/ --html report.html        the same for a browser, in one file that loads nothing")]
 pub struct ReportArgs {
     /// Process ids, recordings, snapshots, folders of recordings, or - for a snapshot on standard input
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
@@ -40,7 +42,7 @@ pub struct ReportArgs {
     /// What comes first; age: oldest first
     #[arg(long, default_value = "bytes", value_parser = sort_parser())]
     pub sort: Sort,
-    /// Show at most N rows (0: all) [default: 20, with --json all]
+    /// Show at most N rows (0: all) [default: 20, with --json or --html all]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
     /// Leave out rows below this size, e.g. 4096, 1MB, 2GiB
@@ -58,6 +60,9 @@ pub struct ReportArgs {
     /// Write a flame graph of live bytes (of one input), and no report
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "tree", "by", "sort", "top", "min_bytes"])]
     pub flamegraph: Option<PathBuf>,
+    /// Write the report as a page for a browser (-: to standard output): graph, tables, search; loads nothing
+    #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "tree", "flamegraph"])]
+    pub html: Option<PathBuf>,
     /// Also look for debug files here (holding .build-id/, as in /usr/lib/debug); repeatable
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
@@ -88,6 +93,7 @@ impl ReportArgs {
             json: false,
             tree: false,
             flamegraph: None,
+            html: None,
             debug_dir: Vec::new(),
             overwrite: Overwrite::default(),
         }
@@ -102,7 +108,7 @@ impl ReportArgs {
 
     /// How to report one of the inputs.
     pub fn options(&self, source: String) -> Options {
-        let default = if self.json { None } else { Some(ROWS_IN_TEXT) };
+        let default = (!self.json && self.html.is_none()).then_some(ROWS_IN_TEXT);
         Options {
             by: self.by,
             sort: self.sort,
@@ -117,6 +123,9 @@ impl ReportArgs {
 pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.flamegraph {
         return write_flamegraph(args, path);
+    }
+    if let Some(path) = &args.html {
+        output::check(path, args.overwrite)?;
     }
     let mut loaded = Vec::new();
     let mut unreadable = 0;
@@ -134,12 +143,24 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
         super::name_frames(item, &args.debug_dir);
         usage::ask_driver(item);
     }
-    if args.json {
+    if let Some(path) = &args.html {
+        write_html(args, &loaded, path)?
+    } else if args.json {
         print_json(args, &loaded)?
     } else {
         print_text(args, &loaded)?
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
+}
+
+fn write_html(args: &ReportArgs, loaded: &[Loaded], path: &Path) -> Result<(), Failure> {
+    let items = loaded.iter().map(|item| Item {
+        snapshot: &item.snapshot,
+        options: args.options(item.source.clone()),
+        full_stacks: args.full_stacks,
+    });
+    let items: Vec<Item> = items.collect();
+    output::create(path, args.overwrite, |out| html::write_report(&items, out))
 }
 
 fn print_text(args: &ReportArgs, loaded: &[Loaded]) -> Result<(), Failure> {

@@ -27,28 +27,22 @@ pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) 
             Styled(DIM, format!("… and {} more rows; --top 0 shows all", diff.hidden_rows))
         )?;
     }
-    let t = &diff.totals;
     writeln!(out)?;
-    writeln!(
-        out,
-        "{}  {}",
-        Styled(BOLD, "total   "),
-        sizes(t.before, t.after, t.bytes_delta, t.count_delta)
-    )?;
-    writeln!(out, "{}  {}", Styled(BOLD, "rows    "), counts(t))?;
-    writeln!(
-        out,
-        "{}  {}",
-        Styled(BOLD, "before  "),
-        parts::process(&diff.before.process)
-    )?;
-    writeln!(
-        out,
-        "{}  {}",
-        Styled(BOLD, "after   "),
-        parts::process(&diff.after.process)
-    )?;
+    for (name, text) in totals(diff) {
+        writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:8}")))?;
+    }
     parts::warnings(out, &diff.warnings)
+}
+
+/// The sums, and the two sides.
+pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
+    let t = &diff.totals;
+    vec![
+        ("total", sizes(t.before, t.after, t.bytes_delta, t.count_delta)),
+        ("rows", counts(t)),
+        ("before", parts::process(&diff.before.process)),
+        ("after", parts::process(&diff.after.process)),
+    ]
 }
 
 fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {

@@ -13,10 +13,30 @@ const SEGMENTS_SHOWN: usize = 5;
 /// Cells of a bar.
 const BAR: u64 = 20;
 
+/// What belongs to no device: memory of the host, and how PyTorch works.
+pub fn beside_devices(ledger: &Ledger) -> Vec<(&'static str, String)> {
+    let mut rows = Vec::new();
+    if !ledger.host.is_empty() {
+        let kinds = ledger.host.iter();
+        let kinds: Vec<_> = kinds
+            .map(|(kind, share)| format!("{} {kind}", units::bytes(share.bytes)))
+            .collect();
+        rows.push(("host", kinds.join(", ")));
+    }
+    let modes = ledger.pytorch.iter();
+    rows.extend(modes.map(|mode| ("PyTorch", in_words(*mode).to_owned())));
+    rows
+}
+
+/// The devices of which something is known.
+pub fn told<'l, 'a>(ledger: &'l Ledger<'a>) -> impl Iterator<Item = &'l DeviceLedger<'a>> {
+    let told = |device: &&DeviceLedger| device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0;
+    ledger.devices.iter().filter(told)
+}
+
 /// Writes the ledger, and nothing for devices of which nothing is known.
 pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
-    let told = |device: &&DeviceLedger| device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0;
-    let devices: Vec<_> = ledger.devices.iter().filter(told).collect();
+    let devices: Vec<_> = told(ledger).collect();
     for device in &devices {
         title(device, ledger, out)?;
         lines(device, out)?;
@@ -24,15 +44,8 @@ pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
             segments(cache, out)?;
         }
     }
-    if !ledger.host.is_empty() {
-        let kinds = ledger.host.iter();
-        let kinds: Vec<_> = kinds
-            .map(|(kind, share)| format!("{} {kind}", units::bytes(share.bytes)))
-            .collect();
-        writeln!(out, "{}  {}", Styled(BOLD, "host"), kinds.join(", "))?;
-    }
-    for mode in &ledger.pytorch {
-        writeln!(out, "{}  {}", Styled(BOLD, "PyTorch"), in_words(*mode))?;
+    for (name, text) in beside_devices(ledger) {
+        writeln!(out, "{}  {text}", Styled(BOLD, name))?;
     }
     if let Some(why) = ledger.missing.as_ref().filter(|_| !devices.is_empty()) {
         let text = format!("from the records alone: {}", Inert(why));
@@ -44,13 +57,9 @@ pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-fn title(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
-    let name = if device.name.is_empty() {
-        String::new()
-    } else {
-        format!("  {}", Inert(device.name))
-    };
-    let text = match device.driver {
+/// `140 MiB of 140 GiB used, says NVML 580`, or what the records alone say.
+pub fn title_of(device: &DeviceLedger, ledger: &Ledger) -> String {
+    match device.driver {
         Some(driver) => format!(
             "{} of {} used, says {}",
             units::bytes(driver.used_bytes),
@@ -58,17 +67,47 @@ fn title(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Res
             Inert(ledger.source.unwrap_or("the driver"))
         ),
         None => format!("{} recorded", large(device.known)),
+    }
+}
+
+fn title(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
+    let name = if device.name.is_empty() {
+        String::new()
+    } else {
+        format!("  {}", Inert(device.name))
     };
+    let text = title_of(device, ledger);
     writeln!(out, "{}{name}: {text}", Styled(BOLD, format!("GPU {}", device.ordinal)))
 }
 
-fn lines(device: &DeviceLedger, out: &mut dyn Write) -> io::Result<()> {
-    let mut rows: Vec<(String, String)> = device
-        .lines
-        .iter()
-        .filter(|line| line.bytes > 0 || line.count > 0)
-        .map(|line| (large(line.bytes), describe(line, device)))
+/// One line of a device's ledger, in words.
+pub struct Entry {
+    pub bytes: i128,
+    pub text: String,
+    /// `None`: what the driver counts and no line explains, or what stands in no sum.
+    pub what: Option<What>,
+    pub in_sum: bool,
+}
+
+/// All lines of a device: its holders, the remainder, and what stands in no sum.
+pub fn entries(device: &DeviceLedger) -> Vec<Entry> {
+    let lines = device.lines.iter().filter(|line| line.bytes > 0 || line.count > 0);
+    let mut entries: Vec<Entry> = lines
+        .map(|line| Entry {
+            bytes: line.bytes,
+            text: describe(line, device),
+            what: Some(line.what),
+            in_sum: true,
+        })
         .collect();
+    let mut add = |bytes, in_sum, text| {
+        entries.push(Entry {
+            bytes,
+            text,
+            what: None,
+            in_sum,
+        });
+    };
     if let (Some(rest), Some(driver)) = (device.unexplained, device.driver) {
         let what = match (rest < 0, driver.knows_process) {
             (true, _) => "unexplained: the records say more than the driver",
@@ -77,21 +116,33 @@ fn lines(device: &DeviceLedger, out: &mut dyn Write) -> io::Result<()> {
                 "unexplained: contexts and other processes among it, since the driver does not know this process by its number"
             }
         };
-        rows.push((large(rest), what.to_owned()));
+        add(rest, true, what.to_owned());
     }
     if device.managed.count > 0 {
         let text = "managed, on the device or the host, in no sum above";
-        rows.push((units::bytes(device.managed.bytes), text.to_owned()));
+        add(device.managed.bytes.into(), false, text.to_owned());
     }
     if device.outside.count > 0 {
         let blocks = plural(device.outside.count, "block", "blocks");
         let text = format!("in {blocks} outside all recorded memory, in no sum above");
-        rows.push((units::bytes(device.outside.bytes), text));
+        add(device.outside.bytes.into(), false, text);
     }
+    entries
+}
+
+fn lines(device: &DeviceLedger, out: &mut dyn Write) -> io::Result<()> {
+    let rows: Vec<_> = entries(device)
+        .into_iter()
+        .map(|entry| (large(entry.bytes), entry))
+        .collect();
     let width = rows.iter().map(|(size, _)| size.chars().count()).max().unwrap_or(0);
-    for (size, text) in rows {
-        let style = if text.starts_with("unexplained") { WARN } else { BOLD };
-        writeln!(out, "  {}  {text}", Styled(style, format!("{size:>width$}")))?;
+    for (size, entry) in rows {
+        let style = if entry.what.is_none() && entry.in_sum {
+            WARN
+        } else {
+            BOLD
+        };
+        writeln!(out, "  {}  {}", Styled(style, format!("{size:>width$}")), entry.text)?;
     }
     Ok(())
 }
@@ -183,7 +234,7 @@ fn bar(live: u64, bytes: u64) -> String {
 }
 
 /// Sums of a damaged file may exceed 64 bits; nobody needs those exactly.
-fn large(bytes: i128) -> String {
+pub fn large(bytes: i128) -> String {
     let size = units::bytes(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX));
     if bytes < 0 { format!("-{size}") } else { size }
 }

@@ -12,7 +12,7 @@ use super::ledger;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, Styled};
 use super::units::{self, plural};
 
-mod sums;
+pub mod sums;
 
 /// Writes the report; `full_stacks` shows runtime-internal frames and those below `main` too.
 pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
@@ -32,8 +32,9 @@ pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Res
             details(index + 1, row, full_stacks, out)?;
         }
     }
-    sums::totals(report, out)?;
-    sums::honesty(report, out)?;
+    for (name, text) in sums::totals(report).into_iter().chain(sums::honesty(report)) {
+        writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:9}")))?;
+    }
     parts::warnings(out, &report.warnings)?;
     parts::next(out, &report.next)
 }

@@ -1,18 +1,20 @@
 //! The last rows of a report: what is left, what was refused, the peaks, and what could not be seen.
 
-use std::io::{self, Write};
-
 use culeak::framework::owner_of_domain;
-use culeak::report::Report;
+use culeak::report::{RefusedRow, Report};
 
 use crate::text::inert::Inert;
-use crate::text::parts::{self, BOLD, Styled};
+use crate::text::parts;
 use crate::text::units::{self, plural};
 
-pub(super) fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+/// A row's name, empty where it continues the row above, and its text.
+pub type Sum = (&'static str, String);
+
+pub fn totals(report: &Report) -> Vec<Sum> {
+    let mut rows = Vec::new();
     let totals = &report.totals;
     let word = if report.finished { "leaked" } else { "held" };
-    let mut row = |name: &str, text: String| writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:9}")));
+    let mut row = |name: &'static str, text: String| rows.push((name, text));
     let held = &totals.held;
     let mut places = Vec::new();
     if held.blocks.count > 0 {
@@ -21,20 +23,20 @@ pub(super) fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     places.push(format!("{} device", parts::amount(held.device)));
     places.push(format!("{} managed", units::bytes(held.managed.bytes)));
     places.push(format!("{} host", units::bytes(held.host.bytes)));
-    row(word, places.join(", "))?;
+    row(word, places.join(", "));
     if !totals.claims.is_empty() {
         let claims: Vec<_> = totals
             .claims
             .iter()
             .map(|(kind, count)| format!("{} {kind}", units::count(*count)))
             .collect();
-        row("claims", format!("{} (no memory of their own)", claims.join(", ")))?;
+        row("claims", format!("{} (no memory of their own)", claims.join(", ")));
     }
     if totals.pool.count > 0 {
         row(
             "pools",
             format!("{} kept by caching allocators for reuse", parts::amount(totals.pool)),
-        )?;
+        );
     }
     row(
         "refused",
@@ -46,39 +48,18 @@ pub(super) fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
                 units::bytes(totals.refused.bytes)
             ),
         },
-    )?;
+    );
     for refused in report.refused.iter().take(REFUSED_SHOWN) {
-        let name = refused.error_name.map_or_else(
-            || format!("error {}", refused.error),
-            |name| format!("{name} ({})", refused.error),
-        );
-        let site = refused.stack.site().map_or(String::new(), |site| {
-            let place = site.short_place().map(|place| format!(" {place}")).unwrap_or_default();
-            format!(", {}{}", parts::short_name(&site.name()), Inert(&place))
-        });
-        let calls = if refused.count == 1 {
-            String::new()
-        } else {
-            format!("{} times ", units::count(refused.count))
-        };
-        row(
-            "",
-            format!(
-                "{calls}{} of {} on {}: {name}{site}",
-                Inert(refused.api),
-                units::bytes(refused.bytes),
-                refused.device
-            ),
-        )?;
+        row("", self::refused(refused));
     }
     if report.refused.len() > REFUSED_SHOWN {
         row(
             "",
             format!("… and {} more kinds of refusal", report.refused.len() - REFUSED_SHOWN),
-        )?;
+        );
     }
     if report.devices.is_empty() {
-        row("peak", "0 B".to_owned())?;
+        row("peak", "0 B".to_owned());
     }
     for device in &report.devices {
         let name = if device.name.is_empty() {
@@ -95,7 +76,7 @@ pub(super) fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
                 if report.finished { "at the end" } else { "now" },
                 units::bytes(device.live.bytes)
             ),
-        )?;
+        );
     }
     row(
         "made",
@@ -104,26 +85,51 @@ pub(super) fn totals(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             plural(totals.allocated, "allocation", "allocations"),
             units::count(totals.freed)
         ),
-    )?;
+    );
     if let Some(last) = report.marks.last() {
         let count = plural(report.marks.len() as u64, "moment named", "moments named");
         let age = units::duration(report.taken.at_ns.saturating_sub(last.time_ns));
         row(
             "marks",
             format!("{count} by the program, the last {age} before: {}", Inert(&last.name)),
-        )?;
+        );
     }
-    row("process", parts::process(&report.process))
+    row("process", parts::process(&report.process));
+    rows
+}
+
+/// `3 times cudaMalloc of 64 TiB on GPU 0: CUDA_ERROR_OUT_OF_MEMORY (2), grow cache.cu:9`.
+pub fn refused(refused: &RefusedRow) -> String {
+    let name = refused.error_name.map_or_else(
+        || format!("error {}", refused.error),
+        |name| format!("{name} ({})", refused.error),
+    );
+    let site = refused.stack.site().map_or(String::new(), |site| {
+        let place = site.short_place().map(|place| format!(" {place}")).unwrap_or_default();
+        format!(", {}{}", parts::short_name(&site.name()), Inert(&place))
+    });
+    let calls = if refused.count == 1 {
+        String::new()
+    } else {
+        format!("{} times ", units::count(refused.count))
+    };
+    format!(
+        "{calls}{} of {} on {}: {name}{site}",
+        Inert(refused.api),
+        units::bytes(refused.bytes),
+        refused.device
+    )
 }
 
 /// Refusals listed one by one.
 const REFUSED_SHOWN: usize = 5;
 
 /// Every field of `Honesty`, zeros too.
-pub(super) fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
+pub fn honesty(report: &Report) -> Vec<Sum> {
     let h = report.honesty;
     let n = units::count;
-    let mut row = |name: &str, text: String| writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:9}")));
+    let mut rows = Vec::new();
+    let mut row = |name: &'static str, text: String| rows.push((name, text));
     row(
         "not seen",
         format!(
@@ -134,7 +140,7 @@ pub(super) fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             plural(h.lost_details, "detail", "details"),
             plural(h.lost_pictures, "picture", "pictures")
         ),
-    )?;
+    );
     row(
         "",
         format!(
@@ -145,7 +151,7 @@ pub(super) fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             n(h.teardown_frees),
             n(h.implicit_frees)
         ),
-    )?;
+    );
     row(
         "",
         format!(
@@ -154,7 +160,7 @@ pub(super) fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             n(h.captured_not_launched),
             n(h.export_tables)
         ),
-    )?;
+    );
     row(
         "",
         format!(
@@ -163,7 +169,7 @@ pub(super) fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             n(report.taken.in_flight),
             plural(report.taken.events_during_read, "event", "events")
         ),
-    )?;
+    );
     for allocator in report.allocators {
         row(
             "",
@@ -174,7 +180,7 @@ pub(super) fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
                 n(allocator.mismatches),
                 units::bytes(allocator.unseen_bytes)
             ),
-        )?;
+        );
     }
     row(
         "",
@@ -183,5 +189,6 @@ pub(super) fn honesty(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             units::duration(h.recorder_ns),
             plural(h.events, "event", "events")
         ),
-    )
+    );
+    rows
 }

@@ -1,0 +1,92 @@
+// Reads what culeak put into the page: base64 around deflate around a header in JSON and columns of numbers.
+"use strict";
+
+async function readData(base64) {
+  const compressed = bytesOf(base64);
+  const stream = new Blob([compressed]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const bytes = new Uint8Array(await new Response(stream).arrayBuffer());
+  const length = new DataView(bytes.buffer).getUint32(0, true);
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(4, 4 + length)));
+  return { header, columns: readColumns(bytes, 4 + length, header.columns) };
+}
+
+function bytesOf(base64) {
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes;
+}
+
+// Seven bits a byte, lowest first; the top bit says that more follow.
+function readColumns(bytes, at, names) {
+  const columns = {};
+  for (const { name, count } of names) {
+    const numbers = new Float64Array(count);
+    for (let i = 0; i < count; i++) {
+      let byte = bytes[at++];
+      let number = byte & 127;
+      for (let scale = 128; byte > 127; scale *= 128) {
+        byte = bytes[at++];
+        number += (byte & 127) * scale;
+      }
+      numbers[i] = number;
+    }
+    columns[name] = numbers;
+  }
+  return columns;
+}
+
+// Stacks in sorted order, outermost frame first: `frames` from `starts[n]` to `starts[n + 1]`.
+function readStacks(columns, prefix) {
+  const shared = columns[prefix + ".shared"];
+  const depth = columns[prefix + ".depth"];
+  const added = columns[prefix + ".frames"];
+  const starts = new Uint32Array(depth.length + 1);
+  for (let n = 0; n < depth.length; n++) starts[n + 1] = starts[n] + depth[n];
+  const frames = new Uint32Array(starts[depth.length]);
+  let next = 0;
+  for (let n = 0; n < depth.length; n++) {
+    const start = starts[n];
+    const alike = shared[n];
+    if (alike > 0) frames.copyWithin(start, starts[n - 1], starts[n - 1] + alike);
+    for (let i = start + alike; i < starts[n + 1]; i++) frames[i] = added[next++];
+  }
+  return { count: depth.length, starts, frames, truncated: columns[prefix + ".truncated"] };
+}
+
+// Frames by number, as the reader of a stack sees them.
+class Frames {
+  constructor(columns, strings) {
+    this.columns = columns;
+    this.strings = strings;
+    this.count = columns["frames.name"].length;
+  }
+  text(column, frame) {
+    return this.strings[this.columns["frames." + column][frame]];
+  }
+  name(frame) { return this.text("name", frame); }
+  full(frame) { return this.text("full", frame); }
+  place(frame) { return this.text("place", frame); }
+  path(frame) { return this.text("path", frame); }
+  module(frame) { return this.text("module", frame); }
+  group(frame) { return this.columns["frames.group"][frame]; }
+  inlined(frame) { return this.columns["frames.inlined"][frame] === 1; }
+  isUsers(frame) { return this.columns["frames.users"][frame] === 1; }
+
+  // Which frames contain this text in their name, place or module, whatever its case.
+  matching(text) {
+    if (!this.searched) {
+      const lower = this.strings.map((string) => string.toLowerCase());
+      const parts = ["full", "path", "module"].map((name) => this.columns["frames." + name]);
+      this.searched = { lower, parts };
+    }
+    const { lower, parts } = this.searched;
+    const wanted = text.toLowerCase();
+    const hit = Uint8Array.from(lower, (string) => string.includes(wanted));
+    const found = new Uint8Array(this.count);
+    for (let frame = 0; frame < this.count; frame++) {
+      found[frame] = parts.some((part) => hit[part[frame]]) ? 1 : 0;
+    }
+    return found;
+  }
+}

@@ -1,0 +1,148 @@
+//! What the page's script reads: strings and frames stored once, everything else refers to them by number.
+//!
+//! Every string that comes from a recording passes through [`Data::text`], which spells out what would not simply
+//! appear (control characters, line breaks, marks that turn text around), as on the terminal.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use culeak::function_name::plain;
+use culeak::kind::Kind;
+use culeak::site::{Frame, Role};
+use flate2::Compression;
+use flate2::write::ZlibEncoder;
+use serde::Serialize;
+
+use super::columns::{Column, Columns};
+use crate::text::inert::Inert;
+
+/// Version of what the script reads; both are in one file, so it only names the shape.
+const VERSION: u32 = 1;
+
+pub struct Data<'a> {
+    strings: Vec<String>,
+    string_numbers: HashMap<String, u64>,
+    frames: Vec<Frame<'a>>,
+    frame_numbers: HashMap<FrameKey<'a>, u32>,
+    pub columns: Columns,
+}
+
+/// Frames that a reader cannot tell apart are one.
+#[derive(PartialEq, Eq, Hash)]
+struct FrameKey<'a> {
+    function: Option<&'a str>,
+    file: Option<&'a str>,
+    line: Option<u32>,
+    module: &'a str,
+    inlined: bool,
+    python: bool,
+    /// Of a frame without a name.
+    address: Option<u64>,
+    role: Role,
+}
+
+/// Everything that is not a column.
+#[derive(Serialize)]
+struct Header<'h, T> {
+    format: &'static str,
+    version: u32,
+    made_by: &'static str,
+    kinds: Vec<&'static str>,
+    page: &'h T,
+    strings: &'h [String],
+    columns: &'h [Column],
+}
+
+impl<'a> Data<'a> {
+    pub fn new() -> Data<'a> {
+        let mut data = Data {
+            strings: Vec::new(),
+            string_numbers: HashMap::new(),
+            frames: Vec::new(),
+            frame_numbers: HashMap::new(),
+            columns: Columns::default(),
+        };
+        // So that 0 means "nothing to say".
+        data.text("");
+        data
+    }
+
+    /// The number of a string, made harmless.
+    pub fn text(&mut self, text: &str) -> u64 {
+        let text = Inert(text).to_string();
+        if let Some(&number) = self.string_numbers.get(&text) {
+            return number;
+        }
+        let number = self.strings.len() as u64;
+        self.strings.push(text.clone());
+        self.string_numbers.insert(text, number);
+        number
+    }
+
+    /// The number of a frame.
+    pub fn frame(&mut self, frame: &Frame<'a>) -> u32 {
+        let key = FrameKey {
+            function: frame.function,
+            file: frame.file,
+            line: frame.line,
+            module: frame.module,
+            inlined: frame.inlined,
+            python: frame.is_python(),
+            address: frame.function.is_none().then_some(frame.address),
+            role: frame.role,
+        };
+        let next = self.frames.len() as u32;
+        let number = *self.frame_numbers.entry(key).or_insert(next);
+        if number == next {
+            self.frames.push(*frame);
+        }
+        number
+    }
+
+    /// Writes everything, compressed.
+    pub fn write(mut self, page: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+        self.frame_columns();
+        let header = Header {
+            format: "culeak-page",
+            version: VERSION,
+            made_by: concat!("culeak ", env!("CARGO_PKG_VERSION")),
+            kinds: Kind::ALL.iter().map(|kind| kind.name()).collect(),
+            page,
+            strings: &self.strings,
+            columns: &self.columns.names,
+        };
+        let header = serde_json::to_vec(&header)?;
+        let mut out = ZlibEncoder::new(out, Compression::default());
+        out.write_all(&(header.len() as u32).to_le_bytes())?;
+        out.write_all(&header)?;
+        out.write_all(&self.columns.bytes)?;
+        out.finish()?;
+        Ok(())
+    }
+
+    fn frame_columns(&mut self) {
+        let frames = std::mem::take(&mut self.frames);
+        let mut column = |name: &str, number: &dyn Fn(&mut Data<'a>, &Frame<'a>) -> u64| {
+            let numbers: Vec<_> = frames.iter().map(|frame| number(self, frame)).collect();
+            self.columns.add(format!("frames.{name}"), numbers);
+        };
+        column("name", &|data, frame| data.text(&plain(&frame.name())));
+        column("full", &|data, frame| data.text(&frame.name()));
+        column("place", &|data, frame| {
+            data.text(&frame.short_place().unwrap_or_default())
+        });
+        column("path", &|data, frame| data.text(&frame.place().unwrap_or_default()));
+        column("module", &|data, frame| data.text(frame.module));
+        column("group", &|data, frame| data.text(group(frame)));
+        column("inlined", &|_, frame| frame.inlined.into());
+        column("users", &|_, frame| (frame.role == Role::User).into());
+    }
+}
+
+/// What a frame belongs to, for its colour: its module, the package of a line of Python, the file of one's own.
+fn group<'a>(frame: &Frame<'a>) -> &'a str {
+    match frame.home() {
+        home if frame.is_python() => home.split('/').next().unwrap_or(home),
+        home => home,
+    }
+}

@@ -1,0 +1,174 @@
+//! A diff as a page.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+
+use culeak::diff::{Diff, DiffRow, Options, State};
+use culeak::function_name::plain;
+use culeak::kind::Kind;
+use culeak::report::{self, By, Report};
+use culeak::site::Fingerprint;
+use culeak::snapshot::Snapshot;
+use serde::Serialize;
+
+use super::data::Data;
+use super::page;
+use super::report::number_of;
+use super::stacks::Stacks;
+use crate::text;
+use crate::text::inert::Inert;
+use crate::text::parts;
+use crate::text::report::sums;
+
+#[derive(Serialize)]
+struct Page {
+    what: &'static str,
+    headline: String,
+    /// One process at two times, so a difference is growth.
+    same_process: bool,
+    by: &'static str,
+    states: [&'static str; 5],
+    hidden_rows: usize,
+    warnings: Vec<String>,
+    totals: Vec<(&'static str, String)>,
+    /// What could not be seen, of both sides.
+    honesty: [Vec<sums::Sum>; 2],
+}
+
+/// In the order of their numbers on the page.
+const STATES: [(State, &str); 5] = [
+    (State::New, "new"),
+    (State::Grown, "grown"),
+    (State::Shrunk, "shrunk"),
+    (State::Gone, "gone"),
+    (State::Unchanged, "same"),
+];
+
+/// Writes the whole page.
+pub fn write(
+    before: &Snapshot,
+    after: &Snapshot,
+    options: &Options,
+    full_stacks: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let diff = Diff::of(before, after, options);
+    let mut data = Data::new();
+    let shown = as_text(before, after, options, full_stacks)?;
+    let sites = graph(&mut data, before, after, options, full_stacks);
+    rows(&mut data, &diff.rows, &sites, options.by);
+    let content = Page {
+        what: "diff",
+        headline: shown.lines().next().unwrap_or_default().to_owned(),
+        same_process: diff.same_process,
+        by: options.by.name(),
+        states: STATES.map(|(_, name)| name),
+        hidden_rows: diff.hidden_rows,
+        warnings: diff.warnings.iter().map(|text| Inert(text).to_string()).collect(),
+        totals: text::diff::totals(&diff),
+        honesty: [before, after].map(|snapshot| {
+            let options = report::Options {
+                by: By::Kind,
+                ..report::Options::default()
+            };
+            sums::honesty(&Report::of(snapshot, &options))
+        }),
+    };
+    let title = format!("culeak diff: {}", parts::process(&diff.after.process));
+    page::write(&title, &shown, data, &content, out)
+}
+
+/// What a browser without scripts shows: the largest changes.
+fn as_text(before: &Snapshot, after: &Snapshot, options: &Options, full_stacks: bool) -> io::Result<String> {
+    let few = Options {
+        top: Some(options.top.unwrap_or(usize::MAX).min(20)),
+        ..options.clone()
+    };
+    let mut shown = Vec::new();
+    let diff = Diff::of(before, after, &few);
+    text::diff::write(&diff, true, full_stacks, &mut anstream::StripStream::new(&mut shown))?;
+    Ok(String::from_utf8_lossy(&shown).into_owned())
+}
+
+/// Where the stacks of a diff are found again: by stack, or all of a site.
+#[derive(Default)]
+struct Found {
+    by_stack: HashMap<(Fingerprint, State, bool), u64>,
+    by_site: HashMap<(Fingerprint, bool), Vec<u64>>,
+}
+
+/// Every stack, unchanged ones too, since widths may be those of either side.
+fn graph<'a>(data: &mut Data<'a>, before: &'a Snapshot, after: &'a Snapshot, options: &Options, full: bool) -> Found {
+    let everything = Options {
+        by: By::Stack,
+        all: true,
+        top: None,
+        min_bytes: 0,
+        ..options.clone()
+    };
+    let diff = Diff::of(before, after, &everything);
+    let mut stacks = Stacks::default();
+    let numbers: Vec<usize> = diff
+        .rows
+        .iter()
+        .map(|row| stacks.add_call_stack(data, &row.stack, full))
+        .collect();
+    let places = stacks.write(data, "0.stacks");
+    let mut samples: Vec<(u64, &DiffRow)> = numbers.iter().map(|&nth| places[nth]).zip(&diff.rows).collect();
+    samples.sort_by_key(|(stack, _)| *stack);
+    let kind = |row: &DiffRow| {
+        row.kinds
+            .first()
+            .and_then(|name| Kind::from_name(name))
+            .map_or(0, number_of)
+    };
+    let mut add = |name: &str, number: &dyn Fn(&DiffRow) -> u64| {
+        let numbers = samples.iter().map(|(_, row)| number(row));
+        data.columns.add(format!("0.samples.{name}"), numbers);
+    };
+    add("kind", &kind);
+    add("before", &|row| row.before.bytes);
+    add("after", &|row| row.after.bytes);
+    add("before_count", &|row| row.before.count);
+    add("after_count", &|row| row.after.count);
+    data.columns
+        .add("0.samples.stack", samples.iter().map(|(stack, _)| *stack));
+    let mut found = Found::default();
+    for (stack, row) in samples {
+        let print = (row.stack.fingerprint, row.state, row.pool);
+        found.by_stack.insert(print, stack);
+        let site = (row.stack.site_fingerprint, row.pool);
+        found.by_site.entry(site).or_default().push(stack);
+    }
+    found
+}
+
+fn rows(data: &mut Data, rows: &[DiffRow], found: &Found, by: By) {
+    let labels: Vec<u64> = rows.iter().map(|row| data.text(&plain(&row.label))).collect();
+    let place = |row: &DiffRow| row.stack.site().and_then(|site| site.short_place()).unwrap_or_default();
+    let places: Vec<u64> = rows.iter().map(|row| data.text(&place(row))).collect();
+    let kinds: Vec<u64> = rows.iter().map(|row| data.text(&row.kinds.join(", "))).collect();
+    let stacks: Vec<Vec<u64>> = rows
+        .iter()
+        .map(|row| {
+            let site = (row.stack.site_fingerprint, row.pool);
+            let all = found.by_site.get(&site).filter(|_| by == By::Site).cloned();
+            let one = (row.stack.fingerprint, row.state, row.pool);
+            all.unwrap_or_else(|| found.by_stack.get(&one).into_iter().copied().collect())
+        })
+        .collect();
+    let state = |row: &DiffRow| STATES.iter().position(|(state, _)| *state == row.state);
+    let columns = &mut data.columns;
+    let mut add = |name: &str, numbers: &mut dyn Iterator<Item = u64>| columns.add(format!("0.rows.{name}"), numbers);
+    add("label", &mut labels.into_iter());
+    add("place", &mut places.into_iter());
+    add("kinds", &mut kinds.into_iter());
+    add("state", &mut rows.iter().map(|row| state(row).unwrap_or(0) as u64));
+    add("before", &mut rows.iter().map(|row| row.before.bytes));
+    add("after", &mut rows.iter().map(|row| row.after.bytes));
+    add("before_count", &mut rows.iter().map(|row| row.before.count));
+    add("after_count", &mut rows.iter().map(|row| row.after.count));
+    add("pool", &mut rows.iter().map(|row| row.pool.into()));
+    add("stacks", &mut stacks.iter().map(|stacks| stacks.len() as u64));
+    add("stack.number", &mut stacks.iter().flatten().copied());
+}

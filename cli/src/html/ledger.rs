@@ -1,0 +1,114 @@
+//! The ledger for the page: the terminal's lines, with the numbers that bars are drawn from.
+
+use culeak::ledger::{DeviceLedger, Ledger, Segment, What};
+use serde::Serialize;
+
+use crate::text::inert::Inert;
+use crate::text::ledger;
+
+/// Segments with a bar of their own, per allocator.
+const SEGMENTS_SHOWN: usize = 200;
+
+#[derive(Serialize)]
+pub struct Shown {
+    devices: Vec<Device>,
+    /// Host memory, and how PyTorch works.
+    beside: Vec<(&'static str, String)>,
+    missing: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Device {
+    ordinal: i32,
+    name: String,
+    title: String,
+    lines: Vec<Line>,
+    caches: Vec<Cache>,
+}
+
+#[derive(Serialize)]
+struct Line {
+    bytes: i128,
+    size: String,
+    text: String,
+    /// Its colour.
+    what: &'static str,
+    in_sum: bool,
+}
+
+#[derive(Serialize)]
+struct Cache {
+    owner: String,
+    bytes: u64,
+    segments: Vec<Part>,
+    hidden: usize,
+}
+
+#[derive(Serialize)]
+struct Part {
+    bytes: u64,
+    live_bytes: u64,
+    blocks: u64,
+    largest_free_run: u64,
+    expandable: bool,
+}
+
+pub fn of(ledger: &Ledger) -> Shown {
+    let devices: Vec<_> = ledger::told(ledger).map(|of| device(of, ledger)).collect();
+    Shown {
+        beside: ledger::beside_devices(ledger),
+        missing: ledger
+            .missing
+            .as_ref()
+            .filter(|_| !devices.is_empty())
+            .map(|why| Inert(why).to_string()),
+        devices,
+    }
+}
+
+fn device(device: &DeviceLedger, ledger: &Ledger) -> Device {
+    let lines = ledger::entries(device).into_iter().map(|entry| Line {
+        bytes: entry.bytes,
+        size: ledger::large(entry.bytes),
+        text: entry.text,
+        what: entry.what.map_or("unexplained", class),
+        in_sum: entry.in_sum,
+    });
+    let caches = device.caches.iter().filter(|cache| !cache.segments.is_empty());
+    Device {
+        ordinal: device.ordinal,
+        name: Inert(device.name).to_string(),
+        title: ledger::title_of(device, ledger),
+        lines: lines.collect(),
+        caches: caches
+            .map(|cache| Cache {
+                owner: Inert(cache.owner).to_string(),
+                bytes: cache.bytes,
+                segments: cache.segments.iter().take(SEGMENTS_SHOWN).map(part).collect(),
+                hidden: cache.segments.len().saturating_sub(SEGMENTS_SHOWN),
+            })
+            .collect(),
+    }
+}
+
+fn part(segment: &Segment) -> Part {
+    Part {
+        bytes: segment.bytes,
+        live_bytes: segment.live_bytes,
+        blocks: segment.blocks,
+        largest_free_run: segment.largest_free_run,
+        expandable: segment.expandable,
+    }
+}
+
+fn class(what: What) -> &'static str {
+    match what {
+        What::Blocks => "blocks",
+        What::Cached => "cached",
+        What::Pool => "pool",
+        What::Library => "library",
+        What::Program => "program",
+        What::Context => "context",
+        What::OtherProcesses => "others",
+    }
+}

@@ -1,0 +1,231 @@
+//! A report, or several, as a page.
+
+use std::io::{self, Write};
+
+use culeak::kind::Kind;
+use culeak::profile::{self, Profile};
+use culeak::report::{By, Level, Options, RefusedRow, Report, Row, Share, process_line};
+use culeak::snapshot::Snapshot;
+use serde::Serialize;
+
+use super::data::Data;
+use super::rows;
+use super::stacks::{Stack, Stacks};
+use super::{ledger, page};
+use crate::text;
+use crate::text::inert::Inert;
+use crate::text::parts;
+use crate::text::report::sums;
+
+/// One process and how to report it.
+pub struct Item<'a> {
+    pub snapshot: &'a Snapshot,
+    pub options: Options,
+    /// Frames inside the CUDA runtime and below main too.
+    pub full_stacks: bool,
+}
+
+#[derive(Serialize)]
+struct Page {
+    what: &'static str,
+    dimensions: [&'static str; 5],
+    processes: Vec<Process>,
+}
+
+#[derive(Serialize)]
+struct Process {
+    source: String,
+    process: String,
+    headline: String,
+    /// The page calls what is left leaked.
+    finished: bool,
+    failed: Option<Refused>,
+    warnings: Vec<String>,
+    ledger: ledger::Shown,
+    /// Where samples lie, in words.
+    places: Vec<String>,
+    by: &'static str,
+    /// Rows have a place in the source.
+    is_code: bool,
+    hidden_rows: usize,
+    hidden: Share,
+    totals: Vec<sums::Sum>,
+    refused: Vec<Refused>,
+    honesty: Vec<sums::Sum>,
+    next: String,
+}
+
+/// A request that failed, and the number of its stack.
+#[derive(Serialize)]
+struct Refused {
+    text: String,
+    stack: u64,
+}
+
+/// Writes the whole page.
+pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
+    let mut data = Data::new();
+    let mut plain = Vec::new();
+    let mut processes = Vec::new();
+    for (number, item) in items.iter().enumerate() {
+        let mut report = Report::of(item.snapshot, &item.options);
+        if items.len() > 1 {
+            writeln!(plain, "== {} ==", Inert(&item.options.source))?;
+        }
+        as_text(&mut report, item.full_stacks, &mut plain)?;
+        processes.push(process(&mut data, number, item, report)?);
+    }
+    let title = match items {
+        [one] => format!("culeak: {}", parts::process(&process_line(one.snapshot))),
+        several => format!("culeak: {} processes", several.len()),
+    };
+    let content = Page {
+        what: "report",
+        dimensions: rows::DIMENSIONS,
+        processes,
+    };
+    page::write(&title, &String::from_utf8_lossy(&plain), data, &content, out)
+}
+
+/// Rows in the text for browsers without scripts.
+const ROWS_IN_TEXT: usize = 20;
+
+fn as_text(report: &mut Report, full_stacks: bool, out: &mut Vec<u8>) -> io::Result<()> {
+    let rest = report.rows.split_off(report.rows.len().min(ROWS_IN_TEXT));
+    let (hidden, hidden_rows) = (report.hidden, report.hidden_rows);
+    for row in &rest {
+        report.hidden.join(Share {
+            bytes: row.bytes,
+            count: row.count,
+        });
+    }
+    report.hidden_rows += rest.len();
+    text::report::write(report, full_stacks, &mut anstream::StripStream::new(&mut *out))?;
+    (report.hidden, report.hidden_rows) = (hidden, hidden_rows);
+    report.rows.extend(rest);
+    writeln!(out)
+}
+
+fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Report<'a>) -> io::Result<Process> {
+    let full = item.full_stacks;
+    let mut stacks = Stacks::default();
+    let samples = samples(data, &mut stacks, item);
+    let mut refused = |row: &RefusedRow<'a>| {
+        let stack = stacks.add_call_stack(data, &row.stack, full);
+        (sums::refused(row), stack)
+    };
+    let failed = report.failed.as_ref().map(&mut refused);
+    let refused: Vec<_> = report.refused.iter().map(refused).collect();
+    let tables = [("rows", &report.rows), ("pools", &report.pools)].map(|(name, rows)| {
+        let of_rows: Vec<_> = rows.iter().map(|row| of_row(data, &mut stacks, row, full)).collect();
+        (name, rows, of_rows)
+    });
+    let places = stacks.write(data, &format!("{number}.stacks"));
+    for (name, rows, mut stacks) in tables {
+        for (stack, _) in stacks.iter_mut().flatten() {
+            *stack = places[*stack as usize];
+        }
+        rows::write(data, &format!("{number}.{name}"), rows, report.by, &stacks);
+    }
+    let lies_in = samples.write(data, &format!("{number}.samples"), &places);
+    let moved = |(text, stack): (String, usize)| Refused {
+        text,
+        stack: places[stack],
+    };
+    let mut headline = Vec::new();
+    text::report::headline(&report, &mut anstream::StripStream::new(&mut headline))?;
+    Ok(Process {
+        source: Inert(&item.options.source).to_string(),
+        process: parts::process(&report.process),
+        headline: String::from_utf8_lossy(&headline).trim().to_owned(),
+        finished: report.finished,
+        failed: failed.map(moved),
+        warnings: report.warnings.iter().map(|text| Inert(text).to_string()).collect(),
+        ledger: ledger::of(&report.ledger),
+        places: lies_in,
+        by: report.by.name(),
+        is_code: matches!(report.by, By::Site | By::Stack),
+        hidden_rows: report.hidden_rows,
+        hidden: report.hidden,
+        totals: sums::totals(&report),
+        refused: refused.into_iter().map(moved).collect(),
+        honesty: sums::honesty(&report),
+        next: Inert(&report.next).to_string(),
+    })
+}
+
+/// The stacks that a report keeps of a row.
+fn of_row<'a>(data: &mut Data<'a>, stacks: &mut Stacks, row: &Row<'a>, full: bool) -> Vec<rows::Part> {
+    let kept = row.stacks.iter().map(|kept| {
+        let share = Share {
+            bytes: kept.bytes,
+            count: kept.count,
+        };
+        (stacks.add_call_stack(data, &kept.stack, full) as u64, share)
+    });
+    kept.collect()
+}
+
+/// What the graph is drawn from: memory by stack, kind and place.
+struct Samples {
+    samples: Vec<profile::Sample>,
+    /// The number of each sample's stack.
+    stacks: Vec<usize>,
+    /// And of its place.
+    lies_in: Vec<u64>,
+    places: Vec<String>,
+}
+
+fn samples<'a>(data: &mut Data<'a>, stacks: &mut Stacks, item: &Item<'a>) -> Samples {
+    let options = profile::Options {
+        full_stacks: item.full_stacks,
+        ..profile::Options::default()
+    };
+    let profile = Profile::of(item.snapshot, &options);
+    let frames: Vec<u32> = profile.frames.iter().map(|frame| data.frame(frame)).collect();
+    let paths: Vec<usize> = profile
+        .paths
+        .iter()
+        .map(|path| {
+            stacks.add(Stack {
+                frames: path.frames.iter().map(|&frame| frames[frame]).collect(),
+                truncated: path.truncated,
+            })
+        })
+        .collect();
+    let mut places: Vec<String> = profile.samples.iter().map(|sample| profile.place(sample)).collect();
+    let each = places.clone();
+    places.sort();
+    places.dedup();
+    let place = |place: String| places.binary_search(&place).unwrap_or(0) as u64;
+    Samples {
+        stacks: profile.samples.iter().map(|sample| paths[sample.path]).collect(),
+        lies_in: each.into_iter().map(place).collect(),
+        samples: profile.samples,
+        places,
+    }
+}
+
+impl Samples {
+    /// Writes the samples in the order of their stacks, and returns the names of places.
+    fn write(self, data: &mut Data, prefix: &str, moved: &[u64]) -> Vec<String> {
+        let mut order: Vec<usize> = (0..self.samples.len()).collect();
+        order.sort_by_key(|&nth| moved[self.stacks[nth]]);
+        let mut add = |name: &str, number: &dyn Fn(usize) -> u64| {
+            let numbers = order.iter().map(|&nth| number(nth));
+            data.columns.add(format!("{prefix}.{name}"), numbers);
+        };
+        add("stack", &|nth| moved[self.stacks[nth]]);
+        add("kind", &|nth| number_of(self.samples[nth].kind));
+        add("place", &|nth| self.lies_in[nth]);
+        add("cached", &|nth| (self.samples[nth].level == Level::Cached).into());
+        add("bytes", &|nth| self.samples[nth].live.bytes);
+        add("count", &|nth| self.samples[nth].live.count);
+        self.places
+    }
+}
+
+/// A kind's place in the list that the page has of them.
+pub fn number_of(kind: Kind) -> u64 {
+    Kind::ALL.iter().position(|&other| other == kind).unwrap_or(0) as u64
+}

@@ -1,0 +1,79 @@
+//! The rows of a report as columns: what a row says of itself, what it is made of, and its stacks.
+
+use std::collections::BTreeMap;
+
+use culeak::report::{By, Row, Share};
+
+use super::data::Data;
+use crate::text::parts;
+use culeak::function_name::plain;
+
+/// A stack of a row: its number, and the row's part of it.
+pub type Part = (u64, Share);
+
+/// What a row's records are told apart by, in the order of the numbers in `dimension`.
+pub const DIMENSIONS: [&str; 5] = ["kinds", "devices", "streams", "threads", "apis"];
+
+/// Writes the rows; `stacks` has those of each, largest first.
+pub fn write(data: &mut Data, prefix: &str, rows: &[Row], by: By, stacks: &[Vec<Part>]) {
+    let is_code = matches!(by, By::Site | By::Stack);
+    let labels: Vec<u64> = rows.iter().map(|row| label(data, row, is_code)).collect();
+    let places: Vec<u64> = rows.iter().map(|row| place(data, row, is_code)).collect();
+    let marks: Vec<u64> = rows.iter().map(|row| data.text(parts::mark(row).trim())).collect();
+    let shares: Vec<Vec<(u64, u64, Share)>> = rows.iter().map(|row| shares(data, row)).collect();
+    let flat = || shares.iter().flatten();
+    let stack = || stacks.iter().flatten();
+    let columns = &mut data.columns;
+    let mut add = |name: &str, numbers: &mut dyn Iterator<Item = u64>| columns.add(format!("{prefix}.{name}"), numbers);
+    add("label", &mut labels.into_iter());
+    add("place", &mut places.into_iter());
+    add("mark", &mut marks.into_iter());
+    add("bytes", &mut rows.iter().map(|row| row.bytes));
+    add("count", &mut rows.iter().map(|row| row.count));
+    add("claims", &mut rows.iter().map(|row| row.claims));
+    add("smallest", &mut rows.iter().map(|row| row.smallest));
+    add("largest", &mut rows.iter().map(|row| row.largest));
+    add("oldest", &mut rows.iter().map(|row| row.oldest_age_ns));
+    add("newest", &mut rows.iter().map(|row| row.newest_age_ns));
+    add("stacks_in_all", &mut rows.iter().map(|row| row.stacks_in_all as u64));
+    add("shares", &mut shares.iter().map(|shares| shares.len() as u64));
+    add("share.dimension", &mut flat().map(|share| share.0));
+    add("share.name", &mut flat().map(|share| share.1));
+    add("share.bytes", &mut flat().map(|share| share.2.bytes));
+    add("share.count", &mut flat().map(|share| share.2.count));
+    add("stacks", &mut stacks.iter().map(|stacks| stacks.len() as u64));
+    add("stack.number", &mut stack().map(|part| part.0));
+    add("stack.bytes", &mut stack().map(|part| part.1.bytes));
+    add("stack.count", &mut stack().map(|part| part.1.count));
+}
+
+fn label(data: &mut Data, row: &Row, is_code: bool) -> u64 {
+    if is_code {
+        data.text(&plain(&row.label))
+    } else {
+        data.text(&row.label)
+    }
+}
+
+fn place(data: &mut Data, row: &Row, is_code: bool) -> u64 {
+    let site = row.site().filter(|_| is_code);
+    data.text(&site.and_then(|site| site.short_place()).unwrap_or_default())
+}
+
+fn shares(data: &mut Data, row: &Row) -> Vec<(u64, u64, Share)> {
+    fn each<'a, K: AsRef<str> + 'a>(shares: &'a BTreeMap<K, Share>) -> impl Iterator<Item = (&'a str, Share)> {
+        shares.iter().map(|(name, share)| (name.as_ref(), *share))
+    }
+    let mut found = Vec::new();
+    let mut add = |dimension: u64, shares: &mut dyn Iterator<Item = (&str, Share)>| {
+        for (name, share) in shares {
+            found.push((dimension, data.text(name), share));
+        }
+    };
+    add(0, &mut each(&row.kinds));
+    add(1, &mut each(&row.devices));
+    add(2, &mut each(&row.streams));
+    add(3, &mut each(&row.threads));
+    add(4, &mut each(&row.apis));
+    found
+}

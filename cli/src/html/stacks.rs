@@ -1,0 +1,77 @@
+//! Stacks as the page draws them: sorted, each stored as what it does not share with the one before.
+//!
+//! In sorted order all stacks that begin alike stand together, so a frame of the graph is a range of stacks and its
+//! callees are the runs within that range: the page builds no tree, and draws only what is in sight.
+
+use std::collections::HashMap;
+
+use culeak::site::CallStack;
+
+use super::data::Data;
+
+/// One stack, outermost frame first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Stack {
+    pub frames: Vec<u32>,
+    /// It was cut while it was recorded.
+    pub truncated: bool,
+}
+
+/// Different stacks, numbered as they come.
+#[derive(Debug, Default)]
+pub struct Stacks {
+    stacks: Vec<Stack>,
+    numbers: HashMap<Stack, usize>,
+}
+
+impl Stacks {
+    pub fn add(&mut self, stack: Stack) -> usize {
+        let next = self.stacks.len();
+        let number = *self.numbers.entry(stack.clone()).or_insert(next);
+        if number == next {
+            self.stacks.push(stack);
+        }
+        number
+    }
+
+    /// The frames that a report shows of it; with `full` all.
+    pub fn add_call_stack<'a>(&mut self, data: &mut Data<'a>, stack: &CallStack<'a>, full: bool) -> usize {
+        let mut frames: Vec<u32> = if full {
+            stack.frames.iter().map(|frame| data.frame(frame)).collect()
+        } else {
+            stack.shown().map(|frame| data.frame(frame)).collect()
+        };
+        frames.reverse();
+        // A stack that is missing altogether is not a cut one.
+        let truncated = stack.truncated && !frames.is_empty();
+        self.add(Stack { frames, truncated })
+    }
+
+    /// Writes the stacks and returns where each has gone.
+    pub fn write(self, data: &mut Data, prefix: &str) -> Vec<u64> {
+        let stacks = self.stacks;
+        let mut order: Vec<usize> = (0..stacks.len()).collect();
+        order.sort_by(|&a, &b| stacks[a].frames.cmp(&stacks[b].frames));
+        let mut shared = Vec::with_capacity(order.len());
+        let mut added = Vec::new();
+        let mut before: &[u32] = &[];
+        for &stack in &order {
+            let frames = &stacks[stack].frames;
+            let alike = before.iter().zip(frames).take_while(|(a, b)| a == b).count();
+            shared.push(alike as u64);
+            added.extend(frames[alike..].iter().map(|&frame| u64::from(frame)));
+            before = frames;
+        }
+        let depths = order.iter().map(|&stack| stacks[stack].frames.len() as u64);
+        let truncated = order.iter().map(|&stack| stacks[stack].truncated.into());
+        data.columns.add(format!("{prefix}.shared"), shared);
+        data.columns.add(format!("{prefix}.depth"), depths);
+        data.columns.add(format!("{prefix}.frames"), added);
+        data.columns.add(format!("{prefix}.truncated"), truncated);
+        let mut places = vec![0; stacks.len()];
+        for (place, &stack) in order.iter().enumerate() {
+            places[stack] = place as u64;
+        }
+        places
+    }
+}

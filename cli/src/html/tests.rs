@@ -1,0 +1,247 @@
+//! Claims about the page that need no browser; those that do stand in tests/html/.
+
+use std::io::Read;
+
+use culeak::diff;
+use culeak::kind::Kind;
+use culeak::report::{By, Options, Report};
+use culeak::snapshot::Snapshot;
+use data_encoding::BASE64;
+use flate2::read::ZlibDecoder;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::*;
+use crate::text::inert::is_active;
+use crate::text::sample::{MAIN, MIB, Sample, leaky, training};
+
+fn page(snapshot: &Snapshot, by: By) -> String {
+    let item = Item {
+        snapshot,
+        options: Options {
+            by,
+            source: "app.json".to_owned(),
+            ..Options::default()
+        },
+        full_stacks: false,
+    };
+    let mut out = Vec::new();
+    write_report(&[item], &mut out).expect("a page");
+    String::from_utf8(out).expect("text")
+}
+
+fn diff_page(before: &Snapshot, after: &Snapshot) -> String {
+    let options = diff::Options {
+        by: By::Stack,
+        ..diff::Options::default()
+    };
+    let mut out = Vec::new();
+    write_diff(before, after, &options, false, &mut out).expect("a page");
+    String::from_utf8(out).expect("text")
+}
+
+/// What stands between two marks of a page, each time.
+fn between<'a>(page: &'a str, start: &str, end: &str) -> Vec<&'a str> {
+    let parts = page.split(start).skip(1);
+    parts
+        .map(|part| part.split_once(end).expect("the end mark").0)
+        .collect()
+}
+
+/// The header, and the columns by name.
+fn data(page: &str) -> (Value, impl Fn(&str) -> Vec<u64> + use<>) {
+    let text = between(page, "<script id=\"data\" type=\"text/plain\">", "</script>")[0];
+    let compressed = BASE64.decode(text.as_bytes()).expect("nothing but base64");
+    let mut bytes = Vec::new();
+    ZlibDecoder::new(&compressed[..])
+        .read_to_end(&mut bytes)
+        .expect("deflated");
+    let length = u32::from_le_bytes(bytes[..4].try_into().expect("four bytes")) as usize;
+    let header: Value = serde_json::from_slice(&bytes[4..4 + length]).expect("JSON");
+    let mut numbers = bytes[4 + length..].iter();
+    let mut columns = std::collections::HashMap::new();
+    for column in header["columns"].as_array().expect("columns") {
+        let next = |_| {
+            let (mut number, mut shift) = (0, 0);
+            for byte in numbers.by_ref() {
+                number |= u64::from(byte & 0x7f) << shift;
+                shift += 7;
+                if *byte < 0x80 {
+                    break;
+                }
+            }
+            number
+        };
+        let count = column["count"].as_u64().expect("a count");
+        let name = column["name"].as_str().expect("a name").to_owned();
+        columns.insert(name, (0..count).map(next).collect::<Vec<u64>>());
+    }
+    assert!(numbers.next().is_none(), "more bytes than numbers");
+    (header, move |name| columns[name].clone())
+}
+
+#[test]
+fn the_policy_allows_the_scripts_and_styles_of_the_page_and_nothing_else() {
+    for page in [page(&leaky(), By::Site), diff_page(&leaky(), &leaky())] {
+        let policy = between(&page, "http-equiv=\"Content-Security-Policy\" content=\"", "\"")[0];
+        let directive = |name: &str| -> Vec<&str> {
+            let found = policy.split("; ").find_map(|part| part.strip_prefix(name));
+            found
+                .unwrap_or_else(|| panic!("{name} in {policy}"))
+                .split(' ')
+                .skip(1)
+                .collect()
+        };
+        assert_eq!(directive("default-src"), ["'none'"]);
+        for (name, element) in [("script-src", "script"), ("style-src", "style")] {
+            let texts = between(&page, &format!("<{element}>"), &format!("</{element}>"));
+            let hashes: Vec<_> = texts
+                .iter()
+                .map(|text| format!("'sha256-{}'", BASE64.encode(&Sha256::digest(text.as_bytes()))))
+                .collect();
+            assert!(!texts.is_empty());
+            assert_eq!(directive(name), hashes);
+        }
+        assert!(!page.contains(" src=") && !page.contains("@import") && !page.contains(" style="));
+    }
+}
+
+#[test]
+fn names_of_a_recording_never_become_markup() {
+    let nasty = "</script><img src=x onerror=alert(1)>\u{202e}\u{2028}\0\"'";
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[(nasty, "/src/</pre>\u{2029}.cu:3", "/lib/<b>.so"), MAIN]);
+    sample.holds(Kind::Device, nasty, MIB, 1, stack);
+    let mut snapshot = sample.finish(0, 0);
+    snapshot.process.command_line = vec![nasty.to_owned()];
+    snapshot.process.host = nasty.to_owned();
+    snapshot.devices[0].name = nasty.to_owned();
+    snapshot.threads[0].name = nasty.to_owned();
+    snapshot.honesty.unhooked = vec![nasty.to_owned()];
+    for page in [page(&snapshot, By::Site), diff_page(&snapshot, &leaky())] {
+        assert!(!page.contains("<img") && !page.contains("<b>"));
+        assert!(page.contains("&lt;/script&gt;&lt;img src=x"));
+        assert_eq!(page.matches("</pre>").count(), 2, "the text and the licences");
+        let (header, _) = data(&page);
+        fn strings<'a>(value: &'a Value, found: &mut Vec<&'a str>) {
+            match value {
+                Value::String(text) => found.push(text),
+                Value::Array(values) => values.iter().for_each(|value| strings(value, found)),
+                Value::Object(values) => values.values().for_each(|value| strings(value, found)),
+                _ => {}
+            }
+        }
+        let mut found = Vec::new();
+        strings(&header, &mut found);
+        assert!(found.iter().any(|text| text.contains("\\u{202e}")));
+        let active: Vec<_> = found.iter().filter(|text| text.contains(is_active)).collect();
+        assert!(active.is_empty(), "{active:?}");
+    }
+}
+
+#[test]
+fn the_numbers_are_those_of_the_report() {
+    for by in [By::Site, By::Stack, By::Kind, By::Size] {
+        let snapshot = training().finish(0, 3);
+        let report = Report::of(
+            &snapshot,
+            &Options {
+                by,
+                ..Options::default()
+            },
+        );
+        let (header, column) = data(&page(&snapshot, by));
+        let bytes: Vec<u64> = report.rows.iter().map(|row| row.bytes).collect();
+        let counts: Vec<u64> = report.rows.iter().map(|row| row.count).collect();
+        assert_eq!(
+            (column("0.rows.bytes"), column("0.rows.count")),
+            (bytes.clone(), counts)
+        );
+        let all: u64 = column("0.samples.bytes").iter().sum();
+        assert_eq!(all, bytes.iter().sum::<u64>(), "the graph holds what the rows hold");
+        let pools: Vec<u64> = report.pools.iter().map(|row| row.bytes).collect();
+        assert_eq!(column("0.pools.bytes"), pools);
+        let lines = &header["page"]["processes"][0]["ledger"]["devices"][0]["lines"];
+        let shown: Vec<_> = lines
+            .as_array()
+            .expect("lines")
+            .iter()
+            .map(|line| line["bytes"].as_i64())
+            .collect();
+        let known: Vec<_> = report.ledger.devices[0]
+            .lines
+            .iter()
+            .map(|line| i64::try_from(line.bytes).ok())
+            .collect();
+        assert_eq!(shown, known);
+    }
+}
+
+#[test]
+fn a_row_finds_its_stacks() {
+    let snapshot = leaky();
+    let (header, column) = data(&page(&snapshot, By::Site));
+    let string = |number: u64| header["strings"][number as usize].as_str().expect("a string");
+    let (depth, shared, added) = (
+        column("0.stacks.depth"),
+        column("0.stacks.shared"),
+        column("0.stacks.frames"),
+    );
+    let mut stacks: Vec<Vec<u64>> = Vec::new();
+    let mut added = added.into_iter();
+    for (nth, (depth, shared)) in depth.iter().zip(shared).enumerate() {
+        let mut stack = if nth > 0 {
+            stacks[nth - 1][..shared as usize].to_vec()
+        } else {
+            Vec::new()
+        };
+        stack.extend(added.by_ref().take((depth - shared) as usize));
+        stacks.push(stack);
+    }
+    let names = column("frames.name");
+    let first = &stacks[column("0.rows.stack.number")[0] as usize];
+    let first: Vec<_> = first.iter().map(|&frame| string(names[frame as usize])).collect();
+    assert_eq!(first, ["main", "Trainer::run", "Trainer::step"]);
+    assert_eq!(string(column("0.rows.label")[0]), "Trainer::step");
+    assert_eq!(string(column("0.rows.place")[0]), "train.cu:212");
+}
+
+#[test]
+fn nothing_at_all_makes_a_page_too() {
+    let empty = Sample::new().finish(0, 0);
+    assert!(page(&empty, By::Site).contains("no CUDA memory was ever allocated"));
+    assert!(diff_page(&empty, &empty).contains("no change"));
+    let mut no_stack = leaky();
+    no_stack.allocations.truncate(1);
+    no_stack.allocations[0].stack = None;
+    page(&no_stack, By::Site);
+}
+
+#[test]
+fn ten_thousand_stacks_stay_below_a_megabyte() {
+    let mut sample = Sample::new();
+    let names: Vec<String> = (0..500)
+        .map(|nth| format!("module_{}::function_{nth}(int)", nth % 7))
+        .collect();
+    let mut state = 7u64;
+    let mut chance = |below: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as usize % below
+    };
+    let frames: Vec<_> = names
+        .iter()
+        .map(|name| (name.as_str(), "/src/a.cu:1", "/opt/app"))
+        .collect();
+    let first = sample.stack(&frames);
+    let locations = sample.0.stacks[first].frames.clone();
+    for nth in 0..10_000 {
+        let mut stack = sample.0.stacks[first].clone();
+        stack.frames = (0..30)
+            .map(|depth| locations[chance(40 - depth) * 10 + depth % 10])
+            .collect();
+        sample.0.stacks.push(stack);
+        sample.holds(Kind::Device, "cudaMalloc", 512 + nth, 1, first + 1 + nth as usize);
+    }
+    let length = page(&sample.finish(0, 0), By::Site).len();
+    assert!(length < 1_000_000, "{length}");
+}

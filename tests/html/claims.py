@@ -1,0 +1,365 @@
+"""Claims about the HTML report, each tried in a real browser. Called by run.sh."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import traceback
+import unicodedata
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+sys.path.insert(0, str(Path(__file__).parent))
+from snapshots import HOSTILE  # noqa: E402
+
+CULEAK, FOLDER, CHROMIUM = sys.argv[1], Path(sys.argv[2]), sys.argv[3]
+MOST_BYTES = 10 * 1000 * 1000
+MOST_SECONDS = 2.0
+
+
+def culeak(*words):
+    return subprocess.run([CULEAK, *words], cwd=FOLDER, check=True, capture_output=True, text=True).stdout
+
+
+def write(name, *words):
+    culeak(*words, "--html", f"{name}.html", "--force")
+    return FOLDER / f"{name}.html"
+
+
+class Tab:
+    """A page that must stay silent: no message, no error, no request but for itself."""
+
+    def __init__(self, page):
+        self.page = page
+        self.complaints = []
+        page.on("console", lambda message: self.complaints.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        page.on("request", lambda request: self.complaints.append(f"request: {request.url}") if request.url != self.url else None)
+
+    def open(self, path):
+        self.url = path.as_uri()
+        self.page.goto(self.url)
+        self.page.wait_for_selector("html[data-ready]", state="attached")
+        return self.page
+
+    def frame(self, text):
+        return self.page.locator(".frame", has_text=text).first
+
+    def names(self):
+        return self.page.locator(".frame").all_inner_texts()
+
+    def rows(self):
+        return self.page.locator("table.rows").first.locator("tbody tr[data-row]")
+
+
+@contextmanager
+def tab(browser, path, silent=True, **options):
+    context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
+    opened = Tab(context.new_page())
+    opened.open(path)
+    yield opened
+    if silent:
+        assert opened.complaints == [], opened.complaints
+    context.close()
+
+
+def the_numbers_are_those_of_json_and_the_terminal(browser):
+    report = json.loads(culeak("report", "training.json", "--json"))
+    with tab(browser, write("training", "report", "training.json")) as t:
+        shown = [(int(row.locator("[data-bytes]").get_attribute("data-bytes")), int(row.locator("[data-count]").get_attribute("data-count")))
+                 for row in t.rows().all()]
+        assert shown == [(row["bytes"], row["count"]) for row in report["rows"]], shown
+        lines = re.findall(r"^ +(\d\S* \w+)  in +([\d,]+ \w+) +(\S+)", culeak("report", "training.json", "--top", "0"), re.M)
+        cells = [tuple(text.strip() for text in row.locator("td").all_inner_texts()[:3]) for row in t.rows().all()]
+        assert [(size, count) for size, count, _ in cells] == [(size, count) for size, count, _ in lines], (cells, lines)
+        assert all(name.startswith(line) for (_, _, name), (_, _, line) in zip(cells, lines)), (cells, lines)
+        ledger = [int(cell.get_attribute("data-bytes")) for cell in t.page.locator(".device").first.locator("td.size").all()]
+        device = report["ledger"]["devices"][0]
+        assert ledger == [line["bytes"] for line in device["lines"]], ledger
+        total = sum(row["bytes"] for row in report["rows"])
+        assert t.page.locator(".told strong").inner_text() == size_of(total) + ", 100 %"
+        honesty = t.page.locator(".honesty").inner_text()
+        assert "lost 0 allocations, 0 stacks, 0 Python stacks, 0 details, 0 pictures" in honesty and "40 unknown" in honesty
+
+
+def size_of(size):
+    for unit in ("KiB", "MiB", "GiB"):
+        size /= 1024
+        if size < 1023.95:
+            return f"{size:.1f} {unit}".replace(".0 ", " ")
+
+
+def a_click_zooms_and_escape_comes_back(browser):
+    with tab(browser, FOLDER / "training.html") as t:
+        t.frame("load_weights").click()
+        width = t.frame("load_weights").bounding_box()["width"]
+        assert width > 1200, width
+        assert not any("Trainer::step" in name for name in t.names()), t.names()
+        assert t.page.get_by_role("button", name="Reset zoom").is_enabled()
+        t.page.keyboard.press("Escape")
+        t.page.get_by_role("button", name="Reset zoom").click()
+        assert any("Trainer::step" in name for name in t.names()), t.names()
+
+
+def a_search_marks_frames_and_filters_rows(browser):
+    with tab(browser, FOLDER / "training.html") as t:
+        t.page.keyboard.press("/")
+        t.page.keyboard.type("LINEAR.forward")
+        t.page.wait_for_function("document.querySelector('.result').textContent.includes('1 frame ')")
+        found = t.page.locator(".frame.found").all_inner_texts()
+        assert found and all(text.startswith("Linear.forward") or text == "" for text in found), found
+        names = t.page.locator("table.rows").first.locator(".open").all_inner_texts()
+        assert names == ["Attention.forward", "MLP.forward"], names
+        t.page.keyboard.press("Escape")
+        t.page.wait_for_function("document.querySelector('.result').textContent === ''")
+        assert t.rows().count() == 6
+        t.page.keyboard.type("(no such [name")
+        t.page.wait_for_function("document.querySelector('.result').textContent === 'no frame matches'")
+
+
+def the_graph_can_be_inverted_and_coloured_by_kind(browser):
+    with tab(browser, FOLDER / "training.html") as t:
+        assert t.names()[1].startswith("<module>")
+        t.page.get_by_label("Inverted").check()
+        assert t.names()[1].startswith("Trainer::step"), t.names()
+        t.page.get_by_label("Colour", exact=True).select_option("kind")
+        legend = t.page.locator(".legend").inner_text()
+        assert "device" in legend and "tensor" in legend and "pinned" in legend, legend
+        t.page.get_by_label("in", exact=True).select_option(label="host memory")
+        assert any("load_weights" in name for name in t.names()) and not any("step" in name for name in t.names()), t.names()
+        t.page.get_by_label("Width").select_option("count")
+        assert t.page.locator(".told strong").inner_text() == "1 block, 100 %"
+
+
+def rows_open_and_lead_to_the_graph(browser):
+    with tab(browser, FOLDER / "training.html") as t:
+        load = t.page.get_by_role("button", name="load", exact=True)
+        load.click()
+        detail = t.page.locator("td.detail")
+        assert load.get_attribute("aria-expanded") == "true"
+        text = detail.inner_text()
+        assert "381,681,664 bytes in 2 blocks" in text and "/src/weights.cu:40" in text, text
+        assert detail.locator("ol.stack").count() == 2
+        detail.get_by_role("button", name="show in graph").first.click()
+        assert t.frame("resume").bounding_box()["width"] > 1200
+        t.page.get_by_role("columnheader", name="Blocks").first.get_by_role("button").click()
+        counts = [int(cell.get_attribute("data-count")) for cell in t.page.locator("table.rows").first.locator("[data-count]").all()]
+        assert counts == sorted(counts, reverse=True) and len(set(counts)) > 3, counts
+
+
+def everything_can_be_reached_from_the_keyboard(browser):
+    with tab(browser, FOLDER / "training.html") as t:
+        focused = lambda: t.page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent")  # noqa: E731
+        press = t.page.keyboard.press
+        t.page.keyboard.press("/")
+        for _ in range(5):
+            press("Tab")
+        # The reset button cannot be pressed yet, so the graph is next.
+        assert focused().startswith("all stacks"), focused()
+        press("ArrowDown")
+        press("ArrowDown")
+        assert focused().startswith("training_step, train.py:212: 1.1 GiB"), focused()
+        press("ArrowRight")
+        assert focused().startswith("resume"), focused()
+        press("Enter")
+        assert t.frame("resume").bounding_box()["width"] > 1200
+        assert focused().startswith("resume"), focused()
+        told = t.page.locator(".told").inner_text()
+        assert "300 MiB" in told and "/home/me/train.py:90" in told, told
+        press("Escape")
+        assert focused().startswith("<module>"), focused()
+        press("Escape")
+        assert t.page.get_by_role("button", name="Reset zoom").is_disabled()
+        # Past the graph: the heads of the table, then its rows.
+        for _ in range(8):
+            press("Tab")
+        assert focused() == "training_step", focused()
+        press("ArrowDown")
+        assert focused() == "load", focused()
+        press("Enter")
+        assert t.page.locator("td.detail").count() == 1
+        press("Tab")
+        press("Escape")
+        assert t.page.locator("td.detail").count() == 0 and focused() == "load"
+
+
+def colours_follow_the_system_and_the_switch(browser):
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with tab(browser, FOLDER / "training.html", color_scheme="dark") as t:
+        dark = t.page.evaluate(ground)
+        t.page.get_by_label("Colours").select_option("light")
+        light = t.page.evaluate(ground)
+        assert (dark, light) == ("rgb(22, 24, 28)", "rgb(255, 255, 255)"), (dark, light)
+    with tab(browser, FOLDER / "training.html", color_scheme="light") as t:
+        assert t.page.evaluate(ground) == light
+        t.page.get_by_label("Colours").select_option("dark")
+        assert t.page.evaluate(ground) == dark
+
+
+def a_narrow_window_is_not_wider_than_itself(browser):
+    for name in ("training", "diff", "hostile"):
+        with tab(browser, FOLDER / f"{name}.html", viewport={"width": 400, "height": 800}) as t:
+            assert t.page.evaluate("document.documentElement.scrollWidth") <= 400, name
+
+
+def a_diff_says_what_grew_and_what_shrank(browser):
+    diff = json.loads(culeak("diff", "before.json", "after.json", "--json"))
+    with tab(browser, write("diff", "diff", "before.json", "after.json")) as t:
+        shown = [int(row.locator("[data-bytes]").get_attribute("data-bytes")) for row in t.rows().all()]
+        assert shown == [row["bytes_delta"] for row in diff["rows"]] and min(shown) < 0 < max(shown), shown
+        assert "grown" in t.frame("Trainer::step").get_attribute("class")
+        assert "shrunk" in t.frame("Linear").get_attribute("class")
+        red, blue = (t.frame(name).evaluate("box => getComputedStyle(box).backgroundColor.match(/\\d+/g).map(Number)") for name in ("Trainer::step", "Linear"))
+        assert red[0] > red[2] and blue[2] > blue[0], (red, blue)
+        t.frame("Linear").hover()
+        assert t.page.locator(".told strong").inner_text().startswith("-60 MiB"), t.page.locator(".told").inner_text()
+        t.page.get_by_label("of", exact=True).select_option("before")
+        assert any("load_weights" in name for name in t.names()), t.names()
+        assert t.page.locator(".honesty").count() == 2
+        t.page.get_by_role("button", name="Attention.forward").click()
+        assert "/torch/nn/modules/linear.py:125" in t.page.locator("td.detail").inner_text()
+
+
+def hostile_names_are_inert_text(browser):
+    with tab(browser, write("hostile", "report", "hostile.json")) as t:
+        for button in t.page.locator(".open").all():
+            button.click()
+        t.page.keyboard.press("/")
+        t.page.keyboard.type("</script>")
+        t.page.wait_for_function("document.querySelector('.result').textContent.includes('frames')")
+        assert t.page.evaluate("window.hacked") is None
+        for tag in ("img", "svg", "b", "iframe", "object", "a"):
+            assert t.page.locator(tag).count() == 0, tag
+        text = t.page.evaluate("document.documentElement.textContent")
+        assert HOSTILE[0] in text and HOSTILE[1] in text and "user\\u{202e}gnp.exe" in text
+        active = {c for c in text if unicodedata.category(c) in ("Cf", "Zl", "Zp", "Cs") or (unicodedata.category(c) == "Cc" and c != "\n")}
+        assert active == set(), active
+    with tab(browser, write("hostile-diff", "diff", "training.json", "hostile.json")) as t:
+        assert t.page.evaluate("window.hacked") is None and t.page.locator("img").count() == 0
+
+
+def the_policy_forbids_any_load_and_any_markup(browser):
+    with tab(browser, FOLDER / "training.html", silent=False) as t, socket.create_server(("127.0.0.1", 0)) as listener:
+        violations = """(port) => new Promise((done) => {
+            const seen = [];
+            document.addEventListener('securitypolicyviolation', (event) => { seen.push(event.effectiveDirective); if (seen.length === 3) done(seen.sort()); });
+            const make = (tag, with_) => document.body.append(Object.assign(document.createElement(tag), with_));
+            make('img', { src: `http://127.0.0.1:${port}/x.png` });
+            make('style', { textContent: 'body { display: none }' });
+            fetch(`http://127.0.0.1:${port}/`).catch(() => {});
+        })"""
+        assert t.page.evaluate(violations, listener.getsockname()[1]) == ["connect-src", "img-src", "style-src-elem"]
+        for act in ("document.body.innerHTML = '<p>'", "document.body.setAttribute('onclick', 'window.hacked = 1')"):
+            refused = t.page.evaluate("() => { try { %s; return 'allowed'; } catch (error) { return error.name; } }" % act)
+            assert refused == "TypeError", (act, refused)
+        assert t.page.evaluate("window.hacked") is None
+        listener.setblocking(False)
+        try:
+            raise AssertionError(f"somebody called: {listener.accept()}")
+        except BlockingIOError:
+            pass
+
+
+def without_scripts_the_text_is_there(browser):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((FOLDER / "hostile.html").as_uri())
+    text = page.inner_text("body")
+    assert "call sites leak" in text and "not seen" in text and HOSTILE[0] in text, text[:500]
+    assert page.locator("img").count() == 0
+    context.close()
+
+
+def several_processes_are_chosen_from_a_list(browser):
+    with tab(browser, write("several", "report", "training.json", "before.json", "--by", "kind")) as t:
+        first = t.page.locator(".headline").inner_text()
+        t.page.get_by_label("Process").select_option("1")
+        assert t.page.locator(".headline").inner_text() != first
+        assert t.page.locator(".open").first.inner_text() == "device"
+
+
+def a_hundred_thousand_stacks_are_ready_in_two_seconds(browser):
+    """Of the page's own computing time: the clock on the wall also counts what else this machine does."""
+    path = write("large", "report", "large.json", "--by", "stack")
+    size = path.stat().st_size
+    assert size < MOST_BYTES, size
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    opened = Tab(context.new_page())
+    session = context.new_cdp_session(opened.page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    page = opened.open(path)
+    clock = page.evaluate("performance.now()") / 1000
+    spent = {metric["name"]: metric["value"] for metric in session.send("Performance.getMetrics")["metrics"]}["TaskDuration"]
+    print(f"        {size / 1e6:.1f} MB; ready after {spent:.2f} s of computing, {clock:.2f} s by the clock")
+    assert 0 < spent < MOST_SECONDS, spent
+    before = len(opened.names())
+    page.get_by_label("Inverted").check()
+    opened.page.locator(".frame").nth(3).click()
+    assert opened.names() and before > 100
+    page.get_by_role("button", name="Show 500 more").click()
+    assert opened.rows().count() == 600
+    assert opened.complaints == [], opened.complaints
+    context.close()
+
+
+def the_page_goes_to_standard_output_and_over_no_file(browser):
+    page = culeak("report", "training.json", "--html", "-")
+    assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
+    assert page == (FOLDER / "training.html").read_text(encoding="utf-8")
+    refused = subprocess.run([CULEAK, "report", "training.json", "--html", "training.html"], cwd=FOLDER, capture_output=True, text=True)
+    assert refused.returncode == 2 and "--force" in refused.stderr, refused
+
+
+CLAIMS = [
+    the_numbers_are_those_of_json_and_the_terminal,
+    a_click_zooms_and_escape_comes_back,
+    a_search_marks_frames_and_filters_rows,
+    the_graph_can_be_inverted_and_coloured_by_kind,
+    rows_open_and_lead_to_the_graph,
+    everything_can_be_reached_from_the_keyboard,
+    colours_follow_the_system_and_the_switch,
+    a_diff_says_what_grew_and_what_shrank,
+    hostile_names_are_inert_text,
+    a_narrow_window_is_not_wider_than_itself,
+    the_policy_forbids_any_load_and_any_markup,
+    without_scripts_the_text_is_there,
+    several_processes_are_chosen_from_a_list,
+    a_hundred_thousand_stacks_are_ready_in_two_seconds,
+    the_page_goes_to_standard_output_and_over_no_file,
+]
+
+
+def pictures(browser, folder):
+    for name in ("training", "diff", "large"):
+        for scheme in ("light", "dark"):
+            for width in (1280, 400):
+                with tab(browser, FOLDER / f"{name}.html", color_scheme=scheme, viewport={"width": width, "height": 1000}) as t:
+                    t.page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png")
+
+
+def main():
+    failed = 0
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        print(f"Chromium {browser.version}")
+        for claim in CLAIMS:
+            try:
+                claim(browser)
+                print(f"ok      {claim.__name__}")
+            except Exception as error:  # whatever fails, the others are tried too
+                failed += 1
+                line = next(frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == __file__)
+                print(f"FAILED  {claim.__name__} at line {line}: {type(error).__name__}: {str(error)[:2000]}")
+        if folder := os.environ.get("CULEAK_SCREENSHOTS"):
+            pictures(browser, folder)
+        browser.close()
+    print(f"{len(CLAIMS) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# The HTML report in a real browser: opened from disk, clicked, typed into, and looked at. Needs python3 and pip; installs
+# Chromium when it is missing, and its driver in a folder of its own. CULEAK_SCREENSHOTS=FOLDER keeps pictures to look at.
+#
+#     tests/html/run.sh [PATH_OF_CULEAK]
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/../.."
+culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
+driver="${CARGO_TARGET_DIR:-target}/html-driver"
+
+if ! command -v chromium >/dev/null; then
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get install -qy --no-install-recommends chromium || { apt-get update -q && apt-get install -qy --no-install-recommends chromium; }
+fi
+if ! [ -x "$driver/bin/python" ] || ! "$driver/bin/python" -c 'import playwright' 2>/dev/null; then
+    python3 -m venv "$driver"
+    "$driver/bin/pip" install --quiet --disable-pip-version-check playwright
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+"$driver/bin/python" -B tests/html/snapshots.py "$folder"
+"$driver/bin/python" -B tests/html/claims.py "$culeak" "$folder" "$(command -v chromium)"

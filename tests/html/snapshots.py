@@ -1,0 +1,199 @@
+"""Snapshots for the tests of the HTML report, made up without a GPU: a training program, hostile names, 100,000 stacks."""
+
+import json
+import random
+
+SECOND = 1_000_000_000
+MIB = 1 << 20
+
+# What no page may obey, and no reader may be fooled by.
+HOSTILE = [
+    "</script><script>window.hacked = 1</script>",
+    "<img src=x onerror=window.hacked=2>",
+    "--><svg/onload=window.hacked=3>",
+    "]]>&lt;b&gt;&amp;\"'`${window.hacked=4}",
+    "user\u202egnp.exe\u202c",
+    "line\u2028break\u2029s\r\nand\0null",
+    "zero\u200bwidth\u2066isolate\ufeff",
+    "__proto__",
+    "constructor",
+    "javascript:window.hacked=5",
+    "a" * 5000,
+    "{{policy}}",
+]
+
+
+class Snapshot:
+    def __init__(self, state="exited", devices=2):
+        self.frames = {}
+        self.value = {
+            "format": "culeak-snapshot",
+            "version": 1,
+            "taken": {"by": "0.1.0", "at_unix_ns": 1_800_000_060 * SECOND, "at_ns": 60 * SECOND,
+                      "events_during_read": 0, "in_flight": 0},
+            "process": {"pid": 4711, "parent_pid": 4700, "executable": "/opt/app",
+                        "command_line": ["python", "train.py", "--epochs", "3"], "host": "node7", "ranks": {"RANK": "3"},
+                        "started_unix_ns": 1_800_000_000 * SECOND, "state": state, "depth": 128,
+                        "recording": "/tmp/app.node7.4711.culeak"},
+            "devices": [{"ordinal": n, "uuid": f"GPU-{n:04}", "name": "NVIDIA H200"} for n in range(devices)],
+            "contexts": [{"handle": 1 + n, "device": n, "primary": True, "first_seen_ns": SECOND, "destroyed_ns": None}
+                         for n in range(devices)],
+            "threads": [{"tid": 4711, "name": "python", "first_seen_ns": SECOND}],
+            "modules": [], "locations": [], "stacks": [], "allocations": [], "refused": [], "counters": [],
+            "device_peaks": [{"device": n, "peak_bytes": 6871947674} for n in range(devices)],
+            "honesty": dict.fromkeys(["lost_allocations", "lost_stacks", "lost_python", "lost_details", "unknown_frees",
+                                      "vanished", "failed_frees", "teardown_frees", "implicit_frees",
+                                      "captured_not_launched", "export_tables", "unknown_blocks", "lost_pictures",
+                                      "recorder_ns", "events"], 0) | {"unhooked": []},
+        }
+
+    def module(self, path):
+        for number, module in enumerate(self.value["modules"]):
+            if module["path"] == path:
+                return number
+        number = len(self.value["modules"])
+        start = 0x7F00_0000_0000 + 0x100_0000 * number
+        self.value["modules"].append({"path": path, "build_id": "00", "bias": start, "start": start,
+                                      "end": start + 0x10_0000, "first_seen_ns": 0, "unloaded_ns": None})
+        return number
+
+    def frame(self, function, file, line, module):
+        """`module` is None for a line of Python."""
+        key = (function, file, line, module)
+        if key not in self.frames:
+            self.frames[key] = len(self.value["locations"])
+            location = {"module": None if module is None else self.module(module), "address": 0x1000 + self.frames[key],
+                        "symbols": [{"function": function, "file": file, "line": line, "inlined": False}]}
+            if module is None:
+                location["language"] = "python"
+            self.value["locations"].append(location)
+        return self.frames[key]
+
+    def stack(self, frames):
+        """Frames innermost first."""
+        self.value["stacks"].append({"frames": [self.frame(*frame) for frame in frames], "truncated": False})
+        return len(self.value["stacks"]) - 1
+
+    def holds(self, size, count, stack, kind="device", api="cudaMalloc", device=0, domain=None, address=None):
+        allocations = self.value["allocations"]
+        for nth in range(count):
+            place = 0x7F5A_0000_0000 + len(allocations) * 0x4000_0000 if address is None else address + nth * size
+            allocations.append({"address": place, "bytes": size,
+                                "requested": size, "kind": kind, "api": api, "device": device, "context": device,
+                                "stream": None, "pool": None, "thread": 0,
+                                "time_ns": (10 + len(allocations) % 50) * SECOND, "stack": stack})
+            if domain:
+                allocations[-1] |= {"domain": domain, "context": None}
+
+    def finish(self):
+        totals = {}
+        for allocation in self.value["allocations"]:
+            key = (allocation["device"], allocation["kind"])
+            size, count = totals.get(key, (0, 0))
+            totals[key] = (size + allocation["bytes"], count + 1)
+        self.value["counters"] = [
+            {"device": device, "kind": kind, "live_bytes": size, "live_count": count, "peak_bytes": size,
+             "total_bytes": size, "total_count": count, "freed_count": 0, "refused_count": 0}
+            for (device, kind), (size, count) in totals.items()]
+        self.value["honesty"]["events"] = len(self.value["allocations"])
+        return self.value
+
+    def write(self, path):
+        with open(path, "w", encoding="utf-8") as out:
+            json.dump(self.finish(), out)
+
+
+MAIN = ("main", "/src/main.cu", 12, "/opt/app")
+TORCH = "/venv/lib/python3.12/site-packages/torch/"
+
+
+def training(state="exited", leaked=128):
+    """A program with many sorts of memory, which `leaked` blocks of its inner loop were never given back by."""
+    made = Snapshot(state)
+    top = [("<module>", "/home/me/train.py", 300, None)]
+    step = [("cudaError cudaMalloc<float>(float**, unsigned long)", "/cuda/include/cuda_runtime.h", 100, "/opt/libstep.so"),
+            ("Trainer::step(int, float*)", "/src/train.cu", 212, "/opt/libstep.so"),
+            ("training_step", "/home/me/train.py", 212, None)]
+    tensor = [("c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)", None, None, TORCH + "lib/libc10_cuda.so"),
+              ("Linear.forward", TORCH + "nn/modules/linear.py", 125, None),
+              ("Attention.forward", "/home/me/model.py", 88, None), ("training_step", "/home/me/train.py", 215, None)]
+    load = [("load_weights(std::string const&)", "/src/weights.cu", 40, "/opt/libstep.so"), ("load", "/home/me/data.py", 31, None)]
+    window = [("cuMemMap", None, None, "/usr/lib/libcuda.so.1"), ("map_window", "/src/vmm.cu", 7, "/opt/libstep.so"), MAIN]
+    made.holds(9 * MIB, leaked, made.stack(step + top))
+    segment = made.stack([("cudaMalloc", None, None, "/cuda/lib64/libcudart.so.13")] + tensor + top)
+    for device in range(2):
+        made.holds(400 * MIB, 1, segment, device=device, address=(0x10 + device) << 40)
+    made.holds(4 * MIB + 512, 64, made.stack(tensor + top), "tensor", "CUDACachingAllocator", 0, "pytorch", 0x10 << 40)
+    mlp = tensor[:2] + [("MLP.forward", "/home/me/model.py", 120, None)] + tensor[3:] + top
+    made.holds(1 * MIB, 30, made.stack(mlp), "tensor", "CUDACachingAllocator", 1, "pytorch", 0x11 << 40)
+    made.holds(64 * MIB, 1, made.stack(load + top), "pinned", "cudaMallocHost", None)
+    made.holds(300 * MIB, 1, made.stack(load + [("resume", "/home/me/train.py", 90, None)] + top), "async", "cudaMallocAsync", 1)
+    made.holds(4096, 3, made.stack([("helper", "/src/h.cu", 1, "/opt/plugins/libfancy.so"), MAIN]), "managed", "cudaMallocManaged", 1)
+    made.holds(0, 2, made.stack(window), "mapping", "cuMemMap", None)
+    made.value["refused"].append({"bytes": 1 << 46, "count": 3, "kind": "device", "api": "cudaMalloc", "device": 0, "error": 2,
+                                  "thread": 0, "stack": 0, "first_ns": 20 * SECOND, "last_ns": 20 * SECOND})
+    made.value["honesty"]["unknown_frees"] = 40
+    if state == "running":
+        made.value["usage"] = {"source": "NVML 580.65.06", "devices": [
+            {"device": 0, "total_bytes": 140 << 30, "used_bytes": 2500 * MIB, "reserved_bytes": 600 * MIB,
+             "process_bytes": 2100 * MIB, "others": {"bytes": 300 * MIB, "count": 1}},
+            {"device": 1, "total_bytes": 140 << 30, "used_bytes": 1000 * MIB, "reserved_bytes": 600 * MIB,
+             "process_bytes": 900 * MIB, "others": {"bytes": 0, "count": 0}}]}
+    return made
+
+
+def hostile():
+    """Every name that can be hostile is."""
+    made = Snapshot()
+    for nth, name in enumerate(HOSTILE):
+        # Text in JSON has no null characters inside names of symbols; everything else may come.
+        stack = made.stack([(name, "/src/" + name, nth + 1, "/lib/" + name), ("caller of " + name, name, 7, "/opt/app"), MAIN])
+        made.holds((nth + 1) * MIB, 1, stack, api=name)
+    process = made.value["process"]
+    process["command_line"] = ["app"] + HOSTILE[:4]
+    process["executable"] = process["host"] = HOSTILE[0]
+    process["ranks"] = {"RANK": HOSTILE[1]}
+    made.value["devices"][0]["name"] = HOSTILE[1]
+    made.value["threads"][0]["name"] = HOSTILE[2]
+    made.value["honesty"]["unhooked"] = [HOSTILE[0]]
+    made.value["marks"] = [{"time_ns": SECOND, "name": HOSTILE[3], "thread": 0}]
+    return made
+
+
+def large(stacks=100_000, depth=30):
+    """Many different stacks, as a program with many ways into its allocator has them."""
+    made = Snapshot()
+    chance = random.Random(7)
+    modules = [f"/opt/lib/lib{name}.so" for name in ("core", "model", "data", "optim", "comm", "kernels", "runtime", "io")]
+    names = [(f"{module[12:-3]}::Component{n % 97}::operation_{n}(Tensor const&, int)", f"/src/{module[12:-3]}/file{n % 40}.cu", n, module)
+             for module in modules for n in range(400)]
+    trunk = [names[chance.randrange(len(names))] for _ in range(12)]
+    seen = set()
+    while len(made.value["stacks"]) < stacks:
+        # Alike at the top, ever more different further down.
+        frames = trunk[: chance.randrange(4, 12)]
+        while len(frames) < depth - chance.randrange(8):
+            width = min(len(names), 3 + 2 * len(frames))
+            frames.append(names[(hash(frames[-1][2]) * 31 + chance.randrange(width)) % len(names)])
+        key = tuple(frames)
+        if key in seen:
+            continue
+        seen.add(key)
+        stack = made.stack(frames[::-1] + [MAIN])
+        made.holds(512 * chance.randrange(1, 1 << chance.randrange(1, 16)), 1, stack, device=chance.randrange(2))
+    return made
+
+
+if __name__ == "__main__":
+    import sys
+
+    folder = sys.argv[1]
+    training().write(f"{folder}/training.json")
+    training("running", 40).write(f"{folder}/before.json")
+    later = training("running", 128)
+    later.value["taken"]["at_ns"] += 30 * SECOND
+    for allocation in later.value["allocations"][128:150]:
+        allocation["bytes"] = 1 * MIB
+    later.write(f"{folder}/after.json")
+    hostile().write(f"{folder}/hostile.json")
+    large().write(f"{folder}/large.json")
