@@ -16,13 +16,14 @@ use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::shim_path::ShimPathArgs;
 use crate::commands::snapshot::SnapshotArgs;
+use crate::commands::trend::TrendArgs;
 use crate::usage::ProbeUsageArgs;
 
 /// Shown under `culeak --help`; every command returns one of these.
 const EXIT_CODES: &str = "\
 Exit codes:
   0        nothing to complain about
-  1        check, run --check: a leak over the limit; demo, doctor: something does not work
+  1        check, run --check: a leak over the limit; trend --fail-on: growth; demo, doctor: something does not work
   2        wrong usage, or input that cannot be read
   126,127  run: the program cannot be executed, or was not found
   other    run: the program's own exit code; 128+N when signal N ended it
@@ -52,6 +53,7 @@ pub enum Command {
     Snapshot(SnapshotArgs),
     Live(LiveArgs),
     Diff(DiffArgs),
+    Trend(TrendArgs),
     Check(CheckArgs),
     Export(ExportArgs),
     Demo(DemoArgs),

@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod parts;
 pub mod report;
 pub mod tree;
+pub mod trend;
 pub mod units;
 
 use std::io::{self, Write};

@@ -49,7 +49,7 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
         Class::Periodic => {
             let every = evidence
                 .period
-                .map(|period| format!(", about every {}", span(period, against)));
+                .map(|period| format!(", about every {}", against.span(period)));
             format!(
                 "{who} goes up and down between {least} and {most}{}",
                 every.unwrap_or_default()
@@ -86,7 +86,7 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
         }
     };
     if let (Some(device), Some(after)) = (&row.device, row.full_after) {
-        text.push_str(&format!("; at this pace {device} is full in {}", span(after, against)));
+        text.push_str(&format!("; at this pace {device} is full in {}", against.span(after)));
     }
     if row.class.is_growth() && row.judged > 1 {
         text.push_str(&format!("; so in {} of {} processes", row.agreeing, row.judged));
@@ -124,13 +124,15 @@ fn pace(row: &Row, against: Against) -> String {
     }
 }
 
-/// A number of hours, marks or runs in words.
-fn span(units: f64, against: Against) -> String {
-    let whole = units.max(0.0).round() as u64;
-    match against {
-        Against::Time => roughly(units),
-        Against::Marks => plural(whole, "mark", "marks"),
-        Against::Runs => plural(whole, "run", "runs"),
+impl Against {
+    /// A number of hours, marks or runs in words.
+    pub fn span(self, units: f64) -> String {
+        let whole = units.max(0.0).round() as u64;
+        match self {
+            Against::Time => roughly(units),
+            Against::Marks => plural(whole, "mark", "marks"),
+            Against::Runs => plural(whole, "run", "runs"),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ pub mod rules;
 pub mod run;
 pub mod shim_path;
 pub mod snapshot;
+pub mod trend;
 
 use std::path::PathBuf;
 

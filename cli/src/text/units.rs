@@ -1,6 +1,36 @@
 //! Sizes, counts and times as people write and read them; the writing is the model's, whose sentences hold numbers too.
 
+use std::time::Duration;
+
 pub use culeak::words::{bytes, count, duration, plural, signed_bytes, signed_count};
+
+/// Reads `30s`, `500ms`, `10m`, `2h`, `1d`; a bare number is seconds.
+///
+/// # Errors
+/// Says what was expected.
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let trimmed = text.trim();
+    let digits = trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(trimmed.len());
+    let (number, unit) = trimmed.split_at(digits);
+    let seconds = match unit.trim() {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3_600.0,
+        "d" => 86_400.0,
+        other => return Err(format!("unknown unit {other:?}; use ms, s, m, h or d")),
+    };
+    let value: f64 = number
+        .parse()
+        .map_err(|_| "expected a time such as 30s, 10m or 2h".to_owned())?;
+    match Duration::try_from_secs_f64(value * seconds) {
+        Ok(time) if time >= Duration::from_millis(1) => Ok(time),
+        Ok(_) => Err("a time of less than a millisecond; use 1ms or more".to_owned()),
+        Err(_) => Err(format!("{text} is longer than can be waited for")),
+    }
+}
 
 /// Reads `4096`, `1MB` (10^6), `2GiB` or `2G` (2^30), `1.5 GiB`.
 ///
@@ -68,10 +98,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn times_are_understood() {
+        for (text, milliseconds) in [
+            ("500ms", 500),
+            ("30s", 30_000),
+            ("2", 2_000),
+            ("1.5 m", 90_000),
+            ("2h", 7_200_000),
+        ] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["", "0s", "soon", "-1s", "1.2.3s", "3 weeks", "99999999999999999999d"] {
+            assert!(parse_duration(text).is_err(), "{text}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_text_is_survived(text in any::<String>()) {
             let _ = parse_size(&text);
+            let _ = parse_duration(&text);
         }
     }
 }

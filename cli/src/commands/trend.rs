@@ -1,0 +1,167 @@
+//! `culeak trend`: which call sites grow over many snapshots, and which have stopped.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use culeak::kind::Kind;
+use culeak::report::By;
+use culeak::trend::{Against, Options, POINTS_NEEDED, Picture, Trend, lineages, programs};
+
+use crate::errors::{Failure, USAGE};
+use crate::text;
+
+mod inputs;
+mod watch;
+
+/// Exit code for growth under `--fail-on growing`.
+const GROWTH: u8 = 1;
+
+/// Show which call sites grow over many snapshots, how fast and how surely, and which have stopped
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Snapshots may be JSON files, recordings, pictures kept beside them (--snapshot-every, --snapshot-at-mark), or folders of
+all these. They are put in the order of time; processes that ran side by side are judged apart.
+Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few pictures for --fail-on.
+
+Examples:
+  culeak trend --pid 4711 --every 30s --for 10m      watch a running process from outside, then say
+  culeak trend monday.json tuesday.json …            snapshots taken earlier
+  culeak run -o runs --snapshot-every 30 -- ./serve  keep pictures while it runs; afterwards:
+  culeak trend runs --fail-on growing")]
+pub struct TrendArgs {
+    /// Snapshots, recordings, kept pictures, or folders of them
+    #[arg(value_name = "FILE|FOLDER", required_unless_present = "pid")]
+    pub inputs: Vec<String>,
+    /// Take pictures of this process from outside, without stopping it
+    #[arg(long, value_name = "PID", conflicts_with = "inputs")]
+    pub pid: Option<u32>,
+    /// Time between two pictures, e.g. 500ms, 30s, 10m
+    #[arg(long, value_name = "TIME", default_value = "30s", requires = "pid", value_parser = text::units::parse_duration)]
+    pub every: Duration,
+    /// Stop after this time [default: when the process ends, or at Ctrl-C, which reports what there is]
+    #[arg(long = "for", value_name = "TIME", requires = "pid", value_parser = text::units::parse_duration)]
+    pub lasting: Option<Duration>,
+    /// What growth is held against: time, or the moments that the program names with culeak_mark
+    #[arg(long, value_enum, default_value = "time")]
+    pub against: Axis,
+    /// site: one row per call site; stack: one row per way to a call site
+    #[arg(long, default_value = "site", value_parser = ["site", "stack"])]
+    pub by: String,
+    /// Only this kind of memory; repeatable
+    #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
+    pub kind: Vec<Kind>,
+    /// Show at most N rows (0: all) [default: 20, with --json all]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+    /// Leave out call sites that never held as much
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
+    pub min_bytes: u64,
+    /// Call sites that never changed too
+    #[arg(long)]
+    pub all: bool,
+    /// Exit with code 1 when a call site is growing
+    #[arg(long, value_enum, value_name = "CLASS")]
+    pub fail_on: Option<FailOn>,
+    /// Judge pictures of different programs as if they were one
+    #[arg(long)]
+    pub force: bool,
+    /// Print the trend as JSON (an array when there are several processes side by side)
+    #[arg(long)]
+    pub json: bool,
+    /// Also look for debug files here; repeatable
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Axis {
+    Time,
+    Marks,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum FailOn {
+    Growing,
+}
+
+pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
+    let options = args.options();
+    let (mut pictures, unreadable) = match args.pid {
+        Some(pid) => (watch::pictures(pid, args, &options)?, 0),
+        None => inputs::pictures(args, &options)?,
+    };
+    one_program(&mut pictures, args.force)?;
+    let lineages = lineages(pictures);
+    let trends: Vec<Trend> = lineages.iter().map(|lineage| Trend::of(lineage, &options)).collect();
+    if args.json {
+        match trends.as_slice() {
+            [one] => text::print_json(one)?,
+            several => text::print_json(&several)?,
+        }
+    } else {
+        text::print(|out| {
+            for (nth, trend) in trends.iter().enumerate() {
+                if nth > 0 {
+                    writeln!(out)?;
+                }
+                text::trend::write(trend, out)?;
+            }
+            Ok(())
+        })?;
+    }
+    verdict(args, &trends, unreadable).map(ExitCode::from)
+}
+
+impl TrendArgs {
+    fn options(&self) -> Options {
+        let default = if self.json { None } else { Some(20) };
+        Options {
+            by: By::from_name(&self.by).unwrap_or(By::Site),
+            against: match self.against {
+                Axis::Time => Against::Time,
+                Axis::Marks => Against::Marks,
+            },
+            kinds: self.kind.clone(),
+            top: self.top.map_or(default, |top| (top > 0).then_some(top)),
+            min_bytes: self.min_bytes,
+            all: self.all,
+        }
+    }
+}
+
+/// Growth over pictures of different programs would be nonsense, unless the user knows better.
+fn one_program(pictures: &mut [Picture], force: bool) -> Result<(), Failure> {
+    if force {
+        let program = pictures.first().map(|first| first.program.clone()).unwrap_or_default();
+        for picture in pictures {
+            picture.program = program.clone();
+        }
+        return Ok(());
+    }
+    let names: Vec<String> = programs(pictures).iter().map(ToString::to_string).collect();
+    if names.len() > 1 {
+        return Err(Failure::new(format!(
+            "pictures of different programs: {}; name those of one of them, or judge them as one with --force",
+            names.join(", ")
+        )));
+    }
+    Ok(())
+}
+
+/// The exit code. A gate that cannot judge does not open.
+fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, Failure> {
+    if args.fail_on.is_some() && trends.iter().any(Trend::is_growing) {
+        return Ok(GROWTH);
+    }
+    if unreadable > 0 {
+        return Ok(USAGE);
+    }
+    if args.fail_on.is_some() && trends.iter().all(|trend| trend.too_few) {
+        return Err(Failure::new(format!(
+            "too few pictures of any process for --fail-on: {POINTS_NEEDED} are needed; take them more often or for longer"
+        )));
+    }
+    Ok(0)
+}

@@ -1,0 +1,111 @@
+//! Pictures taken now: a process is looked at from outside, again and again, until time is up, it ends, or Ctrl-C.
+//!
+//! Signals wait in a signalfd, so that one of them ends the waiting and not this program: what was seen is reported.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use culeak::snapshot::ProcessState;
+use culeak::trend::{Options, POINTS_NEEDED, Picture};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use super::TrendArgs;
+use crate::commands::name_frames;
+use crate::errors::Failure;
+use crate::load::{self, Loaded};
+use crate::text::units::{duration, plural};
+use crate::usage;
+
+pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Picture>, Failure> {
+    let signals = block_signals().map_err(|error| Failure::new(format!("signals cannot be waited for: {error}")))?;
+    let began = Instant::now();
+    let first = load::one(&pid.to_string())?;
+    let recording = first.snapshot.process.recording.clone();
+    announce(pid, args);
+    let mut pictures = vec![picture(first, args, options)];
+    for nth in 1u32.. {
+        let next = args.every.saturating_mul(nth);
+        if args.lasting.is_some_and(|lasting| next > lasting) {
+            break;
+        }
+        if let Some(signal) = wait(&signals, began + next) {
+            eprintln!(
+                "culeak: {signal}: {}, here is what they say",
+                plural(pictures.len() as u64, "picture", "pictures")
+            );
+            break;
+        }
+        match load::one(&pid.to_string()) {
+            Ok(item) => pictures.push(picture(item, args, options)),
+            // What it left behind is the last picture.
+            Err(_) => {
+                match load::one(&recording) {
+                    Ok(item) if item.snapshot.process.state != ProcessState::Running => {
+                        eprintln!("culeak: process {pid} has ended");
+                        pictures.push(picture(item, args, options));
+                    }
+                    Ok(_) => eprintln!("culeak: process {pid} cannot be looked at any more"),
+                    Err(failure) => {
+                        eprintln!("culeak: process {pid} has ended, and what it left cannot be read: {failure}")
+                    }
+                }
+                break;
+            }
+        }
+    }
+    Ok(pictures)
+}
+
+fn picture(mut item: Loaded, args: &TrendArgs, options: &Options) -> Picture {
+    usage::ask_driver(&mut item);
+    name_frames(&mut item, &args.debug_dir);
+    Picture::of(&item.snapshot, item.source, options)
+}
+
+fn announce(pid: u32, args: &TrendArgs) {
+    let nanoseconds = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let every = duration(nanoseconds(args.every));
+    let until = match args.lasting {
+        Some(lasting) => format!("for {}", duration(nanoseconds(lasting))),
+        None => "until it ends".to_owned(),
+    };
+    eprintln!("culeak: a picture of process {pid} every {every} {until}; Ctrl-C reports earlier");
+    let taken = args
+        .lasting
+        .map(|lasting| lasting.as_nanos() / args.every.as_nanos().max(1) + 1);
+    if let Some(taken) = taken.filter(|&taken| taken < POINTS_NEEDED as u128) {
+        eprintln!("culeak: note: that makes {taken}, and {POINTS_NEEDED} are needed for a judgement");
+    }
+}
+
+/// Ctrl-C and polite kills, from now on for us to wait for. Called before there are threads that could take them.
+fn block_signals() -> io::Result<SignalFd> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    Ok(SignalFd::with_flags(
+        &signals,
+        SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK,
+    )?)
+}
+
+/// Waits for the moment, or for a signal, which is then named.
+fn wait(signals: &SignalFd, until: Instant) -> Option<Signal> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        // A part of a millisecond is waited for too, else the last one would be spent spinning.
+        let timeout = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+        let _ = poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], timeout);
+        if let Ok(Some(arrived)) = signals.read_signal() {
+            return Signal::try_from(arrived.ssi_signo.cast_signed()).ok();
+        }
+        if Instant::now() >= until {
+            return None;
+        }
+    }
+}

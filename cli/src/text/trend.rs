@@ -1,0 +1,232 @@
+//! A trend on the screen: per call site its class, its course as a small curve, the evidence, and one sentence.
+
+use std::io::{self, Write};
+
+use anstyle::Style;
+use culeak::trend::{Against, Class, Classes, DeviceTrend, Evidence, Measure, Row, Trend};
+
+use super::inert::Inert;
+use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
+use super::units::{self, plural};
+
+/// Columns of a curve.
+const CURVE: usize = 24;
+
+pub fn write(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+    headline(trend, out)?;
+    for device in &trend.devices {
+        write_device(device, trend.against, out)?;
+    }
+    if !trend.rows.is_empty() {
+        writeln!(out)?;
+    }
+    for row in &trend.rows {
+        write_row(row, trend, out)?;
+    }
+    if trend.hidden_rows > 0 {
+        let rows = plural(trend.hidden_rows as u64, "call site", "call sites");
+        let hidden = format!("… and {rows} without change or cut off; --all --top 0 shows all");
+        writeln!(out, "  {}", Styled(DIM, hidden))?;
+    }
+    writeln!(out)?;
+    for span in &trend.processes {
+        let process = &span.process;
+        let words: Vec<_> = process.command_line.iter().map(String::as_str).collect();
+        let ranks: String = process
+            .ranks
+            .iter()
+            .map(|(name, value)| format!(", {name}={value}"))
+            .collect();
+        let end = if span.finished { ", the last one at its end" } else { "" };
+        let text = format!(
+            "{} {} on {}{ranks}: {}{end}",
+            process.pid,
+            words.join(" "),
+            process.host,
+            plural(span.points as u64, "picture", "pictures")
+        );
+        writeln!(out, "{}  {}", Styled(BOLD, "process "), Inert(&text))?;
+    }
+    parts::warnings(out, &trend.warnings)?;
+    next(trend, out)
+}
+
+fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+    let (first, last) = (&trend.points[0], &trend.points[trend.points.len() - 1]);
+    let pictures = plural(trend.points.len() as u64, "picture", "pictures");
+    let over = match trend.against {
+        Against::Time => units::duration(last.at_unix_ns.saturating_sub(first.at_unix_ns)),
+        Against::Marks => plural(last.marks.saturating_sub(first.marks), "mark", "marks"),
+        Against::Runs => plural(trend.processes.len() as u64, "run", "runs"),
+    };
+    writeln!(
+        out,
+        "{}: {pictures} over {over}, from {} to {}",
+        Styled(BOLD, Inert(&trend.program.to_string())),
+        parts::amount(first.held),
+        parts::amount(last.held)
+    )?;
+    if trend.too_few {
+        let few = format!(
+            "too few pictures to judge: {} of one process are needed",
+            trend.points_needed
+        );
+        return writeln!(out, "{}", Styled(WARN, few));
+    }
+    let style = if trend.is_growing() { BAD } else { GOOD };
+    writeln!(out, "{}", Styled(style, classes(&trend.classes)))
+}
+
+fn classes(classes: &Classes) -> String {
+    let counts = [
+        (classes.growing, Class::Growing),
+        (classes.freed_only_at_exit, Class::FreedOnlyAtExit),
+        (classes.slowing, Class::Slowing),
+        (classes.grew_then_bounded, Class::GrewThenBounded),
+        (classes.periodic, Class::Periodic),
+        (classes.irregular, Class::Irregular),
+        (classes.shrinking, Class::Shrinking),
+        (classes.steady, Class::Steady),
+        (classes.too_few, Class::TooFew),
+    ];
+    let all: usize = counts.iter().map(|(count, _)| count).sum();
+    let each = counts
+        .iter()
+        .filter(|(count, class)| *count > 0 || *class == Class::Growing)
+        .map(|(count, class)| format!("{count} {}", word(*class).0));
+    format!(
+        "{}: {}",
+        plural(all as u64, "call site", "call sites"),
+        each.collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// What a class is called here, and its colour.
+fn word(class: Class) -> (&'static str, Style) {
+    match class {
+        Class::Growing => ("growing", BAD),
+        Class::FreedOnlyAtExit => ("freed only at exit", BAD),
+        Class::Slowing => ("slowing", WARN),
+        Class::GrewThenBounded => ("grew then bounded", GOOD),
+        Class::Periodic => ("periodic", PLAIN),
+        Class::Irregular => ("irregular", PLAIN),
+        Class::Shrinking => ("shrinking", GOOD),
+        Class::Steady => ("steady", GOOD),
+        Class::TooFew => ("too few pictures", DIM),
+    }
+}
+
+fn write_device(device: &DeviceTrend, against: Against, out: &mut dyn Write) -> io::Result<()> {
+    if device.pace <= 0.0 {
+        return Ok(());
+    }
+    let used = match (device.used_bytes, device.total_bytes) {
+        (Some(used), Some(total)) => format!(", {} of {} used", units::bytes(used), units::bytes(total)),
+        _ => String::new(),
+    };
+    let full = match device.full_after {
+        Some(after) => format!(", full in {}", against.span(after)),
+        None => String::new(),
+    };
+    let pace = pace(device.pace, against);
+    writeln!(
+        out,
+        "{}  {}{used}: growing by {pace}{full}",
+        device.label,
+        Inert(&device.name)
+    )
+}
+
+fn pace(bytes: f64, against: Against) -> String {
+    format!("{} per {}", units::signed_bytes(bytes as i128), against.unit())
+}
+
+fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+    let (class, style) = word(row.class);
+    let (evidence, values) = match row.judged_by {
+        Measure::Bytes => (&row.bytes, &row.series.bytes),
+        Measure::Count => (&row.count, &row.series.counts),
+    };
+    let curve = sparkline(values, trend);
+    let sizes = format!("{} → {}", units::bytes(row.bytes.first), units::bytes(row.bytes.last));
+    writeln!(
+        out,
+        "  {}  {curve}  {sizes}  {}",
+        Styled(style, format!("{class:18}")),
+        Styled(DIM, numbers(row, evidence, trend.against))
+    )?;
+    writeln!(
+        out,
+        "      {}{}",
+        Inert(&row.sentence),
+        if row.site.pool { parts::POOL } else { "" }
+    )?;
+    callers(row, out)
+}
+
+fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
+    let steps = evidence.steps;
+    format!(
+        "{}, R² {:.2}, steps {} up {} down {} same, sure {:.0} %",
+        pace(row.bytes.pace, against),
+        evidence.r_squared,
+        steps.up,
+        steps.down,
+        steps.same,
+        evidence.confidence * 100.0
+    )
+}
+
+/// Who called the site, in one line.
+fn callers(row: &Row, out: &mut dyn Write) -> io::Result<()> {
+    const SHOWN: usize = 3;
+    let outer: Vec<_> = row.site.stack.iter().skip_while(|frame| !frame.site).skip(1).collect();
+    if outer.is_empty() {
+        return Ok(());
+    }
+    let mut names: Vec<_> = outer
+        .iter()
+        .take(SHOWN)
+        .map(|frame| parts::short_name(&frame.function))
+        .collect();
+    if outer.len() > SHOWN {
+        names.push("…".to_owned());
+    }
+    writeln!(out, "      {}", Styled(DIM, format!("from {}", names.join(" < "))))
+}
+
+/// The course of a series in a line of blocks, from nothing to the most there was; a gap where a process began anew.
+fn sparkline(values: &[u64], trend: &Trend) -> String {
+    const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = values.iter().copied().max().unwrap_or(0).max(1);
+    let columns = values.len().min(CURVE);
+    let mut line = String::new();
+    let mut process = trend.points.first().map(|point| point.process);
+    for column in 0..columns {
+        let (start, end) = (column * values.len() / columns, (column + 1) * values.len() / columns);
+        let of = trend.points.get(start).map(|point| point.process);
+        if of != process && trend.against != Against::Runs {
+            line.push(' ');
+        }
+        process = of;
+        let highest = values[start..end].iter().copied().max().unwrap_or(0);
+        line.push(BLOCKS[(u128::from(highest) * 7 / u128::from(most)) as usize]);
+    }
+    line
+}
+
+fn next(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+    let (first, last) = (&trend.points[0].source, &trend.points[trend.points.len() - 1].source);
+    let process = &trend.processes[trend.processes.len() - 1];
+    match (trend.too_few, trend.is_growing()) {
+        (true, _) if !process.finished => parts::next(
+            out,
+            &format!("culeak trend --pid {} --every 30s --for 10m", process.process.pid),
+        ),
+        (false, true) if first != last => {
+            let word = culeak::report::shell_word;
+            parts::next(out, &format!("culeak diff {} {} --stacks", word(first), word(last)))
+        }
+        _ => Ok(()),
+    }
+}
