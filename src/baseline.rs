@@ -4,11 +4,12 @@
 //! elsewhere in the file, another build or another machine change nothing. Deliberately absent: stacks; two ways to one
 //! site are one entry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
 use crate::pairing::{Key, pair};
+use crate::program::Program;
 use crate::report::Row;
 use crate::share::Share;
 use crate::site::Fingerprint;
@@ -22,6 +23,9 @@ pub struct Baseline {
     /// Always [`FORMAT`].
     pub format: String,
     pub version: u32,
+    /// Whose sites these are; empty in a baseline that does not say.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub programs: Vec<Program>,
     pub sites: Vec<Site>,
 }
 
@@ -40,7 +44,7 @@ pub struct Site {
 
 impl Baseline {
     /// What these rows hold, one site each; in an order that keeps the differences of a new version small.
-    pub fn of(rows: &[Row]) -> Baseline {
+    pub fn of(program: Program, rows: &[Row]) -> Baseline {
         let mut sites: BTreeMap<(String, Option<String>, Fingerprint), Site> = BTreeMap::new();
         for row in rows {
             let key = Key::of_site(row);
@@ -62,6 +66,7 @@ impl Baseline {
         Baseline {
             format: FORMAT.to_owned(),
             version: VERSION,
+            programs: vec![program],
             sites: sites.into_values().collect(),
         }
     }
@@ -69,17 +74,27 @@ impl Baseline {
     /// One for several processes, each of which may hold as much at a site as the one that held most.
     pub fn most_of(baselines: impl Iterator<Item = Baseline>) -> Baseline {
         let mut sites: BTreeMap<(String, Option<String>, String), Site> = BTreeMap::new();
-        for site in baselines.flat_map(|baseline| baseline.sites) {
-            let key = (site.label.clone(), site.place.clone(), site.fingerprint.clone());
-            let most = sites.entry(key).or_insert_with(|| site.clone());
-            most.bytes = most.bytes.max(site.bytes);
-            most.count = most.count.max(site.count);
+        let mut programs = BTreeSet::new();
+        for baseline in baselines {
+            programs.extend(baseline.programs);
+            for site in baseline.sites {
+                let key = (site.label.clone(), site.place.clone(), site.fingerprint.clone());
+                let most = sites.entry(key).or_insert_with(|| site.clone());
+                most.bytes = most.bytes.max(site.bytes);
+                most.count = most.count.max(site.count);
+            }
         }
         Baseline {
             format: FORMAT.to_owned(),
             version: VERSION,
+            programs: programs.into_iter().collect(),
             sites: sites.into_values().collect(),
         }
+    }
+
+    /// Whether it speaks of this program; one that does not say whose it is may be anybody's.
+    pub fn is_of(&self, program: &Program) -> bool {
+        self.programs.is_empty() || self.programs.iter().any(|known| known.is_like(program))
     }
 
     /// What was known of each row, in the order of the rows.
@@ -137,7 +152,7 @@ mod tests {
 
     /// Blocks now and blocks known, by line.
     fn known(before: &[(u32, u64)], after: &[(u32, u64)]) -> Vec<(u64, Option<u64>)> {
-        let baseline = with_rows(&leaking(before), Baseline::of);
+        let baseline = with_rows(&leaking(before), |rows| Baseline::of(Program::default(), rows));
         with_rows(&leaking(after), |rows| {
             let known = baseline.known(rows);
             let counts = rows.iter().zip(known);
@@ -166,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_baseline_reads_as_it_was_written() {
-        let baseline = with_rows(&leaking(&[(8, 3)]), Baseline::of);
+        let baseline = with_rows(&leaking(&[(8, 3)]), |rows| Baseline::of(Program::default(), rows));
         let json = serde_json::to_string(&baseline).expect("json");
         assert_eq!(serde_json::from_str::<Baseline>(&json).expect("a baseline"), baseline);
     }

@@ -19,6 +19,7 @@ use serde::Serialize;
 use crate::baseline::Baseline;
 use crate::census::{Batch, Census, Level};
 use crate::function_name::plain;
+use crate::program::Program;
 use crate::report::{By, ProcessLine, Row, Share, is_finished, process_line, rows_by};
 use crate::site::CallStacks;
 use crate::snapshot::{Honesty, Snapshot, Taken};
@@ -175,7 +176,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         rows: judged,
         taken: &snapshot.taken,
         honesty: &snapshot.honesty,
-        warnings: warnings(snapshot, limits),
+        warnings: warnings(snapshot, rules),
     }
 }
 
@@ -184,7 +185,10 @@ pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
     let stacks = CallStacks::of(snapshot);
     let census = census(snapshot, &stacks, rules);
     let sorted = sort(snapshot, &census, &stacks, rules);
-    Baseline::of(&rows_by(snapshot, &stacks, sorted.judged.into_iter(), By::Site))
+    Baseline::of(
+        Program::of(snapshot),
+        &rows_by(snapshot, &stacks, sorted.judged.into_iter(), By::Site),
+    )
 }
 
 /// The records of a snapshot, by what becomes of them.
@@ -359,10 +363,18 @@ fn blame_totals(judged: &mut [Judged], breaches: &[Breach]) {
     }
 }
 
-fn warnings(snapshot: &Snapshot, limits: &Limits) -> Vec<String> {
+fn warnings(snapshot: &Snapshot, rules: &Rules) -> Vec<String> {
     let mut warnings = Vec::new();
     let honesty = &snapshot.honesty;
-    if honesty.lost_allocations > 0 && limits.allow_losses {
+    let program = Program::of(snapshot);
+    if let Some(baseline) = rules.baseline.as_ref().filter(|baseline| !baseline.is_of(&program)) {
+        let known: Vec<String> = baseline.programs.iter().map(ToString::to_string).collect();
+        warnings.push(format!(
+            "the baseline is of {}, and this is {program}",
+            known.join(", ")
+        ));
+    }
+    if honesty.lost_allocations > 0 && rules.limits.allow_losses {
         warnings.push(format!(
             "{} allocations could not be recorded and are not in this verdict (--allow-losses)",
             honesty.lost_allocations

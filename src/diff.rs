@@ -9,8 +9,9 @@ use serde::Serialize;
 use crate::census::{Batch, Census};
 use crate::kind::Kind;
 use crate::pairing::{Key, pair};
+use crate::program::Program;
 use crate::report::{By, ProcessLine, Row, Share, Sort, process_line, rows_by};
-use crate::site::{CallStack, CallStacks, file_name};
+use crate::site::{CallStack, CallStacks};
 use crate::snapshot::{Honesty, Snapshot};
 
 /// The value of [`Diff::format`].
@@ -259,8 +260,16 @@ fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {
             ));
         }
     }
-    if !same_process && file_name(&before.process.executable) != file_name(&after.process.executable) {
-        warnings.push("the two snapshots show different programs".to_owned());
+    let (old, new) = (Program::of(before), Program::of(after));
+    if !same_process && !old.is_like(&new) {
+        warnings.push(format!("the two snapshots show different programs: {old} and {new}"));
+    }
+    if before.taken.by != after.taken.by {
+        warnings.push(format!(
+            "the first snapshot was made by culeak {}, the second by {}; where these name a function differently, its \
+             rows do not match",
+            before.taken.by, after.taken.by
+        ));
     }
     warnings
 }

@@ -29,4 +29,5 @@ mod support;
 mod tensors;
 mod threads;
 mod told;
+mod trend;
 mod vmm;

@@ -304,3 +304,89 @@ fn every_format_has_the_same_verdict_and_exit_code() {
         json(&["check", "leaky.json", "--json"])
     );
 }
+
+#[test]
+fn different_programs_are_compared_only_by_force() {
+    let folder = folder();
+    let mut other = leaky();
+    other.process.executable = "/usr/bin/python3.12".to_owned();
+    other.process.command_line = vec!["python".to_owned(), "serve.py".to_owned()];
+    fs::write(
+        folder.path().join("other.json"),
+        serde_json::to_vec(&other).expect("json"),
+    )
+    .expect("written");
+    let run = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
+    let refused = run(&["diff", "leaky.json", "other.json"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        said.contains("leaky.json is of app, other.json is of python serve.py") && said.contains("--force"),
+        "{said}"
+    );
+    let forced = run(&["diff", "leaky.json", "other.json", "--force"]);
+    let text = String::from_utf8_lossy(&forced.stdout);
+    assert!(
+        forced.status.success() && text.contains("different programs: app and python serve.py"),
+        "{text}"
+    );
+
+    let update = run(&["check", "leaky.json", "--baseline", "base.json", "--update-baseline"]);
+    assert!(update.status.success());
+    assert_eq!(
+        run(&["check", "leaky.json", "--baseline", "base.json"]).status.code(),
+        Some(0)
+    );
+    let refused = run(&["check", "other.json", "--baseline", "base.json"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        said.contains("the baseline is of app") && said.contains("python serve.py"),
+        "{said}"
+    );
+    let forced = run(&["check", "other.json", "--baseline", "base.json", "--force"]);
+    assert_ne!(forced.status.code(), Some(2));
+}
+
+#[test]
+fn snapshots_of_two_culeaks_are_compared_and_it_is_said() {
+    let folder = folder();
+    let mut newer = leaky();
+    newer.taken.by = "0.2.0".to_owned();
+    fs::write(
+        folder.path().join("newer.json"),
+        serde_json::to_vec(&newer).expect("json"),
+    )
+    .expect("written");
+    let output = culeak(folder.path(), &["diff", "leaky.json", "newer.json"])
+        .output()
+        .expect("culeak starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("made by culeak 0.1.0, the second by 0.2.0"),
+        "{text}"
+    );
+}
+
+#[test]
+fn only_a_baseline_is_updated_without_force() {
+    let folder = folder();
+    let before = fs::read(folder.path().join("clean.json")).expect("read");
+    let update = |force: &[&str]| {
+        let words = [
+            &["check", "leaky.json", "--baseline", "clean.json", "--update-baseline"],
+            force,
+        ]
+        .concat();
+        culeak(folder.path(), &words).output().expect("culeak starts")
+    };
+    let refused = update(&[]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("is no baseline"),
+        "{refused:?}"
+    );
+    assert_eq!(fs::read(folder.path().join("clean.json")).expect("read"), before);
+    assert!(update(&["--force"]).status.success());
+    assert!(update(&[]).status.success(), "now it is one");
+}

@@ -6,9 +6,10 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use culeak::baseline::Baseline;
 use culeak::check::{Rules, Verdict, baseline_of, verdict};
+use culeak::program::Program;
 use culeak::suppressions::{BUILT_IN, rule_for};
 
-use super::rules::RuleArgs;
+use super::rules::{RuleArgs, is_baseline};
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
 use crate::output::{self, Overwrite};
@@ -21,6 +22,7 @@ const LEAK: u8 = 1;
 
 /// Fail when a process leaked more than allowed
 #[derive(Debug, Args)]
+#[command(mut_arg("force", |force| force.help("Take a baseline of another program; update a file that is no baseline")))]
 #[command(after_help = "\
 Without any limit any leak fails; with one limit the others are off. With a baseline, what is new or grown fails.
 Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or unreadable input.
@@ -57,6 +59,8 @@ pub struct CheckArgs {
     /// Also look for debug files here; repeatable
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -90,7 +94,10 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         super::name_frames(item, &args.debug_dir);
     }
     if let (true, Some(path)) = (args.update_baseline, &args.rules.baseline) {
-        return update(path, &loaded, &rules);
+        return update(path, args.overwrite, &loaded, &rules);
+    }
+    if !args.overwrite.force {
+        of_these_programs(&rules, &loaded)?;
     }
     let verdicts: Vec<_> = loaded
         .iter()
@@ -159,10 +166,32 @@ fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
     })
 }
 
-fn update(path: &Path, loaded: &[Loaded], rules: &Rules) -> Result<ExitCode, Failure> {
+/// Against a baseline of other programs, everything would be new.
+fn of_these_programs(rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
+    let Some(baseline) = &rules.baseline else { return Ok(()) };
+    let programs: Vec<Program> = loaded.iter().map(|item| Program::of(&item.snapshot)).collect();
+    if programs.is_empty() || programs.iter().any(|program| baseline.is_of(program)) {
+        return Ok(());
+    }
+    let known: Vec<String> = baseline.programs.iter().map(ToString::to_string).collect();
+    Err(Failure::new(format!(
+        "the baseline is of {}, and {} is of {}; name the baseline of this program, or judge all the same with --force",
+        known.join(", "),
+        loaded[0].source,
+        programs[0]
+    )))
+}
+
+fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -> Result<ExitCode, Failure> {
+    if path.is_file() && !overwrite.force && !is_baseline(path) {
+        return Err(Failure::new(format!(
+            "{}: exists and is no baseline of culeak; name another file, or replace it with --force",
+            path.display()
+        )));
+    }
     let baselines = loaded.iter().map(|item| baseline_of(&item.snapshot, rules));
     let baseline = Baseline::most_of(baselines);
-    // Updating is what was asked for.
+    // To update a baseline is what was asked for.
     output::create(path, Overwrite { force: true }, |out| {
         serde_json::to_writer_pretty(&mut *out, &baseline).map_err(std::io::Error::from)?;
         writeln!(out)

@@ -7,6 +7,7 @@ use clap::Args;
 use culeak::diff::{Diff, Options, same_process};
 use culeak::kind::Kind;
 use culeak::profile::{self, Profile};
+use culeak::program::Program;
 use culeak::report::{By, Sort};
 
 use crate::errors::Failure;
@@ -19,6 +20,7 @@ use crate::{html, load, text};
 
 /// Show what grew, shrank, came and went between two snapshots, by call site
 #[derive(Debug, Args)]
+#[command(mut_arg("force", |force| force.help("Compare different programs, and replace files that exist")))]
 #[command(after_help = "\
 Rows are matched by module, function and line, so two runs or two machines can be compared.
 
@@ -80,6 +82,9 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     }
     let mut before = load::one(&args.before)?;
     let mut after = load::one(&args.after)?;
+    if !args.overwrite.force {
+        of_one_program(&before, &after)?;
+    }
     super::name_frames(&mut before, &args.debug_dir);
     super::name_frames(&mut after, &args.debug_dir);
     if let Some(path) = &args.flamegraph {
@@ -107,6 +112,18 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
         text::print(|out| text::diff::write(&diff, args.stacks || args.full_stacks, args.full_stacks, out))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What differs between two programs is everything, which helps nobody.
+fn of_one_program(before: &Loaded, after: &Loaded) -> Result<(), Failure> {
+    let (old, new) = (Program::of(&before.snapshot), Program::of(&after.snapshot));
+    if old.is_like(&new) {
+        return Ok(());
+    }
+    Err(Failure::new(format!(
+        "{} is of {old}, {} is of {new}: two programs have no call sites in common; compare them all the same with --force",
+        before.source, after.source
+    )))
 }
 
 fn write_flamegraph(args: &DiffArgs, before: &Loaded, after: &Loaded, path: &Path) -> Result<ExitCode, Failure> {

@@ -138,6 +138,12 @@ struct Envelope {
     version: Option<u64>,
 }
 
+/// Whether a file says that it is a baseline, of whatever version.
+pub fn is_baseline(path: &Path) -> bool {
+    let bytes = fs::read(path).unwrap_or_default();
+    serde_json::from_slice(&bytes).is_ok_and(|envelope: Envelope| envelope.format.as_deref() == Some(baseline::FORMAT))
+}
+
 fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     let shown = path.display();
     let bytes = fs::read(path).map_err(|error| {

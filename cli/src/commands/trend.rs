@@ -10,6 +10,7 @@ use culeak::report::By;
 use culeak::trend::{Against, Options, POINTS_NEEDED, Picture, Trend, lineages, programs};
 
 use crate::errors::{Failure, USAGE};
+use crate::output::Overwrite;
 use crate::text;
 
 mod inputs;
@@ -20,6 +21,7 @@ const GROWTH: u8 = 1;
 
 /// Show which call sites grow over many snapshots, how fast and how surely, and which have stopped
 #[derive(Debug, Args)]
+#[command(mut_arg("force", |force| force.help("Judge pictures of different programs as if they were one")))]
 #[command(after_help = "\
 Snapshots may be JSON files, recordings, pictures kept beside them (--snapshot-every, --snapshot-at-mark), or folders of
 all these. They are put in the order of time; processes that ran side by side are judged apart.
@@ -64,15 +66,14 @@ pub struct TrendArgs {
     /// Exit with code 1 when a call site is growing
     #[arg(long, value_enum, value_name = "CLASS")]
     pub fail_on: Option<FailOn>,
-    /// Judge pictures of different programs as if they were one
-    #[arg(long)]
-    pub force: bool,
     /// Print the trend as JSON (an array when there are several processes side by side)
     #[arg(long)]
     pub json: bool,
     /// Also look for debug files here; repeatable
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -92,7 +93,7 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
         Some(pid) => (watch::pictures(pid, args, &options)?, 0),
         None => inputs::pictures(args, &options)?,
     };
-    one_program(&mut pictures, args.force)?;
+    one_program(&mut pictures, args.overwrite.force)?;
     let lineages = lineages(pictures);
     let trends: Vec<Trend> = lineages.iter().map(|lineage| Trend::of(lineage, &options)).collect();
     if args.json {

@@ -128,7 +128,7 @@ fn write_device(device: &DeviceTrend, against: Against, out: &mut dyn Write) -> 
         Some(after) => format!(", full in {}", against.span(after)),
         None => String::new(),
     };
-    let pace = pace(device.pace, against);
+    let pace = format!("{} per {}", units::bytes(device.pace as u64), against.unit());
     writeln!(
         out,
         "{}  {}{used}: growing by {pace}{full}",

@@ -1,0 +1,210 @@
+//! Claims about `culeak trend` as a script sees it: exit codes, streams, files; no GPU needed.
+
+#[path = "../../src/sample.rs"]
+mod sample;
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use culeak::kind::Kind;
+use culeak::snapshot::Snapshot;
+use sample::{MAIN, MIB, PYTHON, RUNTIME, Sample, leaky};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const MINUTE: u64 = 60_000_000_000;
+
+/// A running process, a minute later each time, with a leak and a model.
+fn picture(minute: u64) -> Snapshot {
+    let mut sample = Sample::new().running();
+    let leak = sample.stack(&[
+        RUNTIME,
+        ("step", "/src/train.py:212", PYTHON),
+        ("<module>", "/src/train.py:9", PYTHON),
+    ]);
+    let model = sample.stack(&[RUNTIME, ("load_weights", "/src/weights.cu:40", "/opt/app"), MAIN]);
+    sample.holds(Kind::Device, "cudaMalloc", 2 * MIB, minute, leak);
+    sample.holds(Kind::Device, "cudaMalloc", 100 * MIB, 3, model);
+    sample.0.taken.at_ns = minute * MINUTE;
+    sample.finish(0, 0)
+}
+
+fn write(folder: &Path, name: &str, snapshot: &Snapshot) {
+    fs::write(folder.join(name), serde_json::to_vec(snapshot).expect("json")).expect("written");
+}
+
+/// A folder `runs` with so many pictures, and somebody else's JSON.
+fn folder(pictures: u64) -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    fs::create_dir(folder.path().join("runs")).expect("a folder");
+    for minute in 1..=pictures {
+        // The order of names is not that of time.
+        write(folder.path(), &format!("runs/{}.json", 99 - minute), &picture(minute));
+    }
+    fs::write(folder.path().join("runs/package.json"), "{\"name\": \"x\"}").expect("written");
+    folder
+}
+
+fn trend(folder: &TempDir, words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_culeak"));
+    command
+        .current_dir(folder)
+        .arg("trend")
+        .args(words)
+        .stdin(Stdio::null());
+    for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "LD_PRELOAD"] {
+        command.env_remove(variable);
+    }
+    command.output().expect("culeak starts")
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn a_folder_of_pictures_is_a_trend_with_a_sentence_per_suspect() {
+    let output = trend(&folder(12), &["runs"]);
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(
+        text.starts_with("app: 12 pictures over 11 m 0 s, from 302 MiB in 4 blocks to 324 MiB in 15 blocks\n"),
+        "{text}"
+    );
+    assert!(text.contains("2 call sites: 1 growing, 1 steady"), "{text}");
+    let sentence = "train.py:212 in step has grown in 11 of 11 steps by about 120 MiB an hour and has not slowed";
+    assert!(text.contains(sentence), "{text}");
+    assert!(
+        text.contains("▁▂▂▃▃▄▅▅▆▆▇█") && text.contains("next: culeak diff runs/98.json runs/87.json"),
+        "{text}"
+    );
+    assert!(!text.contains("load_weights") && stdout(&trend(&folder(12), &["runs", "--all"])).contains("load_weights"));
+}
+
+#[test]
+fn a_gate_closes_on_growth_and_does_not_open_unjudged() {
+    assert_eq!(
+        trend(&folder(12), &["runs", "--fail-on", "growing"]).status.code(),
+        Some(1)
+    );
+    assert_eq!(
+        trend(&folder(12), &["runs", "--fail-on", "growing", "--kind", "pinned"])
+            .status
+            .code(),
+        Some(0)
+    );
+    let few = trend(&folder(4), &["runs", "--fail-on", "growing"]);
+    assert_eq!(few.status.code(), Some(2));
+    assert!(stderr(&few).contains("too few pictures"), "{}", stderr(&few));
+    let text = stdout(&trend(&folder(4), &["runs"]));
+    assert!(
+        text.contains("has grown in 3 of 3 steps to 8 MiB; 4 pictures are too few to judge, 8 are needed"),
+        "{text}"
+    );
+}
+
+#[test]
+fn json_has_everything_the_text_is_made_of() {
+    let value: Value = serde_json::from_slice(&trend(&folder(12), &["runs", "--json"]).stdout).expect("JSON");
+    assert_eq!(
+        (&value["format"], &value["version"]),
+        (&Value::from("culeak-trend"), &Value::from(1))
+    );
+    let row = &value["rows"][0];
+    assert_eq!(row["class"], "growing");
+    assert_eq!(row["series"]["counts"], Value::from((1..=12).collect::<Vec<u64>>()));
+    assert_eq!(value["points"][11]["held"]["count"], 15);
+    assert_eq!(row["bytes"]["r_squared"], 1.0);
+}
+
+#[test]
+fn different_programs_are_refused_by_name_unless_forced() {
+    let folder = folder(8);
+    let mut other = picture(9);
+    other.process.executable = "/opt/serve".to_owned();
+    write(folder.path(), "runs/other.json", &other);
+    let refused = trend(&folder, &["runs"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = stderr(&refused);
+    assert!(said.contains("app, serve") && said.contains("--force"), "{said}");
+    let forced = trend(&folder, &["runs", "--force"]);
+    assert!(
+        forced.status.success() && stdout(&forced).contains("9 pictures"),
+        "{}",
+        stdout(&forced)
+    );
+}
+
+#[test]
+fn processes_side_by_side_are_told_apart() {
+    let folder = folder(8);
+    for minute in 1..=8 {
+        let mut rank = picture(minute);
+        rank.process.pid = 4712;
+        rank.process.ranks.insert("RANK".to_owned(), "1".to_owned());
+        write(folder.path(), &format!("runs/rank1-{minute}.json"), &rank);
+    }
+    let value: Value = serde_json::from_slice(&trend(&folder, &["runs", "--json"]).stdout).expect("JSON");
+    let points: Vec<_> = value
+        .as_array()
+        .expect("two")
+        .iter()
+        .map(|trend| trend["points"].as_array().map(Vec::len))
+        .collect();
+    assert_eq!(points, [Some(8), Some(8)]);
+    assert!(stdout(&trend(&folder, &["runs"])).contains("RANK=1"));
+}
+
+#[test]
+fn what_cannot_be_read_is_named_and_hides_nothing() {
+    let folder = folder(9);
+    fs::write(folder.path().join("runs/torn.culeak-kept"), "torn").expect("written");
+    let output = trend(&folder, &["runs", "runs/98.json"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("torn.culeak-kept"), "{}", stderr(&output));
+    assert!(
+        stdout(&output).contains("9 pictures"),
+        "one picture named twice is one: {}",
+        stdout(&output)
+    );
+    write(folder.path(), "leaky.json", &leaky());
+    for words in [
+        &["missing.json"][..],
+        &["."],
+        &["runs/torn.culeak-kept"],
+        &[],
+        &["--pid", "1", "runs"],
+        &["runs", "--every", "1s"],
+        &["--pid", "0"],
+        &["--pid", "4711", "--every", "never"],
+        &["runs", "--against", "tides"],
+    ] {
+        let folder = if words == ["."] {
+            tempfile::tempdir().expect("empty")
+        } else {
+            tempfile::tempdir_in(folder.path()).expect("a folder")
+        };
+        let output = trend(&folder, words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn two_thousand_pictures_are_read_one_by_one() {
+    let folder = folder(0);
+    let mut snapshot = picture(1);
+    for minute in 1..=2000 {
+        snapshot.taken.at_ns = minute * MINUTE;
+        write(folder.path(), &format!("runs/{minute}.json"), &snapshot);
+    }
+    let names: Vec<String> = (1..=2000).map(|minute| format!("runs/{minute}.json")).collect();
+    let words: Vec<&str> = names.iter().map(String::as_str).collect();
+    let text = stdout(&trend(&folder, &words));
+    assert!(text.starts_with("app: 2,000 pictures over"), "{text}");
+}

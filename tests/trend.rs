@@ -1,0 +1,156 @@
+//! Growth of a real process, from pictures kept at its marks and from pictures taken from outside while it runs.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::outcome::recordings_in;
+use crate::support::process::Started;
+use crate::support::{culeak, folder, profile};
+
+fn json(command: &mut Command) -> Value {
+    let output = command.output().expect("culeak starts");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// The class of every call site, by the function that called `leak`.
+fn classes(trend: &Value) -> BTreeMap<&str, &str> {
+    let rows = trend["rows"].as_array().expect("rows");
+    let classes = rows.iter().map(|row| {
+        let function = row["site"]["stack"][1]["function"].as_str().expect("a caller");
+        (function, row["class"].as_str().expect("a class"))
+    });
+    classes.collect()
+}
+
+#[test]
+fn pictures_kept_at_marks_tell_leaks_from_caches_and_waves() {
+    let outcome = profile("grows")
+        .arg("steps")
+        .setting("CULEAK_SNAPSHOT_AT_MARK", "1")
+        .run();
+    outcome.expect_success();
+    let trend = json(
+        Command::new(culeak())
+            .args(["trend", "--by", "stack", "--against", "marks", "--all", "--json"])
+            .arg(outcome.out()),
+    );
+    assert_eq!(
+        trend["points"].as_array().map(Vec::len),
+        Some(25),
+        "24 marks and the end"
+    );
+    assert_eq!(trend["against"], "marks");
+    assert_eq!(
+        classes(&trend),
+        BTreeMap::from([
+            ("batch", "periodic"),
+            ("cached", "grew_then_bounded"),
+            ("forgotten", "growing"),
+            ("model", "steady"),
+            ("tidied", "freed_only_at_exit"),
+        ])
+    );
+    let growing = trend["rows"]
+        .as_array()
+        .and_then(|rows| rows.iter().find(|row| row["class"] == "growing"))
+        .expect("a growing site");
+    assert_eq!(growing["bytes"]["pace"], f64::from(1 << 20), "a mark");
+    assert_eq!(growing["bytes"]["at_end"], 24 << 20);
+    assert_eq!(growing["bytes"]["steps"]["up"], 23);
+}
+
+#[test]
+fn a_recording_brings_the_pictures_kept_beside_it() {
+    let outcome = profile("grows")
+        .arg("steps")
+        .setting("CULEAK_SNAPSHOT_AT_MARK", "1")
+        .run();
+    let trend = json(
+        Command::new(culeak())
+            .args(["trend", "--json"])
+            .arg(&recordings_in(&outcome.out())[0]),
+    );
+    assert_eq!(trend["points"].as_array().map(Vec::len), Some(25));
+}
+
+/// Starts to watch, and returns once the process has been seen: it says so, and waits for the second picture.
+fn watch(victim: &Started, options: &[&str]) -> (Child, ChildStderr) {
+    let mut watcher = Command::new(culeak())
+        .arg("trend")
+        .args(options)
+        .args(["--pid", &victim.child.id().to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("culeak starts");
+    let mut stderr = watcher.stderr.take().expect("a pipe");
+    let mut byte = [0];
+    while byte != *b"\n" {
+        stderr.read_exact(&mut byte).expect("it says what it does");
+    }
+    (watcher, stderr)
+}
+
+#[test]
+fn a_running_process_is_watched_from_outside_to_its_end() {
+    let folder = folder();
+    let mut victim = profile("grows").arg("on_and_on").start_in(folder.path());
+    let mut told = victim.stdout();
+    let mut step = |victim: &mut Started| {
+        victim
+            .child
+            .stdin
+            .as_mut()
+            .expect("a pipe")
+            .write_all(b"x")
+            .expect("it listens");
+        told.read_exact(&mut [0]).expect("it answers");
+    };
+    step(&mut victim);
+    let (watcher, mut stderr) = watch(&victim, &["--every", "1ms", "--json", "--by", "stack"]);
+    for _ in 0..200 {
+        step(&mut victim);
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    // Its input ends, and so does it.
+    victim.finish();
+    let output = watcher.wait_with_output().expect("it ends");
+    let mut said = String::new();
+    stderr.read_to_string(&mut said).expect("text");
+    assert!(said.contains("has ended"), "{said}");
+    let trend: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let row = &trend["rows"][0];
+    assert_eq!(
+        (&row["site"]["stack"][1]["function"], &row["bytes"]["steps"]["down"]),
+        (&Value::from("forgotten"), &Value::from(0))
+    );
+    assert_eq!(trend["processes"][0]["finished"], true);
+    assert_eq!(
+        row["bytes"]["at_end"],
+        Value::from(202_u64 << 20),
+        "the picture at its end"
+    );
+}
+
+#[test]
+fn ctrl_c_reports_what_there_is() {
+    let folder = folder();
+    let mut victim = profile("grows").arg("on_and_on").start_in(folder.path());
+    let mut told = victim.stdout();
+    told.read_exact(&mut [0]).expect("it has begun");
+    let (watcher, _stderr) = watch(&victim, &["--every", "1h"]);
+    let id = nix::unistd::Pid::from_raw(watcher.id().cast_signed());
+    nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).expect("it lives");
+    let output = watcher.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 picture over") && text.contains("too few pictures"),
+        "{text}"
+    );
+    victim.kill();
+    victim.finish();
+}
