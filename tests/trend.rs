@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::support::outcome::recordings_in;
 use crate::support::process::Started;
-use crate::support::{culeak, folder, profile};
+use crate::support::profile::folder;
+use crate::support::{culeak, profile};
 
 fn json(command: &mut Command) -> Value {
     let output = command.output().expect("culeak starts");

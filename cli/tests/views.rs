@@ -309,6 +309,7 @@ fn every_format_has_the_same_verdict_and_exit_code() {
 fn different_programs_are_compared_only_by_force() {
     let folder = folder();
     let mut other = leaky();
+    other.process.pid = 4712;
     other.process.executable = "/usr/bin/python3.12".to_owned();
     other.process.command_line = vec!["python".to_owned(), "serve.py".to_owned()];
     fs::write(
