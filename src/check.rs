@@ -383,7 +383,12 @@ fn warnings(snapshot: &Snapshot, rules: &Rules) -> Vec<String> {
     if !is_finished(snapshot) {
         warnings.push("the process was not finished, so this is what it held, not what it leaked".to_owned());
     }
-    if let Some(name) = limits.since.as_deref().filter(|name| moment(snapshot, name).is_none()) {
+    if let Some(name) = rules
+        .limits
+        .since
+        .as_deref()
+        .filter(|name| moment(snapshot, name).is_none())
+    {
         warnings.push(format!(
             "the program named no moment {name:?}, so everything was judged; see `culeak report` for those it named"
         ));
