@@ -2,9 +2,10 @@
 
 use std::io::{self, Write};
 
+use culeak::census::Level;
 use culeak::kind::Kind;
 use culeak::profile::{self, Profile};
-use culeak::report::{By, Level, Options, RefusedRow, Report, Row, Share, process_line};
+use culeak::report::{By, Options, RefusedRow, Report, Row, Share, process_line};
 use culeak::snapshot::Snapshot;
 use serde::Serialize;
 

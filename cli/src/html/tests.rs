@@ -213,7 +213,9 @@ fn nothing_at_all_makes_a_page_too() {
     assert!(diff_page(&empty, &empty).contains("no change"));
     let mut no_stack = leaky();
     no_stack.allocations.truncate(1);
-    no_stack.allocations[0].stack = None;
+    no_stack
+        .allocations
+        .change_last(|allocation, _| allocation.stack = None);
     page(&no_stack, By::Site);
 }
 
