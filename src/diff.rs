@@ -238,7 +238,8 @@ fn side(snapshot: &Snapshot, held: Share) -> Side<'_> {
 /// A pid alone comes back after a while; with its start time and host it does not.
 pub fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
     let identity = |s: &Snapshot| (s.process.pid, s.process.started_unix_ns, s.process.host.clone());
-    identity(a) == identity(b)
+    // What PyTorch tells of itself says nothing of its process.
+    a.process.pid != 0 && identity(a) == identity(b)
 }
 
 fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {

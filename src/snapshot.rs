@@ -14,10 +14,13 @@ use crate::kind::Kind;
 
 pub(crate) mod allocations;
 
-pub use allocations::{Allocation, Allocations, Call};
+pub use allocations::{Allocation, Allocations, Call, Gathering};
 
 /// The value of [`Snapshot::format`].
 pub const FORMAT: &str = "culeak-snapshot";
+/// The value of [`Taken::by`] for what PyTorch's allocator told of itself, read as a snapshot of ours. Process, host and
+/// everything beside that allocator are not known then, and the pid is 0.
+pub const BY_PYTORCH: &str = "PyTorch";
 /// The version this build writes, and the newest it reads.
 pub const VERSION: u32 = 1;
 

@@ -9,6 +9,7 @@ pub mod csv;
 pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
+pub mod memory_viz;
 pub mod names;
 pub mod parquet;
 pub mod perfetto;

@@ -1,7 +1,9 @@
-//! From an argument to snapshots: a process id, a recording, a snapshot file, `-` or a folder of recordings.
+//! From an argument to snapshots: a process id, a recording, a snapshot file of ours or PyTorch's, `-` or a folder of recordings.
 //!
 //! A number is a process; what a file is, its first bytes say, never its name. Every way this can fail is one line:
 //! what was read, why not, what to do. Deliberately absent: symbols; see `symbolize`.
+
+pub mod memory_viz;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -13,6 +15,7 @@ use culeak::snapshot::{self, Snapshot};
 use serde::Deserialize;
 
 use crate::errors::Failure;
+use crate::pickle;
 
 /// A snapshot and how the user may name it again.
 pub struct Loaded {
@@ -205,13 +208,15 @@ fn from_file(path: &Path, shown: &str) -> Result<Snapshot, Failure> {
         let mut start = [0; 64];
         let length = file.read(&mut start)?;
         let mut bytes = start[..length].to_vec();
-        if bytes.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+        let json = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+        if !json && !pickle::is_pickle(&bytes) {
             return Ok(None);
         }
         file.read_to_end(&mut bytes)?;
         Ok(Some(bytes))
     };
     match bytes_of().map_err(|error| unreadable(shown, &error))? {
+        Some(bytes) if pickle::is_pickle(&bytes) => unpickle(&bytes, shown),
         Some(json) => parse(&json, shown),
         // What is wrong with anything else, the reader of recordings says best.
         None => culeak::reader::read(path).map_err(|error| Failure::new(error.to_string())),
@@ -228,6 +233,9 @@ fn from_stdin() -> Result<Snapshot, Failure> {
         return Err(Failure::new(
             "standard input: a recording cannot be read from a pipe; give its file name",
         ));
+    }
+    if pickle::is_pickle(&bytes) {
+        return unpickle(&bytes, "standard input");
     }
     if bytes.is_empty() {
         return Err(Failure::new(
@@ -249,6 +257,18 @@ fn unreadable(shown: &str, error: &io::Error) -> Failure {
         }
         _ => format!("{shown}: cannot be read ({error}); check the file and try again"),
     })
+}
+
+/// Reads a snapshot that PyTorch took.
+fn unpickle(bytes: &[u8], shown: &str) -> Result<Snapshot, Failure> {
+    let bad = |reason: String| {
+        Failure::new(format!(
+            "{shown}: {reason}; take it again with torch.cuda.memory._dump_snapshot"
+        ))
+    };
+    let snapshot = memory_viz::read(bytes, shown).map_err(bad)?;
+    snapshot.validate().map_err(bad)?;
+    Ok(snapshot)
 }
 
 /// The two fields that say what a JSON file is.

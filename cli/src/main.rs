@@ -16,6 +16,7 @@ mod live;
 mod load;
 mod no_pool;
 mod output;
+mod pickle;
 mod preload;
 mod probe;
 mod shim;

@@ -12,7 +12,16 @@ use sample::{Sample, leaky, training};
 use tempfile::TempDir;
 
 /// Every format there is.
-const FORMATS: &[&str] = &["pprof", "speedscope", "folded", "perfetto", "firefox", "csv", "parquet"];
+const FORMATS: &[&str] = &[
+    "pprof",
+    "speedscope",
+    "folded",
+    "perfetto",
+    "firefox",
+    "csv",
+    "parquet",
+    "memory_viz",
+];
 
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
 

@@ -1,6 +1,7 @@
 //! What a report advises: warnings that say what to do, and the next thing to type.
 
 use super::*;
+use crate::snapshot::BY_PYTORCH;
 
 pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census) -> Vec<String> {
     let honesty = &snapshot.honesty;
@@ -90,6 +91,11 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census) ->
         ProcessState::Ended if totals.held.total().count > 0 => warnings.push(
             "the process ended without its exit handlers (signal, _exit or exec), so this is what it held at that \
              moment"
+                .to_owned(),
+        ),
+        _ if snapshot.taken.by == BY_PYTORCH => warnings.push(
+            "this is what PyTorch's allocator tells of itself: memory of other libraries, the peak and what was freed are \
+             not in it"
                 .to_owned(),
         ),
         ProcessState::Unknown => warnings.push(format!(

@@ -11,6 +11,7 @@
 //!
 //! Deliberately absent: any other order than that of the rows, and sums.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Deref;
 
@@ -144,14 +145,7 @@ impl Allocations {
             self.calls.push(allocation.call.clone());
             self.calls.len() - 1
         });
-        self.rows.push(Row {
-            address: allocation.address,
-            bytes: allocation.bytes,
-            requested: allocation.requested,
-            time_ns: allocation.time_ns,
-            stack: allocation.stack.map_or(NO_STACK, |stack| stack as u32),
-            call: call as u32,
-        });
+        self.rows.push(Row::of(&allocation, call as u32));
     }
 
     /// Keeps those that are wanted.
@@ -225,7 +219,46 @@ pub(crate) fn in_two_threads<T: Send>(
     });
 }
 
+/// Gathers allocations that another program tells of, however many and in whatever order.
+#[derive(Debug, Default)]
+pub struct Gathering {
+    known: HashMap<Call, u32>,
+    gathered: Allocations,
+}
+
+impl Gathering {
+    pub fn add(&mut self, allocation: Allocation) {
+        let next = self.gathered.calls.len() as u32;
+        let call = match self.known.get(allocation.call) {
+            Some(&known) => known,
+            None => {
+                self.gathered.calls.push(allocation.call.clone());
+                self.known.insert(allocation.call.clone(), next);
+                next
+            }
+        };
+        self.gathered.rows.push(Row::of(&allocation, call));
+    }
+
+    /// All of them, oldest first.
+    pub fn finish(mut self) -> Allocations {
+        self.gathered.sort();
+        self.gathered
+    }
+}
+
 impl Row {
+    fn of(allocation: &Allocation, call: u32) -> Row {
+        Row {
+            address: allocation.address,
+            bytes: allocation.bytes,
+            requested: allocation.requested,
+            time_ns: allocation.time_ns,
+            stack: allocation.stack.map_or(NO_STACK, |stack| stack as u32),
+            call,
+        }
+    }
+
     #[inline]
     fn with<'a>(&self, calls: &'a [Call]) -> Allocation<'a> {
         Allocation {

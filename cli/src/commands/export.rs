@@ -13,9 +13,10 @@ use crate::errors::Failure;
 use crate::export::folded::{self, Cost};
 use crate::export::names::Detail;
 use crate::export::records::Rows;
-use crate::export::{csv, firefox, parquet, perfetto, pprof, speedscope};
+use crate::export::{csv, firefox, memory_viz, parquet, perfetto, pprof, speedscope};
 use crate::load;
 use crate::output::{self, Overwrite};
+use crate::text::parts::amount;
 
 /// Write what a process holds in the format of another tool
 #[derive(Debug, Args)]
@@ -68,6 +69,9 @@ pub enum Format {
     Csv,
     /// The same rows, typed and compressed
     Parquet,
+    /// Memory snapshot as PyTorch writes it, for pytorch.org/memory_viz
+    #[value(name = "memory_viz")]
+    MemoryViz,
 }
 
 pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
@@ -109,5 +113,15 @@ fn write(args: &ExportArgs, snapshots: &[&Snapshot], out: &mut dyn Write) -> io:
         Format::Firefox => firefox::write(snapshot, &options, detail, out),
         Format::Csv => csv::write(&Rows::of(snapshot, &options, detail), out),
         Format::Parquet => parquet::write(&Rows::of(snapshot, &options, detail), out),
+        Format::MemoryViz => {
+            let left_out = memory_viz::write(snapshot, &options, detail, out)?;
+            if left_out.count > 0 {
+                eprintln!(
+                    "culeak: note: {} without a device address (host memory, arrays, pools) has no place in this format",
+                    amount(left_out)
+                );
+            }
+            Ok(())
+        }
     }
 }

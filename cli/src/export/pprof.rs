@@ -197,7 +197,11 @@ fn message(snapshot: &Snapshot, options: &Options) -> ProfileMessage {
         .collect();
     let space = tables.value_type("inuse_space", "bytes");
     let objects = tables.value_type("inuse_objects", "count");
-    let comment = vec![tables.text(&format!("{} of process {}", snapshot.taken.by, snapshot.process.pid))];
+    let comment = vec![tables.text(&format!(
+        "culeak {}, process {}",
+        env!("CARGO_PKG_VERSION"),
+        snapshot.process.pid
+    ))];
     ProfileMessage {
         sample_type: vec![space, objects],
         sample,
@@ -361,7 +365,12 @@ impl<'p, 'a> Tables<'p, 'a> {
     /// `None` where no name is known: then the address has to do.
     fn line(&mut self, frame: usize) -> Option<Line> {
         let frame = &self.profile.frames[frame];
-        let name = self.texts.number(frame.function?);
+        // `<module>` would pass for the arguments of a template, which pprof takes out.
+        let name = match frame.function? {
+            name if frame.is_python() => &name.replace('<', "(").replace('>', ")"),
+            name => name,
+        };
+        let name = self.texts.number(name);
         let filename = self.texts.number(frame.file.unwrap_or_default());
         let next = self.functions.len() as u64 + 1;
         let id = *self.function_of.entry((name, filename)).or_insert(next);

@@ -1,0 +1,487 @@
+//! Snapshots that PyTorch took of its own allocator (`torch.cuda.memory._dump_snapshot`), read as ours.
+//!
+//! ```text
+//! segment                     → device memory, asked for by PyTorch's caching allocator
+//!   block, active_allocated   → tensor, with its stack if PyTorch kept one
+//! device_traces: alloc        → when that tensor was made
+//!                oom          → a refused request
+//! ```
+//!
+//! What PyTorch does not know stays unknown: other libraries' memory, the process, its peak, and when blocks were made that
+//! its history has forgotten. A report of such a file says so. A block that is freed and waits for a stream is no tensor
+//! any more; it counts as cached.
+//!
+//! The file is a stranger's. It is read by [`crate::pickle`], which runs nothing, and no part of it may be used twice, since
+//! a small file could then stand for endless work.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use culeak::kind::Kind;
+use culeak::snapshot::{
+    Allocation, Allocations, Allocator, BY_PYTORCH, Call, Counter, Device, FORMAT, Gathering, Honesty, Language,
+    Location, Mark, Process, ProcessState, Refused, Snapshot, Stack, Stream, Symbol, Taken, Thread, VERSION,
+};
+
+use crate::pickle::{self, Id, Pickle};
+
+/// Stands innermost in a segment's stack, since Python's lines alone do not say who keeps the memory.
+const CACHE: &str = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::(a segment)";
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: i32 = 2;
+/// More GPUs than any machine has; ordinals beyond come from damaged files.
+const DEVICES: u64 = 1024;
+
+/// Reads the bytes of such a file.
+///
+/// # Errors
+/// Says in words what is wrong with it.
+pub fn read(bytes: &[u8], shown: &str) -> Result<Snapshot, String> {
+    let pickle =
+        pickle::read(bytes).map_err(|error| format!("a damaged pickle, or none of a memory snapshot: {error}"))?;
+    let mut reader = Reader {
+        pickle: &pickle,
+        used: HashSet::new(),
+        snapshot: empty(shown),
+        gathering: Gathering::default(),
+        devices: BTreeMap::new(),
+        locations: HashMap::new(),
+        frames: HashMap::new(),
+        stacks: HashMap::new(),
+        lists: HashMap::new(),
+        cache: None,
+    };
+    reader.all()?;
+    Ok(reader.finish())
+}
+
+struct Reader<'p, 'i> {
+    pickle: &'p Pickle<'i>,
+    /// Lists and dictionaries that were read.
+    used: HashSet<Id>,
+    snapshot: Snapshot,
+    gathering: Gathering,
+    /// Index in the snapshot, by ordinal.
+    devices: BTreeMap<u64, usize>,
+    locations: HashMap<(&'i str, &'i str, u64), usize>,
+    /// The location of a frame, and the stack of a list of frames; PyTorch writes equal ones once.
+    frames: HashMap<Id, usize>,
+    stacks: HashMap<Vec<usize>, usize>,
+    lists: HashMap<Id, Option<usize>>,
+    /// The location that stands for the caching allocator.
+    cache: Option<usize>,
+}
+
+/// One event of PyTorch's history.
+struct Event {
+    address: u64,
+    time_us: u64,
+}
+
+impl<'i> Reader<'_, 'i> {
+    fn all(&mut self) -> Result<(), String> {
+        let root = self.pickle.root();
+        let (segments, traces) = match self.pickle.get(root, "segments") {
+            Some(segments) => (segments, self.pickle.get(root, "device_traces")),
+            // Older ones are the list of segments alone.
+            None if self.pickle.items(root).is_some() => (root, None),
+            None => {
+                return Err("a pickle, but no memory snapshot of PyTorch (it has no `segments`); \
+                            torch.cuda.memory._dump_snapshot writes one"
+                    .to_owned());
+            }
+        };
+        let made = self.history(traces)?;
+        if let Some(annotations) = self.pickle.get(root, "external_annotations") {
+            self.annotations(annotations)?;
+        }
+        for segment in self.list(segments, "segments")? {
+            self.segment(segment, &made)?;
+        }
+        Ok(())
+    }
+
+    /// The items of a list that is read for the first time.
+    fn list(&mut self, id: Id, what: &str) -> Result<Vec<Id>, String> {
+        let items = self
+            .pickle
+            .items(id)
+            .ok_or_else(|| format!("a memory snapshot whose `{what}` is no list"))?;
+        let items = items.to_vec();
+        self.once(id, what)?;
+        Ok(items)
+    }
+
+    fn once(&mut self, id: Id, what: &str) -> Result<(), String> {
+        let first = self.used.insert(id);
+        first
+            .then_some(())
+            .ok_or_else(|| format!("a damaged memory snapshot: the same `{what}` stands in it twice"))
+    }
+
+    fn number(&self, record: Id, name: &str) -> Option<u64> {
+        self.pickle.number(self.pickle.get(record, name)?)
+    }
+
+    fn needed(&self, record: Id, name: &str, what: &str) -> Result<u64, String> {
+        let found = self.number(record, name);
+        found.ok_or_else(|| format!("a damaged memory snapshot: a {what} without `{name}`"))
+    }
+
+    fn text(&self, record: Id, name: &str) -> Option<&'i str> {
+        self.pickle.text(self.pickle.get(record, name)?)
+    }
+
+    fn device(&mut self, ordinal: u64) -> Result<usize, String> {
+        if ordinal >= DEVICES {
+            return Err(format!("a damaged memory snapshot: it tells of GPU {ordinal}"));
+        }
+        let devices = &mut self.snapshot.devices;
+        Ok(*self.devices.entry(ordinal).or_insert_with(|| {
+            devices.push(Device {
+                ordinal: ordinal as i32,
+                uuid: String::new(),
+                name: String::new(),
+            });
+            devices.len() - 1
+        }))
+    }
+
+    /// A time of day on the snapshot's clock, once all events were read.
+    fn since_the_first(&self, time_ns: u64) -> u64 {
+        time_ns.saturating_sub(self.snapshot.process.started_unix_ns)
+    }
+
+    /// When the block at an address was made last, by device and address.
+    fn history(&mut self, traces: Option<Id>) -> Result<HashMap<(u64, u64), u64>, String> {
+        let mut made = HashMap::new();
+        let Some(traces) = traces else { return Ok(made) };
+        for (ordinal, trace) in (0..).zip(self.list(traces, "device_traces")?) {
+            for entry in self.list(trace, "device_trace")? {
+                self.once(entry, "trace entry")?;
+                let Some(event) = self.event(entry) else { continue };
+                match self.text(entry, "action") {
+                    Some("alloc") => drop(made.insert((ordinal, event.address), event.time_us)),
+                    Some("oom") => self.refused(entry, ordinal, event.time_us)?,
+                    _ => {}
+                }
+            }
+        }
+        Ok(made)
+    }
+
+    /// `None` for what history of old releases had no time for.
+    fn event(&mut self, entry: Id) -> Option<Event> {
+        let time_us = self.number(entry, "time_us")?;
+        let taken = &mut self.snapshot.taken;
+        // Times of day until `finish` knows the first.
+        let ns = time_us.saturating_mul(1000);
+        taken.at_unix_ns = taken.at_unix_ns.max(ns);
+        let started = &mut self.snapshot.process.started_unix_ns;
+        *started = if *started == 0 { ns } else { ns.min(*started) };
+        Some(Event {
+            address: self.number(entry, "addr").unwrap_or(0),
+            time_us,
+        })
+    }
+
+    fn refused(&mut self, entry: Id, ordinal: u64, time_us: u64) -> Result<(), String> {
+        let device = Some(self.device(ordinal)?);
+        let stack = self.stack_of(entry)?;
+        let bytes = self.number(entry, "size").unwrap_or(0);
+        let time = time_us.saturating_mul(1000);
+        self.snapshot.refused.push(Refused {
+            bytes,
+            count: 1,
+            kind: Kind::Tensor,
+            api: "CUDACachingAllocator".to_owned(),
+            device,
+            error: OUT_OF_MEMORY,
+            thread: 0,
+            stack,
+            first_ns: time,
+            last_ns: time,
+        });
+        Ok(())
+    }
+
+    fn annotations(&mut self, annotations: Id) -> Result<(), String> {
+        for entry in self.list(annotations, "external_annotations")? {
+            self.once(entry, "annotation")?;
+            let begins = self.text(entry, "stage") == Some("START");
+            if let (true, Some(name), Some(event)) = (begins, self.text(entry, "name"), self.event(entry)) {
+                self.snapshot.marks.push(Mark {
+                    time_ns: event.time_us.saturating_mul(1000),
+                    name: name.to_owned(),
+                    thread: 0,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn segment(&mut self, segment: Id, made: &HashMap<(u64, u64), u64>) -> Result<(), String> {
+        self.once(segment, "segment")?;
+        let ordinal = self.number(segment, "device").unwrap_or(0);
+        let device = self.device(ordinal)?;
+        let address = self.needed(segment, "address", "segment")?;
+        let bytes = self.needed(segment, "total_size", "segment")?;
+        let stream = match self.number(segment, "stream") {
+            None | Some(0) => Stream::LegacyDefault,
+            Some(handle) => Stream::Handle(handle),
+        };
+        let stack = self.cache_stack(segment)?;
+        let call = Call {
+            kind: Kind::Device,
+            domain: None,
+            api: "CUDACachingAllocator".to_owned(),
+            device: Some(device),
+            context: None,
+            stream: Some(stream),
+            pool: None,
+            thread: 0,
+            references: 0,
+            mappings: 0,
+        };
+        let tensor = Call {
+            kind: Kind::Tensor,
+            domain: Some("pytorch".to_owned()),
+            ..call.clone()
+        };
+        self.gathering.add(Allocation {
+            address,
+            bytes,
+            requested: bytes,
+            time_ns: 0,
+            stack: Some(stack),
+            call: &call,
+        });
+        let mut at = address;
+        let blocks = self.pickle.get(segment, "blocks");
+        let blocks = blocks.ok_or("a damaged memory snapshot: a segment without `blocks`")?;
+        for block in self.list(blocks, "blocks")? {
+            self.once(block, "block")?;
+            let size = self.needed(block, "size", "block")?;
+            // Blocks fill their segment in order; only newer releases write where each begins.
+            let address = self.number(block, "address").unwrap_or(at);
+            at = address.saturating_add(size);
+            if self.text(block, "state") != Some("active_allocated") {
+                continue;
+            }
+            let stack = self.stack_of(block)?;
+            let time = made.get(&(ordinal, address)).copied();
+            self.gathering.add(Allocation {
+                address,
+                bytes: size,
+                requested: self.number(block, "requested_size").unwrap_or(size),
+                time_ns: time.map_or(0, |time| self.since_the_first(time.saturating_mul(1000))),
+                stack,
+                call: &tensor,
+            });
+        }
+        Ok(())
+    }
+
+    /// The stack of a record, if PyTorch kept one.
+    fn stack_of(&mut self, record: Id) -> Result<Option<usize>, String> {
+        match self.frames_of(record) {
+            Some(frames) => self.stack(frames),
+            None => Ok(None),
+        }
+    }
+
+    /// Where the list of frames is; in the format before 2.0, in the block's history.
+    fn frames_of(&self, record: Id) -> Option<Id> {
+        let old = || {
+            let history = self.pickle.items(self.pickle.get(record, "history")?)?;
+            self.pickle.get(*history.first()?, "frames")
+        };
+        self.pickle.get(record, "frames").or_else(old)
+    }
+
+    fn stack(&mut self, frames: Id) -> Result<Option<usize>, String> {
+        if let Some(&known) = self.lists.get(&frames) {
+            return Ok(known);
+        }
+        let locations = self.locations(frames)?;
+        let stack = (!locations.is_empty()).then(|| self.interned(locations));
+        self.lists.insert(frames, stack);
+        Ok(stack)
+    }
+
+    fn locations(&mut self, frames: Id) -> Result<Vec<usize>, String> {
+        let frames = self
+            .pickle
+            .items(frames)
+            .ok_or("a damaged memory snapshot: `frames` that are no list")?;
+        frames.iter().map(|&frame| self.location(frame)).collect()
+    }
+
+    fn interned(&mut self, frames: Vec<usize>) -> usize {
+        let stacks = &mut self.snapshot.stacks;
+        *self.stacks.entry(frames).or_insert_with_key(|frames| {
+            stacks.push(Stack {
+                frames: frames.clone(),
+                truncated: false,
+            });
+            stacks.len() - 1
+        })
+    }
+
+    /// A segment's stack, which says in front whose it is.
+    fn cache_stack(&mut self, segment: Id) -> Result<usize, String> {
+        let cache = *self.cache.get_or_insert_with(|| {
+            self.snapshot.locations.push(named(CACHE, "", 0));
+            self.snapshot.locations.len() - 1
+        });
+        let mut frames = vec![cache];
+        if let Some(rest) = self.frames_of(segment) {
+            frames.extend(self.locations(rest)?);
+        }
+        Ok(self.interned(frames))
+    }
+
+    fn location(&mut self, frame: Id) -> Result<usize, String> {
+        if let Some(&known) = self.frames.get(&frame) {
+            return Ok(known);
+        }
+        let (Some(name), Some(file)) = (self.text(frame, "name"), self.text(frame, "filename")) else {
+            return Err("a damaged memory snapshot: a frame without `name` and `filename`".to_owned());
+        };
+        let line = self.number(frame, "line").unwrap_or(0);
+        let locations = &mut self.snapshot.locations;
+        let location = *self.locations.entry((name, file, line)).or_insert_with(|| {
+            locations.push(named(name, file, line));
+            locations.len() - 1
+        });
+        self.frames.insert(frame, location);
+        Ok(location)
+    }
+
+    /// Times from the first event on, and sums.
+    fn finish(mut self) -> Snapshot {
+        let snapshot = &mut self.snapshot;
+        let began = snapshot.process.started_unix_ns;
+        let since = |time: &mut u64| *time = time.saturating_sub(began);
+        snapshot.taken.at_ns = snapshot.taken.at_unix_ns.saturating_sub(began);
+        snapshot.marks.iter_mut().for_each(|mark| since(&mut mark.time_ns));
+        for refused in &mut snapshot.refused {
+            since(&mut refused.first_ns);
+            since(&mut refused.last_ns);
+        }
+        snapshot.allocations = self.gathering.finish();
+        sum_up(snapshot);
+        self.snapshot
+    }
+}
+
+/// One frame as a location of its own, without module and address, which PyTorch does not tell.
+fn named(function: &str, file: &str, line: u64) -> Location {
+    let python = file.ends_with(".py") || file.starts_with('<');
+    // PyTorch's word for an unknown file.
+    let file = Some(file).filter(|file| !file.is_empty() && *file != "??");
+    Location {
+        module: None,
+        address: 0,
+        symbols: vec![Symbol {
+            function: function.to_owned(),
+            file: file.map(str::to_owned),
+            line: u32::try_from(line).ok().filter(|&line| line > 0 && file.is_some()),
+            inlined: false,
+        }],
+        language: if python { Language::Python } else { Language::Native },
+    }
+}
+
+/// Counters and PyTorch's own sums, as far as the live records tell them.
+fn sum_up(snapshot: &mut Snapshot) {
+    let mut counters: BTreeMap<(Option<usize>, Kind), Counter> = BTreeMap::new();
+    let mut allocators: BTreeMap<Option<usize>, Allocator> = BTreeMap::new();
+    for allocation in &snapshot.allocations {
+        let (device, kind, bytes) = (allocation.device, allocation.kind, allocation.bytes);
+        let counter = counters.entry((device, kind)).or_insert_with(|| Counter {
+            device,
+            kind,
+            live_bytes: 0,
+            live_count: 0,
+            peak_bytes: 0,
+            total_bytes: 0,
+            total_count: 0,
+            freed_count: 0,
+            refused_count: 0,
+        });
+        for sum in [
+            &mut counter.live_bytes,
+            &mut counter.peak_bytes,
+            &mut counter.total_bytes,
+        ] {
+            *sum = sum.saturating_add(bytes);
+        }
+        counter.live_count += 1;
+        counter.total_count += 1;
+        let allocator = allocators.entry(device).or_insert_with(|| Allocator {
+            domain: "pytorch".to_owned(),
+            device,
+            live_bytes: 0,
+            reserved_bytes: 0,
+            events: 0,
+            mismatches: 0,
+            unseen_bytes: 0,
+        });
+        let sum = match kind {
+            Kind::Tensor => &mut allocator.live_bytes,
+            _ => &mut allocator.reserved_bytes,
+        };
+        *sum = sum.saturating_add(bytes);
+    }
+    snapshot.counters = counters.into_values().collect();
+    snapshot.allocators = allocators.into_values().collect();
+}
+
+fn empty(shown: &str) -> Snapshot {
+    Snapshot {
+        format: FORMAT.to_owned(),
+        version: VERSION,
+        taken: Taken {
+            by: BY_PYTORCH.to_owned(),
+            at_unix_ns: 0,
+            at_ns: 0,
+            events_during_read: 0,
+            in_flight: 0,
+            kept: None,
+        },
+        process: Process {
+            pid: 0,
+            parent_pid: 0,
+            executable: String::new(),
+            command_line: Vec::new(),
+            host: String::new(),
+            ranks: BTreeMap::new(),
+            started_unix_ns: 0,
+            state: ProcessState::Unknown,
+            depth: 0,
+            recording: shown.to_owned(),
+            python: None,
+        },
+        devices: Vec::new(),
+        contexts: Vec::new(),
+        threads: vec![Thread {
+            tid: 0,
+            name: String::new(),
+            first_seen_ns: 0,
+        }],
+        modules: Vec::new(),
+        locations: Vec::new(),
+        stacks: Vec::new(),
+        allocations: Allocations::default(),
+        refused: Vec::new(),
+        counters: Vec::new(),
+        device_peaks: Vec::new(),
+        allocators: Vec::new(),
+        marks: Vec::new(),
+        usage: None,
+        honesty: Honesty::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+use std::io;
+
+use culeak::report::{Options, Report};
+use culeak::site::CallStacks;
+
+use super::*;
+use crate::pickle::write::Pickler;
+
+const MIB: u64 = 1 << 20;
+
+/// A snapshot as PyTorch writes it: a segment of 20 MiB with a tensor of 4 MiB, a freed block that waits for a stream, and room.
+fn snapshot(change: impl Fn(&mut Made)) -> Result<Snapshot, String> {
+    let mut made = Made {
+        segments: 1,
+        block_size: 4 * MIB,
+        frames: vec![
+            ("at::empty_cuda(long)", "??", 0),
+            ("step", "/home/me/train.py", 12),
+            ("<module>", "/home/me/train.py", 30),
+        ],
+        ordinal: 1,
+        same_block: false,
+    };
+    change(&mut made);
+    let mut bytes = Vec::new();
+    made.write(&mut bytes).expect("written");
+    read(&bytes, "dump.pickle")
+}
+
+struct Made {
+    segments: usize,
+    block_size: u64,
+    frames: Vec<(&'static str, &'static str, u64)>,
+    ordinal: u64,
+    same_block: bool,
+}
+
+const ADDRESS: u64 = 0x7f12_0000_0000;
+
+impl Made {
+    fn write(&self, out: &mut Vec<u8>) -> io::Result<()> {
+        let mut to = Pickler::new(out)?;
+        to.begin()?;
+        to.text("segments")?;
+        to.list(&vec![(); self.segments], |to, ()| self.segment(to))?;
+        to.text("device_traces")?;
+        to.list(&[0, 1], |to, &device| {
+            let events: &[(&str, u64, u64)] = if device == 1 {
+                &[
+                    ("segment_alloc", ADDRESS, 1_000),
+                    ("alloc", ADDRESS, 2_000),
+                    ("free_requested", ADDRESS, 3_000),
+                    ("free_completed", ADDRESS, 3_000),
+                    ("alloc", ADDRESS, 4_000),
+                    ("oom", 0, 9_000),
+                ]
+            } else {
+                &[]
+            };
+            to.list(events, |to, &(action, address, time)| {
+                to.begin()?;
+                to.text_entry("action", action)?;
+                to.entry("addr", address)?;
+                to.entry("size", 7 * MIB)?;
+                to.entry("stream", 0)?;
+                to.entry("time_us", 1_800_000_000_000_000 + time)?;
+                self.frames(to)?;
+                to.end()
+            })
+        })?;
+        to.text("external_annotations")?;
+        to.list(&[("START", 3_500), ("END", 3_600)], |to, &(stage, time)| {
+            to.begin()?;
+            to.text_entry("stage", stage)?;
+            to.text_entry("name", "epoch 2")?;
+            to.entry("time_us", 1_800_000_000_000_000 + time)?;
+            to.end()
+        })?;
+        to.end()?;
+        to.finish()
+    }
+
+    fn segment(&self, to: &mut Pickler) -> io::Result<()> {
+        to.begin()?;
+        to.entry("device", self.ordinal)?;
+        to.entry("address", ADDRESS)?;
+        to.entry("total_size", 20 * MIB)?;
+        to.entry("stream", 0x5555)?;
+        to.text("blocks")?;
+        let states = ["active_allocated", "active_pending_free", "inactive"];
+        let write = |to: &mut Pickler, state: &&str| {
+            to.begin()?;
+            to.entry("size", self.block_size)?;
+            to.entry("requested_size", self.block_size.saturating_sub(100))?;
+            to.text_entry("state", state)?;
+            self.frames(to)?;
+            to.end()
+        };
+        if self.same_block {
+            to.shared_list(9, &states, write)?;
+        } else {
+            to.list(&states, write)?;
+        }
+        to.end()
+    }
+
+    fn frames(&self, to: &mut Pickler) -> io::Result<()> {
+        to.text("frames")?;
+        to.shared_list(0, &self.frames, |to, &(name, file, line)| {
+            to.begin()?;
+            to.text_entry("name", name)?;
+            to.text_entry("filename", file)?;
+            to.entry("line", line)?;
+            to.end()
+        })
+    }
+}
+
+#[test]
+fn tensors_come_with_their_lines_and_times() {
+    let snapshot = snapshot(|_| {}).expect("read");
+    snapshot.validate().expect("valid");
+    let stacks = CallStacks::of(&snapshot);
+    let tensors: Vec<Allocation> = snapshot.allocations.iter().filter(|a| a.kind == Kind::Tensor).collect();
+    let [tensor] = tensors[..] else { panic!("{tensors:?}") };
+    assert_eq!((tensor.bytes, tensor.requested), (4 * MIB, 4 * MIB - 100));
+    assert_eq!(tensor.time_ns, 3_000_000, "the second time the address was handed out");
+    let site = stacks.get(tensor.stack).site().expect("a site");
+    assert_eq!(
+        (site.function, site.place().as_deref()),
+        (Some("step"), Some("/home/me/train.py:12"))
+    );
+    assert_eq!(snapshot.taken.at_ns, 8_000_000);
+    assert_eq!(snapshot.marks[0].name, "epoch 2");
+    assert_eq!(
+        (snapshot.refused[0].bytes, snapshot.refused[0].first_ns),
+        (7 * MIB, 8_000_000)
+    );
+}
+
+#[test]
+fn the_rest_of_a_segment_is_cached_by_pytorch() {
+    let snapshot = snapshot(|_| {}).expect("read");
+    let report = Report::of(&snapshot, &Options::default());
+    let ledger = serde_json::to_string(&report.ledger).expect("json");
+    assert!(ledger.contains(&(16 * MIB).to_string()), "{ledger}");
+    assert_eq!(report.totals.held.total().bytes, 4 * MIB);
+    assert!(
+        report
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("PyTorch's allocator"))
+    );
+}
+
+#[test]
+fn a_segment_without_tensors_is_cached_too() {
+    let snapshot = snapshot(|made| made.block_size = 0).expect("read");
+    let report = Report::of(&snapshot, &Options::default());
+    assert_eq!(report.totals.held.total().bytes, 0);
+    assert_eq!(report.totals.pool.bytes, 20 * MIB);
+}
+
+#[test]
+fn files_that_would_make_endless_work_are_refused() {
+    let twice = snapshot(|made| (made.segments, made.same_block) = (2, true)).expect_err("refused");
+    assert!(twice.contains("stands in it twice"), "{twice}");
+    let many = snapshot(|made| made.ordinal = 1 << 40).expect_err("refused");
+    assert!(many.contains("GPU 1099511627776"), "{many}");
+}
+
+#[test]
+fn what_is_no_memory_snapshot_says_so() {
+    for (bytes, reason) in [
+        (&b"\x80\x02K\x01."[..], "no `segments`"),
+        (b"\x80\x02}.", "no `segments`"),
+        (b"\x80\x02]K\x01a.", "without `address`"),
+        (b"\x80\x02cos\nsystem\n.", "nothing was run"),
+        (b"\x80\x02}(X\x08\x00\x00\x00segmentsK\x01u.", "no list"),
+    ] {
+        let error = read(bytes, "x").expect_err("refused");
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn sums_of_any_size_are_survived() {
+    let snapshot = snapshot(|made| made.block_size = u64::MAX).expect("read");
+    snapshot.validate().expect("valid");
+    Report::of(&snapshot, &Options::default());
+}

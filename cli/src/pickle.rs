@@ -1,0 +1,429 @@
+//! Python's pickles as data: lists, dictionaries, numbers and texts, and nothing that runs.
+//!
+//! A pickle is a program for a small machine, and the full machine may call anything. This one has no instruction that
+//! names or calls a function; a pickle that asks for one is refused by that, with nothing done. Values are kept in a list
+//! and refer to each other by number, as the pickle's own memo does. So a value used a million times is there once, which
+//! keeps the memory taken within a fixed multiple of the file; and a list that contains itself is just a number. The libraries for
+//! pickles that there are copy a value wherever it is used, which turns a file of a kilobyte into a full memory.
+//!
+//! [`write`] is the way back. Deliberately absent: protocols 0 and 1, which Python stopped writing by itself in 2008, and sets.
+
+pub mod write;
+
+use std::collections::HashMap;
+use std::fmt;
+
+/// Index of a value.
+pub type Id = u32;
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value<'i> {
+    None,
+    Bool(bool),
+    Integer(i128),
+    Float(f64),
+    Text(&'i str),
+    Bytes(&'i [u8]),
+    List(Vec<Id>),
+    Tuple(Vec<Id>),
+    Dictionary(Vec<(Id, Id)>),
+}
+
+/// What a pickle holds.
+#[derive(Debug)]
+pub struct Pickle<'i> {
+    values: Vec<Value<'i>>,
+    root: Id,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// It ends before it says so.
+    Ends,
+    /// Written by a protocol that is not known here.
+    Protocol(u8),
+    /// Asks to import or call something.
+    Runs(&'static str),
+    /// An instruction that does not exist, or is not for data.
+    Unknown { instruction: u8, at: usize },
+    /// An instruction finds something else than it needs.
+    Damaged { at: usize },
+    /// More values than any snapshot has.
+    TooLarge,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Ends => write!(out, "it ends in the middle"),
+            Error::Protocol(version) => write!(out, "pickle protocol {version}; 2 to 5 are read"),
+            Error::Runs(what) => write!(
+                out,
+                "it asks to {what}, which a pickle of mere data does not; nothing was run"
+            ),
+            Error::Unknown { instruction, at } => {
+                write!(
+                    out,
+                    "byte {at} is {instruction:#04x}, no instruction that makes lists, numbers or text"
+                )
+            }
+            Error::Damaged { at } => write!(out, "the instruction at byte {at} does not fit what stands before it"),
+            Error::TooLarge => write!(out, "more values than can be counted"),
+        }
+    }
+}
+
+/// Whether this is how a pickle of protocol 2 or later begins.
+pub fn is_pickle(bytes: &[u8]) -> bool {
+    matches!(bytes, [PROTO, 2..=9, ..])
+}
+
+const PROTO: u8 = 0x80;
+
+/// Reads what a pickle holds.
+///
+/// # Errors
+/// See [`Error`].
+pub fn read(input: &[u8]) -> Result<Pickle<'_>, Error> {
+    let mut machine = Machine {
+        input,
+        at: 0,
+        values: Vec::new(),
+        stack: Vec::new(),
+        marks: Vec::new(),
+        memo: HashMap::new(),
+        memoized: 0,
+    };
+    loop {
+        if let Some(root) = machine.step()? {
+            return Ok(Pickle {
+                values: machine.values,
+                root,
+            });
+        }
+    }
+}
+
+impl<'i> Pickle<'i> {
+    pub fn root(&self) -> Id {
+        self.root
+    }
+
+    pub fn value(&self, id: Id) -> &Value<'i> {
+        &self.values[id as usize]
+    }
+
+    /// The items of a list or a tuple.
+    pub fn items(&self, id: Id) -> Option<&[Id]> {
+        match self.value(id) {
+            Value::List(items) | Value::Tuple(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// What a dictionary has under a name; the last, as in Python. Dictionaries here are small records: of one with very many
+    /// entries only the last are looked at, so that nobody can make this slow.
+    pub fn get(&self, dictionary: Id, name: &str) -> Option<Id> {
+        const FIELDS: usize = 64;
+        let Value::Dictionary(entries) = self.value(dictionary) else {
+            return None;
+        };
+        let mut last = entries.iter().rev().take(FIELDS);
+        last.find(|(key, _)| self.text(*key) == Some(name))
+            .map(|&(_, value)| value)
+    }
+
+    pub fn text(&self, id: Id) -> Option<&'i str> {
+        match self.value(id) {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// A number that is none below 0.
+    pub fn number(&self, id: Id) -> Option<u64> {
+        match *self.value(id) {
+            Value::Integer(number) => u64::try_from(number).ok(),
+            Value::Float(number) if (0.0..1e18).contains(&number) => Some(number as u64),
+            _ => None,
+        }
+    }
+}
+
+struct Machine<'i> {
+    input: &'i [u8],
+    at: usize,
+    values: Vec<Value<'i>>,
+    stack: Vec<Id>,
+    /// Heights of the stack.
+    marks: Vec<usize>,
+    memo: HashMap<u32, Id>,
+    memoized: u32,
+}
+
+impl<'i> Machine<'i> {
+    fn bytes(&mut self, count: usize) -> Result<&'i [u8], Error> {
+        let end = self.at.checked_add(count).ok_or(Error::Ends)?;
+        let bytes = self.input.get(self.at..end).ok_or(Error::Ends)?;
+        self.at = end;
+        Ok(bytes)
+    }
+
+    /// A number without sign, lowest byte first.
+    fn unsigned(&mut self, width: usize) -> Result<u64, Error> {
+        let bytes = self.bytes(width)?;
+        Ok(bytes
+            .iter()
+            .rev()
+            .fold(0, |number, &byte| number << 8 | u64::from(byte)))
+    }
+
+    fn length(&mut self, width: usize) -> Result<usize, Error> {
+        usize::try_from(self.unsigned(width)?).map_err(|_| Error::Ends)
+    }
+
+    fn index(&mut self, width: usize) -> Result<u32, Error> {
+        Ok(self.unsigned(width)? as u32)
+    }
+
+    fn damaged(&self) -> Error {
+        Error::Damaged {
+            at: self.at.saturating_sub(1),
+        }
+    }
+
+    fn push(&mut self, value: Value<'i>) -> Result<(), Error> {
+        let id = Id::try_from(self.values.len()).map_err(|_| Error::TooLarge)?;
+        self.values.push(value);
+        self.stack.push(id);
+        Ok(())
+    }
+
+    fn integer(&mut self, number: impl Into<i128>) -> Result<(), Error> {
+        self.push(Value::Integer(number.into()))
+    }
+
+    /// A number of any width with a sign, lowest byte first.
+    fn long(&mut self, width: usize) -> Result<(), Error> {
+        let bytes = self.bytes(width)?;
+        if width > 16 {
+            return Err(self.damaged());
+        }
+        let fill = if bytes.last().is_some_and(|&byte| byte >= 0x80) {
+            0xff
+        } else {
+            0
+        };
+        let mut wide = [fill; 16];
+        wide[..width].copy_from_slice(bytes);
+        self.integer(i128::from_le_bytes(wide))
+    }
+
+    fn text(&mut self, length: usize) -> Result<(), Error> {
+        let bytes = self.bytes(length)?;
+        match std::str::from_utf8(bytes) {
+            Ok(text) => self.push(Value::Text(text)),
+            // Python writes half characters of file names that are no text in a way of its own.
+            Err(_) => self.push(Value::Text("(not text)")),
+        }
+    }
+
+    fn byte_string(&mut self, length: usize) -> Result<(), Error> {
+        let bytes = self.bytes(length)?;
+        self.push(Value::Bytes(bytes))
+    }
+
+    /// Takes the topmost values.
+    fn pop(&mut self, count: usize) -> Result<Vec<Id>, Error> {
+        let floor = self.marks.last().copied().unwrap_or(0);
+        match self.stack.len().checked_sub(count) {
+            Some(height) if height >= floor => Ok(self.stack.split_off(height)),
+            _ => Err(self.damaged()),
+        }
+    }
+
+    fn pop_to_mark(&mut self) -> Result<Vec<Id>, Error> {
+        let mark = self.marks.pop().ok_or_else(|| self.damaged())?;
+        Ok(self.stack.split_off(mark.min(self.stack.len())))
+    }
+
+    fn top(&self) -> Result<Id, Error> {
+        self.stack.last().copied().ok_or_else(|| self.damaged())
+    }
+
+    fn tuple(&mut self, length: usize) -> Result<(), Error> {
+        let items = self.pop(length)?;
+        self.push(Value::Tuple(items))
+    }
+
+    fn append(&mut self, items: &[Id]) -> Result<(), Error> {
+        let list = self.top()?;
+        match &mut self.values[list as usize] {
+            Value::List(list) => list.extend(items),
+            _ => return Err(self.damaged()),
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, items: &[Id]) -> Result<(), Error> {
+        let dictionary = self.top()?;
+        let (pairs, odd) = items.as_chunks::<2>();
+        match &mut self.values[dictionary as usize] {
+            Value::Dictionary(entries) if odd.is_empty() => {
+                entries.extend(pairs.iter().map(|&[key, value]| (key, value)))
+            }
+            _ => return Err(self.damaged()),
+        }
+        Ok(())
+    }
+
+    fn memoize(&mut self, index: u32) -> Result<(), Error> {
+        let top = self.top()?;
+        self.memo.insert(index, top);
+        Ok(())
+    }
+
+    fn recall(&mut self, index: u32) -> Result<(), Error> {
+        let known = self.memo.get(&index).copied().ok_or_else(|| self.damaged())?;
+        self.stack.push(known);
+        Ok(())
+    }
+
+    /// One instruction; the value, when it was the last.
+    fn step(&mut self) -> Result<Option<Id>, Error> {
+        let at = self.at;
+        let instruction = self.bytes(1)?[0];
+        match instruction {
+            PROTO => match self.bytes(1)?[0] {
+                2..=5 => {}
+                other => return Err(Error::Protocol(other)),
+            },
+            // Frame: how much to read ahead.
+            0x95 => drop(self.bytes(8)?),
+            b'.' => return self.top().map(Some),
+            b'(' => self.marks.push(self.stack.len()),
+            b'0' => drop(self.pop(1)?),
+            b'1' => drop(self.pop_to_mark()?),
+            b'2' => {
+                let top = self.top()?;
+                self.stack.push(top);
+            }
+            b'N' => self.push(Value::None)?,
+            0x88 => self.push(Value::Bool(true))?,
+            0x89 => self.push(Value::Bool(false))?,
+            b'K' => {
+                let number = self.unsigned(1)?;
+                self.integer(number)?;
+            }
+            b'M' => {
+                let number = self.unsigned(2)?;
+                self.integer(number)?;
+            }
+            b'J' => {
+                let number = self.unsigned(4)? as u32;
+                self.integer(number.cast_signed())?;
+            }
+            0x8a => {
+                let width = self.length(1)?;
+                self.long(width)?;
+            }
+            0x8b => {
+                let width = self.length(4)?;
+                self.long(width)?;
+            }
+            b'G' => {
+                let bits = self.bytes(8)?.iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
+                self.push(Value::Float(f64::from_bits(bits)))?;
+            }
+            0x8c => {
+                let length = self.length(1)?;
+                self.text(length)?;
+            }
+            b'X' => {
+                let length = self.length(4)?;
+                self.text(length)?;
+            }
+            0x8d => {
+                let length = self.length(8)?;
+                self.text(length)?;
+            }
+            b'C' | b'U' => {
+                let length = self.length(1)?;
+                self.byte_string(length)?;
+            }
+            b'B' | b'T' => {
+                let length = self.length(4)?;
+                self.byte_string(length)?;
+            }
+            0x8e | 0x96 => {
+                let length = self.length(8)?;
+                self.byte_string(length)?;
+            }
+            b']' => self.push(Value::List(Vec::new()))?,
+            b'}' => self.push(Value::Dictionary(Vec::new()))?,
+            b')' => self.tuple(0)?,
+            0x85 => self.tuple(1)?,
+            0x86 => self.tuple(2)?,
+            0x87 => self.tuple(3)?,
+            b't' => {
+                let items = self.pop_to_mark()?;
+                self.push(Value::Tuple(items))?;
+            }
+            b'l' => {
+                let items = self.pop_to_mark()?;
+                self.push(Value::List(items))?;
+            }
+            b'd' => {
+                let items = self.pop_to_mark()?;
+                self.push(Value::Dictionary(Vec::new()))?;
+                self.set(&items)?;
+            }
+            b'a' => {
+                let items = self.pop(1)?;
+                self.append(&items)?;
+            }
+            b'e' => {
+                let items = self.pop_to_mark()?;
+                self.append(&items)?;
+            }
+            b's' => {
+                let items = self.pop(2)?;
+                self.set(&items)?;
+            }
+            b'u' => {
+                let items = self.pop_to_mark()?;
+                self.set(&items)?;
+            }
+            b'q' => {
+                let index = self.index(1)?;
+                self.memoize(index)?;
+            }
+            b'r' => {
+                let index = self.index(4)?;
+                self.memoize(index)?;
+            }
+            0x94 => {
+                self.memoize(self.memoized)?;
+                self.memoized = self.memoized.checked_add(1).ok_or(Error::TooLarge)?;
+            }
+            b'h' => {
+                let index = self.index(1)?;
+                self.recall(index)?;
+            }
+            b'j' => {
+                let index = self.index(4)?;
+                self.recall(index)?;
+            }
+            b'c' | b'i' | 0x93 => return Err(Error::Runs("import something")),
+            b'R' | b'o' | 0x81 | 0x92 => return Err(Error::Runs("call something")),
+            b'b' => return Err(Error::Runs("set up an object")),
+            b'P' | b'Q' => return Err(Error::Runs("fetch something from elsewhere")),
+            0x82..=0x84 => return Err(Error::Runs("import something by its registered number")),
+            _ => return Err(Error::Unknown { instruction, at }),
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests;
