@@ -11,10 +11,9 @@
 //!
 //! Deliberately absent: ranking; see `report`.
 
-use std::collections::HashMap;
-
 use crate::framework::{Blocks, Carriers, Watched};
 use crate::kind::{Kind, Place};
+use crate::quick::Quick;
 use crate::share::Share;
 use crate::site::{CallStack, CallStacks, is_pool};
 use crate::snapshot::allocations::{Row, stack_of};
@@ -190,7 +189,7 @@ struct Sum {
 #[derive(Default)]
 struct Sums {
     sums: Vec<Sum>,
-    places: HashMap<Key, usize>,
+    places: Quick<Key, usize>,
     last: Option<(Key, usize)>,
 }
 

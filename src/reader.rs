@@ -31,6 +31,7 @@ use crate::growing::extent_capacity;
 use crate::layout::{VERSION, *};
 use crate::snapshot::Snapshot;
 use crate::table::Record;
+use picture::Order;
 use records::Records;
 
 /// Reads of a process that keeps changing before the rows live throughout are taken.
@@ -43,15 +44,28 @@ const MANY: usize = 1 << 20;
 /// # Errors
 /// [`ReadError`], whose text is one line fit for a user.
 pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
+    read_until_still(path, ATTEMPTS)?.into_snapshot(path, Order::OldestFirst)
+}
+
+/// The same for those who only add up and look again soon: rows in no order, and on a busy process those that were live
+/// throughout, at once.
+///
+/// # Errors
+/// As [`read`].
+pub fn glance(path: &Path) -> Result<Snapshot, ReadError> {
+    read_until_still(path, 1)?.into_snapshot(path, Order::Any)
+}
+
+fn read_until_still(path: &Path, attempts: u32) -> Result<Picture, ReadError> {
     let source = Source::open(path)?;
     let mut picture = source.picture()?;
-    for _ in 1..ATTEMPTS {
+    for _ in 1..attempts {
         if picture.events_during_read == 0 || picture.records.rows.len() > MANY {
             break;
         }
         picture = source.picture()?;
     }
-    picture.into_snapshot(path)
+    Ok(picture)
 }
 
 /// Whether the file begins like a recording.

@@ -14,6 +14,8 @@
 
 pub mod history;
 pub mod look;
+#[cfg(test)]
+mod million;
 pub mod names;
 pub mod program;
 pub mod rows;

@@ -16,6 +16,13 @@ use crate::table::{Space, What};
 /// Old row number → row number in the snapshot, for sections whose unpublished rows are left out.
 pub type Renumbered = HashMap<u32, usize>;
 
+/// Of the rows in a snapshot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    OldestFirst,
+    Any,
+}
+
 impl Picture {
     pub fn rows(&self, section: Section) -> &Bytes {
         &self.sections[&(section as u32)]
@@ -63,7 +70,7 @@ impl Picture {
         (halves(word).1 != NONE).then(|| self.text(word))
     }
 
-    pub fn into_snapshot(mut self, path: &Path) -> Result<Snapshot, ReadError> {
+    pub fn into_snapshot(mut self, path: &Path, order: Order) -> Result<Snapshot, ReadError> {
         let (devices, device_numbers) = self.devices();
         let (contexts, context_numbers) = self.contexts(&device_numbers);
         let (mut threads, thread_numbers) = self.threads();
@@ -95,7 +102,9 @@ impl Picture {
             rows,
         };
         // Records are taken in any order; two allocations at one nanosecond have no order.
-        allocations.sort();
+        if order == Order::OldestFirst {
+            allocations.sort();
+        }
 
         let rows = self.rows(Section::Refusals);
         let mut refused = Vec::new();
@@ -141,7 +150,7 @@ impl Picture {
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let (locations, stacks) = (stacks.locations, stacks.stacks);
-        let latest = allocations.rows.last().map_or(0, |row| row.time_ns);
+        let latest = allocations.rows.iter().map(|row| row.time_ns).max().unwrap_or(0);
         let (process, running_for) = self.process(path);
         let ended = self.header_at(offset_of!(Header, ended_ns));
         let latest_refused = refused.iter().map(|r| r.last_ns).max().unwrap_or(0);

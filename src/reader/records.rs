@@ -9,11 +9,10 @@
 //! Why one look is enough when no event was counted: what a record says changes only after it was withdrawn, which is
 //! counted before the record can serve again. Deliberately absent: what the numbers stand for; see `picture`.
 
-use std::collections::HashMap;
-
 use super::{Picture, Piece, ReadError, Source};
 use crate::kind::Kind;
 use crate::layout::*;
+use crate::quick::Quick;
 use crate::snapshot::allocations::Row;
 use crate::table::{Form, Record, Space, State, Status, What};
 
@@ -36,7 +35,7 @@ pub(super) struct CallKey {
 /// Numbers calls: each once, and those that come again at once without a search.
 #[derive(Default)]
 struct Numbers {
-    known: HashMap<CallKey, u32>,
+    known: Quick<CallKey, u32>,
     last: Option<(CallKey, u32)>,
 }
 

@@ -79,7 +79,7 @@ tmux -L "$server" -f /dev/null new-session -d -x 80 -y 24 -c "$work" "env -u NO_
 
 # --- a program that was started for the view ---
 line "$culeak live -- ./victim fifo; echo \"code <\$?>\""
-seen "a view without anything held" 'culeak live +[0-9]+ ./victim fifo' 'nothing held' 'lost 0 allocations'
+seen "a view without anything held" 'culeak: [0-9]+ ./victim fifo' 'nothing held' 'lost 0 allocations'
 tell "batch 10"; tell "staging"
 seen "what is allocated appears with its line" '20 MiB +10 .*load_batch  victim.c:[0-9]+' '32 MiB +1 .*staging_buffer' 'holds 52 MiB in 11 blocks at 2 call sites'
 keys m; tell "batch 5"

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use culeak::function_name::plain;
+use culeak::quick::Quick;
 use culeak::site::{CallStack, CallStacks, Fingerprint, Frame, Role};
 use culeak::snapshot::{Location, Snapshot, Stack, Symbol};
 
@@ -27,8 +28,8 @@ pub struct Named {
     pub site: Fingerprint,
     pub fingerprint: Fingerprint,
     /// Function, and file with line.
-    pub label: String,
-    pub place: String,
+    pub label: Arc<str>,
+    pub place: Arc<str>,
     pub pool: bool,
     pub allocator: Option<&'static str>,
     pub library: Option<&'static str>,
@@ -48,7 +49,7 @@ pub struct NamedFrame {
     pub words: String,
 }
 
-pub type Names = HashMap<StackKey, Named>;
+pub type Names = Quick<StackKey, Named>;
 
 /// Equal frames, kept once.
 #[derive(Default)]
@@ -73,10 +74,13 @@ impl Frames {
         Named {
             site: stack.site_fingerprint,
             fingerprint: stack.fingerprint,
-            label: site.map_or_else(|| "(no stack)".to_owned(), |site| parts::short_name(&site.name())),
+            label: site
+                .map_or_else(|| "(no stack)".to_owned(), |site| parts::short_name(&site.name()))
+                .into(),
             place: site
                 .and_then(Frame::short_place)
-                .map_or_else(String::new, |place| Inert(&place).to_string()),
+                .map_or_else(String::new, |place| Inert(&place).to_string())
+                .into(),
             pool: stack.pool,
             allocator: stack.allocator,
             library: stack.library,

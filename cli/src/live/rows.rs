@@ -3,11 +3,14 @@
 //! The mark is a tally like the present one, so both are grouped by the same rules and with the same names, whenever
 //! those came. What a caching allocator keeps behind listed blocks is left out here as it is there.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
 
 use culeak::census::Level;
 use culeak::diff::State as Change;
-use culeak::kind::Place;
+use culeak::kind::{Kind, Place};
+use culeak::quick::Quick;
 use culeak::report::Share;
 use culeak::site::{Fingerprint, is_pool};
 
@@ -21,11 +24,11 @@ pub struct SiteKey(pub Fingerprint, pub bool);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     pub key: SiteKey,
-    pub label: String,
-    pub place: String,
+    pub label: Arc<str>,
+    pub place: Arc<str>,
     /// Whose pool, or which library of CUDA's asked.
     pub owner: String,
-    pub kinds: BTreeSet<&'static str>,
+    pub kinds: Kinds,
     pub now: Share,
     pub before: Share,
     /// On the recording's clock; of what is live now.
@@ -37,7 +40,7 @@ pub struct Row {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StackRow {
     pub stack: StackKey,
-    pub kinds: BTreeSet<&'static str>,
+    pub kinds: Kinds,
     pub now: Share,
     pub before: Share,
     pub oldest_ns: u64,
@@ -83,40 +86,51 @@ pub struct Rows {
     pub unnamed_share: Share,
 }
 
+/// What one sum adds to a row.
+struct Part<'a> {
+    site: SiteKey,
+    named: &'a Named,
+    key: Key,
+    now: Amount,
+    before: Share,
+}
+
 impl Rows {
     pub fn of(now: &Tally, before: Option<&Tally>, names: &Names) -> Rows {
         let mut rows = Rows::default();
-        let mut groups: HashMap<SiteKey, Group> = HashMap::new();
-        let mut unnamed: BTreeSet<StackKey> = BTreeSet::new();
-        let mut holders: BTreeSet<Fingerprint> = BTreeSet::new();
-        for (key, amount) in &now.sums {
+        let mut unnamed: HashSet<StackKey> = HashSet::new();
+        let mut holders: Quick<Fingerprint, ()> = Quick::default();
+        let mut parts: Vec<Part> = Vec::with_capacity(now.sums.len());
+        for (&key, &amount) in &now.sums {
             let Some(named) = names.get(&key.stack) else {
                 unnamed.insert(key.stack);
                 // Who asked decides what it is, so until that is known it counts as held.
                 rows.unnamed_share.join(amount.share);
-                rows.count(key, Level::Held, amount.share);
+                rows.count(&key, Level::Held, amount.share);
                 continue;
             };
-            let level = level(key, named, now);
-            rows.count(key, level, amount.share);
+            let level = level(&key, named, now);
+            rows.count(&key, level, amount.share);
             if level == Level::Held {
-                holders.insert(named.site);
+                holders.insert(named.site, ());
             }
             if level.is_listed() {
-                Group::of(&mut groups, key, named).add(key, named, *amount, Share::default());
+                parts.push(Part::new(key, named, amount, Share::default()));
             }
         }
         if let Some(before) = before {
-            for (key, amount) in &before.sums {
+            for (&key, amount) in &before.sums {
                 let Some(named) = names.get(&key.stack) else { continue };
-                if level(key, named, before).is_listed() {
-                    Group::of(&mut groups, key, named).add(key, named, Amount::default(), amount.share);
+                if level(&key, named, before).is_listed() {
+                    parts.push(Part::new(key, named, Amount::default(), amount.share));
                 }
             }
         }
         rows.sites = holders.len();
         rows.unnamed = unnamed.len();
-        rows.rows = groups.into_values().map(Group::finish).collect();
+        // Sorted, so that rows and their stacks lie together: faster than a map of maps when there are many.
+        parts.sort_unstable_by_key(|part| (part.site, part.named.fingerprint, part.key));
+        rows.rows = parts.chunk_by(|a, b| a.site == b.site).map(row).collect();
         rows
     }
 
@@ -143,81 +157,96 @@ fn level(key: &Key, named: &Named, tally: &Tally) -> Level {
     Level::of(key.kind, named.pool, blocks_are_known)
 }
 
-/// A row in the making: equal stacks are one, however many ways through the runtime led to them.
-struct Group {
-    row: Row,
-    stacks: HashMap<Fingerprint, StackRow>,
-    labels: HashMap<Fingerprint, (String, String)>,
-}
-
-impl Group {
-    fn of<'a>(groups: &'a mut HashMap<SiteKey, Group>, key: &Key, named: &Named) -> &'a mut Group {
-        let pool = is_pool(key.kind, named.pool);
-        let site = SiteKey(named.site, pool);
-        groups.entry(site).or_insert_with(|| Group {
-            row: Row {
-                key: site,
-                label: String::new(),
-                place: String::new(),
-                owner: match (pool, named.allocator, named.library) {
-                    (true, Some(owner), _) => format!("{owner}'s pool"),
-                    (true, None, _) => "pool".to_owned(),
-                    (false, _, Some(library)) => library.to_owned(),
-                    (false, _, None) => String::new(),
-                },
-                kinds: BTreeSet::new(),
-                now: Share::default(),
-                before: Share::default(),
-                oldest_ns: u64::MAX,
-                stacks: Vec::new(),
-            },
-            stacks: HashMap::new(),
-            labels: HashMap::new(),
-        })
-    }
-
-    fn add(&mut self, key: &Key, named: &Named, now: Amount, before: Share) {
-        self.labels
-            .entry(named.fingerprint)
-            .or_insert_with(|| (named.label.clone(), named.place.clone()));
-        let stack = self.stacks.entry(named.fingerprint).or_insert_with(|| StackRow {
-            stack: key.stack,
-            kinds: BTreeSet::new(),
-            now: Share::default(),
-            before: Share::default(),
-            oldest_ns: u64::MAX,
-            newest_ns: 0,
-        });
-        stack.kinds.insert(key.kind.name());
-        stack.now.join(now.share);
-        stack.before.join(before);
-        stack.oldest_ns = stack.oldest_ns.min(now.oldest_ns);
-        stack.newest_ns = stack.newest_ns.max(now.newest_ns);
-        self.row.kinds.insert(key.kind.name());
-        self.row.now.join(now.share);
-        self.row.before.join(before);
-        self.row.oldest_ns = self.row.oldest_ns.min(now.oldest_ns);
-    }
-
-    fn finish(self) -> Row {
-        let Group {
-            mut row,
-            stacks,
-            mut labels,
-        } = self;
-        let mut ranked: Vec<(Fingerprint, StackRow)> = stacks.into_iter().collect();
-        ranked.sort_by_key(|(fingerprint, stack)| {
-            let largest_first = std::cmp::Reverse((stack.now.bytes, stack.now.count, stack.before.bytes));
-            (largest_first, *fingerprint)
-        });
-        // The label is that of the largest stack, as in the report.
-        if let Some((first, _)) = ranked.first() {
-            (row.label, row.place) = labels.remove(first).unwrap_or_default();
+impl<'a> Part<'a> {
+    fn new(key: Key, named: &'a Named, now: Amount, before: Share) -> Part<'a> {
+        Part {
+            site: SiteKey(named.site, is_pool(key.kind, named.pool)),
+            named,
+            key,
+            now,
+            before,
         }
-        row.stacks = ranked.into_iter().map(|(_, stack)| stack).collect();
-        row
     }
 }
+
+/// The parts of one site, in order of their stacks. Equal stacks are one, however many ways through the runtime led there.
+fn row(parts: &[Part]) -> Row {
+    let first = &parts[0];
+    let mut stacks: Vec<(&Part, StackRow)> = parts
+        .chunk_by(|a, b| a.named.fingerprint == b.named.fingerprint)
+        .map(|parts| (&parts[0], stack_row(parts)))
+        .collect();
+    // Stable, so that equal ones keep the order of their fingerprints.
+    stacks.sort_by_key(|(_, stack)| std::cmp::Reverse((stack.now.bytes, stack.now.count, stack.before.bytes)));
+    // The label is that of the largest stack, as in the report.
+    let largest = stacks[0].0.named;
+    let mut row = Row {
+        key: first.site,
+        label: Arc::clone(&largest.label),
+        place: Arc::clone(&largest.place),
+        owner: match (first.site.1, first.named.allocator, first.named.library) {
+            (true, Some(owner), _) => format!("{owner}'s pool"),
+            (true, None, _) => "pool".to_owned(),
+            (false, _, Some(library)) => library.to_owned(),
+            (false, _, None) => String::new(),
+        },
+        kinds: Kinds::default(),
+        now: Share::default(),
+        before: Share::default(),
+        oldest_ns: u64::MAX,
+        stacks: stacks.into_iter().map(|(_, stack)| stack).collect(),
+    };
+    for stack in &row.stacks {
+        row.kinds.0 |= stack.kinds.0;
+        row.now.join(stack.now);
+        row.before.join(stack.before);
+        row.oldest_ns = row.oldest_ns.min(stack.oldest_ns);
+    }
+    row
+}
+
+fn stack_row(parts: &[Part]) -> StackRow {
+    let mut stack = StackRow {
+        stack: parts[0].key.stack,
+        kinds: Kinds::default(),
+        now: Share::default(),
+        before: Share::default(),
+        oldest_ns: u64::MAX,
+        newest_ns: 0,
+    };
+    for part in parts {
+        stack.kinds.add(part.key.kind);
+        stack.now.join(part.now.share);
+        stack.before.join(part.before);
+        stack.oldest_ns = stack.oldest_ns.min(part.now.oldest_ns);
+        stack.newest_ns = stack.newest_ns.max(part.now.newest_ns);
+    }
+    stack
+}
+
+/// Kinds of memory, a bit each.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Kinds(u32);
+
+impl Kinds {
+    fn add(&mut self, kind: Kind) {
+        self.0 |= 1 << kind as u32;
+    }
+
+    pub fn names(self) -> impl Iterator<Item = &'static str> {
+        let is_in = move |kind: &&Kind| self.0 & 1 << **kind as u32 != 0;
+        Kind::ALL.iter().filter(is_in).map(|kind| kind.name())
+    }
+}
+
+impl fmt::Display for Kinds {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<&str> = self.names().collect();
+        out.write_str(&names.join(", "))
+    }
+}
+
+const _: () = assert!(Kind::ALL.len() < 32, "a bit each, numbered from 1");
 
 #[cfg(test)]
 mod tests {
@@ -285,7 +314,7 @@ mod tests {
     fn memory_whose_names_are_not_known_yet_is_in_the_sum_and_in_no_row() {
         let snapshot = leaky();
         let tally = Tally::of(&snapshot, &stack_keys(&snapshot));
-        let rows = Rows::of(&tally, None, &Names::new());
+        let rows = Rows::of(&tally, None, &Names::default());
         assert!(rows.rows.is_empty());
         assert_eq!(rows.unnamed_share.count, snapshot.allocations.len() as u64);
     }

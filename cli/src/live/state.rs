@@ -122,7 +122,7 @@ impl State {
         State {
             processes: Vec::new(),
             chosen: 0,
-            names: Names::new(),
+            names: Names::default(),
             notes: Vec::new(),
             waiting,
             page: Page::Sites,
@@ -459,7 +459,7 @@ impl<'a> Filter<'a> {
             words => (1 << words) - 1,
         };
         let mut found = self.found(&format!("{} {} {}", row.label, row.place, row.owner).to_lowercase());
-        for kind in &row.kinds {
+        for kind in row.kinds.names() {
             found |= self.found(kind);
         }
         for stack in &row.stacks {

@@ -6,11 +6,11 @@
 //!
 //! Deliberately absent: call sites, and what is held and what is cached. Both follow from names; see `rows`.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use culeak::census::Census;
 use culeak::kind::Kind;
+use culeak::quick::{Mixer, Quick};
 use culeak::report::Share;
 use culeak::snapshot::{Location, Snapshot, Stack};
 
@@ -57,9 +57,6 @@ impl Default for Amount {
         }
     }
 }
-
-/// Keys are hashes already, or nearly so.
-pub type Quick<K, V> = HashMap<K, V, BuildHasherDefault<Mixer>>;
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Tally {
@@ -144,37 +141,6 @@ fn hash_of(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
-}
-
-/// A hash for numbers that nobody chose to collide: a multiplication and a shift each.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Mixer(u64);
-
-impl Hasher for Mixer {
-    fn write(&mut self, bytes: &[u8]) {
-        for chunk in bytes.chunks(8) {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            self.write_u64(u64::from_le_bytes(word));
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 = mixed ^ mixed >> 29;
-    }
-
-    fn write_u8(&mut self, byte: u8) {
-        self.write_u64(byte.into());
-    }
-
-    fn write_usize(&mut self, word: usize) {
-        self.write_u64(word as u64);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0 ^ self.0 >> 32
-    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Draws the state: what it was, how much of it there is, who asked for it, and which keys there are.
 //!
 //! ```text
-//! culeak  4711 python train.py                                running for 2 m 14 s     title
+//! culeak: 4711 python train.py                                running for 2 m 14 s     title
 //! GPU 0  1.2 GiB now, 1.9 GiB peak   ▁▂▃▅▇▇█▇▇▆▆▆▅▅▅▅                                  top.rs
 //! holds 1.2 GiB in 128 blocks at 3 call sites
 //! by bytes, growth since the mark 38 s ago

@@ -1,8 +1,8 @@
 //! The watching thread: finds the processes, reads their recordings in turn, sends what it sees.
 //!
 //! The process on the screen is read every time, of the others one each time, those that are over once. Reading copies
-//! the file's sections (see `culeak::reader`), so the process notices nothing. Between two reads the thread rests at
-//! least as long as a read took: a view of millions of records costs half a core at most, and shows less often.
+//! the file's sections (see `culeak::reader`), so the process notices nothing. After a read that took longer than the time
+//! between two, the thread still rests for a quarter of it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -95,7 +95,7 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
             }
         }
         let took = began.elapsed();
-        let mut rest = interval.saturating_sub(took).max(took.min(interval * 8));
+        let mut rest = interval.saturating_sub(took).max(took / 4);
         // While there is nothing to show, somebody waits for it.
         if targets.is_empty() {
             rest = rest.min(Duration::from_millis(200));
@@ -115,7 +115,7 @@ fn tell(outlets: &Outlets, message: Message) -> bool {
 impl Target {
     /// Reads the recording and sends what it says. False when nobody listens any more.
     fn look(&mut self, outlets: &Outlets) -> bool {
-        let mut snapshot = match reader::read(&self.recording) {
+        let mut snapshot = match reader::glance(&self.recording) {
             Ok(snapshot) => snapshot,
             // Being made at this moment.
             Err(ReadError::Empty(_) | ReadError::Unfinished(_)) => return true,
@@ -272,4 +272,109 @@ fn recordings(folder: &Path) -> Vec<PathBuf> {
         .collect();
     paths.sort();
     paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::process;
+
+    use culeak::layout::RANK_VARIABLES;
+    use culeak::recording::{Beginning, Recording};
+
+    /// An empty recording of a process with these numbers.
+    fn record(folder: &Path, pid: u32, parent_pid: u32) -> PathBuf {
+        let path = folder.join(format!("app.run1.host.{pid}.culeak"));
+        let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
+        let beginning = Beginning {
+            pid,
+            parent_pid,
+            depth: 128,
+            process_start_ticks: 0,
+            executable: b"app",
+            command_line: b"app\0",
+            host: b"host",
+            ranks: [None; RANK_VARIABLES.len()],
+        };
+        assert!(Recording::create(&name, &beginning).is_ok());
+        path
+    }
+
+    fn found(search: &mut Search, source: &Source, known: &mut Vec<Target>) -> Vec<PathBuf> {
+        let found = search.run(source, known);
+        let paths = found.iter().map(|target| target.recording.clone()).collect();
+        known.extend(found);
+        paths
+    }
+
+    #[test]
+    fn what_a_process_starts_is_found_beside_its_recording_and_nothing_else_is() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let parent = record(folder.path(), process::id(), 1);
+        let (mut search, mut known) = (Search::default(), Vec::new());
+        let source = Source::Path(parent.clone());
+        assert_eq!(found(&mut search, &source, &mut known), [parent]);
+        let child = record(folder.path(), 4_100_001, process::id());
+        record(folder.path(), 4_100_002, 4_100_009);
+        fs::write(folder.path().join("x.culeak"), b"").expect("written");
+        assert_eq!(found(&mut search, &source, &mut known), [child]);
+        let grandchild = record(folder.path(), 4_100_003, 4_100_001);
+        assert_eq!(found(&mut search, &source, &mut known), [grandchild]);
+        assert!(found(&mut search, &source, &mut known).is_empty());
+    }
+
+    #[test]
+    fn a_folder_shows_all_its_recordings_and_a_run_its_own() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().to_path_buf();
+        let all = Source::Path(path.join("later"));
+        let (mut search, mut known) = (Search::default(), Vec::new());
+        assert!(found(&mut search, &all, &mut known).is_empty());
+        assert!(search.waiting(&all).contains("no such file or folder yet"));
+        fs::create_dir(path.join("later")).expect("a folder");
+        let first = record(&path.join("later"), 4_200_001, 1);
+        let second = record(&path.join("later"), 4_200_002, 1);
+        assert_eq!(found(&mut search, &all, &mut known), [first, second]);
+        let run = |mark: &str| Source::Run {
+            folder: path.join("later"),
+            mark: mark.to_owned(),
+        };
+        assert_eq!(found(&mut Search::default(), &run(".run1."), &mut Vec::new()).len(), 2);
+        assert!(found(&mut Search::default(), &run(".run2."), &mut Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn a_process_that_is_gone_is_said_to_be_so() {
+        let mut search = Search::default();
+        let source = Source::Process(4_194_999);
+        assert!(found(&mut search, &source, &mut Vec::new()).is_empty());
+        assert!(search.waiting(&source).contains("has ended and left no recording"));
+    }
+
+    #[test]
+    fn an_empty_recording_is_looked_at_once_it_is_whole() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (messages, inbox) = std::sync::mpsc::channel();
+        let (unnamed, _to_name) = std::sync::mpsc::channel();
+        let outlets = Outlets { messages, unnamed };
+        let target = |recording: PathBuf| Target {
+            recording,
+            root: None,
+            asked: Asked::default(),
+            over: false,
+        };
+        let empty = folder.path().join("new.culeak");
+        fs::write(&empty, b"").expect("written");
+        assert!(target(empty).look(&outlets));
+        assert!(inbox.try_recv().is_err());
+        let whole = record(folder.path(), 4_300_001, 1);
+        assert!(target(whole).look(&outlets));
+        assert!(matches!(inbox.try_recv(), Ok(Message::Look(look)) if look.process.pid == 4_300_001));
+        let foreign = folder.path().join("foreign.culeak");
+        fs::write(&foreign, b"something else").expect("written");
+        assert!(target(foreign).look(&outlets));
+        assert!(matches!(inbox.try_recv(), Ok(Message::Trouble(..))));
+    }
 }

@@ -4,7 +4,7 @@ use super::*;
 fn labels(state: &State) -> Vec<&str> {
     (0..state.shown.len())
         .filter_map(|place| state.row(place))
-        .map(|row| row.label.as_str())
+        .map(|row| &*row.label)
         .collect()
 }
 
@@ -66,7 +66,7 @@ fn letters_typed_into_the_filter_do_nothing_else() {
 fn growth_counts_from_the_first_look_until_a_mark_is_set() {
     let mut state = at_step(4);
     let growth = |state: &State| {
-        let row = state.rows.rows.iter().find(|row| row.label == "load_batch");
+        let row = state.rows.rows.iter().find(|row| &*row.label == "load_batch");
         row.map(|row| (row.bytes_change() >> 20, row.count_change()))
     };
     assert_eq!(growth(&state), Some((80, 40)));

@@ -32,7 +32,7 @@ pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffe
 
 fn content(state: &State, row: &Row, now_ns: u64, palette: &Palette) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
-    let title = [&row.label, &row.place].map(String::as_str).join("  ");
+    let title = [&*row.label, &*row.place].join("  ");
     let mut title = vec![Span::styled(title, palette.bold)];
     if !row.owner.is_empty() {
         title.push(Span::styled(format!("  [{}]", row.owner), palette.dim));
@@ -59,7 +59,6 @@ fn content(state: &State, row: &Row, now_ns: u64, palette: &Palette) -> Vec<Line
 }
 
 fn sums(stack: &StackRow, now_ns: u64) -> String {
-    let kinds: Vec<&str> = stack.kinds.iter().copied().collect();
     let growth = i128::from(stack.now.bytes) - i128::from(stack.before.bytes);
     let growth = match growth {
         0 => String::new(),
@@ -71,7 +70,7 @@ fn sums(stack: &StackRow, now_ns: u64) -> String {
         1 => format!(", {} old", age(stack.oldest_ns)),
         _ => format!(", oldest {}, newest {}", age(stack.oldest_ns), age(stack.newest_ns)),
     };
-    format!("  {}, {}{ages}{growth}", amount(stack.now), kinds.join(", "))
+    format!("  {}, {}{ages}{growth}", amount(stack.now), stack.kinds)
 }
 
 fn frames(named: &Named, palette: &Palette, lines: &mut Vec<Line<'static>>) {

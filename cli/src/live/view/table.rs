@@ -114,8 +114,7 @@ fn content(row: &Row, columns: &[Column], now_ns: u64, width: u16, palette: &Pal
         spans.push(Span::styled(format!("  [{}]", row.owner), palette.dim));
     }
     if width >= 100 {
-        let kinds: Vec<&str> = row.kinds.iter().copied().collect();
-        spans.push(Span::styled(format!("  {}", kinds.join(", ")), palette.dim));
+        spans.push(Span::styled(format!("  {}", row.kinds), palette.dim));
     }
     Line::from(spans)
 }

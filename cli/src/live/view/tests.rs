@@ -163,7 +163,7 @@ fn the_selected_row_stays_on_the_screen() {
         let shown = screen(80, 24, &mut state);
         let label = state.selected_row().expect("a row").label.clone();
         assert!(
-            label.starts_with(name) && shown.contains(&label),
+            label.starts_with(name) && shown.contains(&*label),
             "{key:?}: {label}\n{shown}"
         );
     }

@@ -54,10 +54,10 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) -
 }
 
 fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
-    let mut left = vec![Span::styled("culeak live", palette.bold)];
+    let mut left = vec![Span::styled("culeak:", palette.bold)];
     let mut right = Vec::new();
     if let Some(look) = state.look_shown() {
-        left.push(Span::raw(format!("  {}", command(look))));
+        left.push(Span::raw(format!(" {}", command(look))));
         let lasted = units::duration(look.at_ns);
         right.push(match look.process.state {
             ProcessState::Running => Span::raw(format!("running for {lasted}")),
