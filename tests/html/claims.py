@@ -201,7 +201,7 @@ def colours_follow_the_system_and_the_switch(browser):
 
 
 def a_narrow_window_is_not_wider_than_itself(browser):
-    for name in ("training", "diff", "hostile"):
+    for name in ("training", "diff", "trend", "hostile"):
         with tab(browser, FOLDER / f"{name}.html", viewport={"width": 400, "height": 800}) as t:
             assert t.page.evaluate("document.documentElement.scrollWidth") <= 400, name
 
@@ -222,6 +222,27 @@ def a_diff_says_what_grew_and_what_shrank(browser):
         assert t.page.locator(".honesty").count() == 2
         t.page.get_by_role("button", name="Attention.forward").click()
         assert "/torch/nn/modules/linear.py:125" in t.page.locator("td.detail").inner_text()
+
+
+def a_trend_shows_the_course_of_each_call_site(browser):
+    trend = json.loads(culeak("trend", "course", "--json"))
+    with tab(browser, write("trend", "trend", "course")) as t:
+        rows = [(row.locator("td").first.inner_text(), int(row.locator("[data-bytes]").get_attribute("data-bytes"))) for row in t.rows().all()]
+        assert rows == [(row["class"].replace("_", " "), row["bytes"]["last"]) for row in trend["rows"]], rows
+        assert rows[0][0] == "growing" and "grew then bounded" in dict(rows), rows
+        assert t.page.locator("#chart canvas").count() == 1 and t.rows().first.locator(".course canvas").count() == 1
+        assert t.page.locator("#chart .u-legend .u-series").count() == 2 + min(5, len(rows))
+        painted = "() => { const c = document.querySelector('#chart canvas'); const p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return p.some((byte) => byte > 0); }"
+        assert t.page.evaluate(painted)
+        t.page.get_by_role("button", name="training_step", exact=True).click()
+        detail = t.page.locator("td.detail")
+        assert trend["rows"][0]["sentence"] in detail.inner_text() and detail.locator("canvas").count() == 1
+        assert detail.locator(".chart").get_attribute("aria-label") == trend["rows"][0]["sentence"]
+        t.page.get_by_label("Colours").select_option("dark")
+        t.page.wait_for_function("document.querySelectorAll('canvas').length > 2")
+        t.page.keyboard.press("/")
+        t.page.keyboard.type("periodic")
+        assert all(row.locator("td").first.inner_text() == "periodic" for row in t.rows().all()) and t.rows().count() >= 1
 
 
 def hostile_names_are_inert_text(browser):
@@ -323,6 +344,7 @@ CLAIMS = [
     everything_can_be_reached_from_the_keyboard,
     colours_follow_the_system_and_the_switch,
     a_diff_says_what_grew_and_what_shrank,
+    a_trend_shows_the_course_of_each_call_site,
     hostile_names_are_inert_text,
     a_narrow_window_is_not_wider_than_itself,
     the_policy_forbids_any_load_and_any_markup,
@@ -334,11 +356,11 @@ CLAIMS = [
 
 
 def pictures(browser, folder):
-    for name in ("training", "diff", "large"):
+    for name in ("training", "diff", "trend", "large"):
         for scheme in ("light", "dark"):
             for width in (1280, 400):
                 with tab(browser, FOLDER / f"{name}.html", color_scheme=scheme, viewport={"width": width, "height": 1000}) as t:
-                    t.page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png")
+                    t.page.screenshot(path=f"{folder}/{name}-{scheme}-{width}.png", full_page=name == "trend")
 
 
 def main():

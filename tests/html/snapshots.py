@@ -1,9 +1,11 @@
 """Snapshots for the tests of the HTML report, made up without a GPU: a training program, hostile names, 100,000 stacks."""
 
 import json
+import pathlib
 import random
 
 SECOND = 1_000_000_000
+CALL = ["kind", "domain", "api", "device", "context", "stream", "pool", "thread"]
 MIB = 1 << 20
 
 # What no page may obey, and no reader may be fooled by.
@@ -96,7 +98,18 @@ class Snapshot:
              "total_bytes": size, "total_count": count, "freed_count": 0, "refused_count": 0}
             for (device, kind), (size, count) in totals.items()]
         self.value["honesty"]["events"] = len(self.value["allocations"])
-        return self.value
+        return self.value | {"allocations": self.rows()}
+
+    def rows(self):
+        """Allocations as a snapshot has them: what a call says of many stands once."""
+        calls, rows = {}, []
+        for allocation in self.value["allocations"]:
+            call = {key: allocation[key] for key in CALL if key in allocation}
+            number = calls.setdefault(json.dumps(call, sort_keys=True), (len(calls), call))[0]
+            places = [allocation[key] for key in ("address", "bytes", "time_ns", "stack")] + [number]
+            rows.append(places if allocation["requested"] == allocation["bytes"] else places + [allocation["requested"]])
+        columns = ["address", "bytes", "time_ns", "stack", "call", "requested"]
+        return {"calls": [call for _, call in calls.values()], "columns": columns, "rows": rows}
 
     def write(self, path):
         with open(path, "w", encoding="utf-8") as out:
@@ -140,6 +153,20 @@ def training(state="exited", leaked=128):
             {"device": 1, "total_bytes": 140 << 30, "used_bytes": 1000 * MIB, "reserved_bytes": 600 * MIB,
              "process_bytes": 900 * MIB, "others": {"bytes": 0, "count": 0}}]}
     return made
+
+
+def course(folder, pictures=24):
+    """A running program, looked at every ten minutes: one call site grows, one fills a cache and stops, one breathes."""
+    folder.mkdir(exist_ok=True)
+    for nth in range(pictures):
+        made = training("running", 40 + 3 * nth)
+        cache = made.stack([("Cache::fill(int)", "/src/cache.cu", 77, "/opt/libstep.so"), MAIN])
+        made.holds(8 * MIB, min(nth * 4, 30), cache)
+        breath = made.stack([("breathe<'</script>'>()", "/src/breath.cu", 5, "/opt/libstep.so"), MAIN])
+        made.holds(32 * MIB, 1 + nth % 4, breath)
+        made.value["taken"]["at_ns"] += 600 * SECOND * nth
+        made.value["taken"]["at_unix_ns"] += 600 * SECOND * nth
+        made.write(folder / f"{nth:03}.json")
 
 
 def hostile():
@@ -195,5 +222,6 @@ if __name__ == "__main__":
     for allocation in later.value["allocations"][128:150]:
         allocation["bytes"] = 1 * MIB
     later.write(f"{folder}/after.json")
+    course(pathlib.Path(folder, "course"))
     hostile().write(f"{folder}/hostile.json")
     large().write(f"{folder}/large.json")

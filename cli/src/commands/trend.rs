@@ -10,8 +10,8 @@ use culeak::report::By;
 use culeak::trend::{Against, Options, POINTS_NEEDED, Picture, Trend, lineages, programs};
 
 use crate::errors::{Failure, USAGE};
-use crate::output::Overwrite;
-use crate::text;
+use crate::output::{self, Overwrite};
+use crate::{html, text};
 
 mod inputs;
 mod watch;
@@ -21,7 +21,7 @@ const GROWTH: u8 = 1;
 
 /// Show which call sites grow over many snapshots, how fast and how surely, and which have stopped
 #[derive(Debug, Args)]
-#[command(mut_arg("force", |force| force.help("Judge pictures of different programs as if they were one")))]
+#[command(mut_arg("force", |force| force.help("Judge pictures of different programs as if they were one, and replace files that exist")))]
 #[command(after_help = "\
 Snapshots may be JSON files, recordings, pictures kept beside them (--snapshot-every, --snapshot-at-mark), or folders of
 all these. They are put in the order of time; processes that ran side by side are judged apart.
@@ -54,7 +54,7 @@ pub struct TrendArgs {
     /// Only this kind of memory; repeatable
     #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
     pub kind: Vec<Kind>,
-    /// Show at most N rows (0: all) [default: 20, with --json all]
+    /// Show at most N rows (0: all) [default: 20, with --json or --html all]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
     /// Leave out call sites that never held as much
@@ -69,6 +69,9 @@ pub struct TrendArgs {
     /// Print the trend as JSON (an array when there are several processes side by side)
     #[arg(long)]
     pub json: bool,
+    /// Write the trend as a page for a browser (-: to standard output), with charts; loads nothing
+    #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
+    pub html: Option<PathBuf>,
     /// Also look for debug files here; repeatable
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
@@ -88,6 +91,9 @@ pub enum FailOn {
 }
 
 pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
+    if let Some(path) = &args.html {
+        output::check(path, args.overwrite)?;
+    }
     let options = args.options();
     let (mut pictures, unreadable) = match args.pid {
         Some(pid) => (watch::pictures(pid, args, &options)?, 0),
@@ -96,7 +102,9 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
     one_program(&mut pictures, args.overwrite.force)?;
     let lineages = lineages(pictures);
     let trends: Vec<Trend> = lineages.iter().map(|lineage| Trend::of(lineage, &options)).collect();
-    if args.json {
+    if let Some(path) = &args.html {
+        output::create(path, args.overwrite, |out| html::write_trends(&trends, options.by, out))?;
+    } else if args.json {
         match trends.as_slice() {
             [one] => text::print_json(one)?,
             several => text::print_json(&several)?,
@@ -117,7 +125,7 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
 
 impl TrendArgs {
     fn options(&self) -> Options {
-        let default = if self.json { None } else { Some(20) };
+        let default = (!self.json && self.html.is_none()).then_some(20);
         Options {
             by: By::from_name(&self.by).unwrap_or(By::Site),
             against: match self.against {

@@ -12,7 +12,7 @@ use culeak::snapshot::Snapshot;
 use serde::Serialize;
 
 use super::data::Data;
-use super::page;
+use super::page::{self, Parts};
 use super::report::number_of;
 use super::stacks::Stacks;
 use crate::text;
@@ -75,7 +75,7 @@ pub fn write(
         }),
     };
     let title = format!("culeak diff: {}", parts::process(&diff.after.process));
-    page::write(&title, &shown, data, &content, out)
+    page::write(Parts::Graph, &title, &shown, data, &content, out)
 }
 
 /// What a browser without scripts shows: the largest changes.

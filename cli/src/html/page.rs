@@ -14,24 +14,68 @@ use sha2::{Digest, Sha256};
 use super::data::Data;
 
 const SKELETON: &str = include_str!("page.html");
-const STYLES: [&str; 1] = [include_str!("page.css")];
 
-/// Libraries first, then the page's own in the order they build on each other.
-const SCRIPTS: [&str; 7] = [
-    include_str!("vendor/d3-hierarchy.min.js"),
-    include_str!("vendor/d3-selection.min.js"),
-    include_str!("data.js"),
-    include_str!("units.js"),
-    include_str!("graph.js"),
-    include_str!("table.js"),
-    include_str!("page.js"),
-];
+/// What a page is made of besides the data.
+#[derive(Debug, Clone, Copy)]
+pub enum Parts {
+    /// Stacks as a graph, rows as tables.
+    Graph,
+    /// Courses over time.
+    Charts,
+}
+
+const PAGE_STYLE: &str = include_str!("page.css");
+const ELEMENTS: &str = include_str!("elements.js");
+const DATA: &str = include_str!("data.js");
+const UNITS: &str = include_str!("units.js");
+const TABLE: &str = include_str!("table.js");
+const START: &str = include_str!("page.js");
+
+impl Parts {
+    fn styles(self) -> Vec<&'static str> {
+        match self {
+            Parts::Graph => vec![PAGE_STYLE],
+            Parts::Charts => vec![include_str!("vendor/uPlot.min.css"), PAGE_STYLE],
+        }
+    }
+
+    /// Libraries first, then the page's own in the order they build on each other.
+    fn scripts(self) -> Vec<&'static str> {
+        let mut scripts = match self {
+            Parts::Graph => vec![
+                include_str!("vendor/d3-hierarchy.min.js"),
+                include_str!("vendor/d3-selection.min.js"),
+            ],
+            Parts::Charts => vec![include_str!("vendor/uPlot.iife.min.js")],
+        };
+        scripts.extend([ELEMENTS, DATA, UNITS, TABLE]);
+        scripts.extend(match self {
+            Parts::Graph => vec![
+                include_str!("graph.js"),
+                include_str!("view.js"),
+                include_str!("rows.js"),
+                include_str!("report.js"),
+                include_str!("diff.js"),
+            ],
+            Parts::Charts => vec![include_str!("chart.js"), include_str!("trend.js")],
+        });
+        scripts.push(START);
+        scripts
+    }
+}
 
 /// Names, versions and licences of what stands in vendor/.
 const NOTICES: &str = include_str!("vendor/NOTICES.txt");
 
 /// Writes the page. `plain` is what a browser without scripts shows.
-pub fn write(title: &str, plain: &str, data: Data, content: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+pub fn write(
+    parts: Parts,
+    title: &str,
+    plain: &str,
+    data: Data,
+    content: &impl Serialize,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut data = Some(data);
     // The skeleton is taken apart at its own marks alone; what was put in is never looked at again.
     for (nth, part) in SKELETON.split("{{").enumerate() {
@@ -41,9 +85,9 @@ pub fn write(title: &str, plain: &str, data: Data, content: &impl Serialize, out
         };
         match (name, data.take_if(|_| name == "data")) {
             ("title", _) => out.write_all(escape(title).as_bytes())?,
-            ("policy", _) => out.write_all(policy().as_bytes())?,
-            ("styles", _) => wrapped("style", &STYLES, out)?,
-            ("scripts", _) => wrapped("script", &SCRIPTS, out)?,
+            ("policy", _) => out.write_all(policy(parts).as_bytes())?,
+            ("styles", _) => wrapped("style", &parts.styles(), out)?,
+            ("scripts", _) => wrapped("script", &parts.scripts(), out)?,
             ("plain", _) => out.write_all(escape(plain).as_bytes())?,
             ("notices", _) => out.write_all(escape(NOTICES).as_bytes())?,
             ("data", Some(data)) => {
@@ -65,7 +109,7 @@ fn wrapped(element: &str, texts: &[&str], out: &mut dyn Write) -> io::Result<()>
 }
 
 /// Nothing is allowed but the styles and scripts of this build.
-fn policy() -> String {
+fn policy(parts: Parts) -> String {
     let hashes = |texts: &[&str]| -> String {
         let each = texts.iter().map(|text| hash(text));
         each.map(|hash| format!(" 'sha256-{hash}'")).collect()
@@ -73,8 +117,8 @@ fn policy() -> String {
     format!(
         "default-src 'none'; script-src{}; style-src{}; base-uri 'none'; form-action 'none'; \
          require-trusted-types-for 'script'; trusted-types 'none'",
-        hashes(&SCRIPTS),
-        hashes(&STYLES)
+        hashes(&parts.scripts()),
+        hashes(&parts.styles())
     )
 }
 
@@ -112,7 +156,11 @@ mod tests {
 
     #[test]
     fn no_script_or_style_ends_its_own_element() {
-        for text in STYLES.iter().chain(&SCRIPTS) {
+        let parts = [Parts::Graph, Parts::Charts];
+        for text in parts
+            .into_iter()
+            .flat_map(|parts| [parts.styles(), parts.scripts()].concat())
+        {
             assert!(!text.contains("</script") && !text.contains("</style") && !text.contains("<!--"));
             assert!(
                 !text.contains('\r'),

@@ -10,9 +10,10 @@ use culeak::snapshot::Snapshot;
 use serde::Serialize;
 
 use super::data::Data;
+use super::ledger;
+use super::page::{self, Parts};
 use super::rows;
 use super::stacks::{Stack, Stacks};
-use super::{ledger, page};
 use crate::text;
 use crate::text::inert::Inert;
 use crate::text::parts;
@@ -85,7 +86,14 @@ pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
         dimensions: rows::DIMENSIONS,
         processes,
     };
-    page::write(&title, &String::from_utf8_lossy(&plain), data, &content, out)
+    page::write(
+        Parts::Graph,
+        &title,
+        &String::from_utf8_lossy(&plain),
+        data,
+        &content,
+        out,
+    )
 }
 
 /// Rows in the text for browsers without scripts.

@@ -5,18 +5,6 @@
 
 const ROWS_AT_ONCE = 100;
 
-// An element with attributes and children; text is always text.
-function element(tag, attributes, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes || {})) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name === "onclick" || name === "onchange" || name === "oninput") made[name] = value;
-    else made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined));
-  return made;
-}
-
 let tables = 0;
 
 class Table {

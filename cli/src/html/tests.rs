@@ -6,6 +6,7 @@ use culeak::diff;
 use culeak::kind::Kind;
 use culeak::report::{By, Options, Report};
 use culeak::snapshot::Snapshot;
+use culeak::trend::{self, Picture, Trend, lineages};
 use data_encoding::BASE64;
 use flate2::read::ZlibDecoder;
 use serde_json::Value;
@@ -37,6 +38,32 @@ fn diff_page(before: &Snapshot, after: &Snapshot) -> String {
     };
     let mut out = Vec::new();
     write_diff(before, after, &options, false, &mut out).expect("a page");
+    String::from_utf8(out).expect("text")
+}
+
+/// One process at ten moments, each with more of everything.
+fn trend_page(made: impl Fn() -> Snapshot) -> String {
+    let options = trend::Options {
+        by: By::Site,
+        all: true,
+        ..trend::Options::default()
+    };
+    let pictures = (0..10).map(|nth| {
+        let mut snapshot = made();
+        snapshot.process.state = culeak::snapshot::ProcessState::Running;
+        snapshot.taken.at_ns += nth * 600_000_000_000;
+        snapshot.taken.at_unix_ns += nth * 600_000_000_000;
+        snapshot
+            .allocations
+            .change(|_, allocation, _| allocation.bytes *= nth + 1);
+        Picture::of(&snapshot, format!("{nth}.json"), &options)
+    });
+    let trends: Vec<Trend> = lineages(pictures.collect())
+        .iter()
+        .map(|lineage| Trend::of(lineage, &options))
+        .collect();
+    let mut out = Vec::new();
+    write_trends(&trends, By::Site, &mut out).expect("a page");
     String::from_utf8(out).expect("text")
 }
 
@@ -82,7 +109,11 @@ fn data(page: &str) -> (Value, impl Fn(&str) -> Vec<u64> + use<>) {
 
 #[test]
 fn the_policy_allows_the_scripts_and_styles_of_the_page_and_nothing_else() {
-    for page in [page(&leaky(), By::Site), diff_page(&leaky(), &leaky())] {
+    for page in [
+        page(&leaky(), By::Site),
+        diff_page(&leaky(), &leaky()),
+        trend_page(leaky),
+    ] {
         let policy = between(&page, "http-equiv=\"Content-Security-Policy\" content=\"", "\"")[0];
         let directive = |name: &str| -> Vec<&str> {
             let found = policy.split("; ").find_map(|part| part.strip_prefix(name));
@@ -118,7 +149,11 @@ fn names_of_a_recording_never_become_markup() {
     snapshot.devices[0].name = nasty.to_owned();
     snapshot.threads[0].name = nasty.to_owned();
     snapshot.honesty.unhooked = vec![nasty.to_owned()];
-    for page in [page(&snapshot, By::Site), diff_page(&snapshot, &leaky())] {
+    for page in [
+        page(&snapshot, By::Site),
+        diff_page(&snapshot, &leaky()),
+        trend_page(|| snapshot.clone()),
+    ] {
         assert!(!page.contains("<img") && !page.contains("<b>"));
         assert!(page.contains("&lt;/script&gt;&lt;img src=x"));
         assert_eq!(page.matches("</pre>").count(), 2, "the text and the licences");
@@ -175,6 +210,26 @@ fn the_numbers_are_those_of_the_report() {
             .collect();
         assert_eq!(shown, known);
     }
+}
+
+#[test]
+fn a_trend_has_one_value_per_row_and_picture() {
+    let (header, column) = data(&trend_page(leaky));
+    let shown = &header["page"]["trends"][0];
+    let rows = shown["rows"].as_array().expect("rows");
+    assert_eq!(shown["points"].as_array().map(Vec::len), Some(10));
+    let series = column("0.series.bytes");
+    assert_eq!((rows.len(), series.len()), (5, 50));
+    for (row, series) in rows.iter().zip(series.chunks(10)) {
+        assert_eq!(row["bytes"]["first"].as_u64(), Some(series[0]));
+        assert_eq!(row["bytes"]["last"].as_u64(), Some(series[9]));
+    }
+    assert_eq!(rows[0]["class"], "growing");
+    assert!(
+        rows[0]["sentence"]
+            .as_str()
+            .is_some_and(|text| text.contains("Trainer::step"))
+    );
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use anstyle::Style;
-use culeak::trend::{Against, Class, Classes, DeviceTrend, Evidence, Measure, Row, Trend};
+use culeak::trend::{Against, Class, Classes, DeviceTrend, Evidence, Measure, ProcessSpan, Row, Trend};
 
 use super::inert::Inert;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
@@ -14,8 +14,8 @@ const CURVE: usize = 24;
 
 pub fn write(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     headline(trend, out)?;
-    for device in &trend.devices {
-        write_device(device, trend.against, out)?;
+    for device in trend.devices.iter().filter_map(|device| growth(device, trend.against)) {
+        writeln!(out, "{device}")?;
     }
     if !trend.rows.is_empty() {
         writeln!(out)?;
@@ -30,28 +30,36 @@ pub fn write(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     }
     writeln!(out)?;
     for span in &trend.processes {
-        let process = &span.process;
-        let words: Vec<_> = process.command_line.iter().map(String::as_str).collect();
-        let ranks: String = process
-            .ranks
-            .iter()
-            .map(|(name, value)| format!(", {name}={value}"))
-            .collect();
-        let end = if span.finished { ", the last one at its end" } else { "" };
-        let text = format!(
-            "{} {} on {}{ranks}: {}{end}",
-            process.pid,
-            words.join(" "),
-            process.host,
-            plural(span.points as u64, "picture", "pictures")
-        );
-        writeln!(out, "{}  {}", Styled(BOLD, "process "), Inert(&text))?;
+        writeln!(out, "{}  {}", Styled(BOLD, "process "), process(span))?;
     }
     parts::warnings(out, &trend.warnings)?;
-    next(trend, out)
+    match next(trend) {
+        Some(command) => parts::next(out, &command),
+        None => Ok(()),
+    }
 }
 
-fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+/// A process, and how much of it was seen.
+pub fn process(span: &ProcessSpan) -> String {
+    let process = &span.process;
+    let words: Vec<_> = process.command_line.iter().map(String::as_str).collect();
+    let ranks: String = process
+        .ranks
+        .iter()
+        .map(|(name, value)| format!(", {name}={value}"))
+        .collect();
+    let end = if span.finished { ", the last one at its end" } else { "" };
+    let text = format!(
+        "{} {} on {}{ranks}: {}{end}",
+        process.pid,
+        words.join(" "),
+        process.host,
+        plural(span.points as u64, "picture", "pictures")
+    );
+    Inert(&text).to_string()
+}
+
+pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     let (first, last) = (&trend.points[0], &trend.points[trend.points.len() - 1]);
     let pictures = plural(trend.points.len() as u64, "picture", "pictures");
     let over = match trend.against {
@@ -102,7 +110,7 @@ fn classes(classes: &Classes) -> String {
 }
 
 /// What a class is called here, and its colour.
-fn word(class: Class) -> (&'static str, Style) {
+pub fn word(class: Class) -> (&'static str, Style) {
     match class {
         Class::Growing => ("growing", BAD),
         Class::FreedOnlyAtExit => ("freed only at exit", BAD),
@@ -116,9 +124,10 @@ fn word(class: Class) -> (&'static str, Style) {
     }
 }
 
-fn write_device(device: &DeviceTrend, against: Against, out: &mut dyn Write) -> io::Result<()> {
+/// How a device fills, if it does.
+pub fn growth(device: &DeviceTrend, against: Against) -> Option<String> {
     if device.pace <= 0.0 {
-        return Ok(());
+        return None;
     }
     let used = match (device.used_bytes, device.total_bytes) {
         (Some(used), Some(total)) => format!(", {} of {} used", units::bytes(used), units::bytes(total)),
@@ -129,12 +138,8 @@ fn write_device(device: &DeviceTrend, against: Against, out: &mut dyn Write) -> 
         None => String::new(),
     };
     let pace = format!("{} per {}", units::bytes(device.pace as u64), against.unit());
-    writeln!(
-        out,
-        "{}  {}{used}: growing by {pace}{full}",
-        device.label,
-        Inert(&device.name)
-    )
+    let name = Inert(&device.name);
+    Some(format!("{}  {name}{used}: growing by {pace}{full}", device.label))
 }
 
 fn pace(bytes: f64, against: Against) -> String {
@@ -164,7 +169,8 @@ fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     callers(row, out)
 }
 
-fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
+/// The evidence in numbers.
+pub fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
     let steps = evidence.steps;
     format!(
         "{}, R² {:.2}, steps {} up {} down {} same, sure {:.0} %",
@@ -215,18 +221,19 @@ fn sparkline(values: &[u64], trend: &Trend) -> String {
     line
 }
 
-fn next(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
+/// The next thing to type.
+pub fn next(trend: &Trend) -> Option<String> {
     let (first, last) = (&trend.points[0].source, &trend.points[trend.points.len() - 1].source);
     let process = &trend.processes[trend.processes.len() - 1];
     match (trend.too_few, trend.is_growing()) {
-        (true, _) if !process.finished => parts::next(
-            out,
-            &format!("culeak trend --pid {} --every 30s --for 10m", process.process.pid),
-        ),
+        (true, _) if !process.finished => Some(format!(
+            "culeak trend --pid {} --every 30s --for 10m",
+            process.process.pid
+        )),
         (false, true) if first != last => {
             let word = culeak::report::shell_word;
-            parts::next(out, &format!("culeak diff {} {} --stacks", word(first), word(last)))
+            Some(format!("culeak diff {} {} --stacks", word(first), word(last)))
         }
-        _ => Ok(()),
+        _ => None,
     }
 }

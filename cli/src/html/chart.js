@@ -1,0 +1,137 @@
+// Charts over time, drawn by uPlot: a large one with axes, and curves of the size of a word.
+//
+// uPlot paints on a canvas, where the style sheet does not reach, so colours are looked up when a chart is made, and
+// every chart is made again when light turns dark.
+"use strict";
+
+const charts = [];
+
+// What a variable of the style sheet stands for at the moment.
+function colourOf(variable) {
+  const probe = element("span");
+  probe.style.color = `var(${variable})`;
+  document.body.append(probe);
+  const colour = getComputedStyle(probe).color;
+  probe.remove();
+  return colour;
+}
+
+function paintAgain() {
+  for (let nth = charts.length - 1; nth >= 0; nth--) {
+    const chart = charts[nth];
+    if (chart.host.isConnected) chart.paint();
+    else charts.splice(nth, 1);
+  }
+}
+
+// In the next frame the page has its new colours.
+const paintSoon = () => requestAnimationFrame(paintAgain);
+document.getElementById("theme").addEventListener("change", paintSoon);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintSoon);
+
+// `make` answers uPlot's options and data for a width.
+function chart(host, make) {
+  let plot = null;
+  const paint = () => {
+    plot?.destroy();
+    const { options, data } = make(host.clientWidth || 150);
+    plot = new uPlot(options, data, host);
+  };
+  charts.push({ host, paint });
+  return { paint, resize: () => plot?.setSize({ width: host.clientWidth, height: plot.height }) };
+}
+
+// Values over the points of a trend, with a gap where another process begins.
+function withGaps(points, values, joined) {
+  const spread = [];
+  points.forEach((point, nth) => {
+    if (!joined && nth > 0 && points[nth - 1].process !== point.process) spread.push(null);
+    spread.push(values[nth]);
+  });
+  return spread;
+}
+
+function positions(points, joined) {
+  const x = points.map((point) => point.x);
+  const between = x.slice();
+  const spread = [];
+  points.forEach((point, nth) => {
+    if (!joined && nth > 0 && points[nth - 1].process !== point.process) spread.push((between[nth - 1] + between[nth]) / 2);
+    spread.push(between[nth]);
+  });
+  return spread;
+}
+
+// `lines` have a name, values, a variable for their colour, and `counts` when they are numbers of blocks.
+function timeChart(host, trend, lines, height, spoken) {
+  const joined = trend.against === "runs";
+  const one = trend.points.length === 1;
+  const made = chart(host, (width) => {
+    const quiet = colourOf("--quiet");
+    const line = colourOf("--line");
+    const axis = { stroke: quiet, grid: { stroke: line, width: 1 }, ticks: { stroke: line, width: 1 } };
+    const sizes = (plot, splits) => splits.map(formatBytes);
+    const counts = (plot, splits) => splits.map(formatCount);
+    const options = {
+      width,
+      height,
+      scales: { x: { time: false }, y: { range: (plot, low, high) => [0, high > 0 ? high * 1.05 : 1] }, count: { range: (plot, low, high) => [0, high > 0 ? high * 1.05 : 1] } },
+      axes: [
+        { ...axis, space: 90, incrs: trend.against === "time" ? TIMES : WHOLE, values: (plot, splits) => splits.map((x) => trend.at(x)) },
+        { ...axis, size: 74, values: sizes, incrs: POWERS },
+        ...(lines.some((each) => each.counts) ? [{ ...axis, scale: "count", side: 1, size: 64, grid: { show: false }, values: counts }] : []),
+      ],
+      series: [
+        { label: trend.axis, value: (plot, x) => (x === null ? "" : trend.at(x)) },
+        ...lines.map((each) => ({
+          label: each.name,
+          scale: each.counts ? "count" : "y",
+          stroke: colourOf(each.colour),
+          width: 2,
+          dash: each.counts ? [5, 4] : undefined,
+          points: { show: one || trend.points.length < 40, size: 5 },
+          value: (plot, value) => (value === null ? "" : each.counts ? formatCount(value) : formatBytes(value)),
+        })),
+      ],
+    };
+    return { options, data: [positions(trend.points, joined), ...lines.map((each) => withGaps(trend.points, each.values, joined))] };
+  });
+  host.setAttribute("role", "img");
+  host.setAttribute("aria-label", spoken);
+  requestAnimationFrame(() => {
+    made.paint();
+    let width = host.clientWidth;
+    new ResizeObserver(() => {
+      if (host.clientWidth !== width && host.clientWidth > 0) {
+        width = host.clientWidth;
+        made.resize();
+      }
+    }).observe(host);
+  });
+}
+
+// Round steps of an axis: in bytes powers of two, in hours what clocks and calendars have, else decimal.
+const POWERS = Array.from({ length: 63 }, (_, power) => 2 ** power);
+const SECOND = 1 / 3600;
+const TIMES = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200].map((seconds) => seconds * SECOND).concat([1, 2, 5, 10, 30, 100, 300, 1000].map((days) => days * 24));
+const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+
+function smallCurve(trend, values, colour) {
+  const host = element("div", { class: "course", "aria-hidden": "true" });
+  const joined = trend.against === "runs";
+  const made = chart(host, () => ({
+    options: {
+      width: 140,
+      height: 24,
+      padding: [2, 2, 2, 2],
+      cursor: { show: false },
+      legend: { show: false },
+      scales: { x: { time: false }, y: { range: (plot, low, high) => [0, high > 0 ? high : 1] } },
+      axes: [{ show: false }, { show: false }],
+      series: [{}, { stroke: colourOf(colour), width: 1.5, points: { show: false } }],
+    },
+    data: [positions(trend.points, joined), withGaps(trend.points, values, joined)],
+  }));
+  made.paint();
+  return host;
+}

@@ -1,0 +1,47 @@
+// The page of a diff: what grew in red, what shrank in blue, by stack and by row.
+"use strict";
+
+pages.diff = (context) => {
+  const { page } = context;
+  const stacks = readStacks(context.columns, "0.stacks");
+  main.append(element("p", { class: "headline" }, page.headline), ...page.warnings.map((warning) => element("p", { class: "warning" }, warning)));
+  main.append(facts(page.totals, "sums"));
+  const view = new View(context, stacks, "0.samples", main, null);
+  const rows = rowsOf(context, "0.rows");
+  const host = element("div");
+  section(main, page.by === "site" ? "Call sites" : "Stacks", host);
+  const change = (row) => rows.number("after", row) - rows.number("before", row);
+  const counted = (row) => rows.number("after_count", row) - rows.number("before_count", row);
+  const tone = (value) => (value > 0 ? "grown" : value < 0 ? "shrunk" : "quiet");
+  const site = { title: "Call site", classes: "site code", textual: true, key: rows.label, cell: (row) => ({ name: shorten(rows.label(row)), rest: [rows.number("pool", row) ? element("span", { class: "mark" }, "[pool]") : null, narrowPlace(rows, row)] }) };
+  const columns = [
+    { title: "Change", classes: "number", key: change, cell: (row) => element("span", { class: tone(change(row)), "data-bytes": change(row), title: exact(change(row)) }, withSign(change(row), formatBytes)) },
+    { title: "Blocks", classes: "number", key: counted, cell: (row) => element("span", { class: tone(counted(row)), "data-count": counted(row) }, withSign(counted(row), formatCount)) },
+    { title: "State", textual: true, key: rows.state, cell: rows.state },
+    site,
+    { title: "Place", classes: "site code wide", textual: true, key: rows.place, cell: (row) => shorten(rows.place(row)) },
+    { title: "After", classes: "number wide", key: (row) => rows.number("after", row), cell: (row) => numberCell(formatBytes(rows.number("after", row)), "bytes-after", rows.number("after", row)) },
+    { title: "Before", classes: "number wide", key: (row) => rows.number("before", row), cell: (row) => numberCell(formatBytes(rows.number("before", row)), "bytes-before", rows.number("before", row)) },
+    { title: "Kind", classes: "wide", textual: true, key: rows.kinds, cell: rows.kinds },
+  ];
+  const detail = (row) => {
+    const list = [
+      ["name", rows.label(row)],
+      ["before", exact(rows.number("before", row)) + " in " + formatBlocks(rows.number("before_count", row), 0)],
+      ["after", exact(rows.number("after", row)) + " in " + formatBlocks(rows.number("after_count", row), 0)],
+      ["kind", rows.kinds(row)],
+    ];
+    const parts = rows.stacksOf(row).slice(0, 20);
+    const shown = parts.map((part) => [element("h3", {}, element("button", { type: "button", onclick: () => view.reveal(part.stack) }, "show in graph")), stackList(context, stacks, part.stack)]);
+    const others = rows.stacksOf(row).length - parts.length;
+    return [facts(list), ...shown, others > 0 ? element("p", { class: "quiet" }, "and " + formatCount(others) + " other ways to it") : null];
+  };
+  const table = new Table(host, { label: "Changes", columns, count: rows.count, detail, opener: site });
+  table.rows = rows;
+  view.tables.push(table);
+  if (rows.count === 0) host.prepend(element("p", { class: "quiet" }, "nothing changed"));
+  if (page.hidden_rows > 0) host.append(element("p", { class: "quiet" }, formatCount(page.hidden_rows) + " more rows were left out by --top or --min-bytes"));
+  section(main, "What could not be seen");
+  for (const [nth, side] of ["before", "after"].entries()) main.append(element("h3", {}, side), facts(page.honesty[nth], "sums honesty"));
+  view.start();
+};

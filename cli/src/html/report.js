@@ -1,0 +1,141 @@
+// The page of a report: headline, ledger, graph, call sites, sums, and what could not be seen.
+"use strict";
+
+pages.report = (context) => {
+  const names = context.page.processes.map((process) => process.source + ": " + process.process);
+  oneOf(main, "Process", names, (number, host) => showProcess(context, number, host));
+};
+
+function showProcess(context, number, host) {
+  const process = context.page.processes[number];
+  const stacks = readStacks(context.columns, number + ".stacks");
+  const leaks = process.finished && / leaks? /.test(process.headline);
+  if (process.failed) {
+    host.append(element("p", { class: "headline bad" }, "out of memory: " + process.failed.text), stackList(context, stacks, process.failed.stack));
+  }
+  host.append(
+    element("p", { class: "headline" + (leaks ? " bad" : "") }, process.headline),
+    // Of one process alone the title says it.
+    context.page.processes.length > 1 ? element("p", { class: "quiet" }, process.process) : "",
+    ...process.warnings.map((warning) => element("p", { class: "warning" }, warning)),
+  );
+  if (process.ledger.devices.length + process.ledger.beside.length > 0) showLedger(process.ledger, host);
+
+  const view = new View(context, stacks, number + ".samples", host, process);
+  const rows = rowsOf(context, number + ".rows");
+  const tableHost = element("div");
+  const title = process.by === "site" ? "Call sites" : "By " + process.by.replace("-", " ");
+  section(host, title, tableHost);
+  view.tables.push(showRows(context, rows, process, stacks, view, tableHost, title));
+  if (process.hidden_rows > 0) {
+    const text = formatCount(process.hidden_rows) + " more rows with " + formatBytes(process.hidden.bytes) + " were left out by --top or --min-bytes";
+    tableHost.append(element("p", { class: "quiet" }, text));
+  }
+  const pools = rowsOf(context, number + ".pools");
+  if (pools.count > 0) {
+    const poolHost = element("div");
+    section(host, "Pools behind these blocks", element("p", { class: "quiet" }, "What caching allocators asked the driver for; the blocks handed out of it are listed above."), poolHost);
+    view.tables.push(showRows(context, pools, process, stacks, view, poolHost, "Pools behind these blocks"));
+  }
+  if (process.refused.length > 0) {
+    const items = process.refused.map((refused) => element("details", {}, element("summary", {}, refused.text), stackList(context, stacks, refused.stack)));
+    section(host, "Refused requests", items);
+  }
+  section(host, "Sums", facts(process.totals, "sums"));
+  section(host, "What could not be seen", facts(process.honesty, "sums honesty"));
+  host.append(element("p", {}, element("span", { class: "quiet" }, "next: "), element("code", {}, process.next)));
+  view.start();
+}
+
+function showLedger(ledger, host) {
+  const devices = ledger.devices.map((device) => {
+    const inSum = device.lines.filter((line) => line.in_sum && line.bytes > 0);
+    const sum = inSum.reduce((sum, line) => sum + line.bytes, 0);
+    const parts = inSum.map((line) => {
+      const part = element("span", { class: line.what, "data-bytes": line.bytes });
+      part.style.width = (100 * line.bytes) / sum + "%";
+      part.title = line.size + "  " + line.text;
+      return part;
+    });
+    const spoken = inSum.map((line) => line.size + " " + line.text).join("; ");
+    const lines = device.lines.map((line) =>
+      element("tr", {}, element("td", {}, element("span", { class: "swatch " + (line.in_sum ? line.what : "") })), element("td", { class: "size", "data-bytes": line.bytes }, line.size), element("td", {}, line.text)),
+    );
+    const name = "GPU " + device.ordinal + (device.name ? "  " + device.name : "");
+    return element(
+      "div",
+      { class: "device" },
+      element("h3", {}, name, element("span", { class: "quiet" }, ": " + device.title)),
+      sum > 0 ? element("div", { class: "bar", role: "img", "aria-label": name + ": " + spoken }, parts) : null,
+      element("table", { class: "ledger" }, element("tbody", {}, lines)),
+      device.caches.map(showSegments),
+    );
+  });
+  const content = [element("div", { class: "devices" }, devices)];
+  if (ledger.beside.length > 0) content.push(facts(ledger.beside, "sums"));
+  if (ledger.missing) content.push(element("p", { class: "quiet" }, "from the records alone: " + ledger.missing));
+  section(host, "Where the memory is", content);
+}
+
+function showSegments(cache) {
+  const items = cache.segments.map((segment) => {
+    const fill = element("span");
+    fill.style.width = (100 * segment.live_bytes) / segment.bytes + "%";
+    const text = formatBytes(segment.live_bytes) + " of " + formatBytes(segment.bytes) + " in " + formatBlocks(segment.blocks, 0) + ", largest free run " + formatBytes(segment.largest_free_run) + (segment.expandable ? ", expandable" : "");
+    return element("li", {}, element("span", { class: "fill" }, fill), text);
+  });
+  if (cache.hidden > 0) items.push(element("li", { class: "quiet" }, "and " + formatCount(cache.hidden) + " more"));
+  const count = cache.segments.length + cache.hidden;
+  return element("details", {}, element("summary", {}, formatCount(count) + (count === 1 ? " segment" : " segments") + " of " + cache.owner + ", " + formatBytes(cache.bytes) + " in all"), element("ul", { class: "segments" }, items));
+}
+
+function showRows(context, rows, process, stacks, view, host, label) {
+  const number = (name) => (row) => rows.number(name, row);
+  const bytes = { title: "Size", classes: "number", key: number("bytes"), cell: (row) => numberCell(formatBytes(rows.number("bytes", row)), "bytes", rows.number("bytes", row)) };
+  const count = { title: "Blocks", classes: "number", key: number("count"), cell: (row) => numberCell(formatBlocks(rows.number("count", row), rows.number("claims", row)), "count", rows.number("count", row)) };
+  const site = {
+    title: process.is_code ? "Call site" : "What",
+    classes: "site code",
+    textual: true,
+    key: rows.label,
+    cell: (row) => ({ name: shorten(rows.label(row)), rest: [rows.mark(row) ? element("span", { class: "mark" }, rows.mark(row)) : null, narrowPlace(rows, row)] }),
+  };
+  const columns = [bytes, count, site];
+  if (process.is_code) columns.push({ title: "Place", classes: "site code wide", textual: true, key: rows.place, cell: (row) => shorten(rows.place(row)) });
+  const names = (title, dimension) => ({ title, classes: "wide", textual: true, key: (row) => rows.names(row, dimension), cell: (row) => shorten(rows.names(row, dimension)) });
+  if (process.by !== "kind") columns.push(names("Kind", "kinds"));
+  if (process.by !== "device") columns.push(names("Device", "devices"));
+  columns.push({ title: "Oldest", classes: "number wide", key: number("oldest"), cell: (row) => formatDuration(rows.number("oldest", row)) });
+  const detail = (row) => rowDetail(context, rows, row, stacks, view);
+  const table = new Table(host, { label, columns, count: rows.count, detail, opener: site });
+  table.rows = rows;
+  if (rows.count === 0) host.prepend(element("p", { class: "quiet" }, "nothing to list"));
+  return table;
+}
+
+function rowDetail(context, rows, row, stacks, view) {
+  const number = (name) => rows.number(name, row);
+  const range = number("smallest") === number("largest") ? formatBytes(number("smallest")) : formatBytes(number("smallest")) + " to " + formatBytes(number("largest"));
+  const age = number("count") === 1 ? formatDuration(number("oldest")) + " old" : "oldest " + formatDuration(number("oldest")) + ", newest " + formatDuration(number("newest"));
+  const list = [["name", rows.label(row)], ["size", exact(number("bytes")) + " in " + formatBlocks(number("count"), number("claims"))], ["each", range]];
+  const titles = { kinds: "kind", devices: "device", streams: "stream", threads: "thread", apis: "asked with" };
+  for (const dimension of context.page.dimensions) {
+    const shares = rows.shares(row, dimension);
+    const text = shares.length === 1 ? shares[0].name : shares.map((share) => share.name + " (" + formatBytes(share.bytes) + " in " + formatCount(share.count) + ")").join(", ");
+    if (text) list.push([titles[dimension], text]);
+  }
+  list.push(["age", age]);
+  const parts = rows.stacksOf(row);
+  const shown = parts.map((part) => [
+    element(
+      "h3",
+      {},
+      formatBytes(part.bytes) + " in " + formatBlocks(part.count, 0) + " ",
+      element("button", { type: "button", onclick: () => view.reveal(part.stack) }, "show in graph"),
+    ),
+    stackList(context, stacks, part.stack),
+  ]);
+  const others = number("stacks_in_all") - parts.length;
+  const more = others > 0 ? element("p", { class: "quiet" }, "and " + formatCount(others) + (others === 1 ? " other way" : " other ways") + " to it; search for its name to see them in the graph") : null;
+  return [facts(list), ...shown, more];
+}

@@ -1,0 +1,67 @@
+// Rows of a report or a diff by number, and the stacks in their details.
+"use strict";
+
+// The rows of a report by number.
+function rowsOf(context, prefix) {
+  const column = (name) => context.columns[prefix + "." + name];
+  const string = (name) => (row) => context.strings[column(name)[row]];
+  const firsts = (counts) => {
+    const firsts = new Uint32Array(counts.length + 1);
+    for (let row = 0; row < counts.length; row++) firsts[row + 1] = firsts[row] + counts[row];
+    return firsts;
+  };
+  const label = string("label");
+  const stackFirsts = firsts(column("stacks"));
+  const rows = {
+    count: column("label").length,
+    label,
+    place: string("place"),
+    number: (name, row) => column(name)[row],
+    stacksOf(row) {
+      const parts = [];
+      for (let at = stackFirsts[row]; at < stackFirsts[row + 1]; at++) {
+        parts.push({ stack: column("stack.number")[at], bytes: column("stack.bytes")?.[at], count: column("stack.count")?.[at] });
+      }
+      return parts;
+    },
+  };
+  if (context.page.what === "diff") {
+    rows.kinds = string("kinds");
+    rows.state = (row) => context.page.states[column("state")[row]];
+    rows.text = (row) => label(row) + "\0" + rows.place(row) + "\0" + rows.kinds(row) + "\0" + rows.state(row);
+    return rows;
+  }
+  rows.mark = string("mark");
+  const shareFirsts = firsts(column("shares"));
+  rows.shares = (row, dimension) => {
+    const wanted = context.page.dimensions.indexOf(dimension);
+    const found = [];
+    for (let at = shareFirsts[row]; at < shareFirsts[row + 1]; at++) {
+      if (column("share.dimension")[at] !== wanted) continue;
+      found.push({ name: context.strings[column("share.name")[at]], bytes: column("share.bytes")[at], count: column("share.count")[at] });
+    }
+    return found.sort((a, b) => b.bytes - a.bytes || b.count - a.count);
+  };
+  rows.names = (row, dimension) => rows.shares(row, dimension).map((share) => share.name).join(", ");
+  rows.text = (row) => [label(row), rows.place(row), rows.mark(row), rows.names(row, "kinds"), rows.names(row, "devices")].join("\0");
+  return rows;
+}
+
+// Where there is no room for a column of places, each stands below its name.
+function narrowPlace(rows, row) {
+  return element("div", { class: "narrow quiet" }, shorten(rows.place(row)));
+}
+
+// A stack's frames, the innermost first, as in a terminal.
+function stackList(context, stacks, stack) {
+  const { frames } = context;
+  const items = [];
+  for (let at = stacks.starts[stack + 1] - 1; at >= stacks.starts[stack]; at--) {
+    const frame = stacks.frames[at];
+    const place = (frames.path(frame) || frames.module(frame)) + (frames.inlined(frame) ? " (inlined)" : "");
+    items.push(element("li", { class: frames.isUsers(frame) ? null : "foreign", title: frames.full(frame) }, frames.name(frame), element("span", { class: "at" }, place)));
+  }
+  if (items.length === 0) items.push(element("li", { class: "quiet" }, "(recorded without a stack)"));
+  if (stacks.truncated[stack]) items.push(element("li", { class: "quiet" }, "… (the stack was cut here)"));
+  return element("ol", { class: "stack code" }, items);
+}

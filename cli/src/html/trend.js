@@ -1,0 +1,93 @@
+// The page of a trend: memory over time, and per call site its course, its class and what speaks for it.
+"use strict";
+
+// Lines in the first chart besides the sum.
+const LINES = 5;
+
+pages.trend = (context) => {
+  const names = context.page.trends.map((trend) => trend.program + ": " + trend.processes.join("; "));
+  oneOf(main, "Processes", names, (number, host) => showTrend(context, number, host));
+};
+
+function showTrend(context, number, host) {
+  const trend = context.page.trends[number];
+  const column = (name) => context.columns[number + "." + name];
+  const values = (name, row) => Array.from(column(name).subarray(row * trend.points.length, (row + 1) * trend.points.length));
+  trend.at = (x) => (trend.against === "time" ? formatDuration(Math.round(x * 3600e9)).replace(/ 0 [smh]$|^0 ns$/, (zero) => (zero === "0 ns" ? "0" : "")) : formatCount(Math.round(x * 10) / 10));
+  trend.axis = { time: "since the first picture", marks: "marks passed", runs: "run" }[trend.against];
+  host.append(
+    element("p", { class: "headline" + (trend.growing ? " bad" : "") }, trend.headline[0]),
+    ...trend.headline.slice(1).map((line) => element("p", {}, line)),
+    ...trend.warnings.map((warning) => element("p", { class: "warning" }, warning)),
+  );
+  if (trend.devices.length > 0) host.append(element("ul", {}, trend.devices.map((device) => element("li", {}, device))));
+  const top = trend.rows.slice(0, LINES).map((row, nth) => ({ name: shorten(row.label + (row.place ? "  " + row.place : "")), values: values("series.bytes", nth), colour: "--s" + (nth + 1) }));
+  const all = { name: "all call sites", values: Array.from(column("points.bytes")), colour: "--s0" };
+  const canvas = element("div", { class: "chart", id: "chart" });
+  section(host, "Memory over time", canvas);
+  timeChart(canvas, trend, [all, ...top], 280, trend.headline[0]);
+
+  const search = element("input", { type: "search", placeholder: "Search function, file or class ( / )", "aria-label": "Search function, file or class", oninput: () => find() });
+  const tableHost = element("div");
+  section(host, trend.by === "stack" ? "Stacks" : "Call sites", element("div", { class: "tools" }, search), tableHost);
+  const table = showSites(trend, values, tableHost);
+  const find = () => {
+    const wanted = search.value.trim().toLowerCase();
+    const text = (row) => [row.label, row.place, row.class, row.kinds, row.mark, ...row.stack.map((frame) => frame.function + " " + frame.place)].join("\0").toLowerCase();
+    table.filter(wanted ? (nth) => text(trend.rows[nth]).includes(wanted) : null);
+  };
+  search.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && search.value) {
+      search.value = "";
+      find();
+      event.preventDefault();
+    }
+  });
+  if (trend.hidden_rows > 0) tableHost.append(element("p", { class: "quiet" }, formatCount(trend.hidden_rows) + " call sites without change or cut off; --all --top 0 shows all"));
+  section(host, "Processes", element("ul", {}, trend.processes.map((process) => element("li", {}, process))));
+  if (trend.next) host.append(element("p", {}, element("span", { class: "quiet" }, "next: "), element("code", {}, trend.next)));
+}
+
+function showSites(trend, values, host) {
+  const row = (nth) => trend.rows[nth];
+  const per = (pace) => pace === null ? "unknown" : withSign(Math.trunc(pace), formatBytes) + " per " + trend.unit;
+  const site = {
+    title: "Call site",
+    classes: "site code",
+    textual: true,
+    key: (nth) => row(nth).label,
+    cell: (nth) => ({ name: shorten(row(nth).label), rest: [row(nth).mark ? element("span", { class: "mark" }, row(nth).mark) : null, element("div", { class: "narrow quiet" }, shorten(row(nth).place))] }),
+  };
+  const gained = (nth) => row(nth).bytes.last - row(nth).bytes.first;
+  const columns = [
+    { title: "Class", textual: true, key: (nth) => row(nth).class, cell: (nth) => element("span", { class: "tone-" + row(nth).tone }, row(nth).class) },
+    { title: "Course", classes: "course wide", key: gained, cell: (nth) => smallCurve(trend, values("series.bytes", nth), row(nth).tone === "bad" ? "--s1" : "--s2") },
+    { title: "Last", classes: "number", key: (nth) => row(nth).bytes.last, cell: (nth) => numberCell(formatBytes(row(nth).bytes.last), "bytes", row(nth).bytes.last) },
+    { title: "Gained", classes: "number wide", key: gained, cell: (nth) => withSign(gained(nth), formatBytes) },
+    site,
+    { title: "Place", classes: "site code wide", textual: true, key: (nth) => row(nth).place, cell: (nth) => shorten(row(nth).place) },
+    { title: "Pace", classes: "number wide", key: (nth) => row(nth).bytes.pace, cell: (nth) => per(row(nth).bytes.pace) },
+    { title: "Sure", classes: "number wide", key: (nth) => row(nth).confidence, cell: (nth) => Math.round(row(nth).confidence * 100) + " %" },
+  ];
+  const detail = (nth) => {
+    const of = row(nth);
+    const canvas = element("div", { class: "chart" });
+    const lines = [
+      { name: "bytes", values: values("series.bytes", nth), colour: "--s1" },
+      { name: "blocks", values: values("series.counts", nth), colour: "--s2", counts: true },
+    ];
+    timeChart(canvas, trend, lines, 200, of.sentence);
+    const range = (evidence, format) => `${format(evidence.first)} at first, ${format(evidence.last)} at last, between ${format(evidence.least)} and ${format(evidence.most)}`;
+    const list = [
+      ["name", of.label],
+      ["bytes", range(of.bytes, formatBytes)],
+      ["blocks", range(of.count, formatCount)],
+      ["evidence", of.evidence],
+      ["pace", `${per(of.bytes.pace)}, with 95 % confidence between ${per(of.bytes.pace_low)} and ${per(of.bytes.pace_high)}`],
+      ["kind", of.kinds],
+    ];
+    const frames = of.stack.map((frame) => element("li", { class: frame.users ? null : "foreign" }, frame.function, element("span", { class: "at" }, frame.place)));
+    return [element("p", { class: "sentence" }, of.sentence), canvas, facts(list), element("ol", { class: "stack code" }, frames)];
+  };
+  return new Table(host, { label: "Call sites over time", columns, count: trend.rows.length, detail, opener: site });
+}

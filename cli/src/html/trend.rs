@@ -1,0 +1,185 @@
+//! Trends as a page: the course of memory, and of each call site.
+
+use std::io::{self, Write};
+
+use anstyle::Style;
+use culeak::function_name::plain;
+use culeak::report::By;
+use culeak::site::Role;
+use culeak::trend::{Against, Evidence, Measure, Row, SiteFrame, Trend};
+use serde::Serialize;
+
+use super::data::Data;
+use super::page::{self, Parts};
+use crate::text;
+use crate::text::inert::Inert;
+use crate::text::parts::{BAD, POOL, WARN};
+
+#[derive(Serialize)]
+struct Page<'t> {
+    what: &'static str,
+    trends: Vec<Shown<'t>>,
+}
+
+#[derive(Serialize)]
+struct Shown<'t> {
+    program: String,
+    headline: Vec<String>,
+    growing: bool,
+    by: &'static str,
+    against: Against,
+    unit: &'static str,
+    processes: Vec<String>,
+    points: Vec<Point>,
+    devices: Vec<String>,
+    rows: Vec<Site<'t>>,
+    hidden_rows: usize,
+    warnings: Vec<String>,
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Point {
+    x: f64,
+    process: usize,
+}
+
+#[derive(Serialize)]
+struct Site<'t> {
+    label: String,
+    place: String,
+    mark: String,
+    kinds: String,
+    class: &'static str,
+    /// How the page marks the class.
+    tone: &'static str,
+    confidence: f64,
+    sentence: String,
+    evidence: String,
+    bytes: &'t Evidence,
+    count: &'t Evidence,
+    stack: Vec<Frame>,
+}
+
+#[derive(Serialize)]
+struct Frame {
+    function: String,
+    place: String,
+    users: bool,
+}
+
+/// Writes the whole page.
+pub fn write(trends: &[Trend], by: By, out: &mut dyn Write) -> io::Result<()> {
+    let mut data = Data::new();
+    let mut shown = Vec::new();
+    let mut plain = Vec::new();
+    for (number, trend) in trends.iter().enumerate() {
+        text::trend::write(trend, &mut anstream::StripStream::new(&mut plain))?;
+        writeln!(plain)?;
+        columns(&mut data, number, trend);
+        shown.push(of(trend, by)?);
+    }
+    let title = match trends {
+        [one] => format!("culeak trend: {}", Inert(&one.program.to_string())),
+        several => format!("culeak trend: {} processes", several.len()),
+    };
+    let content = Page {
+        what: "trend",
+        trends: shown,
+    };
+    let plain = String::from_utf8_lossy(&plain);
+    page::write(Parts::Charts, &title, &plain, data, &content, out)
+}
+
+/// One value per point: of all call sites together, then of each row behind the other.
+fn columns(data: &mut Data, number: usize, trend: &Trend) {
+    let mut add = |name: &str, numbers: &mut dyn Iterator<Item = u64>| {
+        data.columns.add(format!("{number}.{name}"), numbers);
+    };
+    let series = || trend.rows.iter().map(|row| &row.series);
+    add("points.bytes", &mut trend.points.iter().map(|point| point.held.bytes));
+    add(
+        "series.bytes",
+        &mut series().flat_map(|series| series.bytes.iter().copied()),
+    );
+    add(
+        "series.counts",
+        &mut series().flat_map(|series| series.counts.iter().copied()),
+    );
+}
+
+fn of(trend: &Trend, by: By) -> io::Result<Shown<'_>> {
+    let mut headline = Vec::new();
+    text::trend::headline(trend, &mut anstream::StripStream::new(&mut headline))?;
+    let devices = trend.devices.iter();
+    let points = trend.points.iter().map(|point| Point {
+        x: point.x,
+        process: point.process,
+    });
+    Ok(Shown {
+        program: Inert(&trend.program.to_string()).to_string(),
+        headline: String::from_utf8_lossy(&headline).lines().map(str::to_owned).collect(),
+        growing: trend.is_growing(),
+        by: by.name(),
+        against: trend.against,
+        unit: trend.against.unit(),
+        processes: trend.processes.iter().map(text::trend::process).collect(),
+        points: points.collect(),
+        devices: devices
+            .filter_map(|device| text::trend::growth(device, trend.against))
+            .collect(),
+        rows: trend.rows.iter().map(|row| site(row, trend.against)).collect(),
+        hidden_rows: trend.hidden_rows,
+        warnings: trend.warnings.iter().map(|text| Inert(text).to_string()).collect(),
+        next: text::trend::next(trend).map(|command| Inert(&command).to_string()),
+    })
+}
+
+fn site(row: &Row, against: Against) -> Site<'_> {
+    let (class, style) = text::trend::word(row.class);
+    let judged = match row.judged_by {
+        Measure::Bytes => &row.bytes,
+        Measure::Count => &row.count,
+    };
+    let site = &row.site;
+    Site {
+        label: Inert(&plain(&site.label)).to_string(),
+        place: inert(&site.place),
+        mark: match (site.pool, site.library) {
+            (true, _) => POOL.trim().to_owned(),
+            (false, Some(library)) => format!("[{library}]"),
+            (false, None) => String::new(),
+        },
+        kinds: site.kinds.join(", "),
+        class,
+        tone: tone(style),
+        confidence: row.confidence,
+        sentence: Inert(&row.sentence).to_string(),
+        evidence: text::trend::numbers(row, judged, against),
+        bytes: &row.bytes,
+        count: &row.count,
+        stack: site.stack.iter().map(frame).collect(),
+    }
+}
+
+fn frame(frame: &SiteFrame) -> Frame {
+    let place = frame.place.as_deref().unwrap_or(&frame.module);
+    Frame {
+        function: Inert(&plain(&frame.function)).to_string(),
+        place: Inert(place).to_string(),
+        users: frame.role == Role::User,
+    }
+}
+
+fn inert(text: &Option<String>) -> String {
+    text.as_deref().map_or_else(String::new, |text| Inert(text).to_string())
+}
+
+/// The terminal's colour of a class, by the page's name for it.
+fn tone(style: Style) -> &'static str {
+    match style {
+        BAD => "bad",
+        WARN => "warn",
+        _ => "plain",
+    }
+}

@@ -1,0 +1,257 @@
+// The graph with its tools: what its widths and colours mean, what is searched for, what is told of a frame.
+"use strict";
+
+// The search also filters the tables.
+class View {
+  constructor(context, stacks, samples, host, process) {
+    this.context = context;
+    this.stacks = stacks;
+    this.tables = [];
+    this.isDiff = context.page.what === "diff";
+    this.column = (name) => context.columns[samples + "." + name];
+    this.starts = new Uint32Array(stacks.count + 1);
+    const of = this.column("stack");
+    for (const stack of of) this.starts[stack + 1]++;
+    for (let n = 0; n < stacks.count; n++) this.starts[n + 1] += this.starts[n];
+    this.measure = "bytes";
+    this.width = "change";
+    this.colours = this.isDiff ? "change" : "module";
+    this.place = -1;
+    this.build(host, process);
+  }
+
+  build(host, process) {
+    const { frames } = this.context;
+    const choice = (label, options, act) => {
+      const made = options.map(([value, text]) => element("option", { value }, text));
+      const id = "choose-" + label.toLowerCase();
+      return element("span", {}, element("label", { for: id }, label), " ", element("select", { id, onchange: (event) => act(event.target.value) }, made));
+    };
+    this.search = element("input", { type: "search", placeholder: "Search function, file or module ( / )", "aria-label": "Search function, file or module", oninput: () => this.searchSoon() });
+    this.search.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && this.search.value) {
+        this.search.value = "";
+        this.find();
+        event.preventDefault();
+      }
+    });
+    this.result = element("span", { class: "result", role: "status" });
+    this.reset = element("button", { type: "button", disabled: true, onclick: () => this.graph.zoomOut(true) }, "Reset zoom");
+    const inverted = element("input", { type: "checkbox", onchange: (event) => this.invert(event.target.checked) });
+    const tools = [
+      this.search,
+      choice("Width", [["bytes", "bytes"], ["count", "blocks"]], (value) => this.weighAgain(() => (this.measure = value))),
+    ];
+    if (this.isDiff) {
+      tools.push(choice("of", [["change", "the change"], ["after", "what is held after"], ["before", "what was held before"]], (value) => this.weighAgain(() => (this.width = value))));
+    } else if (process.places.length > 1) {
+      const places = process.places.map((place, number) => [String(number), place]);
+      tools.push(choice("in", [["-1", "all places"], ...places], (value) => this.weighAgain(() => (this.place = Number(value)))));
+    }
+    const colours = [["module", "module"], ["kind", "kind of memory"]];
+    if (this.isDiff) colours.unshift(["change", "change"]);
+    tools.push(
+      choice("Colour", colours, (value) => {
+        this.colours = value;
+        this.graph.draw();
+        this.showLegend();
+      }),
+      element("label", {}, inverted, "Inverted"),
+      this.reset,
+      this.result,
+    );
+    this.legend = element("div", { class: "legend" });
+    this.told = element("div", { class: "told", role: "status" });
+    this.canvas = element("div", { class: "graph", id: "graph" });
+    this.scroll = element("div", { class: "scroll" }, this.canvas);
+    section(host, this.isDiff ? "What changed, by stack" : "Who asked for it, by stack", element("div", { class: "tools" }, tools), this.legend, this.scroll, this.told);
+    this.groups = this.rankGroups();
+    this.graph = new Graph(this.canvas, this.stacks, frames, {
+      told: (node) => this.tell(node),
+      colour: (node) => this.colour(node),
+      describe: (node) => this.describe(node),
+    });
+    this.graph.zoomChanged = () => {
+      this.reset.disabled = this.graph.zoomed.length === 0;
+      this.scroll.scrollTop = 0;
+    };
+  }
+
+  start() {
+    this.weighAgain(() => {});
+  }
+
+  weighAgain(change) {
+    change();
+    this.measured();
+    this.graph.weigh(this.weights, this.changes);
+    this.graph.draw();
+    this.graph.zoomChanged();
+    this.showLegend();
+    this.tell(this.graph.root());
+    if (this.search.value) this.find();
+  }
+
+  // The weight of each stack, as chosen.
+  measured() {
+    const { count } = this.stacks;
+    const of = this.column("stack");
+    const bytes = this.measure === "bytes";
+    this.weights = new Float64Array(count);
+    if (this.isDiff) {
+      const before = this.column(bytes ? "before" : "before_count");
+      const after = this.column(bytes ? "after" : "after_count");
+      this.changes = new Float64Array(count);
+      for (let i = 0; i < of.length; i++) {
+        const change = after[i] - before[i];
+        this.changes[of[i]] += change;
+        this.weights[of[i]] += this.width === "change" ? Math.abs(change) : (this.width === "after" ? after : before)[i];
+      }
+      return;
+    }
+    const values = this.column(bytes ? "bytes" : "count");
+    const place = this.column("place");
+    for (let i = 0; i < of.length; i++) {
+      if (this.place < 0 || place[i] === this.place) this.weights[of[i]] += values[i];
+    }
+  }
+
+  format(value) {
+    return this.measure === "bytes" ? formatBytes(value) : formatBlocks(value, 0);
+  }
+
+  invert(inverted) {
+    this.graph.invert(inverted);
+    this.graph.draw();
+    this.graph.zoomChanged();
+    this.tell(this.graph.root());
+  }
+
+  amount(node) {
+    const part = this.format(node.value) + ", " + formatPart(node.value, this.graph.total);
+    if (!this.isDiff) return part;
+    const change = withSign(this.graph.changeOf(node), (value) => this.format(value));
+    return this.width === "change" ? change + " (" + this.format(node.value) + " of changes, " + formatPart(node.value, this.graph.total) + ")" : part + " (" + change + ")";
+  }
+
+  describe(node) {
+    const { frames } = this.context;
+    const rest = node.group ? formatCount(node.group.length) + " narrow frames" : "all stacks";
+    const name = node.frame === null ? rest : frames.name(node.frame) + (frames.place(node.frame) ? ", " + frames.place(node.frame) : "");
+    return name + ": " + this.amount(node);
+  }
+
+  // Everything about the frame pointed at.
+  tell(node) {
+    const { frames } = this.context;
+    const lines = [element("div", {}, element("strong", {}, this.amount(node)))];
+    if (node.group) {
+      const names = node.group.slice(0, 8).map((member) => frames.name(member.frame));
+      const more = node.group.length > names.length ? " …" : "";
+      lines.push(element("div", { class: "quiet" }, formatCount(node.group.length) + " frames too narrow to be drawn one by one; click, or press enter, to see them"), element("div", { class: "code" }, names.join("  ") + more));
+    } else if (node.frame === null) {
+      lines.push(element("div", { class: "quiet" }, "all stacks; point at a frame to see more, click to zoom in, escape to come back"));
+    } else {
+      const path = frames.path(node.frame);
+      lines.push(element("div", { class: "code" }, frames.full(node.frame)), element("div", { class: "quiet code" }, [path, frames.module(node.frame), frames.inlined(node.frame) ? "inlined" : ""].filter((text) => text).join("   ")));
+    }
+    this.told.replaceChildren(...lines);
+  }
+
+  // Modules by the number of bytes they took part in, the nine largest with a colour of their own.
+  rankGroups() {
+    const { frames } = this.context;
+    const of = this.column("stack");
+    const bytes = this.isDiff ? this.column("after").map((after, i) => Math.abs(after - this.column("before")[i])) : this.column("bytes");
+    const sums = new Map();
+    let last = -1;
+    let groups = new Set();
+    for (let i = 0; i < of.length; i++) {
+      if (of[i] !== last) {
+        last = of[i];
+        groups = new Set();
+        for (let at = this.stacks.starts[last]; at < this.stacks.starts[last + 1]; at++) groups.add(frames.group(this.stacks.frames[at]));
+      }
+      for (const group of groups) sums.set(group, (sums.get(group) || 0) + bytes[i]);
+    }
+    const ranked = Array.from(sums.entries()).sort((a, b) => b[1] - a[1]);
+    return new Map(ranked.slice(0, 9).map(([group], nth) => [group, nth]));
+  }
+
+  kindOf(node) {
+    const sums = new Float64Array(this.context.header.kinds.length);
+    const kinds = this.column("kind");
+    const { order } = this.graph;
+    for (let i = node.from; i < node.to; i++) {
+      const stack = order[i];
+      for (let at = this.starts[stack]; at < this.starts[stack + 1]; at++) sums[kinds[at]] += this.isDiff ? this.weights[stack] : this.column("bytes")[at] + 1e-6;
+    }
+    return sums.indexOf(Math.max(...sums));
+  }
+
+  colour(node) {
+    if (this.colours === "change") {
+      const part = node.value > 0 ? this.graph.changeOf(node) / node.value : 0;
+      if (part === 0) return "";
+      const strength = Math.abs(part) > 0.66 ? 3 : Math.abs(part) > 0.2 ? 2 : 1;
+      return (part > 0 ? "grown" : "shrunk") + strength;
+    }
+    // A group looks like the largest of its members, but paler.
+    if (node.group) return this.colour(node.group[0]) + " group";
+    if (node.frame === null) return "";
+    if (this.colours === "kind") return "c" + (this.kindOf(node) % 10);
+    const nth = this.groups.get(this.context.frames.group(node.frame));
+    return nth === undefined ? "" : "c" + nth;
+  }
+
+  showLegend() {
+    const entry = (classes, text) => element("span", {}, element("span", { class: "swatch " + classes }), " " + text);
+    let entries;
+    if (this.colours === "change") {
+      entries = [entry("grown3", "grown"), entry("shrunk3", "shrunk"), entry("", "both, or neither")];
+    } else if (this.colours === "kind") {
+      const present = new Set(this.column("kind"));
+      entries = Array.from(present).map((kind) => entry("c" + (kind % 10), this.context.header.kinds[kind]));
+    } else {
+      entries = Array.from(this.groups).map(([group, nth]) => entry("c" + nth, shorten(this.context.strings[group]) || "no module"));
+    }
+    this.legend.replaceChildren(...entries);
+  }
+
+  searchSoon() {
+    cancelAnimationFrame(this.soon);
+    this.soon = requestAnimationFrame(() => this.find());
+  }
+
+  find() {
+    const text = this.search.value.trim();
+    if (!text) {
+      this.graph.search(null);
+      for (const table of this.tables) table.filter(null);
+      this.result.textContent = "";
+      return;
+    }
+    const { frames } = this.context;
+    const found = frames.matching(text);
+    const { starts, frames: all, count } = this.stacks;
+    const hit = new Uint8Array(count);
+    let sum = 0;
+    for (let stack = 0; stack < count; stack++) {
+      for (let at = starts[stack]; at < starts[stack + 1] && !hit[stack]; at++) hit[stack] = found[all[at]];
+      if (hit[stack]) sum += this.weights[stack];
+    }
+    this.graph.search(found);
+    const wanted = text.toLowerCase();
+    for (const table of this.tables) {
+      table.filter((row) => table.rows.stacksOf(row).some((part) => hit[part.stack]) || table.rows.text(row).toLowerCase().includes(wanted));
+    }
+    const matches = found.reduce((sum, one) => sum + one, 0);
+    this.result.textContent = matches === 0 ? "no frame matches" : formatCount(matches) + (matches === 1 ? " frame" : " frames") + " in stacks with " + this.format(sum) + ", " + formatPart(sum, this.graph.total);
+  }
+
+  reveal(stack) {
+    this.graph.zoomToStack(stack);
+    this.scroll.scrollIntoView({ block: "center" });
+    this.graph.moveTo(this.graph.above, true);
+  }
+}
