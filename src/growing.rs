@@ -40,6 +40,7 @@ are_elements!(
     RefusalRow,
     CounterRow,
     PeakRow,
+    TotalRow,
     NameRow,
     MarkRow,
     AllocatorRow,

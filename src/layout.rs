@@ -19,7 +19,7 @@
 //! its state word says so; whoever is killed in between leaves zeros behind, which readers skip. Everything is
 //! little-endian, without pointers, and changed only through atomics, since another process may be reading.
 
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire};
 
 use crate::peak::{Lane, Pot};
 
@@ -58,6 +58,7 @@ pub enum Section {
     Marks = 13,
     Allocators = 14,
     Peaks = 15,
+    Totals = 16,
     Codes = 20,
     Interpreters = 21,
 }
@@ -168,6 +169,7 @@ pub const fn extent_sizes(section: Section) -> (usize, usize) {
         Section::Refusals => (64, 1 << 14),
         Section::Counters => (64, 1 << 12),
         Section::Peaks => (COUNTER_STRIDE * 4, COUNTER_STRIDE * 4),
+        Section::Totals => (64, 1 << 16),
         Section::Apis => (256, 256),
         Section::Unhooked => (64, 1024),
         Section::Domains => (DOMAINS as usize + 1, DOMAINS as usize + 1),
@@ -334,6 +336,57 @@ pub struct PeakRow {
 const _: () = assert!(size_of::<PeakRow>() == 64);
 /// Kinds a device has room for.
 pub const COUNTER_STRIDE: usize = 32;
+
+/// What one lane asked for at one stack, of one kind on one device, since the recording began: readers add up all rows
+/// with the same stack, kind and device.
+#[repr(C)]
+pub struct TotalRow {
+    /// [`TotalOf`] as a word + 1; 0: not published. Written first, so that a row is known by it.
+    pub of_plus_one: AtomicU64,
+    pub bytes: AtomicU64,
+    pub count: AtomicU64,
+    pub reserved: [AtomicU64; 5],
+}
+const _: () = assert!(size_of::<TotalRow>() == 64, "a cache line: no two lanes share one");
+
+impl TotalRow {
+    /// Whether it is about this [`TotalOf`].
+    #[inline]
+    pub fn is(&self, of: u64) -> bool {
+        // Acquire: pairs with the Release by which a fresh row is named.
+        self.of_plus_one.load(Acquire) == of + 1
+    }
+}
+
+/// What a [`TotalRow`] is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TotalOf {
+    /// Stack, or `NONE`.
+    pub stack: u32,
+    pub kind: u8,
+    /// Device row + 1; 0: no device.
+    pub slot: u8,
+    pub lane: u8,
+}
+
+impl TotalOf {
+    pub const fn to_word(self) -> u64 {
+        pack(
+            self.stack,
+            self.kind as u32 | (self.slot as u32) << 8 | (self.lane as u32) << 16,
+        )
+    }
+
+    pub const fn from_word(word: u64) -> TotalOf {
+        let (stack, rest) = halves(word);
+        TotalOf {
+            stack,
+            kind: rest as u8,
+            slot: (rest >> 8) as u8,
+            lane: (rest >> 16) as u8,
+        }
+    }
+}
 
 /// A name as [`Text`], for function numbers and unhooked functions; 0 bytes: not published.
 #[repr(C)]

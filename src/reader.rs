@@ -222,6 +222,7 @@ impl<'a> Source<'a> {
             Section::Refusals,
             Section::Counters,
             Section::Peaks,
+            Section::Totals,
             Section::Apis,
             Section::Unhooked,
             Section::Domains,
@@ -373,6 +374,7 @@ fn known_element_bytes(section: Section) -> usize {
         Section::Marks => size_of::<MarkRow>(),
         Section::Allocators => size_of::<AllocatorRow>(),
         Section::Codes => size_of::<CodeRow>(),
+        Section::Totals => size_of::<TotalRow>(),
         Section::Interpreters => size_of::<InterpreterRow>(),
     }
 }

@@ -12,6 +12,7 @@ mod details;
 mod frameworks;
 pub mod frozen;
 mod python;
+mod totals;
 
 pub use python::CodeSeen;
 
@@ -26,6 +27,7 @@ use crate::intervals::Intervals;
 use crate::layout::*;
 use crate::table::Table;
 use cells::Cells;
+use totals::LastUsed;
 
 /// Longest text kept (a command line, say); longer ones are cut.
 const TEXT_MAX: usize = 8 << 10;
@@ -67,6 +69,8 @@ pub struct Recording {
     peaks: Growing<PeakRow>,
     /// The counter rows by device, kind and lane; private to the process.
     cells: Cells,
+    totals: Growing<TotalRow>,
+    last_used: LastUsed,
     apis: Growing<NameRow>,
     unhooked: Growing<NameRow>,
     domains: Growing<NameRow>,
@@ -82,6 +86,7 @@ pub struct Recording {
     refusal_index: Index,
     domain_index: Index,
     code_index: Index,
+    total_index: Index,
     /// Full hash of what each code row was known by.
     code_hashes: Growing<AtomicU64>,
     /// Full hash of the stack that ends in each frame row, so that a hash met again is trusted on all 64 bits.

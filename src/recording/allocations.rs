@@ -74,6 +74,7 @@ impl Recording {
             counter.total_bytes.fetch_add(entry.bytes, Relaxed);
             counter.total_count.fetch_add(1, Relaxed);
         });
+        self.count_at_stack(entry);
         true
     }
 
