@@ -16,6 +16,7 @@ mod python;
 mod python_line;
 mod records;
 mod stacks;
+mod totals;
 
 pub use error::ReadError;
 pub use identity::{Identity, identity};
@@ -44,16 +45,31 @@ const MANY: usize = 1 << 20;
 /// # Errors
 /// [`ReadError`], whose text is one line fit for a user.
 pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
-    read_until_still(path, ATTEMPTS)?.into_snapshot(path, Order::OldestFirst)
+    read_until_still(path, ATTEMPTS)?.into_snapshot(path, Order::OldestFirst, Totals::LeftOut)
 }
 
-/// The same for those who only add up and look again soon: rows in no order, and on a busy process those that were live
+/// As [`read`], with what every stack asked for in all ([`Snapshot::totals`]): more stacks than those that hold memory.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_with_totals(path: &Path) -> Result<Snapshot, ReadError> {
+    read_until_still(path, ATTEMPTS)?.into_snapshot(path, Order::OldestFirst, Totals::Wanted)
+}
+
+/// As [`read`], for those who only add up and look again soon: rows in no order, and on a busy process those that were live
 /// throughout, at once.
 ///
 /// # Errors
 /// As [`read`].
 pub fn glance(path: &Path) -> Result<Snapshot, ReadError> {
-    read_until_still(path, 1)?.into_snapshot(path, Order::Any)
+    read_until_still(path, 1)?.into_snapshot(path, Order::Any, Totals::LeftOut)
+}
+
+/// Whether [`Snapshot::totals`] are wanted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Totals {
+    LeftOut,
+    Wanted,
 }
 
 fn read_until_still(path: &Path, attempts: u32) -> Result<Picture, ReadError> {

@@ -74,6 +74,7 @@ impl Sample {
             allocations: Allocations::default(),
             refused: Vec::new(),
             counters: Vec::new(),
+            totals: Vec::new(),
             device_peaks: Vec::new(),
             allocators: Vec::new(),
             marks: Vec::new(),

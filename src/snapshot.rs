@@ -42,6 +42,10 @@ pub struct Snapshot {
     pub allocations: Allocations,
     pub refused: Vec<Refused>,
     pub counters: Vec<Counter>,
+    /// What was asked for at each stack since the recording began, largest first. Empty when nobody asked for it: it
+    /// names stacks that hold nothing any more.
+    #[serde(default)]
+    pub totals: Vec<Total>,
     /// Exact peak per device, over all kinds that live on it.
     pub device_peaks: Vec<DevicePeak>,
     /// What PyTorch's caching allocator says of itself, beside what was recorded of it.
@@ -254,6 +258,16 @@ pub struct Refused {
     pub last_ns: u64,
 }
 
+/// What was asked for at one stack, of one kind on one device, since the recording began: freed since or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Total {
+    pub stack: Option<usize>,
+    pub kind: Kind,
+    pub device: Option<usize>,
+    pub bytes: u64,
+    pub count: u64,
+}
+
 /// What happened to one kind of memory on one device since the recording began, freed memory included.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Counter {
@@ -425,6 +439,10 @@ impl Snapshot {
         }
         for (row, c) in self.counters.iter().enumerate() {
             optional("counters: device", row, c.device, self.devices.len())?;
+        }
+        for (row, t) in self.totals.iter().enumerate() {
+            optional("totals: device", row, t.device, self.devices.len())?;
+            optional("totals: stack", row, t.stack, self.stacks.len())?;
         }
         for (row, a) in self.allocators.iter().enumerate() {
             optional("allocators: device", row, a.device, self.devices.len())?;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::records::CallKey;
 use super::stacks::Stacks;
-use super::{Bytes, Picture, ReadError, header_word, start_ticks};
+use super::{Bytes, Picture, ReadError, Totals, header_word, start_ticks};
 use crate::kind::Kind;
 use crate::layout::*;
 use crate::snapshot::allocations::NO_STACK;
@@ -70,7 +70,7 @@ impl Picture {
         (halves(word).1 != NONE).then(|| self.text(word))
     }
 
-    pub fn into_snapshot(mut self, path: &Path, order: Order) -> Result<Snapshot, ReadError> {
+    pub fn into_snapshot(mut self, path: &Path, order: Order, totals: Totals) -> Result<Snapshot, ReadError> {
         let (devices, device_numbers) = self.devices();
         let (contexts, context_numbers) = self.contexts(&device_numbers);
         let (mut threads, thread_numbers) = self.threads();
@@ -147,6 +147,10 @@ impl Picture {
             counter.peak_bytes = counter.peak_bytes.max(counter.live_bytes);
             counter.total_bytes = counter.total_bytes.max(counter.peak_bytes);
         }
+        let totals = match totals {
+            Totals::Wanted => self.totals(&device_numbers, &mut stacks, allocations.iter())?,
+            Totals::LeftOut => Vec::new(),
+        };
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let (locations, stacks) = (stacks.locations, stacks.stacks);
@@ -183,6 +187,7 @@ impl Picture {
             allocations,
             refused,
             counters,
+            totals,
             device_peaks,
             allocators,
             marks,

@@ -408,6 +408,57 @@ fn rows_behind_an_extent_that_nobody_came_to_make_are_read() {
 }
 
 #[test]
+fn totals_of_a_stack_count_what_was_freed_too_and_add_up_over_threads() {
+    let folder = Folder::new("totals");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    recording.add_device(0, None, b"Fake H200");
+    let here = recording.frame(ROOT, None, 0x10).unwrap();
+    let there = recording.frame(here, None, 0x20).unwrap();
+    std::thread::scope(|scope| {
+        for lane in 0..8u32 {
+            scope.spawn(move || {
+                for round in 0..100 {
+                    for (stack, bytes) in [(here, 1000), (there, 24)] {
+                        let place = key(u64::from(lane) << 32 | round << 12 | bytes);
+                        assert!(recording.allocated(place, &entry(recording, bytes, stack, lane)));
+                        let withdrawn = recording.withdraw(place, lane).unwrap();
+                        recording.commit(withdrawn, lane);
+                    }
+                }
+            });
+        }
+    });
+    assert!(recording.allocated(key(1), &entry(recording, 7, NONE, 3)));
+    let snapshot = read_with_totals(&path).unwrap();
+    let told: Vec<_> = snapshot.totals.iter().map(|total| (total.bytes, total.count)).collect();
+    assert_eq!(told, [(800_000, 800), (19_200, 800), (7, 1)]);
+    assert_eq!(snapshot.totals[2].stack, None);
+    let frames = |total: &Total| snapshot.stacks[total.stack.unwrap()].frames.len();
+    assert_eq!((frames(&snapshot.totals[0]), frames(&snapshot.totals[1])), (1, 2));
+    assert_eq!(snapshot.totals[0].device, Some(0));
+    let without = read(&path).unwrap();
+    assert_eq!((without.totals.len(), without.stacks.len()), (0, 0));
+}
+
+#[test]
+fn more_stacks_than_a_lane_remembers_are_counted_right() {
+    let folder = Folder::new("many-totals");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    for address in 1..=3 {
+        for stack in 1..=2000 {
+            let stack = recording.frame(ROOT, None, stack << 8).unwrap();
+            let place = key(u64::from(stack) << 8 | address);
+            assert!(recording.allocated(place, &entry(recording, address, stack, 0)));
+        }
+    }
+    let snapshot = read_with_totals(&path).unwrap();
+    assert_eq!(snapshot.totals.len(), 2000);
+    assert!(snapshot.totals.iter().all(|total| (total.bytes, total.count) == (6, 3)));
+}
+
+#[test]
 fn names_of_domains_are_limited_and_what_is_beyond_is_counted() {
     let folder = Folder::new("domains");
     let recording = record(&folder.0.join("a.culeak"));

@@ -195,6 +195,7 @@ fn nothing(of: &Snapshot) -> Snapshot {
         allocations: Default::default(),
         refused: Vec::new(),
         counters: Vec::new(),
+        totals: Vec::new(),
         device_peaks: Vec::new(),
         allocators: Vec::new(),
         marks: Vec::new(),
