@@ -10,7 +10,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use culeak::reader::ReadError;
+use culeak::reader::{self, ReadError};
 use culeak::snapshot::{self, Snapshot};
 use serde::Deserialize;
 
@@ -25,9 +25,20 @@ pub struct Loaded {
     pub root: Option<PathBuf>,
 }
 
+/// How recordings are read: [`reader::read`] or [`reader::read_with_totals`].
+type Reader = fn(&Path) -> Result<Snapshot, ReadError>;
+
 /// Reads one input that must be exactly one process.
 pub fn one(argument: &str) -> Result<Loaded, Failure> {
-    let mut found = all(argument)?;
+    single(argument, all(argument)?)
+}
+
+/// The same, with what every stack asked for in all.
+pub fn one_with_totals(argument: &str) -> Result<Loaded, Failure> {
+    single(argument, all_with_totals(argument)?)
+}
+
+fn single(argument: &str, mut found: Vec<Loaded>) -> Result<Loaded, Failure> {
     match found.len() {
         1 => Ok(found.remove(0)),
         n => Err(Failure::new(format!(
@@ -38,17 +49,26 @@ pub fn one(argument: &str) -> Result<Loaded, Failure> {
 
 /// Reads one input, which may be a folder of recordings.
 pub fn all(argument: &str) -> Result<Vec<Loaded>, Failure> {
+    all_by(argument, reader::read)
+}
+
+/// The same, with what every stack asked for in all.
+pub fn all_with_totals(argument: &str) -> Result<Vec<Loaded>, Failure> {
+    all_by(argument, reader::read_with_totals)
+}
+
+fn all_by(argument: &str, read: Reader) -> Result<Vec<Loaded>, Failure> {
     if let Some(pid) = as_pid(argument) {
-        return Ok(vec![from_process(pid)?]);
+        return Ok(vec![from_process(pid, read)?]);
     }
     let path = Path::new(argument);
     if argument != "-" && path.is_dir() {
-        return from_folder(path);
+        return from_folder(path, read);
     }
     let snapshot = if argument == "-" {
         from_stdin()?
     } else {
-        from_file(path, argument)?
+        from_file(path, argument, read)?
     };
     Ok(vec![Loaded {
         snapshot,
@@ -68,9 +88,9 @@ pub fn process_lives(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-fn from_process(pid: u32) -> Result<Loaded, Failure> {
+fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
     let (path, root) = recording_of(pid)?;
-    let snapshot = from_file(&path, &path.display().to_string())?;
+    let snapshot = from_file(&path, &path.display().to_string(), read)?;
     Ok(Loaded {
         snapshot,
         source: pid.to_string(),
@@ -165,7 +185,7 @@ fn mapped_recording(maps: &[u8], pid: u32) -> Option<PathBuf> {
     (!found.is_empty()).then(|| found.swap_remove(position))
 }
 
-fn from_folder(folder: &Path) -> Result<Vec<Loaded>, Failure> {
+fn from_folder(folder: &Path, read: Reader) -> Result<Vec<Loaded>, Failure> {
     let shown = folder.display();
     let entries = fs::read_dir(folder).map_err(|error| unreadable(&shown.to_string(), &error))?;
     let mut paths: Vec<_> = entries
@@ -183,7 +203,7 @@ fn from_folder(folder: &Path) -> Result<Vec<Loaded>, Failure> {
         .map(|path| {
             let source = path.display().to_string();
             Ok(Loaded {
-                snapshot: from_file(&path, &source)?,
+                snapshot: from_file(&path, &source, read)?,
                 source,
                 root: None,
             })
@@ -191,7 +211,7 @@ fn from_folder(folder: &Path) -> Result<Vec<Loaded>, Failure> {
         .collect()
 }
 
-fn from_file(path: &Path, shown: &str) -> Result<Snapshot, Failure> {
+fn from_file(path: &Path, shown: &str, read: Reader) -> Result<Snapshot, Failure> {
     let metadata = fs::metadata(path).map_err(|error| unreadable(shown, &error))?;
     if metadata.is_dir() {
         return Err(Failure::new(format!(
@@ -219,7 +239,7 @@ fn from_file(path: &Path, shown: &str) -> Result<Snapshot, Failure> {
         Some(bytes) if pickle::is_pickle(&bytes) => unpickle(&bytes, shown),
         Some(json) => parse(&json, shown),
         // What is wrong with anything else, the reader of recordings says best.
-        None => culeak::reader::read(path).map_err(|error| Failure::new(error.to_string())),
+        None => read(path).map_err(|error| Failure::new(error.to_string())),
     }
 }
 

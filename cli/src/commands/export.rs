@@ -78,7 +78,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     output::check(&args.output, args.overwrite)?;
     let mut items = Vec::new();
     for input in &args.inputs {
-        items.extend(load::all(input)?);
+        items.extend(load::all_with_totals(input)?);
     }
     if items.len() > 1 && args.format != Format::Perfetto {
         return Err(Failure::new(format!(

@@ -44,7 +44,7 @@ pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
         return super::list::execute();
     };
     output::check(path, args.overwrite)?;
-    let mut loaded = load::one(input)?;
+    let mut loaded = load::one_with_totals(input)?;
     usage::ask_driver(&mut loaded);
     if !args.no_symbols {
         super::name_frames(&mut loaded, &args.debug_dir);

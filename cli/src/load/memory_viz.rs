@@ -475,6 +475,7 @@ fn empty(shown: &str) -> Snapshot {
         allocations: Allocations::default(),
         refused: Vec::new(),
         counters: Vec::new(),
+        totals: Vec::new(),
         device_peaks: Vec::new(),
         allocators: Vec::new(),
         marks: Vec::new(),
