@@ -28,7 +28,7 @@ use crate::framework::Watched;
 use crate::kind::Place;
 use crate::share::Share;
 use crate::site::CallStacks;
-use crate::snapshot::{DeviceUsage, ProcessState, Snapshot, Usage};
+use crate::snapshot::{BY_PYTORCH, DeviceUsage, ProcessState, Snapshot, Usage};
 
 mod modes;
 mod segments;
@@ -150,6 +150,7 @@ fn missing(snapshot: &Snapshot) -> String {
         }
         _ if snapshot.taken.kept.is_some() => "the recorder kept this picture, and it asks the driver for nothing",
         ProcessState::Running => "the driver was not asked when this snapshot was taken",
+        _ if snapshot.taken.by == BY_PYTORCH => "PyTorch tells of its own allocator only",
         ProcessState::Unknown => "recorded on another host, whose driver cannot be asked from here",
     };
     said.unwrap_or_else(|| instead.to_owned())

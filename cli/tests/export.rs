@@ -21,6 +21,7 @@ const FORMATS: &[&str] = &[
     "csv",
     "parquet",
     "memory_viz",
+    "html",
 ];
 
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
@@ -130,7 +131,7 @@ fn exports_of_nothing_are_files_too() {
 }
 
 #[test]
-fn several_inputs_are_for_the_one_format_that_can_hold_them() {
+fn several_inputs_are_for_the_formats_that_can_hold_them() {
     let folder = folder();
     let export = |format| {
         let words = ["export", "leaky.json", "training.json", "--format", format, "-o", "-"];
@@ -139,8 +140,18 @@ fn several_inputs_are_for_the_one_format_that_can_hold_them() {
     for &format in FORMATS {
         assert_eq!(
             export(format),
-            Some(if format == "perfetto" { 0 } else { 2 }),
+            Some(if ["perfetto", "html"].contains(&format) { 0 } else { 2 }),
             "{format}"
         );
     }
+}
+
+#[test]
+fn every_format_that_help_names_is_tested() {
+    let help = culeak(folder().path(), &["export", "--help"]);
+    let help = String::from_utf8_lossy(&help.stdout).into_owned();
+    let of_format = help.split("-f, --format <FORMAT>").nth(1).expect("the option");
+    let of_format = of_format.split("-o, --output").next().expect("the next option");
+    let named = of_format.matches("\n          - ").count();
+    assert_eq!(named, FORMATS.len(), "{of_format}");
 }

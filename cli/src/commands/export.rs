@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use culeak::kind::Kind;
 use culeak::profile::{self, Profile};
+use culeak::report;
 use culeak::snapshot::Snapshot;
 
 use crate::errors::Failure;
@@ -14,7 +15,8 @@ use crate::export::folded::{self, Cost};
 use crate::export::names::Detail;
 use crate::export::records::Rows;
 use crate::export::{csv, firefox, memory_viz, parquet, perfetto, pprof, speedscope};
-use crate::load;
+use crate::html;
+use crate::load::{self, Loaded};
 use crate::output::{self, Overwrite};
 use crate::text::parts::amount;
 
@@ -29,7 +31,7 @@ Examples:
   culeak export rank-*.culeak --format perfetto -o job.pftrace
   culeak export 4711 --format folded -o - | flamegraph.pl > gpu.svg")]
 pub struct ExportArgs {
-    /// Process id, recording or snapshot; several, or a folder, for perfetto
+    /// Process id, recording or snapshot; several, or a folder, for perfetto and html
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
     pub inputs: Vec<String>,
     #[arg(short, long, value_name = "FORMAT")]
@@ -72,6 +74,8 @@ pub enum Format {
     /// Memory snapshot as PyTorch writes it, for pytorch.org/memory_viz
     #[value(name = "memory_viz")]
     MemoryViz,
+    /// The report as one page for a browser, as `report --html` writes it; takes several inputs
+    Html,
 }
 
 pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
@@ -80,21 +84,23 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     for input in &args.inputs {
         items.extend(load::all_with_totals(input)?);
     }
-    if items.len() > 1 && args.format != Format::Perfetto {
+    if items.len() > 1 && !matches!(args.format, Format::Perfetto | Format::Html) {
         return Err(Failure::new(format!(
-            "{} processes or pictures to export, but only perfetto's format holds several; name one",
+            "{} processes or pictures to export, but only perfetto and html hold several; name one",
             items.len()
         )));
+    }
+    if args.format == Format::Html && !args.kind.is_empty() {
+        return Err(Failure::new("the page shows all kinds of memory; leave out --kind"));
     }
     for item in &mut items {
         super::name_frames(item, &args.debug_dir);
     }
-    let snapshots: Vec<&Snapshot> = items.iter().map(|item| &item.snapshot).collect();
-    output::create(&args.output, args.overwrite, |out| write(args, &snapshots, out))?;
+    output::create(&args.output, args.overwrite, |out| write(args, &items, out))?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(args: &ExportArgs, snapshots: &[&Snapshot], out: &mut dyn Write) -> io::Result<()> {
+fn write(args: &ExportArgs, items: &[Loaded], out: &mut dyn Write) -> io::Result<()> {
     let options = profile::Options {
         full_stacks: args.full_stacks,
         kinds: args.kind.clone(),
@@ -104,15 +110,30 @@ fn write(args: &ExportArgs, snapshots: &[&Snapshot], out: &mut dyn Write) -> io:
         signatures: args.full_stacks,
         lines: true,
     };
-    let &[snapshot, ..] = snapshots else { return Ok(()) };
+    let snapshots: Vec<&Snapshot> = items.iter().map(|item| &item.snapshot).collect();
+    let &[snapshot, ..] = snapshots.as_slice() else {
+        return Ok(());
+    };
     match args.format {
         Format::Pprof => pprof::write(snapshot, &options, out),
         Format::Speedscope => speedscope::write(&Profile::of(snapshot, &options), detail, out),
         Format::Folded => folded::write(&Profile::of(snapshot, &options), detail, args.cost, out),
-        Format::Perfetto => perfetto::write(snapshots, &args.kind, out),
+        Format::Perfetto => perfetto::write(&snapshots, &args.kind, out),
         Format::Firefox => firefox::write(snapshot, &options, detail, out),
         Format::Csv => csv::write(&Rows::of(snapshot, &options, detail), out),
         Format::Parquet => parquet::write(&Rows::of(snapshot, &options, detail), out),
+        Format::Html => {
+            let page = |item: &'_ Loaded| report::Options {
+                source: item.source.clone(),
+                ..report::Options::default()
+            };
+            let pages = items.iter().map(|item| html::Item {
+                snapshot: &item.snapshot,
+                options: page(item),
+                full_stacks: args.full_stacks,
+            });
+            html::write_report(&pages.collect::<Vec<_>>(), out)
+        }
         Format::MemoryViz => {
             let left_out = memory_viz::write(snapshot, &options, detail, out)?;
             if left_out.count > 0 {

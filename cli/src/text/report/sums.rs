@@ -2,6 +2,7 @@
 
 use culeak::framework::owner_of_domain;
 use culeak::report::{RefusedRow, Report};
+use culeak::snapshot::BY_PYTORCH;
 
 use crate::text::inert::Inert;
 use crate::text::parts;
@@ -58,6 +59,15 @@ pub fn totals(report: &Report) -> Vec<Sum> {
             format!("… and {} more kinds of refusal", report.refused.len() - REFUSED_SHOWN),
         );
     }
+    if told_by_pytorch(report) {
+        let file = Inert(report.process.recording);
+        row(
+            "told by",
+            format!("PyTorch's allocator, in {file}: no peak, no process, nothing that was freed"),
+        );
+        rows.extend(marks(report));
+        return rows;
+    }
     if report.devices.is_empty() {
         row("peak", "0 B".to_owned());
     }
@@ -86,16 +96,22 @@ pub fn totals(report: &Report) -> Vec<Sum> {
             units::count(totals.freed)
         ),
     );
-    if let Some(last) = report.marks.last() {
-        let count = plural(report.marks.len() as u64, "moment named", "moments named");
-        let age = units::duration(report.taken.at_ns.saturating_sub(last.time_ns));
-        row(
-            "marks",
-            format!("{count} by the program, the last {age} before: {}", Inert(&last.name)),
-        );
-    }
-    row("process", parts::process(&report.process));
+    rows.extend(marks(report));
+    rows.push(("process", parts::process(&report.process)));
     rows
+}
+
+/// What PyTorch tells of itself lacks what only a recording knows.
+fn told_by_pytorch(report: &Report) -> bool {
+    report.taken.by == BY_PYTORCH
+}
+
+fn marks(report: &Report) -> Option<Sum> {
+    let last = report.marks.last()?;
+    let count = plural(report.marks.len() as u64, "moment named", "moments named");
+    let age = units::duration(report.taken.at_ns.saturating_sub(last.time_ns));
+    let text = format!("{count} by the program, the last {age} before: {}", Inert(&last.name));
+    Some(("marks", text))
 }
 
 /// `3 times cudaMalloc of 64 TiB on GPU 0: CUDA_ERROR_OUT_OF_MEMORY (2), grow cache.cu:9`.
@@ -126,6 +142,10 @@ const REFUSED_SHOWN: usize = 5;
 
 /// Every field of `Honesty`, zeros too.
 pub fn honesty(report: &Report) -> Vec<Sum> {
+    if told_by_pytorch(report) {
+        let text = "all that is not PyTorch's allocator, and what that did not keep".to_owned();
+        return vec![("not seen", text)];
+    }
     let h = report.honesty;
     let n = units::count;
     let mut rows = Vec::new();

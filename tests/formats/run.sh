@@ -1,0 +1,29 @@
+#!/usr/bin/env bash
+# What `culeak export` writes, opened by the programs it is written for: Go's pprof, DuckDB, Perfetto's own protobuf classes,
+# Python's unpickler, speedscope's published schema. Needs python3 and pip; installs Go's tools when they are missing, and
+# the rest in a folder of its own. Sums are compared with those of `culeak report --json`.
+#
+#     tests/formats/run.sh [PATH_OF_CULEAK]
+#     tests/formats/run.sh PATH_OF_CULEAK PYTHON      also PyTorch's own tools: PYTHON is one that can import torch
+set -euo pipefail
+cd "$(dirname "$(realpath "$0")")/../.."
+culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
+with_torch=${2:-}
+readers="${CARGO_TARGET_DIR:-target}/formats-readers"
+
+if ! go tool -n pprof >/dev/null 2>&1; then
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get install -qy --no-install-recommends golang-go || { apt-get update -q && apt-get install -qy --no-install-recommends golang-go; }
+fi
+if ! "$readers/bin/python" -c 'import duckdb, jsonschema, perfetto' 2>/dev/null; then
+    python3 -m venv "$readers"
+    "$readers/bin/pip" install --quiet --disable-pip-version-check duckdb jsonschema perfetto protobuf
+fi
+
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+CULEAK_SAMPLES=$folder cargo test --quiet --locked -p culeak-cli --test export -- --ignored samples_for_the_readers >/dev/null
+"$readers/bin/python" -B tests/formats/claims.py "$culeak" "$folder"
+if [ -n "$with_torch" ]; then
+    "$with_torch" -B tests/formats/torch_claims.py "$culeak" "$folder"
+fi
