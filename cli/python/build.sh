@@ -44,6 +44,7 @@ else
     # Installers take it here; an index of packages would not.
     options+=(--compatibility linux)
 fi
-# Names of functions are enough for a command's own backtrace; lines would be most of its size.
+# Lines would be most of the command's size; the names of its functions stay (the demo looks at itself), and zig's linker knows
+# no way to take out the one without the other.
 cd "$here"
-CARGO_PROFILE_RELEASE_DEBUG=0 maturin build "${options[@]}"
+CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=none maturin build "${options[@]}"
