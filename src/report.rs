@@ -21,6 +21,7 @@ use crate::ledger::Ledger;
 pub use crate::share::Share;
 use crate::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
 use crate::snapshot::{Allocator, Honesty, Mark, ProcessState, Refused, Snapshot, Stream, Taken};
+use crate::suppressions::{Suppressions, Used};
 
 mod advice;
 mod group;
@@ -43,6 +44,8 @@ pub struct Options {
     pub min_bytes: u64,
     /// How the input was named on the command line, for the advice at the end.
     pub source: String,
+    /// Rows are made of what these leave; totals of everything all the same.
+    pub suppressions: Suppressions,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -62,6 +65,9 @@ pub struct Report<'a> {
     /// Rows that `--top` or `--min-bytes` cut off.
     pub hidden: Share,
     pub hidden_rows: usize,
+    /// What suppressions took out of the rows, and each rule's part in it; no rules unless they were asked for.
+    pub suppressed: Share,
+    pub suppressions: Vec<Used>,
     pub totals: Totals,
     pub devices: Vec<DeviceTotal<'a>>,
     pub refused: Vec<RefusedRow<'a>>,
@@ -215,7 +221,8 @@ impl<'a> Report<'a> {
         };
         let ledger = Ledger::of(snapshot, &stacks, &census);
         census.forget_blocks();
-        let mut rows = group::rows(snapshot, &stacks, census.listed(), options.by);
+        let (listed, taken) = suppress(census.listed(), &stacks, &options.suppressions);
+        let mut rows = group::rows(snapshot, &stacks, listed.into_iter(), options.by);
         options.sort.apply(&mut rows);
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
         if let Some(top) = options.top {
@@ -240,6 +247,8 @@ impl<'a> Report<'a> {
             pools: rows_by(snapshot, &stacks, behind, options.by),
             hidden,
             hidden_rows: cut.len(),
+            suppressed: Share::total(taken.iter().copied()),
+            suppressions: options.suppressions.used(&taken),
             devices: device_totals(snapshot, &census),
             refused,
             allocators: &snapshot.allocators,
@@ -257,6 +266,28 @@ impl<'a> Report<'a> {
     pub fn is_empty(&self) -> bool {
         self.totals.allocated == 0 && self.rows.is_empty() && self.hidden_rows == 0 && self.refused.is_empty()
     }
+}
+
+/// What no rule takes, and what each rule took.
+fn suppress<'a: 'b, 'b>(
+    listed: impl Iterator<Item = &'b Batch<'a>>,
+    stacks: &CallStacks,
+    rules: &Suppressions,
+) -> (Vec<&'b Batch<'a>>, Vec<Share>) {
+    let mut taken = vec![Share::default(); rules.len()];
+    // Several batches share a stack, and hundreds of rules may be tried on it.
+    let mut by_stack: HashMap<Option<usize>, Option<usize>> = HashMap::new();
+    let left = listed.filter(|batch| {
+        let rule = *by_stack
+            .entry(batch.stack)
+            .or_insert_with(|| rules.matching(stacks.get(batch.stack)));
+        if let Some(rule) = rule {
+            taken[rule].join(batch.share());
+        }
+        rule.is_none()
+    });
+    let left = left.collect();
+    (left, taken)
 }
 
 /// Whether what is left can be called leaked. A picture kept while the program ran shows what it held.

@@ -391,3 +391,73 @@ fn only_a_baseline_is_updated_without_force() {
     assert!(update(&["--force"]).status.success());
     assert!(update(&[]).status.success(), "now it is one");
 }
+
+#[test]
+fn a_report_leaves_out_what_is_suppressed_and_says_how_much() {
+    let folder = folder();
+    fs::write(
+        folder.path().join("known.supp"),
+        "# ours\nleak:^load_weights$\nleak:no_such_function\n",
+    )
+    .expect("written");
+    let run = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
+    let all = String::from_utf8(run(&["report", "leaky.json"]).stdout).expect("text");
+    let left = String::from_utf8(run(&["report", "leaky.json", "--suppressions", "known.supp"]).stdout).expect("text");
+    assert!(all.contains("load_weights") && !all.contains("suppressed"), "{all}");
+    assert!(!left.contains("  load_weights"), "{left}");
+    assert!(left.contains("by leak:^load_weights$ (known.supp:2)"), "{left}");
+    assert!(
+        left.contains("never matched: leak:no_such_function (known.supp:3)"),
+        "{left}"
+    );
+    let json: Value =
+        serde_json::from_slice(&run(&["report", "leaky.json", "--suppressions", "known.supp", "--json"]).stdout)
+            .expect("JSON");
+    assert_eq!(json["suppressed"], json["suppressions"][0]["suppressed"]);
+    let rows: u64 = json["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .filter_map(|row| row["bytes"].as_u64())
+        .sum();
+    let whole: Value = serde_json::from_slice(&run(&["report", "leaky.json", "--json"]).stdout).expect("JSON");
+    let before: u64 = whole["rows"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .filter_map(|row| row["bytes"].as_u64())
+        .sum();
+    assert_eq!(rows + json["suppressed"]["bytes"].as_u64().expect("bytes"), before);
+    assert_eq!(json["totals"], whole["totals"], "totals are of everything");
+    assert!(
+        run(&["report", "leaky.json", "--suppressions", "known.supp", "--tree"])
+            .status
+            .code()
+            == Some(2)
+    );
+}
+
+#[test]
+fn what_is_no_suppression_is_named_by_line_and_column() {
+    let folder = folder();
+    fs::write(folder.path().join("bad.supp"), "leak:fine\n  race:x\n").expect("written");
+    fs::write(folder.path().join("all.supp"), "\nleak:*\n").expect("written");
+    fs::write(folder.path().join("latin.supp"), b"leak:\xff\n").expect("written");
+    for command in ["check", "report"] {
+        for (file, said) in [
+            ("bad.supp", "bad.supp:2:3: no such type of suppression"),
+            ("all.supp", "all.supp:2:6: a pattern that would match everything"),
+            ("latin.supp", "latin.supp: suppressions cannot be read"),
+            ("none.supp", "none.supp: suppressions cannot be read"),
+        ] {
+            let output = culeak(folder.path(), &[command, "leaky.json", "--suppressions", file])
+                .output()
+                .expect("culeak starts");
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(
+                output.status.code() == Some(2) && error.contains(said),
+                "{command} {file}: {error}"
+            );
+        }
+    }
+}

@@ -9,7 +9,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use culeak::profile::tree::{Limits, Tree};
 use culeak::profile::{self, Profile};
 use culeak::report::{By, Options, Report, Sort};
+use culeak::suppressions::Suppressions;
 
+use super::rules::read_suppressions;
 use crate::errors::{Failure, USAGE};
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
@@ -63,6 +65,12 @@ pub struct ReportArgs {
     /// Write the report as a page for a browser (-: to standard output): graph, tables, search; loads nothing
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "tree", "flamegraph"])]
     pub html: Option<PathBuf>,
+    /// Leave out rows that match a rule in this file, or a built-in one (as check does), and say how much; repeatable
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "flamegraph", "html"])]
+    pub suppressions: Vec<PathBuf>,
+    /// Leave out only what the files of --suppressions name
+    #[arg(long, requires = "suppressions")]
+    pub no_builtin_suppressions: bool,
     /// Also look for debug files here (holding .build-id/, as in /usr/lib/debug); repeatable
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
@@ -94,6 +102,8 @@ impl ReportArgs {
             tree: false,
             flamegraph: None,
             html: None,
+            suppressions: Vec::new(),
+            no_builtin_suppressions: false,
             debug_dir: Vec::new(),
             overwrite: Overwrite::default(),
         }
@@ -115,7 +125,16 @@ impl ReportArgs {
             top: self.top.map_or(default, |top| (top > 0).then_some(top)),
             min_bytes: self.min_bytes,
             source,
+            suppressions: Suppressions::default(),
         }
+    }
+
+    /// The rules, if any were asked for.
+    fn read_suppressions(&self) -> Result<Suppressions, Failure> {
+        if self.suppressions.is_empty() {
+            return Ok(Suppressions::default());
+        }
+        read_suppressions(&self.suppressions, !self.no_builtin_suppressions)
     }
 }
 
@@ -127,6 +146,7 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
         output::check(path, args.overwrite)?;
     }
+    let suppressions = args.read_suppressions()?;
     let mut loaded = Vec::new();
     let mut unreadable = 0;
     for input in &args.inputs {
@@ -146,9 +166,9 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
         write_html(args, &loaded, path)?
     } else if args.json {
-        print_json(args, &loaded)?
+        print_json(args, &suppressions, &loaded)?
     } else {
-        print_text(args, &loaded)?
+        print_text(args, &suppressions, &loaded)?
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }
@@ -163,7 +183,14 @@ fn write_html(args: &ReportArgs, loaded: &[Loaded], path: &Path) -> Result<(), F
     output::create(path, args.overwrite, |out| html::write_report(&items, out))
 }
 
-fn print_text(args: &ReportArgs, loaded: &[Loaded]) -> Result<(), Failure> {
+fn suppressing(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded) -> Options {
+    Options {
+        suppressions: suppressions.clone(),
+        ..args.options(item.source.clone())
+    }
+}
+
+fn print_text(args: &ReportArgs, suppressions: &Suppressions, loaded: &[Loaded]) -> Result<(), Failure> {
     text::print(|out| {
         for (index, item) in loaded.iter().enumerate() {
             if loaded.len() > 1 {
@@ -174,7 +201,7 @@ fn print_text(args: &ReportArgs, loaded: &[Loaded]) -> Result<(), Failure> {
                 print_tree(args, item, out)?;
                 continue;
             }
-            let report = Report::of(&item.snapshot, &args.options(item.source.clone()));
+            let report = Report::of(&item.snapshot, &suppressing(args, suppressions, item));
             text::report::write(&report, args.full_stacks, out)?;
         }
         Ok(())
@@ -216,10 +243,10 @@ fn write_flamegraph(args: &ReportArgs, path: &Path) -> Result<ExitCode, Failure>
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_json(args: &ReportArgs, loaded: &[Loaded]) -> Result<(), Failure> {
+fn print_json(args: &ReportArgs, suppressions: &Suppressions, loaded: &[Loaded]) -> Result<(), Failure> {
     let reports: Vec<_> = loaded
         .iter()
-        .map(|item| Report::of(&item.snapshot, &args.options(item.source.clone())))
+        .map(|item| Report::of(&item.snapshot, &suppressing(args, suppressions, item)))
         .collect();
     match reports.as_slice() {
         [one] if args.inputs.len() == 1 => text::print_json(one),

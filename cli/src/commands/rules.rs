@@ -99,18 +99,7 @@ impl RuleArgs {
     /// # Errors
     /// As above.
     pub fn without_baseline(&self) -> Result<Rules, Failure> {
-        let mut suppressions = Suppressions::default();
-        for path in &self.suppressions {
-            let shown = path.display().to_string();
-            let text = fs::read_to_string(path)
-                .map_err(|error| Failure::new(format!("{shown}: suppressions cannot be read: {error}")))?;
-            suppressions
-                .add(&text, &shown)
-                .map_err(|error| Failure::new(error.to_string()))?;
-        }
-        if !self.no_builtin_suppressions {
-            suppressions.add_built_in();
-        }
+        let suppressions = read_suppressions(&self.suppressions, !self.no_builtin_suppressions)?;
         Ok(Rules {
             limits: Limits {
                 max_leaked: self.max_leaked,
@@ -129,6 +118,26 @@ impl RuleArgs {
             baseline: None,
         })
     }
+}
+
+/// Reads the rules of these files, and of the built-in list behind them.
+///
+/// # Errors
+/// Names the file that cannot be read, or the line and column of what is no rule.
+pub fn read_suppressions(files: &[PathBuf], built_in: bool) -> Result<Suppressions, Failure> {
+    let mut suppressions = Suppressions::default();
+    for path in files {
+        let shown = path.display().to_string();
+        let text = fs::read_to_string(path)
+            .map_err(|error| Failure::new(format!("{shown}: suppressions cannot be read: {error}")))?;
+        suppressions
+            .add(&text, &shown)
+            .map_err(|error| Failure::new(error.to_string()))?;
+    }
+    if built_in {
+        suppressions.add_built_in();
+    }
+    Ok(suppressions)
 }
 
 /// The field that says what a JSON file is.

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 
 use culeak::check::{Breach, FailOn, Verdict};
 use culeak::report::shell_word;
-use culeak::suppressions::{BUILT_IN_NAME, Used};
 
 use super::inert::Inert;
 use super::parts::{self, BAD, DIM, GOOD, Styled};
@@ -43,28 +42,12 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
             parts::amount(verdict.ignored)
         )?;
     }
-    suppressions(verdict, out)?;
+    parts::suppressions(verdict.suppressed, &verdict.suppressions, out)?;
     parts::warnings(out, &verdict.warnings)?;
     match verdict.passed {
         true => Ok(()),
         false => parts::next(out, &format!("culeak report {}", shell_word(source))),
     }
-}
-
-/// What was suppressed by which rule, and which rules of the user's own are of no use any more.
-fn suppressions(verdict: &Verdict, out: &mut dyn Write) -> io::Result<()> {
-    if verdict.suppressed.count > 0 {
-        writeln!(out, "suppressed: {}", parts::amount(verdict.suppressed))?;
-    }
-    let name = |used: &Used| format!("{} ({}:{})", Inert(&used.rule), Inert(&used.source), used.line);
-    for used in verdict.suppressions.iter().filter(|used| used.suppressed.count > 0) {
-        writeln!(out, "  {} by {}", parts::amount(used.suppressed), name(used))?;
-    }
-    let own = |used: &&Used| used.suppressed.count == 0 && used.source != BUILT_IN_NAME;
-    for unused in verdict.suppressions.iter().filter(own) {
-        writeln!(out, "  {}", Styled(DIM, format!("never matched: {}", name(unused))))?;
-    }
-    Ok(())
 }
 
 fn limits(verdict: &Verdict) -> String {

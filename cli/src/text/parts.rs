@@ -8,6 +8,7 @@ use culeak::function_name::plain;
 use culeak::report::{ProcessLine, Row, Share};
 use culeak::site::{CallStack, Frame, Role};
 use culeak::snapshot::ProcessState;
+use culeak::suppressions::{BUILT_IN_NAME, Used};
 
 use super::inert::Inert;
 use super::units::{self, plural};
@@ -165,6 +166,22 @@ fn shorten(text: &str, width: usize) -> String {
     }
     let start: String = text.chars().take(width - 1).collect();
     format!("{start}…")
+}
+
+/// What was suppressed by which rule, and which rules of the user's own are of no use any more.
+pub fn suppressions(suppressed: Share, rules: &[Used], out: &mut dyn Write) -> io::Result<()> {
+    if suppressed.count > 0 {
+        writeln!(out, "suppressed: {}", amount(suppressed))?;
+    }
+    let name = |used: &Used| format!("{} ({}:{})", Inert(&used.rule), Inert(&used.source), used.line);
+    for used in rules.iter().filter(|used| used.suppressed.count > 0) {
+        writeln!(out, "  {} by {}", amount(used.suppressed), name(used))?;
+    }
+    let own = |used: &&Used| used.suppressed.count == 0 && used.source != BUILT_IN_NAME;
+    for unused in rules.iter().filter(own) {
+        writeln!(out, "  {}", Styled(DIM, format!("never matched: {}", name(unused))))?;
+    }
+    Ok(())
 }
 
 pub fn warnings(out: &mut dyn Write, warnings: &[String]) -> io::Result<()> {

@@ -26,6 +26,7 @@ pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Res
     }
     headline(report, out)?;
     ranking(report, out)?;
+    parts::suppressions(report.suppressed, &report.suppressions, out)?;
     writeln!(out)?;
     if matches!(report.by, By::Site | By::Stack) {
         for (index, row) in report.rows.iter().enumerate() {
