@@ -31,12 +31,12 @@ fn escaped(text: &str) -> String {
     safe
 }
 
-/// Whether a character does something other than appear.
+/// Whether a character does something other than appear. The last two of the first plane are none, and no XML may hold them.
 pub fn is_active(c: char) -> bool {
     c.is_control()
         || matches!(c,
             '\u{00ad}' | '\u{061c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{fffe}' | '\u{ffff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]
@@ -49,6 +49,7 @@ mod tests {
         assert_eq!(Inert("Trainer::step").to_string(), "Trainer::step");
         assert_eq!(Inert("a\x1b[31mb\nc").to_string(), "a\\u{1b}[31mb\\nc");
         assert_eq!(Inert("evil\u{202e}cod").to_string(), "evil\\u{202e}cod");
+        assert_eq!(Inert("a\u{fffe}b").to_string(), "a\\u{fffe}b");
         assert_eq!(format!("{:6}|", Inert("ab")), "ab    |");
     }
 
