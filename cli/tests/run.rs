@@ -290,6 +290,16 @@ fn a_report_can_go_to_a_file() {
         "{report}"
     );
     assert!(!stderr(&output).contains("forget_weights"), "{}", stderr(&output));
+    // Told before the program runs, which may take days.
+    let again = run_in(&folder, &["--report-file", "leaks.txt", "--", "echo", "ran"]);
+    assert_eq!((again.status.code(), stdout(&again).as_str()), (Some(2), ""));
+    assert!(stderr(&again).contains("--force"), "{}", stderr(&again));
+    assert_eq!(
+        fs::read_to_string(folder.path().join("leaks.txt")).expect("there"),
+        report
+    );
+    let forced = run_leaking(&folder, &["--report-file", "leaks.txt", "--force"]);
+    assert!(forced.status.success(), "{}", stderr(&forced));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! Recordings of this run are known by the tag in their names. Everything goes to stderr or to a file, since stdout is
 //! the program's. Deliberately absent: waiting for processes that outlive the program; they are reported as running.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -16,6 +16,7 @@ use super::rules::{RULE_OPTIONS, RuleArgs};
 use crate::environment;
 use crate::errors::{Failure, USAGE};
 use crate::load::{self, Loaded};
+use crate::output::{self, Overwrite};
 use crate::text::{self, inert::Inert};
 
 /// Exit code for a leak over the limit.
@@ -46,14 +47,20 @@ pub struct AfterArgs {
 
     #[command(flatten)]
     pub rules: RuleArgs,
+
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 impl AfterArgs {
-    /// Reads what the check needs, so that a mistake in it is told before the program runs.
+    /// Looks at what will be needed, so that a mistake in it is told before the program runs.
     ///
     /// # Errors
-    /// As [`RuleArgs::rules`].
+    /// As [`RuleArgs::rules`] and [`output::check`].
     pub fn examine(&self) -> Result<(), Failure> {
+        if let Some(path) = &self.report_file {
+            output::check(path, self.overwrite)?;
+        }
         if self.check {
             self.rules.rules()?;
         }
@@ -92,18 +99,10 @@ pub fn look(args: &AfterArgs, folder: &Path, given: Option<&Path>, tag: &str, bl
         Rules::default()
     };
     let (loaded, mut code) = load_all(folder, &recordings, named);
-    let mut out = destination(args)?;
-    let passed = write(args, &rules, &loaded, &mut *out)
-        .and_then(|passed| out.flush().map(|()| passed))
-        .map_err(|error| {
-            let place = args
-                .report_file
-                .as_deref()
-                .map_or("standard error".into(), |file| file.display().to_string());
-            Failure::new(format!(
-                "{place}: the report cannot be written: {error}; the recordings are complete all the same"
-            ))
-        })?;
+    let passed = write_where_asked(args, &rules, &loaded).map_err(|failure| {
+        let message = format!("{}; the recordings are complete all the same", failure.message);
+        Failure { message, ..failure }
+    })?;
     if args.check && code == 0 && !passed {
         code = LEAK;
     }
@@ -141,19 +140,20 @@ fn load_all(folder: &Path, recordings: &[String], named: Vec<String>) -> (Vec<Lo
     (loaded, code)
 }
 
-fn destination(args: &AfterArgs) -> Result<Box<dyn Write>, Failure> {
-    match &args.report_file {
-        None => Ok(Box::new(io::BufWriter::new(anstream::stderr()))),
-        Some(path) => {
-            let file = File::create(path).map_err(|error| {
-                Failure::new(format!(
-                    "{}: cannot be created: {error}; the recordings are complete all the same",
-                    path.display()
-                ))
-            })?;
-            Ok(Box::new(io::BufWriter::new(anstream::StripStream::new(file))))
-        }
-    }
+/// To the file that was named, else to standard error, since stdout is the program's.
+fn write_where_asked(args: &AfterArgs, rules: &Rules, loaded: &[Loaded]) -> Result<bool, Failure> {
+    let Some(path) = &args.report_file else {
+        let mut out = io::BufWriter::new(anstream::stderr());
+        let passed = write(args, rules, loaded, &mut out).and_then(|passed| out.flush().map(|()| passed));
+        return passed.map_err(|error| Failure::new(format!("standard error: the report cannot be written: {error}")));
+    };
+    let mut passed = false;
+    output::create(path, args.overwrite, |out| {
+        let mut plain = anstream::StripStream::new(Vec::new());
+        passed = write(args, rules, loaded, &mut plain)?;
+        out.write_all(&plain.into_inner())
+    })?;
+    Ok(passed)
 }
 
 /// Prints what was asked for, and says whether every process passed.

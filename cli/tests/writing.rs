@@ -1,0 +1,207 @@
+//! Claims about every command that writes a file: never over another one unasked, whole or not at all, and a reason when
+//! it cannot. `run --report-file` is with the other claims about `run`.
+
+#[path = "../../src/sample.rs"]
+mod sample;
+
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigHandler, Signal, signal};
+use sample::{Sample, leaky};
+use tempfile::TempDir;
+
+/// Everything that writes to a file it is given, without that file's name, which comes last.
+const WRITERS: [&[&str]; 17] = [
+    &["snapshot", "leaky.json", "-o"],
+    &["report", "leaky.json", "--html"],
+    &["report", "leaky.json", "--flamegraph"],
+    &["diff", "clean.json", "leaky.json", "--html"],
+    &["diff", "clean.json", "leaky.json", "--flamegraph"],
+    &["trend", "leaky.json", "--html"],
+    &["export", "leaky.json", "--format", "pprof", "-o"],
+    &["export", "leaky.json", "--format", "speedscope", "-o"],
+    &["export", "leaky.json", "--format", "folded", "-o"],
+    &["export", "leaky.json", "--format", "perfetto", "-o"],
+    &["export", "leaky.json", "--format", "firefox", "-o"],
+    &["export", "leaky.json", "--format", "csv", "-o"],
+    &["export", "leaky.json", "--format", "parquet", "-o"],
+    &["export", "leaky.json", "--format", "memory_viz", "-o"],
+    &["export", "leaky.json", "--format", "html", "-o"],
+    &["check", "leaky.json", "--update-baseline", "--baseline"],
+    // Pages go to a folder, under names of their own.
+    &["man", "--out"],
+];
+
+/// Everything that prints, with more than a little to say.
+const PRINTERS: [&[&str]; 9] = [
+    &["report", "leaky.json"],
+    &["report", "leaky.json", "--json"],
+    &["report", "leaky.json", "--tree"],
+    &["diff", "clean.json", "leaky.json"],
+    &["trend", "leaky.json"],
+    &["check", "leaky.json", "--format", "junit"],
+    &["check", "leaky.json", "--format", "sarif"],
+    &["snapshot", "leaky.json", "-o", "-"],
+    &["completions", "bash"],
+];
+
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (name, snapshot) in [("leaky.json", leaky()), ("clean.json", Sample::new().finish(0, 9))] {
+        fs::write(folder.path().join(name), serde_json::to_vec(&snapshot).expect("json")).expect("written");
+    }
+    folder
+}
+
+fn culeak(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_culeak"));
+    command.current_dir(folder).args(words).stdin(Stdio::null());
+    command.env_remove("LD_PRELOAD");
+    command
+}
+
+fn output(folder: &TempDir, writer: &[&str], more: &[&str]) -> Output {
+    culeak(folder.path(), &[writer, more].concat())
+        .output()
+        .expect("culeak starts")
+}
+
+fn names(folder: &TempDir) -> Vec<String> {
+    let entries = fs::read_dir(folder.path()).expect("a folder");
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+/// Exit code 2, a sentence that names the file, and nothing new in the folder.
+fn expect_refused(folder: &TempDir, writer: &[&str], output: &Output, file: &str, before: &[String]) {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{writer:?} {file}: {said}");
+    assert!(said.contains(file), "{writer:?} {file}: {said}");
+    assert_eq!(names(folder), before, "{writer:?} {file}: {said}");
+}
+
+fn is_man(writer: &[&str]) -> bool {
+    writer[0] == "man"
+}
+
+#[test]
+fn a_file_that_exists_is_replaced_by_force_alone() {
+    for writer in WRITERS.iter().filter(|writer| !is_man(writer)) {
+        let folder = folder();
+        fs::write(folder.path().join("out"), "precious").expect("written");
+        let before = names(&folder);
+        let refused = output(&folder, writer, &["out"]);
+        expect_refused(&folder, writer, &refused, "--force", &before);
+        assert_eq!(
+            fs::read(folder.path().join("out")).expect("there"),
+            b"precious",
+            "{writer:?}"
+        );
+        let forced = output(&folder, writer, &["out", "--force"]);
+        assert_eq!(forced.status.code(), Some(0), "{writer:?}: {forced:?}");
+        assert!(
+            fs::metadata(folder.path().join("out")).expect("there").len() > 50,
+            "{writer:?}"
+        );
+        assert_eq!(names(&folder), before, "{writer:?} left something behind");
+    }
+}
+
+#[test]
+fn a_folder_is_no_file_and_a_missing_one_is_named() {
+    for writer in WRITERS.iter().filter(|writer| !is_man(writer)) {
+        let folder = folder();
+        fs::create_dir(folder.path().join("taken")).expect("a folder");
+        let before = names(&folder);
+        for force in [&[][..], &["--force"]] {
+            for file in ["taken", "no/such/file"] {
+                let refused = output(&folder, writer, &[&[file], force].concat());
+                expect_refused(&folder, writer, &refused, file, &before);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_place_that_takes_no_files_is_named() {
+    for writer in WRITERS {
+        let folder = folder();
+        let before = names(&folder);
+        // Not even root can make a file there.
+        let refused = output(&folder, writer, &["/proc/self/out"]);
+        expect_refused(&folder, writer, &refused, "/proc/self/out", &before);
+    }
+}
+
+#[test]
+fn a_disk_that_fills_in_the_middle_leaves_nothing_behind() {
+    for writer in WRITERS {
+        let folder = folder();
+        fs::create_dir(folder.path().join("pages")).expect("a folder");
+        let before = names(&folder);
+        let file = if is_man(writer) { "pages" } else { "out" };
+        let mut command = culeak(folder.path(), &[writer, &[file]].concat());
+        // SAFETY: both calls are system calls, and nothing else happens between fork and exec.
+        unsafe { command.pre_exec(files_end_after_100_bytes) };
+        let refused = command.output().expect("culeak starts");
+        expect_refused(&folder, writer, &refused, file, &before);
+        assert!(
+            fs::read_dir(folder.path().join("pages"))
+                .expect("there")
+                .next()
+                .is_none(),
+            "{writer:?}"
+        );
+    }
+}
+
+/// A write beyond the limit fails like one to a full disk once the signal that tells of it is ignored.
+fn files_end_after_100_bytes() -> io::Result<()> {
+    // SAFETY: to ignore a signal is no code of ours.
+    unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }?;
+    Ok(setrlimit(Resource::RLIMIT_FSIZE, 100, 100)?)
+}
+
+#[test]
+fn a_full_device_is_told() {
+    for writer in WRITERS.iter().filter(|writer| !is_man(writer)) {
+        let folder = folder();
+        let before = names(&folder);
+        let refused = output(&folder, writer, &["/dev/full"]);
+        expect_refused(&folder, writer, &refused, "/dev/full", &before);
+    }
+    for printer in PRINTERS {
+        let folder = folder();
+        let full = fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("every Linux has it");
+        let refused = culeak(folder.path(), printer)
+            .stdout(full)
+            .output()
+            .expect("culeak starts");
+        expect_refused(&folder, printer, &refused, "standard output", &names(&folder));
+    }
+}
+
+#[test]
+fn thousands_of_inputs_are_read_and_every_bad_one_is_named() {
+    let folder = folder();
+    let mut words = vec!["report"];
+    words.extend(["clean.json"; 2000]);
+    words.push("missing.json");
+    words.extend(["clean.json"; 1000]);
+    let reported = culeak(folder.path(), &words).output().expect("culeak starts");
+    let text = String::from_utf8_lossy(&reported.stdout);
+    assert_eq!(text.matches("nothing leaked").count(), 3000);
+    assert_eq!(reported.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&reported.stderr).starts_with("culeak: missing.json: no such file"));
+}
