@@ -25,8 +25,8 @@ Exit codes:
   0        nothing to complain about
   1        check, run --check: a leak over the limit; trend --fail-on: growth; demo, doctor: something does not work
   2        wrong usage, or input that cannot be read
-  126,127  run: the program cannot be executed, or was not found
-  other    run: the program's own exit code; 128+N when signal N ended it
+  126,127  run, live: the program cannot be executed, or was not found
+  other    run, live: the program's own exit code; 128+N when signal N ended it
 
 First steps:
   culeak demo                          a tour on a program with known leaks
@@ -111,6 +111,18 @@ mod tests {
         found
             .map(|words| words.into_iter().map(|word| word.trim_matches('\'')).collect())
             .collect()
+    }
+
+    #[test]
+    fn what_to_record_is_refused_where_nothing_is_started() {
+        let understood = |words: &str| Arguments::try_parse_from(words.split(' ')).is_ok();
+        assert!(understood("culeak live 4711 --interval 2"));
+        assert!(understood("culeak live -o runs --snapshot-at-mark -- ./app --its own"));
+        assert!(!understood("culeak live -o runs 4711"));
+        assert!(!understood("culeak live --snapshot-at-mark 4711"));
+        assert!(!understood("culeak live 4711 -- ./app"));
+        assert!(!understood("culeak live"));
+        assert!(!understood("culeak live 4711 --interval 0"));
     }
 
     #[test]

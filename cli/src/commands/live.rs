@@ -11,7 +11,7 @@ use clap::{ArgGroup, Args};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{Event, KeyEventKind};
 
-use super::record::{self, RecordArgs};
+use super::record::{self, RECORD_OPTIONS, RecordArgs};
 use crate::errors::Failure;
 use crate::live::Message;
 use crate::live::names::{self, Unnamed};
@@ -28,6 +28,10 @@ use crate::{environment, load};
 /// Watch what a running program holds, by call site, refreshed twice a second
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").args(["source", "command"]).required(true))]
+#[command(group = ArgGroup::new("recording").args(RECORD_OPTIONS).multiple(true).conflicts_with("source"))]
+#[command(override_usage = "\
+culeak live [OPTIONS] <PID|RECORDING|FOLDER>
+       culeak live [OPTIONS] -- <COMMAND>...")]
 #[command(after_help = "\
 The process is not stopped or touched: the view reads its recording. Processes that it starts appear by themselves.
 A recording that does not exist yet is waited for. Press ? for the keys.
@@ -55,7 +59,7 @@ pub struct LiveArgs {
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
 
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "With -- COMMAND")]
     pub record: RecordArgs,
 
     /// The program and its arguments
@@ -305,5 +309,25 @@ fn wait_for(program: &Running, inbox: &Receiver<Message>) -> Result<ExitStatus, 
 fn panic_if_told_to() {
     if cfg!(debug_assertions) && std::env::var_os("CULEAK_TEST_PANIC").is_some() {
         panic!("told to by CULEAK_TEST_PANIC");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args;
+
+    #[test]
+    fn every_option_of_recording_is_in_the_list() {
+        let whole = args::public();
+        let command = whole.find_subcommand("live").expect("a command");
+        let of_recording = |argument: &&clap::Arg| argument.get_help_heading() == Some("With -- COMMAND");
+        let options: Vec<&str> = command
+            .get_arguments()
+            .filter(of_recording)
+            .map(|argument| argument.get_id().as_str())
+            .filter(|&option| option != "command")
+            .collect();
+        assert_eq!(options, RECORD_OPTIONS);
     }
 }

@@ -17,6 +17,22 @@ use crate::preload::{self, Program};
 use crate::text::units;
 use crate::{no_pool, shim};
 
+/// Everything in [`RecordArgs`], for commands that do not always record.
+pub const RECORD_OPTIONS: [&str; 12] = [
+    "output",
+    "follow_children",
+    "no_follow_children",
+    "only",
+    "depth",
+    "no_pool",
+    "jax_buffers",
+    "nvtx",
+    "oom_snapshots",
+    "snapshot_at_peak",
+    "snapshot_at_mark",
+    "snapshot_every",
+];
+
 #[derive(Debug, Args)]
 pub struct RecordArgs {
     /// Folder for the recordings, one per process that uses CUDA [default: the current folder]
