@@ -72,7 +72,7 @@ sane() { # sane CLAIM: the shell has the terminal back, with echo and line editi
 }
 
 fake=$("$culeak" shim-path --fake-driver)
-cc -g -O1 -D_GNU_SOURCE -DDOOR_LINKED -o "$work/victim" "$here/victim.c" "$fake/libcuda.so.1" -Wl,-rpath,"$fake" -ldl
+cc -g -O1 -D_GNU_SOURCE -DDOOR_LINKED -pthread -o "$work/victim" "$here/victim.c" "$fake/libcuda.so.1" -Wl,-rpath,"$fake" -ldl
 mkfifo "$work/fifo"
 
 tmux -L "$server" -f /dev/null new-session -d -x 80 -y 24 -c "$work" "env -u NO_COLOR PS1='$ ' bash --norc --noprofile"

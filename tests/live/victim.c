@@ -4,9 +4,12 @@
  *   free N      gives the last N of them back
  *   staging     staging_buffer asks for 32 MiB of pinned memory
  *   fork        starts itself once more, and that one does the lines that begin with "child "
+ *   small N     N blocks of 512 bytes, through 1024 different stacks
+ *   busy        a thread allocates and frees from now on, some ten thousand times a second
  *   exit N      ends with this code
  */
 #include "../victims/victim.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,6 +28,45 @@ __attribute__((noinline)) static void staging_buffer(void) {
     OK(cuMemHostAlloc(&buffer, 32 << 20, 0));
 }
 
+/* The bits of `way` decide which of two functions calls which, so each way has a stack of its own. */
+static void left(int way, int depth);
+
+__attribute__((noinline)) static void right(int way, int depth) {
+    if (depth == 0) {
+        CUdeviceptr block;
+        OK(cuMemAlloc_v2(&block, 512));
+    } else if (way & 1) {
+        right(way >> 1, depth - 1);
+        STAY();
+    } else {
+        left(way >> 1, depth - 1);
+        STAY();
+    }
+}
+
+__attribute__((noinline)) static void left(int way, int depth) {
+    if (depth == 0 || way & 1) {
+        right(depth == 0 ? 0 : way >> 1, depth == 0 ? 0 : depth - 1);
+        STAY();
+    } else {
+        left(way >> 1, depth - 1);
+        STAY();
+    }
+}
+
+static void *churn(void *context) {
+    OK(cuCtxSetCurrent(context));
+    for (;;) {
+        CUdeviceptr block;
+        OK(cuMemAlloc_v2(&block, 512));
+        OK(cuMemFree_v2(block));
+        usleep(50);
+    }
+    return NULL;
+}
+
+static CUcontext context;
+
 static void obey(char *line) {
     int number = 0;
     sscanf(line, "%*s %d", &number);
@@ -36,7 +78,13 @@ static void obey(char *line) {
             OK(cuMemFree_v2(batches[--count]));
     else if (!strncmp(line, "staging", 7))
         staging_buffer();
-    else if (!strncmp(line, "exit", 4))
+    else if (!strncmp(line, "small", 5)) {
+        for (int block = 0; block < number; block++)
+            left(block & 1023, 10);
+    } else if (!strncmp(line, "busy", 4)) {
+        pthread_t thread;
+        REQUIRE(!pthread_create(&thread, NULL, churn, context));
+    } else if (!strncmp(line, "exit", 4))
         exit(number);
     printf("did %s", line);
     fflush(stdout);
@@ -46,7 +94,7 @@ int main(int argc, char **argv) {
     REQUIRE(argc == 2);
     FILE *lines = fopen(argv[1], "r+");
     REQUIRE(lines);
-    start_cuda();
+    context = start_cuda();
     int to_child[2] = {-1, -1};
     char line[256];
     while (fgets(line, sizeof line, lines)) {
