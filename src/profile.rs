@@ -17,7 +17,7 @@ use crate::census::{Census, Level};
 use crate::kind::{Kind, Place};
 use crate::report::{Share, device_name};
 use crate::site::{CallStack, CallStacks, Frame};
-use crate::snapshot::{Allocation, Snapshot};
+use crate::snapshot::{Allocation, Snapshot, Total};
 
 pub mod tree;
 
@@ -29,6 +29,8 @@ pub struct Options {
     pub addresses: bool,
     /// Only these kinds; all when empty.
     pub kinds: Vec<Kind>,
+    /// What was ever asked for too, where the snapshot tells; then some samples are of stacks that hold nothing any more.
+    pub made: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -63,7 +65,7 @@ pub struct Sample {
     /// Held, cached by an allocator, or a mere claim; what stands behind listed blocks is left out.
     pub level: Level,
     pub live: Share,
-    /// Everything it ever asked for, freed memory included; `None` when the recording does not tell.
+    /// Everything it ever asked for, freed memory included; `None` when nobody asked, or the snapshot does not tell.
     pub made: Option<Share>,
 }
 
@@ -98,7 +100,7 @@ impl<'a> Profile<'a> {
         let stacks = CallStacks::of(snapshot);
         let census = Census::of(snapshot, &stacks);
         let mut paths = Paths::new(options);
-        let mut sums: HashMap<(usize, Kind, Option<usize>, Level), Share> = HashMap::new();
+        let mut sums: HashMap<Key, Sums> = HashMap::new();
         let wanted = |kind| options.kinds.is_empty() || options.kinds.contains(&kind);
         if let Some(visit) = visit {
             for (index, allocation) in snapshot.allocations.iter().enumerate() {
@@ -113,15 +115,32 @@ impl<'a> Profile<'a> {
             let call = batch.call;
             let path = paths.of_stack(batch.stack, &stacks);
             let key = (path, call.kind, call.device, batch.level);
-            sums.entry(key).or_default().join(batch.share());
+            sums.entry(key).or_default().live.join(batch.share());
         }
-        let sample = |((path, kind, device, level), live)| Sample {
+        let told = options.made && !snapshot.totals.is_empty();
+        if told {
+            let levels = levels_of_totals(snapshot, &stacks, &census);
+            for (total, level) in snapshot.totals.iter().zip(levels) {
+                if level.is_listed() && wanted(total.kind) {
+                    let key = (paths.of_stack(total.stack, &stacks), total.kind, total.device, level);
+                    sums.entry(key).or_default().made.join(Share {
+                        bytes: total.bytes,
+                        count: total.count,
+                    });
+                }
+            }
+        }
+        let sample = |((path, kind, device, level), sums): (Key, Sums)| Sample {
             path,
             kind,
             device,
             level,
-            live,
-            made: None,
+            live: sums.live,
+            // What is there was asked for.
+            made: told.then_some(Share {
+                bytes: sums.made.bytes.max(sums.live.bytes),
+                count: sums.made.count.max(sums.live.count),
+            }),
         };
         let mut samples: Vec<Sample> = sums.into_iter().map(sample).collect();
         samples.sort_by_key(|sample| {
@@ -165,6 +184,39 @@ impl<'a> Profile<'a> {
             (_, device) => device_name(self.snapshot, device),
         }
     }
+}
+
+/// Path, kind, device and level of a sample.
+type Key = (usize, Kind, Option<usize>, Level);
+
+#[derive(Default)]
+struct Sums {
+    live: Share,
+    made: Share,
+}
+
+/// Where each row of the snapshot's totals stands: with the live memory of its stack, kind and device where there is some.
+/// Of what is freed nobody knows any more whether a framework's blocks lay in it; the stack decides.
+fn levels_of_totals(snapshot: &Snapshot, stacks: &CallStacks, census: &Census) -> Vec<Level> {
+    let mut live: HashMap<(Option<usize>, Kind, Option<usize>), Level> = HashMap::new();
+    for batch in &census.batches {
+        let level = live
+            .entry((batch.stack, batch.call.kind, batch.call.device))
+            .or_insert(batch.level);
+        if batch.level.is_listed() {
+            *level = batch.level;
+        }
+    }
+    let level = |total: &Total| {
+        let by_stack = || {
+            let allocator = stacks.get(total.stack).allocator;
+            let known = allocator.is_some_and(|allocator| census.watched.contains(allocator));
+            Level::of(total.kind, allocator.is_some(), known)
+        };
+        let live = live.get(&(total.stack, total.kind, total.device)).copied();
+        live.unwrap_or_else(by_stack)
+    };
+    snapshot.totals.iter().map(level).collect()
 }
 
 /// Numbers the distinct values of something, in the order they are met.

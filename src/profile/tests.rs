@@ -2,6 +2,7 @@ use super::tree::{Limits, Node, Step, Tree};
 use super::*;
 use crate::report;
 use crate::sample::{MAIN, MIB, RUNTIME, Sample as Made, leaky, training};
+use crate::snapshot::Total;
 use proptest::prelude::*;
 
 /// Paths as text, outermost first, with bytes.
@@ -240,4 +241,54 @@ proptest! {
         assert_adds_up(&whole);
         assert_adds_up(&Tree::of(&profile, &Limits { top, min_bytes }));
     }
+}
+
+#[test]
+fn what_was_ever_asked_for_stands_beside_what_is_live() {
+    let mut snapshot = leaky();
+    let total = |stack, kind, bytes, count| Total {
+        stack: Some(stack),
+        kind,
+        device: Some(0),
+        bytes,
+        count,
+    };
+    // The site that leaks asked for twice as much; another asked for the same and freed all of it.
+    snapshot.totals = vec![
+        total(0, Kind::Device, 2 * 1152 * MIB, 256),
+        total(1, Kind::Device, 5 * MIB, 5),
+    ];
+    let profile = Profile::of(
+        &snapshot,
+        &Options {
+            made: true,
+            ..Options::default()
+        },
+    );
+    assert_eq!(profile.total(), reported(&snapshot), "what is live stays what it is");
+    let made = |live: u64| {
+        let mut samples = profile
+            .samples
+            .iter()
+            .filter(|sample| sample.live.bytes == live && sample.kind == Kind::Device);
+        samples.next().and_then(|sample| sample.made)
+    };
+    assert_eq!(
+        made(1152 * MIB).map(|made| (made.bytes, made.count)),
+        Some((2304 * MIB, 256))
+    );
+    assert_eq!(made(0).map(|made| (made.bytes, made.count)), Some((5 * MIB, 5)));
+    assert!(
+        profile
+            .samples
+            .iter()
+            .all(|sample| sample.made.is_some_and(|made| made.bytes >= sample.live.bytes))
+    );
+    let unasked = Profile::of(&snapshot, &Options::default());
+    assert!(
+        unasked
+            .samples
+            .iter()
+            .all(|sample| sample.made.is_none() && sample.live.count > 0)
+    );
 }

@@ -78,6 +78,19 @@ def pprof_compares_two_of_them():
     assert "Trainer::step in /src/train.cu" in lines, lines
 
 
+def pprof_sees_what_a_program_has_freed_too():
+    culeak("demo", "--fake", "-o", FOLDER / "demo")
+    [recording] = (FOLDER / "demo").glob("*.culeak")
+    path = FOLDER / "demo.pprof"
+    culeak("export", recording, "--format", "pprof", "-o", path)
+    live, made = pprof_total(path, "inuse_space"), pprof_total(path, "alloc_space")
+    snapshot = json.loads(culeak("snapshot", recording, "--no-symbols", "-o", "-"))
+    assert made == sum(total["bytes"] for total in snapshot["totals"]), made
+    assert live == sum(counter["live_bytes"] for counter in snapshot["counters"]), live
+    assert pprof_total(path, "alloc_objects") == sum(counter["total_count"] for counter in snapshot["counters"])
+    assert made > live > 0
+
+
 def speedscopes_schema_accepts_it():
     schema = json.loads(pathlib.Path(__file__).with_name("speedscope-schema.json").read_text())
     for sample in SAMPLES:
@@ -238,6 +251,7 @@ def pickles_that_would_run_something_are_refused():
 CLAIMS = [
     pprof_opens_it_and_has_the_same_sums,
     pprof_compares_two_of_them,
+    pprof_sees_what_a_program_has_freed_too,
     speedscopes_schema_accepts_it,
     folded_lines_are_what_flamegraph_scripts_split,
     flame_graphs_are_whole_pictures,

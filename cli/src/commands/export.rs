@@ -93,6 +93,15 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     if args.format == Format::Html && !args.kind.is_empty() {
         return Err(Failure::new("the page shows all kinds of memory; leave out --kind"));
     }
+    let untold = items
+        .iter()
+        .find(|item| item.snapshot.totals.is_empty() && !item.snapshot.allocations.is_empty());
+    if let (true, Some(item)) = (args.cost.is_made(), untold) {
+        return Err(Failure::new(format!(
+            "{}: does not tell what was freed; use --cost bytes or count, or the recording itself",
+            item.source
+        )));
+    }
     for item in &mut items {
         super::name_frames(item, &args.debug_dir);
     }
@@ -106,6 +115,10 @@ fn write(args: &ExportArgs, items: &[Loaded], out: &mut dyn Write) -> io::Result
         kinds: args.kind.clone(),
         ..profile::Options::default()
     };
+    let with_made = profile::Options {
+        made: true,
+        ..options.clone()
+    };
     let detail = Detail {
         signatures: args.full_stacks,
         lines: true,
@@ -116,8 +129,8 @@ fn write(args: &ExportArgs, items: &[Loaded], out: &mut dyn Write) -> io::Result
     };
     match args.format {
         Format::Pprof => pprof::write(snapshot, &options, out),
-        Format::Speedscope => speedscope::write(&Profile::of(snapshot, &options), detail, out),
-        Format::Folded => folded::write(&Profile::of(snapshot, &options), detail, args.cost, out),
+        Format::Speedscope => speedscope::write(&Profile::of(snapshot, &with_made), detail, out),
+        Format::Folded => folded::write(&Profile::of(snapshot, &with_made), detail, args.cost, out),
         Format::Perfetto => perfetto::write(&snapshots, &args.kind, out),
         Format::Firefox => firefox::write(snapshot, &options, detail, out),
         Format::Csv => csv::write(&Rows::of(snapshot, &options, detail), out),

@@ -100,7 +100,7 @@ fn title(profile: &Profile) -> String {
 
 fn amount(sum: u64, cost: Cost) -> String {
     match cost {
-        Cost::Bytes => units::bytes(sum),
-        Cost::Count => units::plural(sum, "allocation", "allocations"),
+        Cost::Bytes | Cost::MadeBytes => units::bytes(sum),
+        Cost::Count | Cost::MadeCount => units::plural(sum, "allocation", "allocations"),
     }
 }

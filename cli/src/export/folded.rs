@@ -7,8 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
-use culeak::profile::Profile;
-use culeak::report::Share;
+use culeak::profile::{Profile, Sample};
 
 use super::names::{self, Detail};
 
@@ -20,22 +19,34 @@ pub enum Cost {
     Bytes,
     /// Live allocations
     Count,
+    /// Bytes ever asked for, freed or not
+    MadeBytes,
+    /// Allocations ever made, freed or not
+    MadeCount,
 }
 
 impl Cost {
-    pub fn of(self, share: Share) -> u64 {
+    pub fn of(self, sample: &Sample) -> u64 {
+        let made = sample.made.unwrap_or_default();
         match self {
-            Cost::Bytes => share.bytes,
-            Cost::Count => share.count,
+            Cost::Bytes => sample.live.bytes,
+            Cost::Count => sample.live.count,
+            Cost::MadeBytes => made.bytes,
+            Cost::MadeCount => made.count,
         }
     }
 
     /// What one of it is called.
     pub fn unit(self) -> &'static str {
         match self {
-            Cost::Bytes => "bytes",
-            Cost::Count => "allocations",
+            Cost::Bytes | Cost::MadeBytes => "bytes",
+            Cost::Count | Cost::MadeCount => "allocations",
         }
+    }
+
+    /// Whether freed memory counts too.
+    pub fn is_made(self) -> bool {
+        matches!(self, Cost::MadeBytes | Cost::MadeCount)
     }
 }
 
@@ -45,7 +56,7 @@ pub fn stacks(profile: &Profile, detail: Detail, cost: Cost) -> BTreeMap<String,
     for sample in &profile.samples {
         let stack: Vec<String> = names::stack(profile, sample, detail).collect();
         let sum: &mut u64 = lines.entry(stack.join(";")).or_default();
-        *sum = sum.saturating_add(cost.of(sample.live));
+        *sum = sum.saturating_add(cost.of(sample));
     }
     lines
 }

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io::{self, Write};
 
 use culeak::census::Level;
-use culeak::kind::Place;
+use culeak::kind::{Kind, Place};
 use culeak::profile::{Options, Profile};
 use culeak::report::{Share, stream_name};
 use culeak::site::Frame;
@@ -149,7 +149,7 @@ pub fn write(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> io:
 #[derive(PartialEq, Eq, Hash, Clone, Copy)]
 struct Key {
     path: usize,
-    kind: culeak::kind::Kind,
+    kind: Kind,
     level: Level,
     device: Option<usize>,
     stream: Option<Stream>,
@@ -160,6 +160,7 @@ struct Key {
 fn message(snapshot: &Snapshot, options: &Options) -> ProfileMessage {
     let options = Options {
         addresses: true,
+        made: true,
         ..options.clone()
     };
     let mut sums: HashMap<Key, Share> = HashMap::new();
@@ -187,23 +188,52 @@ fn message(snapshot: &Snapshot, options: &Options) -> ProfileMessage {
     });
     let mut tables = Tables::new(&profile);
     let paths: Vec<Vec<u64>> = (0..profile.paths.len()).map(|path| tables.locations_of(path)).collect();
-    let sample = sums
-        .iter()
-        .map(|(key, share)| SampleMessage {
+    // What is live was made too; what was made beyond that is freed, and nothing more is known of it than its stack.
+    let told = profile.samples.iter().any(|sample| sample.made.is_some());
+    let values = |live: Share, made: Share| {
+        let values = [live.bytes, live.count, made.bytes, made.count];
+        values
+            .iter()
+            .take(if told { 4 } else { 2 })
+            .map(|&value| number(value))
+            .collect::<Vec<_>>()
+    };
+    let mut sample: Vec<SampleMessage> = Vec::with_capacity(sums.len());
+    for (key, share) in &sums {
+        sample.push(SampleMessage {
             location_id: paths[key.path].clone(),
-            value: vec![number(share.bytes), number(share.count)],
+            value: values(*share, *share),
             label: tables.labels(key),
-        })
-        .collect();
+        });
+    }
+    for of in &profile.samples {
+        let made = of.made.unwrap_or_default();
+        let freed = Share {
+            bytes: made.bytes.saturating_sub(of.live.bytes),
+            count: made.count.saturating_sub(of.live.count),
+        };
+        if freed.count > 0 {
+            sample.push(SampleMessage {
+                location_id: paths[of.path].clone(),
+                value: values(Share::default(), freed),
+                label: tables.common_labels(of.kind, of.level, of.device, of.path),
+            });
+        }
+    }
     let space = tables.value_type("inuse_space", "bytes");
     let objects = tables.value_type("inuse_objects", "count");
+    let mut sample_type = vec![space, objects];
+    if told {
+        sample_type.push(tables.value_type("alloc_space", "bytes"));
+        sample_type.push(tables.value_type("alloc_objects", "count"));
+    }
     let comment = vec![tables.text(&format!(
         "culeak {}, process {}",
         env!("CARGO_PKG_VERSION"),
         snapshot.process.pid
     ))];
     ProfileMessage {
-        sample_type: vec![space, objects],
+        sample_type,
         sample,
         time_nanos: number(snapshot.taken.at_unix_ns),
         duration_nanos: number(snapshot.taken.at_ns),
@@ -388,25 +418,31 @@ impl<'p, 'a> Tables<'p, 'a> {
         })
     }
 
-    fn labels(&mut self, key: &Key) -> Vec<Label> {
+    /// What is known of freed memory too.
+    fn common_labels(&mut self, kind: Kind, level: Level, device: Option<usize>, path: usize) -> Vec<Label> {
         let snapshot = self.profile.snapshot;
-        let mut labels = vec![self.label("kind", key.kind.name())];
-        if let Some(device) = key.device {
+        let mut labels = vec![self.label("kind", kind.name())];
+        if let Some(device) = device {
             let name = format!("GPU {}", snapshot.devices[device].ordinal);
             labels.push(self.label("device", &name));
         }
+        match (level, self.profile.paths[path].origin) {
+            (Level::Cached, owner) => labels.push(self.label("cached", owner.unwrap_or("pool"))),
+            (_, Some(library)) if kind.place() != Place::Within => labels.push(self.label("library", library)),
+            _ => {}
+        }
+        labels
+    }
+
+    fn labels(&mut self, key: &Key) -> Vec<Label> {
+        let snapshot = self.profile.snapshot;
+        let mut labels = self.common_labels(key.kind, key.level, key.device, key.path);
         if key.stream.is_some() {
             labels.push(self.label("stream", &stream_name(key.stream)));
         }
         let thread = &snapshot.threads[key.thread];
         let name = format!("{} {}", thread.tid, thread.name);
         labels.push(self.label("thread", name.trim_end()));
-        let origin = self.profile.paths[key.path].origin;
-        match (key.level, origin) {
-            (Level::Cached, owner) => labels.push(self.label("cached", owner.unwrap_or("pool"))),
-            (_, Some(library)) if key.kind.place() != Place::Within => labels.push(self.label("library", library)),
-            _ => {}
-        }
         labels.push(Label {
             key: self.text("bytes"),
             str: 0,

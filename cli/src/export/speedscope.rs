@@ -1,7 +1,8 @@
 //! speedscope's own format: JSON that <https://speedscope.app>, its offline page and its VS Code extension open.
 //!
 //! One file holds several profiles, between which the viewer switches: live bytes and live allocations for every place that
-//! memory lies in, since those of a device and of the host add up to nothing. The innermost frame is the kind in brackets.
+//! memory lies in, since those of a device and of the host add up to nothing; and all that was ever asked for, where the
+//! recording tells. The innermost frame is the kind in brackets.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -82,14 +83,19 @@ pub fn write(profile: &Profile, detail: Detail, out: &mut dyn Write) -> io::Resu
     }
     let mut profiles = Vec::new();
     for (place, samples) in &place_of {
-        for cost in [Cost::Bytes, Cost::Count] {
-            let weights: Vec<u64> = samples.iter().map(|(sample, _)| cost.of(sample.live)).collect();
+        let told = samples.iter().any(|(sample, _)| sample.made.is_some());
+        let costs = [Cost::Bytes, Cost::Count, Cost::MadeBytes, Cost::MadeCount];
+        for cost in costs.into_iter().filter(|cost| told || !cost.is_made()) {
+            let weights: Vec<u64> = samples.iter().map(|(sample, _)| cost.of(sample)).collect();
             profiles.push(Sampled {
                 r#type: "sampled",
-                name: format!("{place}: live {}", cost.unit()),
+                name: match cost.is_made() {
+                    false => format!("{place}: live {}", cost.unit()),
+                    true => format!("{place}: {}, freed or not", cost.unit()),
+                },
                 unit: match cost {
-                    Cost::Bytes => "bytes",
-                    Cost::Count => "none",
+                    Cost::Bytes | Cost::MadeBytes => "bytes",
+                    Cost::Count | Cost::MadeCount => "none",
                 },
                 start_value: 0,
                 end_value: weights.iter().fold(0, |sum: u64, weight| sum.saturating_add(*weight)),

@@ -469,3 +469,65 @@ fn a_tensor_over_two_mappings_lies_in_one_segment() {
     });
     assert_eq!(in_the_viewer(&snapshot), (42 * MIB, MIB));
 }
+
+/// The same memory, asked for three times over.
+fn asked_for_thrice() -> Snapshot {
+    let mut snapshot = leaky();
+    let mut totals: BTreeMap<_, Share> = BTreeMap::new();
+    for allocation in &snapshot.allocations {
+        let key = (allocation.stack, allocation.kind, allocation.device);
+        totals.entry(key).or_default().add(allocation.bytes);
+    }
+    let total = |((stack, kind, device), share): (_, Share)| culeak::snapshot::Total {
+        stack,
+        kind,
+        device,
+        bytes: 3 * share.bytes,
+        count: 3 * share.count,
+    };
+    snapshot.totals = totals.into_iter().map(total).collect();
+    snapshot
+}
+
+#[test]
+fn what_was_ever_asked_for_is_told_where_it_is_known() {
+    let snapshot = asked_for_thrice();
+    let live = reported(&snapshot);
+    let wanted = [live.bytes, live.count, 3 * live.bytes, 3 * live.count];
+    let profile = unpacked(&snapshot, &Options::default());
+    let types = profile
+        .sample_type
+        .iter()
+        .map(|value| profile.string_table[value.r#type as usize].as_str());
+    let types: Vec<&str> = types.collect();
+    assert_eq!(types, ["inuse_space", "inuse_objects", "alloc_space", "alloc_objects"]);
+    for (column, wanted) in wanted.into_iter().enumerate() {
+        let sum: i64 = profile.sample.iter().map(|sample| sample.value[column]).sum();
+        assert_eq!(sum as u64, wanted, "{}", types[column]);
+    }
+    let made = Options {
+        made: true,
+        ..Options::default()
+    };
+    let profile = Profile::of(&snapshot, &made);
+    for (cost, wanted) in [Cost::Bytes, Cost::Count, Cost::MadeBytes, Cost::MadeCount]
+        .into_iter()
+        .zip(wanted)
+    {
+        let sum: u64 = folded::stacks(&profile, SHORT, cost).values().sum();
+        assert_eq!(sum, wanted, "{cost:?}");
+    }
+    let file = json(|out| speedscope::write(&profile, SHORT, out));
+    let bytes: u64 = file["profiles"]
+        .as_array()
+        .expect("profiles")
+        .iter()
+        .filter(|profile| {
+            profile["name"]
+                .as_str()
+                .is_some_and(|name| name.ends_with("bytes, freed or not"))
+        })
+        .map(|profile| sum(&profile["weights"]))
+        .sum();
+    assert_eq!(bytes, 3 * live.bytes);
+}
