@@ -223,7 +223,7 @@ impl Intervals {
     /// Whether the interval's limit was exceeded; said once.
     #[inline]
     pub fn was_exceeded(&self) -> bool {
-        self.exceeded.load(Relaxed) != 0 && self.exceeded.swap(0, Relaxed) != 0
+        self.watching() && self.exceeded.load(Relaxed) != 0 && self.exceeded.swap(0, Relaxed) != 0
     }
 }
 

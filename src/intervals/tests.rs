@@ -77,6 +77,7 @@ fn host_memory_is_in_no_sum_of_devices() {
 #[test]
 fn a_limit_is_exceeded_once_an_interval() {
     let intervals = zeroed();
+    intervals.watch(true);
     for _ in 0..2 {
         intervals.begin(1, 100);
         intervals.came(&on_device(0, 1, 100));

@@ -125,10 +125,8 @@ impl Recording {
         for counter in [of_kind, of_device].into_iter().flatten() {
             counter.live().take(entry.bytes);
         }
-        if self.intervals.watching()
-            && let Some(event) = self.event(entry)
-        {
-            self.intervals.came(&event);
+        if self.intervals.watching() {
+            self.into_interval(entry);
         }
     }
 
@@ -140,10 +138,8 @@ impl Recording {
         for counter in [of_kind, of_device].into_iter().flatten() {
             counter.live().give(entry.bytes);
         }
-        if self.intervals.watching()
-            && let Some(event) = self.event(entry)
-        {
-            self.intervals.went(&event);
+        if self.intervals.watching() {
+            self.out_of_interval(entry);
         }
     }
 
@@ -152,10 +148,23 @@ impl Recording {
         &self.intervals
     }
 
+    #[cold]
+    fn into_interval(&self, entry: &Entry) {
+        if let Some(event) = self.event(entry) {
+            self.intervals.came(&event);
+        }
+    }
+
+    #[cold]
+    fn out_of_interval(&self, entry: &Entry) {
+        if let Some(event) = self.event(entry) {
+            self.intervals.went(&event);
+        }
+    }
+
     /// What an entry is to an interval: each byte in use counts once. Of PyTorch these are the tensors, and the segments
     /// that it keeps for them are not; of all others, whose blocks the recorder need not know, what the driver handed out.
     /// The same for the free as for the allocation: it follows from the entry alone.
-    #[cold]
     fn event(&self, entry: &Entry) -> Option<Event> {
         let What { device, kind, .. } = entry.what;
         let (slot, bytes) = match kind.place() {
