@@ -327,6 +327,21 @@ def a_hundred_thousand_stacks_are_ready_in_two_seconds(browser):
     context.close()
 
 
+def an_enormous_stack_is_no_trouble(browser):
+    with tab(browser, write("deep", "report", "deep.json")) as t:
+        assert len(t.names()) < 1000, len(t.names())
+        t.page.get_by_role("button", name="recurse_0", exact=True).click()
+        assert "more" in t.page.locator("ol.stack li").last.inner_text()
+        t.page.get_by_label("Inverted").check()
+        # Click on the deepest frame drawn, and again: each time the graph goes on from there.
+        t.page.locator(".frame").last.scroll_into_view_if_needed()
+        t.page.locator(".frame").last.click()
+        deepest = int(t.page.locator(".frame").last.get_attribute("aria-level"))
+        assert deepest > 700, deepest
+    refused = subprocess.run([CULEAK, "report", "missing-1.json", "missing-2.json", "--html", "nothing.html"], cwd=FOLDER, capture_output=True, text=True)
+    assert refused.returncode == 2 and not (FOLDER / "nothing.html").exists(), refused
+
+
 def the_page_goes_to_standard_output_and_over_no_file(browser):
     page = culeak("report", "training.json", "--html", "-")
     assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
@@ -351,6 +366,7 @@ CLAIMS = [
     without_scripts_the_text_is_there,
     several_processes_are_chosen_from_a_list,
     a_hundred_thousand_stacks_are_ready_in_two_seconds,
+    an_enormous_stack_is_no_trouble,
     the_page_goes_to_standard_output_and_over_no_file,
 ]
 

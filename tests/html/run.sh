@@ -17,6 +17,9 @@ if ! [ -x "$driver/bin/python" ] || ! "$driver/bin/python" -c 'import playwright
     "$driver/bin/pip" install --quiet --disable-pip-version-check playwright
 fi
 
+# What is checked in is what was fetched; vendor/fetch.sh compares it with the releases.
+(cd cli/src/html/vendor && sha256sum --check --quiet checksums)
+
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$driver/bin/python" -B tests/html/snapshots.py "$folder"

@@ -187,6 +187,15 @@ def hostile():
     return made
 
 
+def deep(frames=20_000):
+    """One stack that no thread could have, and a short one beside it."""
+    made = Snapshot()
+    stack = [(f"recurse_{n % 50}", "/src/deep.cu", n % 50, "/opt/app") for n in range(frames)]
+    made.holds(MIB, 3, made.stack(stack + [MAIN]))
+    made.holds(MIB, 1, made.stack([("once", "/src/deep.cu", 99, "/opt/app"), MAIN]))
+    return made
+
+
 def large(stacks=100_000, depth=30):
     """Many different stacks, as a program with many ways into its allocator has them."""
     made = Snapshot()
@@ -224,4 +233,5 @@ if __name__ == "__main__":
     later.write(f"{folder}/after.json")
     course(pathlib.Path(folder, "course"))
     hostile().write(f"{folder}/hostile.json")
+    deep().write(f"{folder}/deep.json")
     large().write(f"{folder}/large.json")

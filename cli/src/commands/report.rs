@@ -164,7 +164,10 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
         usage::ask_driver(item);
     }
     if let Some(path) = &args.html {
-        write_html(args, &loaded, path)?
+        // A page about nothing would hide that nothing could be read.
+        if !loaded.is_empty() {
+            write_html(args, &loaded, path)?
+        }
     } else if args.json {
         print_json(args, &suppressions, &loaded)?
     } else {

@@ -10,6 +10,8 @@
 const ROW_HEIGHT = 19;
 // Pixels. What would be narrower is joined with its neighbours.
 const NARROWEST = 5;
+// Rows below the zoomed frame; deeper ones show when one zooms in. No recording goes as deep, but a made-up file may.
+const DEEPEST = 400;
 
 class Graph {
   // `told` is called with the frame pointed at; `colour` says which class a node gets.
@@ -138,6 +140,10 @@ class Graph {
     return wide;
   }
 
+  depthOf(node) {
+    return node.group ? node.group[0].depth : node.depth;
+  }
+
   grouped(group, parent) {
     if (group.length === 1) return group[0];
     return { group, frame: null, value: group.reduce((sum, member) => sum + member.value, 0), parent };
@@ -173,9 +179,11 @@ class Graph {
     this.zoomed = this.zoomed.slice(0, way.length - 1);
     const top = way[way.length - 1];
     const narrowest = (top.value * NARROWEST) / this.width;
+    const steps = new Map(way.map((node, nth) => [node, nth]));
     const below = (node) => {
-      const nth = way.indexOf(node);
-      if (nth >= 0 && nth + 1 < way.length) return [way[nth + 1]];
+      const next = way[steps.get(node) + 1];
+      if (next) return [next];
+      if (node.depth - this.depthOf(top) >= DEEPEST) return [];
       // Groups open when one zooms to them.
       if (node.group && node !== top) return [];
       const members = this.joined(node, narrowest);
@@ -184,7 +192,7 @@ class Graph {
     };
     const tree = d3.hierarchy(way[0], below);
     tree.each((node) => {
-      node.value = way.includes(node.data) ? top.value : node.data.value;
+      node.value = steps.has(node.data) ? top.value : node.data.value;
     });
     d3.partition().size([100, (tree.height + 1) * ROW_HEIGHT])(tree);
     this.nodes = top.value > 0 ? tree.descendants() : [];

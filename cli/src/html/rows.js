@@ -1,6 +1,9 @@
 // Rows of a report or a diff by number, and the stacks in their details.
 "use strict";
 
+// Frames listed of one stack. No recording has as many, but a made-up file may.
+const MOST_FRAMES = 1000;
+
 // The rows of a report by number.
 function rowsOf(context, prefix) {
   const column = (name) => context.columns[prefix + "." + name];
@@ -56,11 +59,15 @@ function narrowPlace(rows, row) {
 function stackList(context, stacks, stack) {
   const { frames } = context;
   const items = [];
-  for (let at = stacks.starts[stack + 1] - 1; at >= stacks.starts[stack]; at--) {
+  const first = stacks.starts[stack + 1] - 1;
+  const last = Math.max(stacks.starts[stack], first - MOST_FRAMES);
+  for (let at = first; at >= last; at--) {
     const frame = stacks.frames[at];
     const place = (frames.path(frame) || frames.module(frame)) + (frames.inlined(frame) ? " (inlined)" : "");
     items.push(element("li", { class: frames.isUsers(frame) ? null : "foreign", title: frames.full(frame) }, frames.name(frame), element("span", { class: "at" }, place)));
   }
+  const left = last - stacks.starts[stack];
+  if (left > 0) items.push(element("li", { class: "quiet" }, "… and " + formatCount(left) + " more"));
   if (items.length === 0) items.push(element("li", { class: "quiet" }, "(recorded without a stack)"));
   if (stacks.truncated[stack]) items.push(element("li", { class: "quiet" }, "… (the stack was cut here)"));
   return element("ol", { class: "stack code" }, items);

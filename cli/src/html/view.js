@@ -61,7 +61,7 @@ class View {
       this.result,
     );
     this.legend = element("div", { class: "legend" });
-    this.told = element("div", { class: "told", role: "status" });
+    this.told = element("div", { class: "told" });
     this.canvas = element("div", { class: "graph", id: "graph" });
     this.scroll = element("div", { class: "scroll" }, this.canvas);
     section(host, this.isDiff ? "What changed, by stack" : "Who asked for it, by stack", element("div", { class: "tools" }, tools), this.legend, this.scroll, this.told);
