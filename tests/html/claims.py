@@ -342,6 +342,17 @@ def an_enormous_stack_is_no_trouble(browser):
     assert refused.returncode == 2 and not (FOLDER / "nothing.html").exists(), refused
 
 
+def what_is_suppressed_is_said_so(browser):
+    (FOLDER / "rules.supp").write_text("leak:Trainer::step\nleak:never<b>matches\n")
+    report = json.loads(culeak("report", "training.json", "--json", "--suppressions", "rules.supp"))
+    with tab(browser, write("suppressed", "report", "training.json", "--suppressions", "rules.supp")) as t:
+        assert t.rows().count() == len(report["rows"]) == 5
+        t.page.locator(".suppressed summary").click()
+        said = t.page.locator(".suppressed").inner_text()
+        assert "Trainer::step" in said and "1.1 GiB" in said and "never<b>matches" in said, said
+        assert any("Trainer::step" in name for name in t.names())
+
+
 def the_page_goes_to_standard_output_and_over_no_file(browser):
     page = culeak("report", "training.json", "--html", "-")
     assert page.startswith("<!doctype html>") and page.rstrip().endswith("</html>")
@@ -367,6 +378,7 @@ CLAIMS = [
     several_processes_are_chosen_from_a_list,
     a_hundred_thousand_stacks_are_ready_in_two_seconds,
     an_enormous_stack_is_no_trouble,
+    what_is_suppressed_is_said_so,
     the_page_goes_to_standard_output_and_over_no_file,
 ]
 

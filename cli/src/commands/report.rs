@@ -66,7 +66,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "tree", "flamegraph"])]
     pub html: Option<PathBuf>,
     /// Leave out rows that match a rule in this file, or a built-in one (as check does), and say how much; repeatable
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "flamegraph", "html"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "flamegraph"])]
     pub suppressions: Vec<PathBuf>,
     /// Leave out only what the files of --suppressions name
     #[arg(long, requires = "suppressions")]
@@ -166,7 +166,7 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.html {
         // A page about nothing would hide that nothing could be read.
         if !loaded.is_empty() {
-            write_html(args, &loaded, path)?
+            write_html(args, &suppressions, &loaded, path)?
         }
     } else if args.json {
         print_json(args, &suppressions, &loaded)?
@@ -176,10 +176,10 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }
 
-fn write_html(args: &ReportArgs, loaded: &[Loaded], path: &Path) -> Result<(), Failure> {
+fn write_html(args: &ReportArgs, suppressions: &Suppressions, loaded: &[Loaded], path: &Path) -> Result<(), Failure> {
     let items = loaded.iter().map(|item| Item {
         snapshot: &item.snapshot,
-        options: args.options(item.source.clone()),
+        options: suppressing(args, suppressions, item),
         full_stacks: args.full_stacks,
     });
     let items: Vec<Item> = items.collect();

@@ -31,6 +31,10 @@ function showProcess(context, number, host) {
     const text = formatCount(process.hidden_rows) + " more rows with " + formatBytes(process.hidden.bytes) + " were left out by --top or --min-bytes";
     tableHost.append(element("p", { class: "quiet" }, text));
   }
+  if (process.suppressed.length > 0) {
+    const lines = process.suppressed.map((line) => element("li", {}, line));
+    tableHost.append(element("details", { class: "suppressed" }, element("summary", {}, "Left out by suppressions; the graph above shows it all the same"), element("ul", {}, lines)));
+  }
   const pools = rowsOf(context, number + ".pools");
   if (pools.count > 0) {
     const poolHost = element("div");

@@ -51,6 +51,8 @@ struct Process {
     is_code: bool,
     hidden_rows: usize,
     hidden: Share,
+    /// What suppressions took out of the rows, line by line.
+    suppressed: Vec<String>,
     totals: Vec<sums::Sum>,
     refused: Vec<Refused>,
     honesty: Vec<sums::Sum>,
@@ -143,6 +145,10 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     };
     let mut headline = Vec::new();
     text::report::headline(&report, &mut anstream::StripStream::new(&mut headline))?;
+    let mut suppressed = Vec::new();
+    let out = &mut anstream::StripStream::new(&mut suppressed);
+    parts::suppressions(report.suppressed, &report.suppressions, out)?;
+    let suppressed = String::from_utf8_lossy(&suppressed);
     Ok(Process {
         source: Inert(&item.options.source).to_string(),
         process: parts::process(&report.process),
@@ -156,6 +162,7 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         is_code: matches!(report.by, By::Site | By::Stack),
         hidden_rows: report.hidden_rows,
         hidden: report.hidden,
+        suppressed: suppressed.lines().map(|line| line.trim().to_owned()).collect(),
         totals: sums::totals(&report),
         refused: refused.into_iter().map(moved).collect(),
         honesty: sums::honesty(&report),
