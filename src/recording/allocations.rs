@@ -126,7 +126,7 @@ impl Recording {
             counter.live().take(entry.bytes);
         }
         if self.intervals.watching() {
-            self.into_interval(entry);
+            self.note_arrival(entry);
         }
     }
 
@@ -139,7 +139,7 @@ impl Recording {
             counter.live().give(entry.bytes);
         }
         if self.intervals.watching() {
-            self.out_of_interval(entry);
+            self.note_departure(entry);
         }
     }
 
@@ -149,14 +149,14 @@ impl Recording {
     }
 
     #[cold]
-    fn into_interval(&self, entry: &Entry) {
+    fn note_arrival(&self, entry: &Entry) {
         if let Some(event) = self.event(entry) {
             self.intervals.came(&event);
         }
     }
 
     #[cold]
-    fn out_of_interval(&self, entry: &Entry) {
+    fn note_departure(&self, entry: &Entry) {
         if let Some(event) = self.event(entry) {
             self.intervals.went(&event);
         }
