@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import claims
 import compare
+import exports
 import frameworks
 import harness
 import ledgers
 import plugin
 import tensors
 
-assert claims and frameworks and ledgers and plugin and tensors  # importing them registers their claims
+assert claims and exports and frameworks and ledgers and plugin and tensors  # importing them registers their claims
 
 
 def main():

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use culeak::profile::Profile;
-use inferno::flamegraph::{Options, from_lines};
+use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::folded::{self, Cost};
 use super::names::Detail;
@@ -81,6 +81,8 @@ fn draw(
     options.count_name = cost.unit().to_owned();
     options.name_type = "Frame:".to_owned();
     options.deterministic = true;
+    // Names begin with what tells them apart.
+    options.text_truncate_direction = TextTruncateDirection::Right;
     // A graph of nothing is no picture to it, but it is an answer.
     let nothing = ["nothing held 1"];
     if lines.is_empty() {
