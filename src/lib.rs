@@ -12,7 +12,7 @@
 //! ```
 //!
 //! ```text
-//! recording ─► reader ─► snapshot ─► (symbols: cli) ─► site ────► census ────► ledger ────► report | diff | check ─► (text: cli)
+//! recording ─► reader ─► snapshot ─► (symbols: cli) ─► site ────► census ────► ledger ────► report | diff | trend | check ─► (text: cli)
 //!   layout.rs   reader.rs  snapshot.rs                 whose line  added up    where it is  what is left, changed, allowed
 //! ```
 //!

@@ -130,6 +130,19 @@ fn of_1000_bounded_series_hardly_any_raises_a_false_alarm() {
     );
 }
 
+/// Twenty times as many say it more exactly. Run it as docs/trend.md tells.
+#[test]
+#[ignore = "a minute in a debug build"]
+fn of_20000_bounded_series_as_few_raise_a_false_alarm() {
+    let classes = tally(&BOUNDED, 2500);
+    println!("{classes:#?}");
+    let alarms = sum(&classes, Class::Growing) + sum(&classes, Class::FreedOnlyAtExit);
+    assert!(
+        alarms <= 80,
+        "{alarms} of 20,000 bounded series are called growing: {classes:#?}"
+    );
+}
+
 #[test]
 fn of_700_leaks_nearly_all_are_found() {
     let classes = tally(&GROWING, 100);
