@@ -177,40 +177,73 @@ struct Key {
 
 struct Sum {
     key: Key,
-    bytes: u128,
+    /// The next sum of the same stack.
+    next: u32,
     count: u64,
+    bytes: u128,
     smallest: u64,
     largest: u64,
     oldest_ns: u64,
     newest_ns: u64,
 }
 
-/// Sums in the order in which they are met first.
-#[derive(Default)]
+/// No sum.
+const END: u32 = u32::MAX;
+/// So many sums of a stack are looked through before the map is asked.
+const CHAIN: usize = 8;
+
+/// Sums in the order in which they are met first. Records come millions to a stack, so a sum is found by its stack's
+/// number without hashing; a stack with many sums has those behind the first few in a map.
 struct Sums {
     sums: Vec<Sum>,
-    places: Quick<Key, usize>,
-    last: Option<(Key, usize)>,
+    /// By stack; the last place is for records without one.
+    first: Vec<u32>,
+    behind: Quick<Key, u32>,
 }
 
 impl Sums {
-    fn join(&mut self, sum: Sum) {
-        let place = match self.last {
-            Some((key, place)) if key == sum.key => place,
-            _ => *self.places.entry(sum.key).or_insert(self.sums.len()),
-        };
-        self.last = Some((sum.key, place));
-        match self.sums.get_mut(place) {
-            None => self.sums.push(sum),
-            Some(all) => {
-                all.bytes += sum.bytes;
-                all.count += sum.count;
-                all.smallest = all.smallest.min(sum.smallest);
-                all.largest = all.largest.max(sum.largest);
-                all.oldest_ns = all.oldest_ns.min(sum.oldest_ns);
-                all.newest_ns = all.newest_ns.max(sum.newest_ns);
-            }
+    fn new(stacks: usize) -> Sums {
+        Sums {
+            sums: Vec::new(),
+            first: vec![END; stacks + 1],
+            behind: Quick::default(),
         }
+    }
+
+    fn join(&mut self, sum: Sum) {
+        let stack = (sum.key.stack as usize).min(self.first.len() - 1);
+        let (mut place, mut last) = (self.first[stack], END);
+        for _ in 0..CHAIN {
+            let Some(known) = self.sums.get_mut(place as usize) else {
+                let added = self.sums.len() as u32;
+                match self.sums.get_mut(last as usize) {
+                    Some(last) => last.next = added,
+                    None => self.first[stack] = added,
+                }
+                return self.sums.push(sum);
+            };
+            if known.key == sum.key {
+                return known.join(&sum);
+            }
+            (last, place) = (place, known.next);
+        }
+        let added = self.sums.len() as u32;
+        let place = *self.behind.entry(sum.key).or_insert(added);
+        match self.sums.get_mut(place as usize) {
+            Some(known) => known.join(&sum),
+            None => self.sums.push(sum),
+        }
+    }
+}
+
+impl Sum {
+    fn join(&mut self, other: &Sum) {
+        self.bytes += other.bytes;
+        self.count += other.count;
+        self.smallest = self.smallest.min(other.smallest);
+        self.largest = self.largest.max(other.largest);
+        self.oldest_ns = self.oldest_ns.min(other.oldest_ns);
+        self.newest_ns = self.newest_ns.max(other.newest_ns);
     }
 }
 
@@ -220,7 +253,7 @@ const MANY: usize = 1 << 16;
 fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64 + Sync)) -> Vec<Sum> {
     let allocations = &snapshot.allocations;
     let count = |rows: &[Row]| {
-        let mut sums = Sums::default();
+        let mut sums = Sums::new(snapshot.stacks.len());
         for row in rows {
             sums.join(Sum {
                 key: Key {
@@ -229,6 +262,7 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
                     owner: carriers.number(row.address, allocations.calls[row.call as usize].kind),
                     apart: apart(row),
                 },
+                next: END,
                 bytes: row.bytes.into(),
                 count: 1,
                 smallest: row.bytes,
@@ -249,7 +283,10 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
         (count(earlier), others.join())
     });
     match others {
-        Ok(others) => others.sums.into_iter().for_each(|sum| sums.join(sum)),
+        Ok(others) => others
+            .sums
+            .into_iter()
+            .for_each(|sum| sums.join(Sum { next: END, ..sum })),
         Err(panic) => std::panic::resume_unwind(panic),
     }
     sums.sums
@@ -270,6 +307,26 @@ mod tests {
         let first = &census.batches[0];
         assert_eq!((first.count, first.smallest, first.largest), (128, 9 << 20, 9 << 20));
         assert!(first.oldest_ns < first.newest_ns);
+    }
+
+    #[test]
+    fn a_stack_with_many_sorts_of_records_has_a_batch_for_each() {
+        let mut snapshot = leaky();
+        let (mut nth, kinds) = (0, 40);
+        snapshot.allocations.change(|_, allocation, call| {
+            (allocation.stack, allocation.bytes, call.pool) = (Some(0), nth, Some(nth % kinds));
+            nth += 1;
+        });
+        let stacks = CallStacks::of(&snapshot);
+        let calls: std::collections::HashSet<_> = snapshot.allocations.iter().map(|a| a.call).collect();
+        let census = Census::of(&snapshot, &stacks);
+        assert!(calls.len() > 4 * CHAIN && census.batches.len() == calls.len());
+        for batch in &census.batches {
+            let members: Vec<_> = snapshot.allocations.iter().filter(|a| a.call == batch.call).collect();
+            let bytes = members.iter().map(|a| u128::from(a.bytes)).sum::<u128>();
+            assert_eq!((batch.count, batch.bytes), (members.len() as u64, bytes));
+        }
+        assert_eq!(Census::with_sizes_apart(&snapshot, &stacks).batches.len() as u64, nth);
     }
 
     #[test]

@@ -126,10 +126,15 @@ impl<'a> Carriers<'a> {
         };
         let all = &blocks.blocks;
         let spanning = if all.is_empty() { &[][..] } else { &allocations.rows };
+        let mut behind = 0;
         for row in spanning {
             let kind = allocations.calls[row.call as usize].kind;
             let Some((start, end)) = span(kind, row) else { continue };
-            let behind = all.partition_point(|block| block.address < start);
+            // Memory made one after the other often lies side by side, with no block in between.
+            let before = |nth: usize| all.get(nth).is_some_and(|block| block.address < start);
+            if before(behind) || behind > 0 && !before(behind - 1) {
+                behind = all.partition_point(|block| block.address < start);
+            }
             let begins_within = all.get(behind).filter(|block| block.address < end);
             // The middle of a block that lies over several mappings.
             let goes_on = || {

@@ -7,6 +7,7 @@
 //!
 //! Deliberately absent: anything fatal. What has no name keeps `module+0xoffset`, and a note says why.
 
+mod cache;
 mod locate;
 mod progress;
 
@@ -16,6 +17,9 @@ use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use culeak::snapshot::{Location, Snapshot, Symbol};
 
+pub use cache::folder as cache_folder;
+
+use cache::Cached;
 use locate::Located;
 use progress::Progress;
 
@@ -31,6 +35,8 @@ pub struct Places {
     pub debug_dirs: Vec<PathBuf>,
     /// The file system as the process sees it, when that differs from ours.
     pub root: Option<PathBuf>,
+    /// Where names are kept that were looked up before.
+    pub cache: Option<PathBuf>,
     /// Show no progress: somebody else has the screen.
     pub quiet: bool,
 }
@@ -66,7 +72,19 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<String> {
         match locate::locate(&snapshot.modules[module], places, &debug_dirs, started) {
             Ok(located) => {
                 notes.extend(located.note.clone());
-                name_group(&symbolizer, &located, &mut snapshot.locations, group, &mut progress);
+                let folder = places.cache.as_deref();
+                let build_id = &snapshot.modules[module].build_id;
+                let mut cached = folder.and_then(|folder| Cached::open(folder, build_id, &located));
+                let unknown = name_known(cached.as_ref(), &mut snapshot.locations, group);
+                progress.advance(group.len() - unknown.len());
+                name_group(&symbolizer, &located, &mut snapshot.locations, &unknown, &mut progress);
+                if let Some(cached) = &mut cached {
+                    for &location in &unknown {
+                        let location = &snapshot.locations[location];
+                        cached.add(location.address, &location.symbols);
+                    }
+                }
+                cached.into_iter().for_each(Cached::close);
             }
             Err(note) => notes.push(note),
         }
@@ -84,6 +102,21 @@ fn needed(snapshot: &Snapshot) -> Vec<usize> {
             location.module.is_some() && location.symbols.is_empty()
         })
         .collect()
+}
+
+/// Names what is cached, and gives the rest back.
+fn name_known(cached: Option<&Cached>, locations: &mut [Location], group: &[usize]) -> Vec<usize> {
+    let Some(cached) = cached else { return group.to_vec() };
+    let mut unknown = group.to_vec();
+    unknown.retain(|&location| {
+        let location = &mut locations[location];
+        match cached.names.get(&location.address) {
+            Some(symbols) => location.symbols.clone_from(symbols),
+            None => return true,
+        }
+        false
+    });
+    unknown
 }
 
 fn name_group(

@@ -41,6 +41,7 @@ fn write_samples(folder: &Path) {
 /// Runs `culeak WORDS` in a folder.
 fn culeak(folder: &Path, words: &[&str]) -> Output {
     let mut command = Command::new(CULEAK);
+    command.env("CULEAK_CACHE_DIR", "");
     command.current_dir(folder).args(words).stdin(Stdio::null());
     for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "LD_PRELOAD"] {
         command.env_remove(variable);

@@ -27,6 +27,7 @@ fn run_in(folder: &TempDir, words: &[&str]) -> Output {
 
 fn culeak(folder: &Path) -> Command {
     let mut command = Command::new(CULEAK);
+    command.env("CULEAK_CACHE_DIR", "");
     command
         .current_dir(folder)
         .stdin(Stdio::null())

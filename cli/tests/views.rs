@@ -26,6 +26,7 @@ fn folder() -> TempDir {
 
 fn culeak(folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new(CULEAK);
+    command.env("CULEAK_CACHE_DIR", "");
     command.current_dir(folder).args(words).stdin(Stdio::null());
     for variable in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "LD_PRELOAD"] {
         command.env_remove(variable);

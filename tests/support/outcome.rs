@@ -200,6 +200,7 @@ pub fn read(path: &Path) -> Snapshot {
 pub fn symbolize(recording: &Path) -> Snapshot {
     let json = recording.with_extension("json");
     let result = Command::new(culeak())
+        .env("CULEAK_CACHE_DIR", "")
         .arg("snapshot")
         .arg(recording)
         .arg("-o")

@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use culeak::kind::Kind;
 
 use crate::load::Loaded;
-use crate::symbolize::{Places, symbolize};
+use crate::symbolize::{Places, cache_folder, symbolize};
 use crate::text::inert::Inert;
 
 /// Looks up the names of all frames, and says which modules have none.
@@ -31,6 +31,7 @@ pub fn name_frames(item: &mut Loaded, debug_dirs: &[PathBuf]) {
     let places = Places {
         debug_dirs: debug_dirs.to_vec(),
         root: item.root.clone(),
+        cache: cache_folder(),
         quiet: false,
     };
     for note in symbolize(&mut item.snapshot, &places) {

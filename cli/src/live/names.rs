@@ -17,7 +17,7 @@ use culeak::snapshot::{Location, Snapshot, Stack, Symbol};
 use super::Message;
 use super::look::Look;
 use super::tally::StackKey;
-use crate::symbolize::{Places, symbolize};
+use crate::symbolize::{Places, cache_folder, symbolize};
 use crate::text::inert::Inert;
 use crate::text::parts;
 
@@ -215,6 +215,7 @@ pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, debug_dirs: &
         let places = Places {
             debug_dirs: debug_dirs.to_vec(),
             root: unnamed.root.clone(),
+            cache: cache_folder(),
             quiet: true,
         };
         let keys = &unnamed.keys;

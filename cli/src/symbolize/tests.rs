@@ -203,6 +203,35 @@ fn a_stripped_library_names_only_what_an_exported_symbol_covers() {
 }
 
 #[test]
+fn names_that_were_looked_up_before_are_taken_from_the_cache_for_the_same_files_alone() {
+    let probe = Probe::build(&["-g"]);
+    let cache = probe.path("cache");
+    let places = || Places {
+        cache: Some(cache.clone()),
+        ..Places::default()
+    };
+    probe.expect_names("work", &places(), "work");
+    // Were it not for the cache, nobody could tell this name.
+    let file = fs::read_dir(&cache)
+        .expect("a folder")
+        .next()
+        .expect("one file")
+        .expect("an entry")
+        .path();
+    let text = fs::read_to_string(&file).expect("the file");
+    let (_, json) = text.split_once('\n').expect("two lines");
+    let json = json.replace("\"work\"", "\"told\"");
+    let line = format!("culeak-symbols-1 {:08x}", crc32fast::hash(json.as_bytes()));
+    fs::write(&file, format!("{line}\n{json}")).expect("written");
+    probe.expect_names("work", &places(), "told");
+    // Another function of the same file is added, and what was known stays.
+    probe.expect_names("leaf", &places(), "leaf");
+    probe.expect_names("work", &places(), "told");
+    probe.run("objcopy", &["--strip-debug", "libprobe.so"]);
+    probe.expect_names("work", &places(), "work");
+}
+
+#[test]
 fn debug_files_are_found_by_build_id() {
     let probe = Probe::build(&["-g"]);
     probe.split("far.debug");
@@ -218,6 +247,7 @@ fn debug_files_are_found_by_build_id() {
         debug_dirs: vec![probe.path("dbg")],
         root: None,
         quiet: false,
+        cache: None,
     };
     assert!(probe.has_lines(&places));
     // The module itself may be gone.
@@ -243,6 +273,7 @@ fn debug_links_are_followed_beside_the_module_in_dot_debug_and_below_debug_folde
         debug_dirs: vec![probe.path("dbg")],
         root: None,
         quiet: false,
+        cache: None,
     }));
 }
 
@@ -304,6 +335,7 @@ fn files_are_looked_up_as_the_process_sees_them() {
         debug_dirs: Vec::new(),
         root: Some(probe.folder.path().to_owned()),
         quiet: false,
+        cache: None,
     };
     assert_eq!(symbolize(&mut snapshot, &places), Vec::<String>::new());
     assert!(snapshot.locations.iter().all(|location| !location.symbols.is_empty()));
