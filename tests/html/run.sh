@@ -12,6 +12,7 @@ if ! command -v chromium >/dev/null; then
     export DEBIAN_FRONTEND=noninteractive
     apt-get install -qy --no-install-recommends chromium || { apt-get update -q && apt-get install -qy --no-install-recommends chromium; }
 fi
+python3 -c 'import ensurepip' 2>/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends python3-venv; }
 if ! [ -x "$driver/bin/python" ] || ! "$driver/bin/python" -c 'import playwright' 2>/dev/null; then
     python3 -m venv "$driver"
     "$driver/bin/pip" install --quiet --disable-pip-version-check playwright
