@@ -7,6 +7,7 @@ use super::stacks::Stacks;
 use super::{Picture, ReadError};
 use crate::kind::Kind;
 use crate::layout::{Section, TotalOf};
+use crate::quick::Quick;
 use crate::share::Share;
 use crate::snapshot::{Allocation, Total};
 
@@ -36,7 +37,8 @@ impl Picture {
             let key = (stacks.of(of.stack)?, kind, device);
             shares.entry(key).or_default().join(share);
         }
-        let mut there: BTreeMap<_, Share> = BTreeMap::new();
+        // Millions of records, but few keys.
+        let mut there: Quick<_, Share> = Quick::default();
         for allocation in live {
             let key = (allocation.stack, allocation.kind, allocation.device);
             there.entry(key).or_default().add(allocation.bytes);
