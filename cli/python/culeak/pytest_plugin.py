@@ -66,6 +66,7 @@ def _be_recorded(options: Any) -> None:
     try:
         preload.start_anew(command.find_command(), options.culeak_recordings)
     except (preload.CannotPreload, command.CommandMissing, OSError) as error:
+        pytest_unconfigure()
         raise pytest.UsageError("--culeak: {}".format(error))
 
 

@@ -2,9 +2,10 @@
 
 ::
 
-    setup │ warm-ups │ interval begins ─ the test ─ garbage collected ─ interval read │ teardown
-                                                                             ├─ more than the limits allow: it fails
-                                                                             └─ record: report, JUnit, JSON, summary
+    setup │ warm-ups │ interval begins ─ the test ─ interval read ─ garbage collected, read again │ teardown
+                                                              │     only if anything is left
+                                                              ├─ more than the limits allow: it fails
+                                                              └─ record: report, JUnit, JSON, summary
 
 What a test left is known exactly and at no cost, from the preload library. Only if that is not nothing is the command
 asked, which knows call sites and suppressions. One test at a time is measured in a process, so the workers of
@@ -45,7 +46,6 @@ class Measured:
     """A test under way: the interval's number and what each device held when it began."""
 
     def __init__(self, recorder: Recorder, item: Any, limits: Limits) -> None:
-        gc.collect()
         self.recorder = recorder
         self.name = mark_name(item.nodeid)
         self.older_pictures = pictures(os.getpid()) if limits.memory is not None else set()
@@ -88,10 +88,12 @@ class Session:
         outcome: Any = yield
         # A traceback holds the frames of a test that failed, and they hold its memory: that is no leak.
         failed = outcome.excinfo is not None
-        if not failed:
-            gc.collect()
         said = None
         readings = self.measured.readings()
+        # Garbage holds memory only if any is left. Older garbage is no business of the test's, whoever collects it.
+        if not failed and ALL_DEVICES in readings and readings[ALL_DEVICES].left_count:
+            gc.collect()
+            readings = self.measured.readings()
         if ALL_DEVICES in readings:
             try:
                 said = self._look(item, readings, failed)
