@@ -11,7 +11,7 @@ import unicodedata
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parent))
 from snapshots import HOSTILE  # noqa: E402
@@ -230,13 +230,16 @@ def a_trend_shows_the_course_of_each_call_site(browser):
         rows = [(row.locator("td").first.inner_text(), int(row.locator("[data-bytes]").get_attribute("data-bytes"))) for row in t.rows().all()]
         assert rows == [(row["class"].replace("_", " "), row["bytes"]["last"]) for row in trend["rows"]], rows
         assert rows[0][0] == "growing" and "grew then bounded" in dict(rows), rows
-        assert t.page.locator("#chart canvas").count() == 1 and t.rows().first.locator(".course canvas").count() == 1
+        # Charts are drawn a frame after their place is laid out, so they are waited for.
+        expect(t.page.locator("#chart canvas")).to_have_count(1)
+        expect(t.rows().first.locator(".course canvas")).to_have_count(1)
         assert t.page.locator("#chart .u-legend .u-series").count() == 2 + min(5, len(rows))
         painted = "() => { const c = document.querySelector('#chart canvas'); const p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return p.some((byte) => byte > 0); }"
-        assert t.page.evaluate(painted)
+        t.page.wait_for_function(painted)
         t.page.get_by_role("button", name="training_step", exact=True).click()
         detail = t.page.locator("td.detail")
-        assert trend["rows"][0]["sentence"] in detail.inner_text() and detail.locator("canvas").count() == 1
+        expect(detail.locator("canvas")).to_have_count(1)
+        assert trend["rows"][0]["sentence"] in detail.inner_text(), detail.inner_text()
         assert detail.locator(".chart").get_attribute("aria-label") == trend["rows"][0]["sentence"]
         t.page.get_by_label("Colours").select_option("dark")
         t.page.wait_for_function("document.querySelectorAll('canvas').length > 2")
