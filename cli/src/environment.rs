@@ -36,34 +36,39 @@ pub type Change = (&'static str, Option<OsString>);
 pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
     let text = |value: Option<String>| value.map(OsString::from);
     let pictures = settings.pictures;
+    // What was not asked for on the command line stays as the user's environment has it.
+    let asked = |name: &'static str, value: Option<String>| (name, text(value).or_else(|| present(name)));
     let mut changes = vec![
         (
             "LD_PRELOAD",
             Some(preload(settings.shim, present("LD_PRELOAD").as_deref())),
         ),
         ("CULEAK_OUTPUT", Some(pattern(settings.folder, settings.tag))),
-        (
-            "CULEAK_DEPTH",
-            text(settings.depth.map(|depth| depth.to_string())).or_else(|| present("CULEAK_DEPTH")),
-        ),
+        asked("CULEAK_DEPTH", settings.depth.map(|depth| depth.to_string())),
         ("CULEAK_ONLY", text(settings.only.map(str::to_owned))),
         (
             "CULEAK_PARENT",
             text(settings.only_child_of.map(|parent| parent.to_string())),
         ),
-        ("CULEAK_JAX_BUFFERS", settings.jax_buffers.then(|| "addresses".into())),
-        (
+        asked(
+            "CULEAK_JAX_BUFFERS",
+            settings.jax_buffers.then(|| "addresses".to_owned()),
+        ),
+        asked(
             "CULEAK_OOM_SNAPSHOTS",
-            text(pictures.oom_snapshots.map(|most| most.to_string())).or_else(|| present("CULEAK_OOM_SNAPSHOTS")),
+            pictures.oom_snapshots.map(|most| most.to_string()),
         ),
-        (
+        asked(
             "CULEAK_SNAPSHOT_AT_PEAK",
-            text(pictures.snapshot_at_peak.map(|step| step.to_string())),
+            pictures.snapshot_at_peak.map(|step| step.to_string()),
         ),
-        ("CULEAK_SNAPSHOT_AT_MARK", pictures.snapshot_at_mark.then(|| "1".into())),
-        (
+        asked(
+            "CULEAK_SNAPSHOT_AT_MARK",
+            pictures.snapshot_at_mark.then(|| "1".to_owned()),
+        ),
+        asked(
             "CULEAK_SNAPSHOT_EVERY",
-            text(pictures.snapshot_every.map(|seconds| seconds.to_string())),
+            pictures.snapshot_every.map(|seconds| seconds.to_string()),
         ),
         ("CULEAK_QUIET", Some("1".into())),
         ("CULEAK_DISABLE", None),
@@ -241,6 +246,27 @@ mod tests {
         assert_eq!(set("CULEAK_SNAPSHOT_AT_MARK"), "1");
         assert_eq!(set("CULEAK_SNAPSHOT_EVERY"), "0.5");
         assert_eq!(set("NVTX_INJECTION64_PATH"), "/cache/libculeak.so");
+    }
+
+    #[test]
+    fn what_the_command_line_does_not_say_the_environment_may() {
+        let changed = changed(
+            &settings(),
+            &[
+                ("CULEAK_SNAPSHOT_EVERY", "30"),
+                ("CULEAK_JAX_BUFFERS", "1"),
+                // Those of a run around this one, which are not for its children's own runs.
+                ("CULEAK_ONLY", "sh"),
+                ("CULEAK_PARENT", "7"),
+            ],
+        );
+        let set = |name: &str| changed[name].as_deref().unwrap_or("unset").to_owned();
+        assert_eq!(set("CULEAK_SNAPSHOT_EVERY"), "30");
+        assert_eq!(set("CULEAK_JAX_BUFFERS"), "1");
+        assert_eq!(
+            (set("CULEAK_ONLY"), set("CULEAK_PARENT")),
+            ("unset".into(), "unset".into())
+        );
     }
 
     #[test]

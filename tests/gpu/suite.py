@@ -20,8 +20,9 @@ import harness
 import ledgers
 import plugin
 import tensors
+import watching
 
-assert claims and exports and frameworks and ledgers and plugin and tensors  # importing them registers their claims
+assert claims and exports and frameworks and ledgers and plugin and tensors and watching  # importing them registers their claims
 
 
 def main():
