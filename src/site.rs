@@ -272,10 +272,13 @@ pub struct CallStacks<'a> {
 
 impl<'a> CallStacks<'a> {
     pub fn of(snapshot: &'a Snapshot) -> CallStacks<'a> {
-        let known: Vec<_> = snapshot
-            .locations
+        let tensors_are_told = snapshot
+            .counters
             .iter()
-            .map(|location| expand(snapshot, location))
+            .any(|counter| counter.kind == Kind::Tensor && counter.total_count > 0);
+        let locations = snapshot.locations.iter();
+        let known: Vec<_> = locations
+            .map(|location| expand(snapshot, location, tensors_are_told))
             .collect();
         CallStacks {
             stacks: snapshot
@@ -317,7 +320,7 @@ struct Known<'a> {
     allocator: Option<&'static str>,
 }
 
-fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location) -> Vec<Known<'a>> {
+fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_are_told: bool) -> Vec<Known<'a>> {
     let module = location
         .module
         .map_or("", |module| snapshot.modules[module].path.as_str());
@@ -347,7 +350,7 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location) -> Vec<Known<'a>> 
     }
     let known = frames.into_iter().map(|frame| Known {
         end: below_main::end(&frame),
-        allocator: origin::caching_allocator(&frame),
+        allocator: origin::caching_allocator(&frame, tensors_are_told),
         frame: Frame {
             role: role::of(&frame),
             ..frame

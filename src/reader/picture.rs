@@ -154,7 +154,9 @@ impl Picture {
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let (locations, stacks) = (stacks.locations, stacks.stacks);
-        let latest = allocations.rows.iter().map(|row| row.time_ns).max().unwrap_or(0);
+        // Frees have no time, so marks may be the last that is known of a process.
+        let born = allocations.rows.iter().map(|row| row.time_ns).max();
+        let latest = born.max(marks.iter().map(|mark| mark.time_ns).max()).unwrap_or(0);
         let (process, running_for) = self.process(path);
         let ended = self.header_at(offset_of!(Header, ended_ns));
         let latest_refused = refused.iter().map(|r| r.last_ns).max().unwrap_or(0);

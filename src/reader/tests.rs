@@ -31,11 +31,20 @@ impl Drop for Folder {
 }
 
 fn record(path: &Path) -> &'static Recording {
+    record_of(path, start_ticks(std::process::id()).unwrap())
+}
+
+/// As if by a process with this one's number that began at another time, so has ended.
+fn record_of_another(path: &Path) -> &'static Recording {
+    record_of(path, start_ticks(std::process::id()).unwrap() - 1)
+}
+
+fn record_of(path: &Path, process_start_ticks: u64) -> &'static Recording {
     let begin = Beginning {
         pid: std::process::id(),
         parent_pid: 1,
         depth: 128,
-        process_start_ticks: start_ticks(std::process::id()).unwrap(),
+        process_start_ticks,
         executable: b"/usr/bin/trainer",
         command_line: b"trainer\0--epochs\x003\0",
         host: host_name().unwrap().leak().as_bytes(),
@@ -338,6 +347,24 @@ fn a_frozen_copy_is_the_recording_at_that_moment() {
     assert_eq!(
         recording.freeze(&as_c, Reason::Peak, b"", NONE),
         Err(crate::file::Errno(libc::EEXIST))
+    );
+}
+
+#[test]
+fn a_process_that_was_killed_lived_at_least_to_its_last_mark() {
+    let folder = Folder::new("last-mark");
+    let path = folder.0.join("a.culeak");
+    let recording = record_of_another(&path);
+    recording.allocated(key(1), &entry(recording, 5, NONE, 0));
+    recording.mark(b"epoch 3", 0);
+    let mut snapshot = read(&path).unwrap();
+    assert_ne!(snapshot.process.state, ProcessState::Running);
+    let mark = snapshot.marks.remove(0);
+    assert!(
+        snapshot.taken.at_ns >= mark.time_ns,
+        "{} < {}",
+        snapshot.taken.at_ns,
+        mark.time_ns
     );
 }
 

@@ -114,15 +114,27 @@ const CACHES: &[Cache] = &[
     cache("rmm::mr::arena_memory_resource", "", "RMM"),
 ];
 
-/// Whose caching allocator a frame belongs to.
-pub(super) fn caching_allocator(frame: &Frame) -> Option<&'static str> {
+/// Whose caching allocator a frame belongs to. A recording is often read where the program's libraries are not, so that
+/// nothing has a name; then the module must do, if it is known what the module was doing.
+pub(super) fn caching_allocator(frame: &Frame, tensors_are_told: bool) -> Option<&'static str> {
+    if frame.is_python() {
+        return None;
+    }
+    let Some(function) = frame.function else {
+        return by_module(frame, tensors_are_told);
+    };
     let cache = CACHES
         .iter()
-        .filter(|_| !frame.is_python())
-        .find(|cache| match frame.function {
-            Some(function) => function.contains(cache.function) && frame.module.contains(cache.module),
-            // CuPy's compiled module holds nothing but its allocator.
-            None => cache.module.starts_with("cupy/") && frame.module.contains(cache.module),
-        })?;
+        .find(|cache| function.contains(cache.function) && frame.module.contains(cache.module))?;
     Some(cache.owner)
+}
+
+fn by_module(frame: &Frame, tensors_are_told: bool) -> Option<&'static str> {
+    // CuPy's compiled module holds nothing but its allocator.
+    let cupy = CACHES
+        .iter()
+        .find(|cache| cache.module.starts_with("cupy/") && frame.module.contains(cache.module));
+    // PyTorch's hands out what it gets when it does not cache, but then it tells of no tensors.
+    let pytorch = || tensors_are_told && frame.module_name().starts_with("libc10_cuda");
+    cupy.map(|cache| cache.owner).or_else(|| pytorch().then_some(PYTORCH))
 }

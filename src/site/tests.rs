@@ -1,6 +1,7 @@
 use super::*;
 use crate::kind::Kind;
 use crate::sample::{FrameText, MAIN, PYTHON, RUNTIME, START, Sample};
+use crate::snapshot::Counter;
 
 fn only_stack(frames: &[FrameText]) -> Snapshot {
     let mut sample = Sample::new();
@@ -203,6 +204,29 @@ fn caching_allocators_are_known_by_name_or_by_library() {
         "/v/libc10_cuda.so"
     )));
     assert!(!is_pool(USER));
+}
+
+#[test]
+fn without_names_pytorchs_segments_are_known_by_its_tensors() {
+    let mut snapshot = only_stack(&[RUNTIME, ("", "", "/v/torch/lib/libc10_cuda.so"), USER]);
+    let is_pool = |snapshot: &Snapshot| CallStacks::of(snapshot).is_pool(Kind::Device, Some(0));
+    // Where no tensor was recorded, caching may be switched off.
+    assert!(!is_pool(&snapshot));
+    snapshot.counters.push(Counter {
+        device: Some(0),
+        kind: Kind::Tensor,
+        live_count: 0,
+        live_bytes: 0,
+        peak_bytes: 512,
+        total_count: 1,
+        total_bytes: 512,
+        freed_count: 1,
+        refused_count: 0,
+    });
+    assert!(is_pool(&snapshot));
+    let mut own = only_stack(&[RUNTIME, USER]);
+    own.counters = snapshot.counters;
+    assert!(!is_pool(&own));
 }
 
 /// What PyTorch puts between a line of Python and CUDA, innermost first; shortened from a real stack.

@@ -8,7 +8,19 @@ use crate::program::Program;
 
 /// The pictures in the order of time, one list for each lineage, without those that show one moment twice.
 pub fn lineages(mut pictures: Vec<Picture>) -> Vec<Vec<Picture>> {
-    pictures.sort_by(|a, b| (&a.process, a.at_ns, a.at_end).cmp(&(&b.process, b.at_ns, b.at_end)));
+    // A killed process has no time of its end: what is known may be older than the last picture that was kept.
+    pictures.sort_by(|a, b| (&a.process, a.at_end, a.at_ns).cmp(&(&b.process, b.at_end, b.at_ns)));
+    for nth in 1..pictures.len() {
+        let (before, picture) = (&pictures[nth - 1], &pictures[nth]);
+        if picture.at_end && picture.process == before.process {
+            let (at_ns, marks, mark) = (before.at_ns, before.marks, before.mark.clone());
+            let picture = &mut pictures[nth];
+            picture.at_ns = picture.at_ns.max(at_ns);
+            if picture.marks < marks {
+                (picture.marks, picture.mark) = (marks, mark);
+            }
+        }
+    }
     pictures.dedup_by(|later, earlier| {
         later.process == earlier.process && later.at_ns == earlier.at_ns && later.at_end == earlier.at_end
     });

@@ -396,6 +396,22 @@ fn snapshots_become_a_trend_by_call_site() {
 }
 
 #[test]
+fn the_end_of_a_killed_process_comes_last_though_its_time_is_not_known() {
+    let mut pictures = minutes(&[1, 2, 3]);
+    pictures[2].marks = 3;
+    let mut end = minutes(&[0, 9]).remove(1);
+    end.at_end = true;
+    pictures.push(end);
+    let lineage = lineages(pictures).remove(0);
+    let bytes: Vec<u64> = lineage
+        .iter()
+        .map(|picture| picture.rows[0].share.bytes / MIB)
+        .collect();
+    assert_eq!(bytes, [1, 2, 3, 9]);
+    assert_eq!((lineage[3].at_ns, lineage[3].marks), (3 * MINUTE, 3));
+}
+
+#[test]
 fn marks_are_those_passed_when_the_picture_was_taken() {
     let mut snapshot = snapshots(1).remove(0);
     snapshot.marks = ["warm-up", "epoch 1", "epoch 2"]

@@ -18,13 +18,18 @@ pub mod shim_path;
 pub mod snapshot;
 pub mod trend;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use culeak::kind::Kind;
 
 use crate::load::Loaded;
 use crate::symbolize::{Places, cache_folder, symbolize};
 use crate::text::inert::Inert;
+
+/// What was said already: many snapshots of one program miss the same modules.
+static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
 /// Looks up the names of all frames, and says which modules have none.
 pub fn name_frames(item: &mut Loaded, debug_dirs: &[PathBuf]) {
@@ -34,8 +39,12 @@ pub fn name_frames(item: &mut Loaded, debug_dirs: &[PathBuf]) {
         cache: cache_folder(),
         quiet: false,
     };
-    for note in symbolize(&mut item.snapshot, &places) {
-        eprintln!("culeak: note: {}", Inert(&note));
+    let notes = symbolize(&mut item.snapshot, &places);
+    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    for note in notes {
+        if said.insert(note.clone()) {
+            eprintln!("culeak: note: {}", Inert(&note));
+        }
     }
 }
 
