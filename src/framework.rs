@@ -69,7 +69,7 @@ pub(crate) struct Block {
     pub address: u64,
     pub bytes: u64,
     /// Its row, and so the order of time.
-    row: u32,
+    pub row: u32,
     pub call: u32,
 }
 
@@ -129,20 +129,7 @@ impl<'a> Carriers<'a> {
         let mut behind = 0;
         for row in spanning {
             let kind = allocations.calls[row.call as usize].kind;
-            let Some((start, end)) = span(kind, row) else { continue };
-            // Memory made one after the other often lies side by side, with no block in between.
-            let before = |nth: usize| all.get(nth).is_some_and(|block| block.address < start);
-            if before(behind) || behind > 0 && !before(behind - 1) {
-                behind = all.partition_point(|block| block.address < start);
-            }
-            let begins_within = all.get(behind).filter(|block| block.address < end);
-            // The middle of a block that lies over several mappings.
-            let goes_on = || {
-                let before = behind.checked_sub(1).map(|nth| &all[nth])?;
-                let reaches = before.address.saturating_add(before.bytes) > start;
-                (kind == Kind::Mapping && reaches).then_some(before)
-            };
-            if let Some(block) = begins_within.or_else(goes_on) {
+            if let Some(block) = block_in(all, kind, row, &mut behind) {
                 carriers.enter(row.address, blocks.owner(block));
             }
         }
@@ -172,8 +159,26 @@ impl<'a> Carriers<'a> {
     }
 }
 
+/// One of these blocks, which are in order of address, that lies in the record. `behind`: how many lie before the record
+/// asked about last, since memory made one after the other often lies side by side, with no block in between.
+pub(crate) fn block_in<'b>(all: &'b [Block], kind: Kind, row: &Row, behind: &mut usize) -> Option<&'b Block> {
+    let (start, end) = span(kind, row)?;
+    let before = |nth: usize| all.get(nth).is_some_and(|block| block.address < start);
+    if before(*behind) || *behind > 0 && !before(*behind - 1) {
+        *behind = all.partition_point(|block| block.address < start);
+    }
+    let begins_within = all.get(*behind).filter(|block| block.address < end);
+    // The middle of a block that lies over several mappings.
+    let goes_on = || {
+        let before = behind.checked_sub(1).map(|nth| &all[nth])?;
+        let reaches = before.address.saturating_add(before.bytes) > start;
+        (kind == Kind::Mapping && reaches).then_some(before)
+    };
+    begins_within.or_else(goes_on)
+}
+
 /// Whether blocks can lie in records of this kind: not in what is known by a handle, or lies on the host.
-fn can_carry(kind: Kind) -> bool {
+pub(crate) fn can_carry(kind: Kind) -> bool {
     use Kind::*;
     matches!(kind, Mapping | Device | Pitched | Async | Graph)
 }

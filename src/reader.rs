@@ -10,6 +10,7 @@
 //! and then the rows are those that were live throughout ([`Taken::events_during_read`] says so).
 
 mod error;
+mod follow;
 mod identity;
 mod picture;
 mod python;
@@ -19,6 +20,7 @@ mod stacks;
 mod totals;
 
 pub use error::ReadError;
+pub use follow::{Follower, Sight, Sum};
 pub use identity::{Identity, identity};
 pub use python_line::python_line;
 
@@ -45,7 +47,7 @@ const MANY: usize = 1 << 20;
 /// # Errors
 /// [`ReadError`], whose text is one line fit for a user.
 pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
-    read_until_still(path, ATTEMPTS)?.into_snapshot(path, Order::OldestFirst, Totals::LeftOut)
+    read_until_still(path)?.into_snapshot(path, Order::OldestFirst, Totals::LeftOut)
 }
 
 /// As [`read`], with what every stack asked for in all ([`Snapshot::totals`]): more stacks than those that hold memory.
@@ -53,16 +55,7 @@ pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
 /// # Errors
 /// As [`read`].
 pub fn read_with_totals(path: &Path) -> Result<Snapshot, ReadError> {
-    read_until_still(path, ATTEMPTS)?.into_snapshot(path, Order::OldestFirst, Totals::Wanted)
-}
-
-/// As [`read`], for those who only add up and look again soon: rows in no order, and on a busy process those that were live
-/// throughout, at once.
-///
-/// # Errors
-/// As [`read`].
-pub fn glance(path: &Path) -> Result<Snapshot, ReadError> {
-    read_until_still(path, 1)?.into_snapshot(path, Order::Any, Totals::LeftOut)
+    read_until_still(path)?.into_snapshot(path, Order::OldestFirst, Totals::Wanted)
 }
 
 /// Whether [`Snapshot::totals`] are wanted.
@@ -72,10 +65,10 @@ enum Totals {
     Wanted,
 }
 
-fn read_until_still(path: &Path, attempts: u32) -> Result<Picture, ReadError> {
+fn read_until_still(path: &Path) -> Result<Picture, ReadError> {
     let source = Source::open(path)?;
     let mut picture = source.picture()?;
-    for _ in 1..attempts {
+    for _ in 1..ATTEMPTS {
         if picture.events_during_read == 0 || picture.records.rows.len() > MANY {
             break;
         }
@@ -88,6 +81,27 @@ fn read_until_still(path: &Path, attempts: u32) -> Result<Picture, ReadError> {
 pub fn is_recording(beginning: &[u8]) -> bool {
     beginning.starts_with(&MAGIC)
 }
+
+/// All sections that are read whole.
+const SECTIONS_BESIDE_RECORDS: [Section; 17] = [
+    Section::Text,
+    Section::Devices,
+    Section::Contexts,
+    Section::Threads,
+    Section::Modules,
+    Section::Frames,
+    Section::Refusals,
+    Section::Counters,
+    Section::Peaks,
+    Section::Totals,
+    Section::Apis,
+    Section::Unhooked,
+    Section::Domains,
+    Section::Marks,
+    Section::Allocators,
+    Section::Codes,
+    Section::Interpreters,
+];
 
 struct Source<'a> {
     path: &'a Path,
@@ -114,12 +128,21 @@ struct Piece {
 }
 
 /// A copy of a piece of the file: an array of equal elements.
+#[derive(PartialEq)]
 struct Bytes {
     bytes: Vec<u8>,
     element: usize,
 }
 
 impl Bytes {
+    /// As if the section were empty.
+    fn none(section: Section) -> Bytes {
+        Bytes {
+            bytes: Vec::new(),
+            element: known_element_bytes(section),
+        }
+    }
+
     fn len(&self) -> usize {
         self.bytes.len().checked_div(self.element).unwrap_or(0)
     }
@@ -228,25 +251,7 @@ impl<'a> Source<'a> {
         let pieces = self.pieces(&header, Section::Records)?;
         let mut records = Records::read(self, &pieces)?;
         let mut sections = HashMap::new();
-        for section in [
-            Section::Text,
-            Section::Devices,
-            Section::Contexts,
-            Section::Threads,
-            Section::Modules,
-            Section::Frames,
-            Section::Refusals,
-            Section::Counters,
-            Section::Peaks,
-            Section::Totals,
-            Section::Apis,
-            Section::Unhooked,
-            Section::Domains,
-            Section::Marks,
-            Section::Allocators,
-            Section::Codes,
-            Section::Interpreters,
-        ] {
+        for section in SECTIONS_BESIDE_RECORDS {
             // The directory is read anew for what records may refer to: it only grows.
             sections.insert(section as u32, self.section(&self.header()?, section)?);
         }
@@ -275,10 +280,7 @@ impl<'a> Source<'a> {
     /// Copies the elements of a section that are in use according to `header`.
     fn section(&self, header: &Bytes, section: Section) -> Result<Bytes, ReadError> {
         let known = known_element_bytes(section);
-        let mut all = Bytes {
-            bytes: Vec::new(),
-            element: known,
-        };
+        let mut all = Bytes::none(section);
         for piece in self.pieces(header, section)? {
             match piece.offset {
                 None => all.bytes.resize(all.bytes.len() + piece.count * known, 0),

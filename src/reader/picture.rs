@@ -20,7 +20,8 @@ pub type Renumbered = HashMap<u32, usize>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     OldestFirst,
-    Any,
+    /// None: each stands for a stack, and somebody else counts what is live ([`agree`]).
+    StandIns,
 }
 
 impl Picture {
@@ -136,16 +137,8 @@ impl Picture {
         }
 
         let (mut counters, device_peaks) = self.counters(&device_numbers);
-        // The rows are the truth: a thread that was stopped between publishing and counting leaves the sums behind.
-        let live = live_by_place(&allocations);
-        for counter in &mut counters {
-            let place = (counter.device, counter.kind);
-            (counter.live_count, counter.live_bytes) = live.get(&place).copied().unwrap_or_default();
-            counter.total_count = counter
-                .total_count
-                .max(counter.live_count.saturating_add(counter.freed_count));
-            counter.peak_bytes = counter.peak_bytes.max(counter.live_bytes);
-            counter.total_bytes = counter.total_bytes.max(counter.peak_bytes);
+        if order == Order::OldestFirst {
+            agree(&mut counters, &live_by_place(&allocations));
         }
         let totals = match totals {
             Totals::Wanted => self.totals(&device_numbers, &mut stacks, allocations.iter())?,
@@ -210,7 +203,7 @@ impl Picture {
         }
     }
 
-    fn devices(&self) -> (Vec<Device>, Renumbered) {
+    pub fn devices(&self) -> (Vec<Device>, Renumbered) {
         let rows = self.rows(Section::Devices);
         let (mut devices, mut numbers) = (Vec::new(), Renumbered::new());
         for row in 0..rows.len() {
@@ -386,6 +379,12 @@ impl Picture {
         .collect()
     }
 
+    /// Names by number; empty where there is none.
+    pub fn domains(&self) -> Vec<String> {
+        let rows = self.rows(Section::Domains);
+        (0..rows.len()).map(|row| self.text(rows.word(row, 0))).collect()
+    }
+
     fn marks(&self, mut thread_of: impl FnMut(u32) -> usize) -> Vec<Mark> {
         let rows = self.rows(Section::Marks);
         let published = (0..rows.len()).filter_map(|row| Some((row, rows.word(row, 0).checked_sub(1)?)));
@@ -470,14 +469,30 @@ impl Picture {
 }
 
 /// Count and bytes of what is live, by device and kind.
-fn live_by_place(allocations: &Allocations) -> HashMap<(Option<usize>, Kind), (u64, u64)> {
+pub type Places = HashMap<(Option<usize>, Kind), (u64, u64)>;
+
+/// Makes counters agree with the records, which are the truth: a thread that was stopped between publishing and counting
+/// leaves the sums behind.
+pub fn agree(counters: &mut [Counter], live: &Places) {
+    for counter in counters {
+        let place = (counter.device, counter.kind);
+        (counter.live_count, counter.live_bytes) = live.get(&place).copied().unwrap_or_default();
+        counter.total_count = counter
+            .total_count
+            .max(counter.live_count.saturating_add(counter.freed_count));
+        counter.peak_bytes = counter.peak_bytes.max(counter.live_bytes);
+        counter.total_bytes = counter.total_bytes.max(counter.peak_bytes);
+    }
+}
+
+fn live_by_place(allocations: &Allocations) -> Places {
     let mut by_call = vec![(0, 0); allocations.calls.len()];
     for row in &allocations.rows {
         let (count, bytes): &mut (u64, u64) = &mut by_call[row.call as usize];
         *count += 1;
         *bytes = bytes.saturating_add(row.bytes);
     }
-    let mut by_place: HashMap<(Option<usize>, Kind), (u64, u64)> = HashMap::new();
+    let mut by_place = Places::new();
     for (call, sums) in allocations.calls.iter().zip(by_call) {
         let place = by_place.entry((call.device, call.kind)).or_default();
         *place = (place.0 + sums.0, place.1.saturating_add(sums.1));

@@ -17,10 +17,10 @@ use crate::snapshot::allocations::Row;
 use crate::table::{Form, Record, Space, State, Status, What};
 
 /// Bytes read at once.
-const PIECE: usize = 1 << 20;
+pub(super) const PIECE: usize = 1 << 20;
 
 /// Everything in a record that tells its call, as it lies in the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct CallKey {
     pub what: u64,
     pub thread: u32,
@@ -90,41 +90,9 @@ impl Records {
             }
             None => return,
         };
-        let [_, address, amount, other, time_ns, extra, place, what] = *words;
-        let (kind, space, flags, ..) = What::parts(what);
-        let Some(kind) = Kind::from_number(kind) else { return };
-        let (bytes, requested, pool) = Form::amounts(amount, other, what);
-        let (address, domain) = match kind {
-            // Known by their handle; where they lie is beside it.
-            Kind::Buffer if extra != 0 => (extra, 0),
-            Kind::Block if space == Space::Block as u8 => {
-                let (domain, address) = block_parts(address);
-                let in_heap = flags & What::IN_HEAP != 0;
-                (address, if in_heap { pool as u8 } else { domain })
-            }
-            _ => (address, 0),
-        };
-        let (stack, thread) = halves(place);
-        let key = CallKey {
-            what: Form::erased(what),
-            thread,
-            domain,
-            extra: if flags & (What::HAS_STREAM | What::COUNTS) != 0 {
-                extra
-            } else {
-                0
-            },
-            pool: if flags & What::HAS_POOL != 0 { pool } else { 0 },
-        };
-        let call = numbers.of(key, &mut self.calls);
-        self.rows.push(Row {
-            address,
-            bytes,
-            requested,
-            time_ns,
-            stack,
-            call,
-        });
+        let Some((mut row, key)) = decoded(words) else { return };
+        row.call = numbers.of(key, &mut self.calls);
+        self.rows.push(row);
         self.live.push((number, state.generation));
     }
 
@@ -151,28 +119,95 @@ impl Records {
     }
 }
 
+/// What a live record says; the call has no number yet. `None`: it is of no kind that this version knows.
+pub(super) fn decoded(words: &[u64; 8]) -> Option<(Row, CallKey)> {
+    let [_, address, amount, other, time_ns, extra, place, what] = *words;
+    let (kind, space, flags, ..) = What::parts(what);
+    let kind = Kind::from_number(kind)?;
+    let (bytes, requested, pool) = Form::amounts(amount, other, what);
+    let (address, domain) = match kind {
+        // Known by their handle; where they lie is beside it.
+        Kind::Buffer if extra != 0 => (extra, 0),
+        Kind::Block if space == Space::Block as u8 => {
+            let (domain, address) = block_parts(address);
+            let in_heap = flags & What::IN_HEAP != 0;
+            (address, if in_heap { pool as u8 } else { domain })
+        }
+        _ => (address, 0),
+    };
+    let (stack, thread) = halves(place);
+    let key = CallKey {
+        what: Form::erased(what),
+        thread,
+        domain,
+        extra: if flags & (What::HAS_STREAM | What::COUNTS) != 0 {
+            extra
+        } else {
+            0
+        },
+        pool: if flags & What::HAS_POOL != 0 { pool } else { 0 },
+    };
+    let row = Row {
+        address,
+        bytes,
+        requested,
+        time_ns,
+        stack,
+        call: 0,
+    };
+    Some((row, key))
+}
+
+/// Records that lie one after the other, few enough to be read at once.
+pub(super) struct Run {
+    /// Number of the first.
+    pub first: u32,
+    pub count: usize,
+    /// Bytes from one to the next.
+    pub element: usize,
+    pub offset: u64,
+}
+
+impl Run {
+    pub fn bytes(&self) -> usize {
+        self.count * self.element
+    }
+}
+
+pub(super) fn runs(pieces: &[Piece]) -> Vec<Run> {
+    let (mut runs, mut number) = (Vec::new(), 0);
+    for piece in pieces {
+        if let Some(offset) = piece.offset {
+            let at_once = (PIECE / piece.element).max(1);
+            runs.extend((0..piece.count).step_by(at_once).map(|first| Run {
+                first: number + first as u32,
+                count: at_once.min(piece.count - first),
+                element: piece.element,
+                offset: offset + (first * piece.element) as u64,
+            }));
+        }
+        number += piece.count as u32;
+    }
+    runs
+}
+
+pub(super) fn word(element: &[u8], word: usize) -> u64 {
+    let eight = element.get(word * 8..word * 8 + 8).unwrap_or(&[0; 8]);
+    u64::from_le_bytes(eight.try_into().unwrap_or_default())
+}
+
+pub(super) fn words(element: &[u8]) -> [u64; 8] {
+    std::array::from_fn(|number| word(element, number))
+}
+
 /// Gives every record in use to `with`, with its number.
 fn each(source: &Source, pieces: &[Piece], mut with: impl FnMut(u32, &[u64; 8])) -> Result<(), ReadError> {
     let mut buffer = vec![0; PIECE];
-    let mut number = 0;
-    for piece in pieces {
-        let Some(offset) = piece.offset else {
-            number += piece.count as u32;
-            continue;
-        };
-        let at_once = (PIECE / piece.element).max(1);
-        for first in (0..piece.count).step_by(at_once) {
-            let bytes = &mut buffer[..at_once.min(piece.count - first) * piece.element];
-            source.read_into(offset + (first * piece.element) as u64, bytes)?;
-            for element in bytes.chunks_exact(piece.element) {
-                let (words, _) = element[..size_of::<Record>()].as_chunks::<8>();
-                let mut record = [0; 8];
-                for (word, eight) in record.iter_mut().zip(words) {
-                    *word = u64::from_le_bytes(*eight);
-                }
-                with(number, &record);
-                number += 1;
-            }
+    for run in runs(pieces) {
+        let bytes = &mut buffer[..run.bytes()];
+        source.read_into(run.offset, bytes)?;
+        for (number, element) in (run.first..).zip(bytes.chunks_exact(run.element)) {
+            with(number, &words(&element[..size_of::<Record>()]));
         }
     }
     Ok(())

@@ -13,10 +13,10 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-struct Folder(PathBuf);
+pub struct Folder(pub PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Folder {
+    pub fn new(name: &str) -> Folder {
         let path = std::env::temp_dir().join(format!("culeak-reader-{name}-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
@@ -30,7 +30,7 @@ impl Drop for Folder {
     }
 }
 
-fn record(path: &Path) -> &'static Recording {
+pub fn record(path: &Path) -> &'static Recording {
     record_of(path, start_ticks(std::process::id()).unwrap())
 }
 
@@ -53,14 +53,14 @@ fn record_of(path: &Path, process_start_ticks: u64) -> &'static Recording {
     Recording::create(&CString::new(path.as_os_str().as_bytes()).unwrap(), &begin).unwrap()
 }
 
-fn key(address: u64) -> Key {
+pub fn key(address: u64) -> Key {
     Key {
         space: Space::Pointer,
         address,
     }
 }
 
-fn entry(recording: &Recording, bytes: u64, stack: u32, thread: u32) -> Entry {
+pub fn entry(recording: &Recording, bytes: u64, stack: u32, thread: u32) -> Entry {
     Entry {
         bytes,
         requested: bytes,
@@ -284,7 +284,7 @@ fn blocks_of_frameworks_are_told_with_whose_they_are_and_lie_within_other_memory
 
 /// Two allocations that change places for ever: each is withdrawn, and then gets the record that the other had. Their
 /// records lie at the two ends of the file.
-fn change_places(recording: &Recording, lane: u32, until: &std::sync::atomic::AtomicBool) {
+pub fn change_places(recording: &Recording, lane: u32, until: &std::sync::atomic::AtomicBool) {
     let all = move_places(lane);
     while !until.load(std::sync::atomic::Ordering::Relaxed) {
         for address in all {
@@ -298,7 +298,7 @@ fn change_places(recording: &Recording, lane: u32, until: &std::sync::atomic::At
 }
 
 /// Ends the others also when the claim fails, which would wait for them otherwise.
-struct Stops<'a>(&'a std::sync::atomic::AtomicBool);
+pub struct Stops<'a>(pub &'a std::sync::atomic::AtomicBool);
 
 impl Drop for Stops<'_> {
     fn drop(&mut self) {
@@ -306,7 +306,7 @@ impl Drop for Stops<'_> {
     }
 }
 
-fn move_places(lane: u32) -> [u64; 2] {
+pub fn move_places(lane: u32) -> [u64; 2] {
     [1, 2].map(|place| 0x100_0000 * u64::from(lane + 1) + place)
 }
 

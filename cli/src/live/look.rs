@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
+use culeak::reader::Sight;
 use culeak::report::{self, Share};
-use culeak::snapshot::{Honesty, Process, Snapshot};
+use culeak::snapshot::{Honesty, Process};
 
 use super::tally::{StackKey, Tally};
 
@@ -35,8 +36,10 @@ pub struct DeviceLook {
 }
 
 impl Look {
-    pub fn of(snapshot: &Snapshot, keys: &[StackKey], recording: PathBuf) -> Look {
-        let tally = Tally::of(snapshot, keys);
+    /// `keys`: of all stacks that this sight and those before told of.
+    pub fn of(sight: &Sight, keys: &[StackKey], recording: PathBuf) -> Look {
+        let tally = Tally::of(sight, keys);
+        let snapshot = &sight.snapshot;
         let peak = |device: usize| {
             let of_device = snapshot.device_peaks.iter().find(|peak| peak.device == device);
             of_device.map_or(0, |peak| peak.peak_bytes)

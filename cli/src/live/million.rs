@@ -14,7 +14,7 @@ use std::time::Duration;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 use culeak::layout::{RANK_VARIABLES, ROOT};
-use culeak::reader;
+use culeak::reader::{self, Follower};
 use culeak::recording::{Beginning, ModuleSeen, Recording};
 use culeak::table::{Entry, Key, Space, What};
 use ratatui::Terminal;
@@ -137,19 +137,22 @@ fn refreshes(path: &Path) -> Vec<Times> {
     let mut state = state();
     let mut terminal = Terminal::new(TestBackend::new(200, 50)).expect("a terminal in memory");
     let palette = Palette::new(true);
-    let mut named = false;
+    let mut follower = Follower::new(path);
+    let mut keys = Vec::new();
     let mut all = Vec::new();
     for round in 0..ROUNDS {
         let started = Clock::now();
-        let snapshot = reader::glance(path).expect("readable");
+        let sight = follower.look().expect("readable");
         let read = started.elapsed();
-        let keys = stack_keys(&snapshot);
-        let look = Look::of(&snapshot, &keys, PathBuf::from(path));
+        keys.extend(stack_keys(&sight.snapshot));
+        let look = Look::of(&sight, &keys, PathBuf::from(path));
         let sum = started.elapsed() - read;
-        if !named {
-            state.named(names::all(&snapshot, &keys), Vec::new());
-            println!("    naming all stacks, once: {:?}", started.elapsed() - sum - read);
-            named = true;
+        if round == 0 {
+            state.named(names::all(&sight.snapshot, &keys), Vec::new());
+            println!(
+                "    the first look: {read:?}, naming all stacks, once: {:?}",
+                started.elapsed() - sum - read
+            );
             continue;
         }
         let started = Clock::now();
@@ -174,7 +177,7 @@ fn refreshes(path: &Path) -> Vec<Times> {
             arrange,
             draw,
         });
-        black_box(snapshot);
+        black_box(sight);
     }
     all
 }

@@ -137,7 +137,7 @@ pub struct Unnamed {
 pub struct Asked(HashSet<StackKey>);
 
 impl Asked {
-    /// The stacks of a snapshot that are new.
+    /// The stacks of a snapshot that are new; `keys`: of these.
     pub fn pick(
         &mut self,
         snapshot: &mut Snapshot,

@@ -254,11 +254,12 @@ mod tests {
     use crate::live::names;
     use crate::live::tally::stack_keys;
     use crate::text::sample::{Sample, leaky};
+    use culeak::reader::Sight;
     use culeak::report::{Options, Report};
     use culeak::snapshot::Snapshot;
 
     fn rows(now: &Snapshot, before: Option<&Snapshot>) -> Rows {
-        let tally = |snapshot: &Snapshot| Tally::of(snapshot, &stack_keys(snapshot));
+        let tally = |snapshot: &Snapshot| Tally::of(&Sight::of(snapshot.clone()), &stack_keys(snapshot));
         let mut names = names::all(now, &stack_keys(now));
         if let Some(before) = before {
             names.extend(names::all(before, &stack_keys(before)));
@@ -313,7 +314,7 @@ mod tests {
     #[test]
     fn memory_whose_names_are_not_known_yet_is_in_the_sum_and_in_no_row() {
         let snapshot = leaky();
-        let tally = Tally::of(&snapshot, &stack_keys(&snapshot));
+        let tally = Tally::of(&Sight::of(snapshot.clone()), &stack_keys(&snapshot));
         let rows = Rows::of(&tally, None, &Names::default());
         assert!(rows.rows.is_empty());
         assert_eq!(rows.unnamed_share.count, snapshot.allocations.len() as u64);

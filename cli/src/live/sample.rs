@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use culeak::kind::Kind;
+use culeak::reader::Sight;
 use culeak::snapshot::Snapshot;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -26,7 +27,7 @@ pub fn show(state: &mut State, snapshot: &Snapshot) {
     let keys = stack_keys(snapshot);
     let recording = PathBuf::from(&snapshot.process.recording);
     state.named(names::all(snapshot, &keys), Vec::new());
-    state.looked(Look::of(snapshot, &keys, recording));
+    state.looked(Look::of(&Sight::of(snapshot.clone()), &keys, recording));
 }
 
 /// A training program after so many steps: every step leaks a batch, some buffers come and go.

@@ -8,9 +8,9 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use culeak::census::Census;
 use culeak::kind::Kind;
 use culeak::quick::{Mixer, Quick};
+use culeak::reader::Sight;
 use culeak::report::Share;
 use culeak::snapshot::{Location, Snapshot, Stack};
 
@@ -68,31 +68,32 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub fn of(snapshot: &Snapshot, stacks: &[StackKey]) -> Tally {
-        let mut devices = vec![Share::default(); snapshot.devices.len()];
-        let census = Census::without_stacks(snapshot);
+    /// `stacks`: the keys of all stacks that this sight and those before told of.
+    pub fn of(sight: &Sight, stacks: &[StackKey]) -> Tally {
+        let mut devices = vec![Share::default(); sight.snapshot.devices.len()];
         let mut sums: Quick<Key, Amount> = Quick::default();
-        for batch in &census.batches {
+        sums.reserve(sight.sums.len());
+        for sum in &sight.sums {
             let key = Key {
-                stack: batch.stack.map_or(StackKey::NONE, |stack| stacks[stack]),
-                kind: batch.call.kind,
-                carries_blocks: batch.owner.is_some(),
+                stack: sum.stack.map_or(StackKey::NONE, |stack| stacks[stack]),
+                kind: sum.kind,
+                carries_blocks: sum.carries_blocks,
             };
             sums.entry(key).or_default().join(Amount {
-                share: batch.share(),
-                oldest_ns: batch.oldest_ns,
-                newest_ns: batch.newest_ns,
+                share: sum.share,
+                oldest_ns: sum.oldest_ns,
+                newest_ns: sum.newest_ns,
             });
-            if let Some(device) = batch.call.device
-                && batch.call.kind.place().on_device()
+            if let Some(device) = sum.device
+                && sum.kind.place().on_device()
             {
-                devices[device].join(batch.share());
+                devices[device].join(sum.share);
             }
         }
         Tally {
             sums,
             devices,
-            watched: census.watched.names().map(str::to_owned).collect(),
+            watched: sight.watched.clone(),
         }
     }
 }
@@ -151,7 +152,7 @@ mod tests {
     #[test]
     fn sums_are_those_of_the_records() {
         let snapshot = leaky();
-        let tally = Tally::of(&snapshot, &stack_keys(&snapshot));
+        let tally = Tally::of(&Sight::of(snapshot.clone()), &stack_keys(&snapshot));
         let total = Share::total(tally.sums.values().map(|amount| amount.share));
         assert_eq!(total.count, snapshot.allocations.len() as u64);
         assert_eq!(

@@ -1,8 +1,8 @@
 //! The watching thread: finds the processes, reads their recordings in turn, sends what it sees.
 //!
-//! The process on the screen is read every time, of the others one each time, those that are over once. Reading copies
-//! the file's sections (see `culeak::reader`), so the process notices nothing. After a read that took longer than the time
-//! between two, the thread still rests for a quarter of it.
+//! The process on the screen is read every time, of the others one each time, those that are over once. What did not
+//! change since is not taken in again (see `culeak::reader::Follower`), and reading copies from the file, so the process
+//! notices nothing. After a read that took longer than the time between two, the thread still rests for a quarter of it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use culeak::reader::{self, Identity, ReadError};
+use culeak::reader::{self, Follower, Identity, ReadError};
 
 use super::Message;
 use super::look::Look;
 use super::names::{Asked, Unnamed};
-use super::tally::stack_keys;
+use super::tally::{StackKey, stack_keys};
 use crate::load;
 
 /// What the user named.
@@ -50,6 +50,9 @@ struct Target {
     recording: PathBuf,
     /// Where the process sees its files, when that is not where we do.
     root: Option<PathBuf>,
+    follower: Follower,
+    /// Of all stacks that the follower has told of.
+    keys: Vec<StackKey>,
     asked: Asked,
     over: bool,
 }
@@ -113,19 +116,35 @@ fn tell(outlets: &Outlets, message: Message) -> bool {
 }
 
 impl Target {
+    fn new(recording: PathBuf) -> Target {
+        Target {
+            follower: Follower::new(&recording),
+            recording,
+            root: None,
+            keys: Vec::new(),
+            asked: Asked::default(),
+            over: false,
+        }
+    }
+
     /// Reads the recording and sends what it says. False when nobody listens any more.
     fn look(&mut self, outlets: &Outlets) -> bool {
-        let mut snapshot = match reader::glance(&self.recording) {
-            Ok(snapshot) => snapshot,
+        let mut sight = match self.follower.look() {
+            Ok(sight) => sight,
             // Being made at this moment.
             Err(ReadError::Empty(_) | ReadError::Unfinished(_)) => return true,
             Err(error) => return tell(outlets, Message::Trouble(self.recording.clone(), error.to_string())),
         };
-        let keys = stack_keys(&snapshot);
-        let look = Look::of(&snapshot, &keys, self.recording.clone());
+        self.keys.extend(stack_keys(&sight.snapshot));
+        let look = Look::of(&sight, &self.keys, self.recording.clone());
         // What was recorded elsewhere, or kept at a moment, cannot change either, but who knows who still copies it.
         self.over = look.finished;
-        let unnamed = self.asked.pick(&mut snapshot, &keys, &look, self.root.as_ref());
+        if self.over {
+            // A million records' worth of memory.
+            self.follower = Follower::new(&self.recording);
+        }
+        let fresh = &self.keys[sight.known_stacks..];
+        let unnamed = self.asked.pick(&mut sight.snapshot, fresh, &look, self.root.as_ref());
         tell(outlets, Message::Look(Box::new(look)))
             && unnamed.is_none_or(|unnamed| outlets.unnamed.send(unnamed).is_ok())
     }
@@ -192,12 +211,7 @@ impl Search {
         for path in paths {
             let identity = self.identity(&path);
             if identity.is_some() {
-                found.push(Target {
-                    recording: path,
-                    root: None,
-                    asked: Asked::default(),
-                    over: false,
-                });
+                found.push(Target::new(path));
             }
         }
         found
@@ -359,22 +373,16 @@ mod tests {
         let (messages, inbox) = std::sync::mpsc::channel();
         let (unnamed, _to_name) = std::sync::mpsc::channel();
         let outlets = Outlets { messages, unnamed };
-        let target = |recording: PathBuf| Target {
-            recording,
-            root: None,
-            asked: Asked::default(),
-            over: false,
-        };
         let empty = folder.path().join("new.culeak");
         fs::write(&empty, b"").expect("written");
-        assert!(target(empty).look(&outlets));
+        assert!(Target::new(empty).look(&outlets));
         assert!(inbox.try_recv().is_err());
         let whole = record(folder.path(), 4_300_001, 1);
-        assert!(target(whole).look(&outlets));
+        assert!(Target::new(whole).look(&outlets));
         assert!(matches!(inbox.try_recv(), Ok(Message::Look(look)) if look.process.pid == 4_300_001));
         let foreign = folder.path().join("foreign.culeak");
         fs::write(&foreign, b"something else").expect("written");
-        assert!(target(foreign).look(&outlets));
+        assert!(Target::new(foreign).look(&outlets));
         assert!(matches!(inbox.try_recv(), Ok(Message::Trouble(..))));
     }
 }

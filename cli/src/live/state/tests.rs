@@ -94,7 +94,7 @@ fn the_diff_shows_what_changed_and_what_is_gone_and_nothing_else() {
 fn names_that_come_late_change_no_sum_and_no_growth() {
     let snapshot = training(4711, 1);
     let keys = super::super::tally::stack_keys(&snapshot);
-    let look = Look::of(&snapshot, &keys, "a".into());
+    let look = Look::of(&culeak::reader::Sight::of(snapshot.clone()), &keys, "a".into());
     let mut state = state();
     state.looked(look.clone());
     let held = state.rows.held;

@@ -1,0 +1,228 @@
+//! What a follower says after any number of looks is what one look at everything says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use proptest::prelude::*;
+
+use super::super::read;
+use super::super::tests::{Folder, Stops, change_places, entry, key, move_places, record};
+use super::*;
+use crate::recording::{ModuleSeen, Recording};
+use crate::snapshot::Location;
+use crate::table::{Key, Space};
+
+/// A sum without the numbers that two readers may give differently: frames of the stack, kind, device, blocks or not.
+type Named = (Option<Vec<u64>>, Kind, Option<usize>, bool);
+type Sums = BTreeMap<Named, (Share, u64, u64)>;
+
+/// All stacks that sights told of.
+#[derive(Default)]
+struct Stacks(Vec<Vec<u64>>);
+
+impl Stacks {
+    fn sums(&mut self, sight: &Sight) -> Sums {
+        assert_eq!(sight.known_stacks, self.0.len());
+        let locations: &[Location] = &sight.snapshot.locations;
+        let stacks = sight.snapshot.stacks.iter();
+        self.0
+            .extend(stacks.map(|stack| stack.frames.iter().map(|&frame| locations[frame].address).collect()));
+        let mut sums = Sums::new();
+        for sum in &sight.sums {
+            let stack = sum.stack.map(|stack| self.0[stack].clone());
+            let all = sums
+                .entry((stack, sum.kind, sum.device, sum.carries_blocks))
+                .or_insert((Share::default(), u64::MAX, 0));
+            all.0.join(sum.share);
+            *all = (all.0, all.1.min(sum.oldest_ns), all.2.max(sum.newest_ns));
+        }
+        sums
+    }
+}
+
+fn agrees(follower: &mut Follower, stacks: &mut Stacks, path: &Path) {
+    let (ours, theirs) = (follower.look().unwrap(), Sight::of(read(path).unwrap()));
+    assert_eq!(stacks.sums(&ours), Stacks::default().sums(&theirs));
+    assert_eq!(ours.watched, theirs.watched);
+    assert_eq!(ours.snapshot.counters, theirs.snapshot.counters);
+    assert_eq!(ours.snapshot.device_peaks, theirs.snapshot.device_peaks);
+    assert_eq!(ours.snapshot.honesty.events, theirs.snapshot.honesty.events);
+}
+
+/// Where things lie: mappings and linear memory side by side, with blocks in them, or over the border of two.
+const PLACES: u64 = 12;
+const KINDS: [(Kind, Space); 6] = [
+    (Kind::Device, Space::Pointer),
+    (Kind::Async, Space::Pointer),
+    (Kind::Mapping, Space::Mapping),
+    (Kind::Tensor, Space::Tensor),
+    (Kind::Buffer, Space::Buffer),
+    (Kind::Block, Space::Block),
+];
+
+struct Program {
+    recording: &'static Recording,
+    stacks: Vec<u32>,
+    domain: u8,
+    live: BTreeSet<(usize, u64)>,
+}
+
+impl Program {
+    fn new(path: &Path) -> Program {
+        let recording = record(path);
+        recording.add_device(0, None, b"GPU");
+        recording.add_device(1, None, b"GPU");
+        recording.add_thread(4711, b"worker\0\0\0\0\0\0\0\0\0\0");
+        let module = recording.add_module(&ModuleSeen {
+            path: b"/lib/a.so",
+            build_id: &[1],
+            bias: 0x1000,
+            start: 0x1000,
+            end: 0x9000,
+        });
+        let outer = recording.frame(ROOT, module, 0x10).unwrap();
+        let inner = (1..4).map(|nth| recording.frame(outer, module, 0x100 * nth).unwrap());
+        Program {
+            recording,
+            stacks: inner.chain([NONE, outer]).collect(),
+            domain: recording.domain(b"my cache").unwrap(),
+            live: BTreeSet::new(),
+        }
+    }
+
+    /// One step: allocates what is not there, and frees what is.
+    fn step(&mut self, (what, place, bytes, stack): (usize, u64, u64, usize)) {
+        let (kind, space) = KINDS[what];
+        let at = 0x7f00_0000_0000 + place * 4096;
+        let key = Key {
+            space,
+            address: match kind {
+                Kind::Buffer => place + 1,
+                Kind::Block => block_address(self.domain, at).unwrap(),
+                _ => at,
+            },
+        };
+        if self.live.remove(&(what, place)) {
+            let withdrawn = self.recording.withdraw(key, 0).unwrap();
+            match bytes.is_multiple_of(5) {
+                true => self.recording.restore(withdrawn, 0),
+                false => drop(self.recording.commit(withdrawn, 0)),
+            }
+            return drop(bytes.is_multiple_of(5) && self.live.insert((what, place)));
+        }
+        // Where memory is, there is no other.
+        if what < 3 && (0..3).any(|other| self.live.contains(&(other, place))) {
+            return;
+        }
+        let mut entry = entry(self.recording, bytes, self.stacks[stack % self.stacks.len()], 0);
+        (entry.what.kind, entry.what.space, entry.what.flags) = (kind, space, 0);
+        entry.what.device = (place % 3) as u8;
+        match kind {
+            Kind::Buffer => entry.extra = at + 64,
+            Kind::Mapping => entry.bytes = 0,
+            // Of blocks at one address either may hide that the other reaches further; only buffers do.
+            Kind::Tensor | Kind::Block => entry.bytes = bytes % 4096,
+            _ => {}
+        }
+        assert!(self.recording.allocated(key, &entry));
+        self.live.insert((what, place));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 64 }, ..ProptestConfig::default() })]
+    #[test]
+    fn after_any_events_a_follower_says_what_the_whole_recording_says(
+        rounds in proptest::collection::vec(
+            proptest::collection::vec((0..KINDS.len(), 0..PLACES, 1u64..9000, 0usize..5), 0..40), 1..8),
+    ) {
+        let folder = Folder::new(&format!("follow-{:x}", rand()));
+        let path = folder.0.join("a.culeak");
+        let mut program = Program::new(&path);
+        let (mut follower, mut stacks) = (Follower::new(&path), Stacks::default());
+        for round in rounds {
+            round.into_iter().for_each(|step| program.step(step));
+            agrees(&mut follower, &mut stacks, &path);
+        }
+        agrees(&mut follower, &mut stacks, &path);
+    }
+}
+
+/// A number that no other test of this process has.
+fn rand() -> u64 {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    NEXT.fetch_add(1, Relaxed)
+}
+
+#[test]
+fn nothing_is_read_when_nothing_was_counted() {
+    let folder = Folder::new("follow-quiet");
+    let path = folder.0.join("a.culeak");
+    let mut program = Program::new(&path);
+    let mut follower = Follower::new(&path);
+    program.step((0, 1, 8, 0));
+    follower.look().unwrap();
+    assert!(follower.counted.is_some());
+    let withdrawn = program.recording.withdraw(key(0x7f00_0000_1000), 0).unwrap();
+    assert!(follower.look().unwrap().sums.is_empty());
+    assert!(
+        follower.counted.is_none(),
+        "it may be put back, and then as much is counted as before"
+    );
+    program.recording.restore(withdrawn, 0);
+    assert_eq!(follower.look().unwrap().sums[0].share.count, 1);
+    assert!(follower.counted.is_some());
+}
+
+#[test]
+fn another_recording_of_the_same_name_is_another_one() {
+    let folder = Folder::new("follow-other");
+    let path = folder.0.join("a.culeak");
+    let mut program = Program::new(&path);
+    let mut follower = Follower::new(&path);
+    let mut stacks = Stacks::default();
+    (0..9).for_each(|place| program.step((0, place, 8, place as usize)));
+    agrees(&mut follower, &mut stacks, &path);
+    let other = folder.0.join("b.culeak");
+    Program::new(&other).step((1, 1, 1, 0));
+    std::fs::rename(&other, &path).unwrap();
+    agrees(&mut follower, &mut stacks, &path);
+}
+
+#[test]
+fn what_changes_places_while_it_is_looked_at_is_never_there_twice() {
+    let folder = Folder::new("follow-moving");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    let lanes = 2;
+    // Those that stay lie between the two places of each lane that moves.
+    let stay = |number: u64| key(0x7f00_0000_0000 + number);
+    for lane in 0..lanes {
+        recording.allocated(
+            key(move_places(lane)[0]),
+            &entry(recording, move_places(lane)[0], NONE, lane),
+        );
+    }
+    (0..5000).for_each(|number| assert!(recording.allocated(stay(number), &entry(recording, 3, NONE, 0))));
+    for lane in 0..lanes {
+        recording.allocated(
+            key(move_places(lane)[1]),
+            &entry(recording, move_places(lane)[1], NONE, lane),
+        );
+    }
+    let until = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stops = Stops(&until);
+        let until = &until;
+        (0..lanes).for_each(|lane| drop(scope.spawn(move || change_places(recording, lane, until))));
+        let mut follower = Follower::new(&path);
+        for _ in 0..if cfg!(miri) { 3 } else { 300 } {
+            let sight = follower.look().unwrap();
+            let share = Share::total(sight.sums.iter().map(|sum| sum.share));
+            let moving = share.count - 5000;
+            assert!(moving <= 2 * u64::from(lanes), "{moving} of {} that move", 2 * lanes);
+        }
+    });
+    let mut follower = Follower::new(&path);
+    agrees(&mut follower, &mut Stacks::default(), &path);
+}
