@@ -18,6 +18,7 @@ use crate::kind::{Kind, Place};
 use crate::report::{Share, device_name};
 use crate::site::{CallStack, CallStacks, Frame};
 use crate::snapshot::{Allocation, Snapshot, Total};
+use crate::suppressions::{Sieve, Suppressions, Used};
 
 pub mod tree;
 
@@ -31,6 +32,8 @@ pub struct Options {
     pub kinds: Vec<Kind>,
     /// What was ever asked for too, where the snapshot tells; then some samples are of stacks that hold nothing any more.
     pub made: bool,
+    /// Leave out the stacks that these rules take.
+    pub suppressions: Suppressions,
 }
 
 #[derive(Debug, Clone)]
@@ -42,6 +45,9 @@ pub struct Profile<'a> {
     pub paths: Vec<Path>,
     /// Most bytes first.
     pub samples: Vec<Sample>,
+    /// What suppressions took, and each rule's part in it; no rules unless they were asked for.
+    pub suppressed: Share,
+    pub suppressions: Vec<Used>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -86,8 +92,8 @@ impl<'a> Profile<'a> {
         Profile::new(snapshot, options, None)
     }
 
-    /// The same, showing every record of the chosen kinds on the way: also those that stand behind listed blocks, which
-    /// no sample counts.
+    /// The same, showing every record of the chosen kinds on the way that is not suppressed: also those that stand behind
+    /// listed blocks, which no sample counts.
     pub fn visiting(
         snapshot: &'a Snapshot,
         options: &Options,
@@ -102,9 +108,10 @@ impl<'a> Profile<'a> {
         let mut paths = Paths::new(options);
         let mut sums: HashMap<Key, Sums> = HashMap::new();
         let wanted = |kind| options.kinds.is_empty() || options.kinds.contains(&kind);
+        let mut sieve = Sieve::new(&options.suppressions);
         if let Some(visit) = visit {
             for (index, allocation) in snapshot.allocations.iter().enumerate() {
-                if wanted(allocation.kind) {
+                if wanted(allocation.kind) && sieve.rule(allocation.stack, &stacks).is_none() {
                     let path = paths.of_stack(allocation.stack, &stacks);
                     let level = census.level(&allocation, &stacks);
                     visit(&allocation, Seen { index, path, level });
@@ -113,6 +120,9 @@ impl<'a> Profile<'a> {
         }
         for batch in census.listed().filter(|batch| wanted(batch.call.kind)) {
             let call = batch.call;
+            if !sieve.lets_through(batch.stack, batch.share(), &stacks) {
+                continue;
+            }
             let path = paths.of_stack(batch.stack, &stacks);
             let key = (path, call.kind, call.device, batch.level);
             sums.entry(key).or_default().live.join(batch.share());
@@ -121,7 +131,7 @@ impl<'a> Profile<'a> {
         if told {
             let levels = levels_of_totals(snapshot, &stacks, &census);
             for (total, level) in snapshot.totals.iter().zip(levels) {
-                if level.is_listed() && wanted(total.kind) {
+                if level.is_listed() && wanted(total.kind) && sieve.rule(total.stack, &stacks).is_none() {
                     let key = (paths.of_stack(total.stack, &stacks), total.kind, total.device, level);
                     sums.entry(key).or_default().made.join(Share {
                         bytes: total.bytes,
@@ -158,6 +168,8 @@ impl<'a> Profile<'a> {
             frames: paths.frames.items.iter().map(|named| named.frame).collect(),
             paths: paths.paths.items,
             samples,
+            suppressed: sieve.suppressed(),
+            suppressions: sieve.used(),
         }
     }
 

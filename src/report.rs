@@ -21,7 +21,7 @@ use crate::ledger::Ledger;
 pub use crate::share::Share;
 use crate::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
 use crate::snapshot::{Allocator, Honesty, Mark, ProcessState, Refused, Snapshot, Stream, Taken};
-use crate::suppressions::{Suppressions, Used};
+use crate::suppressions::{Sieve, Suppressions, Used};
 
 mod advice;
 mod group;
@@ -221,7 +221,11 @@ impl<'a> Report<'a> {
         };
         let ledger = Ledger::of(snapshot, &stacks, &census);
         census.forget_blocks();
-        let (listed, taken) = suppress(census.listed(), &stacks, &options.suppressions);
+        let mut sieve = Sieve::new(&options.suppressions);
+        let listed = census.listed();
+        let listed: Vec<_> = listed
+            .filter(|batch| sieve.lets_through(batch.stack, batch.share(), &stacks))
+            .collect();
         let mut rows = group::rows(snapshot, &stacks, listed.into_iter(), options.by);
         options.sort.apply(&mut rows);
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
@@ -247,8 +251,8 @@ impl<'a> Report<'a> {
             pools: rows_by(snapshot, &stacks, behind, options.by),
             hidden,
             hidden_rows: cut.len(),
-            suppressed: Share::total(taken.iter().copied()),
-            suppressions: options.suppressions.used(&taken),
+            suppressed: sieve.suppressed(),
+            suppressions: sieve.used(),
             devices: device_totals(snapshot, &census),
             refused,
             allocators: &snapshot.allocators,
@@ -266,28 +270,6 @@ impl<'a> Report<'a> {
     pub fn is_empty(&self) -> bool {
         self.totals.allocated == 0 && self.rows.is_empty() && self.hidden_rows == 0 && self.refused.is_empty()
     }
-}
-
-/// What no rule takes, and what each rule took.
-fn suppress<'a: 'b, 'b>(
-    listed: impl Iterator<Item = &'b Batch<'a>>,
-    stacks: &CallStacks,
-    rules: &Suppressions,
-) -> (Vec<&'b Batch<'a>>, Vec<Share>) {
-    let mut taken = vec![Share::default(); rules.len()];
-    // Several batches share a stack, and hundreds of rules may be tried on it.
-    let mut by_stack: HashMap<Option<usize>, Option<usize>> = HashMap::new();
-    let left = listed.filter(|batch| {
-        let rule = *by_stack
-            .entry(batch.stack)
-            .or_insert_with(|| rules.matching(stacks.get(batch.stack)));
-        if let Some(rule) = rule {
-            taken[rule].join(batch.share());
-        }
-        rule.is_none()
-    });
-    let left = left.collect();
-    (left, taken)
 }
 
 /// Whether what is left can be called leaked. A picture kept while the program ran shows what it held.

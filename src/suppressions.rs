@@ -14,13 +14,14 @@
 //! memory of its own and hand out memory too. It is no rule of LeakSanitizer's, whose other types are deliberately absent.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::fmt;
 
 use serde::Serialize;
 
 use crate::function_name::plain;
 use crate::share::Share;
-use crate::site::{CallStack, Frame, file_name};
+use crate::site::{CallStack, CallStacks, Frame, file_name};
 
 /// What CUDA, its libraries and the frameworks keep for as long as the process lives.
 pub const BUILT_IN: &str = include_str!("suppressions/built_in.txt");
@@ -139,6 +140,53 @@ impl Suppressions {
 
     pub fn len(&self) -> usize {
         self.rules.len()
+    }
+}
+
+/// Rules at work on the stacks of one snapshot: what no rule takes goes through. Several records share a stack, and hundreds
+/// of rules may be tried on it, so that is done once a stack.
+pub struct Sieve<'r> {
+    rules: &'r Suppressions,
+    by_stack: HashMap<Option<usize>, Option<usize>>,
+    /// By rule.
+    taken: Vec<Share>,
+}
+
+impl<'r> Sieve<'r> {
+    pub fn new(rules: &'r Suppressions) -> Sieve<'r> {
+        Sieve {
+            rules,
+            by_stack: HashMap::new(),
+            taken: vec![Share::default(); rules.len()],
+        }
+    }
+
+    /// The rule that takes this stack.
+    pub fn rule(&mut self, stack: Option<usize>, stacks: &CallStacks) -> Option<usize> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let rule = self.by_stack.entry(stack);
+        *rule.or_insert_with(|| self.rules.matching(stacks.get(stack)))
+    }
+
+    /// Whether memory of this stack goes through; if not, the rule that takes it is given so much.
+    pub fn lets_through(&mut self, stack: Option<usize>, share: Share, stacks: &CallStacks) -> bool {
+        let rule = self.rule(stack, stacks);
+        if let Some(rule) = rule {
+            self.taken[rule].join(share);
+        }
+        rule.is_none()
+    }
+
+    /// What all rules took together.
+    pub fn suppressed(&self) -> Share {
+        Share::total(self.taken.iter().copied())
+    }
+
+    /// All rules that suppress, with what each of them took.
+    pub fn used(&self) -> Vec<Used> {
+        self.rules.used(&self.taken)
     }
 }
 

@@ -430,12 +430,59 @@ fn a_report_leaves_out_what_is_suppressed_and_says_how_much() {
         .sum();
     assert_eq!(rows + json["suppressed"]["bytes"].as_u64().expect("bytes"), before);
     assert_eq!(json["totals"], whole["totals"], "totals are of everything");
+}
+
+#[test]
+fn trees_pictures_and_exports_leave_out_what_is_suppressed_too() {
+    let folder = folder();
+    fs::write(folder.path().join("known.supp"), "leak:^load_weights$\n").expect("written");
+    let run = |words: &[&str]| {
+        let output = culeak(folder.path(), words).output().expect("culeak starts");
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        assert!(output.status.success(), "{words:?}: {}", text(output.stderr));
+        (text(output.stdout), text(output.stderr))
+    };
+    let rules = ["leaky.json", "--suppressions", "known.supp"];
+    let took = "64 MiB in 1 block by leak:^load_weights$ (known.supp:1)";
+    let (all, _) = run(&["report", "leaky.json", "--tree"]);
+    let (tree, _) = run(&[&["report", "--tree"][..], &rules].concat());
     assert!(
-        run(&["report", "leaky.json", "--suppressions", "known.supp", "--tree"])
-            .status
-            .code()
-            == Some(2)
+        all.contains("load_weights  ") && !tree.contains("load_weights  "),
+        "{tree}"
     );
+    assert!(
+        tree.contains("suppressed: 64 MiB in 1 block") && tree.contains(took),
+        "{tree}"
+    );
+    run(&[&["report", "--flamegraph", "gpu.svg"][..], &rules].concat());
+    let picture = fs::read_to_string(folder.path().join("gpu.svg")).expect("a picture");
+    assert!(!picture.contains("load_weights") && picture.contains("suppressed: 64 MiB in 1 block"));
+    for (format, needs_text) in [
+        ("folded", true),
+        ("speedscope", true),
+        ("firefox", true),
+        ("csv", true),
+        ("pprof", false),
+    ] {
+        let (text, said) = run(&[&["export", "--format", format, "-o", format][..], &rules].concat());
+        assert!(text.is_empty() && said.contains(took), "{format}: {said}");
+        let file = fs::read(folder.path().join(format)).expect("a file");
+        assert!(
+            !file.is_empty() && !(needs_text && String::from_utf8_lossy(&file).contains("load_weights")),
+            "{format}"
+        );
+    }
+    run(&[&["export", "--format", "html", "-o", "a.html"][..], &rules].concat());
+    run(&[&["report", "--html", "b.html"][..], &rules].concat());
+    let page = |name| fs::read_to_string(folder.path().join(name)).expect("a page");
+    assert_eq!(page("a.html"), page("b.html"));
+    assert!(page("a.html").contains(took));
+    let perfetto = culeak(
+        folder.path(),
+        &[&["export", "--format", "perfetto", "-o", "x"][..], &rules].concat(),
+    );
+    let refused = { perfetto }.output().expect("culeak starts");
+    assert!(refused.status.code() == Some(2) && !folder.path().join("x").exists());
 }
 
 #[test]
@@ -444,20 +491,23 @@ fn what_is_no_suppression_is_named_by_line_and_column() {
     fs::write(folder.path().join("bad.supp"), "leak:fine\n  race:x\n").expect("written");
     fs::write(folder.path().join("all.supp"), "\nleak:*\n").expect("written");
     fs::write(folder.path().join("latin.supp"), b"leak:\xff\n").expect("written");
-    for command in ["check", "report"] {
+    for command in [&["check"][..], &["report"], &["export", "--format", "csv", "-o", "-"]] {
         for (file, said) in [
             ("bad.supp", "bad.supp:2:3: no such type of suppression"),
             ("all.supp", "all.supp:2:6: a pattern that would match everything"),
             ("latin.supp", "latin.supp: suppressions cannot be read"),
             ("none.supp", "none.supp: suppressions cannot be read"),
         ] {
-            let output = culeak(folder.path(), &[command, "leaky.json", "--suppressions", file])
-                .output()
-                .expect("culeak starts");
+            let output = culeak(
+                folder.path(),
+                &[command, &["leaky.json", "--suppressions", file]].concat(),
+            )
+            .output()
+            .expect("culeak starts");
             let error = String::from_utf8_lossy(&output.stderr);
             assert!(
                 output.status.code() == Some(2) && error.contains(said),
-                "{command} {file}: {error}"
+                "{command:?} {file}: {error}"
             );
         }
     }

@@ -39,6 +39,46 @@ fn a_profile_adds_up_to_what_the_report_lists() {
 }
 
 #[test]
+fn what_is_suppressed_is_in_no_sample_and_told_with_its_rule() {
+    let snapshot = leaky();
+    let mut suppressions = Suppressions::default();
+    suppressions
+        .add("leak:load_weights\nleak:no_such", "known.supp")
+        .unwrap();
+    let options = Options {
+        suppressions: suppressions.clone(),
+        made: true,
+        ..Options::default()
+    };
+    let mut visited = Share::default();
+    let left = Profile::visiting(&snapshot, &options, |allocation, _| visited.add(allocation.bytes));
+    let all = Profile::of(&snapshot, &Options::default());
+    assert_eq!(
+        left.suppressed,
+        Share {
+            bytes: 64 * MIB,
+            count: 1
+        }
+    );
+    assert_eq!(left.total().bytes + left.suppressed.bytes, all.total().bytes);
+    assert_eq!(visited, left.total());
+    assert!(lines(&left).iter().all(|(path, _)| !path.contains("load_weights")));
+    let used: Vec<u64> = left.suppressions.iter().map(|used| used.suppressed.count).collect();
+    assert_eq!(used, [1, 0]);
+    let reported = report::Report::of(
+        &snapshot,
+        &report::Options {
+            suppressions,
+            ..report::Options::default()
+        },
+    );
+    assert_eq!(
+        (reported.suppressed, reported.suppressions),
+        (left.suppressed, left.suppressions)
+    );
+}
+
+#[test]
 fn paths_read_from_the_outside_in_with_the_frames_of_the_report() {
     let snapshot = leaky();
     let profile = Profile::of(&snapshot, &Options::default());

@@ -10,6 +10,7 @@ use culeak::profile::{self, Profile};
 use culeak::report;
 use culeak::snapshot::Snapshot;
 
+use super::rules::suppressions_if_any;
 use crate::errors::Failure;
 use crate::export::folded::{self, Cost};
 use crate::export::names::Detail;
@@ -18,7 +19,7 @@ use crate::export::{csv, firefox, memory_viz, parquet, perfetto, pprof, speedsco
 use crate::html;
 use crate::load::{self, Loaded};
 use crate::output::{self, Overwrite};
-use crate::text::parts::amount;
+use crate::text::parts::{self, amount};
 
 /// Write what a process holds in the format of another tool
 #[derive(Debug, Args)]
@@ -42,6 +43,12 @@ pub struct ExportArgs {
     /// Only this kind of memory; repeatable
     #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
     pub kind: Vec<Kind>,
+    /// Leave out stacks that match a rule in this file, or a built-in one (as check does), and say how much; repeatable
+    #[arg(long, value_name = "FILE")]
+    pub suppressions: Vec<PathBuf>,
+    /// Leave out only what the files of --suppressions name
+    #[arg(long, requires = "suppressions")]
+    pub no_builtin_suppressions: bool,
     /// folded: what the number of a line counts
     #[arg(long, default_value = "bytes")]
     pub cost: Cost,
@@ -80,6 +87,12 @@ pub enum Format {
 
 pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     output::check(&args.output, args.overwrite)?;
+    let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
+    if args.format == Format::Perfetto && !suppressions.is_empty() {
+        return Err(Failure::new(
+            "perfetto shows what the devices counted, which knows no stacks; leave out --suppressions",
+        ));
+    }
     let mut items = Vec::new();
     for input in &args.inputs {
         items.extend(load::all_with_totals(input)?);
@@ -105,16 +118,29 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     for item in &mut items {
         super::name_frames(item, &args.debug_dir);
     }
-    output::create(&args.output, args.overwrite, |out| write(args, &items, out))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-fn write(args: &ExportArgs, items: &[Loaded], out: &mut dyn Write) -> io::Result<()> {
     let options = profile::Options {
         full_stacks: args.full_stacks,
         kinds: args.kind.clone(),
+        suppressions,
         ..profile::Options::default()
     };
+    output::create(&args.output, args.overwrite, |out| write(args, &options, &items, out))?;
+    // The page says it itself.
+    if !options.suppressions.is_empty() && args.format != Format::Html {
+        say_what_is_suppressed(&items, &options);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What is not in the file, where no reader of the file can miss it.
+fn say_what_is_suppressed(items: &[Loaded], options: &profile::Options) {
+    for item in items {
+        let profile = Profile::of(&item.snapshot, options);
+        let _ = parts::suppressions(profile.suppressed, &profile.suppressions, &mut anstream::stderr());
+    }
+}
+
+fn write(args: &ExportArgs, options: &profile::Options, items: &[Loaded], out: &mut dyn Write) -> io::Result<()> {
     let with_made = profile::Options {
         made: true,
         ..options.clone()
@@ -128,16 +154,17 @@ fn write(args: &ExportArgs, items: &[Loaded], out: &mut dyn Write) -> io::Result
         return Ok(());
     };
     match args.format {
-        Format::Pprof => pprof::write(snapshot, &options, out),
+        Format::Pprof => pprof::write(snapshot, options, out),
         Format::Speedscope => speedscope::write(&Profile::of(snapshot, &with_made), detail, out),
         Format::Folded => folded::write(&Profile::of(snapshot, &with_made), detail, args.cost, out),
         Format::Perfetto => perfetto::write(&snapshots, &args.kind, out),
-        Format::Firefox => firefox::write(snapshot, &options, detail, out),
-        Format::Csv => csv::write(&Rows::of(snapshot, &options, detail), out),
-        Format::Parquet => parquet::write(&Rows::of(snapshot, &options, detail), out),
+        Format::Firefox => firefox::write(snapshot, options, detail, out),
+        Format::Csv => csv::write(&Rows::of(snapshot, options, detail), out),
+        Format::Parquet => parquet::write(&Rows::of(snapshot, options, detail), out),
         Format::Html => {
             let page = |item: &'_ Loaded| report::Options {
                 source: item.source.clone(),
+                suppressions: options.suppressions.clone(),
                 ..report::Options::default()
             };
             let pages = items.iter().map(|item| html::Item {
@@ -148,7 +175,7 @@ fn write(args: &ExportArgs, items: &[Loaded], out: &mut dyn Write) -> io::Result
             html::write_report(&pages.collect::<Vec<_>>(), out)
         }
         Format::MemoryViz => {
-            let left_out = memory_viz::write(snapshot, &options, detail, out)?;
+            let left_out = memory_viz::write(snapshot, options, detail, out)?;
             if left_out.count > 0 {
                 eprintln!(
                     "culeak: note: {} without a device address (host memory, arrays, pools) has no place in this format",

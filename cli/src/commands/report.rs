@@ -11,7 +11,7 @@ use culeak::profile::{self, Profile};
 use culeak::report::{By, Options, Report, Sort};
 use culeak::suppressions::Suppressions;
 
-use super::rules::read_suppressions;
+use super::rules::suppressions_if_any;
 use crate::errors::{Failure, USAGE};
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
@@ -65,8 +65,8 @@ pub struct ReportArgs {
     /// Write the report as a page for a browser (-: to standard output): graph, tables, search; loads nothing
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "tree", "flamegraph"])]
     pub html: Option<PathBuf>,
-    /// Leave out rows that match a rule in this file, or a built-in one (as check does), and say how much; repeatable
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["tree", "flamegraph"])]
+    /// Leave out stacks that match a rule in this file, or a built-in one (as check does), and say how much; repeatable
+    #[arg(long, value_name = "FILE")]
     pub suppressions: Vec<PathBuf>,
     /// Leave out only what the files of --suppressions name
     #[arg(long, requires = "suppressions")]
@@ -109,9 +109,10 @@ impl ReportArgs {
         }
     }
 
-    fn profile_options(&self) -> profile::Options {
+    fn profile_options(&self, suppressions: &Suppressions) -> profile::Options {
         profile::Options {
             full_stacks: self.full_stacks,
+            suppressions: suppressions.clone(),
             ..profile::Options::default()
         }
     }
@@ -128,25 +129,17 @@ impl ReportArgs {
             suppressions: Suppressions::default(),
         }
     }
-
-    /// The rules, if any were asked for.
-    fn read_suppressions(&self) -> Result<Suppressions, Failure> {
-        if self.suppressions.is_empty() {
-            return Ok(Suppressions::default());
-        }
-        read_suppressions(&self.suppressions, !self.no_builtin_suppressions)
-    }
 }
 
 /// Reports every input that can be read; one that cannot makes the exit code 2.
 pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
-    if let Some(path) = &args.flamegraph {
-        return write_flamegraph(args, path);
-    }
-    if let Some(path) = &args.html {
+    if let Some(path) = args.flamegraph.as_ref().or(args.html.as_ref()) {
         output::check(path, args.overwrite)?;
     }
-    let suppressions = args.read_suppressions()?;
+    let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
+    if let Some(path) = &args.flamegraph {
+        return write_flamegraph(args, &suppressions, path);
+    }
     let mut loaded = Vec::new();
     let mut unreadable = 0;
     for input in &args.inputs {
@@ -201,7 +194,7 @@ fn print_text(args: &ReportArgs, suppressions: &Suppressions, loaded: &[Loaded])
                 writeln!(out, "{gap}== {} ==", text::inert::Inert(&item.source))?;
             }
             if args.tree {
-                print_tree(args, item, out)?;
+                print_tree(args, suppressions, item, out)?;
                 continue;
             }
             let report = Report::of(&item.snapshot, &suppressing(args, suppressions, item));
@@ -219,27 +212,27 @@ fn detail(args: &ReportArgs) -> Detail {
     }
 }
 
-fn print_tree(args: &ReportArgs, item: &Loaded, out: &mut dyn Write) -> io::Result<()> {
-    let profile = Profile::of(&item.snapshot, &args.profile_options());
+fn print_tree(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out: &mut dyn Write) -> io::Result<()> {
+    let profile = Profile::of(&item.snapshot, &args.profile_options(suppressions));
     let options = args.options(item.source.clone());
     let limits = Limits {
         top: options.top,
         min_bytes: options.min_bytes,
     };
-    text::tree::write(&profile, &Tree::of(&profile, &limits), detail(args), out)
+    text::tree::write(&profile, &Tree::of(&profile, &limits), detail(args), out)?;
+    text::parts::suppressions(profile.suppressed, &profile.suppressions, out)
 }
 
-fn write_flamegraph(args: &ReportArgs, path: &Path) -> Result<ExitCode, Failure> {
+fn write_flamegraph(args: &ReportArgs, suppressions: &Suppressions, path: &Path) -> Result<ExitCode, Failure> {
     let [input] = args.inputs.as_slice() else {
         return Err(Failure::new(format!(
             "a flame graph shows one input, not {}; name one",
             args.inputs.len()
         )));
     };
-    output::check(path, args.overwrite)?;
     let mut item = load::one(input)?;
     super::name_frames(&mut item, &args.debug_dir);
-    let profile = Profile::of(&item.snapshot, &args.profile_options());
+    let profile = Profile::of(&item.snapshot, &args.profile_options(suppressions));
     output::create(path, args.overwrite, |out| {
         flamegraph::write(&profile, detail(args), Cost::Bytes, out)
     })?;

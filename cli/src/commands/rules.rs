@@ -140,6 +140,17 @@ pub fn read_suppressions(files: &[PathBuf], built_in: bool) -> Result<Suppressio
     Ok(suppressions)
 }
 
+/// The same for those who leave nothing out unless a file is named, and then also what the built-in list names.
+///
+/// # Errors
+/// As above.
+pub fn suppressions_if_any(files: &[PathBuf], not_built_in: bool) -> Result<Suppressions, Failure> {
+    match files {
+        [] => Ok(Suppressions::default()),
+        files => read_suppressions(files, !not_built_in),
+    }
+}
+
 /// The field that says what a JSON file is.
 #[derive(Deserialize)]
 struct Envelope {

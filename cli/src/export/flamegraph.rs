@@ -12,7 +12,7 @@ use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 use super::folded::{self, Cost};
 use super::names::Detail;
 use crate::text::inert::Inert;
-use crate::text::units;
+use crate::text::{parts, units};
 
 /// More than any machine has; sums beyond this come from damaged files, and the drawing code adds without looking.
 const BEYOND_REASON: u64 = 1 << 60;
@@ -26,7 +26,12 @@ pub fn write(profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write)
         .map(|(stack, sum)| format!("{stack} {sum}"))
         .collect();
     let total = stacks.values().fold(0, |total: u64, sum| total.saturating_add(*sum));
-    draw(&lines, &title(profile), amount(total, cost), total, cost, out)
+    let suppressed = match profile.suppressed.count {
+        0 => String::new(),
+        _ => format!("; suppressed: {}", parts::amount(profile.suppressed)),
+    };
+    let subtitle = format!("{}{suppressed}", amount(total, cost));
+    draw(&lines, &title(profile), subtitle, total, cost, out)
 }
 
 /// The graph of the later of two snapshots, coloured by what has changed since the earlier.

@@ -33,7 +33,7 @@ function showProcess(context, number, host) {
   }
   if (process.suppressed.length > 0) {
     const lines = process.suppressed.map((line) => element("li", {}, line));
-    tableHost.append(element("details", { class: "suppressed" }, element("summary", {}, "Left out by suppressions; the graph above shows it all the same"), element("ul", {}, lines)));
+    tableHost.append(element("details", { class: "suppressed" }, element("summary", {}, "Left out by suppressions, of the graph too"), element("ul", {}, lines)));
   }
   const pools = rowsOf(context, number + ".pools");
   if (pools.count > 0) {

@@ -51,7 +51,7 @@ struct Process {
     is_code: bool,
     hidden_rows: usize,
     hidden: Share,
-    /// What suppressions took out of the rows, line by line.
+    /// What suppressions took out of rows and graph, line by line.
     suppressed: Vec<String>,
     totals: Vec<sums::Sum>,
     refused: Vec<Refused>,
@@ -195,6 +195,7 @@ struct Samples {
 fn samples<'a>(data: &mut Data<'a>, stacks: &mut Stacks, item: &Item<'a>) -> Samples {
     let options = profile::Options {
         full_stacks: item.full_stacks,
+        suppressions: item.options.suppressions.clone(),
         ..profile::Options::default()
     };
     let profile = Profile::of(item.snapshot, &options);

@@ -108,7 +108,10 @@ impl Program {
                 true => self.recording.restore(withdrawn, 0),
                 false => drop(self.recording.commit(withdrawn, 0)),
             }
-            return drop(bytes.is_multiple_of(5) && self.live.insert((what, place)));
+            if bytes.is_multiple_of(5) {
+                self.live.insert((what, place));
+            }
+            return;
         }
         // Where memory is, there is no other.
         if what < 3 && (0..3).any(|other| self.live.contains(&(other, place))) {
