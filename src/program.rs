@@ -40,6 +40,16 @@ impl Program {
         }
     }
 
+    /// Whether it is called so: `train`, `train.py`, `python train.py`; `*` stands for any letters, `?` for one.
+    pub fn is_called(&self, pattern: &str) -> bool {
+        let names = [
+            Some(self.executable.clone()),
+            self.script.clone(),
+            Some(self.to_string()),
+        ];
+        names.iter().flatten().any(|name| is_like(pattern, name))
+    }
+
     /// Whether both may be the same program: nothing that is known of both differs.
     pub fn is_like(&self, other: &Program) -> bool {
         let scripts_differ = matches!((&self.script, &other.script), (Some(a), Some(b)) if a != b);
@@ -56,6 +66,28 @@ impl fmt::Display for Program {
             None => out.write_str(&self.executable),
         }
     }
+}
+
+fn is_like(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    // The pattern behind the last star, and from where in the text it was tried last.
+    let mut star: Option<(usize, usize)> = None;
+    let (mut at, mut seen) = (0, 0);
+    while seen < text.len() {
+        match pattern.get(at) {
+            Some('*') => {
+                at += 1;
+                star = Some((at, seen));
+            }
+            Some(&wanted) if wanted == '?' || wanted == text[seen] => (at, seen) = (at + 1, seen + 1),
+            _ => {
+                let Some((behind, from)) = star else { return false };
+                star = Some((behind, from + 1));
+                (at, seen) = (behind, from + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|&rest| rest == '*')
 }
 
 /// Something that runs other people's files.
@@ -168,6 +200,26 @@ mod tests {
         assert_eq!(module.script.as_deref(), Some("pytest"));
         let jar = program("/usr/bin/java", &["java", "-cp", "a:b", "-jar", "/srv/serve.jar"]);
         assert_eq!(jar.to_string(), "java serve.jar");
+    }
+
+    #[test]
+    fn a_program_is_called_by_its_file_or_what_it_runs() {
+        let train = program("/usr/bin/python3.12", &["python3", "src/train.py"]);
+        for pattern in [
+            "python",
+            "train.py",
+            "python train.py",
+            "train*",
+            "*.py",
+            "tr??n.py",
+            "*",
+        ] {
+            assert!(train.is_called(pattern), "{pattern}");
+        }
+        for pattern in ["", "train", "*.pyc", "python3*", "?", "src/train.py"] {
+            assert!(!train.is_called(pattern), "{pattern}");
+        }
+        assert!(program("/opt/aab", &[]).is_called("*ab") && !program("/opt/aab", &[]).is_called("*abb"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use culeak::kind::Kind;
-use culeak::snapshot::Snapshot;
+use culeak::snapshot::{ProcessState, Snapshot};
 use sample::{MAIN, MIB, PYTHON, RUNTIME, Sample, leaky};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -100,10 +100,24 @@ fn a_gate_closes_on_growth_and_does_not_open_unjudged() {
     );
     let few = trend(&folder(4), &["runs", "--fail-on", "growing"]);
     assert_eq!(few.status.code(), Some(2));
-    assert!(stderr(&few).contains("too few pictures"), "{}", stderr(&few));
+    assert!(
+        stderr(&few).contains("too few pictures of any process for --fail-on: 8 are needed, there are 4 at most"),
+        "{}",
+        stderr(&few)
+    );
     let text = stdout(&trend(&folder(4), &["runs"]));
     assert!(
         text.contains("has grown in 3 of 3 steps to 8 MiB; 4 pictures are too few to judge, 8 are needed"),
+        "{text}"
+    );
+    assert!(text.contains("next: culeak trend --pid 4711 --every 30s"), "{text}");
+    let over = folder(0);
+    let mut left = picture(32);
+    left.process.state = ProcessState::Exited;
+    write(over.path(), "runs/left.json", &left);
+    let text = stdout(&trend(&over, &["runs"]));
+    assert!(
+        text.contains("next: culeak run -o runs --snapshot-every 120 -- /opt/app --epochs 3; culeak trend runs"),
         "{text}"
     );
 }
@@ -123,7 +137,7 @@ fn json_has_everything_the_text_is_made_of() {
 }
 
 #[test]
-fn different_programs_are_refused_by_name_unless_forced() {
+fn different_programs_are_refused_by_name_unless_one_is_chosen_or_forced() {
     let folder = folder(8);
     let mut other = picture(9);
     other.process.executable = "/opt/serve".to_owned();
@@ -131,7 +145,21 @@ fn different_programs_are_refused_by_name_unless_forced() {
     let refused = trend(&folder, &["runs"]);
     assert_eq!(refused.status.code(), Some(2));
     let said = stderr(&refused);
-    assert!(said.contains("app, serve") && said.contains("--force"), "{said}");
+    assert!(
+        said.contains("app, serve; choose one with --only app") && said.contains("--force"),
+        "{said}"
+    );
+    for pattern in ["app", "a*"] {
+        let chosen = trend(&folder, &["runs", "--only", pattern]);
+        assert!(stdout(&chosen).starts_with("app: 8 pictures"), "{}", stdout(&chosen));
+    }
+    let nobody = trend(&folder, &["runs", "--only", "train"]);
+    assert_eq!(nobody.status.code(), Some(2));
+    let said = stderr(&nobody);
+    assert!(
+        said.contains("--only train: there are only pictures of app, serve"),
+        "{said}"
+    );
     let forced = trend(&folder, &["runs", "--force"]);
     assert!(
         forced.status.success() && stdout(&forced).contains("9 pictures"),

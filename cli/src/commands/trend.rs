@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use culeak::kind::Kind;
-use culeak::report::By;
+use culeak::report::{By, shell_word};
 use culeak::trend::{Against, Options, POINTS_NEEDED, Picture, Trend, lineages, programs};
 
 use crate::errors::{Failure, USAGE};
@@ -31,11 +31,15 @@ Examples:
   culeak trend --pid 4711 --every 30s --for 10m      watch a running process from outside, then say
   culeak trend monday.json tuesday.json …            snapshots taken earlier
   culeak run -o runs --snapshot-every 30 -- ./serve  keep pictures while it runs; afterwards:
-  culeak trend runs --fail-on growing")]
+  culeak trend runs --fail-on growing
+  culeak trend runs --only serve                     of several programs that recorded there, this one")]
 pub struct TrendArgs {
     /// Snapshots, recordings, kept pictures, or folders of them
     #[arg(value_name = "FILE|FOLDER", required_unless_present = "pid")]
     pub inputs: Vec<String>,
+    /// Only pictures of this program, e.g. serve, train.py, 'python *'; * stands for any letters, ? for one
+    #[arg(long, value_name = "PATTERN", conflicts_with = "pid")]
+    pub only: Option<String>,
     /// Take pictures of this process from outside, without stopping it
     #[arg(long, value_name = "PID", conflicts_with = "inputs")]
     pub pid: Option<u32>,
@@ -152,8 +156,9 @@ fn one_program(pictures: &mut [Picture], force: bool) -> Result<(), Failure> {
     let names: Vec<String> = programs(pictures).iter().map(ToString::to_string).collect();
     if names.len() > 1 {
         return Err(Failure::new(format!(
-            "pictures of different programs: {}; name those of one of them, or judge them as one with --force",
-            names.join(", ")
+            "pictures of different programs: {}; choose one with --only {}, or judge them as one with --force",
+            names.join(", "),
+            shell_word(&names[0])
         )));
     }
     Ok(())
@@ -168,8 +173,14 @@ fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, 
         return Ok(USAGE);
     }
     if args.fail_on.is_some() && trends.iter().all(|trend| trend.too_few) {
+        let most = trends
+            .iter()
+            .flat_map(|trend| &trend.processes)
+            .map(|process| process.points);
         return Err(Failure::new(format!(
-            "too few pictures of any process for --fail-on: {POINTS_NEEDED} are needed; take them more often or for longer"
+            "too few pictures of any process for --fail-on: {POINTS_NEEDED} are needed, there are {} at most; \
+             take them more often or for longer (--every, --for; culeak run --snapshot-every SECONDS)",
+            most.max().unwrap_or(0)
         )));
     }
     Ok(0)

@@ -225,15 +225,23 @@ fn sparkline(values: &[u64], trend: &Trend) -> String {
 pub fn next(trend: &Trend) -> Option<String> {
     let (first, last) = (&trend.points[0].source, &trend.points[trend.points.len() - 1].source);
     let process = &trend.processes[trend.processes.len() - 1];
+    let word = culeak::report::shell_word;
     match (trend.too_few, trend.is_growing()) {
         (true, _) if !process.finished => Some(format!(
             "culeak trend --pid {} --every 30s --for 10m",
             process.process.pid
         )),
-        (false, true) if first != last => {
-            let word = culeak::report::shell_word;
-            Some(format!("culeak diff {} {} --stacks", word(first), word(last)))
+        (true, _) => {
+            // Twice as many as are needed, should it take as long again.
+            let lasted = trend.points.iter().map(|point| point.at_ns).max().unwrap_or(0);
+            let every = (lasted / 1_000_000_000 / (2 * trend.points_needed as u64)).max(1);
+            let command: Vec<String> = process.process.command_line.iter().map(|part| word(part)).collect();
+            let command = command.join(" ");
+            Some(format!(
+                "culeak run -o runs --snapshot-every {every} -- {command}; culeak trend runs"
+            ))
         }
+        (false, true) if first != last => Some(format!("culeak diff {} {} --stacks", word(first), word(last))),
         _ => None,
     }
 }

@@ -2,14 +2,17 @@
 //!
 //! One snapshot is read at a time and boiled down before the next, so that thousands of them fit into memory.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use culeak::program::Program;
 use culeak::trend::{Options, Picture};
 
 use super::TrendArgs;
 use crate::commands::name_frames;
 use crate::errors::Failure;
+use crate::load::Loaded;
 use crate::{load, usage};
 
 /// All that can be read, and how many cannot.
@@ -23,8 +26,12 @@ pub fn pictures(args: &TrendArgs, options: &Options) -> Result<(Vec<Picture>, us
     }
     let mut pictures = Vec::with_capacity(files.len());
     let mut unreadable = 0;
+    let mut others = BTreeSet::new();
     for file in &files {
         match load::one(file) {
+            Ok(item) if !is_wanted(args, &item) => {
+                others.insert(Program::of(&item.snapshot).to_string());
+            }
             Ok(mut item) => {
                 usage::ask_driver(&mut item);
                 name_frames(&mut item, &args.debug_dir);
@@ -37,6 +44,13 @@ pub fn pictures(args: &TrendArgs, options: &Options) -> Result<(Vec<Picture>, us
             }
         }
     }
+    if let (true, Some(pattern), false) = (pictures.is_empty(), &args.only, others.is_empty()) {
+        let others: Vec<_> = others.into_iter().collect();
+        return Err(Failure::new(format!(
+            "--only {pattern}: there are only pictures of {}; name one of these, * stands for any letters",
+            others.join(", ")
+        )));
+    }
     if pictures.is_empty() {
         return Err(Failure::new(format!(
             "none of {} pictures can be read (see above); take them again",
@@ -44,6 +58,11 @@ pub fn pictures(args: &TrendArgs, options: &Options) -> Result<(Vec<Picture>, us
         )));
     }
     Ok((pictures, unreadable))
+}
+
+fn is_wanted(args: &TrendArgs, item: &Loaded) -> bool {
+    let called = |pattern: &String| Program::of(&item.snapshot).is_called(pattern);
+    args.only.as_ref().is_none_or(called)
 }
 
 /// What an argument stands for: a folder for the pictures in it, a recording also for those kept beside it.
