@@ -13,6 +13,7 @@
 
 use crate::framework::{Blocks, Carriers, Watched};
 use crate::kind::{Kind, Place};
+use crate::progress::{Progress, Unit};
 use crate::quick::Quick;
 use crate::share::Share;
 use crate::site::{CallStack, CallStacks, is_pool};
@@ -90,29 +91,45 @@ pub struct Census<'a> {
 
 impl<'a> Census<'a> {
     pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks) -> Census<'a> {
-        Census::new(snapshot, Some(stacks), |_| 0)
+        Census::new(snapshot, Some(stacks), CHAIN, |_| 0)
     }
 
     /// The same before stacks were read, so that no level knows of a caching allocator on one.
     pub fn without_stacks(snapshot: &'a Snapshot) -> Census<'a> {
-        Census::new(snapshot, None, |_| 0)
+        Census::new(snapshot, None, CHAIN, |_| 0)
     }
 
     /// The same with records of different size in batches of their own.
     pub fn with_sizes_apart(snapshot: &'a Snapshot, stacks: &CallStacks) -> Census<'a> {
-        Census::new(snapshot, Some(stacks), |row| row.bytes)
+        Census::new(snapshot, Some(stacks), SHORT_CHAIN, |row| row.bytes)
+    }
+
+    /// The same for some sizes; records of any other size are not told apart by it.
+    pub fn with_these_sizes_apart(
+        snapshot: &'a Snapshot,
+        stacks: &CallStacks,
+        apart: impl Fn(u64) -> bool + Sync,
+    ) -> Census<'a> {
+        // No record is as large as this, unless it is damaged; then it is alone all the same, or with others.
+        let key = |row: &Row| if apart(row.bytes) { row.bytes } else { u64::MAX };
+        Census::new(snapshot, Some(stacks), SHORT_CHAIN, key)
     }
 
     /// The same with records made before a moment apart from those made since.
     pub fn parted(snapshot: &'a Snapshot, stacks: &CallStacks, moment_ns: u64) -> Census<'a> {
-        Census::new(snapshot, Some(stacks), |row| (row.time_ns < moment_ns).into())
+        Census::new(snapshot, Some(stacks), CHAIN, |row| (row.time_ns < moment_ns).into())
     }
 
-    fn new(snapshot: &'a Snapshot, stacks: Option<&CallStacks>, apart: impl Fn(&Row) -> u64 + Sync) -> Census<'a> {
+    fn new(
+        snapshot: &'a Snapshot,
+        stacks: Option<&CallStacks>,
+        chain: usize,
+        apart: impl Fn(&Row) -> u64 + Sync,
+    ) -> Census<'a> {
         let blocks = Blocks::of(&snapshot.allocations);
         let carriers = Carriers::of(&snapshot.allocations, &blocks);
         let watched = Watched::of(snapshot);
-        let sums = count(snapshot, &carriers, &apart);
+        let sums = count(snapshot, &carriers, chain, &apart);
         let batches = sums.into_iter().map(|sum| {
             let call = &snapshot.allocations.calls[sum.key.call as usize];
             let (stack, owner) = (stack_of(sum.key.stack), carriers.name(sum.key.owner));
@@ -189,8 +206,11 @@ struct Sum {
 
 /// No sum.
 const END: u32 = u32::MAX;
-/// So many sums of a stack are looked through before the map is asked.
+/// So many sums of a stack are looked through before the map is asked. Each look may be a cache miss, as the map's is, so
+/// this is for stacks that have few.
 const CHAIN: usize = 8;
+/// The same where each size has a sum of its own.
+const SHORT_CHAIN: usize = 1;
 
 /// Sums in the order in which they are met first. Records come millions to a stack, so a sum is found by its stack's
 /// number without hashing; a stack with many sums has those behind the first few in a map.
@@ -199,21 +219,23 @@ struct Sums {
     /// By stack; the last place is for records without one.
     first: Vec<u32>,
     behind: Quick<Key, u32>,
+    chain: usize,
 }
 
 impl Sums {
-    fn new(stacks: usize) -> Sums {
+    fn new(stacks: usize, chain: usize) -> Sums {
         Sums {
             sums: Vec::new(),
             first: vec![END; stacks + 1],
             behind: Quick::default(),
+            chain,
         }
     }
 
     fn join(&mut self, sum: Sum) {
         let stack = (sum.key.stack as usize).min(self.first.len() - 1);
         let (mut place, mut last) = (self.first[stack], END);
-        for _ in 0..CHAIN {
+        for _ in 0..self.chain {
             let Some(known) = self.sums.get_mut(place as usize) else {
                 let added = self.sums.len() as u32;
                 match self.sums.get_mut(last as usize) {
@@ -250,11 +272,13 @@ impl Sum {
 /// Below so many records a second thread costs more than it saves.
 const MANY: usize = 1 << 16;
 
-fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64 + Sync)) -> Vec<Sum> {
+fn count(snapshot: &Snapshot, carriers: &Carriers, chain: usize, apart: &(impl Fn(&Row) -> u64 + Sync)) -> Vec<Sum> {
     let allocations = &snapshot.allocations;
+    let progress = Progress::over("adding up", allocations.len() as u64, Unit::Of("records"));
     let count = |rows: &[Row]| {
-        let mut sums = Sums::new(snapshot.stacks.len());
-        for row in rows {
+        let mut sums = Sums::new(snapshot.stacks.len(), chain);
+        for (nth, row) in rows.iter().enumerate() {
+            progress.tick(nth);
             sums.join(Sum {
                 key: Key {
                     stack: row.stack,

@@ -5,9 +5,10 @@
 //! they are what a reader wants to see and the pool behind them is cached memory; where none are, the pool is all there
 //! is. Deliberately absent: sums; see `ledger`.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use crate::kind::{Kind, Place};
+use crate::quick::Quick;
 use crate::snapshot::allocations::{Row, in_two_threads};
 use crate::snapshot::{Allocations, Call, Snapshot};
 
@@ -114,14 +115,14 @@ impl<'a> Blocks<'a> {
 
 /// The records that blocks lie in, by address: whoever owns the blocks keeps that memory as a pool, whatever its stack says.
 pub(crate) struct Carriers<'a> {
-    by_address: HashMap<u64, u32>,
+    by_address: Quick<u64, u32>,
     owners: Vec<&'a str>,
 }
 
 impl<'a> Carriers<'a> {
     pub fn of(allocations: &Allocations, blocks: &Blocks<'a>) -> Carriers<'a> {
         let mut carriers = Carriers {
-            by_address: HashMap::new(),
+            by_address: Quick::default(),
             owners: Vec::new(),
         };
         let all = &blocks.blocks;

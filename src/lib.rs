@@ -61,6 +61,8 @@ pub mod table;
 pub mod recording;
 
 #[cfg(feature = "read")]
+pub mod progress;
+#[cfg(feature = "read")]
 pub mod quick;
 #[cfg(feature = "read")]
 pub mod snapshot;

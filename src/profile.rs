@@ -13,8 +13,9 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
-use crate::census::{Census, Level};
+use crate::census::{Batch, Census, Level};
 use crate::kind::{Kind, Place};
+use crate::progress::{Progress, Unit};
 use crate::report::{Share, device_name};
 use crate::site::{CallStack, CallStacks, Frame};
 use crate::snapshot::{Allocation, Snapshot, Total};
@@ -85,11 +86,16 @@ pub struct Seen {
     pub level: Level,
 }
 
-type Visit<'v> = dyn FnMut(&Allocation, Seen) + 'v;
+/// What is shown to the caller on the way.
+enum Visit<'v> {
+    Nothing,
+    Records(&'v mut dyn FnMut(&Allocation, Seen)),
+    Sizes(&'v mut dyn FnMut(&Batch, usize)),
+}
 
 impl<'a> Profile<'a> {
     pub fn of(snapshot: &'a Snapshot, options: &Options) -> Profile<'a> {
-        Profile::new(snapshot, options, None)
+        Profile::new(snapshot, options, Visit::Nothing)
     }
 
     /// The same, showing every record of the chosen kinds on the way that is not suppressed: also those that stand behind
@@ -99,18 +105,33 @@ impl<'a> Profile<'a> {
         options: &Options,
         mut visit: impl FnMut(&Allocation, Seen),
     ) -> Profile<'a> {
-        Profile::new(snapshot, options, Some(&mut visit))
+        Profile::new(snapshot, options, Visit::Records(&mut visit))
     }
 
-    fn new(snapshot: &'a Snapshot, options: &Options, visit: Option<&mut Visit>) -> Profile<'a> {
+    /// The same, showing what its samples are made of, with their path: records of one stack, call and size together.
+    pub fn visiting_sizes(
+        snapshot: &'a Snapshot,
+        options: &Options,
+        mut visit: impl FnMut(&Batch, usize),
+    ) -> Profile<'a> {
+        Profile::new(snapshot, options, Visit::Sizes(&mut visit))
+    }
+
+    fn new(snapshot: &'a Snapshot, options: &Options, mut visit: Visit) -> Profile<'a> {
         let stacks = CallStacks::of(snapshot);
-        let census = Census::of(snapshot, &stacks);
-        let mut paths = Paths::new(options);
+        let census = match visit {
+            Visit::Sizes(_) => Census::with_sizes_apart(snapshot, &stacks),
+            _ => Census::of(snapshot, &stacks),
+        };
+        let mut paths = Paths::new(options, snapshot.stacks.len());
         let mut sums: HashMap<Key, Sums> = HashMap::new();
         let wanted = |kind| options.kinds.is_empty() || options.kinds.contains(&kind);
         let mut sieve = Sieve::new(&options.suppressions);
-        if let Some(visit) = visit {
-            for (index, allocation) in snapshot.allocations.iter().enumerate() {
+        if let Visit::Records(visit) = &mut visit {
+            let all = &snapshot.allocations;
+            let progress = Progress::over("telling who asked", all.len() as u64, Unit::Of("records"));
+            for (index, allocation) in all.iter().enumerate() {
+                progress.tick(index);
                 if wanted(allocation.kind) && sieve.rule(allocation.stack, &stacks).is_none() {
                     let path = paths.of_stack(allocation.stack, &stacks);
                     let level = census.level(&allocation, &stacks);
@@ -124,6 +145,9 @@ impl<'a> Profile<'a> {
                 continue;
             }
             let path = paths.of_stack(batch.stack, &stacks);
+            if let Visit::Sizes(visit) = &mut visit {
+                visit(batch, path);
+            }
             let key = (path, call.kind, call.device, batch.level);
             sums.entry(key).or_default().live.join(batch.share());
         }
@@ -303,26 +327,27 @@ struct Paths<'o, 'a> {
     options: &'o Options,
     frames: Numbered<Named<'a>>,
     paths: Numbered<Path>,
-    /// The path of each stack of the snapshot that was met; millions of records share few stacks.
-    known: HashMap<Option<usize>, usize>,
+    /// The path of each stack of the snapshot that was met; the last place is for records without one.
+    known: Vec<Option<usize>>,
 }
 
 impl<'o, 'a> Paths<'o, 'a> {
-    fn new(options: &'o Options) -> Paths<'o, 'a> {
+    fn new(options: &'o Options, stacks: usize) -> Paths<'o, 'a> {
         Paths {
             options,
             frames: Numbered::new(),
             paths: Numbered::new(),
-            known: HashMap::new(),
+            known: vec![None; stacks + 1],
         }
     }
 
     fn of_stack(&mut self, stack: Option<usize>, stacks: &CallStacks<'a>) -> usize {
-        if let Some(&path) = self.known.get(&stack) {
+        let place = stack.unwrap_or(self.known.len() - 1);
+        if let Some(path) = self.known[place] {
             return path;
         }
         let path = self.path(stacks.get(stack));
-        self.known.insert(stack, path);
+        self.known[place] = Some(path);
         path
     }
 

@@ -6,6 +6,7 @@
 //! hold. Deliberately absent: numbers that a recording does not know; a format that has a place for them stays without.
 
 pub mod csv;
+pub mod curve;
 pub mod firefox;
 pub mod flamegraph;
 pub mod folded;

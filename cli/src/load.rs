@@ -16,6 +16,7 @@ use serde::Deserialize;
 
 use crate::errors::Failure;
 use crate::pickle;
+use crate::progress::{Progress, Unit};
 
 /// A snapshot and how the user may name it again.
 pub struct Loaded {
@@ -28,17 +29,65 @@ pub struct Loaded {
 /// How recordings are read: [`reader::read`] or [`reader::read_with_totals`].
 type Reader = fn(&Path) -> Result<Snapshot, ReadError>;
 
+/// One snapshot to be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Place {
+    Process(u32),
+    File(PathBuf),
+    StandardInput,
+}
+
+/// What an argument stands for: one place, or of a folder each recording in it.
+///
+/// # Errors
+/// A folder that cannot be read, or has no recordings.
+pub fn places(argument: &str) -> Result<Vec<Place>, Failure> {
+    if let Some(pid) = as_pid(argument) {
+        return Ok(vec![Place::Process(pid)]);
+    }
+    let path = Path::new(argument);
+    match argument {
+        "-" => Ok(vec![Place::StandardInput]),
+        _ if path.is_dir() => recordings_in(path),
+        _ => Ok(vec![Place::File(path.to_path_buf())]),
+    }
+}
+
+impl Place {
+    /// Reads it.
+    pub fn load(&self) -> Result<Loaded, Failure> {
+        self.load_by(reader::read)
+    }
+
+    fn load_by(&self, read: Reader) -> Result<Loaded, Failure> {
+        let (snapshot, source) = match self {
+            Place::Process(pid) => return from_process(*pid, read),
+            Place::File(path) => {
+                let source = path.display().to_string();
+                (from_file(path, &source, read)?, source)
+            }
+            Place::StandardInput => (from_stdin()?, "-".to_owned()),
+        };
+        Ok(Loaded {
+            snapshot,
+            source,
+            root: None,
+        })
+    }
+}
+
 /// Reads one input that must be exactly one process.
 pub fn one(argument: &str) -> Result<Loaded, Failure> {
-    single(argument, all(argument)?)
+    single(argument)?.load()
 }
 
 /// The same, with what every stack asked for in all.
 pub fn one_with_totals(argument: &str) -> Result<Loaded, Failure> {
-    single(argument, all_with_totals(argument)?)
+    single(argument)?.load_by(reader::read_with_totals)
 }
 
-fn single(argument: &str, mut found: Vec<Loaded>) -> Result<Loaded, Failure> {
+fn single(argument: &str) -> Result<Place, Failure> {
+    let mut found = places(argument)?;
     match found.len() {
         1 => Ok(found.remove(0)),
         n => Err(Failure::new(format!(
@@ -58,23 +107,14 @@ pub fn all_with_totals(argument: &str) -> Result<Vec<Loaded>, Failure> {
 }
 
 fn all_by(argument: &str, read: Reader) -> Result<Vec<Loaded>, Failure> {
-    if let Some(pid) = as_pid(argument) {
-        return Ok(vec![from_process(pid, read)?]);
-    }
-    let path = Path::new(argument);
-    if argument != "-" && path.is_dir() {
-        return from_folder(path, read);
-    }
-    let snapshot = if argument == "-" {
-        from_stdin()?
-    } else {
-        from_file(path, argument, read)?
+    let places = places(argument)?;
+    let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));
+    let load = |place: &Place| {
+        let loaded = place.load_by(read);
+        progress.advance(1);
+        loaded
     };
-    Ok(vec![Loaded {
-        snapshot,
-        source: argument.to_owned(),
-        root: None,
-    }])
+    places.iter().map(load).collect()
 }
 
 /// A number names a process unless a file of that name lies here and no such process lives.
@@ -185,7 +225,7 @@ fn mapped_recording(maps: &[u8], pid: u32) -> Option<PathBuf> {
     (!found.is_empty()).then(|| found.swap_remove(position))
 }
 
-fn from_folder(folder: &Path, read: Reader) -> Result<Vec<Loaded>, Failure> {
+fn recordings_in(folder: &Path) -> Result<Vec<Place>, Failure> {
     let shown = folder.display();
     let entries = fs::read_dir(folder).map_err(|error| unreadable(&shown.to_string(), &error))?;
     let mut paths: Vec<_> = entries
@@ -198,17 +238,7 @@ fn from_folder(folder: &Path, read: Reader) -> Result<Vec<Loaded>, Failure> {
             "{shown}: a folder without recordings (*.culeak); name a recording or snapshot"
         )));
     }
-    paths
-        .into_iter()
-        .map(|path| {
-            let source = path.display().to_string();
-            Ok(Loaded {
-                snapshot: from_file(&path, &source, read)?,
-                source,
-                root: None,
-            })
-        })
-        .collect()
+    Ok(paths.into_iter().map(Place::File).collect())
 }
 
 fn from_file(path: &Path, shown: &str, read: Reader) -> Result<Snapshot, Failure> {

@@ -19,6 +19,7 @@ mod output;
 mod pickle;
 mod preload;
 mod probe;
+mod progress;
 mod shim;
 mod supervise;
 mod symbolize;
@@ -33,7 +34,12 @@ use clap::Parser;
 use args::{Arguments, Command};
 
 fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let command = Arguments::parse().command;
+    // The live view has the screen to itself.
+    if !matches!(command, Command::Live(_)) {
+        progress::show();
+    }
+    let result = match command {
         Command::Run(args) => commands::run::execute(&args),
         Command::Report(args) => commands::report::execute(&args),
         Command::Snapshot(args) => commands::snapshot::execute(&args),

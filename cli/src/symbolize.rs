@@ -9,7 +9,6 @@
 
 mod cache;
 mod locate;
-mod progress;
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +20,8 @@ pub use cache::folder as cache_folder;
 
 use cache::Cached;
 use locate::Located;
-use progress::Progress;
+
+use crate::progress::{Progress, Unit};
 
 /// Where the distribution puts debug files.
 const SYSTEM_DEBUG_DIR: &str = "/usr/lib/debug";
@@ -37,8 +37,6 @@ pub struct Places {
     pub root: Option<PathBuf>,
     /// Where names are kept that were looked up before.
     pub cache: Option<PathBuf>,
-    /// Show no progress: somebody else has the screen.
-    pub quiet: bool,
 }
 
 impl Places {
@@ -58,7 +56,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<String> {
             snapshot.locations[location].address,
         )
     });
-    let mut progress = Progress::over(wanted.len(), places.quiet);
+    let progress = Progress::over("looking up names", wanted.len() as u64, Unit::Of("addresses"));
     let debug_dirs = places.all_debug_dirs();
     let symbolizer = Symbolizer::builder()
         .enable_auto_reload(false)
@@ -76,8 +74,8 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<String> {
                 let build_id = &snapshot.modules[module].build_id;
                 let mut cached = folder.and_then(|folder| Cached::open(folder, build_id, &located));
                 let unknown = name_known(cached.as_ref(), &mut snapshot.locations, group);
-                progress.advance(group.len() - unknown.len());
-                name_group(&symbolizer, &located, &mut snapshot.locations, &unknown, &mut progress);
+                progress.advance((group.len() - unknown.len()) as u64);
+                name_group(&symbolizer, &located, &mut snapshot.locations, &unknown, &progress);
                 if let Some(cached) = &mut cached {
                     for &location in &unknown {
                         let location = &snapshot.locations[location];
@@ -86,11 +84,12 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<String> {
                 }
                 cached.into_iter().for_each(Cached::close);
             }
-            Err(note) => notes.push(note),
+            Err(note) => {
+                notes.push(note);
+                progress.advance(group.len() as u64);
+            }
         }
-        progress.end_group(group.len());
     }
-    progress.finish();
     notes
 }
 
@@ -124,7 +123,7 @@ fn name_group(
     located: &Located,
     locations: &mut [Location],
     group: &[usize],
-    progress: &mut Progress,
+    progress: &Progress,
 ) {
     for batch in group.chunks(BATCH) {
         let mut unnamed: Vec<usize> = batch.to_vec();
@@ -149,7 +148,7 @@ fn name_group(
                 })
                 .collect();
         }
-        progress.advance(batch.len());
+        progress.advance(batch.len() as u64);
     }
 }
 

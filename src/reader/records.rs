@@ -12,6 +12,7 @@
 use super::{Picture, Piece, ReadError, Source};
 use crate::kind::Kind;
 use crate::layout::*;
+use crate::progress::{Progress, Unit};
 use crate::quick::Quick;
 use crate::snapshot::allocations::Row;
 use crate::table::{Form, Record, Space, State, Status, What};
@@ -77,7 +78,9 @@ impl Records {
             in_flight: 0,
         };
         let mut numbers = Numbers::default();
-        each(source, pieces, |number, words| records.add(number, words, &mut numbers))?;
+        each("reading", source, pieces, |number, words| {
+            records.add(number, words, &mut numbers)
+        })?;
         Ok(records)
     }
 
@@ -100,7 +103,7 @@ impl Records {
     pub fn look_again(&mut self, source: &Source, pieces: &[Piece]) -> Result<(), ReadError> {
         let mut unchanged = vec![false; self.rows.len()];
         let mut next = 0;
-        each(source, pieces, |number, words| {
+        each("looking again at", source, pieces, |number, words| {
             if self.live.get(next).is_some_and(|live| live.0 == number) {
                 unchanged[next] = State::of(words[0])
                     .is_some_and(|state| (state.status, state.generation) == (Status::Live, self.live[next].1));
@@ -201,7 +204,9 @@ pub(super) fn words(element: &[u8]) -> [u64; 8] {
 }
 
 /// Gives every record in use to `with`, with its number.
-fn each(source: &Source, pieces: &[Piece], mut with: impl FnMut(u32, &[u64; 8])) -> Result<(), ReadError> {
+fn each(doing: &str, source: &Source, pieces: &[Piece], mut with: impl FnMut(u32, &[u64; 8])) -> Result<(), ReadError> {
+    let all: usize = pieces.iter().map(|piece| piece.count).sum();
+    let progress = Progress::over(doing, all as u64, Unit::Of("records"));
     let mut buffer = vec![0; PIECE];
     for run in runs(pieces) {
         let bytes = &mut buffer[..run.bytes()];
@@ -209,6 +214,7 @@ fn each(source: &Source, pieces: &[Piece], mut with: impl FnMut(u32, &[u64; 8]))
         for (number, element) in (run.first..).zip(bytes.chunks_exact(run.element)) {
             with(number, &words(&element[..size_of::<Record>()]));
         }
+        progress.advance(run.count as u64);
     }
     Ok(())
 }

@@ -133,9 +133,25 @@ impl Allocations {
         self.rows[index].with(&self.calls)
     }
 
+    /// Indices, oldest first, also where a file has them in another order.
+    pub fn order_of_time(&self) -> impl Iterator<Item = usize> {
+        let sorted = self.rows.is_sorted_by_key(|row| row.time_ns);
+        let mut order: Vec<u32> = Vec::new();
+        if !sorted {
+            order.extend(0..self.rows.len() as u32);
+            order.sort_by_key(|&row| self.rows[row as usize].time_ns);
+        }
+        (0..self.rows.len()).map(move |nth| order.get(nth).map_or(nth, |&row| row as usize))
+    }
+
     /// The calls that allocations refer to.
     pub fn calls(&self) -> &[Call] {
         &self.calls
+    }
+
+    /// Which of the calls the allocation of this index has.
+    pub fn call_of(&self, index: usize) -> usize {
+        self.rows[index].call as usize
     }
 
     /// Adds one, last. For a few: the calls before it are searched through.

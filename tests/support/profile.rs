@@ -227,7 +227,8 @@ impl Profile {
             .env_clear()
             .env("PATH", "/usr/local/bin:/usr/bin:/bin")
             .env("HOME", folder)
-            .env("LC_ALL", "C");
+            .env("LC_ALL", "C")
+            .env("CULEAK_CACHE_DIR", "");
         command.envs(recorder).current_dir(folder.join("work"));
         command
     }

@@ -11,12 +11,14 @@ use clap::{ArgGroup, Args};
 use culeak::check::{Rules, verdict};
 use culeak::report::Report;
 
+use super::NameArgs;
 use super::report::ReportArgs;
 use super::rules::{RULE_OPTIONS, RuleArgs};
 use crate::environment;
 use crate::errors::{Failure, USAGE};
-use crate::load::{self, Loaded};
+use crate::load;
 use crate::output::{self, Overwrite};
+use crate::progress;
 use crate::text::{self, inert::Inert};
 
 /// Exit code for a leak over the limit.
@@ -98,14 +100,12 @@ pub fn look(args: &AfterArgs, folder: &Path, given: Option<&Path>, tag: &str, bl
     } else {
         Rules::default()
     };
-    let (loaded, mut code) = load_all(folder, &recordings, named);
-    let passed = write_where_asked(args, &rules, &loaded).map_err(|failure| {
+    let paths = recordings.iter().map(|name| folder.join(name));
+    let paths: Vec<(PathBuf, String)> = paths.zip(named).collect();
+    let code = write_where_asked(args, &rules, &paths).map_err(|failure| {
         let message = format!("{}; the recordings are complete all the same", failure.message);
         Failure { message, ..failure }
     })?;
-    if args.check && code == 0 && !passed {
-        code = LEAK;
-    }
     Ok(if args.check { code } else { 0 })
 }
 
@@ -121,56 +121,46 @@ fn recordings(folder: &Path, tag: &str) -> Vec<String> {
     names
 }
 
-/// Everything that can be read, with names for its frames, and the exit code for what cannot.
-fn load_all(folder: &Path, recordings: &[String], named: Vec<String>) -> (Vec<Loaded>, u8) {
-    let (mut loaded, mut code) = (Vec::new(), 0);
-    for (name, source) in recordings.iter().zip(named) {
-        match load::one(&folder.join(name).to_string_lossy()) {
-            Ok(mut item) => {
-                item.source = source;
-                super::name_frames(&mut item, &[]);
-                loaded.push(item);
-            }
-            Err(failure) => {
-                eprintln!("culeak: {}", Inert(&failure.message));
-                code = USAGE;
-            }
-        }
-    }
-    (loaded, code)
-}
-
 /// To the file that was named, else to standard error, since stdout is the program's.
-fn write_where_asked(args: &AfterArgs, rules: &Rules, loaded: &[Loaded]) -> Result<bool, Failure> {
+fn write_where_asked(args: &AfterArgs, rules: &Rules, recordings: &[(PathBuf, String)]) -> Result<u8, Failure> {
     let Some(path) = &args.report_file else {
         let mut out = io::BufWriter::new(anstream::stderr());
-        let passed = write(args, rules, loaded, &mut out).and_then(|passed| out.flush().map(|()| passed));
-        return passed.map_err(|error| Failure::new(format!("standard error: the report cannot be written: {error}")));
+        let code = write(args, rules, recordings, &mut out).and_then(|code| out.flush().map(|()| code));
+        return code.map_err(|error| Failure::new(format!("standard error: the report cannot be written: {error}")));
     };
-    let mut passed = false;
+    let mut code = 0;
     output::create(path, args.overwrite, |out| {
         let mut plain = anstream::StripStream::new(Vec::new());
-        passed = write(args, rules, loaded, &mut plain)?;
+        code = write(args, rules, recordings, &mut plain)?;
         out.write_all(&plain.into_inner())
     })?;
-    Ok(passed)
+    Ok(code)
 }
 
-/// Prints what was asked for, and says whether every process passed.
-fn write(args: &AfterArgs, rules: &Rules, loaded: &[Loaded], out: &mut dyn Write) -> io::Result<bool> {
+/// Prints what was asked for, one process after the other, and says with which exit code it ends if all must pass.
+fn write(args: &AfterArgs, rules: &Rules, recordings: &[(PathBuf, String)], out: &mut dyn Write) -> io::Result<u8> {
     let options = ReportArgs {
         top: args.top,
         ..ReportArgs::of(Vec::new())
     };
-    let mut passed = true;
-    for (index, item) in loaded.iter().enumerate() {
-        if loaded.len() > 1 {
-            writeln!(
-                out,
-                "{}== {} ==",
-                if index > 0 { "\n" } else { "" },
-                Inert(&item.source)
-            )?;
+    let (mut passed, mut written, mut unreadable) = (true, 0, 0);
+    for (path, source) in recordings {
+        let item = match load::one(&path.to_string_lossy()) {
+            Ok(mut item) => {
+                item.source.clone_from(source);
+                NameArgs::default().name_frames(&mut item);
+                item
+            }
+            Err(failure) => {
+                out.flush()?;
+                progress::say(failure);
+                unreadable += 1;
+                continue;
+            }
+        };
+        if recordings.len() > 1 {
+            let gap = if written > 0 { "\n" } else { "" };
+            writeln!(out, "{gap}== {} ==", Inert(&item.source))?;
         }
         if !args.no_report {
             let report = Report::of(&item.snapshot, &options.options(item.source.clone()));
@@ -181,8 +171,13 @@ fn write(args: &AfterArgs, rules: &Rules, loaded: &[Loaded], out: &mut dyn Write
             text::check::write(&verdict, &item.source, out)?;
             passed &= verdict.passed;
         }
+        written += 1;
     }
-    Ok(passed)
+    Ok(match (unreadable, passed) {
+        (0, true) => 0,
+        (0, false) => LEAK,
+        _ => USAGE,
+    })
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use culeak::check::{Rules, Verdict, baseline_of, verdict};
 use culeak::program::Program;
 use culeak::suppressions::{BUILT_IN, rule_for};
 
+use super::NameArgs;
 use super::rules::{RuleArgs, is_baseline};
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
@@ -56,9 +57,8 @@ pub struct CheckArgs {
     /// Where the sources lie, for formats that point into them [default: the repository around the current folder]
     #[arg(long, value_name = "DIR")]
     pub source_root: Option<PathBuf>,
-    /// Also look for debug files here; repeatable
-    #[arg(long, value_name = "DIR")]
-    pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
 }
@@ -91,7 +91,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     };
     let mut loaded = load::all(input)?;
     for item in &mut loaded {
-        super::name_frames(item, &args.debug_dir);
+        args.names.name_frames(item);
     }
     if let (true, Some(path)) = (args.update_baseline, &args.rules.baseline) {
         return update(path, args.overwrite, &loaded, &rules);

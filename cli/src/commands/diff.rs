@@ -10,6 +10,7 @@ use culeak::profile::{self, Profile};
 use culeak::program::Program;
 use culeak::report::{By, Sort};
 
+use super::NameArgs;
 use crate::errors::Failure;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
@@ -69,9 +70,8 @@ pub struct DiffArgs {
     /// Write the diff as a page for a browser (-: to standard output), what grew in red; loads nothing
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "flamegraph"])]
     pub html: Option<PathBuf>,
-    /// Also look for debug files here; repeatable
-    #[arg(long, value_name = "DIR")]
-    pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
 }
@@ -85,8 +85,8 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     if !args.overwrite.force {
         of_one_program(&before, &after)?;
     }
-    super::name_frames(&mut before, &args.debug_dir);
-    super::name_frames(&mut after, &args.debug_dir);
+    args.names.name_frames(&mut before);
+    args.names.name_frames(&mut after);
     if let Some(path) = &args.flamegraph {
         return write_flamegraph(args, &before, &after, path);
     }

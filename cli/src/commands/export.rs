@@ -10,6 +10,7 @@ use culeak::profile::{self, Profile};
 use culeak::report;
 use culeak::snapshot::Snapshot;
 
+use super::NameArgs;
 use super::rules::suppressions_if_any;
 use crate::errors::Failure;
 use crate::export::folded::{self, Cost};
@@ -55,9 +56,8 @@ pub struct ExportArgs {
     /// Frames inside the CUDA runtime and below main too
     #[arg(long)]
     pub full_stacks: bool,
-    /// Also look for debug files here; repeatable
-    #[arg(long, value_name = "DIR")]
-    pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
 }
@@ -116,7 +116,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         )));
     }
     for item in &mut items {
-        super::name_frames(item, &args.debug_dir);
+        args.names.name_frames(item);
     }
     let options = profile::Options {
         full_stacks: args.full_stacks,

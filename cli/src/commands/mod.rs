@@ -22,28 +22,42 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+use clap::Args;
 use culeak::kind::Kind;
 
 use crate::load::Loaded;
+use crate::progress;
 use crate::symbolize::{Places, cache_folder, symbolize};
 use crate::text::inert::Inert;
 
 /// What was said already: many snapshots of one program miss the same modules.
 static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
 
-/// Looks up the names of all frames, and says which modules have none.
-pub fn name_frames(item: &mut Loaded, debug_dirs: &[PathBuf]) {
-    let places = Places {
-        debug_dirs: debug_dirs.to_vec(),
-        root: item.root.clone(),
-        cache: cache_folder(),
-        quiet: false,
-    };
-    let notes = symbolize(&mut item.snapshot, &places);
-    let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-    for note in notes {
-        if said.insert(note.clone()) {
-            eprintln!("culeak: note: {}", Inert(&note));
+/// How names for addresses are found. Flattened into the arguments of every command that shows names.
+#[derive(Debug, Clone, Default, Args)]
+pub struct NameArgs {
+    /// Also look for debug files here (holding .build-id/, as in /usr/lib/debug); repeatable
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+    /// Look up all names anew, and keep none for the next time
+    #[arg(long)]
+    pub no_symbol_cache: bool,
+}
+
+impl NameArgs {
+    /// Looks up the names of all frames, and says which modules have none.
+    pub fn name_frames(&self, item: &mut Loaded) {
+        let places = Places {
+            debug_dirs: self.debug_dir.clone(),
+            root: item.root.clone(),
+            cache: if self.no_symbol_cache { None } else { cache_folder() },
+        };
+        let notes = symbolize(&mut item.snapshot, &places);
+        let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+        for note in notes {
+            if said.insert(note.clone()) {
+                progress::say(format_args!("note: {}", Inert(&note)));
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `culeak report`: what is held or leaked, by whom.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,15 +10,18 @@ use culeak::profile::tree::{Limits, Tree};
 use culeak::profile::{self, Profile};
 use culeak::report::{By, Options, Report, Sort};
 use culeak::suppressions::Suppressions;
+use serde::ser::{SerializeSeq, Serializer};
 
+use super::NameArgs;
 use super::rules::suppressions_if_any;
 use crate::errors::{Failure, USAGE};
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
 use crate::export::names::Detail;
 use crate::html::{self, Item};
-use crate::load::{self, Loaded};
+use crate::load::{self, Loaded, Place};
 use crate::output::{self, Overwrite};
+use crate::progress::{self, Progress, Unit};
 use crate::{text, usage};
 
 /// Rows in text when nothing else is asked for.
@@ -71,9 +74,8 @@ pub struct ReportArgs {
     /// Leave out only what the files of --suppressions name
     #[arg(long, requires = "suppressions")]
     pub no_builtin_suppressions: bool,
-    /// Also look for debug files here (holding .build-id/, as in /usr/lib/debug); repeatable
-    #[arg(long, value_name = "DIR")]
-    pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
 }
@@ -104,7 +106,7 @@ impl ReportArgs {
             html: None,
             suppressions: Vec::new(),
             no_builtin_suppressions: false,
-            debug_dir: Vec::new(),
+            names: NameArgs::default(),
             overwrite: Overwrite::default(),
         }
     }
@@ -140,33 +142,92 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.flamegraph {
         return write_flamegraph(args, &suppressions, path);
     }
-    let mut loaded = Vec::new();
-    let mut unreadable = 0;
-    for input in &args.inputs {
-        match load::all(input) {
-            Ok(found) => loaded.extend(found),
-            Err(failure) if args.inputs.len() == 1 => return Err(failure),
-            Err(failure) => {
-                unreadable += 1;
-                eprintln!("culeak: {failure}");
+    let mut inputs = Inputs::new(args)?;
+    if let Some(path) = &args.html {
+        let items: Vec<Loaded> = inputs.only.take().into_iter().chain(&mut inputs).collect();
+        // A page about nothing would hide that nothing could be read.
+        if !items.is_empty() {
+            write_html(args, &suppressions, &items, path)?
+        }
+    } else if args.json {
+        print_json(args, &suppressions, &mut inputs)?
+    } else {
+        print_text(args, &suppressions, &mut inputs)?
+    }
+    Ok(ExitCode::from(if inputs.unreadable > 0 { USAGE } else { 0 }))
+}
+
+/// What is reported, read one at a time and forgotten before the next: there may be thousands.
+struct Inputs<'a> {
+    args: &'a ReportArgs,
+    /// The only one, which is read before anything is written.
+    only: Option<Loaded>,
+    places: std::vec::IntoIter<Place>,
+    unreadable: usize,
+    progress: Option<Progress>,
+}
+
+impl<'a> Inputs<'a> {
+    /// # Errors
+    /// There is one input, and it cannot be read.
+    fn new(args: &'a ReportArgs) -> Result<Inputs<'a>, Failure> {
+        let (mut places, mut unreadable) = (Vec::new(), 0);
+        for input in &args.inputs {
+            match load::places(input) {
+                Ok(found) => places.extend(found),
+                Err(failure) if args.inputs.len() == 1 => return Err(failure),
+                Err(failure) => {
+                    unreadable += 1;
+                    progress::say(failure);
+                }
+            }
+        }
+        let mut inputs = Inputs {
+            args,
+            only: None,
+            places: Vec::new().into_iter(),
+            unreadable,
+            progress: None,
+        };
+        match places.as_slice() {
+            [place] if args.inputs.len() == 1 => inputs.only = Some(inputs.prepared(place.load()?)),
+            several => {
+                // Reports that go by on a terminal say themselves how far this is.
+                let unseen = args.html.is_some() || !io::stdout().is_terminal();
+                let progress = || Progress::over("reading", several.len() as u64, Unit::Of("files"));
+                inputs.progress = unseen.then(progress);
+                inputs.places = places.into_iter();
+            }
+        }
+        Ok(inputs)
+    }
+
+    fn prepared(&self, mut item: Loaded) -> Loaded {
+        self.args.names.name_frames(&mut item);
+        usage::ask_driver(&mut item);
+        item
+    }
+}
+
+impl Iterator for Inputs<'_> {
+    type Item = Loaded;
+
+    fn next(&mut self) -> Option<Loaded> {
+        loop {
+            let place = self.places.next()?;
+            let loaded = place.load().map(|item| self.prepared(item));
+            if let Some(progress) = &self.progress {
+                progress.advance(1);
+            }
+            match loaded {
+                Ok(item) => return Some(item),
+                Err(failure) => {
+                    self.unreadable += 1;
+                    progress::say(failure);
+                }
             }
         }
     }
-    for item in &mut loaded {
-        super::name_frames(item, &args.debug_dir);
-        usage::ask_driver(item);
-    }
-    if let Some(path) = &args.html {
-        // A page about nothing would hide that nothing could be read.
-        if !loaded.is_empty() {
-            write_html(args, &suppressions, &loaded, path)?
-        }
-    } else if args.json {
-        print_json(args, &suppressions, &loaded)?
-    } else {
-        print_text(args, &suppressions, &loaded)?
-    }
-    Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }
 
 fn write_html(args: &ReportArgs, suppressions: &Suppressions, loaded: &[Loaded], path: &Path) -> Result<(), Failure> {
@@ -186,22 +247,26 @@ fn suppressing(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded) ->
     }
 }
 
-fn print_text(args: &ReportArgs, suppressions: &Suppressions, loaded: &[Loaded]) -> Result<(), Failure> {
+fn print_text(args: &ReportArgs, suppressions: &Suppressions, inputs: &mut Inputs) -> Result<(), Failure> {
     text::print(|out| {
-        for (index, item) in loaded.iter().enumerate() {
-            if loaded.len() > 1 {
-                let gap = if index > 0 { "\n" } else { "" };
-                writeln!(out, "{gap}== {} ==", text::inert::Inert(&item.source))?;
-            }
-            if args.tree {
-                print_tree(args, suppressions, item, out)?;
-                continue;
-            }
-            let report = Report::of(&item.snapshot, &suppressing(args, suppressions, item));
-            text::report::write(&report, args.full_stacks, out)?;
+        if let Some(item) = inputs.only.take() {
+            return print_item(args, suppressions, &item, out);
+        }
+        for (index, item) in inputs.enumerate() {
+            let gap = if index > 0 { "\n" } else { "" };
+            writeln!(out, "{gap}== {} ==", text::inert::Inert(&item.source))?;
+            print_item(args, suppressions, &item, out)?;
         }
         Ok(())
     })
+}
+
+fn print_item(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out: &mut dyn Write) -> io::Result<()> {
+    if args.tree {
+        return print_tree(args, suppressions, item, out);
+    }
+    let report = Report::of(&item.snapshot, &suppressing(args, suppressions, item));
+    text::report::write(&report, args.full_stacks, out)
 }
 
 /// What frames are called in trees and pictures.
@@ -231,7 +296,7 @@ fn write_flamegraph(args: &ReportArgs, suppressions: &Suppressions, path: &Path)
         )));
     };
     let mut item = load::one(input)?;
-    super::name_frames(&mut item, &args.debug_dir);
+    args.names.name_frames(&mut item);
     let profile = Profile::of(&item.snapshot, &args.profile_options(suppressions));
     output::create(path, args.overwrite, |out| {
         flamegraph::write(&profile, detail(args), Cost::Bytes, out)
@@ -239,13 +304,17 @@ fn write_flamegraph(args: &ReportArgs, suppressions: &Suppressions, path: &Path)
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_json(args: &ReportArgs, suppressions: &Suppressions, loaded: &[Loaded]) -> Result<(), Failure> {
-    let reports: Vec<_> = loaded
-        .iter()
-        .map(|item| Report::of(&item.snapshot, &suppressing(args, suppressions, item)))
-        .collect();
-    match reports.as_slice() {
-        [one] if args.inputs.len() == 1 => text::print_json(one),
-        several => text::print_json(&several),
+fn print_json(args: &ReportArgs, suppressions: &Suppressions, inputs: &mut Inputs) -> Result<(), Failure> {
+    if let Some(item) = inputs.only.take() {
+        return text::print_json(&Report::of(&item.snapshot, &suppressing(args, suppressions, &item)));
     }
+    text::print(|out| {
+        let mut json = serde_json::Serializer::pretty(&mut *out);
+        let mut list = json.serialize_seq(None)?;
+        for item in inputs {
+            list.serialize_element(&Report::of(&item.snapshot, &suppressing(args, suppressions, &item)))?;
+        }
+        list.end()?;
+        writeln!(out)
+    })
 }

@@ -177,7 +177,7 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     let Some(Envelope { version, .. }) = envelope.filter(|e| e.format.as_deref() == Some(baseline::FORMAT)) else {
         // A snapshot or a recording will do as well; what is wrong with anything else, its reader says best.
         let mut item = load::one(&path.to_string_lossy())?;
-        super::name_frames(&mut item, &[]);
+        super::NameArgs::default().name_frames(&mut item);
         return Ok(baseline_of(&item.snapshot, rules));
     };
     if version.is_none_or(|version| version > u64::from(baseline::VERSION)) {

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use super::NameArgs;
 use crate::errors::Failure;
 use crate::output::{self, Overwrite};
 use crate::{load, usage};
@@ -29,9 +30,8 @@ pub struct SnapshotArgs {
     /// Keep addresses only; names can be looked up later where the binaries are
     #[arg(long)]
     pub no_symbols: bool,
-    /// Also look for debug files here; repeatable
-    #[arg(long, value_name = "DIR")]
-    pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub names: NameArgs,
     /// List the processes of this user that are being recorded
     #[arg(long, conflicts_with_all = ["input", "output"])]
     pub list: bool,
@@ -47,7 +47,7 @@ pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
     let mut loaded = load::one_with_totals(input)?;
     usage::ask_driver(&mut loaded);
     if !args.no_symbols {
-        super::name_frames(&mut loaded, &args.debug_dir);
+        args.names.name_frames(&mut loaded);
     }
     output::create(path, args.overwrite, |out| {
         serde_json::to_writer(&mut *out, &loaded.snapshot).map_err(io::Error::from)?;

@@ -9,6 +9,7 @@ use culeak::kind::Kind;
 use culeak::report::{By, shell_word};
 use culeak::trend::{Against, Options, POINTS_NEEDED, Picture, Trend, lineages, programs};
 
+use super::NameArgs;
 use crate::errors::{Failure, USAGE};
 use crate::output::{self, Overwrite};
 use crate::{html, text};
@@ -76,9 +77,8 @@ pub struct TrendArgs {
     /// Write the trend as a page for a browser (-: to standard output), with charts; loads nothing
     #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
     pub html: Option<PathBuf>,
-    /// Also look for debug files here; repeatable
-    #[arg(long, value_name = "DIR")]
-    pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
 }

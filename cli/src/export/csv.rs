@@ -3,18 +3,50 @@
 use std::io::{self, Write};
 
 use csv::Writer;
+use itoa::Buffer;
 
-use super::records::{COLUMNS, Field, Rows};
+use super::records::{COLUMNS, Column, Field, Rows};
+use crate::progress::{Progress, Unit};
 
 pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
-    let mut table = Writer::from_writer(out);
-    table.write_record(COLUMNS.iter().map(|column| column.name))?;
-    for &seen in &rows.seen {
-        let allocation = &rows.allocation(seen);
-        table.write_record(COLUMNS.iter().map(|column| match column.field {
-            Field::Number(number) => number(allocation).to_string(),
-            Field::Text(text) => text(rows, allocation, seen),
-        }))?;
+    let mut header = Writer::from_writer(&mut *out);
+    header.write_record(COLUMNS.iter().map(|column| column.name))?;
+    header.flush()?;
+    drop(header);
+    let texts = (0..COLUMNS.len()).map(|column| rows.texts(column).iter().map(|text| quoted(text)).collect());
+    let texts: Vec<Vec<Vec<u8>>> = texts.collect::<Result<_, io::Error>>()?;
+    let progress = Progress::over("writing", rows.rows().len() as u64, Unit::Of("rows"));
+    let (mut line, mut digits) = (Vec::new(), Buffer::new());
+    for (nth, row) in rows.rows().iter().enumerate() {
+        let allocation = rows.allocation(row);
+        line.clear();
+        for (column, Column { field, .. }) in COLUMNS.iter().enumerate() {
+            line.extend_from_slice(match field {
+                Field::Number(number) => digits.format(number(&allocation)).as_bytes(),
+                _ => &texts[column][rows.text(column, row)],
+            });
+            line.push(b',');
+        }
+        // The comma behind the last field.
+        line.pop();
+        line.push(b'\n');
+        out.write_all(&line)?;
+        progress.tick(nth);
     }
-    table.flush()
+    Ok(())
+}
+
+/// A field as it stands between two commas.
+fn quoted(text: &str) -> io::Result<Vec<u8>> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut field = Vec::new();
+    let mut writer = Writer::from_writer(&mut field);
+    writer.write_record([text])?;
+    writer.flush()?;
+    drop(writer);
+    // The end of the line.
+    field.pop();
+    Ok(field)
 }

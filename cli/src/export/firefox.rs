@@ -2,37 +2,54 @@
 //!
 //! Each live allocation is one sample at the time it was made, so the viewer's retained memory is what the report lists,
 //! and a range selected on the time line shows what is left of that time. Freed memory left no stack behind and is not in
-//! it. A counter track for each device and for the host adds up the same allocations over time; marks of the program are markers. Frames are texts, with
+//! it. A counter track for each device and for the host adds up the same
+//! allocations over time, in [`POINTS`](super::curve::POINTS) points at most; marks of the program are markers. Frames are texts, with
 //! their source lines in them; the viewer looks up no symbols.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use culeak::profile::{Options, Profile, Seen};
+use culeak::profile::{Options, Profile};
 use culeak::site::file_name;
-use culeak::snapshot::Snapshot;
+use culeak::snapshot::{Call, Snapshot};
 use fxprof_processed_profile::{
-    CategoryHandle, CounterHandle, Frame, FrameFlags, FrameInfo, MarkerTiming, Profile as File, ReferenceTimestamp,
-    SamplingInterval, StackHandle, StaticSchemaMarker, StringHandle, Timestamp,
+    CategoryHandle, Frame, FrameFlags, FrameInfo, MarkerTiming, Profile as File, ReferenceTimestamp, SamplingInterval,
+    StackHandle, StaticSchemaMarker, StringHandle, Timestamp,
 };
 
+use super::curve::{Curve, Point};
 use super::names::{self, Detail};
+use crate::progress::{Progress, Unit};
 use crate::text::inert::Inert;
 
 pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
-    let mut listed: Vec<Seen> = Vec::new();
+    let mut listed: Vec<Listed> = Vec::new();
     let profile = Profile::visiting(snapshot, options, |_, seen| {
         if seen.level.is_listed() {
-            listed.push(seen);
+            listed.push(Listed {
+                record: seen.index as u32,
+                path: seen.path as u32,
+            });
         }
     });
+    let time = |each: &Listed| snapshot.allocations.at(each.record as usize).time_ns;
+    if !listed.is_sorted_by_key(time) {
+        listed.sort_by_key(time);
+    }
     let file = file(&profile, &listed, detail);
     serde_json::to_writer(&mut *out, &file).map_err(io::Error::from)?;
     writeln!(out)
 }
 
-fn file(profile: &Profile, listed: &[Seen], detail: Detail) -> File {
+/// A record of the file, and its path in the profile.
+struct Listed {
+    record: u32,
+    path: u32,
+}
+
+/// `listed`: in the order of time.
+fn file(profile: &Profile, listed: &[Listed], detail: Detail) -> File {
     let snapshot = profile.snapshot;
     let process = &snapshot.process;
     let began = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(process.started_unix_ns));
@@ -73,21 +90,34 @@ fn file(profile: &Profile, listed: &[Seen], detail: Detail) -> File {
             .chain(path.frames.iter().map(|&frame| frames[frame]));
         stacks.push(file.intern_stack_frames(thread, texts.map(info)));
     }
-    let mut counters: BTreeMap<String, CounterHandle> = BTreeMap::new();
-    let mut order: Vec<Seen> = listed.to_vec();
-    order.sort_by_key(|seen| snapshot.allocations.at(seen.index).time_ns);
-    for seen in order {
-        let allocation = snapshot.allocations.at(seen.index);
+    let mut curves: BTreeMap<String, Curve> = BTreeMap::new();
+    let place = |call: &Call| profile.place_of(call.kind, call.device);
+    let places: Vec<String> = snapshot.allocations.calls().iter().map(place).collect();
+    let progress = Progress::over("placing in time", listed.len() as u64, Unit::Of("records"));
+    for (nth, each) in listed.iter().enumerate() {
+        progress.tick(nth);
+        let allocation = snapshot.allocations.at(each.record as usize);
         let at = Timestamp::from_nanos_since_reference(allocation.time_ns);
         let bytes = i64::try_from(allocation.bytes).unwrap_or(i64::MAX);
-        file.add_allocation_sample(thread, at, stacks[seen.path], allocation.address, bytes);
-        let place = profile.place_of(allocation.kind, allocation.device);
-        let counter = *counters.entry(place).or_insert_with_key(|place| {
-            let counter = file.add_counter(owner, place, "Memory", "Live allocations by the time they were made");
-            file.add_counter_sample(counter, start, 0.0, 0);
-            counter
-        });
-        file.add_counter_sample(counter, at, bytes as f64, 1);
+        file.add_allocation_sample(thread, at, stacks[each.path as usize], allocation.address, bytes);
+        let place = &places[snapshot.allocations.call_of(each.record as usize)];
+        if !curves.contains_key(place) {
+            curves.insert(place.clone(), Curve::default());
+        }
+        if let Some(curve) = curves.get_mut(place) {
+            curve.add(allocation.time_ns, allocation.bytes);
+        }
+    }
+    for (place, curve) in curves {
+        let counter = file.add_counter(owner, &place, "Memory", "Live allocations by the time they were made");
+        file.add_counter_sample(counter, start, 0.0, 0);
+        let mut before = Point::default();
+        for point in curve.points() {
+            let at = Timestamp::from_nanos_since_reference(point.time_ns);
+            let (bytes, count) = (point.bytes - before.bytes, point.count - before.count);
+            file.add_counter_sample(counter, at, bytes as f64, u32::try_from(count).unwrap_or(u32::MAX));
+            before = point;
+        }
     }
     for mark in &snapshot.marks {
         let at = Timestamp::from_nanos_since_reference(mark.time_ns);

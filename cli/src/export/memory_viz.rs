@@ -12,9 +12,12 @@
 //! Sizes of active blocks add up to what the report lists on devices. Memory without a device address has no place in this
 //! format: host memory, arrays, pools, VMM handles that are mapped nowhere. How much that is, [`LeftOut`] says. Memory of
 //! the VMM kind stands at its mappings, so what is mapped twice is there twice.
+//!
+//! Ten million records are laid out here, so nothing is kept of one but its number in the snapshot and where it lies.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
+use std::ops::Range;
 
 use culeak::census::Level;
 use culeak::kind::{Kind, Place};
@@ -23,7 +26,8 @@ use culeak::report::Share;
 use culeak::snapshot::{Allocation, Snapshot, Stream};
 
 use super::names::{self, Detail};
-use crate::pickle::write::Pickler;
+use crate::pickle::write::{Pickler, Sort};
+use crate::progress::{Progress, Unit};
 use crate::text::inert::Inert;
 
 /// What the format has no place for, of that which the report lists.
@@ -35,162 +39,192 @@ const SMALL: u64 = 2 << 20;
 const DEVICES: i32 = 1024;
 
 pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<LeftOut> {
-    let mut seen = Vec::new();
-    let profile = Profile::visiting(snapshot, options, |_, this| seen.push(this));
-    let mut picture = Picture {
+    let mut layout = Layout::new(snapshot);
+    let profile = Profile::visiting(snapshot, options, |allocation, seen| layout.take(allocation, seen));
+    layout.join_mappings();
+    layout.place_blocks();
+    layout.leave_out_unknown_devices();
+    let left_out = layout.left_out;
+    let picture = Picture {
         profile: &profile,
         detail,
-        segments: Vec::new(),
-        left_out: Share::default(),
+        layout,
     };
-    picture.lay_out(&seen);
     picture.write(out)?;
-    Ok(picture.left_out)
+    Ok(left_out)
 }
 
-struct Picture<'p, 'a> {
-    profile: &'p Profile<'a>,
-    detail: Detail,
-    segments: Vec<Segment<'a>>,
+/// Which memory lies where.
+struct Layout<'a> {
+    snapshot: &'a Snapshot,
+    /// In order of address, once joined.
+    parts: Vec<Part>,
+    /// Blocks of frameworks, in order of address, once placed.
+    blocks: Vec<Block>,
+    segments: Vec<Segment>,
+    /// Where reserved ranges begin, one segment ends and another begins, though they may touch.
+    borders: BTreeSet<u64>,
     left_out: LeftOut,
 }
 
-/// Memory in one piece. Mappings side by side are one, as PyTorch's expandable segments are.
-struct Segment<'a> {
-    parts: Vec<Part<'a>>,
-    /// CUDA's number for the device. A mapping may not know its own, but its blocks do.
-    ordinal: Option<u64>,
-    /// A framework hands out of it, so what is not handed out is free.
-    carries: bool,
-    blocks: Vec<Block<'a>>,
-}
-
 /// One record's memory.
-struct Part<'a> {
-    allocation: Allocation<'a>,
-    path: usize,
+#[derive(Clone, Copy)]
+struct Part {
     start: u64,
     end: u64,
+    record: u32,
+    path: u32,
+    /// CUDA's number for the device. A mapping may not know its own, but its blocks do.
+    ordinal: Option<u16>,
+    /// A framework hands out of it, so what is not handed out is free.
+    carries: bool,
 }
 
-impl<'a> Segment<'a> {
-    fn start(&self) -> u64 {
-        self.parts[0].start
-    }
-
-    fn end(&self) -> u64 {
-        self.last().end
-    }
-
-    fn last(&self) -> &Part<'a> {
-        &self.parts[self.parts.len() - 1]
-    }
-
-    fn is_mapped(&self) -> bool {
-        self.parts[0].allocation.kind == Kind::Mapping
-    }
-
-    /// When the memory at an address came; a block there cannot be older.
-    fn mapped_at(&self, address: u64) -> u64 {
-        let behind = self.parts.partition_point(|part| part.start <= address);
-        self.parts[..behind].last().map_or(0, |part| part.allocation.time_ns)
-    }
-
-    fn goes_on_in(&self, next: &Segment) -> bool {
-        let one_device = self.ordinal.is_none() || next.ordinal.is_none() || self.ordinal == next.ordinal;
-        self.is_mapped() && next.is_mapped() && self.carries && next.carries && self.end() == next.start() && one_device
-    }
-
-    fn join(&mut self, next: Segment<'a>) {
-        self.ordinal = self.ordinal.or(next.ordinal);
-        self.parts.extend(next.parts);
-    }
+/// A framework's block.
+#[derive(Clone, Copy)]
+struct Block {
+    address: u64,
+    record: u32,
+    path: u32,
 }
 
-struct Block<'a> {
-    allocation: Allocation<'a>,
-    path: usize,
+/// Memory in one piece. Mappings side by side are one, as PyTorch's expandable segments are.
+struct Segment {
+    parts: Range<u32>,
+    blocks: Range<u32>,
+    ordinal: Option<u16>,
 }
 
-impl<'a> Picture<'_, 'a> {
-    /// Segments in order of address, and the blocks into theirs.
-    fn lay_out(&mut self, seen: &[Seen]) {
-        let snapshot = self.profile.snapshot;
-        let record = |seen: &Seen| snapshot.allocations.at(seen.index);
-        let (within, own): (Vec<&Seen>, Vec<&Seen>) =
-            seen.iter().partition(|seen| record(seen).kind.place() == Place::Within);
-        let mut pieces: Vec<Segment> = Vec::new();
-        // Where reserved ranges begin, one segment ends and another begins, though they may touch.
-        let mut borders: BTreeSet<u64> = BTreeSet::new();
-        for seen in own {
-            let allocation = record(seen);
-            if allocation.kind == Kind::Reserved {
-                borders.insert(allocation.address);
-            }
-            match addresses(&allocation) {
-                Some((start, end)) if end > start => pieces.push(Segment {
-                    parts: vec![Part {
-                        allocation,
-                        path: seen.path,
-                        start,
-                        end,
-                    }],
-                    ordinal: self.ordinal(&allocation),
-                    carries: seen.level == Level::Behind,
-                    blocks: Vec::new(),
-                }),
-                _ => self.leave_out(&allocation, seen.level),
-            }
+impl<'a> Layout<'a> {
+    fn new(snapshot: &'a Snapshot) -> Layout<'a> {
+        Layout {
+            snapshot,
+            parts: Vec::new(),
+            blocks: Vec::new(),
+            segments: Vec::new(),
+            borders: BTreeSet::new(),
+            left_out: Share::default(),
         }
-        pieces.sort_by_key(|segment| (segment.start(), segment.end()));
-        for piece in pieces {
+    }
+
+    fn record(&self, record: u32) -> Allocation<'a> {
+        self.snapshot.allocations.at(record as usize)
+    }
+
+    fn take(&mut self, allocation: &Allocation, seen: Seen) {
+        let (record, path) = (seen.index as u32, seen.path as u32);
+        if allocation.kind.place() == Place::Within {
+            return self.blocks.push(Block {
+                address: allocation.address,
+                record,
+                path,
+            });
+        }
+        if allocation.kind == Kind::Reserved {
+            self.borders.insert(allocation.address);
+        }
+        match addresses(allocation) {
+            Some((start, end)) if end > start => self.parts.push(Part {
+                start,
+                end,
+                record,
+                path,
+                ordinal: self.ordinal(allocation),
+                carries: seen.level == Level::Behind,
+            }),
+            _ => self.leave_out(allocation, seen.level),
+        }
+    }
+
+    /// Segments in order of address.
+    fn join_mappings(&mut self) {
+        self.parts
+            .sort_unstable_by_key(|part| (part.start, part.end, part.record));
+        for nth in 0..self.parts.len() as u32 {
+            let part = self.parts[nth as usize];
+            let joined = self.segments.last().is_some_and(|last| self.goes_on_in(last, &part));
             match self.segments.last_mut() {
-                Some(last) if last.goes_on_in(&piece) && !borders.contains(&piece.start()) => last.join(piece),
-                _ => self.segments.push(piece),
+                Some(last) if joined => {
+                    last.parts.end = nth + 1;
+                    last.ordinal = last.ordinal.or(part.ordinal);
+                }
+                _ => self.segments.push(Segment {
+                    parts: nth..nth + 1,
+                    blocks: 0..0,
+                    ordinal: part.ordinal,
+                }),
             }
-        }
-        let mut within: Vec<(Allocation, usize)> = within.into_iter().map(|seen| (record(seen), seen.path)).collect();
-        within.sort_by_key(|(block, _)| (block.address, block.bytes));
-        for (allocation, path) in within {
-            if !self.place(allocation, path) {
-                self.leave_out(&allocation, Level::Held);
-            }
-        }
-        for segment in &mut self.segments {
-            if !segment.carries {
-                let Part { allocation, path, .. } = segment.parts[0];
-                segment.blocks = vec![Block { allocation, path }];
-            }
-        }
-        let (shown, nowhere): (Vec<_>, Vec<_>) = std::mem::take(&mut self.segments)
-            .into_iter()
-            .partition(|segment| segment.ordinal.is_some());
-        self.segments = shown;
-        for block in nowhere.iter().flat_map(|segment| &segment.blocks) {
-            self.leave_out(&block.allocation, Level::Held);
         }
     }
 
-    /// Puts a framework's block into the segment it lies in, behind the one before.
-    fn place(&mut self, allocation: Allocation<'a>, path: usize) -> bool {
-        let behind = self
-            .segments
-            .partition_point(|segment| segment.start() <= allocation.address);
-        let ordinal = self.ordinal(&allocation);
-        let Some(segment) = behind.checked_sub(1).map(|index| &mut self.segments[index]) else {
-            return false;
-        };
-        let free = segment.blocks.last().map_or(segment.start(), Block::end);
-        let end = allocation.address.checked_add(allocation.bytes);
-        let fits = segment.carries
-            && allocation.bytes > 0
-            && allocation.address >= free
-            && end.is_some_and(|end| end <= segment.end());
-        if fits {
+    fn goes_on_in(&self, segment: &Segment, next: &Part) -> bool {
+        let (first, last) = (self.first(segment), self.last(segment));
+        let is_mapped = |part: &Part| self.record(part.record).kind == Kind::Mapping;
+        let one_device = segment.ordinal.is_none() || next.ordinal.is_none() || segment.ordinal == next.ordinal;
+        let both = first.carries && next.carries && is_mapped(first) && is_mapped(next);
+        both && one_device && last.end == next.start && !self.borders.contains(&next.start)
+    }
+
+    fn first(&self, segment: &Segment) -> &Part {
+        &self.parts[segment.parts.start as usize]
+    }
+
+    fn last(&self, segment: &Segment) -> &Part {
+        &self.parts[segment.parts.end as usize - 1]
+    }
+
+    /// Puts each framework's block into the segment it lies in, behind the one before.
+    fn place_blocks(&mut self) {
+        let mut blocks = std::mem::take(&mut self.blocks);
+        blocks.sort_unstable_by_key(|block| (block.address, self.record(block.record).bytes, block.record));
+        let (mut placed, mut behind, mut free) = (0, 0, 0);
+        for nth in 0..blocks.len() {
+            let block = blocks[nth];
+            let allocation = self.record(block.record);
+            while self
+                .segments
+                .get(behind)
+                .is_some_and(|next| self.first(next).start <= block.address)
+            {
+                behind += 1;
+                free = 0;
+            }
+            let end = block.address.checked_add(allocation.bytes);
+            let fits = behind.checked_sub(1).filter(|&segment| {
+                let segment = &self.segments[segment];
+                self.first(segment).carries
+                    && allocation.bytes > 0
+                    && block.address >= free
+                    && end.is_some_and(|end| end <= self.last(segment).end)
+            });
+            let Some(segment) = fits else {
+                self.leave_out(&allocation, Level::Held);
+                continue;
+            };
+            free = end.unwrap_or(u64::MAX);
+            let ordinal = self.ordinal(&allocation);
+            let segment = &mut self.segments[segment];
             segment.ordinal = segment.ordinal.or(ordinal);
-            segment.blocks.push(Block { allocation, path });
+            if segment.blocks.is_empty() {
+                segment.blocks.start = placed;
+            }
+            blocks[placed as usize] = block;
+            placed += 1;
+            segment.blocks.end = placed;
         }
-        fits
+        blocks.truncate(placed as usize);
+        self.blocks = blocks;
+    }
+
+    fn leave_out_unknown_devices(&mut self) {
+        let segments = std::mem::take(&mut self.segments);
+        let (shown, nowhere): (Vec<_>, Vec<_>) = segments.into_iter().partition(|segment| segment.ordinal.is_some());
+        for segment in &nowhere {
+            for record in self.held(segment).map(|(record, _)| record).collect::<Vec<_>>() {
+                self.leave_out(&self.record(record), Level::Held);
+            }
+        }
+        self.segments = shown;
     }
 
     fn leave_out(&mut self, allocation: &Allocation, level: Level) {
@@ -201,214 +235,264 @@ impl<'a> Picture<'_, 'a> {
     }
 
     /// CUDA's number for the device, if the viewer can count so far.
-    fn ordinal(&self, allocation: &Allocation) -> Option<u64> {
-        let snapshot = self.profile.snapshot;
+    fn ordinal(&self, allocation: &Allocation) -> Option<u16> {
+        let snapshot = self.snapshot;
         let device = allocation
             .device
             .or_else(|| snapshot.contexts[allocation.context?].device);
         let ordinal = snapshot.devices[device?].ordinal;
-        (0..DEVICES).contains(&ordinal).then_some(ordinal as u64)
+        (0..DEVICES).contains(&ordinal).then_some(ordinal as u16)
     }
 
-    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
-        let mut pickler = Pickler::new(out)?;
-        pickler.begin()?;
-        pickler.text("segments")?;
-        pickler.list(&self.segments, |pickler, segment| self.segment(pickler, segment))?;
-        pickler.text("device_traces")?;
-        pickler.list(&self.traces(), |pickler, trace| {
-            pickler.list(trace, |pickler, event| self.event(pickler, event))
+    /// Record and path of what is in use in a segment: its blocks, or where none are known all of it.
+    fn held(&self, segment: &Segment) -> impl Iterator<Item = (u32, u32)> + Clone {
+        let first = self.first(segment);
+        let whole = (!first.carries).then_some((first.record, first.path));
+        let blocks = &self.blocks[segment.blocks.start as usize..segment.blocks.end as usize];
+        let blocks = blocks.iter().map(|block| (block.record, block.path));
+        whole.into_iter().chain(blocks)
+    }
+
+    fn parts_of(&self, segment: &Segment) -> &[Part] {
+        &self.parts[segment.parts.start as usize..segment.parts.end as usize]
+    }
+
+    /// When the memory at an address of a segment came; a block there cannot be older.
+    fn mapped_at(&self, segment: &Segment, address: u64) -> u64 {
+        let parts = self.parts_of(segment);
+        let behind = parts.partition_point(|part| part.start <= address);
+        parts[..behind]
+            .last()
+            .map_or(0, |part| self.record(part.record).time_ns)
+    }
+}
+
+struct Picture<'p, 'a> {
+    profile: &'p Profile<'a>,
+    detail: Detail,
+    layout: Layout<'a>,
+}
+
+/// What happened when a live record was made.
+struct Event {
+    time_ns: u64,
+    record: u32,
+    path: u32,
+    /// Memory came to the segment; else it was handed out.
+    segment: bool,
+}
+
+/// A stretch of a segment, in use or free.
+struct Piece {
+    start: u64,
+    size: u64,
+    /// Record and path.
+    block: Option<(u32, u32)>,
+}
+
+impl Picture<'_, '_> {
+    fn write(self, out: &mut dyn Write) -> io::Result<()> {
+        let mut pickler = Pickler::new(out);
+        let segments = &self.layout.segments;
+        pickler.begin();
+        pickler.word("segments")?;
+        let progress = Progress::over("writing", segments.len() as u64, Unit::Of("segments"));
+        pickler.list(segments.iter().enumerate(), |pickler, (nth, segment)| {
+            progress.tick(nth);
+            self.segment(pickler, segment)
         })?;
-        pickler.text("allocator_settings")?;
-        pickler.begin()?;
-        pickler.end()?;
-        pickler.text("external_annotations")?;
-        pickler.list(&[(); 0], |_, ()| Ok(()))?;
-        pickler.end()?;
+        drop(progress);
+        pickler.word("device_traces")?;
+        let devices = segments.iter().filter_map(|segment| segment.ordinal).max();
+        pickler.list(0..devices.map_or(0, |highest| highest + 1), |pickler, ordinal| {
+            let trace = self.trace(ordinal);
+            let progress = Progress::over("writing", trace.len() as u64, Unit::Of("events"));
+            pickler.list(trace.iter().enumerate(), |pickler, (nth, event)| {
+                progress.tick(nth);
+                self.event(pickler, event)
+            })
+        })?;
+        pickler.word("allocator_settings")?;
+        pickler.begin();
+        pickler.end();
+        pickler.word("external_annotations")?;
+        pickler.list(std::iter::empty::<()>(), |_, ()| Ok(()))?;
+        pickler.end();
         pickler.finish()
     }
 
     fn segment(&self, pickler: &mut Pickler, segment: &Segment) -> io::Result<()> {
-        let size = segment.end() - segment.start();
-        let first = &segment.parts[0];
-        let used = |bytes: &dyn Fn(&Block) -> u64| segment.blocks.iter().map(bytes).fold(0, u64::saturating_add);
-        pickler.begin()?;
-        pickler.entry("device", segment.ordinal.unwrap_or(0))?;
+        let (first, end) = (self.layout.first(segment), self.layout.last(segment).end);
+        let allocation = self.layout.record(first.record);
+        let size = end - first.start;
+        let held = self.layout.held(segment).map(|(record, _)| self.layout.record(record));
+        let used = held
+            .clone()
+            .fold(0, |sum: u64, block| sum.saturating_add(bytes(&block)));
+        let requested = held.fold(0, |sum: u64, block| sum.saturating_add(requested(&block)));
+        pickler.begin();
+        pickler.entry("device", segment.ordinal.unwrap_or(0).into())?;
         pickler.entry("address", first.start)?;
         pickler.entry("total_size", size)?;
-        pickler.entry("allocated_size", used(&|block| block.bytes()))?;
-        pickler.entry("active_size", used(&|block| block.bytes()))?;
-        pickler.entry("requested_size", used(&|block| block.requested()))?;
-        pickler.entry("stream", stream(&first.allocation))?;
-        pickler.text_entry("segment_type", if size <= SMALL { "small" } else { "large" })?;
-        pickler.text("segment_pool_id")?;
-        pickler.pair(0, 0)?;
-        pickler.text("is_expandable")?;
-        pickler.boolean(segment.is_mapped())?;
-        pickler.text("frames")?;
+        pickler.entry("allocated_size", used)?;
+        pickler.entry("active_size", used)?;
+        pickler.entry("requested_size", requested)?;
+        pickler.entry("stream", stream(&allocation))?;
+        pickler.word_entry("segment_type", if size <= SMALL { "small" } else { "large" })?;
+        pickler.word("segment_pool_id")?;
+        pickler.pair(0, 0);
+        pickler.word("is_expandable")?;
+        pickler.boolean(allocation.kind == Kind::Mapping);
+        pickler.word("frames")?;
         self.frames(pickler, first.path)?;
-        pickler.text("blocks")?;
-        pickler.list(&pieces(segment), |pickler, piece| self.piece(pickler, piece))?;
-        pickler.end()
+        pickler.word("blocks")?;
+        pickler.list(self.pieces(segment), |pickler, piece| self.piece(pickler, &piece))?;
+        pickler.end();
+        Ok(())
     }
 
-    fn piece(&self, pickler: &mut Pickler, piece: &Piece) -> io::Result<()> {
-        pickler.begin()?;
-        pickler.entry("address", piece.start)?;
-        pickler.entry("size", piece.size)?;
-        pickler.entry("requested_size", piece.block.map_or(0, Block::requested))?;
-        pickler.text_entry(
-            "state",
-            if piece.block.is_some() {
-                "active_allocated"
-            } else {
-                "inactive"
-            },
-        )?;
-        pickler.text("frames")?;
-        match piece.block {
-            Some(block) => self.frames(pickler, block.path)?,
-            None => pickler.list(&[(); 0], |_, ()| Ok(()))?,
-        }
-        pickler.end()
-    }
-
-    /// Innermost first, as PyTorch has them.
-    fn frames(&self, pickler: &mut Pickler, path: usize) -> io::Result<()> {
-        let known = &self.profile.paths[path];
-        let mut frames: Vec<Option<usize>> = known.frames.iter().rev().map(|&frame| Some(frame)).collect();
-        if known.truncated {
-            frames.push(None);
-        }
-        pickler.shared_list(path, &frames, |pickler, frame| {
-            pickler.begin()?;
-            match frame.map(|frame| &self.profile.frames[frame]) {
-                Some(frame) => {
-                    pickler.text_entry("name", &names::function(frame, self.detail))?;
-                    pickler.text_entry("filename", &Inert(frame.file.unwrap_or(frame.module)).to_string())?;
-                    pickler.entry("line", frame.line.unwrap_or(0).into())?;
-                }
-                None => {
-                    pickler.text_entry("name", names::CUT)?;
-                    pickler.text_entry("filename", "")?;
-                    pickler.entry("line", 0)?;
-                }
-            }
-            pickler.end()
-        })
-    }
-
-    /// Events by device, in the order of time; a block never before its segment.
-    fn traces(&self) -> Vec<Vec<Event<'_>>> {
-        let mut traces: Vec<Vec<Event>> = Vec::new();
-        for segment in &self.segments {
-            let ordinal = segment.ordinal.unwrap_or(0) as usize;
-            if traces.len() <= ordinal {
-                traces.resize_with(ordinal + 1, Vec::new);
-            }
-            traces[ordinal].extend(segment.parts.iter().map(|part| Event {
-                action: if segment.is_mapped() {
-                    "segment_map"
-                } else {
-                    "segment_alloc"
-                },
-                time: part.allocation.time_ns,
-                address: part.start,
-                size: part.end - part.start,
-                allocation: part.allocation,
-                path: part.path,
-            }));
-            traces[ordinal].extend(segment.blocks.iter().map(|block| {
-                Event {
-                    action: "alloc",
-                    time: block
-                        .allocation
-                        .time_ns
-                        .max(segment.mapped_at(block.allocation.address)),
-                    address: block.allocation.address,
-                    size: block.bytes(),
-                    allocation: block.allocation,
-                    path: block.path,
-                }
-            }));
-        }
-        for trace in &mut traces {
-            // Stable: a segment and its first block of the same moment stay in this order.
-            trace.sort_by_key(|event| event.time);
-        }
-        traces
-    }
-
-    fn event(&self, pickler: &mut Pickler, event: &Event) -> io::Result<()> {
-        let began = self.profile.snapshot.process.started_unix_ns;
-        pickler.begin()?;
-        pickler.text_entry("action", event.action)?;
-        pickler.entry("addr", event.address)?;
-        pickler.entry("size", event.size)?;
-        pickler.entry("stream", stream(&event.allocation))?;
-        pickler.entry("time_us", began.saturating_add(event.time) / 1000)?;
-        pickler.text("frames")?;
-        self.frames(pickler, event.path)?;
-        pickler.end()
-    }
-}
-
-struct Event<'a> {
-    action: &'static str,
-    time: u64,
-    address: u64,
-    size: u64,
-    allocation: Allocation<'a>,
-    path: usize,
-}
-
-/// A stretch of a segment, in use or free.
-struct Piece<'s, 'a> {
-    start: u64,
-    size: u64,
-    block: Option<&'s Block<'a>>,
-}
-
-/// All of a segment, without gaps, as the viewer counts.
-fn pieces<'s, 'a>(segment: &'s Segment<'a>) -> Vec<Piece<'s, 'a>> {
-    let mut pieces = Vec::new();
-    let mut at = segment.start();
-    let free_until = |at: u64, until: u64, pieces: &mut Vec<Piece<'s, 'a>>| {
-        if until > at {
-            pieces.push(Piece {
+    /// All of a segment, without gaps, as the viewer counts.
+    fn pieces(&self, segment: &Segment) -> impl Iterator<Item = Piece> {
+        let (mut at, end) = (self.layout.first(segment).start, self.layout.last(segment).end);
+        let mut free_until = move |until: u64, next: u64| {
+            let free = (until > at).then_some(Piece {
                 start: at,
                 size: until - at,
                 block: None,
             });
-        }
-    };
-    for block in &segment.blocks {
-        let start = block.allocation.address;
-        free_until(at, start, &mut pieces);
-        pieces.push(Piece {
-            start,
-            size: block.bytes(),
-            block: Some(block),
-        });
-        at = block.end();
+            at = next;
+            free
+        };
+        let blocks = self.layout.held(segment).map(Some).chain([None]);
+        blocks
+            .flat_map(move |block| {
+                let Some((record, path)) = block else {
+                    return [free_until(end, end), None];
+                };
+                let allocation = self.layout.record(record);
+                let (start, size) = (allocation.address, bytes(&allocation));
+                let piece = Piece {
+                    start,
+                    size,
+                    block: Some((record, path)),
+                };
+                [free_until(start, start + size), Some(piece)]
+            })
+            .flatten()
     }
-    free_until(at, segment.end(), &mut pieces);
-    pieces
+
+    fn piece(&self, pickler: &mut Pickler, piece: &Piece) -> io::Result<()> {
+        let block = piece.block.map(|(record, path)| (self.layout.record(record), path));
+        pickler.begin();
+        pickler.entry("address", piece.start)?;
+        pickler.entry("size", piece.size)?;
+        pickler.entry("requested_size", block.map_or(0, |(block, _)| requested(&block)))?;
+        let state = if block.is_some() {
+            "active_allocated"
+        } else {
+            "inactive"
+        };
+        pickler.word_entry("state", state)?;
+        pickler.word("frames")?;
+        match block {
+            Some((_, path)) => self.frames(pickler, path)?,
+            None => pickler.list(std::iter::empty::<()>(), |_, ()| Ok(()))?,
+        }
+        pickler.end();
+        Ok(())
+    }
+
+    /// Innermost first, as PyTorch has them.
+    fn frames(&self, pickler: &mut Pickler, path: u32) -> io::Result<()> {
+        /// Stands for frames that are not known.
+        const CUT: usize = usize::MAX;
+        let path = path as usize;
+        pickler.shared(Sort::Frames, path, |pickler| {
+            let known = &self.profile.paths[path];
+            let frames = known.frames.iter().rev().copied().chain(known.truncated.then_some(CUT));
+            pickler.list(frames, |pickler, frame| {
+                pickler.shared(Sort::Frame, frame, |pickler| self.frame(pickler, frame))
+            })
+        })
+    }
+
+    fn frame(&self, pickler: &mut Pickler, frame: usize) -> io::Result<()> {
+        pickler.begin();
+        match self.profile.frames.get(frame) {
+            Some(frame) => {
+                pickler.text_entry("name", &names::function(frame, self.detail))?;
+                pickler.text_entry("filename", &Inert(frame.file.unwrap_or(frame.module)).to_string())?;
+                pickler.entry("line", frame.line.unwrap_or(0).into())?;
+            }
+            None => {
+                pickler.text_entry("name", names::CUT)?;
+                pickler.text_entry("filename", "")?;
+                pickler.entry("line", 0)?;
+            }
+        }
+        pickler.end();
+        Ok(())
+    }
+
+    /// Events of a device, in the order of time; a block never before its segment.
+    fn trace(&self, ordinal: u16) -> Vec<Event> {
+        let layout = &self.layout;
+        let mut trace: Vec<Event> = Vec::new();
+        for segment in layout
+            .segments
+            .iter()
+            .filter(|segment| segment.ordinal == Some(ordinal))
+        {
+            trace.extend(layout.parts_of(segment).iter().map(|part| Event {
+                time_ns: layout.record(part.record).time_ns,
+                record: part.record,
+                path: part.path,
+                segment: true,
+            }));
+            trace.extend(layout.held(segment).map(|(record, path)| {
+                let block = layout.record(record);
+                Event {
+                    time_ns: block.time_ns.max(layout.mapped_at(segment, block.address)),
+                    record,
+                    path,
+                    segment: false,
+                }
+            }));
+        }
+        // Stable: a segment and its first block of the same moment stay in this order.
+        trace.sort_by_key(|event| event.time_ns);
+        trace
+    }
+
+    fn event(&self, pickler: &mut Pickler, event: &Event) -> io::Result<()> {
+        let began = self.profile.snapshot.process.started_unix_ns;
+        let allocation = self.layout.record(event.record);
+        pickler.begin();
+        let action = match (event.segment, allocation.kind) {
+            (false, _) => "alloc",
+            (true, Kind::Mapping) => "segment_map",
+            (true, _) => "segment_alloc",
+        };
+        pickler.word_entry("action", action)?;
+        pickler.entry("addr", allocation.address)?;
+        pickler.entry("size", bytes(&allocation))?;
+        pickler.entry("stream", stream(&allocation))?;
+        pickler.entry("time_us", began.saturating_add(event.time_ns) / 1000)?;
+        pickler.word("frames")?;
+        self.frames(pickler, event.path)?;
+        pickler.end();
+        Ok(())
+    }
 }
 
-impl Block<'_> {
-    fn bytes(&self) -> u64 {
-        addresses(&self.allocation).map_or(self.allocation.bytes, |(start, end)| end - start)
-    }
+/// How long a record's memory is, as addresses go.
+fn bytes(allocation: &Allocation) -> u64 {
+    addresses(allocation).map_or(allocation.bytes, |(start, end)| end - start)
+}
 
-    /// Rounding up is the allocator's; the viewer shows it apart.
-    fn requested(&self) -> u64 {
-        self.allocation.requested.min(self.bytes())
-    }
-
-    fn end(&self) -> u64 {
-        self.allocation.address + self.bytes()
-    }
+/// Rounding up is the allocator's; the viewer shows it apart.
+fn requested(allocation: &Allocation) -> u64 {
+    allocation.requested.min(bytes(allocation))
 }
 
 /// Where a record's memory lies, if it has addresses of a device.

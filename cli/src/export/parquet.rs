@@ -1,7 +1,7 @@
 //! Parquet: the same table as `csv`, with types, compressed, for DuckDB, pandas, Polars and Spark.
 //!
 //! Numbers are unsigned 64-bit integers; texts are stored as dictionaries, so that a stack shared by a million rows is
-//! written once. Rows come in groups, so that memory needed here does not grow with their number.
+//! written once in each group of rows. Rows come in groups, so that memory needed here does not grow with their number.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,14 +9,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use parquet::basic::{Compression, LogicalType, Repetition, Type as Physical};
 use parquet::data_type::{ByteArray, ByteArrayType, Int64Type};
 use parquet::errors::ParquetError;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::SerializedFileWriter;
-use parquet::schema::types::Type;
+use parquet::schema::types::{ColumnPath, Type};
 
 use super::records::{COLUMNS, Column, Field, Rows};
+use crate::progress::{Progress, Unit};
 
-/// Rows of one group.
-const GROUP: usize = 1 << 18;
+/// Rows of one group, which has its own dictionaries.
+const GROUP: usize = 1 << 20;
+/// Bytes in a dictionary; beyond, each row repeats its text.
+const DICTIONARY: usize = 256 << 20;
 
 pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
     write_groups(rows, out).map_err(io::Error::other)
@@ -52,28 +55,38 @@ fn write_groups(rows: &Rows, out: &mut dyn Write) -> Result<(), ParquetError> {
     let properties = WriterProperties::builder()
         .set_created_by(format!("culeak {}", env!("CARGO_PKG_VERSION")))
         .set_compression(Compression::SNAPPY)
-        .build();
+        .set_dictionary_page_size_limit(DICTIONARY)
+        .set_column_statistics_enabled(ColumnPath::from("stack"), EnabledStatistics::None);
+    // Hardly two rows have the same.
+    let properties = ["address", "time_ns"].iter().fold(properties, |properties, &column| {
+        properties.set_column_dictionary_enabled(ColumnPath::from(column), false)
+    });
+    let properties = properties.build();
+    // Shared, not copied: a text here is as many bytes for a million rows as for one.
+    let texts = (0..COLUMNS.len()).map(|column| rows.texts(column).iter().map(|text| text.as_bytes().to_vec().into()));
+    let texts: Vec<Vec<ByteArray>> = texts.map(Iterator::collect).collect();
+    let fields_in_all = rows.rows().len() * COLUMNS.len();
+    let progress = Progress::over("writing", fields_in_all as u64, Unit::Of("fields"));
     let basin = Basin::default();
     let mut file = SerializedFileWriter::new(basin.clone(), Arc::new(schema), Arc::new(properties))?;
-    for group in rows.seen.chunks(GROUP) {
+    for group in rows.rows().chunks(GROUP) {
         let mut writer = file.next_row_group()?;
-        for column in COLUMNS {
+        for (nth, column) in COLUMNS.iter().enumerate() {
             let Some(mut to) = writer.next_column()? else { break };
             match column.field {
                 Field::Number(number) => {
                     // The format keeps unsigned numbers in signed ones of the same bits.
-                    let values: Vec<i64> = group
-                        .iter()
-                        .map(|&seen| number(&rows.allocation(seen)) as i64)
-                        .collect();
+                    let value = |row| number(&rows.allocation(row)) as i64;
+                    let values: Vec<i64> = group.iter().map(value).collect();
                     to.typed::<Int64Type>().write_batch(&values, None, None)?;
                 }
-                Field::Text(text) => {
-                    let value = |&seen| ByteArray::from(text(rows, &rows.allocation(seen), seen).into_bytes());
+                _ => {
+                    let value = |row| texts[nth][rows.text(nth, row)].clone();
                     let values: Vec<ByteArray> = group.iter().map(value).collect();
                     to.typed::<ByteArrayType>().write_batch(&values, None, None)?;
                 }
             }
+            progress.advance(group.len() as u64);
             to.close()?;
         }
         writer.close()?;
@@ -86,7 +99,7 @@ fn write_groups(rows: &Rows, out: &mut dyn Write) -> Result<(), ParquetError> {
 fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
     let (physical, logical) = match column.field {
         Field::Number(_) => (Physical::INT64, LogicalType::integer(64, false)),
-        Field::Text(_) => (Physical::BYTE_ARRAY, LogicalType::String),
+        _ => (Physical::BYTE_ARRAY, LogicalType::String),
     };
     let field = Type::primitive_type_builder(column.name, physical)
         .with_repetition(Repetition::REQUIRED)

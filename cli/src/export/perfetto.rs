@@ -7,8 +7,8 @@
 //! - `GPU 0 device, in pictures`: with several snapshots or kept pictures of one process, all that was live at each.
 //! - Instants: marks of the program, requests that were refused, and why a picture was kept.
 //!
-//! Processes stand beside each other on one clock, so the ranks of a job compare. A track has [`POINTS`] points at most;
-//! beyond, points are left out, and those that remain are exact.
+//! Processes stand beside each other on one clock, so the ranks of a job compare. A track has
+//! [`POINTS`](super::curve::POINTS) points at most; beyond, points are left out, and those that remain are exact.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,14 +16,13 @@ use std::io::{self, Write};
 use culeak::diff::same_process;
 use culeak::kind::{Kind, Place};
 use culeak::report::{NO_DEVICE, device_name};
-use culeak::snapshot::{Snapshot, Why};
+use culeak::snapshot::{Call, Snapshot, Why};
 use prost::{Message, Oneof};
 
+use super::curve::Curve;
+use crate::progress::{Progress, Unit};
 use crate::text::inert::Inert;
 use crate::text::units;
-
-/// Of one track, about.
-const POINTS: usize = 100_000;
 
 /// The parts of Perfetto's `trace.proto` that are written here, with its field numbers.
 #[derive(Clone, PartialEq, Message)]
@@ -303,34 +302,35 @@ fn track_name(snapshot: &Snapshot, device: Option<usize>, kind: Kind) -> String 
 }
 
 fn still_live(snapshot: &Snapshot, wanted: &dyn Fn(Kind) -> bool) -> Tracks {
-    let mut order: Vec<(u64, Kind, Option<usize>, u64)> = snapshot
-        .allocations
-        .iter()
-        .filter(|allocation| wanted(allocation.kind) && has_bytes(allocation.kind))
-        .map(|allocation| (allocation.time_ns, allocation.kind, allocation.device, allocation.bytes))
-        .collect();
-    order.sort_unstable();
-    let mut all: BTreeMap<(Kind, Option<usize>), Points> = BTreeMap::new();
-    for (time, kind, device, bytes) in order {
-        let points = all.entry((kind, device)).or_default();
-        let before = points.last().map_or(0, |&(_, sum)| sum);
-        let now = (time, before.saturating_add(bytes));
-        match points.last_mut() {
-            Some(last) if last.0 == time => *last = now,
-            _ => points.push(now),
+    let all = &snapshot.allocations;
+    let calls = all.calls();
+    let mut curves: BTreeMap<(Kind, Option<usize>), Curve> = BTreeMap::new();
+    let shown = |call: &Call| wanted(call.kind) && has_bytes(call.kind);
+    // Where the curve of each call is in the list below.
+    for call in calls.iter().filter(|call| shown(call)) {
+        curves.entry((call.kind, call.device)).or_default();
+    }
+    let tracks: Vec<(Kind, Option<usize>)> = curves.keys().copied().collect();
+    let place = |call: &Call| tracks.binary_search(&(call.kind, call.device)).ok();
+    let place_of: Vec<Option<usize>> = calls.iter().map(place).collect();
+    let mut curves: Vec<Curve> = curves.into_values().collect();
+    let progress = Progress::over("placing in time", all.len() as u64, Unit::Of("records"));
+    for (nth, index) in all.order_of_time().enumerate() {
+        progress.tick(nth);
+        if let Some(place) = place_of[all.call_of(index)] {
+            let allocation = all.at(index);
+            curves[place].add(allocation.time_ns, allocation.bytes);
         }
     }
-    let name = |((kind, device), points)| (track_name(snapshot, device, kind), thinned(points));
-    all.into_iter().map(name).collect()
-}
-
-/// Every so many, and the last, which is the sum.
-fn thinned(points: Points) -> Points {
-    let every = points.len() / POINTS + 1;
-    let last = points.len().wrapping_sub(1);
-    let kept = points.into_iter().enumerate();
-    kept.filter(|(nth, _)| nth % every == 0 || *nth == last)
-        .map(|(_, point)| point)
+    let name = |((kind, device), curve): ((Kind, Option<usize>), Curve)| {
+        let points = curve.points().into_iter().map(|point| (point.time_ns, point.bytes));
+        (track_name(snapshot, device, kind), points.collect())
+    };
+    let curves = tracks.into_iter().zip(curves);
+    // A call may be there of which nothing is live.
+    curves
+        .map(name)
+        .filter(|(_, points): &(_, Points)| !points.is_empty())
         .collect()
 }
 

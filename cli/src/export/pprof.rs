@@ -21,6 +21,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
+use crate::progress::{Progress, Unit};
 use crate::text::inert::Inert;
 
 /// The parts of pprof's `profile.proto` that are written here, with its field numbers.
@@ -139,14 +140,14 @@ pub struct Function {
 }
 
 pub fn write(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> io::Result<()> {
-    let message = message(snapshot, options);
-    let mut packed = GzEncoder::new(out, Compression::default());
-    packed.write_all(&message.encode_to_vec())?;
+    // As Go writes them: they are made to be looked at soon, and much space there is not to be gained.
+    let mut packed = GzEncoder::new(out, Compression::fast());
+    write_plain(snapshot, options, &mut packed)?;
     packed.finish().map(drop)
 }
 
-/// Two records in one sample have all of this in common.
-#[derive(PartialEq, Eq, Hash, Clone, Copy)]
+/// What samples of one path, kind, level, device, stream, thread and size have in common.
+#[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
 struct Key {
     path: usize,
     kind: Kind,
@@ -157,35 +158,35 @@ struct Key {
     bytes: u64,
 }
 
-fn message(snapshot: &Snapshot, options: &Options) -> ProfileMessage {
+/// Writes the message in pieces, one sample each: there may be millions.
+fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> io::Result<()> {
     let options = Options {
         addresses: true,
         made: true,
         ..options.clone()
     };
-    let mut sums: HashMap<Key, Share> = HashMap::new();
-    let profile = Profile::visiting(snapshot, &options, |allocation, seen| {
-        if !seen.level.is_listed() {
-            return;
-        }
+    let mut sums: Vec<(Key, Share)> = Vec::new();
+    let profile = Profile::visiting_sizes(snapshot, &options, |batch, path| {
         let key = Key {
-            path: seen.path,
-            kind: allocation.kind,
-            level: seen.level,
-            device: allocation.device,
-            stream: allocation.stream,
-            thread: allocation.thread,
-            bytes: allocation.bytes,
+            path,
+            kind: batch.call.kind,
+            level: batch.level,
+            device: batch.call.device,
+            stream: batch.call.stream,
+            thread: batch.call.thread,
+            bytes: batch.largest,
         };
-        sums.entry(key).or_default().add(allocation.bytes);
+        sums.push((key, batch.share()));
     });
-    let mut sums: Vec<(Key, Share)> = sums.into_iter().collect();
-    sums.sort_by_key(|(key, share)| {
-        let order = (
-            key.path, key.kind, key.level, key.device, key.stream, key.thread, key.bytes,
-        );
-        (std::cmp::Reverse(share.bytes), order)
+    sums.sort_unstable_by_key(|(key, _)| *key);
+    sums.dedup_by(|(key, share), (known, sum)| {
+        let same = key == known;
+        if same {
+            sum.join(*share);
+        }
+        same
     });
+    sums.sort_by_key(|(_, share)| std::cmp::Reverse(share.bytes));
     let mut tables = Tables::new(&profile);
     let paths: Vec<Vec<u64>> = (0..profile.paths.len()).map(|path| tables.locations_of(path)).collect();
     // What is live was made too; what was made beyond that is freed, and nothing more is known of it than its stack.
@@ -198,13 +199,25 @@ fn message(snapshot: &Snapshot, options: &Options) -> ProfileMessage {
             .map(|&value| number(value))
             .collect::<Vec<_>>()
     };
-    let mut sample: Vec<SampleMessage> = Vec::with_capacity(sums.len());
-    for (key, share) in &sums {
-        sample.push(SampleMessage {
+    let mut bytes = Vec::new();
+    let mut write = |sample: SampleMessage| {
+        // Pieces of a message, one behind the other, are the message.
+        let piece = ProfileMessage {
+            sample: vec![sample],
+            ..ProfileMessage::default()
+        };
+        bytes.clear();
+        piece.encode(&mut bytes).map_err(io::Error::other)?;
+        out.write_all(&bytes)
+    };
+    let progress = Progress::over("writing", sums.len() as u64, Unit::Of("samples"));
+    for (nth, (key, share)) in sums.iter().enumerate() {
+        progress.tick(nth);
+        write(SampleMessage {
             location_id: paths[key.path].clone(),
             value: values(*share, *share),
             label: tables.labels(key),
-        });
+        })?;
     }
     for of in &profile.samples {
         let made = of.made.unwrap_or_default();
@@ -213,11 +226,11 @@ fn message(snapshot: &Snapshot, options: &Options) -> ProfileMessage {
             count: made.count.saturating_sub(of.live.count),
         };
         if freed.count > 0 {
-            sample.push(SampleMessage {
+            write(SampleMessage {
                 location_id: paths[of.path].clone(),
                 value: values(Share::default(), freed),
                 label: tables.common_labels(of.kind, of.level, of.device, of.path),
-            });
+            })?;
         }
     }
     let space = tables.value_type("inuse_space", "bytes");
@@ -232,9 +245,9 @@ fn message(snapshot: &Snapshot, options: &Options) -> ProfileMessage {
         env!("CARGO_PKG_VERSION"),
         snapshot.process.pid
     ))];
-    ProfileMessage {
+    let rest = ProfileMessage {
         sample_type,
-        sample,
+        sample: Vec::new(),
         time_nanos: number(snapshot.taken.at_unix_ns),
         duration_nanos: number(snapshot.taken.at_ns),
         period_type: Some(space),
@@ -246,7 +259,8 @@ fn message(snapshot: &Snapshot, options: &Options) -> ProfileMessage {
         location: tables.locations,
         function: tables.functions,
         string_table: tables.texts.items,
-    }
+    };
+    out.write_all(&rest.encode_to_vec())
 }
 
 /// The format's numbers have a sign.

@@ -1,12 +1,17 @@
-//! Live allocations one by one, as tables have them: a row's fields in words, said once for every format of rows.
+//! Live allocations one by one, as tables have them: a row's fields, said once for every format of rows.
 //!
 //! All records are rows, also the segments behind a framework's tensors; `level` says which bytes to add up: the sum
 //! over `held` and `cached` is what the report lists, and `behind` is memory that other rows lie in.
+//!
+//! Millions of rows say the same few thousand things. So each text stands once in its column's list ([`Texts`]), and a row
+//! has its number; what a format does to a text (quoting, say) it does once.
+
+use std::collections::HashMap;
 
 use culeak::census::Level;
-use culeak::profile::{Options, Profile, Seen};
+use culeak::profile::{Options, Profile};
 use culeak::report::{device_name, stream_name};
-use culeak::snapshot::{Allocation, Snapshot};
+use culeak::snapshot::{Allocation, Call, Snapshot};
 
 use super::names::{self, Detail};
 use crate::text::inert::Inert;
@@ -17,60 +22,70 @@ pub struct Column {
     pub field: Field,
 }
 
-/// A field, by what it can hold. An empty text and `None` mean that there is nothing to tell.
+/// A field, by what decides on it. An empty text means that there is nothing to tell.
+#[derive(Clone, Copy)]
 pub enum Field {
     Number(fn(&Allocation) -> u64),
-    Text(fn(&Rows, &Allocation, Seen) -> String),
+    Level,
+    Call(fn(&Snapshot, &Call) -> String),
+    Origin,
+    Stack,
 }
 
 /// In the order of the files' columns.
 pub const COLUMNS: &[Column] = &[
-    number("address", |allocation| allocation.address),
-    number("bytes", |allocation| allocation.bytes),
-    number("requested", |allocation| allocation.requested),
-    text("kind", |_, allocation, _| allocation.kind.name().to_owned()),
-    text("level", |_, _, seen| level(seen.level).to_owned()),
-    text("api", |_, allocation, _| shown(&allocation.api)),
-    text("domain", |_, allocation, _| {
-        shown(allocation.domain.as_deref().unwrap_or_default())
-    }),
-    text("origin", |rows, _, seen| {
-        rows.profile.paths[seen.path].origin.unwrap_or_default().to_owned()
-    }),
-    text("device", |rows, allocation, _| rows.device(allocation)),
-    text("device_uuid", |rows, allocation, _| {
-        let device = allocation.device.map(|device| &rows.profile.snapshot.devices[device]);
-        shown(device.map_or("", |device| &device.uuid))
-    }),
-    text("stream", |_, allocation, _| {
-        allocation
-            .stream
-            .map_or_else(String::new, |stream| stream_name(Some(stream)))
-    }),
-    text("pool", |_, allocation, _| {
-        allocation.pool.map_or_else(String::new, |pool| format!("{pool:#x}"))
-    }),
-    text("thread", |rows, allocation, _| {
-        let thread = &rows.profile.snapshot.threads[allocation.thread];
-        shown(format!("{} {}", thread.tid, thread.name).trim_end())
-    }),
-    number("time_ns", |allocation| allocation.time_ns),
-    text("stack", |rows, _, seen| rows.stacks[seen.path].clone()),
+    column("address", Field::Number(|allocation| allocation.address)),
+    column("bytes", Field::Number(|allocation| allocation.bytes)),
+    column("requested", Field::Number(|allocation| allocation.requested)),
+    column("kind", Field::Call(|_, call| call.kind.name().to_owned())),
+    column("level", Field::Level),
+    column("api", Field::Call(|_, call| shown(&call.api))),
+    column(
+        "domain",
+        Field::Call(|_, call| shown(call.domain.as_deref().unwrap_or_default())),
+    ),
+    column("origin", Field::Origin),
+    column(
+        "device",
+        Field::Call(|snapshot, call| match call.device {
+            Some(_) => device_name(snapshot, call.device),
+            None => String::new(),
+        }),
+    ),
+    column(
+        "device_uuid",
+        Field::Call(|snapshot, call| {
+            let device = call.device.map(|device| &snapshot.devices[device]);
+            shown(device.map_or("", |device| &device.uuid))
+        }),
+    ),
+    column(
+        "stream",
+        Field::Call(|_, call| {
+            let told = call.stream.map(|stream| stream_name(Some(stream)));
+            told.unwrap_or_default()
+        }),
+    ),
+    column(
+        "pool",
+        Field::Call(|_, call| call.pool.map(|pool| format!("{pool:#x}")).unwrap_or_default()),
+    ),
+    column(
+        "thread",
+        Field::Call(|snapshot, call| {
+            let thread = &snapshot.threads[call.thread];
+            shown(format!("{} {}", thread.tid, thread.name).trim_end())
+        }),
+    ),
+    column("time_ns", Field::Number(|allocation| allocation.time_ns)),
+    column("stack", Field::Stack),
 ];
 
-const fn number(name: &'static str, field: fn(&Allocation) -> u64) -> Column {
-    Column {
-        name,
-        field: Field::Number(field),
-    }
+const fn column(name: &'static str, field: Field) -> Column {
+    Column { name, field }
 }
 
-const fn text(name: &'static str, field: fn(&Rows, &Allocation, Seen) -> String) -> Column {
-    Column {
-        name,
-        field: Field::Text(field),
-    }
-}
+const LEVELS: [Level; 4] = [Level::Held, Level::Cached, Level::Behind, Level::Claim];
 
 /// The word that says how a row's bytes count.
 pub fn level(level: Level) -> &'static str {
@@ -89,34 +104,102 @@ fn shown(text: &str) -> String {
 /// The rows of a snapshot.
 pub struct Rows<'a> {
     pub profile: Profile<'a>,
-    pub seen: Vec<Seen>,
-    /// One text per path: `outermost;…;innermost`.
-    stacks: Vec<String>,
+    rows: Vec<Row>,
+    /// By column; none where it holds numbers.
+    texts: Vec<Option<Texts>>,
+}
+
+/// A row: which record it tells of, and what the profile says of it.
+#[derive(Clone, Copy)]
+pub struct Row {
+    index: u32,
+    path: u32,
+    /// Index into [`LEVELS`].
+    level: u8,
+}
+
+/// What the fields of a column say, each text once.
+struct Texts {
+    different: Vec<String>,
+    /// The text of each thing that decides on it.
+    of: Vec<u32>,
+}
+
+impl Texts {
+    fn of(each: impl Iterator<Item = String>) -> Texts {
+        let mut numbers: HashMap<String, u32> = HashMap::new();
+        let mut different = Vec::new();
+        let of = each.map(|text| {
+            *numbers.entry(text).or_insert_with_key(|text| {
+                different.push(text.clone());
+                different.len() as u32 - 1
+            })
+        });
+        Texts {
+            of: of.collect(),
+            different,
+        }
+    }
 }
 
 impl<'a> Rows<'a> {
     pub fn of(snapshot: &'a Snapshot, options: &Options, detail: Detail) -> Rows<'a> {
-        let mut seen = Vec::with_capacity(snapshot.allocations.len());
-        let profile = Profile::visiting(snapshot, options, |_, this| seen.push(this));
-        let text = |path| {
-            let frames: Vec<String> = profile.path(path).map(|frame| names::frame(frame, detail)).collect();
-            frames.join(";")
-        };
+        let mut rows = Vec::with_capacity(snapshot.allocations.len());
+        let profile = Profile::visiting(snapshot, options, |_, seen| {
+            let level = LEVELS.iter().position(|level| *level == seen.level);
+            rows.push(Row {
+                index: seen.index as u32,
+                path: seen.path as u32,
+                level: level.unwrap_or(0) as u8,
+            })
+        });
+        let texts = COLUMNS.iter().map(|column| texts(&profile, column, detail));
         Rows {
-            stacks: (0..profile.paths.len()).map(text).collect(),
-            seen,
+            texts: texts.collect(),
+            rows,
             profile,
         }
     }
 
-    pub fn allocation(&self, seen: Seen) -> Allocation<'a> {
-        self.profile.snapshot.allocations.at(seen.index)
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
     }
 
-    fn device(&self, allocation: &Allocation) -> String {
-        match allocation.device {
-            Some(_) => device_name(self.profile.snapshot, allocation.device),
-            None => String::new(),
-        }
+    pub fn allocation(&self, row: &Row) -> Allocation<'a> {
+        self.profile.snapshot.allocations.at(row.index as usize)
     }
+
+    /// All different texts of a column.
+    pub fn texts(&self, column: usize) -> &[String] {
+        self.texts[column].as_ref().map_or(&[], |texts| &texts.different)
+    }
+
+    /// Which of them a row has there.
+    pub fn text(&self, column: usize, row: &Row) -> usize {
+        let decides = match COLUMNS[column].field {
+            Field::Level => row.level as usize,
+            Field::Call(_) => self.profile.snapshot.allocations.call_of(row.index as usize),
+            _ => row.path as usize,
+        };
+        self.texts[column]
+            .as_ref()
+            .map_or(0, |texts| texts.of[decides] as usize)
+    }
+}
+
+fn texts(profile: &Profile, column: &Column, detail: Detail) -> Option<Texts> {
+    let (snapshot, paths) = (profile.snapshot, &profile.paths);
+    Some(match column.field {
+        Field::Number(_) => return None,
+        Field::Level => Texts::of(LEVELS.iter().map(|&each| level(each).to_owned())),
+        Field::Call(text) => Texts::of(snapshot.allocations.calls().iter().map(|call| text(snapshot, call))),
+        Field::Origin => Texts::of(paths.iter().map(|path| path.origin.unwrap_or_default().to_owned())),
+        Field::Stack => {
+            let names: Vec<String> = profile.frames.iter().map(|frame| names::frame(frame, detail)).collect();
+            Texts::of(paths.iter().map(|path| {
+                let frames: Vec<&str> = path.frames.iter().map(|&frame| names[frame].as_str()).collect();
+                frames.join(";")
+            }))
+        }
+    })
 }

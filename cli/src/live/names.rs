@@ -216,7 +216,6 @@ pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, debug_dirs: &
             debug_dirs: debug_dirs.to_vec(),
             root: unnamed.root.clone(),
             cache: cache_folder(),
-            quiet: true,
         };
         let keys = &unnamed.keys;
         let (mut from, mut batch) = (0, FIRST);

@@ -49,6 +49,7 @@ pub fn read(bytes: &[u8], shown: &str) -> Result<Snapshot, String> {
         stacks: HashMap::new(),
         lists: HashMap::new(),
         cache: None,
+        cached: HashMap::new(),
     };
     reader.all()?;
     Ok(reader.finish())
@@ -67,8 +68,9 @@ struct Reader<'p, 'i> {
     frames: HashMap<Id, usize>,
     stacks: HashMap<Vec<usize>, usize>,
     lists: HashMap<Id, Option<usize>>,
-    /// The location that stands for the caching allocator.
+    /// The location that stands for the caching allocator, and its stacks by what stands below it.
     cache: Option<usize>,
+    cached: HashMap<Option<Id>, usize>,
 }
 
 /// One event of PyTorch's history.
@@ -333,11 +335,17 @@ impl<'i> Reader<'_, 'i> {
             self.snapshot.locations.push(named(CACHE, "", 0));
             self.snapshot.locations.len() - 1
         });
+        let rest = self.frames_of(segment);
+        if let Some(&known) = self.cached.get(&rest) {
+            return Ok(known);
+        }
         let mut frames = vec![cache];
-        if let Some(rest) = self.frames_of(segment) {
+        if let Some(rest) = rest {
             frames.extend(self.locations(rest)?);
         }
-        Ok(self.interned(frames))
+        let stack = self.interned(frames);
+        self.cached.insert(rest, stack);
+        Ok(stack)
     }
 
     fn location(&mut self, frame: Id) -> Result<usize, String> {

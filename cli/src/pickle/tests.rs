@@ -1,4 +1,4 @@
-use super::write::Pickler;
+use super::write::{Pickler, Sort};
 use super::*;
 use proptest::prelude::*;
 
@@ -106,7 +106,7 @@ fn doubling_a_list_a_hundred_times_takes_a_hundred_lists() {
 #[test]
 fn what_is_written_is_read_back() {
     let mut out = Vec::new();
-    let mut pickler = Pickler::new(&mut out).expect("written");
+    let mut pickler = Pickler::new(&mut out);
     let numbers = [
         0,
         255,
@@ -118,26 +118,34 @@ fn what_is_written_is_read_back() {
         u64::MAX,
     ];
     let twice = [1, 2];
+    let number = |pickler: &mut Pickler, number: u64| {
+        pickler.number(number);
+        Ok(())
+    };
     let write = |pickler: &mut Pickler| {
-        pickler.begin()?;
-        pickler.text("numbers")?;
-        pickler.list(&numbers, |pickler, &number| pickler.number(number))?;
+        pickler.begin();
+        pickler.word("numbers")?;
+        pickler.list(numbers.into_iter(), number)?;
         for name in ["first", "second"] {
             pickler.text(name)?;
-            pickler.shared_list(7, &twice, |pickler, &number| pickler.number(number))?;
+            pickler.shared(Sort::Frames, 7, |pickler| pickler.list(twice.into_iter(), number))?;
         }
         pickler.text_entry("numbers", "numbers")?;
-        pickler.text("pair")?;
-        pickler.pair(1, 2)?;
-        pickler.end()
+        pickler.word("pair")?;
+        pickler.pair(1, 2);
+        pickler.word("many")?;
+        pickler.list(0..2_001, |pickler, _| number(pickler, 1))?;
+        pickler.end();
+        Ok::<_, std::io::Error>(())
     };
     write(&mut pickler).expect("written");
     pickler.finish().expect("written");
+    let many = ["1"; 2_001].join(", ");
     let listed = numbers.map(|number| number.to_string()).join(", ");
     assert_eq!(
         shown(&out),
         Ok(format!(
-            r#"{{"numbers": [{listed}], "first": [1, 2], "second": [1, 2], "numbers": "numbers", "pair": (1, 2)}}"#
+            r#"{{"numbers": [{listed}], "first": [1, 2], "second": [1, 2], "numbers": "numbers", "pair": (1, 2), "many": [{many}]}}"#
         ))
     );
 }

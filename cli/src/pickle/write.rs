@@ -1,129 +1,171 @@
 //! Writes pickles of protocol 4, in the instructions that PyTorch's viewer knows too.
 //!
-//! The viewer takes a list's items as arguments of one call, so they come in batches, as Python's own do. What a caller
-//! keeps under a name is written once and referred to after that.
+//! The viewer takes a list's items as arguments of one call, so they come in batches, as Python's own do. Texts, and what
+//! a caller keeps under a number, are written once and referred to after that. Names of fields come by the million: they are
+//! found again by where they lie in the program, without a look at their letters.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use culeak::quick::Quick;
+
 /// Python's own number.
 const BATCH: usize = 1000;
+/// Written to the file at once.
+const BUFFER: usize = 1 << 16;
 
 pub struct Pickler<'o> {
     out: &'o mut dyn Write,
-    /// What was memoized under which number: texts, and lists by the caller's number for them.
+    buffer: Vec<u8>,
+    /// What was memoized under which number: texts, words of the program by their place, and values by the caller's number.
     texts: HashMap<String, u32>,
-    lists: HashMap<usize, u32>,
+    words: Quick<(usize, usize), u32>,
+    values: Quick<(Sort, usize), u32>,
     memoized: u32,
 }
 
+/// Whose numbers those of shared values are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Sort {
+    Frame,
+    Frames,
+}
+
 impl<'o> Pickler<'o> {
-    pub fn new(out: &'o mut dyn Write) -> io::Result<Pickler<'o>> {
-        out.write_all(&[0x80, 4])?;
-        Ok(Pickler {
+    pub fn new(out: &'o mut dyn Write) -> Pickler<'o> {
+        Pickler {
             out,
+            buffer: vec![0x80, 4],
             texts: HashMap::new(),
-            lists: HashMap::new(),
+            words: Quick::default(),
+            values: Quick::default(),
             memoized: 0,
-        })
+        }
     }
 
-    pub fn finish(self) -> io::Result<()> {
-        self.out.write_all(b".")
+    pub fn finish(mut self) -> io::Result<()> {
+        self.buffer.push(b'.');
+        self.out.write_all(&self.buffer)
     }
 
-    pub fn number(&mut self, number: u64) -> io::Result<()> {
+    pub fn number(&mut self, number: u64) {
         if let Ok(small) = u8::try_from(number) {
-            return self.out.write_all(&[b'K', small]);
+            return self.buffer.extend([b'K', small]);
         }
         if let Ok(small) = i32::try_from(number) {
-            self.out.write_all(b"J")?;
-            return self.out.write_all(&small.to_le_bytes());
+            self.buffer.push(b'J');
+            return self.buffer.extend(small.to_le_bytes());
         }
-        // One byte more, so that the highest bit is no sign.
-        let mut bytes = number.to_le_bytes().to_vec();
-        bytes.push(0);
-        while let [.., before, 0] = bytes[..]
-            && before < 0x80
-        {
-            bytes.pop();
-        }
-        self.out.write_all(&[0x8a, bytes.len() as u8])?;
-        self.out.write_all(&bytes)
+        // One bit more, so that the highest is no sign.
+        let width = (64 - number.leading_zeros() as usize) / 8 + 1;
+        self.buffer.extend([0x8a, width as u8]);
+        self.buffer.extend(&u128::from(number).to_le_bytes()[..width]);
     }
 
-    pub fn boolean(&mut self, value: bool) -> io::Result<()> {
-        self.out.write_all(&[if value { 0x88 } else { 0x89 }])
+    pub fn boolean(&mut self, value: bool) {
+        self.buffer.push(if value { 0x88 } else { 0x89 });
     }
 
     pub fn text(&mut self, text: &str) -> io::Result<()> {
         if let Some(&known) = self.texts.get(text) {
-            return self.recall(known);
+            self.recall(known);
+            return Ok(());
         }
         let length = u32::try_from(text.len()).map_err(io::Error::other)?;
-        self.out.write_all(b"X")?;
-        self.out.write_all(&length.to_le_bytes())?;
-        self.out.write_all(text.as_bytes())?;
+        self.buffer.push(b'X');
+        self.buffer.extend(length.to_le_bytes());
+        self.buffer.extend(text.as_bytes());
         let number = self.memoize()?;
         self.texts.insert(text.to_owned(), number);
         Ok(())
     }
 
+    /// A text of this program's own.
+    pub fn word(&mut self, word: &'static str) -> io::Result<()> {
+        let place = (word.as_ptr() as usize, word.len());
+        if let Some(&known) = self.words.get(&place) {
+            self.recall(known);
+            return Ok(());
+        }
+        self.text(word)?;
+        self.words.insert(place, self.texts[word]);
+        Ok(())
+    }
+
     pub fn list<T>(
         &mut self,
-        items: &[T],
-        mut item: impl FnMut(&mut Pickler<'o>, &T) -> io::Result<()>,
+        items: impl Iterator<Item = T>,
+        mut item: impl FnMut(&mut Pickler<'o>, T) -> io::Result<()>,
     ) -> io::Result<()> {
-        self.out.write_all(b"]")?;
-        for batch in items.chunks(BATCH) {
-            self.out.write_all(b"(")?;
-            for each in batch {
-                item(self, each)?;
+        self.buffer.push(b']');
+        let mut in_batch = 0;
+        for each in items {
+            if in_batch == 0 {
+                self.buffer.push(b'(');
             }
-            self.out.write_all(b"e")?;
+            item(self, each)?;
+            in_batch += 1;
+            if in_batch == BATCH {
+                self.buffer.push(b'e');
+                in_batch = 0;
+            }
+            if self.buffer.len() > BUFFER {
+                self.out.write_all(&self.buffer)?;
+                self.buffer.clear();
+            }
+        }
+        if in_batch > 0 {
+            self.buffer.push(b'e');
         }
         Ok(())
     }
 
-    /// The same for a list that may come again: the next time under this key it is only referred to.
-    pub fn shared_list<T>(
+    /// A value that may come again: the next time under this number it is only referred to.
+    pub fn shared(
         &mut self,
-        key: usize,
-        items: &[T],
-        item: impl FnMut(&mut Pickler<'o>, &T) -> io::Result<()>,
+        sort: Sort,
+        number: usize,
+        value: impl FnOnce(&mut Pickler<'o>) -> io::Result<()>,
     ) -> io::Result<()> {
-        if let Some(&known) = self.lists.get(&key) {
-            return self.recall(known);
+        if let Some(&known) = self.values.get(&(sort, number)) {
+            self.recall(known);
+            return Ok(());
         }
-        self.list(items, item)?;
-        let number = self.memoize()?;
-        self.lists.insert(key, number);
+        value(self)?;
+        let memoized = self.memoize()?;
+        self.values.insert((sort, number), memoized);
         Ok(())
     }
 
     /// A dictionary, between [`Pickler::begin`] and [`Pickler::end`]; keys and values alternate.
-    pub fn begin(&mut self) -> io::Result<()> {
-        self.out.write_all(b"}(")
+    pub fn begin(&mut self) {
+        self.buffer.extend(b"}(");
     }
 
-    pub fn end(&mut self) -> io::Result<()> {
-        self.out.write_all(b"u")
+    pub fn end(&mut self) {
+        self.buffer.push(b'u');
     }
 
-    pub fn entry(&mut self, name: &str, number: u64) -> io::Result<()> {
-        self.text(name)?;
-        self.number(number)
+    pub fn entry(&mut self, name: &'static str, number: u64) -> io::Result<()> {
+        self.word(name)?;
+        self.number(number);
+        Ok(())
     }
 
-    pub fn text_entry(&mut self, name: &str, text: &str) -> io::Result<()> {
-        self.text(name)?;
+    pub fn text_entry(&mut self, name: &'static str, text: &str) -> io::Result<()> {
+        self.word(name)?;
         self.text(text)
     }
 
-    pub fn pair(&mut self, first: u64, second: u64) -> io::Result<()> {
-        self.number(first)?;
-        self.number(second)?;
-        self.out.write_all(&[0x86])
+    pub fn word_entry(&mut self, name: &'static str, word: &'static str) -> io::Result<()> {
+        self.word(name)?;
+        self.word(word)
+    }
+
+    pub fn pair(&mut self, first: u64, second: u64) {
+        self.number(first);
+        self.number(second);
+        self.buffer.push(0x86);
     }
 
     fn memoize(&mut self) -> io::Result<u32> {
@@ -131,16 +173,16 @@ impl<'o> Pickler<'o> {
         self.memoized = number
             .checked_add(1)
             .ok_or_else(|| io::Error::other("too many texts for a pickle"))?;
-        self.out.write_all(&[0x94])?;
+        self.buffer.push(0x94);
         Ok(number)
     }
 
-    fn recall(&mut self, number: u32) -> io::Result<()> {
+    fn recall(&mut self, number: u32) {
         match u8::try_from(number) {
-            Ok(small) => self.out.write_all(&[b'h', small]),
+            Ok(small) => self.buffer.extend([b'h', small]),
             Err(_) => {
-                self.out.write_all(b"j")?;
-                self.out.write_all(&number.to_le_bytes())
+                self.buffer.push(b'j');
+                self.buffer.extend(number.to_le_bytes());
             }
         }
     }

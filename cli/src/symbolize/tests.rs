@@ -246,7 +246,6 @@ fn debug_files_are_found_by_build_id() {
     let places = Places {
         debug_dirs: vec![probe.path("dbg")],
         root: None,
-        quiet: false,
         cache: None,
     };
     assert!(probe.has_lines(&places));
@@ -272,7 +271,6 @@ fn debug_links_are_followed_beside_the_module_in_dot_debug_and_below_debug_folde
     assert!(probe.has_lines(&Places {
         debug_dirs: vec![probe.path("dbg")],
         root: None,
-        quiet: false,
         cache: None,
     }));
 }
@@ -334,7 +332,6 @@ fn files_are_looked_up_as_the_process_sees_them() {
     let places = Places {
         debug_dirs: Vec::new(),
         root: Some(probe.folder.path().to_owned()),
-        quiet: false,
         cache: None,
     };
     assert_eq!(symbolize(&mut snapshot, &places), Vec::<String>::new());

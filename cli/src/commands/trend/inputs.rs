@@ -10,9 +10,9 @@ use culeak::program::Program;
 use culeak::trend::{Options, Picture};
 
 use super::TrendArgs;
-use crate::commands::name_frames;
 use crate::errors::Failure;
 use crate::load::Loaded;
+use crate::progress::{self, Progress, Unit};
 use crate::{load, usage};
 
 /// All that can be read, and how many cannot.
@@ -27,20 +27,23 @@ pub fn pictures(args: &TrendArgs, options: &Options) -> Result<(Vec<Picture>, us
     let mut pictures = Vec::with_capacity(files.len());
     let mut unreadable = 0;
     let mut others = BTreeSet::new();
+    let progress = Progress::over("reading", files.len() as u64, Unit::Of("pictures"));
     for file in &files {
-        match load::one(file) {
+        let loaded = load::one(file);
+        progress.advance(1);
+        match loaded {
             Ok(item) if !is_wanted(args, &item) => {
                 others.insert(Program::of(&item.snapshot).to_string());
             }
             Ok(mut item) => {
                 usage::ask_driver(&mut item);
-                name_frames(&mut item, &args.debug_dir);
+                args.names.name_frames(&mut item);
                 pictures.push(Picture::of(&item.snapshot, item.source, options));
             }
             Err(failure) if files.len() == 1 => return Err(failure),
             Err(failure) => {
                 unreadable += 1;
-                eprintln!("culeak: {failure}");
+                progress::say(failure);
             }
         }
     }

@@ -13,7 +13,6 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::TrendArgs;
-use crate::commands::name_frames;
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
 use crate::text::units::{duration, plural};
@@ -61,7 +60,7 @@ pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Pic
 
 fn picture(mut item: Loaded, args: &TrendArgs, options: &Options) -> Picture {
     usage::ask_driver(&mut item);
-    name_frames(&mut item, &args.debug_dir);
+    args.names.name_frames(&mut item);
     Picture::of(&item.snapshot, item.source, options)
 }
 

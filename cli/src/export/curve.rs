@@ -1,0 +1,100 @@
+//! Live memory added up over the times it was made, in as many points as a viewer can draw.
+//!
+//! Points that are left out leave the others exact: each says the sum up to its time.
+
+/// Of one curve, at most; beyond, every other one is left out, as often as it takes.
+pub const POINTS: usize = 100_000;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Point {
+    pub time_ns: u64,
+    pub bytes: u64,
+    pub count: u64,
+}
+
+#[derive(Debug)]
+pub struct Curve {
+    kept: Vec<Point>,
+    /// Every so many are kept, and how many there were.
+    every: u64,
+    seen: u64,
+    last: Option<Point>,
+}
+
+impl Default for Curve {
+    fn default() -> Curve {
+        Curve {
+            kept: Vec::new(),
+            every: 1,
+            seen: 0,
+            last: None,
+        }
+    }
+}
+
+impl Curve {
+    /// Adds memory that was made no earlier than what was added before.
+    pub fn add(&mut self, time_ns: u64, bytes: u64) {
+        let before = self.last.unwrap_or_default();
+        if let Some(last) = self.last.filter(|last| last.time_ns != time_ns) {
+            self.keep(last);
+        }
+        self.last = Some(Point {
+            time_ns,
+            bytes: before.bytes.saturating_add(bytes),
+            count: before.count + 1,
+        });
+    }
+
+    fn keep(&mut self, point: Point) {
+        if self.seen.is_multiple_of(self.every) {
+            self.kept.push(point);
+        }
+        self.seen += 1;
+        if self.kept.len() == POINTS {
+            let mut nth = 0;
+            self.kept.retain(|_| {
+                nth += 1;
+                nth % 2 == 1
+            });
+            self.every *= 2;
+        }
+    }
+
+    /// In the order of time; the last says what is live.
+    pub fn points(mut self) -> Vec<Point> {
+        self.kept.extend(self.last);
+        self.kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn curve(times: impl Iterator<Item = u64>) -> Vec<Point> {
+        let mut curve = Curve::default();
+        times.for_each(|time| curve.add(time, 2));
+        curve.points()
+    }
+
+    #[test]
+    fn each_time_is_one_point_with_the_sum_so_far() {
+        let sums: Vec<_> = curve([3, 3, 5, 9].into_iter())
+            .iter()
+            .map(|point| (point.time_ns, point.bytes, point.count))
+            .collect();
+        assert_eq!(sums, [(3, 4, 2), (5, 6, 3), (9, 8, 4)]);
+        assert_eq!(curve(std::iter::empty()), []);
+    }
+
+    #[test]
+    fn a_curve_of_millions_keeps_few_points_and_those_exact() {
+        let times = 7 * POINTS as u64 + 5;
+        let points = curve(0..times);
+        assert!(points.len() <= POINTS && points.len() > POINTS / 4, "{}", points.len());
+        assert!(points.is_sorted_by_key(|point| point.time_ns));
+        assert!(points.iter().all(|point| point.count == point.time_ns + 1));
+        assert_eq!(points.last().map(|point| point.count), Some(times));
+    }
+}
