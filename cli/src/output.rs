@@ -1,15 +1,25 @@
 //! Files that are made whole or not at all, and never over another one unless the user says so.
 //!
-//! What is written lies beside its target until it is complete and on the disk; then it takes the target's name in one
-//! step. A full disk or a kill leaves the target as it was. `-` is standard output. Deliberately absent: what is
-//! written; each command knows that.
+//! What is written has no name until it is complete and on the disk; then it takes the target's in one step. A full disk or
+//! a kill, even by SIGKILL, leaves the target as it was and nothing beside it. File systems that know no files without a name
+//! (NFS, some overlays) get one beside the target, which goes with any signal that can be caught. `-` is standard output.
+//! Deliberately absent: what is written; each command knows that.
 
+use std::ffi::{CString, c_char, c_int};
 use std::fs::{File, Permissions};
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::io::{self, BufWriter, Seek, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use clap::Args;
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction, signal};
+use nix::unistd::linkat;
+use tempfile::NamedTempFile;
 
 use crate::errors::Failure;
 
@@ -56,6 +66,7 @@ pub fn create(
     overwrite: Overwrite,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
+    let _limit = LimitIsAnError::new();
     if is_standard_output(path) {
         return written(buffered(io::stdout().lock(), write), Path::new("standard output"));
     }
@@ -64,30 +75,167 @@ pub fn create(
         let opened = File::options().write(true).open(path);
         return written(opened.and_then(|file| buffered(file, write)), path);
     }
-    // As any file the user makes: the umask decides who may read it.
-    let beside = tempfile::Builder::new()
-        .prefix(".culeak-")
-        .suffix(".tmp")
-        .permissions(Permissions::from_mode(0o666))
-        .tempfile_in(folder_of(path));
-    let complete = beside.and_then(|mut file| {
-        buffered(file.as_file_mut(), write)?;
-        file.as_file().sync_all()?;
-        Ok(file)
+    let folder = folder_of(path);
+    let complete = Unfinished::in_folder(folder).and_then(|mut file| {
+        buffered(file.file(), write)?;
+        file.file().sync_all()?;
+        file.take_name(path, folder, overwrite)
     });
-    let file = match complete {
-        Ok(file) => file,
-        Err(error) => return written(Err(error), path),
-    };
-    let renamed = if overwrite.force {
-        file.persist(path)
-    } else {
-        file.persist_noclobber(path)
-    };
-    match renamed {
-        Ok(_) => Ok(()),
-        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Err(exists(path)),
-        Err(error) => written(Err(error.error), path),
+    match complete {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists(path)),
+        result => written(result, path),
+    }
+}
+
+/// A file that nobody sees yet.
+enum Unfinished {
+    Nameless(File),
+    Named(NamedTempFile, RemovedBySignals),
+}
+
+impl Unfinished {
+    fn in_folder(folder: &Path) -> io::Result<Unfinished> {
+        let nameless = File::options()
+            .read(true)
+            .write(true)
+            .mode(MODE)
+            .custom_flags(nix::libc::O_TMPFILE)
+            .open(folder);
+        match nameless {
+            Ok(file) if Path::new("/proc/self/fd").is_dir() => Ok(Unfinished::Nameless(file)),
+            // Not here. If it is something else, the next attempt will say so.
+            _ => Unfinished::named(folder),
+        }
+    }
+
+    fn named(folder: &Path) -> io::Result<Unfinished> {
+        let file = beside().permissions(Permissions::from_mode(MODE)).tempfile_in(folder)?;
+        let removed = RemovedBySignals::new(file.path())?;
+        Ok(Unfinished::Named(file, removed))
+    }
+
+    fn file(&mut self) -> &mut File {
+        match self {
+            Unfinished::Nameless(file) => file,
+            Unfinished::Named(file, _) => file.as_file_mut(),
+        }
+    }
+
+    fn take_name(self, path: &Path, folder: &Path, overwrite: Overwrite) -> io::Result<()> {
+        let mut file = match self {
+            Unfinished::Named(file, _removed) if overwrite.force => return Ok(file.persist(path).map(drop)?),
+            Unfinished::Named(file, _removed) => return Ok(file.persist_noclobber(path).map(drop)?),
+            Unfinished::Nameless(file) => file,
+        };
+        let link = |name: &Path| {
+            let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+            linkat(AT_FDCWD, own.as_str(), AT_FDCWD, name, AtFlags::AT_SYMLINK_FOLLOW).map_err(io::Error::from)
+        };
+        match link(path) {
+            Ok(()) => return Ok(()),
+            // A name can be given, but not taken from another in one step, so it goes by a name of its own for that moment.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && overwrite.force => {
+                return Ok(beside().make_in(folder, link)?.persist(path).map(drop)?);
+            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+            Err(_) => {}
+        }
+        // Some sandboxes refuse what the file system could do.
+        let mut named = Unfinished::named(folder)?;
+        file.rewind()?;
+        io::copy(&mut file, named.file())?;
+        named.file().sync_all()?;
+        named.take_name(path, folder, overwrite)
+    }
+}
+
+/// As any file the user makes: the umask decides who may read it.
+const MODE: u32 = 0o666;
+
+fn beside() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".culeak-").suffix(".tmp");
+    builder
+}
+
+/// While this lives, a signal that would end this program removes a file first.
+struct RemovedBySignals {
+    before: Vec<(Signal, SigAction)>,
+}
+
+/// The file to remove: a text that is never freed while a handler may look at it.
+static TO_REMOVE: AtomicPtr<c_char> = AtomicPtr::new(ptr::null_mut());
+
+extern "C" fn remove_and_die(signal: c_int) {
+    // AcqRel: pairs with the swaps in `new` and `drop`, so that the text is whole, and taken once.
+    let path = TO_REMOVE.swap(ptr::null_mut(), Ordering::AcqRel);
+    if !path.is_null() {
+        // SAFETY: whoever took the pointer owns the text, which `new` made; it is not freed here.
+        unsafe { nix::libc::unlink(path) };
+    }
+    // SAFETY: both may be called in a handler. The signal is held back until this returns, and then ends the program.
+    unsafe {
+        nix::libc::signal(signal, nix::libc::SIG_DFL);
+        nix::libc::raise(signal);
+    }
+}
+
+impl RemovedBySignals {
+    fn new(path: &Path) -> io::Result<RemovedBySignals> {
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        // Release: the handler that takes the text finds it whole.
+        forget(TO_REMOVE.swap(path.into_raw(), Ordering::AcqRel));
+        let action = SigAction::new(SigHandler::Handler(remove_and_die), SaFlags::empty(), SigSet::empty());
+        let mut before = Vec::new();
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            // SAFETY: the handler calls only what may be called in one.
+            let old = unsafe { sigaction(signal, &action) }?;
+            if matches!(old.handler(), SigHandler::SigDfl) {
+                before.push((signal, old));
+            } else {
+                // `nohup`, or a caller that waits for signals in its own way.
+                // SAFETY: it was in place before.
+                unsafe { sigaction(signal, &old) }?;
+            }
+        }
+        Ok(RemovedBySignals { before })
+    }
+}
+
+impl Drop for RemovedBySignals {
+    fn drop(&mut self) {
+        for (signal, action) in &self.before {
+            // SAFETY: it was in place before.
+            let _ = unsafe { sigaction(*signal, action) };
+        }
+        forget(TO_REMOVE.swap(ptr::null_mut(), Ordering::AcqRel));
+    }
+}
+
+/// Frees a text that `RemovedBySignals::new` made.
+fn forget(path: *mut c_char) {
+    if !path.is_null() {
+        // SAFETY: it came from `into_raw`, and the swap that gave it to us gives it to nobody else.
+        drop(unsafe { CString::from_raw(path) });
+    }
+}
+
+/// A file that grows beyond what the user's limit allows is an error like a full disk, and not the end of this program.
+struct LimitIsAnError(Option<SigHandler>);
+
+impl LimitIsAnError {
+    fn new() -> LimitIsAnError {
+        // SAFETY: to ignore a signal calls nothing.
+        LimitIsAnError(unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.ok())
+    }
+}
+
+impl Drop for LimitIsAnError {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            // SAFETY: it was in place before.
+            let _ = unsafe { signal(Signal::SIGXFSZ, before) };
+        }
     }
 }
 
@@ -166,6 +314,74 @@ mod tests {
         assert!(error.expect_err("no space").message.contains("No space"));
         assert_eq!(fs::read_to_string(&path).expect("the file"), "first");
         assert_eq!(names(folder.path()), ["out"]);
+    }
+
+    #[test]
+    fn a_file_with_a_name_beside_its_target_serves_as_well() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out");
+        for (overwrite, words) in [(KEEP, "first"), (FORCE, "second")] {
+            let mut file = Unfinished::named(folder.path()).expect("a file");
+            file.file().write_all(words.as_bytes()).expect("written");
+            assert_eq!(names(folder.path()).len(), 1 + usize::from(words == "second"));
+            file.take_name(&path, folder.path(), overwrite).expect("named");
+            assert_eq!(fs::read_to_string(&path).expect("the file"), words);
+        }
+        let file = Unfinished::named(folder.path()).expect("a file");
+        let error = file.take_name(&path, folder.path(), KEEP).expect_err("it exists");
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(names(folder.path()), ["out"]);
+    }
+
+    /// Not a claim, but what the next one runs: it writes half a file, and gets a signal.
+    #[test]
+    #[ignore = "run by another test"]
+    fn dies_while_it_writes() {
+        let Ok(folder) = std::env::var("CULEAK_TEST_FOLDER") else {
+            return;
+        };
+        let number: i32 = std::env::var("CULEAK_TEST_SIGNAL")
+            .expect("a signal")
+            .parse()
+            .expect("a number");
+        let signal = Signal::try_from(number).expect("a signal");
+        let folder = Path::new(&folder);
+        let half = |out: &mut dyn Write| {
+            out.write_all(&[b'x'; 200_000])?;
+            assert!(!names(folder).contains(&"out".to_owned()));
+            nix::sys::signal::raise(signal)?;
+            Ok(())
+        };
+        match std::env::var_os("CULEAK_TEST_NAMED") {
+            Some(_) => half(Unfinished::named(folder).expect("a file").file()).expect("dead by now"),
+            None => create(&folder.join("out"), KEEP, half).expect("dead by now"),
+        }
+    }
+
+    #[test]
+    fn a_kill_half_way_leaves_nothing() {
+        use std::os::unix::process::ExitStatusExt;
+        let cases = [
+            (Signal::SIGKILL, false),
+            (Signal::SIGTERM, false),
+            (Signal::SIGTERM, true),
+            (Signal::SIGINT, true),
+            (Signal::SIGHUP, true),
+        ];
+        for (signal, named) in cases {
+            let folder = tempfile::tempdir().expect("a folder");
+            let mut command = std::process::Command::new(std::env::current_exe().expect("this test"));
+            command
+                .args(["--ignored", "--exact", "output::tests::dies_while_it_writes"])
+                .env("CULEAK_TEST_FOLDER", folder.path())
+                .env("CULEAK_TEST_SIGNAL", (signal as i32).to_string());
+            if named {
+                command.env("CULEAK_TEST_NAMED", "");
+            }
+            let output = command.output().expect("it runs");
+            assert_eq!(output.status.signal(), Some(signal as i32), "{signal}: {output:?}");
+            assert_eq!(names(folder.path()), [""; 0], "{signal}, named: {named}");
+        }
     }
 
     #[test]
