@@ -25,6 +25,7 @@ use crate::suppressions::{Sieve, Suppressions, Used};
 
 mod advice;
 mod group;
+mod sizes;
 
 pub use advice::shell_word;
 pub use group::{By, Sort};
@@ -215,10 +216,13 @@ pub struct RefusedRow<'a> {
 impl<'a> Report<'a> {
     pub fn of(snapshot: &'a Snapshot, options: &Options) -> Report<'a> {
         let stacks = CallStacks::of(snapshot);
-        let mut census = match options.by {
-            By::Size => Census::with_sizes_apart(snapshot, &stacks),
-            _ => Census::of(snapshot, &stacks),
-        };
+        let mut census = Census::of(snapshot, &stacks);
+        let mut other_sizes = None;
+        if options.by == By::Size {
+            let (chosen, others) = sizes::chosen(snapshot, &stacks, &census, options);
+            census = Census::with_these_sizes_apart(snapshot, &stacks, |size| chosen.contains(&size));
+            other_sizes = Some((chosen, others));
+        }
         let ledger = Ledger::of(snapshot, &stacks, &census);
         census.forget_blocks();
         let mut sieve = Sieve::new(&options.suppressions);
@@ -226,16 +230,21 @@ impl<'a> Report<'a> {
         let listed: Vec<_> = listed
             .filter(|batch| sieve.lets_through(batch.stack, batch.share(), &stacks))
             .collect();
-        let mut rows = group::rows(snapshot, &stacks, listed.into_iter(), options.by);
+        let (shown, unranked): (Vec<_>, Vec<_>) = match &other_sizes {
+            Some((chosen, _)) => listed.into_iter().partition(|batch| chosen.contains(&batch.largest)),
+            None => (listed, Vec::new()),
+        };
+        let mut rows = group::rows(snapshot, &stacks, shown.into_iter(), options.by);
         options.sort.apply(&mut rows);
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
         if let Some(top) = options.top {
             cut.extend(shown.split_off(top.min(shown.len())));
         }
-        let hidden = Share {
+        let mut hidden = Share {
             bytes: sum(cut.iter().map(|row| row.bytes)),
             count: sum(cut.iter().map(|row| row.count)),
         };
+        unranked.iter().for_each(|batch| hidden.join(batch.share()));
         let behind = census.batches.iter().filter(|batch| !batch.level.is_listed());
         let totals = totals(snapshot, &stacks, &census);
         let finished = is_finished(snapshot);
@@ -250,7 +259,7 @@ impl<'a> Report<'a> {
             by: options.by,
             pools: rows_by(snapshot, &stacks, behind, options.by),
             hidden,
-            hidden_rows: cut.len(),
+            hidden_rows: cut.len() + other_sizes.map_or(0, |(_, others)| others),
             suppressed: sieve.suppressed(),
             suppressions: sieve.used(),
             devices: device_totals(snapshot, &census),

@@ -385,11 +385,17 @@ pub struct Honesty {
     pub events: u64,
 }
 
+/// A longer stack than any program has; what reads them may take time and memory for each frame.
+pub(crate) const FRAMES_MAX: usize = 1 << 16;
+/// All stacks of a snapshot together, inlined calls too. A small file could say that a million stacks share a long one.
+pub(crate) const FRAMES_IN_ALL: usize = if cfg!(test) { 1 << 18 } else { 1 << 25 };
+
 impl Snapshot {
-    /// Checks every index, so that code behind this can use them without looking.
+    /// Checks every index, so that code behind this can use them without looking, and that stacks are no larger than any
+    /// program's.
     ///
     /// # Errors
-    /// Names the first row that points outside its table.
+    /// Names the first row that points outside its table, or what is too large.
     pub fn validate(&self) -> Result<(), String> {
         let within = |what: &str, row: usize, index: usize, len: usize| {
             if index < len {
@@ -412,9 +418,21 @@ impl Snapshot {
                 ));
             }
         }
+        let mut in_all = 0;
         for (row, stack) in self.stacks.iter().enumerate() {
+            let mut frames = 0;
             for &frame in &stack.frames {
                 within("stacks: frame", row, frame, self.locations.len())?;
+                frames += self.locations[frame].symbols.len().max(1);
+            }
+            in_all += frames;
+            if frames > FRAMES_MAX {
+                return Err(format!(
+                    "stacks: row {row} has {frames} frames, more than any program's"
+                ));
+            }
+            if in_all > FRAMES_IN_ALL {
+                return Err(format!("stacks: more than {FRAMES_IN_ALL} frames in all"));
             }
         }
         for (row, call) in self.allocations.calls.iter().enumerate() {

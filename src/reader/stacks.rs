@@ -6,13 +6,10 @@ use std::path::{Path, PathBuf};
 use super::picture::Renumbered;
 use super::{Picture, ReadError};
 use crate::layout::*;
-use crate::snapshot::{Language, Location, Stack};
+use crate::snapshot::{FRAMES_IN_ALL, Language, Location, Stack};
 
 /// Longer chains of frames than this are not stacks.
 const FRAMES_MAX: usize = 4096;
-/// All stacks together. A damaged trie can claim stacks that share nearly everything, and would fill any memory.
-const FRAMES_IN_ALL: usize = if cfg!(test) { 1 << 18 } else { 1 << 25 };
-
 /// Not looked at yet.
 const UNSEEN: u32 = u32::MAX;
 /// Looked at, and there is nothing.

@@ -303,3 +303,46 @@ fn the_request_that_failed_comes_first() {
         Some("train.py:212")
     );
 }
+
+#[test]
+fn of_very_many_sizes_the_first_are_rows_and_the_others_are_counted() {
+    let mut snapshot = sample::leaky();
+    let few = snapshot.allocations.clone();
+    let mut nth = 0;
+    while snapshot.allocations.len() < 1000 {
+        snapshot.allocations.rows.extend_from_slice(&few.rows);
+    }
+    // Each size twice.
+    snapshot.allocations.rows.iter_mut().for_each(|row| {
+        nth += 1;
+        row.bytes = 1 + nth / 2;
+    });
+    let by = |sort, top, min_bytes| {
+        let options = Options {
+            by: By::Size,
+            sort,
+            top,
+            min_bytes,
+            ..Options::default()
+        };
+        Report::of(&snapshot, &options)
+    };
+    let whole = report(&snapshot);
+    let held = |report: &Report| {
+        let rows = report.rows.iter().map(|row| row.bytes);
+        sum(rows) + report.hidden.bytes
+    };
+    let sizes = |report: &Report| report.rows.iter().map(|row| row.largest).collect::<Vec<_>>();
+    for sort in [Sort::Bytes, Sort::Count, Sort::Age] {
+        let all = by(sort, None, 0);
+        assert!(all.rows.len() == 50 && all.hidden_rows > 400, "{}", all.hidden_rows);
+        assert_eq!(held(&all), held(&whole), "no byte is lost");
+        let three = by(sort, Some(3), 0);
+        assert_eq!(sizes(&three), sizes(&all)[..3], "{sort:?}");
+        assert_eq!(three.hidden_rows, all.hidden_rows + 47);
+        assert!(three.rows.iter().all(|row| row.smallest == row.largest));
+        let large = by(sort, Some(3), 600);
+        assert!(large.rows.iter().all(|row| row.bytes >= 600));
+        assert_eq!(held(&large), held(&whole));
+    }
+}

@@ -97,6 +97,30 @@ fn snapshots_of_the_future_and_damaged_ones_are_refused() {
     assert!(complaint(|json| json["honesty"] = Value::Null).contains("damaged snapshot"));
 }
 
+/// A few kilobytes that claim billions of frames.
+#[test]
+fn enormous_stacks_are_refused_before_anybody_reads_them() {
+    let began = std::time::Instant::now();
+    let long = complaint(|json| json["stacks"][0]["frames"] = json!(vec![0; 100_000]));
+    assert!(
+        long.contains("stacks: row 0 has") && long.contains("more than any program's"),
+        "{long}"
+    );
+    let symbol = json!({"function": "f", "file": null, "line": null, "inlined": true});
+    let inlined = complaint(|json| {
+        json["locations"][0]["symbols"] = json!(vec![symbol; 1_000]);
+        json["stacks"][0]["frames"] = json!(vec![0; 1_000]);
+    });
+    assert!(inlined.contains("stacks: row 0 has"), "{inlined}");
+    let many = complaint(|json| {
+        json["stacks"] = json!(vec![json!({"frames": vec![0; 65_000], "truncated": false}); 600]);
+    });
+    assert!(many.contains("frames in all"), "{many}");
+    let nested = load("{\"format\":".repeat(100_000).as_bytes()).expect_err("refused");
+    assert!(nested.contains("recursion limit"), "{nested}");
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+}
+
 #[test]
 fn unknown_fields_of_a_later_minor_version_are_ignored() {
     let mut json = serde_json::to_value(leaky()).expect("json");
