@@ -47,6 +47,8 @@ pub struct Options {
     pub source: String,
     /// Rows are made of what these leave; totals of everything all the same.
     pub suppressions: Suppressions,
+    /// So many stacks are kept of each row in place of [`STACKS_KEPT`].
+    pub stacks_kept: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -126,7 +128,7 @@ pub struct Row<'a> {
     /// Before the moment of the snapshot.
     pub oldest_age_ns: u64,
     pub newest_age_ns: u64,
-    /// The row's stacks, largest first, at most [`STACKS_KEPT`].
+    /// The row's stacks, largest first, at most [`STACKS_KEPT`] unless more were asked for.
     pub stacks: Vec<RowStack<'a>>,
     pub stacks_in_all: usize,
 }
@@ -234,7 +236,8 @@ impl<'a> Report<'a> {
             Some((chosen, _)) => listed.into_iter().partition(|batch| chosen.contains(&batch.largest)),
             None => (listed, Vec::new()),
         };
-        let mut rows = group::rows(snapshot, &stacks, shown.into_iter(), options.by);
+        let kept = options.stacks_kept.unwrap_or(STACKS_KEPT);
+        let mut rows = group::rows(snapshot, &stacks, shown.into_iter(), options.by, kept);
         options.sort.apply(&mut rows);
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
         if let Some(top) = options.top {
@@ -293,7 +296,7 @@ pub fn rows_by<'a: 'b, 'b>(
     batches: impl Iterator<Item = &'b Batch<'a>>,
     by: By,
 ) -> Vec<Row<'a>> {
-    let mut rows = group::rows(snapshot, stacks, batches, by);
+    let mut rows = group::rows(snapshot, stacks, batches, by, STACKS_KEPT);
     Sort::Bytes.apply(&mut rows);
     rows
 }

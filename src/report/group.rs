@@ -123,6 +123,7 @@ pub(super) fn rows<'a: 'b, 'b>(
     stacks: &CallStacks<'a>,
     batches: impl Iterator<Item = &'b Batch<'a>>,
     by: By,
+    stacks_kept: usize,
 ) -> Vec<Row<'a>> {
     let mut groups: HashMap<Key, Vec<&Batch>> = HashMap::new();
     for batch in batches {
@@ -130,7 +131,7 @@ pub(super) fn rows<'a: 'b, 'b>(
     }
     groups
         .into_values()
-        .map(|members| row(snapshot, stacks, &members, by))
+        .map(|members| row(snapshot, stacks, &members, by, stacks_kept))
         .collect()
 }
 
@@ -158,7 +159,13 @@ fn key<'a>(stacks: &CallStacks<'a>, batch: &Batch<'a>, by: By) -> Key<'a> {
     }
 }
 
-fn row<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, members: &[&Batch<'a>], by: By) -> Row<'a> {
+fn row<'a>(
+    snapshot: &'a Snapshot,
+    stacks: &CallStacks<'a>,
+    members: &[&Batch<'a>],
+    by: By,
+    stacks_kept: usize,
+) -> Row<'a> {
     let now = snapshot.taken.at_ns;
     let mut row = Row {
         label: label(snapshot, stacks, members[0], by),
@@ -217,7 +224,7 @@ fn row<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>, members: &[&Batch<'a
     ranked.sort_by_key(|(fingerprint, (share, _))| (std::cmp::Reverse((share.bytes, share.count)), *fingerprint));
     row.stacks = ranked
         .into_iter()
-        .take(STACKS_KEPT)
+        .take(stacks_kept)
         .map(|(_, (share, stack))| RowStack {
             bytes: share.bytes,
             count: share.count,

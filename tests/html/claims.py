@@ -135,6 +135,56 @@ def the_graph_can_be_inverted_and_coloured_by_kind(browser):
         assert t.page.locator(".told strong").inner_text() == "1 block, 100 %"
 
 
+def one_kind_of_memory_alone_is_shown(browser):
+    report = json.loads(culeak("report", "training.json", "--json"))
+    with tab(browser, FOLDER / "training.html") as t:
+        t.page.get_by_label("Kind", exact=True).select_option("tensor")
+        tensors = [row for row in report["rows"] if "tensor" in row["kinds"]]
+        assert [int(row.locator("[data-bytes]").get_attribute("data-bytes")) for row in t.rows().all()] == [row["bytes"] for row in tensors]
+        assert t.page.locator(".told strong").inner_text() == size_of(sum(row["kinds"]["tensor"]["bytes"] for row in tensors)) + ", 100 %"
+        assert not any("Trainer::step" in name for name in t.names()), t.names()
+        t.page.get_by_role("searchbox").fill("mlp")
+        t.page.wait_for_function("document.querySelector('.result').textContent.includes('1 frame ')")
+        assert t.rows().count() == 1
+        t.page.get_by_label("Kind", exact=True).select_option("-1")
+        t.page.get_by_role("searchbox").fill("")
+        t.page.wait_for_function("document.querySelector('.result').textContent === ''")
+        assert t.rows().count() == len(report["rows"])
+
+
+def colours_tell_who_asked(browser):
+    with tab(browser, FOLDER / "training.html") as t:
+        t.page.get_by_label("Colour", exact=True).select_option("owner")
+        legend = t.page.locator(".legend").inner_text()
+        assert "PyTorch" in legend and "the program itself" in legend, legend
+        colour = lambda name: t.frame(name).evaluate("box => getComputedStyle(box).backgroundColor")  # noqa: E731
+        assert colour("Attention.forward") == colour("Linear.forward") != colour("Trainer::step")
+    with tab(browser, write("ways", "report", "ways.json")) as t:
+        assert t.page.get_by_label("Colour", exact=True).locator("option").all_inner_texts() == ["module", "kind of memory"]
+        assert t.page.get_by_label("Kind", exact=True).count() == 0
+
+
+def all_stacks_of_a_row_are_shown_on_demand(browser):
+    with tab(browser, FOLDER / "ways.html") as t:
+        t.page.get_by_role("button", name="grow", exact=True).click()
+        stacks = t.page.locator("td.detail ol.stack")
+        assert stacks.count() == 5
+        t.page.get_by_role("button", name="Show 100 more of 130 stacks").click()
+        assert stacks.count() == 105
+        assert t.page.evaluate("document.activeElement.textContent") == "show in graph"
+        t.page.get_by_role("button", name="Show all 130 stacks").click()
+        assert stacks.count() == 130 and "way_0" in stacks.last.inner_text()
+        assert t.page.locator("td.detail button.more").count() == 0
+
+
+def on_paper_there_is_nothing_to_press(browser):
+    with tab(browser, FOLDER / "training.html", color_scheme="dark") as t:
+        t.page.emulate_media(media="print")
+        assert not t.page.locator(".tools").is_visible() and not t.page.get_by_label("Colours").is_visible()
+        assert t.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert t.rows().first.is_visible() and t.frame("Trainer::step").is_visible()
+
+
 def rows_open_and_lead_to_the_graph(browser):
     with tab(browser, FOLDER / "training.html") as t:
         load = t.page.get_by_role("button", name="load", exact=True)
@@ -156,7 +206,7 @@ def everything_can_be_reached_from_the_keyboard(browser):
         focused = lambda: t.page.evaluate("document.activeElement.getAttribute('aria-label') || document.activeElement.textContent")  # noqa: E731
         press = t.page.keyboard.press
         t.page.keyboard.press("/")
-        for _ in range(5):
+        for _ in range(6):
             press("Tab")
         # The reset button cannot be pressed yet, so the graph is next.
         assert focused().startswith("all stacks"), focused()
@@ -353,7 +403,9 @@ def what_is_suppressed_is_said_so(browser):
         t.page.locator(".suppressed summary").click()
         said = t.page.locator(".suppressed").inner_text()
         assert "Trainer::step" in said and "1.1 GiB" in said and "never<b>matches" in said, said
-        assert any("Trainer::step" in name for name in t.names())
+        assert not any("Trainer::step" in name for name in t.names()), t.names()
+        left = sum(row["bytes"] for row in report["rows"])
+        assert t.page.locator(".told strong").inner_text() == size_of(left) + ", 100 %"
 
 
 def the_page_goes_to_standard_output_and_over_no_file(browser):
@@ -369,6 +421,10 @@ CLAIMS = [
     a_click_zooms_and_escape_comes_back,
     a_search_marks_frames_and_filters_rows,
     the_graph_can_be_inverted_and_coloured_by_kind,
+    one_kind_of_memory_alone_is_shown,
+    colours_tell_who_asked,
+    all_stacks_of_a_row_are_shown_on_demand,
+    on_paper_there_is_nothing_to_press,
     rows_open_and_lead_to_the_graph,
     everything_can_be_reached_from_the_keyboard,
     colours_follow_the_system_and_the_switch,

@@ -196,6 +196,15 @@ def deep(frames=20_000):
     return made
 
 
+def ways(stacks=130):
+    """One call site that many functions lead to."""
+    made = Snapshot()
+    for nth in range(stacks):
+        stack = made.stack([("grow(int)", "/src/grow.cu", 5, "/opt/app"), (f"way_{nth}", "/src/ways.cu", nth + 1, "/opt/app"), MAIN])
+        made.holds((nth + 1) * 4096, 1, stack)
+    return made
+
+
 def large(stacks=100_000, depth=30):
     """Many different stacks, as a program with many ways into its allocator has them."""
     made = Snapshot()
@@ -234,4 +243,5 @@ if __name__ == "__main__":
     course(pathlib.Path(folder, "course"))
     hostile().write(f"{folder}/hostile.json")
     deep().write(f"{folder}/deep.json")
+    ways().write(f"{folder}/ways.json")
     large().write(f"{folder}/large.json")

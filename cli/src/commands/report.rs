@@ -128,7 +128,7 @@ impl ReportArgs {
             top: self.top.map_or(default, |top| (top > 0).then_some(top)),
             min_bytes: self.min_bytes,
             source,
-            suppressions: Suppressions::default(),
+            ..Options::default()
         }
     }
 }

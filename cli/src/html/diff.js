@@ -31,10 +31,8 @@ pages.diff = (context) => {
       ["after", exact(rows.number("after", row)) + " in " + formatBlocks(rows.number("after_count", row), 0)],
       ["kind", rows.kinds(row)],
     ];
-    const parts = rows.stacksOf(row).slice(0, 20);
-    const shown = parts.map((part) => [element("h3", {}, element("button", { type: "button", onclick: () => view.reveal(part.stack) }, "show in graph")), stackList(context, stacks, part.stack)]);
-    const others = rows.stacksOf(row).length - parts.length;
-    return [facts(list), ...shown, others > 0 ? element("p", { class: "quiet" }, "and " + formatCount(others) + " other ways to it") : null];
+    const heading = (part) => element("h3", {}, element("button", { type: "button", onclick: () => view.reveal(part.stack) }, "show in graph"));
+    return [facts(list), stackLists(context, stacks, rows.stacksOf(row), heading)];
   };
   const table = new Table(host, { label: "Changes", columns, count: rows.count, detail, opener: site });
   table.rows = rows;

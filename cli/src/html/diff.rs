@@ -122,6 +122,9 @@ fn graph<'a>(data: &mut Data<'a>, before: &'a Snapshot, after: &'a Snapshot, opt
             .and_then(|name| Kind::from_name(name))
             .map_or(0, number_of)
     };
+    let owner = |row: &DiffRow| row.stack.library.or(row.stack.allocator).unwrap_or_default();
+    let owners: Vec<u64> = samples.iter().map(|(_, row)| data.text(owner(row))).collect();
+    data.columns.add("0.samples.owner".to_owned(), owners);
     let mut add = |name: &str, number: &dyn Fn(&DiffRow) -> u64| {
         let numbers = samples.iter().map(|(_, row)| number(row));
         data.columns.add(format!("0.samples.{name}"), numbers);

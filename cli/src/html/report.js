@@ -130,16 +130,14 @@ function rowDetail(context, rows, row, stacks, view) {
   }
   list.push(["age", age]);
   const parts = rows.stacksOf(row);
-  const shown = parts.map((part) => [
+  const heading = (part) =>
     element(
       "h3",
       {},
       formatBytes(part.bytes) + " in " + formatBlocks(part.count, 0) + " ",
       element("button", { type: "button", onclick: () => view.reveal(part.stack) }, "show in graph"),
-    ),
-    stackList(context, stacks, part.stack),
-  ]);
+    );
   const others = number("stacks_in_all") - parts.length;
   const more = others > 0 ? element("p", { class: "quiet" }, "and " + formatCount(others) + (others === 1 ? " other way" : " other ways") + " to it; search for its name to see them in the graph") : null;
-  return [facts(list), ...shown, more];
+  return [facts(list), stackLists(context, stacks, parts, heading), more];
 }

@@ -72,7 +72,11 @@ pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
     let mut plain = Vec::new();
     let mut processes = Vec::new();
     for (number, item) in items.iter().enumerate() {
-        let mut report = Report::of(item.snapshot, &item.options);
+        let options = Options {
+            stacks_kept: Some(STACKS_OF_A_ROW),
+            ..item.options.clone()
+        };
+        let mut report = Report::of(item.snapshot, &options);
         if items.len() > 1 {
             writeln!(plain, "== {} ==", Inert(&item.options.source))?;
         }
@@ -97,6 +101,9 @@ pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
         out,
     )
 }
+
+/// More than anybody reads; a row for a thread or a kind of memory may have them all.
+const STACKS_OF_A_ROW: usize = 1000;
 
 /// Rows in the text for browsers without scripts.
 const ROWS_IN_TEXT: usize = 20;
@@ -187,6 +194,8 @@ struct Samples {
     samples: Vec<profile::Sample>,
     /// The number of each sample's stack.
     stacks: Vec<usize>,
+    /// Who asked besides the program itself, as the number of a string.
+    owners: Vec<u64>,
     /// And of its place.
     lies_in: Vec<u64>,
     places: Vec<String>,
@@ -215,7 +224,9 @@ fn samples<'a>(data: &mut Data<'a>, stacks: &mut Stacks, item: &Item<'a>) -> Sam
     places.sort();
     places.dedup();
     let place = |place: String| places.binary_search(&place).unwrap_or(0) as u64;
+    let owner = |sample: &profile::Sample| data.text(profile.paths[sample.path].origin.unwrap_or_default());
     Samples {
+        owners: profile.samples.iter().map(owner).collect(),
         stacks: profile.samples.iter().map(|sample| paths[sample.path]).collect(),
         lies_in: each.into_iter().map(place).collect(),
         samples: profile.samples,
@@ -234,6 +245,7 @@ impl Samples {
         };
         add("stack", &|nth| moved[self.stacks[nth]]);
         add("kind", &|nth| number_of(self.samples[nth].kind));
+        add("owner", &|nth| self.owners[nth]);
         add("place", &|nth| self.lies_in[nth]);
         add("cached", &|nth| (self.samples[nth].level == Level::Cached).into());
         add("bytes", &|nth| self.samples[nth].live.bytes);

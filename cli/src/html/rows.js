@@ -30,6 +30,7 @@ function rowsOf(context, prefix) {
   };
   if (context.page.what === "diff") {
     rows.kinds = string("kinds");
+    rows.hasKind = (row, kind) => rows.kinds(row).split(", ").includes(kind);
     rows.state = (row) => context.page.states[column("state")[row]];
     rows.text = (row) => label(row) + "\0" + rows.place(row) + "\0" + rows.kinds(row) + "\0" + rows.state(row);
     return rows;
@@ -46,6 +47,7 @@ function rowsOf(context, prefix) {
     return found.sort((a, b) => b.bytes - a.bytes || b.count - a.count);
   };
   rows.names = (row, dimension) => rows.shares(row, dimension).map((share) => share.name).join(", ");
+  rows.hasKind = (row, kind) => rows.shares(row, "kinds").some((share) => share.name === kind);
   rows.text = (row) => [label(row), rows.place(row), rows.mark(row), rows.names(row, "kinds"), rows.names(row, "devices")].join("\0");
   return rows;
 }
@@ -53,6 +55,30 @@ function rowsOf(context, prefix) {
 // Where there is no room for a column of places, each stands below its name.
 function narrowPlace(rows, row) {
   return element("div", { class: "narrow quiet" }, shorten(rows.place(row)));
+}
+
+// The stacks of a row, a few at first and the others on demand; `heading` makes what stands above one.
+const STACKS_AT_FIRST = 5;
+const STACKS_AT_ONCE = 100;
+
+function stackLists(context, stacks, parts, heading) {
+  const host = element("div");
+  const show = (from, to) => {
+    host.append(...parts.slice(from, to).flatMap((part) => [heading(part), stackList(context, stacks, part.stack)]));
+    const left = parts.length - to;
+    if (left <= 0) return;
+    const next = Math.min(left, STACKS_AT_ONCE);
+    const text = next < left ? "Show " + next + " more of " + formatCount(parts.length) + " stacks" : "Show all " + formatCount(parts.length) + " stacks";
+    const more = element("button", { type: "button", class: "more", onclick: () => {
+      more.remove();
+      const shown = host.childElementCount;
+      show(to, to + next);
+      host.children[shown]?.querySelector("button")?.focus();
+    } }, text);
+    host.append(more);
+  };
+  show(0, STACKS_AT_FIRST);
+  return host;
 }
 
 // A stack's frames, the innermost first, as in a terminal.

@@ -17,6 +17,7 @@ class View {
     this.width = "change";
     this.colours = this.isDiff ? "change" : "module";
     this.place = -1;
+    this.kind = -1;
     this.build(host, process);
   }
 
@@ -48,7 +49,18 @@ class View {
       const places = process.places.map((place, number) => [String(number), place]);
       tools.push(choice("in", [["-1", "all places"], ...places], (value) => this.weighAgain(() => (this.place = Number(value)))));
     }
+    const kinds = Array.from(new Set(this.column("kind"))).sort((a, b) => a - b);
+    if (kinds.length > 1) {
+      const named = kinds.map((kind) => [String(kind), this.context.header.kinds[kind]]);
+      tools.push(choice("Kind", [["-1", "all kinds"], ...named], (value) => {
+        this.weighAgain(() => (this.kind = Number(value)));
+        this.find();
+      }));
+    }
+    this.owners = this.rankOwners();
     const colours = [["module", "module"], ["kind", "kind of memory"]];
+    // Where the program alone asked, there is nothing to tell apart.
+    if (this.owners.size > 1) colours.push(["owner", "who asked"]);
     if (this.isDiff) colours.unshift(["change", "change"]);
     tools.push(
       choice("Colour", colours, (value) => {
@@ -92,6 +104,11 @@ class View {
     if (this.search.value) this.find();
   }
 
+  // Whether a row has memory of the kind that alone is shown.
+  isOfKind(table, row) {
+    return this.kind < 0 || table.rows.hasKind(row, this.context.header.kinds[this.kind]);
+  }
+
   // The weight of each stack, as chosen.
   measured() {
     const { count } = this.stacks;
@@ -99,10 +116,12 @@ class View {
     const bytes = this.measure === "bytes";
     this.weights = new Float64Array(count);
     if (this.isDiff) {
+      const kinds = this.column("kind");
       const before = this.column(bytes ? "before" : "before_count");
       const after = this.column(bytes ? "after" : "after_count");
       this.changes = new Float64Array(count);
       for (let i = 0; i < of.length; i++) {
+        if (this.kind >= 0 && kinds[i] !== this.kind) continue;
         const change = after[i] - before[i];
         this.changes[of[i]] += change;
         this.weights[of[i]] += this.width === "change" ? Math.abs(change) : (this.width === "after" ? after : before)[i];
@@ -111,8 +130,9 @@ class View {
     }
     const values = this.column(bytes ? "bytes" : "count");
     const place = this.column("place");
+    const kinds = this.column("kind");
     for (let i = 0; i < of.length; i++) {
-      if (this.place < 0 || place[i] === this.place) this.weights[of[i]] += values[i];
+      if ((this.place < 0 || place[i] === this.place) && (this.kind < 0 || kinds[i] === this.kind)) this.weights[of[i]] += values[i];
     }
   }
 
@@ -178,15 +198,35 @@ class View {
     return new Map(ranked.slice(0, 9).map(([group], nth) => [group, nth]));
   }
 
-  kindOf(node) {
-    const sums = new Float64Array(this.context.header.kinds.length);
+  // Who asked, apart from the program itself: libraries of CUDA's and allocators, those with most bytes first.
+  rankOwners() {
+    const owners = this.column("owner");
+    const bytes = this.isDiff ? this.column("after") : this.column("bytes");
+    const sums = new Map();
+    for (let i = 0; i < owners.length; i++) sums.set(owners[i], (sums.get(owners[i]) || 0) + bytes[i]);
+    const ranked = Array.from(sums.entries()).sort((a, b) => b[1] - a[1]);
+    return new Map(ranked.map(([owner], nth) => [owner, nth]));
+  }
+
+  // What most of the memory of a node is, by this column.
+  mostly(node, column) {
+    const sums = new Map();
+    const values = this.column(column);
     const kinds = this.column("kind");
+    const bytes = this.isDiff ? null : this.column("bytes");
     const { order } = this.graph;
     for (let i = node.from; i < node.to; i++) {
       const stack = order[i];
-      for (let at = this.starts[stack]; at < this.starts[stack + 1]; at++) sums[kinds[at]] += this.isDiff ? this.weights[stack] : this.column("bytes")[at] + 1e-6;
+      for (let at = this.starts[stack]; at < this.starts[stack + 1]; at++) {
+        if (this.kind >= 0 && kinds[at] !== this.kind) continue;
+        sums.set(values[at], (sums.get(values[at]) || 0) + (this.isDiff ? this.weights[stack] : bytes[at] + 1e-6));
+      }
     }
-    return sums.indexOf(Math.max(...sums));
+    let most;
+    for (const [value, sum] of sums) {
+      if (most === undefined || sum > sums.get(most)) most = value;
+    }
+    return most;
   }
 
   colour(node) {
@@ -199,9 +239,15 @@ class View {
     // A group looks like the largest of its members, but paler.
     if (node.group) return this.colour(node.group[0]) + " group";
     if (node.frame === null) return "";
-    if (this.colours === "kind") return "c" + (this.kindOf(node) % 10);
+    if (this.colours === "kind") return "c" + (this.mostly(node, "kind") % 10);
+    if (this.colours === "owner") return this.ownerColour(this.mostly(node, "owner"));
     const nth = this.groups.get(this.context.frames.group(node.frame));
     return nth === undefined ? "" : "c" + nth;
+  }
+
+  // The program itself, which is nobody else, has no colour.
+  ownerColour(owner) {
+    return owner ? "c" + (this.owners.get(owner) % 10) : "";
   }
 
   showLegend() {
@@ -212,6 +258,8 @@ class View {
     } else if (this.colours === "kind") {
       const present = new Set(this.column("kind"));
       entries = Array.from(present).map((kind) => entry("c" + (kind % 10), this.context.header.kinds[kind]));
+    } else if (this.colours === "owner") {
+      entries = Array.from(this.owners.keys()).map((owner) => entry(this.ownerColour(owner), this.context.strings[owner] || "the program itself"));
     } else {
       entries = Array.from(this.groups).map(([group, nth]) => entry("c" + nth, shorten(this.context.strings[group]) || "no module"));
     }
@@ -227,7 +275,7 @@ class View {
     const text = this.search.value.trim();
     if (!text) {
       this.graph.search(null);
-      for (const table of this.tables) table.filter(null);
+      for (const table of this.tables) table.filter(this.kind < 0 ? null : (row) => this.isOfKind(table, row));
       this.result.textContent = "";
       return;
     }
@@ -243,7 +291,7 @@ class View {
     this.graph.search(found);
     const wanted = text.toLowerCase();
     for (const table of this.tables) {
-      table.filter((row) => table.rows.stacksOf(row).some((part) => hit[part.stack]) || table.rows.text(row).toLowerCase().includes(wanted));
+      table.filter((row) => this.isOfKind(table, row) && (table.rows.stacksOf(row).some((part) => hit[part.stack]) || table.rows.text(row).toLowerCase().includes(wanted)));
     }
     const matches = found.reduce((sum, one) => sum + one, 0);
     this.result.textContent = matches === 0 ? "no frame matches" : formatCount(matches) + (matches === 1 ? " frame" : " frames") + " in stacks with " + this.format(sum) + ", " + formatPart(sum, this.graph.total);
