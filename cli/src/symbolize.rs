@@ -9,6 +9,7 @@
 
 mod cache;
 mod locate;
+mod note;
 
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,7 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use culeak::snapshot::{Location, Snapshot, Symbol};
 
 pub use cache::folder as cache_folder;
+pub use note::{Note, sentences};
 
 use cache::Cached;
 use locate::Located;
@@ -48,7 +50,7 @@ impl Places {
 }
 
 /// Fills in the symbols of every location that has none yet; the notes say which modules could not be read and why.
-pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<String> {
+pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
     let mut wanted: Vec<usize> = needed(snapshot);
     wanted.sort_by_key(|&location| {
         (

@@ -27,11 +27,11 @@ use culeak::kind::Kind;
 
 use crate::load::Loaded;
 use crate::progress;
-use crate::symbolize::{Places, cache_folder, symbolize};
+use crate::symbolize::{Note, Places, cache_folder, sentences, symbolize};
 use crate::text::inert::Inert;
 
 /// What was said already: many snapshots of one program miss the same modules.
-static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+static SAID: Mutex<BTreeSet<Note>> = Mutex::new(BTreeSet::new());
 
 /// How names for addresses are found. Flattened into the arguments of every command that shows names.
 #[derive(Debug, Clone, Default, Args)]
@@ -54,10 +54,9 @@ impl NameArgs {
         };
         let notes = symbolize(&mut item.snapshot, &places);
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
-        for note in notes {
-            if said.insert(note.clone()) {
-                progress::say(format_args!("note: {}", Inert(&note)));
-            }
+        let new = notes.into_iter().filter(|note| said.insert(note.clone()));
+        for note in sentences(new) {
+            progress::say(format_args!("note: {}", Inert(&note)));
         }
     }
 }

@@ -17,7 +17,7 @@ use culeak::snapshot::{Location, Snapshot, Stack, Symbol};
 use super::Message;
 use super::look::Look;
 use super::tally::StackKey;
-use crate::symbolize::{Places, cache_folder, symbolize};
+use crate::symbolize::{Note, Places, cache_folder, sentences, symbolize};
 use crate::text::inert::Inert;
 use crate::text::parts;
 
@@ -238,7 +238,7 @@ pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, debug_dirs: &
 struct Book {
     modules: BTreeMap<(String, String), u32>,
     symbols: HashMap<(u32, u64), Vec<Symbol>>,
-    notes: HashSet<String>,
+    notes: HashSet<Note>,
     frames: Frames,
 }
 
@@ -295,6 +295,6 @@ impl Book {
             }
         }
         part.modules = unknown.modules;
-        (self.frames.name_all(&part, &unnamed.keys[which]), notes)
+        (self.frames.name_all(&part, &unnamed.keys[which]), sentences(notes))
     }
 }

@@ -13,7 +13,7 @@ use culeak::snapshot::Module;
 use object::Object;
 use object::read::ReadCache;
 
-use super::Places;
+use super::{Note, Places};
 
 /// The files to ask about a module, best first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct Located {
     /// The module itself.
     pub module: Option<PathBuf>,
     /// Something the reader of the names should know.
-    pub note: Option<String>,
+    pub note: Option<Note>,
 }
 
 impl Located {
@@ -48,13 +48,8 @@ struct Identity {
     debug_link: Option<(String, u32)>,
 }
 
-/// Finds a module's files, or says in one sentence why there are none.
-pub fn locate(
-    module: &Module,
-    places: &Places,
-    debug_dirs: &[PathBuf],
-    started_unix_ns: u64,
-) -> Result<Located, String> {
+/// Finds a module's files, or says why there are none.
+pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_unix_ns: u64) -> Result<Located, Note> {
     let recorded = module.path.trim_end_matches(" (deleted)");
     if !recorded.starts_with('/') {
         // [vdso] and other code without a file.
@@ -69,20 +64,23 @@ pub fn locate(
         match identity(&path) {
             Ok(identity) if identity.build_id == module.build_id => {
                 if module.build_id.is_empty() && newer_than(&path, started_unix_ns) {
-                    located.note = Some(format!(
-                        "{recorded}: has no build id and is newer than the recording, so its names may be wrong; link with \
-                         --build-id"
-                    ));
+                    located.note = Some(Note::Doubtful {
+                        module: recorded.to_owned(),
+                        problem:
+                            "has no build id and is newer than the recording, so its names may be wrong; link with \
+                                  --build-id"
+                                .to_owned(),
+                    });
                 }
                 located.debug = located.debug.or_else(|| by_debug_link(&path, &identity, debug_dirs));
                 located.module = Some(path);
                 return Ok(located);
             }
-            Ok(_) => problem = Some(format!("{recorded}: changed since recorded")),
+            Ok(_) => problem = Some("changed since recorded".to_owned()),
             Err(error) if problem.is_none() => {
                 problem = Some(match error.kind() {
-                    io::ErrorKind::NotFound => format!("{recorded}: not on this machine"),
-                    _ => format!("{recorded}: cannot be read ({error})"),
+                    io::ErrorKind::NotFound => "not on this machine".to_owned(),
+                    _ => format!("cannot be read ({error})"),
                 });
             }
             Err(_) => {}
@@ -91,10 +89,10 @@ pub fn locate(
     if located.debug.is_some() {
         return Ok(located);
     }
-    let problem = problem.unwrap_or_else(|| format!("{recorded}: not found"));
-    Err(format!(
-        "{problem}, so its frames are shown as offsets; point --debug-dir at its debug files"
-    ))
+    Err(Note::Nameless {
+        module: recorded.to_owned(),
+        problem: problem.unwrap_or_else(|| "not found".to_owned()),
+    })
 }
 
 /// The path as the process meant it, then as it reads here.

@@ -113,7 +113,7 @@ impl Probe {
     /// The function's names as they are found, one for each of its bytes, and the notes.
     fn names(&self, function: &str, places: &Places) -> (Vec<String>, Vec<String>) {
         let mut snapshot = self.snapshot(function);
-        let notes = symbolize(&mut snapshot, places);
+        let notes = sentences(symbolize(&mut snapshot, places));
         let name = |location: &Location| {
             location
                 .symbols
@@ -145,7 +145,7 @@ impl Probe {
 fn functions_lines_and_inlined_calls_come_from_dwarf() {
     let probe = Probe::build(&["-g"]);
     let mut snapshot = probe.snapshot("work");
-    assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::<String>::new());
+    assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::new());
     let inlined = snapshot
         .locations
         .iter()
@@ -291,7 +291,7 @@ fn a_module_that_changed_since_is_told_and_not_asked() {
     let probe = Probe::build(&["-g"]);
     let mut snapshot = probe.snapshot("work");
     snapshot.modules[0].build_id = "00112233".to_owned();
-    let notes = symbolize(&mut snapshot, &Places::default());
+    let notes = sentences(symbolize(&mut snapshot, &Places::default()));
     assert_eq!(notes.len(), 1);
     assert!(notes[0].contains("libprobe.so: changed since recorded"), "{notes:?}");
     assert!(snapshot.locations.iter().all(|location| location.symbols.is_empty()));
@@ -312,7 +312,7 @@ fn a_module_that_is_missing_or_no_elf_file_is_told_once() {
 fn code_without_a_file_needs_no_note() {
     let mut snapshot = Probe::build(&[]).snapshot("work");
     snapshot.modules[0].path = "[vdso]".to_owned();
-    assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::<String>::new());
+    assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::new());
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_module_deleted_while_mapped_is_found_where_it_was() {
     let probe = Probe::build(&["-g"]);
     let mut snapshot = probe.snapshot("work");
     snapshot.modules[0].path.push_str(" (deleted)");
-    assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::<String>::new());
+    assert_eq!(symbolize(&mut snapshot, &Places::default()), Vec::new());
     assert!(snapshot.locations.iter().all(|location| !location.symbols.is_empty()));
 }
 
@@ -334,6 +334,6 @@ fn files_are_looked_up_as_the_process_sees_them() {
         root: Some(probe.folder.path().to_owned()),
         cache: None,
     };
-    assert_eq!(symbolize(&mut snapshot, &places), Vec::<String>::new());
+    assert_eq!(symbolize(&mut snapshot, &places), Vec::new());
     assert!(snapshot.locations.iter().all(|location| !location.symbols.is_empty()));
 }
