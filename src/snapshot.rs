@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use crate::kind::Kind;
 
 pub(crate) mod allocations;
+pub mod rows_apart;
 
 pub use allocations::{Allocation, Allocations, Call, Gathering};
 

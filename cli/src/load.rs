@@ -6,12 +6,12 @@
 pub mod memory_viz;
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use culeak::reader::{self, ReadError};
-use culeak::snapshot::{self, Snapshot};
+use culeak::snapshot::{self, Snapshot, rows_apart};
 use serde::Deserialize;
 
 use crate::errors::Failure;
@@ -253,23 +253,57 @@ fn from_file(path: &Path, shown: &str, read: Reader) -> Result<Snapshot, Failure
             "{shown}: is not a regular file; name a recording, a snapshot, a process id or -"
         )));
     }
-    let bytes_of = || -> io::Result<Option<Vec<u8>>> {
-        let mut file = File::open(path)?;
-        let mut start = [0; 64];
-        let length = file.read(&mut start)?;
-        let mut bytes = start[..length].to_vec();
-        let json = bytes.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
-        if !json && !pickle::is_pickle(&bytes) {
-            return Ok(None);
-        }
-        file.read_to_end(&mut bytes)?;
-        Ok(Some(bytes))
-    };
-    match bytes_of().map_err(|error| unreadable(shown, &error))? {
-        Some(bytes) if pickle::is_pickle(&bytes) => unpickle(&bytes, shown),
-        Some(json) => parse(&json, shown),
+    let mut file = File::open(path).map_err(|error| unreadable(shown, &error))?;
+    let mut start = [0; 64];
+    let length = file.read(&mut start).map_err(|error| unreadable(shown, &error))?;
+    let start = &start[..length];
+    let json = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
+    if !json && !pickle::is_pickle(start) {
         // What is wrong with anything else, the reader of recordings says best.
-        None => read(path).map_err(|error| Failure::new(error.to_string())),
+        return read(path).map_err(|error| Failure::new(error.to_string()));
+    }
+    let mut text = || -> io::Result<Result<Snapshot, Vec<u8>>> {
+        if json {
+            file.rewind()?;
+            if let Some(snapshot) = rows_apart::read(Watched::new(&mut file, metadata.len()))? {
+                return Ok(Ok(snapshot));
+            }
+        }
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        Watched::new(&mut file, metadata.len()).read_to_end(&mut bytes)?;
+        Ok(Err(bytes))
+    };
+    match text().map_err(|error| unreadable(shown, &error))? {
+        Ok(snapshot) => checked(snapshot, shown),
+        Err(bytes) if json => parse(&bytes, shown),
+        Err(bytes) => unpickle(&bytes, shown),
+    }
+}
+
+/// A file that shows how far it has been read.
+struct Watched<'f> {
+    file: &'f mut File,
+    progress: Progress,
+}
+
+impl<'f> Watched<'f> {
+    fn new(file: &'f mut File, bytes: u64) -> Watched<'f> {
+        Watched {
+            file,
+            progress: Progress::over("reading", bytes, Unit::Bytes),
+        }
+    }
+}
+
+impl Read for Watched<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        // Large files are read a piece at a time, so that there is something to see.
+        const PIECE: usize = 1 << 22;
+        let most = into.len().min(PIECE);
+        let count = self.file.read(&mut into[..most])?;
+        self.progress.advance(count as u64);
+        Ok(count)
     }
 }
 
@@ -330,56 +364,66 @@ struct Envelope {
 
 /// Reads a snapshot's JSON.
 fn parse(bytes: &[u8], shown: &str) -> Result<Snapshot, Failure> {
-    let bad = |reason: String| Failure::new(format!("{shown}: {reason}"));
+    match serde_json::from_slice::<Snapshot>(bytes) {
+        Ok(snapshot) => checked(snapshot, shown),
+        Err(error) => {
+            envelope(bytes, shown)?;
+            Err(damaged(&error.to_string(), shown))
+        }
+    }
+}
+
+fn damaged(reason: &str, shown: &str) -> Failure {
+    Failure::new(format!(
+        "{shown}: a damaged snapshot ({reason}); take it again with `culeak snapshot`"
+    ))
+}
+
+/// What was read, if it is a snapshot that this version knows, and whole.
+fn checked(snapshot: Snapshot, shown: &str) -> Result<Snapshot, Failure> {
+    known(Some(&snapshot.format), Some(snapshot.version.into()), shown)?;
+    snapshot.validate().map_err(|error| damaged(&error, shown))?;
+    Ok(snapshot)
+}
+
+/// Why a file that cannot be read as a snapshot is none of ours.
+fn envelope(bytes: &[u8], shown: &str) -> Result<(), Failure> {
     let envelope: Envelope = serde_json::from_slice(bytes).map_err(|error| {
-        bad(if error.is_eof() {
+        let reason = if error.is_eof() {
             format!(
                 "a JSON file that ends in the middle (line {}); take the snapshot again",
                 error.line()
             )
         } else {
             format!("not valid JSON ({error}); take the snapshot again with `culeak snapshot`")
-        })
+        };
+        Failure::new(format!("{shown}: {reason}"))
     })?;
-    match envelope.format.as_ref().and_then(|format| format.as_str()) {
+    let format = envelope.format.as_ref().and_then(|format| format.as_str());
+    let version = envelope.version.as_ref().and_then(serde_json::Value::as_u64);
+    known(format, version, shown)
+}
+
+fn known(format: Option<&str>, version: Option<u64>, shown: &str) -> Result<(), Failure> {
+    let bad = |reason: String| Err(Failure::new(format!("{shown}: {reason}")));
+    match format {
         Some(snapshot::FORMAT) => {}
         Some(other) if other.starts_with("culeak-") => {
-            return Err(bad(format!(
+            return bad(format!(
                 "a {} of culeak, not a snapshot; use the recording or `culeak snapshot` output",
                 &other[7..]
-            )));
-        }
-        _ => {
-            return Err(bad(
-                "JSON of some other program; make a snapshot with `culeak snapshot`".to_owned(),
             ));
         }
+        _ => return bad("JSON of some other program; make a snapshot with `culeak snapshot`".to_owned()),
     }
-    match envelope.version.as_ref().and_then(serde_json::Value::as_u64) {
-        Some(version) if version > u64::from(snapshot::VERSION) => {
-            return Err(bad(format!(
-                "snapshot version {version}, this build reads up to {}; use a newer culeak",
-                snapshot::VERSION
-            )));
-        }
-        Some(1..) => {}
-        _ => {
-            return Err(bad(
-                "snapshot without a valid version; take it again with `culeak snapshot`".to_owned(),
-            ));
-        }
+    match version {
+        Some(version) if version > u64::from(snapshot::VERSION) => bad(format!(
+            "snapshot version {version}, this build reads up to {}; use a newer culeak",
+            snapshot::VERSION
+        )),
+        Some(1..) => Ok(()),
+        _ => bad("snapshot without a valid version; take it again with `culeak snapshot`".to_owned()),
     }
-    let snapshot: Snapshot = serde_json::from_slice(bytes).map_err(|error| {
-        bad(format!(
-            "a damaged snapshot ({error}); take it again with `culeak snapshot`"
-        ))
-    })?;
-    snapshot.validate().map_err(|error| {
-        bad(format!(
-            "a damaged snapshot ({error}); take it again with `culeak snapshot`"
-        ))
-    })?;
-    Ok(snapshot)
 }
 
 #[cfg(test)]

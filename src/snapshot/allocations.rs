@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Stream;
 use crate::kind::Kind;
+use crate::progress::{Progress, Unit};
 
 /// What allocations that were asked for in the same way have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -356,7 +357,9 @@ struct Rows<'a>(&'a [Row]);
 impl Serialize for Rows<'_> {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         let mut rows = out.serialize_seq(Some(self.0.len()))?;
-        for row in self.0 {
+        let progress = Progress::over("writing", self.0.len() as u64, Unit::Of("records"));
+        for (nth, row) in self.0.iter().enumerate() {
+            progress.tick(nth);
             rows.serialize_element(row)?;
         }
         rows.end()
