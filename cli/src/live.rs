@@ -3,6 +3,7 @@
 //! ```text
 //! watch.rs   a thread: which processes there are, reads their recordings in turn ─► look.rs, tally.rs   numbers by stack
 //! names.rs   a thread: names for stacks that are new                             ─► Names
+//! usage.rs   a thread: how full the devices are          ─► by device
 //! program.rs a thread: waits for the program that was started for the view
 //! terminal.rs  a thread each for keys and for signals; the screen, put back whatever happens
 //!      │
@@ -24,6 +25,7 @@ mod sample;
 pub mod state;
 pub mod tally;
 pub mod terminal;
+pub mod usage;
 pub mod view;
 pub mod watch;
 
@@ -35,6 +37,7 @@ use ratatui::crossterm::event::Event;
 
 use look::Look;
 use names::Names;
+use usage::Used;
 
 /// Everything that can happen.
 pub enum Message {
@@ -45,6 +48,8 @@ pub enum Message {
     Waiting(String),
     /// Names that were found, and notes on what was not.
     Names(Names, Vec<String>),
+    /// How full the devices of a process are, by ordinal.
+    Used(PathBuf, Vec<(i32, Used)>),
     Input(Event),
     /// Nobody can type any more.
     InputEnded,

@@ -9,7 +9,7 @@ use std::env;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-use culeak::snapshot::{DeviceUsage, OtherProcesses, ProcessState, Snapshot, Usage};
+use culeak::snapshot::{DeviceUsage, OtherProcesses, ProcessState, Usage};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
@@ -31,18 +31,23 @@ pub fn ask_driver(item: &mut Loaded) {
     }
     // A process in a container knows itself by another number than we and the driver do.
     let pid = item.source.parse().unwrap_or(snapshot.process.pid);
-    snapshot.usage = Some(ask(pid, snapshot).unwrap_or_else(|why| Usage {
+    let uuids: Vec<&str> = snapshot.devices.iter().map(|device| device.uuid.as_str()).collect();
+    snapshot.usage = Some(ask(pid, &uuids).unwrap_or_else(|why| Usage {
         source: "NVML".to_owned(),
         devices: Vec::new(),
         missing: Some(why),
     }));
 }
 
-fn ask(pid: u32, snapshot: &Snapshot) -> Result<Usage, String> {
+/// What NVML says of these devices, told by their number in the list, and of this process on them.
+///
+/// # Errors
+/// Why nobody answered, in words.
+pub fn ask(pid: u32, uuids: &[&str]) -> Result<Usage, String> {
     let program = env::current_exe().map_err(|error| format!("cannot find this program's own file: {error}"))?;
     let mut command = Command::new(program);
     command.arg(crate::args::PROBE_USAGE).arg(pid.to_string());
-    command.args(snapshot.devices.iter().map(|device| &device.uuid));
+    command.args(uuids);
     command.env_remove("LD_PRELOAD");
     let answer = probe::ask(&mut command, LIMIT).map_err(|error| format!("asking NVML failed: {error}"))?;
     if !answer.status.success() {
@@ -55,10 +60,7 @@ fn ask(pid: u32, snapshot: &Snapshot) -> Result<Usage, String> {
     }
     let usage: Usage =
         serde_json::from_str(&answer.stdout).map_err(|error| format!("NVML's process answered strangely: {error}"))?;
-    let known = usage
-        .devices
-        .iter()
-        .all(|device| device.device < snapshot.devices.len());
+    let known = usage.devices.iter().all(|device| device.device < uuids.len());
     known
         .then_some(usage)
         .ok_or_else(|| "NVML's process told of devices nobody asked for".to_owned())

@@ -73,6 +73,8 @@ sane() { # sane CLAIM: the shell has the terminal back, with echo and line editi
 
 fake=$("$culeak" shim-path --fake-driver)
 cc -g -O1 -D_GNU_SOURCE -DDOOR_LINKED -pthread -o "$work/victim" "$here/victim.c" "$fake/libcuda.so.1" -Wl,-rpath,"$fake" -ldl
+mkdir "$work/nvml"
+cc -shared -fPIC -o "$work/nvml/libnvidia-ml.so.1" "$here/../victims/nvml.c"
 mkfifo "$work/fifo"
 
 tmux -L "$server" -f /dev/null new-session -d -x 80 -y 24 -c "$work" "env -u NO_COLOR PS1='$ ' bash --norc --noprofile"
@@ -136,7 +138,7 @@ start_victim() {
     disown
     echo "$victim" >> "$work/pids"
 }
-line "$culeak live later; echo \"code <\$?>\""
+line "LD_LIBRARY_PATH=nvml NVML_USED=$((40 << 30)) $culeak live later; echo \"code <\$?>\""
 seen "a recording that is not there yet is waited for" 'waiting for later'
 mkdir "$work/later"
 seen "and a folder" 'waiting for recordings'
@@ -145,6 +147,7 @@ tell "batch 2"
 for _ in $(seq 100); do ls "$work"/victim.*.culeak >/dev/null 2>&1 && break; sleep 0.1; done
 ln "$work"/victim.*.culeak "$work/later/"
 seen "until it comes" '4 MiB +2 .*load_batch'
+seen "how full the device is, the driver says" 'GPU 0 +4 MiB now +4 MiB peak +50 % full'
 keys C-c
 seen "Ctrl-C quits" 'code <0>'
 sane "after Ctrl-C, the terminal is the shell's"

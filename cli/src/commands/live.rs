@@ -18,6 +18,7 @@ use crate::live::names::{self, Unnamed};
 use crate::live::program::{self, Running};
 use crate::live::state::{Action, State};
 use crate::live::terminal::{self, Screen};
+use crate::live::usage;
 use crate::live::view::Palette;
 use crate::live::watch::{self, Outlets, Source};
 use crate::preload::NOT_EXECUTABLE;
@@ -163,14 +164,18 @@ fn named_source(argument: &str) -> Result<Source, Failure> {
 fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) -> Sender<PathBuf> {
     let (choose, chosen) = mpsc::channel();
     let (unnamed, to_name): (Sender<Unnamed>, _) = mpsc::channel();
+    let (usage, to_ask) = mpsc::channel();
     let outlets = Outlets {
         messages: messages.clone(),
         unnamed,
+        usage,
     };
     let (source, interval) = (source.clone(), args.interval);
     thread::spawn(move || watch::serve(&source, interval, &outlets, &chosen));
     let (answers, debug_dirs) = (messages.clone(), args.debug_dir.clone());
     thread::spawn(move || names::serve(&to_name, &answers, &debug_dirs));
+    let answers = messages.clone();
+    thread::spawn(move || usage::serve(&to_ask, &answers));
     choose
 }
 
@@ -216,6 +221,10 @@ impl View<'_> {
             }
             Message::Trouble(recording, why) => {
                 self.state.troubled(&recording, why);
+                Ok(())
+            }
+            Message::Used(recording, used) => {
+                self.state.used(&recording, used);
                 Ok(())
             }
             Message::Waiting(text) => {

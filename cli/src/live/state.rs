@@ -14,6 +14,7 @@ use super::look::Look;
 use super::names::{NamedFrame, Names};
 use super::rows::{Row, Rows, SiteKey};
 use super::tally::Tally;
+use super::usage::Used;
 
 /// What the terminal or the watching thread must do after a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub struct Watched {
     pub mark: Option<Mark>,
     /// By ordinal.
     pub histories: BTreeMap<i32, History>,
+    /// By ordinal; of devices whose driver was asked.
+    pub used: BTreeMap<i32, Used>,
     /// Why it could not be read the last time.
     pub trouble: Option<String>,
     /// Came while the view was frozen.
@@ -184,6 +187,14 @@ impl State {
         self.processes[process].trouble = Some(why);
     }
 
+    /// The driver said how full devices are.
+    pub fn used(&mut self, recording: &Path, used: Vec<(i32, Used)>) {
+        if !self.frozen {
+            let process = self.watched(recording);
+            self.processes[process].used.extend(used);
+        }
+    }
+
     pub fn named(&mut self, names: Names, notes: Vec<String>) {
         self.names.extend(names);
         self.notes.extend(notes);
@@ -198,6 +209,7 @@ impl State {
                 look: None,
                 mark: None,
                 histories: BTreeMap::new(),
+                used: BTreeMap::new(),
                 trouble: None,
                 held_back: None,
             });
@@ -417,6 +429,10 @@ impl State {
 
 impl Watched {
     fn show(&mut self, look: Look, between_looks_ns: u64) {
+        if look.finished {
+            // What it was part of went with it.
+            self.used.clear();
+        }
         for device in &look.devices {
             let history = self.histories.entry(device.ordinal);
             let history = history.or_insert_with(|| History::new(between_looks_ns));

@@ -11,11 +11,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use culeak::reader::{self, Follower, Identity, ReadError};
+use culeak::snapshot::ProcessState;
 
 use super::Message;
 use super::look::Look;
 use super::names::{Asked, Unnamed};
 use super::tally::{StackKey, stack_keys};
+use super::usage::Question;
 use crate::load;
 
 /// What the user named.
@@ -61,6 +63,7 @@ struct Target {
 pub struct Outlets {
     pub messages: Sender<Message>,
     pub unnamed: Sender<Unnamed>,
+    pub usage: Sender<Question>,
 }
 
 /// Watches until nobody listens. `chosen` receives the recording that is on the screen, whenever that changes.
@@ -92,7 +95,7 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
         for index in [Some(first), other].into_iter().flatten() {
             if let Some(target) = targets.get_mut(index)
                 && !target.over
-                && !target.look(outlets)
+                && !target.look(outlets, index == first)
             {
                 return;
             }
@@ -128,7 +131,7 @@ impl Target {
     }
 
     /// Reads the recording and sends what it says. False when nobody listens any more.
-    fn look(&mut self, outlets: &Outlets) -> bool {
+    fn look(&mut self, outlets: &Outlets, on_screen: bool) -> bool {
         let mut sight = match self.follower.look() {
             Ok(sight) => sight,
             // Being made at this moment.
@@ -145,6 +148,15 @@ impl Target {
         }
         let fresh = &self.keys[sight.known_stacks..];
         let unnamed = self.asked.pick(&mut sight.snapshot, fresh, &look, self.root.as_ref());
+        if on_screen && look.process.state == ProcessState::Running && !look.devices.is_empty() {
+            let devices = sight.snapshot.devices.iter();
+            // Nobody may be there to answer; then nothing is shown.
+            let _ = outlets.usage.send(Question {
+                recording: self.recording.clone(),
+                pid: look.process.pid,
+                devices: devices.map(|device| (device.ordinal, device.uuid.clone())).collect(),
+            });
+        }
         tell(outlets, Message::Look(Box::new(look)))
             && unnamed.is_none_or(|unnamed| outlets.unnamed.send(unnamed).is_ok())
     }
@@ -372,17 +384,22 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (messages, inbox) = std::sync::mpsc::channel();
         let (unnamed, _to_name) = std::sync::mpsc::channel();
-        let outlets = Outlets { messages, unnamed };
+        let (usage, _asked) = std::sync::mpsc::channel();
+        let outlets = Outlets {
+            messages,
+            unnamed,
+            usage,
+        };
         let empty = folder.path().join("new.culeak");
         fs::write(&empty, b"").expect("written");
-        assert!(Target::new(empty).look(&outlets));
+        assert!(Target::new(empty).look(&outlets, true));
         assert!(inbox.try_recv().is_err());
         let whole = record(folder.path(), 4_300_001, 1);
-        assert!(Target::new(whole).look(&outlets));
+        assert!(Target::new(whole).look(&outlets, true));
         assert!(matches!(inbox.try_recv(), Ok(Message::Look(look)) if look.process.pid == 4_300_001));
         let foreign = folder.path().join("foreign.culeak");
         fs::write(&foreign, b"something else").expect("written");
-        assert!(Target::new(foreign).look(&outlets));
+        assert!(Target::new(foreign).look(&outlets, true));
         assert!(matches!(inbox.try_recv(), Ok(Message::Trouble(..))));
     }
 }

@@ -10,9 +10,10 @@ use ratatui::crossterm::event::KeyCode;
 use ratatui::style::Color;
 
 use super::super::sample::{press, show, state, training, type_in};
+use super::super::usage::Used;
 use super::*;
 use crate::text::inert::is_active;
-use crate::text::sample::{Sample, leaky};
+use crate::text::sample::{MIB, Sample, leaky};
 
 fn terminal(width: u16, height: u16, state: &mut State, colours: bool) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
@@ -60,6 +61,27 @@ fn watched() -> State {
 fn screen_of_a_running_process() {
     expect_screen("running-80x24.txt", 80, 24, &mut watched());
     expect_screen("running-200x50.txt", 200, 50, &mut watched());
+}
+
+#[test]
+fn screen_of_a_device_whose_driver_was_asked() {
+    let mut state = watched();
+    let used = Used {
+        bytes: 1536 * MIB,
+        of: 140 * 1024 * MIB,
+    };
+    let recording = state.processes[0].recording.clone();
+    state.used(&recording, vec![(0, used)]);
+    expect_screen("used-80x24.txt", 80, 24, &mut state);
+    expect_screen("used-120x30.txt", 120, 30, &mut state);
+    expect_screen("narrow-40x10.txt", 40, 10, &mut state);
+    let mut over = training(4711, 21);
+    over.process.state = ProcessState::Exited;
+    show(&mut state, &over);
+    assert!(
+        !screen(80, 24, &mut state).contains("full"),
+        "what it was part of is over"
+    );
 }
 
 #[test]

@@ -9,6 +9,7 @@ use ratatui::widgets::{Sparkline, Widget};
 
 use super::super::look::{DeviceLook, Look};
 use super::super::state::{State, Watched};
+use super::super::usage::Used;
 use super::{Palette, both_ends, line, rows};
 use crate::text::inert::Inert;
 use crate::text::parts::amount;
@@ -148,8 +149,13 @@ fn device(process: &Watched, device: &DeviceLook, palette: &Palette, area: Rect,
     } else {
         String::new()
     };
+    let used = match process.used.get(&device.ordinal) {
+        Some(used) if wide => format!("  {} of {} used", units::bytes(used.bytes), units::bytes(used.of)),
+        Some(used) if area.width >= 60 => format!("  {:>3} % full", percent(used)),
+        _ => String::new(),
+    };
     let text = format!(
-        "GPU {}{name}  {:>9} now  {:>9} peak  ",
+        "GPU {}{name}  {:>9} now  {:>9} peak{used}  ",
         device.ordinal,
         units::bytes(device.live.bytes),
         units::bytes(device.peak_bytes)
@@ -172,6 +178,10 @@ fn device(process: &Watched, device: &DeviceLook, palette: &Palette, area: Rect,
         .max(device.peak_bytes.max(device.live.bytes))
         .style(palette.line)
         .render(chart, buffer);
+}
+
+fn percent(used: &Used) -> u128 {
+    u128::from(used.bytes) * 100 / u128::from(used.of.max(1))
 }
 
 /// What somebody holds, in the report's words.
