@@ -11,6 +11,7 @@ use clap::{ArgGroup, Args};
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{Event, KeyEventKind};
 
+use super::NameArgs;
 use super::record::{self, RECORD_OPTIONS, RecordArgs};
 use crate::errors::Failure;
 use crate::live::Message;
@@ -56,9 +57,8 @@ pub struct LiveArgs {
     #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = interval)]
     pub interval: Duration,
 
-    /// Also look for debug files here; repeatable
-    #[arg(long, value_name = "DIR")]
-    pub debug_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub names: NameArgs,
 
     #[command(flatten, next_help_heading = "With -- COMMAND")]
     pub record: RecordArgs,
@@ -172,8 +172,8 @@ fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) 
     };
     let (source, interval) = (source.clone(), args.interval);
     thread::spawn(move || watch::serve(&source, interval, &outlets, &chosen));
-    let (answers, debug_dirs) = (messages.clone(), args.debug_dir.clone());
-    thread::spawn(move || names::serve(&to_name, &answers, &debug_dirs));
+    let (answers, name_args) = (messages.clone(), args.names.clone());
+    thread::spawn(move || names::serve(&to_name, &answers, |root| name_args.places(root)));
     let answers = messages.clone();
     thread::spawn(move || usage::serve(&to_ask, &answers));
     choose

@@ -45,14 +45,18 @@ pub struct NameArgs {
 }
 
 impl NameArgs {
+    /// Where names of a process are looked for that sees its files under `root`.
+    pub fn places(&self, root: Option<PathBuf>) -> Places {
+        Places {
+            debug_dirs: self.debug_dir.clone(),
+            root,
+            cache: if self.no_symbol_cache { None } else { cache_folder() },
+        }
+    }
+
     /// Looks up the names of all frames, and says which modules have none.
     pub fn name_frames(&self, item: &mut Loaded) {
-        let places = Places {
-            debug_dirs: self.debug_dir.clone(),
-            root: item.root.clone(),
-            cache: if self.no_symbol_cache { None } else { cache_folder() },
-        };
-        let notes = symbolize(&mut item.snapshot, &places);
+        let notes = symbolize(&mut item.snapshot, &self.places(item.root.clone()));
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
         let new = notes.into_iter().filter(|note| said.insert(note.clone()));
         for note in sentences(new) {

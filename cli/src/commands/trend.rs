@@ -24,8 +24,9 @@ const GROWTH: u8 = 1;
 #[derive(Debug, Args)]
 #[command(mut_arg("force", |force| force.help("Judge pictures of different programs as if they were one, and replace files that exist")))]
 #[command(after_help = "\
-Snapshots may be JSON files, recordings, pictures kept beside them (--snapshot-every, --snapshot-at-mark), or folders of
+Snapshots may be JSON files, recordings, pictures kept beside them (--snapshot-every, --snapshot-at-mark), or folders of \
 all these. They are put in the order of time; processes that ran side by side are judged apart.
+
 Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few pictures for --fail-on.
 
 Examples:
@@ -33,7 +34,7 @@ Examples:
   culeak trend monday.json tuesday.json …            snapshots taken earlier
   culeak run -o runs --snapshot-every 30 -- ./serve  keep pictures while it runs; afterwards:
   culeak trend runs --fail-on growing
-  culeak trend runs --only serve                     of several programs that recorded there, this one")]
+  culeak trend runs --only serve                     of the programs that recorded there, this one")]
 pub struct TrendArgs {
     /// Snapshots, recordings, kept pictures, or folders of them
     #[arg(value_name = "FILE|FOLDER", required_unless_present = "pid")]

@@ -17,7 +17,7 @@ use culeak::snapshot::{Location, Snapshot, Stack, Symbol};
 use super::Message;
 use super::look::Look;
 use super::tally::StackKey;
-use crate::symbolize::{Note, Places, cache_folder, sentences, symbolize};
+use crate::symbolize::{Note, Places, sentences, symbolize};
 use crate::text::inert::Inert;
 use crate::text::parts;
 
@@ -209,14 +209,10 @@ const FIRST: usize = 32;
 const REST: usize = 4096;
 
 /// The naming thread: answers until nobody asks any more.
-pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, debug_dirs: &[PathBuf]) {
+pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, places: impl Fn(Option<PathBuf>) -> Places) {
     let mut book = Book::default();
     while let Ok(unnamed) = asked.recv() {
-        let places = Places {
-            debug_dirs: debug_dirs.to_vec(),
-            root: unnamed.root.clone(),
-            cache: cache_folder(),
-        };
+        let places = places(unnamed.root.clone());
         let keys = &unnamed.keys;
         let (mut from, mut batch) = (0, FIRST);
         loop {
