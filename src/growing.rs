@@ -53,16 +53,21 @@ are_elements!(
 /// Enough for 100 million records.
 const EXTENTS: usize = if cfg!(loom) { 3 } else { 448 };
 
-/// Where element `index` lies: extent number and place in it.
+/// Where element `index` lies: extent number and place in it. Both sizes are powers of two, so that it takes no division.
+#[inline]
 pub const fn locate(index: usize, first: usize, limit: usize) -> (usize, usize) {
+    debug_assert!(first.is_power_of_two() && limit.is_power_of_two());
+    let (first_log, limit_log) = (first.trailing_zeros(), limit.trailing_zeros());
     // Extents 0..=d double from `first` to `limit`; those before extent k hold first * (2^k - 1) elements.
-    let doublings = (limit / first).ilog2() as usize;
-    let doubled = first * ((1 << doublings) - 1);
+    let doublings = (limit_log - first_log) as usize;
+    let doubled = limit - first;
     if index < doubled {
-        let extent = (index / first + 1).ilog2() as usize;
-        (extent, index - first * ((1 << extent) - 1))
+        let extent = (index >> first_log) + 1;
+        let extent = (usize::BITS - 1 - extent.leading_zeros()) as usize;
+        (extent, index - ((first << extent) - first))
     } else {
-        (doublings + (index - doubled) / limit, (index - doubled) % limit)
+        let beyond = index - doubled;
+        (doublings + (beyond >> limit_log), beyond & (limit - 1))
     }
 }
 

@@ -27,7 +27,7 @@
 use std::sync::atomic::Ordering::*;
 
 use crate::file::Errno;
-use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, elements, give_back};
+use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, elements, give_back, prefetch};
 
 const WINDOW: usize = if cfg!(loom) { 2 } else { 8 };
 const LEVELS: usize = if cfg!(loom) { 2 } else { 20 };
@@ -55,6 +55,17 @@ impl Entry<'_> {
     /// Removes this entry unless somebody else did or the word serves another one by now.
     pub fn remove(self) -> bool {
         self.word.compare_exchange(self.seen, 0, Relaxed, Relaxed).is_ok()
+    }
+
+    /// The same where nobody but the caller may remove an entry of this row, or enter one: if the word still says what
+    /// it said, it goes on to say so. False: the row's entry stands elsewhere.
+    #[inline]
+    pub fn clear(self) -> bool {
+        let same = self.word.load(Relaxed) == self.seen;
+        if same {
+            self.word.store(0, Relaxed);
+        }
+        same
     }
 }
 
@@ -90,18 +101,21 @@ impl Index {
 
     /// The entry with this hash whose row is the one meant.
     #[inline]
-    pub fn find(&self, hash: u64, same: impl Fn(u32) -> bool) -> Option<Entry<'_>> {
+    pub fn find(&self, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<Entry<'_>> {
         let newest = self.newest.load(Relaxed) as usize;
         if newest == 0 {
-            return self.find_in(0, hash, &same);
+            return self.find_in(0, hash, &mut same);
         }
-        self.find_in(newest - 1, hash, &same)
-            .or_else(|| self.find_in(newest, hash, &same))
-            .or_else(|| (0..newest - 1).rev().find_map(|level| self.find_in(level, hash, &same)))
+        self.find_in(newest - 1, hash, &mut same)
+            .or_else(|| self.find_in(newest, hash, &mut same))
+            .or_else(|| {
+                let mut older = (0..newest - 1).rev();
+                older.find_map(|level| self.find_in(level, hash, &mut same))
+            })
     }
 
     #[inline]
-    fn find_in(&self, level: usize, hash: u64, same: &impl Fn(u32) -> bool) -> Option<Entry<'_>> {
+    fn find_in(&self, level: usize, hash: u64, same: &mut impl FnMut(u32) -> bool) -> Option<Entry<'_>> {
         for word in self.window(level, hash)? {
             // Acquire: pairs with the Release in `put`, so the row is written before its number is seen.
             let seen = word.load(Acquire);
@@ -113,6 +127,15 @@ impl Index {
             }
         }
         None
+    }
+
+    /// Asks for the cache line where this hash will be entered.
+    #[inline]
+    pub fn prepare(&self, hash: u64) {
+        let level = (self.newest.load(Relaxed) as usize).saturating_sub(1);
+        if let Some(window) = self.window(level, hash) {
+            prefetch(&window[0]);
+        }
     }
 
     /// Enters a row that is not yet there (the caller knows).

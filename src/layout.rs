@@ -156,7 +156,8 @@ pub struct Extent {
 }
 const _: () = assert!(size_of::<Extent>() == 32);
 
-/// How many elements the first extent of each section holds, and the most any extent holds. Part of the format.
+/// How many elements the first extent of each section holds, and the most any extent holds: powers of two. Part of the
+/// format.
 pub const fn extent_sizes(section: Section) -> (usize, usize) {
     match section {
         Section::Text => (16 << 10, 1 << 20),

@@ -51,6 +51,8 @@ pub mod file;
 #[doc(hidden)]
 pub mod sync;
 
+pub mod lanes;
+
 pub mod growing;
 
 pub mod index;

@@ -24,10 +24,10 @@ use crate::file::{Errno, File, anonymous};
 use crate::growing::{Backing, Element, Growing, extent_capacity, locate};
 use crate::index::{Index, mix};
 use crate::intervals::Intervals;
+use crate::lanes::Owners;
 use crate::layout::*;
 use crate::table::Table;
-use cells::Cells;
-use totals::LastUsed;
+use cells::{Cells, LastUsed};
 
 /// Longest text kept (a command line, say); longer ones are cut.
 const TEXT_MAX: usize = 8 << 10;
@@ -80,6 +80,8 @@ pub struct Recording {
     interpreters: Growing<InterpreterRow>,
     /// Private to the process, and idle unless asked for.
     intervals: Intervals,
+    /// Private to the process.
+    owners: Owners,
     table: Table,
     frame_index: Index,
     stack_index: Index,

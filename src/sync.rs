@@ -13,6 +13,86 @@ pub mod modelled;
 #[cfg(loom)]
 pub use modelled::{AtomicPtr, AtomicU32, AtomicU64, fence};
 
+/// Asks for the cache line of a value that will soon be written.
+#[inline]
+pub fn prefetch<T>(value: &T) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(value).cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = value;
+}
+
+/// Changes of a word that one thread alone changes, by signal handlers of its own too. Each is one instruction and none
+/// is locked: a handler comes before it or after it, and no other thread writes.
+pub trait Alone {
+    fn add_alone(&self, amount: u64);
+
+    /// # Errors
+    /// What is there instead of `seen`.
+    fn swap_alone(&self, seen: u64, new: u64) -> Result<(), u64>;
+}
+
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+impl Alone for AtomicU64 {
+    #[inline]
+    fn add_alone(&self, amount: u64) {
+        // SAFETY: a valid, aligned word; other threads only load it.
+        unsafe {
+            std::arch::asm!("add qword ptr [{word}], {amount}", word = in(reg) self.as_ptr(), amount = in(reg) amount,
+                options(nostack));
+        }
+    }
+
+    #[inline]
+    fn swap_alone(&self, seen: u64, new: u64) -> Result<(), u64> {
+        let now;
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!("cmpxchg qword ptr [{word}], {new}", word = in(reg) self.as_ptr(), new = in(reg) new,
+                inout("rax") seen => now, options(nostack));
+        }
+        if now == seen { Ok(()) } else { Err(now) }
+    }
+}
+
+/// Elsewhere, by the ordinary ones.
+#[cfg(all(any(not(target_arch = "x86_64"), miri), not(loom)))]
+impl Alone for AtomicU64 {
+    #[inline]
+    fn add_alone(&self, amount: u64) {
+        self.fetch_add(amount, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn swap_alone(&self, seen: u64, new: u64) -> Result<(), u64> {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.compare_exchange(seen, new, Relaxed, Relaxed).map(|_| ())
+    }
+}
+
+/// To a model, which knows no signal handlers, a load and a store.
+#[cfg(loom)]
+impl Alone for AtomicU64 {
+    fn add_alone(&self, amount: u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.store(self.load(Relaxed).wrapping_add(amount), Relaxed);
+    }
+
+    fn swap_alone(&self, seen: u64, new: u64) -> Result<(), u64> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let now = self.load(Relaxed);
+        if now == seen {
+            self.store(new, Relaxed);
+            return Ok(());
+        }
+        Err(now)
+    }
+}
+
 #[cfg(loom)]
 pub use heap::{Zeroed, elements, give_back};
 #[cfg(not(loom))]

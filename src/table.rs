@@ -3,7 +3,7 @@
 //! ```text
 //! index (private)             records (in the file)
 //! hash(space, address) ─────► │ state │ address │ bytes │ … │      64 bytes each, never moved
-//!                             │ state │ …                          free ones are chained, a chain per lane
+//!                             │ state │ …                          free ones are chained, see below
 //!
 //!                 insert                 withdraw               commit
 //!         Free ──────────► Writing ───► Live ──────► Withdrawn ──────► Free, generation + 1
@@ -20,6 +20,9 @@
 //! - Only the owner of a Free record popped from a chain, or of a fresh one, writes it. Chain heads carry a tag that
 //!   changes with every push and pop, so a head seen long ago cannot be mistaken for today's (ABA). Fresh ones are
 //!   handed out once each: the count they come from never goes back over one that was used.
+//! - Whoever has withdrawn a record is the only one to remove its entry from the index, or to enter it again (but for
+//!   physical memory, whose key can be taken from it). So as long as the entry's word names the record it stays so, and
+//!   is cleared by a plain store.
 //! - A reader in another process takes a record whose state is Live, with the same generation, before and after it
 //!   read the fields: they did not change in between, since they change only in Writing (and the address in Free, where
 //!   it is a link), and a release fence stands between every such change of state and the first field written after it:
@@ -29,7 +32,19 @@
 //!   reader                               state? (Acquire) ── fields? ── fence(Acquire) ── state?
 //!                                        any new field seen ⇒ the second look at the state sees what preceded it
 //!   ```
-//! - A thread that dies in the middle loses at most the one record it was changing.
+//! - A thread that dies in the middle loses at most the one record it was changing, and the free ones it had in hand.
+//!
+//! Free records. A thread with a lane of its own gives and takes by unlocked instructions, since nobody else changes the
+//! head of its chain. What it has too many of, it passes on as a bundle, by one swap, and from there anybody may take:
+//!
+//! ```text
+//! own      ● ─► ○ ─► ○                 one thread's; at most 32, then all of them become a bundle
+//! bundles  ● ─► ○ ─► ○ ─► ○            anybody's: to the right within a bundle (lower half of the record's `address`),
+//!          ▼                           down to the next bundle (upper half)
+//!          ● ─► ○
+//! ```
+//!
+//! In lanes that threads share every free record is a bundle of one.
 //!
 //! `loom_models` tries all of this in every interleaving of small tables, with every ordering weakened, every tag and
 //! generation ignored in turn, and with a thread dying before each of its operations (docs/proofs.md).
@@ -40,8 +55,9 @@ use crate::file::Errno;
 use crate::growing::{Backing, Growing};
 use crate::index::{Index, mix};
 use crate::kind::Kind;
+use crate::lanes::Lane;
 use crate::layout::{LANES, Section, extent_sizes, halves, pack};
-use crate::sync::{AtomicU64, fence};
+use crate::sync::{Alone, AtomicU64, fence, prefetch};
 
 /// Which numbers a key's address is one of: handles may equal addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -181,7 +197,7 @@ impl What {
 pub struct Record {
     /// Status in the low half, generation in the high half.
     pub state: AtomicU64,
-    /// The key's address; in a free record the next free one + 1.
+    /// The key's address; in a free record the next free one + 1, and in the upper half the next bundle's first + 1.
     pub address: AtomicU64,
     pub amount: AtomicU64,
     /// What this and `amount` mean, the [`Form`] in `what` says.
@@ -330,14 +346,36 @@ const _: () = assert!(
     "a batch lies in one extent"
 );
 
+/// An owner keeps so many free records for itself.
+const BUNDLE: u32 = if cfg!(loom) { 2 } else { 32 };
+
 /// Where a lane (a thread, or a few) finds records that nobody has.
 #[repr(C, align(64))]
 #[cfg_attr(loom, derive(Default))]
 struct Spare {
-    /// Head of a chain of free records: tag in the high half, record + 1 in the low half.
-    chain: AtomicU64,
+    /// Bundles of free records, for everybody: tag in the high half, first record of the first one + 1 in the low half.
+    bundles: AtomicU64,
+    /// Free records of the lane's owner: [`Note`] in the high half, first record + 1 in the low half.
+    own: AtomicU64,
     /// Records never used: the next in the low half, the end in the high half.
     batch: AtomicU64,
+}
+
+/// A tag and a number of records, never less than there are.
+#[derive(Clone, Copy)]
+struct Note(u32);
+
+impl Note {
+    const COUNT: u32 = 0xff;
+
+    const fn count(self) -> u32 {
+        self.0 & Note::COUNT
+    }
+
+    /// With the next tag.
+    const fn with(self, count: u32) -> u32 {
+        (self.0 & !Note::COUNT).wrapping_add(Note::COUNT + 1) | count
+    }
 }
 
 /// All zeros is an empty table.
@@ -356,8 +394,8 @@ pub struct TableIn<'a> {
     pub backing: Backing<'a>,
     /// Records handed out so far.
     pub fresh: &'a AtomicU64,
-    /// Picks where free records are sought first; any number, best one per thread.
-    pub lane: u32,
+    /// Where free records are sought first.
+    pub lane: Lane,
 }
 
 /// Names one record at one time of its life: a link to a record that was freed since leads nowhere.
@@ -413,6 +451,13 @@ impl Withdrawn {
     }
 }
 
+/// Where a key was found.
+struct Located<'a> {
+    place: crate::index::Entry<'a>,
+    record: &'a Record,
+    state: State,
+}
+
 impl<'a> TableIn<'a> {
     /// The claim with what the record says. `None`: it no longer says anything (never, as long as the claim is good).
     pub fn redeem(&self, claim: Claim) -> Option<Withdrawn> {
@@ -430,8 +475,19 @@ impl<'a> TableIn<'a> {
         self.give(claim.number, claim.generation);
     }
 
+    #[inline]
     fn record(&self, number: u32) -> Option<&'a Record> {
         self.table.records.get(self.backing, number)
+    }
+
+    /// Asks for the cache lines that `insert` will write.
+    #[inline]
+    pub fn prepare(&self, key: Key) {
+        self.table.index.prepare(key.hash());
+        let (link, _) = halves(self.spare(0).own.load(Relaxed));
+        if let Some(record) = link.checked_sub(1).and_then(|number| self.record(number)) {
+            prefetch(record);
+        }
     }
 
     /// Publishes a live record. Any older one with this key must have been withdrawn before.
@@ -468,16 +524,23 @@ impl<'a> TableIn<'a> {
         Ok(number)
     }
 
-    fn locate(&self, key: Key) -> Option<crate::index::Entry<'a>> {
-        self.table.index.find(key.hash(), |number| {
-            self.record(number).is_some_and(|record| record.is(key).is_some())
-        })
+    /// The live record of this key, the state it was found in, and its entry in the index.
+    #[inline]
+    fn locate(&self, key: Key) -> Option<Located<'a>> {
+        let mut found = None;
+        let place = self.table.index.find(key.hash(), |number| {
+            found = self.record(number).and_then(|record| Some((record, record.is(key)?)));
+            found.is_some()
+        })?;
+        let (record, state) = found?;
+        Some(Located { place, record, state })
     }
 
     /// What is recorded for this key.
     pub fn get(&self, key: Key) -> Option<Entry> {
-        let record = self.record(self.locate(key)?.row)?;
-        let before = record.is(key)?;
+        let Located {
+            record, state: before, ..
+        } = self.locate(key)?;
         let entry = record.read()?;
         // The fields belong together if the record is still in the state in which we began.
         fence(Acquire);
@@ -488,9 +551,7 @@ impl<'a> TableIn<'a> {
     #[inline]
     pub fn withdraw(&self, key: Key) -> Option<Withdrawn> {
         loop {
-            let place = self.locate(key)?;
-            let record = self.record(place.row)?;
-            let Some(state) = record.is(key) else { continue };
+            let Located { place, record, state } = self.locate(key)?;
             let gone = State {
                 status: Status::Withdrawn,
                 ..state
@@ -501,7 +562,7 @@ impl<'a> TableIn<'a> {
                 .compare_exchange(state.word(), gone.word(), Acquire, Relaxed)
                 .is_ok()
             {
-                place.remove();
+                self.forget(key, place);
                 let entry = record.read()?;
                 return Some(Withdrawn {
                     number: place.row,
@@ -509,6 +570,20 @@ impl<'a> TableIn<'a> {
                     key,
                     entry,
                 });
+            }
+        }
+    }
+
+    /// Removes the entry of a record that was withdrawn just now.
+    #[inline]
+    fn forget(&self, key: Key, place: crate::index::Entry<'a>) {
+        if key.space == Space::Physical {
+            place.remove();
+        } else if !place.clear() {
+            // Seen long ago: the record was freed meanwhile and served the same key again, entered elsewhere.
+            let number = place.row;
+            if let Some(place) = self.table.index.find(key.hash(), |row| row == number) {
+                place.clear();
             }
         }
     }
@@ -543,9 +618,11 @@ impl<'a> TableIn<'a> {
 
     /// A reference to the live record of this key that outlasts the key.
     pub fn link(&self, key: Key) -> Option<Link> {
-        let number = self.locate(key)?.row;
-        let generation = self.record(number)?.is(key)?.generation;
-        Some(Link { number, generation })
+        let Located { place, state, .. } = self.locate(key)?;
+        Some(Link {
+            number: place.row,
+            generation: state.generation,
+        })
     }
 
     fn linked(&self, link: Link) -> Option<&'a Record> {
@@ -567,9 +644,10 @@ impl<'a> TableIn<'a> {
             .map(&change)
     }
 
-    /// Makes a live record unreachable by its key, which may now name something else; links still reach it.
+    /// Makes a live record of physical memory unreachable by its key, which may now name something else; links still
+    /// reach it.
     pub fn unkey(&self, key: Key) -> bool {
-        self.locate(key).is_some_and(|entry| entry.remove())
+        self.locate(key).is_some_and(|found| found.place.remove())
     }
 
     /// Makes a live record reachable by its key again.
@@ -608,7 +686,7 @@ impl<'a> TableIn<'a> {
             address: record.address.load(Relaxed),
         };
         if let Some(place) = self.table.index.find(key.hash(), |number| number == link.number) {
-            place.remove();
+            self.forget(key, place);
         }
         Some(Withdrawn {
             number: link.number,
@@ -650,9 +728,13 @@ impl<'a> TableIn<'a> {
     /// A record nobody else has: one that this lane freed, one of its fresh ones, one that another lane freed, or the
     /// first of a new batch.
     fn take(&self) -> Result<(u32, &'a Record), Errno> {
-        let own = self.spare(0);
-        let found = self.take_freed(own).or_else(|| self.take_fresh(own));
-        if let Some(record) = found.or_else(|| (1..LANES).find_map(|step| self.take_freed(self.spare(step)))) {
+        let spare = self.spare(0);
+        let found = self
+            .take_own(spare)
+            .or_else(|| self.take_bundle(spare))
+            .or_else(|| self.take_fresh(spare))
+            .or_else(|| (1..LANES).find_map(|step| self.take_bundle(self.spare(step))));
+        if let Some(record) = found {
             return Ok(record);
         }
         let first = self.fresh.fetch_add(BATCH.into(), Relaxed);
@@ -663,7 +745,7 @@ impl<'a> TableIn<'a> {
             .and_then(|first| Ok((first, self.table.records.ensure(self.backing, first)?)));
         match taken {
             // What is left of an older batch, which another thread of this lane put there meanwhile, stays unused.
-            Ok((first, _)) => own.batch.store(pack(first + 1, first + BATCH), Release),
+            Ok((first, _)) => spare.batch.store(pack(first + 1, first + BATCH), Release),
             // Without this a full disk would let the count run far beyond the records there are.
             Err(_) => {
                 let _ = self
@@ -676,38 +758,83 @@ impl<'a> TableIn<'a> {
 
     /// What the lane `step` places after this one has.
     fn spare(&self, step: usize) -> &'a Spare {
-        &self.table.spare[(self.lane as usize + step) % LANES]
+        &self.table.spare[(self.lane.number() + step) % LANES]
     }
 
-    fn take_freed(&self, spare: &Spare) -> Option<(u32, &'a Record)> {
-        // Acquire: pairs with the Release in `give`, so the link below was written.
-        let mut head = spare.chain.load(Acquire);
-        while let (link @ 1.., tag) = halves(head) {
+    /// One that the lane's owner keeps; none in a lane that threads share.
+    #[inline]
+    fn take_own(&self, spare: &Spare) -> Option<(u32, &'a Record)> {
+        let mut head = spare.own.load(Relaxed);
+        while let (link @ 1.., note) = halves(head) {
             let number = link - 1;
             let record = self.record(number)?;
-            let next = record.address.load(Relaxed) as u32;
-            match spare
-                .chain
-                .compare_exchange_weak(head, pack(next, tag.wrapping_add(1)), AcqRel, Acquire)
-            {
-                Ok(_) => return Some((number, record)),
+            let (next, _) = halves(record.address.load(Relaxed));
+            let note = Note(note);
+            let left = pack(next, note.with(note.count().saturating_sub(1)));
+            match spare.own.swap_alone(head, left) {
+                Ok(()) => return Some((number, record)),
                 Err(other) => head = other,
             }
         }
         None
     }
 
+    /// The first of a bundle. The others go to this lane: to its owner if it has one, else to everybody.
+    fn take_bundle(&self, spare: &Spare) -> Option<(u32, &'a Record)> {
+        // Acquire: pairs with the Release in `pass_on`, so the links below were written.
+        let mut head = spare.bundles.load(Acquire);
+        while let (link @ 1.., tag) = halves(head) {
+            let number = link - 1;
+            let record = self.record(number)?;
+            let (rest, next_bundle) = halves(record.address.load(Relaxed));
+            match spare
+                .bundles
+                .compare_exchange_weak(head, pack(next_bundle, tag.wrapping_add(1)), AcqRel, Acquire)
+            {
+                Ok(_) => {
+                    self.keep(rest);
+                    return Some((number, record));
+                }
+                Err(other) => head = other,
+            }
+        }
+        None
+    }
+
+    /// Keeps the records from `link` on, which nobody else has.
+    fn keep(&self, link: u32) {
+        if link == 0 {
+            return;
+        }
+        let own = &self.spare(0).own;
+        // Empty, unless a signal handler of this thread has freed something since it was looked at.
+        let (first, note) = halves(own.load(Relaxed));
+        let kept = self.lane.is_own()
+            && first == 0
+            && own
+                .swap_alone(pack(first, note), pack(link, Note(note).with(BUNDLE - 1)))
+                .is_ok();
+        if !kept {
+            self.pass_on(link);
+        }
+    }
+
+    #[inline]
     fn take_fresh(&self, spare: &Spare) -> Option<(u32, &'a Record)> {
         // Acquire: pairs with the Release in `take`: the extent was mapped before.
         let mut batch = spare.batch.load(Acquire);
         while let (next, end) = halves(batch)
             && next < end
         {
-            match spare
-                .batch
-                .compare_exchange_weak(batch, pack(next + 1, end), AcqRel, Acquire)
-            {
-                Ok(_) => return Some((next, self.record(next)?)),
+            let left = pack(next + 1, end);
+            let swapped = if self.lane.is_own() {
+                spare.batch.swap_alone(batch, left)
+            } else {
+                let swapped = spare.batch.compare_exchange_weak(batch, left, AcqRel, Acquire);
+                swapped.map(|_| ())
+            };
+            match swapped {
+                Ok(()) => return Some((next, self.record(next)?)),
                 Err(other) => batch = other,
             }
         }
@@ -721,15 +848,48 @@ impl<'a> TableIn<'a> {
             generation: generation.wrapping_add(1),
         };
         record.state.store(state.word(), Relaxed);
-        // Release fence: a reader that sees the link written below also sees the record as Free.
+        // Release fence: a reader that sees the links written below also sees the record as Free.
         fence(Release);
-        let chain = &self.spare(0).chain;
-        let mut head = chain.load(Relaxed);
+        if !self.lane.is_own() {
+            record.address.store(0, Relaxed);
+            return self.pass_on(number + 1);
+        }
+        let own = &self.spare(0).own;
+        let mut head = own.load(Relaxed);
         loop {
-            let (first, tag) = halves(head);
-            record.address.store(u64::from(first), Relaxed);
-            // Release: pairs with the Acquire in `take`.
-            match chain.compare_exchange_weak(head, pack(number + 1, tag.wrapping_add(1)), Release, Relaxed) {
+            let (first, note) = halves(head);
+            let note = Note(note);
+            let enough = note.count() >= BUNDLE;
+            let new = if enough {
+                pack(0, note.with(0))
+            } else {
+                record.address.store(first.into(), Relaxed);
+                pack(number + 1, note.with(note.count() + 1))
+            };
+            match own.swap_alone(head, new) {
+                Ok(()) if enough => {
+                    self.pass_on(first);
+                    head = own.load(Relaxed);
+                }
+                Ok(()) => return,
+                Err(other) => head = other,
+            }
+        }
+    }
+
+    /// Gives the records from `link` on, which nobody else has, to everybody as a bundle.
+    fn pass_on(&self, link: u32) {
+        let Some(record) = link.checked_sub(1).and_then(|number| self.record(number)) else {
+            return;
+        };
+        let (rest, _) = halves(record.address.load(Relaxed));
+        let bundles = &self.spare(0).bundles;
+        let mut head = bundles.load(Relaxed);
+        loop {
+            let (next_bundle, tag) = halves(head);
+            record.address.store(pack(rest, next_bundle), Relaxed);
+            // Release: pairs with the Acquire in `take_bundle`.
+            match bundles.compare_exchange_weak(head, pack(link, tag.wrapping_add(1)), Release, Relaxed) {
                 Ok(_) => return,
                 Err(other) => head = other,
             }

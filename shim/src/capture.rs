@@ -21,6 +21,7 @@ use crate::real::{self, GENERATION};
 use crate::settings::DEPTH_MAX;
 use culeak::file::{Uncancelled, anonymous};
 use culeak::index::mix;
+use culeak::lanes::Lane;
 use culeak::layout::{CUT, LANES, Loss, NONE, ROOT};
 use culeak::recording::Recording;
 
@@ -142,11 +143,11 @@ fn unwind(mut keep: impl FnMut(u64, u64) -> bool) -> bool {
 /// The hash of the calling thread's native stack; `None` for an empty one. Where it is whole and not too deep, only what
 /// changed since the thread's last one is walked.
 #[inline(always)]
-fn native_hash(at: Registers, depth: usize, thread: u32) -> Option<u64> {
+fn native_hash(at: Registers, depth: usize, lane: Lane) -> Option<u64> {
     let libgcc = LIBGCC.load(Relaxed);
     if !libgcc
-        && let trail = &TRAILS[thread as usize % LANES]
-        && let Some(whole) = trail.follow(at, real::own_bounds(), GENERATION.load(Acquire))
+        && let trail = &TRAILS[lane.number()]
+        && let Some(whole) = trail.follow(at, real::own_bounds(), GENERATION.load(Acquire), lane.is_own())
         && whole.count as usize <= depth
     {
         return (whole.count > 0).then(|| mix(whole.hash ^ u64::from(whole.count)));
@@ -160,12 +161,12 @@ fn native_hash(at: Registers, depth: usize, thread: u32) -> Option<u64> {
     (native.count > 0).then(|| native.hash())
 }
 
-/// The number of the stack of `thread`, the calling one, from the frame `at` outwards, which is stored if it is new; or
+/// The number of the stack of the calling thread, which works at `lane`, from the frame `at` outwards, which is stored if it is new; or
 /// `NONE`.
 #[inline(never)]
-pub fn stack(recording: &Recording, at: Registers, thread: u32) -> u32 {
+pub fn stack(recording: &Recording, at: Registers, lane: Lane) -> u32 {
     let depth = DEPTH.load(Relaxed).min(DEPTH_MAX);
-    let Some(native) = native_hash(at, depth, thread) else {
+    let Some(native) = native_hash(at, depth, lane) else {
         return NONE;
     };
     let closing = modules::are_closing();

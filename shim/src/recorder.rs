@@ -11,6 +11,7 @@ use crate::{beginning, capture, context, pictures, settings, voice};
 use culeak::cuda_functions::Api;
 use culeak::file::Uncancelled;
 use culeak::kind::Kind;
+use culeak::lanes::Lane;
 use culeak::layout::{Loss, NONE};
 use culeak::recording::{Recording, monotonic_ns};
 use culeak::table::{Claim, Entry, Key, Link, Space, What};
@@ -38,6 +39,7 @@ static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
 struct ThreadState {
     epoch: Cell<u32>,
     row: Cell<u32>,
+    lane: Cell<Lane>,
     /// The runtime function this thread is inside, + 1.
     label: Cell<u16>,
     /// The driver layer recorded something since the label was set.
@@ -53,6 +55,7 @@ thread_local! {
         ThreadState {
             epoch: Cell::new(0),
             row: Cell::new(NONE),
+            lane: Cell::new(Lane::shared(0)),
             label: Cell::new(0),
             recorded: Cell::new(false),
             caller: Cell::new(0),
@@ -102,15 +105,7 @@ fn begin_now() -> Option<&'static Recording> {
     }
     let _uncancelled = Uncancelled::new();
     // A signal handler that allocates now would wait for us: let it come afterwards.
-    // SAFETY: all zeros is a value of sigset_t, and both sets are valid.
-    let recording = unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let recording = beginning::create().inspect(|_| prepare_process());
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        recording
-    };
+    let recording = without_signals(|| beginning::create().inspect(|_| prepare_process()));
     match recording {
         Some(recording) => {
             RECORDING.store(std::ptr::from_ref(recording).cast_mut(), Release);
@@ -200,16 +195,47 @@ static AT_EXIT: extern "C" fn() = at_exit;
 
 /// The calling thread's row.
 pub fn thread(recording: &Recording) -> u32 {
+    me(recording).0
+}
+
+/// The calling thread's row, and the lane that it works at.
+#[inline]
+pub fn me(recording: &Recording) -> (u32, Lane) {
     THREAD.with(|thread| {
-        let epoch = EPOCH.load(Relaxed);
-        if thread.epoch.get() != epoch || thread.row.get() == NONE {
-            // SAFETY: gettid has no preconditions.
-            let tid = unsafe { libc::syscall(libc::SYS_gettid) } as u32;
-            thread.row.set(recording.add_thread(tid, &thread_name()));
-            thread.epoch.set(epoch);
+        if thread.epoch.get() != EPOCH.load(Relaxed) || thread.row.get() == NONE {
+            introduce(thread, recording);
         }
-        thread.row.get()
+        (thread.row.get(), thread.lane.get())
     })
+}
+
+/// A thread's first event. Its handlers wait, so that none of them is introduced as another thread meanwhile.
+#[cold]
+#[inline(never)]
+fn introduce(thread: &ThreadState, recording: &Recording) {
+    without_signals(|| {
+        let epoch = EPOCH.load(Relaxed);
+        // SAFETY: no preconditions.
+        let (pid, tid) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid) as u32) };
+        // SAFETY: signal 0 is none: the kernel only looks for the thread.
+        let is_alive = |tid: u32| unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0;
+        thread.row.set(recording.add_thread(tid, &thread_name()));
+        thread.lane.set(recording.lane_of(tid, thread.row.get(), is_alive));
+        thread.epoch.set(epoch);
+    });
+}
+
+/// Signals of this thread come afterwards.
+fn without_signals<R>(work: impl FnOnce() -> R) -> R {
+    // SAFETY: all zeros is a value of sigset_t, and both sets are valid.
+    unsafe {
+        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let result = work();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        result
+    }
 }
 
 /// Programs often name a thread after its first allocation.
@@ -339,7 +365,7 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
         Device::Row(row) => row,
         Device::None => What::NO_DEVICE,
     };
-    let thread = thread(recording);
+    let (thread, lane) = me(recording);
     let label = THREAD.with(|thread| thread.label.get());
     let api = if label != 0 && facts.api.is_driver() {
         label - 1
@@ -352,7 +378,7 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
         time_ns: recording.now(),
         extra: facts.extra,
         pool: facts.pool,
-        stack: capture::stack(recording, facts.at, thread),
+        stack: capture::stack(recording, facts.at, lane),
         thread,
         what: What {
             kind: facts.kind,
@@ -371,14 +397,14 @@ pub fn allocated(address: u64, facts: &Facts) {
     quietly(|| {
         let Some(recording) = begin() else { return };
         let cost = Cost::of(recording);
+        let key = Key {
+            space: facts.space,
+            address,
+        };
+        let (_, lane) = me(recording);
+        recording.prepare(lane, key);
         let entry = entry(recording, facts);
-        if !recording.allocated(
-            Key {
-                space: facts.space,
-                address,
-            },
-            &entry,
-        ) {
+        if !recording.allocated_at(lane, key, &entry) {
             voice::say_loss(recording);
         }
         drop(cost);
@@ -415,7 +441,7 @@ pub fn withdraw(space: Space, address: u64) -> Held {
         quietly(|| {
             let recording = running()?;
             let _cost = Cost::of(recording);
-            let withdrawn = recording.withdraw(Key { space, address }, thread(recording))?;
+            let withdrawn = recording.withdraw(Key { space, address }, me(recording).1)?;
             Some(withdrawn.into_claim())
         })
         .flatten(),
@@ -427,7 +453,7 @@ pub fn withdraw_linked(link: Link) -> Held {
     Held(
         quietly(|| {
             let recording = running()?;
-            let withdrawn = recording.withdraw_linked(link, thread(recording))?;
+            let withdrawn = recording.withdraw_linked(link, me(recording).1)?;
             Some(withdrawn.into_claim())
         })
         .flatten(),
@@ -449,7 +475,7 @@ impl Held {
     pub fn settle(self, result: i32, address: u64) {
         quietly(|| {
             let Some(recording) = running() else { return };
-            let lane = thread(recording);
+            let (_, lane) = me(recording);
             match (self.0, result) {
                 (Some(claim), 0) => recording.commit_claim(claim, lane),
                 (Some(claim), TEARDOWN) => {

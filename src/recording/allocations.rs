@@ -3,51 +3,58 @@
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use super::Recording;
+use super::cells::Cell;
 use crate::index::mix;
 use crate::intervals::{self, Event, Intervals};
 use crate::kind::{Kind, Place};
+use crate::lanes::Lane;
 use crate::layout::*;
-use crate::peak::{Lane, Sum, live};
+use crate::peak::{self, Sum, live};
 use crate::table::{Claim, Entry, Key, Link, TableIn, What, Withdrawn};
 
 impl Recording {
-    /// The table of live allocations; `lane` is any number, best one per thread.
+    /// The table of live allocations; `lane` is the calling thread's, or any number, best one per thread.
     #[inline]
-    pub fn table(&self, lane: u32) -> TableIn<'_> {
+    pub fn table(&self, lane: impl Into<Lane>) -> TableIn<'_> {
         TableIn {
             table: &self.table,
             backing: self.backing(Section::Records),
             fresh: self.elements(Section::Records),
-            lane,
+            lane: lane.into(),
         }
     }
 
     /// What `lane` counts of a kind on a device; kind `None`: of the device. The row is made on first use.
     #[inline]
-    fn counter(&self, device: u8, kind: Option<Kind>, lane: u32) -> Option<Counter<'_>> {
+    fn counter(&self, device: u8, kind: Option<Kind>, lane: Lane) -> Option<Counter<'_>> {
         let sums = Sums {
             slot: u32::from(device.wrapping_add(1)),
             kind: kind.map_or(0, |kind| kind as u32),
         };
-        let cells = self.cells.of(sums)?;
-        let cell = &cells[lane as usize % LANES];
+        let cell = self.cells.of(sums)?;
+        let own = &cell.rows[lane.number()];
         // SAFETY: null, or a row in an extent that is never unmapped.
-        let row = match unsafe { cell.load(SeqCst).as_ref() } {
+        let row = match unsafe { own.load(SeqCst).as_ref() } {
             Some(row) => row,
-            None => self.add_counter(sums, cell)?,
+            None => self.add_counter(sums, cell, own)?,
         };
-        let peak = self.peaks.get(self.backing(Section::Peaks), sums.number() as u32)?;
-        Some(Counter { row, peak, cells })
+        // Acquire: pairs with the Release in `add_counter`.
+        // SAFETY: as above.
+        let peak = unsafe { cell.peak.load(Acquire).as_ref() }?;
+        Some(Counter { row, peak, cell })
     }
 
     #[cold]
-    fn add_counter(&self, sums: Sums, cell: &AtomicPtr<CounterRow>) -> Option<&CounterRow> {
+    #[inline(never)]
+    fn add_counter(&self, sums: Sums, cell: &Cell, own: &AtomicPtr<CounterRow>) -> Option<&CounterRow> {
         let number = sums.number() as u32;
-        self.peaks.ensure(self.backing(Section::Peaks), number).ok()?;
+        let peak = self.peaks.ensure(self.backing(Section::Peaks), number).ok()?;
+        // Release: pairs with the Acquire in `counter`. All who come here store the same.
+        cell.peak.store(std::ptr::from_ref(peak).cast_mut(), Release);
         self.elements(Section::Peaks).fetch_max(u64::from(number) + 1, Relaxed);
         let (_, row) = self.row(Section::Counters, &self.counters)?;
         // SeqCst: the row is there before its lane looks at the pot (see `peak.rs`).
-        match cell.compare_exchange(std::ptr::null_mut(), std::ptr::from_ref(row).cast_mut(), SeqCst, SeqCst) {
+        match own.compare_exchange(std::ptr::null_mut(), std::ptr::from_ref(row).cast_mut(), SeqCst, SeqCst) {
             Ok(_) => {
                 // Release: pairs with readers. A row that lost the race below stays unpublished.
                 row.of_plus_one.store(sums.to_word() + 1, Release);
@@ -58,11 +65,24 @@ impl Recording {
         }
     }
 
-    /// Publishes an allocation and counts it. Whatever was recorded under this key before is gone and counted so.
+    /// An allocation under this key is about to be published: brings what that will write into the cache, while its stack
+    /// is taken.
+    #[inline]
+    pub fn prepare(&self, lane: Lane, key: Key) {
+        self.table(lane).prepare(key);
+    }
+
+    /// As [`Recording::allocated_at`], for whoever does not know its lane.
     pub fn allocated(&self, key: Key, entry: &Entry) -> bool {
-        let table = self.table(entry.thread);
+        self.allocated_at(entry.thread.into(), key, entry)
+    }
+
+    /// Publishes an allocation and counts it. Whatever was recorded under this key before is gone and counted so.
+    #[inline]
+    pub fn allocated_at(&self, lane: Lane, key: Key, entry: &Entry) -> bool {
+        let table = self.table(lane);
         if let Some(stale) = table.withdraw(key) {
-            self.uncount(&stale.entry, entry.thread);
+            self.uncount(&stale.entry, lane);
             table.commit(stale);
             self.add(Loss::Vanished, 1);
         }
@@ -70,54 +90,55 @@ impl Recording {
             self.add(Loss::Allocations, 1);
             return false;
         }
-        self.count(entry, entry.thread, |counter| {
-            counter.total_bytes.fetch_add(entry.bytes, Relaxed);
-            counter.total_count.fetch_add(1, Relaxed);
+        self.count(entry, lane, |counter| {
+            lane.add(&counter.total_bytes, entry.bytes);
+            lane.add(&counter.total_count, 1);
         });
-        self.count_at_stack(entry);
+        self.count_at_stack(entry, lane);
         true
     }
 
     /// Takes an allocation out of sight and out of the sums, for a free that is about to happen.
-    pub fn withdraw(&self, key: Key, lane: u32) -> Option<Withdrawn> {
+    pub fn withdraw(&self, key: Key, lane: impl Into<Lane>) -> Option<Withdrawn> {
+        let lane = lane.into();
         let withdrawn = self.table(lane).withdraw(key)?;
         self.uncount(&withdrawn.entry, lane);
         Some(withdrawn)
     }
 
     /// The free succeeded.
-    pub fn commit(&self, withdrawn: Withdrawn, lane: u32) -> Entry {
+    pub fn commit(&self, withdrawn: Withdrawn, lane: impl Into<Lane>) -> Entry {
         self.table(lane).commit(withdrawn)
     }
 
     /// The free succeeded.
     #[inline]
-    pub fn commit_claim(&self, claim: Claim, lane: u32) {
+    pub fn commit_claim(&self, claim: Claim, lane: Lane) {
         self.table(lane).commit_claim(claim);
     }
 
     /// The free failed.
     #[cold]
-    pub fn restore_claim(&self, claim: Claim, lane: u32) {
+    pub fn restore_claim(&self, claim: Claim, lane: Lane) {
         if let Some(withdrawn) = self.table(lane).redeem(claim) {
             self.restore(withdrawn, lane);
         }
     }
 
     /// The free failed: back into sight and into the sums.
-    pub fn restore(&self, withdrawn: Withdrawn, lane: u32) {
+    pub fn restore(&self, withdrawn: Withdrawn, lane: Lane) {
         let entry = withdrawn.entry;
         if self.table(lane).restore(withdrawn).is_err() {
             self.add(Loss::Allocations, 1);
         }
         self.count(&entry, lane, |counter| {
-            counter.freed_count.fetch_sub(1, Relaxed);
+            lane.add(&counter.freed_count, 1u64.wrapping_neg());
         });
     }
 
     /// The bytes of an entry are live, on its device too if it lives there; `more` is counted of its kind.
     #[inline]
-    fn count(&self, entry: &Entry, lane: u32, more: impl FnOnce(&CounterRow)) {
+    fn count(&self, entry: &Entry, lane: Lane, more: impl FnOnce(&CounterRow)) {
         let [of_kind, of_device] = self.sums_of(entry, lane);
         if let Some(counter) = &of_kind {
             more(counter.row);
@@ -130,10 +151,10 @@ impl Recording {
         }
     }
 
-    fn uncount(&self, entry: &Entry, lane: u32) {
+    fn uncount(&self, entry: &Entry, lane: Lane) {
         let [of_kind, of_device] = self.sums_of(entry, lane);
         if let Some(counter) = &of_kind {
-            counter.row.freed_count.fetch_add(1, Relaxed);
+            lane.add(&counter.row.freed_count, 1);
         }
         for counter in [of_kind, of_device].into_iter().flatten() {
             counter.live().give(entry.bytes);
@@ -192,7 +213,7 @@ impl Recording {
     }
 
     #[inline]
-    fn sums_of(&self, entry: &Entry, lane: u32) -> [Option<Counter<'_>>; 2] {
+    fn sums_of(&self, entry: &Entry, lane: Lane) -> [Option<Counter<'_>>; 2] {
         let What { device, kind, .. } = entry.what;
         let on_device = kind.place().on_device() && entry.bytes > 0;
         let of_device = on_device.then(|| self.counter(device, None, lane)).flatten();
@@ -200,14 +221,16 @@ impl Recording {
     }
 
     /// As `withdraw`, through a link.
-    pub fn withdraw_linked(&self, link: Link, lane: u32) -> Option<Withdrawn> {
+    pub fn withdraw_linked(&self, link: Link, lane: impl Into<Lane>) -> Option<Withdrawn> {
+        let lane = lane.into();
         let withdrawn = self.table(lane).withdraw_linked(link)?;
         self.uncount(&withdrawn.entry, lane);
         Some(withdrawn)
     }
 
     /// Frees every record that `wanted` accepts; for what a destroyed context takes with it.
-    pub fn free_all(&self, lane: u32, wanted: impl Fn(&Entry) -> bool) {
+    pub fn free_all(&self, lane: impl Into<Lane>, wanted: impl Fn(&Entry) -> bool) {
+        let lane = lane.into();
         let table = self.table(lane);
         table.withdraw_all(wanted, |withdrawn| {
             self.uncount(&withdrawn.entry, lane);
@@ -234,11 +257,11 @@ impl Recording {
             let (slot, kind) = (number / COUNTER_STRIDE as u32, number % COUNTER_STRIDE as u32);
             let on_device = Kind::from_number(kind as u8).is_some_and(|kind| kind.place().on_device());
             let peak = self.peaks.get(self.backing(Section::Peaks), number);
-            let (true, Some(peak), Some(cells)) = (on_device, peak, self.cells.of(Sums { slot, kind })) else {
+            let (true, Some(peak), Some(cell)) = (on_device, peak, self.cells.of(Sums { slot, kind })) else {
                 continue;
             };
-            bytes += live(&peak.pot, rows_of(cells).map(|row| &row.credit));
-            for row in rows_of(cells) {
+            bytes += live(&peak.pot, rows_of(cell).map(|row| &row.credit));
+            for row in rows_of(cell) {
                 count += row
                     .total_count
                     .load(Relaxed)
@@ -250,7 +273,7 @@ impl Recording {
 
     /// Counts an allocation call that failed, and says in which row. `entry.bytes` is what was asked for.
     pub fn refused(&self, entry: &Entry, error: i32) -> Option<u32> {
-        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), entry.thread) {
+        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), entry.thread.into()) {
             counter.row.refused_count.fetch_add(1, Relaxed);
         }
         let what = entry.what.to_word();
@@ -291,18 +314,18 @@ impl Recording {
 struct Counter<'a> {
     row: &'a CounterRow,
     peak: &'a PeakRow,
-    cells: &'a [AtomicPtr<CounterRow>; LANES],
+    cell: &'a Cell,
 }
 
 impl<'a> Counter<'a> {
     /// The sum of live bytes.
     #[inline]
     fn live(&self) -> Sum<'a, impl Fn() -> Lanes<'a>> {
-        let cells = self.cells;
+        let cell = self.cell;
         Sum {
             pot: &self.peak.pot,
             own: &self.row.credit,
-            lanes: move || Lanes(cells.iter()),
+            lanes: move || Lanes(cell.rows.iter()),
         }
     }
 }
@@ -311,9 +334,9 @@ impl<'a> Counter<'a> {
 struct Lanes<'a>(std::slice::Iter<'a, AtomicPtr<CounterRow>>);
 
 impl<'a> Iterator for Lanes<'a> {
-    type Item = &'a Lane;
+    type Item = &'a peak::Lane;
 
-    fn next(&mut self) -> Option<&'a Lane> {
+    fn next(&mut self) -> Option<&'a peak::Lane> {
         // SAFETY: null, or a row in an extent that is never unmapped.
         self.0
             .find_map(|cell| unsafe { cell.load(SeqCst).as_ref() })
@@ -321,7 +344,7 @@ impl<'a> Iterator for Lanes<'a> {
     }
 }
 
-fn rows_of(cells: &[AtomicPtr<CounterRow>; LANES]) -> impl Iterator<Item = &CounterRow> {
+fn rows_of(cell: &Cell) -> impl Iterator<Item = &CounterRow> {
     // SAFETY: as in `Lanes`.
-    cells.iter().filter_map(|cell| unsafe { cell.load(SeqCst).as_ref() })
+    cell.rows.iter().filter_map(|own| unsafe { own.load(SeqCst).as_ref() })
 }

@@ -1,48 +1,78 @@
-//! Which counter row a lane uses for a kind on a device: an array of pointers, filled on first use.
+//! Where a lane's counter rows lie: pointers, filled on first use.
 //!
-//! A row costs 64 bytes of the file, and most lanes never see most kinds, so rows are handed out in the order in which
-//! they are first needed; this array, in private memory and touched only where used, says where they are.
+//! A row costs 64 bytes of the file, and most lanes never see most kinds or stacks, so rows are handed out in the order in
+//! which they are first needed; these arrays, in private memory and touched only where used, say where they are.
 
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use crate::file::anonymous;
+use crate::lanes::Lane;
 use crate::layout::*;
 
-/// Devices there can be, and "no device".
-const SLOTS: usize = 33;
-const BYTES: usize = SLOTS * COUNTER_STRIDE * LANES * size_of::<AtomicPtr<CounterRow>>();
+/// Private memory of this process that is mapped on first use. `T`: atomics of which all zeros is a value. All zeros:
+/// not yet mapped.
+#[repr(transparent)]
+pub struct Lazy<T>(AtomicPtr<T>);
 
-/// All zeros is an empty one.
-#[repr(C)]
-pub struct Cells(AtomicPtr<AtomicPtr<CounterRow>>);
-
-impl Cells {
-    /// The pointers of all lanes to their rows for these sums.
-    pub fn of(&self, sums: Sums) -> Option<&[AtomicPtr<CounterRow>; LANES]> {
-        if sums.slot as usize >= SLOTS || sums.kind as usize >= COUNTER_STRIDE {
-            return None;
-        }
+impl<T> Lazy<T> {
+    #[inline]
+    fn get(&self) -> Option<&T> {
         let mut base = self.0.load(Acquire);
         if base.is_null() {
             base = self.map()?;
         }
-        // SAFETY: mapped for BYTES, zeroed and never unmapped; the number is below SLOTS * COUNTER_STRIDE.
-        Some(unsafe { &*base.add(sums.number() * LANES).cast() })
+        // SAFETY: mapped with the size of T, zeroed, which is a value, and never unmapped.
+        Some(unsafe { &*base })
     }
 
     #[cold]
-    fn map(&self) -> Option<*mut AtomicPtr<CounterRow>> {
-        let memory = anonymous(BYTES).ok()?;
-        match self
-            .0
-            .compare_exchange(std::ptr::null_mut(), memory.cast(), AcqRel, Acquire)
-        {
-            Ok(_) => Some(memory.cast()),
+    #[inline(never)]
+    fn map(&self) -> Option<*mut T> {
+        let memory = anonymous(size_of::<T>()).ok()?.cast();
+        match self.0.compare_exchange(std::ptr::null_mut(), memory, AcqRel, Acquire) {
+            Ok(_) => Some(memory),
             Err(other) => {
                 // SAFETY: mapped just now with this length; nobody has seen it.
-                unsafe { libc::munmap(memory.cast(), BYTES) };
+                unsafe { libc::munmap(memory.cast(), size_of::<T>()) };
                 Some(other)
             }
         }
+    }
+}
+
+/// Devices there can be, and "no device".
+const SLOTS: usize = 33;
+
+/// The rows of every kind on every device.
+pub type Cells = Lazy<[Cell; SLOTS * COUNTER_STRIDE]>;
+
+/// The rows of one kind on one device.
+#[repr(C)]
+pub struct Cell {
+    /// Filled before any of `rows`.
+    pub peak: AtomicPtr<PeakRow>,
+    pub rows: [AtomicPtr<CounterRow>; LANES],
+}
+
+impl Cells {
+    #[inline]
+    pub fn of(&self, sums: Sums) -> Option<&Cell> {
+        if sums.kind as usize >= COUNTER_STRIDE {
+            return None;
+        }
+        self.get()?.get(sums.number())
+    }
+}
+
+/// Per lane; a power of two.
+const REMEMBERED: usize = 256;
+
+/// The rows of totals that each lane used last, by hash of what they are about.
+pub type LastUsed = Lazy<[[AtomicPtr<TotalRow>; REMEMBERED]; LANES]>;
+
+impl LastUsed {
+    #[inline]
+    pub fn slot(&self, lane: Lane, hash: u64) -> Option<&AtomicPtr<TotalRow>> {
+        Some(&self.get()?[lane.number()][hash as usize % REMEMBERED])
     }
 }

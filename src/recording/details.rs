@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering::*;
 
 use super::{ModuleSeen, Recording, fill_words, store_bytes};
+use crate::lanes::Lane;
 use crate::layout::*;
 use crate::table::What;
 
@@ -119,6 +120,11 @@ impl Recording {
         // Release: pairs with the reader's Acquire.
         row.tid.store(tid, Release);
         number
+    }
+
+    /// A lane for the calling thread, which asks once: see [`Owners::claim`](crate::lanes::Owners::claim).
+    pub fn lane_of(&self, tid: u32, thread: u32, is_alive: impl Fn(u32) -> bool) -> Lane {
+        self.owners.claim(tid, thread, is_alive)
     }
 
     pub fn rename_thread(&self, thread: u32, name: &[u8; 16]) {

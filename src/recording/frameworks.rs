@@ -61,9 +61,13 @@ impl Recording {
         if self.elements(Section::Allocators).load(Relaxed) < rows {
             self.elements(Section::Allocators).fetch_max(rows, Relaxed);
         }
-        let expected = row.live_bytes.swap(live, Relaxed).wrapping_add_signed(change);
+        // Plain stores do, since nobody else is here.
+        let expected = row.live_bytes.load(Relaxed).wrapping_add_signed(change);
+        row.live_bytes.store(live, Relaxed);
         row.reserved_bytes.store(reserved, Relaxed);
-        if row.events.fetch_add(1, Relaxed) == 0 {
+        let events = row.events.load(Relaxed);
+        row.events.store(events + 1, Relaxed);
+        if events == 0 {
             // What it held before us, we have no records of.
             row.unseen_bytes.store(live.wrapping_sub(change as u64), Relaxed);
         } else if expected != live {

@@ -11,60 +11,23 @@
 //! them up. A row is found through a few slots per lane that remember what was last used, else through the index.
 //! Deliberately absent: what of it was freed; that is what is not among the live records.
 
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
 use super::Recording;
-use crate::file::anonymous;
 use crate::index::mix;
+use crate::lanes::Lane;
 use crate::layout::*;
 use crate::table::Entry;
-
-/// Per lane; a power of two.
-const SLOTS: usize = 256;
-const BYTES: usize = LANES * SLOTS * size_of::<AtomicPtr<TotalRow>>();
-
-/// The rows that each lane used last. All zeros is an empty one.
-#[repr(C)]
-pub struct LastUsed(AtomicPtr<AtomicPtr<TotalRow>>);
-
-impl LastUsed {
-    fn slot(&self, lane: u32, hash: u64) -> Option<&AtomicPtr<TotalRow>> {
-        let mut base = self.0.load(Acquire);
-        if base.is_null() {
-            base = self.map()?;
-        }
-        let place = lane as usize % LANES * SLOTS + hash as usize % SLOTS;
-        // SAFETY: mapped for LANES * SLOTS pointers, zeroed and never unmapped; `place` is below that.
-        Some(unsafe { &*base.add(place) })
-    }
-
-    #[cold]
-    fn map(&self) -> Option<*mut AtomicPtr<TotalRow>> {
-        let memory = anonymous(BYTES).ok()?;
-        match self
-            .0
-            .compare_exchange(std::ptr::null_mut(), memory.cast(), AcqRel, Acquire)
-        {
-            Ok(_) => Some(memory.cast()),
-            Err(other) => {
-                // SAFETY: mapped just now with this length; nobody has seen it.
-                unsafe { libc::munmap(memory.cast(), BYTES) };
-                Some(other)
-            }
-        }
-    }
-}
 
 impl Recording {
     /// Adds an allocation to what its stack has asked for.
     #[inline]
-    pub(super) fn count_at_stack(&self, entry: &Entry) {
-        let lane = entry.thread % LANES as u32;
+    pub(super) fn count_at_stack(&self, entry: &Entry, lane: Lane) {
         let of = TotalOf {
             stack: entry.stack,
             kind: entry.what.kind as u8,
             slot: entry.what.device.wrapping_add(1),
-            lane: lane as u8,
+            lane: lane.number() as u8,
         }
         .to_word();
         let hash = mix(of);
@@ -84,8 +47,8 @@ impl Recording {
                 None => return self.add(Loss::Details, 1),
             },
         };
-        row.bytes.fetch_add(entry.bytes, Relaxed);
-        row.count.fetch_add(1, Relaxed);
+        lane.add(&row.bytes, entry.bytes);
+        lane.add(&row.count, 1);
     }
 
     #[cold]

@@ -20,7 +20,7 @@ impl Owned {
             table: &owned.table,
             backing: Backing::Private(4, 8),
             fresh: &owned.fresh,
-            lane: 0,
+            lane: Lane::shared(0),
         }
     }
 }
@@ -48,7 +48,7 @@ fn entry(key: Key) -> Entry {
         thread: 0,
         what: What {
             kind: Kind::Device,
-            space: Space::Pointer,
+            space: key.space,
             flags: 0,
             device: 0,
             api: 0,
@@ -57,7 +57,21 @@ fn entry(key: Key) -> Entry {
     }
 }
 
+/// Physical memory, whose key can be taken from it.
+const HANDLE: Key = Key {
+    space: Space::Physical,
+    address: 1,
+};
+
 impl TableIn<'static> {
+    /// The same as it is used by the one thread that owns a lane.
+    fn of_owner(self) -> TableIn<'static> {
+        TableIn {
+            lane: Lane::first_own(),
+            ..self
+        }
+    }
+
     fn add(&self, key: Key) -> u32 {
         self.insert(key, &entry(key)).unwrap()
     }
@@ -100,7 +114,7 @@ impl TableIn<'static> {
     fn expect_sound_chain(&self) {
         let live = self.picture().len() as u64;
         let mut taken = Vec::new();
-        while let Some((number, record)) = self.take_freed(self.spare(0)) {
+        while let Some((number, record)) = self.take_bundle(self.spare(0)) {
             assert!(!taken.contains(&number), "record {number} twice in the chain");
             assert_eq!(State::of(record.state.load(Relaxed)).unwrap().status, Status::Free);
             taken.push(number);
@@ -180,6 +194,53 @@ fn a_record_is_never_taken_twice() {
     assert_ne!(table.take().unwrap().0, successor, "and nobody left it in the chain");
 }
 
+/// Three are freed by an owner that keeps two: it passes some on, and another thread takes what it finds.
+fn what_an_owner_passes_on_is_taken_once() {
+    let table = Owned::new();
+    let owner = table.of_owner();
+    for key in [ONE, TWO, THREE] {
+        owner.add(key);
+    }
+    // Records 0 to 2, and one is left of the batch.
+    let other = spawn(move || {
+        let found = table.take_bundle(table.spare(1));
+        let rest = table.take_bundle(table.spare(0));
+        [found, rest].into_iter().flatten().map(|(number, _)| number).collect()
+    });
+    for key in [ONE, TWO, THREE] {
+        assert!(owner.free(key));
+    }
+    let mut taken: Vec<u32> = std::iter::from_fn(|| {
+        owner
+            .take_own(owner.spare(0))
+            .or_else(|| owner.take_bundle(owner.spare(0)))
+    })
+    .map(|(number, _)| number)
+    .collect();
+    let theirs: Vec<u32> = other.join().unwrap();
+    taken.extend(theirs);
+    taken.extend(std::iter::from_fn(|| table.take_bundle(table.spare(0))).map(|(number, _)| number));
+    taken.sort_unstable();
+    assert_eq!(taken, [0, 1, 2], "each once");
+}
+
+/// A thread finds an entry, and is stopped. Meanwhile the key is freed, another key takes the entry's place, and the
+/// first is there again, by the same record, elsewhere.
+fn a_late_free_spares_what_stands_where_its_entry_stood() {
+    let table = Owned::new();
+    table.add(ONE);
+    let other = spawn(move || {
+        let freed = table.free(ONE);
+        table.of_owner().add(TWO);
+        table.add(ONE);
+        freed
+    });
+    let mine = table.free(ONE);
+    let theirs = other.join().unwrap();
+    assert_eq!(table.get(ONE).is_some(), !(mine && theirs));
+    assert!(table.free(TWO), "it is still found");
+}
+
 /// A batch is made by one thread and used by others of its lane: each of its records is handed out, and once.
 fn every_fresh_record_is_handed_out_once() {
     let table = Owned::new();
@@ -213,7 +274,7 @@ fn a_reader_is_not_misled_by_two_threads_either() {
     let number = table.add(ONE);
     let free = spawn(move || table.free(ONE));
     let reader = spawn(move || table.seen_from_outside(number));
-    if halves(table.spare(0).chain.load(Relaxed)).0 != 0 {
+    if halves(table.spare(0).bundles.load(Relaxed)).0 != 0 {
         // Freed already: the same record, under another key.
         assert_eq!(table.add(TWO), number);
     }
@@ -286,15 +347,15 @@ fn a_record_put_back_is_there_for_the_next_free() {
 
 fn a_record_without_its_key_is_reached_by_links_and_found_again_with_it() {
     let table = Owned::new();
-    table.add(ONE);
-    let link = table.link(ONE).unwrap();
-    let other = spawn(move || table.free(ONE));
-    let unkeyed = table.unkey(ONE);
+    table.add(HANDLE);
+    let link = table.link(HANDLE).unwrap();
+    let other = spawn(move || table.free(HANDLE));
+    let unkeyed = table.unkey(HANDLE);
     if unkeyed {
         table.rekey(link);
     }
     let freed = other.join().unwrap();
-    assert_eq!(table.get(ONE).is_some(), !freed);
+    assert_eq!(table.get(HANDLE).is_some(), !freed);
     assert_eq!(table.withdraw_linked(link).is_some(), !freed);
 }
 
@@ -394,10 +455,21 @@ fn loom_a_thread_may_die_anywhere_in_a_free_that_fails() {
 #[test]
 fn loom_a_thread_may_die_anywhere_while_it_changes_a_key() {
     tries_every_death_in(|table| {
-        if let Some(link) = table.link(ONE) {
-            table.unkey(ONE);
+        table.add(HANDLE);
+        if let Some(link) = table.link(HANDLE) {
+            table.unkey(HANDLE);
             table.rekey(link);
         }
+    });
+}
+
+#[test]
+fn loom_a_thread_may_die_anywhere_while_it_takes_from_its_own_and_gives_to_others() {
+    tries_every_death_in(|table| {
+        let owner = table.of_owner();
+        owner.free(ONE);
+        owner.add(THREE);
+        owner.free(THREE);
     });
 }
 
@@ -409,9 +481,9 @@ fn loom_a_death_in_the_wrong_order_is_noticed() {
             let link = table.link(ONE).unwrap();
             let record = table.record(link.number).unwrap();
             record.address.store(0, Relaxed);
-            let (first, tag) = halves(table.spare(0).chain.load(Relaxed));
-            record.address.store(first.into(), Relaxed);
-            table.spare(0).chain.store(pack(link.number + 1, tag + 1), Relaxed);
+            let (first, tag) = halves(table.spare(0).bundles.load(Relaxed));
+            record.address.store(pack(0, first), Relaxed);
+            table.spare(0).bundles.store(pack(link.number + 1, tag + 1), Relaxed);
             table.withdraw(ONE);
         });
     })
@@ -439,6 +511,14 @@ const PROOF: Proof = Proof {
             what_another_thread_withdraws_is_complete,
         ),
         ("a record is never taken twice", a_record_is_never_taken_twice),
+        (
+            "what an owner passes on is taken once",
+            what_an_owner_passes_on_is_taken_once,
+        ),
+        (
+            "a late free spares what stands where its entry stood",
+            a_late_free_spares_what_stands_where_its_entry_stood,
+        ),
         (
             "every fresh record is handed out once",
             every_fresh_record_is_handed_out_once,
@@ -501,12 +581,12 @@ const PROOF: Proof = Proof {
         ),
         (
             Mistake::Relaxed,
-            "pack(next, tag.wrapping_add(1)), AcqRel, Acquire)",
+            "pack(next_bundle, tag.wrapping_add(1)), AcqRel, Acquire)",
             "the head was acquired when it was loaded, and a swap hands on what others have released",
         ),
         (
             Mistake::Relaxed,
-            ".compare_exchange_weak(batch, pack(next + 1, end), AcqRel, Acquire)",
+            "spare.batch.compare_exchange_weak(batch, left, AcqRel, Acquire)",
             "the batch was acquired when it was loaded, and a swap hands on what others have released",
         ),
         (
@@ -516,17 +596,17 @@ const PROOF: Proof = Proof {
         ),
         (
             Mistake::RelaxedOnFailure,
-            ".compare_exchange_weak(batch, pack(next + 1, end), AcqRel, Acquire)",
+            "spare.batch.compare_exchange_weak(batch, left, AcqRel, Acquire)",
             "the swap that succeeds acquires it too",
         ),
         (
             Mistake::HalfCompared,
-            ".compare_exchange_weak(batch, pack(next + 1, end), AcqRel, Acquire)",
+            "spare.batch.compare_exchange_weak(batch, left, AcqRel, Acquire)",
             "no two batches hold the same number",
         ),
         (
             Mistake::HalfCompared,
-            "pack(number + 1, tag.wrapping_add(1)), Release, Relaxed)",
+            "pack(link, tag.wrapping_add(1)), Release, Relaxed)",
             "a record may be pushed as long as the head is the one it links to, whatever happened meanwhile",
         ),
     ],

@@ -19,12 +19,12 @@ impl Owned {
         }
     }
 
-    fn lane(&self, lane: u32) -> TableIn<'_> {
+    fn lane(&self, lane: impl Into<Lane>) -> TableIn<'_> {
         TableIn {
             table: &self.table,
             backing: Backing::Private(16, 1024),
             fresh: &self.fresh,
-            lane,
+            lane: lane.into(),
         }
     }
 }

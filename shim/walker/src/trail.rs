@@ -26,7 +26,7 @@
 //! thread that shares it, walks without. So does who meets a frame that is not covered by the three ordinary rules.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*, compiler_fence};
 
 use crate::machine;
 use crate::rule::{Base, Packed};
@@ -70,6 +70,8 @@ struct Path {
     epoch: u64,
     seed: u64,
     top: u64,
+    /// Below none of the words that the steps were found by: the lowest that was known to be readable at any of them.
+    low: u64,
     /// Where the innermost step lies, + 1; 0: there are none.
     first_plus_one: usize,
     rest: u32,
@@ -98,6 +100,7 @@ impl Trail {
                 epoch: 0,
                 seed: 0,
                 top: 0,
+                low: 0,
                 first_plus_one: 0,
                 rest: 0,
                 steps: [NOWHERE; ROOM],
@@ -108,11 +111,21 @@ impl Trail {
     }
 
     /// The stack from `start` on, to its very end, without the code addresses in `without`. `seed` is mixed into the
-    /// hash. `None`: to be walked in the ordinary way.
+    /// hash. `alone`: no other thread uses this trail. `None`: to be walked in the ordinary way.
     #[inline]
-    pub fn follow(&self, start: Registers, without: (u64, u64), seed: u64) -> Option<Summary> {
-        // Acquire, Release below: one after the other.
-        if self.taken.swap(true, Acquire) {
+    pub fn follow(&self, start: Registers, without: (u64, u64), seed: u64, alone: bool) -> Option<Summary> {
+        // Acquire, Release below: one after the other. Where there are only signal handlers of this thread, a load and a
+        // store do: a handler that comes between them has given the trail back when it returns.
+        let taken = if alone {
+            self.taken.load(Acquire) || {
+                self.taken.store(true, Relaxed);
+                compiler_fence(SeqCst);
+                false
+            }
+        } else {
+            self.taken.swap(true, Acquire)
+        };
+        if taken {
             return None;
         }
         // SAFETY: `taken` was false, so nobody else is in here, this thread's interrupted code included.
@@ -149,7 +162,13 @@ impl Path {
         if (self.epoch, self.seed, self.top) != (epoch, seed, bounds.top) {
             self.first_plus_one = 0;
             (self.epoch, self.seed, self.top) = (epoch, seed, bounds.top);
+            self.low = bounds.low;
         }
+        // What is known to be readable grows. Should it ever not, steps may lie outside.
+        if self.low < bounds.low {
+            self.first_plus_one = 0;
+        }
+        self.low = bounds.low;
         let Some((joined, new)) = self.walk(start, bounds).filter(|(joined, new)| new <= joined) else {
             self.first_plus_one = 0;
             self.rest = REST;
@@ -235,22 +254,22 @@ impl Path {
         let Some(mut step) = steps.next() else { return last };
         for next in steps {
             let rule = step.rule;
-            let (ra_at, fp_at) = (next.sp - rule.ra() * 8, next.sp - rule.fp() * 8);
-            if ra_at.min(fp_at) < bounds.low {
+            // SAFETY: at least a word below the CFA, which is the next frame's stack pointer; that was found to be within
+            // this stack when the step was taken, and the top is the same today. Not below what was known to be readable
+            // then, which still is (`low`).
+            if machine::code_address(unsafe { load(next.sp - rule.ra() * 8) }) != next.pc {
                 break;
             }
-            // SAFETY: at least a word below the CFA, which is the next frame's stack pointer; that was found to be within
-            // this stack when the step was taken, and the top is the same today. Not below what is known to be readable.
-            let same_return = machine::code_address(unsafe { load(ra_at) }) == next.pc;
             // SAFETY: as above.
-            let same_frame = rule.fp() == 0 || unsafe { load(fp_at) } == next.fp;
-            let same_base = rule.base() != Some(Base::Saved) || {
+            if rule.fp() != 0 && unsafe { load(next.sp - rule.fp() * 8) } != next.fp {
+                break;
+            }
+            if rule.base() == Some(Base::Saved) {
                 let saved = step.fp.wrapping_add(rule.offset() as u64);
                 // SAFETY: a word within the stack.
-                bounds.contain_word(saved) && unsafe { load(saved) } == next.sp
-            };
-            if !(same_return & same_frame & same_base) {
-                break;
+                if !bounds.contain_word(saved) || unsafe { load(saved) } != next.sp {
+                    break;
+                }
             }
             last += 1;
             step = next;

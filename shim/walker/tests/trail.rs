@@ -44,7 +44,7 @@ impl Tally {
     #[inline(always)]
     fn check_without(&mut self, without: (u64, u64)) {
         let here = Registers::here();
-        match self.trail.follow(here, without, SEED) {
+        match self.trail.follow(here, without, SEED, true) {
             Some(summary) => {
                 assert_eq!(summary, expected(here, without));
                 self.followed += 1;
@@ -194,7 +194,7 @@ fn threads_that_share_a_trail_get_their_own_stacks_or_none() {
                 for _ in 0..20_000 {
                     let here = Registers::here();
                     let expected = expected(here, NOBODY);
-                    if let Some(summary) = SHARED.follow(here, NOBODY, SEED) {
+                    if let Some(summary) = SHARED.follow(here, NOBODY, SEED, false) {
                         assert_eq!(summary, expected);
                         FOLLOWED.fetch_add(1, Relaxed);
                     }

@@ -75,7 +75,7 @@ pub static NOT_FOLLOWED: AtomicU64 = AtomicU64::new(0);
 fn trail(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     static ONE_THREAD: Trail = Trail::new();
     let start = Registers::here();
-    let told = ONE_THREAD.follow(start, (0, 0), 0);
+    let told = ONE_THREAD.follow(start, (0, 0), 0, true);
     let count = if told.is_some() { &FOLLOWED } else { &NOT_FOLLOWED };
     count.store(count.load(Relaxed) + 1, Relaxed);
     if black_box(told).is_none() {
