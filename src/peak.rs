@@ -142,53 +142,52 @@ where
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn apply(&self, amount: u64, take: bool) -> bool {
-        let after = |tokens: u64| {
-            if take {
-                tokens.checked_sub(amount)
-            } else {
-                Some(tokens.saturating_add(amount))
-            }
-        };
         loop {
             // Acquire: pairs with the AcqRel of the swap that froze this lane, so the pot below is at least as new.
             let own = Word(self.own.word.load(Acquire));
             let pot = Word(self.pot.word.load(SeqCst));
             let round = pot.round();
-            match pot.stage() {
-                Stage::Open => {
-                    if let Some(left) = after(own.credit(round, Stage::Open)) {
-                        let new = Word::new(round, Stage::Open, left);
-                        if swap(&self.own.word, own, new) {
-                            return false;
-                        }
-                    } else if let Some(left) = after(pot.amount()) {
-                        if swap(&self.pot.word, pot, Word::new(round, Stage::Open, left)) {
-                            return false;
-                        }
-                    } else {
-                        let _ = swap(&self.pot.word, pot, Word::new(round, Stage::Freezing, pot.amount()));
-                    }
+            if pot.stage() == Stage::Open
+                && let Some(left) = after(own.credit(round, Stage::Open), amount, take)
+            {
+                if swap(&self.own.word, own, Word::new(round, Stage::Open, left)) {
+                    return false;
                 }
-                Stage::Shared => {
-                    let left = after(pot.amount());
-                    if swap(&self.pot.word, pot, Word::new(round, Stage::Shared, left.unwrap_or(0))) {
-                        return self.settle(pot.amount(), amount, left);
-                    }
+            } else if let Some(peak) = self.apply_to_pot(pot, amount, take) {
+                return peak;
+            }
+        }
+    }
+
+    /// An event that the own lane does not settle. `None`: to be begun anew.
+    #[inline(never)]
+    fn apply_to_pot(&self, pot: Word, amount: u64, take: bool) -> Option<bool> {
+        let round = pot.round();
+        match pot.stage() {
+            Stage::Open => {
+                if let Some(left) = after(pot.amount(), amount, take) {
+                    swap(&self.pot.word, pot, Word::new(round, Stage::Open, left)).then_some(false)
+                } else {
+                    let _ = swap(&self.pot.word, pot, Word::new(round, Stage::Freezing, pot.amount()));
+                    None
                 }
-                Stage::Freezing => {
-                    let Some(credits) = self.freeze(pot) else { continue };
-                    let tokens = pot.amount() + credits;
-                    let left = after(tokens);
-                    if swap(
-                        &self.pot.word,
-                        pot,
-                        Word::new(round + 1, Stage::Shared, left.unwrap_or(0)),
-                    ) {
-                        return self.settle(tokens, amount, left);
-                    }
-                }
+            }
+            Stage::Shared => {
+                let left = after(pot.amount(), amount, take);
+                swap(&self.pot.word, pot, Word::new(round, Stage::Shared, left.unwrap_or(0)))
+                    .then(|| self.settle(pot.amount(), amount, left))
+            }
+            Stage::Freezing => {
+                let tokens = pot.amount() + self.freeze(pot)?;
+                let left = after(tokens, amount, take);
+                swap(
+                    &self.pot.word,
+                    pot,
+                    Word::new(round + 1, Stage::Shared, left.unwrap_or(0)),
+                )
+                .then(|| self.settle(tokens, amount, left))
             }
         }
     }
@@ -243,7 +242,17 @@ where
     }
 }
 
-#[inline]
+/// What is left of `tokens`; `None`: there are not enough.
+#[inline(always)]
+fn after(tokens: u64, amount: u64, take: bool) -> Option<u64> {
+    if take {
+        tokens.checked_sub(amount)
+    } else {
+        Some(tokens.saturating_add(amount))
+    }
+}
+
+#[inline(always)]
 fn swap(word: &AtomicU64, old: Word, new: Word) -> bool {
     // AcqRel: whoever acts on the new word sees all that led to it. SeqCst: one order with the making of lanes.
     word.compare_exchange(old.0, new.0, SeqCst, Relaxed).is_ok()

@@ -191,6 +191,25 @@ impl What {
     }
 }
 
+/// What sums need to know of an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    pub bytes: u64,
+    pub kind: Kind,
+    /// Device row, or 255.
+    pub device: u8,
+}
+
+impl Entry {
+    pub fn counts(&self) -> Counts {
+        Counts {
+            bytes: self.bytes,
+            kind: self.what.kind,
+            device: self.what.device,
+        }
+    }
+}
+
 /// One slot, as it lies in the file.
 #[repr(C)]
 #[cfg_attr(loom, derive(Default))]
@@ -311,6 +330,19 @@ impl Record {
         self.place.store(pack(entry.stack, entry.thread), Relaxed);
         self.what
             .store(entry.what.to_word() | (form as u64) << Form::SHIFT, Relaxed);
+    }
+
+    /// What sums need to know of it.
+    #[inline]
+    fn counts(&self) -> Option<Counts> {
+        let what = self.what.load(Relaxed);
+        let (kind, _, _, device, _, _) = What::parts(what);
+        let holds = Form::of_word(what) != Form::Claim;
+        Some(Counts {
+            bytes: if holds { self.amount.load(Relaxed) } else { 0 },
+            kind: Kind::from_number(kind)?,
+            device,
+        })
     }
 
     fn read(&self) -> Option<Entry> {
@@ -548,28 +580,45 @@ impl<'a> TableIn<'a> {
     }
 
     /// Takes the record of this key out of sight, for a free that is about to happen.
-    #[inline]
     pub fn withdraw(&self, key: Key) -> Option<Withdrawn> {
+        let (claim, record) = self.take_out(key)?;
+        let entry = record.read()?;
+        Some(Withdrawn {
+            number: claim.number,
+            generation: claim.generation,
+            key,
+            entry,
+        })
+    }
+
+    /// As `withdraw`, but what the record says stays there but for its counts.
+    #[inline]
+    pub fn claim(&self, key: Key) -> Option<(Claim, Counts)> {
+        let (claim, record) = self.take_out(key)?;
+        Some((claim, record.counts()?))
+    }
+
+    #[inline]
+    fn take_out(&self, key: Key) -> Option<(Claim, &'a Record)> {
         loop {
             let Located { place, record, state } = self.locate(key)?;
             let gone = State {
                 status: Status::Withdrawn,
                 ..state
             };
-            // Acquire: the fields we read below were written before it went Live.
+            // Acquire: the fields that are read next were written before it went Live.
             if record
                 .state
                 .compare_exchange(state.word(), gone.word(), Acquire, Relaxed)
                 .is_ok()
             {
                 self.forget(key, place);
-                let entry = record.read()?;
-                return Some(Withdrawn {
+                let claim = Claim {
                     number: place.row,
                     generation: state.generation,
                     key,
-                    entry,
-                });
+                };
+                return Some((claim, record));
             }
         }
     }

@@ -441,8 +441,7 @@ pub fn withdraw(space: Space, address: u64) -> Held {
         quietly(|| {
             let recording = running()?;
             let _cost = Cost::of(recording);
-            let withdrawn = recording.withdraw(Key { space, address }, me(recording).1)?;
-            Some(withdrawn.into_claim())
+            recording.claim(Key { space, address }, me(recording).1)
         })
         .flatten(),
     )

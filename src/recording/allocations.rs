@@ -10,7 +10,7 @@ use crate::kind::{Kind, Place};
 use crate::lanes::Lane;
 use crate::layout::*;
 use crate::peak::{self, Sum, live};
-use crate::table::{Claim, Entry, Key, Link, TableIn, What, Withdrawn};
+use crate::table::{Claim, Counts, Entry, Key, Link, TableIn, What, Withdrawn};
 
 impl Recording {
     /// The table of live allocations; `lane` is the calling thread's, or any number, best one per thread.
@@ -106,6 +106,20 @@ impl Recording {
         Some(withdrawn)
     }
 
+    /// As `withdraw`, for whoever need not know what the record says.
+    #[inline]
+    pub fn claim(&self, key: Key, lane: Lane) -> Option<Claim> {
+        let table = self.table(lane);
+        let (claim, counts) = table.claim(key)?;
+        self.uncount_sums(counts, lane);
+        if self.intervals.watching()
+            && let Some(withdrawn) = table.redeem(claim)
+        {
+            self.note_departure(&withdrawn.entry);
+        }
+        Some(claim)
+    }
+
     /// The free succeeded.
     pub fn commit(&self, withdrawn: Withdrawn, lane: impl Into<Lane>) -> Entry {
         self.table(lane).commit(withdrawn)
@@ -139,12 +153,16 @@ impl Recording {
     /// The bytes of an entry are live, on its device too if it lives there; `more` is counted of its kind.
     #[inline]
     fn count(&self, entry: &Entry, lane: Lane, more: impl FnOnce(&CounterRow)) {
-        let [of_kind, of_device] = self.sums_of(entry, lane);
-        if let Some(counter) = &of_kind {
+        let counts = entry.counts();
+        let Counts { bytes, kind, device } = counts;
+        if let Some(counter) = self.counter(device, Some(kind), lane) {
             more(counter.row);
+            counter.live().take(bytes);
         }
-        for counter in [of_kind, of_device].into_iter().flatten() {
-            counter.live().take(entry.bytes);
+        if counts_on_device(counts)
+            && let Some(counter) = self.counter(device, None, lane)
+        {
+            counter.live().take(bytes);
         }
         if self.intervals.watching() {
             self.note_arrival(entry);
@@ -152,15 +170,23 @@ impl Recording {
     }
 
     fn uncount(&self, entry: &Entry, lane: Lane) {
-        let [of_kind, of_device] = self.sums_of(entry, lane);
-        if let Some(counter) = &of_kind {
-            lane.add(&counter.row.freed_count, 1);
-        }
-        for counter in [of_kind, of_device].into_iter().flatten() {
-            counter.live().give(entry.bytes);
-        }
+        self.uncount_sums(entry.counts(), lane);
         if self.intervals.watching() {
             self.note_departure(entry);
+        }
+    }
+
+    #[inline]
+    fn uncount_sums(&self, counts: Counts, lane: Lane) {
+        let Counts { bytes, kind, device } = counts;
+        if let Some(counter) = self.counter(device, Some(kind), lane) {
+            lane.add(&counter.row.freed_count, 1);
+            counter.live().give(bytes);
+        }
+        if counts_on_device(counts)
+            && let Some(counter) = self.counter(device, None, lane)
+        {
+            counter.live().give(bytes);
         }
     }
 
@@ -210,14 +236,6 @@ impl Recording {
         matches!(entry.what.kind, Kind::Device | Kind::Physical)
             && self.intervals.tensors_are_told()
             && self.passes_through(entry.stack, b"libc10_cuda")
-    }
-
-    #[inline]
-    fn sums_of(&self, entry: &Entry, lane: Lane) -> [Option<Counter<'_>>; 2] {
-        let What { device, kind, .. } = entry.what;
-        let on_device = kind.place().on_device() && entry.bytes > 0;
-        let of_device = on_device.then(|| self.counter(device, None, lane)).flatten();
-        [self.counter(device, Some(kind), lane), of_device]
     }
 
     /// As `withdraw`, through a link.
@@ -308,6 +326,12 @@ impl Recording {
         let _ = self.refusal_index.intern(hash, number, |_| false);
         Some(number)
     }
+}
+
+/// Whether it is part of the sum of its device.
+#[inline]
+fn counts_on_device(counts: Counts) -> bool {
+    counts.kind.place().on_device() && counts.bytes > 0
 }
 
 /// One lane's counter, and what it takes to keep the peak.
