@@ -11,6 +11,7 @@ use std::hint::black_box;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 use criterion::{Bencher, BenchmarkId, Criterion};
@@ -18,7 +19,7 @@ use culeak::cuda_functions::Api;
 use culeak::index::{Index, mix};
 use culeak::kind::Kind;
 use culeak::layout::RANK_VARIABLES;
-use culeak::peak::{Lane, Pot, Sum};
+use culeak::peak::{Own, Pot, Sum};
 use culeak::recording::{Beginning, Recording};
 use culeak::table::{Entry, Key, Space, What};
 use undisturbed::undisturbed;
@@ -111,7 +112,7 @@ fn together(threads: u32, rounds: u64, body: impl Fn(u32, u64) + Sync) -> Durati
 
 /// On a cache line of its own, as rows of the recording are.
 #[repr(align(128))]
-struct Apart(Lane);
+struct Apart(AtomicU64, AtomicU32);
 
 fn pairs(criterion: &mut Criterion, folder: &Path) {
     let most = std::thread::available_parallelism().map_or(1, |count| count.get() as u32);
@@ -138,7 +139,10 @@ fn pairs(criterion: &mut Criterion, folder: &Path) {
                 together(threads, rounds, |thread, rounds| {
                     let sum = Sum {
                         pot: &pot,
-                        own: &lanes[thread as usize].0,
+                        own: Own {
+                            word: &lanes[thread as usize].0,
+                            hint: &lanes[thread as usize].1,
+                        },
                         lanes: || lanes.iter().map(|lane| &lane.0),
                     };
                     for _ in 0..rounds {

@@ -21,7 +21,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire};
 
-use crate::peak::{Lane, Pot};
+use crate::peak::Pot;
+use crate::sync::Pair;
 
 pub const MAGIC: [u8; 8] = *b"CULEAK\r\n";
 /// Changes when an older reader would misread a file.
@@ -294,8 +295,10 @@ const _: () = assert!(size_of::<RefusalRow>() == 64);
 pub struct CounterRow {
     /// [`Sums`] as a word + 1; 0: not published. Written last.
     pub of_plus_one: AtomicU64,
-    /// Belongs to the row of `Peaks` with this kind and device.
-    pub credit: Lane,
+    /// Of the lane, for `credit`'s two sums.
+    pub hints: [AtomicU32; 2],
+    /// Belongs to the rows of `Peaks` with this kind and device, and with this device.
+    pub credit: Pair,
     pub total_bytes: AtomicU64,
     pub total_count: AtomicU64,
     pub freed_count: AtomicU64,
@@ -303,8 +306,8 @@ pub struct CounterRow {
 }
 const _: () = assert!(size_of::<CounterRow>() == 64, "a cache line: no two lanes share one");
 
-/// What a counter is about: a kind of memory on a device; kind 0: all that lives on the device, of which only the peak
-/// is kept.
+/// What a sum is about: a kind of memory on a device; kind 0: all that lives on the device, of which only the peak is
+/// kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sums {
     /// Device row + 1; 0: no device.

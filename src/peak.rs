@@ -37,12 +37,18 @@
 //! `loom_models` tries all of this in every interleaving, with every ordering weakened and with a thread dying before each
 //! of its operations (docs/proofs.md).
 //!
+//! Most events change two sums by the same amount, that of a kind and that of a device. A lane's words of the two lie
+//! beside each other and are swapped together ([`apply_both`]): for each sum that is a swap of its word like any other,
+//! which the models try one by one.
+//!
 //! Rounds wrap after 16,384: a thread would have to sleep through exactly that many, each with thousands of events, and
 //! find the very same word. Amounts are cut at [`LARGEST`], so that words cannot overflow; no machine holds as much.
 
 use std::sync::atomic::Ordering::*;
 
-use crate::sync::AtomicU64;
+#[cfg(not(loom))]
+use crate::sync::Pair;
+use crate::sync::{AtomicU32, AtomicU64};
 
 /// Largest amount counted: 16 TiB.
 pub const LARGEST: u64 = 1 << 44;
@@ -94,39 +100,46 @@ impl Word {
 
 /// What all lanes of one sum share. All zeros is a sum of zero.
 #[repr(C)]
-#[cfg_attr(loom, derive(Default))]
+#[cfg_attr(test, derive(Default))]
 pub struct Pot {
     word: AtomicU64,
     /// The peak.
     minted: AtomicU64,
 }
 
-/// One lane. All zeros is an empty one.
-#[repr(C)]
-#[cfg_attr(loom, derive(Default))]
-pub struct Lane {
-    word: AtomicU64,
-    /// Events of this lane on the pot since it last saw the peak move; only a hint.
-    calm: AtomicU64,
-    /// The peak when it last looked.
-    seen: AtomicU64,
+/// After so many events on the pot without a new peak, lanes open.
+const CALM: u32 = 16;
+
+/// What a lane remembers of the pot: events on it since the lane last saw the peak move (lowest 8 bits), and what of the
+/// peak it saw then. Only a hint.
+const COUNT: u32 = 0xff;
+
+/// A piece of the peak, to be compared.
+fn sight(peak: u64) -> u32 {
+    ((peak ^ peak >> 24) as u32) << 8
 }
 
-/// After so many events on the pot without a new peak, lanes open.
-const CALM: u64 = 16;
+/// The own lane of a thread.
+#[derive(Clone, Copy)]
+pub struct Own<'a> {
+    /// Its free tokens. 0: an empty lane.
+    pub word: &'a AtomicU64,
+    /// Starts as 0.
+    pub hint: &'a AtomicU32,
+}
 
 /// A sum as one thread sees it: its own lane, and a way to all of them.
 pub struct Sum<'a, L> {
     pub pot: &'a Pot,
-    pub own: &'a Lane,
-    /// Every lane there is, in any order.
+    pub own: Own<'a>,
+    /// The words of all lanes there are, in any order.
     pub lanes: L,
 }
 
 impl<'a, L, I> Sum<'a, L>
 where
     L: Fn() -> I,
-    I: Iterator<Item = &'a Lane>,
+    I: Iterator<Item = &'a AtomicU64>,
 {
     /// `amount` more are live. Says whether that is a new peak.
     #[inline]
@@ -152,7 +165,7 @@ where
             if pot.stage() == Stage::Open
                 && let Some(left) = after(own.credit(round, Stage::Open), amount, take)
             {
-                if swap(&self.own.word, own, Word::new(round, Stage::Open, left)) {
+                if swap(self.own.word, own, Word::new(round, Stage::Open, left)) {
                     return false;
                 }
             } else if let Some(peak) = self.apply_to_pot(pot, amount, take) {
@@ -194,25 +207,23 @@ where
 
     /// After an event on the pot: mints what was missing, or notes that nothing was.
     fn settle(&self, tokens: u64, amount: u64, left: Option<u64>) -> bool {
+        let hint = self.own.hint;
         if left.is_none() {
             self.pot.minted.fetch_add(amount - tokens, Relaxed);
-            self.own.calm.store(0, Relaxed);
+            hint.store(hint.load(Relaxed) & !COUNT, Relaxed);
             return true;
         }
-        let minted = self.pot.minted.load(Relaxed);
-        let calm = if self.own.seen.load(Relaxed) == minted {
-            self.own.calm.load(Relaxed) + 1
-        } else {
-            self.own.seen.store(minted, Relaxed);
-            0
-        };
-        self.own.calm.store(calm, Relaxed);
-        if calm >= CALM {
-            self.own.calm.store(0, Relaxed);
-            let pot = Word(self.pot.word.load(Relaxed));
-            if pot.stage() == Stage::Shared {
-                let _ = swap(&self.pot.word, pot, Word::new(pot.round(), Stage::Open, pot.amount()));
-            }
+        let seen = hint.load(Relaxed);
+        let now = sight(self.pot.minted.load(Relaxed));
+        let calm = if seen & !COUNT == now { (seen & COUNT) + 1 } else { 0 };
+        if calm < CALM {
+            hint.store(now | calm, Relaxed);
+            return false;
+        }
+        hint.store(now, Relaxed);
+        let pot = Word(self.pot.word.load(Relaxed));
+        if pot.stage() == Stage::Shared {
+            let _ = swap(&self.pot.word, pot, Word::new(pot.round(), Stage::Open, pot.amount()));
         }
         false
     }
@@ -225,7 +236,7 @@ where
         for lane in (self.lanes)() {
             sum += loop {
                 // Acquire, and the lane before the pot: as in `apply`. A lane of a later round must not be touched.
-                let seen = Word(lane.word.load(Acquire));
+                let seen = Word(lane.load(Acquire));
                 if Word(self.pot.word.load(SeqCst)) != pot {
                     return None;
                 }
@@ -233,7 +244,7 @@ where
                     break seen.amount();
                 }
                 let credit = seen.credit(round, Stage::Open);
-                if swap(&lane.word, seen, Word::new(round, Stage::Freezing, credit)) {
+                if swap(lane, seen, Word::new(round, Stage::Freezing, credit)) {
                     break credit;
                 }
             };
@@ -258,6 +269,40 @@ fn swap(word: &AtomicU64, old: Word, new: Word) -> bool {
     word.compare_exchange(old.0, new.0, SeqCst, Relaxed).is_ok()
 }
 
+/// An event that changes two sums alike, whose own lanes are the two words of `pair`. Where both lanes settle it, by one
+/// instruction: two swaps at once, each of them the one that `apply` would do.
+#[cfg(not(loom))]
+#[inline(always)]
+pub fn apply_both<'a, L, M, I, J>(pair: &'a Pair, one: &Sum<'a, L>, other: &Sum<'a, M>, amount: u64, take: bool)
+where
+    L: Fn() -> I,
+    I: Iterator<Item = &'a AtomicU64>,
+    M: Fn() -> J,
+    J: Iterator<Item = &'a AtomicU64>,
+{
+    let amount = amount.min(LARGEST);
+    if amount == 0 {
+        return;
+    }
+    if Pair::AT_ONCE {
+        // The order: as in `apply`.
+        let owns = [Word(pair.first.load(Acquire)), Word(pair.second.load(Acquire))];
+        let pots = [Word(one.pot.word.load(SeqCst)), Word(other.pot.word.load(SeqCst))];
+        let left = |place: usize| {
+            let (own, pot) = (owns[place], pots[place]);
+            let left = after(own.credit(pot.round(), Stage::Open), amount, take)?;
+            (pot.stage() == Stage::Open).then(|| Word::new(pot.round(), Stage::Open, left))
+        };
+        if let (Some(first), Some(second)) = (left(0), left(1))
+            && pair.swap(owns.map(|own| own.0), [first.0, second.0])
+        {
+            return;
+        }
+    }
+    one.apply(amount, take);
+    other.apply(amount, take);
+}
+
 impl Pot {
     /// The largest value the sum ever had.
     pub fn peak(&self) -> u64 {
@@ -266,12 +311,12 @@ impl Pot {
 }
 
 /// What is live at a moment when nobody changes it.
-pub fn live<'a>(pot: &Pot, lanes: impl Iterator<Item = &'a Lane>) -> u64 {
+pub fn live<'a>(pot: &Pot, lanes: impl Iterator<Item = &'a AtomicU64>) -> u64 {
     let minted = pot.peak();
     let pot = Word(pot.word.load(Relaxed));
     let credits: u64 = lanes
         .map(|lane| {
-            let lane = Word(lane.word.load(Relaxed));
+            let lane = Word(lane.load(Relaxed));
             match pot.stage() {
                 Stage::Shared => 0,
                 Stage::Open => lane.credit(pot.round(), Stage::Open),

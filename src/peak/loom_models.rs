@@ -8,6 +8,30 @@ use ::loom::thread::spawn;
 use std::cell::Cell;
 
 #[derive(Default)]
+struct Lane {
+    word: AtomicU64,
+    hint: AtomicU32,
+}
+
+impl Lane {
+    fn own(&self) -> Own<'_> {
+        Own {
+            word: &self.word,
+            hint: &self.hint,
+        }
+    }
+
+    /// It has seen this peak for so long that it opens the stage next.
+    fn is_calm(&self, peak: u64) {
+        self.hint.store(sight(peak) | CALM, Relaxed);
+    }
+}
+
+fn words<'a>(lanes: impl IntoIterator<Item = &'a Lane>) -> impl Iterator<Item = &'a AtomicU64> {
+    lanes.into_iter().map(|lane| &lane.word)
+}
+
+#[derive(Default)]
 struct Shared {
     pot: Pot,
     lanes: [Lane; 2],
@@ -24,16 +48,16 @@ impl Shared {
         shared
     }
 
-    fn lane(&'static self, lane: usize) -> Sum<'static, impl Fn() -> std::slice::Iter<'static, Lane>> {
+    fn lane(&'static self, lane: usize) -> Sum<'static, impl Fn() -> std::vec::IntoIter<&'static AtomicU64>> {
         Sum {
             pot: &self.pot,
-            own: &self.lanes[lane],
-            lanes: || self.lanes.iter(),
+            own: self.lanes[lane].own(),
+            lanes: || words(&self.lanes).collect::<Vec<_>>().into_iter(),
         }
     }
 
     fn live(&self) -> u64 {
-        live(&self.pot, self.lanes.iter())
+        live(&self.pot, words(&self.lanes))
     }
 }
 
@@ -103,8 +127,7 @@ fn two_who_freeze_together_count_every_token_once() {
 /// The stage opens (calm enough) while another event is under way.
 fn a_pot_that_opens_meanwhile_loses_nothing() {
     let shared = Shared::new(Stage::Shared, 2, 6, 0);
-    shared.lanes[0].calm.store(CALM, Relaxed);
-    shared.lanes[0].seen.store(6, Relaxed);
+    shared.lanes[0].is_calm(6);
     let other = spawn(move || shared.lane(1).give(2));
     shared.lane(0).take(1);
     shared.lane(0).take(1);
@@ -117,8 +140,7 @@ fn a_pot_that_opens_meanwhile_loses_nothing() {
 /// credit, which must not be frozen away.
 fn a_late_freezer_leaves_the_next_rounds_lanes_alone() {
     let shared = Shared::new(Stage::Freezing, 0, 10, 0);
-    shared.lanes[1].calm.store(CALM, Relaxed);
-    shared.lanes[1].seen.store(10, Relaxed);
+    shared.lanes[1].is_calm(10);
     let other = spawn(move || {
         shared.lane(1).take(2);
         shared.lane(1).give(1);
@@ -137,20 +159,20 @@ fn a_new_lane_is_seen_by_those_who_freeze_or_sees_them() {
         rows: [Lane; 2],
         cells: [AtomicPtr<Lane>; 2],
     }
-    fn lane(shared: &'static Cells, lane: usize) -> Sum<'static, impl Fn() -> std::vec::IntoIter<&'static Lane>> {
+    fn lane(shared: &'static Cells, lane: usize) -> Sum<'static, impl Fn() -> std::vec::IntoIter<&'static AtomicU64>> {
         let row = &shared.rows[lane];
         let made = std::ptr::from_ref(row).cast_mut();
         let _ = shared.cells[lane].compare_exchange(std::ptr::null_mut(), made, SeqCst, SeqCst);
         Sum {
             pot: &shared.pot,
-            own: row,
+            own: row.own(),
             lanes: || {
                 // SAFETY: null, or one of the rows, which are never given back.
                 let lanes = shared
                     .cells
                     .iter()
                     .filter_map(|cell| unsafe { cell.load(SeqCst).as_ref() });
-                lanes.collect::<Vec<_>>().into_iter()
+                words(lanes).collect::<Vec<_>>().into_iter()
             },
         }
     }
@@ -161,7 +183,7 @@ fn a_new_lane_is_seen_by_those_who_freeze_or_sees_them() {
     let other = spawn(|| lane(shared, 1).give(2));
     lane(shared, 0).take(1);
     other.join().unwrap();
-    assert_eq!(live(&shared.pot, shared.rows.iter()), 5);
+    assert_eq!(live(&shared.pot, words(&shared.rows)), 5);
 }
 
 const PROOF: Proof = Proof {

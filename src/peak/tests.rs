@@ -3,10 +3,18 @@
 use super::*;
 use proptest::prelude::*;
 
+#[derive(Default)]
+struct Lane {
+    word: AtomicU64,
+    hint: AtomicU32,
+}
+
 struct Owned {
     pot: Pot,
     lanes: Vec<Lane>,
 }
+
+type Words<'a> = std::iter::Map<std::slice::Iter<'a, Lane>, fn(&'a Lane) -> &'a AtomicU64>;
 
 impl Owned {
     fn new(lanes: usize) -> Owned {
@@ -16,26 +24,28 @@ impl Owned {
                 word: word(),
                 minted: word(),
             },
-            lanes: (0..lanes)
-                .map(|_| Lane {
-                    word: word(),
-                    calm: word(),
-                    seen: word(),
-                })
-                .collect(),
+            lanes: (0..lanes).map(|_| Lane::default()).collect(),
         }
     }
 
-    fn lane<'a>(&'a self, lane: usize) -> Sum<'a, impl Fn() -> std::slice::Iter<'a, Lane>> {
+    fn lane<'a>(&'a self, lane: usize) -> Sum<'a, impl Fn() -> Words<'a>> {
+        let own = &self.lanes[lane];
         Sum {
             pot: &self.pot,
-            own: &self.lanes[lane],
-            lanes: || self.lanes.iter(),
+            own: Own {
+                word: &own.word,
+                hint: &own.hint,
+            },
+            lanes: || self.words(),
         }
+    }
+
+    fn words(&self) -> Words<'_> {
+        self.lanes.iter().map(|lane| &lane.word)
     }
 
     fn live(&self) -> u64 {
-        live(&self.pot, self.lanes.iter())
+        live(&self.pot, self.words())
     }
 
     fn stage(&self) -> Stage {
@@ -147,4 +157,69 @@ fn threads_that_all_hold_their_share_at_once_reach_exactly_the_sum_of_shares() {
         }
     });
     assert_eq!(owned.live(), 0);
+}
+
+/// Two kinds on one device, each of many threads: their peaks and the device's are those of moments when all hold still.
+#[test]
+fn two_sums_changed_at_once_keep_both_peaks() {
+    const THREADS: usize = 4;
+    #[derive(Default)]
+    struct Pots {
+        kinds: [Pot; 2],
+        device: Pot,
+        /// Of a thread, for its kind and the device.
+        pairs: [Both; THREADS],
+        hints: [[AtomicU32; 2]; THREADS],
+    }
+    struct Both(Pair);
+    impl Default for Both {
+        fn default() -> Both {
+            Both(Pair {
+                first: AtomicU64::new(0),
+                second: AtomicU64::new(0),
+            })
+        }
+    }
+    let pots = Pots::default();
+    let barrier = std::sync::Barrier::new(THREADS);
+    let change = |thread: usize, amount: u64, more: bool| {
+        let kind = thread % 2;
+        let own = |place: usize| Own {
+            word: [&pots.pairs[thread].0.first, &pots.pairs[thread].0.second][place],
+            hint: &pots.hints[thread][place],
+        };
+        let one = Sum {
+            pot: &pots.kinds[kind],
+            own: own(0),
+            lanes: || pots.pairs[kind..].iter().step_by(2).map(|both| &both.0.first),
+        };
+        let other = Sum {
+            pot: &pots.device,
+            own: own(1),
+            lanes: || pots.pairs.iter().map(|both| &both.0.second),
+        };
+        apply_both(&pots.pairs[thread].0, &one, &other, amount, more);
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (barrier, change, pots) = (&barrier, &change, &pots);
+            scope.spawn(move || {
+                let share = 1000 + thread as u64;
+                for round in 0..if cfg!(miri) { 2 } else { 200 } {
+                    for step in 0..50 {
+                        change(thread, 1 + (step * 7 + round) % share, true);
+                        change(thread, 1 + (step * 7 + round) % share, false);
+                    }
+                    change(thread, share, true);
+                    barrier.wait();
+                    assert_eq!(pots.kinds.each_ref().map(Pot::peak), [2002, 2004]);
+                    assert_eq!(pots.device.peak(), 4006);
+                    barrier.wait();
+                    change(thread, share, false);
+                }
+            });
+        }
+    });
+    let live_on_device = live(&pots.device, pots.pairs.iter().map(|both| &both.0.second));
+    assert_eq!(live_on_device, 0);
 }

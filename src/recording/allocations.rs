@@ -9,7 +9,7 @@ use crate::intervals::{self, Event, Intervals};
 use crate::kind::{Kind, Place};
 use crate::lanes::Lane;
 use crate::layout::*;
-use crate::peak::{self, Sum, live};
+use crate::peak::{Own, Sum, apply_both, live};
 use crate::table::{Claim, Counts, Entry, Key, Link, TableIn, What, Withdrawn};
 
 impl Recording {
@@ -24,36 +24,53 @@ impl Recording {
         }
     }
 
-    /// What `lane` counts of a kind on a device; kind `None`: of the device. The row is made on first use.
+    /// What `lane` counts of a kind on a device. The row is made on first use.
     #[inline]
-    fn counter(&self, device: u8, kind: Option<Kind>, lane: Lane) -> Option<Counter<'_>> {
+    fn counter(&self, device: u8, kind: Kind, lane: Lane) -> Option<Counter<'_>> {
+        let slot = u32::from(device.wrapping_add(1));
         let sums = Sums {
-            slot: u32::from(device.wrapping_add(1)),
-            kind: kind.map_or(0, |kind| kind as u32),
+            slot,
+            kind: kind as u32,
         };
-        let cell = self.cells.of(sums)?;
-        let own = &cell.rows[lane.number()];
+        let of_kind = self.cells.of(sums)?;
+        let of_device = self.cells.of(Sums { slot, kind: 0 })?;
+        let own = &of_kind.rows[lane.number()];
         // SAFETY: null, or a row in an extent that is never unmapped.
         let row = match unsafe { own.load(SeqCst).as_ref() } {
             Some(row) => row,
-            None => self.add_counter(sums, cell, own)?,
+            None => self.add_counter(device, kind, own)?,
         };
-        // Acquire: pairs with the Release in `add_counter`.
-        // SAFETY: as above.
-        let peak = unsafe { cell.peak.load(Acquire).as_ref() }?;
-        Some(Counter { row, peak, cell })
+        Some(Counter {
+            row,
+            of_kind,
+            of_device,
+            slot: self.cells.of_device(slot)?,
+        })
     }
 
     #[cold]
     #[inline(never)]
-    fn add_counter(&self, sums: Sums, cell: &Cell, own: &AtomicPtr<CounterRow>) -> Option<&CounterRow> {
-        let number = sums.number() as u32;
-        let peak = self.peaks.ensure(self.backing(Section::Peaks), number).ok()?;
-        // Release: pairs with the Acquire in `counter`. All who come here store the same.
-        cell.peak.store(std::ptr::from_ref(peak).cast_mut(), Release);
-        self.elements(Section::Peaks).fetch_max(u64::from(number) + 1, Relaxed);
+    fn add_counter(&self, device: u8, kind: Kind, own: &AtomicPtr<CounterRow>) -> Option<&CounterRow> {
+        let slot = u32::from(device.wrapping_add(1));
+        let sums = Sums {
+            slot,
+            kind: kind as u32,
+        };
+        let of_device = Sums { slot, kind: 0 };
+        for sums in [Some(sums), kind.place().on_device().then_some(of_device)]
+            .into_iter()
+            .flatten()
+        {
+            let number = sums.number() as u32;
+            let peak = self.peaks.ensure(self.backing(Section::Peaks), number).ok()?;
+            // Release: pairs with the Acquire in `pot`. All who come here store the same.
+            let cell = self.cells.of(sums)?;
+            cell.peak.store(std::ptr::from_ref(peak).cast_mut(), Release);
+            self.elements(Section::Peaks).fetch_max(u64::from(number) + 1, Relaxed);
+        }
         let (_, row) = self.row(Section::Counters, &self.counters)?;
-        // SeqCst: the row is there before its lane looks at the pot (see `peak.rs`).
+        // SeqCst, both: the row is there, and can be found, before its lane looks at a pot (see `peak.rs`).
+        self.cells.of(of_device)?.kinds.fetch_or(1 << sums.kind, SeqCst);
         match own.compare_exchange(std::ptr::null_mut(), std::ptr::from_ref(row).cast_mut(), SeqCst, SeqCst) {
             Ok(_) => {
                 // Release: pairs with readers. A row that lost the race below stays unpublished.
@@ -154,15 +171,9 @@ impl Recording {
     #[inline]
     fn count(&self, entry: &Entry, lane: Lane, more: impl FnOnce(&CounterRow)) {
         let counts = entry.counts();
-        let Counts { bytes, kind, device } = counts;
-        if let Some(counter) = self.counter(device, Some(kind), lane) {
+        if let Some(counter) = self.counter(counts.device, counts.kind, lane) {
             more(counter.row);
-            counter.live().take(bytes);
-        }
-        if counts_on_device(counts)
-            && let Some(counter) = self.counter(device, None, lane)
-        {
-            counter.live().take(bytes);
+            counter.change(counts, true);
         }
         if self.intervals.watching() {
             self.note_arrival(entry);
@@ -178,15 +189,9 @@ impl Recording {
 
     #[inline]
     fn uncount_sums(&self, counts: Counts, lane: Lane) {
-        let Counts { bytes, kind, device } = counts;
-        if let Some(counter) = self.counter(device, Some(kind), lane) {
+        if let Some(counter) = self.counter(counts.device, counts.kind, lane) {
             lane.add(&counter.row.freed_count, 1);
-            counter.live().give(bytes);
-        }
-        if counts_on_device(counts)
-            && let Some(counter) = self.counter(device, None, lane)
-        {
-            counter.live().give(bytes);
+            counter.change(counts, false);
         }
     }
 
@@ -274,12 +279,12 @@ impl Recording {
         for number in 0..rows {
             let (slot, kind) = (number / COUNTER_STRIDE as u32, number % COUNTER_STRIDE as u32);
             let on_device = Kind::from_number(kind as u8).is_some_and(|kind| kind.place().on_device());
-            let peak = self.peaks.get(self.backing(Section::Peaks), number);
-            let (true, Some(peak), Some(cell)) = (on_device, peak, self.cells.of(Sums { slot, kind })) else {
+            let cell = self.cells.of(Sums { slot, kind }).filter(|_| on_device);
+            let Some((cell, pot)) = cell.and_then(|cell| Some((cell, cell.pot()?))) else {
                 continue;
             };
-            bytes += live(&peak.pot, rows_of(cell).map(|row| &row.credit));
-            for row in rows_of(cell) {
+            bytes += live(pot, cell.rows().map(|row| &row.credit.first));
+            for row in cell.rows() {
                 count += row
                     .total_count
                     .load(Relaxed)
@@ -291,7 +296,7 @@ impl Recording {
 
     /// Counts an allocation call that failed, and says in which row. `entry.bytes` is what was asked for.
     pub fn refused(&self, entry: &Entry, error: i32) -> Option<u32> {
-        if let Some(counter) = self.counter(entry.what.device, Some(entry.what.kind), entry.thread.into()) {
+        if let Some(counter) = self.counter(entry.what.device, entry.what.kind, entry.thread.into()) {
             counter.row.refused_count.fetch_add(1, Relaxed);
         }
         let what = entry.what.to_word();
@@ -328,47 +333,51 @@ impl Recording {
     }
 }
 
-/// Whether it is part of the sum of its device.
-#[inline]
-fn counts_on_device(counts: Counts) -> bool {
-    counts.kind.place().on_device() && counts.bytes > 0
-}
-
-/// One lane's counter, and what it takes to keep the peak.
+/// One lane's counter of a kind on a device, and what it takes to keep the peaks of both.
 struct Counter<'a> {
     row: &'a CounterRow,
-    peak: &'a PeakRow,
-    cell: &'a Cell,
+    of_kind: &'a Cell,
+    of_device: &'a Cell,
+    /// The cells of all kinds on the device.
+    slot: &'a [Cell],
 }
 
-impl<'a> Counter<'a> {
-    /// The sum of live bytes.
-    #[inline]
-    fn live(&self) -> Sum<'a, impl Fn() -> Lanes<'a>> {
-        let cell = self.cell;
-        Sum {
-            pot: &self.peak.pot,
-            own: &self.row.credit,
-            lanes: move || Lanes(cell.rows.iter()),
+impl Counter<'_> {
+    /// So many bytes more are live, or fewer: of the kind, and on the device if they live there.
+    #[inline(always)]
+    fn change(&self, counts: Counts, more: bool) {
+        let (row, of_kind, slot) = (self.row, self.of_kind, self.slot);
+        let Some(pot) = of_kind.pot() else { return };
+        let kind = Sum {
+            pot,
+            own: Own {
+                word: &row.credit.first,
+                hint: &row.hints[0],
+            },
+            lanes: || of_kind.rows().map(|row| &row.credit.first),
+        };
+        if counts.kind.place().on_device()
+            && let Some(pot) = self.of_device.pot()
+        {
+            let kinds = &self.of_device.kinds;
+            let device = Sum {
+                pot,
+                own: Own {
+                    word: &row.credit.second,
+                    hint: &row.hints[1],
+                },
+                lanes: || {
+                    // SeqCst: as in `add_counter`.
+                    let kinds = kinds.load(SeqCst);
+                    let cells = slot.iter().enumerate().filter(move |(kind, _)| kinds >> kind & 1 != 0);
+                    cells.flat_map(|(_, cell)| cell.rows()).map(|row| &row.credit.second)
+                },
+            };
+            apply_both(&row.credit, &kind, &device, counts.bytes, more);
+        } else if more {
+            kind.take(counts.bytes);
+        } else {
+            kind.give(counts.bytes);
         }
     }
-}
-
-/// The lanes of a sum that were ever used.
-struct Lanes<'a>(std::slice::Iter<'a, AtomicPtr<CounterRow>>);
-
-impl<'a> Iterator for Lanes<'a> {
-    type Item = &'a peak::Lane;
-
-    fn next(&mut self) -> Option<&'a peak::Lane> {
-        // SAFETY: null, or a row in an extent that is never unmapped.
-        self.0
-            .find_map(|cell| unsafe { cell.load(SeqCst).as_ref() })
-            .map(|row| &row.credit)
-    }
-}
-
-fn rows_of(cell: &Cell) -> impl Iterator<Item = &CounterRow> {
-    // SAFETY: as in `Lanes`.
-    cell.rows.iter().filter_map(|own| unsafe { own.load(SeqCst).as_ref() })
 }

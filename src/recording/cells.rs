@@ -3,12 +3,13 @@
 //! A row costs 64 bytes of the file, and most lanes never see most kinds or stacks, so rows are handed out in the order in
 //! which they are first needed; these arrays, in private memory and touched only where used, say where they are.
 
-use std::sync::atomic::{AtomicPtr, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
 use crate::file::anonymous;
 use crate::kind::Kind;
 use crate::lanes::Lane;
 use crate::layout::*;
+use crate::peak::Pot;
 
 /// Private memory of this process that is mapped on first use. `T`: atomics of which all zeros is a value. All zeros:
 /// not yet mapped.
@@ -51,12 +52,15 @@ const _: () = assert!(
     Kind::from_number(COUNTER_STRIDE as u8).is_none(),
     "every kind has its own place"
 );
+const _: () = assert!(COUNTER_STRIDE <= 64, "and its own bit");
 
 /// The rows of one kind on one device.
 #[repr(C)]
 pub struct Cell {
     /// Filled before any of `rows`.
     pub peak: AtomicPtr<PeakRow>,
+    /// Of a device as a whole, which has no rows: the kinds that have some, a bit each. Set before there are any.
+    pub kinds: AtomicU64,
     pub rows: [AtomicPtr<CounterRow>; LANES],
 }
 
@@ -64,6 +68,28 @@ impl Cells {
     #[inline]
     pub fn of(&self, sums: Sums) -> Option<&Cell> {
         self.get()?.get(sums.number())
+    }
+
+    /// Those of all kinds, from 0 on.
+    #[inline]
+    pub fn of_device(&self, slot: u32) -> Option<&[Cell]> {
+        let first = slot as usize * COUNTER_STRIDE;
+        self.get()?.get(first..first + COUNTER_STRIDE)
+    }
+}
+
+impl Cell {
+    /// Those that there are.
+    pub fn rows(&self) -> impl Iterator<Item = &CounterRow> {
+        // SAFETY: null, or a row in an extent that is never unmapped.
+        self.rows.iter().filter_map(|own| unsafe { own.load(SeqCst).as_ref() })
+    }
+
+    #[inline]
+    pub fn pot(&self) -> Option<&Pot> {
+        // Acquire: pairs with the Release of whoever made it.
+        // SAFETY: as in `rows`.
+        unsafe { self.peak.load(Acquire).as_ref() }.map(|row| &row.pot)
     }
 }
 
