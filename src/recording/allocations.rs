@@ -157,7 +157,8 @@ impl Recording {
     }
 
     /// The free failed: back into sight and into the sums.
-    pub fn restore(&self, withdrawn: Withdrawn, lane: Lane) {
+    pub fn restore(&self, withdrawn: Withdrawn, lane: impl Into<Lane>) {
+        let lane = lane.into();
         let entry = withdrawn.entry;
         if self.table(lane).restore(withdrawn).is_err() {
             self.add(Loss::Allocations, 1);
