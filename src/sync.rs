@@ -75,7 +75,6 @@ impl Alone for AtomicU64 {
 }
 
 /// Two words that can be swapped at once. Each may also be changed by itself.
-#[cfg(not(loom))]
 #[repr(C, align(16))]
 pub struct Pair {
     pub first: AtomicU64,
