@@ -24,7 +24,7 @@ fn an_element_is_there_or_not_never_half() {
 }
 
 const PROOF: Proof = Proof {
-    file: "src/growing.rs",
+    files: &["src/growing.rs"],
     models: &[
         ("two threads get the same element", two_threads_get_the_same_element),
         (

@@ -187,7 +187,7 @@ fn a_new_lane_is_seen_by_those_who_freeze_or_sees_them() {
 }
 
 const PROOF: Proof = Proof {
-    file: "src/peak.rs",
+    files: &["src/peak.rs"],
     models: &[
         (
             "a sum that only grows is its own peak",

@@ -345,8 +345,8 @@ pub fn explore(model: fn(), preemptions: usize) -> u64 {
 
 /// Models over one lock-free part.
 pub struct Proof {
-    /// Where mistakes are planted: what this file uses is proven by itself.
-    pub file: &'static str,
+    /// Where mistakes are planted: what these files use is proven by itself.
+    pub files: &'static [&'static str],
     pub models: &'static [(&'static str, fn())],
     /// Mistakes that are none, by a piece of their source line, each with the reason. They are not tried.
     pub harmless: &'static [(Mistake, &'static str, &'static str)],
@@ -360,7 +360,11 @@ impl Proof {
             MET.take();
             let executions = explore(*model, PREEMPTIONS);
             println!("{executions:8} executions: {name}");
-            for site in MET.take().into_iter().filter(|site| site.file.ends_with(self.file)) {
+            for site in MET
+                .take()
+                .into_iter()
+                .filter(|site| self.files.iter().any(|file| site.file.ends_with(file)))
+            {
                 where_met.entry(site).or_default().push((executions, number));
             }
         }

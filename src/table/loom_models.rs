@@ -2,6 +2,7 @@
 //! levels. Every thread may also die before any of its operations.
 
 use super::*;
+use crate::kind::Kind;
 use crate::layout::NONE;
 use crate::sync::modelled::{Mistake, Proof, dying, explore, quiet};
 use ::loom::thread::spawn;
@@ -491,7 +492,7 @@ fn loom_a_death_in_the_wrong_order_is_noticed() {
 }
 
 const PROOF: Proof = Proof {
-    file: "src/table.rs",
+    files: &["src/table.rs", "src/table/spare.rs"],
     models: &[
         ("of two frees one wins", of_two_frees_one_wins),
         (

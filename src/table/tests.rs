@@ -1,6 +1,7 @@
 //! The table against a plain map, in one thread and in many.
 
 use super::*;
+use crate::kind::Kind;
 use crate::layout::NONE;
 use proptest::prelude::*;
 use std::collections::HashMap;

@@ -204,7 +204,7 @@ fn in_the_end_the_table_serves_again() {
 }
 
 const PROOF: Proof = Proof {
-    file: "src/table.rs",
+    files: &["src/table.rs"],
     models: &[
         (
             "no rule of a closed module is believed",
