@@ -230,6 +230,9 @@ fn what_an_owner_passes_on_is_taken_once() {
 fn a_late_free_spares_what_stands_where_its_entry_stood() {
     let table = Owned::new();
     table.add(ONE);
+    // A free record of another lane, so that the first key's own is left for that key.
+    table.of_owner().add(THREE);
+    table.of_owner().free(THREE);
     let other = spawn(move || {
         let freed = table.free(ONE);
         table.of_owner().add(TWO);
