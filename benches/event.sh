@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # What one recorded event costs on a driver that does nothing: bare, recorded, and recorded with libgcc's unwinder; and
-# heaptrack on the same shape of malloc program, where it is installed. Then how many threads share the work.
+# heaptrack on the same shape of malloc program, where it is installed. Then how many threads share the work, and at last
+# how many instructions an event takes.
 #
 #   benches/event.sh [CULEAK]          default: target/release/culeak
-#   benches/event.sh --build FOLDER    only builds `event`, `malloc`, `control` and driver/libcuda.so.1 there
+#   benches/event.sh --build FOLDER    only builds `event`, `malloc`, `control`, `count` and driver/libcuda.so.1 there
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -13,6 +14,7 @@ build() {
     "${CC:-cc}" -O2 -pthread benches/event.c "$1/driver/libcuda.so.1" -o "$1/event"
     "${CC:-cc}" -O2 -pthread -DMALLOC benches/event.c -o "$1/malloc"
     "${CC:-cc}" -O2 -pthread -DCONTROL benches/event.c -o "$1/control"
+    [ "$(uname -m)" != x86_64 ] || "${CC:-cc}" -O2 benches/count.c "$1/driver/libcuda.so.1" -o "$1/count"
 }
 if [ "${1:-}" = --build ]; then
     build "${2:?--build needs a folder}"
@@ -48,3 +50,7 @@ for ((threads = 2; threads <= $(nproc); threads *= 2)); do
     row "malloc, bare" 20 $threads "$work/malloc"
     command -v heaptrack >/dev/null && row "malloc, heaptrack" 20 $threads heaptrack -o "$work/heap" "$work/malloc"
 done
+if [ -x "$work/count" ]; then
+    printf '\n%s\n' "instructions at 20 frames, the bench's own included:"
+    LD_PRELOAD="$shim" "$work/count" 20
+fi
