@@ -7,7 +7,8 @@
 //! A consistent picture without stopping anybody: if no event happened while the records were read, the picture is
 //! exact. Else they are read again. One that was live with the same generation both times was not touched in between, so
 //! its fields belong together and it was live during the whole read. On a busy process the read is repeated a few times,
-//! and then the rows are those that were live throughout ([`Taken::events_during_read`] says so).
+//! and then the rows are those that were live throughout ([`Taken::events_during_read`] says so). Who only adds up and looks
+//! again and again keeps a [`Follower`], which takes in what changed.
 
 mod error;
 mod follow;

@@ -33,6 +33,7 @@ need man man-db
 need mandoc mandoc
 need zsh zsh
 need fish fish
+need python3 python3
 
 screen() { tmux -L "$server" capture-pane -p; }
 keys() { tmux -L "$server" send-keys "$@"; }
@@ -124,6 +125,17 @@ line 'fg; echo "code <$?>"'
 seen "continued, the view is there" 'holds 60 MiB'
 tell "exit 3"
 seen "the end is told, and the view stays" 'exited after' 'leaked 60 MiB' 'exited with code 3'
+pid=$(screen | sed -n 's/^culeak: \([0-9]*\) .*/\1/p')
+shown=$(screen | grep -oE 'leaked .* call sites')
+reported=$("$culeak" report "$work"/victim.*."$pid".culeak --json | python3 -c '
+import json, sys
+totals = json.load(sys.stdin)["totals"]
+held = [totals["held"][place] for place in ("device", "managed", "host")]
+size, count = (sum(share[name] for share in held) for name in ("bytes", "count"))
+sites = totals["call_sites"]
+print(f"leaked {size >> 20} MiB in {count} blocks at {sites} call sites")')
+[ "$shown" = "$reported" ] || fail "the numbers are those of the report: $reported"
+ok "and its numbers are those of the report"
 keys q
 seen "the exit code is the program's" 'code <3>' 'its output is in' 'next: culeak report'
 grep -q 'did batch' "$work"/victim.*.output || fail "the output is in the file"
