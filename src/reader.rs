@@ -17,13 +17,15 @@ mod picture;
 mod python;
 mod python_line;
 mod records;
+mod sight;
 mod stacks;
 mod totals;
 
 pub use error::ReadError;
-pub use follow::{Follower, Sight, Sum};
+pub use follow::Follower;
 pub use identity::{Identity, identity};
 pub use python_line::python_line;
+pub use sight::{Sight, Sum};
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;

@@ -134,6 +134,7 @@ def the_live_view_shows_what_a_running_pytorch_holds(t):
             # 12 epochs kept 4 MiB each, the cache holds 6 of 8 MiB, the weights are 1 MiB.
             expect_equal(said["allocated"], (12 * 4 + 6 * 8 + 1) * MIB, "what PyTorch says is allocated")
             screen.until(r"48 MiB +12 .*" + re.escape(f"{file}:{leak}"), r"48 MiB +6 .*" + re.escape(f"{file}:{cache}"))
+            screen.until(r"GPU 0 .* peak +[\d.]+ GiB of [\d.]+ GiB used")
             screen.keys("q")
             screen.until("")
             expect_equal(screen.process.wait(20), 0, f"exit code of culeak live\n{tail(screen.text(), 40)}")

@@ -9,6 +9,7 @@ use super::super::read;
 use super::super::tests::{Folder, Stops, change_places, entry, key, move_places, record};
 use super::*;
 use crate::recording::{ModuleSeen, Recording};
+use crate::share::Share;
 use crate::snapshot::Location;
 use crate::table::{Key, Space};
 
@@ -190,6 +191,24 @@ fn another_recording_of_the_same_name_is_another_one() {
     Program::new(&other).step((1, 1, 1, 0));
     std::fs::rename(&other, &path).unwrap();
     agrees(&mut follower, &mut stacks, &path);
+}
+
+#[test]
+fn after_an_error_it_begins_anew() {
+    let folder = Folder::new("follow-error");
+    let (path, copy) = (folder.0.join("a.culeak"), folder.0.join("b.culeak"));
+    let mut program = Program::new(&path);
+    let (mut follower, mut stacks) = (Follower::new(&copy), Stacks::default());
+    (0..9).for_each(|place| program.step((place as usize % 6, place, 8, place as usize)));
+    std::fs::copy(&path, &copy).unwrap();
+    agrees(&mut follower, &mut stacks, &copy);
+    (0..12).for_each(|place| program.step((3, place, 8, 1)));
+    let whole = std::fs::read(&path).unwrap();
+    // The file is the same one all the while.
+    std::fs::write(&copy, &whole[..whole.len() / 2]).unwrap();
+    assert!(follower.look().is_err());
+    std::fs::write(&copy, &whole).unwrap();
+    agrees(&mut follower, &mut stacks, &copy);
 }
 
 #[test]
