@@ -6,6 +6,8 @@
 # Makes three recordings in FOLDER (kept, and used again the next time): ALLOCATIONS live allocations from about STACKS call
 # stacks each, ours by `large_recording`, the others' by a C and a Python program recorded with those tools. Then reads each
 # with its tool, by turns, ROUNDS times, and prints a table in Markdown: medians of wall and CPU time, most memory.
+# Eight sizes. heaptrack keeps no address and no time of an allocation, and writes those of one size and stack as the same few bytes;
+# memray and we keep both.
 #   ALLOCATIONS  default 10000000        STACKS  default 50000        ROUNDS  default 3        LIMIT  seconds a run, default 600
 #   CULEAK_BIN   folder with `culeak` and `examples/large_recording`; default: target/release, built if need be
 # Installs heaptrack with apt, and memray with pip into FOLDER/venv, where they are missing. Needs cc, python3 and 20 GB of memory.
@@ -44,7 +46,7 @@ static int levels;
 F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
 __attribute__((noinline)) static int leaf(void) {
     for (unsigned long i = 0; i < per_stack; i++)
-        if (!malloc(16)) abort();
+        if (!malloc(16 + 16 * (i & 7))) abort();
     __asm__ volatile("");
     return 1;
 }
@@ -78,8 +80,8 @@ sys.setrecursionlimit(10_000)
 kept = []
 per_stack = range(allocations // stacks)
 def leaf():
-    for _ in per_stack:
-        kept.append(object())
+    for nth in per_stack:
+        kept.append(bytes(1 + 16 * (nth & 7)))
 functions = []
 for number in range(8):
     exec(f"def f{number}(path, level):\n    return functions[path & 7](path >> 3, level - 1) if level else leaf()\nfunctions.append(f{number})")

@@ -17,7 +17,7 @@ use crate::progress::{Progress, Unit};
 use crate::quick::Quick;
 use crate::share::Share;
 use crate::site::{CallStack, CallStacks, is_pool};
-use crate::snapshot::allocations::{Row, stack_of};
+use crate::snapshot::allocations::{Row, in_two_threads, stack_of};
 use crate::snapshot::{Allocation, Call, Snapshot};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,7 +82,7 @@ impl Batch<'_> {
 
 /// All live records of a snapshot.
 pub struct Census<'a> {
-    /// In the order of each one's first record.
+    /// In the order of each one's first record; those by size, in any.
     pub batches: Vec<Batch<'a>>,
     pub watched: Watched<'a>,
     pub(crate) carriers: Carriers<'a>,
@@ -91,17 +91,17 @@ pub struct Census<'a> {
 
 impl<'a> Census<'a> {
     pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks) -> Census<'a> {
-        Census::new(snapshot, Some(stacks), CHAIN, |_| 0)
+        Census::new(snapshot, Some(stacks), |_| 0)
     }
 
     /// The same before stacks were read, so that no level knows of a caching allocator on one.
     pub fn without_stacks(snapshot: &'a Snapshot) -> Census<'a> {
-        Census::new(snapshot, None, CHAIN, |_| 0)
+        Census::new(snapshot, None, |_| 0)
     }
 
     /// The same with records of different size in batches of their own.
     pub fn with_sizes_apart(snapshot: &'a Snapshot, stacks: &CallStacks) -> Census<'a> {
-        Census::new(snapshot, Some(stacks), SHORT_CHAIN, |row| row.bytes)
+        Census::by_size(snapshot, stacks, |_| true)
     }
 
     /// The same for some sizes; records of any other size are not told apart by it.
@@ -110,26 +110,36 @@ impl<'a> Census<'a> {
         stacks: &CallStacks,
         apart: impl Fn(u64) -> bool + Sync,
     ) -> Census<'a> {
-        // No record is as large as this, unless it is damaged; then it is alone all the same, or with others.
-        let key = |row: &Row| if apart(row.bytes) { row.bytes } else { u64::MAX };
-        Census::new(snapshot, Some(stacks), SHORT_CHAIN, key)
+        Census::by_size(snapshot, stacks, apart)
     }
 
     /// The same with records made before a moment apart from those made since.
     pub fn parted(snapshot: &'a Snapshot, stacks: &CallStacks, moment_ns: u64) -> Census<'a> {
-        Census::new(snapshot, Some(stacks), CHAIN, |row| (row.time_ns < moment_ns).into())
+        Census::new(snapshot, Some(stacks), |row| (row.time_ns < moment_ns).into())
     }
 
-    fn new(
-        snapshot: &'a Snapshot,
-        stacks: Option<&CallStacks>,
-        chain: usize,
-        apart: impl Fn(&Row) -> u64 + Sync,
-    ) -> Census<'a> {
+    fn new(snapshot: &'a Snapshot, stacks: Option<&CallStacks>, apart: impl Fn(&Row) -> u64 + Sync) -> Census<'a> {
         let blocks = Blocks::of(&snapshot.allocations);
         let carriers = Carriers::of(&snapshot.allocations, &blocks);
+        let sums = count(snapshot, &carriers, &apart);
+        Census::of_sums(snapshot, stacks, blocks, carriers, sums)
+    }
+
+    fn by_size(snapshot: &'a Snapshot, stacks: &CallStacks, apart: impl Fn(u64) -> bool) -> Census<'a> {
+        let blocks = Blocks::of(&snapshot.allocations);
+        let carriers = Carriers::of(&snapshot.allocations, &blocks);
+        let sums = count_sizes(snapshot, &carriers, apart);
+        Census::of_sums(snapshot, Some(stacks), blocks, carriers, sums)
+    }
+
+    fn of_sums(
+        snapshot: &'a Snapshot,
+        stacks: Option<&CallStacks>,
+        blocks: Blocks<'a>,
+        carriers: Carriers<'a>,
+        sums: Vec<Sum>,
+    ) -> Census<'a> {
         let watched = Watched::of(snapshot);
-        let sums = count(snapshot, &carriers, chain, &apart);
         let batches = sums.into_iter().map(|sum| {
             let call = &snapshot.allocations.calls[sum.key.call as usize];
             let (stack, owner) = (stack_of(sum.key.stack), carriers.name(sum.key.owner));
@@ -206,11 +216,8 @@ struct Sum {
 
 /// No sum.
 const END: u32 = u32::MAX;
-/// So many sums of a stack are looked through before the map is asked. Each look may be a cache miss, as the map's is, so
-/// this is for stacks that have few.
+/// So many sums of a stack are looked through before the map is asked.
 const CHAIN: usize = 8;
-/// The same where each size has a sum of its own.
-const SHORT_CHAIN: usize = 1;
 
 /// Sums in the order in which they are met first. Records come millions to a stack, so a sum is found by its stack's
 /// number without hashing; a stack with many sums has those behind the first few in a map.
@@ -219,23 +226,21 @@ struct Sums {
     /// By stack; the last place is for records without one.
     first: Vec<u32>,
     behind: Quick<Key, u32>,
-    chain: usize,
 }
 
 impl Sums {
-    fn new(stacks: usize, chain: usize) -> Sums {
+    fn new(stacks: usize) -> Sums {
         Sums {
             sums: Vec::new(),
             first: vec![END; stacks + 1],
             behind: Quick::default(),
-            chain,
         }
     }
 
     fn join(&mut self, sum: Sum) {
         let stack = (sum.key.stack as usize).min(self.first.len() - 1);
         let (mut place, mut last) = (self.first[stack], END);
-        for _ in 0..self.chain {
+        for _ in 0..CHAIN {
             let Some(known) = self.sums.get_mut(place as usize) else {
                 let added = self.sums.len() as u32;
                 match self.sums.get_mut(last as usize) {
@@ -272,11 +277,11 @@ impl Sum {
 /// Below so many records a second thread costs more than it saves.
 const MANY: usize = 1 << 16;
 
-fn count(snapshot: &Snapshot, carriers: &Carriers, chain: usize, apart: &(impl Fn(&Row) -> u64 + Sync)) -> Vec<Sum> {
+fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64 + Sync)) -> Vec<Sum> {
     let allocations = &snapshot.allocations;
     let progress = Progress::over("adding up", allocations.len() as u64, Unit::Of("records"));
     let count = |rows: &[Row]| {
-        let mut sums = Sums::new(snapshot.stacks.len(), chain);
+        let mut sums = Sums::new(snapshot.stacks.len());
         for (nth, row) in rows.iter().enumerate() {
             progress.tick(nth);
             sums.join(Sum {
@@ -314,6 +319,55 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, chain: usize, apart: &(impl F
         Err(panic) => std::panic::resume_unwind(panic),
     }
     sums.sums
+}
+
+/// The same with a sum for each size that is wanted apart. There may be as many sums as records, and looking for each in a
+/// large table would be a cache miss or four; so the records are sorted instead.
+fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, apart: impl Fn(u64) -> bool) -> Vec<Sum> {
+    struct Sized {
+        stack: u32,
+        call: u32,
+        owner: u32,
+        bytes: u64,
+        time_ns: u64,
+    }
+    let allocations = &snapshot.allocations;
+    let mut sized: Vec<Sized> = Vec::with_capacity(allocations.len());
+    let progress = Progress::over("adding up", allocations.len() as u64, Unit::Of("records"));
+    for (nth, row) in allocations.rows.iter().enumerate() {
+        progress.tick(nth);
+        sized.push(Sized {
+            stack: row.stack,
+            call: row.call,
+            owner: carriers.number(row.address, allocations.calls[row.call as usize].kind),
+            bytes: row.bytes,
+            time_ns: row.time_ns,
+        });
+    }
+    let key = |each: &Sized| (each.stack, each.call, each.owner, each.bytes);
+    in_two_threads(&mut sized, &|part| part.sort_unstable_by_key(key), &|all, middle| {
+        all.select_nth_unstable_by_key(middle, key);
+    });
+    let together = |a: &Sized, b: &Sized| {
+        let alike = (a.stack, a.call, a.owner) == (b.stack, b.call, b.owner);
+        alike && (a.bytes == b.bytes || !apart(a.bytes) && !apart(b.bytes))
+    };
+    let sum = |alike: &[Sized]| Sum {
+        key: Key {
+            stack: alike[0].stack,
+            call: alike[0].call,
+            owner: alike[0].owner,
+            apart: alike[0].bytes,
+        },
+        next: END,
+        count: alike.len() as u64,
+        bytes: alike.iter().map(|each| u128::from(each.bytes)).sum(),
+        smallest: alike[0].bytes,
+        largest: alike[alike.len() - 1].bytes,
+        oldest_ns: alike.iter().map(|each| each.time_ns).min().unwrap_or(0),
+        newest_ns: alike.iter().map(|each| each.time_ns).max().unwrap_or(0),
+    };
+    sized.chunk_by(together).map(sum).collect()
 }
 
 #[cfg(test)]

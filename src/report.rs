@@ -222,6 +222,7 @@ impl<'a> Report<'a> {
         let mut other_sizes = None;
         if options.by == By::Size {
             let (chosen, others) = sizes::chosen(snapshot, &stacks, &census, options);
+            census.forget_blocks();
             census = Census::with_these_sizes_apart(snapshot, &stacks, |size| chosen.contains(&size));
             other_sizes = Some((chosen, others));
         }

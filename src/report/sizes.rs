@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use super::{Options, Sieve, Sort};
 use crate::census::Census;
 use crate::progress::{Progress, Unit};
+use crate::quick::Seeded;
 use crate::site::CallStacks;
 use crate::snapshot::Snapshot;
 use crate::snapshot::allocations::in_two_threads;
@@ -22,7 +23,7 @@ pub(super) fn chosen(
     stacks: &CallStacks,
     census: &Census,
     options: &Options,
-) -> (HashSet<u64>, usize) {
+) -> (HashSet<u64, Seeded>, usize) {
     let mut sizes = listed(snapshot, stacks, census, options);
     let all = sizes.len();
     let wanted = |size: &Size| size.bytes() >= u128::from(options.min_bytes);
@@ -41,7 +42,7 @@ pub(super) fn chosen(
         sizes.select_nth_unstable_by_key(most, order);
         sizes.truncate(most);
     }
-    let chosen: HashSet<u64> = sizes.iter().map(|size| size.size).collect();
+    let chosen: HashSet<u64, Seeded> = sizes.iter().map(|size| size.size).collect();
     let others = all - chosen.len();
     (chosen, others)
 }
