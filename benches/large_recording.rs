@@ -2,6 +2,9 @@
 //!
 //!     cargo run --release --example large_recording -- OUT.culeak [ALLOCATIONS [STACKS [MODULE…]]]
 //!
+//! With `STAY=idle` or `STAY=busy` in the environment it does not end then: it says its number and waits for the end of its
+//! input, holding all of it like a running program; busy, with ten thousand allocations and frees a second.
+//!
 //! Filled through the writer's own operations, so it is what a program would have left. Stacks are 20 to 40 frames deep,
 //! share their outer frames as call trees do, and consist of 10,000 places, half of them lines of Python. The places of
 //! native code lie in the ELF files named as MODULE, else in files that do not exist. Three fifths of the allocations are
@@ -13,6 +16,7 @@ use std::ffi::CString;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 use culeak::layout::{RANK_VARIABLES, ROOT};
+use culeak::reader;
 use culeak::recording::{Beginning, CodeSeen, ModuleSeen, Recording};
 use culeak::table::{Entry, Key, Space, What};
 
@@ -58,19 +62,45 @@ fn main() {
         let thread = threads[((nth + random.next() % 3) % THREADS) as usize];
         memory.one(nth, stacks[nth as usize], thread, &mut random);
     }
+    if let Ok(how) = std::env::var("STAY") {
+        stay(&mut memory, stacks[0], threads[0], how == "busy");
+    }
     recording.end();
+}
+
+/// Until standard input ends.
+fn stay(memory: &mut Memory, stack: u32, thread: u32, busy: bool) {
+    println!("{}", std::process::id());
+    let waiting = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()));
+    while !waiting.is_finished() {
+        if busy {
+            let address = memory.plain(Kind::Device, Api::of("cuMemAlloc_v2"), 0, 512, stack, thread);
+            let space = Space::Pointer;
+            if let Some(withdrawn) = memory.recording.withdraw(Key { space, address }, thread) {
+                memory.recording.commit(withdrawn, thread);
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_micros(100));
+    }
 }
 
 fn create(path: &str) -> &'static Recording {
     let name = CString::new(path).expect("a path");
+    let stays = std::env::var_os("STAY").is_some();
+    let pid = std::process::id();
+    let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let beginning = Beginning {
-        pid: std::process::id(),
+        pid,
         parent_pid: 1,
         depth: 128,
-        process_start_ticks: 0,
+        process_start_ticks: if stays {
+            reader::start_ticks(pid).unwrap_or(0)
+        } else {
+            0
+        },
         executable: b"/opt/imagined/python3",
         command_line: b"python3\0train.py\0",
-        host: b"imagined",
+        host: if stays { here.trim_end().as_bytes() } else { b"imagined" },
         ranks: [None; RANK_VARIABLES.len()],
     };
     Recording::create(&name, &beginning).unwrap_or_else(|error| panic!("{path}: no recording: {error:?}"))
