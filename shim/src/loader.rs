@@ -4,6 +4,7 @@
 //! while constructors run, so it is safe where `dlopen`, `dlsym` and `dladdr` could wait for ever, except in a forked
 //! child. Either is asked once per module, not per event.
 
+use crate::capture;
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -267,7 +268,7 @@ pub fn find_containing<R>(address: u64, mut then: impl FnMut(&Loaded) -> R) -> O
     if let Some(info) = find_object(address) {
         return Some(then(&Loaded { info: &info }));
     }
-    if list_is_unsafe() {
+    if list_is_unsafe() || capture::is_closing_here() {
         return None;
     }
     find_loaded(|loaded| loaded.contains(address).then(|| then(loaded)))

@@ -1,5 +1,6 @@
 //! Which module an address belongs to, and what becomes of stacks when modules go away.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
 use culeak_walker as walker;
@@ -11,6 +12,17 @@ use culeak::recording::{ModuleSeen, Recording};
 
 /// How many calls of dlclose are under way: meanwhile nothing that was cached by address is believed.
 static CLOSING: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// How many of those are this thread's own.
+    static HERE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Whether this thread is in a `dlclose`, as a signal handler or a destructor is: an object may be unmapped and still
+/// stand in the loader's list, whose lock does not keep its own thread out.
+pub fn is_closing_here() -> bool {
+    HERE.with(|here| here.get() != 0)
+}
 
 pub fn are_closing() -> bool {
     CLOSING.load(Acquire) != 0
@@ -75,6 +87,7 @@ impl Closing {
     pub fn begin() -> Closing {
         // AcqRel: captures that begin from now on see it.
         CLOSING.fetch_add(1, AcqRel);
+        HERE.with(|here| here.set(here.get() + 1));
         walker::closing_began();
         Closing {
             unloads: loader::unloads(),
@@ -91,6 +104,7 @@ impl Closing {
             walker::generation_changed();
         }
         walker::closing_ended();
+        HERE.with(|here| here.set(here.get().saturating_sub(1)));
         CLOSING.fetch_sub(1, AcqRel);
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use culeak_python::{self as python, End, Frame, Seen, Status};
 
-use super::step;
+use super::{is_closing_here, step};
 use crate::loader;
 use crate::settings::DEPTH_MAX;
 use culeak::index::mix;
@@ -111,7 +111,7 @@ static LOADED: AtomicU64 = AtomicU64::new(0);
 
 /// Looks for an interpreter, if one may have come since it was last looked for.
 pub fn prepare() {
-    if loader::list_is_unsafe() || python::status() != Status::Absent {
+    if loader::list_is_unsafe() || is_closing_here() || python::status() != Status::Absent {
         return;
     }
     let loads = loader::loads();
