@@ -208,6 +208,7 @@ impl Series {
             && let Some(bend) = self.bend()
             && bend.before > 0.0
             && bend.stopped()
+            && !self.climbs_behind(&bend)
         {
             (judgement.class, judgement.confidence) = (Class::GrewThenBounded, 1.0 - judgement.chance);
             judgement.since = Some(bend.at);
@@ -228,7 +229,7 @@ impl Series {
         judgement.class = Class::Growing;
         judgement.confidence = (1.0 - judgement.chance) * judgement.r_squared;
         match self.bend() {
-            Some(bend) if bend.before > 0.0 && bend.stopped() => {
+            Some(bend) if bend.before > 0.0 && bend.stopped() && !self.climbs_behind(&bend) => {
                 judgement.class = Class::GrewThenBounded;
                 judgement.since = Some(bend.at);
             }
@@ -236,6 +237,13 @@ impl Series {
             Some(bend) if bend.before < bend.after * STOPPED => judgement.since = Some(bend.at),
             _ => {}
         }
+    }
+
+    /// Whether it still goes up from picture to picture, however little that is for the time that passed: a program that
+    /// rests between bursts has not stopped growing.
+    fn climbs_behind(&self, bend: &Bend) -> bool {
+        let behind = steps(&self.ys[bend.at..]);
+        behind.down == 0 && behind.up >= 3 && behind.up > behind.same
     }
 
     /// Where two lines explain the points clearly better than one.

@@ -396,6 +396,29 @@ fn snapshots_become_a_trend_by_call_site() {
 }
 
 #[test]
+fn what_rises_with_every_picture_has_not_stopped_however_long_one_of_them_took() {
+    // One block a step; steps take a millisecond, but for the first ones, or the last, or one in the middle.
+    let values: Vec<(u64, u64)> = (1..=24).map(|nth| (4 * nth * MIB, nth)).collect();
+    let slow = |nths: std::ops::Range<u64>| {
+        let mut now = 0;
+        let times = (0..24).map(|nth| {
+            now += if nths.contains(&nth) { 160 } else { 1 } * SECOND / 1000;
+            now
+        });
+        times.collect::<Vec<u64>>()
+    };
+    for nths in [0..1, 1..2, 1..3, 5..6, 12..13, 20..22, 22..24, 23..24, 8..16] {
+        let row = only_row(&pictures_of(&values, &slow(nths.clone())));
+        assert!(
+            matches!(row.class, Class::Growing | Class::Slowing),
+            "slow in {nths:?}: {:?}, {}",
+            row.class,
+            row.sentence
+        );
+    }
+}
+
+#[test]
 fn the_end_of_a_killed_process_comes_last_though_its_time_is_not_known() {
     let mut pictures = minutes(&[1, 2, 3]);
     pictures[2].marks = 3;

@@ -47,7 +47,7 @@ def growth_from_mark_to_mark_is_told_from_a_cache_that_fills(t, mode):
     leak, said = expect_told_apart(json.loads(out), done.story())
     expect(abs(leak["bytes"]["pace"] - 4 * MIB) < 1024, f"pace of a leak of 4 MiB an epoch: {leak['bytes']}\n{done.story()}")
     expect_equal(said.get(site("growth_cache")), "grew_then_bounded", f"class of the cache; rows: {said}\n{done.story()}")
-    code, out, err = t.cli("trend", done.folder / "rec", "--fail-on", "growing")
+    code, out, err = t.cli("trend", done.folder / "rec", "--against", "marks", "--fail-on", "growing")
     expect_equal(code, 1, f"exit code with --fail-on growing\n{tail(out + err)}")
 
 
