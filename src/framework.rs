@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::kind::{Kind, Place};
+use crate::progress::{Progress, Unit};
 use crate::quick::Quick;
 use crate::snapshot::allocations::{Row, in_two_threads};
 use crate::snapshot::{Allocations, Call, Snapshot};
@@ -90,6 +91,7 @@ impl<'a> Blocks<'a> {
             .collect();
         let rows = allocations.rows.iter().enumerate();
         let found = rows.filter(|(_, row)| within[row.call as usize]);
+        let _progress = Progress::over("sorting blocks", allocations.rows.len() as u64, Unit::Of("records"));
         // Counted first: a vector that grows as it goes may end up twice as large.
         let mut blocks = Vec::with_capacity(found.clone().count());
         blocks.extend(found.map(|(number, row)| Block {
@@ -128,7 +130,9 @@ impl<'a> Carriers<'a> {
         let all = &blocks.blocks;
         let spanning = if all.is_empty() { &[][..] } else { &allocations.rows };
         let mut behind = 0;
-        for row in spanning {
+        let progress = Progress::over("finding segments", spanning.len() as u64, Unit::Of("records"));
+        for (nth, row) in spanning.iter().enumerate() {
+            progress.tick(nth);
             let kind = allocations.calls[row.call as usize].kind;
             if let Some(block) = block_in(all, kind, row, &mut behind) {
                 carriers.enter(row.address, blocks.owner(block));

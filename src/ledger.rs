@@ -26,6 +26,7 @@ use serde::Serialize;
 use crate::census::{Batch, Census};
 use crate::framework::Watched;
 use crate::kind::Place;
+use crate::progress::{Progress, Unit};
 use crate::share::Share;
 use crate::site::CallStacks;
 use crate::snapshot::{BY_PYTORCH, DeviceUsage, ProcessState, Snapshot, Usage};
@@ -109,6 +110,8 @@ pub enum What {
 
 impl<'a> Ledger<'a> {
     pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, census: &Census<'a>) -> Ledger<'a> {
+        let batches = census.batches.len() as u64;
+        let _progress = Progress::over("telling who has what", batches, Unit::Of("sorts of records"));
         let mut spread = Spread::of(snapshot, stacks, census);
         let mut order: Vec<usize> = (0..snapshot.devices.len()).collect();
         order.sort_by_key(|&device| (snapshot.devices[device].ordinal, device));

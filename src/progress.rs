@@ -44,7 +44,7 @@ impl Progress {
         }
     }
 
-    /// So much more is done. Costs as much as looking at a clock: for every thousand things rather than for each.
+    /// So much more is done. For every thousand things rather than for each.
     pub fn advance(&self, more: u64) {
         if let Some(shown) = &self.shown {
             // Relaxed: a number to look at, behind which nothing else stands.

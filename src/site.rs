@@ -27,6 +27,7 @@ use serde::Serialize;
 
 use crate::function_name::without_hash;
 use crate::kind::{Kind, Place};
+use crate::progress::{Progress, Unit};
 use crate::snapshot::{Language, Location, Snapshot, Stack};
 
 mod below_main;
@@ -280,12 +281,13 @@ impl<'a> CallStacks<'a> {
         let known: Vec<_> = locations
             .map(|location| expand(snapshot, location, tensors_are_told))
             .collect();
+        let progress = Progress::over("reading stacks", snapshot.stacks.len() as u64, Unit::Of("stacks"));
+        let stacks = snapshot.stacks.iter().enumerate().map(|(nth, stack)| {
+            progress.tick(nth);
+            CallStack::of(stack, &known)
+        });
         CallStacks {
-            stacks: snapshot
-                .stacks
-                .iter()
-                .map(|stack| CallStack::of(stack, &known))
-                .collect(),
+            stacks: stacks.collect(),
             unknown: CallStack::unknown(),
         }
     }

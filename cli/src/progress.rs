@@ -7,20 +7,37 @@
 
 use std::fmt::Display;
 use std::io::{IsTerminal, stderr};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 pub use culeak::progress::{Progress, Unit};
 use culeak::progress::{Shown, show_on};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use nix::sys::signal::SigSet;
 
 /// Shorter work is over before anyone could read a bar.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Between two looks at what goes on.
+const TICK: Duration = Duration::from_millis(100);
 
 /// From now on work is shown, if there is a terminal to show it on.
 pub fn show() {
-    if stderr().is_terminal() {
+    if !stderr().is_terminal() {
+        return;
+    }
+    // Signals are for other threads, some of which wait for them.
+    let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_SETMASK);
+    let started = thread::Builder::new().name("progress".to_owned()).spawn(|| {
+        loop {
+            thread::sleep(TICK);
+            going_on().iter_mut().for_each(Work::look);
+        }
+    });
+    if let Ok(before) = before {
+        let _ = before.thread_set_mask();
+    }
+    if started.is_ok() {
         show_on(|what, total, unit| Box::new(Bar::new(what, total, unit)));
     }
 }
@@ -35,10 +52,35 @@ fn bars() -> &'static MultiProgress {
     BARS.get_or_init(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()))
 }
 
-struct Bar {
+/// Work that is under way, shown or not yet.
+fn going_on() -> MutexGuard<'static, Vec<Work>> {
+    static WORK: Mutex<Vec<Work>> = Mutex::new(Vec::new());
+    WORK.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct Work {
+    number: u64,
     bar: ProgressBar,
     began: Instant,
-    visible: AtomicBool,
+    shown: bool,
+}
+
+impl Work {
+    fn look(&mut self) {
+        if !self.shown && self.began.elapsed() > PATIENCE {
+            bars().add(self.bar.clone());
+            self.shown = true;
+        }
+        if self.shown {
+            self.bar.tick();
+        }
+    }
+}
+
+/// Work as it sees itself: a number to set, and nothing that takes time.
+struct Bar {
+    number: u64,
+    bar: ProgressBar,
 }
 
 impl Bar {
@@ -51,29 +93,28 @@ impl Bar {
         let style = ProgressStyle::with_template(&format!("{{msg:20}} {{bar:30}} {numbers}"));
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_message(what.to_owned());
-        Bar {
-            bar,
+        let mut going_on = going_on();
+        let number = going_on.last().map_or(0, |last| last.number + 1);
+        going_on.push(Work {
+            number,
+            bar: bar.clone(),
             began: Instant::now(),
-            visible: AtomicBool::new(false),
-        }
+            shown: false,
+        });
+        Bar { number, bar }
     }
 }
 
 impl Shown for Bar {
     fn at(&self, done: u64) {
-        // Relaxed: who comes first shows it, and that is all there is to agree on.
-        if !self.visible.load(Ordering::Relaxed)
-            && self.began.elapsed() > PATIENCE
-            && !self.visible.swap(true, Ordering::Relaxed)
-        {
-            bars().add(self.bar.clone());
-        }
         self.bar.set_position(done);
     }
 }
 
 impl Drop for Bar {
     fn drop(&mut self) {
+        let mut going_on = going_on();
+        going_on.retain(|work| work.number != self.number);
         self.bar.finish_and_clear();
         bars().remove(&self.bar);
     }

@@ -9,6 +9,7 @@ use super::stacks::Stacks;
 use super::{Bytes, Picture, ReadError, Totals, header_word, start_ticks};
 use crate::kind::Kind;
 use crate::layout::*;
+use crate::progress::{Progress, Unit};
 use crate::snapshot::allocations::NO_STACK;
 use crate::snapshot::{self, *};
 use crate::table::{Space, What};
@@ -93,9 +94,12 @@ impl Picture {
         };
 
         let mut rows = std::mem::take(&mut records.rows);
-        for row in &mut rows {
+        let progress = Progress::over("following stacks", rows.len() as u64, Unit::Of("records"));
+        for (nth, row) in rows.iter_mut().enumerate() {
+            progress.tick(nth);
             row.stack = stacks.of(row.stack)?.map_or(NO_STACK, |stack| stack as u32);
         }
+        drop(progress);
         let calls = records.calls.iter();
         let calls = calls.map(|key| self.call(key, &device_numbers, &context_numbers, &mut thread_of));
         let mut allocations = Allocations {

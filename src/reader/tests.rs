@@ -520,10 +520,54 @@ fn files_that_are_no_recordings_are_named_with_their_reason() {
         copy[at..at + bytes.len()].copy_from_slice(bytes);
         copy
     };
-    assert!(error(&with(8, &99u32.to_le_bytes())).contains("format 99"));
+    let newer = error(&with(8, &99u32.to_le_bytes()));
+    assert!(
+        newer.contains("format 99, this build reads format 1; use the newer culeak"),
+        "{newer}"
+    );
     assert!(error(&with(12, &BYTE_ORDER.to_be_bytes())).contains("byte order"));
     assert!(error(&with(DIRECTORY_OFFSET + 8, &0u32.to_le_bytes())).contains("damaged"));
     assert!(read(&folder.0).unwrap_err().to_string().contains("cannot be read"));
+}
+
+/// The frames of a damaged or hostile trie are read once each, and no more of them than any program has.
+#[test]
+fn stacks_that_lead_in_a_circle_end_and_enormous_ones_are_refused() {
+    let folder = Folder::new("frames");
+    let path = folder.0.join("a.culeak");
+    let recording = record(&path);
+    let mut leaves = vec![ROOT];
+    for depth in 1..=5000 {
+        let address = 0x00c0_ffee_0000_0000 + depth;
+        leaves.push(recording.frame(leaves[leaves.len() - 1], None, address).unwrap());
+    }
+    let thread = recording.add_thread(4711, &[0; 16]);
+    assert!(recording.allocated(key(1), &entry(recording, 1, leaves[5000], thread)));
+    let deep = read(&path).unwrap();
+    assert!(deep.stacks[0].frames.len() <= 4096 && deep.stacks[0].truncated);
+
+    // Each frame's parent becomes the one behind it, or itself.
+    let bytes = std::fs::read(&path).unwrap();
+    for ahead in [0, 1, 100] {
+        let mut circle = bytes.clone();
+        for depth in 1..=4900u64 {
+            let address = (0x00c0_ffee_0000_0000 + depth).to_le_bytes();
+            let at = bytes.chunks_exact(8).position(|word| word == address).unwrap() * 8 - 8;
+            let parent = leaves[depth as usize + ahead];
+            circle[at..at + 4].copy_from_slice(&parent.to_le_bytes());
+        }
+        let path = folder.0.join("circle.culeak");
+        std::fs::write(&path, circle).unwrap();
+        let read = read(&path).unwrap();
+        assert!(read.stacks[0].frames.len() <= 101 && read.stacks[0].truncated);
+    }
+
+    // A stack that ends at each frame: little more in the file, and millions of frames in all.
+    for (address, &leaf) in (2..).zip(&leaves[1..]) {
+        assert!(recording.allocated(key(address), &entry(recording, 1, leaf, thread)));
+    }
+    let error = read(&path).unwrap_err().to_string();
+    assert!(error.contains("more than 262144 frames in all"), "{error}");
 }
 
 proptest! {

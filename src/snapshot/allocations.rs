@@ -205,6 +205,7 @@ impl Allocations {
     pub(crate) fn sort(&mut self) {
         let key = |row: &Row| (row.time_ns, row.address);
         if !self.rows.is_sorted_by_key(key) {
+            let _progress = Progress::over("sorting", self.rows.len() as u64, Unit::Of("records"));
             in_two_threads(
                 &mut self.rows,
                 &|rows| rows.sort_unstable_by_key(key),
