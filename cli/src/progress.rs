@@ -18,6 +18,8 @@ use nix::sys::signal::SigSet;
 
 /// Shorter work is over before anyone could read a bar.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Once a bar was seen, what comes next is shown after this time.
+const LATER: Duration = Duration::from_millis(150);
 /// Between two looks at what goes on.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -29,9 +31,15 @@ pub fn show() {
     // Signals are for other threads, some of which wait for them.
     let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_SETMASK);
     let started = thread::Builder::new().name("progress".to_owned()).spawn(|| {
+        let mut patience = PATIENCE;
         loop {
             thread::sleep(TICK);
-            going_on().iter_mut().for_each(Work::look);
+            for work in going_on().iter_mut() {
+                work.look(patience);
+                if work.shown {
+                    patience = LATER;
+                }
+            }
         }
     });
     if let Ok(before) = before {
@@ -66,8 +74,8 @@ struct Work {
 }
 
 impl Work {
-    fn look(&mut self) {
-        if !self.shown && self.began.elapsed() > PATIENCE {
+    fn look(&mut self, patience: Duration) {
+        if !self.shown && self.began.elapsed() > patience {
             bars().add(self.bar.clone());
             self.shown = true;
         }
