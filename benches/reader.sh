@@ -6,8 +6,8 @@
 # Makes three recordings in FOLDER (kept, and used again the next time): ALLOCATIONS live allocations from about STACKS call
 # stacks each, ours by `large_recording`, the others' by a C and a Python program recorded with those tools. Then reads each
 # with its tool, by turns, ROUNDS times, and prints a table in Markdown: medians of wall and CPU time, most memory.
-# Eight sizes. heaptrack keeps no address and no time of an allocation, and writes those of one size and stack as the same few bytes;
-# memray and we keep both.
+# Eight sizes. heaptrack's file has no address and no time of an allocation, so those of one size and stack are the same few
+# bytes; memray's has addresses, ours both.
 #   ALLOCATIONS  default 10000000        STACKS  default 50000        ROUNDS  default 3        LIMIT  seconds a run, default 600
 #   CULEAK_BIN   folder with `culeak` and `examples/large_recording`; default: target/release, built if need be
 # Installs heaptrack with apt, and memray with pip into FOLDER/venv, where they are missing. Needs cc, python3 and 20 GB of memory.
