@@ -113,8 +113,10 @@ fn equal_stacks_are_stored_once() {
     let snapshot = outcome.only_snapshot();
     assert!(
         snapshot.stacks.len() <= 4,
-        "1,000 leaks of one call site have {} stacks",
-        snapshot.stacks.len()
+        "1,000 leaks of one call site have {} stacks: {:#?} at {:#?}",
+        snapshot.stacks.len(),
+        snapshot.stacks,
+        snapshot.locations
     );
 }
 
