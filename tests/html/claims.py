@@ -46,6 +46,14 @@ class Tab:
         self.page.wait_for_selector("html[data-ready]", state="attached")
         return self.page
 
+    def until(self, condition):
+        """Waits for a condition, asked from outside: the page's policy forbids its own waiting to evaluate anything."""
+        for _ in range(400):
+            if self.page.evaluate(condition):
+                return
+            self.page.wait_for_timeout(50)
+        raise AssertionError(f"never true: {condition}")
+
     def frame(self, text):
         return self.page.locator(".frame", has_text=text).first
 
@@ -109,16 +117,16 @@ def a_search_marks_frames_and_filters_rows(browser):
     with tab(browser, FOLDER / "training.html") as t:
         t.page.keyboard.press("/")
         t.page.keyboard.type("LINEAR.forward")
-        t.page.wait_for_function("document.querySelector('.result').textContent.includes('1 frame ')")
+        t.until("document.querySelector('.result').textContent.includes('1 frame ')")
         found = t.page.locator(".frame.found").all_inner_texts()
         assert found and all(text.startswith("Linear.forward") or text == "" for text in found), found
         names = t.page.locator("table.rows").first.locator(".open").all_inner_texts()
         assert names == ["Attention.forward", "MLP.forward"], names
         t.page.keyboard.press("Escape")
-        t.page.wait_for_function("document.querySelector('.result').textContent === ''")
+        t.until("document.querySelector('.result').textContent === ''")
         assert t.rows().count() == 6
         t.page.keyboard.type("(no such [name")
-        t.page.wait_for_function("document.querySelector('.result').textContent === 'no frame matches'")
+        t.until("document.querySelector('.result').textContent === 'no frame matches'")
 
 
 def the_graph_can_be_inverted_and_coloured_by_kind(browser):
@@ -144,11 +152,11 @@ def one_kind_of_memory_alone_is_shown(browser):
         assert t.page.locator(".told strong").inner_text() == size_of(sum(row["kinds"]["tensor"]["bytes"] for row in tensors)) + ", 100 %"
         assert not any("Trainer::step" in name for name in t.names()), t.names()
         t.page.get_by_role("searchbox").fill("mlp")
-        t.page.wait_for_function("document.querySelector('.result').textContent.includes('1 frame ')")
+        t.until("document.querySelector('.result').textContent.includes('1 frame ')")
         assert t.rows().count() == 1
         t.page.get_by_label("Kind", exact=True).select_option("-1")
         t.page.get_by_role("searchbox").fill("")
-        t.page.wait_for_function("document.querySelector('.result').textContent === ''")
+        t.until("document.querySelector('.result').textContent === ''")
         assert t.rows().count() == len(report["rows"])
 
 
@@ -285,14 +293,14 @@ def a_trend_shows_the_course_of_each_call_site(browser):
         expect(t.rows().first.locator(".course canvas")).to_have_count(1)
         assert t.page.locator("#chart .u-legend .u-series").count() == 2 + min(5, len(rows))
         painted = "() => { const c = document.querySelector('#chart canvas'); const p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return p.some((byte) => byte > 0); }"
-        t.page.wait_for_function(painted)
+        t.until(painted)
         t.page.get_by_role("button", name="training_step", exact=True).click()
         detail = t.page.locator("td.detail")
         expect(detail.locator("canvas")).to_have_count(1)
         assert trend["rows"][0]["sentence"] in detail.inner_text(), detail.inner_text()
         assert detail.locator(".chart").get_attribute("aria-label") == trend["rows"][0]["sentence"]
         t.page.get_by_label("Colours").select_option("dark")
-        t.page.wait_for_function("document.querySelectorAll('canvas').length > 2")
+        t.until("document.querySelectorAll('canvas').length > 2")
         t.page.keyboard.press("/")
         t.page.keyboard.type("periodic")
         assert all(row.locator("td").first.inner_text() == "periodic" for row in t.rows().all()) and t.rows().count() >= 1
@@ -304,7 +312,7 @@ def hostile_names_are_inert_text(browser):
             button.click()
         t.page.keyboard.press("/")
         t.page.keyboard.type("</script>")
-        t.page.wait_for_function("document.querySelector('.result').textContent.includes('frames')")
+        t.until("document.querySelector('.result').textContent.includes('frames')")
         assert t.page.evaluate("window.hacked") is None
         for tag in ("img", "svg", "b", "iframe", "object", "a"):
             assert t.page.locator(tag).count() == 0, tag
