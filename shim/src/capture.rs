@@ -161,8 +161,8 @@ fn native_hash(at: Registers, depth: usize, lane: Lane) -> Option<u64> {
     (native.count > 0).then(|| native.hash())
 }
 
-/// The number of the stack of the calling thread, which works at `lane`, from the frame `at` outwards, which is stored if it is new; or
-/// `NONE`.
+/// The number of the calling thread's stack from the frame `at` outwards, which is stored if it is new; or `NONE`.
+/// `lane`: where the thread works.
 #[inline(never)]
 pub fn stack(recording: &Recording, at: Registers, lane: Lane) -> u32 {
     let depth = DEPTH.load(Relaxed).min(DEPTH_MAX);
