@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn a_kill_half_way_leaves_nothing() {
-        use std::os::unix::process::ExitStatusExt;
+        use std::os::unix::process::{CommandExt, ExitStatusExt};
         let cases = [
             (Signal::SIGKILL, false),
             (Signal::SIGTERM, false),
@@ -377,6 +377,16 @@ mod tests {
                 .env("CULEAK_TEST_SIGNAL", (signal as i32).to_string());
             if named {
                 command.env("CULEAK_TEST_NAMED", "");
+            }
+            if signal != Signal::SIGKILL {
+                // Whoever started the tests may ignore it, and what is ignored is handed on.
+                // SAFETY: one system call between fork and exec.
+                unsafe {
+                    command.pre_exec(move || {
+                        nix::sys::signal::signal(signal, SigHandler::SigDfl)?;
+                        Ok(())
+                    });
+                }
             }
             let output = command.output().expect("it runs");
             assert_eq!(output.status.signal(), Some(signal as i32), "{signal}: {output:?}");
