@@ -11,8 +11,9 @@
 
 use libc::{c_int, c_void};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::Ordering::*;
 
+use crate::memo::Memo;
 use crate::recorder::{self, Device, Facts};
 use crate::{blocks, context, loader, real};
 use culeak::cuda_functions::Api;
@@ -45,7 +46,7 @@ macro_rules! entry {
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
         #[unsafe(export_name = $symbol)]
-        unsafe extern "C" fn $name() {
+        unsafe extern "C-unwind" fn $name() {
             std::arch::naked_asm!("endbr64", concat!("mov ", $x86, ", [rsp]"), "jmp {body}", body = sym $body)
         }
 
@@ -53,7 +54,7 @@ macro_rules! entry {
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[unsafe(export_name = $symbol)]
-        unsafe extern "C" fn $name() {
+        unsafe extern "C-unwind" fn $name() {
             std::arch::naked_asm!("bti c", concat!("mov ", $arm, ", x30"), "b {body}", body = sym $body)
         }
     };
@@ -93,19 +94,19 @@ entry!(
     "x4"
 );
 
-unsafe extern "C" fn usage_body(block: u64, change: i64, live: u64, reserved: u64, place: Place, caller: u64) {
+unsafe extern "C-unwind" fn usage_body(block: u64, change: i64, live: u64, reserved: u64, place: Place, caller: u64) {
     used(USAGE, block, change, live, reserved, place, caller);
 }
 
-unsafe extern "C" fn usage_signed_body(block: u64, change: i64, live: u64, reserved: u64, place: Place, caller: u64) {
+unsafe extern "C-unwind" fn usage_signed_body(block: u64, change: i64, live: u64, reserved: u64, place: Place, caller: u64) {
     used(USAGE_SIGNED, block, change, live, reserved, place, caller);
 }
 
-unsafe extern "C" fn out_body(bytes: i64, live: u64, reserved: u64, place: Place, caller: u64) {
+unsafe extern "C-unwind" fn out_body(bytes: i64, live: u64, reserved: u64, place: Place, caller: u64) {
     ran_out(OUT, bytes, live, reserved, place, caller);
 }
 
-unsafe extern "C" fn out_signed_body(bytes: i64, live: u64, reserved: u64, place: Place, caller: u64) {
+unsafe extern "C-unwind" fn out_signed_body(bytes: i64, live: u64, reserved: u64, place: Place, caller: u64) {
     ran_out(OUT_SIGNED, bytes, live, reserved, place, caller);
 }
 
@@ -128,7 +129,7 @@ fn used(name: &CStr, block: u64, change: i64, live: u64, reserved: u64, place: P
         });
     }
     if let Some(meant) = meant(name, caller) {
-        type Usage = unsafe extern "C" fn(u64, i64, u64, u64, Place);
+        type Usage = unsafe extern "C-unwind" fn(u64, i64, u64, u64, Place);
         // SAFETY: libc10's function of this name, whose argument types the name itself spells out.
         unsafe { std::mem::transmute::<*const c_void, Usage>(meant)(block, change, live, reserved, place) }
     }
@@ -145,32 +146,33 @@ fn ran_out(name: &CStr, bytes: i64, live: u64, reserved: u64, place: Place, call
         recorder::refused(OUT_OF_MEMORY, &facts);
     }
     if let Some(meant) = meant(name, caller) {
-        type Out = unsafe extern "C" fn(i64, u64, u64, Place);
+        type Out = unsafe extern "C-unwind" fn(i64, u64, u64, Place);
         // SAFETY: as in `used`.
         unsafe { std::mem::transmute::<*const c_void, Out>(meant)(bytes, live, reserved, place) }
     }
 }
 
-const ROUTES: usize = 32;
-/// Answers of `meant`, each readable without a lock: the first word is the key mixed with the second.
-static ROUTE: [(AtomicU64, AtomicU64); ROUTES] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; ROUTES];
+/// Answers of `meant` for each call site and name.
+static MEANT: Memo<64> = Memo::new();
+
+/// To be called when something was unloaded.
+pub fn generation_changed() {
+    MEANT.clear();
+}
 
 /// The definition that the code at `caller` would have reached without ours.
 fn meant(name: &CStr, caller: u64) -> Option<*const c_void> {
-    let key = mix(caller ^ (name.as_ptr() as u64).rotate_left(32) ^ real::GENERATION.load(Acquire) << 56).max(1);
-    let (check, target) = &ROUTE[key as usize % ROUTES];
-    let cached = target.load(Relaxed);
-    // Both words belong together only if they give the key: a torn pair does not.
-    if cached != 0 && check.load(Relaxed) ^ cached == key {
-        return Some(cached as *const c_void);
+    let generation = real::GENERATION.load(Acquire);
+    let key = mix(mix(caller ^ (name.as_ptr() as u64).rotate_left(32)).wrapping_add(generation)).max(1);
+    if let Some(known) = MEANT.get(key) {
+        return Some(known as *const c_void);
     }
     // A forked child of a process that was recording: the profiler goes without, since CUDA does not work there anyway.
     if loader::list_is_unsafe() {
         return None;
     }
     let found = recorder::quietly(|| look_for(name, caller)).flatten()?;
-    target.store(found as u64, Relaxed);
-    check.store(found as u64 ^ key, Relaxed);
+    MEANT.put(key, found as u64);
     Some(found)
 }
 

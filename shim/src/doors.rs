@@ -4,12 +4,13 @@
 //! the arguments, asks [`decide`], and either returns what that says or jumps to the real function as if we had never
 //! been there. `dlopen` is never hooked: a wrapper would become the caller whose RUNPATH is searched.
 //!
-//! Which function to hand out is decided by the address the real resolver returned, never by a table of versions.
+//! Which function to hand out is decided by the address the real resolver returned, never by a table of versions. Another
+//! interposer's answer stays its own: its callers get a hook that goes on to it.
 
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
-use crate::{capture, hooks, loader, pjrt, real, recorder};
+use crate::{capture, hooks, loader, pjrt, real, recorder, search};
 use culeak::cuda_functions::Api;
 
 /// `decide` says: the real function has the word.
@@ -121,13 +122,14 @@ unsafe fn answer(
     caller: u64,
     look_up: impl FnOnce(&CStr) -> *mut c_void,
 ) -> usize {
-    if name.is_null() {
+    if name.is_null() || search::is_second_copy() {
         return PASS;
     }
     // SAFETY: a C string; only bytes up to its end are looked at.
     let name = unsafe {
         match *name as u8 {
             b'c' if *name.add(1) as u8 == b'u' => CStr::from_ptr(name),
+            b'd' if CStr::from_ptr(name) == c"dlclose" => return closing(handle, caller, || look_up(c"dlclose")),
             b'G' if CStr::from_ptr(name) == c"GetPjrtApi" => return plugin(handle, caller, || look_up(c"GetPjrtApi")),
             _ => return PASS,
         }
@@ -138,23 +140,40 @@ unsafe fn answer(
     if caller_is_excluded(caller) {
         return PASS;
     }
-    // What these two mean depends on the caller, so the real function must see it. Where there is no CUDA it would find
-    // our export all the same, and programs probe for CUDA that way.
+    // What these two mean depends on the caller, so the real function must see it. It would find our export also where
+    // there is no other definition, and programs probe for CUDA that way.
     if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT {
-        return if exists(api, name) { PASS } else { NOTHING };
+        let exists = if handle == libc::RTLD_NEXT {
+            exists_after(name, caller)
+        } else {
+            exists_for(name, caller)
+        };
+        return if exists { PASS } else { NOTHING };
     }
     let found = look_up(name);
     if found.is_null() {
         NOTHING
     } else if real::is_ours(found as u64) {
         // The handle of the main program, whose scope we are in.
-        if exists(api, name) { found as usize } else { NOTHING }
+        if exists_for(name, 0) { found as usize } else { NOTHING }
     } else if api.is_driver() {
-        substitute(found) as usize
+        substitute(found, Some(api)) as usize
     } else {
-        // Runtime functions asked of a particular library stay real: only the code that calls them by name tells us
-        // which library was meant.
+        // Runtime functions asked of a particular library stay real: only a call by name says which library is meant.
         found as usize
+    }
+}
+
+/// `dlclose`, where a program takes it by handle: unloads must not pass us by.
+fn closing(handle: *mut c_void, caller: u64, look_up: impl FnOnce() -> *mut c_void) -> usize {
+    if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || real::is_ours(caller) {
+        return PASS;
+    }
+    let found = look_up();
+    match found {
+        _ if found.is_null() => NOTHING,
+        _ if real::is_dlclose(found) => dlclose as *const () as usize,
+        _ => found as usize,
     }
 }
 
@@ -171,25 +190,45 @@ fn plugin(handle: *mut c_void, caller: u64, look_up: impl FnOnce() -> *mut c_voi
     }
 }
 
-/// Whether the process has the real function behind our export. If not, `dlerror` says so afterwards.
-fn exists(api: Api, name: &CStr) -> bool {
-    // SAFETY: RTLD_NEXT from our code: the global scope behind us.
-    let behind = unsafe { real::dlsym(libc::RTLD_NEXT, name) };
-    if !behind.is_null() {
-        return true;
-    }
-    if api.is_driver() {
-        real::driver_is_loaded()
-    } else {
-        loader::find_loaded(|loaded| loaded.file_name().starts_with(b"libcudart").then_some(())).is_some()
-    }
+/// Whether `dlsym(RTLD_DEFAULT)` would find the name without us, asked from `caller`. If not, `dlerror` says so afterwards.
+fn exists_for(name: &CStr, caller: u64) -> bool {
+    search::with_objects(caller, |objects| {
+        objects.is_global_before_us(name, false) || objects.in_scope_of_caller(name).is_some()
+    })
+    .unwrap_or(false)
+        || exists_behind_us(name)
 }
 
-/// Our hook for an address of the driver's, or the address itself.
-pub fn substitute(address: *mut c_void) -> *mut c_void {
-    match real::recognise(address) {
-        Some(api) => hooks::driver_hook(api).cast_mut(),
-        None => address,
+/// The same for `dlsym(RTLD_NEXT)`.
+fn exists_after(name: &CStr, caller: u64) -> bool {
+    let known = search::with_objects(caller, |objects| {
+        // Behind us, our export is not in the way.
+        !objects.caller_is_before_us() || objects.is_global_before_us(name, true)
+    });
+    known.unwrap_or(true) || exists_behind_us(name)
+}
+
+/// Whether the global scope behind us defines it. The program is in the loader already: its lock may be taken.
+fn exists_behind_us(name: &CStr) -> bool {
+    // SAFETY: RTLD_NEXT from our code.
+    !unsafe { real::dlsym(libc::RTLD_NEXT, name) }.is_null()
+}
+
+/// What to hand out in place of what a look-up has found: our hook for the driver's function or another interposer's, or
+/// the address itself. `api` is the row that was asked for, where the name decides that.
+pub fn substitute(found: *mut c_void, api: Option<Api>) -> *mut c_void {
+    if search::is_second_copy() {
+        return found;
+    }
+    if let Some(api) = real::recognise(found) {
+        return hooks::driver_hook(api).cast_mut();
+    }
+    if real::is_in_driver(found as u64) || real::is_ours(found as u64) {
+        return found;
+    }
+    match api.or_else(|| real::row_of_interposer(found)) {
+        Some(api) if real::adopt(api, found) => hooks::other_hook(api).cast_mut(),
+        _ => found,
     }
 }
 
@@ -217,7 +256,7 @@ pub unsafe fn looked_up(symbol: *const c_char, function: *mut *mut c_void) {
     if found.is_null() {
         return;
     }
-    let ours = substitute(found);
+    let ours = substitute(found, None);
     if ours != found {
         // SAFETY: as above.
         unsafe { *function = ours };
@@ -260,10 +299,9 @@ fn looks_like_an_allocator(name: &[u8]) -> bool {
 /// # Safety
 /// As `dlclose`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn dlclose(handle: *mut c_void) -> c_int {
-    let closing = capture::Closing::begin();
+pub unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
+    // Ends with the call, however that ends.
+    let _closing = capture::Closing::begin();
     // SAFETY: the caller's own handle.
-    let result = unsafe { real::dlclose(handle) };
-    closing.end();
-    result
+    unsafe { real::dlclose(handle) }
 }

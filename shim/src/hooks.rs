@@ -1,15 +1,29 @@
 //! The hooks themselves, generated from the function list.
 //!
-//! Driver functions are exported by redhook and record. Runtime functions label: they note which call the program made,
-//! forward to the caller's own libcudart, and record themselves only if the driver layer saw nothing. They are entered
-//! through a few instructions of our own, because whose libcudart is meant follows from the caller's address, which a
-//! compiled function cannot see.
+//! Driver functions record. Runtime functions label: they note which call the program made, forward, and record
+//! themselves only if the driver layer saw nothing. A function is entered in one of three ways, and the way decides where
+//! the call goes on to ([`crate::real`]):
 //!
-//! A hook returns CUDA's error code as a plain integer: newer drivers have codes that today's bindings lack. Where the
-//! real function cannot be found, that is the error CUDA itself has for it.
+//! | entry | reached by | goes on to |
+//! |---|---|---|
+//! | the exported symbol | its name | the next definition after ours in the caller's search order |
+//! | `body` | a pointer handed out in place of the driver's function | the driver's function |
+//! | `other` | a pointer handed out in place of another interposer's | that interposer's function |
+//!
+//! The first and the last are a few instructions of our own that leave a note for the body: what the next definition is
+//! follows from the caller's address, which a compiled function cannot see. Where a call goes on to another interposer, its
+//! own calls of the driver come back here; they are part of the call that is being recorded and only passed on.
+//!
+//! Everything here is `C-unwind`, and nothing catches: an exception, a cancelled thread or a jump passes through a
+//! hook as it passes through the bare function. (redhook's `hook!` exports plain C functions that catch panics, which
+//! would abort there; it exports the client API, which calls nothing.)
+//!
+//! A hook returns CUDA's error code as a plain integer: newer drivers have codes that today's bindings lack. Where no
+//! function can be found to go on to, that is the error CUDA itself has for it.
 
 use libc::{c_int, c_void};
 
+use crate::real;
 use crate::recorder::{self, Facts, Held, Label, TEARDOWN};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::kind::Kind;
@@ -29,7 +43,7 @@ impl<T> AsInteger for T {
     type Integer = libc::c_uint;
 }
 
-type Entry = unsafe extern "C" fn();
+type Entry = unsafe extern "C-unwind" fn();
 
 macro_rules! driver_hooks {
     ($( $name:ident = $checked:ident ( $($argument:ident : $type:ty),* ) => $verb:ident ( $($what:tt)* ); )*) => {
@@ -46,55 +60,106 @@ macro_rules! driver_hooks {
                 use culeak::kind::Kind::*;
                 use libc::{c_char, c_int, c_uint, c_void};
 
-                redhook::hook! {
-                    unsafe fn $name($($argument: $type),*) -> c_int => hook {
-                        const API: Api = Api::of(stringify!($name));
-                        let real = || {
-                            let function = crate::real::driver(API);
-                            if function.is_null() {
-                                return NOT_FOUND;
-                            }
-                            // The driver's function of this name, with the signature of its row.
-                            std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(function)(
-                                $($argument),*
-                            )
-                        };
-                        effects::$verb(API, real, $($what)*)
-                    }
+                const API: Api = Api::of(stringify!($name));
+
+                /// The driver function of this name.
+                #[unsafe(naked)]
+                #[unsafe(no_mangle)]
+                pub unsafe extern "C-unwind" fn $name() {
+                    driver_entry!(body, API)
                 }
 
-                // Only kept and compared as an address: whoever calls it casts it back first.
-                pub const ENTRY: Entry =
-                    unsafe { std::mem::transmute($name::$name as unsafe extern "C" fn($($type),*) -> c_int) };
+                /// In place of another interposer's function of this name.
+                #[unsafe(naked)]
+                pub unsafe extern "C-unwind" fn other() {
+                    other_entry!(body)
+                }
+
+                pub unsafe extern "C-unwind" fn body($($argument: $type),*) -> c_int {
+                    let Some(way) = Way::of_driver(API) else {
+                        return NOT_FOUND;
+                    };
+                    let real = || {
+                        // The function of this name, with the signature of its row.
+                        let function = std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(way.function);
+                        let _inside = way.enter();
+                        function($($argument),*)
+                    };
+                    if way.passes_on {
+                        return real();
+                    }
+                    effects::$verb(API, real, $($what)*)
+                }
+
+                // Only kept and compared as an address: callers cast it back first.
+                pub const BODY: Entry =
+                    unsafe { std::mem::transmute(body as unsafe extern "C-unwind" fn($($type),*) -> c_int) };
             }
         )*
 
-        /// Our hook of a driver row.
+        /// Our hook of a driver row, to hand out in place of the driver's own function.
         pub fn driver_hook(api: Api) -> *const c_void {
-            static HOOKS: [Entry; DRIVER_NAMES.len()] = [$( $name::ENTRY ),*];
+            static HOOKS: [Entry; DRIVER_NAMES.len()] = [$( $name::BODY ),*];
+            HOOKS[api.0 as usize] as *const c_void
+        }
+
+        /// Our hook of a driver row, to hand out in place of another interposer's function.
+        pub fn other_hook(api: Api) -> *const c_void {
+            static HOOKS: [Entry; DRIVER_NAMES.len()] = [$( $name::other ),*];
             HOOKS[api.0 as usize] as *const c_void
         }
     };
 }
 
-/// The exported entry of a runtime function: leaves the caller's address with the recorder and goes on to the body,
-/// with all arguments (also those on the stack) in place.
+/// Leaves a note with the recorder ($note sets rdi after the pushes) and goes on to the body, with all arguments (also
+/// those on the stack) in place.
 #[cfg(target_arch = "x86_64")]
-macro_rules! runtime_entry {
-    ($body:path) => {
+macro_rules! noting_entry {
+    ($body:path, $set:literal $(, $before:literal, $($operand:tt)*)?) => {
         std::arch::naked_asm!(
             "endbr64",
+            $($before,)?
             // Entered with the stack 8 bytes off a multiple of 16; six pushes and 8 bytes align it for the call.
             "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
             "sub rsp, 8",
-            "mov rdi, [rsp + 56]",
+            $set,
             "call {note}",
             "add rsp, 8",
             "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
             "jmp {body}",
             note = sym recorder::note_caller,
             body = sym $body,
+            $($($operand)*)?
         )
+    };
+}
+
+/// The exported entry of a runtime function: notes the caller's address.
+#[cfg(target_arch = "x86_64")]
+macro_rules! runtime_entry {
+    ($body:path) => {
+        noting_entry!($body, "mov rdi, [rsp + 56]")
+    };
+}
+
+/// That of a driver function: where every caller goes on to the driver's own function, none needs to be noted.
+#[cfg(target_arch = "x86_64")]
+macro_rules! driver_entry {
+    ($body:path, $api:expr) => {
+        noting_entry!(
+            $body,
+            "mov rdi, [rsp + 56]",
+            "cmp byte ptr [rip + {own} + {row}], 0\njne {body}",
+            own = sym crate::real::IS_DRIVERS_OWN,
+            row = const $api.0,
+        )
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+macro_rules! other_entry {
+    ($body:path) => {
+        noting_entry!($body, "mov edi, 1")
     };
 }
 
@@ -104,6 +169,57 @@ macro_rules! runtime_entry {
     ($body:path) => {
         std::arch::naked_asm!(include_str!("aarch64/runtime.s"), note = sym recorder::note_caller, body = sym $body)
     };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! driver_entry {
+    ($body:path, $api:expr) => {
+        runtime_entry!($body)
+    };
+}
+
+#[cfg(target_arch = "aarch64")]
+macro_rules! other_entry {
+    ($body:path) => {
+        std::arch::naked_asm!(include_str!("aarch64/other.s"), note = sym recorder::note_caller, body = sym $body)
+    };
+}
+
+/// The note that [`other_entry`] leaves; no caller has this address.
+const OTHER: u64 = 1;
+
+/// Where a call of a driver hook goes on to.
+struct Way {
+    function: *mut c_void,
+    /// Another interposer's function: calls of the driver from within it are part of this one.
+    is_interposers: bool,
+    /// The call comes from within such a function, and is recorded there.
+    passes_on: bool,
+}
+
+impl Way {
+    /// By what the entry has noted.
+    #[inline]
+    fn of_driver(api: Api) -> Option<Way> {
+        let own = real::driver(api);
+        let function = match recorder::take_caller() {
+            0 => own,
+            OTHER => real::other(api),
+            caller => real::next(api, caller),
+        };
+        let way = Way {
+            function,
+            is_interposers: function != own,
+            passes_on: recorder::is_inside_interposer(),
+        };
+        (!function.is_null()).then_some(way)
+    }
+
+    /// To be kept while the function runs.
+    #[inline]
+    fn enter(&self) -> Option<recorder::Inside> {
+        self.is_interposers.then(recorder::Inside::enter)
+    }
 }
 
 macro_rules! runtime_hooks {
@@ -120,20 +236,20 @@ macro_rules! runtime_hooks {
                 /// The runtime function of this name; see the module's documentation.
                 #[unsafe(naked)]
                 #[unsafe(no_mangle)]
-                pub unsafe extern "C" fn $name() {
+                pub unsafe extern "C-unwind" fn $name() {
                     runtime_entry!(body)
                 }
 
-                unsafe extern "C" fn body($($argument: $type),*) -> c_int {
+                unsafe extern "C-unwind" fn body($($argument: $type),*) -> c_int {
                     const API: Api = Api::of(stringify!($name));
-                    let caller = recorder::caller();
+                    let caller = recorder::take_caller();
                     let real = || {
-                        let function = crate::real::runtime(API, caller);
+                        let function = real::next(API, caller);
                         if function.is_null() {
                             return NOT_FOUND;
                         }
-                        // The caller's runtime function of this name, with the signature of its row.
-                        std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(function)(
+                        // The function of this name, with the signature of its row.
+                        std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(function)(
                             $($argument),*
                         )
                     };

@@ -6,7 +6,8 @@
 //!            effects  what the verb does to the recording, and in which order around the real call
 //!            recorder is there a recording, which thread, what does the entry say
 //!            capture  where the call came from
-//!            real     the real function, and on to the driver
+//!            real     the function that the call goes on to: the next definition, or the driver's own
+//!            search   the next definition in the caller's search order, out of the loaded objects' tables
 //! ```
 //!
 //! It lives in a stranger's process: nothing allocates from the heap once a recording has begun, nothing waits, nothing
@@ -26,11 +27,13 @@ mod effects;
 mod graphs;
 mod hooks;
 mod loader;
+mod memo;
 mod nvtx;
 mod pictures;
 mod pjrt;
 mod real;
 mod recorder;
+mod search;
 mod settings;
 mod told;
 mod voice;

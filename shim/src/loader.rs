@@ -58,12 +58,18 @@ impl Loaded<'_> {
         })
     }
 
-    /// Where it defines an exported name, found without the loader's help.
-    pub fn symbol(&self, name: &CStr) -> Option<*const c_void> {
+    /// Its tables of symbols, without the loader's help; `None` for an object that has none.
+    pub fn tables(&self) -> Option<Tables> {
         let dynamic = self.headers().iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
         let dynamic = self.bias().wrapping_add(dynamic.p_vaddr) as *const [u64; 2];
         // SAFETY: the dynamic section of an object that is loaded at this bias.
-        unsafe { exported(dynamic, self.bias(), name) }
+        Some(unsafe { Tables::read(dynamic, self.bias()) })
+    }
+
+    /// Where it defines an exported name.
+    pub fn symbol(&self, name: &CStr) -> Option<*const c_void> {
+        // SAFETY: the object is loaded as long as `self` is borrowed.
+        unsafe { self.tables()?.symbol(Name::new(name)) }
     }
 
     /// The GNU build id, from the notes in memory.
@@ -117,7 +123,7 @@ pub fn libc_symbol(name: &CStr) -> Option<*const c_void> {
         // glibc before 2.34 keeps the functions we want in libdl.
         if file.starts_with(b"libc.so") || file.starts_with(b"libdl.so") {
             // SAFETY: the dynamic section of a loaded object.
-            let found = unsafe { exported(entry.dynamic, entry.bias, name) };
+            let found = unsafe { Tables::read(entry.dynamic, entry.bias).symbol(Name::new(name)) };
             if found.is_some() {
                 return found;
             }
@@ -127,39 +133,368 @@ pub fn libc_symbol(name: &CStr) -> Option<*const c_void> {
     None
 }
 
+/// Where the tables of a loaded object lie. Plain numbers, so that many can be kept; good while the object is loaded.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Tables {
+    dynamic: *const [u64; 2],
+    bias: u64,
+    symbols: u64,
+    strings: u64,
+    gnu_hash: u64,
+    sysv_hash: u64,
+    /// One half word for each symbol: the number of its version.
+    versions: u64,
+    versions_defined: u64,
+    versions_needed: u64,
+    /// Offset in the strings; 0: it has no name.
+    soname: u64,
+}
+
+/// A name to look up, and its hash.
+#[derive(Clone, Copy)]
+pub struct Name<'a> {
+    text: &'a CStr,
+    gnu_hash: u32,
+}
+
+impl<'a> Name<'a> {
+    pub fn new(text: &'a CStr) -> Name<'a> {
+        let mut gnu_hash = 5381u32;
+        for byte in text.to_bytes() {
+            gnu_hash = gnu_hash.wrapping_mul(33).wrapping_add((*byte).into());
+        }
+        Name { text, gnu_hash }
+    }
+}
+
+/// What an object answers about a name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// It does not define it.
+    Absent,
+    /// It defines it, but not in the version that was asked for.
+    OtherVersion,
+    /// It defines it at this address. `in_any`: so it answers whatever the version.
+    Defined { address: *const c_void, in_any: bool },
+}
+
+/// A symbol of the right name.
+enum Match {
+    No,
+    OtherVersion,
+    Yes { value: u64, in_any: bool },
+}
+
+/// Tags of a dynamic section, as <elf.h> has them.
+mod tag {
+    pub const END: u64 = 0;
+    pub const NEEDED: u64 = 1;
+    pub const HASH: u64 = 4;
+    pub const STRTAB: u64 = 5;
+    pub const SYMTAB: u64 = 6;
+    pub const SONAME: u64 = 14;
+    pub const GNU_HASH: u64 = 0x6fff_fef5;
+    pub const VERSYM: u64 = 0x6fff_fff0;
+    pub const VERDEF: u64 = 0x6fff_fffc;
+    pub const VERNEED: u64 = 0x6fff_fffe;
+}
+
+impl Tables {
+    /// # Safety
+    /// `dynamic` is the dynamic section of an object loaded at `bias`.
+    pub unsafe fn read(dynamic: *const [u64; 2], bias: u64) -> Tables {
+        let mut tables = Tables {
+            dynamic,
+            bias,
+            symbols: 0,
+            strings: 0,
+            gnu_hash: 0,
+            sysv_hash: 0,
+            versions: 0,
+            versions_defined: 0,
+            versions_needed: 0,
+            soname: 0,
+        };
+        // glibc rewrites addresses in the dynamic section to runtime addresses, other loaders do not.
+        let absolute = |value: u64| if value < bias { bias + value } else { value };
+        // SAFETY: the caller vouches for the section.
+        unsafe {
+            each_entry(dynamic, |tag, value| match tag {
+                tag::STRTAB => tables.strings = absolute(value),
+                tag::SYMTAB => tables.symbols = absolute(value),
+                tag::GNU_HASH => tables.gnu_hash = absolute(value),
+                tag::HASH => tables.sysv_hash = absolute(value),
+                tag::VERSYM => tables.versions = absolute(value),
+                tag::VERDEF => tables.versions_defined = absolute(value),
+                tag::VERNEED => tables.versions_needed = absolute(value),
+                tag::SONAME => tables.soname = value,
+                _ => {}
+            });
+        }
+        tables
+    }
+
+    /// The address of a function or variable that the object defines and exports under this name, in its default version.
+    ///
+    /// # Safety
+    /// The object is loaded.
+    pub unsafe fn symbol(&self, name: Name) -> Option<*const c_void> {
+        // SAFETY: the caller vouches for it.
+        match unsafe { self.look_up(name, None) } {
+            Answer::Defined { address, .. } => Some(address),
+            Answer::Absent | Answer::OtherVersion => None,
+        }
+    }
+
+    /// The same for a reference to a version, by the loader's rules: an object whose symbols have no versions answers
+    /// all references, and a reference without a version finds the default one.
+    ///
+    /// # Safety
+    /// As `symbol`.
+    pub unsafe fn look_up(&self, name: Name, version: Option<&[u8]>) -> Answer {
+        if self.symbols == 0 || self.strings == 0 {
+            return Answer::Absent;
+        }
+        // SAFETY: tables of a loaded object, laid out as the format of either hash section says.
+        let found = unsafe {
+            match (self.gnu_hash, self.sysv_hash) {
+                (0, 0) => Match::No,
+                (0, _) => self.sysv_lookup(name, version),
+                _ => self.gnu_lookup(name, version),
+            }
+        };
+        match found {
+            Match::No => Answer::Absent,
+            Match::OtherVersion => Answer::OtherVersion,
+            Match::Yes { value, in_any } => Answer::Defined {
+                address: self.bias.wrapping_add(value) as *const c_void,
+                in_any,
+            },
+        }
+    }
+
+    /// The version of `name` that the object was linked with, where it refers to the name and to a version of it.
+    ///
+    /// # Safety
+    /// As `symbol`.
+    pub unsafe fn version_wanted(&self, name: &CStr) -> Option<&[u8]> {
+        if self.gnu_hash == 0 || self.versions == 0 || self.versions_needed == 0 {
+            return None;
+        }
+        // SAFETY: symbols that the object only refers to come before the first one that is hashed; each has a half word among
+        // the versions. The list of needed versions is chained by offsets that end with a 0.
+        unsafe {
+            let first = *(self.gnu_hash as *const u32).add(1);
+            let index = (1..first).find(|&index| {
+                let symbol = &*(self.symbols as *const libc::Elf64_Sym).add(index as usize);
+                symbol.st_shndx == 0 && self.string(symbol.st_name.into()) == name.to_bytes()
+            })?;
+            let number = *(self.versions as *const u16).add(index as usize) & !HIDDEN_BIT;
+            let mut file = self.versions_needed;
+            loop {
+                // vn_version, vn_cnt: u16; vn_file, vn_aux, vn_next: u32.
+                let [_, count] = *(file as *const [u16; 2]);
+                let [_, first_version, next] = *((file + 4) as *const [u32; 3]);
+                let mut entry = file + u64::from(first_version);
+                for _ in 0..count {
+                    // vna_hash: u32; vna_flags, vna_other: u16; vna_name, vna_next: u32.
+                    let [_, other] = *((entry + 4) as *const [u16; 2]);
+                    let [text, next] = *((entry + 8) as *const [u32; 2]);
+                    if other == number {
+                        return Some(self.string(text.into()));
+                    }
+                    entry += u64::from(next);
+                }
+                if next == 0 {
+                    return None;
+                }
+                file += u64::from(next);
+            }
+        }
+    }
+
+    /// The name of the version with this number that the object defines; `None` for the base version.
+    unsafe fn version_defined(&self, number: u16) -> Option<&[u8]> {
+        const BASE: u16 = 1;
+        if self.versions_defined == 0 || number <= BASE {
+            return None;
+        }
+        let mut entry = self.versions_defined;
+        loop {
+            // SAFETY: the list of defined versions is chained by offsets that end with a 0.
+            unsafe {
+                // vd_version, vd_flags, vd_ndx, vd_cnt: u16; vd_hash, vd_aux, vd_next: u32.
+                let [_, _, index, _] = *(entry as *const [u16; 4]);
+                let [_, names, next] = *((entry + 8) as *const [u32; 3]);
+                if index == number {
+                    // vda_name: u32.
+                    return Some(self.string((*((entry + u64::from(names)) as *const u32)).into()));
+                }
+                if next == 0 {
+                    return None;
+                }
+                entry += u64::from(next);
+            }
+        }
+    }
+
+    /// Calls `each` with the name of every library that the object was linked with.
+    ///
+    /// # Safety
+    /// As `symbol`.
+    pub unsafe fn for_each_needed(&self, mut each: impl FnMut(&[u8])) {
+        if self.strings == 0 {
+            return;
+        }
+        // SAFETY: the section and the string table are mapped as long as the object is.
+        unsafe {
+            each_entry(self.dynamic, |tag, value| {
+                if tag == tag::NEEDED {
+                    each(self.string(value));
+                }
+            });
+        }
+    }
+
+    /// The name under which others are linked with the object.
+    ///
+    /// # Safety
+    /// As `symbol`.
+    pub unsafe fn soname(&self) -> &[u8] {
+        if self.strings == 0 || self.soname == 0 {
+            return b"";
+        }
+        // SAFETY: an offset in the string table.
+        unsafe { self.string(self.soname) }
+    }
+
+    unsafe fn string(&self, offset: u64) -> &[u8] {
+        // SAFETY: the caller has the offset from the object's own tables.
+        unsafe { CStr::from_ptr((self.strings + offset) as *const libc::c_char) }.to_bytes()
+    }
+
+    /// Whether symbol number `index` is the definition that is looked for.
+    unsafe fn matches(&self, index: u32, wanted: Name, version: Option<&[u8]>) -> Match {
+        /// Symbols whose value is no address of a function or variable.
+        const TLS: u8 = 6;
+        const IFUNC: u8 = 10;
+        // SAFETY: the index comes from the object's own hash section.
+        let (value, number) = unsafe {
+            let symbol = &*(self.symbols as *const libc::Elf64_Sym).add(index as usize);
+            let defined = symbol.st_shndx != 0 && symbol.st_value != 0 && !matches!(symbol.st_info & 15, TLS | IFUNC);
+            if !defined || self.string(symbol.st_name.into()) != wanted.text.to_bytes() {
+                return Match::No;
+            }
+            if self.versions == 0 {
+                return Match::Yes {
+                    value: symbol.st_value,
+                    in_any: true,
+                };
+            }
+            (symbol.st_value, *(self.versions as *const u16).add(index as usize))
+        };
+        let is_hidden = number & HIDDEN_BIT != 0;
+        // SAFETY: as above.
+        let defined = unsafe { self.version_defined(number & !HIDDEN_BIT) };
+        let fits = match (version, defined) {
+            (_, None) | (None, _) => !is_hidden,
+            (Some(wanted), Some(defined)) => wanted == defined,
+        };
+        if fits {
+            Match::Yes {
+                value,
+                in_any: defined.is_none(),
+            }
+        } else {
+            Match::OtherVersion
+        }
+    }
+
+    unsafe fn gnu_lookup(&self, wanted: Name, version: Option<&[u8]>) -> Match {
+        let hash = self.gnu_hash as *const u32;
+        let value = wanted.gnu_hash;
+        let mut result = Match::No;
+        // SAFETY: every index below follows the format's own chain to its end mark.
+        unsafe {
+            let [buckets, first, bloom_words, shift] = *hash.cast::<[u32; 4]>();
+            if buckets == 0 || bloom_words == 0 {
+                return result;
+            }
+            let bloom = *hash.add(4).cast::<u64>().add((value / 64 % bloom_words) as usize);
+            let bits = 1 << (value % 64) | 1 << ((value >> shift) % 64);
+            if bloom & bits != bits {
+                return result;
+            }
+            let bucket = hash.add(4 + bloom_words as usize * 2);
+            let chain = bucket.add(buckets as usize);
+            let mut index = *bucket.add((value % buckets) as usize);
+            if index < first {
+                return result;
+            }
+            loop {
+                let here = *chain.add((index - first) as usize);
+                if here | 1 == value | 1 {
+                    match self.matches(index, wanted, version) {
+                        Match::No => {}
+                        Match::OtherVersion => result = Match::OtherVersion,
+                        found => return found,
+                    }
+                }
+                if here & 1 == 1 {
+                    return result;
+                }
+                index += 1;
+            }
+        }
+    }
+
+    /// The older of the two hash sections, for objects that have no other.
+    unsafe fn sysv_lookup(&self, wanted: Name, version: Option<&[u8]>) -> Match {
+        let hash = self.sysv_hash as *const u32;
+        let mut value = 0u32;
+        for byte in wanted.text.to_bytes() {
+            value = (value << 4).wrapping_add((*byte).into());
+            value = (value ^ (value >> 28 << 4)) & 0x0fff_ffff;
+        }
+        let mut result = Match::No;
+        // SAFETY: as above: the chain ends with a 0.
+        unsafe {
+            let [buckets, _] = *hash.cast::<[u32; 2]>();
+            if buckets == 0 {
+                return result;
+            }
+            let mut index = *hash.add(2 + (value % buckets) as usize);
+            while index != 0 {
+                match self.matches(index, wanted, version) {
+                    Match::No => {}
+                    Match::OtherVersion => result = Match::OtherVersion,
+                    found => return found,
+                }
+                index = *hash.add(2 + buckets as usize + index as usize);
+            }
+        }
+        result
+    }
+}
+
+/// Of a symbol's version: only a reference to that version finds it.
+const HIDDEN_BIT: u16 = 1 << 15;
+
 /// # Safety
-/// `dynamic` is the dynamic section of an object loaded at `bias`.
-unsafe fn exported(dynamic: *const [u64; 2], bias: u64, name: &CStr) -> Option<*const c_void> {
-    // glibc rewrites addresses in the dynamic section to runtime addresses, other loaders do not.
-    let absolute = |value: u64| if value < bias { bias + value } else { value };
-    let (mut symbols, mut strings, mut hash) = (0, 0, 0);
+/// `dynamic` is the dynamic section of a loaded object, which ends with a zero tag.
+unsafe fn each_entry(dynamic: *const [u64; 2], mut each: impl FnMut(u64, u64)) {
     let mut entry = dynamic;
     loop {
-        // SAFETY: the dynamic section is mapped and ends with a zero tag.
+        // SAFETY: not yet at the end.
         let [tag, value] = unsafe { *entry };
-        match tag {
-            0 => break,
-            5 => strings = absolute(value),
-            6 => symbols = absolute(value),
-            0x6fff_fef5 => hash = absolute(value),
-            _ => {}
+        if tag == tag::END {
+            return;
         }
-        // SAFETY: as above: not yet at the end.
+        each(tag, value);
+        // SAFETY: as above.
         entry = unsafe { entry.add(1) };
     }
-    if symbols == 0 || strings == 0 || hash == 0 {
-        return None;
-    }
-    // SAFETY: tables of a loaded object, laid out as the GNU hash format says.
-    unsafe {
-        gnu_lookup(
-            hash as *const u32,
-            symbols as *const libc::Elf64_Sym,
-            strings as *const libc::c_char,
-            name,
-        )
-    }
-    .map(|value| bias.wrapping_add(value) as *const c_void)
 }
 
 /// One entry of a note segment, and what follows it.
@@ -185,45 +520,6 @@ impl Note<'_> {
     }
 }
 
-/// # Safety
-/// The pointers are the DT_GNU_HASH, DT_SYMTAB and DT_STRTAB tables of one loaded object.
-unsafe fn gnu_lookup(
-    hash: *const u32,
-    symbols: *const libc::Elf64_Sym,
-    strings: *const libc::c_char,
-    wanted: &CStr,
-) -> Option<u64> {
-    // SAFETY: the caller vouches for the tables; every index below follows the format's own chain to its end mark.
-    unsafe {
-        let (buckets, first, bloom_words) = (*hash, *hash.add(1), *hash.add(2));
-        let bucket = hash.add(4 + bloom_words as usize * 2);
-        let chain = bucket.add(buckets as usize);
-        let mut value = 5381u32;
-        for byte in wanted.to_bytes() {
-            value = value.wrapping_mul(33).wrapping_add((*byte).into());
-        }
-        if buckets == 0 {
-            return None;
-        }
-        let mut index = *bucket.add((value % buckets) as usize);
-        if index < first {
-            return None;
-        }
-        loop {
-            let here = *chain.add((index - first) as usize);
-            let symbol = &*symbols.add(index as usize);
-            let defined = symbol.st_shndx != 0 && symbol.st_value != 0;
-            if here | 1 == value | 1 && defined && CStr::from_ptr(strings.add(symbol.st_name as usize)) == wanted {
-                return Some(symbol.st_value);
-            }
-            if here & 1 == 1 {
-                return None;
-            }
-            index += 1;
-        }
-    }
-}
-
 /// Calls `visit` for every loaded object until it returns a value.
 pub fn find_loaded<R>(visit: impl FnMut(&Loaded) -> Option<R>) -> Option<R> {
     struct State<F, R> {
@@ -237,6 +533,10 @@ pub fn find_loaded<R>(visit: impl FnMut(&Loaded) -> Option<R>) -> Option<R> {
     ) -> c_int {
         // SAFETY: `state` is the State passed below, alive during the call; the loader passes a valid `info`.
         let (state, info) = unsafe { (&mut *state.cast::<State<F, R>>(), &*info) };
+        // In a signal handler that interrupted this thread's own dlclose, the list may name an object that is unmapped.
+        if capture::is_closing_here() && !culeak_walker::read(info.dlpi_phdr as u64, &mut [0u64]) {
+            return 0;
+        }
         state.result = (state.visit)(&Loaded { info });
         state.result.is_some().into()
     }
@@ -288,8 +588,29 @@ pub fn forked() {
 /// glibc's `_dl_find_object`; 0 where it has none.
 static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
 
-/// Looks for what needs to be looked for once, before threads and forks can be in the way.
+/// How many objects the loader has loaded at start-up. They come first in its list, in the order in which their symbols
+/// are searched, and stay for the life of the process. 0: not counted yet.
+static AT_START: AtomicUsize = AtomicUsize::new(0);
+
+pub fn loaded_at_start() -> usize {
+    AT_START.load(Relaxed)
+}
+
+fn count_at_start() {
+    // SAFETY: the loader fills the list before it runs any code of ours.
+    let mut map = unsafe { DEBUG_LIST.first };
+    let mut count = 0;
+    while !map.is_null() {
+        count += 1;
+        // SAFETY: the objects of the start-up stay loaded.
+        map = unsafe { (*map).next };
+    }
+    AT_START.store(count, Relaxed);
+}
+
+/// Looks for what needs to be looked for once, at start-up, before threads and forks can be in the way.
 pub fn prepare() {
+    count_at_start();
     let found = libc_symbol(c"_dl_find_object").map_or(0, |address| address as usize);
     FIND_OBJECT.store(found, Relaxed);
 }

@@ -18,6 +18,7 @@
 use libc::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
+use crate::memo::Memo;
 use crate::recorder::{self, Device, Facts, Held};
 use crate::{loader, settings};
 use culeak::cuda_functions::Api;
@@ -29,8 +30,8 @@ use culeak::table::Space;
 type Arguments = *mut u64;
 /// `PJRT_Error *`; null: success.
 type Error = *mut c_void;
-type Function = unsafe extern "C" fn(Arguments) -> Error;
-type GetApi = unsafe extern "C" fn() -> *const u64;
+type Function = unsafe extern "C-unwind" fn(Arguments) -> Error;
+type GetApi = unsafe extern "C-unwind" fn() -> *const u64;
 
 /// Places in the table, in bytes.
 mod at {
@@ -87,7 +88,7 @@ pub fn substitute(found: *mut c_void) -> *mut c_void {
     }
 }
 
-unsafe extern "C" fn get_api() -> *const u64 {
+unsafe extern "C-unwind" fn get_api() -> *const u64 {
     // SAFETY: set before this function was handed out, to the plugin's own of this type.
     let real = unsafe { std::mem::transmute::<*mut c_void, GetApi>(GET_API.load(Acquire))() };
     if real.is_null() {
@@ -267,7 +268,7 @@ fn withdraw(buffer: u64) -> Held {
 
 macro_rules! wrapped {
     ($( $name:ident: $verb:ident($($what:expr),*); )*) => { $(
-        unsafe extern "C" fn $name(arguments: Arguments) -> Error {
+        unsafe extern "C-unwind" fn $name(arguments: Arguments) -> Error {
             // SAFETY: the arguments of the function that this stands for.
             unsafe { $verb($($what,)* arguments) }
         }
@@ -285,7 +286,7 @@ wrapped! {
 }
 
 /// The buffer goes over into a new one.
-unsafe extern "C" fn donate(arguments: Arguments) -> Error {
+unsafe extern "C-unwind" fn donate(arguments: Arguments) -> Error {
     const API: Api = Api::of("PJRT_Buffer_DonateWithControlDependency");
     // SAFETY: the arguments of this function.
     let given = unsafe { word(arguments, 2) }.unwrap_or(0);
@@ -310,7 +311,7 @@ fn end_if_deleted(buffer: u64) {
     });
 }
 
-unsafe extern "C" fn execute(arguments: Arguments) -> Error {
+unsafe extern "C-unwind" fn execute(arguments: Arguments) -> Error {
     const API: Api = Api::of("PJRT_LoadedExecutable_Execute");
     let Some(error) = real(at::EXECUTE, arguments) else {
         return std::ptr::null_mut();
@@ -358,34 +359,29 @@ unsafe fn for_each(lists: u64, outer: usize, inner: usize, each: impl Fn(u64)) {
     }
 }
 
-const KNOWN: usize = 256;
-/// How many results an executable has, + 1: the first word is the handle mixed with the second.
-static RESULTS: [(AtomicU64, AtomicU64); KNOWN] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; KNOWN];
+/// How many results an executable has, + 1.
+static RESULTS: Memo<256> = Memo::new();
 
 fn results_of(executable: u64) -> Option<usize> {
     let key = mix(executable).max(1);
-    let (check, count) = &RESULTS[key as usize % KNOWN];
-    let cached = count.load(Relaxed);
-    // Both words belong together only if they give the key: a torn pair does not.
-    if cached != 0 && check.load(Relaxed) ^ cached == key {
-        return Some(cached as usize - 1);
+    if let Some(known) = RESULTS.get(key) {
+        return Some(known as usize - 1);
     }
     recorder::quietly(|| {
         let [.., unloaded] = ask::<4>(at::GET_EXECUTABLE, executable)?;
         let results = ask::<4>(at::NUM_OUTPUTS, unloaded);
         ask::<3>(at::EXECUTABLE_DESTROY, unloaded);
         let [.., results] = results?;
-        count.store(results + 1, Relaxed);
-        check.store((results + 1) ^ key, Relaxed);
+        RESULTS.put(key, results + 1);
         Some(results as usize)
     })
     .flatten()
 }
 
 /// Its handle may come back as another one's.
-unsafe extern "C" fn loaded_destroy(arguments: Arguments) -> Error {
+unsafe extern "C-unwind" fn loaded_destroy(arguments: Arguments) -> Error {
     // SAFETY: the arguments of this function.
     let executable = unsafe { word(arguments, 2) }.unwrap_or(0);
-    RESULTS[mix(executable).max(1) as usize % KNOWN].1.store(0, Relaxed);
+    RESULTS.forget(mix(executable).max(1));
     real(at::LOADED_DESTROY, arguments).unwrap_or(std::ptr::null_mut())
 }

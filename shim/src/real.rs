@@ -1,31 +1,39 @@
-//! The real functions behind our hooks.
+//! The functions behind our hooks.
 //!
-//! Three questions are answered here: where libc's own `dlsym` is (found without `dlsym`, since that name is ours);
-//! which exported driver function has which address (so that an address the driver hands out can be recognised,
-//! whatever name and version it was asked by); and which libcudart a caller of a runtime function means. Several can
-//! live in one process, and one that was opened RTLD_LOCAL is invisible to RTLD_NEXT, so the caller's own scope is
-//! searched first.
+//! Three questions are answered here. Where is libc's own `dlsym`? (Found without `dlsym`, since that name is ours.)
+//! Which exported driver function has which address? (So that an address the driver hands out can be recognised, whatever
+//! name and version it was asked for by.) And which function does a call go on to?
+//!
+//! - A call of our exported function goes on to the **next definition** after ours in the caller's search order: another
+//!   interposer's, or the real library's ([`next`], [`crate::search`]).
+//! - A call through a pointer that we handed out in place of the driver's goes on to the driver's own function
+//!   ([`driver`]), or to the interposer's for which it was handed out ([`other`]).
+//!
+//! No call of a hook asks the loader anything that takes the lock under which constructors run.
 
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
 
-use crate::loader;
-use culeak::cuda_functions::{Api, DRIVER_NAMES};
+use crate::loader::{self, Loaded};
+use crate::memo::Memo;
+use crate::search::{self, Found};
+use culeak::cuda_functions::{Api, DRIVER_NAMES, RUNTIME_NAMES};
 use culeak::index::mix;
 
 /// libc's (or the next preload's) `dlsym`; the naked entry jumps through it.
 pub static DLSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 pub static DLVSYM: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static DLCLOSE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-/// Counts calls of dlclose that unloaded something; cached answers from before are void.
+/// Counts calls of dlclose that unloaded something; what was cached by address before is void.
 pub static GENERATION: AtomicU64 = AtomicU64::new(1);
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
-type Dlclose = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Dlclose = unsafe extern "C-unwind" fn(*mut c_void) -> c_int;
 
-/// Finds libc's functions. Cheap when done; anybody may call it first, even a constructor that runs before ours.
+/// Finds libc's functions. Cheap when done. Our constructor calls it, or a hook that another library's constructor
+/// enters before.
 #[inline]
 pub fn ensure() {
     if DLSYM.load(Relaxed).is_null() {
@@ -36,18 +44,30 @@ pub fn ensure() {
 #[cold]
 fn find_libc() {
     loader::prepare();
-    // dlvsym and dlclose first: whoever sees DLSYM set may use them all.
+    // dlvsym and dlclose first: a thread that sees DLSYM set may use them all.
     for (name, slot) in [(c"dlvsym", &DLVSYM), (c"dlclose", &DLCLOSE), (c"dlsym", &DLSYM)] {
         if let Some(address) = loader::libc_symbol(name) {
             slot.store(address.cast_mut(), Release);
         }
     }
-    // Another preload behind us may hook dlsym as well: it comes before libc.
-    // SAFETY: libc's dlsym, asked from our own code, so RTLD_NEXT means "after us".
-    let next = unsafe { dlsym(libc::RTLD_NEXT, c"dlsym") };
-    if !next.is_null() {
-        DLSYM.store(next, Release);
+    // Another preload behind us may define them as well: it comes before libc.
+    for (name, slot) in [(c"dlclose", &DLCLOSE), (c"dlsym", &DLSYM)] {
+        // SAFETY: libc's dlsym, asked from our own code, so RTLD_NEXT means "after us".
+        let next = unsafe { dlsym(libc::RTLD_NEXT, name) };
+        if !next.is_null() {
+            slot.store(next, Release);
+        }
     }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = at_start;
+
+/// Asks the loader while nothing else runs, so that no hook has to.
+extern "C" fn at_start() {
+    ensure();
+    search::is_second_copy();
 }
 
 /// The real `dlsym`, called from here: RTLD_NEXT means "after this library".
@@ -76,6 +96,12 @@ pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -
     }
     // SAFETY: found under this name in libc; the caller vouches for the arguments.
     unsafe { std::mem::transmute::<*mut c_void, Dlvsym>(address)(handle, name.as_ptr(), version) }
+}
+
+/// Whether this is the function that our `dlclose` stands before.
+pub fn is_dlclose(address: *mut c_void) -> bool {
+    ensure();
+    address == DLCLOSE.load(Acquire)
 }
 
 /// The real `dlclose`.
@@ -121,12 +147,14 @@ const DRIVER: usize = DRIVER_NAMES.len();
 const SLOTS: usize = 512;
 const _: () = assert!(DRIVER * 2 < SLOTS);
 
-/// Real addresses by row number, and back: an open-addressing table, filled once.
+/// The driver's own addresses by row number, and back: an open-addressing table, filled once.
 struct Driver {
     ready: AtomicBool,
     addresses: [AtomicPtr<c_void>; DRIVER],
     queries: [AtomicPtr<c_void>; QUERIES.len()],
     slots: [(AtomicUsize, AtomicU16); SLOTS],
+    /// Lowest and one past the highest address of the driver's library.
+    bounds: [AtomicU64; 2],
 }
 
 static DRIVER_TABLE: Driver = Driver {
@@ -134,6 +162,7 @@ static DRIVER_TABLE: Driver = Driver {
     addresses: [const { AtomicPtr::new(std::ptr::null_mut()) }; DRIVER],
     queries: [const { AtomicPtr::new(std::ptr::null_mut()) }; QUERIES.len()],
     slots: [const { (AtomicUsize::new(0), AtomicU16::new(0)) }; SLOTS],
+    bounds: [AtomicU64::new(0), AtomicU64::new(0)],
 };
 
 /// Copies a name from the list into a C string on the stack.
@@ -143,36 +172,36 @@ fn with_c_name<R>(name: &str, then: impl FnOnce(&CStr) -> R) -> Option<R> {
     CStr::from_bytes_until_nul(&buffer).ok().map(then)
 }
 
-/// libcuda, if the process has loaded it. Holding the handle keeps it loaded, so the addresses stay good.
-fn libcuda() -> *mut c_void {
-    // SAFETY: RTLD_NOLOAD opens only what is there; the name is a constant.
-    unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
-}
-
 /// Whether the process has a CUDA driver loaded.
 pub fn driver_is_loaded() -> bool {
     DRIVER_TABLE.ready.load(Acquire) || fill_driver()
 }
 
+/// Reads the driver's exports out of its own tables: what another interposer would answer is not asked.
 #[cold]
 fn fill_driver() -> bool {
-    let handle = libcuda();
-    let scope = if handle.is_null() { libc::RTLD_NEXT } else { handle };
-    // Without a driver one look-up is enough to know, and programs without one may ask for many names.
-    // SAFETY: `scope` is an open handle or RTLD_NEXT.
-    if unsafe { dlsym(scope, c"cuInit") }.is_null() {
+    if loader::list_is_unsafe() {
         return false;
     }
-    let mut found = false;
+    let by_name = loader::find_loaded(|loaded| {
+        let is_driver = loaded.file_name().starts_with(b"libcuda.so") && loaded.symbol(c"cuInit").is_some();
+        is_driver.then(|| fill_from(loaded))
+    });
+    // A driver under another name is what the program was linked with.
+    let found = by_name.or_else(|| {
+        let init = search::with_objects(0, |objects| objects.global_behind_us(c"cuInit")).flatten()?;
+        loader::find_loaded(|loaded| loaded.contains(init.address as u64).then(|| fill_from(loaded)))
+    });
+    found.unwrap_or(false)
+}
+
+fn fill_from(driver: &Loaded) -> bool {
+    let export = |name: &CStr| driver.symbol(name).map_or(std::ptr::null_mut(), |found| found.cast_mut());
     for (row, name) in DRIVER_NAMES.iter().enumerate() {
-        // SAFETY: `scope` is an open handle or RTLD_NEXT.
-        let Some(address) = with_c_name(name, |name| unsafe { dlsym(scope, name) }) else {
-            continue;
-        };
+        let address = with_c_name(name, export).unwrap_or(std::ptr::null_mut());
         if address.is_null() {
             continue;
         }
-        found = true;
         DRIVER_TABLE.addresses[row].store(address, Relaxed);
         let mut slot = mix(address as u64) as usize;
         loop {
@@ -187,15 +216,14 @@ fn fill_driver() -> bool {
         }
     }
     for (query, name) in QUERIES.iter().enumerate() {
-        // SAFETY: as above.
-        let address = unsafe { dlsym(scope, name) };
-        DRIVER_TABLE.queries[query].store(address, Relaxed);
+        DRIVER_TABLE.queries[query].store(export(name), Relaxed);
     }
-    if found {
-        // Release: pairs with the Acquire in the readers below.
-        DRIVER_TABLE.ready.store(true, Release);
-    }
-    found
+    let (start, end) = driver.bounds();
+    DRIVER_TABLE.bounds[0].store(start, Relaxed);
+    DRIVER_TABLE.bounds[1].store(end, Relaxed);
+    // Release: pairs with the Acquire in the readers below.
+    DRIVER_TABLE.ready.store(true, Release);
+    true
 }
 
 /// The driver's own function of a row; null when this driver has none.
@@ -234,7 +262,7 @@ pub fn recognise(address: *mut c_void) -> Option<Api> {
 }
 
 /// Address of anything in this library.
-fn here() -> u64 {
+pub fn here() -> u64 {
     static HERE: u8 = 0;
     std::ptr::from_ref(&HERE) as u64
 }
@@ -255,91 +283,151 @@ pub fn is_ours(address: u64) -> bool {
     (start..end).contains(&address)
 }
 
-const ROUTES: usize = 256;
-/// Answers of `runtime`, each readable without a lock: the first word is the key mixed with the second.
-static ROUTE: [(AtomicU64, AtomicU64); ROUTES] = [const { (AtomicU64::new(0), AtomicU64::new(0)) }; ROUTES];
+/// Whether an address lies in the driver's library.
+pub fn is_in_driver(address: u64) -> bool {
+    let [start, end] = &DRIVER_TABLE.bounds;
+    DRIVER_TABLE.ready.load(Acquire) && (start.load(Relaxed)..end.load(Relaxed)).contains(&address)
+}
 
-/// The last answer for each function. In a forked child, where CUDA does not work and the loader's locks may be held for
-/// ever, it has to do for every caller.
-static LAST_ROUTE: [AtomicPtr<c_void>; Api::COUNT - DRIVER] =
-    [const { AtomicPtr::new(std::ptr::null_mut()) }; Api::COUNT - DRIVER];
+/// The row whose exported function another library defines at `address`, if it defines any there: an interposer's.
+pub fn row_of_interposer(address: *mut c_void) -> Option<Api> {
+    if loader::list_is_unsafe() || is_in_driver(address as u64) || is_ours(address as u64) {
+        return None;
+    }
+    loader::find_loaded(|loaded| {
+        loaded.contains(address as u64).then(|| {
+            DRIVER_NAMES.iter().enumerate().find_map(|(row, name)| {
+                let found = with_c_name(name, |name| loaded.symbol(name)).flatten();
+                (found == Some(address.cast_const())).then_some(Api(row as u16))
+            })
+        })
+    })
+    .flatten()
+}
 
-/// The function of this name in the libcudart that the code at `caller` would reach without us.
-pub fn runtime(api: Api, caller: u64) -> *mut c_void {
-    let key = mix(caller ^ u64::from(api.0) << 48 ^ GENERATION.load(Acquire) << 56).max(1);
-    let (check, target) = &ROUTE[key as usize % ROUTES];
-    let cached = target.load(Relaxed);
-    // Both words belong together only if they give the key: a torn pair does not.
-    if cached != 0 && check.load(Relaxed) ^ cached == key {
-        return cached as *mut c_void;
+/// Functions of other interposers for which a hook was handed out, one for each row.
+static OTHER: [AtomicPtr<c_void>; DRIVER] = [const { AtomicPtr::new(std::ptr::null_mut()) }; DRIVER];
+
+/// The interposer's function behind the hook that was handed out for it.
+pub fn other(api: Api) -> *mut c_void {
+    OTHER[api.0 as usize].load(Acquire)
+}
+
+/// Makes `address` the function behind the hook that is handed out for other interposers' functions; false if it is
+/// another one's already.
+pub fn adopt(api: Api, address: *mut c_void) -> bool {
+    match OTHER[api.0 as usize].compare_exchange(std::ptr::null_mut(), address, AcqRel, Acquire) {
+        Ok(_) => true,
+        Err(known) => known == address,
     }
-    let last = &LAST_ROUTE[api.0 as usize - DRIVER];
-    let before = last.load(Relaxed);
-    if loader::list_is_unsafe() && !before.is_null() {
-        return before;
+}
+
+const CUDA: usize = DRIVER_NAMES.len() + RUNTIME_NAMES.len();
+/// The next definition in what was loaded at start-up: the same for all callers, and never unloaded.
+static GLOBAL: [AtomicPtr<c_void>; CUDA] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CUDA];
+/// The last answer for each function. In a forked child, where CUDA does not work and the loader's locks may never be
+/// released, it serves every caller.
+static LAST: [AtomicPtr<c_void>; CUDA] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CUDA];
+/// Not 0 for the driver's functions whose next definition is, for all callers, the driver's own. Read by the entries.
+pub static IS_DRIVERS_OWN: [AtomicU8; DRIVER] = [const { AtomicU8::new(0) }; DRIVER];
+
+/// Answers by the address of the call, and by the module that contains it: a program may call from any number of places,
+/// but from few modules.
+static BY_CALL: Memo<512> = Memo::new();
+static BY_MODULE: Memo<512> = Memo::new();
+
+/// To be called when something was unloaded.
+pub fn generation_changed() {
+    GENERATION.fetch_add(1, AcqRel);
+    BY_CALL.clear();
+    BY_MODULE.clear();
+    crate::c10::generation_changed();
+}
+
+/// The function that the code at `caller` would reach by this row's name without us; null where there is none.
+#[inline]
+pub fn next(api: Api, caller: u64) -> *mut c_void {
+    let global = GLOBAL[api.0 as usize].load(Relaxed);
+    if global.is_null() { next_by_caller(api, caller) } else { global }
+}
+
+#[inline(never)]
+fn next_by_caller(api: Api, caller: u64) -> *mut c_void {
+    let generation = GENERATION.load(Acquire);
+    let key_of = |place: u64| mix(mix(place).wrapping_add(generation) ^ u64::from(api.0) << 48).max(1);
+    let by_call = key_of(caller);
+    if let Some(known) = BY_CALL.get(by_call) {
+        return known as *mut c_void;
     }
-    let found = with_c_name(api.name(), |name| find_runtime(name, caller)).unwrap_or(std::ptr::null_mut());
-    if !found.is_null() {
-        last.store(found, Relaxed);
-        target.store(found as u64, Relaxed);
-        check.store(found as u64 ^ key, Relaxed);
+    let last = &LAST[api.0 as usize];
+    if loader::list_is_unsafe() {
+        let last = last.load(Relaxed);
+        return if last.is_null() && api.is_driver() { driver(api) } else { last };
     }
+    if fill_global() {
+        return next(api, caller);
+    }
+    let module = loader::find_containing(caller, |loaded| loaded.bias()).unwrap_or(0);
+    // The bias alone may be 0, as that of a program at a fixed address is.
+    let by_module = key_of(module.wrapping_add(1));
+    let found = BY_MODULE.get(by_module).map(|known| known as *mut c_void).or_else(|| {
+        let kind: &[u8] = if api.is_driver() { b"libcuda.so" } else { b"libcudart" };
+        let found: Found = with_c_name(api.name(), |name| search::next(name, caller, kind)).flatten()?;
+        BY_MODULE.put(by_module, found.address as u64);
+        Some(found.address)
+    });
+    let Some(found) = found else {
+        return std::ptr::null_mut();
+    };
+    last.store(found, Relaxed);
+    BY_CALL.put(by_call, found as u64);
     found
 }
 
-fn find_runtime(name: &CStr, caller: u64) -> *mut c_void {
-    let acceptable = |address: *mut c_void| !address.is_null() && !is_ours(address as u64);
-    // 1. The caller's own scope: itself and what it was linked with.
-    let mut path = [0u8; 4096];
-    let length = loader::find_containing(caller, |loaded| {
-        let name = loaded.name();
-        let length = name.len().min(path.len() - 1);
-        path[..length].copy_from_slice(&name[..length]);
-        length
-    });
-    if length.is_some_and(|length| length > 0) {
-        let found = in_scope_of(&path, name);
-        if acceptable(found) {
-            return found;
+/// Looks for the next definitions in what was loaded at start-up, all at once, so that children forked later have them
+/// too; false if that was done before.
+#[cold]
+fn fill_global() -> bool {
+    static FILLED: AtomicBool = AtomicBool::new(false);
+    if FILLED.swap(true, Relaxed) {
+        return false;
+    }
+    search::with_objects(0, |objects| {
+        for row in 0..CUDA {
+            let api = Api(row as u16);
+            let found = with_c_name(api.name(), |name| objects.global_behind_us(name)).flatten();
+            let Some(found) = found.filter(|found| found.is_global) else { continue };
+            GLOBAL[row].store(found.address, Relaxed);
+            if api.is_driver() && found.address == driver(api) {
+                IS_DRIVERS_OWN[row].store(1, Relaxed);
+            }
         }
-    }
-    // 2. The global scope after us, where the main program's libraries are.
-    // SAFETY: RTLD_NEXT needs no handle.
-    let found = unsafe { dlsym(libc::RTLD_NEXT, name) };
-    if acceptable(found) {
-        return found;
-    }
-    // 3. Any libcudart there is.
-    let length = loader::find_loaded(|loaded| {
-        loaded.file_name().starts_with(b"libcudart").then(|| {
-            let name = loaded.name();
-            let length = name.len().min(path.len() - 1);
-            path[..length].copy_from_slice(&name[..length]);
-            path[length] = 0;
-        })
     });
-    let found = if length.is_some() {
-        in_scope_of(&path, name)
-    } else {
-        std::ptr::null_mut()
-    };
-    if acceptable(found) { found } else { std::ptr::null_mut() }
+    true
 }
 
-/// Looks a name up as `dlsym` would with a handle of the loaded library at `path` (a C string in a buffer).
-fn in_scope_of(path: &[u8], name: &CStr) -> *mut c_void {
-    let Ok(path) = CStr::from_bytes_until_nul(path) else {
-        return std::ptr::null_mut();
-    };
-    // SAFETY: a C string; RTLD_NOLOAD opens only what is there.
-    let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-    if handle.is_null() {
-        return handle;
+/// Keeps a library loaded for the life of the process, if it is loaded and could go. For our own `dlclose` alone, where
+/// the program is in the loader anyway: what was read out of the library before stays true.
+pub fn pin(address: u64) {
+    let mut path = [0u8; 1024];
+    let length = loader::find_containing(address, |loaded| {
+        let name = loaded.name();
+        let room = name.len().min(path.len() - 1);
+        path[..room].copy_from_slice(&name[..room]);
+        if room == name.len() { room } else { 0 }
+    });
+    if length.is_some_and(|length| length > 0)
+        && let Ok(path) = CStr::from_bytes_until_nul(&path)
+    {
+        // SAFETY: a C string; RTLD_NOLOAD opens only what is there. The handle is never closed.
+        unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD | libc::RTLD_NODELETE) };
     }
-    // SAFETY: an open handle, closed once; the library stays loaded for whoever loaded it.
-    unsafe {
-        let found = dlsym(handle, name);
-        dlclose(handle);
-        found
+}
+
+/// Keeps the driver loaded from now on: its addresses are kept here.
+pub fn pin_driver() {
+    static PINNED: AtomicBool = AtomicBool::new(false);
+    if DRIVER_TABLE.ready.load(Acquire) && !PINNED.swap(true, Relaxed) {
+        pin(DRIVER_TABLE.bounds[0].load(Relaxed));
     }
 }

@@ -7,7 +7,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
-use crate::{beginning, capture, context, pictures, settings, voice};
+use crate::{beginning, capture, context, pictures, search, settings, voice};
 use culeak::cuda_functions::Api;
 use culeak::file::Uncancelled;
 use culeak::kind::Kind;
@@ -44,7 +44,11 @@ struct ThreadState {
     label: Cell<u16>,
     /// The driver layer recorded something since the label was set.
     recorded: Cell<bool>,
-    /// Who called the runtime function.
+    /// Where the frame lies that set the label.
+    label_frame: Cell<u64>,
+    /// Where the frame lies that called another interposer's driver function; 0: none did.
+    inside_frame: Cell<u64>,
+    /// What the entry of a hook has noted for its body: the caller's address.
     caller: Cell<u64>,
     /// Picks the events whose cost is measured.
     tick: Cell<u32>,
@@ -58,6 +62,8 @@ thread_local! {
             lane: Cell::new(Lane::shared(0)),
             label: Cell::new(0),
             recorded: Cell::new(false),
+            label_frame: Cell::new(0),
+            inside_frame: Cell::new(0),
             caller: Cell::new(0),
             tick: Cell::new(0),
         }
@@ -105,7 +111,10 @@ fn begin_now() -> Option<&'static Recording> {
     }
     let _uncancelled = Uncancelled::new();
     // A signal handler that allocates now would wait for us: let it come afterwards.
-    let recording = without_signals(|| beginning::create().inspect(|_| prepare_process()));
+    let recording = without_signals(|| {
+        let recording = if search::is_second_copy() { None } else { beginning::create() };
+        recording.inspect(|_| prepare_process())
+    });
     match recording {
         Some(recording) => {
             RECORDING.store(std::ptr::from_ref(recording).cast_mut(), Release);
@@ -366,7 +375,10 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
         Device::None => What::NO_DEVICE,
     };
     let (thread, lane) = me(recording);
-    let label = THREAD.with(|thread| thread.label.get());
+    let label = THREAD.with(|thread| {
+        forget_left_label(thread);
+        thread.label.get()
+    });
     let api = if label != 0 && facts.api.is_driver() {
         label - 1
     } else {
@@ -431,8 +443,21 @@ pub fn refused(error: i32, facts: &Facts) {
     });
 }
 
-/// A free that is about to happen; settle it with its result.
+/// A free that is about to happen; settle it with its result. One that is never settled, since an exception or the end
+/// of the thread passed through the hook, is undone: the call did not say that it freed anything.
 pub struct Held(Option<Claim>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(claim) = self.0.take() {
+            quietly(|| {
+                if let Some(recording) = running() {
+                    recording.restore_claim(claim, me(recording).1);
+                }
+            });
+        }
+    }
+}
 
 /// Forgets an allocation before it is freed.
 pub fn withdraw(space: Space, address: u64) -> Held {
@@ -471,11 +496,12 @@ impl Held {
 
     /// The driver's answer to the free of `address`.
     #[inline]
-    pub fn settle(self, result: i32, address: u64) {
+    pub fn settle(mut self, result: i32, address: u64) {
+        let claim = self.0.take();
         quietly(|| {
             let Some(recording) = running() else { return };
             let (_, lane) = me(recording);
-            match (self.0, result) {
+            match (claim, result) {
                 (Some(claim), 0) => recording.commit_claim(claim, lane),
                 (Some(claim), TEARDOWN) => {
                     recording.commit_claim(claim, lane);
@@ -498,27 +524,76 @@ pub fn mark_recorded() {
     THREAD.with(|thread| thread.recorded.set(true));
 }
 
-/// The naked entries of runtime functions leave their caller's address here.
+/// The naked entries of hooks leave their caller's address here.
 pub extern "C" fn note_caller(caller: u64) {
     THREAD.with(|thread| thread.caller.set(caller));
 }
 
-pub fn caller() -> u64 {
-    THREAD.with(|thread| thread.caller.get())
+/// What the entry has noted; 0: the hook was entered through a pointer to its body.
+#[inline]
+pub fn take_caller() -> u64 {
+    THREAD.with(|thread| thread.caller.replace(0))
+}
+
+/// Whether a frame at `frame` is still there, asked from a frame that would lie within it. A `siglongjmp` or a switch of
+/// stacks leaves frames without their noticing; then the asking frame lies above that one, or far away from it.
+#[inline]
+fn is_within(frame: u64) -> bool {
+    /// More than CUDA's libraries and other interposers ever put between a call of theirs and the driver's.
+    const DEEPEST: u64 = 1 << 20;
+    let here = 0u8;
+    let here = std::ptr::from_ref(&here) as u64;
+    frame.wrapping_sub(here) < DEEPEST
+}
+
+/// Whether this thread is inside another interposer's driver function that a hook has called.
+#[inline]
+pub fn is_inside_interposer() -> bool {
+    THREAD.with(|thread| {
+        let frame = thread.inside_frame.get();
+        frame != 0 && is_within(frame)
+    })
+}
+
+/// While it lives, this thread is inside another interposer's driver function.
+pub struct Inside {
+    before: u64,
+}
+
+impl Inside {
+    #[inline]
+    pub fn enter() -> Inside {
+        let here = 0u8;
+        let here = std::ptr::from_ref(&here) as u64;
+        THREAD.with(|thread| Inside {
+            before: thread.inside_frame.replace(here),
+        })
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        THREAD.with(|thread| thread.inside_frame.set(self.before));
+    }
 }
 
 /// While it lives, this thread is inside a runtime function.
 pub struct Label {
-    before: (u16, bool),
+    before: (u16, bool, u64),
 }
 
 impl Label {
     /// The outermost label stays: a runtime function that calls another is what the program called.
+    #[inline]
     pub fn set(api: Api) -> Label {
+        let here = 0u8;
+        let here = std::ptr::from_ref(&here) as u64;
         THREAD.with(|thread| {
-            let before = (thread.label.get(), thread.recorded.get());
+            forget_left_label(thread);
+            let before = (thread.label.get(), thread.recorded.get(), thread.label_frame.get());
             if before.0 == 0 {
                 thread.label.set(api.0 + 1);
+                thread.label_frame.set(here);
             }
             thread.recorded.set(false);
             Label { before }
@@ -536,7 +611,17 @@ impl Drop for Label {
         THREAD.with(|thread| {
             thread.label.set(self.before.0);
             thread.recorded.set(thread.recorded.get() | self.before.1);
+            thread.label_frame.set(self.before.2);
         });
+    }
+}
+
+/// A runtime function that was left by a jump has not taken its label back.
+#[inline]
+fn forget_left_label(thread: &ThreadState) {
+    if thread.label.get() != 0 && !is_within(thread.label_frame.get()) {
+        thread.label.set(0);
+        thread.recorded.set(false);
     }
 }
 

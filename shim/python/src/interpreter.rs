@@ -144,6 +144,11 @@ fn refuse((version, why): Refusal) {
     REFUSED_WHY.store(why as u8, Relaxed);
 }
 
+/// An address in the code of the interpreter whose functions are called; `None` while there is none.
+pub fn code_address() -> Option<u64> {
+    ready().map(|interpreter| interpreter.this_thread as usize as u64)
+}
+
 /// In the child of a fork: a thread that was looking is not there to finish.
 pub fn forked() {
     let _ = STATE.compare_exchange(BUSY, ABSENT, Relaxed, Relaxed);

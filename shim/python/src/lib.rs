@@ -31,7 +31,7 @@ mod layout;
 mod memory;
 
 pub use code::Described;
-pub use interpreter::{Status, forked, native_eval, prepare, status};
+pub use interpreter::{Status, code_address, forked, native_eval, prepare, status};
 
 /// One Python call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

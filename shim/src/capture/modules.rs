@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 use culeak_walker as walker;
 
 use crate::loader::{self, Loaded};
-use crate::real::GENERATION;
+use crate::real;
 use culeak::file::{Uncancelled, anonymous};
 use culeak::recording::{ModuleSeen, Recording};
 
@@ -85,6 +85,9 @@ pub struct Closing {
 
 impl Closing {
     pub fn begin() -> Closing {
+        // Whose code and addresses we use must stay. Here the loader may be asked to see to that.
+        real::pin_driver();
+        super::python::pin();
         // AcqRel: captures that begin from now on see it.
         CLOSING.fetch_add(1, AcqRel);
         HERE.with(|here| here.set(here.get() + 1));
@@ -94,13 +97,16 @@ impl Closing {
         }
     }
 
+}
+
+impl Drop for Closing {
     /// After the real call: modules that are gone get their end, and a new generation voids what was cached.
-    pub fn end(self) {
+    fn drop(&mut self) {
         if loader::unloads() != self.unloads {
             if let Some(recording) = crate::recorder::running() {
                 end_unloaded_modules(recording);
             }
-            GENERATION.fetch_add(1, AcqRel);
+            real::generation_changed();
             walker::generation_changed();
         }
         walker::closing_ended();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use culeak_python::{self as python, End, Frame, Seen, Status};
 
 use super::{is_closing_here, step};
-use crate::loader;
+use crate::{loader, real};
 use crate::settings::DEPTH_MAX;
 use culeak::index::mix;
 use culeak::recording::{CodeSeen, Recording};
@@ -102,6 +102,16 @@ pub fn code(recording: &Recording, frame: Frame, text: &mut [u8]) -> Option<u32>
             minor: described.minor,
         })
     })
+}
+
+/// Keeps the interpreter loaded that culeak calls functions of: a program may embed Python in a library and close it.
+pub fn pin() {
+    static PINNED: AtomicU64 = AtomicU64::new(0);
+    if let Some(address) = python::code_address()
+        && PINNED.swap(address, Relaxed) != address
+    {
+        real::pin(address);
+    }
 }
 
 /// What was last written of the interpreter; 0: nothing yet.
