@@ -83,10 +83,8 @@ fn build_libraries() -> PathBuf {
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
         // An event passes through all crates of the library: as one piece of code it costs a fifth less.
         .env("CARGO_PROFILE_RELEASE_LTO", "fat")
-        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1")
-        // A thread that is cancelled or leaves by longjmp inside a CUDA call must pass through the hook around it;
-        // code that can unwind would catch it there.
-        .env("CARGO_PROFILE_RELEASE_PANIC", "abort");
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
+    // Panics unwind, as they do by default: where they abort, so does an exception that passes through a hook.
     match cargo.status() {
         Ok(status) if status.success() => target_dir.join(target).join("release"),
         Ok(status) => panic!("building the preload library failed ({status}); cargo's own words stand above"),

@@ -29,5 +29,6 @@ mod support;
 mod tensors;
 mod threads;
 mod told;
+mod transparent;
 mod trend;
 mod vmm;

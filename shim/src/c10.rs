@@ -98,7 +98,14 @@ unsafe extern "C-unwind" fn usage_body(block: u64, change: i64, live: u64, reser
     used(USAGE, block, change, live, reserved, place, caller);
 }
 
-unsafe extern "C-unwind" fn usage_signed_body(block: u64, change: i64, live: u64, reserved: u64, place: Place, caller: u64) {
+unsafe extern "C-unwind" fn usage_signed_body(
+    block: u64,
+    change: i64,
+    live: u64,
+    reserved: u64,
+    place: Place,
+    caller: u64,
+) {
     used(USAGE_SIGNED, block, change, live, reserved, place, caller);
 }
 

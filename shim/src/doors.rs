@@ -300,8 +300,9 @@ fn looks_like_an_allocator(name: &[u8]) -> bool {
 /// As `dlclose`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
-    // Ends with the call, however that ends.
-    let _closing = capture::Closing::begin();
+    let closing = capture::Closing::begin();
     // SAFETY: the caller's own handle.
-    unsafe { real::dlclose(handle) }
+    let result = unsafe { real::dlclose(handle) };
+    closing.end();
+    result
 }

@@ -24,7 +24,7 @@
 use libc::{c_int, c_void};
 
 use crate::real;
-use crate::recorder::{self, Facts, Held, Label, TEARDOWN};
+use crate::recorder::{self, Facts, Held, Inside, Label, Place, TEARDOWN};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::kind::Kind;
 use culeak::table::{Key, Space, What};
@@ -82,8 +82,14 @@ macro_rules! driver_hooks {
                     let real = || {
                         // The function of this name, with the signature of its row.
                         let function = std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(way.function);
-                        let _inside = way.enter();
-                        function($($argument),*)
+                        if !way.is_interposers {
+                            return function($($argument),*);
+                        }
+                        let mut place = Place::new();
+                        let inside = Inside::enter(&mut place);
+                        let result = function($($argument),*);
+                        inside.leave(&mut place);
+                        result
                     };
                     if way.passes_on {
                         return real();
@@ -214,12 +220,6 @@ impl Way {
         };
         (!function.is_null()).then_some(way)
     }
-
-    /// To be kept while the function runs.
-    #[inline]
-    fn enter(&self) -> Option<recorder::Inside> {
-        self.is_interposers.then(recorder::Inside::enter)
-    }
 }
 
 macro_rules! runtime_hooks {
@@ -273,8 +273,11 @@ culeak::driver_functions!(driver_hooks);
 culeak::runtime_functions!(runtime_hooks);
 
 fn labels(api: Api, real: impl FnOnce() -> c_int) -> c_int {
-    let _label = Label::set(api);
-    real()
+    let mut place = Place::new();
+    let label = Label::set(api, &mut place);
+    let result = real();
+    label.end(&mut place);
+    result
 }
 
 fn space_of(kind: Kind) -> Space {
@@ -295,7 +298,8 @@ fn labels_allocation(
     address: impl FnOnce() -> u64,
     bytes: impl FnOnce() -> u64,
 ) -> c_int {
-    let label = Label::set(api);
+    let mut place = Place::new();
+    let label = Label::set(api, &mut place);
     let result = real();
     // A runtime that failed before it reached the driver (no device, say) refused nothing worth recording.
     if result == 0 && !label.was_recorded() {
@@ -309,11 +313,13 @@ fn labels_allocation(
             recorder::allocated(address, &facts);
         }
     }
+    label.end(&mut place);
     result
 }
 
 fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_int) -> c_int {
-    let label = Label::set(api);
+    let mut place = Place::new();
+    let label = Label::set(api, &mut place);
     let ours = recorder::running().is_some_and(|recording| {
         let entry = recording.table(0).get(Key { space, address });
         entry.is_some_and(|entry| entry.what.flags & What::BACKED_UP != 0)
@@ -330,6 +336,7 @@ fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_in
         // The runtime is shutting down and did not ask the driver: the memory goes with it.
         recorder::withdraw(space, address).settle(result, address);
     }
+    label.end(&mut place);
     result
 }
 

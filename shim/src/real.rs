@@ -196,7 +196,11 @@ fn fill_driver() -> bool {
 }
 
 fn fill_from(driver: &Loaded) -> bool {
-    let export = |name: &CStr| driver.symbol(name).map_or(std::ptr::null_mut(), |found| found.cast_mut());
+    let export = |name: &CStr| {
+        driver
+            .symbol(name)
+            .map_or(std::ptr::null_mut(), |found| found.cast_mut())
+    };
     for (row, name) in DRIVER_NAMES.iter().enumerate() {
         let address = with_c_name(name, export).unwrap_or(std::ptr::null_mut());
         if address.is_null() {
@@ -348,7 +352,11 @@ pub fn generation_changed() {
 #[inline]
 pub fn next(api: Api, caller: u64) -> *mut c_void {
     let global = GLOBAL[api.0 as usize].load(Relaxed);
-    if global.is_null() { next_by_caller(api, caller) } else { global }
+    if global.is_null() {
+        next_by_caller(api, caller)
+    } else {
+        global
+    }
 }
 
 #[inline(never)]
@@ -362,7 +370,11 @@ fn next_by_caller(api: Api, caller: u64) -> *mut c_void {
     let last = &LAST[api.0 as usize];
     if loader::list_is_unsafe() {
         let last = last.load(Relaxed);
-        return if last.is_null() && api.is_driver() { driver(api) } else { last };
+        return if last.is_null() && api.is_driver() {
+            driver(api)
+        } else {
+            last
+        };
     }
     if fill_global() {
         return next(api, caller);
@@ -396,7 +408,9 @@ fn fill_global() -> bool {
         for row in 0..CUDA {
             let api = Api(row as u16);
             let found = with_c_name(api.name(), |name| objects.global_behind_us(name)).flatten();
-            let Some(found) = found.filter(|found| found.is_global) else { continue };
+            let Some(found) = found.filter(|found| found.is_global) else {
+                continue;
+            };
             GLOBAL[row].store(found.address, Relaxed);
             if api.is_driver() && found.address == driver(api) {
                 IS_DRIVERS_OWN[row].store(1, Relaxed);

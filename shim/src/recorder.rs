@@ -44,10 +44,12 @@ struct ThreadState {
     label: Cell<u16>,
     /// The driver layer recorded something since the label was set.
     recorded: Cell<bool>,
-    /// Where the frame lies that set the label.
-    label_frame: Cell<u64>,
-    /// Where the frame lies that called another interposer's driver function; 0: none did.
-    inside_frame: Cell<u64>,
+    /// The call that set the label.
+    label_call: Cell<Call>,
+    /// The call of another interposer's driver function that this thread is inside.
+    inside_call: Cell<Call>,
+    /// Numbers calls.
+    calls: Cell<u64>,
     /// What the entry of a hook has noted for its body: the caller's address.
     caller: Cell<u64>,
     /// Picks the events whose cost is measured.
@@ -62,8 +64,9 @@ thread_local! {
             lane: Cell::new(Lane::shared(0)),
             label: Cell::new(0),
             recorded: Cell::new(false),
-            label_frame: Cell::new(0),
-            inside_frame: Cell::new(0),
+            label_call: Cell::new(Call::NONE),
+            inside_call: Cell::new(Call::NONE),
+            calls: Cell::new(0),
             caller: Cell::new(0),
             tick: Cell::new(0),
         }
@@ -112,7 +115,11 @@ fn begin_now() -> Option<&'static Recording> {
     let _uncancelled = Uncancelled::new();
     // A signal handler that allocates now would wait for us: let it come afterwards.
     let recording = without_signals(|| {
-        let recording = if search::is_second_copy() { None } else { beginning::create() };
+        let recording = if search::is_second_copy() {
+            None
+        } else {
+            beginning::create()
+        };
         recording.inspect(|_| prepare_process())
     });
     match recording {
@@ -443,21 +450,9 @@ pub fn refused(error: i32, facts: &Facts) {
     });
 }
 
-/// A free that is about to happen; settle it with its result. One that is never settled, since an exception or the end
-/// of the thread passed through the hook, is undone: the call did not say that it freed anything.
+/// A free that is about to happen; settle it with its result. One that is never settled, since an exception, a jump or the
+/// end of the thread passed through the hook, stays withdrawn and is reported as a call in flight.
 pub struct Held(Option<Claim>);
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(claim) = self.0.take() {
-            quietly(|| {
-                if let Some(recording) = running() {
-                    recording.restore_claim(claim, me(recording).1);
-                }
-            });
-        }
-    }
-}
 
 /// Forgets an allocation before it is freed.
 pub fn withdraw(space: Space, address: u64) -> Held {
@@ -496,12 +491,11 @@ impl Held {
 
     /// The driver's answer to the free of `address`.
     #[inline]
-    pub fn settle(mut self, result: i32, address: u64) {
-        let claim = self.0.take();
+    pub fn settle(self, result: i32, address: u64) {
         quietly(|| {
             let Some(recording) = running() else { return };
             let (_, lane) = me(recording);
-            match (claim, result) {
+            match (self.0, result) {
                 (Some(claim), 0) => recording.commit_claim(claim, lane),
                 (Some(claim), TEARDOWN) => {
                     recording.commit_claim(claim, lane);
@@ -535,65 +529,102 @@ pub fn take_caller() -> u64 {
     THREAD.with(|thread| thread.caller.replace(0))
 }
 
-/// Whether a frame at `frame` is still there, asked from a frame that would lie within it. A `siglongjmp` or a switch of
-/// stacks leaves frames without their noticing; then the asking frame lies above that one, or far away from it.
-#[inline]
-fn is_within(frame: u64) -> bool {
-    /// More than CUDA's libraries and other interposers ever put between a call of theirs and the driver's.
-    const DEEPEST: u64 = 1 << 20;
-    let here = 0u8;
-    let here = std::ptr::from_ref(&here) as u64;
-    frame.wrapping_sub(here) < DEEPEST
+/// A word in the frame of a hook. While the hook runs it holds a number that no other call has.
+pub struct Place(u64);
+
+impl Place {
+    pub fn new() -> Place {
+        Place(0)
+    }
+}
+
+/// A call that this thread is inside, known by the word in its frame.
+///
+/// Its end is no destructor's work: a hook's frame that has none is passed by exceptions and cancellations without being
+/// entered. (It could not be: they may be raised by another copy of libgcc's unwinder than the one in this library.) So
+/// a call may be left without its noticing, by those as well as by a jump or a switch of stacks, and [`Call::is_on_stack`]
+/// finds that out.
+#[derive(Clone, Copy)]
+struct Call {
+    place: *const u64,
+    number: u64,
+}
+
+impl Call {
+    const NONE: Call = Call {
+        place: std::ptr::null(),
+        number: 0,
+    };
+
+    #[inline]
+    fn begin(thread: &ThreadState, place: &mut Place) -> Call {
+        let number = thread.calls.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+        thread.calls.set(number);
+        let place = &raw mut place.0;
+        // SAFETY: a word of the caller's. Volatile: it is read through the address alone.
+        unsafe { place.write_volatile(number) };
+        Call { place, number }
+    }
+
+    #[inline]
+    fn end(place: &mut Place) {
+        // SAFETY: as above.
+        unsafe { (&raw mut place.0).write_volatile(0) };
+    }
+
+    /// Asked from a frame that would lie within that of the call.
+    #[inline]
+    fn is_on_stack(self) -> bool {
+        /// More than CUDA's libraries and other interposers ever put between a call of theirs and the driver's.
+        const DEEPEST: usize = 1 << 20;
+        let here = 0u8;
+        let above = (self.place as usize).wrapping_sub(std::ptr::from_ref(&here) as usize);
+        // SAFETY: a little above a frame of this thread: its own stack, where a frame is or was.
+        above < DEEPEST && unsafe { self.place.read_volatile() } == self.number
+    }
 }
 
 /// Whether this thread is inside another interposer's driver function that a hook has called.
 #[inline]
 pub fn is_inside_interposer() -> bool {
-    THREAD.with(|thread| {
-        let frame = thread.inside_frame.get();
-        frame != 0 && is_within(frame)
-    })
+    THREAD.with(|thread| thread.inside_call.get().is_on_stack())
 }
 
-/// While it lives, this thread is inside another interposer's driver function.
+/// This thread is inside another interposer's driver function, until [`Inside::leave`].
 pub struct Inside {
-    before: u64,
+    before: Call,
 }
 
 impl Inside {
     #[inline]
-    pub fn enter() -> Inside {
-        let here = 0u8;
-        let here = std::ptr::from_ref(&here) as u64;
+    pub fn enter(place: &mut Place) -> Inside {
         THREAD.with(|thread| Inside {
-            before: thread.inside_frame.replace(here),
+            before: thread.inside_call.replace(Call::begin(thread, place)),
         })
     }
-}
 
-impl Drop for Inside {
-    fn drop(&mut self) {
-        THREAD.with(|thread| thread.inside_frame.set(self.before));
+    #[inline]
+    pub fn leave(self, place: &mut Place) {
+        Call::end(place);
+        THREAD.with(|thread| thread.inside_call.set(self.before));
     }
 }
 
-/// While it lives, this thread is inside a runtime function.
+/// This thread is inside a runtime function, until [`Label::end`].
 pub struct Label {
-    before: (u16, bool, u64),
+    before: (u16, bool, Call),
 }
 
 impl Label {
     /// The outermost label stays: a runtime function that calls another is what the program called.
     #[inline]
-    pub fn set(api: Api) -> Label {
-        let here = 0u8;
-        let here = std::ptr::from_ref(&here) as u64;
+    pub fn set(api: Api, place: &mut Place) -> Label {
         THREAD.with(|thread| {
             forget_left_label(thread);
-            let before = (thread.label.get(), thread.recorded.get(), thread.label_frame.get());
+            let before = (thread.label.get(), thread.recorded.get(), thread.label_call.get());
             if before.0 == 0 {
                 thread.label.set(api.0 + 1);
-                thread.label_frame.set(here);
+                thread.label_call.set(Call::begin(thread, place));
             }
             thread.recorded.set(false);
             Label { before }
@@ -604,22 +635,22 @@ impl Label {
     pub fn was_recorded(&self) -> bool {
         THREAD.with(|thread| thread.recorded.get())
     }
-}
 
-impl Drop for Label {
-    fn drop(&mut self) {
+    #[inline]
+    pub fn end(self, place: &mut Place) {
+        Call::end(place);
         THREAD.with(|thread| {
             thread.label.set(self.before.0);
             thread.recorded.set(thread.recorded.get() | self.before.1);
-            thread.label_frame.set(self.before.2);
+            thread.label_call.set(self.before.2);
         });
     }
 }
 
-/// A runtime function that was left by a jump has not taken its label back.
+/// A runtime function that was left otherwise than by returning has not taken its label back.
 #[inline]
 fn forget_left_label(thread: &ThreadState) {
-    if thread.label.get() != 0 && !is_within(thread.label_frame.get()) {
+    if thread.label.get() != 0 && !thread.label_call.get().is_on_stack() {
         thread.label.set(0);
         thread.recorded.set(false);
     }

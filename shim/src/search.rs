@@ -132,7 +132,9 @@ impl Objects {
 
     /// From here on, definitions of `name` are looked for in the version that the caller's library was linked with.
     fn want(&mut self, name: &CStr) {
-        let Some(caller) = self.caller.checked_sub(1) else { return };
+        let Some(caller) = self.caller.checked_sub(1) else {
+            return;
+        };
         let tables = self.list[caller].tables;
         // SAFETY: nothing is unloaded while the list's lock is held.
         if let Some(version) = unsafe { tables.version_wanted(name) } {
@@ -142,8 +144,8 @@ impl Objects {
 
     fn ask(&self, place: usize, name: Name) -> Answer {
         // SAFETY: set together, from a string of a library that stays loaded while the list's lock is held.
-        let version = (!self.version.is_null())
-            .then(|| unsafe { std::slice::from_raw_parts(self.version, self.version_length) });
+        let version =
+            (!self.version.is_null()).then(|| unsafe { std::slice::from_raw_parts(self.version, self.version_length) });
         // SAFETY: nothing is unloaded while the list's lock is held.
         match unsafe { self.list[place].tables.look_up(name, version) } {
             Answer::Defined { address, .. } if real::is_ours(address as u64) => Answer::Absent,
@@ -213,7 +215,9 @@ impl Objects {
         let behind = if self.own < self.at_start() { self.own + 1 } else { 0 };
         let mut any = None;
         for place in behind..self.count {
-            let Some(found) = self.definition(place, name) else { continue };
+            let Some(found) = self.definition(place, name) else {
+                continue;
+            };
             // SAFETY: nothing is unloaded while the list's lock is held.
             if unsafe { self.list[place].tables.soname() }.starts_with(kind) {
                 return Some(found);
@@ -251,7 +255,9 @@ impl Objects {
     }
 
     fn first_of(&self, length: usize, name: Name) -> Option<*mut c_void> {
-        self.queue[..length].iter().find_map(|&place| self.definition(place.into(), name))
+        self.queue[..length]
+            .iter()
+            .find_map(|&place| self.definition(place.into(), name))
     }
 }
 
@@ -262,7 +268,9 @@ pub fn is_second_copy() -> bool {
     const FIRST: u8 = 1;
     const SECOND: u8 = 2;
     if ANSWER.load(Relaxed) == UNKNOWN {
-        let is_second = with_objects(0, |objects| objects.is_global_before_us(c"culeak_interval_begin", false));
+        let is_second = with_objects(0, |objects| {
+            objects.is_global_before_us(c"culeak_interval_begin", false)
+        });
         let answer = if is_second == Some(true) { SECOND } else { FIRST };
         ANSWER.store(answer, Relaxed);
     }

@@ -11,9 +11,9 @@
 static int ready;
 
 static void start(void) {
-    CUcontext context;
-    if (ready++) return;
-    if (!open_door() || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0) || cuCtxSetCurrent(context)) abort();
+    static CUcontext context;
+    if (!ready++ && (!open_door() || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0))) abort();
+    if (cuCtxSetCurrent(context)) abort();
 }
 
 EXPORT int cudaMalloc(void **address, size_t bytes) {

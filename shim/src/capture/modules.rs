@@ -97,11 +97,8 @@ impl Closing {
         }
     }
 
-}
-
-impl Drop for Closing {
     /// After the real call: modules that are gone get their end, and a new generation voids what was cached.
-    fn drop(&mut self) {
+    pub fn end(self) {
         if loader::unloads() != self.unloads {
             if let Some(recording) = crate::recorder::running() {
                 end_unloaded_modules(recording);

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::*};
 use culeak_python::{self as python, End, Frame, Seen, Status};
 
 use super::{is_closing_here, step};
-use crate::{loader, real};
 use crate::settings::DEPTH_MAX;
+use crate::{loader, real};
 use culeak::index::mix;
 use culeak::recording::{CodeSeen, Recording};
 

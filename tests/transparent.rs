@@ -1,0 +1,197 @@
+//! What the loader and the unwinder do is what they do without the recorder: no lock is taken that others wait for, no
+//! error is left behind, and what leaves a function otherwise than by returning passes through its hook.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use culeak::kind::Kind::*;
+
+use crate::support::claims::Claims;
+use crate::support::compile::executable;
+use crate::support::{Outcome, Preload, Profile, fake_driver, library, profile, program};
+
+/// A runtime of this name, and a library that was linked with it.
+fn runtime(version: &str) -> PathBuf {
+    let copy = format!("-DCOPY=\"{version}\"");
+    library("runtime", &format!("libcudart.so.{version}"), &[&copy], &[])
+}
+
+fn user_of(runtime: &Path, file: &str) -> PathBuf {
+    library("runtime_user", file, &[], &[runtime.to_owned()])
+}
+
+fn bytes(outcome: &Outcome) -> Vec<u64> {
+    outcome
+        .only_snapshot()
+        .of_kind(Device)
+        .iter()
+        .map(|a| a.bytes)
+        .collect()
+}
+
+#[test]
+fn a_constructor_may_wait_for_a_thread_that_calls_the_driver() {
+    let plugin = library("waits", "libwaits.so", &[], &[fake_driver()]);
+    let outcome = program(executable("transparent", &["-DDOOR_DLSYM"], &[]))
+        .arg("opens")
+        .arg(plugin)
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(bytes(&outcome), [300]);
+}
+
+/// The victim, linked with a runtime.
+fn with_runtime(runtime: &Path) -> Profile {
+    let user = user_of(runtime, "libuser.so");
+    program(executable(
+        "transparent",
+        &["-DDOOR_LINKED", "-Wl,--no-as-needed", "-rdynamic"],
+        &[user, runtime.to_owned(), fake_driver()],
+    ))
+}
+
+#[test]
+fn a_constructor_may_wait_for_a_thread_that_calls_the_runtime() {
+    let twelve = runtime("12");
+    let plugin = library(
+        "waits",
+        "libwaits_runtime.so",
+        &["-DRUNTIME", "-DDOOR_DLSYM"],
+        std::slice::from_ref(&twelve),
+    );
+    let outcome = with_runtime(&twelve).arg("opens_after_use").arg(plugin).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(bytes(&outcome), [100, 300]);
+}
+
+#[test]
+fn a_look_up_that_succeeds_leaves_no_error_behind() {
+    let outcome = program(executable("transparent", &["-DDOOR_DLSYM"], &[]))
+        .without_driver()
+        .arg("looks_up")
+        .arg(library("look_alike", "liblook_alike.so", &[], &[]))
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert!(outcome.stdout.contains("found, dlerror: none"), "{}", outcome.stdout);
+}
+
+fn left(behaviour: &str) -> Profile {
+    profile("transparent")
+        .leaving_hooks_halfway()
+        .with_preload(Preload::AfterCuleak, library("leaves", "libleaves.so", &[], &[]))
+        .arg(behaviour)
+}
+
+#[test]
+fn a_thread_that_ends_inside_the_driver_unwinds_through_the_hook() {
+    let outcome = left("ends_in_the_driver").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert!(outcome.stdout.contains("cleaned up\njoined: 1"), "{}", outcome.stdout);
+    assert_eq!(bytes(&outcome), [16, 17]);
+}
+
+#[test]
+fn a_thread_that_ends_inside_a_tensor_allocators_report_unwinds_through_the_hook() {
+    let allocator = library("libc10", "libc10.so", &["-DENDS_THREAD=1001"], &[]);
+    let outcome = program(executable(
+        "unwinds_c10",
+        &["-DDOOR_LINKED", "-fexceptions"],
+        &[allocator, fake_driver()],
+    ))
+    .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert!(outcome.stdout.contains("cleaned up\njoined: 1"), "{}", outcome.stdout);
+}
+
+#[test]
+fn a_call_after_a_jump_out_of_the_runtime_carries_its_own_name() {
+    let outcome = with_runtime(&runtime("12"))
+        .leaving_hooks_halfway()
+        .with_preload(Preload::AfterCuleak, library("leaves", "libleaves.so", &[], &[]))
+        .arg("jumps_out_of_the_runtime")
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert!(!outcome.stdout.contains("came back"), "{}", outcome.stdout);
+    let snapshot = outcome.only_snapshot();
+    let found: Vec<_> = snapshot.of_kind(Device).iter().map(|a| (a.bytes, a.api())).collect();
+    assert_eq!(found, [(17, "cuMemAlloc_v2")]);
+}
+
+#[test]
+fn a_runtime_that_moved_after_256_unloads_is_found_again() {
+    let outcome = profile("transparent")
+        .arg("reopens")
+        .arg(user_of(&runtime("12"), "libuser.so"))
+        .arg(library("look_alike", "liblook_alike.so", &[], &[]))
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert!(
+        outcome.stdout.contains("same place"),
+        "the plugin was mapped apart: {}",
+        outcome.stdout
+    );
+    assert_eq!(bytes(&outcome), [100, 100]);
+}
+
+#[test]
+fn a_dlclose_that_was_looked_up_is_noticed() {
+    let plugin = |name: &str, bytes: u64| {
+        let flags = [format!("-DLEAKS={name}_leaks"), format!("-DBYTES={bytes}")];
+        library(
+            "plugin",
+            &format!("lib{name}.so"),
+            &[&flags[0], &flags[1]],
+            &[fake_driver()],
+        )
+    };
+    let outcome = profile("transparent")
+        .arg("closes_by_handle")
+        .arg(plugin("first", 111))
+        .arg(plugin("other", 222))
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(
+        outcome.stdout.matches("same place").count(),
+        2,
+        "the plugins were mapped apart"
+    );
+    let snapshot = outcome.symbolized();
+    let named: Vec<_> = snapshot
+        .of_kind(Device)
+        .iter()
+        .map(|row| snapshot.functions(*row)[0].clone())
+        .collect();
+    assert_eq!(named, ["first_leaks", "other_leaks"]);
+}
+
+/// The shared library of an interpreter on this machine.
+fn libpython() -> PathBuf {
+    let ask =
+        "import sysconfig; print(sysconfig.get_config_var('LIBDIR') + '/' + sysconfig.get_config_var('INSTSONAME'))";
+    let asked = Command::new("python3").args(["-c", ask]).output().expect("python3");
+    let own = PathBuf::from(String::from_utf8_lossy(&asked.stdout).trim());
+    let folders = [
+        "/usr/lib",
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+    ];
+    let installed = folders
+        .iter()
+        .flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten().flatten());
+    let is_library = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        name.starts_with("libpython3.") && name.contains(".so") && path.exists()
+    };
+    std::iter::once(own)
+        .chain(installed.map(|entry| entry.path()))
+        .find(is_library)
+        .expect("a shared libpython: install libpython3-dev")
+}
+
+#[test]
+fn a_host_that_embeds_python_for_a_while_allocates_afterwards() {
+    let outcome = profile("transparent").arg("embeds").arg(libpython()).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(bytes(&outcome), [100, 200]);
+}

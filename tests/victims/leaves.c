@@ -1,0 +1,23 @@
+/* Preloaded behind the recorder: a driver function that is left by the end of its thread, and a runtime function that is
+ * left by a jump. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stddef.h>
+
+enum { ENDS_THREAD = 1001, JUMPS = 1002 };
+
+extern sigjmp_buf leaves_to __attribute__((weak));
+
+__attribute__((visibility("default"))) int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
+    if (bytes == ENDS_THREAD) pthread_exit(NULL);
+    int (*next)(unsigned long long *, size_t) = dlsym(RTLD_NEXT, "cuMemAlloc_v2");
+    return next(address, bytes);
+}
+
+__attribute__((visibility("default"))) int cudaMalloc(void **address, size_t bytes) {
+    if (bytes == JUMPS && &leaves_to) siglongjmp(leaves_to, 1);
+    int (*next)(void **, size_t) = dlsym(RTLD_NEXT, "cudaMalloc");
+    return next(address, bytes);
+}

@@ -1,0 +1,153 @@
+/* Programs that would notice a recorder that takes the loader's lock, changes dlerror or does not let unwind. */
+#include "victim.h"
+#include <pthread.h>
+#include <link.h>
+#include <setjmp.h>
+#include <sys/mman.h>
+
+/* Opens a plugin whose constructor waits for another thread. */
+static void opens(void) {
+    void *plugin = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL);
+    if (!plugin) printf("%s\n", dlerror());
+    REQUIRE(plugin);
+}
+
+/* The same where the program has used the runtime before, which then asks the loader for nothing any more. */
+static void opens_after_use(void) {
+    int (*use)(size_t) = dlsym(RTLD_DEFAULT, "use_runtime");
+    REQUIRE(use && !use(100));
+    opens();
+}
+
+static void looks_up(void) {
+    void *library = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(library);
+    dlerror();
+    void *found = dlsym(library, "cuInit");
+    char *error = dlerror();
+    printf("%s, dlerror: %s\n", found ? "found" : "not found", error ? error : "none");
+}
+
+static void clean_up(void *nothing) {
+    (void)nothing;
+    printf("cleaned up\n");
+}
+
+static void *ends(void *nothing) {
+    CUdeviceptr address;
+    pthread_cleanup_push(clean_up, nothing);
+    cuMemAlloc_v2(&address, 1001);
+    pthread_cleanup_pop(0);
+    return (void *)1;
+}
+
+static void ends_in_the_driver(void) {
+    start_cuda();
+    leak(16);
+    pthread_t thread;
+    void *result;
+    REQUIRE(!pthread_create(&thread, NULL, ends, NULL));
+    REQUIRE(!pthread_join(thread, &result));
+    printf("joined: %d\n", result == NULL);
+    leak(17);
+}
+
+/* A runtime function that is left by a jump out of the driver. */
+sigjmp_buf leaves_to;
+
+static void jumps_out_of_the_runtime(void) {
+    int (*allocate)(void **, size_t) = dlsym(RTLD_DEFAULT, "cudaMalloc");
+    REQUIRE(allocate);
+    void *address;
+    start_cuda();
+    if (!sigsetjmp(leaves_to, 1)) {
+        allocate(&address, 1002);
+        printf("came back\n");
+    }
+    leak(17);
+}
+
+static struct link_map *map_of(void *handle) {
+    struct link_map *map;
+    REQUIRE(!dlinfo(handle, RTLD_DI_LINKMAP, &map));
+    return map;
+}
+
+static int find_runtime(struct dl_phdr_info *info, size_t size, void *range) {
+    (void)size;
+    if (!strstr(info->dlpi_name, "libcudart")) return 0;
+    uintptr_t *bounds = range;
+    bounds[0] = info->dlpi_addr;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        uintptr_t end = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz;
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && end > bounds[1]) bounds[1] = end;
+    }
+    return 1;
+}
+
+/* A plugin comes back at the same address, its runtime at another, after as many unloads as a byte counts. */
+static void reopens(void) {
+    start_cuda();
+    void *plugin = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(plugin);
+    int (*use)(size_t) = dlsym(plugin, "use_runtime");
+    REQUIRE(use);
+    uintptr_t base = map_of(plugin)->l_addr, runtime[2] = {0, 0};
+    REQUIRE(dl_iterate_phdr(find_runtime, runtime));
+    printf("used: %d\n", use(100));
+    REQUIRE(!dlclose(plugin));
+    for (int i = 0; i < 255; i++) {
+        void *other = dlopen(arguments[1], RTLD_NOW | RTLD_LOCAL);
+        REQUIRE(other && !dlclose(other));
+    }
+    size_t length = (runtime[1] - runtime[0] + 4095) & ~4095ul;
+    void *blocked = mmap((void *)runtime[0], length, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    REQUIRE(blocked == (void *)runtime[0]);
+    plugin = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL);
+    REQUIRE(plugin);
+    printf("%s\n", map_of(plugin)->l_addr == base ? "same place" : "elsewhere");
+    use = dlsym(plugin, "use_runtime");
+    REQUIRE(use);
+    printf("used: %d\n", use(100));
+}
+
+/* A plugin is closed by a `dlclose` that was looked up, and another takes its place. */
+static void closes_by_handle(void) {
+    start_cuda();
+    void *libc = dlopen("libc.so.6", RTLD_NOW);
+    REQUIRE(libc);
+    int (*closes)(void *) = dlsym(libc, "dlclose");
+    REQUIRE(closes);
+    uintptr_t first = 0;
+    for (char **path = arguments; *path; path++) {
+        void *plugin = dlopen(*path, RTLD_NOW | RTLD_LOCAL);
+        REQUIRE(plugin);
+        uintptr_t base = map_of(plugin)->l_addr;
+        if (!first) first = base;
+        int (*run)(void) = dlsym(plugin, "run_plugin");
+        REQUIRE(run);
+        OK(run());
+        REQUIRE(!closes(plugin));
+        printf("%s\n", base == first ? "same place" : "elsewhere");
+    }
+}
+
+/* A host that embeds Python for a while: argument: libpython. */
+static void embeds(void) {
+    start_cuda();
+    void *library = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL);
+    if (!library) printf("%s\n", dlerror());
+    REQUIRE(library);
+    void (*initialize)(void) = dlsym(library, "Py_Initialize");
+    int (*run)(const char *) = dlsym(library, "PyRun_SimpleString");
+    int (*finalize)(void) = dlsym(library, "Py_FinalizeEx");
+    REQUIRE(initialize && run && finalize);
+    initialize();
+    REQUIRE(!run("import sys"));
+    leak(100);
+    REQUIRE(!finalize());
+    REQUIRE(!dlclose(library));
+    leak(200);
+}
+
+MAIN(BEHAVIOUR(opens), BEHAVIOUR(opens_after_use), BEHAVIOUR(looks_up), BEHAVIOUR(ends_in_the_driver), BEHAVIOUR(jumps_out_of_the_runtime), BEHAVIOUR(reopens), BEHAVIOUR(closes_by_handle), BEHAVIOUR(embeds))
