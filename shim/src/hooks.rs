@@ -208,7 +208,8 @@ impl Way {
     #[inline]
     fn of_driver(api: Api) -> Option<Way> {
         let own = real::driver(api);
-        let function = match recorder::take_caller() {
+        let (noted, passes_on) = recorder::take_way();
+        let function = match noted {
             0 => own,
             OTHER => real::other(api),
             caller => real::next(api, caller),
@@ -216,7 +217,7 @@ impl Way {
         let way = Way {
             function,
             is_interposers: function != own,
-            passes_on: recorder::is_inside_interposer(),
+            passes_on,
         };
         (!function.is_null()).then_some(way)
     }

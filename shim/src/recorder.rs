@@ -584,10 +584,15 @@ impl Call {
     }
 }
 
-/// Whether this thread is inside another interposer's driver function that a hook has called.
+/// What the entry of a driver hook has noted, as [`take_caller`], and whether this thread is inside another interposer's
+/// driver function that a hook has called.
 #[inline]
-pub fn is_inside_interposer() -> bool {
-    THREAD.with(|thread| thread.inside_call.get().is_on_stack())
+pub fn take_way() -> (u64, bool) {
+    THREAD.with(|thread| {
+        let inside = thread.inside_call.get();
+        let is_inside = !inside.place.is_null() && inside.is_on_stack();
+        (thread.caller.replace(0), is_inside)
+    })
 }
 
 /// This thread is inside another interposer's driver function, until [`Inside::leave`].
