@@ -1,6 +1,6 @@
 //! The recorder stands in front of `dlsym`, `dlvsym` and `cuGetProcAddress`; nobody who asks there may notice.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use culeak::kind::Kind::*;
 
@@ -135,7 +135,7 @@ fn another_dlsym_hook_before_ours_does_not_hide_the_program() {
 }
 
 /// A runtime library of its own file name and symbol version, and a plugin that needs exactly that one.
-fn runtime(file: &str, copy: &str, version: &str, extra: &[&str]) -> PathBuf {
+pub fn runtime(file: &str, copy: &str, version: &str, extra: &[&str]) -> PathBuf {
     let script = crate::support::compile::run_folder().join(format!("{file}.map"));
     std::fs::write(&script, format!("{version} {{ global: cuda*; local: *; }};\n")).expect("written");
     let script = format!("-Wl,--version-script={}", script.display());
@@ -145,8 +145,8 @@ fn runtime(file: &str, copy: &str, version: &str, extra: &[&str]) -> PathBuf {
     library("runtime", file, &flags, &[])
 }
 
-fn user_of(runtime: &PathBuf, file: &str) -> PathBuf {
-    library("runtime_user", file, &[], std::slice::from_ref(runtime))
+pub fn user_of(runtime: &Path, file: &str) -> PathBuf {
+    library("runtime_user", file, &[], &[runtime.to_owned()])
 }
 
 #[test]

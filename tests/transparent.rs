@@ -6,18 +6,15 @@ use std::process::Command;
 
 use culeak::kind::Kind::*;
 
+use crate::doors::{self, user_of};
 use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::{Outcome, Preload, Profile, fake_driver, library, profile, program};
 
-/// A runtime of this name, and a library that was linked with it.
+/// A runtime of this version, as NVIDIA's are: with its version on every symbol.
 fn runtime(version: &str) -> PathBuf {
-    let copy = format!("-DCOPY=\"{version}\"");
-    library("runtime", &format!("libcudart.so.{version}"), &[&copy], &[])
-}
-
-fn user_of(runtime: &Path, file: &str) -> PathBuf {
-    library("runtime_user", file, &[], &[runtime.to_owned()])
+    let file = format!("libcudart.so.{version}");
+    doors::runtime(&file, version, &file, &[])
 }
 
 fn bytes(outcome: &Outcome) -> Vec<u64> {
@@ -194,4 +191,11 @@ fn a_host_that_embeds_python_for_a_while_allocates_afterwards() {
     let outcome = profile("transparent").arg("embeds").arg(libpython()).run();
     outcome.expect_success().expect_same_output_as_bare();
     assert_eq!(bytes(&outcome), [100, 200]);
+}
+
+#[test]
+fn a_forked_child_reaches_a_runtime_function_that_its_parent_never_called() {
+    let outcome = with_runtime(&runtime("12")).arg("forks_with_runtime").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert!(outcome.stdout.contains("cudaMallocAsync of 12"), "{}", outcome.stdout);
 }

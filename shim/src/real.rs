@@ -329,8 +329,8 @@ pub fn adopt(api: Api, address: *mut c_void) -> bool {
 const CUDA: usize = DRIVER_NAMES.len() + RUNTIME_NAMES.len();
 /// The next definition in what was loaded at start-up: the same for all callers, and never unloaded.
 static GLOBAL: [AtomicPtr<c_void>; CUDA] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CUDA];
-/// The last answer for each function. In a forked child, where CUDA does not work and the loader's locks may never be
-/// released, it serves every caller.
+/// An answer for each function. In a forked child, where CUDA does not work and the loader's locks may never be released, it
+/// serves every caller.
 static LAST: [AtomicPtr<c_void>; CUDA] = [const { AtomicPtr::new(std::ptr::null_mut()) }; CUDA];
 /// Not 0 for the driver's functions whose next definition is, for all callers, the driver's own. Read by the entries.
 pub static IS_DRIVERS_OWN: [AtomicU8; DRIVER] = [const { AtomicU8::new(0) }; DRIVER];
@@ -367,9 +367,8 @@ fn next_by_caller(api: Api, caller: u64) -> *mut c_void {
     if let Some(known) = BY_CALL.get(by_call) {
         return known as *mut c_void;
     }
-    let last = &LAST[api.0 as usize];
     if loader::list_is_unsafe() {
-        let last = last.load(Relaxed);
+        let last = LAST[api.0 as usize].load(Relaxed);
         return if last.is_null() && api.is_driver() {
             driver(api)
         } else {
@@ -386,14 +385,34 @@ fn next_by_caller(api: Api, caller: u64) -> *mut c_void {
         let kind: &[u8] = if api.is_driver() { b"libcuda.so" } else { b"libcudart" };
         let found: Found = with_c_name(api.name(), |name| search::next(name, caller, kind)).flatten()?;
         BY_MODULE.put(by_module, found.address as u64);
+        keep_for_children(api, found.address);
         Some(found.address)
     });
     let Some(found) = found else {
         return std::ptr::null_mut();
     };
-    last.store(found, Relaxed);
     BY_CALL.put(by_call, found as u64);
     found
+}
+
+/// Keeps a function, and those beside it in its library: a child may call one that the parent never did.
+#[cold]
+fn keep_for_children(api: Api, address: *mut c_void) {
+    LAST[api.0 as usize].store(address, Relaxed);
+    if api.is_driver() {
+        return;
+    }
+    loader::find_loaded(|loaded| {
+        loaded.contains(address as u64).then(|| {
+            for (row, name) in RUNTIME_NAMES.iter().enumerate() {
+                if let Some(found) = with_c_name(name, |name| loaded.symbol(name)).flatten() {
+                    // Where there is an answer, it stays.
+                    let _ =
+                        LAST[DRIVER + row].compare_exchange(std::ptr::null_mut(), found.cast_mut(), Relaxed, Relaxed);
+                }
+            }
+        })
+    });
 }
 
 /// Looks for the next definitions in what was loaded at start-up, all at once, so that children forked later have them

@@ -10,10 +10,11 @@
 
 static int ready;
 
-static void start(void) {
+/* In a forked child the driver answers with an error, as cudart does then. */
+static int start(void) {
     static CUcontext context;
     if (!ready++ && (!open_door() || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0))) abort();
-    if (cuCtxSetCurrent(context)) abort();
+    return cuCtxSetCurrent(context);
 }
 
 EXPORT int cudaMalloc(void **address, size_t bytes) {
@@ -22,9 +23,9 @@ EXPORT int cudaMalloc(void **address, size_t bytes) {
     *address = malloc(bytes);
     return 0;
 #else
-    start();
     CUdeviceptr out = 0;
-    int result = cuMemAlloc_v2(&out, bytes);
+    int result = start();
+    if (!result) result = cuMemAlloc_v2(&out, bytes);
     *address = (void *)(uintptr_t)out;
     return result;
 #endif
@@ -42,9 +43,9 @@ EXPORT int cudaFree(void *address) {
 
 EXPORT int cudaMallocAsync(void **address, size_t bytes, void *stream) {
     printf("cudaMallocAsync of %s\n", COPY);
-    start();
     CUdeviceptr out = 0;
-    int result = cuMemAllocAsync(&out, bytes, stream);
+    int result = start();
+    if (!result) result = cuMemAllocAsync(&out, bytes, stream);
     *address = (void *)(uintptr_t)out;
     return result;
 }

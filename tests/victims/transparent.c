@@ -4,6 +4,7 @@
 #include <link.h>
 #include <setjmp.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 /* Opens a plugin whose constructor waits for another thread. */
 static void opens(void) {
@@ -65,6 +66,22 @@ static void jumps_out_of_the_runtime(void) {
         printf("came back\n");
     }
     leak(17);
+}
+
+static void forks_with_runtime(void) {
+    int (*use)(size_t) = dlsym(RTLD_DEFAULT, "use_runtime");
+    int (*ordered)(void **, size_t, void *) = dlsym(RTLD_DEFAULT, "cudaMallocAsync");
+    REQUIRE(use && ordered && !use(100));
+    fflush(stdout);
+    pid_t child = fork();
+    if (!child) {
+        void *address;
+        int result = ordered(&address, 10, NULL);
+        fflush(stdout);
+        _exit(result == 500);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child && !status);
 }
 
 static struct link_map *map_of(void *handle) {
@@ -150,4 +167,4 @@ static void embeds(void) {
     leak(200);
 }
 
-MAIN(BEHAVIOUR(opens), BEHAVIOUR(opens_after_use), BEHAVIOUR(looks_up), BEHAVIOUR(ends_in_the_driver), BEHAVIOUR(jumps_out_of_the_runtime), BEHAVIOUR(reopens), BEHAVIOUR(closes_by_handle), BEHAVIOUR(embeds))
+MAIN(BEHAVIOUR(opens), BEHAVIOUR(opens_after_use), BEHAVIOUR(looks_up), BEHAVIOUR(ends_in_the_driver), BEHAVIOUR(jumps_out_of_the_runtime), BEHAVIOUR(forks_with_runtime), BEHAVIOUR(reopens), BEHAVIOUR(closes_by_handle), BEHAVIOUR(embeds))
