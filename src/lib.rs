@@ -37,6 +37,9 @@
 //! This crate knows no hooks, no symbol files and no terminal. The shim uses it without the `read` feature.
 #![recursion_limit = "256"]
 
+pub mod quantities;
+pub mod variables;
+
 pub mod cuda_functions;
 pub mod kind;
 

@@ -9,6 +9,7 @@ use crate::commands::completions::CompletionsArgs;
 use crate::commands::demo::DemoArgs;
 use crate::commands::diff::DiffArgs;
 use crate::commands::doctor::DoctorArgs;
+use crate::commands::environment::EnvironmentArgs;
 use crate::commands::export::ExportArgs;
 use crate::commands::live::LiveArgs;
 use crate::commands::man::ManArgs;
@@ -59,6 +60,7 @@ pub enum Command {
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     ShimPath(ShimPathArgs),
+    Environment(EnvironmentArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
     /// The program that the demo watches

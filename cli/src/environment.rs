@@ -7,7 +7,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
+use culeak::variables::{self, Mistake};
+
 use crate::commands::record::PictureArgs;
+use crate::errors::Failure;
 
 /// The choices of one run.
 #[derive(Debug)]
@@ -68,7 +71,7 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         ),
         asked(
             "CULEAK_SNAPSHOT_EVERY",
-            pictures.snapshot_every.map(|seconds| seconds.to_string()),
+            pictures.snapshot_every.map(|time| time.as_secs_f64().to_string()),
         ),
         ("CULEAK_QUIET", Some("1".into())),
         ("CULEAK_DISABLE", None),
@@ -89,6 +92,35 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         changes.push(("ASAN_OPTIONS", Some(options)));
     }
     changes
+}
+
+/// Refuses variables of ours that have a wrong value or a wrong name, before a program runs for hours without them.
+///
+/// # Errors
+/// Names each of them, and what is allowed.
+pub fn examine(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<(), Failure> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let mut mistakes: Vec<String> = variables
+        .filter_map(|(name, value)| match variables::mistake(name.as_bytes(), value.as_bytes())? {
+            Mistake::Value { variable, value } => {
+                let allowed = variable.values.allowed().concat();
+                Some(format!("{}={}: expected {allowed}", variable.name(), text(value)))
+            }
+            Mistake::Name { name, similar } => Some(match similar {
+                Some(variable) => format!("{}: unknown variable; did you mean {}?", text(name), variable.name()),
+                None => format!("{}: unknown variable; `culeak help environment` lists them", text(name)),
+            }),
+        })
+        .collect();
+    mistakes.sort();
+    match mistakes.as_slice() {
+        [] => Ok(()),
+        mistakes => Err(Failure::new(format!(
+            "environment: {}; correct or unset {}",
+            mistakes.join("; "),
+            if mistakes.len() == 1 { "it" } else { "them" }
+        ))),
+    }
 }
 
 /// Ours first, since the first definition of a symbol wins; behind AddressSanitizer, which must be first itself.
@@ -133,6 +165,7 @@ pub fn mark(tag: &str) -> String {
 mod tests {
     use super::*;
     use std::collections::HashMap;
+    use std::time::Duration;
 
     fn settings() -> Settings<'static> {
         Settings {
@@ -232,7 +265,7 @@ mod tests {
             oom_snapshots: Some(0),
             snapshot_at_peak: Some(1 << 20),
             snapshot_at_mark: true,
-            snapshot_every: Some(0.5),
+            snapshot_every: Some(Duration::from_millis(500)),
         };
         let settings = Settings {
             pictures: &pictures,
@@ -266,6 +299,21 @@ mod tests {
         assert_eq!(
             (set("CULEAK_ONLY"), set("CULEAK_PARENT")),
             ("unset".into(), "unset".into())
+        );
+    }
+
+    #[test]
+    fn every_wrong_variable_is_named_with_what_is_allowed() {
+        let of = |pairs: &[(&str, &str)]| {
+            let pairs: Vec<(OsString, OsString)> = pairs.iter().map(|&(n, v)| (n.into(), v.into())).collect();
+            examine(pairs.into_iter()).map_err(|failure| failure.to_string())
+        };
+        assert_eq!(of(&[("CULEAK_DEPTH", "64"), ("PATH", "x"), ("CULEAK_SNAPSHOT_EVERY", "1m")]), Ok(()));
+        assert_eq!(
+            of(&[("CULEAK_OUTPUTT", "x"), ("CULEAK_DEPTH", "abc")]),
+            Err("environment: CULEAK_DEPTH=abc: expected a whole number from 1 to 256; \
+                 CULEAK_OUTPUTT: unknown variable; did you mean CULEAK_OUTPUT?; correct or unset them"
+                .to_owned())
         );
     }
 

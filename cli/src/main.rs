@@ -50,6 +50,7 @@ fn main() -> ExitCode {
         Command::Export(args) => commands::export::execute(&args),
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),
+        Command::Environment(args) => commands::environment::execute(&args),
         Command::Completions(args) => commands::completions::execute(&args),
         Command::Man(args) => commands::man::execute(&args),
         Command::ShimPath(args) => commands::shim_path::execute(&args),

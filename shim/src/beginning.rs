@@ -5,12 +5,13 @@ use std::ffi::CStr;
 use crate::{capture, doors_memory, pictures, settings, voice};
 use culeak::file::Errno;
 use culeak::recording::{Beginning, Recording};
+use culeak::variables;
 
 /// Creates the recording; `None` when there shall be or can be none, of which the latter is said.
 pub fn create() -> Option<&'static Recording> {
     // SAFETY: getauxval has no preconditions.
     let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    if privileged || settings::is_set(c"CULEAK_DISABLE") {
+    if privileged || settings::is_set(variables::DISABLE) {
         return None;
     }
     let mut executable = [0u8; 4096];
@@ -46,6 +47,7 @@ pub fn create() -> Option<&'static Recording> {
     pictures::configure();
     capture::configure(depth, settings::wants_libgcc());
     voice::remember_stderr();
+    settings::each_mistake(voice::say_mistake);
     // The walker's own first sight of the loader, better here than in the middle of the program's first allocation.
     culeak_walker::walk(culeak_walker::Registers::here(), &mut [0; 4]);
     capture::prepare();
@@ -75,7 +77,7 @@ pub fn create() -> Option<&'static Recording> {
     match result {
         Ok(recording) => {
             doors_memory::flush(recording);
-            if settings::is_set(c"CULEAK_INTERVALS") {
+            if settings::is_set(variables::INTERVALS) {
                 // PyTorch asks whether the variable is there, not what it says.
                 let uncached = settings::variable(c"PYTORCH_NO_CUDA_MEMORY_CACHING").is_some();
                 recording.intervals().watch(!uncached);

@@ -20,6 +20,7 @@ use culeak::layout::{Loss, NONE};
 use culeak::recording::Recording;
 use culeak::recording::frozen::Reason;
 use culeak::table::{Entry, What};
+use culeak::variables::{self, Value};
 
 const OUT_OF_MEMORY: i32 = 2;
 /// Of any sort but peaks: a program may name many moments.
@@ -48,12 +49,21 @@ static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// When the recording begins.
 pub fn configure() {
-    let limit = settings::number(c"CULEAK_OOM_SNAPSHOTS").unwrap_or(OOM_DEFAULT);
-    OOM_LIMIT.store(limit.min(OOM_MOST as u32), Relaxed);
-    STEP.store(settings::number(c"CULEAK_SNAPSHOT_AT_PEAK").unwrap_or(0), Relaxed);
-    AT_MARKS.store(settings::is_set(c"CULEAK_SNAPSHOT_AT_MARK"), Relaxed);
-    let seconds = settings::number(c"CULEAK_SNAPSHOT_EVERY").filter(|&seconds: &f64| seconds > 0.0);
-    let every = seconds.map_or(0, |seconds| (seconds * 1e9) as u64);
+    let limit = match settings::value(variables::OOM_SNAPSHOTS) {
+        Some(Value::Number(limit)) => limit.min(OOM_MOST as u32),
+        _ => OOM_DEFAULT,
+    };
+    OOM_LIMIT.store(limit, Relaxed);
+    let step = match settings::value(variables::SNAPSHOT_AT_PEAK) {
+        Some(Value::Bytes(step)) => step,
+        _ => 0,
+    };
+    STEP.store(step, Relaxed);
+    AT_MARKS.store(settings::is_set(variables::SNAPSHOT_AT_MARK), Relaxed);
+    let every = match settings::value(variables::SNAPSHOT_EVERY) {
+        Some(Value::Nanoseconds(every)) => every,
+        _ => 0,
+    };
     EVERY.store(every, Relaxed);
     DUE.store(every, Relaxed);
     WATCHING.store(STEP.load(Relaxed) > 0 || every > 0, Relaxed);

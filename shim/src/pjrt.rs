@@ -25,6 +25,7 @@ use culeak::cuda_functions::Api;
 use culeak::index::mix;
 use culeak::kind::Kind;
 use culeak::table::Space;
+use culeak::variables::{self, Value};
 
 /// Arguments of any function of the interface, word by word: the size of the structure, extensions, then its own.
 type Arguments = *mut u64;
@@ -69,7 +70,7 @@ static GET_API: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// For `dlsym(plugin, "GetPjrtApi")`: what to hand out in place of what was found.
 pub fn substitute(found: *mut c_void) -> *mut c_void {
-    let wanted = settings::is_set(c"CULEAK_JAX_BUFFERS")
+    let wanted = settings::is_set(variables::JAX_BUFFERS)
         && loader::find_containing(found as u64, |loaded| {
             let name = loaded.file_name();
             name.windows(4).any(|part| part == b"cuda")
@@ -194,7 +195,7 @@ fn made(api: Api, buffer: u64) {
     recorder::quietly(|| {
         let ordinal = device_of(buffer)?;
         let [.., bytes] = ask::<4>(at::BUFFER_SIZE, buffer)?;
-        let wants_address = settings::variable(c"CULEAK_JAX_BUFFERS") == Some(b"addresses");
+        let wants_address = settings::value(variables::JAX_BUFFERS) == Some(Value::Word);
         let address = wants_address.then(|| ask::<4>(at::UNSAFE_POINTER, buffer)).flatten();
         let facts = Facts {
             space: Space::Buffer,

@@ -199,7 +199,7 @@ pub fn is_exiting() -> bool {
 extern "C" fn at_exit() {
     if let Some(recording) = running() {
         recording.end();
-        if !settings::is_set(c"CULEAK_QUIET") {
+        if !settings::is_set(culeak::variables::QUIET) {
             voice::summarize(recording);
         }
     }

@@ -1,28 +1,19 @@
-//! What the environment asks of us, read once, when the recording begins.
+//! What the environment asks of us, read when the recording begins; the variables are listed in `culeak::variables`.
 //!
-//! | variable | meaning | default |
-//! |---|---|---|
-//! | `CULEAK_OUTPUT` | file, or folder when it ends in `/` or is one; `%h` host, `%p` pid, `%e` program, `%r` rank, `%%` percent sign | `%e.%h.%p.culeak` in the current folder |
-//! | `CULEAK_DEPTH` | frames kept per stack, 1 to 256 | 128 |
-//! | `CULEAK_DISABLE` | anything but empty or `0`: do nothing | |
-//! | `CULEAK_ONLY` | record only programs whose file name matches this pattern (`*` and `?`) | all |
-//! | `CULEAK_PARENT` | record only the process whose parent has this id (`culeak run --no-follow-children`) | all |
-//! | `CULEAK_UNWINDER` | `libgcc`: unwind stacks the slow, portable way | own walker |
-//! | `CULEAK_JAX_BUFFERS` | anything but empty or `0`: record XLA's buffers, one by one; `addresses`: and where they lie | |
-//! | `CULEAK_OOM_SNAPSHOTS` | pictures kept on disk when a request fails for lack of memory, at most; 0: none | 3 |
-//! | `CULEAK_SNAPSHOT_AT_PEAK` | bytes: keep a picture when a peak is that much higher than at the last picture | |
-//! | `CULEAK_SNAPSHOT_AT_MARK` | anything but empty or `0`: keep one at each `culeak_mark` | |
-//! | `CULEAK_SNAPSHOT_EVERY` | seconds: keep one after each such time, at the next event | |
-//! | `CULEAK_QUIET` | anything but empty or `0`: no line on stderr at exit | |
-//!
-//! Nothing else of the environment is kept but the rank variables (`layout::RANK_VARIABLES`).
+//! A value that is not understood is reported once and ignored. Nothing else of the environment is kept but the rank
+//! variables (`layout::RANK_VARIABLES`).
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 
 use culeak::layout::RANK_VARIABLES;
+use culeak::variables::{self, Mistake, Value, Variable};
 
 pub const DEPTH_MAX: usize = 256;
 const DEPTH_DEFAULT: usize = 128;
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
 
 /// The value of a variable, as bytes of the process's own environment.
 pub fn variable(name: &CStr) -> Option<&'static [u8]> {
@@ -35,23 +26,45 @@ pub fn variable(name: &CStr) -> Option<&'static [u8]> {
     Some(unsafe { CStr::from_ptr(value) }.to_bytes())
 }
 
-pub fn is_set(name: &CStr) -> bool {
-    variable(name).is_some_and(|value| !value.is_empty() && value != b"0")
+/// The value of one of our own variables; `None` if it is not set, empty or not understood.
+pub fn value(of: &Variable) -> Option<Value> {
+    let text = variable(of.name).filter(|text| !text.is_empty())?;
+    of.values.read(text)
+}
+
+pub fn is_set(of: &Variable) -> bool {
+    matches!(value(of), Some(Value::Switch(true) | Value::Word))
 }
 
 pub fn depth() -> usize {
-    let value = variable(c"CULEAK_DEPTH").and_then(|value| std::str::from_utf8(value).ok()?.parse::<usize>().ok());
-    value.map_or(DEPTH_DEFAULT, |depth| depth.clamp(1, DEPTH_MAX))
+    match value(variables::DEPTH) {
+        Some(Value::Number(depth)) => (depth as usize).clamp(1, DEPTH_MAX),
+        _ => DEPTH_DEFAULT,
+    }
 }
 
-/// The number in a variable; `None` when it is not set or no such number.
-pub fn number<T: std::str::FromStr>(name: &CStr) -> Option<T> {
-    variable(name).and_then(|value| std::str::from_utf8(value).ok()?.parse().ok())
+/// Passes on every variable of ours whose value is not understood, and every name that looks like ours and is none.
+pub fn each_mistake(report: impl Fn(&Mistake)) {
+    // SAFETY: the C library's own list; it is read as getenv reads it.
+    let mut entry = unsafe { environ };
+    // SAFETY: the list ends with a null pointer, and each entry is a C string.
+    while !entry.is_null() && unsafe { !(*entry).is_null() } {
+        // SAFETY: as above.
+        let text = unsafe { CStr::from_ptr(*entry) }.to_bytes();
+        let equals = text.iter().position(|&byte| byte == b'=');
+        if let Some((name, value)) = equals.and_then(|at| Some((text.get(..at)?, text.get(at + 1..)?)))
+            && let Some(mistake) = variables::mistake(name, value)
+        {
+            report(&mistake);
+        }
+        // SAFETY: the entry was not the last one, so there is another behind it.
+        entry = unsafe { entry.add(1) };
+    }
 }
 
 /// Whether stacks are unwound by libgcc instead of our own walker.
 pub fn wants_libgcc() -> bool {
-    variable(c"CULEAK_UNWINDER") == Some(b"libgcc")
+    is_set(variables::UNWINDER)
 }
 
 /// The rank variables that are set, in the order of `RANK_VARIABLES`.
@@ -65,9 +78,10 @@ pub fn ranks() -> [Option<&'static [u8]>; RANK_VARIABLES.len()] {
 
 /// Whether `CULEAK_ONLY` and `CULEAK_PARENT` let this process through.
 pub fn is_wanted(program: &[u8], parent_pid: u32) -> bool {
-    let by_name = variable(c"CULEAK_ONLY").is_none_or(|pattern| pattern.is_empty() || matches(pattern, program));
-    let parent = variable(c"CULEAK_PARENT").and_then(|value| std::str::from_utf8(value).ok()?.parse().ok());
-    by_name && parent.is_none_or(|parent: u32| parent == parent_pid)
+    let pattern = variable(variables::ONLY.name);
+    let by_name = pattern.is_none_or(|pattern| pattern.is_empty() || matches(pattern, program));
+    let parent = value(variables::PARENT);
+    by_name && parent.is_none_or(|parent| parent == Value::Number(parent_pid))
 }
 
 /// `*` stands for any characters, `?` for one.
@@ -185,7 +199,7 @@ const DEFAULT_NAME: &[u8] = b"%e.%h.%p.culeak";
 
 /// The absolute path of the recording to make.
 pub fn output(names: &Names) -> Path {
-    let pattern = variable(c"CULEAK_OUTPUT")
+    let pattern = variable(variables::OUTPUT.name)
         .filter(|value| !value.is_empty())
         .unwrap_or(DEFAULT_NAME);
     let mut path = Path::new();

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use crate::settings;
 use culeak::file::{Errno, Uncancelled};
 use culeak::recording::Recording;
+use culeak::variables::Mistake;
 
 /// Device and inode of stderr when the recording began.
 static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
@@ -72,6 +73,37 @@ fn in_words(bytes: u64) -> (u64, &'static [u8]) {
         10_240_000..10_485_760_000 => (bytes >> 20, b" MiB"),
         _ => (bytes >> 30, b" GiB"),
     }
+}
+
+/// Says that a variable has a value that is not understood, or a name that no variable has.
+pub fn say_mistake(mistake: &Mistake) {
+    let mut room = [0; 64];
+    match *mistake {
+        Mistake::Value { variable, value } => {
+            let (name, [allowed, more]) = (variable.name.to_bytes(), variable.values.allowed());
+            let value = printable(value, &mut room);
+            let [allowed, more] = [allowed.as_bytes(), more.as_bytes()];
+            say(&[b"culeak: ", name, b"=", value, b" is ignored; allowed: ", allowed, more, b"\n"]);
+        }
+        Mistake::Name { name, similar } => {
+            let name = printable(name, &mut room);
+            let (meant, similar) = match similar {
+                Some(variable) => (&b"; did you mean "[..], variable.name.to_bytes()),
+                None => (&b"; see: culeak help environment"[..], &b""[..]),
+            };
+            let end: &[u8] = if similar.is_empty() { b"\n" } else { b"?\n" };
+            say(&[b"culeak: no variable is called ", name, meant, similar, end]);
+        }
+    }
+}
+
+/// As much of a text as there is room for, without what a terminal would obey.
+fn printable<'a>(text: &[u8], room: &'a mut [u8]) -> &'a [u8] {
+    let length = text.len().min(room.len());
+    for (to, &byte) in room.iter_mut().zip(text) {
+        *to = if matches!(byte, b' '..=b'~') { byte } else { b'?' };
+    }
+    &room[..length]
 }
 
 /// Says once that records are being lost.

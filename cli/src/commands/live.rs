@@ -25,6 +25,7 @@ use crate::live::watch::{self, Outlets, Source};
 use crate::preload::NOT_EXECUTABLE;
 use crate::supervise::shell_code;
 use crate::text::inert::Inert;
+use crate::text::units;
 use crate::{environment, load};
 
 /// Watch what a running program holds, by call site, refreshed twice a second
@@ -53,8 +54,8 @@ pub struct LiveArgs {
     #[arg(value_name = "PID|RECORDING|FOLDER")]
     pub source: Option<String>,
 
-    /// Look this often, in seconds
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = interval)]
+    /// Time between two refreshes, from 50ms to 1h
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = interval)]
     pub interval: Duration,
 
     #[command(flatten)]
@@ -69,9 +70,9 @@ pub struct LiveArgs {
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
-    let seconds: Option<f64> = text.parse().ok().filter(|seconds| (0.05..=3600.0).contains(seconds));
-    let seconds = seconds.ok_or_else(|| format!("{text}: not a number of seconds from 0.05 to 3600"))?;
-    Ok(Duration::from_secs_f64(seconds))
+    let time = units::parse_duration(text)?;
+    let allowed = Duration::from_millis(50)..=Duration::from_secs(3600);
+    allowed.contains(&time).then_some(time).ok_or_else(|| "expected a time from 50ms to 1h".to_owned())
 }
 
 pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {

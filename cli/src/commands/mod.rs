@@ -6,6 +6,7 @@ pub mod completions;
 pub mod demo;
 pub mod diff;
 pub mod doctor;
+pub mod environment;
 pub mod export;
 pub mod list;
 pub mod live;

@@ -8,6 +8,7 @@ use std::hash::BuildHasher;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
+use std::time::Duration;
 
 use clap::Args;
 
@@ -75,7 +76,7 @@ pub struct RecordArgs {
 #[derive(Debug, Args)]
 pub struct PictureArgs {
     /// Keep at most N pictures when requests fail for lack of memory, one per stack [default: 3]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
     pub oom_snapshots: Option<u32>,
 
     /// Keep a picture of the highest peak; a new one when it is higher by SIZE
@@ -86,14 +87,9 @@ pub struct PictureArgs {
     #[arg(long)]
     pub snapshot_at_mark: bool,
 
-    /// Keep a picture every SECONDS, at the next allocation
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    pub snapshot_every: Option<f64>,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let number: Option<f64> = text.parse().ok().filter(|&number| number > 0.0 && number < 1e9);
-    number.ok_or_else(|| format!("{text}: not a number of seconds above 0"))
+    /// Keep a picture whenever this time has passed (500ms, 10s, 1m), at the next allocation
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+    pub snapshot_every: Option<Duration>,
 }
 
 /// A program that is ready to be started.
@@ -114,6 +110,7 @@ pub struct Prepared {
 /// # Errors
 /// There is no such program, or no folder for its recordings.
 pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failure> {
+    environment::examine(env::vars_os())?;
     let program = preload::examine(&words[0])?;
     warn_of(&program, &words[0]);
     let folder = output_folder(args.output.as_deref())?;

@@ -32,7 +32,7 @@ Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable
 Examples:
   culeak trend --pid 4711 --every 30s --for 10m      watch a running process from outside, then say
   culeak trend monday.json tuesday.json …            snapshots taken earlier
-  culeak run -o runs --snapshot-every 30 -- ./serve  keep pictures while it runs; afterwards:
+  culeak run -o runs --snapshot-every 30s -- ./serve  keep pictures while it runs; afterwards:
   culeak trend runs --fail-on growing
   culeak trend runs --only serve                     of the programs that recorded there, this one")]
 pub struct TrendArgs {
@@ -180,7 +180,7 @@ fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, 
             .map(|process| process.points);
         return Err(Failure::new(format!(
             "too few pictures of any process for --fail-on: {POINTS_NEEDED} are needed, there are {} at most; \
-             take them more often or for longer (--every, --for; culeak run --snapshot-every SECONDS)",
+             take them more often or for longer (--every, --for; culeak run --snapshot-every TIME)",
             most.max().unwrap_or(0)
         )));
     }

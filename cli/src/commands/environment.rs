@@ -1,0 +1,68 @@
+//! `culeak environment`: the variables that steer the preload library and this program.
+//!
+//! `culeak help environment` shows the same, and so does the manual; all of it comes from `culeak::variables`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use culeak::variables::ALL;
+
+use crate::errors::Failure;
+use crate::text;
+
+/// List the environment variables that culeak reads, with their values and defaults
+#[derive(Debug, Args)]
+#[command(after_help = list())]
+pub struct EnvironmentArgs {}
+
+pub fn execute(_args: &EnvironmentArgs) -> Result<ExitCode, Failure> {
+    text::print(|out| writeln!(out, "{}", list()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Each variable with its values, meaning and default.
+pub fn list() -> String {
+    let mut list = "Environment variables:".to_owned();
+    for variable in ALL {
+        let default = match variable.default {
+            "" => String::new(),
+            default => format!(" [default: {default}]"),
+        };
+        let text = format!("\n  {}\n      {}{default}", variable.name(), variable.meaning);
+        // Backticks are for the README.
+        list.push_str(&text.replace('`', ""));
+    }
+    list.push_str(
+        "\n\n`culeak run` refuses wrong values and unknown names. A program under LD_PRELOAD alone reports them on standard \
+         error and ignores them.\nSizes: 4096, 64MiB (powers of 1024), 64MB (powers of 1000). Times: 500ms, 10s, 1m, 2h; a \
+         bare number means seconds.",
+    );
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readme_has_the_same_table() {
+        let readme = include_str!("../../../README.md");
+        let rows: Vec<&str> = readme.lines().filter(|line| line.starts_with("| `CULEAK_")).collect();
+        let expected: Vec<String> = ALL
+            .iter()
+            .map(|variable| {
+                let default = if variable.default.is_empty() { " ".to_owned() } else { format!(" {} ", variable.default) };
+                format!("| `{}` | {} |{default}|", variable.name(), variable.meaning)
+            })
+            .collect();
+        assert_eq!(rows, expected, "the README's table of variables:\n{}", expected.join("\n"));
+    }
+
+    #[test]
+    fn every_variable_is_listed() {
+        let list = list();
+        for variable in ALL {
+            assert!(list.contains(&format!("\n  {}\n", variable.name())), "{list}");
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The environment variables `CULEAK_*`: one row each.
+//!
+//! The preload library and the command line read them through this table, `culeak help environment` and the manual pages
+//! print it, and the README's table is compared with it. A value that is not understood is an error of `culeak run`; in
+//! a program under `LD_PRELOAD` alone it is reported on stderr and ignored. Nothing here needs a heap, since the library
+//! reads it too. Deliberately absent: what the variables do.
+
+use std::ffi::CStr;
+
+use crate::quantities;
+
+/// What values a variable takes. An empty value is the same as none, except for [`Values::Text`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Values {
+    Text,
+    /// `1`, `true`, `yes` and `on`, or `0`, `false`, `no` and `off`.
+    Switch,
+    /// A switch, or this word, which switches on more.
+    SwitchOr(&'static str),
+    /// This word alone.
+    Word(&'static str),
+    Number {
+        least: u32,
+        most: u32,
+        allowed: &'static str,
+    },
+    /// As [`quantities::size`] reads it.
+    Size,
+    /// As [`quantities::time`] reads it.
+    Time,
+}
+
+/// What a variable's value comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value {
+    Text,
+    Switch(bool),
+    /// The word of [`Values::SwitchOr`] or [`Values::Word`].
+    Word,
+    Number(u32),
+    Bytes(u64),
+    Nanoseconds(u64),
+}
+
+impl Values {
+    /// `None` if the text is no such value.
+    pub fn read(self, text: &[u8]) -> Option<Value> {
+        let text = match self {
+            Values::Text => return Some(Value::Text),
+            _ => std::str::from_utf8(text).ok()?,
+        };
+        match self {
+            Values::Text => Some(Value::Text),
+            Values::Switch => switch(text).map(Value::Switch),
+            Values::SwitchOr(word) | Values::Word(word) if text == word => Some(Value::Word),
+            Values::SwitchOr(_) => switch(text).map(Value::Switch),
+            Values::Word(_) => None,
+            Values::Number { least, most, .. } => {
+                let number = text.parse().ok()?;
+                (least..=most).contains(&number).then_some(Value::Number(number))
+            }
+            Values::Size => quantities::size(text).ok().map(Value::Bytes),
+            Values::Time => quantities::time(text).ok().map(Value::Nanoseconds),
+        }
+    }
+
+    /// What is allowed, for messages.
+    pub fn allowed(self) -> [&'static str; 2] {
+        match self {
+            Values::Text => ["any text", ""],
+            Values::Switch => ["1 or 0", ""],
+            Values::SwitchOr(word) => ["1, 0 or ", word],
+            Values::Word(word) => [word, ""],
+            Values::Number { allowed, .. } => [allowed, ""],
+            Values::Size => [quantities::SIZE, ""],
+            Values::Time => [quantities::TIME, ""],
+        }
+    }
+}
+
+fn switch(text: &str) -> Option<bool> {
+    let is = |words: [&str; 4]| words.iter().any(|word| text.eq_ignore_ascii_case(word));
+    match () {
+        () if is(["1", "true", "yes", "on"]) => Some(true),
+        () if is(["0", "false", "no", "off"]) => Some(false),
+        () => None,
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Variable {
+    pub name: &'static CStr,
+    pub values: Values,
+    /// In Markdown.
+    pub meaning: &'static str,
+    /// In Markdown; empty if without the variable nothing happens.
+    pub default: &'static str,
+}
+
+impl Variable {
+    /// The name as text.
+    pub fn name(&self) -> &'static str {
+        self.name.to_str().unwrap_or_default()
+    }
+}
+
+macro_rules! number {
+    ($least:literal to $most:literal) => {
+        Values::Number {
+            least: $least,
+            most: $most,
+            allowed: concat!("a whole number from ", $least, " to ", $most),
+        }
+    };
+}
+
+macro_rules! variables {
+    ($($id:ident = $name:literal, $values:expr, $default:literal, $meaning:literal;)*) => {
+        $(pub const $id: &Variable =
+            &Variable { name: $name, values: $values, meaning: $meaning, default: $default };)*
+        /// In the order of the manual.
+        pub const ALL: &[&Variable] = &[$($id),*];
+    };
+}
+
+variables! {
+    OUTPUT = c"CULEAK_OUTPUT", Values::Text, "`%e.%h.%p.culeak` in the current folder",
+        "file, or folder when it ends in `/` or is one; `%h` host, `%p` pid, `%e` program, `%r` rank, `%%` percent sign";
+    DEPTH = c"CULEAK_DEPTH", number!(1 to 256), "128", "frames kept per stack, 1 to 256";
+    DISABLE = c"CULEAK_DISABLE", Values::Switch, "", "`1`: do nothing";
+    ONLY = c"CULEAK_ONLY", Values::Text, "all",
+        "record only programs whose file name matches this pattern (`*` and `?`)";
+    PARENT = c"CULEAK_PARENT", number!(0 to 4194304), "all", "record only the process whose parent has this pid";
+    UNWINDER = c"CULEAK_UNWINDER", Values::Word("libgcc"), "own walker",
+        "`libgcc`: unwind stacks with libgcc, which is portable and slow";
+    JAX_BUFFERS = c"CULEAK_JAX_BUFFERS", Values::SwitchOr("addresses"), "",
+        "`1`: record XLA's buffers; `addresses`: and where they lie";
+    OOM_SNAPSHOTS = c"CULEAK_OOM_SNAPSHOTS", number!(0 to 64), "3",
+        "automatic snapshots kept when requests fail for lack of memory, 64 at most; `0`: none";
+    SNAPSHOT_AT_PEAK = c"CULEAK_SNAPSHOT_AT_PEAK", Values::Size, "",
+        "size: keep a snapshot when a peak is that much higher than at the last one";
+    SNAPSHOT_AT_MARK = c"CULEAK_SNAPSHOT_AT_MARK", Values::Switch, "", "`1`: keep a snapshot at each `culeak_mark`";
+    SNAPSHOT_EVERY = c"CULEAK_SNAPSHOT_EVERY", Values::Time, "",
+        "time: keep a snapshot at the first allocation after each such interval";
+    INTERVALS = c"CULEAK_INTERVALS", Values::Switch, "",
+        "`1`: measure what each interval allocates (`culeak_interval_begin`, pytest)";
+    QUIET = c"CULEAK_QUIET", Values::Switch, "", "`1`: no line on stderr at exit";
+    SHIM = c"CULEAK_SHIM", Values::Text, "", "read by the CLI: preload this library instead of the one inside";
+    CACHE_DIR = c"CULEAK_CACHE_DIR", Values::Text, "`culeak` in `$XDG_CACHE_HOME` or `~/.cache`",
+        "read by the CLI: where names of functions are kept between runs, by build id, 256 MiB at most; empty: nowhere \
+         (for one command: `--no-symbol-cache`)";
+}
+
+const PREFIX: &[u8] = b"CULEAK_";
+
+/// Names that belong to the build, the tests and the Python package: what they begin with.
+const OTHERS: [&str; 12] = [
+    "CULEAK_BIN",
+    "CULEAK_BLESS",
+    "CULEAK_CUDART",
+    "CULEAK_FAKE_",
+    "CULEAK_NVTX_INCLUDE",
+    "CULEAK_PREBUILT_",
+    "CULEAK_PYTEST",
+    "CULEAK_PYTHON",
+    "CULEAK_SAMPLES",
+    "CULEAK_SCREENSHOTS",
+    "CULEAK_SHIM_",
+    "CULEAK_TEST_",
+];
+
+/// What is wrong with a variable of the environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mistake<'e> {
+    Value {
+        variable: &'static Variable,
+        value: &'e [u8],
+    },
+    /// No variable has this name; this one has a similar name.
+    Name {
+        name: &'e [u8],
+        similar: Option<&'static Variable>,
+    },
+}
+
+/// `None` if nothing is wrong with it, or it is not ours.
+pub fn mistake<'e>(name: &'e [u8], value: &'e [u8]) -> Option<Mistake<'e>> {
+    match ALL.iter().find(|variable| variable.name.to_bytes() == name) {
+        Some(variable) if value.is_empty() || variable.values.read(value).is_some() => None,
+        Some(variable) => Some(Mistake::Value { variable, value }),
+        None if !name.starts_with(PREFIX) => None,
+        None if OTHERS.iter().any(|other| name.starts_with(other.as_bytes())) => None,
+        None => Some(Mistake::Name {
+            name,
+            similar: similar(name),
+        }),
+    }
+}
+
+/// The variable whose name differs in the fewest characters, three at most.
+fn similar(name: &[u8]) -> Option<&'static Variable> {
+    let distance = |variable: &&&'static Variable| distance(variable.name.to_bytes(), name);
+    let nearest = ALL.iter().min_by_key(distance)?;
+    (distance(&nearest) <= 3).then_some(*nearest)
+}
+
+/// Insertions, deletions and replacements that make one name of the other; many if one is very long.
+fn distance(from: &[u8], to: &[u8]) -> usize {
+    const LONGEST: usize = 40;
+    if to.len() > LONGEST {
+        return usize::MAX;
+    }
+    let mut row = [0; LONGEST + 1];
+    for (column, cell) in row.iter_mut().enumerate() {
+        *cell = column;
+    }
+    for (line, a) in from.iter().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = line + 1;
+        for (column, b) in to.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[column + 1];
+            row[column + 1] = replaced.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[to.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_right(name: &str, value: &str) -> bool {
+        mistake(name.as_bytes(), value.as_bytes()).is_none()
+    }
+
+    #[test]
+    fn values_take_the_units_that_the_command_line_takes() {
+        assert_eq!(SNAPSHOT_AT_PEAK.values.read(b"1MiB"), Some(Value::Bytes(1 << 20)));
+        assert_eq!(
+            SNAPSHOT_EVERY.values.read(b"500ms"),
+            Some(Value::Nanoseconds(500_000_000))
+        );
+        assert_eq!(
+            SNAPSHOT_EVERY.values.read(b"30"),
+            Some(Value::Nanoseconds(30_000_000_000))
+        );
+        assert_eq!(JAX_BUFFERS.values.read(b"addresses"), Some(Value::Word));
+        assert_eq!(QUIET.values.read(b"off"), Some(Value::Switch(false)));
+    }
+
+    #[test]
+    fn wrong_values_and_unknown_names_are_mistakes() {
+        for (name, value) in [
+            ("CULEAK_DEPTH", "abc"),
+            ("CULEAK_DEPTH", "0"),
+            ("CULEAK_DEPTH", "257"),
+            ("CULEAK_SNAPSHOT_AT_PEAK", "much"),
+            ("CULEAK_SNAPSHOT_EVERY", "0"),
+            ("CULEAK_QUIET", "perhaps"),
+            ("CULEAK_UNWINDER", "1"),
+            ("CULEAK_OUTPUTT", "x"),
+        ] {
+            assert!(!is_right(name, value), "{name}={value}");
+        }
+        assert!(mistake(b"CULEAK_DEPTH", b"\xff").is_some());
+    }
+
+    #[test]
+    fn right_values_and_variables_of_others_are_no_mistakes() {
+        for (name, value) in [
+            ("CULEAK_DEPTH", "256"),
+            ("CULEAK_DEPTH", ""),
+            ("CULEAK_CACHE_DIR", ""),
+            ("CULEAK_QUIET", "1"),
+            ("CULEAK_PYTEST", "4711"),
+            ("CULEAK_FAKE_FAIL", "x"),
+            ("CULEAK", "/usr/bin/culeak"),
+            ("HOME", "/root"),
+        ] {
+            assert!(is_right(name, value), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn a_misspelt_name_finds_the_one_that_was_meant() {
+        let meant = |name: &str| similar(name.as_bytes()).map(Variable::name);
+        assert_eq!(meant("CULEAK_OUTPUTT"), Some("CULEAK_OUTPUT"));
+        assert_eq!(meant("CULEAK_SNAPSHOTS_EVERY"), Some("CULEAK_SNAPSHOT_EVERY"));
+        assert_eq!(meant("CULEAK_COLOUR_OF_THE_SKY"), None);
+        assert_eq!(meant(&"CULEAK_X".repeat(100)), None);
+    }
+}
