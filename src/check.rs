@@ -370,7 +370,7 @@ fn warnings(snapshot: &Snapshot, rules: &Rules) -> Vec<String> {
     if let Some(baseline) = rules.baseline.as_ref().filter(|baseline| !baseline.is_of(&program)) {
         let known: Vec<String> = baseline.programs.iter().map(ToString::to_string).collect();
         warnings.push(format!(
-            "the baseline is of {}, and this is {program}",
+            "the baseline was made from {}, but this is {program}",
             known.join(", ")
         ));
     }
@@ -390,7 +390,7 @@ fn warnings(snapshot: &Snapshot, rules: &Rules) -> Vec<String> {
         .filter(|name| moment(snapshot, name).is_none())
     {
         warnings.push(format!(
-            "the program named no moment {name:?}, so everything was judged; see `culeak report` for those it named"
+            "the program set no mark {name:?}, so everything was judged; `culeak report` lists its marks"
         ));
     }
     if !honesty.unhooked.is_empty() {

@@ -151,9 +151,9 @@ fn missing(snapshot: &Snapshot) -> String {
         ProcessState::Exited | ProcessState::Ended => {
             "the process is over, and what the driver counted for it went with it"
         }
-        _ if snapshot.taken.kept.is_some() => "the recorder kept this picture, and it asks the driver for nothing",
+        _ if snapshot.taken.kept.is_some() => "the recorder kept this snapshot, and it asks the driver for nothing",
         ProcessState::Running => "the driver was not asked when this snapshot was taken",
-        _ if snapshot.taken.by == BY_PYTORCH => "PyTorch tells of its own allocator only",
+        _ if snapshot.taken.by == BY_PYTORCH => "PyTorch's snapshot covers its own allocator only",
         ProcessState::Unknown => "recorded on another host, whose driver cannot be asked from here",
     };
     said.unwrap_or_else(|| instead.to_owned())

@@ -153,9 +153,14 @@ fn the_usual_limit_is_128_frames() {
 }
 
 #[test]
-fn a_depth_that_is_no_number_is_ignored() {
+fn a_depth_that_is_no_number_is_reported_and_ignored() {
     for depth in ["0", "-1", "many", "999999999999", ""] {
         let outcome = profile("endings").arg("returns").setting("CULEAK_DEPTH", depth).run();
-        outcome.only_snapshot().expect_live(Device, 1, 100);
+        let snapshot = outcome.only_snapshot();
+        snapshot.expect_live(Device, 1, 100);
+        assert_eq!(snapshot.process.depth, 128);
+        let said = format!("culeak: CULEAK_DEPTH={depth} is ignored; allowed: a whole number from 1 to 256");
+        let times = outcome.our_lines().iter().filter(|&&line| line == said).count();
+        assert_eq!(times, usize::from(!depth.is_empty()), "{}", outcome.stderr);
     }
 }

@@ -117,7 +117,7 @@ fn the_program_can_ask_for_pictures_and_marks_make_them_when_told_to() {
 fn the_highest_peak_is_kept_in_one_file() {
     let outcome = profile("told")
         .arg("peaks")
-        .setting("CULEAK_SNAPSHOT_AT_PEAK", "1000000")
+        .setting("CULEAK_SNAPSHOT_AT_PEAK", "1MB")
         .run();
     outcome.expect_success().expect_same_output_as_bare();
     let pictures = kept(&outcome);
@@ -132,7 +132,7 @@ fn the_highest_peak_is_kept_in_one_file() {
 fn a_picture_is_kept_each_time_the_time_has_passed() {
     let outcome = profile("told")
         .arg("goes_on")
-        .setting("CULEAK_SNAPSHOT_EVERY", "0.02")
+        .setting("CULEAK_SNAPSHOT_EVERY", "20ms")
         .run();
     let pictures = kept(&outcome);
     assert!(pictures.len() > 1, "{:?}", names(&pictures));
@@ -215,7 +215,7 @@ fn culeak_run_passes_the_wishes_on_and_says_what_was_kept() {
     let output = run.output().expect("culeak starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("3 pictures kept in"), "{said}");
+    assert!(said.contains("kept 3 automatic snapshots in"), "{said}");
     assert!(said.contains("PYTORCH_NO_CUDA_MEMORY_CACHING=1"), "{said}");
     assert!(said.contains("TF_GPU_ALLOCATOR stays as you set it: mine"), "{said}");
     let words: Vec<&str> = said

@@ -241,6 +241,49 @@ fn one_line_at_the_end_says_what_is_left_and_it_can_be_silenced() {
 }
 
 #[test]
+fn wrong_variables_are_reported_once_and_change_nothing() {
+    let outcome = leaks()
+        .setting("CULEAK_OUTPUTT", "x")
+        .setting("CULEAK_SNAPSHOT_AT_PEAK", "1 par\x1bsec")
+        .setting("CULEAK_WEATHER", "")
+        .run();
+    outcome.only_snapshot().expect_live(Device, 1, 100);
+    let mut lines = outcome.our_lines();
+    lines.sort_unstable();
+    assert_eq!(lines.len(), 4, "{}", outcome.stderr);
+    assert_eq!(
+        lines[1..],
+        [
+            "culeak: CULEAK_SNAPSHOT_AT_PEAK=1 par?sec is ignored; allowed: a size such as 4096, 64MiB or 1.5GB",
+            "culeak: no variable is called CULEAK_OUTPUTT; did you mean CULEAK_OUTPUT?",
+            "culeak: no variable is called CULEAK_WEATHER; see: culeak help environment",
+        ]
+    );
+}
+
+#[test]
+fn the_command_that_the_last_line_suggests_can_be_pasted() {
+    for name in ["plain.culeak", "two words.culeak", "it's one.culeak"] {
+        let outcome = leaks().output(&format!("{{}}/{name}")).run();
+        let line = outcome.our_lines()[0];
+        let command = line
+            .split("see: ")
+            .nth(1)
+            .expect("a command")
+            .replace("culeak report", "printf %s");
+        let pasted = std::process::Command::new("sh")
+            .args(["-c", &command])
+            .output()
+            .expect("a shell");
+        assert_eq!(
+            String::from_utf8_lossy(&pasted.stdout),
+            outcome.recordings[0].to_string_lossy(),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn a_program_that_raises_its_privileges_is_not_recorded() {
     // The loader drops LD_PRELOAD in such a program; linked to it, the recorder runs and has to see for itself.
     if !is_root() {

@@ -149,7 +149,7 @@ fn ctrl_c_reports_what_there_is() {
     let output = watcher.wait_with_output().expect("it ends");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && text.contains("1 picture over") && text.contains("too few pictures"),
+        output.status.success() && text.contains("1 snapshot over") && text.contains("too few snapshots"),
         "{text}"
     );
     victim.kill();

@@ -23,9 +23,9 @@ use crate::usage::ProbeUsageArgs;
 /// Shown under `culeak --help`; every command returns one of these.
 const EXIT_CODES: &str = "\
 Exit codes:
-  0        nothing to complain about
+  0        success
   1        check, run --check: a leak over the limit; trend --fail-on: growth; demo, doctor: something does not work
-  2        wrong usage, or input that cannot be read
+  2        wrong usage or environment, or input that cannot be read
   126,127  run, live: the program cannot be executed, or was not found
   other    run, live: the program's own exit code; 128+N when signal N ended it
 
@@ -34,7 +34,7 @@ First steps:
   culeak run -- python train.py        record a program, then report what it left behind
   LD_PRELOAD=$(culeak shim-path) app   the same without this program; the recording stays behind";
 
-/// Finds the GPU memory a CUDA program never gives back, and the lines of code that asked for it.
+/// Finds the GPU memory that a CUDA program never frees, and the lines of code that asked for it.
 #[derive(Debug, Parser)]
 #[command(name = "culeak", version, after_help = EXIT_CODES, max_term_width = 120)]
 pub struct Arguments {
@@ -119,6 +119,7 @@ mod tests {
     fn what_to_record_is_refused_where_nothing_is_started() {
         let understood = |words: &str| Arguments::try_parse_from(words.split(' ')).is_ok();
         assert!(understood("culeak live 4711 --interval 2"));
+        assert!(understood("culeak live 4711 --interval 500ms"));
         assert!(understood("culeak live -o runs --snapshot-at-mark -- ./app --its own"));
         assert!(!understood("culeak live -o runs 4711"));
         assert!(!understood("culeak live --snapshot-at-mark 4711"));

@@ -101,16 +101,18 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
 pub fn examine(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<(), Failure> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut mistakes: Vec<String> = variables
-        .filter_map(|(name, value)| match variables::mistake(name.as_bytes(), value.as_bytes())? {
-            Mistake::Value { variable, value } => {
-                let allowed = variable.values.allowed().concat();
-                Some(format!("{}={}: expected {allowed}", variable.name(), text(value)))
-            }
-            Mistake::Name { name, similar } => Some(match similar {
-                Some(variable) => format!("{}: unknown variable; did you mean {}?", text(name), variable.name()),
-                None => format!("{}: unknown variable; `culeak help environment` lists them", text(name)),
-            }),
-        })
+        .filter_map(
+            |(name, value)| match variables::mistake(name.as_bytes(), value.as_bytes())? {
+                Mistake::Value { variable, value } => {
+                    let allowed = variable.values.allowed().concat();
+                    Some(format!("{}={}: expected {allowed}", variable.name(), text(value)))
+                }
+                Mistake::Name { name, similar } => Some(match similar {
+                    Some(variable) => format!("{}: unknown variable; did you mean {}?", text(name), variable.name()),
+                    None => format!("{}: unknown variable; `culeak help environment` lists them", text(name)),
+                }),
+            },
+        )
         .collect();
     mistakes.sort();
     match mistakes.as_slice() {
@@ -308,7 +310,10 @@ mod tests {
             let pairs: Vec<(OsString, OsString)> = pairs.iter().map(|&(n, v)| (n.into(), v.into())).collect();
             examine(pairs.into_iter()).map_err(|failure| failure.to_string())
         };
-        assert_eq!(of(&[("CULEAK_DEPTH", "64"), ("PATH", "x"), ("CULEAK_SNAPSHOT_EVERY", "1m")]), Ok(()));
+        assert_eq!(
+            of(&[("CULEAK_DEPTH", "64"), ("PATH", "x"), ("CULEAK_SNAPSHOT_EVERY", "1m")]),
+            Ok(())
+        );
         assert_eq!(
             of(&[("CULEAK_OUTPUTT", "x"), ("CULEAK_DEPTH", "abc")]),
             Err("environment: CULEAK_DEPTH=abc: expected a whole number from 1 to 256; \

@@ -148,13 +148,8 @@ pub fn recording_of(pid: u32) -> Result<(PathBuf, PathBuf), Failure> {
             "process {pid}: no such process; its recording stays behind as *.{pid}.culeak where it ran"
         )));
     }
-    let maps = fs::read(format!("/proc/{pid}/maps")).map_err(|error| match error.kind() {
-        io::ErrorKind::PermissionDenied => Failure::new(format!(
-            "process {pid}: its memory map may not be read (another user's process?); run culeak as that user or as root"
-        )),
-        io::ErrorKind::NotFound => Failure::new(format!("process {pid}: it ended while being looked at; report its recording instead")),
-        _ => Failure::new(format!("process {pid}: {error}; report its recording instead")),
-    })?;
+    let maps = fs::read(format!("/proc/{pid}/maps"))
+        .map_err(|error| Failure::new(no_map(pid, &error, nix::unistd::geteuid().is_root())))?;
     let recording = mapped_recording(&maps, pid).ok_or_else(|| {
         Failure::new(format!(
             "process {pid}: has no recording (not started under culeak, or no CUDA call yet); start it with `culeak run -- …`"
@@ -175,6 +170,25 @@ pub fn recording_of(pid: u32) -> Result<(PathBuf, PathBuf), Failure> {
         )));
     }
     Ok((path, root))
+}
+
+/// Why a process's memory map, which names its recording, cannot be read.
+fn no_map(pid: u32, error: &io::Error, is_root: bool) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if is_root => format!(
+            "process {pid}: its memory map may not be read even by root (without CAP_SYS_PTRACE, as in most containers), so \
+             whether it is recorded is unknown; if it is, name its recording (*.{pid}.culeak)"
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "process {pid}: its memory map may not be read (another user's process?); run culeak as that user or as root"
+        ),
+        io::ErrorKind::NotFound => {
+            format!("process {pid}: it ended while it was being read; name its recording (*.{pid}.culeak) instead")
+        }
+        _ => format!(
+            "process {pid}: its memory map cannot be read ({error}); name its recording (*.{pid}.culeak) instead"
+        ),
+    }
 }
 
 /// Refuses a file that has a content and is no recording.

@@ -34,7 +34,10 @@ use clap::Parser;
 use args::{Arguments, Command};
 
 fn main() -> ExitCode {
-    let command = Arguments::parse().command;
+    let command = match Arguments::try_parse() {
+        Ok(arguments) => arguments.command,
+        Err(error) => return not_understood(&error),
+    };
     // The live view has the screen to itself.
     if !matches!(command, Command::Live(_)) {
         progress::show();
@@ -59,7 +62,18 @@ fn main() -> ExitCode {
         Command::ProbeUsage(args) => usage::answer(&args),
     };
     result.unwrap_or_else(|failure| {
-        eprintln!("culeak: {failure}");
+        progress::fail(&failure);
         ExitCode::from(failure.exit)
     })
+}
+
+/// Wrong usage begins with the prefix of all our messages; help and version are printed as they are.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    if error.use_stderr() {
+        anstream::eprint!("culeak: {}", error.render().ansi());
+    } else {
+        // A reader that has gone away has seen enough.
+        let _ = error.print();
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(errors::USAGE))
 }

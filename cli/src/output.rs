@@ -51,7 +51,7 @@ pub fn check(path: &Path, overwrite: Overwrite) -> Result<(), Failure> {
         Ok(_) => Ok(()),
         Err(_) if folder_of(path).is_dir() => Ok(()),
         Err(_) => Err(Failure::new(format!(
-            "{shown}: cannot be written: there is no folder {}; make it or choose another place",
+            "{shown}: cannot be written: there is no folder {}; create it or choose another path",
             folder_of(path).display()
         ))),
     }
@@ -248,7 +248,7 @@ fn folder_of(path: &Path) -> &Path {
 
 fn exists(path: &Path) -> Failure {
     Failure::new(format!(
-        "{}: exists already; choose another name, or --force to replace it",
+        "{}: already exists; choose another name, or replace it with --force",
         path.display()
     ))
 }
@@ -257,7 +257,7 @@ fn exists(path: &Path) -> Failure {
 fn written(result: io::Result<()>, path: &Path) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format!(
-            "{}: cannot be written ({error}); choose another place",
+            "{}: cannot be written ({error}); choose another path",
             path.display()
         ))),
         _ => Ok(()),

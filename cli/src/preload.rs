@@ -112,11 +112,12 @@ fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
         let file = PathBuf::from(command);
         return match executable(&file) {
             Ok(()) => Ok(file),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Err(Failure::with_exit(format!("{shown}: no such file"), NOT_FOUND))
-            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Failure::with_exit(
+                format!("{shown}: no such file; check the path"),
+                NOT_FOUND,
+            )),
             Err(error) => Err(Failure::with_exit(
-                format!("{shown}: cannot be executed: {error}"),
+                format!("{shown}: cannot be executed: {error}; check its permissions"),
                 NOT_EXECUTABLE,
             )),
         };
@@ -134,7 +135,7 @@ fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     }
     Err(match refused {
         Some((file, error)) => Failure::with_exit(
-            format!("{}: cannot be executed: {error}", file.display()),
+            format!("{}: cannot be executed: {error}; check its permissions", file.display()),
             NOT_EXECUTABLE,
         ),
         None => Failure::with_exit(

@@ -16,6 +16,8 @@ use culeak::progress::{Shown, show_on};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::SigSet;
 
+use crate::errors::Failure;
+
 /// Shorter work is over before anyone could read a bar.
 const PATIENCE: Duration = Duration::from_millis(500);
 /// Once a bar was seen, what comes next is shown after this time.
@@ -53,6 +55,11 @@ pub fn show() {
 /// Says something on standard error without tearing a bar.
 pub fn say(words: impl Display) {
     bars().suspend(|| eprintln!("culeak: {words}"));
+}
+
+/// Reports a failure.
+pub fn fail(failure: &Failure) {
+    say(format_args!("error: {failure}"));
 }
 
 fn bars() -> &'static MultiProgress {

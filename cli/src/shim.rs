@@ -68,15 +68,16 @@ fn overridden(path: &OsString) -> Result<PathBuf, Failure> {
 
 fn unpack(library: &Embedded, name: impl Fn(&str) -> PathBuf) -> Result<PathBuf, Failure> {
     let name = name(&format!("{}-{}", env!("CARGO_PKG_VERSION"), library.id));
-    let mut refusals = String::new();
+    let mut refusals = Vec::new();
     for folder in candidates() {
         match unpack_into(&folder, &name, library.bytes) {
             Ok(path) => return Ok(path),
-            Err(reason) => refusals.push_str(&format!("\n  {}: {reason}", folder.display())),
+            Err(reason) => refusals.push(format!("{}: {reason}", folder.display())),
         }
     }
     Err(Failure::new(format!(
-        "found no folder to unpack the preload library into; set XDG_CACHE_HOME to one that only you can write{refusals}"
+        "the preload library cannot be unpacked ({}); set XDG_CACHE_HOME to a folder that only you can write",
+        refusals.join("; ")
     )))
 }
 
@@ -156,7 +157,7 @@ fn holds(target: &Path, bytes: &[u8]) -> Result<bool, String> {
         Ok(true)
     } else {
         Err(format!(
-            "{} is not the file this program put there; remove it",
+            "{} is not the file that culeak put there; remove it",
             target.display()
         ))
     }

@@ -4,6 +4,7 @@
 //! pipe, NO_COLOR). Deliberately absent: decisions; what is shown was decided when the value was computed.
 
 pub mod check;
+pub mod columns;
 pub mod diff;
 pub mod inert;
 pub mod ledger;
@@ -20,7 +21,7 @@ use crate::errors::Failure;
 /// Prints to standard output. A reader that closed the pipe (`| head`) has seen enough, which is no failure.
 pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut out = io::BufWriter::new(anstream::stdout().lock());
-    match render(&mut out).and_then(|()| out.flush()) {
+    match columns::fitting(io::stdout(), || render(&mut out)).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
             // What is left in the buffer has no reader; dropping the writer normally would try once more.

@@ -63,7 +63,7 @@ pub fn ask(pid: u32, uuids: &[&str]) -> Result<Usage, String> {
     let known = usage.devices.iter().all(|device| device.device < uuids.len());
     known
         .then_some(usage)
-        .ok_or_else(|| "NVML's process told of devices nobody asked for".to_owned())
+        .ok_or_else(|| "the NVML helper process answered for devices that were not asked about".to_owned())
 }
 
 /// What the child is asked.

@@ -1,6 +1,6 @@
 //! Verdicts in the formats of other tools.
 //!
-//! All of them are made from [`Finding`]s: one per call site to blame, one per limit on the whole that was exceeded.
+//! All of them are made from [`Finding`]s: one per call site to blame, one per given limit on the whole that was exceeded.
 //! A finding points at the first frame of its stack whose file lies below the [`SourceRoot`], since that is a line the
 //! reader can change. Deliberately absent: the text for a terminal; see `text::check`.
 
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use culeak::check::{Breach, Judged, Standing, Verdict};
 use culeak::site::{CallStack, Fingerprint, Frame};
 
-use crate::text::check::reason;
+use crate::text::check::{allows_nothing, reason};
 use crate::text::inert::Inert;
 use crate::text::parts;
 use crate::text::units::{self, plural};
@@ -158,6 +158,8 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
     let word = if verdict.finished { "leaked" } else { "held" };
     let whole = verdict.breaches.iter().filter_map(|breach| {
         let kind = match breach {
+            // Each call site is a finding of its own.
+            Breach::Count { .. } if allows_nothing(verdict) => return None,
             Breach::Bytes { .. } | Breach::Count { .. } | Breach::Kind { .. } | Breach::Budget { .. } => Kind::Limit,
             Breach::LostAllocations { .. } => Kind::Incomplete,
             Breach::Site { .. } | Breach::New { .. } | Breach::Grown { .. } => return None,

@@ -57,7 +57,7 @@ fn thousands_of_inputs_are_reported_judged_and_followed() {
     assert_eq!(output(&["check", "."]).status.code(), Some(1));
     let trend = output(&["trend", "."]);
     assert!(
-        String::from_utf8_lossy(&trend.stdout).contains("1,000 pictures"),
+        String::from_utf8_lossy(&trend.stdout).contains("1,000 snapshots"),
         "{trend:?}"
     );
     fs::write(folder.path().join("00007.culeak"), "nonsense").expect("written");
@@ -106,7 +106,7 @@ fn what_takes_long_shows_how_far_it_is_on_a_terminal_and_leaves_no_trace() {
         if time > Duration::from_secs(2) {
             break (folder, shown);
         }
-        assert_eq!(shown.matches("pictures").count() > 0, shown.contains('█'), "{shown}");
+        assert_eq!(shown.matches("snapshots").count() > 0, shown.contains('█'), "{shown}");
         count *= 2;
     };
     assert!(

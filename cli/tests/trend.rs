@@ -73,7 +73,7 @@ fn a_folder_of_pictures_is_a_trend_with_a_sentence_per_suspect() {
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(
-        text.starts_with("app: 12 pictures over 11 m 0 s, from 302 MiB in 4 blocks to 324 MiB in 15 blocks\n"),
+        text.starts_with("app: 12 snapshots over 11 m 0 s, from 302 MiB in 4 blocks to 324 MiB in 15 blocks\n"),
         "{text}"
     );
     assert!(text.contains("2 call sites: 1 growing, 1 steady"), "{text}");
@@ -101,13 +101,13 @@ fn a_gate_closes_on_growth_and_does_not_open_unjudged() {
     let few = trend(&folder(4), &["runs", "--fail-on", "growing"]);
     assert_eq!(few.status.code(), Some(2));
     assert!(
-        stderr(&few).contains("too few pictures of any process for --fail-on: 8 are needed, there are 4 at most"),
+        stderr(&few).contains("too few snapshots of any process for --fail-on: 8 are needed, there are 4 at most"),
         "{}",
         stderr(&few)
     );
     let text = stdout(&trend(&folder(4), &["runs"]));
     assert!(
-        text.contains("has grown in 3 of 3 steps to 8 MiB; 4 pictures are too few to judge, 8 are needed"),
+        text.contains("has grown in 3 of 3 steps to 8 MiB; 4 snapshots are too few to judge, 8 are needed"),
         "{text}"
     );
     assert!(text.contains("next: culeak trend --pid 4711 --every 30s"), "{text}");
@@ -117,7 +117,23 @@ fn a_gate_closes_on_growth_and_does_not_open_unjudged() {
     write(over.path(), "runs/left.json", &left);
     let text = stdout(&trend(&over, &["runs"]));
     assert!(
-        text.contains("next: culeak run -o runs --snapshot-every 120 -- /opt/app --epochs 3; culeak trend runs"),
+        text.contains("next: culeak run -o runs --snapshot-every 120s -- /opt/app --epochs 3; culeak trend runs"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_next_command_compares_snapshots_of_one_process() {
+    let folder = folder(4);
+    for minute in 10..=20 {
+        let mut restarted = picture(minute - 9);
+        restarted.process.pid = 4712;
+        restarted.process.started_unix_ns += 9 * MINUTE;
+        write(folder.path(), &format!("runs/second-{minute}.json"), &restarted);
+    }
+    let text = stdout(&trend(&folder, &["runs"]));
+    assert!(
+        text.contains("next: culeak diff runs/second-10.json runs/second-20.json --stacks"),
         "{text}"
     );
 }
@@ -151,18 +167,18 @@ fn different_programs_are_refused_by_name_unless_one_is_chosen_or_forced() {
     );
     for pattern in ["app", "a*"] {
         let chosen = trend(&folder, &["runs", "--only", pattern]);
-        assert!(stdout(&chosen).starts_with("app: 8 pictures"), "{}", stdout(&chosen));
+        assert!(stdout(&chosen).starts_with("app: 8 snapshots"), "{}", stdout(&chosen));
     }
     let nobody = trend(&folder, &["runs", "--only", "train"]);
     assert_eq!(nobody.status.code(), Some(2));
     let said = stderr(&nobody);
     assert!(
-        said.contains("--only train: there are only pictures of app, serve"),
+        said.contains("--only train: no such program; the snapshots are of app, serve"),
         "{said}"
     );
     let forced = trend(&folder, &["runs", "--force"]);
     assert!(
-        forced.status.success() && stdout(&forced).contains("9 pictures"),
+        forced.status.success() && stdout(&forced).contains("9 snapshots"),
         "{}",
         stdout(&forced)
     );
@@ -196,8 +212,8 @@ fn what_cannot_be_read_is_named_and_hides_nothing() {
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("torn.culeak-kept"), "{}", stderr(&output));
     assert!(
-        stdout(&output).contains("9 pictures"),
-        "one picture named twice is one: {}",
+        stdout(&output).contains("9 snapshots"),
+        "one snapshot named twice is one: {}",
         stdout(&output)
     );
     write(folder.path(), "leaky.json", &leaky());
@@ -234,5 +250,5 @@ fn a_thousand_pictures_are_read_one_by_one() {
     let names: Vec<String> = (1..=1000).map(|minute| format!("runs/{minute}.json")).collect();
     let words: Vec<&str> = names.iter().map(String::as_str).collect();
     let text = stdout(&trend(&folder, &words));
-    assert!(text.starts_with("app: 1,000 pictures over"), "{text}");
+    assert!(text.starts_with("app: 1,000 snapshots over"), "{text}");
 }

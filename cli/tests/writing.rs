@@ -200,5 +200,5 @@ fn thousands_of_inputs_are_read_and_every_bad_one_is_named() {
     let text = String::from_utf8_lossy(&reported.stdout);
     assert_eq!(text.matches("nothing leaked").count(), 3000);
     assert_eq!(reported.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&reported.stderr).starts_with("culeak: missing.json: no such file"));
+    assert!(String::from_utf8_lossy(&reported.stderr).starts_with("culeak: error: missing.json: no such file"));
 }

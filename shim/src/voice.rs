@@ -43,7 +43,9 @@ pub fn summarize(recording: &Recording) {
         settings::decimal(amount.min(u64::from(u32::MAX)) as u32, &mut b),
         unit,
         b" still live on GPUs; see: culeak report ",
+        quote(path),
         path,
+        quote(path),
         b"\n",
     ]);
 }
@@ -61,9 +63,21 @@ pub fn say_out_of_memory(api: &str, bytes: u64, path: &CStr) {
         amount,
         unit,
         b" was refused; who held what: culeak report ",
+        quote(path),
         path,
+        quote(path),
         b"\n",
     ]);
+}
+
+/// What a shell needs on both sides of a path.
+fn quote(path: &[u8]) -> &'static [u8] {
+    let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+:=@%,".contains(&byte);
+    match () {
+        () if path.iter().all(plain) => b"",
+        () if path.contains(&b'\'') => b"\"",
+        () => b"'",
+    }
 }
 
 fn in_words(bytes: u64) -> (u64, &'static [u8]) {
@@ -83,7 +97,16 @@ pub fn say_mistake(mistake: &Mistake) {
             let (name, [allowed, more]) = (variable.name.to_bytes(), variable.values.allowed());
             let value = printable(value, &mut room);
             let [allowed, more] = [allowed.as_bytes(), more.as_bytes()];
-            say(&[b"culeak: ", name, b"=", value, b" is ignored; allowed: ", allowed, more, b"\n"]);
+            say(&[
+                b"culeak: ",
+                name,
+                b"=",
+                value,
+                b" is ignored; allowed: ",
+                allowed,
+                more,
+                b"\n",
+            ]);
         }
         Mistake::Name { name, similar } => {
             let name = printable(name, &mut room);

@@ -76,12 +76,22 @@ pub enum FailOn {
 }
 
 impl Limits {
+    /// Without any limit, any leak is one too many.
+    pub fn allow_nothing(&self, against_baseline: bool) -> bool {
+        let given = self.max_leaked.is_some()
+            || self.max_count.is_some()
+            || self.max_per_site.is_some()
+            || !self.per_kind.is_empty()
+            || !self.budgets.is_empty();
+        !given && (!against_baseline || self.fail_on == FailOn::Any)
+    }
+
     /// Bytes and count allowed in all; `None` is no limit.
     pub fn effective(&self, against_baseline: bool) -> (Option<u64>, Option<u64>) {
-        let others = self.max_per_site.is_some() || !self.per_kind.is_empty() || !self.budgets.is_empty();
-        match (self.max_leaked, self.max_count) {
-            (None, None) if !others && (!against_baseline || self.fail_on == FailOn::Any) => (Some(0), Some(0)),
-            limits => limits,
+        match self.allow_nothing(against_baseline) {
+            // A leak of any size is a block: one reason is enough.
+            true => (None, Some(0)),
+            false => (self.max_leaked, self.max_count),
         }
     }
 }

@@ -78,9 +78,9 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
                 _ => format!("has grown in {of_steps} to {}", bytes(row.bytes.last)),
             };
             let few = if all < POINTS_NEEDED {
-                plural(all as u64, "picture is", "pictures are")
+                plural(all as u64, "snapshot is", "snapshots are")
             } else {
-                "the pictures since it appeared are".to_owned()
+                "the snapshots since it appeared are".to_owned()
             };
             format!("{who} {moved}; {few} too few to judge, {POINTS_NEEDED} are needed")
         }

@@ -361,7 +361,7 @@ impl DeviceTrend {
 fn warnings(pictures: &[Picture], points: &[Point], against: Against, options: &Options) -> Vec<String> {
     let mut warnings = Vec::new();
     if options.against == Against::Marks && against == Against::Marks && points.iter().all(|point| point.marks == 0) {
-        warnings.push("the program named no moments (culeak_mark), so nothing can be held against them; leave out --against marks".to_owned());
+        warnings.push("the program set no marks (culeak_mark), so there is nothing to compare growth with; leave out --against marks".to_owned());
     }
     let lost: u64 = pictures
         .iter()
@@ -374,7 +374,7 @@ fn warnings(pictures: &[Picture], points: &[Point], against: Against, options: &
         ));
     }
     if pictures.iter().any(|picture| picture.bare) && pictures.iter().any(|picture| !picture.bare) {
-        warnings.push("some pictures have no function names, so their sites stand apart from those of the others; take them again where the binaries are".to_owned());
+        warnings.push("some snapshots have no function names, so their call sites cannot be matched with those of the others; take them again where the binaries are".to_owned());
     }
     warnings
 }

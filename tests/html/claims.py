@@ -91,7 +91,7 @@ def the_numbers_are_those_of_json_and_the_terminal(browser):
         total = sum(row["bytes"] for row in report["rows"])
         assert t.page.locator(".told strong").inner_text() == size_of(total) + ", 100 %"
         honesty = t.page.locator(".honesty").inner_text()
-        assert "lost 0 allocations, 0 stacks, 0 Python stacks, 0 details, 0 pictures" in honesty and "40 unknown" in honesty
+        assert "lost 0 allocations, 0 stacks, 0 Python stacks, 0 details, 0 snapshots" in honesty and "40 unknown" in honesty
 
 
 def size_of(size):

@@ -12,7 +12,7 @@ def main() -> None:
         command = find_command()
         os.execv(command, [command] + sys.argv[1:])
     except (CommandMissing, OSError) as error:
-        sys.exit("culeak: {}".format(error))
+        sys.exit("culeak: error: {}".format(error))
 
 
 if __name__ == "__main__":

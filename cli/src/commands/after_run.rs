@@ -103,7 +103,7 @@ pub fn look(args: &AfterArgs, folder: &Path, given: Option<&Path>, tag: &str, bl
     let paths = recordings.iter().map(|name| folder.join(name));
     let paths: Vec<(PathBuf, String)> = paths.zip(named).collect();
     let code = write_where_asked(args, &rules, &paths).map_err(|failure| {
-        let message = format!("{}; the recordings are complete all the same", failure.message);
+        let message = format!("{}; the recordings themselves are complete", failure.message);
         Failure { message, ..failure }
     })?;
     Ok(if args.check { code } else { 0 })
@@ -125,7 +125,8 @@ fn recordings(folder: &Path, tag: &str) -> Vec<String> {
 fn write_where_asked(args: &AfterArgs, rules: &Rules, recordings: &[(PathBuf, String)]) -> Result<u8, Failure> {
     let Some(path) = &args.report_file else {
         let mut out = io::BufWriter::new(anstream::stderr());
-        let code = write(args, rules, recordings, &mut out).and_then(|code| out.flush().map(|()| code));
+        let code = text::columns::fitting(io::stderr(), || write(args, rules, recordings, &mut out));
+        let code = code.and_then(|code| out.flush().map(|()| code));
         return code.map_err(|error| Failure::new(format!("standard error: the report cannot be written: {error}")));
     };
     let mut code = 0;
@@ -153,7 +154,7 @@ fn write(args: &AfterArgs, rules: &Rules, recordings: &[(PathBuf, String)], out:
             }
             Err(failure) => {
                 out.flush()?;
-                progress::say(failure);
+                progress::fail(&failure);
                 unreadable += 1;
                 continue;
             }

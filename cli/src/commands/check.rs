@@ -23,7 +23,7 @@ const LEAK: u8 = 1;
 
 /// Fail when a process leaked more than allowed
 #[derive(Debug, Args)]
-#[command(mut_arg("force", |force| force.help("Take a baseline of another program; update a file that is no baseline")))]
+#[command(mut_arg("force", |force| force.help("Accept a baseline of another program; replace a file that is not a baseline")))]
 #[command(after_help = "\
 Without any limit any leak fails; with one limit the others are off. With a baseline, what is new or grown fails.
 Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or unreadable input.
@@ -39,10 +39,10 @@ pub struct CheckArgs {
     pub input: Option<String>,
     #[command(flatten)]
     pub rules: RuleArgs,
-    /// Write what is judged now to the file of --baseline, and pass
+    /// Write the present leaks to the file of --baseline, and pass
     #[arg(long, requires = "baseline", conflicts_with_all = ["tolerance", "fail_on"])]
     pub update_baseline: bool,
-    /// Print a suppression for every call site that was judged, in place of the verdict
+    /// Print a suppression rule for each judged call site instead of the verdict
     #[arg(long, conflicts_with_all = ["format", "json", "update_baseline"])]
     pub gen_suppressions: bool,
     /// Print the built-in suppressions
@@ -54,7 +54,7 @@ pub struct CheckArgs {
     /// The same as --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Where the sources lie, for formats that point into them [default: the repository around the current folder]
+    /// Root of the source tree, for formats that point into it [default: the repository around the current folder]
     #[arg(long, value_name = "DIR")]
     pub source_root: Option<PathBuf>,
     #[command(flatten)]
@@ -175,7 +175,7 @@ fn of_these_programs(rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
     }
     let known: Vec<String> = baseline.programs.iter().map(ToString::to_string).collect();
     Err(Failure::new(format!(
-        "the baseline is of {}, and {} is of {}; name the baseline of this program, or judge all the same with --force",
+        "the baseline was made from {}, but {} is of {}; name this program's baseline, or judge it anyway with --force",
         known.join(", "),
         loaded[0].source,
         programs[0]
@@ -185,7 +185,7 @@ fn of_these_programs(rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
 fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -> Result<ExitCode, Failure> {
     if path.is_file() && !overwrite.force && !is_baseline(path) {
         return Err(Failure::new(format!(
-            "{}: exists and is no baseline of culeak; name another file, or replace it with --force",
+            "{}: exists and is not a culeak baseline; name another file, or replace it with --force",
             path.display()
         )));
     }
@@ -197,6 +197,6 @@ fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -
         writeln!(out)
     })?;
     let sites = text::units::plural(baseline.sites.len() as u64, "call site", "call sites");
-    eprintln!("culeak: {}: {sites}", path.display());
+    eprintln!("culeak: {}: baseline written with {sites}", path.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -11,7 +11,7 @@ use crate::args;
 use crate::errors::Failure;
 use crate::text;
 
-/// Print what a shell needs to complete culeak's command line
+/// Print a completion script for a shell
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -19,7 +19,7 @@ Examples:
   culeak completions zsh > ~/.zfunc/_culeak            with ~/.zfunc in fpath
   culeak completions fish > ~/.config/fish/completions/culeak.fish")]
 pub struct CompletionsArgs {
-    /// For which shell
+    /// The shell
     pub shell: Shell,
 }
 

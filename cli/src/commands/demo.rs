@@ -54,7 +54,7 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
     stage.run(&["check", &recording], 1)?;
     stage.run(&["check", &recording, "--max-leaked", "64MiB"], 0)?;
 
-    stage.heading("Was that true?");
+    stage.heading("Is that true?");
     stage.run(&["snapshot", &recording, "-o", "after.json"], 0)?;
     let after = load::one(&stage.folder.join("after.json").to_string_lossy())?;
     let truth = compare(&planted, &after.snapshot);
@@ -212,7 +212,7 @@ impl Stage {
 
     fn farewell(&self) {
         let kept = match self.temporary {
-            Some(_) => "The demo's files are gone again; --output DIR keeps them.".to_owned(),
+            Some(_) => "The demo's files were removed; keep them with --output DIR.".to_owned(),
             None => format!("The demo's files are in {}.", self.folder.display()),
         };
         say(format_args!("\n{kept}\nnext: culeak run -- your-program"));

@@ -52,7 +52,7 @@ pub struct DiffArgs {
     /// Only this kind of memory; repeatable
     #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
     pub kind: Vec<Kind>,
-    /// Unchanged rows too
+    /// Show unchanged rows too
     #[arg(long)]
     pub all: bool,
     /// Show each row's stack
@@ -121,7 +121,7 @@ fn of_one_program(before: &Loaded, after: &Loaded) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(format!(
-        "{} is of {old}, {} is of {new}: two programs have no call sites in common; compare them all the same with --force",
+        "{} is of {old}, but {} is of {new}; different programs share no call sites; compare them anyway with --force",
         before.source, after.source
     )))
 }

@@ -17,7 +17,7 @@ use crate::text;
 use crate::text::inert::Inert;
 use crate::text::parts::{BAD, GOOD, Styled, WARN};
 
-/// Say what culeak finds on this machine, what will not work, and what to do about it
+/// Check this machine: what culeak finds, what will not work, and what to do about it
 #[derive(Debug, Args)]
 #[command(after_help = "Exit codes: 0 nothing failed (warnings may stand), 1 a check failed.")]
 pub struct DoctorArgs {}

@@ -51,11 +51,20 @@ mod tests {
         let expected: Vec<String> = ALL
             .iter()
             .map(|variable| {
-                let default = if variable.default.is_empty() { " ".to_owned() } else { format!(" {} ", variable.default) };
+                let default = if variable.default.is_empty() {
+                    " ".to_owned()
+                } else {
+                    format!(" {} ", variable.default)
+                };
                 format!("| `{}` | {} |{default}|", variable.name(), variable.meaning)
             })
             .collect();
-        assert_eq!(rows, expected, "the README's table of variables:\n{}", expected.join("\n"));
+        assert_eq!(
+            rows,
+            expected,
+            "the README's table of variables:\n{}",
+            expected.join("\n")
+        );
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub struct ExportArgs {
     /// folded: what the number of a line counts
     #[arg(long, default_value = "bytes")]
     pub cost: Cost,
-    /// Frames inside the CUDA runtime and below main too
+    /// Include frames inside the CUDA runtime and below main
     #[arg(long)]
     pub full_stacks: bool,
     #[command(flatten)]
@@ -90,7 +90,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
     if args.format == Format::Perfetto && !suppressions.is_empty() {
         return Err(Failure::new(
-            "perfetto shows what the devices counted, which knows no stacks; leave out --suppressions",
+            "perfetto shows counters per device, which have no stacks; leave out --suppressions",
         ));
     }
     let mut items = Vec::new();
@@ -99,19 +99,19 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     }
     if items.len() > 1 && !matches!(args.format, Format::Perfetto | Format::Html) {
         return Err(Failure::new(format!(
-            "{} processes or pictures to export, but only perfetto and html hold several; name one",
+            "{} processes or snapshots to export, but only perfetto and html can hold several; name one",
             items.len()
         )));
     }
     if args.format == Format::Html && !args.kind.is_empty() {
-        return Err(Failure::new("the page shows all kinds of memory; leave out --kind"));
+        return Err(Failure::new("html shows all kinds of memory; leave out --kind"));
     }
     let untold = items
         .iter()
         .find(|item| item.snapshot.totals.is_empty() && !item.snapshot.allocations.is_empty());
     if let (true, Some(item)) = (args.cost.is_made(), untold) {
         return Err(Failure::new(format!(
-            "{}: does not tell what was freed; use --cost bytes or count, or the recording itself",
+            "{}: does not contain what was freed; use --cost bytes or count, or export the recording itself",
             item.source
         )));
     }
@@ -178,7 +178,7 @@ fn write(args: &ExportArgs, options: &profile::Options, items: &[Loaded], out: &
             let left_out = memory_viz::write(snapshot, options, detail, out)?;
             if left_out.count > 0 {
                 eprintln!(
-                    "culeak: note: {} without a device address (host memory, arrays, pools) has no place in this format",
+                    "culeak: note: {} without a device address (host memory, arrays, pools) was left out: this format cannot hold it",
                     amount(left_out)
                 );
             }

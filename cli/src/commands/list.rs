@@ -15,6 +15,7 @@ use nix::unistd::geteuid;
 
 use crate::errors::Failure;
 use crate::load;
+use crate::text::columns;
 use crate::text::inert::Inert;
 use crate::text::parts::{BOLD, DIM, Styled};
 use crate::text::{self, units};
@@ -105,7 +106,7 @@ fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
     }
     let name_width = found
         .iter()
-        .map(|process| process.name.chars().count())
+        .map(|process| columns::width(&process.name))
         .max()
         .unwrap_or(0)
         .max(7);
@@ -115,7 +116,7 @@ fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
     );
     writeln!(out, "{}", Styled(BOLD, header))?;
     for Found { pid, name, recording } in found {
-        let name = Inert(name).to_string();
+        let name = columns::padded(&Inert(name).to_string(), name_width);
         let (device, host, place) = match recording {
             Recording::Readable(snapshot) => {
                 let device = units::bytes(live(snapshot, |place| place.on_device()));
@@ -128,7 +129,7 @@ fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
                 ("-".to_owned(), "-".to_owned(), Styled(DIM, why).to_string())
             }
         };
-        writeln!(out, "{pid:>8}  {name:name_width$}  {device:>10}  {host:>10}  {place}")?;
+        writeln!(out, "{pid:>8}  {name}  {device:>10}  {host:>10}  {place}")?;
     }
     match found
         .iter()

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
+use culeak::report::shell_word;
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::{Event, KeyEventKind};
 
@@ -37,7 +38,7 @@ culeak live [OPTIONS] <PID|RECORDING|FOLDER>
        culeak live [OPTIONS] -- <COMMAND>...")]
 #[command(after_help = "\
 The process is not stopped or touched: the view reads its recording. Processes that it starts appear by themselves.
-A recording that does not exist yet is waited for. Press ? for the keys.
+If the recording does not exist yet, the view waits for it. Press ? for the keys.
 
 With -- COMMAND the program's output goes to a file, PROGRAM.RUN.output beside the recordings, and its exit code becomes \
 ours. Leaving the view does not end the program.
@@ -72,7 +73,10 @@ pub struct LiveArgs {
 fn interval(text: &str) -> Result<Duration, String> {
     let time = units::parse_duration(text)?;
     let allowed = Duration::from_millis(50)..=Duration::from_secs(3600);
-    allowed.contains(&time).then_some(time).ok_or_else(|| "expected a time from 50ms to 1h".to_owned())
+    allowed
+        .contains(&time)
+        .then_some(time)
+        .ok_or_else(|| "expected a time from 50ms to 1h".to_owned())
 }
 
 pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
@@ -284,7 +288,7 @@ fn finish(
             match end {
                 End::Signal(signal) => program.signal(*signal),
                 End::Quit => eprintln!(
-                    "culeak: the program is still running, its output goes to {output}; waiting for its end, Ctrl-C stops it"
+                    "culeak: the program is still running, and its output goes to {output}; waiting for its end (Ctrl-C stops it)"
                 ),
             }
             wait_for(&program, inbox)?
@@ -294,8 +298,13 @@ fn finish(
     if let Some(folder) = program.output.parent() {
         let mark = program.output.file_name().unwrap_or_default().to_string_lossy();
         let mark = mark.rsplit('.').nth(1).unwrap_or_default();
-        let shown = folder.join(format!("*.{mark}.*.culeak")).display().to_string();
-        eprintln!("culeak: next: culeak report {}", Inert(&shown));
+        // The stars are for the shell, so they stand outside the quotes.
+        let folder = shell_word(&folder.join("").display().to_string());
+        eprintln!(
+            "culeak: next: culeak report {}*.{}.*.culeak",
+            Inert(&folder),
+            Inert(mark)
+        );
     }
     Ok(ExitCode::from(shell_code(status)))
 }
@@ -310,7 +319,11 @@ fn wait_for(program: &Running, inbox: &Receiver<Message>) -> Result<ExitStatus, 
             Ok(Message::Signal(Signal::SIGCONT)) => {}
             Ok(Message::Signal(signal)) => program.signal(signal),
             Ok(_) => {}
-            Err(_) => return Err(Failure::new("live: nobody waits for the program any more")),
+            Err(_) => {
+                return Err(Failure::new(
+                    "live: the thread that waits for the program has stopped; the program may still be running",
+                ));
+            }
         }
     }
 }

@@ -125,7 +125,7 @@ fn write_all(pages: &[Page], folder: &Path, overwrite: Overwrite) -> Result<(), 
     fs::create_dir_all(folder).map_err(|error| {
         let shown = folder.display();
         Failure::new(format!(
-            "{shown}: cannot be the folder for manual pages: {error}; name another with --out"
+            "{shown}: cannot be used as the folder for manual pages: {error}; choose another with --out"
         ))
     })?;
     let paths: Vec<PathBuf> = pages

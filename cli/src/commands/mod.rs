@@ -40,7 +40,7 @@ pub struct NameArgs {
     /// Also look for debug files here (holding .build-id/, as in /usr/lib/debug); repeatable
     #[arg(long, value_name = "DIR")]
     pub debug_dir: Vec<PathBuf>,
-    /// Look up all names anew, and keep none for the next time
+    /// Look up all names again, and cache none
     #[arg(long)]
     pub no_symbol_cache: bool,
 }
@@ -72,5 +72,5 @@ impl NameArgs {
 /// Lists the names there are.
 pub fn parse_kind(name: &str) -> Result<Kind, String> {
     let names = || Kind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
-    Kind::from_name(name).ok_or_else(|| format!("no such kind of memory; there are {}", names()))
+    Kind::from_name(name).ok_or_else(|| format!("unknown kind of memory; expected one of: {}", names()))
 }

@@ -40,7 +40,7 @@ pub struct RecordArgs {
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Record the processes it starts, too; this is the default
+    /// Also record the processes it starts (the default)
     #[arg(long, overrides_with = "no_follow_children")]
     pub follow_children: bool,
 
@@ -56,15 +56,15 @@ pub struct RecordArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub depth: Option<u32>,
 
-    /// Make frameworks give up their caching allocators, and say what that costs
+    /// Switch off the caching allocators of frameworks, and print what that costs
     #[arg(long)]
     pub no_pool: bool,
 
-    /// Record XLA's buffers, one by one (JAX); each is waited for until it has its memory
+    /// Record XLA's buffers one by one (JAX); waits for each until its memory exists
     #[arg(long)]
     pub jax_buffers: bool,
 
-    /// Be the tool that programs find which tell of their memory through NVTX
+    /// Record the blocks that programs report through NVTX's memory extension
     #[arg(long)]
     pub nvtx: bool,
 
@@ -72,22 +72,22 @@ pub struct RecordArgs {
     pub pictures: PictureArgs,
 }
 
-/// Pictures of the running program that are kept beside its recording, named NAME.WHY-N.culeak-kept
+/// Automatic snapshots of the running program, kept beside its recording, named NAME.WHY-N.culeak-kept
 #[derive(Debug, Args)]
 pub struct PictureArgs {
-    /// Keep at most N pictures when requests fail for lack of memory, one per stack [default: 3]
+    /// Keep at most N snapshots when requests fail for lack of memory, one per stack [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
     pub oom_snapshots: Option<u32>,
 
-    /// Keep a picture of the highest peak; a new one when it is higher by SIZE
+    /// Keep a snapshot of the highest peak; a new one when it is higher by SIZE
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub snapshot_at_peak: Option<u64>,
 
-    /// Keep a picture at each moment the program names with culeak_mark
+    /// Keep a snapshot at each mark that the program sets with culeak_mark
     #[arg(long)]
     pub snapshot_at_mark: bool,
 
-    /// Keep a picture whenever this time has passed (500ms, 10s, 1m), at the next allocation
+    /// Keep a snapshot at the first allocation after each such time, e.g. 500ms, 10s, 1m
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub snapshot_every: Option<Duration>,
 }
@@ -171,7 +171,7 @@ fn output_folder(given: Option<&Path>) -> Result<PathBuf, Failure> {
     made.map_err(|error| {
         let shown = folder.display();
         Failure::new(format!(
-            "{shown}: cannot be the folder for recordings: {error}; name another with --output"
+            "{shown}: cannot be used as the folder for recordings: {error}; choose another with --output"
         ))
     })
 }

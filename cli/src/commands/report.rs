@@ -34,17 +34,17 @@ Examples:
   culeak report app.host.4711.culeak            what a finished program left behind
   culeak report 4711 --by kind                  what a running one holds
   culeak report 4711 --tree                     the same from main inwards, as a tree
-  culeak report 4711 --flamegraph gpu.svg       and as a picture
+  culeak report 4711 --flamegraph gpu.svg       as a flame graph
   culeak report runs/ --json > report.json      every recording in a folder
   culeak report runs/ --html report.html        the same for a browser, in one file that loads nothing")]
 pub struct ReportArgs {
     /// Process ids, recordings, snapshots, folders of recordings, or - for a snapshot on standard input
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
     pub inputs: Vec<String>,
-    /// What one row stands for
+    /// Group rows by this
     #[arg(long, default_value = "site", value_parser = by_parser())]
     pub by: By,
-    /// What comes first; age: oldest first
+    /// Sort rows by this; age: oldest first
     #[arg(long, default_value = "bytes", value_parser = sort_parser())]
     pub sort: Sort,
     /// Show at most N rows (0: all) [default: 20, with --json or --html all]
@@ -59,7 +59,7 @@ pub struct ReportArgs {
     /// Print the report as JSON (an array when there are several inputs)
     #[arg(long)]
     pub json: bool,
-    /// Print who asked as a tree, from main inwards, with the largest stacks (--top, --min-bytes)
+    /// Print call stacks as a tree, from main inwards; --top and --min-bytes choose the largest
     #[arg(long, conflicts_with_all = ["json", "by", "sort"])]
     pub tree: bool,
     /// Write a flame graph of live bytes (of one input), and no report
@@ -178,7 +178,7 @@ impl<'a> Inputs<'a> {
                 Err(failure) if args.inputs.len() == 1 => return Err(failure),
                 Err(failure) => {
                     unreadable += 1;
-                    progress::say(failure);
+                    progress::fail(&failure);
                 }
             }
         }
@@ -223,7 +223,7 @@ impl Iterator for Inputs<'_> {
                 Ok(item) => return Some(item),
                 Err(failure) => {
                     self.unreadable += 1;
-                    progress::say(failure);
+                    progress::fail(&failure);
                 }
             }
         }
@@ -291,7 +291,7 @@ fn print_tree(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out
 fn write_flamegraph(args: &ReportArgs, suppressions: &Suppressions, path: &Path) -> Result<ExitCode, Failure> {
     let [input] = args.inputs.as_slice() else {
         return Err(Failure::new(format!(
-            "a flame graph shows one input, not {}; name one",
+            "--flamegraph shows one input, not {}; name one",
             args.inputs.len()
         )));
     };

@@ -34,22 +34,22 @@ pub struct RuleArgs {
     /// Allow this much in all stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
     #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
     pub budget: Vec<Budget>,
-    /// Judge only what was allocated after the moment that the program named so (culeak_mark)
+    /// Judge only what was allocated after this mark (culeak_mark)
     #[arg(long, value_name = "MARK")]
     pub since: Option<String>,
     /// Judge only this kind of memory; repeatable [default: all that hold memory]
     #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
     pub kind: Vec<Kind>,
-    /// Judge too what caching allocators (XLA, CuPy, RMM) hold for reuse; the tensors of PyTorch are judged in any case
+    /// Also judge what caching allocators (XLA, CuPy, RMM) hold for reuse; the tensors of PyTorch are judged in any case
     #[arg(long)]
     pub judge_pools: bool,
-    /// Judge a recording that lost allocations by what it has, instead of failing
+    /// Judge an incomplete recording by what it contains, instead of failing
     #[arg(long)]
     pub allow_losses: bool,
     /// Leave out leaks that match a rule in this file, in LeakSanitizer's syntax (leak:PATTERN); repeatable
     #[arg(long, value_name = "FILE")]
     pub suppressions: Vec<PathBuf>,
-    /// Judge also what CUDA's libraries and frameworks keep for the life of the process
+    /// Also judge what CUDA's libraries and frameworks keep for the life of the process
     #[arg(long)]
     pub no_builtin_suppressions: bool,
     /// Fail only on what is new or grown since this baseline, snapshot or recording
@@ -58,7 +58,7 @@ pub struct RuleArgs {
     /// Let call sites grow beyond the baseline by this much, e.g. 1MiB or 5%
     #[arg(long, value_name = "SIZE|PERCENT", requires = "baseline", value_parser = parse_tolerance)]
     pub tolerance: Option<Tolerance>,
-    /// What fails against a baseline: call sites that are new, these and those that have grown, or any leak [default: grown]
+    /// What fails against a baseline: new call sites; new and grown ones; any leak [default: grown]
     #[arg(long, value_name = "new|grown|any", requires = "baseline", value_parser = parse_fail_on)]
     pub fail_on: Option<FailOn>,
 }
@@ -182,13 +182,13 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     };
     if version.is_none_or(|version| version > u64::from(baseline::VERSION)) {
         return Err(Failure::new(format!(
-            "{shown}: a baseline of another version, this build reads up to {}; use a newer culeak",
+            "{shown}: a baseline of a later version; this build reads versions up to {}; use a newer culeak",
             baseline::VERSION
         )));
     }
     serde_json::from_slice(&bytes).map_err(|error| {
         Failure::new(format!(
-            "{shown}: a damaged baseline ({error}); make it anew with --update-baseline"
+            "{shown}: a damaged baseline ({error}); write it again with --update-baseline"
         ))
     })
 }
@@ -225,7 +225,7 @@ fn parse_fail_on(text: &str) -> Result<FailOn, String> {
         "new" => Ok(FailOn::New),
         "grown" => Ok(FailOn::Grown),
         "any" => Ok(FailOn::Any),
-        _ => Err("there are new, grown and any".to_owned()),
+        _ => Err("expected new, grown or any".to_owned()),
     }
 }
 

@@ -10,12 +10,13 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
+use culeak::report::shell_word;
 
 use super::after_run::{self, AfterArgs};
 use super::record::{self, RecordArgs};
 use crate::errors::Failure;
 use crate::text::{inert::Inert, units};
-use crate::{environment, preload, supervise};
+use crate::{environment, preload, progress, supervise};
 
 /// Run a program, record its GPU memory, and report what is left when it ends
 #[derive(Debug, Args)]
@@ -61,7 +62,7 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     match verdict {
         // What the program says about itself comes first.
         _ if code != 0 => {
-            verdict.inspect_err(|failure| eprintln!("culeak: {failure}")).ok();
+            verdict.inspect_err(progress::fail).ok();
             Ok(ExitCode::from(code))
         }
         verdict => verdict.map(ExitCode::from),
@@ -78,11 +79,13 @@ fn tell_of_pictures(folder: &Path, tag: &str) {
         .collect();
     names.sort();
     if let Some(first) = names.first() {
-        let shown = folder.display();
-        let pictures = units::plural(names.len() as u64, "picture", "pictures");
+        let snapshots = units::plural(names.len() as u64, "automatic snapshot", "automatic snapshots");
+        let shown = folder.display().to_string();
+        let first = shell_word(&folder.join(first).display().to_string());
         eprintln!(
-            "culeak: {pictures} kept in {shown}; see: culeak report {shown}/{}",
-            Inert(first)
+            "culeak: kept {snapshots} in {}; see: culeak report {}",
+            Inert(&shown),
+            Inert(&first)
         );
     }
 }

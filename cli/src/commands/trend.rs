@@ -22,36 +22,36 @@ const GROWTH: u8 = 1;
 
 /// Show which call sites grow over many snapshots, how fast and how surely, and which have stopped
 #[derive(Debug, Args)]
-#[command(mut_arg("force", |force| force.help("Judge pictures of different programs as if they were one, and replace files that exist")))]
+#[command(mut_arg("force", |force| force.help("Judge snapshots of different programs as if they were one, and replace files that exist")))]
 #[command(after_help = "\
-Snapshots may be JSON files, recordings, pictures kept beside them (--snapshot-every, --snapshot-at-mark), or folders of \
+Snapshots may be JSON files, recordings, automatic snapshots beside them (--snapshot-every, --snapshot-at-mark), or folders of \
 all these. They are put in the order of time; processes that ran side by side are judged apart.
 
-Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few pictures for --fail-on.
+Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few snapshots for --fail-on.
 
 Examples:
-  culeak trend --pid 4711 --every 30s --for 10m      watch a running process from outside, then say
+  culeak trend --pid 4711 --every 30s --for 10m      watch a running process from outside, then report
   culeak trend monday.json tuesday.json …            snapshots taken earlier
-  culeak run -o runs --snapshot-every 30s -- ./serve  keep pictures while it runs; afterwards:
+  culeak run -o runs --snapshot-every 30s -- ./serve  keep snapshots while it runs; afterwards:
   culeak trend runs --fail-on growing
   culeak trend runs --only serve                     of the programs that recorded there, this one")]
 pub struct TrendArgs {
-    /// Snapshots, recordings, kept pictures, or folders of them
+    /// Snapshots, recordings, automatic snapshots, or folders of them
     #[arg(value_name = "FILE|FOLDER", required_unless_present = "pid")]
     pub inputs: Vec<String>,
-    /// Only pictures of this program, e.g. serve, train.py, 'python *'; * stands for any letters, ? for one
+    /// Only snapshots of this program, e.g. serve, train.py, 'python *'; * stands for any letters, ? for one
     #[arg(long, value_name = "PATTERN", conflicts_with = "pid")]
     pub only: Option<String>,
-    /// Take pictures of this process from outside, without stopping it
+    /// Take snapshots of this process from outside, without stopping it
     #[arg(long, value_name = "PID", conflicts_with = "inputs")]
     pub pid: Option<u32>,
-    /// Time between two pictures, e.g. 500ms, 30s, 10m
+    /// Time between two snapshots, e.g. 500ms, 30s, 10m
     #[arg(long, value_name = "TIME", default_value = "30s", requires = "pid", value_parser = text::units::parse_duration)]
     pub every: Duration,
     /// Stop after this time [default: when the process ends, or at Ctrl-C, which reports what there is]
     #[arg(long = "for", value_name = "TIME", requires = "pid", value_parser = text::units::parse_duration)]
     pub lasting: Option<Duration>,
-    /// What growth is held against: time, or the moments that the program names with culeak_mark
+    /// What growth is measured against: time, or the marks that the program sets with culeak_mark
     #[arg(long, value_enum, default_value = "time")]
     pub against: Axis,
     /// site: one row per call site; stack: one row per way to a call site
@@ -63,10 +63,10 @@ pub struct TrendArgs {
     /// Show at most N rows (0: all) [default: 20, with --json or --html all]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
-    /// Leave out call sites that never held as much
+    /// Leave out call sites that never held this much
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
-    /// Call sites that never changed too
+    /// Show call sites that never changed too
     #[arg(long)]
     pub all: bool,
     /// Exit with code 1 when a call site is growing
@@ -157,7 +157,7 @@ fn one_program(pictures: &mut [Picture], force: bool) -> Result<(), Failure> {
     let names: Vec<String> = programs(pictures).iter().map(ToString::to_string).collect();
     if names.len() > 1 {
         return Err(Failure::new(format!(
-            "pictures of different programs: {}; choose one with --only {}, or judge them as one with --force",
+            "snapshots of different programs: {}; choose one with --only {}, or judge them as one with --force",
             names.join(", "),
             shell_word(&names[0])
         )));
@@ -179,7 +179,7 @@ fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, 
             .flat_map(|trend| &trend.processes)
             .map(|process| process.points);
         return Err(Failure::new(format!(
-            "too few pictures of any process for --fail-on: {POINTS_NEEDED} are needed, there are {} at most; \
+            "too few snapshots of any process for --fail-on: {POINTS_NEEDED} are needed, there are {} at most; \
              take them more often or for longer (--every, --for; culeak run --snapshot-every TIME)",
             most.max().unwrap_or(0)
         )));

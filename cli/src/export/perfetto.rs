@@ -243,7 +243,7 @@ impl Writer<'_> {
         }
         if pictures.len() > 1 {
             for (name, points) in in_pictures(pictures, &wanted) {
-                let track = self.counter(owner, format!("{name}, in pictures"))?;
+                let track = self.counter(owner, format!("{name}, in snapshots"))?;
                 for (time, bytes) in points {
                     self.value(track, offset.saturating_add(time), bytes)?;
                 }
@@ -281,7 +281,7 @@ impl Writer<'_> {
             self.instant(
                 owner,
                 at(picture.taken.at_ns),
-                format!("picture kept: {why}"),
+                format!("snapshot kept: {why}"),
                 &[("name", name)],
             )?;
         }

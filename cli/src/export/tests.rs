@@ -300,7 +300,7 @@ fn the_last_point_of_every_track_is_what_is_live() {
                 Some(&counter.live_bytes),
                 "{name}: {last:?}"
             );
-            let pictured = last.get(&format!("{name}, in pictures"));
+            let pictured = last.get(&format!("{name}, in snapshots"));
             assert_eq!(pictured, (snapshots.len() > 1).then_some(&counter.live_bytes), "{name}");
         }
         assert_eq!(instants, ["epoch 3"]);

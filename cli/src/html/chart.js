@@ -51,8 +51,10 @@ function withGaps(points, values, joined) {
   return spread;
 }
 
-function positions(points, joined) {
-  const x = points.map((point) => point.x);
+// In seconds, where it is time: uPlot takes no step below 1 that is no round decimal.
+function positions(trend, joined) {
+  const points = trend.points;
+  const x = points.map((point) => point.x * trend.scale);
   const between = x.slice();
   const spread = [];
   points.forEach((point, nth) => {
@@ -94,7 +96,7 @@ function timeChart(host, trend, lines, height, spoken) {
         })),
       ],
     };
-    return { options, data: [positions(trend.points, joined), ...lines.map((each) => withGaps(trend.points, each.values, joined))] };
+    return { options, data: [positions(trend, joined), ...lines.map((each) => withGaps(trend.points, each.values, joined))] };
   });
   host.setAttribute("role", "img");
   host.setAttribute("aria-label", spoken);
@@ -110,10 +112,9 @@ function timeChart(host, trend, lines, height, spoken) {
   });
 }
 
-// Round steps of an axis: in bytes powers of two, in hours what clocks and calendars have, else decimal.
+// Round steps of an axis: in bytes powers of two, in seconds what clocks and calendars have, else decimal.
 const POWERS = Array.from({ length: 63 }, (_, power) => 2 ** power);
-const SECOND = 1 / 3600;
-const TIMES = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200].map((seconds) => seconds * SECOND).concat([1, 2, 5, 10, 30, 100, 300, 1000].map((days) => days * 24));
+const TIMES = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200].concat([1, 2, 5, 10, 30, 100, 300, 1000].map((days) => days * 86400));
 const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
 function smallCurve(trend, values, colour) {
@@ -130,7 +131,7 @@ function smallCurve(trend, values, colour) {
       axes: [{ show: false }, { show: false }],
       series: [{}, { stroke: colourOf(colour), width: 1.5, points: { show: false } }],
     },
-    data: [positions(trend.points, joined), withGaps(trend.points, values, joined)],
+    data: [positions(trend, joined), withGaps(trend.points, values, joined)],
   }));
   made.paint();
   return host;

@@ -13,8 +13,9 @@ function showTrend(context, number, host) {
   const trend = context.page.trends[number];
   const column = (name) => context.columns[number + "." + name];
   const values = (name, row) => Array.from(column(name).subarray(row * trend.points.length, (row + 1) * trend.points.length));
-  trend.at = (x) => (trend.against === "time" ? formatDuration(Math.round(x * 3600e9)).replace(/ 0 [smh]$|^0 ns$/, (zero) => (zero === "0 ns" ? "0" : "")) : formatCount(Math.round(x * 10) / 10));
-  trend.axis = { time: "since the first picture", marks: "marks passed", runs: "run" }[trend.against];
+  trend.scale = trend.against === "time" ? 3600 : 1;
+  trend.at = (x) => (trend.against === "time" ? formatDuration(Math.round(x * 1e9)).replace(/ 0 [smh]$|^0 ns$/, (zero) => (zero === "0 ns" ? "0" : "")) : formatCount(Math.round(x * 10) / 10));
+  trend.axis = { time: "since the first snapshot", marks: "marks passed", runs: "run" }[trend.against];
   host.append(
     element("p", { class: "headline" + (trend.growing ? " bad" : "") }, trend.headline[0]),
     ...trend.headline.slice(1).map((line) => element("p", {}, line)),

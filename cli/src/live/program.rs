@@ -43,7 +43,7 @@ pub fn start(
     let (stdout, stderr) = files.map_err(|error| {
         let shown = output.display();
         Failure::new(format!(
-            "{shown}: cannot be made for the program's output ({error}); choose another folder with --output"
+            "{shown}: cannot be created for the program's output ({error}); choose another folder with --output"
         ))
     })?;
     command

@@ -35,7 +35,7 @@ pub fn examine() -> Result<(), Failure> {
         (_, false) => "standard input is not a terminal",
     };
     Err(Failure::new(format!(
-        "live: {missing}; use culeak report, or culeak snapshot, where nobody looks"
+        "live: {missing}; without a terminal use `culeak report` or `culeak snapshot`"
     )))
 }
 
@@ -106,7 +106,7 @@ impl Screen {
             Err(error) => {
                 put_back();
                 Err(Failure::new(format!(
-                    "live: the terminal cannot be switched ({error}); use culeak report instead"
+                    "live: the terminal cannot be switched to the live view ({error}); use `culeak report` instead"
                 )))
             }
         }

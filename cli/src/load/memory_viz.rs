@@ -135,7 +135,7 @@ impl<'i> Reader<'_, 'i> {
 
     fn device(&mut self, ordinal: u64) -> Result<usize, String> {
         if ordinal >= DEVICES {
-            return Err(format!("a damaged memory snapshot: it tells of GPU {ordinal}"));
+            return Err(format!("a damaged memory snapshot: it names GPU {ordinal}"));
         }
         let devices = &mut self.snapshot.devices;
         Ok(*self.devices.entry(ordinal).or_insert_with(|| {

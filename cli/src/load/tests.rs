@@ -34,6 +34,17 @@ fn complaint(change: impl FnOnce(&mut Value)) -> String {
     load(json.to_string().as_bytes()).expect_err("a complaint")
 }
 
+#[test]
+fn a_memory_map_that_root_may_not_read_is_no_reason_to_become_root() {
+    let error = || io::Error::from(io::ErrorKind::PermissionDenied);
+    let (root, user) = (no_map(1, &error(), true), no_map(1, &error(), false));
+    assert!(
+        root.contains("CAP_SYS_PTRACE") && root.contains("*.1.culeak") && !root.contains("run culeak as"),
+        "{root}"
+    );
+    assert!(user.contains("run culeak as that user or as root"), "{user}");
+}
+
 fn failure(argument: &str) -> String {
     match all(argument) {
         Ok(_) => panic!("{argument} was read"),

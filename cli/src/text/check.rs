@@ -21,7 +21,9 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         writeln!(out, "{} {judged} {word}, {}", Styled(GOOD, "passed:"), limits(verdict))?;
     } else {
         writeln!(out, "{} {judged} {word}, {}", Styled(BAD, "failed:"), limits(verdict))?;
-        for breach in verdict.breaches.iter().take(SITES_SHOWN) {
+        // Where nothing is allowed, the first line has said it all.
+        let told = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
+        for breach in verdict.breaches.iter().filter(told).take(SITES_SHOWN) {
             writeln!(out, "  {}", Inert(&reason(breach, word)))?;
         }
         let lines: Vec<_> = verdict.rows.iter().take(SITES_SHOWN).map(Line::of_judged).collect();
@@ -50,7 +52,15 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     }
 }
 
+/// No limit was given.
+pub fn allows_nothing(verdict: &Verdict) -> bool {
+    verdict.limits.allow_nothing(verdict.baseline)
+}
+
 fn limits(verdict: &Verdict) -> String {
+    if allows_nothing(verdict) {
+        return "allowed none".to_owned();
+    }
     let (bytes, count) = verdict.limits.effective(verdict.baseline);
     let mut parts = Vec::new();
     parts.extend(bytes.map(units::bytes));

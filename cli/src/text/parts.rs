@@ -10,6 +10,7 @@ use culeak::site::{CallStack, Frame, Role};
 use culeak::snapshot::ProcessState;
 use culeak::suppressions::{BUILT_IN_NAME, Used};
 
+use super::columns;
 use super::inert::Inert;
 use super::units::{self, plural};
 
@@ -37,15 +38,7 @@ const NAME_WIDTH: usize = 44;
 
 /// A function's bare name, shortened in the middle where it is very long.
 pub fn short_name(name: &str) -> String {
-    let name = Inert(&plain(name)).to_string();
-    let length = name.chars().count();
-    if length <= NAME_WIDTH {
-        return name;
-    }
-    let half = (NAME_WIDTH - 1) / 2;
-    let start: String = name.chars().take(half).collect();
-    let end: String = name.chars().skip(length - half).collect();
-    format!("{start}…{end}")
+    columns::shortened(&Inert(&plain(name)).to_string(), NAME_WIDTH)
 }
 
 /// `[pool]` for memory that a caching allocator holds, `[cuBLAS]` for what a library took for itself.
@@ -78,7 +71,7 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
     let names: Vec<String> = frames.iter().map(|frame| name(frame)).collect();
     let width = names
         .iter()
-        .map(|name| name.chars().count())
+        .map(|name| columns::width(name))
         .filter(|&width| width <= 60)
         .max()
         .unwrap_or(0);
@@ -93,7 +86,7 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
         if place.is_empty() {
             writeln!(out, "{indent}{}", Styled(style, name))?;
         } else {
-            let padded = format!("{name:width$}");
+            let padded = columns::padded(name, width);
             writeln!(
                 out,
                 "{indent}{}  {}{inlined}",
@@ -143,7 +136,11 @@ pub fn process(process: &ProcessLine) -> String {
         [] => process.executable.to_owned(),
         words => words.join(" "),
     };
-    let mut text = format!("{} {}", process.pid, shorten(&Inert(&command).to_string(), 60));
+    let mut text = format!(
+        "{} {}",
+        process.pid,
+        columns::start_of(&Inert(&command).to_string(), 60)
+    );
     for (variable, value) in process.ranks {
         text.push_str(&format!(", {} {}", Inert(variable), Inert(value)));
     }
@@ -158,14 +155,6 @@ pub fn process(process: &ProcessLine) -> String {
         ProcessState::Unknown => format!(", last seen after {lasted}"),
     });
     text
-}
-
-fn shorten(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    let start: String = text.chars().take(width - 1).collect();
-    format!("{start}…")
 }
 
 /// What was suppressed by which rule, and which rules of the user's own are of no use any more.

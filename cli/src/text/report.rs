@@ -7,6 +7,7 @@ use culeak::check::{Judged, Standing};
 use culeak::report::{By, NO_DEVICE, NO_STREAM, RefusedRow, Report, Row, Share};
 use culeak::snapshot::{Kept, Why};
 
+use super::columns;
 use super::inert::Inert;
 use super::ledger;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, Styled};
@@ -229,15 +230,39 @@ impl Line {
 }
 
 pub fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
-    let widest = |column: fn(&Line) -> &str| lines.iter().map(|line| column(line).chars().count()).max().unwrap_or(0);
-    let (sizes, blocks, labels) = (widest(|l| &l.size), widest(|l| &l.blocks), widest(|l| &l.label));
+    write_within(lines, columns::available(), out)
+}
+
+/// Labels narrower than this say nothing.
+const LABEL_NEEDED: usize = 12;
+const PLACE_NEEDED: usize = 10;
+
+/// The rows, each on a line of at most this width: labels give way first, then places.
+fn write_within(lines: &[Line], available: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+    let widest = |column: fn(&Line) -> usize| lines.iter().map(column).max().unwrap_or(0);
+    let sizes = widest(|line| columns::width(&line.size));
+    let blocks = widest(|line| columns::width(&line.blocks));
+    let behind = widest(|line| columns::width(&line.place) + columns::width(&line.mark));
+    let mut labels = widest(|line| columns::width(&line.label));
+    // Between the columns.
+    let room =
+        available.map(|available| available.saturating_sub("  ".len() + sizes + "  in ".len() + blocks + "    ".len()));
+    if let Some(room) = room {
+        labels = labels.min(room.saturating_sub(behind).max(LABEL_NEEDED));
+    }
     for line in lines {
+        let place = match room {
+            Some(room) => {
+                let left = room.saturating_sub(labels + columns::width(&line.mark));
+                columns::end_of(&line.place, left.max(PLACE_NEEDED))
+            }
+            None => line.place.clone(),
+        };
         let text = format!(
-            "  {:>sizes$}  in {:>blocks$}  {:labels$}  {}{}",
+            "  {}  in {:>blocks$}  {}  {place}{}",
             Styled(BOLD, format!("{:>sizes$}", line.size)),
             line.blocks,
-            line.label,
-            line.place,
+            columns::padded(&columns::shortened(&line.label, labels), labels),
             line.mark
         );
         writeln!(out, "{}", text.trim_end())?;
@@ -304,4 +329,56 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
         writeln!(out, "      {}", Styled(DIM, text))?;
     }
     writeln!(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(label: &str, place: &str, mark: &str) -> Line {
+        Line {
+            size: "1.2 GiB".to_owned(),
+            blocks: "128 blocks".to_owned(),
+            label: label.to_owned(),
+            place: place.to_owned(),
+            mark: mark.to_owned(),
+        }
+    }
+
+    fn shown(lines: &[Line], available: Option<usize>) -> Vec<String> {
+        let mut out = Vec::new();
+        write_within(lines, available, &mut out).expect("memory is writable");
+        let text = anstream::adapter::strip_str(std::str::from_utf8(&out).expect("text")).to_string();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn rows_fit_the_terminal_and_are_whole_in_a_file() {
+        let long = "a_function_with_a_name_that_is_forty_columns";
+        let lines = [
+            line(long, "a_file_with_a_long_name_of_its_own.cu:1234", "  [cuBLAS]"),
+            line("short", "train.cu:7", ""),
+        ];
+        for available in [60, 80, 100, 200] {
+            for row in shown(&lines, Some(available)) {
+                assert!(columns::width(&row) <= available, "{available}: {row}");
+            }
+        }
+        let whole = shown(&lines, None);
+        assert!(
+            whole[0].contains(long) && whole[0].ends_with("own.cu:1234  [cuBLAS]"),
+            "{whole:?}"
+        );
+        assert!(
+            shown(&lines, Some(80))[1].ends_with("train.cu:7"),
+            "places stay readable"
+        );
+    }
+
+    #[test]
+    fn wide_characters_leave_the_columns_aligned() {
+        let rows = shown(&[line("訓練する", "a.py:1", ""), line("step", "b.py:2", "")], None);
+        let place = |row: &str, name: &str| row.find(name).map(|at| columns::width(&row[..at]));
+        assert_eq!(place(&rows[0], "a.py"), place(&rows[1], "b.py"), "{rows:?}");
+    }
 }

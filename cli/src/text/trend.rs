@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use anstyle::Style;
-use culeak::trend::{Against, Class, Classes, DeviceTrend, Evidence, Measure, ProcessSpan, Row, Trend};
+use culeak::trend::{Against, Class, Classes, DeviceTrend, Evidence, Measure, Point, ProcessSpan, Row, Trend};
 
 use super::inert::Inert;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
@@ -54,14 +54,14 @@ pub fn process(span: &ProcessSpan) -> String {
         process.pid,
         words.join(" "),
         process.host,
-        plural(span.points as u64, "picture", "pictures")
+        plural(span.points as u64, "snapshot", "snapshots")
     );
     Inert(&text).to_string()
 }
 
 pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     let (first, last) = (&trend.points[0], &trend.points[trend.points.len() - 1]);
-    let pictures = plural(trend.points.len() as u64, "picture", "pictures");
+    let snapshots = plural(trend.points.len() as u64, "snapshot", "snapshots");
     let over = match trend.against {
         Against::Time => units::duration(last.at_unix_ns.saturating_sub(first.at_unix_ns)),
         Against::Marks => plural(last.marks.saturating_sub(first.marks), "mark", "marks"),
@@ -69,14 +69,14 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     };
     writeln!(
         out,
-        "{}: {pictures} over {over}, from {} to {}",
+        "{}: {snapshots} over {over}, from {} to {}",
         Styled(BOLD, Inert(&trend.program.to_string())),
         parts::amount(first.held),
         parts::amount(last.held)
     )?;
     if trend.too_few {
         let few = format!(
-            "too few pictures to judge: {} of one process are needed",
+            "too few snapshots to judge: {} of one process are needed",
             trend.points_needed
         );
         return writeln!(out, "{}", Styled(WARN, few));
@@ -120,7 +120,7 @@ pub fn word(class: Class) -> (&'static str, Style) {
         Class::Irregular => ("irregular", PLAIN),
         Class::Shrinking => ("shrinking", GOOD),
         Class::Steady => ("steady", GOOD),
-        Class::TooFew => ("too few pictures", DIM),
+        Class::TooFew => ("too few snapshots", DIM),
     }
 }
 
@@ -223,7 +223,6 @@ fn sparkline(values: &[u64], trend: &Trend) -> String {
 
 /// The next thing to type.
 pub fn next(trend: &Trend) -> Option<String> {
-    let (first, last) = (&trend.points[0].source, &trend.points[trend.points.len() - 1].source);
     let process = &trend.processes[trend.processes.len() - 1];
     let word = culeak::report::shell_word;
     match (trend.too_few, trend.is_growing()) {
@@ -238,10 +237,24 @@ pub fn next(trend: &Trend) -> Option<String> {
             let command: Vec<String> = process.process.command_line.iter().map(|part| word(part)).collect();
             let command = command.join(" ");
             Some(format!(
-                "culeak run -o runs --snapshot-every {every} -- {command}; culeak trend runs"
+                "culeak run -o runs --snapshot-every {every}s -- {command}; culeak trend runs"
             ))
         }
-        (false, true) if first != last => Some(format!("culeak diff {} {} --stacks", word(first), word(last))),
+        (false, true) => {
+            let (first, last) = ends(trend)?;
+            Some(format!("culeak diff {} {} --stacks", word(first), word(last)))
+        }
         _ => None,
     }
+}
+
+/// The first and the last snapshot of the process that was judged; over runs, those of the first and the last run. A
+/// process that was looked at while it ran shows something else by now.
+fn ends(trend: &Trend) -> Option<(&str, &str)> {
+    let longest = (0..trend.processes.len()).max_by_key(|&process| trend.processes[process].points)?;
+    let of_one = |point: &&Point| trend.against == Against::Runs || point.process == longest;
+    let mut sources = trend.points.iter().filter(of_one).map(|point| point.source.as_str());
+    let (first, last) = (sources.next()?, sources.next_back()?);
+    let lasts = |source: &str| source != "-" && !source.bytes().all(|byte| byte.is_ascii_digit());
+    (first != last && lasts(first) && lasts(last)).then_some((first, last))
 }

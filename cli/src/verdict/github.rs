@@ -8,6 +8,7 @@ use std::io::{self, Write};
 use culeak::check::Verdict;
 
 use super::{SourceRoot, findings, stack_text, summary};
+use crate::text::inert::Inert;
 
 /// The runner shows ten errors a step; what comes behind is for the log.
 pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Write) -> io::Result<()> {
@@ -26,9 +27,16 @@ pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Writ
             let message = format!("{}{}", finding.title, stack.trim_end());
             writeln!(out, "::error {}::{}", properties.join(","), data(&message))?;
         }
-        let level = if verdict.passed { "notice" } else { "error" };
         let text = format!("{source}: {}", summary(verdict));
-        writeln!(out, "::{level} title=culeak check::{}", data(&text))?;
+        match verdict.passed {
+            true => writeln!(out, "::notice title=culeak check::{}", data(&text))?,
+            // The annotations have said it; this is for the log, where the runner obeys `##[` too.
+            false => writeln!(
+                out,
+                "culeak check: {}",
+                Inert(&text).to_string().replace("##[", "##\\[")
+            )?,
+        }
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! JUnit's XML: a suite per process, a test per call site, and one for the limits on the whole.
 
 use std::io::{self, Write};
+use std::time::Duration;
 
 use culeak::check::Verdict;
 use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
@@ -22,6 +23,8 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
 fn suite(source: &str, verdict: &Verdict) -> TestSuite {
     let mut suite = TestSuite::new(Inert(source).to_string());
     suite.add_property(Property::new("summary", summary(verdict)));
+    let lasted = Duration::from_nanos(verdict.process.lasted_ns);
+    suite.set_time(lasted);
     let whole: Vec<_> = findings(verdict)
         .into_iter()
         .filter(|finding| finding.stack.is_none())
@@ -35,6 +38,8 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
     }
     let mut limits = TestCase::new("limits", status);
     limits.set_classname("culeak");
+    // The run took as long as the process; no part of that belongs to one call site.
+    limits.set_time(lasted);
     suite.add_test_case(limits);
     for judged in &verdict.rows {
         let mut status = TestCaseStatus::success();
@@ -49,6 +54,7 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
         let name = format!("{}{place}", parts::short_name(&judged.row.label));
         let mut case = TestCase::new(name, status);
         case.set_classname("culeak.sites");
+        case.set_time(Duration::ZERO);
         suite.add_test_case(case);
     }
     suite

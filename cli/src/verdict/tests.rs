@@ -128,6 +128,10 @@ fn junit_is_read_back_with_a_test_for_each_site() {
         .map(|case| case.name.as_str())
         .collect();
     assert_eq!(names[..2], ["limits", "Trainer::step train.cu:212"]);
+    let lasted = std::time::Duration::from_nanos(snapshot.taken.at_ns);
+    let suite = &report.test_suites[0];
+    assert_eq!((suite.time, suite.test_cases[0].time), (Some(lasted), Some(lasted)));
+    assert!(suite.test_cases.iter().all(|case| case.time.is_some()));
 }
 
 #[test]
@@ -144,7 +148,13 @@ fn github_annotations_stand_at_the_first_line_within_the_repository() {
     );
     // The wrapper of thrust is shown first, but is not in the repository.
     assert!(lines.contains("::error file=src/weights.cu,line=40,"), "{lines}");
-    assert!(lines.lines().all(|line| line.starts_with("::error ")), "{lines}");
+    let annotations: Vec<_> = lines.lines().filter(|line| line.starts_with("::")).collect();
+    assert_eq!(
+        annotations.len(),
+        verdicts[0].1.rows.len(),
+        "one for each call site: {lines}"
+    );
+    assert!(lines.ends_with("\nculeak check: app.culeak: failed: 1.2 GiB in 132 blocks leaked at 3 call sites\n"));
     let python = training().finish(GIB, 0);
     let lines = text(|out| github::write(&[("a", verdict(&python, &Rules::default()))], &root, out));
     assert!(lines.contains("file=train.py,line=212"), "{lines}");
@@ -194,7 +204,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn hostile_names_forge_nothing(name in "[\\x00-\\x1f\u{7f}\u{202e}a<>|`:%,&\\]\\[\\n]{0,20}|\\PC{0,20}") {
+    fn hostile_names_forge_nothing(name in "[\\x00-\\x1f\u{7f}\u{202e}a<>|`#:%,&\\]\\[\\n]{0,20}|\\PC{0,20}") {
         let mut snapshot = leaky();
         for symbol in snapshot.locations.iter_mut().flat_map(|location| &mut location.symbols) {
             (symbol.function, symbol.file) = (name.clone(), Some(name.clone()));
@@ -204,7 +214,9 @@ proptest! {
         let (_folder, root) = sources();
         let lines = text(|out| github::write(&verdicts, &root, out));
         prop_assert_eq!(lines.lines().count(), findings(&verdicts[0].1).len() + 1);
-        prop_assert!(lines.lines().all(|line| line.starts_with("::error ")));
+        let (log, commands): (Vec<_>, Vec<_>) = lines.lines().partition(|line| line.starts_with("culeak check: "));
+        prop_assert_eq!(log.len(), 1);
+        prop_assert!(commands.iter().all(|line| line.starts_with("::error ")) && !log[0].contains("##["));
         let xml = text(|out| junit::write(&verdicts, out));
         prop_assert!(quick_junit::Report::deserialize_from_str(&xml).is_ok(), "{}", xml);
         let page = text(|out| markdown::write(&verdicts, out));

@@ -2,9 +2,12 @@
 
 use std::env;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+
+use culeak::variables::{DISABLE, Value};
 
 use super::Finding;
 use crate::{probe, shim};
@@ -106,7 +109,11 @@ pub fn environment() -> Vec<Finding> {
         );
         findings.push(Finding::ok(SUBJECT, text));
     }
-    if env::var_os("CULEAK_DISABLE").is_some_and(|value| !value.is_empty() && value != "0") {
+    if let Err(failure) = crate::environment::examine(env::vars_os()) {
+        findings.push(Finding::fail(SUBJECT, failure.message, "culeak help environment"));
+    }
+    let disabled = env::var_os("CULEAK_DISABLE").and_then(|value| DISABLE.values.read(value.as_bytes()));
+    if disabled == Some(Value::Switch(true)) {
         let text = "CULEAK_DISABLE is set: a preloaded library records nothing";
         findings.push(Finding::warn(
             SUBJECT,

@@ -27,7 +27,7 @@ pub fn pictures(args: &TrendArgs, options: &Options) -> Result<(Vec<Picture>, us
     let mut pictures = Vec::with_capacity(files.len());
     let mut unreadable = 0;
     let mut others = BTreeSet::new();
-    let progress = Progress::over("reading", files.len() as u64, Unit::Of("pictures"));
+    let progress = Progress::over("reading", files.len() as u64, Unit::Of("snapshots"));
     for file in &files {
         let loaded = load::one(file);
         progress.advance(1);
@@ -43,20 +43,20 @@ pub fn pictures(args: &TrendArgs, options: &Options) -> Result<(Vec<Picture>, us
             Err(failure) if files.len() == 1 => return Err(failure),
             Err(failure) => {
                 unreadable += 1;
-                progress::say(failure);
+                progress::fail(&failure);
             }
         }
     }
     if let (true, Some(pattern), false) = (pictures.is_empty(), &args.only, others.is_empty()) {
         let others: Vec<_> = others.into_iter().collect();
         return Err(Failure::new(format!(
-            "--only {pattern}: there are only pictures of {}; name one of these, * stands for any letters",
+            "--only {pattern}: no such program; the snapshots are of {}; name one of these (* matches any characters)",
             others.join(", ")
         )));
     }
     if pictures.is_empty() {
         return Err(Failure::new(format!(
-            "none of {} pictures can be read (see above); take them again",
+            "none of {} snapshots can be read (see above); check the files or take them again",
             files.len()
         )));
     }
@@ -82,7 +82,7 @@ fn expand(input: &str) -> Result<Vec<String>, Failure> {
             .collect();
         if found.is_empty() {
             return Err(Failure::new(format!(
-                "{input}: a folder without recordings (*.culeak), kept pictures (*.culeak-kept) and snapshots (*.json)"
+                "{input}: a folder without recordings (*.culeak), automatic snapshots (*.culeak-kept) or snapshots (*.json); name another"
             )));
         }
         return Ok(found);

@@ -19,7 +19,11 @@ use crate::text::units::{duration, plural};
 use crate::usage;
 
 pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Picture>, Failure> {
-    let signals = block_signals().map_err(|error| Failure::new(format!("signals cannot be waited for: {error}")))?;
+    let signals = block_signals().map_err(|error| {
+        Failure::new(format!(
+            "signals cannot be waited for: {error}; take snapshots with `culeak snapshot` instead"
+        ))
+    })?;
     let began = Instant::now();
     let first = load::one(&pid.to_string())?;
     let recording = first.snapshot.process.recording.clone();
@@ -32,8 +36,8 @@ pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Pic
         }
         if let Some(signal) = wait(&signals, began + next) {
             eprintln!(
-                "culeak: {signal}: {}, here is what they say",
-                plural(pictures.len() as u64, "picture", "pictures")
+                "culeak: {signal}: stopped after {}",
+                plural(pictures.len() as u64, "snapshot", "snapshots")
             );
             break;
         }
@@ -46,9 +50,9 @@ pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Pic
                         eprintln!("culeak: process {pid} has ended");
                         pictures.push(picture(item, args, options));
                     }
-                    Ok(_) => eprintln!("culeak: process {pid} cannot be looked at any more"),
+                    Ok(_) => eprintln!("culeak: process {pid} can no longer be read"),
                     Err(failure) => {
-                        eprintln!("culeak: process {pid} has ended, and what it left cannot be read: {failure}")
+                        eprintln!("culeak: error: process {pid} has ended, and its recording cannot be read: {failure}")
                     }
                 }
                 break;
@@ -71,12 +75,12 @@ fn announce(pid: u32, args: &TrendArgs) {
         Some(lasting) => format!("for {}", duration(nanoseconds(lasting))),
         None => "until it ends".to_owned(),
     };
-    eprintln!("culeak: a picture of process {pid} every {every} {until}; Ctrl-C reports earlier");
+    eprintln!("culeak: taking a snapshot of process {pid} every {every} {until}; Ctrl-C stops and reports");
     let taken = args
         .lasting
         .map(|lasting| lasting.as_nanos() / args.every.as_nanos().max(1) + 1);
     if let Some(taken) = taken.filter(|&taken| taken < POINTS_NEEDED as u128) {
-        eprintln!("culeak: note: that makes {taken}, and {POINTS_NEEDED} are needed for a judgement");
+        eprintln!("culeak: note: that makes {taken} snapshots; {POINTS_NEEDED} are needed to judge growth");
     }
 }
 

@@ -23,7 +23,7 @@ const KEYS: &[(&str, &str)] = &[
     ("space, f", "freeze the view; the program goes on"),
     ("tab, shift-tab", "the next process, the one before"),
     ("esc", "back, and drop the filter"),
-    ("Ctrl-Z, Ctrl-L", "suspend the view; draw it anew"),
+    ("Ctrl-Z, Ctrl-L", "suspend the view; redraw it"),
 ];
 
 pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffer) {

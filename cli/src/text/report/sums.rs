@@ -56,13 +56,13 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     if report.refused.len() > REFUSED_SHOWN {
         row(
             "",
-            format!("… and {} more kinds of refusal", report.refused.len() - REFUSED_SHOWN),
+            format!("… and {} more failed requests", report.refused.len() - REFUSED_SHOWN),
         );
     }
     if told_by_pytorch(report) {
         let file = Inert(report.process.recording);
         row(
-            "told by",
+            "source",
             format!("PyTorch's allocator, in {file}: no peak, no process, nothing that was freed"),
         );
         rows.extend(marks(report));
@@ -108,9 +108,12 @@ fn told_by_pytorch(report: &Report) -> bool {
 
 fn marks(report: &Report) -> Option<Sum> {
     let last = report.marks.last()?;
-    let count = plural(report.marks.len() as u64, "moment named", "moments named");
+    let count = plural(report.marks.len() as u64, "mark", "marks");
     let age = units::duration(report.taken.at_ns.saturating_sub(last.time_ns));
-    let text = format!("{count} by the program, the last {age} before: {}", Inert(&last.name));
+    let text = format!(
+        "{count} set by the program, the last {age} before: {}",
+        Inert(&last.name)
+    );
     Some(("marks", text))
 }
 
@@ -143,7 +146,7 @@ const REFUSED_SHOWN: usize = 5;
 /// Every field of `Honesty`, zeros too.
 pub fn honesty(report: &Report) -> Vec<Sum> {
     if told_by_pytorch(report) {
-        let text = "all that is not PyTorch's allocator, and what that did not keep".to_owned();
+        let text = "memory outside PyTorch's allocator, and whatever its snapshot does not keep".to_owned();
         return vec![("not seen", text)];
     }
     let h = report.honesty;
@@ -158,7 +161,7 @@ pub fn honesty(report: &Report) -> Vec<Sum> {
             plural(h.lost_stacks, "stack", "stacks"),
             plural(h.lost_python, "Python stack", "Python stacks"),
             plural(h.lost_details, "detail", "details"),
-            plural(h.lost_pictures, "picture", "pictures")
+            plural(h.lost_pictures, "snapshot", "snapshots")
         ),
     );
     row(
