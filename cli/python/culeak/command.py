@@ -16,7 +16,7 @@ def find_command() -> str:
     named = os.environ.get("CULEAK")
     if named:
         if not os.access(named, os.X_OK):
-            raise CommandMissing("CULEAK={}: not a program; name the command culeak, or unset it".format(named))
+            raise CommandMissing("CULEAK={}: not a program; set it to the path of the command culeak, or unset it".format(named))
         return os.path.abspath(named)
     sought = [folder / "culeak" for folder in _folders()]
     for path in sought:
@@ -26,7 +26,7 @@ def find_command() -> str:
     if found:
         return found
     raise CommandMissing(
-        "the command culeak is neither in {} nor in PATH; install the wheel anew, or name it in CULEAK".format(
+        "the command culeak is neither in {} nor in PATH; reinstall the wheel, or name the command in CULEAK".format(
             ", ".join(str(path.parent) for path in sought)
         )
     )

@@ -29,7 +29,7 @@ def leaked(test: Test, verdict: Verdict, limit: int) -> str:
     )
     lines = [first] + _sites(test, verdict.sites)
     if verdict.suppressed_bytes:
-        lines += ["", "Besides, {} that suppressions leave out.".format(show_size(verdict.suppressed_bytes))]
+        lines += ["", "Suppressions left out another {}.".format(show_size(verdict.suppressed_bytes))]
     return "\n".join(lines)
 
 
@@ -71,7 +71,7 @@ def _sites(test: Test, sites: List[Site]) -> List[str]:
                 lines.append("  {} in {} of them".format(show_size(stack.bytes), show_blocks(stack.blocks)))
             lines += [line for frame in stack.frames for line in _frame(test, frame)] or ["    " + site.label]
         if site.stacks_in_all > len(site.stacks):
-            lines.append("  the others on {} more ways there".format(site.stacks_in_all - len(site.stacks)))
+            lines.append("  and {} other stacks that end there".format(site.stacks_in_all - len(site.stacks)))
     if len(sites) > MOST_SITES:
         rest = sum(site.bytes for site in sites[MOST_SITES:])
         lines += ["", "and {} more call sites with {}".format(len(sites) - MOST_SITES, show_size(rest))]

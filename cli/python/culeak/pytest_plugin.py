@@ -19,7 +19,7 @@ def pytest_addoption(parser: Any) -> None:
     group = parser.getgroup("culeak", "GPU memory of every test, recorded by culeak")
     group.addoption("--culeak", action="store_true", help="record the GPU memory of every test, and judge the limits in their marks")
     group.addoption(
-        "--culeak-max-leaked", metavar="SIZE", type=_size, help="fail every test without a limit of its own that leaves more than this behind"
+        "--culeak-max-leaked", metavar="SIZE", type=_size, help="the limit for every test without one of its own: fail it if it leaves more than this behind"
     )
     group.addoption(
         "--culeak-suppressions", metavar="FILE", action="append", default=[], help="leave out what matches a rule in this file (leak:PATTERN); repeatable"
@@ -31,7 +31,7 @@ def pytest_addoption(parser: Any) -> None:
         "--culeak-sites", metavar="N", type=int, default=3, help="look up N call sites for every test that leaves memory behind, 0 for failures alone [default: 3]"
     )
     group.addoption("--culeak-top", metavar="N", type=int, default=10, help="show N tests in the summary, 0 for all [default: 10]")
-    parser.addini("culeak", "the same as --culeak on every run", type="bool", default=False)
+    parser.addini("culeak", "record every run, as --culeak does", type="bool", default=False)
 
 
 def _size(text: str) -> int:

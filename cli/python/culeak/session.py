@@ -16,7 +16,7 @@ import gc
 import inspect
 import os
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Set
+from typing import Any, Dict, Iterator, Optional, Set
 
 import pluggy
 import pytest
@@ -73,12 +73,13 @@ class Session:
         self.measured: Optional[Measured] = None
         self.record: Optional[Dict[str, Any]] = None
 
-    def pytest_collection_modifyitems(self, items: List[Any]) -> None:
-        for item in items:
-            try:
-                limits_of(item, None)
-            except ValueError as error:
-                raise pytest.UsageError("{}: {}".format(item.nodeid, error))
+    # Before fixtures work for a test that cannot be judged.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: Any) -> None:
+        try:
+            limits_of(item, None)
+        except ValueError as error:
+            pytest.fail("culeak: error: {}; correct the mark".format(error), pytrace=False)
 
     # Innermost: what other plugins do around a test is not the test's.
     @pytest.hookimpl(hookwrapper=True, trylast=True)

@@ -254,7 +254,7 @@ def test_suppressed_sites_are_no_leak(run, pytester):
         "--culeak-suppressions=known.supp",
     )
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["GPU memory left behind: 1 B in 1 block, allowed 0 B", "Besides, 1 MiB that suppressions leave out."])
+    result.stdout.fnmatch_lines(["GPU memory left behind: 1 B in 1 block, allowed 0 B", "Suppressions left out another 1 MiB."])
 
 
 def test_every_test_can_be_limited(run):
@@ -273,18 +273,31 @@ def test_every_test_can_be_limited(run):
 @pytest.mark.parametrize(
     "mark, reason",
     [
-        ('limit_gpu_leaks("much")', "*expected a size such as*"),
-        ("limit_gpu_leaks()", "*mark limit_gpu_leaks: *missing*argument*limit*"),
-        ('limit_gpu_leaks("1 MB", warmups=-1)', "*warmups is a number of runs*"),
-        ('limit_gpu_memory("1 MB", 2)', "*mark limit_gpu_memory: *argument*"),
+        ('limit_gpu_leaks("much")', "leaks: expected a size such as*"),
+        ("limit_gpu_leaks()", "leaks: *missing*argument*limit*"),
+        ('limit_gpu_leaks("1 MB", warmups=-1)', "leaks: warmups is a number of runs*"),
+        ('limit_gpu_memory("1 MB", 2)', "memory: *argument*"),
     ],
     ids=["no size", "nothing", "negative", "too much"],
 )
-def test_marks_that_make_no_sense_are_said_before_any_test_runs(run, mark, reason):
-    source = "import pytest\n@pytest.mark.{}\ndef test_nothing(): print('was here')\n".format(mark)
+def test_a_wrong_mark_is_an_error_of_its_test_alone(run, mark, reason):
+    source = """
+        import pytest
+
+        @pytest.fixture
+        def model():
+            print("was here")
+
+        @pytest.mark.{}
+        def test_nothing(model):
+            print("was here")
+
+        def test_other():
+            pass
+        """.format(mark)
     result = run(source, "--culeak", "-s")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([reason])
+    result.assert_outcomes(errors=1, passed=1)
+    result.stdout.fnmatch_lines(["culeak: error: mark limit_gpu_" + reason + "; correct the mark"])
     result.stdout.no_fnmatch_line("*was here*")
 
 

@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(width("訓練"), 4);
         assert_eq!(padded("訓練", 6), "訓練  ");
         assert_eq!(shortened("訓練訓練訓練", 7), "訓…練");
-        assert_eq!(end_of("/data/模型/train.py:7", 12), "…train.py:7");
+        assert_eq!(end_of("/data/模型/train.py:7", 12), "…/train.py:7");
         assert_eq!(start_of("python train.py", 7), "python…");
     }
 
