@@ -306,6 +306,30 @@ def a_trend_shows_the_course_of_each_call_site(browser):
         assert all(row.locator("td").first.inner_text() == "periodic" for row in t.rows().all()) and t.rows().count() >= 1
 
 
+def a_trend_of_seconds_has_a_scale_of_seconds(browser):
+    (FOLDER / "seconds").mkdir(exist_ok=True)
+    for nth, path in enumerate(sorted((FOLDER / "course").glob("*.json"))):
+        snapshot = json.loads(path.read_text())
+        # One a second, where they were ten minutes apart.
+        for time in ("at_ns", "at_unix_ns"):
+            snapshot["taken"][time] -= 599 * 1_000_000_000 * nth
+        (FOLDER / "seconds" / path.name).write_text(json.dumps(snapshot))
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.add_init_script("""
+        window.written = [];
+        const write = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) { window.written.push(text); return write.call(this, text, ...rest); };
+    """)
+    t = Tab(page)
+    t.open(write("seconds", "trend", "seconds"))
+    t.until("window.written.length > 0")
+    page.wait_for_timeout(100)
+    times = {text for text in page.evaluate("window.written") if re.fullmatch(r"\d+(\.\d+)? s", str(text))}
+    assert len(times) >= 3, page.evaluate("window.written")
+    context.close()
+
+
 def hostile_names_are_inert_text(browser):
     with tab(browser, write("hostile", "report", "hostile.json")) as t:
         for button in t.page.locator(".open").all():
@@ -438,6 +462,7 @@ CLAIMS = [
     colours_follow_the_system_and_the_switch,
     a_diff_says_what_grew_and_what_shrank,
     a_trend_shows_the_course_of_each_call_site,
+    a_trend_of_seconds_has_a_scale_of_seconds,
     hostile_names_are_inert_text,
     a_narrow_window_is_not_wider_than_itself,
     the_policy_forbids_any_load_and_any_markup,
