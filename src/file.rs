@@ -1,67 +1,37 @@
 //! The growing file behind a recording, from the side that writes it.
 //!
-//! The watched program owns its file descriptors: it may close all of them, or run out. So none is kept. The file is
-//! opened again for every extent (a few dozen times in a process's life), checked to be the same inode, allocated on
-//! disk *before* anything is touched (a full disk then costs records, never a SIGBUS), mapped, and closed.
+//! The file grows a few dozen times in a process's life. Each time it is allocated on disk *before* anything is touched
+//! (a full disk then costs records, never a SIGBUS) and mapped. For that it needs a descriptor, and the descriptors are
+//! the watched program's: it may close all of them, or run out. So one is kept, at 64 or above, for programs that change
+//! their user, their root or the name of the folder; it is checked to be the same inode each time, and if it is not, the
+//! file is opened again by its path.
 //!
 //! Everything here is safe in signal handlers and needs no heap: system calls, atomics and fixed arrays.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::mem::MaybeUninit;
+use std::ptr::addr_of_mut;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
 use crate::layout::{DIRECTORY_CAPACITY, DIRECTORY_OFFSET, Extent, HEADER_BYTES, Header, Section};
+use crate::system::{Descriptor, without_write_signals};
+pub use crate::system::{Errno, Uncancelled, anonymous};
 
 pub const PATH_MAX: usize = 4096;
-
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
-}
-
-/// While it lives, `pthread_cancel` waits: `open` and the like are cancellation points, and the watched program does
-/// not expect any inside its call.
-pub struct Uncancelled(libc::c_int);
-
-impl Uncancelled {
-    pub fn new() -> Uncancelled {
-        const DISABLE: libc::c_int = 1;
-        let mut before = 0;
-        // SAFETY: changes the calling thread's own state; `before` is valid.
-        unsafe { pthread_setcancelstate(DISABLE, &mut before) };
-        Uncancelled(before)
-    }
-}
-
-impl Default for Uncancelled {
-    fn default() -> Uncancelled {
-        Uncancelled::new()
-    }
-}
-
-impl Drop for Uncancelled {
-    fn drop(&mut self) {
-        // SAFETY: as in `new`.
-        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
-    }
-}
-
-/// An errno value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Errno(pub i32);
-
-impl Errno {
-    pub fn last() -> Errno {
-        // SAFETY: __errno_location is always valid in the calling thread.
-        Errno(unsafe { *libc::__errno_location() })
-    }
-}
 
 /// A created recording. Never moved or dropped: threads may write through its mapping until the process is gone.
 pub struct File {
     path: [u8; PATH_MAX],
     device: u64,
     inode: u64,
+    /// Whether the file system counts names, so that a file without one is a removed file.
+    counts_links: bool,
     page: u64,
     header: *const Header,
+    /// The number of a descriptor of the file, unless the program has closed it; 0: there is none.
+    kept: AtomicI32,
+    /// Why the file could not grow when it was last tried; 0: it could.
+    trouble: AtomicI32,
     /// Where the next extent begins.
     end: AtomicU64,
     /// Directory rows handed out.
@@ -72,58 +42,46 @@ pub struct File {
 unsafe impl Sync for File {}
 
 impl File {
-    /// Creates `path` exclusively (mode 0600, never through a symlink) and maps its header, zeroed.
+    /// Creates `path` exclusively (mode 0600, never through a symlink) and maps its header, zeroed. Made in place: it is
+    /// larger than what the stack of a thread may have left.
     ///
     /// # Errors
     /// The errno of the call that failed; `EEXIST` when the name is taken. Nothing is left behind on other errors.
-    pub fn create(path: &CStr) -> Result<File, Errno> {
+    pub fn create<'a>(place: &'a mut MaybeUninit<File>, path: &CStr) -> Result<&'a mut File, Errno> {
+        let _uncancelled = Uncancelled::new();
         let bytes = path.to_bytes_with_nul();
         if bytes.len() > PATH_MAX {
             return Err(Errno(libc::ENAMETOOLONG));
         }
-        // SAFETY: `path` is a C string; flags and mode are constants.
-        let fd = unsafe {
-            libc::open(
-                path.as_ptr(),
-                libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC,
-                0o600 as libc::c_uint,
-            )
-        };
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        let result = File::begin(fd, bytes);
-        // SAFETY: `fd` was opened above and is ours.
-        unsafe { libc::close(fd) };
-        if result.is_err() {
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        let opened = Descriptor::open(path, flags)?;
+        let begun = opened.status().and_then(|status| {
+            // SAFETY: sysconf has no preconditions.
+            let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
+            let end = (HEADER_BYTES as u64).next_multiple_of(page);
+            Ok((status, page, end, map(opened.number(), 0, end)?))
+        });
+        let (status, page, end, header) = begun.inspect_err(|_| {
             // SAFETY: `path` is a C string; the file was created by us just now.
             unsafe { libc::unlink(path.as_ptr()) };
+        })?;
+        let kept = if opened.is_own() { opened.keep() } else { 0 };
+        let file = place.as_mut_ptr();
+        // SAFETY: `file` points to room for one, of which every field is written here.
+        unsafe {
+            addr_of_mut!((*file).path).write_bytes(0, 1);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), addr_of_mut!((*file).path).cast(), bytes.len());
+            addr_of_mut!((*file).device).write(status.st_dev);
+            addr_of_mut!((*file).inode).write(status.st_ino);
+            addr_of_mut!((*file).counts_links).write(status.st_nlink > 0);
+            addr_of_mut!((*file).page).write(page);
+            addr_of_mut!((*file).header).write(header.cast());
+            addr_of_mut!((*file).kept).write(AtomicI32::new(kept));
+            addr_of_mut!((*file).trouble).write(AtomicI32::new(0));
+            addr_of_mut!((*file).end).write(AtomicU64::new(end));
+            addr_of_mut!((*file).rows).write(AtomicU64::new(0));
+            Ok(&mut *file)
         }
-        result
-    }
-
-    fn begin(fd: i32, path: &[u8]) -> Result<File, Errno> {
-        // SAFETY: plain integers: all zeros is a value of `stat`, and `fd` is open.
-        let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
-        if unsafe { libc::fstat(fd, &mut status) } != 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: sysconf has no preconditions.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64;
-        let end = (HEADER_BYTES as u64).next_multiple_of(page);
-        let header = map(fd, 0, end)?;
-        let mut file = File {
-            path: [0; PATH_MAX],
-            device: status.st_dev,
-            inode: status.st_ino,
-            page,
-            header: header.cast(),
-            end: AtomicU64::new(end),
-            rows: AtomicU64::new(0),
-        };
-        file.path[..path.len()].copy_from_slice(path);
-        Ok(file)
     }
 
     pub fn path(&self) -> &CStr {
@@ -152,63 +110,92 @@ impl File {
     /// Adds `bytes` of zeros to the file and maps them. [`File::announce`] makes them known to readers.
     ///
     /// # Errors
-    /// `ENOSPC`, `EDQUOT`, `EFBIG` …: the file is full; `ESTALE`: another file has taken its place.
+    /// `ENOSPC`, `EDQUOT`, `EFBIG` …: the file is full; otherwise as [`File::open`].
     pub fn extend(&self, bytes: usize) -> Result<NewExtent, Errno> {
         let _uncancelled = Uncancelled::new();
         let bytes = (bytes as u64).next_multiple_of(self.page);
-        // SAFETY: `path` is a C string.
-        let fd = unsafe { libc::open(self.path().as_ptr(), libc::O_RDWR | libc::O_NOFOLLOW | libc::O_CLOEXEC) };
-        if fd < 0 {
-            return Err(Errno::last());
+        let result = self.open().and_then(|file| self.extend_open(&file, bytes));
+        match &result {
+            Ok(_) => self.trouble.store(0, Relaxed),
+            Err(error) => self.note_trouble(*error),
         }
-        let result = self.extend_open(fd, bytes);
-        // SAFETY: `fd` was opened above and is ours.
-        unsafe { libc::close(fd) };
         result
     }
 
-    /// The file, opened for reading.
-    ///
-    /// # Errors
-    /// `ESTALE`: another file has taken its place; otherwise as `open`.
-    pub fn reopen(&self) -> Result<i32, Errno> {
-        // SAFETY: `path` is a C string.
-        let fd = unsafe {
-            libc::open(
-                self.path().as_ptr(),
-                libc::O_RDONLY | libc::O_NOFOLLOW | libc::O_CLOEXEC,
-            )
-        };
-        if fd < 0 {
-            return Err(Errno::last());
-        }
-        // SAFETY: plain integers: all zeros is a value of `stat`, and `fd` is open.
-        let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
-        let known = unsafe { libc::fstat(fd, &mut status) } == 0;
-        if known && (status.st_dev, status.st_ino) == (self.device, self.inode) {
-            return Ok(fd);
-        }
-        // SAFETY: opened above and ours.
-        unsafe { libc::close(fd) };
-        Err(Errno(libc::ESTALE))
+    /// The file could not grow.
+    pub fn note_trouble(&self, error: Errno) {
+        self.trouble.store(error.0, Relaxed);
     }
 
-    fn extend_open(&self, fd: i32, bytes: u64) -> Result<NewExtent, Errno> {
-        // SAFETY: plain integers: all zeros is a value of `stat`, and `fd` is open.
-        let mut status: libc::stat = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
-        if unsafe { libc::fstat(fd, &mut status) } != 0 {
-            return Err(Errno::last());
+    /// Why the file could not grow when it was last tried.
+    pub fn trouble(&self) -> Option<Errno> {
+        let trouble = self.trouble.load(Relaxed);
+        (trouble != 0).then_some(Errno(trouble))
+    }
+
+    /// The file, open for reading and writing, for one piece of work.
+    ///
+    /// # Errors
+    /// `ENOENT`: it has no name any more, so nobody could ever read what is added; `ESTALE`: another file has taken its
+    /// place; otherwise as `open`.
+    pub fn open(&self) -> Result<Descriptor, Errno> {
+        let kept = self.kept.load(Relaxed);
+        if kept != 0 {
+            // A copy of it, whose number nobody knows: the program may put a file of its own under the number we kept.
+            // There is no copy when the program has lowered its limit on descriptors.
+            let file = Descriptor::copy_of(kept).unwrap_or(Descriptor::borrowed(kept));
+            match self.check(&file) {
+                Ok(()) => return Ok(file),
+                Err(Errno(libc::ENOENT)) => return Err(Errno(libc::ENOENT)),
+                // Closed, and the number perhaps taken, by the program.
+                Err(_) => {}
+            }
         }
+        let file = Descriptor::open(self.path(), libc::O_RDWR | libc::O_NOFOLLOW)?;
+        self.check(&file)?;
+        if file.is_own()
+            && let Some(copy) = Descriptor::copy_of(file.number())
+            && self
+                .kept
+                .compare_exchange(kept, copy.number(), Relaxed, Relaxed)
+                .is_ok()
+        {
+            copy.keep();
+        }
+        Ok(file)
+    }
+
+    fn check(&self, file: &Descriptor) -> Result<(), Errno> {
+        let status = file.status()?;
         if (status.st_dev, status.st_ino) != (self.device, self.inode) {
             return Err(Errno(libc::ESTALE));
         }
+        if status.st_nlink == 0 && self.counts_links {
+            return Err(Errno(libc::ENOENT));
+        }
+        Ok(())
+    }
+
+    /// In a forked child: the recording is the parent's.
+    pub fn forked(&self) {
+        let kept = self.kept.swap(0, Relaxed);
+        if kept != 0 && self.check(&Descriptor::borrowed(kept)) != Err(Errno(libc::ESTALE)) {
+            // SAFETY: the child's copy of our own descriptor, or none.
+            unsafe { libc::close(kept) };
+        }
+    }
+
+    fn extend_open(&self, file: &Descriptor, bytes: u64) -> Result<NewExtent, Errno> {
         // Relaxed: only the number matters; what lies there is published by `announce`.
         let offset = self.end.fetch_add(bytes, Relaxed);
-        match map(fd, offset, bytes) {
+        match map(file.number(), offset, bytes) {
             Ok(address) => Ok(NewExtent { address, offset, bytes }),
             Err(error) => {
+                // Some file systems keep what they had allocated before they ran out: the program may need it.
+                let range = (offset as libc::off_t, bytes as libc::off_t);
+                let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                // SAFETY: nobody else uses this range of the file.
+                unsafe { libc::fallocate(file.number(), hole, range.0, range.1) };
                 // Give the space back if nobody came after us, so that a full disk leaves no growing hole.
                 let _ = self.end.compare_exchange(offset + bytes, offset, Relaxed, Relaxed);
                 Err(error)
@@ -249,7 +236,7 @@ pub struct NewExtent {
 }
 
 impl NewExtent {
-    /// For the loser of a race to add the same extent: nobody has seen it.
+    /// For an extent that nobody has seen.
     pub fn unmap(self) {
         // SAFETY: mapped by `map` with this length, and no reference to it exists.
         unsafe { libc::munmap(self.address.cast(), self.bytes as usize) };
@@ -258,21 +245,10 @@ impl NewExtent {
 
 /// Allocates `bytes` at `offset` on disk, then maps them shared.
 fn map(fd: i32, offset: u64, bytes: u64) -> Result<*mut u8, Errno> {
-    // A write past the file-size limit would raise SIGXFSZ, which kills: ask first.
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `limit` is a valid rlimit.
-    if unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0
-        && limit.rlim_cur != libc::RLIM_INFINITY
-        && offset + bytes > limit.rlim_cur
-    {
-        return Err(Errno(libc::EFBIG));
-    }
+    // SAFETY: `fd` is open; offset and length are in range of off_t (extents are small).
+    let allocate = || unsafe { libc::posix_fallocate(fd, offset as libc::off_t, bytes as libc::off_t) };
     loop {
-        // SAFETY: `fd` is open; offset and length are in range of off_t (extents are small).
-        match unsafe { libc::posix_fallocate(fd, offset as libc::off_t, bytes as libc::off_t) } {
+        match without_write_signals(allocate) {
             0 => break,
             libc::EINTR => continue,
             error => return Err(Errno(error)),
@@ -287,32 +263,6 @@ fn map(fd: i32, offset: u64, bytes: u64) -> Result<*mut u8, Errno> {
             libc::MAP_SHARED,
             fd,
             offset as libc::off_t,
-        )
-    };
-    if address == libc::MAP_FAILED {
-        Err(Errno::last())
-    } else {
-        Ok(address.cast())
-    }
-}
-
-/// Miri knows no such flag, and needs none.
-const RESERVE_NOTHING: i32 = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
-
-/// Zeroed private memory that is never given back, without the heap.
-///
-/// # Errors
-/// `ENOMEM` when the address space is used up.
-pub fn anonymous(bytes: usize) -> Result<*mut u8, Errno> {
-    // SAFETY: a new private mapping at an address of the kernel's choice.
-    let address = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            bytes,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | RESERVE_NOTHING,
-            -1,
-            0,
         )
     };
     if address == libc::MAP_FAILED {

@@ -6,9 +6,12 @@
 //! element  0  n       3n              7n
 //! ```
 //!
-//! Element *i* lies in a place that follows from *i* alone, so a reference stays good for ever. Two threads that need
-//! the same new extent at once both make one; the first to publish it wins and the other gives its own back. Nobody
-//! waits for ever, and a thread that dies in the middle holds nothing up.
+//! Element *i* lies in a place that follows from *i* alone, so a reference stays good for ever.
+//!
+//! Private extents are cheap: two threads that need the same one at once both make it, the first to publish it wins, and
+//! the other gives its own back. An extent of a file is not: a slow file system takes a second for it, and what is not
+//! used stays in the file. So one thread makes it ([`Growth`]) and the others wait, for a limited time. A failure is
+//! remembered: a full disk is tried again after a second, not at every event.
 //!
 //! Elements begin as zeros. `T` must be valid as zeros and changed through atomics only ([`Element`] says so).
 
@@ -18,6 +21,7 @@ use std::sync::atomic::Ordering::*;
 use crate::file::{Errno, File};
 use crate::layout::*;
 use crate::sync::{AtomicPtr, AtomicU64, Zeroed, elements, give_back};
+use crate::system::{BlockedSignals, Pauses, monotonic_ns};
 
 /// # Safety
 /// All zeros is a valid value, and every field is an atomic.
@@ -82,45 +86,80 @@ pub const fn extent_capacity(number: usize, first: usize, limit: usize) -> usize
 #[cfg_attr(loom, derive(Default))]
 pub struct Growing<T> {
     extents: [AtomicPtr<T>; EXTENTS],
-    /// The thread that is making an extent of a file; 0: nobody.
-    making: AtomicU64,
+    growth: Growth,
     kind: PhantomData<T>,
 }
 
-/// While it lives, others leave the making of an extent to this thread.
-///
-/// In a file, a loser's extent stays where it is, unused: of dozens of threads that reach the end of an extent together
-/// all but one would only use up the disk. So the others are patient, but not for ever: whoever is making it may be
-/// dead, or be the thread that a signal handler has interrupted.
-struct Making<'a>(Option<&'a AtomicU64>);
+/// How an array in a file is growing. All zeros: it is not.
+#[repr(C)]
+#[cfg_attr(loom, derive(Default))]
+struct Growth {
+    /// When the thread that is making an extent began; 0: no thread is.
+    making_since: AtomicU64,
+    /// When an extent could last not be made; 0: it could.
+    failed_at: AtomicU64,
+    /// The errno of that.
+    error: AtomicU64,
+}
 
-impl<'a> Making<'a> {
-    fn begin(making: &'a AtomicU64, done: impl Fn() -> bool) -> Making<'a> {
-        const PATIENCE: u32 = 10_000;
-        // SAFETY: no preconditions.
-        let me = unsafe { libc::pthread_self() } as u64;
-        // We ourselves, further out or left by a jump: there is nobody to wait for.
-        if making.load(Relaxed) == me {
-            return Making(Some(making));
-        }
-        for _ in 0..PATIENCE {
-            if making.compare_exchange(0, me, Relaxed, Relaxed).is_ok() {
-                return Making(Some(making));
-            }
-            if done() {
-                break;
-            }
-            // SAFETY: no preconditions.
-            unsafe { libc::sched_yield() };
-        }
-        Making(None)
-    }
+/// How long threads wait for an extent that another one is making; after that they go without.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// How long after a failure the next attempt is made.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// While it lives, other threads leave the making of an extent to this one. Its signals wait: a handler could need the
+/// same extent, or leave by a jump.
+struct Making<'a> {
+    since: &'a AtomicU64,
+    _signals: BlockedSignals,
 }
 
 impl Drop for Making<'_> {
     fn drop(&mut self) {
-        if let Some(making) = self.0 {
-            making.store(0, Relaxed);
+        // Release: pairs with the Acquire in `turn`: the next one sees the extent that was made.
+        self.since.store(0, Release);
+    }
+}
+
+impl Growth {
+    /// Why the array cannot grow now.
+    fn trouble(&self) -> Option<Errno> {
+        let failed = self.failed_at.load(Relaxed);
+        let recent = failed != 0 && monotonic_ns().saturating_sub(failed) < RETRY_NS;
+        recent.then(|| Errno(self.error.load(Relaxed) as i32))
+    }
+
+    fn note(&self, result: Result<(), Errno>) {
+        if let Err(error) = result {
+            self.error.store(error.0 as u64, Relaxed);
+        }
+        let failed = if result.is_err() { monotonic_ns().max(1) } else { 0 };
+        self.failed_at.store(failed, Relaxed);
+    }
+
+    /// The right to make an extent; `None`: another thread has made it.
+    fn turn(&self, is_made: impl Fn() -> bool) -> Result<Option<Making<'_>>, Errno> {
+        let mut pauses = Pauses::default();
+        loop {
+            if let Some(error) = self.trouble() {
+                return Err(error);
+            }
+            let now = monotonic_ns().max(1);
+            let signals = BlockedSignals::all();
+            // Acquire: pairs with the Release above.
+            let taken = self.making_since.compare_exchange(0, now, Acquire, Relaxed);
+            let turn = taken.map(|_| Making {
+                since: &self.making_since,
+                _signals: signals,
+            });
+            if is_made() {
+                return Ok(None);
+            }
+            match turn {
+                Ok(turn) => return Ok(Some(turn)),
+                Err(since) if now.saturating_sub(since) > PATIENCE_NS => return Err(Errno(libc::ETIMEDOUT)),
+                Err(_) => pauses.pause(),
+            }
         }
     }
 }
@@ -158,6 +197,16 @@ impl<T: Element> Growing<T> {
         Some(unsafe { &*base.add(place) })
     }
 
+    /// Why no more elements than `count` can be had now, if the next extent could not be made a moment ago. Callers that
+    /// count elements ask first: a count must not run ahead of the elements while the disk is full.
+    pub fn trouble(&self, backing: Backing, count: &AtomicU64) -> Option<Errno> {
+        let Backing::File(..) = backing else { return None };
+        match u32::try_from(count.load(Relaxed)) {
+            Ok(next) if self.get(backing, next).is_some() => None,
+            _ => self.growth.trouble(),
+        }
+    }
+
     /// The element, after adding its extent where that is missing.
     ///
     /// # Errors
@@ -172,27 +221,11 @@ impl<T: Element> Growing<T> {
         let count = extent_capacity(number, first, limit);
         match backing {
             Backing::File(file, section) => {
-                let _making = Making::begin(&self.making, || !slot.load(Relaxed).is_null());
-                if let Some(element) = self.get(backing, index) {
-                    return Ok(element);
-                }
-                // Announced first: whatever is written into a published extent, a reader can find. A loser's extent
-                // that was announced and not yet withdrawn holds zeros only, which readers take for absent.
-                let extent = file.extend(count * size_of::<T>())?;
-                let row = match file.announce(&extent, section, number as u32, size_of::<T>()) {
-                    Ok(row) => row,
-                    Err(error) => {
-                        extent.unmap();
-                        return Err(error);
-                    }
-                };
-                // Release: pairs with the Acquire in `get`.
-                if slot
-                    .compare_exchange(std::ptr::null_mut(), extent.address.cast(), Release, Relaxed)
-                    .is_err()
-                {
-                    row.section.store(0, Relaxed);
-                    extent.unmap();
+                let turn = self.growth.turn(|| !slot.load(Relaxed).is_null());
+                if let Some(_making) = turn.inspect_err(|&error| file.note_trouble(error))? {
+                    let made = add_extent(file, section, number, count, slot);
+                    self.growth.note(made);
+                    made?;
                 }
             }
             Backing::Private(..) => {
@@ -209,6 +242,20 @@ impl<T: Element> Growing<T> {
         }
         self.get(backing, index).ok_or(Errno(libc::EFBIG))
     }
+}
+
+/// Adds an extent to the file and publishes it.
+fn add_extent<T>(file: &File, section: Section, number: usize, count: usize, slot: &AtomicPtr<T>) -> Result<(), Errno> {
+    // Announced first: whatever is written into a published extent, a reader can find. Until then it holds zeros only,
+    // which readers take for absent.
+    let extent = file.extend(count * size_of::<T>())?;
+    if let Err(error) = file.announce(&extent, section, number as u32, size_of::<T>()) {
+        extent.unmap();
+        return Err(error);
+    }
+    // Release: pairs with the Acquire in `get`.
+    slot.store(extent.address.cast(), Release);
+    Ok(())
 }
 
 #[cfg(all(test, loom))]

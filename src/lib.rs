@@ -49,6 +49,8 @@ pub mod intervals;
 
 pub mod layout;
 
+pub mod system;
+
 pub mod file;
 
 #[doc(hidden)]

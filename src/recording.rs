@@ -17,6 +17,7 @@ mod totals;
 pub use python::CodeSeen;
 
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 
 use crate::cuda_functions::Api;
@@ -26,6 +27,8 @@ use crate::index::{Index, mix};
 use crate::intervals::Intervals;
 use crate::lanes::Owners;
 use crate::layout::*;
+use crate::system::clock_ns;
+pub use crate::system::monotonic_ns;
 use crate::table::Table;
 use cells::{Cells, LastUsed};
 
@@ -97,18 +100,6 @@ pub struct Recording {
 
 const HASHES: Backing = Backing::Private(1024, 1 << 18);
 
-/// CLOCK_MONOTONIC in nanoseconds.
-pub fn monotonic_ns() -> u64 {
-    clock(libc::CLOCK_MONOTONIC)
-}
-
-fn clock(which: libc::clockid_t) -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid timespec.
-    unsafe { libc::clock_gettime(which, &mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 impl Recording {
     /// Creates the file and everything behind it.
     ///
@@ -116,7 +107,9 @@ impl Recording {
     /// The errno of what failed: see [`File::create`].
     pub fn create(path: &CStr, begin: &Beginning) -> Result<&'static Recording, Errno> {
         let memory = anonymous(size_of::<Recording>())?.cast::<Recording>();
-        let mut file = match File::create(path) {
+        // SAFETY: fresh memory, large enough for a recording and so for its file.
+        let place = unsafe { &mut *std::ptr::addr_of_mut!((*memory).file).cast::<MaybeUninit<File>>() };
+        let file = match File::create(place, path) {
             Ok(file) => file,
             Err(error) => {
                 // SAFETY: mapped above with this length; nothing refers to it.
@@ -133,13 +126,11 @@ impl Recording {
         header.parent_pid = begin.parent_pid;
         header.depth = begin.depth;
         header.process_start_ticks = begin.process_start_ticks;
-        header.started_unix_ns = clock(libc::CLOCK_REALTIME);
+        header.started_unix_ns = clock_ns(libc::CLOCK_REALTIME);
         header.started_monotonic_ns = monotonic_ns();
-        // SAFETY: `memory` is fresh, zeroed and large enough; every field but `file` is documented to be valid as zeros.
-        let recording = unsafe {
-            std::ptr::addr_of_mut!((*memory).file).write(file);
-            &mut *memory
-        };
+        // SAFETY: `memory` is zeroed and large enough; `file` was made just now, and every other field is documented to be
+        // valid as zeros.
+        let recording = unsafe { &mut *memory };
         // Text 0 is never handed out for a name, so that an all-zero `Text` means "none".
         let _ = recording.text(b"\0");
         let executable = recording.text(begin.executable);
@@ -161,6 +152,16 @@ impl Recording {
 
     pub fn path(&self) -> &CStr {
         self.file.path()
+    }
+
+    /// Why the file could not grow when it was last tried.
+    pub fn trouble(&self) -> Option<Errno> {
+        self.file.trouble()
+    }
+
+    /// In a forked child: the recording is the parent's.
+    pub fn forked(&self) {
+        self.file.forked();
     }
 
     /// Time since the recording began.
@@ -192,6 +193,9 @@ impl Recording {
 
     /// A fresh row of a section, or `None` (and a loss) when there is no room.
     fn row<'a, T: Element>(&'a self, section: Section, rows: &'a Growing<T>) -> Option<(u32, &'a T)> {
+        if rows.trouble(self.backing(section), self.elements(section)).is_some() {
+            return None;
+        }
         let number = self.elements(section).fetch_add(1, Relaxed);
         let row = u32::try_from(number).ok().and_then(|number| {
             let row = rows.ensure(self.backing(section), number).ok()?;

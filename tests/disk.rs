@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::support::claims::Claims;
 use crate::support::profile::folder;
-use crate::support::{Outcome, is_root, profile};
+use crate::support::{Outcome, Preload, Profile, is_root, library, profile};
 
 /// What `grow` in `victims/limits.c` allocates.
 const GROWN: u64 = 4096 + 60_000;
@@ -159,6 +159,153 @@ fn a_relative_path_stays_where_it_began() {
 }
 
 #[test]
+fn a_program_that_gives_up_its_user_or_its_root_loses_nothing() {
+    if !is_root() {
+        return eprintln!("not root: no user and no root to give up");
+    }
+    for behaviour in ["drops_user", "changes_root"] {
+        let outcome = profile("limits").arg(behaviour).run();
+        expect_unharmed(&outcome);
+        let snapshot = outcome.only_snapshot();
+        snapshot
+            .expect_live(Device, GROWN as usize + 1, GROWN * 16 + 100)
+            .expect_nothing_lost();
+    }
+}
+
+#[test]
+fn a_recording_whose_folder_is_moved_goes_on() {
+    let folder = folder();
+    let (out, moved) = (folder.path().join("out"), folder.path().join("moved"));
+    let outcome = profile("limits")
+        .arg("moves_folder")
+        .arg(&out)
+        .arg(&moved)
+        .run_in(folder);
+    outcome.expect_success();
+    let recordings = crate::support::outcome::recordings_in(&moved);
+    assert_eq!(recordings.len(), 1, "{}", outcome.everything());
+    crate::support::outcome::read(&recordings[0])
+        .expect_live(Device, GROWN as usize + 1, GROWN * 16 + 100)
+        .expect_nothing_lost();
+}
+
+#[test]
+fn a_recording_that_nothing_leads_to_any_more_says_so() {
+    let folder = folder();
+    let (out, moved) = (folder.path().join("out"), folder.path().join("moved"));
+    let run = profile("limits").arg("moves_folder_and_closes").arg(&out).arg(&moved);
+    let outcome = run.run_in(folder);
+    outcome.expect_success();
+    let lines = said(&outcome);
+    assert_eq!(lines.len(), 1, "{}", outcome.everything());
+    assert!(lines[0].contains("its folder was moved"), "{}", lines[0]);
+    let snapshot = crate::support::outcome::read(&crate::support::outcome::recordings_in(&moved)[0]);
+    let kept = snapshot.of_kind(Device).len() as u64;
+    assert_eq!(kept + snapshot.honesty.lost_allocations, GROWN + 1);
+}
+
+#[test]
+fn a_program_that_may_open_no_more_files_loses_nothing() {
+    let outcome = profile("limits").arg("may_open_no_files").run();
+    expect_unharmed(&outcome);
+    let snapshot = outcome.only_snapshot();
+    snapshot
+        .expect_live(Device, GROWN as usize + 1, GROWN * 16 + 100)
+        .expect_nothing_lost();
+}
+
+#[test]
+fn a_program_that_may_not_extend_files_says_why_records_are_lost() {
+    let outcome = profile("limits").arg("may_not_extend_files").run();
+    expect_unharmed(&outcome);
+    expect_all_accounted_for(&outcome, GROWN + 1);
+    assert!(said(&outcome)[0].contains("permission denied"), "{}", outcome.stderr);
+}
+
+/// A disk that takes this long to make room, and has only so much of it.
+fn on_slow_disk(behaviour: &str, settings: &[(&str, &str)]) -> Profile {
+    let disk = library("slow_disk", "libslow_disk.so", &[], &[]);
+    let run = profile("limits")
+        .with_preload(Preload::AfterCuleak, disk)
+        .arg(behaviour);
+    settings.iter().fold(run, |run, (name, value)| run.env(name, value))
+}
+
+#[test]
+fn a_full_disk_is_not_tried_again_at_every_allocation() {
+    let folder = folder();
+    let log = folder.path().join("log");
+    let settings = [
+        ("SLOW_DISK_ROOM", "1000000"),
+        ("SLOW_DISK_LOG", log.to_str().expect("a path")),
+    ];
+    let outcome = on_slow_disk("grows", &settings).run_in(folder);
+    expect_all_accounted_for(&outcome, GROWN);
+    let text = fs::read_to_string(log).expect("the disk tells what it was asked for");
+    let (failed, milliseconds) = text.split_once(' ').expect("two numbers");
+    let (failed, milliseconds): (u64, u64) = (failed.parse().unwrap(), milliseconds.parse().unwrap());
+    // Each section by itself: once, and again after each second.
+    let sections = 21;
+    assert!(failed > 0);
+    assert!(
+        failed <= sections * (1 + milliseconds / 1000),
+        "{failed} attempts in {milliseconds} ms"
+    );
+}
+
+#[test]
+fn a_disk_that_has_room_again_is_noticed() {
+    let settings = [("SLOW_DISK_ROOM", "1000000"), ("SLOW_DISK_FAILS", "1")];
+    let outcome = on_slow_disk("disk_is_full_for_a_while", &settings).run();
+    outcome.expect_success();
+    let snapshot = outcome.only_snapshot();
+    let honesty = &snapshot.honesty;
+    assert!(
+        honesty.lost_allocations + honesty.lost_details + honesty.lost_stacks > 0,
+        "{honesty:#?}"
+    );
+    let last = snapshot.allocations.iter().find(|a| a.bytes == 777);
+    assert!(last.is_some_and(|last| last.stack.is_some()), "{honesty:#?}");
+}
+
+#[test]
+fn threads_that_come_while_the_recording_is_created_wait_for_it() {
+    let outcome = on_slow_disk("begins_on_eight_threads", &[("SLOW_DISK_MS", "400")]).run();
+    expect_unharmed(&outcome);
+    outcome
+        .only_snapshot()
+        .expect_live(Device, 32, 32 * 16)
+        .expect_nothing_lost();
+}
+
+#[test]
+fn threads_that_do_not_wait_for_the_recording_are_counted() {
+    let outcome = on_slow_disk("begins_on_eight_threads", &[("SLOW_DISK_MS", "1500")]).run();
+    expect_unharmed(&outcome);
+    let snapshot = outcome.only_snapshot();
+    let kept = snapshot.of_kind(Device).len() as u64;
+    assert_eq!(kept + snapshot.honesty.lost_allocations, 32, "{:#?}", snapshot.honesty);
+    assert!(snapshot.honesty.lost_allocations > 0, "{:#?}", snapshot.honesty);
+    assert_eq!(said(&outcome).len(), 1, "{}", outcome.stderr);
+}
+
+#[test]
+fn threads_on_a_slow_disk_share_each_extent() {
+    let outcome = on_slow_disk("grows_on_forty_threads", &[("SLOW_DISK_MS", "400")]).run();
+    expect_unharmed(&outcome);
+    outcome
+        .only_snapshot()
+        .expect_live(Device, 40_000, 640_000)
+        .expect_nothing_lost();
+    let bytes = fs::read(&outcome.recordings[0]).expect("readable");
+    let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
+    let rows = (4096..36 << 10).step_by(32).filter(|&row| word(row) as u32 != 0);
+    let used: u64 = rows.map(|row| word(row + 24)).sum();
+    assert_eq!(used + (36 << 10), bytes.len() as u64, "every byte belongs to an extent");
+}
+
+#[test]
 fn a_recording_removed_meanwhile_harms_nobody() {
     let folder = folder();
     let out = folder.path().join("out");
@@ -262,6 +409,20 @@ fn a_disk_without_free_files_is_told() {
     let mounted = Mounted::on_out_with("size=1m,nr_inodes=1");
     let outcome = run_on(&mounted, "grows");
     assert_eq!(said(&outcome).len(), 1, "{}", outcome.stderr);
+}
+
+#[test]
+fn a_folder_where_nothing_may_be_executed_is_as_good_as_any() {
+    if !is_root() {
+        return eprintln!("not root: no file system without execution");
+    }
+    let mounted = Mounted::on_out_with("size=64m,noexec,nosuid,nodev");
+    let outcome = run_on(&mounted, "grows");
+    assert!(said(&outcome).is_empty(), "{}", outcome.stderr);
+    let recordings = crate::support::outcome::recordings_in(&mounted.path().join("out"));
+    crate::support::outcome::read(&recordings[0])
+        .expect_live(Device, GROWN as usize, GROWN * 16)
+        .expect_nothing_lost();
 }
 
 #[test]

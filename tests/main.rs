@@ -31,4 +31,5 @@ mod threads;
 mod told;
 mod transparent;
 mod trend;
+mod undisturbed;
 mod vmm;

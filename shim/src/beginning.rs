@@ -5,7 +5,18 @@ use std::ffi::CStr;
 use crate::{capture, doors_memory, pictures, settings, voice};
 use culeak::file::Errno;
 use culeak::recording::{Beginning, Recording};
+use culeak::system::{Descriptor, Scratch};
 use culeak::variables;
+
+/// What the start needs to remember for a moment. All zeros is a value.
+struct Room {
+    executable: [u8; 4096],
+    command_line: [u8; 8192],
+    stat: [u8; 1024],
+    system: libc::utsname,
+    path: settings::Path,
+    numbered: settings::Path,
+}
 
 /// Creates the recording; `None` when there shall be or can be none, of which the latter is said.
 pub fn create() -> Option<&'static Recording> {
@@ -14,7 +25,20 @@ pub fn create() -> Option<&'static Recording> {
     if privileged || settings::is_set(variables::DISABLE) {
         return None;
     }
-    let mut executable = [0u8; 4096];
+    // SAFETY: bytes and integers: all zeros is a value.
+    match unsafe { Scratch::<Room>::zeroed() } {
+        Ok(mut room) => create_in(&mut room),
+        Err(error) => {
+            voice::remember_stderr();
+            voice::say_no_recording(None, error);
+            None
+        }
+    }
+}
+
+#[inline(never)]
+fn create_in(room: &mut Room) -> Option<&'static Recording> {
+    let executable = &mut room.executable;
     // SAFETY: the buffer is as long as we say.
     let length = unsafe {
         libc::readlink(
@@ -30,14 +54,17 @@ pub fn create() -> Option<&'static Recording> {
     if !settings::is_wanted(program, parent_pid) {
         return None;
     }
-    let mut host = [0u8; 256];
-    let host = read_file(c"/proc/sys/kernel/hostname", &mut host);
-    let host = host.strip_suffix(b"\n").unwrap_or(host);
-    let mut command_line = [0u8; 8192];
-    let command_line = read_file(c"/proc/self/cmdline", &mut command_line);
+    // SAFETY: a valid utsname; its fields are C strings, empty ones if the call fails.
+    let host = unsafe {
+        libc::uname(&mut room.system);
+        CStr::from_ptr(room.system.nodename.as_ptr())
+    }
+    .to_bytes();
+    let command_line = read_file(c"/proc/self/cmdline", &mut room.command_line);
     let ranks = settings::ranks();
     let rank = ranks.iter().flatten().next().copied().unwrap_or(b"0");
-    let path = settings::output(&settings::Names {
+    let path = &mut room.path;
+    path.set_output(&settings::Names {
         host,
         pid,
         program,
@@ -55,24 +82,24 @@ pub fn create() -> Option<&'static Recording> {
         pid,
         parent_pid,
         depth: depth as u32,
-        process_start_ticks: start_ticks(),
+        process_start_ticks: start_ticks(&mut room.stat),
         executable,
         command_line,
         host,
         ranks,
     };
-    let mut result = path.as_c_str().map_or(Err(Errno(libc::ENAMETOOLONG)), |path| {
+    let create = |path: &settings::Path| {
+        let path = path.as_c_str().ok_or(Errno(libc::ENAMETOOLONG))?;
         Recording::create(path, &beginning)
-    });
+    };
+    let mut result = create(path);
     // A name is taken when a process replaced itself by exec, or its pid was used before.
     for number in 2..100 {
         if !matches!(result, Err(Errno(libc::EEXIST))) {
             break;
         }
-        let path = path.numbered(number);
-        result = path.as_c_str().map_or(Err(Errno(libc::ENAMETOOLONG)), |path| {
-            Recording::create(path, &beginning)
-        });
+        room.numbered.set_numbered(path, number);
+        result = create(&room.numbered);
     }
     match result {
         Ok(recording) => {
@@ -92,29 +119,15 @@ pub fn create() -> Option<&'static Recording> {
 }
 
 fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
-    // SAFETY: a C string; the descriptor is closed below.
-    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
-        return b"";
+    match Descriptor::open(path, libc::O_RDONLY) {
+        Ok(file) => file.read(buffer),
+        Err(_) => b"",
     }
-    let mut length = 0;
-    while length < buffer.len() {
-        // SAFETY: `fd` is open, the range lies within the buffer.
-        let got = unsafe { libc::read(fd, buffer.as_mut_ptr().add(length).cast(), buffer.len() - length) };
-        if got <= 0 {
-            break;
-        }
-        length += got as usize;
-    }
-    // SAFETY: opened above.
-    unsafe { libc::close(fd) };
-    &buffer[..length]
 }
 
 /// Field 22 of /proc/self/stat.
-fn start_ticks() -> u64 {
-    let mut buffer = [0u8; 1024];
-    let stat = read_file(c"/proc/self/stat", &mut buffer);
+fn start_ticks(buffer: &mut [u8]) -> u64 {
+    let stat = read_file(c"/proc/self/stat", buffer);
     let after_name = stat
         .iter()
         .rposition(|&byte| byte == b')')

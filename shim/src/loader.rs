@@ -5,6 +5,7 @@
 //! child. Either is asked once per module, not per event.
 
 use crate::capture;
+use culeak::system::Descriptor;
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
@@ -662,16 +663,14 @@ fn find_object(address: u64) -> Option<dl_phdr_info> {
 /// The absolute path of the file mapped at `address`, from /proc/self/maps: for names that are relative or empty. It
 /// lies in `buffer`, which must hold the longest line; empty when there is none.
 pub fn mapped_path(address: u64, buffer: &mut [u8]) -> &[u8] {
-    // SAFETY: a constant path; the descriptor is closed below.
-    let fd = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
-    if fd < 0 {
+    let Ok(file) = Descriptor::open(c"/proc/self/maps", libc::O_RDONLY) else {
         return b"";
-    }
+    };
     let mut used = 0;
     let mut found = 0..0;
     'reading: while used < buffer.len() {
-        // SAFETY: `fd` is open and the range lies within the buffer.
-        let got = unsafe { libc::read(fd, buffer.as_mut_ptr().add(used).cast(), buffer.len() - used) };
+        // SAFETY: the range lies within the buffer.
+        let got = unsafe { libc::read(file.number(), buffer.as_mut_ptr().add(used).cast(), buffer.len() - used) };
         if got <= 0 {
             break;
         }
@@ -687,8 +686,6 @@ pub fn mapped_path(address: u64, buffer: &mut [u8]) -> &[u8] {
         buffer.copy_within(line..used, 0);
         used -= line;
     }
-    // SAFETY: opened above.
-    unsafe { libc::close(fd) };
     &buffer[found]
 }
 

@@ -19,6 +19,7 @@ use culeak::kind::{Kind, Place};
 use culeak::layout::{Loss, NONE};
 use culeak::recording::Recording;
 use culeak::recording::frozen::Reason;
+use culeak::system::Scratch;
 use culeak::table::{Entry, What};
 use culeak::variables::{self, Value};
 
@@ -141,8 +142,8 @@ pub fn refused(recording: &Recording, entry: &Entry, error: i32, row: u32) {
     ) {
         return;
     }
-    if let Some(path) = keep(recording, b"out-of-memory", Reason::OutOfMemory, b"", row)
-        && let Some(path) = path.as_c_str()
+    if let Some(paths) = keep(recording, b"out-of-memory", Reason::OutOfMemory, b"", row)
+        && let Some(path) = paths.path.as_c_str()
     {
         voice::say_out_of_memory(Api(entry.what.api).name(), entry.bytes, path);
     }
@@ -178,24 +179,30 @@ pub fn requested(recording: &Recording, name: &[u8]) {
     keep(recording, b"snapshot", Reason::Requested, name, NONE);
 }
 
+/// Names of files, too long for a small stack. All zeros is a value.
+struct Paths {
+    path: Path,
+    unfinished: Path,
+}
+
 /// Keeps a picture under a name of its own.
-fn keep(recording: &Recording, what: &[u8], reason: Reason, name: &[u8], refusal: u32) -> Option<Path> {
-    alone(recording, || {
+fn keep(recording: &Recording, what: &[u8], reason: Reason, name: &[u8], refusal: u32) -> Option<Scratch<Paths>> {
+    alone(recording, |mut paths| {
         loop {
             let number = NUMBER.load(Relaxed) + 1;
             if number > MOST {
                 return Err(Errno(libc::EFBIG));
             }
             NUMBER.store(number, Relaxed);
-            let path = Path::kept(recording.path(), what, Some(number));
-            let result = match path.as_c_str() {
+            paths.path.set_kept(recording.path(), what, Some(number));
+            let result = match paths.path.as_c_str() {
                 Some(path) => recording.freeze(path, reason, name, refusal),
                 None => Err(Errno(libc::ENAMETOOLONG)),
             };
             match result {
                 // Left by an earlier process of this number.
                 Err(Errno(libc::EEXIST)) => {}
-                result => return result.map(|()| path),
+                result => return result.map(|()| paths),
             }
         }
     })
@@ -203,17 +210,18 @@ fn keep(recording: &Recording, what: &[u8], reason: Reason, name: &[u8], refusal
 
 /// Keeps a picture in place of the one before.
 fn keep_newest(recording: &Recording, what: &[u8], device: u8) -> bool {
-    let path = Path::kept(recording.path(), what, Some(device.into()));
-    let fresh = Path::kept(recording.path(), b"unfinished-peak", Some(device.into()));
-    let kept = alone(recording, || {
-        let (Some(path), Some(fresh)) = (path.as_c_str(), fresh.as_c_str()) else {
+    let kept = alone(recording, |mut paths| {
+        let Paths { path, unfinished } = &mut *paths;
+        path.set_kept(recording.path(), what, Some(device.into()));
+        unfinished.set_kept(recording.path(), b"unfinished-peak", Some(device.into()));
+        let (Some(path), Some(unfinished)) = (path.as_c_str(), unfinished.as_c_str()) else {
             return Err(Errno(libc::ENAMETOOLONG));
         };
         // SAFETY: C strings. A file of this name was left by a process that died while it made it.
-        unsafe { libc::unlink(fresh.as_ptr()) };
-        recording.freeze(fresh, Reason::Peak, b"", NONE)?;
+        unsafe { libc::unlink(unfinished.as_ptr()) };
+        recording.freeze(unfinished, Reason::Peak, b"", NONE)?;
         // SAFETY: C strings.
-        match unsafe { libc::rename(fresh.as_ptr(), path.as_ptr()) } {
+        match unsafe { libc::rename(unfinished.as_ptr(), path.as_ptr()) } {
             0 => Ok(()),
             _ => Err(Errno::last()),
         }
@@ -222,12 +230,13 @@ fn keep_newest(recording: &Recording, what: &[u8], device: u8) -> bool {
 }
 
 /// Does it unless a picture is being made already; what fails is counted.
-fn alone<R>(recording: &Recording, work: impl FnOnce() -> Result<R, Errno>) -> Option<R> {
+fn alone<R>(recording: &Recording, work: impl FnOnce(Scratch<Paths>) -> Result<R, Errno>) -> Option<R> {
     if BUSY.swap(true, Acquire) {
         recording.add(Loss::Pictures, 1);
         return None;
     }
-    let result = work();
+    // SAFETY: bytes and integers: all zeros is a value.
+    let result = unsafe { Scratch::zeroed() }.and_then(work);
     BUSY.store(false, Release);
     result.inspect_err(|_| recording.add(Loss::Pictures, 1)).ok()
 }

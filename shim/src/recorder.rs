@@ -5,24 +5,28 @@
 //! the program: nothing panics out of this module, `errno` leaves as it came, and no lock is held anywhere.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
 use crate::{beginning, capture, context, pictures, search, settings, voice};
 use culeak::cuda_functions::Api;
 use culeak::file::Uncancelled;
 use culeak::kind::Kind;
 use culeak::lanes::Lane;
-use culeak::layout::{Loss, NONE};
-use culeak::recording::{Recording, monotonic_ns};
+use culeak::layout::{Loss, NONE, halves, pack};
+use culeak::recording::Recording;
+use culeak::system::{BlockedSignals, Pauses, monotonic_ns};
 use culeak::table::{Claim, Entry, Key, Link, Space, What};
 use culeak_walker::Registers;
 
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
-static STATE: AtomicU8 = AtomicU8::new(UNBORN);
-const UNBORN: u8 = 0;
-const BEGINNING: u8 = 1;
-const RUNNING: u8 = 2;
-const OFF: u8 = 3;
+/// One of the three below; or, while a thread creates the recording, since when (in milliseconds, in the low half) and in
+/// which process (in the high half, never 0).
+static STATE: AtomicU64 = AtomicU64::new(UNBORN);
+const UNBORN: u64 = 0;
+const RUNNING: u64 = 2;
+const OFF: u64 = 3;
+/// How long threads wait for the recording that another one is creating.
+const PATIENCE_MS: u32 = 2000;
 
 /// A word in a page that the kernel wipes in every child, also one whose parent skipped the fork handlers.
 static SAME_PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
@@ -32,8 +36,11 @@ static EPOCH: AtomicU32 = AtomicU32::new(1);
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// `exit` has begun to run its handlers.
 static EXITING: AtomicBool = AtomicBool::new(false);
-/// Events that happened while there could be no recording.
-static LOST_BEFORE: AtomicU64 = AtomicU64::new(0);
+/// Allocations and other events that came while the recording was being created, and did not wait for it any longer.
+static LOST_BEFORE: [(Loss, AtomicU64); 2] = [
+    (Loss::Allocations, AtomicU64::new(0)),
+    (Loss::Details, AtomicU64::new(0)),
+];
 
 /// What a thread remembers. Constant and without a destructor: touching it never allocates.
 struct ThreadState {
@@ -91,45 +98,95 @@ pub fn running() -> Option<&'static Recording> {
 /// The recording; begins it if this is the first event.
 #[inline]
 pub fn begin() -> Option<&'static Recording> {
-    running().or_else(begin_now)
+    begin_for(Loss::Details)
+}
+
+/// The same; `loss` is what an event counts as that comes too early to be recorded.
+#[inline]
+fn begin_for(loss: Loss) -> Option<&'static Recording> {
+    running().or_else(|| begin_now(loss))
 }
 
 #[cold]
-fn begin_now() -> Option<&'static Recording> {
-    let mut patience = 10_000;
-    loop {
-        match STATE.compare_exchange(UNBORN, BEGINNING, AcqRel, Acquire) {
-            Ok(_) => break,
-            Err(RUNNING) => return running(),
-            Err(BEGINNING) if patience > 0 => {
-                patience -= 1;
-                // SAFETY: no preconditions.
-                unsafe { libc::sched_yield() };
-            }
-            Err(_) => {
-                LOST_BEFORE.fetch_add(1, Relaxed);
-                return None;
-            }
-        }
+fn begin_now(loss: Loss) -> Option<&'static Recording> {
+    if STATE.load(Acquire) == OFF {
+        return None;
     }
     let _uncancelled = Uncancelled::new();
     // A signal handler that allocates now would wait for us: let it come afterwards.
-    let recording = without_signals(|| {
-        let recording = if search::is_second_copy() {
-            None
-        } else {
-            beginning::create()
-        };
-        recording.inspect(|_| prepare_process())
-    });
+    let mut signals = BlockedSignals::all();
+    let mut pauses = Pauses::default();
+    loop {
+        let now = (monotonic_ns() / 1_000_000) as u32;
+        // SAFETY: no preconditions.
+        let pid = unsafe { libc::getpid() } as u32;
+        match STATE.compare_exchange(UNBORN, pack(now, pid), AcqRel, Acquire) {
+            Ok(_) => break,
+            Err(RUNNING) => return running(),
+            Err(OFF) => return None,
+            Err(creating) => {
+                let (since, creator) = halves(creating);
+                if creator != pid {
+                    // Forked while the parent was creating its own; the thread that did is not here.
+                    let _ = STATE.compare_exchange(creating, UNBORN, Relaxed, Relaxed);
+                    forget_lost();
+                } else if now.wrapping_sub(since) > PATIENCE_MS {
+                    return lost_before(loss);
+                } else {
+                    drop(signals);
+                    pauses.pause();
+                    signals = BlockedSignals::all();
+                }
+            }
+        }
+    }
+    let recording = if search::is_second_copy() {
+        None
+    } else {
+        beginning::create()
+    };
+    let recording = recording.inspect(|_| prepare_process());
     match recording {
         Some(recording) => {
             RECORDING.store(std::ptr::from_ref(recording).cast_mut(), Release);
             STATE.store(RUNNING, Release);
+            count_lost(recording);
         }
         None => STATE.store(OFF, Release),
     }
+    drop(signals);
     recording
+}
+
+/// An event does not wait any longer for the recording that is being created. It may be there just now.
+fn lost_before(loss: Loss) -> Option<&'static Recording> {
+    if let Some((_, count)) = LOST_BEFORE.iter().find(|(of, _)| *of == loss) {
+        count.fetch_add(1, Relaxed);
+    }
+    // SeqCst, here and in `count_lost`: either we see the recording, or the one that publishes it sees our count.
+    fence(SeqCst);
+    if let Some(recording) = running() {
+        count_lost(recording);
+    }
+    None
+}
+
+/// Events that came too early are losses of the recording that there is now.
+fn count_lost(recording: &Recording) {
+    fence(SeqCst);
+    for (loss, count) in &LOST_BEFORE {
+        let lost = count.swap(0, Relaxed);
+        if lost > 0 {
+            recording.add(*loss, lost);
+            voice::say_late(recording);
+        }
+    }
+}
+
+fn forget_lost() {
+    for (_, count) in &LOST_BEFORE {
+        count.store(0, Relaxed);
+    }
 }
 
 /// Once per process: marks it, so that children notice, and asks to be told of its exit.
@@ -163,8 +220,12 @@ extern "C" fn forked() {
 fn forget_parent() {
     FORKED.store(true, Relaxed);
     EPOCH.fetch_add(1, Relaxed);
-    RECORDING.store(std::ptr::null_mut(), Release);
+    // SAFETY: null, or a recording that is never given back.
+    if let Some(recording) = unsafe { RECORDING.swap(std::ptr::null_mut(), AcqRel).as_ref() } {
+        recording.forked();
+    }
     STATE.store(UNBORN, Release);
+    forget_lost();
     voice::forget();
     pictures::forget();
     EXITING.store(false, Relaxed);
@@ -243,15 +304,8 @@ fn introduce(thread: &ThreadState, recording: &Recording) {
 
 /// Signals of this thread come afterwards.
 fn without_signals<R>(work: impl FnOnce() -> R) -> R {
-    // SAFETY: all zeros is a value of sigset_t, and both sets are valid.
-    unsafe {
-        let (mut all, mut before): (libc::sigset_t, libc::sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let result = work();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        result
-    }
+    let _signals = BlockedSignals::all();
+    work()
 }
 
 /// Programs often name a thread after its first allocation.
@@ -414,7 +468,9 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
 pub fn allocated(address: u64, facts: &Facts) {
     mark_recorded();
     quietly(|| {
-        let Some(recording) = begin() else { return };
+        let Some(recording) = begin_for(Loss::Allocations) else {
+            return;
+        };
         let cost = Cost::of(recording);
         let key = Key {
             space: facts.space,

@@ -106,7 +106,8 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern[p..].iter().all(|&byte| byte == b'*')
 }
 
-/// A path being put together; what does not fit makes it invalid.
+/// A path being put together; what does not fit makes it invalid. All zeros is a value, to be cleared before use: it is
+/// too large for the stack of a small thread, and lies in a [`Scratch`](culeak::system::Scratch).
 pub struct Path {
     bytes: [u8; culeak::file::PATH_MAX],
     length: usize,
@@ -114,12 +115,9 @@ pub struct Path {
 }
 
 impl Path {
-    fn new() -> Path {
-        Path {
-            bytes: [0; culeak::file::PATH_MAX],
-            length: 0,
-            fits: true,
-        }
+    fn clear(&mut self) {
+        self.bytes[..self.length].fill(0);
+        (self.length, self.fits) = (0, true);
     }
 
     pub fn push(&mut self, bytes: &[u8]) {
@@ -146,32 +144,51 @@ impl Path {
         }
     }
 
-    /// The same with `.N` before its extension: for a name that is taken.
-    pub fn numbered(&self, number: u32) -> Path {
-        let mut path = Path::new();
-        let all = &self.bytes[..self.length];
+    /// Becomes `other` with `.N` before its extension: for a name that is taken.
+    pub fn set_numbered(&mut self, other: &Path, number: u32) {
+        self.clear();
+        let all = &other.bytes[..other.length];
         let stem = all.strip_suffix(b".culeak").unwrap_or(all);
-        path.push(stem);
-        path.push(b".");
-        path.push_number(number);
-        path.push(&all[stem.len()..]);
-        path.fits &= self.fits;
-        path
+        self.push(stem);
+        self.push(b".");
+        self.push_number(number);
+        self.push(&all[stem.len()..]);
+        self.fits &= other.fits;
     }
 
-    /// The name of a picture that is kept beside the recording of this name.
-    pub fn kept(recording: &CStr, what: &[u8], number: Option<u32>) -> Path {
-        let mut path = Path::new();
+    /// Becomes the name of a picture that is kept beside the recording of this name.
+    pub fn set_kept(&mut self, recording: &CStr, what: &[u8], number: Option<u32>) {
+        self.clear();
         let all = recording.to_bytes();
-        path.push(all.strip_suffix(b".culeak").unwrap_or(all));
-        path.push(b".");
-        path.push(what);
+        self.push(all.strip_suffix(b".culeak").unwrap_or(all));
+        self.push(b".");
+        self.push(what);
         if let Some(number) = number {
-            path.push(b"-");
-            path.push_number(number);
+            self.push(b"-");
+            self.push_number(number);
         }
-        path.push(b".culeak-kept");
-        path
+        self.push(b".culeak-kept");
+    }
+
+    /// Becomes the absolute path of the recording to make.
+    pub fn set_output(&mut self, names: &Names) {
+        self.clear();
+        let pattern = variable(variables::OUTPUT.name)
+            .filter(|value| !value.is_empty())
+            .unwrap_or(DEFAULT_NAME);
+        if pattern[0] != b'/' {
+            // The program may change folders later, and the file may have to be opened again.
+            // SAFETY: the buffer is as long as we say.
+            if unsafe { !libc::getcwd(self.bytes.as_mut_ptr().cast(), self.bytes.len()).is_null() } {
+                self.length = self.bytes.iter().position(|&byte| byte == 0).unwrap_or(0);
+                self.push(b"/");
+            }
+        }
+        expand(pattern, names, self);
+        if self.length > 0 && (self.bytes[self.length - 1] == b'/' || is_folder(self)) {
+            self.push(b"/");
+            expand(DEFAULT_NAME, names, self);
+        }
     }
 }
 
@@ -196,30 +213,6 @@ pub struct Names<'a> {
 }
 
 const DEFAULT_NAME: &[u8] = b"%e.%h.%p.culeak";
-
-/// The absolute path of the recording to make.
-pub fn output(names: &Names) -> Path {
-    let pattern = variable(variables::OUTPUT.name)
-        .filter(|value| !value.is_empty())
-        .unwrap_or(DEFAULT_NAME);
-    let mut path = Path::new();
-    if pattern[0] != b'/' {
-        // The program may change folders later, and the file is opened again whenever it grows.
-        let mut folder = [0u8; culeak::file::PATH_MAX];
-        // SAFETY: the buffer is as long as we say.
-        if unsafe { !libc::getcwd(folder.as_mut_ptr().cast(), folder.len()).is_null() } {
-            let length = folder.iter().position(|&byte| byte == 0).unwrap_or(0);
-            path.push(&folder[..length]);
-            path.push(b"/");
-        }
-    }
-    expand(pattern, names, &mut path);
-    if path.length > 0 && (path.bytes[path.length - 1] == b'/' || is_folder(&path)) {
-        path.push(b"/");
-        expand(DEFAULT_NAME, names, &mut path);
-    }
-    path
-}
 
 fn is_folder(path: &Path) -> bool {
     // SAFETY: plain integers: all zeros is a value of `stat`.

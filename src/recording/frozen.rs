@@ -22,6 +22,7 @@ use std::mem::offset_of;
 use super::Recording;
 use crate::file::{Errno, Uncancelled, anonymous};
 use crate::layout::*;
+use crate::system::{Descriptor, without_write_signals};
 use crate::table::{Record, State, Status};
 
 /// Why a copy is kept; in the low half of `Header::frozen_why`. Numbers are part of the format.
@@ -55,31 +56,20 @@ impl Recording {
     pub fn freeze(&self, path: &CStr, reason: Reason, name: &[u8], refusal: u32) -> Result<(), Errno> {
         let _uncancelled = Uncancelled::new();
         let name = self.text(name);
-        let from = self.file.reopen()?;
-        // SAFETY: a C string; flags and mode are constants.
-        let to = unsafe {
-            let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-            libc::open(path.as_ptr(), flags, 0o600 as libc::c_uint)
-        };
-        let result = if to < 0 {
-            Err(Errno::last())
-        } else {
-            let result = Room::new().and_then(|mut room| {
-                let result = Copy { from, to }.run(room.parts(), self, reason, name, refusal);
-                room.give_back();
-                result
-            });
-            // SAFETY: opened above; the file was made by us just now.
-            unsafe {
-                libc::close(to);
-                if result.is_err() {
-                    libc::unlink(path.as_ptr());
-                }
-            }
+        let from = self.file.open()?;
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
+        let to = Descriptor::open(path, flags)?;
+        let result = Room::new().and_then(|mut room| {
+            let (from, to) = (from.number(), to.number());
+            let copy = || Copy { from, to }.run(room.parts(), self, reason, name, refusal);
+            let result = without_write_signals(copy);
+            room.give_back();
             result
-        };
-        // SAFETY: opened by `reopen`.
-        unsafe { libc::close(from) };
+        });
+        if result.is_err() {
+            // SAFETY: a C string; the file was made by us just now.
+            unsafe { libc::unlink(path.as_ptr()) };
+        }
         result
     }
 }
@@ -151,7 +141,6 @@ impl Copy {
         read(self.from, header, 0)?;
         let end = ranges(header, |_| true).map(|range| range.offset + range.bytes).max();
         let end = end.unwrap_or(0).max(HEADER_BYTES as u64);
-        fits(end)?;
         // SAFETY: `to` is open; the length is that of a file which exists.
         if unsafe { libc::ftruncate(self.to, end as libc::off_t) } != 0 {
             return Err(Errno::last());
@@ -204,7 +193,6 @@ impl Copy {
     }
 
     fn copy(&self, range: &Range, piece: &mut [u8]) -> Result<(), Errno> {
-        fits(range.offset + range.bytes)?;
         pieces(range, |at, bytes| {
             read(self.from, &mut piece[..bytes], at)?;
             for (number, page) in piece[..bytes].chunks(PAGE).enumerate() {
@@ -266,20 +254,6 @@ fn ranges(header: &[u8], wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = R
             bytes: word_at(row, offset_of!(Extent, bytes)),
         })
     })
-}
-
-/// A write past the file-size limit would raise SIGXFSZ, which kills: ask first.
-fn fits(end: u64) -> Result<(), Errno> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: `limit` is a valid rlimit.
-    let known = unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &mut limit) } == 0;
-    if known && limit.rlim_cur != libc::RLIM_INFINITY && end > limit.rlim_cur {
-        return Err(Errno(libc::EFBIG));
-    }
-    Ok(())
 }
 
 fn read(file: i32, mut bytes: &mut [u8], mut at: u64) -> Result<(), Errno> {

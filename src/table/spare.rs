@@ -76,6 +76,9 @@ impl<'a> TableIn<'a> {
         if let Some(record) = found {
             return Ok(record);
         }
+        if let Some(error) = self.table.records.trouble(self.backing, self.fresh) {
+            return Err(error);
+        }
         let first = self.fresh.fetch_add(BATCH.into(), Relaxed);
         let taken = u32::try_from(first)
             .ok()

@@ -1,9 +1,16 @@
 /* A program that runs into limits, or whose surroundings change under the recorder. It must not notice the recorder. */
 #include "victim.h"
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
 
 static void limit(int what, rlim_t to) {
     struct rlimit both = {to, to};
@@ -107,6 +114,111 @@ static void little_address_space(void) {
     grow();
 }
 
-MAIN(BEHAVIOUR(grows), BEHAVIOUR(file_size), BEHAVIOUR(file_size_later), BEHAVIOUR(no_descriptors),
+/* A server gives up its user once it has its sockets. */
+static void drops_user(void) {
+    start_cuda();
+    leak(100);
+    REQUIRE(!setgid(65534) && !setuid(65534));
+    grow();
+}
+
+static void changes_root(void) {
+    start_cuda();
+    leak(100);
+    REQUIRE(!mkdir("jail", 0755) && !chroot("jail") && !chdir("/"));
+    grow();
+}
+
+/* moves_folder <from> <to>: somebody moves the results while the program runs. */
+static void moves_folder(void) {
+    start_cuda();
+    leak(100);
+    REQUIRE(!rename(arguments[0], arguments[1]));
+    grow();
+}
+
+/* The same, after every descriptor was closed: nothing leads to the recording any more. */
+static void moves_folder_and_closes(void) {
+    start_cuda();
+    leak(100);
+    REQUIRE(!rename(arguments[0], arguments[1]));
+    for (int fd = 3; fd <= 1024; fd++) close(fd);
+    grow();
+}
+
+/* From here on the kernel answers this system call with EPERM. */
+static void forbid(int call) {
+    struct sock_filter filter[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
+    REQUIRE(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) && !prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
+}
+
+static void may_open_no_files(void) {
+    start_cuda();
+    leak(100);
+    forbid(SYS_openat);
+    grow();
+}
+
+static void may_not_extend_files(void) {
+    start_cuda();
+    leak(100);
+    forbid(SYS_fallocate);
+    grow();
+}
+
+/* A full disk has room again: the program goes on until the recorder has asked for it. */
+long slow_disk_asked(void) __attribute__((weak));
+static void disk_is_full_for_a_while(void) {
+    struct timespec time = {0, 10 * 1000 * 1000};
+    start_cuda();
+    grow();
+    REQUIRE(slow_disk_asked);
+    long asked = slow_disk_asked();
+    for (int path = 0; slow_disk_asked() == asked; path++) {
+        left(12, path % 4096);
+        nanosleep(&time, NULL);
+    }
+    leak(777);
+}
+
+static pthread_barrier_t together;
+static int blocks_each;
+
+static void *allocates(void *context) {
+    pthread_barrier_wait(&together);
+    if (context == NULL) start_cuda();
+    else OK(cuCtxSetCurrent(context));
+    for (int block = 0; block < blocks_each; block++) leak(16);
+    return NULL;
+}
+
+static void with_threads(int threads, CUcontext context) {
+    pthread_t all[64];
+    REQUIRE(threads <= 64 && !pthread_barrier_init(&together, NULL, (unsigned)threads));
+    for (int thread = 0; thread < threads; thread++) REQUIRE(!pthread_create(&all[thread], NULL, allocates, context));
+    for (int thread = 0; thread < threads; thread++) REQUIRE(!pthread_join(all[thread], NULL));
+}
+
+static void begins_on_eight_threads(void) {
+    blocks_each = 4;
+    REQUIRE(open_door());
+    with_threads(8, NULL);
+}
+
+static void grows_on_forty_threads(void) {
+    blocks_each = 1000;
+    CUcontext context = start_cuda();
+    with_threads(40, context);
+}
+
+MAIN(BEHAVIOUR(drops_user), BEHAVIOUR(changes_root), BEHAVIOUR(moves_folder), BEHAVIOUR(moves_folder_and_closes),
+     BEHAVIOUR(may_open_no_files), BEHAVIOUR(may_not_extend_files), BEHAVIOUR(disk_is_full_for_a_while),
+     BEHAVIOUR(begins_on_eight_threads), BEHAVIOUR(grows_on_forty_threads), BEHAVIOUR(grows), BEHAVIOUR(file_size), BEHAVIOUR(file_size_later), BEHAVIOUR(no_descriptors),
      BEHAVIOUR(no_descriptors_later), BEHAVIOUR(closes_everything), BEHAVIOUR(changes_folder),
      BEHAVIOUR(recording_removed), BEHAVIOUR(little_address_space))
