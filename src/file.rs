@@ -114,7 +114,12 @@ impl File {
     pub fn extend(&self, bytes: usize) -> Result<NewExtent, Errno> {
         let _uncancelled = Uncancelled::new();
         let bytes = (bytes as u64).next_multiple_of(self.page);
-        let result = self.open().and_then(|file| self.extend_open(&file, bytes));
+        let attempt = || self.open().and_then(|file| self.extend_open(&file, bytes));
+        // A program that closes every descriptor may have closed this one between two calls.
+        let result = match attempt() {
+            Err(Errno(libc::EBADF)) => attempt(),
+            result => result,
+        };
         match &result {
             Ok(_) => self.trouble.store(0, Relaxed),
             Err(error) => self.note_trouble(*error),

@@ -1,8 +1,8 @@
 //! The recording as its writer sees it: every section, and the few operations by which the shim fills them.
 //!
 //! One per process, in memory of its own that is never given back: threads may be in the middle of it when the
-//! process ends or forks. No operation waits, allocates from the heap or fails the caller: what cannot be kept is
-//! counted as a loss.
+//! process ends or forks. No operation allocates from the heap or fails the caller, and none waits but for a part of the
+//! file that another thread is making, for a limited time: what cannot be kept is counted as a loss.
 //!
 //! Deliberately absent: anything that asks CUDA, the loader or the unwinder. The shim asks; this module keeps.
 

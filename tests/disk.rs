@@ -134,6 +134,16 @@ fn a_program_that_closes_every_descriptor_loses_nothing() {
 }
 
 #[test]
+fn a_program_that_uses_every_descriptor_itself_loses_nothing() {
+    let outcome = profile("limits").arg("takes_every_number").run();
+    expect_unharmed(&outcome);
+    outcome
+        .only_snapshot()
+        .expect_live(Device, GROWN as usize + 1, GROWN * 16 + 100)
+        .expect_nothing_lost();
+}
+
+#[test]
 fn a_program_that_changes_its_folder_loses_nothing() {
     let outcome = profile("limits").arg("changes_folder").run();
     expect_unharmed(&outcome);

@@ -10,8 +10,10 @@
 //!            search   the next definition in the caller's search order, out of the loaded objects' tables
 //! ```
 //!
-//! It lives in a stranger's process: nothing allocates from the heap once a recording has begun, nothing waits, nothing
-//! panics across the boundary, `errno` leaves as it came, and CUDA is asked for the current context and device only.
+//! It lives in a stranger's process: nothing allocates from the heap once a recording has begun, nothing panics across the
+//! boundary, `errno` leaves as it came, and CUDA is asked for the current context and device only. Nothing waits, but for
+//! a part of the file that another thread is making, and for that two seconds at most. Signals, descriptors below 64 and
+//! all but 16 KiB of the stack stay the program's (`culeak::system`).
 //! It needs libc and the loader alone, is never unloaded, and does nothing at all until the process uses CUDA.
 #![recursion_limit = "512"]
 

@@ -90,6 +90,18 @@ static void closes_everything(void) {
     _exit(0);
 }
 
+/* Every number there is becomes a file of the program's own. */
+static void takes_every_number(void) {
+    struct stat file;
+    start_cuda();
+    leak(100);
+    int own = open("own", O_RDWR | O_CREAT, 0600);
+    REQUIRE(own >= 0);
+    for (int fd = 3; fd < 512; fd++) REQUIRE(fd == own || dup2(own, fd) == fd);
+    grow();
+    REQUIRE(!fstat(own, &file) && file.st_size == 0);
+}
+
 static void changes_folder(void) {
     start_cuda();
     leak(100);
@@ -217,7 +229,7 @@ static void grows_on_forty_threads(void) {
     with_threads(40, context);
 }
 
-MAIN(BEHAVIOUR(drops_user), BEHAVIOUR(changes_root), BEHAVIOUR(moves_folder), BEHAVIOUR(moves_folder_and_closes),
+MAIN(BEHAVIOUR(takes_every_number), BEHAVIOUR(drops_user), BEHAVIOUR(changes_root), BEHAVIOUR(moves_folder), BEHAVIOUR(moves_folder_and_closes),
      BEHAVIOUR(may_open_no_files), BEHAVIOUR(may_not_extend_files), BEHAVIOUR(disk_is_full_for_a_while),
      BEHAVIOUR(begins_on_eight_threads), BEHAVIOUR(grows_on_forty_threads), BEHAVIOUR(grows), BEHAVIOUR(file_size), BEHAVIOUR(file_size_later), BEHAVIOUR(no_descriptors),
      BEHAVIOUR(no_descriptors_later), BEHAVIOUR(closes_everything), BEHAVIOUR(changes_folder),

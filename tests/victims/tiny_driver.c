@@ -41,6 +41,7 @@ EXPORT int cuCtxGetCurrent(void **context) { *context = (void *)0x1000; return 0
 EXPORT int cuCtxGetDevice(int *device) { *device = 0; return 0; }
 
 EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
+    if (bytes >> 50) return 2;
     if (recycles && freed_count) {
         *address = freed[--freed_count];
         return 0;

@@ -79,7 +79,7 @@ static void initializes(void) { cuInit(0); }
 static void fails(void) {
     CUdeviceptr address;
     start_cuda();
-    cuMemAlloc_v2(&address, (size_t)1 << 60);
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&address, (size_t)1 << 60));
 }
 static void keeps_snapshot(void) { culeak_snapshot("first"); }
 static void ends(void) {
