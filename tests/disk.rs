@@ -302,7 +302,11 @@ fn threads_that_do_not_wait_for_the_recording_are_counted() {
 
 #[test]
 fn threads_on_a_slow_disk_share_each_extent() {
-    let outcome = on_slow_disk("grows_on_forty_threads", &[("SLOW_DISK_MS", "400")]).run();
+    let outcome = on_slow_disk(
+        "grows_on_four_threads",
+        &[("SLOW_DISK_MS", "1000"), ("SLOW_DISK_FROM", "1000000")],
+    )
+    .run();
     expect_unharmed(&outcome);
     outcome
         .only_snapshot()

@@ -223,14 +223,14 @@ static void begins_on_eight_threads(void) {
     with_threads(8, NULL);
 }
 
-static void grows_on_forty_threads(void) {
-    blocks_each = 1000;
+static void grows_on_four_threads(void) {
+    blocks_each = 10000;
     CUcontext context = start_cuda();
-    with_threads(40, context);
+    with_threads(4, context);
 }
 
 MAIN(BEHAVIOUR(takes_every_number), BEHAVIOUR(drops_user), BEHAVIOUR(changes_root), BEHAVIOUR(moves_folder), BEHAVIOUR(moves_folder_and_closes),
      BEHAVIOUR(may_open_no_files), BEHAVIOUR(may_not_extend_files), BEHAVIOUR(disk_is_full_for_a_while),
-     BEHAVIOUR(begins_on_eight_threads), BEHAVIOUR(grows_on_forty_threads), BEHAVIOUR(grows), BEHAVIOUR(file_size), BEHAVIOUR(file_size_later), BEHAVIOUR(no_descriptors),
+     BEHAVIOUR(begins_on_eight_threads), BEHAVIOUR(grows_on_four_threads), BEHAVIOUR(grows), BEHAVIOUR(file_size), BEHAVIOUR(file_size_later), BEHAVIOUR(no_descriptors),
      BEHAVIOUR(no_descriptors_later), BEHAVIOUR(closes_everything), BEHAVIOUR(changes_folder),
      BEHAVIOUR(recording_removed), BEHAVIOUR(little_address_space))

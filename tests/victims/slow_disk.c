@@ -1,5 +1,5 @@
-/* Preloaded: a file system on which making room takes SLOW_DISK_MS milliseconds, and fails SLOW_DISK_FAILS times once
- * SLOW_DISK_ROOM bytes are used. What it was asked for is written to SLOW_DISK_LOG. */
+/* Preloaded: a file system on which making room takes SLOW_DISK_MS milliseconds from SLOW_DISK_FROM bytes on, and fails
+ * SLOW_DISK_FAILS times once SLOW_DISK_ROOM bytes are used. What it was asked for is written to SLOW_DISK_LOG. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,7 +24,7 @@ static long milliseconds(void) {
 __attribute__((visibility("default"))) long slow_disk_asked(void) { return __atomic_load_n(&asked, __ATOMIC_RELAXED); }
 
 __attribute__((visibility("default"))) int posix_fallocate(int fd, off_t offset, off_t length) {
-    long wait = number("SLOW_DISK_MS", 0);
+    long wait = offset >= number("SLOW_DISK_FROM", 0) ? number("SLOW_DISK_MS", 0) : 0;
     struct timespec time = {wait / 1000, wait % 1000 * 1000000};
     while (wait && nanosleep(&time, &time)) {}
     __atomic_fetch_add(&asked, 1, __ATOMIC_RELAXED);
