@@ -141,12 +141,12 @@ impl File {
     /// The file, open for reading and writing, for one piece of work.
     ///
     /// # Errors
-    /// `ENOENT`: it has no name any more, so nobody could ever read what is added; `ESTALE`: another file has taken its
+    /// `ENOENT`: it has no name any more, so what is added could never be read; `ESTALE`: another file has taken its
     /// place; otherwise as `open`.
     pub fn open(&self) -> Result<Descriptor, Errno> {
         let kept = self.kept.load(Relaxed);
         if kept != 0 {
-            // A copy of it, whose number nobody knows: the program may put a file of its own under the number we kept.
+            // A copy, whose number only this thread knows: the program may put another file under the number that is kept.
             // There is no copy when the program has lowered its limit on descriptors.
             let file = Descriptor::copy_of(kept).unwrap_or(Descriptor::borrowed(kept));
             match self.check(&file) {
@@ -199,7 +199,7 @@ impl File {
                 // Some file systems keep what they had allocated before they ran out: the program may need it.
                 let range = (offset as libc::off_t, bytes as libc::off_t);
                 let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                // SAFETY: nobody else uses this range of the file.
+                // SAFETY: this range of the file was handed out to this thread alone.
                 unsafe { libc::fallocate(file.number(), hole, range.0, range.1) };
                 // Give the space back if nobody came after us, so that a full disk leaves no growing hole.
                 let _ = self.end.compare_exchange(offset + bytes, offset, Relaxed, Relaxed);
@@ -241,7 +241,7 @@ pub struct NewExtent {
 }
 
 impl NewExtent {
-    /// For an extent that nobody has seen.
+    /// For an extent that was not published.
     pub fn unmap(self) {
         // SAFETY: mapped by `map` with this length, and no reference to it exists.
         unsafe { libc::munmap(self.address.cast(), self.bytes as usize) };

@@ -253,8 +253,8 @@ fn add_extent<T>(file: &File, section: Section, number: usize, count: usize, slo
         extent.unmap();
         return Err(error);
     }
-    // Release: pairs with the Acquire in `get`.
-    slot.store(extent.address.cast(), Release);
+    // Release: pairs with the Acquire in `get`. The place is empty, since this thread alone makes extents now.
+    let _ = slot.compare_exchange(std::ptr::null_mut(), extent.address.cast(), Release, Relaxed);
     Ok(())
 }
 

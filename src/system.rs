@@ -177,7 +177,7 @@ impl Descriptor {
         })
     }
 
-    /// For a descriptor that somebody else closes.
+    /// For a descriptor that is not to be closed here.
     pub fn borrowed(number: libc::c_int) -> Descriptor {
         Descriptor { number, owned: false }
     }
@@ -234,7 +234,7 @@ impl Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: opened by us and known to nobody else.
+            // SAFETY: opened by us, and the number is known here alone.
             unsafe { libc::close(self.number) };
         }
     }
@@ -265,7 +265,7 @@ impl Placeholders {
 impl Drop for Placeholders {
     fn drop(&mut self) {
         for held in self.0.into_iter().filter(|&held| held >= 0) {
-            // Another thread may have put a file of its own there meanwhile, by dup2.
+            // Another thread may have put another file there meanwhile, by dup2.
             // SAFETY: asks for flags only.
             let flags = unsafe { libc::fcntl(held, libc::F_GETFL) };
             if flags >= 0 && flags & libc::O_PATH != 0 {
@@ -383,7 +383,7 @@ mod tests {
         set_of([signal, 0, 0])
     }
 
-    /// A pipe that nobody reads.
+    /// A pipe without a reader.
     fn broken_pipe() -> libc::c_int {
         let mut ends = [0; 2];
         // SAFETY: room for two numbers; the reading end is closed once.

@@ -156,7 +156,7 @@ impl Path {
         self.fits &= other.fits;
     }
 
-    /// Becomes the name of a picture that is kept beside the recording of this name.
+    /// Becomes the name of a snapshot that is kept beside the recording of this name.
     pub fn set_kept(&mut self, recording: &CStr, what: &[u8], number: Option<u32>) {
         self.clear();
         let all = recording.to_bytes();

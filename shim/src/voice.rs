@@ -19,7 +19,7 @@ static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
 static SAID_LOSS: AtomicBool = AtomicBool::new(false);
 static SAID_LATE: AtomicBool = AtomicBool::new(false);
 
-/// Forked: the child has losses of its own to tell, and the thread that was writing a line may not exist here.
+/// Forked: the child reports its own losses, and the thread that was writing a line may not exist here.
 pub fn forget() {
     SAID_LOSS.store(false, Relaxed);
     SAID_LATE.store(false, Relaxed);
@@ -253,7 +253,7 @@ fn say(compose: impl FnOnce(&mut Line)) {
     compose(line);
     line.bytes[line.length] = b'\n';
     if stderr_has_room() {
-        // SAFETY: the buffer holds so many bytes and one more. Nobody could be told of a failure.
+        // SAFETY: the buffer holds `length` bytes and the end of the line. There is no place to report a failure.
         without_write_signals(|| unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.length + 1) });
     }
     LINE.taken.store(false, Release);

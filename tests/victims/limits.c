@@ -141,7 +141,7 @@ static void changes_root(void) {
     grow();
 }
 
-/* moves_folder <from> <to>: somebody moves the results while the program runs. */
+/* moves_folder <from> <to>: the results are moved while the program runs. */
 static void moves_folder(void) {
     start_cuda();
     leak(100);

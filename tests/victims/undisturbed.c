@@ -14,7 +14,7 @@ static void allocates(void) {
     leak(100);
 }
 
-/* Whoever reads the log is gone before the program ends. */
+/* The reader of the log is gone before the program ends. */
 static void stderr_without_reader(void) {
     int ends[2];
     REQUIRE(!pipe(ends) && dup2(ends[1], 2) == 2 && !close(ends[0]));
@@ -22,7 +22,7 @@ static void stderr_without_reader(void) {
     allocates();
 }
 
-/* Whoever reads the log does not get to it. */
+/* The reader of the log does not read. */
 static void stderr_without_room(void) {
     static char text[1 << 16];
     int ends[2];
@@ -47,7 +47,7 @@ static volatile int stop;
 static void *writes(void *unused) {
     long written = 0;
     while (!stop)
-        if (write(2, "a line that nobody is to see\n", 29) > 0) written++;
+        if (write(2, "a line for a closed stderr...\n", 30) > 0) written++;
     (void)unused;
     return (void *)written;
 }
