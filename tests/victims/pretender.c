@@ -8,7 +8,7 @@ struct { uint64_t words[64]; } PyCode_Type, PyFrame_Type, PyUnicode_Type, PyByte
 
 static void called(void) { abort(); }
 void *PyGILState_GetThisThreadState(void) { called(); return 0; }
-int PyGILState_Check(void) { called(); return 0; }
+void *_PyThreadState_UncheckedGet(void) { called(); return 0; }
 int Py_IsFinalizing(void) { called(); return 0; }
 
 int main(int count, char **words) {

@@ -29,27 +29,36 @@ pub fn walk(interpreter: &Interpreter, limit: usize, see: impl FnMut(Seen)) -> E
     if thread == 0 {
         return End::Nothing;
     }
-    // Also on other threads: nothing in between gives up the processor, and freed thread states stay mapped.
-    let Some(start) = Start::of(interpreter, thread) else {
-        return End::Lost;
-    };
-    if start.frame == 0 {
-        return End::Nothing;
+    if on_main_thread() || interpreter.holds_lock(thread) {
+        let memory = (Trusting::new(), Trusting::new(), Trusting::new());
+        return walk_in::<_, _, _, 1>(interpreter, thread, memory, limit, see);
     }
-    if on_main_thread() || interpreter.holds_lock() {
-        let mut memory = (Trusting::new(), Trusting::new(), Trusting::new());
-        return follow::<_, _, _, 1>(interpreter, start, &mut memory, limit, see).unwrap_or(End::Lost);
-    }
-    walk_with_care(interpreter, start, limit, see)
+    walk_with_care(interpreter, thread, limit, see)
 }
 
+/// On a thread whose state, frames and code objects may be freed and unmapped at any moment, also before the first load.
 #[inline(never)]
-fn walk_with_care(interpreter: &Interpreter, start: Start, limit: usize, see: impl FnMut(Seen)) -> End {
+fn walk_with_care(interpreter: &Interpreter, thread: u64, limit: usize, see: impl FnMut(Seen)) -> End {
     if interpreter.is_finalizing() {
         return End::Nothing;
     }
-    let mut memory = (Window::new(), Gathered::<400>::new(), Gathered::<240>::new());
-    follow::<_, _, _, 16>(interpreter, start, &mut memory, limit, see).unwrap_or(End::Lost)
+    let memory = (Window::new(), Gathered::<400>::new(), Gathered::<240>::new());
+    walk_in::<_, _, _, 16>(interpreter, thread, memory, limit, see)
+}
+
+#[inline(always)]
+fn walk_in<F: Memory, C: Memory, T: Memory, const AHEAD: usize>(
+    interpreter: &Interpreter,
+    thread: u64,
+    mut memory: (F, C, T),
+    limit: usize,
+    see: impl FnMut(Seen),
+) -> End {
+    match Start::of(interpreter, thread, &mut memory.0) {
+        None => End::Lost,
+        Some(start) if start.frame == 0 => End::Nothing,
+        Some(start) => follow::<_, _, _, AHEAD>(interpreter, start, &mut memory, limit, see).unwrap_or(End::Lost),
+    }
 }
 
 /// Where a thread's chain begins.
@@ -61,9 +70,8 @@ struct Start {
 
 impl Start {
     #[inline(always)]
-    fn of(interpreter: &Interpreter, thread: u64) -> Option<Start> {
+    fn of(interpreter: &Interpreter, thread: u64, memory: &mut impl Memory) -> Option<Start> {
         let layout = &interpreter.layout.thread;
-        let mut memory = Trusting::new();
         let state = memory.object(thread, THREAD_BYTES)?;
         let (mut frame, record) = (state.word(layout.frame), state.word(layout.c_frame));
         if !interpreter.proven.load(Relaxed) && !interpreter.prove(state.word(layout.thread_id)) {
@@ -201,10 +209,7 @@ fn follow<F: Memory, C: Memory, T: Memory, const AHEAD: usize>(
                         see(Seen::Mark(record));
                         since_mark = false;
                     }
-                    // On the thread's own stack, like the first.
-                    record = Trusting::new()
-                        .object(record, RECORD_BYTES)?
-                        .word(layout.thread.previous);
+                    record = texts.object(record, RECORD_BYTES)?.word(layout.thread.previous);
                 }
             }
         }
@@ -374,17 +379,13 @@ mod tests {
         THREAD.get()
     }
 
-    extern "C" fn yes() -> u64 {
-        1
-    }
-
     extern "C" fn no() -> u64 {
         0
     }
 
     fn interpreter(layout: Layout, holds_lock: bool) -> Interpreter {
-        let holds_lock = if holds_lock { yes } else { no };
-        Interpreter::pretended(layout, this_thread, holds_lock, no, CODE_TYPE, FRAME_TYPE)
+        let current = if holds_lock { this_thread } else { no };
+        Interpreter::pretended(layout, this_thread, current, no, CODE_TYPE, FRAME_TYPE)
     }
 
     fn random(state: &mut u64) -> u64 {
@@ -525,6 +526,35 @@ mod tests {
                 }
                 assert_eq!(seen(&interpreter, 0), (Vec::new(), End::Nothing));
             }
+        }
+    }
+    /// Pages that were readable once and no longer are, as after `free` of an allocator that gives memory back. They stay
+    /// reserved, so that no other test gets them.
+    #[test]
+    fn a_thread_state_that_became_unreadable_is_no_fault() {
+        for layout in &layout::LAYOUTS {
+            let bytes = WORDS * 8;
+            // SAFETY: a fresh mapping at an address of the kernel's choice.
+            let mapped = unsafe {
+                libc::mmap(
+                    std::ptr::null_mut(),
+                    bytes,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                    -1,
+                    0,
+                )
+            };
+            assert_ne!(mapped, libc::MAP_FAILED);
+            // SAFETY: mapped just now with this length, zeroed, and borrowed until it is protected below.
+            let memory = unsafe { std::slice::from_raw_parts_mut(mapped.cast::<u64>(), WORDS) };
+            let thread = sound(memory, layout, 60);
+            // Whoever holds the lock makes the pages known.
+            assert_eq!(seen(&interpreter(*layout, true), thread).1, End::Root);
+            // SAFETY: mapped above; nothing refers to it any more.
+            assert_eq!(unsafe { libc::mprotect(mapped, bytes, libc::PROT_NONE) }, 0);
+            let careful = interpreter(*layout, false);
+            assert_eq!(seen(&careful, thread), (Vec::new(), End::Lost), "3.{}", layout.minor);
         }
     }
 }

@@ -28,7 +28,7 @@ pub struct Interpreter {
     pub proven: AtomicBool,
     unproven: AtomicU32,
     this_thread: Look,
-    holds_lock: Look,
+    current_thread: Look,
     is_finalizing: Look,
     eval: Range<u64>,
     version: u32,
@@ -165,7 +165,7 @@ impl Interpreter {
     pub fn pretended(
         layout: Layout,
         this_thread: Look,
-        holds_lock: Look,
+        current_thread: Look,
         is_finalizing: Look,
         code_type: u64,
         frame_type: u64,
@@ -179,7 +179,7 @@ impl Interpreter {
             proven: AtomicBool::new(true),
             unproven: AtomicU32::new(0),
             this_thread,
-            holds_lock,
+            current_thread,
             is_finalizing,
             eval: 0..0,
             version: 0,
@@ -193,12 +193,12 @@ impl Interpreter {
         unsafe { (self.this_thread)() }
     }
 
-    /// Whether the calling thread holds the GIL. In a process that has made a sub-interpreter CPython always says yes: there
-    /// only the checks of addresses stand between a thread and an interpreter that ends.
+    /// Whether the calling thread, whose state this is, holds the GIL. `PyGILState_Check` says so of every thread once the
+    /// process has made a sub-interpreter or taken the interpreter down, so it is not what is asked.
     #[inline(always)]
-    pub fn holds_lock(&self) -> bool {
-        // SAFETY: `PyGILState_Check`, which compares two values; its result is an int.
-        unsafe { (self.holds_lock)() as u32 != 0 }
+    pub fn holds_lock(&self, thread: u64) -> bool {
+        // SAFETY: `_PyThreadState_UncheckedGet`, which reads a variable.
+        unsafe { (self.current_thread)() == thread }
     }
 
     #[inline(always)]
@@ -260,6 +260,7 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Refusal> {
     }
     let look = |name: &CStr| address(name).map(as_look);
     let finalizing = look(c"Py_IsFinalizing").or_else(|| look(c"_Py_IsFinalizing"));
+    let current = look(c"PyThreadState_GetUnchecked").or_else(|| look(c"_PyThreadState_UncheckedGet"));
     Ok(Interpreter {
         layout,
         code_type,
@@ -269,7 +270,7 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Refusal> {
         proven: AtomicBool::new(false),
         unproven: AtomicU32::new(0),
         this_thread: as_look(this_thread),
-        holds_lock: look(c"PyGILState_Check").ok_or(fail(Why::Threads))?,
+        current_thread: current.ok_or(fail(Why::Threads))?,
         is_finalizing: finalizing.ok_or(fail(Why::Threads))?,
         eval: exported(c"_PyEval_EvalFrameDefault").unwrap_or(0..0),
         version,

@@ -280,16 +280,20 @@ fn a_code_object_at_the_address_of_another_is_told_apart() {
     }
 }
 
-/// Daemon threads that walk without pause while the interpreter frees their frames under them, freed memory overwritten.
-fn interpreters_end(times: u32) {
+/// Freed memory is overwritten, so that what is read too late is noticed.
+const OVERWRITTEN: [(&str, &str); 2] = [("PYTHONMALLOC", "malloc"), ("MALLOC_PERTURB_", "85")];
+/// Every object has pages of its own, which its end unmaps.
+const UNMAPPED: [(&str, &str); 3] = [
+    ("PYTHONMALLOC", "malloc"),
+    ("MALLOC_MMAP_THRESHOLD_", "0"),
+    ("MALLOC_MMAP_MAX_", "10000000"),
+];
+
+/// Daemon threads that walk without pause while the interpreter frees their frames under them.
+fn interpreters_end(times: u32, environment: &[(&str, &str)]) {
     for python in interpreters() {
         for _ in 0..times {
-            let output = run(
-                python,
-                "daemons.py",
-                &[],
-                &[("PYTHONMALLOC", "malloc"), ("MALLOC_PERTURB_", "85")],
-            );
+            let output = run(python, "daemons.py", &[], environment);
             let errors = String::from_utf8_lossy(&output.stderr);
             assert!(
                 output.status.success(),
@@ -308,12 +312,18 @@ fn interpreters_end(times: u32) {
 
 #[test]
 fn threads_that_outlive_the_interpreter_are_safe() {
-    interpreters_end(2);
+    interpreters_end(2, &OVERWRITTEN);
+}
+
+#[test]
+fn threads_that_outlive_the_interpreter_are_safe_where_freed_memory_is_unmapped() {
+    interpreters_end(1, &UNMAPPED);
 }
 
 /// `cargo test -p culeak-python --test oracle -- --ignored`: five minutes.
 #[test]
 #[ignore = "takes minutes"]
 fn threads_that_outlive_the_interpreter_are_safe_a_hundred_times() {
-    interpreters_end(100);
+    interpreters_end(50, &OVERWRITTEN);
+    interpreters_end(50, &UNMAPPED);
 }
