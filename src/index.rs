@@ -201,9 +201,16 @@ pub const fn mix(value: u64) -> u64 {
 #[cfg(all(test, loom))]
 mod loom_models;
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::collections::HashMap;
+
+    /// How many entries there are, in all levels.
+    pub(crate) fn entries(index: &Index) -> usize {
+        let windows = |level| (0..FIRST << level).map_while(move |at| index.window(level, at as u64));
+        let words = (0..LEVELS).flat_map(windows).flatten();
+        words.filter(|word| word.load(Relaxed) != 0).count()
+    }
 
     pub(crate) fn empty() -> Box<Index> {
         // SAFETY: documented: all zeros is an empty index.

@@ -410,4 +410,4 @@ pub fn start_ticks(pid: u32) -> Option<u64> {
 const _: () = assert!(Api::COUNT <= 256, "the apis section holds 256 names");
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 use crate::cuda_functions::Api;
 use crate::file::{Errno, File, anonymous};
 use crate::growing::{Backing, Element, Growing, extent_capacity, locate};
-use crate::index::{Index, mix};
+use crate::index::{Entry, Index, mix};
 use crate::intervals::Intervals;
 use crate::lanes::Owners;
 use crate::layout::*;
@@ -292,17 +292,31 @@ impl Recording {
         self.stack_index.find(hash, same).map(|entry| entry.row)
     }
 
-    /// Remembers that `hash` stands for the stack that ends in frame row `stack`.
+    /// Remembers that `hash` stands for the stack that ends in frame row `stack`, in place of the hash it had before: that
+    /// one is of modules as they lay before an unload, so it is never asked for again.
     pub fn remember_stack(&self, hash: u64, stack: u32) {
-        if let Ok(full) = self.stack_hashes.ensure(HASHES, stack) {
-            full.store(hash, Relaxed);
-            let same = |row| {
-                self.stack_hashes
-                    .get(HASHES, row)
-                    .is_some_and(|full| full.load(Relaxed) == hash)
-            };
-            let _ = self.stack_index.intern(hash, stack, same);
+        let Ok(full) = self.stack_hashes.ensure(HASHES, stack) else {
+            return;
+        };
+        let before = full.swap(hash, Relaxed);
+        if before != hash {
+            self.forget_hash(before, stack);
         }
+        let same = |row| {
+            self.stack_hashes
+                .get(HASHES, row)
+                .is_some_and(|full| full.load(Relaxed) == hash)
+        };
+        let _ = self.stack_index.intern(hash, stack, same);
+        // Another thread may have replaced this hash before its entry was there to be removed.
+        if full.load(Relaxed) != hash {
+            self.forget_hash(hash, stack);
+        }
+    }
+
+    fn forget_hash(&self, hash: u64, stack: u32) {
+        let entry = || self.stack_index.find(hash, |row| row == stack);
+        while entry().is_some_and(Entry::remove) {}
     }
 
     /// The row of the edge `parent` → (module, address), stored once.
@@ -345,3 +359,6 @@ fn store_bytes<const N: usize>(words: &[AtomicU64; N], bytes: &[u8]) {
         word.store(value, Relaxed);
     }
 }
+
+#[cfg(all(test, feature = "read"))]
+mod tests;
