@@ -130,8 +130,8 @@ macro_rules! driver_functions {
             cuStreamBeginCapture_v2_ptsz = cuStreamBeginCapture_v2 (stream: CUstream, mode: Enum<CUstreamCaptureMode>) => begins_capture();
             cuStreamBeginCaptureToGraph = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture();
             cuStreamBeginCaptureToGraph_ptsz = cuStreamBeginCaptureToGraph (stream: CUstream, graph: CUgraph, dependencies: *const CUgraphNode, edges: *const CUgraphEdgeData, count: usize, mode: Enum<CUstreamCaptureMode>) => begins_capture();
-            cuStreamEndCapture = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture();
-            cuStreamEndCapture_ptsz = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture();
+            cuStreamEndCapture = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, Legacy);
+            cuStreamEndCapture_ptsz = cuStreamEndCapture (stream: CUstream, graph: *mut CUgraph) => ends_capture(stream, PerThread);
 
             // Contexts: destroying one frees its linear, host and managed memory and its arrays, but no pool or VMM memory.
             cuCtxCreate = none (out: *mut CUcontext, flags: c_uint, device: CUdevice) => creates_context(out, device);

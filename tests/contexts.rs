@@ -46,6 +46,17 @@ fn a_context_that_is_not_destroyed_keeps_its_memory() {
 }
 
 #[test]
+fn a_context_under_the_handle_of_one_that_is_ending_keeps_its_memory_until_its_own_end() {
+    let run = |words: &str| profile("contexts").tiny_driver().args(words).run();
+    let outcome = run("handle_used_again");
+    outcome.expect_success();
+    outcome.only_snapshot().expect_live(Device, 1, 200);
+    let outcome = run("handle_used_again destroyed");
+    outcome.expect_success();
+    outcome.only_snapshot().expect_no_leaks().expect_nothing_lost();
+}
+
+#[test]
 fn an_attached_context_ends_with_its_last_detach() {
     contexts("detached").only_snapshot().expect_live(Device, 1, 1000);
     contexts("detached twice").only_snapshot().expect_no_leaks();

@@ -28,6 +28,15 @@ fn a_launch_makes_it_live() {
 }
 
 #[test]
+fn a_capture_goes_on_when_the_end_of_another_streams_fails() {
+    let outcome = graphs("another_end_fails");
+    outcome.expect_success();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_no_leaks();
+    assert_eq!(snapshot.honesty.captured_not_launched, 1);
+}
+
+#[test]
 fn a_graph_that_frees_what_it_allocates_leaves_nothing() {
     graphs("captured freed launch")
         .only_snapshot()

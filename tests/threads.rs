@@ -23,6 +23,15 @@ fn eight_threads_at_once_lose_nothing() {
 }
 
 #[test]
+fn threads_keep_their_counters_where_a_filter_hides_which_threads_are_alive() {
+    let outcome = profile("threads").tiny_driver().arg("without_tgkill").run();
+    outcome.expect_success();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_no_leaks().expect_nothing_lost();
+    assert_eq!(snapshot.counted(Device).total_count, 120 * 3000 * 8);
+}
+
+#[test]
 fn memory_freed_by_a_thread_that_is_ending_is_freed() {
     // Key destructors run when thread-local storage of libraries is gone already.
     profile("threads")

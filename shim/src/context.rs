@@ -182,10 +182,10 @@ fn goes_with_context(kind: Kind) -> bool {
     )
 }
 
-/// A context is gone: so is what was allocated in it until `before`. It has two rows where two threads saw it
-/// first at the same moment.
+/// A context is gone: so is what was allocated in it until `before`. Another thread may have a new one under the same
+/// handle already, which goes on.
 pub fn destroyed(recording: &Recording, lane: u32, handle: u64, before: u64) {
-    while let Some(context) = recording.context(handle) {
+    for context in recording.contexts_until(handle, before) {
         end(recording, lane, context, before);
     }
 }
@@ -193,15 +193,20 @@ pub fn destroyed(recording: &Recording, lane: u32, handle: u64, before: u64) {
 fn end(recording: &Recording, lane: u32, context: u16, before: u64) {
     recording.context_destroyed(context);
     CHANGES.fetch_add(1, AcqRel);
+    // By handle: what another thread allocated in the new context before this one's end was noted may name this one's row,
+    // and goes when the new context goes.
+    let handle = recording.context_handle(context);
     recording.free_all(lane, |entry| {
-        entry.what.context == context && entry.time_ns <= before && goes_with_context(entry.what.kind)
+        goes_with_context(entry.what.kind)
+            && entry.time_ns <= before
+            && recording.context_handle(entry.what.context) == handle
     });
 }
 
 /// The primary context of a device was reset.
 pub fn primary_reset(recording: &Recording, lane: u32, ordinal: i32, before: u64) {
     let device = device_row(recording, ordinal);
-    for context in recording.primary_contexts(device) {
+    for context in recording.primary_contexts_until(device, before) {
         end(recording, lane, context, before);
     }
 }

@@ -112,6 +112,17 @@ pub fn capture_ended() {
 
 /// The graph that `stream` is being captured into; asks the driver only while some capture is under way.
 pub fn captured_into(stream: u64, per_thread: bool) -> Option<u64> {
+    // 1: CU_STREAM_CAPTURE_STATUS_ACTIVE.
+    capture_of(stream, per_thread).and_then(|(status, graph)| (status == 1).then_some(graph))
+}
+
+/// Whether `stream` is being captured, also in vain: an invalidated capture goes on until it is ended.
+pub fn is_captured(stream: u64, per_thread: bool) -> bool {
+    capture_of(stream, per_thread).is_some_and(|(status, _)| status != 0)
+}
+
+/// Status and graph of a stream's capture.
+fn capture_of(stream: u64, per_thread: bool) -> Option<(i32, u64)> {
     if GRAPHS.captures.load(Relaxed) == 0 {
         return None;
     }
@@ -133,8 +144,7 @@ pub fn captured_into(stream: u64, per_thread: bool) -> Option<u64> {
             std::ptr::null_mut()
         )
     );
-    // 1: CU_STREAM_CAPTURE_STATUS_ACTIVE.
-    (asked == 0 && status == 1).then_some(graph)
+    (asked == 0).then_some((status, graph))
 }
 
 fn rows() -> impl Iterator<Item = &'static Graph> {

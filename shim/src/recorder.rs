@@ -294,8 +294,13 @@ fn introduce(thread: &ThreadState, recording: &Recording) {
         let epoch = EPOCH.load(Relaxed);
         // SAFETY: no preconditions.
         let (pid, tid) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid) as u32) };
-        // SAFETY: signal 0 is none: the kernel only looks for the thread.
-        let is_alive = |tid: u32| unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) } == 0;
+        // Only ESRCH means that the thread is gone: a filter of system calls may refuse the question.
+        let is_alive = |tid: u32| {
+            // SAFETY: signal 0 is none: the kernel only looks for the thread.
+            let asked = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+            // SAFETY: always valid in the calling thread.
+            asked == 0 || unsafe { *libc::__errno_location() } != libc::ESRCH
+        };
         thread.row.set(recording.add_thread(tid, &thread_name()));
         thread.lane.set(recording.lane_of(tid, thread.row.get(), is_alive));
         thread.epoch.set(epoch);

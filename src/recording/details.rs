@@ -36,19 +36,36 @@ impl Recording {
         number as u8
     }
 
-    /// The row of a context that is alive.
-    pub fn context(&self, handle: u64) -> Option<u16> {
+    fn context_rows(&self) -> impl DoubleEndedIterator<Item = (u16, &ContextRow)> {
         let count = self
             .elements(Section::Contexts)
             .load(Relaxed)
             .min(u64::from(What::NO_CONTEXT)) as u32;
-        (0..count).find_map(|number| {
+        (0..count).filter_map(|number| {
             let row = self.context_row(number)?;
-            let alive = row.seen_plus_one.load(Acquire) != 0
-                && row.handle.load(Relaxed) == handle
-                && row.destroyed_plus_one.load(Relaxed) == 0;
-            alive.then_some(number as u16)
+            let alive = row.seen_plus_one.load(Acquire) != 0 && row.destroyed_plus_one.load(Relaxed) == 0;
+            alive.then_some((number as u16, row))
         })
+    }
+
+    /// The row of a context that is alive. The newest: until the end of another one that had this handle is noted, there
+    /// are two.
+    pub fn context(&self, handle: u64) -> Option<u16> {
+        let mut rows = self.context_rows().rev();
+        rows.find_map(|(number, row)| (row.handle.load(Relaxed) == handle).then_some(number))
+    }
+
+    /// Living contexts with this handle that were seen by then: as a rule one, two if two threads saw it first at the same
+    /// moment.
+    pub fn contexts_until(&self, handle: u64, before: u64) -> impl Iterator<Item = u16> + '_ {
+        self.context_rows().filter_map(move |(number, row)| {
+            let meant = row.handle.load(Relaxed) == handle && row.seen_plus_one.load(Relaxed) <= before + 1;
+            meant.then_some(number)
+        })
+    }
+
+    pub fn context_handle(&self, context: u16) -> Option<u64> {
+        Some(self.context_row(context.into())?.handle.load(Relaxed))
     }
 
     fn context_row(&self, number: u32) -> Option<&ContextRow> {
@@ -87,19 +104,13 @@ impl Recording {
         u8::try_from(device).unwrap_or(What::NO_DEVICE)
     }
 
-    /// Living primary contexts of a device, as rows.
-    pub fn primary_contexts(&self, device: u8) -> impl Iterator<Item = u16> + '_ {
-        let count = self
-            .elements(Section::Contexts)
-            .load(Relaxed)
-            .min(u64::from(What::NO_CONTEXT)) as u32;
-        (0..count).filter_map(move |number| {
-            let row = self.context_row(number)?;
-            let primary = row.seen_plus_one.load(Acquire) != 0
-                && row.created.load(Relaxed) == 0
+    /// Living primary contexts of a device that were seen by then, as rows.
+    pub fn primary_contexts_until(&self, device: u8, before: u64) -> impl Iterator<Item = u16> + '_ {
+        self.context_rows().filter_map(move |(number, row)| {
+            let meant = row.created.load(Relaxed) == 0
                 && row.device.load(Relaxed) == u32::from(device)
-                && row.destroyed_plus_one.load(Relaxed) == 0;
-            primary.then_some(number as u16)
+                && row.seen_plus_one.load(Relaxed) <= before + 1;
+            meant.then_some(number)
         })
     }
 

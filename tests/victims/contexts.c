@@ -1,5 +1,7 @@
 /* What ends with a context and what does not. */
 #include "victim.h"
+#include <dlfcn.h>
+#include <pthread.h>
 
 static CUcontext create(int ordinal) {
     CUcontext context;
@@ -123,6 +125,34 @@ static void two(void) {
     OK(cuCtxDestroy_v2(first));
 }
 
+/* On the tiny driver: while one thread is inside cuCtxDestroy, another gets the next context, at the same address. */
+static CUcontext recreated;
+
+static void *creates_and_allocates(void *nothing) {
+    recreated = create(0);
+    leak(200);
+    return nothing;
+}
+
+static void recreate(void) {
+    pthread_t thread;
+    REQUIRE(!pthread_create(&thread, NULL, creates_and_allocates, NULL));
+    REQUIRE(!pthread_join(thread, NULL));
+}
+
+static void handle_used_again(void) {
+    REQUIRE(open_door());
+    OK(cuInit(0));
+    void (**destroyed)(void) = dlsym(RTLD_DEFAULT, "tiny_destroyed");
+    REQUIRE(destroyed);
+    CUcontext first = create(0);
+    leak(100);
+    *destroyed = recreate;
+    OK(cuCtxDestroy_v2(first));
+    REQUIRE(recreated == first);
+    if (arguments[0]) OK(cuCtxDestroy_v2(recreated));
+}
+
 /* Memory of a context that is not current when it is freed. */
 static void freed_under_another(void) {
     REQUIRE(open_door());
@@ -164,5 +194,5 @@ static void private_table(void) {
 
 MAIN(BEHAVIOUR(destroyed), BEHAVIOUR(destroyed_v1), BEHAVIOUR(destroy_refused), BEHAVIOUR(detached),
      BEHAVIOUR(primary_released), BEHAVIOUR(primary_released_v1), BEHAVIOUR(primary_still_retained), BEHAVIOUR(reset),
-     BEHAVIOUR(reset_v1), BEHAVIOUR(pool_memory_outlives_reset), BEHAVIOUR(two), BEHAVIOUR(freed_under_another),
-     BEHAVIOUR(uuids), BEHAVIOUR(private_table))
+     BEHAVIOUR(reset_v1), BEHAVIOUR(pool_memory_outlives_reset), BEHAVIOUR(two), BEHAVIOUR(handle_used_again),
+     BEHAVIOUR(freed_under_another), BEHAVIOUR(uuids), BEHAVIOUR(private_table))

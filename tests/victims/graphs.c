@@ -101,4 +101,16 @@ static void child(void) {
     if (has("launch")) OK(cuGraphLaunch(exec, stream));
 }
 
-MAIN(BEHAVIOUR(captured), BEHAVIOUR(built), BEHAVIOUR(child))
+/* Ends the capture of a stream that is not captured, in the middle of another stream's. */
+static void another_end_fails(void) {
+    start_cuda();
+    CUstream stream = new_stream(), other = new_stream();
+    CUdeviceptr address;
+    CUgraph graph;
+    OK(cuStreamBeginCapture_v2(stream, CU_CAPTURE_RELAXED));
+    REQUIRE(cuStreamEndCapture(other, &graph) != 0);
+    OK(cuMemAllocAsync(&address, 6000, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+}
+
+MAIN(BEHAVIOUR(captured), BEHAVIOUR(built), BEHAVIOUR(child), BEHAVIOUR(another_end_fails))

@@ -1,6 +1,10 @@
 /* Threads created and gone, many at once, named, and asking from deep stacks. */
 #include "victim.h"
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 static CUcontext context;
@@ -64,6 +68,44 @@ static void at_once(void) {
     for (int i = 0; i < WORKERS; i++) REQUIRE(!pthread_join(threads[i], NULL));
 }
 
+/* More threads than shards, all alive at once, each allocating and freeing in a tight loop. The kernel refuses to say
+ * which of them are alive. */
+enum { CROWD = 120, CROWD_ROUNDS = 3000, AT_ONCE = 8 };
+
+static void refuse_tgkill(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_tgkill, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof code / sizeof *code, code};
+    REQUIRE(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    REQUIRE(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter));
+    REQUIRE(syscall(SYS_tgkill, getpid(), getpid(), 0) == -1 && errno == EPERM);
+}
+
+static void *crowded(void *nothing) {
+    CUdeviceptr blocks[AT_ONCE];
+    OK(cuCtxSetCurrent(context));
+    pthread_barrier_wait(&barrier);
+    for (int round = 0; round < CROWD_ROUNDS; round++) {
+        for (int i = 0; i < AT_ONCE; i++) blocks[i] = leak(16);
+        for (int i = 0; i < AT_ONCE; i++) OK(cuMemFree_v2(blocks[i]));
+    }
+    pthread_barrier_wait(&barrier);
+    return nothing;
+}
+
+static void without_tgkill(void) {
+    context = start_cuda();
+    refuse_tgkill();
+    pthread_t threads[CROWD];
+    pthread_barrier_init(&barrier, NULL, CROWD);
+    for (int i = 0; i < CROWD; i++) REQUIRE(!pthread_create(&threads[i], NULL, crowded, NULL));
+    for (int i = 0; i < CROWD; i++) REQUIRE(!pthread_join(threads[i], NULL));
+}
+
 /* A thread that ends by pthread_exit in the middle of its work, one that is cancelled, and a key destructor that frees. */
 static pthread_key_t key;
 
@@ -109,5 +151,5 @@ static void from_deep(void) {
     deep(atoi(arguments[0]));
 }
 
-MAIN(BEHAVIOUR(created_and_gone), BEHAVIOUR(named), BEHAVIOUR(at_once), BEHAVIOUR(key_destructor), BEHAVIOUR(small_stack),
-     BEHAVIOUR(from_deep))
+MAIN(BEHAVIOUR(created_and_gone), BEHAVIOUR(named), BEHAVIOUR(at_once), BEHAVIOUR(without_tgkill),
+     BEHAVIOUR(key_destructor), BEHAVIOUR(small_stack), BEHAVIOUR(from_deep))

@@ -36,9 +36,26 @@ EXPORT int cuDeviceGetName(char *name, int length, int device) {
 }
 EXPORT int cuDeviceGetUuid(char *uuid, int device) { (void)device; memset(uuid, 0x11, 16); return 0; }
 EXPORT int cuDevicePrimaryCtxRetain(void **context, int device) { (void)device; *context = (void *)0x1000; return 0; }
-EXPORT int cuCtxSetCurrent(void *context) { (void)context; return 0; }
-EXPORT int cuCtxGetCurrent(void **context) { *context = (void *)0x1000; return 0; }
+static __thread void *current __attribute__((tls_model("initial-exec"))) = (void *)0x1000;
+EXPORT int cuCtxSetCurrent(void *context) { current = context; return 0; }
+EXPORT int cuCtxGetCurrent(void **context) { *context = current; return 0; }
 EXPORT int cuCtxGetDevice(int *device) { *device = 0; return 0; }
+
+/* Every created context has the same handle. `tiny_destroyed` is called when one is gone, before the call returns. */
+EXPORT void (*tiny_destroyed)(void);
+EXPORT int cuCtxCreate_v2(void **context, unsigned flags, int device) {
+    (void)flags, (void)device;
+    *context = current = (void *)0x2000;
+    return 0;
+}
+EXPORT int cuCtxDestroy_v2(void *context) {
+    (void)context;
+    current = (void *)0x1000;
+    void (*call)(void) = tiny_destroyed;
+    tiny_destroyed = NULL;
+    if (call) call();
+    return 0;
+}
 
 EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     if (bytes >> 50) return 2;

@@ -1,6 +1,6 @@
 //! Graphs with memory nodes: noted when built or captured, counted when launched.
 
-use super::{Location, NullStream, Word, read};
+use super::{Location, NullStream, PerThread, Word, read};
 use crate::graphs;
 use crate::recorder::{self, Facts};
 use culeak::cuda_functions::Api;
@@ -122,8 +122,14 @@ pub fn begins_capture(_: Api, real: impl FnOnce() -> i32) -> i32 {
     result
 }
 
-pub fn ends_capture(_: Api, real: impl FnOnce() -> i32) -> i32 {
+/// A call that fails may have ended a capture (an invalidated one) or none (on a stream that is not captured), so the
+/// driver is asked before and after.
+pub fn ends_capture(_: Api, real: impl FnOnce() -> i32, stream: impl Word, null: NullStream) -> i32 {
+    let is_captured = || graphs::is_captured(stream.word(), null == PerThread);
+    let before = is_captured();
     let result = real();
-    graphs::capture_ended();
+    if result == 0 || (before && !is_captured()) {
+        graphs::capture_ended();
+    }
     result
 }
