@@ -93,6 +93,8 @@ fn create(path: &str) -> &'static Recording {
         pid,
         parent_pid: 1,
         depth: 128,
+        pid_namespace: 0,
+        time_namespace: 0,
         process_start_ticks: if stays {
             reader::start_ticks(pid).unwrap_or(0)
         } else {

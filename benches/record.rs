@@ -52,6 +52,8 @@ fn recording(folder: &Path, name: &str) -> &'static Recording {
             pid: std::process::id(),
             parent_pid: 0,
             depth: 128,
+            pid_namespace: 0,
+            time_namespace: 0,
             process_start_ticks: 0,
             executable: b"record",
             command_line: b"record\0",

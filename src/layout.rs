@@ -110,6 +110,12 @@ pub struct Header {
     pub frozen_name: AtomicU64,
     /// Events while the copy was made.
     pub frozen_events: AtomicU64,
+    /// Inode of the recording as its process made it, which a copy of the file has not; 0: not known.
+    pub file_number: u64,
+    /// Inodes of /proc/self/ns/pid, in which `pid` counts, and of /proc/self/ns/time, which moves `process_start_ticks`; 0:
+    /// not known.
+    pub pid_namespace: u64,
+    pub time_namespace: u64,
     /// In lines of their own: the counts are read at every event.
     pub losses: Losses,
 }

@@ -154,7 +154,9 @@ fn missing(snapshot: &Snapshot) -> String {
         _ if snapshot.taken.kept.is_some() => "the recorder kept this snapshot, and it asks the driver for nothing",
         ProcessState::Running => "the driver was not asked when this snapshot was taken",
         _ if snapshot.taken.by == BY_PYTORCH => "PyTorch's snapshot covers its own allocator only",
-        ProcessState::Unknown => "recorded on another host, whose driver cannot be asked from here",
+        ProcessState::Unknown => {
+            "recorded on another host or in another container, whose driver cannot be asked from here"
+        }
     };
     said.unwrap_or_else(|| instead.to_owned())
 }

@@ -10,9 +10,11 @@
 //! and then the rows are those that were live throughout ([`Taken::events_during_read`] says so). Who only adds up and looks
 //! again and again keeps a [`Follower`], which takes in what changed.
 
+mod elapsed;
 mod error;
 mod follow;
 mod identity;
+mod liveness;
 mod picture;
 mod python;
 mod python_line;
@@ -24,6 +26,7 @@ mod totals;
 pub use error::ReadError;
 pub use follow::Follower;
 pub use identity::{Identity, identity};
+pub use liveness::{own_pid, start_ticks};
 pub use python_line::python_line;
 pub use sight::{Sight, Sum};
 
@@ -37,6 +40,7 @@ use crate::growing::extent_capacity;
 use crate::layout::{VERSION, *};
 use crate::snapshot::Snapshot;
 use crate::table::Record;
+use elapsed::Elapsed;
 use picture::Order;
 use records::Records;
 
@@ -116,7 +120,7 @@ struct Picture {
     header: Bytes,
     sections: HashMap<u32, Bytes>,
     records: Records,
-    /// When reading began, on the recording's clock.
+    /// When reading began, on the recording's clock; no limit where that is not known.
     began_ns: u64,
     events_during_read: u64,
 }
@@ -247,8 +251,7 @@ impl<'a> Source<'a> {
 
     fn picture(&self) -> Result<Picture, ReadError> {
         let header = self.header()?;
-        let started = header_word(&header, std::mem::offset_of!(Header, started_monotonic_ns));
-        let began_ns = crate::recording::monotonic_ns().saturating_sub(started);
+        let began_ns = Elapsed::since_start(&header).latest_ns();
         let events_before = picture::events(&self.section(&header, Section::Counters)?);
         let lost = |header: &Bytes| picture::loss(header, Loss::Allocations);
         let pieces = self.pieces(&header, Section::Records)?;
@@ -398,13 +401,6 @@ fn known_element_bytes(section: Section) -> usize {
         Section::Totals => size_of::<TotalRow>(),
         Section::Interpreters => size_of::<InterpreterRow>(),
     }
-}
-
-/// Field 22 of /proc/PID/stat: when the process started, in clock ticks since boot.
-pub fn start_ticks(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, so count from its end.
-    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
 const _: () = assert!(Api::COUNT <= 256, "the apis section holds 256 names");

@@ -27,8 +27,8 @@ use crate::index::{Entry, Index, mix};
 use crate::intervals::Intervals;
 use crate::lanes::Owners;
 use crate::layout::*;
-use crate::system::clock_ns;
 pub use crate::system::monotonic_ns;
+use crate::system::unix_ns;
 use crate::table::Table;
 use cells::{Cells, LastUsed};
 
@@ -41,6 +41,9 @@ pub struct Beginning<'a> {
     pub parent_pid: u32,
     pub depth: u32,
     pub process_start_ticks: u64,
+    /// Inodes of the process's namespaces; 0: not known.
+    pub pid_namespace: u64,
+    pub time_namespace: u64,
     pub executable: &'a [u8],
     /// Arguments, each ended by a zero byte.
     pub command_line: &'a [u8],
@@ -100,6 +103,19 @@ pub struct Recording {
 
 const HASHES: Backing = Backing::Private(1024, 1 << 18);
 
+/// The inode number of a file; 0 if it cannot be had.
+pub fn inode(path: &CStr) -> u64 {
+    let mut found = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: a C string, and room for the answer.
+    let result = unsafe { libc::stat(path.as_ptr(), found.as_mut_ptr()) };
+    // SAFETY: filled in when the call succeeded.
+    if result == 0 {
+        unsafe { found.assume_init_ref() }.st_ino
+    } else {
+        0
+    }
+}
+
 impl Recording {
     /// Creates the file and everything behind it.
     ///
@@ -126,7 +142,10 @@ impl Recording {
         header.parent_pid = begin.parent_pid;
         header.depth = begin.depth;
         header.process_start_ticks = begin.process_start_ticks;
-        header.started_unix_ns = clock_ns(libc::CLOCK_REALTIME);
+        header.started_unix_ns = unix_ns();
+        header.pid_namespace = begin.pid_namespace;
+        header.time_namespace = begin.time_namespace;
+        header.file_number = inode(path);
         header.started_monotonic_ns = monotonic_ns();
         // SAFETY: `memory` is zeroed and large enough; `file` was made just now, and every other field is documented to be
         // valid as zeros.

@@ -40,6 +40,7 @@ impl Sample {
             },
             process: Process {
                 pid: 4711,
+                pid_here: None,
                 parent_pid: 4700,
                 executable: "/opt/app".to_owned(),
                 command_line: vec!["/opt/app".to_owned(), "--epochs".to_owned(), "3".to_owned()],

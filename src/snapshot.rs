@@ -107,6 +107,9 @@ pub enum Why {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     pub pid: u32,
+    /// Its number where the snapshot was taken, if it runs there and has another one: it is in a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pid_here: Option<u32>,
     pub parent_pid: u32,
     pub executable: String,
     pub command_line: Vec<String>,
@@ -122,6 +125,13 @@ pub struct Process {
     /// The Python interpreter of the process; `None` when none was seen at an allocation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<Python>,
+}
+
+impl Process {
+    /// The number by which to name it where the snapshot was taken.
+    pub fn number(&self) -> u32 {
+        self.pid_here.unwrap_or(self.pid)
+    }
 }
 
 /// A CPython interpreter.
@@ -143,7 +153,7 @@ pub enum ProcessState {
     Exited,
     /// Gone without exit handlers: `_exit`, a signal, exec, the OOM killer.
     Ended,
-    /// Recorded on another host, so nobody here can tell.
+    /// Recorded on another host or in a container beside this one, whose processes are not visible here.
     Unknown,
 }
 

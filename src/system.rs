@@ -346,7 +346,12 @@ pub fn monotonic_ns() -> u64 {
     clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-pub fn clock_ns(which: libc::clockid_t) -> u64 {
+/// CLOCK_REALTIME in nanoseconds.
+pub fn unix_ns() -> u64 {
+    clock_ns(libc::CLOCK_REALTIME)
+}
+
+fn clock_ns(which: libc::clockid_t) -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid timespec.
     unsafe { libc::clock_gettime(which, &mut time) };

@@ -1,9 +1,14 @@
 //! fork, vfork, exec: who records what.
 
+use std::io::{BufRead, BufReader};
+
 use culeak::kind::Kind::*;
+use culeak::reader;
 use culeak::snapshot::ProcessState;
 
 use crate::support::claims::Claims;
+use crate::support::outcome::recordings_in;
+use crate::support::profile::folder;
 use crate::support::{Outcome, profile};
 
 fn children(behaviour: &str) -> Outcome {
@@ -96,6 +101,23 @@ fn a_program_started_in_the_same_process_begins_anew() {
         .find(|s| s.process.command_line[1..] == ["exec_self"])
         .expect("the first");
     assert_eq!(replaced.process.state, ProcessState::Ended);
+}
+
+#[test]
+fn a_program_that_was_replaced_has_ended_while_its_process_runs_on() {
+    let folder = folder();
+    let mut running = profile("children").arg("exec_and_wait").start_in(folder.path());
+    let mut line = String::new();
+    let said = BufReader::new(running.stdout()).read_line(&mut line);
+    assert_eq!((said.expect("the victim speaks"), line.as_str()), (6, "ready\n"));
+    let [recording] = &recordings_in(&folder.path().join("out"))[..] else {
+        panic!("one recording")
+    };
+    let replaced = reader::read(recording).expect("readable");
+    assert_eq!(replaced.process.state, ProcessState::Ended);
+    replaced.expect_live(Device, 1, 100);
+    running.kill();
+    running.finish();
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod inert;
 mod killed;
 mod kinds;
 mod ledger;
+mod namespaces;
 mod pictures;
 mod plugins;
 mod pools;

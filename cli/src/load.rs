@@ -150,7 +150,9 @@ pub fn recording_of(pid: u32) -> Result<(PathBuf, PathBuf), Failure> {
     }
     let maps = fs::read(format!("/proc/{pid}/maps"))
         .map_err(|error| Failure::new(no_map(pid, &error, nix::unistd::geteuid().is_root())))?;
-    let recording = mapped_recording(&maps, pid).ok_or_else(|| {
+    // In a container it has another number, by which it named its recording.
+    let own_pid = reader::own_pid(pid).unwrap_or(pid);
+    let recording = mapped_recording(&maps, own_pid).ok_or_else(|| {
         Failure::new(format!(
             "process {pid}: has no recording (not started under culeak, or no CUDA call yet); start it with `culeak run -- …`"
         ))

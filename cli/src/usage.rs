@@ -30,7 +30,7 @@ pub fn ask_driver(item: &mut Loaded) {
         return;
     }
     // A process in a container knows itself by another number than we and the driver do.
-    let pid = item.source.parse().unwrap_or(snapshot.process.pid);
+    let pid = item.source.parse().unwrap_or_else(|_| snapshot.process.number());
     let uuids: Vec<&str> = snapshot.devices.iter().map(|device| device.uuid.as_str()).collect();
     snapshot.usage = Some(ask(pid, &uuids).unwrap_or_else(|why| Usage {
         source: "NVML".to_owned(),

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use crate::{capture, doors_memory, pictures, settings, voice};
 use culeak::file::Errno;
-use culeak::recording::{Beginning, Recording};
+use culeak::recording::{Beginning, Recording, inode};
 use culeak::system::{Descriptor, Scratch};
 use culeak::variables;
 
@@ -83,6 +83,8 @@ fn create_in(room: &mut Room) -> Option<&'static Recording> {
         parent_pid,
         depth: depth as u32,
         process_start_ticks: start_ticks(&mut room.stat),
+        pid_namespace: inode(c"/proc/self/ns/pid"),
+        time_namespace: inode(c"/proc/self/ns/time"),
         executable,
         command_line,
         host,

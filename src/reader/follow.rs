@@ -21,10 +21,11 @@ use std::mem::offset_of;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::elapsed::Elapsed;
 use super::picture::{self, Order, Places, Renumbered};
 use super::records::{CallKey, PIECE, Records, runs, word, words};
 use super::sight::{Sight, Sum};
-use super::{Bytes, Picture, ReadError, Source, Totals, header_word};
+use super::{Bytes, Picture, ReadError, Source, Totals};
 use crate::framework::{Watched, owner_of_domain};
 use crate::kind::Kind;
 use crate::layout::*;
@@ -75,8 +76,7 @@ impl Follower {
         let source = Source::open(&path)?;
         self.must_be_the_same(&source)?;
         let header = source.header()?;
-        let started = header_word(&header, offset_of!(Header, started_monotonic_ns));
-        let began_ns = crate::recording::monotonic_ns().saturating_sub(started);
+        let began_ns = Elapsed::since_start(&header).latest_ns();
         let before = counted(&source, &header)?;
         let events_before = picture::events(&before.counters);
         if self.counted.as_ref() != Some(&before) {

@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
 use std::path::Path;
 
+use super::elapsed::Elapsed;
+use super::liveness::{Liveness, liveness};
 use super::records::CallKey;
 use super::stacks::Stacks;
-use super::{Bytes, Picture, ReadError, Totals, header_word, start_ticks};
+use super::{Bytes, Picture, ReadError, Totals, header_word};
 use crate::kind::Kind;
 use crate::layout::*;
 use crate::progress::{Progress, Unit};
@@ -438,14 +440,17 @@ impl Picture {
         let host = self.header_text(offset_of!(Header, host)).unwrap_or_default();
         let same_host = host_name().is_some_and(|name| name == host);
         let ended = header_word(header, offset_of!(Header, ended_ns)) != 0;
-        let ticks = header_word(header, offset_of!(Header, process_start_ticks));
-        let state = match (ended, same_host) {
+        let is_copy = self.header_at(offset_of!(Header, frozen_plus_one)) != 0;
+        let (state, pid_here) = match (ended, same_host) {
             // A copy kept while the process ran: that is what it shows.
-            _ if self.header_at(offset_of!(Header, frozen_plus_one)) != 0 => ProcessState::Running,
-            (true, _) => ProcessState::Exited,
-            (false, true) if start_ticks(pid) == Some(ticks) => ProcessState::Running,
-            (false, true) => ProcessState::Ended,
-            (false, false) => ProcessState::Unknown,
+            _ if is_copy => (ProcessState::Running, None),
+            (true, _) => (ProcessState::Exited, None),
+            (false, false) => (ProcessState::Unknown, None),
+            (false, true) => match liveness(header, path) {
+                Liveness::Running(here) => (ProcessState::Running, Some(here)),
+                Liveness::Gone => (ProcessState::Ended, None),
+                Liveness::Unknown => (ProcessState::Unknown, None),
+            },
         };
         let command_line = self.header_text(offset_of!(Header, command_line)).unwrap_or_default();
         let mut ranks = BTreeMap::new();
@@ -456,6 +461,7 @@ impl Picture {
         }
         let process = Process {
             pid,
+            pid_here: pid_here.filter(|&here| here != pid),
             parent_pid: header.half(offset_of!(Header, parent_pid)),
             executable: self.header_text(offset_of!(Header, executable)).unwrap_or_default(),
             command_line: command_line.split_terminator('\0').map(str::to_string).collect(),
@@ -467,8 +473,7 @@ impl Picture {
             recording: path.display().to_string(),
             python: self.python(),
         };
-        let began = header_word(header, offset_of!(Header, started_monotonic_ns));
-        (process, crate::recording::monotonic_ns().saturating_sub(began))
+        (process, Elapsed::since_start(header).ns())
     }
 }
 

@@ -12,6 +12,8 @@ use proptest::prelude::*;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 pub struct Folder(pub PathBuf);
 
@@ -44,6 +46,8 @@ fn record_of(path: &Path, process_start_ticks: u64) -> &'static Recording {
         pid: std::process::id(),
         parent_pid: 1,
         depth: 128,
+        pid_namespace: 0,
+        time_namespace: 0,
         process_start_ticks,
         executable: b"/usr/bin/trainer",
         command_line: b"trainer\0--epochs\x003\0",
@@ -495,6 +499,82 @@ fn names_of_domains_are_limited_and_what_is_beyond_is_counted() {
     assert_eq!(numbers.iter().flatten().count(), usize::from(DOMAINS));
     assert_eq!(recording.loss(Loss::Details), 200 - u64::from(DOMAINS));
     assert_eq!(recording.domain(b"d5"), numbers[5]);
+}
+
+/// Overwrites a word of the header.
+fn put(path: &Path, at: usize, word: u64) {
+    let file = File::options().write(true).open(path).unwrap();
+    file.write_all_at(&word.to_le_bytes(), at as u64).unwrap();
+}
+
+#[test]
+fn rows_of_a_busy_process_whose_clock_is_another_are_kept() {
+    for offset in [1u64 << 50, (1u64 << 50).wrapping_neg()] {
+        let folder = Folder::new("clock");
+        let path = folder.0.join("a.culeak");
+        let recording = record(&path);
+        let steady = |address| Entry {
+            time_ns: 5_000_000,
+            ..entry(recording, 1, NONE, address)
+        };
+        for address in 1..=100 {
+            assert!(recording.allocated(key(address.into()), &steady(address)));
+        }
+        let started = crate::recording::monotonic_ns().wrapping_add(offset);
+        put(&path, std::mem::offset_of!(Header, started_monotonic_ns), started);
+        let (done, busy) = (AtomicBool::new(false), Barrier::new(2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                busy.wait();
+                while !done.load(Relaxed) {
+                    assert!(recording.allocated(key(1000), &entry(recording, 2, NONE, 0)));
+                    recording.commit(recording.withdraw(key(1000), 0).unwrap(), 0);
+                }
+            });
+            busy.wait();
+            let (mut follower, mut moved) = (Follower::new(&path), false);
+            while !moved {
+                let snapshot = read(&path).unwrap();
+                moved = snapshot.taken.events_during_read > 0;
+                let sight = follower.look().unwrap();
+                let followed = sight.sums.iter().map(|sum| sum.share.count).sum::<u64>();
+                let rows = snapshot.allocations.len();
+                let all = (100..=101).contains(&rows) && (100..=101).contains(&followed);
+                done.store(moved || !all, Relaxed);
+                assert!(all, "{rows} rows, {followed} followed");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_recording_that_its_process_no_longer_maps_is_of_a_program_that_ended() {
+    let folder = Folder::new("unmapped");
+    let (path, other) = (folder.0.join("a.culeak"), folder.0.join("b.culeak"));
+    filled(&path);
+    std::fs::copy(&path, &other).unwrap();
+    assert_eq!(read(&other).unwrap().process.state, ProcessState::Running, "a copy");
+    let file_number = std::mem::offset_of!(Header, file_number);
+    put(&other, file_number, std::fs::metadata(&other).unwrap().ino());
+    assert_eq!(read(&other).unwrap().process.state, ProcessState::Ended);
+    put(&other, file_number, 0);
+    assert_eq!(read(&other).unwrap().process.state, ProcessState::Running, "not known");
+}
+
+#[test]
+fn a_process_of_a_pid_namespace_that_is_not_here_does_not_run_here() {
+    let folder = Folder::new("pid-namespace");
+    let path = folder.0.join("a.culeak");
+    filled(&path);
+    let place = std::mem::offset_of!(Header, pid_namespace);
+    let ours = std::fs::metadata("/proc/self/ns/pid").unwrap().ino();
+    put(&path, place, ours);
+    let here = read(&path).unwrap().process;
+    assert_eq!((here.state, here.pid_here), (ProcessState::Running, None));
+    put(&path, place, ours - 1);
+    let elsewhere = read(&path).unwrap().process;
+    assert!(matches!(elsewhere.state, ProcessState::Ended | ProcessState::Unknown));
+    assert_eq!(elsewhere.pid_here, None);
 }
 
 #[test]

@@ -99,7 +99,7 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census) ->
                 .to_owned(),
         ),
         ProcessState::Unknown => warnings.push(format!(
-            "recorded on host {}, so whether the process is still running is not known here",
+            "recorded on host {} or in a container there, so whether the process is still running is not known here",
             snapshot.process.host
         )),
         _ => {}
@@ -124,7 +124,7 @@ fn truncated(snapshot: &Snapshot, census: &Census) -> Option<u32> {
 }
 
 pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &str) -> String {
-    let pid = snapshot.process.pid;
+    let pid = snapshot.process.number();
     let is_snapshot = source.ends_with(".json");
     let source = shell_word(source);
     if snapshot.taken.kept.is_some() {

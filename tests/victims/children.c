@@ -121,6 +121,19 @@ static void exec_self(void) {
     execl("/proc/self/exe", "children", "small", (char *)NULL);
 }
 
+/* The other program goes on until its stdin closes. */
+static void exec_and_wait(void) {
+    char byte;
+    if (arguments[0]) {
+        REQUIRE(write(1, "ready\n", 6) == 6);
+        while (read(0, &byte, 1) > 0) {}
+        return;
+    }
+    start_cuda();
+    leak(100);
+    execl("/proc/self/exe", "children", "exec_and_wait", "second", (char *)NULL);
+}
+
 static void exec_other(void) {
     start_cuda();
     leak(100);
@@ -170,5 +183,5 @@ static void orphan(void) {
 }
 
 MAIN(BEHAVIOUR(fork_before), BEHAVIOUR(fork_after), BEHAVIOUR(fork_after_and_use), BEHAVIOUR(fork_among_threads),
-     BEHAVIOUR(vfork_exec), BEHAVIOUR(vfork_and_leave), BEHAVIOUR(spawned), BEHAVIOUR(small), BEHAVIOUR(exec_self),
+     BEHAVIOUR(vfork_exec), BEHAVIOUR(vfork_and_leave), BEHAVIOUR(spawned), BEHAVIOUR(small), BEHAVIOUR(exec_self), BEHAVIOUR(exec_and_wait),
      BEHAVIOUR(exec_other), BEHAVIOUR(thousand), BEHAVIOUR(thousand_forks), BEHAVIOUR(orphan))

@@ -41,6 +41,8 @@ fn recording(path: &Path, stacks: u32) -> (&'static Recording, Vec<u32>) {
             pid: std::process::id(),
             parent_pid: 1,
             depth: 128,
+            pid_namespace: 0,
+            time_namespace: 0,
             process_start_ticks: reader::start_ticks(std::process::id()).unwrap_or(0),
             executable: b"/opt/million",
             command_line: b"/opt/million\0",

@@ -153,7 +153,7 @@ impl Target {
             // Nobody may be there to answer; then nothing is shown.
             let _ = outlets.usage.send(Question {
                 recording: self.recording.clone(),
-                pid: look.process.pid,
+                pid: look.process.number(),
                 devices: devices.map(|device| (device.ordinal, device.uuid.clone())).collect(),
             });
         }
@@ -318,6 +318,8 @@ mod tests {
             pid,
             parent_pid,
             depth: 128,
+            pid_namespace: 0,
+            time_namespace: 0,
             process_start_ticks: 0,
             executable: b"app",
             command_line: b"app\0",

@@ -459,6 +459,7 @@ fn empty(shown: &str) -> Snapshot {
         },
         process: Process {
             pid: 0,
+            pid_here: None,
             parent_pid: 0,
             executable: String::new(),
             command_line: Vec::new(),

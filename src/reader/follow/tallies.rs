@@ -41,8 +41,8 @@ pub struct Changes {
     came: Vec<Block>,
     /// Address and record of blocks.
     went: Vec<(u64, u32)>,
-    /// Records that say they were made after the look began: true if something was counted meanwhile, else the recording is
-    /// of another clock.
+    /// Records that say they were made after the look began: true if something was counted meanwhile, else the clock was
+    /// set.
     late: Vec<u32>,
     /// Memory came that blocks can lie in.
     carriers: bool,
