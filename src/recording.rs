@@ -103,17 +103,15 @@ pub struct Recording {
 
 const HASHES: Backing = Backing::Private(1024, 1 << 18);
 
-/// The inode number of a file; 0 if it cannot be had.
+/// The inode number of a file; 0 if it is not known.
 pub fn inode(path: &CStr) -> u64 {
     let mut found = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: a C string, and room for the answer.
-    let result = unsafe { libc::stat(path.as_ptr(), found.as_mut_ptr()) };
-    // SAFETY: filled in when the call succeeded.
-    if result == 0 {
-        unsafe { found.assume_init_ref() }.st_ino
-    } else {
-        0
+    if unsafe { libc::stat(path.as_ptr(), found.as_mut_ptr()) } != 0 {
+        return 0;
     }
+    // SAFETY: the call succeeded, so it filled it in.
+    unsafe { found.assume_init_ref() }.st_ino
 }
 
 impl Recording {
