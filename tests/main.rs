@@ -6,6 +6,7 @@
 mod buffers;
 mod children;
 mod contexts;
+mod coexist;
 mod coverage;
 mod cudart;
 mod details;

@@ -1,5 +1,6 @@
 /* Stands in for PyTorch's libc10_cuda: segments from the driver, blocks of 512 bytes and multiples out of them, every one
- * told to libc10 under the allocator's lock. Blocks are cut from the end of a segment; freed ones are kept by size. */
+ * told to libc10 under the allocator's lock. Blocks are cut from the end of a segment; freed ones are kept by size.
+ * -DOVER_RUNTIME: segments come from cudaMalloc, as the real one's do. */
 #include "cuda.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -13,6 +14,20 @@
 struct device { int8_t type, index; };
 extern void report_usage(void *, int64_t, size_t, size_t, struct device) __asm__("_ZN3c1027reportMemoryUsageToProfilerEPvl" TOTALS "NS_6DeviceE");
 extern void report_out_of_memory(int64_t, size_t, size_t, struct device) __asm__("_ZN3c1027reportOutOfMemoryToProfilerEl" TOTALS "NS_6DeviceE");
+
+#ifdef OVER_RUNTIME
+extern int cudaMalloc(void **, size_t), cudaFree(void *);
+static int take_segment(CUdeviceptr *at, size_t bytes) {
+    void *address = NULL;
+    int result = cudaMalloc(&address, bytes);
+    *at = (CUdeviceptr)(uintptr_t)address;
+    return result;
+}
+static int give_segment_back(CUdeviceptr at) { return cudaFree((void *)(uintptr_t)at); }
+#else
+static int take_segment(CUdeviceptr *at, size_t bytes) { return cuMemAlloc_v2(at, bytes); }
+static int give_segment_back(CUdeviceptr at) { return cuMemFree_v2(at); }
+#endif
 
 enum { SEGMENT = 2 << 20, SIZES = 4096 };
 struct block { struct block *next; CUdeviceptr at; size_t bytes; };
@@ -34,7 +49,7 @@ struct block *stand_in_malloc(size_t bytes) {
     } else {
         size_t wanted = bytes > SEGMENT ? bytes : SEGMENT;
         if (bytes > left) {
-            if (cuMemAlloc_v2(&segment, wanted) != CUDA_SUCCESS) {
+            if (take_segment(&segment, wanted) != CUDA_SUCCESS) {
                 report_out_of_memory((int64_t)bytes, live, reserved, gpu);
                 pthread_mutex_unlock(&lock);
                 return NULL;
@@ -61,6 +76,12 @@ void stand_in_free(struct block *block) {
         kept[block->bytes / 512] = block;
     }
     pthread_mutex_unlock(&lock);
+}
+
+/* Gives the newest segment back; its blocks must be free. */
+void stand_in_empty_cache(void) {
+    if (give_segment_back(segment) != CUDA_SUCCESS) abort();
+    reserved = left = 0;
 }
 
 CUdeviceptr stand_in_address(struct block *block) { return block->at; }

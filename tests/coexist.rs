@@ -1,0 +1,336 @@
+//! Other tools in the same process: each sees the calls that it sees without culeak, and the program notices neither.
+//!
+//! An interposer is played by `victims/wrapper.c`, which counts the calls that reach it; a program that reaches CUDA by
+//! every route is `victims/routes.c`. Every claim compares with the other tool alone, so it holds for what that tool does
+//! without culeak, sensible or not. What programs do with limits, disks and descriptors is in `disk.rs`, sanitizers are in
+//! `inert.rs`, hooks of `dlsym` in `doors.rs`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use culeak::kind::Kind::{self, *};
+use serde_json::Value;
+
+use crate::support::claims::Claims;
+use crate::support::compile::{executable, run_folder};
+use crate::support::profile::folder;
+use crate::support::{Outcome, Preload, Profile, culeak, fake_driver, library, profile, program, shim};
+
+/// How a wrapper finds the function that it forwards to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// `dlsym(RTLD_NEXT, …)`, and it is linked with the libraries that it wraps.
+    Next,
+    /// The same, without being linked with them: behind a library opened RTLD_LOCAL it finds nothing.
+    NextUnlinked,
+    /// The libraries' own handles.
+    Handle,
+    /// It exports `dlsym`, which answers with its functions.
+    Dlsym,
+    /// The same, and the functions themselves are not exported.
+    HiddenDlsym,
+}
+
+fn runtime() -> PathBuf {
+    let script = run_folder().join("coexist-libcudart.map");
+    fs::write(&script, "libcudart.so.12 { global: cuda*; local: *; };\n").expect("written");
+    let script = format!("-Wl,--version-script={}", script.display());
+    library("runtime", "libcudart.so.12", &["-DCOPY=\"the runtime\"", &script], &[])
+}
+
+fn wrapper(way: Way, bound_to_itself: bool) -> PathBuf {
+    let (mut flags, libraries) = match way {
+        Way::Next => (vec!["-DBY_NEXT"], vec![runtime(), fake_driver()]),
+        Way::NextUnlinked => (vec!["-DBY_NEXT"], vec![]),
+        Way::Handle => (vec!["-DBY_HANDLE"], vec![]),
+        Way::Dlsym => (vec!["-DBY_DLSYM"], vec![]),
+        Way::HiddenDlsym => (vec!["-DBY_DLSYM", "-DHIDDEN"], vec![]),
+    };
+    // It names none of their functions, and some linkers leave out what nothing names.
+    flags.push("-Wl,--no-as-needed");
+    if bound_to_itself {
+        flags.push("-Wl,-Bsymbolic");
+    }
+    library("wrapper", "libwrapper.so", &flags, &libraries)
+}
+
+/// The program of each route to CUDA.
+fn routes() -> Vec<(&'static str, Profile)> {
+    let linked = executable("routes", &["-DLINKED"], &[runtime(), fake_driver()]);
+    let host = executable("routes", &[], &[]);
+    let plugin = library("routes", "libroutes.so", &["-DPLUGIN"], &[runtime(), fake_driver()]);
+    let mut routes = vec![("linked", program(linked).arg("linked"))];
+    for (route, opened) in [
+        ("local_plugin", &plugin),
+        ("global_plugin", &plugin),
+        ("default_scope", &runtime()),
+        ("handle", &runtime()),
+        ("proc_address", &runtime()),
+    ] {
+        routes.push((route, program(&host).arg(route).arg(opened)));
+    }
+    routes
+}
+
+/// What the program says it made, holds, and how many bytes that are.
+fn accounted(outcome: &Outcome) -> Option<[u64; 3]> {
+    let line = outcome.stdout.lines().find(|line| line.starts_with("made "))?;
+    let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
+    Some([numbers.next()?, numbers.next()?, numbers.next()?])
+}
+
+/// What culeak recorded, in the same terms.
+fn recorded(outcome: &Outcome) -> [u64; 3] {
+    // A program that got nothing at all leaves no recording.
+    let Some(snapshot) = outcome.snapshots.first() else {
+        return [0; 3];
+    };
+    let counter = snapshot.counted(Device);
+    [counter.total_count, counter.live_count, counter.live_bytes]
+}
+
+/// Why `profile` with the other tool and culeak is not what it is with the other tool alone.
+fn difference(profile: &Profile) -> Option<String> {
+    let bare = profile.clone().bare().run();
+    let outcome = profile.clone().run();
+    let theirs = |outcome: &Outcome| -> Vec<String> {
+        let lines = outcome.stderr.lines().filter(|line| !line.starts_with("culeak"));
+        lines.map(str::to_owned).collect()
+    };
+    let said = |outcome: &Outcome| (outcome.status, outcome.stdout.clone(), theirs(outcome));
+    if said(&outcome) != said(&bare) {
+        return Some(format!("bare {:?}\n  with culeak {:?}", said(&bare), said(&outcome)));
+    }
+    if !outcome.unreadable.is_empty() || outcome.snapshots.len() > 1 {
+        return Some(format!("{:?}, {:?}", outcome.recordings, outcome.unreadable));
+    }
+    let made = accounted(&outcome)?;
+    (recorded(&outcome) != made).then(|| {
+        format!(
+            "the program made, holds, in bytes: {made:?}, recorded {:?}",
+            recorded(&outcome)
+        )
+    })
+}
+
+/// Every route, with a wrapper of this way on this side of culeak, bound to itself or not.
+#[track_caller]
+fn expect_undisturbed(way: Way, place: Preload) {
+    let mut differences = Vec::new();
+    for bound_to_itself in [false, true] {
+        let wrapper = wrapper(way, bound_to_itself);
+        for (route, profile) in routes() {
+            if let Some(difference) = difference(&profile.with_preload(place, wrapper.clone())) {
+                let bound = if bound_to_itself { ", -Bsymbolic" } else { "" };
+                differences.push(format!("{route}{bound}: {difference}"));
+            }
+        }
+    }
+    assert!(
+        differences.is_empty(),
+        "{way:?}, {place:?}: {} of 12\n{}",
+        differences.len(),
+        differences.join("\n")
+    );
+}
+
+#[test]
+fn the_routes_reach_the_wrapper_where_there_is_no_culeak() {
+    // Otherwise the comparisons below compare nothing.
+    for (way, reached) in [
+        (Way::Next, 4),
+        (Way::NextUnlinked, 4),
+        (Way::Handle, 4),
+        (Way::Dlsym, 6),
+        (Way::HiddenDlsym, 3),
+    ] {
+        let wrapper = wrapper(way, false);
+        let outcomes = routes().into_iter().map(|(_, profile)| {
+            profile
+                .with_preload(Preload::AfterCuleak, wrapper.clone())
+                .bare()
+                .run()
+        });
+        let outcomes: Vec<Outcome> = outcomes.collect();
+        let counting = outcomes
+            .iter()
+            .filter(|outcome| outcome.stderr.contains("wrapper: cudaMalloc 2"));
+        assert_eq!(counting.count(), reached, "{way:?}");
+        for outcome in &outcomes {
+            let expected = match way {
+                Way::NextUnlinked => continue,
+                _ => Some([4, 2, 1500]),
+            };
+            assert_eq!(accounted(outcome), expected, "{way:?}: {}", outcome.everything());
+        }
+    }
+}
+
+#[test]
+fn a_wrapper_by_rtld_next_before_culeak_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::Next, Preload::BeforeCuleak);
+}
+
+#[test]
+fn a_wrapper_by_rtld_next_behind_culeak_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::Next, Preload::AfterCuleak);
+}
+
+#[test]
+fn a_wrapper_that_finds_nothing_next_finds_nothing_before_culeak_either() {
+    expect_undisturbed(Way::NextUnlinked, Preload::BeforeCuleak);
+}
+
+#[test]
+fn a_wrapper_that_finds_nothing_next_finds_nothing_behind_culeak_either() {
+    expect_undisturbed(Way::NextUnlinked, Preload::AfterCuleak);
+}
+
+#[test]
+fn a_wrapper_by_handle_before_culeak_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::Handle, Preload::BeforeCuleak);
+}
+
+#[test]
+fn a_wrapper_by_handle_behind_culeak_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::Handle, Preload::AfterCuleak);
+}
+
+#[test]
+fn a_wrapper_with_a_dlsym_of_its_own_before_culeak_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::Dlsym, Preload::BeforeCuleak);
+}
+
+#[test]
+fn a_wrapper_with_a_dlsym_of_its_own_behind_culeak_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::Dlsym, Preload::AfterCuleak);
+}
+
+#[test]
+fn a_wrapper_that_only_its_dlsym_leads_to_before_culeak_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::HiddenDlsym, Preload::BeforeCuleak);
+}
+
+#[test]
+fn a_wrapper_that_only_its_dlsym_leads_to_behind_culeak_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::HiddenDlsym, Preload::AfterCuleak);
+}
+
+#[test]
+fn culeak_between_two_wrappers_disturbs_neither() {
+    let first = wrapper(Way::Next, false);
+    let last = library(
+        "wrapper",
+        "liblast_wrapper.so",
+        &["-DBY_NEXT", "-Wl,--no-as-needed"],
+        &[runtime(), fake_driver()],
+    );
+    let differences: Vec<String> = routes()
+        .into_iter()
+        .filter_map(|(route, profile)| {
+            let both = profile
+                .with_preload(Preload::BeforeCuleak, first.clone())
+                .with_preload(Preload::AfterCuleak, last.clone());
+            difference(&both).map(|difference| format!("{route}: {difference}"))
+        })
+        .collect();
+    assert!(differences.is_empty(), "{}", differences.join("\n"));
+}
+
+const MIB: u64 = 1 << 20;
+const ORDERS: [Preload; 2] = [Preload::BeforeCuleak, Preload::AfterCuleak];
+
+/// PyTorch's stand-in under a preload that can put its memory to sleep, ended in one phase.
+fn sleeper(phase: &str, place: Preload) -> Outcome {
+    let c10 = library("libc10", "libc10.so", &["-DCOPY=1"], &[]);
+    let allocator = library(
+        "libc10_cuda",
+        "libc10_cuda.so",
+        &["-DOVER_RUNTIME"],
+        &[c10, runtime(), fake_driver()],
+    );
+    let saver = library(
+        "saver",
+        "libsaver.so",
+        &["-Wl,--no-as-needed"],
+        &[runtime(), fake_driver()],
+    );
+    let outcome = program(executable("sleeper", &[], &[fake_driver()]))
+        .arg(phase)
+        .arg(allocator)
+        .with_preload(place, saver)
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    outcome.only_snapshot().expect_nothing_lost();
+    outcome
+}
+
+/// `report --json` of the only recording.
+fn report(outcome: &Outcome) -> Value {
+    let output = std::process::Command::new(culeak())
+        .env("CULEAK_CACHE_DIR", "")
+        .arg("report")
+        .arg(&outcome.recordings[0])
+        .arg("--json")
+        .output()
+        .expect("the CLI starts");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// `what`, owner and bytes of the lines that hold something.
+fn ledger(report: &Value) -> Vec<(String, Option<String>, u64)> {
+    let lines = report["ledger"]["devices"][0]["lines"].as_array().expect("lines");
+    let lines = lines.iter().map(|line| {
+        let text = |name: &str| line[name].as_str().map(str::to_owned);
+        (
+            text("what").expect("a word"),
+            text("of"),
+            line["bytes"].as_u64().expect("bytes"),
+        )
+    });
+    lines.filter(|line| line.2 > 0).collect()
+}
+
+#[test]
+fn a_memory_saver_gives_back_under_culeak_what_it_gives_back_alone() {
+    for place in ORDERS {
+        let asleep = sleeper("asleep", place);
+        assert!(
+            asleep.stdout.contains("gave back 2097152 bytes of 1 block"),
+            "{}",
+            asleep.stdout
+        );
+        asleep.only_snapshot().expect_live(Physical, 0, 0);
+        for phase in ["awake", "awake_again"] {
+            let outcome = sleeper(phase, place);
+            outcome.only_snapshot().expect_live(Physical, 1, 2 * MIB);
+        }
+        sleeper("freed", place)
+            .only_snapshot()
+            .expect_live(Physical, 0, 0)
+            .expect_live(Mapping, 0, 0)
+            .expect_live(Device, 1, 100);
+    }
+}
+
+#[test]
+fn memory_that_came_back_after_a_pause_is_pytorchs_again() {
+    let own = |what: &str, bytes| (what.to_owned(), Some("PyTorch".to_owned()), bytes);
+    let program = ("program".to_owned(), None, 100);
+    for place in ORDERS {
+        for phase in ["awake", "awake_again"] {
+            let report = report(&sleeper(phase, place));
+            assert_eq!(
+                ledger(&report),
+                [own("blocks", MIB), own("cached", MIB), program.clone()],
+                "{phase}, {place:?}"
+            );
+            assert_eq!(report["ledger"]["devices"][0]["outside"]["bytes"], 0, "{phase}, {place:?}");
+        }
+        let report = report(&sleeper("asleep", place));
+        assert_eq!(ledger(&report), [program.clone()], "{place:?}");
+        // The tensor is still PyTorch's, and lies in no memory.
+        assert_eq!(report["ledger"]["devices"][0]["outside"]["bytes"], MIB, "{place:?}");
+    }
+}
