@@ -6,15 +6,14 @@
 //! `inert.rs`, hooks of `dlsym` in `doors.rs`.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use culeak::kind::Kind::{self, *};
+use culeak::kind::Kind::*;
 use serde_json::Value;
 
 use crate::support::claims::Claims;
 use crate::support::compile::{executable, run_folder};
-use crate::support::profile::folder;
-use crate::support::{Outcome, Preload, Profile, culeak, fake_driver, library, profile, program, shim};
+use crate::support::{Outcome, Preload, Profile, culeak, fake_driver, library, program};
 
 /// How a wrapper finds the function that it forwards to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -145,12 +144,9 @@ fn the_routes_reach_the_wrapper_where_there_is_no_culeak() {
         (Way::HiddenDlsym, 3),
     ] {
         let wrapper = wrapper(way, false);
-        let outcomes = routes().into_iter().map(|(_, profile)| {
-            profile
-                .with_preload(Preload::AfterCuleak, wrapper.clone())
-                .bare()
-                .run()
-        });
+        let outcomes = routes()
+            .into_iter()
+            .map(|(_, profile)| profile.with_preload(Preload::AfterCuleak, wrapper.clone()).bare().run());
         let outcomes: Vec<Outcome> = outcomes.collect();
         let counting = outcomes
             .iter()
@@ -326,7 +322,10 @@ fn memory_that_came_back_after_a_pause_is_pytorchs_again() {
                 [own("blocks", MIB), own("cached", MIB), program.clone()],
                 "{phase}, {place:?}"
             );
-            assert_eq!(report["ledger"]["devices"][0]["outside"]["bytes"], 0, "{phase}, {place:?}");
+            assert_eq!(
+                report["ledger"]["devices"][0]["outside"]["bytes"], 0,
+                "{phase}, {place:?}"
+            );
         }
         let report = report(&sleeper("asleep", place));
         assert_eq!(ledger(&report), [program.clone()], "{place:?}");

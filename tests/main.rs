@@ -5,8 +5,8 @@
 
 mod buffers;
 mod children;
-mod contexts;
 mod coexist;
+mod contexts;
 mod coverage;
 mod cudart;
 mod details;
@@ -28,6 +28,7 @@ mod recording_file;
 mod signals;
 mod soak;
 mod support;
+mod surroundings;
 mod tensors;
 mod threads;
 mod told;

@@ -1,0 +1,207 @@
+//! Programs in surroundings that are not the usual ones: other allocators, sandboxes, namespaces and file systems. The
+//! program says the same as without culeak, and the totals are exact or what is missing is counted.
+//!
+//! Full and read-only disks and limits are in `disk.rs`, sanitizers in `inert.rs`, exec and fork in `children.rs`. What
+//! mounts or enters a namespace needs root and fails without it: these claims pass by no other way than by holding.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use culeak::kind::Kind::*;
+
+use crate::support::claims::Claims;
+use crate::support::compile::executable;
+use crate::support::outcome::{read, recordings_in};
+use crate::support::profile::folder;
+use crate::support::{Outcome, Preload, fake_driver, library, profile, program, shim};
+
+const ORDERS: [Preload; 2] = [Preload::BeforeCuleak, Preload::AfterCuleak];
+/// What `grows` of `victims/surroundings.c` leaves.
+const GROWN: usize = 3000;
+
+/// A library of the system, by its soname.
+fn installed(soname: &str, package: &str) -> PathBuf {
+    let listed = Command::new("/sbin/ldconfig")
+        .arg("-p")
+        .output()
+        .expect("ldconfig runs");
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let line = listed.lines().find(|line| line.trim_start().starts_with(soname));
+    let path = line.and_then(|line| line.split(" => ").nth(1));
+    PathBuf::from(path.unwrap_or_else(|| panic!("this claim needs {soname}: apt-get install {package}")))
+}
+
+#[track_caller]
+fn expect_undisturbed_by_allocator(soname: &str, package: &str) {
+    let allocator = installed(soname, package);
+    let victim = executable("sanitized", &[], &[fake_driver()]);
+    for place in ORDERS {
+        let outcome = program(&victim).with_preload(place, allocator.clone()).run();
+        outcome.expect_success().expect_same_output_as_bare();
+        let snapshot = outcome.only_snapshot();
+        snapshot.expect_live(Device, 1, 100).expect_nothing_lost();
+        assert_eq!(snapshot.counted(Device).total_count, 801, "{place:?}");
+    }
+}
+
+#[test]
+fn a_program_on_jemalloc_is_recorded_exactly() {
+    expect_undisturbed_by_allocator("libjemalloc.so.2", "libjemalloc2");
+}
+
+#[test]
+fn a_program_on_tcmalloc_is_recorded_exactly() {
+    expect_undisturbed_by_allocator("libtcmalloc_minimal.so.4", "libtcmalloc-minimal4");
+}
+
+#[test]
+fn of_two_copies_of_culeak_the_first_records() {
+    let copy = folder();
+    let second = copy.path().join("libculeak-other.so");
+    fs::copy(shim(), &second).expect("copied");
+    for place in ORDERS {
+        let outcome = profile("surroundings")
+            .with_preload(place, second.clone())
+            .output("{}/%p.culeak")
+            .arg("grows")
+            .run();
+        outcome.expect_success();
+        assert_eq!(outcome.stdout, "done\n", "{}", outcome.everything());
+        let first = match place {
+            Preload::BeforeCuleak => second.clone(),
+            Preload::AfterCuleak => shim(),
+        };
+        let said = format!(
+            "loaded twice; the copy that is loaded first records: {}",
+            first.display()
+        );
+        assert!(
+            outcome.our_lines().iter().any(|line| line.ends_with(&said)),
+            "{}",
+            outcome.stderr
+        );
+        outcome
+            .only_snapshot()
+            .expect_live(Device, GROWN, GROWN as u64 * 16)
+            .expect_nothing_lost();
+    }
+}
+
+#[test]
+fn a_program_that_closes_every_descriptor_at_once_is_recorded_to_its_end() {
+    let outcome = profile("surroundings").arg("closes_a_range").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    outcome
+        .only_snapshot()
+        .expect_live(Device, GROWN + 1, GROWN as u64 * 16 + 100)
+        .expect_nothing_lost();
+}
+
+#[test]
+fn a_sandbox_without_tgkill_and_process_vm_readv_costs_nothing() {
+    let outcome = profile("surroundings").arg("sandboxed").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.symbolized();
+    snapshot.expect_live(Device, 1, 16).expect_nothing_lost();
+    assert_eq!(snapshot.counted(Device).total_count, 70 * 3 * 2000 + 1);
+    let functions = snapshot.functions(snapshot.only(Device));
+    assert_eq!(functions[0], "leak");
+    assert_eq!(
+        functions.iter().filter(|name| *name == "grow").count(),
+        6,
+        "{functions:?}"
+    );
+    assert!(functions.contains(&"main".to_owned()), "{functions:?}");
+}
+
+#[test]
+fn on_a_slow_file_system_every_allocation_is_recorded_or_counted() {
+    let slow = library("slow_disk", "libslow_disk.so", &[], &[]);
+    for behaviour in ["begins_on_many_threads", "grows"] {
+        let outcome = profile("surroundings")
+            .with_preload(Preload::BeforeCuleak, slow.clone())
+            .env("SLOW_DISK_MS", "30")
+            .arg(behaviour)
+            .run();
+        outcome.expect_success().expect_same_output_as_bare();
+        let snapshot = outcome.only_snapshot();
+        let made = if behaviour == "grows" { GROWN as u64 } else { 800 };
+        let kept = snapshot.of_kind(Device).len() as u64;
+        assert_eq!(
+            kept + snapshot.honesty.lost_allocations,
+            made,
+            "{behaviour}: {:#?}",
+            snapshot.honesty
+        );
+    }
+}
+
+/// Runs `grows` behind a shell script in namespaces of its own; `$out` is where the recording goes. What is there in the
+/// end is kept, since a mount goes with its namespace.
+#[track_caller]
+fn in_namespaces(flags: &[&str], before: &str) -> Outcome {
+    let place = folder();
+    let out = place.path().join("mounted");
+    let kept = place.path().join("kept");
+    for made in [&out, &kept] {
+        fs::create_dir(made).expect("made");
+    }
+    let script = format!(
+        "out={} kept={}; {before} || exit 90; \"$@\"; code=$?; cp -p \"$out\"/* \"$kept\" || exit 91; exit $code",
+        out.display(),
+        kept.display()
+    );
+    let mut wrapper = vec!["unshare"];
+    wrapper.extend(flags);
+    wrapper.extend(["sh", "-c", script.as_str(), "sh"]);
+    let pattern = format!("{}/%p.culeak", out.display());
+    let outcome = profile("surroundings")
+        .wrapped_in(&wrapper)
+        .output(&pattern)
+        .arg("grows")
+        .run();
+    assert!(
+        outcome.status.success(),
+        "namespaces need root, and a kernel that has them\n{}",
+        outcome.everything()
+    );
+    assert_eq!(outcome.stdout, "done\n", "{}", outcome.everything());
+    expect_grown(&kept);
+    outcome
+}
+
+#[track_caller]
+fn expect_grown(folder: &Path) {
+    let recordings = recordings_in(folder);
+    let [recording] = &recordings[..] else {
+        panic!("{recordings:?}")
+    };
+    read(recording)
+        .expect_live(Device, GROWN, GROWN as u64 * 16)
+        .expect_nothing_lost();
+}
+
+#[test]
+fn a_file_system_that_runs_no_programs_holds_recordings() {
+    in_namespaces(
+        &["--mount"],
+        "mount -t tmpfs -o noexec,nosuid,nodev culeak-test \"$out\"",
+    );
+}
+
+#[test]
+fn a_process_in_a_pid_namespace_of_its_own_is_recorded_exactly() {
+    in_namespaces(&["--pid", "--fork", "--mount-proc"], "true");
+}
+
+#[test]
+fn a_process_in_a_pid_namespace_without_its_own_proc_is_recorded_exactly() {
+    // /proc shows the processes outside, so what it says under our number is about another one.
+    in_namespaces(&["--pid", "--fork"], "true");
+}
+
+#[test]
+fn a_process_whose_clock_is_ahead_is_recorded_exactly() {
+    in_namespaces(&["--time", "--monotonic", "1000000", "--fork"], "true");
+}
