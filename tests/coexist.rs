@@ -333,3 +333,34 @@ fn memory_that_came_back_after_a_pause_is_pytorchs_again() {
         assert_eq!(report["ledger"]["devices"][0]["outside"]["bytes"], MIB, "{place:?}");
     }
 }
+
+/// How often the loader's list was walked in the program's loop.
+#[track_caller]
+fn look_ups(outcome: &Outcome) -> u64 {
+    outcome.expect_success();
+    let line = outcome.stdout.lines().find_map(|line| line.strip_suffix(" look-ups"));
+    let number = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    number.unwrap_or_else(|| panic!("{}", outcome.everything()))
+}
+
+#[test]
+fn a_call_site_is_looked_up_once_however_many_there_are() {
+    // More than a small cache by address holds: with one, some call sites would evict each other all the time, which of
+    // them being decided by where the loader puts things.
+    let counts = library("counts_look_ups", "libcounts_look_ups.so", &[], &[]);
+    let c10 = library("libc10", "libc10.so", &["-DCOPY=1"], &[]);
+    let copies = (0..20).map(|copy| {
+        let copy = format!("libc10_cuda-{copy}.so");
+        library("libc10_cuda", &copy, &[], &[c10.clone(), fake_driver()])
+    });
+    let tensors = program(executable("call_sites", &[], &[fake_driver()])).arg("tensors");
+    let tensors = copies.fold(tensors, |program, copy| program.arg(copy));
+    let runtime = library("runtime", "libcudart.so.12", &["-DCOPY=\"quiet\"", "-DQUIET"], &[]);
+    let runtime = program(executable("call_sites", &["-DRUNTIME"], &[runtime, fake_driver()])).arg("runtime");
+    for program in [tensors, runtime] {
+        let outcome = program.with_preload(Preload::BeforeCuleak, counts.clone()).run();
+        outcome.only_snapshot().expect_nothing_lost();
+        // A few, where a stack is met for the first time.
+        assert!(look_ups(&outcome) < 100, "{}", outcome.stdout);
+    }
+}
