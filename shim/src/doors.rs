@@ -122,18 +122,27 @@ unsafe fn answer(
     caller: u64,
     look_up: impl FnOnce(&CStr) -> *mut c_void,
 ) -> usize {
-    if name.is_null() || search::is_second_copy() {
+    if name.is_null() {
         return PASS;
     }
     // SAFETY: a C string; only bytes up to its end are looked at.
     let name = unsafe {
         match *name as u8 {
             b'c' if *name.add(1) as u8 == b'u' => CStr::from_ptr(name),
-            b'd' if CStr::from_ptr(name) == c"dlclose" => return closing(handle, caller, || look_up(c"dlclose")),
-            b'G' if CStr::from_ptr(name) == c"GetPjrtApi" => return plugin(handle, caller, || look_up(c"GetPjrtApi")),
+            b'd' if CStr::from_ptr(name) == c"dlclose" => c"dlclose",
+            b'G' if CStr::from_ptr(name) == c"GetPjrtApi" => c"GetPjrtApi",
             _ => return PASS,
         }
     };
+    // Not before: an interposer of `dl_iterate_phdr` looks the next one up with `dlsym`, and what follows calls it.
+    if search::is_second_copy() {
+        return PASS;
+    }
+    match name.to_bytes() {
+        b"dlclose" => return closing(handle, caller, || look_up(name)),
+        b"GetPjrtApi" => return plugin(handle, caller, || look_up(name)),
+        _ => {}
+    }
     let Some(api) = Api::find(name.to_bytes()).filter(|api| api.is_cuda()) else {
         return PASS;
     };
@@ -143,6 +152,13 @@ unsafe fn answer(
     // What these two mean depends on the caller, so the real function must see it. It would find our export also where
     // there is no other definition, and programs probe for CUDA that way.
     if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT {
+        if handle == libc::RTLD_DEFAULT && api.is_driver() && real::dlsym_is_another_tools() {
+            // Nobody may export what that tool answers with, so no call would come by us.
+            let found = look_up(name);
+            if real::is_another_tools(found) {
+                return substitute(found, Some(api)) as usize;
+            }
+        }
         let exists = if handle == libc::RTLD_NEXT {
             exists_after(name, caller)
         } else {
@@ -211,7 +227,9 @@ fn exists_after(name: &CStr, caller: u64) -> bool {
 /// Whether the global scope behind us defines it. The program is in the loader already: its lock may be taken.
 fn exists_behind_us(name: &CStr) -> bool {
     // SAFETY: RTLD_NEXT from our code.
-    !unsafe { real::dlsym(libc::RTLD_NEXT, name) }.is_null()
+    let found = unsafe { real::dlsym(libc::RTLD_NEXT, name) };
+    // Another tool's `dlsym` may have answered, and leaves its own definitions out.
+    !found.is_null() || search::with_objects(0, |objects| objects.global_behind_us(name).is_some()) == Some(true)
 }
 
 /// What to hand out in place of what a look-up has found: our hook for the driver's function or another interposer's, or

@@ -98,6 +98,19 @@ pub unsafe fn dlvsym(handle: *mut c_void, name: &CStr, version: *const c_char) -
     unsafe { std::mem::transmute::<*mut c_void, Dlvsym>(address)(handle, name.as_ptr(), version) }
 }
 
+/// Whether look-ups go on to a `dlsym` that another tool exports.
+pub fn dlsym_is_another_tools() -> bool {
+    ensure();
+    loader::libc_symbol(c"dlsym").is_some_and(|own| own != DLSYM.load(Acquire).cast_const())
+}
+
+/// Whether an address is neither ours nor the driver's, and some object's.
+pub fn is_another_tools(found: *mut c_void) -> bool {
+    let address = found as u64;
+    let is_driver = driver_is_loaded() && is_in_driver(address);
+    !found.is_null() && !is_ours(address) && !is_driver
+}
+
 /// Whether this is the function that our `dlclose` stands before.
 pub fn is_dlclose(address: *mut c_void) -> bool {
     ensure();

@@ -5,7 +5,7 @@
 #include "victim.h"
 #include <time.h>
 
-enum { WARM = 200, CHUNKS = 50, COPIES = 64 };
+enum { WARM = 20, CHUNKS = 50, COPIES = 64 };
 
 static double now(void) {
     struct timespec t;
@@ -22,12 +22,13 @@ static int ascending(const void *a, const void *b) {
 static void measure(void (*round)(void), int pairs, int rounds) {
     unsigned long *look_ups = dlsym(RTLD_DEFAULT, "look_ups");
     double took[CHUNKS];
-    for (int i = 0; i < WARM; i++) round();
-    unsigned long before = look_ups ? *look_ups : 0;
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+    unsigned long before = 0;
+    /* From one line: from another one they would be other stacks, met for the first time. */
+    for (int chunk = -WARM; chunk < CHUNKS; chunk++) {
+        if (chunk == 0 && look_ups) before = *look_ups;
         double began = now();
         for (int i = 0; i < rounds; i++) round();
-        took[chunk] = (now() - began) / rounds / pairs;
+        if (chunk >= 0) took[chunk] = (now() - began) / rounds / pairs;
     }
     unsigned long after = look_ups ? *look_ups : 0;
     qsort(took, CHUNKS, sizeof *took, ascending);
