@@ -349,7 +349,7 @@ fn a_call_site_is_looked_up_once_however_many_there_are() {
     // them being decided by where the loader puts things.
     let counts = library("counts_look_ups", "libcounts_look_ups.so", &[], &[]);
     let c10 = library("libc10", "libc10.so", &["-DCOPY=1"], &[]);
-    let copies = (0..20).map(|copy| {
+    let copies = (0..10).map(|copy| {
         let copy = format!("libc10_cuda-{copy}.so");
         library("libc10_cuda", &copy, &[], &[c10.clone(), fake_driver()])
     });

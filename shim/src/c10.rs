@@ -160,7 +160,7 @@ fn ran_out(name: &CStr, bytes: i64, live: u64, reserved: u64, place: Place, call
 }
 
 /// Answers of `meant` for each call site and name.
-static MEANT: Memo<64> = Memo::new();
+static MEANT: Memo<256> = Memo::new();
 
 /// To be called when something was unloaded.
 pub fn generation_changed() {
