@@ -19,6 +19,8 @@ from concurrent.futures import Future
 HERE = pathlib.Path(__file__).resolve().parent
 NOWHERE = {"pool", "reserved", "mapping", "imported", "ipc", "pool-import", "external", "external-mapping", "multicast"}
 HOST = {"pinned", "registered", "host-physical"}
+# Where culeak's library stands in a list of preloads.
+CULEAK = "culeak"
 
 
 class Failure(Exception):
@@ -316,12 +318,13 @@ class Machine:
         (folder / "rec").mkdir(parents=True)
         return folder
 
-    def run(self, *command, env=None, how="run", timeout=90, fresh=False, cwd=None):
+    def run(self, *command, env=None, how="run", timeout=90, fresh=False, cwd=None, preload=()):
         """Runs a program under culeak (`how`: 'run' the CLI, 'preload' the bare shim, 'bare' neither), once per command line.
 
-        It runs in a folder of its own, unless `cwd` names another."""
+        It runs in a folder of its own, unless `cwd` names another. `preload`: libraries in their order, CULEAK among them
+        unless `how` is 'bare'."""
         command = [str(word) for word in command]
-        key = (how, tuple(command), tuple(sorted((env or {}).items())), cwd)
+        key = (how, tuple(command), tuple(sorted((env or {}).items())), cwd, tuple(map(str, preload)))
         with self._lock:
             future = None if fresh else self._runs.get(key)
             mine = future is None
@@ -331,25 +334,28 @@ class Machine:
                     self._runs[key] = future
         if mine:
             try:
-                future.set_result(self._run(command, env, how, timeout, cwd))
+                future.set_result(self._run(command, env, how, timeout, cwd, preload))
             except BaseException as error:
                 future.set_exception(error)
         return future.result()
 
-    def wrapped(self, command, how, recordings):
-        """The command line and the extra environment that put `command` under the recorder."""
+    def wrapped(self, command, how, recordings, preload=()):
+        """The command line and the extra environment that put `command` under the recorder, and other preloads beside it."""
+        if (CULEAK in preload) != (how == "preload" and bool(preload)):
+            raise ValueError(f"{how!r} with the preloads {preload}")
         if how == "bare":
-            return command, {}
+            return command, {"LD_PRELOAD": ":".join(map(str, preload))} if preload else {}
         if how == "preload":
             if not self.shim or not self.shim.exists():
                 raise Missing("libculeak.so (CULEAK_SHIM)")
-            return command, {"LD_PRELOAD": str(self.shim), "CULEAK_OUTPUT": f"{recordings}/%e.%h.%p.culeak"}
+            libraries = [str(self.shim if library == CULEAK else library) for library in preload or (CULEAK,)]
+            return command, {"LD_PRELOAD": ":".join(libraries), "CULEAK_OUTPUT": f"{recordings}/%e.%h.%p.culeak"}
         return [str(self.culeak), "run", "-o", str(recordings), "--no-report", "--", *command], {}
 
-    def _run(self, command, env, how, timeout, cwd):
+    def _run(self, command, env, how, timeout, cwd, preload=()):
         words = [os.path.basename(word) for word in command if not word.startswith("-")]
         folder = self.folder("-".join(words[-2:] + [how]))
-        full, more = self.wrapped(command, how, folder / "rec")
+        full, more = self.wrapped(command, how, folder / "rec", preload)
         (folder / "command").write_text(" ".join(f"{k}={v}" for k, v in {**(env or {}), **more}.items()) + " " + " ".join(full) + "\n")
         started = time.monotonic()
         with open(folder / "stdout", "wb") as out, open(folder / "stderr", "wb") as err:

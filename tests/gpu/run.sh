@@ -7,6 +7,10 @@
 #   CULEAK_BIN    folder with `culeak` and `victim-cudarc` (tests/gpu/cudarc_victim); default: target/release
 #   CULEAK_SHIM   the preload library; default: libculeak.so in that folder, else the one inside culeak
 #   NVCC          the compiler; default: the one on the PATH, else /usr/local/cuda/bin/nvcc
+# Optional, and missing where not given:
+#   TORCH_MEMORY_SAVER   folder of its unpacked wheel (pip download --no-deps torch_memory_saver)
+#   MEMRAY               folder of its unpacked wheel, with what it needs (pip install --target FOLDER memray)
+#   HAMI_CORE            folder with a libvgpu.so in it (Project-HAMi/HAMi-core, built by its build.sh)
 # The last line is `N passed, N failed`; the exit code is 0 when nothing failed. Something that this machine cannot
 # run counts as failed, unless --allow-missing is given. --compare measures instead (compare.md); what recording costs is
 # measured by benches/compare/run.sh.
@@ -65,6 +69,7 @@ if [ ! -x "${CULEAK_BIN:-$here/../../target/release}/victim-cudarc" ] && command
         cp "$out/cargo/release/victim-cudarc" "$bin/" 2>/dev/null
     ) &
 fi
+(build saver.so "$nvcc" -O2 -g -cudart shared -shared -Xcompiler -fPIC "$victims/saver.c" "${libraries[@]}" "$driver" -ldl -o "$bin/saver.so") &
 build plugin_host "$nvcc" -O2 -g -cudart shared "$victims/plugin_host.cpp" "${libraries[@]}" -ldl -o "$bin/plugin_host" &
 wait
 

@@ -13,6 +13,7 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import claims
+import coexist
 import compare
 import exports
 import frameworks
@@ -22,7 +23,7 @@ import plugin
 import tensors
 import watching
 
-assert claims and exports and frameworks and ledgers and plugin and tensors and watching  # importing them registers their claims
+assert claims and coexist and exports and frameworks and ledgers and plugin and tensors and watching  # importing them registers their claims
 
 
 def main():

@@ -1,0 +1,148 @@
+"""Claims about culeak beside other tools in one process: each does what it does without culeak, and culeak's bytes are exact.
+
+What is not part of every machine is named by a variable of the environment (run.sh says which); without it the claim lacks it.
+"""
+
+import glob
+import json
+import os
+import pathlib
+
+from harness import CULEAK, HERE, Missing, claim, expect, expect_equal, tail
+from pairs import sanitizer
+
+ORDERS = {"before": lambda other: (other, CULEAK), "behind": lambda other: (CULEAK, other)}
+
+
+def named(variable, what, pattern):
+    """The file that matches the pattern in the folder that the variable names."""
+    folder = os.environ.get(variable)
+    found = sorted(glob.glob(os.path.join(folder, "**", pattern), recursive=True)) if folder else []
+    if not found:
+        raise Missing(f"{what}: {variable} names no folder with {pattern} in it")
+    return pathlib.Path(found[0])
+
+
+def pytorch(t, *expressions):
+    """What these expressions come to in a Python that has PyTorch."""
+    code = "import torch, importlib.util, pathlib; " + "; ".join(f"print({e})" for e in expressions)
+    asked = t.run(t.python, "-c", code, how="bare", timeout=200)
+    if asked.code != 0:
+        raise Missing(f"PyTorch\n{tail(asked.err)}")
+    return asked.out.split()
+
+
+# ---- a preload that puts memory to sleep ----
+
+
+def saver_of(t, kind):
+    """The preload, and the environment that it and the program need."""
+    if kind == "stand_in":
+        return t.program("saver.so"), {}
+    cuda = pytorch(t, "torch.version.cuda.split('.')[0]")[0]
+    library = named("TORCH_MEMORY_SAVER", "torch_memory_saver", f"torch_memory_saver_hook_mode_preload_cu{cuda}.abi3.so")
+    # It is linked with PyTorch's own runtime, which the loader does not find by itself.
+    found = pytorch(t, "*sorted(str(p.parent) for p in pathlib.Path(torch.__file__).parent.parent.glob('nvidia/*/lib/libcudart.so*'))")
+    folders = ":".join([*dict.fromkeys(found), os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")
+    return library, {"PYTHONPATH": str(library.parent), **({"LD_LIBRARY_PATH": folders} if folders else {})}
+
+
+def asleep_or_awake(t, kind, place, phase):
+    """Runs the program with the saver alone and with culeak on one side of it; the latter printed what the former did."""
+    saver, env = saver_of(t, kind)
+    command = [t.python, HERE / "victims" / "fw_saver.py", kind, phase]
+    bare = t.run(*command, env=env, how="bare", preload=(saver,), timeout=200)
+    if bare.code != 0:
+        raise Missing(f"a working {kind} (the program fails without culeak too)\n{tail(bare.err)}")
+    done = t.run(*command, env=env, how="preload", preload=ORDERS[place](saver), timeout=200).must(0)
+    expect_equal(done.results(), bare.results(), f"results with and without culeak\n{done.story()}")
+    return done
+
+
+def ledger_of(report):
+    """Bytes of the lines of the only device, by what and whose."""
+    return {(line["what"], line["of"]): line["bytes"] for line in report["ledger"]["devices"][0]["lines"] if line["bytes"]}
+
+
+def pytorchs(ledger):
+    return sum(ledger.get((what, "PyTorch"), 0) for what in ("blocks", "cached", "pool"))
+
+
+@claim(over=[(kind, place, phase) for kind in ("stand_in", "package") for place in ORDERS for phase in ("awake", "asleep", "awake_again")], alone=True)
+def memory_that_is_put_to_sleep_is_told_as_what_it_is(t, case):
+    kind, place, phase = case
+    done = asleep_or_awake(t, kind, place, phase)
+    snapshot = done.snapshot(done.pid())
+    snapshot.expect_sane()
+    region = done.fact("region")
+    expect_equal(snapshot.bytes_of("physical"), 0 if phase == "asleep" else region, f"physical memory, {phase}\n{snapshot.where()}")
+    code, out, err = t.cli("report", done.recording(done.pid()), "--json")
+    expect_equal(code, 0, f"exit code of culeak report\n{tail(err)}")
+    ledger = ledger_of(json.loads(out))
+    held = done.fact("reserved") - (region if phase == "asleep" else 0)
+    expect_equal(pytorchs(ledger), held, f"bytes that PyTorch holds, {phase}, in {ledger}\n{snapshot.where()}")
+    if phase != "awake":
+        freed = next(line for line in done.results() if line.startswith("freed_mib"))
+        expect_equal(freed, f"freed_mib {region >> 20}", "what pause() gave back to the driver")
+
+
+# ---- profilers and checkers ----
+
+
+@claim(slow=True)
+def memray_with_native_stacks_changes_nothing(t):
+    folder = str(named("MEMRAY", "memray", "memray/__init__.py").parent.parent)
+    at = t.folder("memray-output")
+    command = [t.python, "-m", "memray", "run", "--native", "--force", "-o", at / "memray.bin", HERE / "victims" / "fw_torch.py", "uncached"]
+    env = {"PYTHONPATH": os.pathsep.join([folder, str(HERE / "victims")]), "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    bare = t.run(*command, env=env, how="bare", timeout=300)
+    if bare.code != 0:
+        raise Missing(f"a working memray (the program fails without culeak too)\n{tail(bare.err)}")
+    done = t.run(*command, env=env, timeout=300).must(0)
+    expect(bare.results(), f"the program printed no result\n{bare.story()}")
+    expect_equal(done.results(), bare.results(), f"results with and without culeak\n{done.story()}")
+    snapshot = done.snapshot(done.pid())
+    snapshot.find(done.live()[0])
+    snapshot.expect_sane()
+
+
+@claim(slow=True)
+def compute_sanitizer_finds_the_same_beside_culeak(t):
+    command = [*sanitizer(), t.program("rt-shared"), "cudaMalloc"]
+    bare = t.run(*command, how="bare", timeout=300)
+    if bare.code != 0:
+        raise Missing(f"a working compute-sanitizer (it fails without culeak too)\n{tail(bare.out + bare.err)}")
+    done = t.run(*command, timeout=300).must(0)
+
+    def said(run):
+        lines = [line for line in run.out.splitlines() if "Leaked" in line or "SUMMARY" in line]
+        return sorted(line.split(" at 0x")[0] for line in lines)
+
+    expect(said(bare), f"compute-sanitizer said nothing\n{tail(bare.out)}")
+    expect_equal(said(done), said(bare), f"what compute-sanitizer says with and without culeak\n{done.story()}")
+    done.snapshot(done.pid()).expect_exactly(done.live())
+
+
+# ---- an interposer with a dlsym of its own ----
+
+
+@claim(over=[(place, build) for place in ORDERS for build in ("shared", "static")])
+def beside_hami_core_every_row_is_exact(t, place_and_build):
+    place, build = place_and_build
+    hami = named("HAMI_CORE", "HAMi-core", "libvgpu.so")
+    command = [t.program("rt-" + build), "kinds"]
+    # A limit makes it intercept; it is far from what the program takes. Its own region is a file.
+    shared = t.folder("hami-" + "-".join(place_and_build)) / "region.cache"
+    env = {"CUDA_DEVICE_MEMORY_LIMIT": "8g", "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(shared), "LIBCUDA_LOG_LEVEL": "0"}
+    bare = t.run(*command, env=env, how="bare", preload=(hami,))
+    if bare.code != 0:
+        raise Missing(f"a working HAMi-core (the program fails without culeak too)\n{tail(bare.err)}")
+    done = t.run(*command, env=env, how="preload", preload=ORDERS[place](hami)).must(0)
+
+    def held(run):
+        return sorted((live.label, live.kind, live.bytes) for live in run.live())
+
+    expect_equal(held(done), held(bare), f"what the program holds with and without culeak\n{done.story()}")
+    done.snapshot().expect_exactly(done.live())
+
+
