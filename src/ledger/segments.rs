@@ -11,8 +11,10 @@
 //! A block is looked up by its first address. It is counted as far as there is memory: to the end of a record, or over
 //! all mappings that follow one another, whichever segments they belong to; blocks that overlap count once. So the bytes
 //! of all blocks in a segment never exceed the segment. A segment made of mappings owns no bytes itself: the physical
-//! memory behind it is recorded elsewhere, and its blocks are taken out of that. Nor is a mapping's device certain: it
-//! may be that of a thread which had none when it mapped, and then it is that of its neighbours.
+//! memory behind it is recorded elsewhere, and its blocks are taken out of that. A program that maps memory of its own where
+//! a framework's blocks lie, as one does that puts PyTorch's memory to sleep and wakes it, holds it for the framework, and
+//! it counts as the framework's. Nor is a mapping's device certain: it may be that of a
+//! thread which had none when it mapped, and then it is that of its neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,6 +120,15 @@ impl Range<'_> {
     }
 }
 
+/// What is mapped, by device, by who asked for it, and by size.
+#[derive(Default)]
+struct Mapped<'a> {
+    /// Pieces of physical memory.
+    memory: BTreeMap<(usize, Holder<'a>, u64), u64>,
+    /// Mappings with blocks of somebody else's, whose name comes last.
+    for_others: BTreeMap<(Option<usize>, Holder<'a>, u64, &'a str), u64>,
+}
+
 type ByOwner<'a> = BTreeMap<&'a str, Amount>;
 
 /// All driver-level records of a snapshot, by device and holder, with the blocks that lie within.
@@ -148,11 +159,13 @@ impl<'a> Spread<'a> {
                 held.join(i128::try_from(batch.bytes).unwrap_or(i128::MAX), batch.count);
             }
         }
-        let mut ranges = ranges(snapshot, stacks, census);
-        spread.lay_blocks(&census.blocks, &mut ranges);
-        spread.limit_to_held();
         // An empty mapping that does not know its device can be nowhere else than on the only one.
         let only = (snapshot.devices.len() == 1).then_some(0);
+        let mut mapped = Mapped::default();
+        let mut ranges = ranges(snapshot, stacks, census, &mut mapped);
+        spread.give_to_owners(&mapped, only);
+        spread.lay_blocks(&census.blocks, &mut ranges);
+        spread.limit_to_held();
         for range in &ranges {
             if let (Holder::Pool(owner), Some(device)) = (range.holder, range.device.or(only))
                 && census.watched.contains(owner)
@@ -162,6 +175,26 @@ impl<'a> Spread<'a> {
             }
         }
         spread
+    }
+
+    /// Physical memory counts as that of the framework whose blocks lie where it is mapped. Which memory lies behind a
+    /// mapping is not known here: it is of the mapping's size and of the same holder, and is given away once.
+    fn give_to_owners(&mut self, mapped: &Mapped<'a>, only: Option<usize>) {
+        let mut left = mapped.memory.clone();
+        for (&(device, by, bytes, owner), &mappings) in &mapped.for_others {
+            let Some(device) = device.or(only) else { continue };
+            let Some(left) = left.get_mut(&(device, by, bytes)) else {
+                continue;
+            };
+            let count = mappings.min(*left);
+            *left -= count;
+            let given = i128::from(bytes) * i128::from(count);
+            if let Some(held) = self.held.get_mut(&(device, by)) {
+                (held.bytes, held.count) = (held.bytes - given, held.count.saturating_sub(count));
+            }
+            let pool = self.held.entry((device, Holder::Pool(owner))).or_default();
+            pool.join(given, count);
+        }
     }
 
     fn lay_blocks(&mut self, blocks: &Blocks<'a>, ranges: &mut [Range<'a>]) {
@@ -272,8 +305,13 @@ fn holder<'a>(stack: Option<usize>, owner: Option<&'a str>, stacks: &CallStacks)
 }
 
 /// Where blocks can lie, in order of address: mappings, which may join their neighbours; records with blocks in them; and
-/// those of watched pools that are empty at the moment.
-fn ranges<'a>(snapshot: &Snapshot, stacks: &CallStacks, census: &Census<'a>) -> Vec<Range<'a>> {
+/// those of watched pools that are empty at the moment. Fills in `mapped`.
+fn ranges<'a>(
+    snapshot: &Snapshot,
+    stacks: &CallStacks,
+    census: &Census<'a>,
+    pieces: &mut Mapped<'a>,
+) -> Vec<Range<'a>> {
     let calls = snapshot.allocations.calls();
     let watched = |stack: Option<usize>| {
         let allocator = stacks.get(stack).allocator;
@@ -284,11 +322,26 @@ fn ranges<'a>(snapshot: &Snapshot, stacks: &CallStacks, census: &Census<'a>) -> 
     let mut ranges: Vec<Range> = Vec::new();
     for row in &snapshot.allocations.rows {
         let call = &calls[row.call as usize];
+        if call.kind == Kind::Physical
+            && call.mappings > 0
+            && let Some(device) = call.device
+        {
+            let by = holder(stack_of(row.stack), None, stacks);
+            *pieces.memory.entry((device, by, row.bytes)).or_default() += 1;
+        }
         let Some((start, end)) = span(call.kind, row) else {
             continue;
         };
         let (stack, mapped) = (stack_of(row.stack), call.kind == Kind::Mapping);
         let owner = census.carriers.name(census.carriers.number(row.address, call.kind));
+        let by = holder(stack, None, stacks);
+        if let Some(owner) = owner
+            && mapped
+            && by != Holder::Pool(owner)
+        {
+            let key = (call.device, by, end - start, owner);
+            *pieces.for_others.entry(key).or_default() += 1;
+        }
         if mapped || owner.is_some() || stack.is_some_and(|stack| of_stacks[stack]) {
             ranges.push(Range {
                 start,

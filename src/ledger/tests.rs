@@ -176,6 +176,40 @@ fn neighbouring_mappings_are_one_segment_and_their_memory_is_counted_once() {
     assert_eq!(ledger.pytorch, [Mode::Expandable]);
 }
 
+#[test]
+fn memory_that_the_program_mapped_where_a_frameworks_blocks_lie_is_the_frameworks() {
+    let mut sample = Sample::new();
+    let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
+    let own = sample.stack(&[RUNTIME, MAIN]);
+    // What PyTorch took, put to sleep and woken by the program: from the program's own stack, at the same address.
+    for nth in 0..2 {
+        memory(&mut sample, Kind::Physical, 0x7700 + nth, 20 * MIB, own);
+        sample.0.allocations.change_last(|_, call| call.mappings = 1);
+        memory(&mut sample, Kind::Mapping, 0x4000_0000 + nth * 64 * MIB, 20 * MIB, own);
+    }
+    // The program's own, mapped and not, without blocks.
+    memory(&mut sample, Kind::Physical, 0x7800, 6 * MIB, own);
+    sample.0.allocations.change_last(|_, call| call.mappings = 1);
+    memory(&mut sample, Kind::Mapping, 0x9000_0000, 6 * MIB, own);
+    memory(&mut sample, Kind::Physical, 0x7801, MIB, own);
+    // The same memory mapped once more, with blocks there too: it is still held once.
+    memory(&mut sample, Kind::Mapping, 0xa000_0000, 20 * MIB, own);
+    for at in [0x4000_0000, 0x4000_0000 + 64 * MIB, 0xa000_0000] {
+        tensor(&mut sample, at, 5 * MIB, pool);
+    }
+    let snapshot = sample.finish(0, 0);
+    let ledger = ledger(&snapshot);
+    assert_eq!(
+        lines(&ledger),
+        [
+            (What::Blocks, named("PyTorch"), i128::from(15 * MIB)),
+            (What::Cached, named("PyTorch"), i128::from(25 * MIB)),
+            (What::Program, None, i128::from(7 * MIB)),
+        ]
+    );
+    assert_eq!(ledger.devices[0].known, i128::from(47 * MIB));
+}
+
 /// Physical memory, mapped here by a thread whose current device is this one.
 fn granule(sample: &mut Sample, address: u64, bytes: u64, device: Option<usize>, stack: usize) {
     memory(sample, Kind::Physical, address >> 20, bytes, stack);

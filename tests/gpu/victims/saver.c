@@ -18,7 +18,9 @@ EXPORT void saver_region(int begin) { inside = begin; }
 static CUmemAllocationProp properties(void) {
     CUdevice device = 0;
     cuCtxGetDevice(&device);
-    CUmemAllocationProp made = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
+    CUmemAllocationProp made = {.type = CU_MEM_ALLOCATION_TYPE_PINNED};
+    made.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    made.location.id = device;
     return made;
 }
 
