@@ -13,8 +13,8 @@
 //! of all blocks in a segment never exceed the segment. A segment made of mappings owns no bytes itself: the physical
 //! memory behind it is recorded elsewhere, and its blocks are taken out of that. A program that maps memory of its own where
 //! a framework's blocks lie, as one does that puts PyTorch's memory to sleep and wakes it, holds it for the framework, and
-//! it counts as the framework's. Nor is a mapping's device certain: it may be that of a
-//! thread which had none when it mapped, and then it is that of its neighbours.
+//! it counts as the framework's. Nor is a mapping's device certain: it may be that of a thread which had none when it
+//! mapped, and then it is that of its neighbours.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -305,7 +305,7 @@ fn holder<'a>(stack: Option<usize>, owner: Option<&'a str>, stacks: &CallStacks)
 }
 
 /// Where blocks can lie, in order of address: mappings, which may join their neighbours; records with blocks in them; and
-/// those of watched pools that are empty at the moment. Fills in `mapped`.
+/// those of watched pools that are empty at the moment. Fills in `pieces`.
 fn ranges<'a>(
     snapshot: &Snapshot,
     stacks: &CallStacks,
@@ -334,13 +334,12 @@ fn ranges<'a>(
         };
         let (stack, mapped) = (stack_of(row.stack), call.kind == Kind::Mapping);
         let owner = census.carriers.name(census.carriers.number(row.address, call.kind));
-        let by = holder(stack, None, stacks);
-        if let Some(owner) = owner
-            && mapped
-            && by != Holder::Pool(owner)
-        {
-            let key = (call.device, by, end - start, owner);
-            *pieces.for_others.entry(key).or_default() += 1;
+        if let Some(owner) = owner.filter(|_| mapped) {
+            let by = holder(stack, None, stacks);
+            if by != Holder::Pool(owner) {
+                let key = (call.device, by, end - start, owner);
+                *pieces.for_others.entry(key).or_default() += 1;
+            }
         }
         if mapped || owner.is_some() || stack.is_some_and(|stack| of_stacks[stack]) {
             ranges.push(Range {
