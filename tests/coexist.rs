@@ -328,7 +328,7 @@ fn memory_that_came_back_after_a_pause_is_pytorchs_again() {
             );
         }
         let report = report(&sleeper("asleep", place));
-        assert_eq!(ledger(&report), [program.clone()], "{place:?}");
+        assert_eq!(ledger(&report), std::slice::from_ref(&program), "{place:?}");
         // The tensor is still PyTorch's, and lies in no memory.
         assert_eq!(report["ledger"]["devices"][0]["outside"]["bytes"], MIB, "{place:?}");
     }
