@@ -53,6 +53,8 @@ pub mod system;
 
 pub mod file;
 
+pub mod proof;
+
 #[doc(hidden)]
 pub mod sync;
 

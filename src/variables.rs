@@ -131,6 +131,7 @@ variables! {
     ONLY = c"CULEAK_ONLY", Values::Text, "all",
         "record only programs whose file name matches this pattern (`*` and `?`)";
     PARENT = c"CULEAK_PARENT", number!(0 to 4194304), "all", "record only the process whose parent has this pid";
+    RUN = c"CULEAK_RUN", Values::Text, "", "set by `culeak run`, for what it asks afterwards";
     UNWINDER = c"CULEAK_UNWINDER", Values::Word("libgcc"), "own walker",
         "`libgcc`: unwind stacks with libgcc, which is portable and slow";
     JAX_BUFFERS = c"CULEAK_JAX_BUFFERS", Values::SwitchOr("addresses"), "",

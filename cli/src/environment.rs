@@ -30,6 +30,8 @@ pub struct Settings<'a> {
     pub jax_buffers: bool,
     pub nvtx: bool,
     pub pictures: &'a PictureArgs,
+    /// Where the library leaves its facts for us.
+    pub proof: Option<OsString>,
 }
 
 /// A variable to set, or (`None`) to remove.
@@ -74,6 +76,7 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
             pictures.snapshot_every.map(|time| time.as_secs_f64().to_string()),
         ),
         ("CULEAK_QUIET", Some("1".into())),
+        ("CULEAK_RUN", settings.proof.clone()),
         ("CULEAK_DISABLE", None),
     ];
     // Somebody else's tool stays: there can be one only.
@@ -186,6 +189,7 @@ mod tests {
                 snapshot_at_mark: false,
                 snapshot_every: None,
             },
+            proof: None,
         }
     }
 
@@ -248,12 +252,14 @@ mod tests {
             ("CULEAK_PARENT", "1"),
             ("CULEAK_ONLY", "x"),
             ("CULEAK_DISABLE", "1"),
+            ("CULEAK_RUN", "7:/tmp/outer"),
             ("CULEAK_DEPTH", "9"),
         ];
         let changed = changed(&settings(), &outer);
         assert_eq!(changed["CULEAK_PARENT"], None);
         assert_eq!(changed["CULEAK_ONLY"], None);
         assert_eq!(changed["CULEAK_DISABLE"], None);
+        assert_eq!(changed["CULEAK_RUN"], None);
         assert_eq!(
             changed["CULEAK_DEPTH"].as_deref(),
             Some("9"),

@@ -20,6 +20,7 @@ mod pickle;
 mod preload;
 mod probe;
 mod progress;
+mod proof;
 mod shim;
 mod supervise;
 mod symbolize;

@@ -5,6 +5,7 @@
 //! signal: no handler runs, and no signal can go to a process id that was already given to someone else, because the
 //! same loop that forwards is the one that reaps. Deliberately absent: killing what the program left running.
 
+use std::fs;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -12,6 +13,7 @@ use std::process::{Child, Command, ExitStatus};
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
 /// Sent to us, meant for the program. Stopping and continuing are left to the terminal.
@@ -26,11 +28,18 @@ const FORWARDED: [Signal; 8] = [
     Signal::SIGWINCH,
 ];
 
+/// How a program ended.
+pub struct Ended {
+    pub status: ExitStatus,
+    /// What the kernel called it then (`/proc/PID/comm`): another name than at its start if it replaced itself.
+    pub name: Option<String>,
+}
+
 /// Runs the program to its end. Call it while this process has one thread: another would swallow the signals.
 ///
 /// # Errors
 /// When it cannot be started, with the reason the kernel gave.
-pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
+pub fn run(command: &mut Command) -> io::Result<Ended> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGCHLD);
     for forwarded in FORWARDED {
@@ -51,11 +60,17 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
 }
 
 /// Passes signals on until the child has ended.
-fn attend(child: &mut Child, arrivals: &SignalFd) -> io::Result<ExitStatus> {
+fn attend(child: &mut Child, arrivals: &SignalFd) -> io::Result<Ended> {
     let id = Pid::from_raw(child.id().cast_signed());
+    // It keeps its name until it is reaped.
+    let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
+        if waitid(Id::Pid(id), look).is_ok_and(|state| state != WaitStatus::StillAlive) {
+            let name = fs::read_to_string(format!("/proc/{id}/comm")).ok();
+            return Ok(Ended {
+                status: child.wait()?,
+                name: name.map(|name| name.trim_end_matches('\n').to_owned()),
+            });
         }
         match arrivals.read_signal() {
             Ok(Some(arrived)) => {

@@ -344,6 +344,109 @@ fn a_program_without_cuda_passes_the_check_and_leaves_no_file() {
     assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
 }
 
+#[test]
+fn a_recording_can_be_required_also_of_a_program_without_cuda() {
+    let output = run(&["--check", "--", "true"]);
+    assert!(
+        stderr(&output).contains("no process under the recorder asked CUDA for memory"),
+        "{}",
+        stderr(&output)
+    );
+    for words in [
+        &["--require-recording", "--", "true"][..],
+        &["--check", "--require-recording", "--", "true"],
+    ] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_folder_that_cannot_hold_a_recording_is_told_before_the_program_runs() {
+    let folder = folder();
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -f 1; exec \"$0\" run -- echo ran", CULEAK]);
+    let limited = limited.current_dir(&folder).output().expect("sh starts");
+    // No one may create files there, not even the superuser.
+    let read_only = run(&["-o", "/sys", "--", "echo", "ran"]);
+    for output in [limited, read_only] {
+        assert_eq!(
+            (output.status.code(), stdout(&output).as_str()),
+            (Some(2), ""),
+            "{}",
+            stderr(&output)
+        );
+        let said = stderr(&output);
+        assert!(
+            said.contains("cannot hold a recording") && said.contains("--output"),
+            "{said}"
+        );
+    }
+    assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
+}
+
+/// The check of a shell script on the fake driver, in which `$0` is a program that uses CUDA.
+fn check_of_script(options: &[&str], script: &str) -> Output {
+    let folder = folder();
+    let driver = culeak(folder.path())
+        .args(["shim-path", "--fake-driver"])
+        .output()
+        .expect("culeak starts");
+    let mut command = culeak(folder.path());
+    command.args(["run", "--check", "--max-leaked", "1GiB", "-o", "out"]);
+    command.args(options).args(["--", "sh", "-c", script, CULEAK]);
+    command.env("LD_LIBRARY_PATH", stdout(&driver).trim());
+    command.output().expect("culeak starts")
+}
+
+#[test]
+fn a_check_does_not_pass_when_nothing_that_used_cuda_was_recorded() {
+    let recorded = check_of_script(&[], "$0 demo-program; exit 0");
+    assert_eq!(recorded.status.code(), Some(0), "{}", stderr(&recorded));
+    let unrecorded: [(&[&str], &str, &str); 6] = [
+        (&[], "exec env -u LD_PRELOAD \"$0\" demo-program", "keep LD_PRELOAD"),
+        (&[], "rm -r out; $0 demo-program; exit 0", "could not be created in"),
+        // One recording is not that of all.
+        (
+            &[],
+            "$0 demo-program; mv out moved; ln -s out out; $0 demo-program; rm out; mv moved out",
+            "on all processes",
+        ),
+        (&["--only", "other*"], "$0 demo-program; exit 0", "--only"),
+        (
+            &["--no-follow-children"],
+            "$0 demo-program; exit 0",
+            "--no-follow-children",
+        ),
+        (&[], "CULEAK_DISABLE=1 $0 demo-program; exit 0", "CULEAK_DISABLE"),
+    ];
+    for (options, script, reason) in unrecorded {
+        let output = check_of_script(options, script);
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{script}: {said}");
+        assert!(said.contains("no verdict") && said.contains(reason), "{script}: {said}");
+    }
+}
+
+#[test]
+fn a_check_of_a_program_that_the_library_cannot_reach_does_not_pass() {
+    let folder = folder();
+    let mut command = culeak(folder.path());
+    // The loader says that it cannot preload this, and goes on without it.
+    fs::write(folder.path().join("broken.so"), "no library").expect("written");
+    command.env("CULEAK_SHIM", folder.path().join("broken.so"));
+    let output = command
+        .args(["run", "--check", "--", "true"])
+        .output()
+        .expect("culeak starts");
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("was not loaded in the program"),
+        "{}",
+        stderr(&output)
+    );
+}
+
 /// How many recordings lie here; pictures kept while a program ran are none.
 fn recordings(folder: &Path) -> usize {
     let names = fs::read_dir(folder)

@@ -2,8 +2,9 @@
 
 use std::ffi::CStr;
 
-use crate::{capture, doors_memory, pictures, settings, voice};
+use crate::{capture, doors_memory, pictures, proof, settings, voice};
 use culeak::file::Errno;
+use culeak::proof::Fact;
 use culeak::recording::{Beginning, Recording, inode};
 use culeak::system::{Descriptor, Scratch};
 use culeak::variables;
@@ -23,6 +24,7 @@ pub fn create() -> Option<&'static Recording> {
     // SAFETY: getauxval has no preconditions.
     let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
     if privileged || settings::is_set(variables::DISABLE) {
+        proof::state(Fact::Disabled, 1);
         return None;
     }
     // SAFETY: bytes and integers: all zeros is a value.
@@ -52,6 +54,7 @@ fn create_in(room: &mut Room) -> Option<&'static Recording> {
     // SAFETY: no preconditions.
     let (pid, parent_pid) = unsafe { (libc::getpid() as u32, libc::getppid() as u32) };
     if !settings::is_wanted(program, parent_pid) {
+        proof::state(Fact::NotChosen, 1);
         return None;
     }
     // SAFETY: a valid utsname; its fields are C strings, empty ones if the call fails.
@@ -114,6 +117,7 @@ fn create_in(room: &mut Room) -> Option<&'static Recording> {
             Some(recording)
         }
         Err(error) => {
+            proof::state(Fact::NotCreated, error.0 as u8);
             voice::say_no_recording(path.as_c_str(), error);
             None
         }

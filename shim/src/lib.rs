@@ -33,6 +33,7 @@ mod memo;
 mod nvtx;
 mod pictures;
 mod pjrt;
+mod proof;
 mod real;
 mod recorder;
 mod search;

@@ -258,6 +258,7 @@ pub fn is_exiting() -> bool {
 
 /// After all handlers and destructors: the end of a process that ends by `exit`.
 extern "C" fn at_exit() {
+    crate::proof::ended();
     if let Some(recording) = running() {
         recording.end();
         if !settings::is_set(culeak::variables::QUIET) {

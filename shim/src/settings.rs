@@ -17,13 +17,18 @@ unsafe extern "C" {
 
 /// The value of a variable, as bytes of the process's own environment.
 pub fn variable(name: &CStr) -> Option<&'static [u8]> {
+    text(name).map(CStr::to_bytes)
+}
+
+/// The same with the zero byte behind it.
+pub fn text(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: a C string; the result is copied or dropped before this thread can change the environment.
     let value = unsafe { libc::getenv(name.as_ptr()) };
     if value.is_null() {
         return None;
     }
     // SAFETY: getenv returns a C string.
-    Some(unsafe { CStr::from_ptr(value) }.to_bytes())
+    Some(unsafe { CStr::from_ptr(value) })
 }
 
 /// The value of one of our own variables; `None` if it is not set, empty or not understood.

@@ -19,6 +19,7 @@ use crate::errors::{Failure, USAGE};
 use crate::load;
 use crate::output::{self, Overwrite};
 use crate::progress;
+use crate::proof::Gap;
 use crate::text::{self, inert::Inert};
 
 /// Exit code for a leak over the limit.
@@ -46,6 +47,10 @@ pub struct AfterArgs {
     /// Exit with code 1 when the program itself succeeded, but leaked more than allowed
     #[arg(long)]
     pub check: bool,
+
+    /// Exit with code 2 when nothing was recorded, also when no process asked CUDA for memory
+    #[arg(long)]
+    pub require_recording: bool,
 
     #[command(flatten)]
     pub rules: RuleArgs,
@@ -75,17 +80,16 @@ impl AfterArgs {
 ///
 /// # Errors
 /// When a report was asked for and cannot be written.
-pub fn look(args: &AfterArgs, folder: &Path, given: Option<&Path>, tag: &str, blind: bool) -> Result<u8, Failure> {
+pub fn look(
+    args: &AfterArgs,
+    folder: &Path,
+    given: Option<&Path>,
+    tag: &str,
+    gap: Option<&Gap>,
+) -> Result<u8, Failure> {
     let recordings = recordings(folder, tag);
     if recordings.is_empty() {
-        eprintln!(
-            "culeak: nothing recorded: no process under the recorder used CUDA; if one should have: culeak doctor"
-        );
-        if args.check && blind {
-            eprintln!("culeak: no verdict, since the program could not be recorded (see the warning above)");
-            return Ok(USAGE);
-        }
-        return Ok(0);
+        return Ok(nothing_recorded(args, folder, gap));
     }
     let named = recordings
         .iter()
@@ -106,7 +110,28 @@ pub fn look(args: &AfterArgs, folder: &Path, given: Option<&Path>, tag: &str, bl
         let message = format!("{}; the recordings themselves are complete", failure.message);
         Failure { message, ..failure }
     })?;
+    // One process has a recording, another one has none.
+    if let (true, Some(gap @ Gap::NotCreated(_))) = (args.check, gap) {
+        eprintln!("culeak: no verdict on all processes: {}", gap.sentence(folder));
+        return Ok(USAGE);
+    }
     Ok(if args.check { code } else { 0 })
+}
+
+/// Says why, and with which exit code that ends: a gate does not pass on nothing.
+fn nothing_recorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>) -> u8 {
+    match gap {
+        Some(gap) => eprintln!("culeak: nothing recorded: {}", gap.sentence(folder)),
+        None => eprintln!(
+            "culeak: nothing recorded: no process under the recorder asked CUDA for memory; if one should have: culeak \
+             doctor"
+        ),
+    }
+    if args.require_recording || (args.check && gap.is_some()) {
+        eprintln!("culeak: no verdict, since there is no recording to judge");
+        return USAGE;
+    }
+    0
 }
 
 /// File names of this run's recordings, in order.

@@ -2,19 +2,22 @@
 
 use std::collections::hash_map::RandomState;
 use std::env;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::hash::BuildHasher;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::time::Duration;
 
 use clap::Args;
+use culeak::file::{Errno, File};
 
 use crate::environment::{self, Settings};
 use crate::errors::Failure;
 use crate::preload::{self, Program};
+use crate::proof::Proof;
 use crate::text::units;
 use crate::{no_pool, shim};
 
@@ -103,6 +106,8 @@ pub struct Prepared {
     pub tag: String,
     /// It will not be recorded, which was said.
     pub blind: bool,
+    /// What the library leaves for us; `None` when no file can be made for it.
+    pub proof: Option<Proof>,
 }
 
 /// Looks for the program, says what stands in the way of recording it, and prepares its environment.
@@ -115,6 +120,8 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
     warn_of(&program, &words[0]);
     let folder = output_folder(args.output.as_deref())?;
     let tag = run_tag();
+    try_folder(&folder, &tag)?;
+    let proof = Proof::make().ok();
 
     let shim = shim::locate()?;
     let settings = Settings {
@@ -128,6 +135,7 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
         jax_buffers: args.jax_buffers,
         nvtx: args.nvtx,
         pictures: &args.pictures,
+        proof: proof.as_ref().map(Proof::setting),
     };
 
     let mut command = Command::new(&words[0]);
@@ -150,6 +158,7 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
         folder,
         tag,
         blind: !program.obstacles.is_empty(),
+        proof,
     })
 }
 
@@ -174,6 +183,30 @@ fn output_folder(given: Option<&Path>) -> Result<PathBuf, Failure> {
             "{shown}: cannot be used as the folder for recordings: {error}; choose another with --output"
         ))
     })
+}
+
+/// The smallest recording that is of any use has this much behind its header.
+const FIRST_EXTENTS: usize = 1 << 20;
+
+/// Makes a file as the library does and removes it again: better now than after hours.
+fn try_folder(folder: &Path, tag: &str) -> Result<(), Failure> {
+    let path = folder.join(format!(".culeak-probe-{tag}"));
+    let made = CString::new(path.as_os_str().as_bytes())
+        .map_err(io::Error::other)
+        .and_then(|name| {
+            let made = File::create(&name).and_then(|file| file.extend(FIRST_EXTENTS));
+            made.map_err(|Errno(number)| io::Error::from_raw_os_error(number))
+        });
+    // Not there if it could not be created.
+    let _ = fs::remove_file(&path);
+    made.map_err(|error| {
+        Failure::new(format!(
+            "{}: cannot hold a recording: {error}; name another folder with --output",
+            folder.display()
+        ))
+    })?
+    .unmap();
+    Ok(())
 }
 
 /// Four characters that tell this run's recordings from those of others in the same folder.

@@ -15,6 +15,7 @@ use culeak::report::shell_word;
 use super::after_run::{self, AfterArgs};
 use super::record::{self, RecordArgs};
 use crate::errors::Failure;
+use crate::proof::Gap;
 use crate::text::{inert::Inert, units};
 use crate::{environment, preload, progress, supervise};
 
@@ -25,7 +26,8 @@ The recordings are named PROGRAM.RUN.HOST.PID.culeak, with four random character
 They are complete at every instant, whatever ends the process.
 
 Exit code: the program's own, or 128+N when signal N ended it; 126 when it cannot be executed, 127 when there is no such \
-program. If it succeeded: 1 when --check found a leak, 2 when culeak itself failed.
+program. If it succeeded: 1 when --check found a leak, 2 when culeak itself failed, or when --check has no recording to judge \
+although CUDA was or may have been used.
 
 Examples:
   culeak run -- python train.py
@@ -46,17 +48,22 @@ pub struct RunArgs {
 pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     args.after.examine()?;
     let mut prepared = record::prepare(&args.record, &args.command)?;
-    let status = supervise::run(&mut prepared.command).map_err(|error| {
+    let ended = supervise::run(&mut prepared.command).map_err(|error| {
         let shown = prepared.executable.display();
         Failure::with_exit(format!("{shown}: cannot be executed: {error}"), preload::NOT_EXECUTABLE)
     })?;
-    let code = supervise::shell_code(status);
+    let code = supervise::shell_code(ended.status);
+    let gap = match &prepared.proof {
+        _ if prepared.blind => Some(Gap::Obstacle),
+        Some(proof) => proof.gap(ended.name.as_deref()),
+        None => Some(Gap::Unknown),
+    };
     let verdict = after_run::look(
         &args.after,
         &prepared.folder,
         args.record.output.as_deref(),
         &prepared.tag,
-        prepared.blind,
+        gap.as_ref(),
     );
     tell_of_pictures(&prepared.folder, &prepared.tag);
     match verdict {

@@ -1,0 +1,159 @@
+//! Why a run has no recording: because no process asked CUDA for memory, or because none could be recorded.
+//!
+//! A gate must tell the two apart. The preload library leaves its facts in a small file of ours (`culeak::proof`); this
+//! reads them once the program has ended. A process further down that took the library out of its environment leaves
+//! nothing, so nothing is known of it: `--require-recording` is for those who expect a recording. Deliberately absent:
+//! hooks of `exec`.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::path::Path;
+use std::process;
+
+use culeak::proof::{BYTES, Fact, NAME_BYTES};
+use tempfile::NamedTempFile;
+
+use crate::text::inert::Inert;
+
+/// The file; removed when this is dropped.
+pub struct Proof(NamedTempFile);
+
+/// What kept processes that may have used CUDA from being recorded.
+#[derive(Debug)]
+pub enum Gap {
+    /// The program is one that no library can be preloaded into, which was said before it ran.
+    Obstacle,
+    NotCreated(io::Error),
+    NotChosen,
+    Disabled,
+    NotLoaded,
+    /// The started process ended as a program of this name, in which the library was not.
+    Replaced(String),
+    Unknown,
+}
+
+impl Proof {
+    /// # Errors
+    /// No file can be made in the folder for temporary files.
+    pub fn make() -> io::Result<Proof> {
+        let mut file = tempfile::Builder::new().prefix("culeak-run-").tempfile()?;
+        file.write_all(&[0; BYTES])?;
+        Ok(Proof(file))
+    }
+
+    /// The value of `CULEAK_RUN`.
+    pub fn setting(&self) -> OsString {
+        let mut setting = OsString::from(format!("{}:", process::id()));
+        setting.push(self.0.path());
+        setting
+    }
+
+    /// `ended_as`: the name that the started process had when it ended.
+    pub fn gap(&self, ended_as: Option<&str>) -> Option<Gap> {
+        match std::fs::read(self.0.path()) {
+            Ok(bytes) if bytes.len() == BYTES => gap(&bytes, ended_as),
+            _ => Some(Gap::Unknown),
+        }
+    }
+}
+
+fn gap(bytes: &[u8], ended_as: Option<&str>) -> Option<Gap> {
+    let fact = |fact: Fact| bytes[fact as usize];
+    let name = bytes[..NAME_BYTES].split(|&byte| byte == 0).next().unwrap_or_default();
+    let name = String::from_utf8_lossy(name);
+    match fact(Fact::NotCreated) {
+        0 => {}
+        errno => return Some(Gap::NotCreated(io::Error::from_raw_os_error(errno.into()))),
+    }
+    if fact(Fact::Disabled) != 0 {
+        return Some(Gap::Disabled);
+    }
+    if fact(Fact::NotChosen) != 0 {
+        return Some(Gap::NotChosen);
+    }
+    if name.is_empty() {
+        return Some(Gap::NotLoaded);
+    }
+    // A program may rename itself, but then its exit handlers have usually run.
+    let replaced = ended_as.filter(|&ended_as| fact(Fact::Ended) == 0 && ended_as != name);
+    replaced.map(|ended_as| Gap::Replaced(ended_as.to_owned()))
+}
+
+impl Gap {
+    /// What happened and what to do; `folder` is that of the recordings.
+    pub fn sentence(&self, folder: &Path) -> String {
+        match self {
+            Gap::Obstacle => "the program could not be recorded (see the warning above)".to_owned(),
+            Gap::NotCreated(error) => format!(
+                "a process used CUDA, but its recording could not be created in {}: {error}; name another folder with \
+                 --output",
+                folder.display()
+            ),
+            Gap::NotChosen => {
+                "CUDA was used only by processes that --only or --no-follow-children leaves out; drop the \
+                               option, or change its pattern"
+                    .to_owned()
+            }
+            Gap::Disabled => {
+                "a process used CUDA while CULEAK_DISABLE was set or with raised privileges; start it without"
+                    .to_owned()
+            }
+            Gap::NotLoaded => {
+                "the preload library was not loaded in the program; a message of the loader above may say \
+                               why, and so may culeak doctor"
+                    .to_owned()
+            }
+            Gap::Replaced(name) => format!(
+                "the program replaced itself by {}, in which the preload library was not loaded; keep LD_PRELOAD in its \
+                 environment",
+                Inert(name)
+            ),
+            Gap::Unknown => format!(
+                "whether the preload library was loaded is not known, since its file in {} is missing; set TMPDIR to a \
+                 folder that the program can write",
+                std::env::temp_dir().display()
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(name: &str, known: &[(Fact, u8)]) -> [u8; BYTES] {
+        let mut bytes = [0; BYTES];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        known.iter().for_each(|&(fact, value)| bytes[fact as usize] = value);
+        bytes
+    }
+
+    #[test]
+    fn a_program_that_kept_the_library_to_its_end_has_no_gap() {
+        assert!(gap(&facts("train", &[]), Some("train")).is_none());
+        // It gave itself another name.
+        assert!(gap(&facts("python3", &[(Fact::Ended, 1)]), Some("worker 1")).is_none());
+    }
+
+    #[test]
+    fn whatever_kept_a_process_from_being_recorded_is_a_gap() {
+        assert!(matches!(gap(&facts("", &[]), Some("train")), Some(Gap::NotLoaded)));
+        assert!(matches!(gap(&facts("env", &[]), Some("train")), Some(Gap::Replaced(name)) if name == "train"));
+        assert!(matches!(
+            gap(&facts("sh", &[(Fact::NotChosen, 1)]), Some("sh")),
+            Some(Gap::NotChosen)
+        ));
+        assert!(matches!(
+            gap(&facts("sh", &[(Fact::Disabled, 1)]), Some("sh")),
+            Some(Gap::Disabled)
+        ));
+        let full = gap(
+            &facts("sh", &[(Fact::NotCreated, 28), (Fact::NotChosen, 1)]),
+            Some("sh"),
+        );
+        let Some(full @ Gap::NotCreated(_)) = full else {
+            panic!("{full:?}")
+        };
+        assert!(full.sentence(Path::new("/out")).contains("/out: No space left"));
+    }
+}
