@@ -16,7 +16,7 @@ use crate::site::Fingerprint;
 
 /// The value of [`Baseline::format`].
 pub const FORMAT: &str = "culeak-baseline";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
@@ -177,6 +177,23 @@ mod tests {
         assert_eq!(known(&[(8, 3), (12, 5)], &[(12, 6)]), [(6, Some(5))]);
         // One more site in the same function is new.
         assert_eq!(known(&[(8, 3)], &[(8, 4), (12, 2)]), [(4, Some(3)), (2, None)]);
+    }
+
+    #[test]
+    fn a_function_of_the_same_name_in_another_file_is_another_site() {
+        let of_file = |place: &str| {
+            let mut sample = Sample::new();
+            let stack = sample.stack(&[RUNTIME, ("operator()", place, "/opt/app"), MAIN]);
+            sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+            sample.finish(0, 0)
+        };
+        let known = |before: &str, after: &str| {
+            let baseline = with_rows(&of_file(before), |rows| Baseline::of(Program::default(), rows));
+            with_rows(&of_file(after), |rows| baseline.known(rows)[0].is_some())
+        };
+        assert!(!known("/src/cache.cu:8", "/src/plan.cu:8"));
+        // Edited, and built in another folder.
+        assert!(known("/src/cache.cu:8", "/build/7/cache.cu:12"));
     }
 
     #[test]

@@ -17,8 +17,9 @@
 //! In a Python program the site is the innermost line of Python that the user wrote; then library Python; then native
 //! code. A stack with nothing but hidden frames shows what it has, frameworks before runtimes.
 //!
-//! Two runs of one program are compared by [`Fingerprint`]s: hashes over module file name, function and line of the
-//! shown frames, so that address space randomization, another machine or another install path change nothing.
+//! Two runs of one program are compared by [`Fingerprint`]s: hashes over module, source file, function and line of the
+//! shown frames, files by name alone, so that address space randomization, another machine, another build folder or
+//! another install path change nothing.
 //! Deliberately absent: names of symbols; they were written into the snapshot by whoever symbolized it.
 
 use std::fmt;
@@ -111,7 +112,16 @@ impl<'a> Frame<'a> {
         matches!(self.role, Role::User | Role::Library | Role::Wrapper)
     }
 
-    /// What stands in a fingerprint for the file: names that are the same wherever the program is installed.
+    /// The source file, by a name that is the same wherever it was built or installed; the module where none is known.
+    pub fn source(&self) -> &'a str {
+        match self.file {
+            Some(file) if self.is_python() => python::name_in_package(file),
+            Some(file) => file_name(file),
+            None => self.module_name(),
+        }
+    }
+
+    /// What stands in a fingerprint for the module: names that are the same wherever the program is installed.
     pub fn home(&self) -> &'a str {
         match self.file {
             Some(file) if self.is_python() => python::name_in_package(file),
@@ -377,6 +387,9 @@ impl Hasher {
 
     fn frame(&mut self, frame: &Frame, lines: bool) {
         self.bytes(frame.home().as_bytes());
+        self.bytes(&[0]);
+        // Lambdas and static helpers of several files may share a name.
+        self.bytes(frame.source().as_bytes());
         self.bytes(&[0]);
         match frame.function {
             Some(function) => self.bytes(without_hash(function).as_bytes()),

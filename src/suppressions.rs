@@ -5,13 +5,17 @@
 //! leak:RingBuffer::grow
 //! keep:^vendorAlloc$
 //! leak:^libvendor*.so$
+//! site:^Cache::fill(float\*)$ in ^cache.cu$
 //! ```
 //!
 //! One rule a line. A rule matches a record when its pattern is found in the function, the source file (a Python file
 //! too) or the module of any frame of the stack, hidden frames included; files and modules are tried with their whole
-//! path and by their name alone. `*` stands for anything, `^` and `$` for the two ends. The first rule that matches takes
+//! path and by their name alone. `*` stands for anything, `^` and `$` for the two ends, and `\` takes what follows literally.
+//! A `site` rule matches the call site alone: its whole function name and its source file (its module where no file is
+//! known), and only memory that the program asked for itself, unless `by LIBRARY` stands behind. The first rule that matches takes
 //! the record, so each byte is suppressed once. A `keep` rule takes a record to keep it in sight: a library may hold
-//! memory of its own and hand out memory too. It is no rule of LeakSanitizer's, whose other types are deliberately absent.
+//! memory of its own and hand out memory too. `keep` and `site` are no rules of LeakSanitizer's, whose other types are
+//! deliberately absent.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -19,7 +23,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::function_name::plain;
+use crate::function_name::{plain, without_hash};
 use crate::share::Share;
 use crate::site::{CallStack, CallStacks, Frame, file_name};
 
@@ -49,13 +53,31 @@ impl std::error::Error for ParseError {}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
-    pattern: Pattern,
+    scope: Scope,
     /// What it matches is not suppressed by the rules behind it.
     keeps: bool,
-    /// As it stands in the file, `leak:` or `keep:` included.
+    /// As it stands in the file, its type included.
     pub text: String,
     pub source: String,
     pub line: usize,
+}
+
+/// Where a rule looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Scope {
+    /// At all names of all frames.
+    AnyFrame(Pattern),
+    Site(SitePattern),
+}
+
+impl Scope {
+    fn matches_names(&self, names: &Names) -> bool {
+        matches!(self, Scope::AnyFrame(pattern) if pattern.matches_names(names))
+    }
+
+    fn matches_site(&self, stack: &CallStack) -> bool {
+        matches!(self, Scope::Site(pattern) if pattern.matches(stack))
+    }
 }
 
 /// Rules in the order in which they are tried.
@@ -91,14 +113,14 @@ impl Suppressions {
                 continue;
             }
             let indent = line.chars().take_while(|c| c.is_whitespace()).count();
-            let (keeps, pattern) = parse_rule(rule).map_err(|(column, reason)| ParseError {
+            let (keeps, scope) = parse_rule(rule).map_err(|(column, reason)| ParseError {
                 source: source.to_owned(),
                 line: index + 1,
                 column: indent + column,
                 reason,
             })?;
             self.rules.push(Rule {
-                pattern,
+                scope,
                 keeps,
                 text: rule.to_owned(),
                 source: source.to_owned(),
@@ -114,13 +136,14 @@ impl Suppressions {
 
     /// The rule that suppresses this stack: the first that matches, unless that keeps it.
     pub fn matching(&self, stack: &CallStack) -> Option<usize> {
-        let mut first = self.rules.len();
+        let of_site = self.rules.iter().position(|rule| rule.scope.matches_site(stack));
+        let mut first = of_site.unwrap_or(self.rules.len());
         for frame in &stack.frames {
             let names = Names::of(frame);
             let rules = &self.rules[..first];
             first = rules
                 .iter()
-                .position(|rule| rule.pattern.matches_names(&names))
+                .position(|rule| rule.scope.matches_names(&names))
                 .unwrap_or(first);
         }
         self.rules.get(first).filter(|rule| !rule.keeps).map(|_| first)
@@ -190,29 +213,93 @@ impl<'r> Sieve<'r> {
     }
 }
 
-/// Whether the rule keeps, and its pattern; or the column and what is wrong there.
-fn parse_rule(rule: &str) -> Result<(bool, Pattern), (usize, String)> {
+/// Whether the rule keeps, and where it looks; or the column and what is wrong there.
+fn parse_rule(rule: &str) -> Result<(bool, Scope), (usize, String)> {
     let Some((kind, pattern)) = rule.split_once(':') else {
         return Err((
             1,
-            format!("expected leak:PATTERN or keep:PATTERN, found {rule:?}; comments begin with #"),
+            format!(
+                "expected leak:PATTERN, site:PATTERN in FILE or keep:PATTERN, found {rule:?}; comments begin with #"
+            ),
         ));
     };
-    let keeps = match kind {
-        "leak" => false,
-        "keep" => true,
-        _ => {
-            let reason = format!("no such type of suppression: {kind:?}; there are leak:PATTERN and keep:PATTERN");
-            return Err((1, reason));
+    let behind = |(column, reason): (usize, String)| (column + kind.len() + 1, reason);
+    match kind {
+        "leak" | "keep" => {
+            let pattern = Pattern::parse(pattern).map_err(behind)?;
+            Ok((kind == "keep", Scope::AnyFrame(pattern)))
         }
-    };
-    match Pattern::parse(pattern) {
-        Ok(pattern) => Ok((keeps, pattern)),
-        Err((column, reason)) => Err((column + kind.len() + 1, reason)),
+        "site" => Ok((false, Scope::Site(SitePattern::parse(pattern).map_err(behind)?))),
+        _ => {
+            let reason = format!(
+                "no such type of suppression: {kind:?}; there are leak:PATTERN, site:PATTERN in FILE and keep:PATTERN"
+            );
+            Err((1, reason))
+        }
     }
 }
 
-/// Text with `*` for anything, found anywhere unless held to an end.
+/// `FUNCTION in FILE by LIBRARY`: one call site, and whose request it was. The last part is absent for the program's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SitePattern {
+    function: Pattern,
+    source: Pattern,
+    library: Option<Pattern>,
+}
+
+impl SitePattern {
+    /// # Errors
+    /// The column, from 1, and what is wrong there.
+    fn parse(text: &str) -> Result<SitePattern, (usize, String)> {
+        let Some(at) = find_unescaped(text, " in ") else {
+            let reason =
+                "expected FUNCTION in FILE: the call site's function, and its source file or module".to_owned();
+            return Err((1, reason));
+        };
+        let (function, rest) = (&text[..at], &text[at + " in ".len()..]);
+        let (source, library) = match find_unescaped(rest, " by ") {
+            Some(by) => (&rest[..by], Some(&rest[by + " by ".len()..])),
+            None => (rest, None),
+        };
+        let column = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
+        let pattern = |part| Pattern::parse(part).map_err(|(at, reason)| (at + column(part), reason));
+        Ok(SitePattern {
+            function: pattern(function)?,
+            source: pattern(source)?,
+            library: library.map(pattern).transpose()?,
+        })
+    }
+
+    fn matches(&self, stack: &CallStack) -> bool {
+        let by = match (&self.library, stack.library) {
+            (None, None) => true,
+            (Some(pattern), Some(library)) => pattern.matches(library),
+            _ => false,
+        };
+        let site = stack.site().filter(|_| by);
+        site.is_some_and(|site| self.source.matches(site.source()) && self.function.matches(&name_of_site(site)))
+    }
+}
+
+/// The function with its parameters, without what changes from build to build.
+fn name_of_site(site: &Frame) -> String {
+    match site.function {
+        Some(function) => without_hash(function).to_owned(),
+        None => site.name(),
+    }
+}
+
+/// Where this text is, with no backslash before it that takes its first character literally.
+fn find_unescaped(text: &str, wanted: &str) -> Option<usize> {
+    let mut literal = false;
+    text.char_indices().find_map(|(at, c)| {
+        let found = !literal && text[at..].starts_with(wanted);
+        literal = c == '\\' && !literal;
+        found.then_some(at)
+    })
+}
+
+/// Text with `*` for anything, found anywhere unless held to an end; `\` takes the next character literally.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
@@ -227,14 +314,26 @@ impl Pattern {
     /// The column, from 1, and what is wrong there.
     pub fn parse(text: &str) -> Result<Pattern, (usize, String)> {
         let (from_start, body) = text.strip_prefix('^').map_or((false, text), |body| (true, body));
-        let (to_end, body) = body.strip_suffix('$').map_or((false, body), |body| (true, body));
-        if body.chars().all(|c| c == '*' || c.is_whitespace()) {
+        let mut parts = vec![String::new()];
+        let (mut to_end, mut characters) = (false, body.chars());
+        while let Some(c) = characters.next() {
+            match c {
+                '*' => parts.push(String::new()),
+                '$' if characters.as_str().is_empty() => to_end = true,
+                '\\' => parts
+                    .last_mut()
+                    .expect("there is one")
+                    .extend(characters.next().or(Some(c))),
+                _ => parts.last_mut().expect("there is one").push(c),
+            }
+        }
+        if parts.iter().all(|part| part.chars().all(char::is_whitespace)) {
             let reason = "a pattern that would match everything; name a function, a file or a module".to_owned();
             return Err((1, reason));
         }
         Ok(Pattern {
             text: text.to_owned(),
-            parts: body.split('*').map(str::to_owned).collect(),
+            parts,
             from_start,
             to_end,
         })
@@ -314,23 +413,35 @@ impl Serialize for Pattern {
     }
 }
 
-/// A rule that matches this stack, ready for a file; `None` for one without a single name.
+/// A rule for this stack's call site and no other, ready for a file; `None` for a stack without a frame.
 pub fn rule_for(stack: &CallStack) -> Option<String> {
     let site = stack.site()?;
-    let name = match site.function {
-        Some(function) => plain(function).into_owned(),
-        None if !site.module.is_empty() => site.module_name().to_owned(),
-        None => return None,
-    };
-    // Names may be anything, and a rule is one line without special characters at its ends.
-    let mut name: String = name.chars().map(|c| if c.is_control() { '*' } else { c }).collect();
-    if name.starts_with(['^', ' ']) {
-        name.replace_range(..1, "*");
+    // Code outside all modules has no name that lasts.
+    let source = Some(site.source()).filter(|source| !source.is_empty())?;
+    let function = name_of_site(site);
+    let by = stack.library.map(|library| format!(" by {}", exactly(library)));
+    let rule = format!(
+        "site:{} in {}{}",
+        exactly(&function),
+        exactly(source),
+        by.unwrap_or_default()
+    );
+    parse_rule(&rule).ok().map(|_| rule)
+}
+
+/// A pattern for this text alone. A rule is one line, so control characters become `*`.
+fn exactly(text: &str) -> String {
+    let mut pattern = String::from("^");
+    for (at, c) in text.char_indices() {
+        // The words between the parts of a rule are literal here.
+        let divides = [" in ", " by "].iter().any(|word| text[at..].starts_with(word));
+        match c {
+            c if c.is_control() => pattern.push('*'),
+            c if divides || matches!(c, '*' | '\\') => pattern.extend(['\\', c]),
+            c => pattern.push(c),
+        }
     }
-    if name.ends_with(['$', ' ']) {
-        name.replace_range(name.len() - 1.., "*");
-    }
-    Pattern::parse(&name).ok().map(|_| format!("leak:{name}"))
+    pattern + "$"
 }
 
 #[cfg(test)]

@@ -84,6 +84,8 @@ fn a_line_that_is_no_rule_is_named_with_line_and_column() {
             .to_string()
     };
     assert!(error("# fine\n\nleak:ok\nfunction_only").starts_with("my.supp:4:1: expected leak:PATTERN"));
+    assert!(error("site:fill").starts_with("my.supp:1:6: expected FUNCTION in FILE"));
+    assert!(error("site:fill in *").starts_with("my.supp:1:14: a pattern that would match everything"));
     assert!(error("  race:foo").starts_with("my.supp:1:3: no such type of suppression: \"race\""));
     assert!(error("leak:*").starts_with("my.supp:1:6: a pattern that would match everything"));
     assert!(error("leak:").starts_with("my.supp:1:6:"));
@@ -162,6 +164,67 @@ fn the_built_in_list_leaves_the_programs_own_memory_in_sight() {
     }
 }
 
+/// The rule generated for the first stack, and which of the stacks it takes.
+fn generated(stacks: &[&[FrameText]]) -> (String, Vec<bool>) {
+    let mut sample = Sample::new();
+    for frames in stacks {
+        let stack = sample.stack(frames);
+        sample.holds(Kind::Device, "cudaMalloc", 1, 1, stack);
+    }
+    let snapshot = sample.finish(1, 0);
+    let read = CallStacks::of(&snapshot);
+    let rule = rule_for(read.get(Some(0))).expect("a rule");
+    let mut suppressions = Suppressions::default();
+    suppressions.add(&rule, "generated").expect("a rule that can be read");
+    let taken = (0..stacks.len()).map(|stack| suppressions.matching(read.get(Some(stack))).is_some());
+    (rule, taken.collect())
+}
+
+#[test]
+fn a_generated_rule_takes_its_own_call_site_and_no_other() {
+    let run = ("run", "/src/runner/job.cu:8", "/opt/runner");
+    let lambda = (
+        "main::{lambda(float*)#1}::operator()(float*) const",
+        "/src/a.cu:3",
+        "/opt/app",
+    );
+    let cublas = ("cublasCreate_v2", "", "/v/libcublas.so.13");
+    let (rule, taken) = generated(&[
+        &[RUNTIME, run, MAIN],
+        // Under a path that contains its name; called by it; a longer name; another file.
+        &[RUNTIME, TRAINER, ("main", "/src/runner/main.cu:1", "/opt/runner")],
+        &[RUNTIME, TRAINER, run, MAIN],
+        &[RUNTIME, ("rerun", run.1, run.2), MAIN],
+        &[RUNTIME, ("run", "/src/plan.cu:8", run.2), MAIN],
+        // For a library, which it is not to blame for.
+        &[RUNTIME, cublas, run, MAIN],
+        // Edited, and built elsewhere.
+        &[RUNTIME, ("run", "/ci/7/job.cu:19", "/home/me/runner"), MAIN],
+    ]);
+    assert_eq!(rule, "site:^run$ in ^job.cu$");
+    assert_eq!(taken, [true, false, false, false, false, false, true]);
+    let (rule, taken) = generated(&[
+        &[RUNTIME, lambda, MAIN],
+        &[
+            RUNTIME,
+            (
+                "main::{lambda(float**)#1}::operator()(float*) const",
+                lambda.1,
+                lambda.2,
+            ),
+            MAIN,
+        ],
+        &[RUNTIME, (lambda.0, "/src/b.cu:3", lambda.2), MAIN],
+    ]);
+    assert_eq!(
+        rule,
+        r"site:^main::{lambda(float\*)#1}::operator()(float\*) const$ in ^a.cu$"
+    );
+    assert_eq!(taken, [true, false, false]);
+    let (rule, taken) = generated(&[&[RUNTIME, cublas, TRAINER, MAIN], &[RUNTIME, TRAINER, MAIN]]);
+    assert_eq!((rule.ends_with(" by ^cuBLAS$"), taken), (true, vec![true, false]));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -177,6 +240,17 @@ proptest! {
             prop_assert_eq!(suppressions.add(&rule, "generated"), Ok(()));
             prop_assert_eq!(suppressions.matching(stacks.get(Some(0))), Some(0), "{}", rule);
         }
+    }
+
+    #[test]
+    fn a_generated_rule_matches_no_other_name(
+        one in r"[a-c\\* ^$]{1,6}( in | by )?[a-c\\* ^$]{0,6}",
+        other in r"[a-c\\* ^$]{1,6}( in | by )?[a-c\\* ^$]{0,6}",
+    ) {
+        let place = "/src/a in b.cu:1";
+        prop_assume!(!one.trim().is_empty());
+        let (rule, taken) = generated(&[&[RUNTIME, (&one, place, "/opt/app")], &[RUNTIME, (&other, place, "/opt/app")]]);
+        prop_assert_eq!(taken, [true, one == other], "{}", rule);
     }
 
     #[test]

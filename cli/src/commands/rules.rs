@@ -180,9 +180,10 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
         super::NameArgs::default().name_frames(&mut item);
         return Ok(baseline_of(&item.snapshot, rules));
     };
-    if version.is_none_or(|version| version > u64::from(baseline::VERSION)) {
+    if version != Some(u64::from(baseline::VERSION)) {
         return Err(Failure::new(format!(
-            "{shown}: a baseline of a later version; this build reads versions up to {}; use a newer culeak",
+            "{shown}: a baseline of another version of culeak; this build reads version {}; write it again with \
+             --update-baseline",
             baseline::VERSION
         )));
     }

@@ -69,7 +69,7 @@ fn result(source: &str, finding: &Finding, root: &SourceRoot) -> Value {
         result["stacks"] = json!([{"message": {"text": "asked for by"}, "frames": frames}]);
     }
     if let Some(fingerprint) = finding.fingerprint {
-        result["partialFingerprints"] = json!({"culeakSite/v1": fingerprint.to_string()});
+        result["partialFingerprints"] = json!({"culeakSite/v2": fingerprint.to_string()});
     }
     result
 }
