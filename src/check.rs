@@ -20,7 +20,7 @@ use crate::baseline::Baseline;
 use crate::census::{Batch, Census, Level};
 use crate::function_name::plain;
 use crate::program::Program;
-use crate::report::{By, ProcessLine, Row, Share, is_finished, process_line, rows_by};
+use crate::report::{By, ProcessLine, Row, Share, began_late, is_finished, process_line, rows_by};
 use crate::site::CallStacks;
 use crate::snapshot::{Honesty, Snapshot, Taken};
 use crate::suppressions::{Pattern, Used};
@@ -380,6 +380,7 @@ fn warnings(snapshot: &Snapshot, rules: &Rules) -> Vec<String> {
             honesty.lost_allocations
         ));
     }
+    warnings.extend(began_late(honesty));
     if !is_finished(snapshot) {
         warnings.push("the process was not finished, so this is what it held, not what it leaked".to_owned());
     }

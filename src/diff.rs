@@ -10,7 +10,7 @@ use crate::census::{Batch, Census};
 use crate::kind::Kind;
 use crate::pairing::{Key, pair};
 use crate::program::Program;
-use crate::report::{By, ProcessLine, Row, Share, Sort, process_line, rows_by};
+use crate::report::{By, Cut, ProcessLine, Row, Share, Sort, process_line, rows_by};
 use crate::site::{CallStack, CallStacks};
 use crate::snapshot::{Honesty, Snapshot};
 
@@ -44,6 +44,9 @@ pub struct Diff<'a> {
     pub elapsed_ns: Option<u64>,
     pub rows: Vec<DiffRow<'a>>,
     pub hidden_rows: usize,
+    /// The same, by which of the two it was.
+    #[serde(skip)]
+    pub cut: Cut,
     pub totals: Totals,
     pub warnings: Vec<String>,
 }
@@ -114,7 +117,12 @@ impl<'a> Diff<'a> {
         sort(&mut rows, options.sort);
         let all = rows.len();
         rows.retain(|row| row.bytes_delta.unsigned_abs() >= u128::from(options.min_bytes));
+        let below_min = all - rows.len();
         rows.truncate(options.top.unwrap_or(usize::MAX));
+        let cut = Cut {
+            below_min,
+            beyond_top: all - below_min - rows.len(),
+        };
         Diff {
             format: FORMAT,
             version: VERSION,
@@ -122,7 +130,8 @@ impl<'a> Diff<'a> {
             after: side(after, totals.after),
             same_process,
             elapsed_ns: same_process.then(|| after.taken.at_ns.saturating_sub(before.taken.at_ns)),
-            hidden_rows: all - rows.len(),
+            hidden_rows: cut.rows(),
+            cut,
             rows,
             totals,
             warnings: warnings([(before, old_bare), (after, new_bare)], same_process),

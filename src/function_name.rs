@@ -45,7 +45,15 @@ pub fn plain(function: &str) -> Cow<'_, str> {
             }
             '<' => angle += 1,
             '>' if !rest_is_arrow(function, rest) => angle = angle.saturating_sub(1),
-            '(' if angle == 0 => break,
+            // Parameters end the name, unless they are those of a function that another one lies in.
+            '(' if angle == 0 => match behind_parameters(rest) {
+                Some(inner) => {
+                    out.push_str("::");
+                    rest = inner;
+                    continue;
+                }
+                None => break,
+            },
             // What stood before was a return type or a storage word.
             ' ' if angle == 0 && !protected => out.clear(),
             _ if angle == 0 => out.push(c),
@@ -84,6 +92,27 @@ fn operator_len(rest: &str, before: &str) -> Option<usize> {
     let words = after.strip_prefix(' ')?;
     let end = words.find(['(', '<']).unwrap_or(words.len());
     Some("operator ".len() + end)
+}
+
+/// What follows `(int) const::`, when that is how the text begins.
+fn behind_parameters(rest: &str) -> Option<&str> {
+    let mut depth = 0usize;
+    let end = rest.char_indices().find_map(|(at, c)| {
+        match c {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            _ => {}
+        }
+        (depth == 0).then_some(at + 1)
+    })?;
+    let mut behind = &rest[end..];
+    while let Some(after) = [" const", " volatile", " noexcept", " &&", " &", "&&", "&"]
+        .iter()
+        .find_map(|word| behind.strip_prefix(word))
+    {
+        behind = after;
+    }
+    behind.strip_prefix("::")
 }
 
 /// Bracketed text that is part of a name.
@@ -148,7 +177,14 @@ mod tests {
             ("Pool::operator()(int)", "Pool::operator()"),
             ("std::ostream& operator<< <char>(std::ostream&, char)", "operator<<"),
             ("operator new[](unsigned long)", "operator new[]"),
-            ("run()::{lambda(int)#1}::operator()(int) const", "run"),
+            (
+                "run()::{lambda(int)#1}::operator()(int) const",
+                "run::{lambda(int)#1}::operator()",
+            ),
+            (
+                "void Cache<int>::fill(void (*)(int)) const::{lambda()#2}::operator()() const",
+                "Cache::fill::{lambda()#2}::operator()",
+            ),
             ("alloc::vec::Vec<T,A>::push", "alloc::vec::Vec::push"),
             (
                 "<app::Tensor as core::ops::Drop>::drop",

@@ -102,6 +102,12 @@ impl Place {
         !matches!(self, Place::Nowhere | Place::Within)
     }
 
+    /// The device that memory of this place counts against, given the one whose context asked for it: memory of the
+    /// host counts against none.
+    pub fn counts_against<D>(self, asked: Option<D>) -> Option<D> {
+        asked.filter(|_| self != Place::Host)
+    }
+
     /// Whether bytes of this place count towards a device's total.
     pub const fn on_device(self) -> bool {
         matches!(self, Place::Device | Place::Managed)

@@ -16,7 +16,7 @@ use std::hash::{Hash, Hasher};
 use crate::census::{Batch, Census, Level};
 use crate::kind::{Kind, Place};
 use crate::progress::{Progress, Unit};
-use crate::report::{Share, device_name};
+use crate::report::{Share, place_name};
 use crate::site::{CallStack, CallStacks, Frame};
 use crate::snapshot::{Allocation, Snapshot, Total};
 use crate::suppressions::{Sieve, Suppressions, Used};
@@ -214,10 +214,9 @@ impl<'a> Profile<'a> {
 
     /// The same for memory of this kind.
     pub fn place_of(&self, kind: Kind, device: Option<usize>) -> String {
-        match (kind.place(), device) {
-            (Place::Nowhere, _) => "no memory".to_owned(),
-            (Place::Host, _) | (_, None) => "host memory".to_owned(),
-            (_, device) => device_name(self.snapshot, device),
+        match kind.place() {
+            Place::Nowhere => "no memory".to_owned(),
+            _ => place_name(self.snapshot, kind, device),
         }
     }
 }

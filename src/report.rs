@@ -15,8 +15,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use serde::Serialize;
 
 use crate::census::{Batch, Census, Level};
+use crate::cuda_functions::Api;
 use crate::error_name::error_name;
-use crate::kind::Place;
+use crate::kind::{Kind, Place};
 use crate::ledger::Ledger;
 pub use crate::share::Share;
 use crate::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
@@ -27,7 +28,7 @@ mod advice;
 mod group;
 mod sizes;
 
-pub use advice::shell_word;
+pub use advice::{began_late, shell_word};
 pub use group::{By, Sort};
 
 /// The value of [`Report::format`].
@@ -68,6 +69,9 @@ pub struct Report<'a> {
     /// Rows that `--top` or `--min-bytes` cut off.
     pub hidden: Share,
     pub hidden_rows: usize,
+    /// The same, by which of the two it was.
+    #[serde(skip)]
+    pub cut: Cut,
     /// What suppressions took out of the rows, and each rule's part in it; no rules unless they were asked for.
     pub suppressed: Share,
     pub suppressions: Vec<Used>,
@@ -83,6 +87,19 @@ pub struct Report<'a> {
     pub warnings: Vec<String>,
     /// The next thing to type.
     pub next: String,
+}
+
+/// How many rows are not shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cut {
+    pub below_min: usize,
+    pub beyond_top: usize,
+}
+
+impl Cut {
+    pub fn rows(self) -> usize {
+        self.below_min + self.beyond_top
+    }
 }
 
 /// Whose memory this is.
@@ -161,6 +178,10 @@ pub struct Totals {
     pub host: Share,
     /// The part of these three that caching allocators hold.
     pub pool: Share,
+    /// The part of `held` that a static destructor may have tried to free after CUDA had shut down, and the part of that
+    /// which static constructors asked for. A statically linked runtime refuses such frees itself, so they are not seen.
+    pub alive_at_shutdown: Share,
+    pub from_static_constructors: Share,
     /// Records that hold no memory: mappings, address ranges, pools, imports. Their number by kind.
     pub claims: BTreeMap<&'static str, u64>,
     /// Different sites that hold memory.
@@ -241,8 +262,12 @@ impl<'a> Report<'a> {
         let mut rows = group::rows(snapshot, &stacks, shown.into_iter(), options.by, kept);
         options.sort.apply(&mut rows);
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
+        let mut rows_cut = other_sizes.as_ref().map_or_else(Cut::default, |(_, others)| *others);
+        rows_cut.below_min += cut.len();
         if let Some(top) = options.top {
-            cut.extend(shown.split_off(top.min(shown.len())));
+            let beyond = shown.split_off(top.min(shown.len()));
+            rows_cut.beyond_top += beyond.len();
+            cut.extend(beyond);
         }
         let mut hidden = Share {
             bytes: sum(cut.iter().map(|row| row.bytes)),
@@ -263,7 +288,8 @@ impl<'a> Report<'a> {
             by: options.by,
             pools: rows_by(snapshot, &stacks, behind, options.by),
             hidden,
-            hidden_rows: cut.len() + other_sizes.map_or(0, |(_, others)| others),
+            hidden_rows: rows_cut.rows(),
+            cut: rows_cut,
             suppressed: sieve.suppressed(),
             suppressions: sieve.used(),
             devices: device_totals(snapshot, &census),
@@ -321,6 +347,8 @@ pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
 fn totals(snapshot: &Snapshot, stacks: &CallStacks, census: &Census) -> Totals {
     let mut totals = Totals::default();
     let mut sites = BTreeSet::new();
+    let ended_by_exit = snapshot.process.state == ProcessState::Exited && is_finished(snapshot);
+    let has_runtime = snapshot.honesty.export_tables > 0;
     for batch in &census.batches {
         let kind = batch.call.kind;
         let (driver, held) = match kind.place() {
@@ -336,7 +364,15 @@ fn totals(snapshot: &Snapshot, stacks: &CallStacks, census: &Census) -> Totals {
         driver.join(batch.share());
         if batch.level == Level::Held {
             held.join(batch.share());
-            sites.insert(stacks.get(batch.stack).site_fingerprint);
+            let stack = stacks.get(batch.stack);
+            sites.insert(stack.site_fingerprint);
+            let by_driver = Api::find(batch.call.api.as_bytes()).is_some_and(Api::is_driver);
+            if ended_by_exit && by_driver && stack.is_of_static_runtime(has_runtime) {
+                totals.alive_at_shutdown.join(batch.share());
+                if stack.is_of_static_constructor() {
+                    totals.from_static_constructors.join(batch.share());
+                }
+            }
         } else {
             totals.pool.join(batch.share());
         }
@@ -386,7 +422,7 @@ fn refused<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> (Option<Refus
         count: refused.count,
         kind: refused.kind.name(),
         api: &refused.api,
-        device: device_name(snapshot, refused.device),
+        device: place_name(snapshot, refused.kind, refused.device),
         error: refused.error,
         error_name: error_name(refused.error),
         first_age_ns: snapshot.taken.at_ns.saturating_sub(refused.first_ns),
@@ -402,6 +438,8 @@ fn refused<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> (Option<Refus
 
 /// Stands in for the device of memory that belongs to none.
 pub const NO_DEVICE: &str = "no GPU";
+/// Stands in for the device of the host's memory, whichever device asked for it.
+pub const HOST_MEMORY: &str = "host memory";
 /// Stands in for the stream of memory that was not asked for in stream order.
 pub const NO_STREAM: &str = "no stream";
 
@@ -411,6 +449,14 @@ pub fn device_name(snapshot: &Snapshot, device: Option<usize>) -> String {
         || NO_DEVICE.to_owned(),
         |device| format!("GPU {}", snapshot.devices[device].ordinal),
     )
+}
+
+/// What memory of this kind counts against: `GPU 0` or `host memory`.
+pub fn place_name(snapshot: &Snapshot, kind: Kind, device: Option<usize>) -> String {
+    match kind.place() {
+        Place::Host => HOST_MEMORY.to_owned(),
+        place => device_name(snapshot, place.counts_against(device)),
+    }
 }
 
 pub fn stream_name(stream: Option<Stream>) -> String {

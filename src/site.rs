@@ -226,6 +226,17 @@ impl<'a> CallStack<'a> {
         self.site.map(|site| &self.frames[site])
     }
 
+    /// A statically linked CUDA runtime asked the driver, as far as the stack says; `program_has_runtime`: there is one.
+    pub fn is_of_static_runtime(&self, program_has_runtime: bool) -> bool {
+        let innermost = self.frames.first().filter(|frame| !frame.is_python());
+        innermost.is_some_and(|frame| origin::is_static_runtime(frame, program_has_runtime))
+    }
+
+    /// The constructor of a static object asked, before `main` began or while a library was loaded.
+    pub fn is_of_static_constructor(&self) -> bool {
+        self.frames.iter().any(origin::is_static_constructor)
+    }
+
     /// The frames of the default view; all of them when nothing else is left.
     pub fn shown(&self) -> impl Iterator<Item = &Frame<'a>> {
         let level = visible(&self.frames);
@@ -269,6 +280,8 @@ fn site(frames: &[Frame]) -> Option<usize> {
     innermost(&|frame| frame.is_python() && frame.role == Role::User)
         .or_else(|| innermost(&|frame| frame.is_python() && frame.role == Role::Library))
         .or_else(|| innermost(&|frame| frame.role == Role::User))
+        // The user's own module first: a library's template in it was made for the user's code.
+        .or_else(|| innermost(&|frame| frame.role == Role::Wrapper && !below_main::is_system(frame.module_name())))
         .or_else(|| innermost(&|frame| frame.role == Role::Wrapper))
         .or_else(|| innermost(&role::names_its_purpose))
         .or_else(|| innermost(&|frame| frame.role == Role::Framework))

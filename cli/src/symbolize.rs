@@ -5,16 +5,22 @@
 //! own [`locate`], because names out of a file that was rebuilt since would be worse than none. One batch per module,
 //! sorted by address. A frame holds a *return* address, so the call is one byte before it.
 //!
+//! One function has one name, the qualified one. Debug information with lines alone, and that of lambdas, has the last part
+//! of a name; then the ELF symbol says the rest. A function that was inlined has no symbol at that address, and takes the
+//! name that it has elsewhere in the same source file.
+//!
 //! Deliberately absent: anything fatal. What has no name keeps `module+0xoffset`, and a note says why.
 
 mod cache;
 mod locate;
 mod note;
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
+use culeak::function_name::plain;
 use culeak::snapshot::{Location, Snapshot, Symbol};
 
 pub use cache::folder as cache_folder;
@@ -85,6 +91,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
                     }
                 }
                 cached.into_iter().for_each(Cached::close);
+                name_inlined(&mut snapshot.locations, group);
             }
             Err(note) => {
                 notes.push(note);
@@ -138,9 +145,12 @@ fn name_group(
                 .iter()
                 .map(|&location| locations[location].address.saturating_sub(1))
                 .collect();
-            let Ok(found) = lookup(symbolizer, path, debug_info, &calls) else {
+            let Ok(mut found) = lookup(symbolizer, path, debug_info, &calls) else {
                 continue;
             };
+            if debug_info {
+                qualify(symbolizer, located, &calls, &mut found);
+            }
             unnamed = unnamed
                 .into_iter()
                 .zip(found)
@@ -152,6 +162,79 @@ fn name_group(
         }
         progress.advance(batch.len() as u64);
     }
+}
+
+/// Gives functions whose debug information has only the last part of their name the name of their ELF symbol.
+fn qualify(symbolizer: &Symbolizer, located: &Located, calls: &[u64], found: &mut [Vec<Symbol>]) {
+    let is_short = |symbols: &Vec<Symbol>| symbols.last().is_some_and(|symbol| is_unqualified(&symbol.function));
+    // Where a separate debug file is, it has more symbols than the module.
+    for path in located.debug.iter().chain(&located.module) {
+        let short: Vec<usize> = (0..found.len()).filter(|&nth| is_short(&found[nth])).collect();
+        if short.is_empty() {
+            return;
+        }
+        let addresses: Vec<u64> = short.iter().map(|&nth| calls[nth]).collect();
+        let Ok(names) = lookup(symbolizer, path, false, &addresses) else {
+            continue;
+        };
+        for (nth, name) in short.into_iter().zip(names) {
+            if let (Some(symbol), Some(name)) = (found[nth].last_mut(), name.into_iter().next())
+                && is_last_part(&symbol.function, &name.function)
+            {
+                // Parts that the compiler split off are the function's, too.
+                let name = name.function.split(" [clone ").next();
+                symbol.function = name.unwrap_or_default().to_owned();
+            }
+        }
+    }
+}
+
+/// Neither a name space nor parameters: what debug information says without a linkage name.
+fn is_unqualified(function: &str) -> bool {
+    let bare = plain(function);
+    let behind = function.strip_prefix(bare.as_ref());
+    !bare.contains("::") && behind.is_some_and(|behind| behind.is_empty() || behind.starts_with('<'))
+}
+
+/// Whether the longer name is one of a function that is called so.
+fn is_last_part(short: &str, long: &str) -> bool {
+    let (short, long) = (plain(short), plain(long));
+    long == short
+        || long
+            .strip_suffix(short.as_ref())
+            .is_some_and(|before| before.ends_with("::"))
+}
+
+/// Inlined functions of Rust take the qualified name that one function of their source file has elsewhere. Only there has
+/// debug information names without name spaces; in C++ a short name is that of a function outside all of them.
+fn name_inlined(locations: &mut [Location], group: &[usize]) {
+    let key = |symbol: &Symbol| {
+        let file = symbol.file.as_ref().filter(|file| file.ends_with(".rs"))?;
+        // Closures are numbered in each function, so their names say nothing.
+        Some((file.clone(), last_part(&symbol.function))).filter(|(_, name)| !name.starts_with('{'))
+    };
+    let mut known: HashMap<(String, String), Option<String>> = HashMap::new();
+    let symbols = group.iter().flat_map(|&location| &locations[location].symbols);
+    for symbol in symbols.filter(|symbol| !is_unqualified(&symbol.function)) {
+        let Some(key) = key(symbol) else { continue };
+        let entry = known.entry(key).or_insert_with(|| Some(symbol.function.clone()));
+        // Of several with that last part, none is meant.
+        entry.take_if(|name| *name != symbol.function);
+    }
+    for &location in group {
+        for symbol in &mut locations[location].symbols {
+            if is_unqualified(&symbol.function)
+                && let Some(Some(name)) = key(symbol).and_then(|key| known.get(&key))
+            {
+                symbol.function.clone_from(name);
+            }
+        }
+    }
+}
+
+fn last_part(function: &str) -> String {
+    let bare = plain(function);
+    bare.rsplit("::").next().unwrap_or_default().to_owned()
 }
 
 fn lookup(symbolizer: &Symbolizer, path: &Path, debug_info: bool, calls: &[u64]) -> blazesym::Result<Vec<Vec<Symbol>>> {

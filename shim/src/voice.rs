@@ -144,7 +144,8 @@ impl Line {
             0..10_000 => (bytes, b" B"),
             10_000..10_240_000 => (bytes >> 10, b" KiB"),
             10_240_000..10_485_760_000 => (bytes >> 20, b" MiB"),
-            _ => (bytes >> 30, b" GiB"),
+            10_485_760_000..10_737_418_240_000 => (bytes >> 30, b" GiB"),
+            _ => (bytes >> 40, b" TiB"),
         };
         self.push_number(amount);
         self.push(unit);

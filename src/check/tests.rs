@@ -289,3 +289,16 @@ fn since_a_moment_only_what_is_younger_is_judged() {
         "{warnings:?}"
     );
 }
+
+#[test]
+fn a_program_that_was_not_recorded_from_its_start_says_so() {
+    let mut snapshot = Sample::new().finish(0, 12);
+    let said = |snapshot: &Snapshot| verdict(snapshot, &Rules::default()).warnings;
+    assert_eq!(said(&snapshot), Vec::<String>::new());
+    snapshot.honesty.unknown_frees = 1;
+    let warnings = said(&snapshot);
+    assert!(
+        warnings.len() == 1 && warnings[0].starts_with("not all of the program was recorded: 1 free was of memory"),
+        "{warnings:?}"
+    );
+}

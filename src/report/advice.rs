@@ -5,7 +5,7 @@ use crate::snapshot::BY_PYTORCH;
 
 pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census) -> Vec<String> {
     let honesty = &snapshot.honesty;
-    let mut warnings = Vec::new();
+    let mut warnings: Vec<String> = began_late(honesty).into_iter().collect();
     let mut warn = |count: u64, text: &dyn Fn(&str) -> String| {
         if count > 0 {
             warnings.push(text(if count == 1 { "" } else { "s" }));
@@ -38,14 +38,6 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census) ->
             .to_owned()
         },
     );
-    warn(honesty.unknown_frees, &|s| {
-        format!(
-            "{} free{s} {} for memory allocated before recording began or by a way not watched; start the program \
-             with `culeak run` to see them",
-            honesty.unknown_frees,
-            if s.is_empty() { "was" } else { "were" }
-        )
-    });
     warn(honesty.vanished, &|s| {
         format!(
             "{} address{} handed out again without a free that was seen; something frees memory by a way not watched",
@@ -110,6 +102,18 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census) ->
         ));
     }
     warnings
+}
+
+/// That the program allocated memory before it was recorded, or by a way that is not watched.
+pub fn began_late(honesty: &Honesty) -> Option<String> {
+    let frees = honesty.unknown_frees.saturating_add(honesty.unknown_blocks);
+    (frees > 0).then(|| {
+        format!(
+            "not all of the program was recorded: {frees} free{} of memory that was allocated before the recording began \
+             or by a way that is not watched; start the program with `culeak run` to see it",
+            if frees == 1 { " was" } else { "s were" }
+        )
+    })
 }
 
 /// The depth limit, when a live record's stack hit it.

@@ -112,8 +112,9 @@ enum Key<'a> {
     /// With what caching allocators keep apart from what is held, though one line may cause both.
     Print(Fingerprint, bool),
     Number(u64),
-    Device(Option<usize>),
-    Stream(Option<usize>, Option<Stream>),
+    /// The host's memory, or a device's.
+    Device(bool, Option<usize>),
+    Stream(bool, Option<usize>, Option<Stream>),
     Text(&'a str),
     Line(Option<(Option<&'a str>, Option<u32>, Option<&'a str>)>),
 }
@@ -138,13 +139,17 @@ pub(super) fn rows<'a: 'b, 'b>(
 fn key<'a>(stacks: &CallStacks<'a>, batch: &Batch<'a>, by: By) -> Key<'a> {
     let stack = stacks.get(batch.stack);
     let call = batch.call;
+    let on_host = call.kind.place() == Place::Host;
     match by {
         By::Site => Key::Print(stack.site_fingerprint, stacks.is_pool(call.kind, batch.stack)),
         By::Stack => Key::Print(stack.fingerprint, stacks.is_pool(call.kind, batch.stack)),
         By::Kind => Key::Number(call.kind as u64),
-        By::Device => Key::Device(call.device),
+        By::Device => Key::Device(on_host, call.kind.place().counts_against(call.device)),
         // Handles are unique within a context only.
-        By::Stream => Key::Stream(call.context, call.stream),
+        By::Stream => match call.stream {
+            None if on_host => Key::Stream(on_host, None, None),
+            stream => Key::Stream(false, call.context, stream),
+        },
         By::Thread => Key::Number(call.thread as u64),
         By::Api => Key::Text(&call.api),
         By::Module => Key::Text(stack.site().map_or("", module_of)),
@@ -188,7 +193,7 @@ fn row<'a>(
         stacks_in_all: 0,
     };
     let mut per_stack: HashMap<Fingerprint, (Share, Option<usize>)> = HashMap::new();
-    let mut devices: HashMap<Option<usize>, Share> = HashMap::new();
+    let mut devices: HashMap<String, Share> = HashMap::new();
     let mut streams: HashMap<Option<Stream>, Share> = HashMap::new();
     let mut threads: HashMap<usize, Share> = HashMap::new();
     for batch in members {
@@ -207,7 +212,8 @@ fn row<'a>(
         }
         row.kinds.entry(call.kind.name()).or_default().join(share);
         row.apis.entry(&call.api).or_default().join(share);
-        devices.entry(call.device).or_default().join(share);
+        let place = place_name(snapshot, call.kind, call.device);
+        devices.entry(place).or_default().join(share);
         streams.entry(call.stream).or_default().join(share);
         threads.entry(call.thread).or_default().join(share);
         per_stack
@@ -216,7 +222,7 @@ fn row<'a>(
             .0
             .join(share);
     }
-    row.devices = merge(devices, |device| device_name(snapshot, device));
+    row.devices = devices.into_iter().collect();
     row.streams = merge(streams, stream_name);
     row.threads = merge(threads, |thread| thread_name(snapshot, thread));
     row.stacks_in_all = per_stack.len();
@@ -257,8 +263,9 @@ fn label(snapshot: &Snapshot, stacks: &CallStacks, batch: &Batch, by: By) -> Str
     match by {
         By::Site | By::Stack => site.map_or_else(|| "(no stack)".to_owned(), Frame::name),
         By::Kind => call.kind.name().to_owned(),
-        By::Device => device_name(snapshot, call.device),
+        By::Device => place_name(snapshot, call.kind, call.device),
         By::Stream => match call.device {
+            _ if call.stream.is_none() && call.kind.place() == Place::Host => HOST_MEMORY.to_owned(),
             Some(_) => format!("{} of {}", stream_name(call.stream), device_name(snapshot, call.device)),
             None => stream_name(call.stream),
         },

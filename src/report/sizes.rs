@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
-use super::{Options, Sieve, Sort};
+use super::{Cut, Options, Sieve, Sort};
 use crate::census::Census;
 use crate::progress::{Progress, Unit};
 use crate::quick::Seeded;
@@ -17,17 +17,19 @@ use crate::snapshot::allocations::in_two_threads;
 /// Rows of this many sizes at most, also where all are wanted.
 const MOST: usize = if cfg!(test) { 50 } else { 100_000 };
 
-/// The sizes that come first in the order that is wanted, and how many others there are. `census`: of all records.
+/// The sizes that come first in the order that is wanted, and how many others there are: below the least size that is
+/// wanted, and behind the last. `census`: of all records.
 pub(super) fn chosen(
     snapshot: &Snapshot,
     stacks: &CallStacks,
     census: &Census,
     options: &Options,
-) -> (HashSet<u64, Seeded>, usize) {
+) -> (HashSet<u64, Seeded>, Cut) {
     let mut sizes = listed(snapshot, stacks, census, options);
     let all = sizes.len();
     let wanted = |size: &Size| size.bytes() >= u128::from(options.min_bytes);
     sizes.retain(wanted);
+    let below_min = all - sizes.len();
     let most = options.top.unwrap_or(MOST).min(MOST);
     if sizes.len() > most {
         // As `Sort` orders rows.
@@ -43,8 +45,8 @@ pub(super) fn chosen(
         sizes.truncate(most);
     }
     let chosen: HashSet<u64, Seeded> = sizes.iter().map(|size| size.size).collect();
-    let others = all - chosen.len();
-    (chosen, others)
+    let beyond_top = all - below_min - chosen.len();
+    (chosen, Cut { below_min, beyond_top })
 }
 
 struct Size {

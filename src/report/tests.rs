@@ -118,6 +118,11 @@ fn what_top_and_min_bytes_cut_is_still_told() {
     );
     assert_eq!(report.rows.len(), 1);
     assert_eq!(report.hidden_rows, 4);
+    let cut = Cut {
+        below_min: 2,
+        beyond_top: 2,
+    };
+    assert_eq!(report.cut, cut);
     assert_eq!(
         report.hidden,
         Share {
@@ -125,6 +130,60 @@ fn what_top_and_min_bytes_cut_is_still_told() {
             count: 7
         }
     );
+}
+
+#[test]
+fn memory_of_the_host_counts_against_no_device_that_asked_for_it() {
+    let mut snapshot = sample::leaky();
+    snapshot.allocations.change(|_, _, call| call.device = Some(0));
+    let report = Report::of(
+        &snapshot,
+        &Options {
+            by: By::Device,
+            ..Options::default()
+        },
+    );
+    let bytes = |label: &str| report.rows.iter().find(|row| row.label == label).map(|row| row.bytes);
+    assert_eq!(bytes("host memory"), Some(report.totals.host.bytes));
+    assert_eq!(
+        bytes("GPU 0"),
+        Some(report.totals.device.bytes + report.totals.managed.bytes)
+    );
+    assert_eq!(bytes("GPU 0"), Some(report.devices[0].live.bytes));
+    for row in &report.rows {
+        assert_eq!(row.devices.keys().collect::<Vec<_>>(), [&row.label]);
+    }
+}
+
+#[test]
+fn blocks_that_a_static_destructor_may_have_freed_are_counted_apart() {
+    let cudart = ("libcudart_static_0123", "", "/opt/app");
+    let constructor = ("_GLOBAL__sub_I_cache", "", "/opt/app");
+    let own = ("Cache::Cache()", "/src/cache.cu:8", "/opt/app");
+    let mut sample = Sample::new();
+    let stacks = [
+        sample.stack(&[cudart, own, constructor]),
+        sample.stack(&[cudart, own, MAIN]),
+        sample.stack(&[RUNTIME, own, MAIN]),
+        sample.stack(&[own, MAIN]),
+    ];
+    for (stack, api) in stacks
+        .into_iter()
+        .zip(["cuMemAlloc_v2", "cuMemAlloc_v2", "cudaMalloc", "cuMemAlloc_v2"])
+    {
+        sample.holds(Kind::Device, api, MIB, 1, stack);
+    }
+    let mut snapshot = sample.finish(0, 0);
+    let counted = |snapshot: &Snapshot| {
+        let totals = report(snapshot).totals;
+        // They stay leaks.
+        assert_eq!(totals.held.total().count, 4);
+        (totals.alive_at_shutdown.count, totals.from_static_constructors.count)
+    };
+    assert_eq!(counted(&snapshot), (2, 1));
+    // No destructor ran.
+    snapshot.process.state = ProcessState::Ended;
+    assert_eq!(counted(&snapshot), (0, 0));
 }
 
 #[test]
@@ -209,7 +268,7 @@ fn warnings_say_what_to_do() {
         report
             .warnings
             .iter()
-            .any(|w| w.starts_with("40 frees") && w.contains("culeak run")),
+            .any(|w| w.contains("40 frees") && w.contains("culeak run")),
         "{:?}",
         report.warnings
     );

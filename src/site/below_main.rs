@@ -66,8 +66,8 @@ fn is_libc(module: &str) -> bool {
         .any(|start| module.starts_with(start))
 }
 
-/// Libraries that call `main` and thread functions, and nothing else that could stand at the end of a stack.
-fn is_system(module: &str) -> bool {
+/// Libraries that call `main` and thread functions, and no code of the program's own.
+pub(super) fn is_system(module: &str) -> bool {
     is_libc(module) || module.starts_with("libstdc++.so") || module.starts_with("libc++")
 }
 

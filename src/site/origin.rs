@@ -83,6 +83,30 @@ pub(super) fn library(frames: &[Frame]) -> Option<&'static str> {
     None
 }
 
+/// Whether a CUDA runtime that is linked statically asked the driver. Without names the module must do: one that is the
+/// user's own, in a program that has a runtime.
+pub(super) fn is_static_runtime(innermost: &Frame, program_has_runtime: bool) -> bool {
+    match innermost.function {
+        Some(function) => super::role::is_static_cudart(&crate::function_name::plain(function)),
+        None => program_has_runtime && innermost.role == Role::User && !innermost.module.is_empty(),
+    }
+}
+
+/// What the compiler and the loader call the code that makes static objects before `main`.
+const STATIC_CONSTRUCTORS: &[&str] = &[
+    "_GLOBAL__sub_I_",
+    "_GLOBAL__I_",
+    "__static_initialization_and_destruction_",
+    "__cxx_global_var_init",
+    "__libc_csu_init",
+    "call_init",
+];
+
+pub(super) fn is_static_constructor(frame: &Frame) -> bool {
+    let name = frame.function.unwrap_or_default();
+    STATIC_CONSTRUCTORS.iter().any(|start| name.starts_with(start))
+}
+
 /// A caching allocator's functions, the module they must be in where the name is anybody's word, and whose it is. Names
 /// are those of the caching part alone: PyTorch's allocator with caching off, or XLA's others, hand out what they get.
 struct Cache {

@@ -20,8 +20,14 @@ pub(super) fn of(frame: &Frame) -> Role {
         return Role::Interpreter;
     }
     let inside_framework = is_framework(frame.module) || super::origin::library_of_module(module).is_some();
+    // The C and C++ libraries are nobody's own, whatever their functions are called.
+    let own = if super::below_main::is_system(module) {
+        Role::Wrapper
+    } else {
+        Role::User
+    };
     let Some(function) = frame.function else {
-        return if inside_framework { Role::Framework } else { Role::User };
+        return if inside_framework { Role::Framework } else { own };
     };
     let name = plain(function);
     if is_cuda_call(&name, frame.file) || is_static_cudart(&name) {
@@ -33,7 +39,7 @@ pub(super) fn of(frame: &Frame) -> Role {
     } else if is_wrapper(&name) || frame.file.is_some_and(is_library_source) {
         Role::Wrapper
     } else {
-        Role::User
+        own
     }
 }
 
@@ -217,6 +223,6 @@ fn is_cuda_call(name: &str, file: Option<&str>) -> bool {
 }
 
 /// The statically linked runtime keeps its internal names, or what the vendor left of them.
-fn is_static_cudart(name: &str) -> bool {
+pub(super) fn is_static_cudart(name: &str) -> bool {
     starts_with_any(name, &["cudart::", "libcudart_static_", "__cudart"])
 }

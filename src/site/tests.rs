@@ -430,3 +430,13 @@ fn caching_allocators_have_names() {
     );
     assert_eq!(allocator(&[USER]), None);
 }
+
+#[test]
+fn a_thread_without_names_is_charged_to_the_users_own_module() {
+    let run = "std::thread::_State_impl<std::thread::_Invoker<std::tuple<main::{lambda()#1}> > >::_M_run()";
+    let (thread, start) = (("", "", "/usr/lib/libstdc++.so.6"), ("", "", "/usr/lib/libc.so.6"));
+    assert_eq!(site_of(&[RUNTIME, (run, "", "/opt/app"), thread, start, start]), run);
+    // A callback of the C library: what it calls is the user's, and it is not.
+    let once = ("__pthread_once_slow", "", "/usr/lib/libc.so.6");
+    assert_eq!(site_of(&[RUNTIME, once, USER, MAIN]), "Trainer::step(int)");
+}

@@ -15,7 +15,7 @@ use std::io::{self, Write};
 
 use culeak::diff::same_process;
 use culeak::kind::{Kind, Place};
-use culeak::report::{NO_DEVICE, device_name};
+use culeak::report::device_name;
 use culeak::snapshot::{Call, Snapshot, Why};
 use prost::{Message, Oneof};
 
@@ -294,10 +294,15 @@ type Points = Vec<(u64, u64)>;
 /// Points by the name of their track.
 type Tracks = BTreeMap<String, Points>;
 
+/// Host memory has one track, whichever devices asked for it.
+fn track(kind: Kind, device: Option<usize>) -> (Kind, Option<usize>) {
+    (kind, kind.place().counts_against(device))
+}
+
 fn track_name(snapshot: &Snapshot, device: Option<usize>, kind: Kind) -> String {
-    match device_name(snapshot, device) {
-        none if none == NO_DEVICE => kind.name().to_owned(),
-        device => format!("{device} {}", kind.name()),
+    match device {
+        None => kind.name().to_owned(),
+        device => format!("{} {}", device_name(snapshot, device), kind.name()),
     }
 }
 
@@ -308,10 +313,10 @@ fn still_live(snapshot: &Snapshot, wanted: &dyn Fn(Kind) -> bool) -> Tracks {
     let shown = |call: &Call| wanted(call.kind) && has_bytes(call.kind);
     // Where the curve of each call is in the list below.
     for call in calls.iter().filter(|call| shown(call)) {
-        curves.entry((call.kind, call.device)).or_default();
+        curves.entry(track(call.kind, call.device)).or_default();
     }
     let tracks: Vec<(Kind, Option<usize>)> = curves.keys().copied().collect();
-    let place = |call: &Call| tracks.binary_search(&(call.kind, call.device)).ok();
+    let place = |call: &Call| tracks.binary_search(&track(call.kind, call.device)).ok();
     let place_of: Vec<Option<usize>> = calls.iter().map(place).collect();
     let mut curves: Vec<Curve> = curves.into_values().collect();
     let progress = Progress::over("placing in time", all.len() as u64, Unit::Of("records"));
@@ -338,12 +343,14 @@ fn in_pictures(pictures: &[&Snapshot], wanted: &dyn Fn(Kind) -> bool) -> Tracks 
     let mut tracks = Tracks::new();
     for picture in pictures {
         let counters = picture.counters.iter();
+        let mut sums: BTreeMap<(Kind, Option<usize>), u64> = BTreeMap::new();
         for counter in counters.filter(|counter| wanted(counter.kind) && has_bytes(counter.kind)) {
-            let name = track_name(picture, counter.device, counter.kind);
-            tracks
-                .entry(name)
-                .or_default()
-                .push((picture.taken.at_ns, counter.live_bytes));
+            let sum = sums.entry(track(counter.kind, counter.device)).or_default();
+            *sum = sum.saturating_add(counter.live_bytes);
+        }
+        for ((kind, device), bytes) in sums {
+            let name = track_name(picture, device, kind);
+            tracks.entry(name).or_default().push((picture.taken.at_ns, bytes));
         }
     }
     tracks

@@ -436,7 +436,7 @@ impl<'p, 'a> Tables<'p, 'a> {
     fn common_labels(&mut self, kind: Kind, level: Level, device: Option<usize>, path: usize) -> Vec<Label> {
         let snapshot = self.profile.snapshot;
         let mut labels = vec![self.label("kind", kind.name())];
-        if let Some(device) = device {
+        if let Some(device) = kind.place().counts_against(device) {
             let name = format!("GPU {}", snapshot.devices[device].ordinal);
             labels.push(self.label("device", &name));
         }

@@ -47,15 +47,16 @@ pub const COLUMNS: &[Column] = &[
     column("origin", Field::Origin),
     column(
         "device",
-        Field::Call(|snapshot, call| match call.device {
-            Some(_) => device_name(snapshot, call.device),
+        Field::Call(|snapshot, call| match call.kind.place().counts_against(call.device) {
             None => String::new(),
+            device => device_name(snapshot, device),
         }),
     ),
     column(
         "device_uuid",
         Field::Call(|snapshot, call| {
-            let device = call.device.map(|device| &snapshot.devices[device]);
+            let device = call.kind.place().counts_against(call.device);
+            let device = device.map(|device| &snapshot.devices[device]);
             shown(device.map_or("", |device| &device.uuid))
         }),
     ),

@@ -110,7 +110,7 @@ const ROWS_IN_TEXT: usize = 20;
 
 fn as_text(report: &mut Report, full_stacks: bool, out: &mut Vec<u8>) -> io::Result<()> {
     let rest = report.rows.split_off(report.rows.len().min(ROWS_IN_TEXT));
-    let (hidden, hidden_rows) = (report.hidden, report.hidden_rows);
+    let (hidden, hidden_rows, cut) = (report.hidden, report.hidden_rows, report.cut);
     for row in &rest {
         report.hidden.join(Share {
             bytes: row.bytes,
@@ -118,8 +118,9 @@ fn as_text(report: &mut Report, full_stacks: bool, out: &mut Vec<u8>) -> io::Res
         });
     }
     report.hidden_rows += rest.len();
+    report.cut.beyond_top += rest.len();
     text::report::write(report, full_stacks, &mut anstream::StripStream::new(&mut *out))?;
-    (report.hidden, report.hidden_rows) = (hidden, hidden_rows);
+    (report.hidden, report.hidden_rows, report.cut) = (hidden, hidden_rows, cut);
     report.rows.extend(rest);
     writeln!(out)
 }

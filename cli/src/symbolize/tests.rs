@@ -221,7 +221,7 @@ fn names_that_were_looked_up_before_are_taken_from_the_cache_for_the_same_files_
     let text = fs::read_to_string(&file).expect("the file");
     let (_, json) = text.split_once('\n').expect("two lines");
     let json = json.replace("\"work\"", "\"told\"");
-    let line = format!("culeak-symbols-1 {:08x}", crc32fast::hash(json.as_bytes()));
+    let line = format!("culeak-symbols-2 {:08x}", crc32fast::hash(json.as_bytes()));
     fs::write(&file, format!("{line}\n{json}")).expect("written");
     probe.expect_names("work", &places(), "told");
     // Another function of the same file is added, and what was known stays.
@@ -336,4 +336,106 @@ fn files_are_looked_up_as_the_process_sees_them() {
     };
     assert_eq!(symbolize(&mut snapshot, &places), Vec::new());
     assert!(snapshot.locations.iter().all(|location| !location.symbols.is_empty()));
+}
+
+/// A program of one file, built by this compiler, and a snapshot with the addresses of its functions that match.
+fn program(compiler: &str, source: (&str, &str), options: &[&str], wanted: &[&str]) -> (TempDir, Snapshot) {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join(source.0), source.1).expect("source written");
+    let mut command = Command::new(compiler);
+    command.args(options).args([source.0, "-o", "program"]);
+    let status = command.current_dir(&folder).status();
+    assert!(status.is_ok_and(|status| status.success()), "{compiler} {options:?}");
+    let path = folder.path().join("program");
+    let bytes = fs::read(&path).expect("built");
+    let elf = object::File::parse(&*bytes).expect("ELF");
+    let build_id = elf.build_id().ok().flatten().unwrap_or_default();
+    let mut snapshot = Sample::new().finish(0, 0);
+    snapshot.modules.push(Module {
+        path: path.display().to_string(),
+        build_id: build_id.iter().map(|byte| format!("{byte:02x}")).collect(),
+        bias: 0x7f00_0000_0000,
+        start: 0x7f00_0000_0000,
+        end: 0x7f00_0100_0000,
+        first_seen_ns: 0,
+        unloaded_ns: None,
+    });
+    let functions = elf.symbols().filter(|symbol| {
+        let name = symbol.name().unwrap_or_default();
+        symbol.is_definition() && wanted.iter().any(|wanted| name.contains(wanted))
+    });
+    for symbol in functions {
+        snapshot.locations.extend((0..symbol.size()).map(|offset| Location {
+            module: Some(0),
+            address: symbol.address() + 1 + offset,
+            symbols: Vec::new(),
+            language: culeak::snapshot::Language::Native,
+        }));
+    }
+    (folder, snapshot)
+}
+
+/// Every name that is found, once.
+fn all_names(snapshot: &mut Snapshot) -> Vec<String> {
+    symbolize(snapshot, &Places::default());
+    let symbols = snapshot.locations.iter().flat_map(|location| &location.symbols);
+    let mut names: Vec<String> = symbols.map(|symbol| symbol.function.clone()).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn functions_of_rust_with_lines_alone_have_one_qualified_name_each() {
+    let source = "
+mod inner {
+    #[inline(never)]
+    pub fn leaf(n: &mut i32) { *n += 1; std::hint::black_box(n); }
+    #[inline(always)]
+    pub fn small(n: &mut i32) { leaf(n); std::hint::black_box(()); }
+    #[inline(never)]
+    pub fn outer(n: &mut i32) { small(n); std::hint::black_box(()); }
+    pub static SMALL: fn(&mut i32) = small;
+}
+fn main() { let mut n = 1; inner::outer(&mut n); std::hint::black_box(inner::SMALL)(&mut n); }
+";
+    let options = [
+        "-O",
+        "-C",
+        "debuginfo=line-tables-only",
+        "-C",
+        "codegen-units=1",
+        "--crate-name",
+        "app",
+    ];
+    let (_folder, mut snapshot) = program("rustc", ("app.rs", source), &options, &["5inner"]);
+    let mut names = all_names(&mut snapshot);
+    names.retain(|name| ["leaf", "small", "outer"].iter().any(|part| name.contains(part)));
+    assert_eq!(names, ["app::inner::leaf", "app::inner::outer", "app::inner::small"]);
+}
+
+#[test]
+fn lambdas_are_named_with_the_function_they_lie_in() {
+    let source = "
+static int sink;
+__attribute__((noinline)) void fill() {
+    auto one = [](int n) __attribute__((noinline)) { sink += n; };
+    one(3);
+}
+int main() {
+    auto two = [](int n) __attribute__((noinline)) { sink -= n; };
+    two(4);
+    fill();
+}
+";
+    let (_folder, mut snapshot) = program("c++", ("app.cpp", source), &["-g", "-O1"], &["UliE", "4fillv"]);
+    let names = all_names(&mut snapshot);
+    assert_eq!(
+        names,
+        [
+            "fill()",
+            "fill()::{lambda(int)#1}::operator()(int) const",
+            "main::{lambda(int)#1}::operator()(int) const"
+        ]
+    );
 }

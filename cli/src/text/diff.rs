@@ -24,7 +24,14 @@ pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) 
         writeln!(
             out,
             "  {}",
-            Styled(DIM, format!("… and {} more rows; --top 0 shows all", diff.hidden_rows))
+            Styled(
+                DIM,
+                format!(
+                    "… and {} more rows; {} shows all",
+                    diff.hidden_rows,
+                    parts::all_rows(diff.cut)
+                )
+            )
         )?;
     }
     writeln!(out)?;

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
 use culeak::function_name::plain;
-use culeak::report::{ProcessLine, Row, Share};
+use culeak::report::{Cut, ProcessLine, Row, Share};
 use culeak::site::{CallStack, Frame, Role};
 use culeak::snapshot::ProcessState;
 use culeak::suppressions::{BUILT_IN_NAME, Used};
@@ -128,6 +128,15 @@ pub fn listed<'a>(shares: impl ExactSizeIterator<Item = (&'a str, Share)>) -> St
         parts.push(format!("{} more", total - SHOWN));
     }
     parts.join(", ")
+}
+
+/// The options that leave no row out.
+pub fn all_rows(cut: Cut) -> &'static str {
+    match (cut.below_min, cut.beyond_top) {
+        (0, _) => "--top 0",
+        (_, 0) => "--min-bytes 0",
+        _ => "--top 0 --min-bytes 0",
+    }
 }
 
 /// `4711 python train.py, rank 3, on node7, exited after 12 s`.

@@ -1,10 +1,12 @@
 //! A report on the screen: the request that failed, if that is why it exists; the ledger, the headline, the ranking, the
 //! details, the totals, what could not be seen, what to do next.
 
+use std::collections::HashMap;
 use std::io::{self, Write};
 
 use culeak::check::{Judged, Standing};
-use culeak::report::{By, NO_DEVICE, NO_STREAM, RefusedRow, Report, Row, Share};
+use culeak::report::{By, HOST_MEMORY, NO_DEVICE, NO_STREAM, RefusedRow, Report, Row, Share};
+use culeak::site::Frame;
 use culeak::snapshot::{Kept, Why};
 
 use super::columns;
@@ -164,7 +166,10 @@ fn peaks(report: &Report) -> String {
 }
 
 fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let lines: Vec<_> = report.rows.iter().map(|row| Line::of(row, report.by)).collect();
+    let mut lines: Vec<_> = report.rows.iter().map(|row| Line::of(row, report.by)).collect();
+    if report.by == By::Stack {
+        name_callers(&report.rows, &mut lines);
+    }
     write_lines(&lines, out)?;
     if report.hidden_rows > 0 {
         let rows = plural(report.hidden_rows as u64, "more row", "more rows");
@@ -173,11 +178,60 @@ fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
             "  {}",
             Styled(
                 DIM,
-                format!("… and {rows} with {}; --top 0 shows all", parts::amount(report.hidden))
+                format!(
+                    "… and {rows} with {}; {} shows all",
+                    parts::amount(report.hidden),
+                    parts::all_rows(report.cut)
+                )
             )
         )?;
     }
     Ok(())
+}
+
+/// Several stacks may lead to one call site: each is named by its callers, up to the first that tells it from the others.
+fn name_callers(rows: &[Row], lines: &mut [Line]) {
+    let mut alike: HashMap<(String, String, String), Vec<usize>> = HashMap::new();
+    for (nth, line) in lines.iter().enumerate() {
+        let key = (line.label.clone(), line.place.clone(), line.mark.clone());
+        alike.entry(key).or_default().push(nth);
+    }
+    for group in alike.into_values().filter(|group| group.len() > 1) {
+        let callers: Vec<Vec<String>> = group.iter().map(|&nth| callers(&rows[nth])).collect();
+        for (of_row, &nth) in callers.iter().zip(&group) {
+            let shared = |other: &Vec<String>| of_row.iter().zip(other).take_while(|(a, b)| a == b).count();
+            let others = callers.iter().filter(|other| !std::ptr::eq(*other, of_row));
+            let longest = others.map(shared).max().unwrap_or(0);
+            let telling = of_row.get(..=longest).unwrap_or(of_row);
+            let chain = match telling {
+                [] => "nothing".to_owned(),
+                [first, .., last] if telling.len() > CALLERS_SHOWN => format!("{first} ← … ← {last}"),
+                few => few.join(" ← "),
+            };
+            lines[nth].mark += &format!("  ← {chain}");
+        }
+    }
+}
+
+/// More are elided in the middle.
+const CALLERS_SHOWN: usize = 3;
+
+/// The shown frames outside the call site, innermost first.
+fn callers(row: &Row) -> Vec<String> {
+    let Some(first) = row.stacks.first() else {
+        return Vec::new();
+    };
+    let site = first.stack.site().map(std::ptr::from_ref);
+    let outside = first
+        .stack
+        .shown()
+        .skip_while(|frame| Some(std::ptr::from_ref(*frame)) != site)
+        .skip(1);
+    let name = |frame: &Frame| {
+        let place = frame.short_place().map(|place| format!(" {}", Inert(&place)));
+        format!("{}{}", parts::short_name(&frame.name()), place.unwrap_or_default())
+    };
+    outside.map(name).collect()
 }
 
 /// One row of the ranking, in columns.
@@ -293,8 +347,10 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
     };
     let kinds = parts::listed(row.kinds.iter().map(|(name, share)| (*name, *share)));
     write!(out, "    {}{each}, {kinds}", parts::amount(share))?;
-    for (names, none) in [(&row.devices, NO_DEVICE), (&row.streams, NO_STREAM)] {
-        if names.len() != 1 || !names.contains_key(none) {
+    // The kind says that it is the host's.
+    let no_device = [NO_DEVICE, HOST_MEMORY].as_slice();
+    for (names, none) in [(&row.devices, no_device), (&row.streams, &[NO_STREAM])] {
+        if names.len() != 1 || !none.iter().any(|none| names.contains_key(*none)) {
             write!(
                 out,
                 ", {}",

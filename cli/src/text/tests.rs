@@ -336,3 +336,81 @@ fn snapshot_escapes(snapshot: &Snapshot) -> bool {
     let text = super::inert::Inert(&snapshot.process.host).to_string();
     !text.contains('\x1b')
 }
+
+/// The lines of the ranking.
+fn ranked(text: &str) -> Vec<&str> {
+    let is_row = |line: &&str| line.contains("  in ") && line.contains(" block");
+    text.lines().filter(is_row).collect()
+}
+
+#[test]
+fn stacks_of_one_call_site_are_told_apart_by_their_callers() {
+    let mut sample = Sample::new();
+    let fill = ("Cache::fill()", "/src/cache.cu:8", "/opt/app");
+    let grow = ("Cache::grow()", "/src/cache.cu:20", "/opt/app");
+    let (first, second) = (
+        ("main", "/src/main.cu:12", "/opt/app"),
+        ("main", "/src/main.cu:19", "/opt/app"),
+    );
+    for stack in [
+        &[RUNTIME, fill, first][..],
+        &[RUNTIME, fill, grow, first],
+        &[RUNTIME, fill, grow, second],
+    ] {
+        let stack = sample.stack(stack);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+    }
+    let by_stack = Options {
+        by: By::Stack,
+        ..from_file("app.culeak")
+    };
+    let text = report_text(&sample.finish(0, 0), &by_stack, false);
+    let mut lines = ranked(&text);
+    lines.sort_unstable();
+    lines.dedup();
+    let callers: Vec<_> = lines
+        .iter()
+        .filter_map(|line| line.split_once("  ← "))
+        .map(|(_, callers)| callers)
+        .collect();
+    let grown = "Cache::grow cache.cu:20 ← main main.cu";
+    assert_eq!(
+        callers,
+        [&format!("{grown}:12"), &format!("{grown}:19"), "main main.cu:12"],
+        "{text}"
+    );
+}
+
+#[test]
+fn what_was_left_out_is_said_with_the_option_that_shows_it() {
+    let text = |top, min_bytes| {
+        let options = Options {
+            top,
+            min_bytes,
+            ..from_file("app.culeak")
+        };
+        report_text(&leaky(), &options, false)
+    };
+    assert!(
+        text(None, MIB).contains("; --min-bytes 0 shows all"),
+        "{}",
+        text(None, MIB)
+    );
+    assert!(text(Some(1), 0).contains("; --top 0 shows all"));
+    assert!(text(Some(1), MIB).contains("; --top 0 --min-bytes 0 shows all"));
+}
+
+#[test]
+fn failed_requests_that_differ_in_their_callers_alone_are_one_line() {
+    let mut sample = Sample::new();
+    let grow = ("grow()", "/src/cache.cu:9", "/opt/app");
+    for line in [12, 19] {
+        let place = format!("/src/main.cu:{line}");
+        let stack = sample.stack(&[RUNTIME, grow, ("main", &place, "/opt/app")]);
+        sample.refuses(1 << 46, 2, stack);
+    }
+    let text = report_text(&sample.finish(0, 0), &from_file("app.culeak"), false);
+    let line = "2 times cudaMalloc of 64 TiB on GPU 0: CUDA_ERROR_OUT_OF_MEMORY (2), grow cache.cu:9";
+    assert_eq!(text.matches("cudaMalloc of 64 TiB").count(), 1, "{text}");
+    assert!(text.contains(line), "{text}");
+}

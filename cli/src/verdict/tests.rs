@@ -105,7 +105,7 @@ fn sarif_points_at_the_line_in_the_sources_and_knows_the_site_again() {
     assert_eq!(place["artifactLocation"]["uri"], "src/train.cu");
     assert_eq!(place["region"]["startLine"], 212);
     assert_eq!(
-        site["partialFingerprints"]["culeakSite/v1"].as_str().map(str::len),
+        site["partialFingerprints"]["culeakSite/v2"].as_str().map(str::len),
         Some(16)
     );
 }

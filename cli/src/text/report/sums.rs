@@ -39,6 +39,23 @@ pub fn totals(report: &Report) -> Vec<Sum> {
             format!("{} kept by caching allocators for reuse", parts::amount(totals.pool)),
         );
     }
+    if totals.alive_at_shutdown.count > 0 {
+        let constructed = totals.from_static_constructors;
+        let constructed = match constructed.count {
+            0 => String::new(),
+            _ => format!(
+                ", {} of it asked for by static constructors",
+                parts::amount(constructed)
+            ),
+        };
+        row(
+            "",
+            format!(
+                "{} alive when CUDA shut down{constructed}; a free by a static destructor after that is not seen",
+                parts::amount(totals.alive_at_shutdown)
+            ),
+        );
+    }
     row(
         "refused",
         match totals.refused.count {
@@ -50,14 +67,13 @@ pub fn totals(report: &Report) -> Vec<Sum> {
             ),
         },
     );
-    for refused in report.refused.iter().take(REFUSED_SHOWN) {
-        row("", self::refused(refused));
+    let refused = refused_lines(report);
+    let more = refused.len().saturating_sub(REFUSED_SHOWN);
+    for line in refused.into_iter().take(REFUSED_SHOWN) {
+        row("", line);
     }
-    if report.refused.len() > REFUSED_SHOWN {
-        row(
-            "",
-            format!("… and {} more failed requests", report.refused.len() - REFUSED_SHOWN),
-        );
+    if more > 0 {
+        row("", format!("… and {more} more kinds of failed requests"));
     }
     if told_by_pytorch(report) {
         let file = Inert(report.process.recording);
@@ -117,8 +133,32 @@ fn marks(report: &Report) -> Option<Sum> {
     Some(("marks", text))
 }
 
+/// Failed requests, largest first. Those that differ in their callers alone are one line.
+fn refused_lines(report: &Report) -> Vec<String> {
+    let mut lines: Vec<(String, u64)> = Vec::new();
+    for refused in &report.refused {
+        let line = request(refused);
+        match lines.iter_mut().find(|(known, _)| *known == line) {
+            Some((_, count)) => *count = count.saturating_add(refused.count),
+            None => lines.push((line, refused.count)),
+        }
+    }
+    lines.into_iter().map(|(line, count)| times(count) + &line).collect()
+}
+
 /// `3 times cudaMalloc of 64 TiB on GPU 0: CUDA_ERROR_OUT_OF_MEMORY (2), grow cache.cu:9`.
 pub fn refused(refused: &RefusedRow) -> String {
+    times(refused.count) + &request(refused)
+}
+
+fn times(count: u64) -> String {
+    match count {
+        1 => String::new(),
+        count => format!("{} times ", units::count(count)),
+    }
+}
+
+fn request(refused: &RefusedRow) -> String {
     let name = refused.error_name.map_or_else(
         || format!("error {}", refused.error),
         |name| format!("{name} ({})", refused.error),
@@ -127,13 +167,8 @@ pub fn refused(refused: &RefusedRow) -> String {
         let place = site.short_place().map(|place| format!(" {place}")).unwrap_or_default();
         format!(", {}{}", parts::short_name(&site.name()), Inert(&place))
     });
-    let calls = if refused.count == 1 {
-        String::new()
-    } else {
-        format!("{} times ", units::count(refused.count))
-    };
     format!(
-        "{calls}{} of {} on {}: {name}{site}",
+        "{} of {} on {}: {name}{site}",
         Inert(refused.api),
         units::bytes(refused.bytes),
         refused.device
