@@ -6,6 +6,7 @@ use std::ffi::{CString, OsStr, OsString};
 use std::fs;
 use std::hash::BuildHasher;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
@@ -194,7 +195,8 @@ fn try_folder(folder: &Path, tag: &str) -> Result<(), Failure> {
     let made = CString::new(path.as_os_str().as_bytes())
         .map_err(io::Error::other)
         .and_then(|name| {
-            let made = File::create(&name).and_then(|file| file.extend(FIRST_EXTENTS));
+            let mut place = MaybeUninit::uninit();
+            let made = File::create(&mut place, &name).and_then(|file| file.extend(FIRST_EXTENTS));
             made.map_err(|Errno(number)| io::Error::from_raw_os_error(number))
         });
     // Not there if it could not be created.
