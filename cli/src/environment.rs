@@ -11,6 +11,7 @@ use culeak::variables::{self, Mistake};
 
 use crate::commands::record::PictureArgs;
 use crate::errors::Failure;
+use crate::text::inert::Inert;
 
 /// The choices of one run.
 #[derive(Debug)]
@@ -142,6 +143,19 @@ fn preload(shim: &Path, present: Option<&OsStr>) -> OsString {
     OsString::from_vec(names.join(&b':'))
 }
 
+/// The libraries of an `LD_PRELOAD` in the order in which their symbols are found, for a message; `None` where ours is
+/// alone.
+pub fn order_beside_others(list: &OsStr) -> Option<String> {
+    let names: Vec<&str> = list.to_str()?.split(':').collect();
+    (names.len() > 1).then(|| {
+        names
+            .iter()
+            .map(|name| Inert(name).to_string())
+            .collect::<Vec<_>>()
+            .join(", ")
+    })
+}
+
 fn is_address_sanitizer(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
     name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
@@ -215,6 +229,13 @@ mod tests {
             preloaded("/lib/a.so /lib/b.so"),
             "/cache/libculeak.so:/lib/a.so:/lib/b.so"
         );
+    }
+
+    #[test]
+    fn the_order_beside_others_is_stated() {
+        let stated = |present| order_beside_others(OsStr::new(&preloaded(present)));
+        assert_eq!(stated("").as_deref(), None);
+        assert_eq!(stated("/lib/a.so").as_deref(), Some("/cache/libculeak.so, /lib/a.so"));
     }
 
     #[test]

@@ -112,6 +112,25 @@ unsafe extern "C" {
     static DEBUG_LIST: DebugList;
 }
 
+/// The first definition of a name in the loader's order, found without calling anything. At start-up only.
+pub fn first_definition(name: &CStr) -> Option<*const c_void> {
+    // SAFETY: the loader fills the list before it runs any code of ours.
+    let mut map = unsafe { DEBUG_LIST.first };
+    while !map.is_null() {
+        // SAFETY: the objects of the start-up stay loaded.
+        let entry = unsafe { &*map };
+        if !entry.dynamic.is_null() {
+            // SAFETY: as above.
+            let found = unsafe { Tables::read(entry.dynamic, entry.bias).symbol(Name::new(name)) };
+            if found.is_some() {
+                return found;
+            }
+        }
+        map = entry.next;
+    }
+    None
+}
+
 /// The address of libc's own `name`, found without calling anything: a sanitizer may have replaced even
 /// `dl_iterate_phdr`, and may look up its first names before it is ready to be called.
 pub fn libc_symbol(name: &CStr) -> Option<*const c_void> {

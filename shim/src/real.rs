@@ -67,7 +67,7 @@ static AT_START: extern "C" fn() = at_start;
 /// Asks the loader while nothing else runs, so that no hook has to.
 extern "C" fn at_start() {
     ensure();
-    search::is_second_copy();
+    search::look_for_other_copies();
 }
 
 /// The real `dlsym`, called from here: RTLD_NEXT means "after this library".

@@ -17,7 +17,7 @@
 
 use libc::c_void;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU8, Ordering::*};
+use std::sync::atomic::{AtomicBool, Ordering::*};
 
 use crate::loader::{self, Answer, Name, Tables};
 use crate::real;
@@ -261,20 +261,18 @@ impl Objects {
     }
 }
 
+static IS_SECOND_COPY: AtomicBool = AtomicBool::new(false);
+
 /// Whether another copy of this library was preloaded before this one. That one records; this one only passes calls on.
 pub fn is_second_copy() -> bool {
-    static ANSWER: AtomicU8 = AtomicU8::new(UNKNOWN);
-    const UNKNOWN: u8 = 0;
-    const FIRST: u8 = 1;
-    const SECOND: u8 = 2;
-    if ANSWER.load(Relaxed) == UNKNOWN {
-        let is_second = with_objects(0, |objects| {
-            objects.is_global_before_us(c"culeak_interval_begin", false)
-        });
-        let answer = if is_second == Some(true) { SECOND } else { FIRST };
-        ANSWER.store(answer, Relaxed);
-    }
-    ANSWER.load(Relaxed) == SECOND
+    IS_SECOND_COPY.load(Relaxed)
+}
+
+/// Finds that out, at start-up. Nothing is called: a sanitizer's functions may stand before libc's, and may not be ready.
+pub fn look_for_other_copies() {
+    let own = crate::told::exported_address();
+    let first = loader::first_definition(c"culeak_interval_begin");
+    IS_SECOND_COPY.store(first.is_some_and(|first| first != own), Relaxed);
 }
 
 /// Of the part of a name behind the last slash; 0 for an empty one.

@@ -33,6 +33,11 @@ fn key(domain: &[u8], address: u64) -> Option<u64> {
     block_address(recording.domain(domain)?, address)
 }
 
+/// The address of our own `culeak_interval_begin`.
+pub fn exported_address() -> *const c_void {
+    culeak_interval_begin::culeak_interval_begin as *const c_void
+}
+
 redhook::hook! {
     // A block was handed out by the allocator called `domain`.
     //

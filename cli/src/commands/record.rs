@@ -142,6 +142,11 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     for (name, value) in environment::changes(&settings, |name| env::var_os(name)) {
+        if name == "LD_PRELOAD"
+            && let Some(order) = value.as_deref().and_then(environment::order_beside_others)
+        {
+            eprintln!("culeak: LD_PRELOAD is kept; the order is {order}");
+        }
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
