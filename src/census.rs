@@ -99,18 +99,19 @@ impl<'a> Census<'a> {
         Census::new(snapshot, None, |_| 0)
     }
 
-    /// The same with records of different size in batches of their own.
-    pub fn with_sizes_apart(snapshot: &'a Snapshot, stacks: &CallStacks) -> Census<'a> {
-        Census::by_size(snapshot, stacks, |_| true)
+    /// The same of records made since a moment, those of different size in batches of their own.
+    pub fn with_sizes_apart(snapshot: &'a Snapshot, stacks: &CallStacks, since_ns: u64) -> Census<'a> {
+        Census::by_size(snapshot, stacks, since_ns, |_| true)
     }
 
     /// The same for some sizes; records of any other size are not told apart by it.
     pub fn with_these_sizes_apart(
         snapshot: &'a Snapshot,
         stacks: &CallStacks,
+        since_ns: u64,
         apart: impl Fn(u64) -> bool + Sync,
     ) -> Census<'a> {
-        Census::by_size(snapshot, stacks, apart)
+        Census::by_size(snapshot, stacks, since_ns, apart)
     }
 
     /// The same with records made before a moment apart from those made since.
@@ -125,10 +126,10 @@ impl<'a> Census<'a> {
         Census::of_sums(snapshot, stacks, blocks, carriers, sums)
     }
 
-    fn by_size(snapshot: &'a Snapshot, stacks: &CallStacks, apart: impl Fn(u64) -> bool) -> Census<'a> {
+    fn by_size(snapshot: &'a Snapshot, stacks: &CallStacks, since_ns: u64, apart: impl Fn(u64) -> bool) -> Census<'a> {
         let blocks = Blocks::of(&snapshot.allocations);
         let carriers = Carriers::of(&snapshot.allocations, &blocks);
-        let sums = count_sizes(snapshot, &carriers, apart);
+        let sums = count_sizes(snapshot, &carriers, since_ns, apart);
         Census::of_sums(snapshot, Some(stacks), blocks, carriers, sums)
     }
 
@@ -323,7 +324,7 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
 
 /// The same with a sum for each size that is wanted apart. There may be as many sums as records, and looking for each in a
 /// large table would be a cache miss or four; so the records are sorted instead.
-fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, apart: impl Fn(u64) -> bool) -> Vec<Sum> {
+fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: impl Fn(u64) -> bool) -> Vec<Sum> {
     struct Sized {
         stack: u32,
         call: u32,
@@ -336,6 +337,9 @@ fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, apart: impl Fn(u64) -> 
     let progress = Progress::over("adding up", allocations.len() as u64, Unit::Of("records"));
     for (nth, row) in allocations.rows.iter().enumerate() {
         progress.tick(nth);
+        if row.time_ns < since_ns {
+            continue;
+        }
         sized.push(Sized {
             stack: row.stack,
             call: row.call,
@@ -404,7 +408,10 @@ mod tests {
             let bytes = members.iter().map(|a| u128::from(a.bytes)).sum::<u128>();
             assert_eq!((batch.count, batch.bytes), (members.len() as u64, bytes));
         }
-        assert_eq!(Census::with_sizes_apart(&snapshot, &stacks).batches.len() as u64, nth);
+        assert_eq!(
+            Census::with_sizes_apart(&snapshot, &stacks, 0).batches.len() as u64,
+            nth
+        );
     }
 
     #[test]

@@ -18,6 +18,7 @@ use serde::Serialize;
 
 use crate::baseline::Baseline;
 use crate::census::{Batch, Census, Level};
+use crate::filter::mark_time;
 use crate::function_name::plain;
 use crate::program::Program;
 use crate::report::{By, ProcessLine, Row, Share, began_late, is_finished, process_line, rows_by};
@@ -243,13 +244,7 @@ fn census<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Rules) -> Cen
 
 fn since(snapshot: &Snapshot, limits: &Limits) -> u64 {
     let name = limits.since.as_deref();
-    name.and_then(|name| moment(snapshot, name)).unwrap_or(0)
-}
-
-/// When it was what the program calls so.
-fn moment(snapshot: &Snapshot, name: &str) -> Option<u64> {
-    let marks = snapshot.marks.iter().filter(|mark| mark.name == name);
-    marks.map(|mark| mark.time_ns).max()
+    name.and_then(|name| mark_time(snapshot, name)).unwrap_or(0)
 }
 
 fn standing(row: &Row, known: Option<Share>, limits: &Limits) -> Standing {
@@ -388,7 +383,7 @@ fn warnings(snapshot: &Snapshot, rules: &Rules) -> Vec<String> {
         .limits
         .since
         .as_deref()
-        .filter(|name| moment(snapshot, name).is_none())
+        .filter(|name| mark_time(snapshot, name).is_none())
     {
         warnings.push(format!(
             "the program set no mark {name:?}, so everything was judged; `culeak report` lists its marks"

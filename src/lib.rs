@@ -89,6 +89,8 @@ pub mod site;
 #[cfg(feature = "read")]
 pub mod census;
 #[cfg(feature = "read")]
+pub mod filter;
+#[cfg(feature = "read")]
 pub mod framework;
 #[cfg(feature = "read")]
 pub mod ledger;

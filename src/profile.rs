@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
 use crate::census::{Batch, Census, Level};
+use crate::filter::{Filter, Filtered, Filtering};
 use crate::kind::{Kind, Place};
 use crate::progress::{Progress, Unit};
 use crate::report::{Share, place_name};
@@ -29,8 +30,8 @@ pub struct Options {
     pub full_stacks: bool,
     /// Keep frames apart that differ in nothing but their address.
     pub addresses: bool,
-    /// Only these kinds; all when empty.
-    pub kinds: Vec<Kind>,
+    /// Only what this lets pass.
+    pub filter: Filter,
     /// What was ever asked for too, where the snapshot tells; then some samples are of stacks that hold nothing any more.
     pub made: bool,
     /// Leave out the stacks that these rules take.
@@ -46,6 +47,8 @@ pub struct Profile<'a> {
     pub paths: Vec<Path>,
     /// Most bytes first.
     pub samples: Vec<Sample>,
+    /// The filter, if there is one, and what it left out.
+    pub filter: Option<Filtered>,
     /// What suppressions took, and each rule's part in it; no rules unless they were asked for.
     pub suppressed: Share,
     pub suppressions: Vec<Used>,
@@ -98,7 +101,7 @@ impl<'a> Profile<'a> {
         Profile::new(snapshot, options, Visit::Nothing)
     }
 
-    /// The same, showing every record of the chosen kinds on the way that is not suppressed: also those that stand behind
+    /// The same, showing every record on the way that passes the filter and is not suppressed: also those that stand behind
     /// listed blocks, which no sample counts.
     pub fn visiting(
         snapshot: &'a Snapshot,
@@ -119,27 +122,30 @@ impl<'a> Profile<'a> {
 
     fn new(snapshot: &'a Snapshot, options: &Options, mut visit: Visit) -> Profile<'a> {
         let stacks = CallStacks::of(snapshot);
+        let mut filtering = Filtering::new(&options.filter, snapshot);
         let census = match visit {
-            Visit::Sizes(_) => Census::with_sizes_apart(snapshot, &stacks),
-            _ => Census::of(snapshot, &stacks),
+            Visit::Sizes(_) => Census::with_sizes_apart(snapshot, &stacks, filtering.since_ns()),
+            _ => Census::parted(snapshot, &stacks, filtering.since_ns()),
         };
         let mut paths = Paths::new(options, snapshot.stacks.len());
         let mut sums: HashMap<Key, Sums> = HashMap::new();
-        let wanted = |kind| options.kinds.is_empty() || options.kinds.contains(&kind);
         let mut sieve = Sieve::new(&options.suppressions);
         if let Visit::Records(visit) = &mut visit {
             let all = &snapshot.allocations;
             let progress = Progress::over("telling who asked", all.len() as u64, Unit::Of("records"));
             for (index, allocation) in all.iter().enumerate() {
                 progress.tick(index);
-                if wanted(allocation.kind) && sieve.rule(allocation.stack, &stacks).is_none() {
+                if filtering.passes(allocation.call, allocation.stack, allocation.time_ns, &stacks)
+                    && sieve.rule(allocation.stack, &stacks).is_none()
+                {
                     let path = paths.of_stack(allocation.stack, &stacks);
                     let level = census.level(&allocation, &stacks);
                     visit(&allocation, Seen { index, path, level });
                 }
             }
         }
-        for batch in census.listed().filter(|batch| wanted(batch.call.kind)) {
+        let (passing, left_out) = filtering.split(&census, &stacks);
+        for batch in passing.into_iter().filter(|batch| batch.level.is_listed()) {
             let call = batch.call;
             if !sieve.lets_through(batch.stack, batch.share(), &stacks) {
                 continue;
@@ -155,7 +161,10 @@ impl<'a> Profile<'a> {
         if told {
             let levels = levels_of_totals(snapshot, &stacks, &census);
             for (total, level) in snapshot.totals.iter().zip(levels) {
-                if level.is_listed() && wanted(total.kind) && sieve.rule(total.stack, &stacks).is_none() {
+                if level.is_listed()
+                    && filtering.passes_at_any_time(total.kind, total.device, total.stack, &stacks)
+                    && sieve.rule(total.stack, &stacks).is_none()
+                {
                     let key = (paths.of_stack(total.stack, &stacks), total.kind, total.device, level);
                     sums.entry(key).or_default().made.join(Share {
                         bytes: total.bytes,
@@ -192,6 +201,7 @@ impl<'a> Profile<'a> {
             frames: paths.frames.items.iter().map(|named| named.frame).collect(),
             paths: paths.paths.items,
             samples,
+            filter: filtering.filtered(left_out),
             suppressed: sieve.suppressed(),
             suppressions: sieve.used(),
         }

@@ -17,6 +17,7 @@ use serde::Serialize;
 use crate::census::{Batch, Census, Level};
 use crate::cuda_functions::Api;
 use crate::error_name::error_name;
+use crate::filter::{Filter, Filtered, Filtering, mark_time};
 use crate::kind::{Kind, Place};
 use crate::ledger::Ledger;
 pub use crate::share::Share;
@@ -46,6 +47,8 @@ pub struct Options {
     pub min_bytes: u64,
     /// How the input was named on the command line, for the advice at the end.
     pub source: String,
+    /// Rows and totals are of what this lets pass.
+    pub filter: Filter,
     /// Rows are made of what these leave; totals of everything all the same.
     pub suppressions: Suppressions,
     /// So many stacks are kept of each row in place of [`STACKS_KEPT`].
@@ -72,6 +75,9 @@ pub struct Report<'a> {
     /// The same, by which of the two it was.
     #[serde(skip)]
     pub cut: Cut,
+    /// The filter, if there is one; the ledger, peaks, requests that failed and the numbers of allocations and frees do
+    /// not know it.
+    pub filter: Option<Filtered>,
     /// What suppressions took out of the rows, and each rule's part in it; no rules unless they were asked for.
     pub suppressed: Share,
     pub suppressions: Vec<Used>,
@@ -239,18 +245,26 @@ pub struct RefusedRow<'a> {
 impl<'a> Report<'a> {
     pub fn of(snapshot: &'a Snapshot, options: &Options) -> Report<'a> {
         let stacks = CallStacks::of(snapshot);
-        let mut census = Census::of(snapshot, &stacks);
-        let mut other_sizes = None;
-        if options.by == By::Size {
-            let (chosen, others) = sizes::chosen(snapshot, &stacks, &census, options);
-            census.forget_blocks();
-            census = Census::with_these_sizes_apart(snapshot, &stacks, |size| chosen.contains(&size));
-            other_sizes = Some((chosen, others));
-        }
+        let mut filtering = Filtering::new(&options.filter, snapshot);
+        let since_ns = filtering.since_ns();
+        let mut census = Census::parted(snapshot, &stacks, since_ns);
         let ledger = Ledger::of(snapshot, &stacks, &census);
         census.forget_blocks();
+        let (passing, left_out) = filtering.split(&census, &stacks);
+        let mut other_sizes = None;
+        let mut by_size = None;
+        if options.by == By::Size {
+            let (chosen, others) = sizes::chosen(snapshot, &stacks, &census, options, &mut filtering);
+            let apart = |size| chosen.contains(&size);
+            by_size = Some(Census::with_these_sizes_apart(snapshot, &stacks, since_ns, apart));
+            other_sizes = Some((chosen, others));
+        }
+        let ranked = match &by_size {
+            Some(census) => filtering.split(census, &stacks).0,
+            None => passing.clone(),
+        };
         let mut sieve = Sieve::new(&options.suppressions);
-        let listed = census.listed();
+        let listed = ranked.into_iter().filter(|batch| batch.level.is_listed());
         let listed: Vec<_> = listed
             .filter(|batch| sieve.lets_through(batch.stack, batch.share(), &stacks))
             .collect();
@@ -274,8 +288,8 @@ impl<'a> Report<'a> {
             count: sum(cut.iter().map(|row| row.count)),
         };
         unranked.iter().for_each(|batch| hidden.join(batch.share()));
-        let behind = census.batches.iter().filter(|batch| !batch.level.is_listed());
-        let totals = totals(snapshot, &stacks, &census);
+        let behind = passing.iter().copied().filter(|batch| !batch.level.is_listed());
+        let totals = totals(snapshot, &stacks, &passing);
         let finished = is_finished(snapshot);
         let (failed, refused) = refused(snapshot, &stacks);
         Report {
@@ -290,16 +304,20 @@ impl<'a> Report<'a> {
             hidden,
             hidden_rows: rows_cut.rows(),
             cut: rows_cut,
+            filter: filtering.filtered(left_out),
             suppressed: sieve.suppressed(),
             suppressions: sieve.used(),
-            devices: device_totals(snapshot, &census),
+            devices: device_totals(snapshot, &passing),
             refused,
             allocators: &snapshot.allocators,
             marks: &snapshot.marks,
             taken: &snapshot.taken,
             honesty: &snapshot.honesty,
-            warnings: advice::warnings(snapshot, &totals, &census),
-            next: advice::next(snapshot, &totals, &shown, &options.source),
+            warnings: advice::warnings(snapshot, &totals, &census, &options.filter),
+            next: match options.filter.is_empty() {
+                true => advice::next(snapshot, &totals, &shown, &options.source),
+                false => format!("culeak report {}", shell_word(&options.source)),
+            },
             totals,
             rows: shown,
         }
@@ -344,12 +362,12 @@ pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
     }
 }
 
-fn totals(snapshot: &Snapshot, stacks: &CallStacks, census: &Census) -> Totals {
+fn totals(snapshot: &Snapshot, stacks: &CallStacks, batches: &[&Batch]) -> Totals {
     let mut totals = Totals::default();
     let mut sites = BTreeSet::new();
     let ended_by_exit = snapshot.process.state == ProcessState::Exited && is_finished(snapshot);
     let has_runtime = snapshot.honesty.export_tables > 0;
-    for batch in &census.batches {
+    for batch in batches {
         let kind = batch.call.kind;
         let (driver, held) = match kind.place() {
             Place::Device => (&mut totals.device, &mut totals.held.device),
@@ -387,9 +405,9 @@ fn totals(snapshot: &Snapshot, stacks: &CallStacks, census: &Census) -> Totals {
     totals
 }
 
-fn device_totals<'a>(snapshot: &'a Snapshot, census: &Census) -> Vec<DeviceTotal<'a>> {
+fn device_totals<'a>(snapshot: &'a Snapshot, batches: &[&Batch]) -> Vec<DeviceTotal<'a>> {
     let mut live = vec![Share::default(); snapshot.devices.len()];
-    for batch in &census.batches {
+    for batch in batches {
         if let Some(device) = batch.call.device
             && batch.call.kind.place().on_device()
         {

@@ -146,6 +146,8 @@ variables! {
     INTERVALS = c"CULEAK_INTERVALS", Values::Switch, "",
         "`1`: measure what each interval allocates (`culeak_interval_begin`, pytest)";
     QUIET = c"CULEAK_QUIET", Values::Switch, "", "`1`: no line on stderr at exit";
+    CONFIG = c"CULEAK_CONFIG", Values::Text, "`culeak.toml` in the current folder or a parent",
+        "read by the CLI: the config file (`docs/config.md`)";
     SHIM = c"CULEAK_SHIM", Values::Text, "", "read by the CLI: preload this library instead of the one inside";
     CACHE_DIR = c"CULEAK_CACHE_DIR", Values::Text, "`culeak` in `$XDG_CACHE_HOME` or `~/.cache`",
         "read by the CLI: where names of functions are kept between runs, by build id, 256 MiB at most; empty: nowhere \

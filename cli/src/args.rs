@@ -2,7 +2,9 @@
 //!
 //! The options of a command stand in that command's own file, beside the code they steer.
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
 use crate::commands::check::CheckArgs;
 use crate::commands::completions::CompletionsArgs;
@@ -38,6 +40,15 @@ First steps:
 #[derive(Debug, Parser)]
 #[command(name = "culeak", version, after_help = EXIT_CODES, max_term_width = 120)]
 pub struct Arguments {
+    /// When to colour the output; auto: on a terminal, unless NO_COLOR is set, and if CLICOLOR_FORCE is
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        default_value = "auto",
+        help_heading = "Global options"
+    )]
+    pub color: ColorChoice,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -74,6 +85,46 @@ pub enum Command {
     ProbeUsage(ProbeUsageArgs),
 }
 
+/// What people type who know another tool, and what they look for.
+const HINTS: [(&str, &str); 8] = [
+    (
+        "attach",
+        "culeak cannot attach to a running program; start it with 'culeak run -- PROGRAM'",
+    ),
+    ("top", "did you mean 'culeak live'?"),
+    ("watch", "did you mean 'culeak live'?"),
+    ("record", "did you mean 'culeak run'?"),
+    ("ps", "did you mean 'culeak snapshot --list'?"),
+    ("list", "did you mean 'culeak snapshot --list'?"),
+    ("compare", "did you mean 'culeak diff'?"),
+    ("flamegraph", "did you mean 'culeak report --flamegraph FILE.svg'?"),
+];
+
+/// The command line of this process.
+///
+/// # Errors
+/// It is wrong, or only asks for help.
+pub fn parse() -> Result<Arguments, clap::Error> {
+    Arguments::try_parse().map_err(with_hint)
+}
+
+fn with_hint(mut error: clap::Error) -> clap::Error {
+    if error.kind() != ErrorKind::InvalidSubcommand {
+        return error;
+    }
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else {
+        return error;
+    };
+    if let Some(&(_, hint)) = HINTS.iter().find(|(name, _)| name == word) {
+        error.remove(ContextKind::SuggestedSubcommand);
+        error.insert(
+            ContextKind::Suggested,
+            ContextValue::StyledStrs(vec![StyledStr::from(hint)]),
+        );
+    }
+    error
+}
+
 /// The command line without what only this program itself calls, for completions and manual pages.
 pub fn public() -> clap::Command {
     let whole = Arguments::command();
@@ -82,6 +133,12 @@ pub fn public() -> clap::Command {
     let mut public = clap::Command::new("culeak")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommand_required(true)
+        .args(
+            whole
+                .get_arguments()
+                .filter(|argument| !argument.is_hide_set())
+                .cloned(),
+        )
         .subcommands(commands);
     if let Some(about) = whole.get_about() {
         public = public.about(about.clone());

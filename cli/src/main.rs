@@ -6,6 +6,7 @@
 
 mod args;
 mod commands;
+mod config;
 mod demo_program;
 mod driver;
 mod environment;
@@ -30,15 +31,19 @@ mod verdict;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use args::{Arguments, Command};
+use args::Command;
 
 fn main() -> ExitCode {
-    let command = match Arguments::try_parse() {
-        Ok(arguments) => arguments.command,
+    let arguments = match args::parse() {
+        Ok(arguments) => arguments,
         Err(error) => return not_understood(&error),
     };
+    text::choose_color(arguments.color);
+    let mut command = arguments.command;
+    if let Err(failure) = config::apply(&mut command) {
+        progress::fail(&failure);
+        return ExitCode::from(failure.exit);
+    }
     // The live view has the screen to itself.
     if !matches!(command, Command::Live(_)) {
         progress::show();

@@ -6,7 +6,7 @@
 //! Deliberately absent: what is written; each command knows that.
 
 use std::ffi::{CString, c_char, c_int};
-use std::fs::{File, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io::{self, BufWriter, Seek, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
@@ -29,6 +29,16 @@ pub struct Overwrite {
     /// Replace files that exist
     #[arg(long)]
     pub force: bool,
+}
+
+impl Overwrite {
+    /// The same, with leave to replace a file that this program has written earlier, as its content shows.
+    pub fn or_ours(self, path: &Path, is_ours: impl FnOnce(&[u8]) -> bool) -> Overwrite {
+        let ours = || path.is_file() && fs::read(path).is_ok_and(|content| is_ours(&content));
+        Overwrite {
+            force: self.force || ours(),
+        }
+    }
 }
 
 /// Whether `path` stands for standard output.
@@ -55,6 +65,19 @@ pub fn check(path: &Path, overwrite: Overwrite) -> Result<(), Failure> {
             folder_of(path).display()
         ))),
     }
+}
+
+/// Makes a folder for files of ours, and those above it; `option` names another.
+///
+/// # Errors
+/// Whatever the disk says.
+pub fn create_folder(folder: &Path, what: &str, option: &str) -> Result<(), Failure> {
+    fs::create_dir_all(folder).map_err(|error| {
+        let shown = folder.display();
+        Failure::new(format!(
+            "{shown}: cannot be used as the folder for {what}: {error}; choose another with {option}"
+        ))
+    })
 }
 
 /// Makes the file, or writes to standard output for `-`. A device or a named pipe is written to and never replaced.
@@ -273,7 +296,6 @@ fn buffered(file: impl Write, write: impl FnOnce(&mut dyn Write) -> io::Result<(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     const FORCE: Overwrite = Overwrite { force: true };
     const KEEP: Overwrite = Overwrite { force: false };

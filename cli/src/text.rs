@@ -14,9 +14,42 @@ pub mod tree;
 pub mod trend;
 pub mod units;
 
+use std::env;
 use std::io::{self, Write};
+use std::process;
 
 use crate::errors::Failure;
+
+/// Decides for everything that is printed from now on. `auto`: colours on a terminal; NO_COLOR and CLICOLOR_FORCE decide
+/// otherwise.
+pub fn choose_color(choice: clap::ColorChoice) {
+    let choice = match choice {
+        clap::ColorChoice::Auto => anstream::ColorChoice::Auto,
+        clap::ColorChoice::Always => anstream::ColorChoice::Always,
+        clap::ColorChoice::Never => anstream::ColorChoice::Never,
+    };
+    choice.write_global();
+}
+
+/// Whether a terminal that shows colours is to have some.
+pub fn wants_color() -> bool {
+    match anstream::ColorChoice::global() {
+        anstream::ColorChoice::Never => false,
+        anstream::ColorChoice::Auto => env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        anstream::ColorChoice::Always | anstream::ColorChoice::AlwaysAnsi => true,
+    }
+}
+
+/// Hands the choice on to a culeak that this one starts.
+pub fn pass_color_on(command: &mut process::Command) {
+    match anstream::ColorChoice::global() {
+        anstream::ColorChoice::Auto => command,
+        anstream::ColorChoice::Never => command.env("NO_COLOR", "1").env_remove("CLICOLOR_FORCE"),
+        anstream::ColorChoice::Always | anstream::ColorChoice::AlwaysAnsi => {
+            command.env("CLICOLOR_FORCE", "1").env_remove("NO_COLOR")
+        }
+    };
+}
 
 /// Prints to standard output. A reader that closed the pipe (`| head`) has seen enough, which is no failure.
 pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
@@ -34,10 +67,13 @@ pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()
 
 /// Prints a value as JSON, indented, with a line break at the end.
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    print(|out| {
-        serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
-        writeln!(out)
-    })
+    print(|out| write_json(value, out))
+}
+
+/// Writes a value as JSON in the same way.
+pub fn write_json(value: &impl serde::Serialize, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
+    writeln!(out)
 }
 
 #[cfg(test)]

@@ -124,7 +124,10 @@ fn what_takes_long_shows_how_far_it_is_on_a_terminal_and_leaves_no_trace() {
     );
 }
 
-/// `2,000`.
+/// `2,000`, for numbers below a million.
 fn with_commas(count: usize) -> String {
-    format!("{},{:03}", count / 1000, count % 1000)
+    match count {
+        0..1000 => count.to_string(),
+        _ => format!("{},{:03}", count / 1000, count % 1000),
+    }
 }

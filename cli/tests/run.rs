@@ -297,7 +297,7 @@ fn a_wrong_size_or_time_says_what_to_write() {
         ),
         (
             ["export", "x", "--kind", "tape"],
-            "unknown kind of memory; expected one of: device",
+            "[possible values: device, pitched, array",
         ),
     ] {
         let folder = folder();

@@ -1,5 +1,6 @@
 use super::tree::{Limits, Node, Step, Tree};
 use super::*;
+use crate::filter::Filter;
 use crate::report;
 use crate::sample::{MAIN, MIB, RUNTIME, Sample as Made, leaky, training};
 use crate::snapshot::Total;
@@ -148,7 +149,10 @@ fn kinds_can_be_chosen() {
     let profile = Profile::of(
         &snapshot,
         &Options {
-            kinds: vec![Kind::Managed],
+            filter: Filter {
+                kinds: vec![Kind::Managed],
+                ..Filter::default()
+            },
             ..Options::default()
         },
     );
@@ -198,6 +202,7 @@ fn what_a_tree_does_not_show_it_counts() {
     let limits = Limits {
         top: Some(1),
         min_bytes: 0,
+        ..Limits::default()
     };
     let tree = Tree::of(&profile, &limits);
     assert_eq!(tree.root().hidden_children, 2, "the host and the claims");
@@ -206,6 +211,7 @@ fn what_a_tree_does_not_show_it_counts() {
     let limits = Limits {
         top: None,
         min_bytes: 1 << 40,
+        ..Limits::default()
     };
     let nothing = Tree::of(&profile, &limits);
     assert_eq!((nothing.nodes.len(), nothing.root().hidden), (1, profile.total()));
@@ -279,7 +285,7 @@ proptest! {
         let whole = Tree::of(&profile, &Limits::default());
         prop_assert_eq!(whole.root().share, profile.total());
         assert_adds_up(&whole);
-        assert_adds_up(&Tree::of(&profile, &Limits { top, min_bytes }));
+        assert_adds_up(&Tree::of(&profile, &Limits { top, min_bytes, all: false }));
     }
 }
 

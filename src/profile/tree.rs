@@ -4,6 +4,9 @@
 //! could use. Frames that lead nowhere but to one next frame stand in one node with it. What `top` and `min_bytes` cut off
 //! is still counted in the nodes above, and each of those says how much of its own is not shown.
 //!
+//! A tree may also show how one profile differs from an earlier one: each node then has both sums, and what changed most
+//! comes first. A tree of one profile is the difference to nothing.
+//!
 //! The nodes lie in a list and refer to each other by number: stacks out of a file may be of any depth, and nothing here
 //! may recurse. Deliberately absent: text.
 
@@ -12,13 +15,16 @@ use std::collections::HashMap;
 
 use super::Profile;
 use crate::report::Share;
+use crate::site::Frame;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Limits {
     /// At most this many stacks, the largest.
     pub top: Option<usize>,
-    /// Nodes below this are cut.
+    /// Nodes below this are cut; of a difference, those that changed by less.
     pub min_bytes: u64,
+    /// Of a difference: unchanged stacks too.
+    pub all: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -32,10 +38,13 @@ pub struct Node {
     pub step: Step,
     /// Asked for here or below.
     pub share: Share,
+    /// The same in the earlier profile.
+    pub before: Share,
     /// Largest first; indices into [`Tree::nodes`].
     pub children: Vec<usize>,
     /// What its own children hold that were cut off, and how many those are.
     pub hidden: Share,
+    pub hidden_before: Share,
     pub hidden_children: usize,
 }
 
@@ -62,21 +71,76 @@ enum Edge {
     NoStack,
 }
 
+/// Sums of the later and the earlier profile.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Both {
+    now: Share,
+    before: Share,
+}
+
+impl Both {
+    /// What it is ranked by: how many bytes and records it has more or less than before.
+    fn change(self) -> (u64, u64) {
+        let Both { now, before } = self;
+        (now.bytes.abs_diff(before.bytes), now.count.abs_diff(before.count))
+    }
+
+    fn is_empty(self) -> bool {
+        self.now.count == 0 && self.before.count == 0
+    }
+
+    fn total(all: impl Iterator<Item = Both> + Clone) -> Both {
+        Both {
+            now: Share::total(all.clone().map(|both| both.now)),
+            before: Share::total(all.map(|both| both.before)),
+        }
+    }
+}
+
 /// The whole tree, one frame a node.
 struct Grown {
     edges: Vec<Option<Edge>>,
-    shares: Vec<Share>,
+    /// The later and the earlier profile's.
+    shares: Vec<Both>,
     /// What was asked for right here, not below.
-    own: Vec<Share>,
+    own: Vec<Both>,
+    known: HashMap<(usize, Edge), usize>,
     parents: Vec<usize>,
     children: Vec<Vec<usize>>,
 }
 
 impl Tree {
     pub fn of(profile: &Profile, limits: &Limits) -> Tree {
-        let grown = Grown::of(profile);
+        let mut grown = Grown::new();
+        grown.add(profile, |frame| frame, |both| &mut both.now);
         let kept = grown.kept(limits);
         grown.folded(&kept)
+    }
+
+    /// What changed from one profile to another. Frames of the same name are one, and these are returned: nodes refer to
+    /// them and not to those of a profile.
+    pub fn of_difference<'a>(
+        before: &Profile<'a>,
+        after: &Profile<'a>,
+        name: impl Fn(&Frame<'a>) -> String,
+        limits: &Limits,
+    ) -> (Tree, Vec<Frame<'a>>) {
+        let mut frames = Vec::new();
+        let mut numbers: HashMap<String, usize> = HashMap::new();
+        let mut number = |frame: &Frame<'a>| {
+            *numbers.entry(name(frame)).or_insert_with(|| {
+                frames.push(*frame);
+                frames.len() - 1
+            })
+        };
+        // The later names win where the two differ in what a name does not tell.
+        let of_after: Vec<usize> = after.frames.iter().map(&mut number).collect();
+        let of_before: Vec<usize> = before.frames.iter().map(&mut number).collect();
+        let mut grown = Grown::new();
+        grown.add(after, |frame| of_after[frame], |both| &mut both.now);
+        grown.add(before, |frame| of_before[frame], |both| &mut both.before);
+        let kept = grown.kept(limits);
+        (grown.folded(&kept), frames)
     }
 
     pub fn root(&self) -> &Node {
@@ -85,15 +149,19 @@ impl Tree {
 }
 
 impl Grown {
-    fn of(profile: &Profile) -> Grown {
-        let mut grown = Grown {
+    fn new() -> Grown {
+        Grown {
             edges: vec![None],
-            shares: vec![Share::default()],
-            own: vec![Share::default()],
+            shares: vec![Both::default()],
+            own: vec![Both::default()],
+            known: HashMap::new(),
             parents: vec![0],
             children: vec![Vec::new()],
-        };
-        let mut known: HashMap<(usize, Edge), usize> = HashMap::new();
+        }
+    }
+
+    /// Adds a profile to one side; `number` is that of one of its frames.
+    fn add(&mut self, profile: &Profile, number: impl Fn(usize) -> usize, side: fn(&mut Both) -> &mut Share) {
         for sample in &profile.samples {
             let path = &profile.paths[sample.path];
             let first = [
@@ -101,25 +169,26 @@ impl Grown {
                 path.truncated.then_some(Edge::Cut),
             ];
             let nothing = path.frames.is_empty().then_some(Edge::NoStack);
-            let frames = path.frames.iter().map(|&frame| Edge::Frame(frame));
+            let frames = path.frames.iter().map(|&frame| Edge::Frame(number(frame)));
             let mut at = 0;
-            grown.shares[at].join(sample.live);
+            side(&mut self.shares[at]).join(sample.live);
             for edge in first.into_iter().flatten().chain(nothing).chain(frames) {
-                at = *known
-                    .entry((at, edge))
-                    .or_insert_with_key(|(parent, edge)| grown.sprout(*parent, edge));
-                grown.shares[at].join(sample.live);
+                at = match self.known.get(&(at, edge.clone())) {
+                    Some(&known) => known,
+                    None => self.sprout(at, edge),
+                };
+                side(&mut self.shares[at]).join(sample.live);
             }
-            grown.own[at].join(sample.live);
+            side(&mut self.own[at]).join(sample.live);
         }
-        grown
     }
 
-    fn sprout(&mut self, parent: usize, edge: &Edge) -> usize {
+    fn sprout(&mut self, parent: usize, edge: Edge) -> usize {
         let node = self.edges.len();
         self.edges.push(Some(edge.clone()));
-        self.shares.push(Share::default());
-        self.own.push(Share::default());
+        self.known.insert((parent, edge), node);
+        self.shares.push(Both::default());
+        self.own.push(Both::default());
         self.parents.push(parent);
         self.children.push(Vec::new());
         self.children[parent].push(node);
@@ -128,8 +197,12 @@ impl Grown {
 
     /// The nodes on the way to the largest stacks, those large enough.
     fn kept(&self, limits: &Limits) -> Vec<bool> {
-        let mut ends: Vec<usize> = (0..self.own.len()).filter(|&node| self.own[node].count > 0).collect();
-        ends.sort_by_key(|&node| (Reverse((self.own[node].bytes, self.own[node].count)), node));
+        let is_end = |&node: &usize| {
+            let own = self.own[node];
+            !own.is_empty() && (limits.all || own.now != own.before)
+        };
+        let mut ends: Vec<usize> = (0..self.own.len()).filter(is_end).collect();
+        ends.sort_by_key(|&node| (Reverse(self.own[node].change()), node));
         ends.truncate(limits.top.unwrap_or(usize::MAX));
         let mut kept = vec![false; self.edges.len()];
         kept[0] = true;
@@ -141,7 +214,7 @@ impl Grown {
             }
         }
         for (node, kept) in kept.iter_mut().enumerate().skip(1) {
-            *kept &= self.shares[node].bytes >= limits.min_bytes;
+            *kept &= self.shares[node].change().0 >= limits.min_bytes;
         }
         kept
     }
@@ -162,7 +235,7 @@ impl Grown {
             };
             if let Step::Frames(frames) = &mut step {
                 while let [only] = self.children[at][..]
-                    && self.own[at].count == 0
+                    && self.own[at].is_empty()
                     && kept[only]
                     && let Some(Edge::Frame(frame)) = self.edges[only]
                 {
@@ -171,13 +244,16 @@ impl Grown {
                 }
             }
             let (mut shown, cut): (Vec<usize>, Vec<usize>) = self.children[at].iter().partition(|&&child| kept[child]);
-            shown.sort_by_key(|&child| (Reverse((self.shares[child].bytes, self.shares[child].count)), child));
+            shown.sort_by_key(|&child| (Reverse(self.shares[child].change()), child));
+            let hidden = Both::total(cut.iter().map(|&child| self.shares[child]));
             let node = tree.nodes.len();
             tree.nodes.push(Node {
                 step,
-                share: self.shares[at],
+                share: self.shares[at].now,
+                before: self.shares[at].before,
                 children: Vec::new(),
-                hidden: Share::total(cut.iter().map(|&child| self.shares[child])),
+                hidden: hidden.now,
+                hidden_before: hidden.before,
                 hidden_children: cut.len(),
             });
             if let Some(parent) = parent {

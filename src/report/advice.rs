@@ -3,7 +3,7 @@
 use super::*;
 use crate::snapshot::BY_PYTORCH;
 
-pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census) -> Vec<String> {
+pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census, filter: &Filter) -> Vec<String> {
     let honesty = &snapshot.honesty;
     let mut warnings: Vec<String> = began_late(honesty).into_iter().collect();
     let mut warn = |count: u64, text: &dyn Fn(&str) -> String| {
@@ -78,6 +78,13 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census) ->
         && let Some(reason) = &python.no_frames
     {
         warnings.push(format!("no lines of Python {} in the stacks: {reason}", python.version));
+    }
+    if let Some(name) = filter.since.as_deref()
+        && mark_time(snapshot, name).is_none()
+    {
+        warnings.push(format!(
+            "the program set no mark {name:?}, so --since leaves nothing out; culeak report --json lists its marks"
+        ));
     }
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.push(

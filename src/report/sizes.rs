@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::collections::HashSet;
 
-use super::{Cut, Options, Sieve, Sort};
+use super::{Cut, Filtering, Options, Sieve, Sort};
 use crate::census::Census;
 use crate::progress::{Progress, Unit};
 use crate::quick::Seeded;
@@ -24,8 +24,9 @@ pub(super) fn chosen(
     stacks: &CallStacks,
     census: &Census,
     options: &Options,
+    filtering: &mut Filtering,
 ) -> (HashSet<u64, Seeded>, Cut) {
-    let mut sizes = listed(snapshot, stacks, census, options);
+    let mut sizes = listed(snapshot, stacks, census, options, filtering);
     let all = sizes.len();
     let wanted = |size: &Size| size.bytes() >= u128::from(options.min_bytes);
     sizes.retain(wanted);
@@ -62,14 +63,23 @@ impl Size {
 }
 
 /// Every size of the records that rows are made of.
-fn listed(snapshot: &Snapshot, stacks: &CallStacks, census: &Census, options: &Options) -> Vec<Size> {
+fn listed(
+    snapshot: &Snapshot,
+    stacks: &CallStacks,
+    census: &Census,
+    options: &Options,
+    filtering: &mut Filtering,
+) -> Vec<Size> {
     let rows = &snapshot.allocations;
     let mut sieve = Sieve::new(&options.suppressions);
     let mut found: Vec<(u64, u64)> = Vec::with_capacity(rows.len());
     let progress = Progress::over("telling sizes apart", rows.len() as u64, Unit::Of("records"));
     for (nth, allocation) in rows.iter().enumerate() {
         progress.tick(nth);
-        if sieve.rule(allocation.stack, stacks).is_none() && census.level(&allocation, stacks).is_listed() {
+        if filtering.passes(allocation.call, allocation.stack, allocation.time_ns, stacks)
+            && sieve.rule(allocation.stack, stacks).is_none()
+            && census.level(&allocation, stacks).is_listed()
+        {
             found.push((allocation.bytes, allocation.time_ns));
         }
     }

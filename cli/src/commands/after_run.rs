@@ -12,11 +12,13 @@ use culeak::check::{Rules, verdict};
 use culeak::report::Report;
 
 use super::NameArgs;
+use super::check::{self, Format};
 use super::report::ReportArgs;
 use super::rules::{RULE_OPTIONS, RuleArgs};
 use crate::environment;
 use crate::errors::{Failure, USAGE};
-use crate::load;
+use crate::html;
+use crate::load::{self, Loaded};
 use crate::output::{self, Overwrite};
 use crate::progress;
 use crate::proof::Gap;
@@ -40,6 +42,10 @@ pub struct AfterArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "no_report")]
     pub report_file: Option<PathBuf>,
 
+    /// Write the report of all processes as a page for a browser, too
+    #[arg(long, value_name = "FILE.html")]
+    pub html: Option<PathBuf>,
+
     /// Show at most N call sites per process (0: all) [default: 20]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
@@ -51,6 +57,14 @@ pub struct AfterArgs {
     /// Exit with code 2 when nothing was recorded, also when no process asked CUDA for memory
     #[arg(long)]
     pub require_recording: bool,
+
+    /// How to write the verdict of --check [default: text]
+    #[arg(long, value_enum, requires = "check")]
+    pub format: Option<Format>,
+
+    /// Write the verdict here instead of behind the report
+    #[arg(long, value_name = "FILE", requires = "check")]
+    pub verdict_file: Option<PathBuf>,
 
     #[command(flatten)]
     pub rules: RuleArgs,
@@ -65,7 +79,15 @@ impl AfterArgs {
     /// # Errors
     /// As [`RuleArgs::rules`] and [`output::check`].
     pub fn examine(&self) -> Result<(), Failure> {
-        if let Some(path) = &self.report_file {
+        for path in [&self.report_file, &self.html, &self.verdict_file]
+            .into_iter()
+            .flatten()
+        {
+            if output::is_standard_output(path) {
+                return Err(Failure::new(
+                    "-: standard output is the program's; name a file for the report, the page or the verdict",
+                ));
+            }
             output::check(path, self.overwrite)?;
         }
         if self.check {
@@ -95,7 +117,7 @@ pub fn look(
         .iter()
         .map(|name| given.unwrap_or(Path::new("")).join(name).display().to_string());
     let named: Vec<String> = named.collect();
-    if args.no_report && !args.check {
+    if args.no_report && !args.check && args.html.is_none() {
         eprintln!("culeak: recorded {}", named.join(", "));
         return Ok(0);
     }
@@ -106,7 +128,10 @@ pub fn look(
     };
     let paths = recordings.iter().map(|name| folder.join(name));
     let paths: Vec<(PathBuf, String)> = paths.zip(named).collect();
-    let code = write_where_asked(args, &rules, &paths).map_err(|failure| {
+    let mut kept = Vec::new();
+    let code = write_where_asked(args, &rules, &paths, &mut kept);
+    let code = code.and_then(|code| write_files(args, &rules, &kept).map(|()| code));
+    let code = code.map_err(|failure| {
         let message = format!("{}; the recordings themselves are complete", failure.message);
         Failure { message, ..failure }
     })?;
@@ -147,24 +172,70 @@ fn recordings(folder: &Path, tag: &str) -> Vec<String> {
 }
 
 /// To the file that was named, else to standard error, since stdout is the program's.
-fn write_where_asked(args: &AfterArgs, rules: &Rules, recordings: &[(PathBuf, String)]) -> Result<u8, Failure> {
+fn write_where_asked(
+    args: &AfterArgs,
+    rules: &Rules,
+    recordings: &[(PathBuf, String)],
+    kept: &mut Vec<Loaded>,
+) -> Result<u8, Failure> {
     let Some(path) = &args.report_file else {
         let mut out = io::BufWriter::new(anstream::stderr());
-        let code = text::columns::fitting(io::stderr(), || write(args, rules, recordings, &mut out));
+        let code = text::columns::fitting(io::stderr(), || write(args, rules, recordings, kept, &mut out));
         let code = code.and_then(|code| out.flush().map(|()| code));
         return code.map_err(|error| Failure::new(format!("standard error: the report cannot be written: {error}")));
     };
     let mut code = 0;
     output::create(path, args.overwrite, |out| {
         let mut plain = anstream::StripStream::new(Vec::new());
-        code = write(args, rules, recordings, &mut plain)?;
+        code = write(args, rules, recordings, kept, &mut plain)?;
         out.write_all(&plain.into_inner())
     })?;
     Ok(code)
 }
 
-/// Prints what was asked for, one process after the other, and says with which exit code it ends if all must pass.
-fn write(args: &AfterArgs, rules: &Rules, recordings: &[(PathBuf, String)], out: &mut dyn Write) -> io::Result<u8> {
+/// The files that hold all processes at once.
+fn write_files(args: &AfterArgs, rules: &Rules, kept: &[Loaded]) -> Result<(), Failure> {
+    if let Some(path) = &args.verdict_file {
+        output::create(path, args.overwrite, |out| {
+            let mut plain = anstream::StripStream::new(Vec::new());
+            write_verdicts(args, rules, kept, &mut plain)?;
+            out.write_all(&plain.into_inner())
+        })?;
+    }
+    let Some(path) = args.html.as_ref().filter(|_| !kept.is_empty()) else {
+        return Ok(());
+    };
+    let options = ReportArgs {
+        html: args.html.clone(),
+        ..ReportArgs::of(Vec::new())
+    };
+    let items = kept.iter().map(|item| html::Item {
+        snapshot: &item.snapshot,
+        options: options.options(item.source.clone()),
+        full_stacks: false,
+    });
+    let items: Vec<_> = items.collect();
+    output::create(path, args.overwrite, |out| html::write_report(&items, out))
+}
+
+fn write_verdicts(args: &AfterArgs, rules: &Rules, kept: &[Loaded], out: &mut dyn Write) -> io::Result<()> {
+    let verdicts = kept
+        .iter()
+        .map(|item| (item.source.as_str(), verdict(&item.snapshot, rules)));
+    let verdicts: Vec<_> = verdicts.collect();
+    check::write(args.format.unwrap_or(Format::Text), &verdicts, None, out)
+}
+
+/// Prints what was asked for, one process after the other, and says with which exit code it ends if all must pass. What
+/// goes into one document with others is kept for it.
+fn write(
+    args: &AfterArgs,
+    rules: &Rules,
+    recordings: &[(PathBuf, String)],
+    kept: &mut Vec<Loaded>,
+    out: &mut dyn Write,
+) -> io::Result<u8> {
+    let one_document = args.verdict_file.is_some() || args.format.is_some_and(|format| format != Format::Text);
     let options = ReportArgs {
         top: args.top,
         ..ReportArgs::of(Vec::new())
@@ -184,7 +255,7 @@ fn write(args: &AfterArgs, rules: &Rules, recordings: &[(PathBuf, String)], out:
                 continue;
             }
         };
-        if recordings.len() > 1 {
+        if recordings.len() > 1 && !(args.no_report && (one_document || !args.check)) {
             let gap = if written > 0 { "\n" } else { "" };
             writeln!(out, "{gap}== {} ==", Inert(&item.source))?;
         }
@@ -194,10 +265,18 @@ fn write(args: &AfterArgs, rules: &Rules, recordings: &[(PathBuf, String)], out:
         }
         if args.check {
             let verdict = verdict(&item.snapshot, rules);
-            text::check::write(&verdict, &item.source, out)?;
+            if !one_document {
+                text::check::write(&verdict, &item.source, out)?;
+            }
             passed &= verdict.passed;
         }
         written += 1;
+        if args.html.is_some() || args.check && one_document {
+            kept.push(item);
+        }
+    }
+    if args.check && one_document && args.verdict_file.is_none() {
+        write_verdicts(args, rules, kept, out)?;
     }
     Ok(match (unreadable, passed) {
         (0, true) => 0,

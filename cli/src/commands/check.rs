@@ -1,5 +1,6 @@
 //! `culeak check`: a verdict for scripts and CI.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,9 +12,11 @@ use culeak::suppressions::{BUILT_IN, rule_for};
 
 use super::NameArgs;
 use super::rules::{RuleArgs, is_baseline};
-use crate::errors::Failure;
+use crate::config::ConfigArgs;
+use crate::errors::{Failure, USAGE};
 use crate::load::{self, Loaded};
 use crate::output::{self, Overwrite};
+use crate::progress;
 use crate::text;
 use crate::text::inert::Inert;
 use crate::verdict::{self, SourceRoot};
@@ -25,28 +28,33 @@ const LEAK: u8 = 1;
 #[derive(Debug, Args)]
 #[command(mut_arg("force", |force| force.help("Accept a baseline of another program; replace a file that is not a baseline")))]
 #[command(after_help = "\
-Without any limit any leak fails; with one limit the others are off. With a baseline, what is new or grown fails.
+Without any limit any leak fails; with one limit the others are off. With a baseline, what is new or grown fails. \
+Defaults may be in a config file, culeak.toml: see docs/config.md.
+
 Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or unreadable input.
 
 Examples:
   culeak check app.culeak
+  culeak check rank0.culeak rank1.culeak runs/       every one must pass
   culeak check app.culeak --max-leaked 64MiB --kind device
   culeak check app.culeak --suppressions app.supp --format github
   culeak check app.culeak --baseline leaks.json --update-baseline     once, then without the last option")]
 pub struct CheckArgs {
-    /// Process id, recording, snapshot, folder of recordings, or - for a snapshot on standard input
+    /// Process ids, recordings, snapshots, folders of recordings, or - for a snapshot on standard input
     #[arg(value_name = "FILE", required_unless_present = "print_suppressions")]
-    pub input: Option<String>,
+    pub inputs: Vec<String>,
     #[command(flatten)]
     pub rules: RuleArgs,
+    #[command(flatten)]
+    pub config: ConfigArgs,
     /// Write the present leaks to the file of --baseline, and pass
-    #[arg(long, requires = "baseline", conflicts_with_all = ["tolerance", "fail_on"])]
+    #[arg(long, conflicts_with_all = ["tolerance", "fail_on"])]
     pub update_baseline: bool,
     /// Print a suppression rule for each judged call site instead of the verdict
     #[arg(long, conflicts_with_all = ["format", "json", "update_baseline"])]
     pub gen_suppressions: bool,
     /// Print the built-in suppressions
-    #[arg(long, conflicts_with = "input")]
+    #[arg(long, conflicts_with = "inputs")]
     pub print_suppressions: bool,
     /// How to print the verdict
     #[arg(long, value_enum, default_value = "text")]
@@ -80,16 +88,21 @@ pub enum Format {
 }
 
 pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
-    let Some(input) = &args.input else {
+    if args.inputs.is_empty() {
         text::print(|out| write!(out, "{BUILT_IN}"))?;
         return Ok(ExitCode::SUCCESS);
-    };
+    }
+    if args.update_baseline && args.rules.baseline.is_none() {
+        return Err(Failure::new(
+            "--update-baseline: no file is named; add --baseline FILE, or baseline in the config file",
+        ));
+    }
     let rules = if args.update_baseline {
         args.rules.without_baseline()?
     } else {
         args.rules.rules()?
     };
-    let mut loaded = load::all(input)?;
+    let (mut loaded, unreadable) = load_all(args)?;
     for item in &mut loaded {
         args.names.name_frames(item);
     }
@@ -109,19 +122,51 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         print(args, &verdicts)?;
     }
     let passed = args.gen_suppressions || verdicts.iter().all(|(_, verdict)| verdict.passed);
-    Ok(if passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(LEAK)
-    })
+    Ok(ExitCode::from(match (unreadable, passed) {
+        (true, _) => USAGE,
+        (false, true) => 0,
+        (false, false) => LEAK,
+    }))
+}
+
+/// Everything that can be read, and whether something cannot. A baseline is made of all or of none.
+fn load_all(args: &CheckArgs) -> Result<(Vec<Loaded>, bool), Failure> {
+    let (mut loaded, mut unreadable) = (Vec::new(), None);
+    for input in &args.inputs {
+        match load::all(input) {
+            Ok(items) => loaded.extend(items),
+            Err(failure) if args.inputs.len() == 1 || args.update_baseline => return Err(failure),
+            Err(failure) => {
+                if let Some(earlier) = unreadable.replace(failure) {
+                    progress::fail(&earlier);
+                }
+            }
+        }
+    }
+    match unreadable {
+        Some(last) if loaded.is_empty() => Err(last),
+        Some(last) => {
+            progress::fail(&last);
+            Ok((loaded, true))
+        }
+        None => Ok((loaded, false)),
+    }
 }
 
 fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
-    let root = || SourceRoot::find(args.source_root.as_deref());
-    match args.format {
-        _ if args.json => print_json(verdicts),
-        Format::Json => print_json(verdicts),
-        Format::Text => text::print(|out| {
+    let format = if args.json { Format::Json } else { args.format };
+    text::print(|out| write(format, verdicts, args.source_root.as_deref(), out))
+}
+
+/// All verdicts as one document; `root` is where the sources lie, if the user said so.
+pub fn write(format: Format, verdicts: &[(&str, Verdict)], root: Option<&Path>, out: &mut dyn Write) -> io::Result<()> {
+    let root = || SourceRoot::find(root);
+    match format {
+        Format::Json => match verdicts {
+            [(_, one)] => text::write_json(one, out),
+            several => text::write_json(&several.iter().map(|(_, verdict)| verdict).collect::<Vec<_>>(), out),
+        },
+        Format::Text => {
             for (source, verdict) in verdicts {
                 if verdicts.len() > 1 {
                     writeln!(out, "== {} ==", Inert(source))?;
@@ -129,18 +174,11 @@ fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> 
                 text::check::write(verdict, source, out)?;
             }
             Ok(())
-        }),
-        Format::Junit => text::print(|out| verdict::junit::write(verdicts, out)),
-        Format::Sarif => text::print_json(&verdict::sarif::log(verdicts, &root())),
-        Format::Github => text::print(|out| verdict::github::write(verdicts, &root(), out)),
-        Format::Markdown => text::print(|out| verdict::markdown::write(verdicts, out)),
-    }
-}
-
-fn print_json(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
-    match verdicts {
-        [(_, one)] => text::print_json(one),
-        several => text::print_json(&several.iter().map(|(_, verdict)| verdict).collect::<Vec<_>>()),
+        }
+        Format::Junit => verdict::junit::write(verdicts, out),
+        Format::Sarif => text::write_json(&verdict::sarif::log(verdicts, &root()), out),
+        Format::Github => verdict::github::write(verdicts, &root(), out),
+        Format::Markdown => verdict::markdown::write(verdicts, out),
     }
 }
 

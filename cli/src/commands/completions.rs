@@ -2,32 +2,60 @@
 //!
 //! Deliberately absent: process ids and recordings as candidates; those change, and the script does not run this program.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use clap_complete::Shell;
+use clap_complete::{Generator, Shell};
 
 use crate::args;
 use crate::errors::Failure;
-use crate::text;
+use crate::output::{self, Overwrite};
+use crate::{progress, text};
 
-/// Print a completion script for a shell
+/// Print a completion script for a shell, or write it into a folder
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  culeak completions bash > ~/.local/share/bash-completion/completions/culeak
-  culeak completions zsh > ~/.zfunc/_culeak            with ~/.zfunc in fpath
-  culeak completions fish > ~/.config/fish/completions/culeak.fish")]
+  culeak completions bash --out ~/.local/share/bash-completion/completions
+  culeak completions zsh --out ~/.zfunc                with ~/.zfunc in fpath
+  culeak completions fish --out ~/.config/fish/completions
+  culeak completions elvish > culeak.elv")]
 pub struct CompletionsArgs {
     /// The shell
     pub shell: Shell,
+    /// Write the script into this folder, which is made, under the name that the shell looks for
+    #[arg(short, long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    #[command(flatten)]
+    pub overwrite: Overwrite,
 }
 
 pub fn execute(args: &CompletionsArgs) -> Result<ExitCode, Failure> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut args::public(), "culeak", &mut script);
-    text::print(|out| out.write_all(&script))?;
+    clap_complete::generate(args.shell, &mut args::public(), NAME, &mut script);
+    let Some(folder) = &args.out else {
+        text::print(|out| out.write_all(&script))?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    output::create_folder(folder, "completions", "--out")?;
+    let path = folder.join(file_name(args.shell));
+    let names_us = |content: &[u8]| content.windows(NAME.len()).any(|window| window == NAME.as_bytes());
+    output::create(&path, args.overwrite.or_ours(&path, names_us), |out| {
+        out.write_all(&script)
+    })?;
+    progress::say(format_args!("{}", path.display()));
     Ok(ExitCode::SUCCESS)
+}
+
+const NAME: &str = "culeak";
+
+fn file_name(shell: Shell) -> String {
+    match shell {
+        // Every version of bash-completion looks for the bare name, and not all for others.
+        Shell::Bash => NAME.to_owned(),
+        shell => shell.file_name(NAME),
+    }
 }
 
 #[cfg(test)]

@@ -13,16 +13,23 @@ use std::process::{Child, Command, ExitCode, Stdio};
 
 use clap::Args;
 use culeak::snapshot::Snapshot;
+use culeak::variables;
 
 use crate::demo_program::{Planted, ROUND_DONE};
 use crate::driver::Findings;
 use crate::errors::Failure;
 use crate::text::parts::{BAD, BOLD, DIM, GOOD, Styled};
-use crate::text::units;
+use crate::text::{self, units};
 use crate::{load, probe, shim};
 
 /// Run a small program with known leaks through record, report, diff and check
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Exit codes: 0 the recording shows exactly what the program leaks, 1 it does not, or something does not work.
+
+Examples:
+  culeak demo
+  culeak demo --fake -o tour            keeps the recording and the snapshots; a second time too")]
 pub struct DemoArgs {
     /// Use the built-in imitation of a GPU driver even if there is a GPU
     #[arg(long)]
@@ -48,15 +55,15 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
     stage.run(&["report", &recording], 0)?;
 
     stage.heading("What the second round added");
-    stage.run(&["diff", "before.json", &recording], 0)?;
+    stage.run(&["diff", &stage.before, &recording], 0)?;
 
     stage.heading("The verdict for CI: no leak allowed (exit code 1), then 64 MiB allowed (exit code 0)");
     stage.run(&["check", &recording], 1)?;
     stage.run(&["check", &recording, "--max-leaked", "64MiB"], 0)?;
 
     stage.heading("Is that true?");
-    stage.run(&["snapshot", &recording, "-o", "after.json"], 0)?;
-    let after = load::one(&stage.folder.join("after.json").to_string_lossy())?;
+    stage.run(&["snapshot", &recording, "-o", &stage.after], 0)?;
+    let after = load::one(&stage.folder.join(&stage.after).to_string_lossy())?;
     let truth = compare(&planted, &after.snapshot);
     match &truth {
         Ok(said) => say(format_args!("{} {said}", Styled(GOOD, "yes:"))),
@@ -73,6 +80,11 @@ struct Stage {
     temporary: Option<tempfile::TempDir>,
     program: PathBuf,
     driver: Driver,
+    /// Names of the snapshots; an earlier demo in the same folder keeps its own.
+    before: String,
+    after: String,
+    /// Recordings that were there before.
+    earlier: Vec<String>,
 }
 
 enum Driver {
@@ -121,11 +133,15 @@ impl Stage {
                 (temporary.path().to_path_buf(), Some(temporary))
             }
         };
+        let (before, after) = free_names(&folder);
         Ok(Stage {
+            earlier: names_in(&folder),
             folder,
             temporary,
             program,
             driver,
+            before,
+            after,
         })
     }
 
@@ -147,6 +163,9 @@ impl Stage {
                 .map(|&word| if word == "culeak" { program } else { OsStr::new(word) }),
         );
         command.current_dir(&self.folder);
+        // What the demo shows does not depend on a project that it happens to run in.
+        command.env(variables::CONFIG.name(), "/dev/null");
+        text::pass_color_on(&mut command);
         if let Driver::Fake { folder, .. } = &self.driver {
             command.env(
                 "LD_LIBRARY_PATH",
@@ -187,7 +206,7 @@ impl Stage {
             }
             process = line.rsplit(' ').next().unwrap_or_default().to_owned();
             if let Some(mut input) = running.0.stdin.take() {
-                self.run(&["snapshot", &process, "-o", "before.json"], 0)?;
+                self.run(&["snapshot", &process, "-o", &self.before], 0)?;
                 writeln!(input).map_err(failed)?;
             }
         }
@@ -201,9 +220,8 @@ impl Stage {
     /// The recording of this process, by its name in the demo's folder.
     fn recording(&self, process: &str) -> Result<String, Failure> {
         let ending = format!(".{process}.culeak");
-        let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
-        let mut names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let name = names.find(|name| name.ends_with(&ending));
+        let mut names = names_in(&self.folder).into_iter();
+        let name = names.find(|name| name.ends_with(&ending) && !self.earlier.contains(name));
         name.ok_or_else(|| {
             let message = "the demo: the program ran, but nothing was recorded; `culeak doctor` looks for the reason";
             Failure::with_exit(message, 1)
@@ -217,6 +235,24 @@ impl Stage {
         };
         say(format_args!("\n{kept}\nnext: culeak run -- your-program"));
     }
+}
+
+fn names_in(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+/// `before.json` and `after.json`, or the first such pair with a number of which neither exists.
+fn free_names(folder: &Path) -> (String, String) {
+    let pair = |nth: u64| {
+        let number = if nth == 1 { String::new() } else { format!("-{nth}") };
+        (format!("before{number}.json"), format!("after{number}.json"))
+    };
+    let mut pairs = (1..).map(pair);
+    let is_free = |(before, after): &(String, String)| !folder.join(before).exists() && !folder.join(after).exists();
+    pairs.find(is_free).unwrap_or_else(|| pair(1))
 }
 
 /// The child of the demo; it does not outlive it when something fails halfway.

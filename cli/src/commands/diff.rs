@@ -5,7 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use culeak::diff::{Diff, Options, same_process};
+use culeak::filter::Filter;
 use culeak::kind::Kind;
+use culeak::profile::tree::{Limits, Tree};
 use culeak::profile::{self, Profile};
 use culeak::program::Program;
 use culeak::report::{By, Sort};
@@ -14,7 +16,7 @@ use super::NameArgs;
 use crate::errors::Failure;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
-use crate::export::names::Detail;
+use crate::export::names::{self, Detail};
 use crate::load::Loaded;
 use crate::output::{self, Overwrite};
 use crate::{html, load, text};
@@ -29,6 +31,7 @@ Examples:
   culeak snapshot 4711 -o before.json     … some time later …
   culeak diff before.json 4711            what the process gained since
   culeak diff main.culeak branch.culeak   what a change costs
+  culeak diff before.json 4711 --tree     who asked for it, from main inwards
   culeak diff before.json 4711 --flamegraph grown.svg")]
 pub struct DiffArgs {
     /// The earlier process, recording or snapshot
@@ -50,7 +53,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
     /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
+    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
     /// Show unchanged rows too
     #[arg(long)]
@@ -64,6 +67,9 @@ pub struct DiffArgs {
     /// Print the diff as JSON
     #[arg(long)]
     pub json: bool,
+    /// Print what changed as a tree, from main inwards, with the stacks that changed most (--top, --min-bytes)
+    #[arg(long, conflicts_with_all = ["json", "by", "sort", "stacks", "flamegraph", "html"])]
+    pub tree: bool,
     /// Write a flame graph of the later one, coloured by what has changed, and no rows
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "by", "sort", "top", "min_bytes", "all", "stacks"])]
     pub flamegraph: Option<PathBuf>,
@@ -106,7 +112,9 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     }
     let diff = Diff::of(&before.snapshot, &after.snapshot, &options);
-    if args.json {
+    if args.tree {
+        print_tree(args, &options, &before, &after, &diff)?;
+    } else if args.json {
         text::print_json(&diff)?;
     } else {
         text::print(|out| text::diff::write(&diff, args.stacks || args.full_stacks, args.full_stacks, out))?;
@@ -126,19 +134,45 @@ fn of_one_program(before: &Loaded, after: &Loaded) -> Result<(), Failure> {
     )))
 }
 
-fn write_flamegraph(args: &DiffArgs, before: &Loaded, after: &Loaded, path: &Path) -> Result<ExitCode, Failure> {
+/// Both sides, and how frames are named.
+fn profiles<'l>(args: &DiffArgs, before: &'l Loaded, after: &'l Loaded) -> (Profile<'l>, Profile<'l>, Detail) {
     let options = profile::Options {
         full_stacks: args.full_stacks,
-        kinds: args.kind.clone(),
+        filter: Filter {
+            kinds: args.kind.clone(),
+            ..Filter::default()
+        },
         ..profile::Options::default()
     };
-    let profile = |item| Profile::of(item, &options);
-    let (old, new) = (profile(&before.snapshot), profile(&after.snapshot));
     let detail = Detail {
         signatures: args.full_stacks,
         // Within one process no line of code moves.
         lines: same_process(&before.snapshot, &after.snapshot),
     };
+    let (old, new) = (
+        Profile::of(&before.snapshot, &options),
+        Profile::of(&after.snapshot, &options),
+    );
+    (old, new, detail)
+}
+
+fn print_tree(args: &DiffArgs, options: &Options, before: &Loaded, after: &Loaded, diff: &Diff) -> Result<(), Failure> {
+    let (old, new, detail) = profiles(args, before, after);
+    let limits = Limits {
+        top: options.top,
+        min_bytes: options.min_bytes,
+        all: args.all,
+    };
+    let (tree, frames) = Tree::of_difference(&old, &new, |frame| names::frame(frame, detail), &limits);
+    text::print(|out| {
+        text::diff::write_around(diff, out, |out| {
+            text::tree::write_difference(&frames, &tree, detail, out)
+        })
+    })
+}
+
+fn write_flamegraph(args: &DiffArgs, before: &Loaded, after: &Loaded, path: &Path) -> Result<ExitCode, Failure> {
+    let (old, new, detail) = profiles(args, before, after);
     output::create(path, args.overwrite, |out| {
         flamegraph::write_difference(&old, &new, detail, Cost::Bytes, out)
     })?;

@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Args;
+use serde::Serialize;
 
 use crate::errors::Failure;
 use crate::text;
@@ -19,10 +20,30 @@ use crate::text::parts::{BAD, GOOD, Styled, WARN};
 
 /// Check this machine: what culeak finds, what will not work, and what to do about it
 #[derive(Debug, Args)]
-#[command(after_help = "Exit codes: 0 nothing failed (warnings may stand), 1 a check failed.")]
-pub struct DoctorArgs {}
+#[command(after_help = "\
+Exit codes: 0 nothing failed (warnings may stand), 1 a check failed.
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+Examples:
+  culeak doctor
+  culeak doctor --json | jq '.findings[] | select(.level == \"fail\")'")]
+pub struct DoctorArgs {
+    /// Print the findings as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The findings as JSON.
+#[derive(Serialize)]
+struct Findings<'f> {
+    format: &'static str,
+    version: u32,
+    failures: u64,
+    warnings: u64,
+    findings: &'f [Finding],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 enum Level {
     Ok,
     /// Something that some people need is missing.
@@ -32,7 +53,7 @@ enum Level {
 }
 
 /// One line of the report.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 struct Finding {
     level: Level,
     subject: &'static str,
@@ -69,7 +90,7 @@ impl Finding {
     }
 }
 
-pub fn execute(_: &DoctorArgs) -> Result<ExitCode, Failure> {
+pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
     let checks: [fn() -> Vec<Finding>; 8] = [
         preloading::library,
         preloading::environment,
@@ -81,7 +102,16 @@ pub fn execute(_: &DoctorArgs) -> Result<ExitCode, Failure> {
         machine::container,
     ];
     let findings: Vec<Finding> = checks.iter().flat_map(|check| check()).collect();
-    text::print(|out| write(&findings, out))?;
+    match args.json {
+        true => text::print_json(&Findings {
+            format: "culeak-doctor",
+            version: 1,
+            failures: count(&findings, Level::Fail),
+            warnings: count(&findings, Level::Warn),
+            findings: &findings,
+        })?,
+        false => text::print(|out| write(&findings, out))?,
+    }
     Ok(ExitCode::from(u8::from(count(&findings, Level::Fail) > 0)))
 }
 

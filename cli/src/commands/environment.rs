@@ -5,14 +5,14 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use culeak::variables::ALL;
+use culeak::variables::{ALL, Variable};
 
 use crate::errors::Failure;
 use crate::text;
 
 /// List the environment variables that culeak reads, with their values and defaults
 #[derive(Debug, Args)]
-#[command(after_help = list())]
+#[command(after_help = format!("{}\n\nExamples:\n  culeak environment | grep -A1 SNAPSHOT", list()))]
 pub struct EnvironmentArgs {}
 
 pub fn execute(_args: &EnvironmentArgs) -> Result<ExitCode, Failure> {
@@ -24,13 +24,7 @@ pub fn execute(_args: &EnvironmentArgs) -> Result<ExitCode, Failure> {
 pub fn list() -> String {
     let mut list = "Environment variables:".to_owned();
     for variable in ALL {
-        let default = match variable.default {
-            "" => String::new(),
-            default => format!(" [default: {default}]"),
-        };
-        let text = format!("\n  {}\n      {}{default}", variable.name(), variable.meaning);
-        // Backticks are for the README.
-        list.push_str(&text.replace('`', ""));
+        list.push_str(&format!("\n  {}\n      {}", variable.name(), meaning(variable)));
     }
     list.push_str(
         "\n\n`culeak run` refuses wrong values and unknown names. A program under LD_PRELOAD alone reports them on standard \
@@ -38,6 +32,16 @@ pub fn list() -> String {
          bare number means seconds.",
     );
     list
+}
+
+/// What a variable does, and its default, as plain text.
+pub fn meaning(variable: &Variable) -> String {
+    let default = match variable.default {
+        "" => String::new(),
+        default => format!(" [default: {default}]"),
+    };
+    // Backticks are for the README.
+    format!("{}{default}", variable.meaning).replace('`', "")
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use culeak::filter::Filter;
 use culeak::kind::Kind;
 use culeak::profile::{self, Profile};
 use culeak::report;
@@ -42,7 +43,7 @@ pub struct ExportArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
+    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
     /// Leave out stacks that match a rule in this file, or a built-in one (as check does), and say how much; repeatable
     #[arg(long, value_name = "FILE")]
@@ -103,9 +104,6 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
             items.len()
         )));
     }
-    if args.format == Format::Html && !args.kind.is_empty() {
-        return Err(Failure::new("html shows all kinds of memory; leave out --kind"));
-    }
     let untold = items
         .iter()
         .find(|item| item.snapshot.totals.is_empty() && !item.snapshot.allocations.is_empty());
@@ -120,7 +118,10 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     }
     let options = profile::Options {
         full_stacks: args.full_stacks,
-        kinds: args.kind.clone(),
+        filter: Filter {
+            kinds: args.kind.clone(),
+            ..Filter::default()
+        },
         suppressions,
         ..profile::Options::default()
     };
@@ -164,6 +165,7 @@ fn write(args: &ExportArgs, options: &profile::Options, items: &[Loaded], out: &
         Format::Html => {
             let page = |item: &'_ Loaded| report::Options {
                 source: item.source.clone(),
+                filter: options.filter.clone(),
                 suppressions: options.suppressions.clone(),
                 ..report::Options::default()
             };

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use culeak::kind::Place;
 use culeak::snapshot::Snapshot;
 use nix::unistd::geteuid;
+use serde::Serialize;
 
 use crate::errors::Failure;
 use crate::load;
@@ -34,30 +35,100 @@ enum Recording {
     Missing,
 }
 
-pub fn execute() -> Result<ExitCode, Failure> {
+/// The list as JSON.
+#[derive(Serialize)]
+struct List<'f> {
+    format: &'static str,
+    version: u32,
+    processes: Vec<Listed<'f>>,
+}
+
+#[derive(Serialize)]
+struct Listed<'f> {
+    pid: u32,
+    program: &'f str,
+    /// `recorded`, `unreadable` or `not_recorded`.
+    state: &'static str,
+    recording: Option<&'f str>,
+    device_bytes: Option<u64>,
+    host_bytes: Option<u64>,
+    /// Why the recording cannot be read.
+    reason: Option<&'f str>,
+}
+
+pub fn execute(json: bool) -> Result<ExitCode, Failure> {
     let found = scan()?;
-    text::print(|out| write(&found, out))?;
+    match json {
+        true => text::print_json(&List {
+            format: "culeak-processes",
+            version: 1,
+            processes: found.iter().map(listed).collect(),
+        })?,
+        false => text::print(|out| write(&found, out))?,
+    }
     Ok(ExitCode::SUCCESS)
 }
 
-fn scan() -> Result<Vec<Found>, Failure> {
+fn listed(found: &Found) -> Listed<'_> {
+    let Found { pid, name, recording } = found;
+    let listed = |state| Listed {
+        pid: *pid,
+        program: name,
+        state,
+        recording: None,
+        device_bytes: None,
+        host_bytes: None,
+        reason: None,
+    };
+    match recording {
+        Recording::Readable(snapshot) => Listed {
+            recording: Some(&snapshot.process.recording),
+            device_bytes: Some(live(snapshot, |place| place.on_device())),
+            host_bytes: Some(live(snapshot, |place| place == Place::Host)),
+            ..listed("recorded")
+        },
+        Recording::Unreadable(why) => Listed {
+            reason: Some(why),
+            ..listed("unreadable")
+        },
+        Recording::Missing => listed("not_recorded"),
+    }
+}
+
+/// The processes of this user that are being recorded, by their ids.
+pub fn recorded() -> Result<Vec<u32>, Failure> {
+    let is_recorded = |pid: &u32| memory_map(*pid).is_some_and(|maps| uses(&maps) == Use::Recorded);
+    let mut pids: Vec<u32> = pids()?.filter(is_recorded).collect();
+    pids.sort_unstable();
+    Ok(pids)
+}
+
+fn pids() -> Result<impl Iterator<Item = u32>, Failure> {
     let entries = fs::read_dir("/proc")
         .map_err(|error| Failure::new(format!("/proc: cannot be read: {error}; is it mounted?")))?;
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut found: Vec<Found> = pids.filter_map(look_at).collect();
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
+}
+
+fn scan() -> Result<Vec<Found>, Failure> {
+    let mut found: Vec<Found> = pids()?.filter_map(look_at).collect();
     found.sort_by_key(|process| process.pid);
     Ok(found)
 }
 
-/// `None` for processes of others, without CUDA, or gone.
-fn look_at(pid: u32) -> Option<Found> {
+/// What a process maps; `None` for processes of others, or gone.
+fn memory_map(pid: u32) -> Option<String> {
     let folder = format!("/proc/{pid}");
     let user = geteuid();
     if !user.is_root() && fs::metadata(&folder).ok()?.uid() != user.as_raw() {
         return None;
     }
     let maps = fs::read(format!("{folder}/maps")).ok()?;
-    let recording = match uses(&String::from_utf8_lossy(&maps)) {
+    Some(String::from_utf8_lossy(&maps).into_owned())
+}
+
+/// `None` for processes of others, without CUDA, or gone.
+fn look_at(pid: u32) -> Option<Found> {
+    let recording = match uses(&memory_map(pid)?) {
         Use::Recorded => match load::one(&pid.to_string()) {
             Ok(loaded) => Recording::Readable(Box::new(loaded.snapshot)),
             Err(failure) => Recording::Unreadable(failure.message),
@@ -65,7 +136,7 @@ fn look_at(pid: u32) -> Option<Found> {
         Use::Unrecorded => Recording::Missing,
         Use::None => return None,
     };
-    let name = fs::read_to_string(format!("{folder}/comm")).ok()?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(Found {
         pid,
         name: name.trim_end().to_owned(),

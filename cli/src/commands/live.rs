@@ -1,6 +1,7 @@
 //! `culeak live`: the loop that everything reports to, and what is said when it is over.
 
 use std::ffi::OsString;
+use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -10,24 +11,28 @@ use std::time::Duration;
 use clap::{ArgGroup, Args};
 use culeak::report::shell_word;
 use nix::sys::signal::Signal;
-use ratatui::crossterm::event::{Event, KeyEventKind};
+use ratatui::crossterm::{
+    self,
+    event::{Event, KeyEventKind},
+};
 
 use super::NameArgs;
 use super::record::{self, RECORD_OPTIONS, RecordArgs};
-use crate::errors::Failure;
+use crate::config::ConfigArgs;
+use crate::errors::{Failure, USAGE};
 use crate::live::Message;
 use crate::live::names::{self, Unnamed};
 use crate::live::program::{self, Running};
 use crate::live::state::{Action, State};
 use crate::live::terminal::{self, Screen};
 use crate::live::usage;
-use crate::live::view::Palette;
+use crate::live::view::{self, Palette};
 use crate::live::watch::{self, Outlets, Source};
 use crate::preload::NOT_EXECUTABLE;
 use crate::supervise::shell_code;
 use crate::text::inert::Inert;
 use crate::text::units;
-use crate::{environment, load};
+use crate::{environment, load, text};
 
 /// Watch what a running program holds, by call site, refreshed twice a second
 #[derive(Debug, Args)]
@@ -48,6 +53,7 @@ without a terminal, or when there is nothing to watch.
 
 Examples:
   culeak live 4711
+  culeak live 4711 --once                one look, as plain text
   culeak live runs/                      all processes that record into this folder
   culeak live -o runs -- python train.py")]
 pub struct LiveArgs {
@@ -55,12 +61,19 @@ pub struct LiveArgs {
     #[arg(value_name = "PID|RECORDING|FOLDER")]
     pub source: Option<String>,
 
+    /// Print what there is now as plain text, and exit; needs no terminal
+    #[arg(long, conflicts_with = "command")]
+    pub once: bool,
+
     /// Time between two refreshes, from 50ms to 1h
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = interval)]
     pub interval: Duration,
 
     #[command(flatten)]
     pub names: NameArgs,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
 
     #[command(flatten, next_help_heading = "With -- COMMAND")]
     pub record: RecordArgs,
@@ -80,6 +93,9 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
+    if args.once {
+        return once(args);
+    }
     terminal::examine()?;
     // What can be wrong is found out while errors can still be read.
     let prepared = match args.command.as_slice() {
@@ -118,8 +134,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
         }
     };
     let chosen = start_watching(&source, args, &messages);
-    let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let screen = Screen::enter(Palette::new(colours));
+    let screen = Screen::enter(Palette::new(text::wants_color()));
     let mut screen = match screen {
         Ok(screen) => screen,
         Err(failure) => {
@@ -141,6 +156,40 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
     drop(screen);
     finish(&end, program, ended, &inbox)
 }
+
+/// Prints every process that there is, one after the other.
+fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
+    let source = named_source(args.source.as_deref().unwrap_or_default())?;
+    let mut states = watch::once(&source, |root| args.names.places(root));
+    if states.is_empty() {
+        return Err(Failure::new(format!(
+            "live: nothing to show: {}; leave out --once to wait for it",
+            source.waiting()
+        )));
+    }
+    let several = states.len() > 1;
+    let width = crossterm::terminal::size().map_or(WIDTH_WITHOUT_TERMINAL, |(columns, _)| columns);
+    let width = match stdout().is_terminal() {
+        true => width,
+        false => WIDTH_WITHOUT_TERMINAL,
+    };
+    text::print(|out| {
+        for (number, state) in states.iter_mut().enumerate() {
+            if several {
+                let gap = if number > 0 { "\n" } else { "" };
+                let recording = state.processes[0].recording.display().to_string();
+                writeln!(out, "{gap}== {} ==", Inert(&recording))?;
+            }
+            out.write_all(view::as_text(state, width).as_bytes())?;
+        }
+        Ok(())
+    })?;
+    let unreadable = states.iter().any(|state| state.look_shown().is_none());
+    Ok(ExitCode::from(if unreadable { USAGE } else { 0 }))
+}
+
+/// As wide as the rows with all columns are.
+const WIDTH_WITHOUT_TERMINAL: u16 = 120;
 
 /// Without a terminal nobody can watch it, or end it.
 fn end_program(program: Option<&Running>) {

@@ -3,14 +3,15 @@
 //! One page for the whole and one for each command, as git has them: culeak(1), culeak-run(1), … Deliberately absent:
 //! installing them; packages know where pages go.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 use clap_mangen::Man;
+use culeak::variables;
 
+use super::environment;
 use crate::args;
 use crate::errors::Failure;
 use crate::output::{self, Overwrite};
@@ -21,7 +22,7 @@ use crate::text;
 #[command(after_help = "\
 Examples:
   culeak man run | man -l -
-  culeak man --out ~/.local/share/man/man1 --force")]
+  culeak man --out ~/.local/share/man/man1")]
 pub struct ManArgs {
     /// The command to print the page of [default: culeak itself]
     #[arg(value_name = "COMMAND")]
@@ -57,6 +58,22 @@ pub fn execute(args: &ManArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Stands at the top of every page, and so tells ours from others.
+const MANUAL: &str = "culeak manual";
+
+/// Variables that others have introduced, and what they do here.
+const COMMON_VARIABLES: [(&str, &str); 2] = [
+    ("NO_COLOR", "Not empty: no colours, unless --color is given."),
+    (
+        "CLICOLOR_FORCE",
+        "Not 0: colours in pipes and files too, unless --color is given.",
+    ),
+];
+
+/// The pages that list every variable; the others name [`ENVIRONMENT`].
+const PAGES_WITH_ALL_VARIABLES: [&str; 4] = ["culeak", "culeak-run", "culeak-live", ENVIRONMENT];
+const ENVIRONMENT: &str = "culeak-environment";
+
 struct Page {
     /// `culeak-run`.
     name: String,
@@ -82,7 +99,7 @@ fn page(command: clap::Command, name: String) -> Page {
     let commands = command.has_subcommands();
     let man = Man::new(command)
         .title(name.to_uppercase())
-        .manual("culeak manual")
+        .manual(MANUAL)
         .source(concat!("culeak ", env!("CARGO_PKG_VERSION")));
     let mut text = Vec::new();
     let mut sections = || -> io::Result<()> {
@@ -94,9 +111,7 @@ fn page(command: clap::Command, name: String) -> Page {
         if commands {
             man.render_subcommands_section(&mut text)?;
         }
-        if let Some(notes) = &notes {
-            text.extend(as_written(notes).into_bytes());
-        }
+        text.extend(sections_of(notes.as_deref().unwrap_or_default(), &name).into_bytes());
         Ok(())
     };
     // A vector takes everything that is written to it.
@@ -104,16 +119,79 @@ fn page(command: clap::Command, name: String) -> Page {
     Page { name, text }
 }
 
+/// What stands behind the options: what `--help` says there, by subject, and the environment.
+fn sections_of(notes: &str, page: &str) -> String {
+    let (mut exit, mut examples, mut others) = (Vec::new(), Vec::new(), Vec::new());
+    for paragraph in notes.split("\n\n").filter(|paragraph| !paragraph.is_empty()) {
+        let title = paragraph.split([':', '\n']).next().unwrap_or_default();
+        match title {
+            "Exit code" | "Exit codes" => exit.push(paragraph),
+            "Examples" | "First steps" => examples.push(paragraph),
+            // The section of that name has them.
+            "Environment variables" => {}
+            _ => others.push(paragraph),
+        }
+    }
+    if exit.is_empty() {
+        exit.push("0 done, 2 wrong usage, or input that cannot be read or a file that cannot be written.");
+    }
+    let mut text = String::new();
+    if !others.is_empty() {
+        text.push_str(&as_written("NOTES", &others));
+    }
+    text.push_str(&as_written(
+        "EXIT STATUS",
+        &exit.iter().map(|text| untitled(text)).collect::<Vec<_>>(),
+    ));
+    text.push_str(&environment(page));
+    if !examples.is_empty() {
+        text.push_str(&as_written(
+            "EXAMPLES",
+            &examples.iter().map(|text| untitled(text)).collect::<Vec<_>>(),
+        ));
+    }
+    text
+}
+
+/// The section on the environment.
+fn environment(page: &str) -> String {
+    let mut section = ".SH ENVIRONMENT\n".to_owned();
+    let mut entry = |name: &str, text: &str| section.push_str(&format!(".TP\n\\fB{name}\\fR\n\\&{}\n", escape(text)));
+    for (name, text) in COMMON_VARIABLES {
+        entry(name, text);
+    }
+    if PAGES_WITH_ALL_VARIABLES.contains(&page) {
+        for variable in variables::ALL {
+            entry(variable.name(), &environment::meaning(variable));
+        }
+    } else {
+        entry("CULEAK_*", &format!("See {ENVIRONMENT}(1)."));
+    }
+    section
+}
+
+/// A paragraph without the title that its section has.
+fn untitled(paragraph: &str) -> &str {
+    match paragraph.split_once(':') {
+        Some((title, rest)) if !title.contains('\n') => rest.strip_prefix('\n').unwrap_or(rest.trim_start()),
+        _ => paragraph,
+    }
+}
+
+fn escape(line: &str) -> String {
+    line.replace('\\', "\\e").replace('-', "\\-")
+}
+
 /// Paragraphs are filled by whoever shows the page; examples and tables keep their lines.
-fn as_written(notes: &str) -> String {
-    let mut section = ".SH NOTES\n".to_owned();
-    for paragraph in notes.split("\n\n") {
+fn as_written(title: &str, paragraphs: &[&str]) -> String {
+    let mut section = format!(".SH {title}\n");
+    for paragraph in paragraphs {
         let is_table = paragraph.lines().any(|line| line.starts_with("  "));
         section.push_str(if is_table { ".PP\n.nf\n" } else { ".PP\n" });
         for line in paragraph.lines() {
             // A dot or a quote at the beginning would be an instruction.
             section.push_str("\\&");
-            section.push_str(&line.replace('\\', "\\e").replace('-', "\\-"));
+            section.push_str(&escape(line));
             section.push('\n');
         }
         section.push_str(if is_table { ".fi\n" } else { "" });
@@ -122,22 +200,20 @@ fn as_written(notes: &str) -> String {
 }
 
 fn write_all(pages: &[Page], folder: &Path, overwrite: Overwrite) -> Result<(), Failure> {
-    fs::create_dir_all(folder).map_err(|error| {
-        let shown = folder.display();
-        Failure::new(format!(
-            "{shown}: cannot be used as the folder for manual pages: {error}; choose another with --out"
-        ))
-    })?;
-    let paths: Vec<PathBuf> = pages
-        .iter()
-        .map(|page| folder.join(format!("{}.1", page.name)))
-        .collect();
+    output::create_folder(folder, "manual pages", "--out")?;
+    let is_ours = |content: &[u8]| content.windows(MANUAL.len()).any(|window| window == MANUAL.as_bytes());
+    let files = pages.iter().map(|page| {
+        let path = folder.join(format!("{}.1", page.name));
+        let overwrite = overwrite.or_ours(&path, is_ours);
+        (page, path, overwrite)
+    });
+    let files: Vec<_> = files.collect();
     // Either all of them are written or none, as far as can be known beforehand.
-    for path in &paths {
-        output::check(path, overwrite)?;
+    for (_, path, overwrite) in &files {
+        output::check(path, *overwrite)?;
     }
-    for (page, path) in pages.iter().zip(&paths) {
-        output::create(path, overwrite, |out| out.write_all(&page.text))?;
+    for (page, path, overwrite) in &files {
+        output::create(path, *overwrite, |out| out.write_all(&page.text))?;
     }
     Ok(())
 }
@@ -178,10 +254,42 @@ mod tests {
 
     #[test]
     fn examples_keep_their_lines_and_are_no_instructions() {
-        let section = as_written("First\nsecond.\n\nExamples:\n  culeak run -- x\n  .hidden \\n");
+        let section = as_written("NOTES", &["First\nsecond.", "Table:\n  culeak run -- x\n  .hidden \\n"]);
         assert_eq!(
             section,
-            ".SH NOTES\n.PP\n\\&First\n\\&second.\n.PP\n.nf\n\\&Examples:\n\\&  culeak run \\-\\- x\n\\&  .hidden \\en\n.fi\n"
+            ".SH NOTES\n.PP\n\\&First\n\\&second.\n.PP\n.nf\n\\&Table:\n\\&  culeak run \\-\\- x\n\\&  .hidden \\en\n.fi\n"
         );
+    }
+
+    #[test]
+    fn every_page_has_its_exit_status_environment_and_examples() {
+        for page in pages() {
+            for section in [".SH EXIT STATUS", ".SH ENVIRONMENT", ".SH EXAMPLES"] {
+                assert!(text(&page).contains(section), "{} has no {section}", page.name);
+            }
+            assert!(!text(&page).contains("Exit code"), "{} repeats a title", page.name);
+        }
+    }
+
+    #[test]
+    fn the_pages_list_every_variable_or_name_the_page_that_does() {
+        for page in pages() {
+            let lists_all = PAGES_WITH_ALL_VARIABLES.contains(&page.name.as_str());
+            for variable in variables::ALL {
+                let entry = format!(".TP\n\\fB{}\\fR\n", variable.name());
+                assert_eq!(
+                    text(&page).matches(&entry).count(),
+                    usize::from(lists_all),
+                    "{}",
+                    page.name
+                );
+            }
+            assert_ne!(
+                text(&page).contains("See culeak\\-environment(1)"),
+                lists_all,
+                "{}",
+                page.name
+            );
+        }
     }
 }

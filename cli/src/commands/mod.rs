@@ -24,7 +24,9 @@ use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use culeak::kind::Kind;
+use culeak::suppressions::Pattern;
 
 use crate::load::Loaded;
 use crate::progress;
@@ -73,4 +75,18 @@ impl NameArgs {
 pub fn parse_kind(name: &str) -> Result<Kind, String> {
     let names = || Kind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
     Kind::from_name(name).ok_or_else(|| format!("unknown kind of memory; expected one of: {}", names()))
+}
+
+/// The same for options; completions offer the names.
+pub fn kind_parser() -> impl TypedValueParser<Value = Kind> {
+    let names = Kind::ALL.iter().map(|kind| kind.name());
+    PossibleValuesParser::new(names).try_map(|name| parse_kind(&name))
+}
+
+/// A pattern for stacks, as in suppressions.
+///
+/// # Errors
+/// Says what is wrong with it, and in which column.
+pub fn parse_pattern(text: &str) -> Result<Pattern, String> {
+    Pattern::parse(text).map_err(|(column, reason)| format!("column {column}: {reason}"))
 }

@@ -6,10 +6,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use culeak::filter::{Filter, Location};
+use culeak::kind::Kind;
 use culeak::profile::tree::{Limits, Tree};
 use culeak::profile::{self, Profile};
 use culeak::report::{By, Options, Report, Sort};
-use culeak::suppressions::Suppressions;
+use culeak::suppressions::{Pattern, Suppressions};
 use serde::ser::{SerializeSeq, Serializer};
 
 use super::NameArgs;
@@ -33,6 +35,7 @@ const ROWS_IN_TEXT: usize = 20;
 Examples:
   culeak report app.host.4711.culeak            what a finished program left behind
   culeak report 4711 --by kind                  what a running one holds
+  culeak report 4711 --kind pinned --focus loader.py     only some of it; the totals say what is left out
   culeak report 4711 --tree                     the same from main inwards, as a tree
   culeak report 4711 --flamegraph gpu.svg       as a flame graph
   culeak report runs/ --json > report.json      every recording in a folder
@@ -50,6 +53,8 @@ pub struct ReportArgs {
     /// Show at most N rows (0: all) [default: 20, with --json or --html all]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
+    #[command(flatten)]
+    pub filter: FilterArgs,
     /// Leave out rows below this size, e.g. 4096, 1MB, 2GiB
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
@@ -80,6 +85,44 @@ pub struct ReportArgs {
     pub overwrite: Overwrite,
 }
 
+/// Which memory the report is about. Every form of it, totals included, is of what passes, and says what does not.
+#[derive(Debug, Clone, Default, Args)]
+pub struct FilterArgs {
+    /// Only this kind of memory; repeatable
+    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    pub kind: Vec<Kind>,
+    /// Only memory on the GPU of this number (in the process), or on the host; repeatable
+    #[arg(long, value_name = "N|host", value_parser = parse_location)]
+    pub device: Vec<Location>,
+    /// Only stacks with a function, file or module that matches (as in suppressions: *, ^ and $); repeatable
+    #[arg(long, value_name = "PATTERN", value_parser = super::parse_pattern)]
+    pub focus: Vec<Pattern>,
+    /// No stacks with a function, file or module that matches; repeatable
+    #[arg(long, value_name = "PATTERN", value_parser = super::parse_pattern)]
+    pub ignore: Vec<Pattern>,
+    /// Only what was allocated after the program set this mark (culeak_mark)
+    #[arg(long, value_name = "MARK")]
+    pub since: Option<String>,
+}
+
+impl FilterArgs {
+    pub fn filter(&self) -> Filter {
+        Filter {
+            kinds: self.kind.clone(),
+            devices: self.device.clone(),
+            focus: self.focus.clone(),
+            ignore: self.ignore.clone(),
+            since: self.since.clone(),
+        }
+    }
+}
+
+fn parse_location(text: &str) -> Result<Location, String> {
+    let gpu = || text.parse().ok().filter(|&ordinal| ordinal >= 0).map(Location::Gpu);
+    let location = (text == "host").then_some(Location::Host).or_else(gpu);
+    location.ok_or_else(|| "expected the number of a GPU, such as 0, or host".to_owned())
+}
+
 fn by_parser() -> impl TypedValueParser<Value = By> {
     let names = By::ALL.iter().map(|by| by.name());
     PossibleValuesParser::new(names).map(|name| By::from_name(&name).unwrap_or_default())
@@ -98,6 +141,7 @@ impl ReportArgs {
             by: By::default(),
             sort: Sort::default(),
             top: None,
+            filter: FilterArgs::default(),
             min_bytes: 0,
             full_stacks: false,
             json: false,
@@ -114,6 +158,7 @@ impl ReportArgs {
     fn profile_options(&self, suppressions: &Suppressions) -> profile::Options {
         profile::Options {
             full_stacks: self.full_stacks,
+            filter: self.filter.filter(),
             suppressions: suppressions.clone(),
             ..profile::Options::default()
         }
@@ -127,6 +172,7 @@ impl ReportArgs {
             sort: self.sort,
             top: self.top.map_or(default, |top| (top > 0).then_some(top)),
             min_bytes: self.min_bytes,
+            filter: self.filter.filter(),
             source,
             ..Options::default()
         }
@@ -283,8 +329,12 @@ fn print_tree(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out
     let limits = Limits {
         top: options.top,
         min_bytes: options.min_bytes,
+        all: true,
     };
     text::tree::write(&profile, &Tree::of(&profile, &limits), detail(args), out)?;
+    if let Some(filter) = &profile.filter {
+        writeln!(out, "filter: {}", text::parts::filter(filter))?;
+    }
     text::parts::suppressions(profile.suppressed, &profile.suppressions, out)
 }
 

@@ -1,15 +1,17 @@
 //! What a check is told to allow: limits, suppressions and a baseline, as options and as files.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
+use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use culeak::baseline::{self, Baseline};
 use culeak::check::{Budget, FailOn, Limits, Rules, Tolerance, baseline_of};
 use culeak::kind::Kind;
-use culeak::suppressions::{Pattern, Suppressions};
+use culeak::suppressions::Suppressions;
 use serde::Deserialize;
 
 use crate::errors::Failure;
@@ -29,7 +31,7 @@ pub struct RuleArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub max_per_site: Option<u64>,
     /// Allow this much of one kind of memory, e.g. pinned=1GiB; repeatable
-    #[arg(long, value_name = "KIND=SIZE", value_parser = parse_kind_limit)]
+    #[arg(long, value_name = "KIND=SIZE", value_parser = KindLimitParser, hide_possible_values = true)]
     pub max_kind: Vec<(Kind, u64)>,
     /// Allow this much in all stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
     #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
@@ -38,7 +40,7 @@ pub struct RuleArgs {
     #[arg(long, value_name = "MARK")]
     pub since: Option<String>,
     /// Judge only this kind of memory; repeatable [default: all that hold memory]
-    #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
+    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
     /// Also judge what caching allocators (XLA, CuPy, RMM) hold for reuse; the tensors of PyTorch are judged in any case
     #[arg(long)]
@@ -56,10 +58,10 @@ pub struct RuleArgs {
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
     /// Let call sites grow beyond the baseline by this much, e.g. 1MiB or 5%
-    #[arg(long, value_name = "SIZE|PERCENT", requires = "baseline", value_parser = parse_tolerance)]
+    #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_tolerance)]
     pub tolerance: Option<Tolerance>,
     /// What fails against a baseline: new call sites; new and grown ones; any leak [default: grown]
-    #[arg(long, value_name = "new|grown|any", requires = "baseline", value_parser = parse_fail_on)]
+    #[arg(long, value_name = "new|grown|any", value_parser = fail_on_parser(), hide_possible_values = true)]
     pub fail_on: Option<FailOn>,
 }
 
@@ -87,6 +89,16 @@ impl RuleArgs {
     /// # Errors
     /// Names the file that cannot be read, or the line in it that is wrong.
     pub fn rules(&self) -> Result<Rules, Failure> {
+        // The baseline may come from the config file, so the parser of the command line cannot ask for it.
+        let needs_baseline = [
+            ("tolerance", self.tolerance.is_some()),
+            ("fail-on", self.fail_on.is_some()),
+        ];
+        if let (None, Some((option, _))) = (&self.baseline, needs_baseline.iter().find(|(_, given)| *given)) {
+            return Err(Failure::new(format!(
+                "{option} says how to compare with a baseline, and none is named; add --baseline FILE"
+            )));
+        }
         let mut rules = self.without_baseline()?;
         if let Some(path) = &self.baseline {
             rules.baseline = Some(read_baseline(path, &rules)?);
@@ -205,13 +217,36 @@ fn parse_kind_limit(text: &str) -> Result<(Kind, u64), String> {
     Ok((super::parse_kind(kind)?, size))
 }
 
+/// Completions offer the kinds.
+#[derive(Debug, Clone)]
+struct KindLimitParser;
+
+impl TypedValueParser for KindLimitParser {
+    type Value = (Kind, u64);
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        argument: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<(Kind, u64), clap::Error> {
+        let parser = StringValueParser::new().try_map(|text| parse_kind_limit(&text));
+        parser.parse_ref(command, argument, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let value = |kind: &Kind| PossibleValue::new(format!("{}=", kind.name()));
+        Some(Box::new(Kind::ALL.iter().map(value)))
+    }
+}
+
 fn parse_budget(text: &str) -> Result<Budget, String> {
     let (pattern, bytes) = key_and_size(text)?;
-    let pattern = Pattern::parse(pattern).map_err(|(column, reason)| format!("column {column}: {reason}"))?;
+    let pattern = super::parse_pattern(pattern)?;
     Ok(Budget { pattern, bytes })
 }
 
-fn parse_tolerance(text: &str) -> Result<Tolerance, String> {
+pub fn parse_tolerance(text: &str) -> Result<Tolerance, String> {
     let Some(number) = text.trim().strip_suffix('%') else {
         return units::parse_size(text).map(Tolerance::Bytes);
     };
@@ -221,7 +256,11 @@ fn parse_tolerance(text: &str) -> Result<Tolerance, String> {
     }
 }
 
-fn parse_fail_on(text: &str) -> Result<FailOn, String> {
+fn fail_on_parser() -> impl TypedValueParser<Value = FailOn> {
+    PossibleValuesParser::new(["new", "grown", "any"]).try_map(|text| parse_fail_on(&text))
+}
+
+pub fn parse_fail_on(text: &str) -> Result<FailOn, String> {
     match text {
         "new" => Ok(FailOn::New),
         "grown" => Ok(FailOn::Grown),

@@ -14,6 +14,7 @@ use culeak::report::shell_word;
 
 use super::after_run::{self, AfterArgs};
 use super::record::{self, RecordArgs};
+use crate::config::ConfigArgs;
 use crate::errors::Failure;
 use crate::proof::Gap;
 use crate::text::{inert::Inert, units};
@@ -32,13 +33,18 @@ although CUDA was or may have been used.
 Examples:
   culeak run -- python train.py
   culeak run -o runs --only 'python*' -- ./pipeline.sh
-  culeak run --check --max-leaked 1MiB --report-file leaks.txt -- ./tests")]
+  culeak run --html report.html -- ./app
+  culeak run --check --max-leaked 1MiB --report-file leaks.txt -- ./tests
+  culeak run --check --format junit --verdict-file leaks.xml -- ./tests")]
 pub struct RunArgs {
     #[command(flatten)]
     pub record: RecordArgs,
 
     #[command(flatten)]
     pub after: AfterArgs,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]

@@ -11,6 +11,10 @@ use crate::shim;
 
 /// Print the path of the preload library, unpacked for this user
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  LD_PRELOAD=$(culeak shim-path) ./server
+  LD_LIBRARY_PATH=$(culeak shim-path --fake-driver) culeak run -- ./tests    on a machine without a GPU")]
 pub struct ShimPathArgs {
     /// Print the folder of the built-in fake driver instead, for `LD_LIBRARY_PATH`
     #[arg(long)]

@@ -1,15 +1,16 @@
 //! `culeak snapshot`: one instant of a process as a JSON file that needs neither the process nor its binaries.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::NameArgs;
-use crate::errors::Failure;
+use crate::errors::{Failure, USAGE};
 use crate::output::{self, Overwrite};
-use crate::{load, usage};
+use crate::text::units;
+use crate::{load, progress, usage};
 
 /// Write what a process holds right now to a JSON file, without stopping it
 #[derive(Debug, Args)]
@@ -19,12 +20,13 @@ The format is described by docs/snapshot.schema.json.
 Examples:
   culeak snapshot --list                 which processes can be looked at
   culeak snapshot 4711 -o before.json
+  culeak snapshot --all -o before        all of them, one file each in the folder before
   culeak snapshot 4711 -o - | ssh desk culeak report -")]
 pub struct SnapshotArgs {
     /// Process id, recording or snapshot
-    #[arg(value_name = "PID|RECORDING", required_unless_present = "list")]
+    #[arg(value_name = "PID|RECORDING", required_unless_present_any = ["list", "all"])]
     pub input: Option<String>,
-    /// Where to write; - for standard output
+    /// Where to write; - for standard output; with --all a folder, which is made
     #[arg(short, long, value_name = "FILE.json", required_unless_present = "list")]
     pub output: Option<PathBuf>,
     /// Keep addresses only; names can be looked up later where the binaries are
@@ -35,15 +37,71 @@ pub struct SnapshotArgs {
     /// List the processes of this user that are being recorded
     #[arg(long, conflicts_with_all = ["input", "output"])]
     pub list: bool,
+    /// Take a snapshot of every process of this user that is being recorded
+    #[arg(long, conflicts_with_all = ["input", "list"])]
+    pub all: bool,
+    /// Print the list as JSON
+    #[arg(long, requires = "list")]
+    pub json: bool,
     #[command(flatten)]
     pub overwrite: Overwrite,
 }
 
 pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
-    let (Some(input), Some(path)) = (&args.input, &args.output) else {
-        return super::list::execute();
+    let path = match &args.output {
+        Some(path) => path,
+        None => return super::list::execute(args.json),
+    };
+    let Some(input) = &args.input else {
+        return all(args, path);
     };
     output::check(path, args.overwrite)?;
+    take(args, input, path)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// One file for each process; one that cannot be read makes the exit code 2.
+fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
+    let shown = folder.display().to_string();
+    if output::is_standard_output(folder) {
+        return Err(Failure::new("-: --all writes a file for each process; name a folder"));
+    }
+    let processes = super::list::recorded()?;
+    if processes.is_empty() {
+        return Err(Failure::new(
+            "no process of this user is being recorded; start one with `culeak run -- PROGRAM`",
+        ));
+    }
+    output::create_folder(folder, "snapshots", "--output")?;
+    let (mut taken, mut failed) = (0, false);
+    for pid in processes {
+        let recording = load::recording_of(pid).map(|(recording, _)| recording);
+        let result = recording.and_then(|recording| {
+            let name = recording.with_extension("json");
+            take(
+                args,
+                &pid.to_string(),
+                &folder.join(name.file_name().unwrap_or_default()),
+            )
+        });
+        match result {
+            Ok(()) => taken += 1,
+            // It ended meanwhile.
+            Err(_) if !load::process_lives(pid) => {}
+            Err(failure) => {
+                progress::fail(&failure);
+                failed = true;
+            }
+        }
+    }
+    progress::say(format_args!(
+        "{} in {shown}",
+        units::plural(taken, "snapshot", "snapshots")
+    ));
+    Ok(ExitCode::from(if failed || taken == 0 { USAGE } else { 0 }))
+}
+
+fn take(args: &SnapshotArgs, input: &str, path: &Path) -> Result<(), Failure> {
     let mut loaded = load::one_with_totals(input)?;
     usage::ask_driver(&mut loaded);
     if !args.no_symbols {
@@ -52,6 +110,5 @@ pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
     output::create(path, args.overwrite, |out| {
         serde_json::to_writer(&mut *out, &loaded.snapshot).map_err(io::Error::from)?;
         writeln!(out)
-    })?;
-    Ok(ExitCode::SUCCESS)
+    })
 }

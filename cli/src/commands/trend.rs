@@ -58,7 +58,7 @@ pub struct TrendArgs {
     #[arg(long, default_value = "site", value_parser = ["site", "stack"])]
     pub by: String,
     /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::parse_kind)]
+    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
     /// Show at most N rows (0: all) [default: 20, with --json or --html all]
     #[arg(long, value_name = "N")]

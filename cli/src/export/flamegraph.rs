@@ -30,7 +30,12 @@ pub fn write(profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write)
         0 => String::new(),
         _ => format!("; suppressed: {}", parts::amount(profile.suppressed)),
     };
-    let subtitle = format!("{}{suppressed}", amount(total, cost));
+    let filter = profile
+        .filter
+        .as_ref()
+        .map(|filter| format!("; filter: {}", parts::filter(filter)));
+    let filter = filter.unwrap_or_default();
+    let subtitle = format!("{}{filter}{suppressed}", amount(total, cost));
     draw(&lines, &title(profile), subtitle, total, cost, out)
 }
 

@@ -9,7 +9,7 @@ use crate::text::ledger;
 /// Segments with a bar of their own, per allocator.
 const SEGMENTS_SHOWN: usize = 200;
 
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 pub struct Shown {
     devices: Vec<Device>,
     /// Host memory, and how PyTorch works.

@@ -157,14 +157,23 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     let out = &mut anstream::StripStream::new(&mut suppressed);
     parts::suppressions(report.suppressed, &report.suppressions, out)?;
     let suppressed = String::from_utf8_lossy(&suppressed);
+    // Where no reader of the page can miss it.
+    let filter = report
+        .filter
+        .iter()
+        .map(|filter| format!("filter: {}", parts::filter(filter)));
+    let warnings = report.warnings.iter().map(|text| Inert(text).to_string());
     Ok(Process {
         source: Inert(&item.options.source).to_string(),
         process: parts::process(&report.process),
         headline: String::from_utf8_lossy(&headline).trim().to_owned(),
         finished: report.finished,
         failed: failed.map(moved),
-        warnings: report.warnings.iter().map(|text| Inert(text).to_string()).collect(),
-        ledger: ledger::of(&report.ledger),
+        warnings: filter.chain(warnings).collect(),
+        ledger: match &report.filter {
+            None => ledger::of(&report.ledger),
+            Some(_) => ledger::Shown::default(),
+        },
         places: lies_in,
         by: report.by.name(),
         is_code: matches!(report.by, By::Site | By::Stack),
@@ -205,6 +214,7 @@ struct Samples {
 fn samples<'a>(data: &mut Data<'a>, stacks: &mut Stacks, item: &Item<'a>) -> Samples {
     let options = profile::Options {
         full_stacks: item.full_stacks,
+        filter: item.options.filter.clone(),
         suppressions: item.options.suppressions.clone(),
         ..profile::Options::default()
     };

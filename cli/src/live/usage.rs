@@ -35,27 +35,32 @@ pub fn serve(asked: &Receiver<Question>, answers: &Sender<Message>) {
             question = newer;
         }
         let began = Instant::now();
-        let uuids: Vec<&str> = question.devices.iter().map(|(_, uuid)| uuid.as_str()).collect();
-        let message = match usage::ask(question.pid, &uuids) {
-            Ok(usage) => {
-                let used = usage.devices.iter().map(|device| {
-                    let used = Used {
-                        bytes: device.used_bytes,
-                        of: device.total_bytes,
-                    };
-                    (question.devices[device.device].0, used)
-                });
-                Message::Used(question.recording, used.collect())
-            }
-            Err(why) => Message::Names(
-                Names::default(),
-                vec![format!("how full the devices are is not known: {why}")],
-            ),
-        };
+        let message = answer(question);
         let answered = matches!(message, Message::Used(..));
         if answers.send(message).is_err() || !answered {
             return;
         }
         thread::sleep(BETWEEN.max(began.elapsed() * 19));
+    }
+}
+
+/// Asks the driver.
+pub fn answer(question: Question) -> Message {
+    let uuids: Vec<&str> = question.devices.iter().map(|(_, uuid)| uuid.as_str()).collect();
+    match usage::ask(question.pid, &uuids) {
+        Ok(usage) => {
+            let used = usage.devices.iter().map(|device| {
+                let used = Used {
+                    bytes: device.used_bytes,
+                    of: device.total_bytes,
+                };
+                (question.devices[device.device].0, used)
+            });
+            Message::Used(question.recording, used.collect())
+        }
+        Err(why) => Message::Names(
+            Names::default(),
+            vec![format!("how full the devices are is not known: {why}")],
+        ),
     }
 }

@@ -28,6 +28,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Widget, Wrap};
 
 use super::state::{Page, State};
+use crate::text::units;
 
 /// Below this there is no room for a row with its numbers.
 const LEAST: (u16, u16) = (40, 10);
@@ -79,6 +80,43 @@ pub fn draw(state: &mut State, palette: &Palette, frame: &mut Frame) {
         Page::Help => help::draw(state, palette, middle, buffer),
     }
     bottom::draw(state, palette, last, buffer);
+}
+
+/// The list of call sites with everything above it and what could not be seen, as text with all rows.
+pub fn as_text(state: &mut State, width: u16) -> String {
+    // On a higher screen each device has a chart, which one look cannot fill.
+    const HEAD: u16 = 39;
+    let height = u16::try_from(state.shown.len() + usize::from(HEAD)).unwrap_or(u16::MAX);
+    let area = Rect::new(0, 0, width.max(LEAST.0), height);
+    let palette = Palette::new(false);
+    let mut buffer = Buffer::empty(area);
+    let below = top::draw(state, &palette, rows(area, 0, HEAD), &mut buffer);
+    let list = rows(area, below.y, height);
+    table::draw(state, &palette, list, &mut buffer);
+    let mut lines: Vec<String> = (0..area.height)
+        .map(|y| {
+            let row: String = (0..area.width).map(|x| buffer[(x, y)].symbol()).collect();
+            row.trim_end().to_owned()
+        })
+        .collect();
+    while lines.last().is_some_and(String::is_empty) {
+        lines.pop();
+    }
+    let hidden = state
+        .shown
+        .len()
+        .saturating_sub(usize::from(list.height.saturating_sub(1)));
+    if hidden > 0 {
+        lines.push(format!(
+            "… and {}",
+            units::plural(hidden as u64, "more row", "more rows")
+        ));
+    }
+    let mut last = Buffer::empty(Rect::new(0, 0, area.width, 1));
+    bottom::not_seen_line(state, &palette, last.area, &mut last);
+    let last: String = last.content().iter().map(|cell| cell.symbol()).collect();
+    lines.push(last.trim_end().to_owned());
+    lines.join("\n") + "\n"
 }
 
 fn too_small(area: Rect, buffer: &mut Buffer) {

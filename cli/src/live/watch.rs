@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use culeak::reader::{self, Follower, Identity, ReadError};
@@ -15,10 +15,12 @@ use culeak::snapshot::ProcessState;
 
 use super::Message;
 use super::look::Look;
-use super::names::{Asked, Unnamed};
+use super::names::{self, Asked, Unnamed};
+use super::state::State;
 use super::tally::{StackKey, stack_keys};
-use super::usage::Question;
+use super::usage::{self, Question};
 use crate::load;
+use crate::symbolize::Places;
 
 /// What the user named.
 #[derive(Debug, Clone)]
@@ -112,6 +114,74 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
             Err(RecvTimeoutError::Disconnected) => return,
         }
     }
+}
+
+/// Looks once at every process there is, with names, and with the driver's answer where it gives one.
+pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<State> {
+    let (messages, inbox) = mpsc::channel();
+    let (unnamed, to_name) = mpsc::channel();
+    let (usage, to_ask) = mpsc::channel();
+    let outlets = Outlets {
+        messages,
+        unnamed,
+        usage,
+    };
+    let mut search = Search::default();
+    let mut targets = search.run(source, &[]);
+    // Processes that these started are found beside them.
+    let children = search.run(source, &targets);
+    targets.extend(children);
+    for target in &mut targets {
+        // The inbox lives as long as this does.
+        let _ = target.look(&outlets, true);
+    }
+    let Outlets {
+        messages,
+        unnamed,
+        usage: questions,
+    } = outlets;
+    // Else those who wait for more would wait for ever.
+    drop((unnamed, questions));
+    names::serve(&to_name, &messages, places);
+    to_ask
+        .iter()
+        .try_for_each(|question| messages.send(usage::answer(question)))
+        .ok();
+    drop(messages);
+    let mut states: Vec<State> = Vec::new();
+    let mut named = Vec::new();
+    for message in inbox {
+        let recording = match &message {
+            Message::Look(look) => look.recording.clone(),
+            Message::Trouble(recording, _) | Message::Used(recording, _) => recording.clone(),
+            Message::Names(..) => {
+                named.push(message);
+                continue;
+            }
+            _ => continue,
+        };
+        let known = states
+            .iter()
+            .position(|state| state.processes[0].recording == recording);
+        let state = known.unwrap_or_else(|| {
+            states.push(State::new(source.waiting(), 0));
+            states.len() - 1
+        });
+        match message {
+            Message::Look(look) => states[state].looked(*look),
+            Message::Trouble(recording, why) => states[state].troubled(&recording, why),
+            Message::Used(recording, used) => states[state].used(&recording, used),
+            _ => {}
+        }
+    }
+    for message in named {
+        if let Message::Names(names, notes) = message {
+            states
+                .iter_mut()
+                .for_each(|state| state.named(names.clone(), notes.clone()));
+        }
+    }
+    states
 }
 
 fn tell(outlets: &Outlets, message: Message) -> bool {

@@ -11,7 +11,25 @@ use super::units;
 
 /// Writes the diff; `stacks` adds each row's whole stack.
 pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+    write_around(diff, out, |out| rows(diff, stacks, full_stacks, out))
+}
+
+/// What stands above and below the rows, or whatever shows the difference in their place.
+pub fn write_around(
+    diff: &Diff,
+    out: &mut dyn Write,
+    body: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
     headline(diff, out)?;
+    body(out)?;
+    writeln!(out)?;
+    for (name, text) in totals(diff) {
+        writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:8}")))?;
+    }
+    parts::warnings(out, &diff.warnings)
+}
+
+fn rows(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
     for row in &diff.rows {
         write_row(row, out)?;
         if stacks {
@@ -34,11 +52,7 @@ pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) 
             )
         )?;
     }
-    writeln!(out)?;
-    for (name, text) in totals(diff) {
-        writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:8}")))?;
-    }
-    parts::warnings(out, &diff.warnings)
+    Ok(())
 }
 
 /// The sums, and the two sides.

@@ -4,11 +4,12 @@ use std::fmt;
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
+use culeak::filter::Filtered;
 use culeak::function_name::plain;
 use culeak::report::{Cut, ProcessLine, Row, Share};
 use culeak::site::{CallStack, Frame, Role};
 use culeak::snapshot::ProcessState;
-use culeak::suppressions::{BUILT_IN_NAME, Used};
+use culeak::suppressions::{BUILT_IN_NAME, Pattern, Used};
 
 use super::columns;
 use super::inert::Inert;
@@ -164,6 +165,37 @@ pub fn process(process: &ProcessLine) -> String {
         ProcessState::Unknown => format!(", last seen after {lasted}"),
     });
     text
+}
+
+/// A filter in words, and what it left out.
+pub fn filter(filtered: &Filtered) -> String {
+    let Filtered { filter, left_out } = filtered;
+    let any = |texts: Vec<String>| texts.join(" or ");
+    let patterns = |patterns: &[Pattern]| {
+        any(patterns
+            .iter()
+            .map(|pattern| Inert(pattern.text()).to_string())
+            .collect())
+    };
+    let mut conditions = Vec::new();
+    if !filter.kinds.is_empty() {
+        let kinds = filter.kinds.iter().map(|kind| kind.name().to_owned());
+        conditions.push(format!("kind {}", any(kinds.collect())));
+    }
+    if !filter.devices.is_empty() {
+        let devices = filter.devices.iter().map(ToString::to_string);
+        conditions.push(format!("on {}", any(devices.collect())));
+    }
+    if !filter.focus.is_empty() {
+        conditions.push(format!("stack matches {}", patterns(&filter.focus)));
+    }
+    if !filter.ignore.is_empty() {
+        conditions.push(format!("stack does not match {}", patterns(&filter.ignore)));
+    }
+    if let Some(mark) = &filter.since {
+        conditions.push(format!("allocated since {}", Inert(mark)));
+    }
+    format!("{}; leaves out {}", conditions.join(", "), amount(*left_out))
 }
 
 /// What was suppressed by which rule, and which rules of the user's own are of no use any more.

@@ -24,7 +24,8 @@ pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Res
         (None, Some(kept)) => moment(kept, out)?,
         (None, None) => {}
     }
-    if !report.is_empty() {
+    // The ledger is of all memory, which would contradict the lines below it.
+    if !report.is_empty() && report.filter.is_none() {
         ledger::write(&report.ledger, out)?;
     }
     headline(report, out)?;
@@ -95,7 +96,17 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         };
         return writeln!(out, "{}", Styled(GOOD, text));
     }
-    let peak = peaks(report);
+    let filtered = report.filter.is_some();
+    let peak = if filtered { String::new() } else { peaks(report) };
+    if filtered && held.count == 0 {
+        let word = if report.finished { "leaked" } else { "held" };
+        let cached = cached(report);
+        return writeln!(
+            out,
+            "{}{cached}",
+            Styled(BOLD, format!("nothing {word} that passes the filter"))
+        );
+    }
     if held.count == 0 {
         let nothing = if report.finished {
             "nothing leaked"
@@ -134,9 +145,10 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let style = if report.finished { BAD } else { BOLD };
     writeln!(
         out,
-        "{}{}",
+        "{}{}{}",
         Styled(style, format!("{sites} {verb} {}", what.join(" and "))),
-        cached(report)
+        cached(report),
+        if filtered { " (filtered)" } else { "" }
     )
 }
 

@@ -41,7 +41,7 @@ enum Line {
 
 pub fn write(profile: &Profile, tree: &Tree, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
     let total = tree.root().share;
-    let numbers = |share: Share| {
+    let numbers = |share: Share, _| {
         format!(
             "{:>9} {:>6} {:>9}",
             units::bytes(share.bytes),
@@ -49,12 +49,35 @@ pub fn write(profile: &Profile, tree: &Tree, detail: Detail, out: &mut dyn Write
             units::count(share.count)
         )
     };
-    let blank = " ".repeat(numbers(total).len());
-    writeln!(
-        out,
-        "{}",
-        Styled(DIM, format!("{:>9} {:>6} {:>9}", "bytes", "", "blocks"))
-    )?;
+    let heading = format!("{:>9} {:>6} {:>9}", "bytes", "", "blocks");
+    write_with(&profile.frames, tree, detail, &heading, &numbers, out)
+}
+
+/// A tree of what changed: by how much, and how much there is now.
+pub fn write_difference(frames: &[Frame], tree: &Tree, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
+    let numbers = |now: Share, before: Share| {
+        format!(
+            "{:>10} {:>9} {:>9}",
+            units::signed_bytes(i128::from(now.bytes) - i128::from(before.bytes)),
+            units::signed_count(i128::from(now.count) - i128::from(before.count)),
+            units::bytes(now.bytes)
+        )
+    };
+    let heading = format!("{:>10} {:>9} {:>9}", "change", "in blocks", "now");
+    write_with(frames, tree, detail, &heading, &numbers, out)
+}
+
+/// `numbers`: the columns left of the tree, for what a node has now and had before.
+fn write_with(
+    frames: &[Frame],
+    tree: &Tree,
+    detail: Detail,
+    heading: &str,
+    numbers: &dyn Fn(Share, Share) -> String,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let blank = " ".repeat(heading.len());
+    writeln!(out, "{}", Styled(DIM, heading))?;
     let top = Lead {
         first: String::new(),
         then: String::new(),
@@ -67,14 +90,19 @@ pub fn write(profile: &Profile, tree: &Tree, detail: Detail, out: &mut dyn Write
                 let parent = &tree.nodes[parent];
                 let text = plural(parent.hidden_children as u64, "branch more", "branches more");
                 let text = Styled(DIM, format!("… {text}"));
-                writeln!(out, "{}  {}{text}", numbers(parent.hidden), lead.first)?;
+                writeln!(
+                    out,
+                    "{}  {}{text}",
+                    numbers(parent.hidden, parent.hidden_before),
+                    lead.first
+                )?;
                 continue;
             }
         };
         let node = &tree.nodes[number];
-        for (nth, text) in texts(profile, node, detail).into_iter().enumerate() {
+        for (nth, text) in texts(frames, node, detail).into_iter().enumerate() {
             if nth == 0 {
-                writeln!(out, "{}  {}{text}", numbers(node.share), lead.first)?;
+                writeln!(out, "{}  {}{text}", numbers(node.share, node.before), lead.first)?;
             } else {
                 writeln!(out, "{blank}  {}{text}", lead.then)?;
             }
@@ -94,17 +122,14 @@ pub fn write(profile: &Profile, tree: &Tree, detail: Detail, out: &mut dyn Write
     Ok(())
 }
 
-fn texts(profile: &Profile, node: &Node, detail: Detail) -> Vec<String> {
+fn texts(all: &[Frame], node: &Node, detail: Detail) -> Vec<String> {
     let plain = |text: &str| vec![text.to_owned()];
     match &node.step {
         Step::All => vec![Styled(BOLD, "all").to_string()],
         Step::Place(place) => vec![Styled(BOLD, place).to_string()],
         Step::Cut => plain(names::CUT),
         Step::NoStack => plain(names::NO_STACK),
-        Step::Frames(frames) => frames
-            .iter()
-            .map(|&number| frame(&profile.frames[number], detail))
-            .collect(),
+        Step::Frames(frames) => frames.iter().map(|&number| frame(&all[number], detail)).collect(),
     }
 }
 

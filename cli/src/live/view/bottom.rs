@@ -43,6 +43,11 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     line(last, buffer, Line::styled(keys.join("  "), palette.dim));
 }
 
+/// The first of the two alone.
+pub fn not_seen_line(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+    line(area, buffer, honesty(state, palette));
+}
+
 /// Zero is shown as zero.
 fn honesty<'a>(state: &State, palette: &Palette) -> Line<'a> {
     if let Some(trouble) = state.process().and_then(|process| process.trouble.as_ref()) {

@@ -25,6 +25,10 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     places.push(format!("{} managed", units::bytes(held.managed.bytes)));
     places.push(format!("{} host", units::bytes(held.host.bytes)));
     row(word, places.join(", "));
+    if let Some(filter) = &report.filter {
+        row("filter", parts::filter(filter));
+        row("", "refused, peak and made are of everything".to_owned());
+    }
     if !totals.claims.is_empty() {
         let claims: Vec<_> = totals
             .claims
@@ -94,15 +98,12 @@ pub fn totals(report: &Report) -> Vec<Sum> {
             format!(", {}", Inert(device.name))
         };
         let peak = units::bytes(device.peak_bytes);
-        row(
-            "peak",
-            format!(
-                "{peak} on GPU {}{name}, {} {}",
-                device.ordinal,
-                if report.finished { "at the end" } else { "now" },
-                units::bytes(device.live.bytes)
-            ),
-        );
+        let live = match (&report.filter, report.finished) {
+            (Some(_), _) => String::new(),
+            (None, true) => format!(", at the end {}", units::bytes(device.live.bytes)),
+            (None, false) => format!(", now {}", units::bytes(device.live.bytes)),
+        };
+        row("peak", format!("{peak} on GPU {}{name}{live}", device.ordinal));
     }
     row(
         "made",

@@ -1,0 +1,221 @@
+//! The config file: defaults for options that are the same in every run of a project, in `culeak.toml`.
+//!
+//! It is looked for in the current folder and its parents, up to the root of the repository; outside a repository in the
+//! current folder alone. An option on the command line replaces what the file says of it. Paths in the file are relative to
+//! the file. Deliberately absent: options that differ from run to run, or that change what a report shows; see
+//! docs/config.md.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use culeak::check::{Budget, FailOn, Tolerance};
+use culeak::kind::Kind;
+use culeak::variables::CONFIG;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+
+use crate::args::Command;
+use crate::commands::rules::{self, RuleArgs};
+use crate::commands::{parse_kind, parse_pattern};
+use crate::errors::Failure;
+use crate::text::units;
+
+/// The name that is looked for.
+const NAME: &str = "culeak.toml";
+
+/// Which config file is read. Flattened into the arguments of the commands that read one.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ConfigArgs {
+    /// Take defaults of options from this file [default: culeak.toml here or in a parent folder of the repository]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Read no config file
+    #[arg(long, conflicts_with = "config")]
+    pub no_config: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Config {
+    run: RunDefaults,
+    check: CheckDefaults,
+}
+
+/// Of `run` and `live`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RunDefaults {
+    output: Option<PathBuf>,
+}
+
+/// Of `check` and `run --check`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+struct CheckDefaults {
+    #[serde(deserialize_with = "size")]
+    max_leaked: Option<u64>,
+    max_count: Option<u64>,
+    #[serde(deserialize_with = "size")]
+    max_per_site: Option<u64>,
+    #[serde(deserialize_with = "kinds")]
+    max_kind: Vec<(Kind, u64)>,
+    #[serde(deserialize_with = "budgets")]
+    budget: Vec<Budget>,
+    suppressions: Vec<PathBuf>,
+    baseline: Option<PathBuf>,
+    #[serde(deserialize_with = "tolerance")]
+    tolerance: Option<Tolerance>,
+    #[serde(deserialize_with = "fail_on")]
+    fail_on: Option<FailOn>,
+}
+
+/// Gives a command the defaults of its config file, where it reads one.
+///
+/// # Errors
+/// The file that was named cannot be read, or some file has a mistake: says in which line.
+pub fn apply(command: &mut Command) -> Result<(), Failure> {
+    let (args, rules, output) = match command {
+        Command::Run(run) => (&run.config, Some(&mut run.after.rules), Some(&mut run.record.output)),
+        Command::Check(check) => (&check.config, Some(&mut check.rules), None),
+        Command::Live(live) if !live.command.is_empty() => (&live.config, None, Some(&mut live.record.output)),
+        _ => return Ok(()),
+    };
+    let Some(path) = find(args) else { return Ok(()) };
+    let config = read(&path)?;
+    let base = path.parent().unwrap_or(Path::new(""));
+    if let (Some(output), Some(folder)) = (output, config.run.output) {
+        output.get_or_insert_with(|| base.join(folder));
+    }
+    if let Some(rules) = rules {
+        config.check.fill(rules, base);
+    }
+    Ok(())
+}
+
+/// The file that was named, or the one that lies nearest.
+fn find(args: &ConfigArgs) -> Option<PathBuf> {
+    if args.no_config {
+        return None;
+    }
+    let variable = || {
+        env::var_os(CONFIG.name())
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from)
+    };
+    let named = args.config.clone().or_else(variable);
+    named.or_else(|| {
+        let here = Path::new(NAME);
+        if here.is_file() {
+            return Some(here.to_path_buf());
+        }
+        let folder = env::current_dir().ok()?;
+        let is_root = |folder: &&Path| folder.join(".git").exists();
+        let root = folder.ancestors().find(is_root)?;
+        let inside = folder.ancestors().take_while(|folder| folder.starts_with(root));
+        inside.map(|folder| folder.join(NAME)).find(|path| path.is_file())
+    })
+}
+
+fn read(path: &Path) -> Result<Config, Failure> {
+    let shown = path.display();
+    let text = fs::read_to_string(path).map_err(|error| {
+        let next = match error.kind() {
+            io::ErrorKind::NotFound => {
+                format!("; name another with --config or {}, or pass --no-config", CONFIG.name())
+            }
+            _ => String::new(),
+        };
+        Failure::new(format!("{shown}: the config file cannot be read: {error}{next}"))
+    })?;
+    toml::from_str(&text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+        let message = error.message().trim_end().replace('\n', ", ");
+        Failure::new(format!(
+            "{shown}:{line}:{column}: {message}; docs/config.md lists the keys"
+        ))
+    })
+}
+
+impl CheckDefaults {
+    fn fill(self, rules: &mut RuleArgs, base: &Path) {
+        fn or<T>(given: &mut Option<T>, default: Option<T>) {
+            *given = given.take().or(default);
+        }
+        fn or_all<T>(given: &mut Vec<T>, defaults: Vec<T>) {
+            if given.is_empty() {
+                *given = defaults;
+            }
+        }
+        or(&mut rules.max_leaked, self.max_leaked);
+        or(&mut rules.max_count, self.max_count);
+        or(&mut rules.max_per_site, self.max_per_site);
+        or_all(&mut rules.max_kind, self.max_kind);
+        or_all(&mut rules.budget, self.budget);
+        let suppressions = self.suppressions.iter().map(|path| base.join(path));
+        or_all(&mut rules.suppressions, suppressions.collect());
+        or(&mut rules.baseline, self.baseline.map(|path| base.join(path)));
+        or(&mut rules.tolerance, self.tolerance);
+        or(&mut rules.fail_on, self.fail_on);
+    }
+}
+
+/// Bytes, as a number or with a unit.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a size, such as 4096 or \"64MiB\"")]
+enum Size {
+    Number(u64),
+    Text(String),
+}
+
+impl Size {
+    fn bytes(&self) -> Result<u64, String> {
+        match self {
+            Size::Number(bytes) => Ok(*bytes),
+            Size::Text(text) => units::parse_size(text).map_err(|error| format!("{text:?}: {error}")),
+        }
+    }
+}
+
+fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
+    Size::deserialize(value)?.bytes().map(Some).map_err(D::Error::custom)
+}
+
+/// A table of sizes, whose keys mean something.
+fn sizes<'de, D: Deserializer<'de>, T>(
+    value: D,
+    entry: fn(&str, u64) -> Result<T, String>,
+) -> Result<Vec<T>, D::Error> {
+    let table: BTreeMap<String, Size> = BTreeMap::deserialize(value)?;
+    let entries = table.iter().map(|(key, size)| {
+        let of = |error: String| D::Error::custom(format!("{key:?}: {error}"));
+        entry(key, size.bytes().map_err(of)?).map_err(of)
+    });
+    entries.collect()
+}
+
+fn kinds<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<(Kind, u64)>, D::Error> {
+    sizes(value, |name, bytes| Ok((parse_kind(name)?, bytes)))
+}
+
+fn budgets<'de, D: Deserializer<'de>>(value: D) -> Result<Vec<Budget>, D::Error> {
+    sizes(value, |pattern, bytes| {
+        let pattern = parse_pattern(pattern)?;
+        Ok(Budget { pattern, bytes })
+    })
+}
+
+fn tolerance<'de, D: Deserializer<'de>>(value: D) -> Result<Option<Tolerance>, D::Error> {
+    let text = String::deserialize(value)?;
+    rules::parse_tolerance(&text).map(Some).map_err(D::Error::custom)
+}
+
+fn fail_on<'de, D: Deserializer<'de>>(value: D) -> Result<Option<FailOn>, D::Error> {
+    let text = String::deserialize(value)?;
+    rules::parse_fail_on(&text).map(Some).map_err(D::Error::custom)
+}

@@ -1,0 +1,745 @@
+//! Claims about options: filters, several inputs, colours, the config file, and what shells and manuals are given. What has
+//! to be recorded first is the demo's program on the built-in imitation of a driver.
+
+#[path = "../../src/sample.rs"]
+mod sample;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use culeak::snapshot::Mark;
+use sample::{MIB, Sample, leaky};
+use serde_json::Value;
+use tempfile::TempDir;
+
+const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
+
+/// A folder with `leaky.json`, `clean.json` and `grown.json` in it.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut grown = leaky();
+    grown.taken.at_ns += 1_000_000_000;
+    let mut rest = leaky();
+    rest.allocations.truncate(28);
+    for (name, snapshot) in [
+        ("leaky.json", &leaky()),
+        ("clean.json", &Sample::new().finish(0, 9)),
+        ("grown.json", &grown),
+        ("early.json", &rest),
+    ] {
+        fs::write(folder.path().join(name), serde_json::to_vec(snapshot).expect("JSON")).expect("written");
+    }
+    folder
+}
+
+fn culeak(folder: &Path, words: &[&str]) -> Command {
+    let mut command = Command::new(CULEAK);
+    command.current_dir(folder).args(words).stdin(Stdio::null());
+    command.env("CULEAK_CACHE_DIR", "");
+    for variable in [
+        "NO_COLOR",
+        "CLICOLOR",
+        "CLICOLOR_FORCE",
+        "LD_PRELOAD",
+        "CULEAK_CONFIG",
+        "GITHUB_WORKSPACE",
+    ] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+fn output(folder: &Path, words: &[&str]) -> Output {
+    culeak(folder, words).output().expect("culeak starts")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn stdout(folder: &Path, words: &[&str]) -> String {
+    text(&output(folder, words).stdout)
+}
+
+fn stderr(folder: &Path, words: &[&str]) -> String {
+    text(&output(folder, words).stderr)
+}
+
+fn code(folder: &Path, words: &[&str]) -> i32 {
+    output(folder, words).status.code().expect("no signal")
+}
+
+fn json(folder: &Path, words: &[&str]) -> Value {
+    let output = output(folder, words);
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)))
+}
+
+/// The folder of the built-in imitation of a driver.
+fn fake_driver() -> &'static str {
+    static FOLDER: OnceLock<String> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        stdout(Path::new("/"), &["shim-path", "--fake-driver"])
+            .trim()
+            .to_owned()
+    })
+}
+
+/// `culeak run` with these words, of the demo's program, which leaks.
+fn run(folder: &Path, words: &[&str]) -> Command {
+    let mut command = culeak(folder, &[&["run"], words, &["--", CULEAK, "demo-program"]].concat());
+    command.env("LD_LIBRARY_PATH", fake_driver());
+    command
+}
+
+// ---- several inputs
+
+#[test]
+fn check_judges_every_input_and_all_must_pass() {
+    let folder = folder();
+    let code = |words: &[&str]| code(folder.path(), words);
+    assert_eq!(code(&["check", "clean.json", "clean.json"]), 0);
+    assert_eq!(code(&["check", "clean.json", "leaky.json"]), 1);
+    let text = stdout(folder.path(), &["check", "clean.json", "leaky.json"]);
+    assert!(
+        text.contains("== clean.json ==") && text.contains("== leaky.json =="),
+        "{text}"
+    );
+    let verdicts = json(folder.path(), &["check", "clean.json", "leaky.json", "--json"]);
+    let passed: Vec<_> = verdicts
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|verdict| &verdict["passed"])
+        .collect();
+    assert_eq!(passed, [true, false]);
+}
+
+#[test]
+fn check_judges_what_it_can_read_and_still_does_not_pass() {
+    let folder = folder();
+    let output = output(folder.path(), &["check", "missing.json", "clean.json"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("missing.json"), "{output:?}");
+    assert!(text(&output.stdout).contains("passed"), "{output:?}");
+    let baseline = [
+        "check",
+        "clean.json",
+        "missing.json",
+        "--baseline",
+        "b.json",
+        "--update-baseline",
+    ];
+    assert_eq!(code(folder.path(), &baseline), 2);
+    assert!(!folder.path().join("b.json").exists(), "a baseline of half the inputs");
+}
+
+// ---- filters
+
+/// `words` for a report of leaky.json.
+fn filtered(words: &[&str]) -> Value {
+    json(folder().path(), &[&["report", "leaky.json", "--json"], words].concat())
+}
+
+fn held(report: &Value) -> u64 {
+    let held = &report["totals"]["held"];
+    ["blocks", "device", "managed", "host"]
+        .iter()
+        .map(|place| held[place]["bytes"].as_u64().expect("bytes"))
+        .sum()
+}
+
+/// Held by leaky.json: 1152 MiB by Trainer::step, 64 MiB pinned, 12 KiB managed; 40 MiB are cached.
+const ALL: u64 = (1152 + 64) * MIB + 3 * 4096;
+
+#[test]
+fn a_filter_decides_what_rows_and_totals_are_of_and_says_what_it_leaves_out() {
+    assert_eq!(held(&filtered(&[])), ALL);
+    assert!(filtered(&[])["filter"].is_null());
+    for (words, expected) in [
+        (&["--kind", "pinned"][..], 64 * MIB),
+        (&["--kind", "pinned", "--kind", "managed"], 64 * MIB + 3 * 4096),
+        (&["--device", "0"], ALL - 64 * MIB),
+        (&["--device", "host"], 64 * MIB),
+        (&["--device", "host", "--device", "0"], ALL),
+        (&["--focus", "Trainer::step"], 1152 * MIB),
+        (&["--focus", "^train.cu$"], 1152 * MIB),
+        (&["--focus", "weights.cu", "--focus", "libfancy"], 64 * MIB + 3 * 4096),
+        (&["--ignore", "Trainer"], ALL - 1152 * MIB),
+        (
+            &["--focus", "main", "--ignore", "Trainer", "--kind", "managed"],
+            3 * 4096,
+        ),
+    ] {
+        let report = filtered(words);
+        assert_eq!(held(&report), expected, "{words:?}");
+        let pools = report["totals"]["pool"]["bytes"].as_u64().expect("bytes");
+        let left_out = report["filter"]["left_out"]["bytes"].as_u64().expect("bytes");
+        assert_eq!(expected + pools + left_out, ALL + 40 * MIB, "{words:?}");
+        let rows = report["rows"].as_array().expect("rows").iter();
+        let rows: u64 = rows.map(|row| row["bytes"].as_u64().expect("bytes")).sum();
+        assert_eq!(rows, expected + pools, "{words:?}");
+    }
+}
+
+#[test]
+fn a_filter_holds_for_rows_by_size_too() {
+    let report = filtered(&["--by", "size", "--kind", "pinned"]);
+    assert_eq!(report["rows"].as_array().expect("rows").len(), 1);
+    assert_eq!((held(&report), report["hidden_rows"].as_u64()), (64 * MIB, Some(0)));
+}
+
+#[test]
+fn since_leaves_out_what_was_allocated_before_the_mark() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut snapshot = leaky();
+    // Records are made a second apart from second 10 on.
+    snapshot.marks.push(Mark {
+        time_ns: 20_000_000_000,
+        name: "warm".to_owned(),
+        thread: 0,
+    });
+    let json_text = serde_json::to_vec(&snapshot).expect("JSON");
+    fs::write(folder.path().join("marked.json"), json_text).expect("written");
+    let expected: u64 = snapshot
+        .allocations
+        .iter()
+        .filter(|allocation| allocation.time_ns >= 20_000_000_000)
+        .map(|allocation| allocation.bytes)
+        .sum();
+    for by in ["site", "size", "kind"] {
+        let words = ["report", "marked.json", "--json", "--since", "warm", "--by", by];
+        let report = json(folder.path(), &words);
+        let rows = report["rows"].as_array().expect("rows").iter();
+        let rows: u64 = rows.map(|row| row["bytes"].as_u64().expect("bytes")).sum();
+        assert_eq!(rows, expected, "by {by}");
+        assert!(report["filter"]["left_out"]["bytes"].as_u64() > Some(0));
+    }
+    let unknown = stdout(folder.path(), &["report", "marked.json", "--since", "tepid"]);
+    assert!(unknown.contains("no mark \"tepid\""), "{unknown}");
+}
+
+#[test]
+fn every_form_of_a_report_is_filtered_and_says_so() {
+    let folder = folder();
+    let says = "stack does not match Trainer; leaves out 1.1 GiB in 128 blocks";
+    let report = |words: &[&str]| {
+        stdout(
+            folder.path(),
+            &[&["report", "leaky.json", "--ignore", "Trainer"], words].concat(),
+        )
+    };
+    let plain = report(&[]);
+    assert!(plain.contains(says) && plain.contains("(filtered)"), "{plain}");
+    assert!(!plain.contains("Trainer::step"), "{plain}");
+    let tree = report(&["--tree"]);
+    assert!(tree.contains(says) && !tree.contains("Trainer::step"), "{tree}");
+    let graph = report(&["--flamegraph", "-"]);
+    assert!(graph.contains(says) && !graph.contains("Trainer::step"), "{graph}");
+    let page = report(&["--html", "-"]);
+    // The text for browsers without scripts; the same report draws the page.
+    assert!(
+        page.contains(says) && !page.contains("Trainer::step"),
+        "a page of other things"
+    );
+    let whole = stdout(folder.path(), &["report", "leaky.json"]);
+    assert!(!whole.contains("filter"), "{whole}");
+}
+
+#[test]
+fn a_filter_that_nothing_passes_is_not_a_clean_program() {
+    let folder = folder();
+    let text = stdout(folder.path(), &["report", "leaky.json", "--kind", "array"]);
+    assert!(text.contains("nothing leaked that passes the filter"), "{text}");
+    assert!(text.contains("next: culeak report leaky.json\n"), "{text}");
+}
+
+#[test]
+fn a_filter_that_cannot_be_meant_is_refused() {
+    let folder = folder();
+    for words in [
+        &["--kind", "tape"][..],
+        &["--device", "-1"],
+        &["--device", "GPU"],
+        &["--focus", "*"],
+        &["--ignore", ""],
+    ] {
+        let words = [&["report", "leaky.json"], words].concat();
+        assert_eq!(code(folder.path(), &words), 2, "{words:?}");
+    }
+}
+
+// ---- diff --tree
+
+#[test]
+fn a_difference_is_shown_as_a_tree() {
+    let folder = folder();
+    let tree = stdout(folder.path(), &["diff", "early.json", "leaky.json", "--tree"]);
+    let line = |name: &str| {
+        let line = tree.lines().find(|line| line.contains(name));
+        line.unwrap_or_else(|| panic!("no {name} in:\n{tree}")).to_owned()
+    };
+    assert!(line("Trainer::step").contains("train.cu:212"), "{tree}");
+    let grown = line("Trainer::run");
+    let numbers: Vec<&str> = grown.split_whitespace().collect();
+    assert_eq!(&numbers[..5], ["+900", "MiB", "+100", "1.1", "GiB"], "{tree}");
+    assert!(tree.contains("grew by") && tree.contains("total "), "{tree}");
+    let same = stdout(folder.path(), &["diff", "leaky.json", "grown.json", "--tree"]);
+    assert!(same.contains("no change") && !same.contains("Trainer"), "{same}");
+    let all = stdout(folder.path(), &["diff", "leaky.json", "grown.json", "--tree", "--all"]);
+    assert!(all.contains("Trainer::step"), "{all}");
+}
+
+// ---- colours
+
+#[test]
+fn color_decides_before_the_environment_does() {
+    let folder = folder();
+    let coloured = |words: &[&str], variables: &[(&str, &str)]| {
+        let mut command = culeak(folder.path(), words);
+        command.envs(variables.iter().copied());
+        text(&command.output().expect("culeak starts").stdout).contains('\u{1b}')
+    };
+    let report = ["report", "leaky.json"];
+    let with = |when| [&report[..], &["--color", when]].concat();
+    assert!(!coloured(&report, &[]), "in a pipe");
+    assert!(coloured(&with("always"), &[]));
+    assert!(coloured(&with("always"), &[("NO_COLOR", "1")]));
+    assert!(!coloured(&with("never"), &[("CLICOLOR_FORCE", "1")]));
+    assert!(coloured(&with("auto"), &[("CLICOLOR_FORCE", "1")]));
+    assert!(
+        coloured(&["--color", "always", "report", "leaky.json"], &[]),
+        "before the command too"
+    );
+    assert_eq!(code(folder.path(), &with("sometimes")), 2);
+}
+
+// ---- run
+
+#[test]
+fn run_writes_a_page_and_a_verdict_for_another_tool() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let words = [
+        "--html",
+        "page.html",
+        "--check",
+        "--format",
+        "junit",
+        "--verdict-file",
+        "leaks.xml",
+        "--no-report",
+    ];
+    let ended = run(folder.path(), &words).output().expect("culeak starts");
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
+    let page = fs::read_to_string(folder.path().join("page.html")).expect("a page");
+    assert!(page.contains("forget_weights"), "the page is of something else");
+    let verdict = fs::read_to_string(folder.path().join("leaks.xml")).expect("a verdict");
+    assert!(
+        verdict.starts_with("<?xml") && verdict.contains("forget_weights"),
+        "{verdict}"
+    );
+    assert!(!text(&ended.stderr).contains("<?xml"), "{}", text(&ended.stderr));
+    // A mistake is found before the program runs.
+    let again = run(folder.path(), &words).output().expect("culeak starts");
+    assert_eq!(again.status.code(), Some(2));
+    assert!(
+        text(&again.stderr).contains("page.html: already exists"),
+        "{}",
+        text(&again.stderr)
+    );
+    assert!(!text(&again.stdout).contains("round"), "the program ran");
+}
+
+#[test]
+fn run_writes_a_verdict_in_another_format_behind_the_report() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let words = ["--check", "--format", "markdown", "--report-file", "report.md"];
+    let ended = run(folder.path(), &words).output().expect("culeak starts");
+    assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
+    let written = fs::read_to_string(folder.path().join("report.md")).expect("a report");
+    let (report, verdict) = written.split_once("\nnext: ").expect("a report first");
+    assert!(report.contains("call sites leak"), "{written}");
+    assert!(verdict.contains("| "), "a table of Markdown: {written}");
+    let words = ["run", "--format", "junit", "--", "true"];
+    assert_eq!(code(folder.path(), &words), 2, "a format of no verdict");
+}
+
+#[test]
+fn a_gate_without_a_recording_writes_no_page_and_no_verdict() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let words = [
+        "run",
+        "--check",
+        "--require-recording",
+        "--html",
+        "page.html",
+        "--verdict-file",
+        "leaks.txt",
+        "--",
+        "true",
+    ];
+    let ended = output(folder.path(), &words);
+    assert_eq!(ended.status.code(), Some(2));
+    let said = text(&ended.stderr);
+    assert!(said.contains("no verdict, since there is no recording"), "{said}");
+    for file in ["page.html", "leaks.txt"] {
+        assert!(!folder.path().join(file).exists(), "{file}");
+    }
+}
+
+// ---- processes that run
+
+/// The demo's program between its rounds, with its process id.
+struct Running {
+    child: Child,
+    pid: String,
+    _folder: TempDir,
+}
+
+impl Running {
+    fn start() -> Running {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut command = run(folder.path(), &["--no-report"]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("culeak starts");
+        let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let round = lines.find_map(|line| line.ok().filter(|line| line.starts_with("round")));
+        let round = round.expect("a round ends");
+        // Whoever reads no more would end it by SIGPIPE.
+        std::thread::spawn(move || lines.count());
+        Running {
+            child,
+            pid: round.rsplit(' ').next().expect("a word").to_owned(),
+            _folder: folder,
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut input) = self.child.stdin.take() {
+            let _ = writeln!(input);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn running_processes_are_shown_once_listed_and_kept_all_together() {
+    let running = Running::start();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let pid = running.pid.as_str();
+    // Neither a terminal nor a key is needed.
+    let once = output(folder.path(), &["live", pid, "--once"]);
+    let screen = text(&once.stdout);
+    assert_eq!(once.status.code(), Some(0), "{}", text(&once.stderr));
+    assert!(
+        screen.starts_with(&format!("culeak: {pid} ")) && screen.contains("running for"),
+        "{screen}"
+    );
+    assert!(
+        screen.contains("forget_weights") && screen.contains("not seen:"),
+        "{screen}"
+    );
+    assert!(!screen.contains("q quit") && !screen.contains('\u{1b}'), "{screen}");
+
+    let list = json(folder.path(), &["snapshot", "--list", "--json"]);
+    assert_eq!(list["format"], "culeak-processes");
+    let ours = |process: &&Value| process["pid"].as_u64() == pid.parse().ok();
+    let process = list["processes"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .find(ours)
+        .expect("ours");
+    assert_eq!(process["state"], "recorded");
+    assert!(process["device_bytes"].as_u64() > Some(0), "{process}");
+
+    // Other tests may start and end processes meanwhile, so this is about our own alone.
+    let all = output(folder.path(), &["snapshot", "--all", "-o", "deep/all"]);
+    let names = || {
+        fs::read_dir(folder.path().join("deep/all"))
+            .expect("a folder")
+            .flatten()
+    };
+    let files: Vec<PathBuf> = names().map(|entry| entry.path()).collect();
+    let ending = format!(".{pid}.json");
+    let file = files.iter().find(|path| path.to_string_lossy().ends_with(&ending));
+    let file = file.unwrap_or_else(|| panic!("{files:?} {}", text(&all.stderr)));
+    let snapshot = fs::read(file).expect("a snapshot");
+    let snapshot: Value = serde_json::from_slice(&snapshot).expect("JSON");
+    assert_eq!(snapshot["process"]["pid"].to_string(), pid);
+    let again = text(&output(folder.path(), &["snapshot", "--all", "-o", "deep/all"]).stderr);
+    assert!(again.contains(&format!("{ending}: already exists")), "{again}");
+}
+
+#[test]
+fn one_look_at_nothing_says_what_is_missing() {
+    let folder = folder();
+    let missing = output(folder.path(), &["live", "missing.culeak", "--once"]);
+    assert_eq!(missing.status.code(), Some(2));
+    assert!(
+        text(&missing.stderr).contains("missing.culeak: no such file"),
+        "{missing:?}"
+    );
+    assert_eq!(code(folder.path(), &["live", "--once", "--", "true"]), 2);
+}
+
+#[test]
+fn the_doctor_answers_in_json_too() {
+    let doctor = json(folder().path(), &["doctor", "--json"]);
+    assert_eq!(
+        (&doctor["format"], &doctor["version"]),
+        (&"culeak-doctor".into(), &1.into())
+    );
+    let findings = doctor["findings"].as_array().expect("a list");
+    let of_level = |level: &str| findings.iter().filter(|finding| finding["level"] == level).count() as u64;
+    assert!(of_level("ok") > 0, "{doctor}");
+    assert_eq!(doctor["failures"].as_u64(), Some(of_level("fail")));
+    assert_eq!(doctor["warnings"].as_u64(), Some(of_level("warn")));
+}
+
+// ---- the config file
+
+/// The samples, with this config file.
+fn project(config: &str) -> TempDir {
+    let folder = folder();
+    fs::write(folder.path().join("culeak.toml"), config).expect("written");
+    folder
+}
+
+#[test]
+fn limits_come_from_the_config_file_unless_the_command_line_has_them() {
+    let folder = project("[check]\nmax-leaked = \"2GiB\"\n");
+    let code = |words: &[&str]| code(folder.path(), words);
+    assert_eq!(code(&["check", "leaky.json"]), 0);
+    assert_eq!(code(&["check", "leaky.json", "--max-leaked", "1MiB"]), 1);
+    assert_eq!(code(&["check", "leaky.json", "--max-count", "3"]), 1, "both hold");
+    assert_eq!(code(&["check", "leaky.json", "--no-config"]), 1);
+}
+
+#[test]
+fn every_key_of_the_config_file_has_an_effect() {
+    for (config, passes) in [
+        ("max-leaked = 0", false),
+        ("max-leaked = 2147483648", true),
+        ("max-count = 3", false),
+        ("max-count = 1000", true),
+        ("max-per-site = \"1MiB\"", false),
+        ("max-per-site = \"2GiB\"", true),
+        ("max-kind = { pinned = \"1MiB\" }", false),
+        ("max-kind = { pinned = \"64MiB\", managed = 12288 }", true),
+        ("budget = { \"train.cu\" = \"1MiB\" }", false),
+        ("budget = { \"train.cu\" = \"2GiB\" }", true),
+        ("suppressions = [\"own.supp\"]", true),
+        ("baseline = \"known.json\"", true),
+        ("baseline = \"early.json\"", false),
+        ("baseline = \"early.json\"\ntolerance = \"2GiB\"", true),
+        ("baseline = \"early.json\"\nfail-on = \"any\"", false),
+    ] {
+        let folder = project(&format!("[check]\n{config}\n"));
+        fs::write(folder.path().join("own.supp"), "leak:main\n").expect("written");
+        fs::copy(folder.path().join("leaky.json"), folder.path().join("known.json")).expect("copied");
+        let output = output(folder.path(), &["check", "leaky.json"]);
+        let expected = Some(i32::from(!passes));
+        assert_eq!(
+            output.status.code(),
+            expected,
+            "{config}: {}{}",
+            text(&output.stdout),
+            text(&output.stderr)
+        );
+    }
+}
+
+#[test]
+fn mistakes_in_the_config_file_are_named_with_their_line() {
+    for (config, says) in [
+        (
+            "[check]\nmax-leeked = 1\n",
+            "culeak.toml:2:1: unknown field `max-leeked`",
+        ),
+        ("[chekc]\n", "culeak.toml:1:2: unknown field `chekc`"),
+        ("output = \"runs\"\n", "culeak.toml:1:1: unknown field `output`"),
+        ("[run]\n\noutput = 3\n", "culeak.toml:3:10: invalid type"),
+        ("[check]\nmax-leaked = \"much\"\n", "culeak.toml:2:14: \"much\""),
+        ("[check]\nmax-leaked = -1\n", "culeak.toml:2:14: expected a size"),
+        (
+            "[check]\n\nmax-kind = { tape = 1 }\n",
+            "culeak.toml:3:12: \"tape\": unknown kind of memory",
+        ),
+        ("[check]\nbudget = { \"*\" = 1 }\n", "culeak.toml:2:10: \"*\""),
+        (
+            "[check]\nfail-on = \"old\"\n",
+            "culeak.toml:2:11: expected new, grown or any",
+        ),
+        ("[check\n", "culeak.toml:1:"),
+    ] {
+        let output = output(project(config).path(), &["check", "clean.json"]);
+        assert_eq!(output.status.code(), Some(2), "{config}");
+        assert!(
+            text(&output.stderr).contains(says),
+            "{config}: {}",
+            text(&output.stderr)
+        );
+        assert_eq!(output.stdout, b"", "{config}");
+    }
+}
+
+#[test]
+fn the_config_file_is_found_up_to_the_root_of_the_repository_and_no_further() {
+    let folder = project("[check]\nmax-leaked = \"2GiB\"\n");
+    let inside = folder.path().join("build/tests");
+    fs::create_dir_all(&inside).expect("made");
+    let check = ["check", "../../leaky.json"];
+    assert_eq!(code(&inside, &check), 1, "no repository, no parent");
+    fs::create_dir(folder.path().join(".git")).expect("made");
+    assert_eq!(code(&inside, &check), 0, "the root's file");
+    fs::create_dir(folder.path().join("build/.git")).expect("made");
+    assert_eq!(code(&inside, &check), 1, "a repository in the repository");
+    let named = [&check[..], &["--config", "../../culeak.toml"]].concat();
+    assert_eq!(code(&inside, &named), 0);
+    let mut by_variable = culeak(&inside, &check);
+    by_variable.env("CULEAK_CONFIG", "../../culeak.toml");
+    assert_eq!(by_variable.status().expect("culeak starts").code(), Some(0));
+    by_variable.arg("--no-config");
+    assert_eq!(by_variable.status().expect("culeak starts").code(), Some(1));
+    let missing = stderr(&inside, &[&check[..], &["--config", "other.toml"]].concat());
+    assert!(
+        missing.contains("other.toml: the config file cannot be read"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn paths_in_the_config_file_are_relative_to_it() {
+    let folder = project("[run]\noutput = \"runs\"\n[check]\nsuppressions = [\"own.supp\"]\n");
+    fs::write(folder.path().join("own.supp"), "leak:main\n").expect("written");
+    fs::create_dir(folder.path().join(".git")).expect("made");
+    let inside = folder.path().join("build");
+    fs::create_dir(&inside).expect("made");
+    assert_eq!(code(&inside, &["check", "../leaky.json"]), 0);
+    let ended = run(&inside, &["--no-report"]).output().expect("culeak starts");
+    assert_eq!(ended.status.code(), Some(0), "{}", text(&ended.stderr));
+    let recordings = |folder: &Path| {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        entries
+            .filter(|entry| entry.path().extension().is_some_and(|e| e == "culeak"))
+            .count()
+    };
+    assert_eq!((recordings(&folder.path().join("runs")), recordings(&inside)), (1, 0));
+    let ended = run(&inside, &["--no-report", "-o", "."])
+        .output()
+        .expect("culeak starts");
+    assert_eq!((ended.status.code(), recordings(&inside)), (Some(0), 1));
+}
+
+#[test]
+fn options_that_compare_ask_for_a_baseline_wherever_they_come_from() {
+    let folder = folder();
+    for words in [
+        &["--tolerance", "5%"][..],
+        &["--fail-on", "new"],
+        &["--update-baseline"],
+    ] {
+        let output = output(folder.path(), &[&["check", "leaky.json"], words].concat());
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+        assert!(
+            text(&output.stderr).contains("--baseline FILE"),
+            "{words:?}: {}",
+            text(&output.stderr)
+        );
+    }
+    let folder = project("[check]\nbaseline = \"known.json\"\n");
+    assert_eq!(code(folder.path(), &["check", "leaky.json", "--update-baseline"]), 0);
+    assert_eq!(code(folder.path(), &["check", "leaky.json", "--tolerance", "5%"]), 0);
+}
+
+// ---- shells and manuals
+
+#[test]
+fn completions_offer_the_values_of_kinds_and_of_what_fails() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = stdout(folder().path(), &["completions", shell]);
+        for value in ["host-physical", "host-physical=", "grown", "sarif"] {
+            assert!(script.contains(value), "{shell}: no {value}");
+        }
+    }
+}
+
+#[test]
+fn completions_go_into_a_folder_that_is_made_as_often_as_wanted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for (shell, file) in [
+        ("bash", "culeak"),
+        ("zsh", "_culeak"),
+        ("fish", "culeak.fish"),
+        ("elvish", "culeak.elv"),
+        ("powershell", "_culeak.ps1"),
+    ] {
+        for _ in 0..2 {
+            assert_eq!(
+                code(folder.path(), &["completions", shell, "--out", "share/it"]),
+                0,
+                "{shell}"
+            );
+        }
+        let script = fs::read(folder.path().join("share/it").join(file)).expect(file);
+        assert_eq!(text(&script), stdout(folder.path(), &["completions", shell]));
+    }
+    fs::write(folder.path().join("share/it/culeak"), "something else").expect("written");
+    let refused = stderr(folder.path(), &["completions", "bash", "--out", "share/it"]);
+    assert!(refused.contains("already exists"), "{refused}");
+}
+
+#[test]
+fn manual_pages_are_written_as_often_as_wanted_but_never_over_another_file() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let man = ["man", "--out", "share/man/man1"];
+    assert_eq!((code(folder.path(), &man), code(folder.path(), &man)), (0, 0));
+    let page = folder.path().join("share/man/man1/culeak-run.1");
+    fs::write(&page, "notes of mine").expect("written");
+    assert_eq!(code(folder.path(), &man), 2);
+    assert_eq!(fs::read_to_string(&page).expect("a file"), "notes of mine");
+    assert_eq!(code(folder.path(), &[&man[..], &["--force"]].concat()), 0);
+}
+
+// ---- first steps
+
+#[test]
+fn a_second_demo_in_the_same_folder_works() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    for _ in 0..2 {
+        let mut demo = culeak(folder.path(), &["demo", "--fake", "-o", "tour"]);
+        let demo = demo.output().expect("culeak starts");
+        assert_eq!(
+            demo.status.code(),
+            Some(0),
+            "{}{}",
+            text(&demo.stdout),
+            text(&demo.stderr)
+        );
+    }
+    assert!(folder.path().join("tour/before-2.json").exists());
+}
+
+#[test]
+fn words_of_other_tools_lead_to_the_command_that_is_meant() {
+    for (word, says) in [
+        (
+            "attach",
+            "cannot attach to a running program; start it with 'culeak run",
+        ),
+        ("top", "'culeak live'"),
+    ] {
+        let output = output(folder().path(), &[word, "4711"]);
+        assert_eq!(output.status.code(), Some(2));
+        assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
+    }
+}
