@@ -68,7 +68,8 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
     let debug_dirs = places.all_debug_dirs();
     let symbolizer = Symbolizer::builder()
         .enable_auto_reload(false)
-        .set_debug_dirs(Some(&debug_dirs))
+        // Debug files were located before; of those that a file's own links name, see `locate`.
+        .set_debug_dirs::<[&Path; 0], &Path>(Some([]))
         .build();
     let mut notes = Vec::new();
     let module_of: Vec<Option<usize>> = snapshot.locations.iter().map(|location| location.module).collect();

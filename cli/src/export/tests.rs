@@ -307,6 +307,20 @@ fn the_last_point_of_every_track_is_what_is_live() {
     }
 }
 
+#[test]
+fn a_trace_of_unknown_processes_has_each_once_and_ends() {
+    let mut unknown = leaky();
+    unknown.process.pid = 0;
+    for snapshots in [vec![&unknown], vec![&unknown, &unknown]] {
+        let bytes = written(|out| perfetto::write(&snapshots, &[], out));
+        let trace = perfetto::Trace::decode(bytes.as_slice()).expect("a trace");
+        let processes = trace.packet.iter().filter(|packet| {
+            matches!(&packet.data, Some(perfetto::Data::TrackDescriptor(track)) if track.process.is_some())
+        });
+        assert_eq!(processes.count(), snapshots.len());
+    }
+}
+
 fn rows(snapshot: &Snapshot) -> Rows<'_> {
     Rows::of(snapshot, &Options::default(), SHORT)
 }
