@@ -12,6 +12,7 @@ mod environment;
 mod errors;
 mod export;
 mod html;
+mod json;
 mod live;
 mod load;
 mod no_pool;

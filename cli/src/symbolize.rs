@@ -274,4 +274,4 @@ fn symbol(name: &str, code: Option<&CodeInfo>, inlined: bool) -> Symbol {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

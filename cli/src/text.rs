@@ -17,9 +17,11 @@ pub mod units;
 use std::io::{self, Write};
 
 use crate::errors::Failure;
+use crate::{json, output};
 
 /// Prints to standard output. A reader that closed the pipe (`| head`) has seen enough, which is no failure.
 pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    output::check_standard_output()?;
     let mut out = io::BufWriter::new(anstream::stdout().lock());
     match columns::fitting(io::stdout(), || render(&mut out)).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
@@ -35,7 +37,7 @@ pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()
 /// Prints a value as JSON, indented, with a line break at the end.
 pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     print(|out| {
-        serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
+        json::write_pretty(&mut *out, value)?;
         writeln!(out)
     })
 }

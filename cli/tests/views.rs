@@ -3,8 +3,10 @@
 #[path = "../../src/sample.rs"]
 mod sample;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -81,6 +83,71 @@ fn wrong_usage_and_unreadable_input_are_2_and_say_so_on_stderr() {
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
     }
+}
+
+#[test]
+fn inputs_may_be_pipes_and_have_names_that_are_no_text() {
+    let folder = folder();
+    let odd = OsStr::from_bytes(b"l\xff.json");
+    fs::rename(folder.path().join("leaky.json"), folder.path().join(odd)).expect("renamed");
+    for command in [&["report"][..], &["check"], &["trend", "--all"]] {
+        let output = culeak(folder.path(), command).arg(odd).output().expect("culeak starts");
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{command:?}: {output:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stdout).contains("Trainer::step"),
+            "{command:?}: {output:?}"
+        );
+    }
+    // As a shell writes `culeak diff <(…) <(…)`.
+    let script = "cat clean.json | { cat l*.json | \"$0\" diff /dev/fd/3 /dev/fd/0; } 3<&0";
+    let output = Command::new("sh")
+        .args(["-c", script, CULEAK])
+        .env("CULEAK_CACHE_DIR", "")
+        .current_dir(folder.path())
+        .output()
+        .expect("sh starts");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("Trainer::step"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn json_holds_nothing_that_a_terminal_obeys_and_says_the_same() {
+    let folder = folder();
+    let mut snapshot = leaky();
+    let hostile = "a\u{9b}31m\u{7f}\u{202e}b";
+    snapshot.process.command_line = vec![hostile.to_owned()];
+    for symbol in snapshot.locations.iter_mut().flat_map(|location| &mut location.symbols) {
+        symbol.function = format!("{hostile}{}", symbol.function);
+    }
+    fs::write(
+        folder.path().join("hostile.json"),
+        serde_json::to_vec(&snapshot).expect("json"),
+    )
+    .expect("written");
+    let output = |words: &[&str]| {
+        let output = culeak(folder.path(), words).output().expect("culeak starts");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for words in [
+        &["snapshot", "hostile.json", "-o", "-"][..],
+        &["report", "hostile.json", "--json", "--full-stacks"],
+        &["report", "hostile.json", "clean.json", "--json"],
+        &["check", "hostile.json", "--json"],
+        &["check", "hostile.json", "--format", "sarif"],
+        &["diff", "clean.json", "hostile.json", "--json"],
+        &["trend", "hostile.json", "--json"],
+        &["export", "hostile.json", "--format", "speedscope", "-o", "-"],
+        &["export", "hostile.json", "--format", "firefox", "-o", "-"],
+    ] {
+        let text = output(words);
+        let active = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(!text.is_empty() && !text.contains(active), "{words:?}: {text}");
+    }
+    let copy: Snapshot = serde_json::from_str(&output(&["snapshot", "hostile.json", "-o", "-"])).expect("a snapshot");
+    assert_eq!(copy, snapshot);
 }
 
 #[test]

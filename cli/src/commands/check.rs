@@ -1,5 +1,6 @@
 //! `culeak check`: a verdict for scripts and CI.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -11,8 +12,9 @@ use culeak::suppressions::{BUILT_IN, rule_for};
 
 use super::NameArgs;
 use super::rules::{RuleArgs, is_baseline};
-use crate::errors::Failure;
-use crate::load::{self, Loaded};
+use crate::errors::{Failure, USAGE};
+use crate::json;
+use crate::load::{self, Loaded, Several};
 use crate::output::{self, Overwrite};
 use crate::text;
 use crate::text::inert::Inert;
@@ -26,7 +28,7 @@ const LEAK: u8 = 1;
 #[command(mut_arg("force", |force| force.help("Accept a baseline of another program; replace a file that is not a baseline")))]
 #[command(after_help = "\
 Without any limit any leak fails; with one limit the others are off. With a baseline, what is new or grown fails.
-Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or unreadable input.
+Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or unreadable input; in a folder the rest is judged all the same.
 
 Examples:
   culeak check app.culeak
@@ -34,9 +36,9 @@ Examples:
   culeak check app.culeak --suppressions app.supp --format github
   culeak check app.culeak --baseline leaks.json --update-baseline     once, then without the last option")]
 pub struct CheckArgs {
-    /// Process id, recording, snapshot, folder of recordings, or - for a snapshot on standard input
+    /// Process id, recording, snapshot, folder of recordings or snapshots, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "print_suppressions")]
-    pub input: Option<String>,
+    pub input: Option<OsString>,
     #[command(flatten)]
     pub rules: RuleArgs,
     /// Write the present leaks to the file of --baseline, and pass
@@ -89,11 +91,20 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     } else {
         args.rules.rules()?
     };
-    let mut loaded = load::all(input)?;
+    let Several {
+        items: mut loaded,
+        unreadable,
+    } = load::all(&[input])?;
     for item in &mut loaded {
         args.names.name_frames(item);
     }
     if let (true, Some(path)) = (args.update_baseline, &args.rules.baseline) {
+        if unreadable > 0 {
+            return Err(Failure::new(format!(
+                "{}: not written, since it would lack what cannot be read (see above); leave that out",
+                path.display()
+            )));
+        }
         return update(path, args.overwrite, &loaded, &rules);
     }
     if !args.overwrite.force {
@@ -109,11 +120,12 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         print(args, &verdicts)?;
     }
     let passed = args.gen_suppressions || verdicts.iter().all(|(_, verdict)| verdict.passed);
-    Ok(if passed {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(LEAK)
-    })
+    Ok(ExitCode::from(match (unreadable, passed) {
+        (0, true) => 0,
+        (0, false) => LEAK,
+        // A gate that cannot judge all does not open.
+        _ => USAGE,
+    }))
 }
 
 fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
@@ -193,10 +205,11 @@ fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -
     let baseline = Baseline::most_of(baselines);
     // To update a baseline is what was asked for.
     output::create(path, Overwrite { force: true }, |out| {
-        serde_json::to_writer_pretty(&mut *out, &baseline).map_err(std::io::Error::from)?;
+        json::write_pretty(&mut *out, &baseline)?;
         writeln!(out)
     })?;
     let sites = text::units::plural(baseline.sites.len() as u64, "call site", "call sites");
-    eprintln!("culeak: {}: baseline written with {sites}", path.display());
+    let shown = path.display().to_string();
+    eprintln!("culeak: {}: baseline written with {sites}", Inert(&shown));
     Ok(ExitCode::SUCCESS)
 }

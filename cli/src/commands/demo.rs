@@ -56,7 +56,7 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
 
     stage.heading("Is that true?");
     stage.run(&["snapshot", &recording, "-o", "after.json"], 0)?;
-    let after = load::one(&stage.folder.join("after.json").to_string_lossy())?;
+    let after = load::one(stage.folder.join("after.json"))?;
     let truth = compare(&planted, &after.snapshot);
     match &truth {
         Ok(said) => say(format_args!("{} {said}", Styled(GOOD, "yes:"))),

@@ -58,7 +58,7 @@ fn look_at(pid: u32) -> Option<Found> {
     }
     let maps = fs::read(format!("{folder}/maps")).ok()?;
     let recording = match uses(&String::from_utf8_lossy(&maps)) {
-        Use::Recorded => match load::one(&pid.to_string()) {
+        Use::Recorded => match load::one(pid.to_string()) {
             Ok(loaded) => Recording::Readable(Box::new(loaded.snapshot)),
             Err(failure) => Recording::Unreadable(failure.message),
         },

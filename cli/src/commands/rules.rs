@@ -176,7 +176,7 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     let envelope: Option<Envelope> = serde_json::from_slice(&bytes).ok();
     let Some(Envelope { version, .. }) = envelope.filter(|e| e.format.as_deref() == Some(baseline::FORMAT)) else {
         // A snapshot or a recording will do as well; what is wrong with anything else, its reader says best.
-        let mut item = load::one(&path.to_string_lossy())?;
+        let mut item = load::one(path)?;
         super::NameArgs::default().name_frames(&mut item);
         return Ok(baseline_of(&item.snapshot, rules));
     };

@@ -1,6 +1,6 @@
 //! `culeak snapshot`: one instant of a process as a JSON file that needs neither the process nor its binaries.
 
-use std::io;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -9,12 +9,12 @@ use clap::Args;
 use super::NameArgs;
 use crate::errors::Failure;
 use crate::output::{self, Overwrite};
-use crate::{load, usage};
+use crate::{json, load, usage};
 
 /// Write what a process holds right now to a JSON file, without stopping it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The format is described by docs/snapshot.schema.json.
+The format is described by docs/snapshot.schema.json. Like a recording, the file can be read by its owner alone.
 
 Examples:
   culeak snapshot --list                 which processes can be looked at
@@ -23,7 +23,7 @@ Examples:
 pub struct SnapshotArgs {
     /// Process id, recording or snapshot
     #[arg(value_name = "PID|RECORDING", required_unless_present = "list")]
-    pub input: Option<String>,
+    pub input: Option<OsString>,
     /// Where to write; - for standard output
     #[arg(short, long, value_name = "FILE.json", required_unless_present = "list")]
     pub output: Option<PathBuf>,
@@ -49,8 +49,8 @@ pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
     if !args.no_symbols {
         args.names.name_frames(&mut loaded);
     }
-    output::create(path, args.overwrite, |out| {
-        serde_json::to_writer(&mut *out, &loaded.snapshot).map_err(io::Error::from)?;
+    output::create_private(path, args.overwrite, |out| {
+        json::write(&mut *out, &loaded.snapshot)?;
         writeln!(out)
     })?;
     Ok(ExitCode::SUCCESS)

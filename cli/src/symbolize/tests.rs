@@ -454,7 +454,12 @@ pub fn opens_fifo(path: &Path, act: impl FnOnce()) -> bool {
             while !over.load(Relaxed) {
                 let mut options = File::options();
                 // Fails while nobody reads.
-                if options.write(true).custom_flags(nix::libc::O_NONBLOCK).open(path).is_ok() {
+                if options
+                    .write(true)
+                    .custom_flags(nix::libc::O_NONBLOCK)
+                    .open(path)
+                    .is_ok()
+                {
                     return true;
                 }
                 thread::sleep(Duration::from_millis(1));
