@@ -62,6 +62,7 @@ fn main() -> ExitCode {
         Command::DemoProgram => demo_program::execute(),
         Command::Probe => probe::answer(),
         Command::ProbeUsage(args) => usage::answer(&args),
+        Command::Symbolize => symbolize::answer(),
     };
     result.unwrap_or_else(|failure| {
         progress::fail(&failure);

@@ -10,7 +10,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
+use object::{Object, ObjectSection, ObjectSymbol};
 use sample::{GIB, Sample, leaky};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -148,6 +150,68 @@ fn json_holds_nothing_that_a_terminal_obeys_and_says_the_same() {
     }
     let copy: Snapshot = serde_json::from_str(&output(&["snapshot", "hostile.json", "-o", "-"])).expect("a snapshot");
     assert_eq!(copy, snapshot);
+}
+
+/// Builds a library whose compressed debug information claims to be larger than any memory, and a snapshot that leads to it.
+fn library_that_kills_its_reader(folder: &Path) {
+    fs::write(folder.join("leak.c"), "int leak(int n) { return n + 1; }").expect("written");
+    let words = [
+        "-g",
+        "-gz",
+        "-shared",
+        "-fPIC",
+        "-Wl,--build-id=none",
+        "leak.c",
+        "-o",
+        "lib.so",
+    ];
+    let status = Command::new("cc").args(words).current_dir(folder).status();
+    assert!(status.is_ok_and(|status| status.success()), "cc {words:?}");
+    let mut bytes = fs::read(folder.join("lib.so")).expect("built");
+    let elf = object::File::parse(&*bytes).expect("ELF");
+    let section = elf.section_by_name(".debug_info").expect("debug information");
+    let (at, _) = section.file_range().expect("in the file");
+    let address = elf.symbol_by_name("leak").expect("a symbol").address();
+    // The second word of the section says how large it is without compression.
+    let size = at as usize + 8;
+    bytes[size..size + 8].copy_from_slice(&(u64::MAX / 4).to_le_bytes());
+    fs::write(folder.join("lib.so"), bytes).expect("written");
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[("", "", "/lib.so")]);
+    sample.holds(Kind::Device, "cudaMalloc", 4096, 1, stack);
+    let mut snapshot = sample.finish(0, 0);
+    snapshot.process.started_unix_ns = u64::MAX;
+    snapshot.modules[0].path = folder.join("lib.so").display().to_string();
+    snapshot.modules[0].build_id = String::new();
+    snapshot.locations[0].address = address + 1;
+    fs::write(
+        folder.join("damaged.json"),
+        serde_json::to_vec(&snapshot).expect("json"),
+    )
+    .expect("written");
+}
+
+#[test]
+fn a_module_that_kills_its_reader_costs_its_lines_and_nothing_else() {
+    let folder = folder();
+    library_that_kills_its_reader(folder.path());
+    let output = culeak(folder.path(), &["report", "damaged.json", "leaky.json"])
+        .output()
+        .expect("culeak starts");
+    let (text, said) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    // The function's name is in the symbol table.
+    assert!(
+        text.contains("1 block   leak") && text.contains("Trainer::step"),
+        "{text}"
+    );
+    assert!(
+        said.contains("lib.so: is damaged") && !said.contains("panicked"),
+        "{said}"
+    );
 }
 
 #[test]

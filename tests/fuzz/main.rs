@@ -222,7 +222,9 @@ impl Fuzzer {
         let mut start = (&self.said).take(1 << 16);
         start.read_to_end(&mut said).expect("what it said");
         let said = String::from_utf8_lossy(&said).into_owned();
+        // With all that its own children used.
         let memory = u64::try_from(used.ru_maxrss).unwrap_or(0) << 10;
+        let seconds = used.ru_utime.tv_sec + used.ru_stime.tv_sec;
         let name = words[0].as_str();
         let finding = if libc::WIFSIGNALED(status) {
             let words = said.lines().last().unwrap_or_default();
@@ -244,6 +246,8 @@ impl Fuzzer {
                 seed.of,
                 MEMORY >> 20
             ))
+        } else if seconds >= CPU_SECONDS.cast_signed() {
+            Some(format!("{:?}, {name}: more than {CPU_SECONDS} s of time", seed.of))
         } else if !matches!(libc::WEXITSTATUS(status), 0..=2) {
             Some(format!(
                 "{:?}, {name}: exit code {}",

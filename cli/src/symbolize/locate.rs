@@ -28,8 +28,6 @@ pub struct Located {
     pub debug: Option<PathBuf>,
     /// The module itself.
     pub module: Option<PathBuf>,
-    /// Those of them whose DWARF is not to be read.
-    pub without_dwarf: Vec<PathBuf>,
     /// Something the reader of the names should know.
     pub note: Option<Note>,
 }
@@ -37,14 +35,12 @@ pub struct Located {
 impl Located {
     /// Files in the order of asking, and whether to read DWARF there.
     pub fn attempts(&self) -> impl Iterator<Item = (&Path, bool)> {
-        let has_dwarf = |path: &&Path| !self.without_dwarf.iter().any(|known| known == path);
-        let debug = self.debug.as_deref().filter(has_dwarf).map(|path| (path, true));
+        let debug = self.debug.as_deref().map(|path| (path, true));
         // With a debug file at hand, the module can only add exported names.
         let module = self
             .module
             .as_deref()
             .filter(|_| self.debug.is_none())
-            .filter(has_dwarf)
             .map(|path| (path, true));
         // Damaged DWARF fails a whole batch; names without lines are left then.
         let names = self.module.as_deref().map(|path| (path, false));
@@ -60,13 +56,6 @@ struct Identity {
 
 /// Finds a module's files, or says why there are none.
 pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_unix_ns: u64) -> Result<Located, Note> {
-    let mut located = search(module, places, debug_dirs, started_unix_ns)?;
-    let files = [&located.debug, &located.module].into_iter().flatten();
-    located.without_dwarf = files.filter(|path| leads_astray(path)).cloned().collect();
-    Ok(located)
-}
-
-fn search(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_unix_ns: u64) -> Result<Located, Note> {
     let recorded = module.path.trim_end_matches(" (deleted)");
     if !recorded.starts_with('/') {
         // [vdso] and other code without a file.
@@ -130,9 +119,10 @@ fn identity(path: &Path) -> io::Result<Identity> {
     Ok(Identity { build_id, debug_link })
 }
 
+const DEBUG_LINK: &str = ".gnu_debuglink";
 /// The sections that name another file, and what stands in them before that name.
 const LINKS: [(&str, usize); 3] = [
-    (".gnu_debuglink", 0),
+    (DEBUG_LINK, 0),
     (".gnu_debugaltlink", 0),
     // A version and whether this is the supplementary file.
     (".debug_sup", 3),
@@ -141,20 +131,33 @@ const LINKS: [(&str, usize); 3] = [
 /// Whether blazesym, asked for a file's DWARF, would open something that is not to be opened. It opens what the file's links
 /// name, seen from the file's own folder, and the package (`.dwp`) beside it, whatever these are. A debug link that leads
 /// to a file has been judged before: a file that belongs is [`Located::debug`], and any other makes blazesym give up.
-fn leads_astray(path: &Path) -> bool {
-    let links = open_regular(path).and_then(|file| linked_names(&ReadCache::new(file)));
-    let (Ok(links), Ok(own)) = (links, path.canonicalize()) else {
-        return true;
-    };
+pub fn leads_astray(path: &Path) -> bool {
+    let is_special = |path: &Path| path.metadata().is_ok_and(|metadata| !metadata.is_file());
+    let Ok(companions) = companions(path) else { return true };
+    let mut companions = companions.iter();
+    companions.any(|(link, target)| is_special(target) || *link == Some(DEBUG_LINK) && target.exists())
+}
+
+/// A file and those that are read with it.
+pub fn with_companions(path: &Path) -> Vec<PathBuf> {
+    let companions = companions(path)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(_, target)| target);
+    [path.to_path_buf()].into_iter().chain(companions).collect()
+}
+
+/// Where blazesym looks for more, and the section that says so.
+fn companions(path: &Path) -> io::Result<Vec<(Option<&'static str>, PathBuf)>> {
+    let links = linked_names(&ReadCache::new(open_regular(path)?))?;
+    let own = path.canonicalize()?;
     let mut package = path.as_os_str().to_owned();
     package.push(".dwp");
-    let is_special = |path: &Path| path.metadata().is_ok_and(|metadata| !metadata.is_file());
-    is_special(Path::new(&package))
-        || links.iter().any(|(section, name)| {
-            let target = own.with_file_name("").join(name);
-            let is_debug_link = *section == LINKS[0].0;
-            target != own && (is_special(&target) || is_debug_link && target.exists())
-        })
+    let targets = links
+        .into_iter()
+        .map(|(link, name)| (Some(link), own.with_file_name("").join(name)))
+        .filter(|(_, target)| *target != own);
+    Ok([(None, PathBuf::from(package))].into_iter().chain(targets).collect())
 }
 
 /// The names in all sections that link to another file.
