@@ -133,6 +133,19 @@ pub fn one(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
     single(argument.as_ref())?.load()
 }
 
+/// The same of a file whose bytes were read already: from a pipe they do not come twice.
+pub fn read_already(path: &Path, bytes: &[u8]) -> Result<Loaded, Failure> {
+    if path.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return one(path);
+    }
+    let source = path.display().to_string();
+    Ok(Loaded {
+        snapshot: from_pipe(bytes, &source, reader::read)?,
+        source,
+        root: None,
+    })
+}
+
 /// The same, with what every stack asked for in all.
 pub fn one_with_totals(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
     single(argument.as_ref())?.load_by(reader::read_with_totals)

@@ -294,8 +294,11 @@ fn symbols(sym: &Sym) -> Vec<Symbol> {
     if sym.name.is_empty() {
         return Vec::new();
     }
-    let mut symbols = Vec::with_capacity(sym.inlined.len() + 1);
-    for call in sym.inlined.iter().rev() {
+    // More calls inlined into each other than any compiler writes.
+    const INLINED: usize = 256;
+    let inlined = &sym.inlined[sym.inlined.len().saturating_sub(INLINED)..];
+    let mut symbols = Vec::with_capacity(inlined.len() + 1);
+    for call in inlined.iter().rev() {
         symbols.push(symbol(&call.name, call.code_info.as_ref(), true));
     }
     symbols.push(symbol(&sym.name, sym.code_info.as_deref(), false));

@@ -190,7 +190,10 @@ fn what_takes_long_shows_how_far_it_is_on_a_terminal_and_leaves_no_trace() {
     );
 }
 
-/// `2,000`.
+/// `500`, `2,000`.
 fn with_commas(count: usize) -> String {
+    if count < 1000 {
+        return count.to_string();
+    }
     format!("{},{:03}", count / 1000, count % 1000)
 }

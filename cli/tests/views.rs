@@ -100,6 +100,12 @@ fn inputs_may_be_pipes_and_have_names_that_are_no_text() {
             "{command:?}: {output:?}"
         );
     }
+    let script = "cat clean.json | \"$0\" check l*.json --baseline /dev/fd/0";
+    let output = Command::new("sh")
+        .args(["-c", script, CULEAK])
+        .current_dir(folder.path())
+        .output();
+    assert_eq!(output.expect("sh starts").status.code(), Some(1), "what is new leaks");
     // As a shell writes `culeak diff <(…) <(…)`.
     let script = "cat clean.json | { cat l*.json | \"$0\" diff /dev/fd/3 /dev/fd/0; } 3<&0";
     let output = Command::new("sh")

@@ -158,6 +158,29 @@ fn what_is_read_is_not_written_over_by_any_name_and_force_does_not_help() {
 }
 
 #[test]
+fn rules_that_are_read_are_not_written_over() {
+    let folder = folder();
+    fs::write(folder.path().join("known.supp"), "leak:no_such_function\n").expect("written");
+    let before = names(&folder);
+    let words = [
+        "report",
+        "leaky.json",
+        "--suppressions",
+        "known.supp",
+        "--force",
+        "--html",
+    ];
+    let refused = output(&folder, &words, &["known.supp"]);
+    expect_refused(
+        &folder,
+        &words,
+        &refused,
+        "one of the files that are read here",
+        &before,
+    );
+}
+
+#[test]
 fn a_snapshot_can_be_read_by_its_owner_alone_as_a_recording_can() {
     let folder = folder();
     let written = output(&folder, &["snapshot", "leaky.json", "-o"], &["out"]);

@@ -131,6 +131,12 @@ fn enormous_stacks_are_refused_before_anybody_reads_them() {
         json["stacks"] = json!(vec![json!({"frames": vec![0; 65_000], "truncated": false}); 600]);
     });
     assert!(many.contains("frames in all"), "{many}");
+    let few = json!({"function": "f", "file": null, "line": null, "inlined": true});
+    let shared = complaint(|json| {
+        json["locations"][0]["symbols"] = json!(vec![few; 10_000]);
+        json["stacks"] = json!(vec![json!({"frames": [0, 0, 0], "truncated": false}); 1_000]);
+    });
+    assert!(shared.contains("more inlined calls than any program's"), "{shared}");
     let nested = load("{\"format\":".repeat(100_000).as_bytes()).expect_err("refused");
     assert!(nested.contains("recursion limit"), "{nested}");
 }
