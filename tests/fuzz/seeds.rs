@@ -119,6 +119,8 @@ fn recording(folder: &Path) -> Vec<u8> {
         executable: b"/usr/bin/python3",
         command_line: b"python3\0train.py\0",
         host: b"node7",
+        pid_namespace: 0,
+        time_namespace: 0,
         ranks: [Some(b"3".as_slice()); RANK_VARIABLES.len()],
     };
     let Ok(recording) = Recording::create(&name, &beginning) else {
