@@ -244,7 +244,8 @@ fn side(snapshot: &Snapshot, held: Share) -> Side<'_> {
     }
 }
 
-/// A pid alone comes back after a while; with its start time and host it does not.
+/// A pid alone comes back after a while; with its start time and host it does not. Not reflexive: a snapshot without a
+/// pid is of an unknown process, and never the same as another, nor as itself.
 pub fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
     let identity = |s: &Snapshot| (s.process.pid, s.process.started_unix_ns, s.process.host.clone());
     // What PyTorch tells of itself says nothing of its process.

@@ -19,6 +19,7 @@ mod picture;
 mod python;
 mod python_line;
 mod records;
+mod regular;
 mod sight;
 mod stacks;
 mod totals;
@@ -28,11 +29,12 @@ pub use follow::Follower;
 pub use identity::{Identity, identity};
 pub use liveness::{own_pid, start_ticks};
 pub use python_line::python_line;
+pub use regular::open_regular;
 pub use sight::{Sight, Sum};
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use crate::cuda_functions::Api;
@@ -171,20 +173,10 @@ impl Bytes {
 
 impl<'a> Source<'a> {
     fn open(path: &'a Path) -> Result<Source<'a>, ReadError> {
-        let io = |error| ReadError::Io(path.to_path_buf(), error);
-        // Without waiting: the name may be that of a FIFO.
-        let file = File::options()
-            .read(true)
-            .custom_flags(libc::O_NONBLOCK)
-            .open(path)
-            .map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        if metadata.is_dir() {
-            return Err(io(std::io::Error::from_raw_os_error(libc::EISDIR)));
-        }
-        if !metadata.is_file() {
-            return Err(ReadError::Foreign(path.to_path_buf()));
-        }
+        let file = open_regular(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidInput => ReadError::Foreign(path.to_path_buf()),
+            _ => ReadError::Io(path.to_path_buf(), error),
+        })?;
         Ok(Source { path, file })
     }
 

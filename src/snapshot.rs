@@ -400,6 +400,10 @@ pub struct Honesty {
 pub(crate) const FRAMES_MAX: usize = 1 << 16;
 /// All stacks of a snapshot together, inlined calls too. A small file could say that a million stacks share a long one.
 pub(crate) const FRAMES_IN_ALL: usize = if cfg!(test) { 1 << 18 } else { 1 << 25 };
+/// Inlined calls of an address, on average over all stacks, where there are very many.
+const INLINED: usize = 6;
+/// Where the average does not matter yet.
+const FEW: usize = 1 << 18;
 
 impl Snapshot {
     /// Checks every index, so that code behind this can use them without looking, and that stacks are no larger than any
@@ -429,7 +433,7 @@ impl Snapshot {
                 ));
             }
         }
-        let mut in_all = 0;
+        let (mut in_all, mut addresses) = (0, 0);
         for (row, stack) in self.stacks.iter().enumerate() {
             let mut frames = 0;
             for &frame in &stack.frames {
@@ -437,6 +441,7 @@ impl Snapshot {
                 frames += self.locations[frame].symbols.len().max(1);
             }
             in_all += frames;
+            addresses += stack.frames.len();
             if frames > FRAMES_MAX {
                 return Err(format!(
                     "stacks: row {row} has {frames} frames, more than any program's"
@@ -445,6 +450,12 @@ impl Snapshot {
             if in_all > FRAMES_IN_ALL {
                 return Err(format!("stacks: more than {FRAMES_IN_ALL} frames in all"));
             }
+        }
+        // An address is a few bytes of a file, and could stand for thousands of calls.
+        if in_all > FEW + INLINED * addresses {
+            return Err(format!(
+                "stacks: {addresses} addresses stand for {in_all} frames, more inlined calls than any program's"
+            ));
         }
         for (row, call) in self.allocations.calls.iter().enumerate() {
             optional("calls: device", row, call.device, self.devices.len())?;

@@ -55,6 +55,8 @@ pub struct Arguments {
 
 /// How `probe` calls this program.
 pub const PROBE: &str = "__probe-driver";
+/// How `symbolize` calls this program.
+pub const SYMBOLIZE: &str = "__symbolize";
 /// How `usage` calls this program.
 pub const PROBE_USAGE: &str = "__probe-usage";
 
@@ -80,6 +82,9 @@ pub enum Command {
     /// Ask the CUDA driver and print its answers as JSON
     #[command(name = PROBE, hide = true)]
     Probe,
+    /// Look up names of functions in module files, as requests on standard input say
+    #[command(name = SYMBOLIZE, hide = true)]
+    Symbolize,
     /// Ask NVML about devices and print its answers as JSON
     #[command(name = PROBE_USAGE, hide = true)]
     ProbeUsage(ProbeUsageArgs),

@@ -1,22 +1,26 @@
-//! From an argument to snapshots: a process id, a recording, a snapshot file of ours or PyTorch's, `-` or a folder of recordings.
+//! From an argument to snapshots: a process id, a recording, a snapshot file of ours or PyTorch's, a pipe, `-`, or a folder.
 //!
-//! A number is a process; what a file is, its first bytes say, never its name. Every way this can fail is one line:
-//! what was read, why not, what to do. Deliberately absent: symbols; see `symbolize`.
+//! A number is a process; what a file is, its first bytes say, never its name. A folder stands for the recordings in it, or
+//! without any for its snapshots. Every way this can fail is one line: what was read, why not, what to do. What was named is
+//! remembered ([`output::protect`]), so that no command writes over it. Deliberately absent: symbols; see `symbolize`.
 
 pub mod memory_viz;
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{self, Read, Seek};
-use std::os::unix::fs::MetadataExt;
+use std::io::{self, Read, Seek, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use culeak::reader::{self, ReadError};
+use culeak::reader::{self, ReadError, open_regular};
 use culeak::snapshot::{self, Snapshot, rows_apart};
 use serde::Deserialize;
 
 use crate::errors::Failure;
-use crate::pickle;
-use crate::progress::{Progress, Unit};
+use crate::progress::{self, Progress, Unit};
+use crate::{output, pickle};
 
 /// A snapshot and how the user may name it again.
 pub struct Loaded {
@@ -37,20 +41,68 @@ pub enum Place {
     StandardInput,
 }
 
-/// What an argument stands for: one place, or of a folder each recording in it.
+/// What an argument stands for: one place, or of a folder each recording in it; if it has none, each snapshot.
 ///
 /// # Errors
-/// A folder that cannot be read, or has no recordings.
-pub fn places(argument: &str) -> Result<Vec<Place>, Failure> {
+/// A folder that cannot be read, or has nothing of ours.
+pub fn places(argument: impl AsRef<OsStr>) -> Result<Vec<Place>, Failure> {
+    let argument = argument.as_ref();
     if let Some(pid) = as_pid(argument) {
         return Ok(vec![Place::Process(pid)]);
     }
     let path = Path::new(argument);
-    match argument {
-        "-" => Ok(vec![Place::StandardInput]),
-        _ if path.is_dir() => recordings_in(path),
-        _ => Ok(vec![Place::File(path.to_path_buf())]),
+    if argument == "-" {
+        return Ok(vec![Place::StandardInput]);
     }
+    if !path.is_dir() {
+        return Ok(vec![Place::File(path.to_path_buf())]);
+    }
+    let members = Members::of(path)?;
+    let paths = match members.recordings.is_empty() {
+        true => members.snapshots,
+        false => members.recordings,
+    };
+    Ok(paths.into_iter().map(Place::File).collect())
+}
+
+/// The files of a folder that are ours, in the order of their names.
+pub struct Members {
+    /// `*.culeak`.
+    pub recordings: Vec<PathBuf>,
+    /// `*.culeak-kept`, and those of `*.json` that are snapshots: other people's JSON may lie there too.
+    pub snapshots: Vec<PathBuf>,
+}
+
+impl Members {
+    /// # Errors
+    /// The folder cannot be read, or there are none.
+    pub fn of(folder: &Path) -> Result<Members, Failure> {
+        let shown = folder.display().to_string();
+        let entries = fs::read_dir(folder).map_err(|error| unreadable(&shown, &error))?;
+        let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+        paths.sort();
+        let extension = |path: &PathBuf| path.extension().unwrap_or_default().to_owned();
+        let (recordings, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| extension(path) == "culeak");
+        let is_snapshot = |path: &PathBuf| match extension(path) {
+            kept if kept == "culeak-kept" => true,
+            json => json == "json" && begins_as_snapshot(path),
+        };
+        let snapshots: Vec<PathBuf> = others.into_iter().filter(is_snapshot).collect();
+        if recordings.is_empty() && snapshots.is_empty() {
+            return Err(Failure::new(format!(
+                "{shown}: a folder without recordings (*.culeak), automatic snapshots (*.culeak-kept) or snapshots (*.json); \
+                 name another"
+            )));
+        }
+        Ok(Members { recordings, snapshots })
+    }
+}
+
+/// Whether a file begins as a snapshot does; its first field says so.
+fn begins_as_snapshot(path: &Path) -> bool {
+    let mut start = Vec::new();
+    let read = open_regular(path).and_then(|file| file.take(256).read_to_end(&mut start));
+    read.is_ok() && String::from_utf8_lossy(&start).contains(snapshot::FORMAT)
 }
 
 impl Place {
@@ -66,7 +118,7 @@ impl Place {
                 let source = path.display().to_string();
                 (from_file(path, &source, read)?, source)
             }
-            Place::StandardInput => (from_stdin()?, "-".to_owned()),
+            Place::StandardInput => (from_stdin(read)?, "-".to_owned()),
         };
         Ok(Loaded {
             snapshot,
@@ -77,48 +129,91 @@ impl Place {
 }
 
 /// Reads one input that must be exactly one process.
-pub fn one(argument: &str) -> Result<Loaded, Failure> {
-    single(argument)?.load()
+pub fn one(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
+    single(argument.as_ref())?.load()
+}
+
+/// The same of a file whose bytes were read already: from a pipe they do not come twice.
+pub fn read_already(path: &Path, bytes: &[u8]) -> Result<Loaded, Failure> {
+    if path.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return one(path);
+    }
+    let source = path.display().to_string();
+    Ok(Loaded {
+        snapshot: from_pipe(bytes, &source, reader::read)?,
+        source,
+        root: None,
+    })
 }
 
 /// The same, with what every stack asked for in all.
-pub fn one_with_totals(argument: &str) -> Result<Loaded, Failure> {
-    single(argument)?.load_by(reader::read_with_totals)
+pub fn one_with_totals(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
+    single(argument.as_ref())?.load_by(reader::read_with_totals)
 }
 
-fn single(argument: &str) -> Result<Place, Failure> {
+fn single(argument: &OsStr) -> Result<Place, Failure> {
     let mut found = places(argument)?;
     match found.len() {
         1 => Ok(found.remove(0)),
         n => Err(Failure::new(format!(
-            "{argument}: a folder with {n} recordings; name one of them"
+            "{}: a folder with {n} recordings or snapshots; name one of them",
+            argument.display()
         ))),
     }
 }
 
-/// Reads one input, which may be a folder of recordings.
-pub fn all(argument: &str) -> Result<Vec<Loaded>, Failure> {
-    all_by(argument, reader::read)
+/// What several inputs stand for.
+pub struct Several {
+    pub items: Vec<Loaded>,
+    /// How many could not be read, each of which was said.
+    pub unreadable: usize,
+}
+
+/// Reads inputs, which may be folders. One that cannot be read does not spoil the others.
+///
+/// # Errors
+/// None of them can be read.
+pub fn all(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
+    all_by(arguments, reader::read)
 }
 
 /// The same, with what every stack asked for in all.
-pub fn all_with_totals(argument: &str) -> Result<Vec<Loaded>, Failure> {
-    all_by(argument, reader::read_with_totals)
+///
+/// # Errors
+/// As above.
+pub fn all_with_totals(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
+    all_by(arguments, reader::read_with_totals)
 }
 
-fn all_by(argument: &str, read: Reader) -> Result<Vec<Loaded>, Failure> {
-    let places = places(argument)?;
-    let progress = Progress::over("reading", places.len() as u64, Unit::Of("files"));
-    let load = |place: &Place| {
-        let loaded = place.load_by(read);
+fn all_by(arguments: &[impl AsRef<OsStr>], read: Reader) -> Result<Several, Failure> {
+    let (mut found, mut items, mut failures) = (Vec::new(), Vec::new(), Vec::new());
+    for argument in arguments {
+        match places(argument) {
+            Ok(places) => found.extend(places),
+            Err(failure) => failures.push(failure),
+        }
+    }
+    let progress = Progress::over("reading", found.len() as u64, Unit::Of("files"));
+    for place in &found {
+        match place.load_by(read) {
+            Ok(item) => items.push(item),
+            Err(failure) => failures.push(failure),
+        }
         progress.advance(1);
-        loaded
-    };
-    places.iter().map(load).collect()
+    }
+    drop(progress);
+    let unreadable = failures.len();
+    let last = if items.is_empty() { failures.pop() } else { None };
+    failures.iter().for_each(progress::say);
+    match last {
+        Some(failure) => Err(failure),
+        None => Ok(Several { items, unreadable }),
+    }
 }
 
 /// A number names a process unless a file of that name lies here and no such process lives.
-pub fn as_pid(argument: &str) -> Option<u32> {
+pub fn as_pid(argument: impl AsRef<OsStr>) -> Option<u32> {
+    let argument = argument.as_ref().to_str()?;
     let pid = argument.parse().ok()?;
     (argument.bytes().all(|b| b.is_ascii_digit()) && (process_lives(pid) || !Path::new(argument).exists()))
         .then_some(pid)
@@ -200,7 +295,7 @@ fn no_map(pid: u32, error: &io::Error, is_root: bool) -> String {
 pub fn must_be_recording(path: &Path) -> Result<(), Failure> {
     let shown = path.display().to_string();
     let mut start = Vec::new();
-    let file = File::open(path).map_err(|error| unreadable(&shown, &error))?;
+    let file = open_regular(path).map_err(|error| unreadable(&shown, &error))?;
     file.take(64)
         .read_to_end(&mut start)
         .map_err(|error| unreadable(&shown, &error))?;
@@ -223,53 +318,56 @@ fn same_file(a: &Path, b: &Path) -> bool {
 
 /// The recording among the files a process maps: its own by name, else any.
 fn mapped_recording(maps: &[u8], pid: u32) -> Option<PathBuf> {
-    let text = String::from_utf8_lossy(maps);
     let mut found: Vec<PathBuf> = Vec::new();
-    for line in text.lines() {
-        let Some(start) = line.find('/') else { continue };
-        // The kernel writes a line break in a path as \012.
-        let path = line[start..].trim_end_matches(" (deleted)").replace("\\012", "\n");
-        if path.ends_with(".culeak") && !found.iter().any(|known| known.as_os_str() == path.as_str()) {
-            found.push(PathBuf::from(path));
+    for line in maps.split(|&byte| byte == b'\n') {
+        let Some(start) = line.iter().position(|&byte| byte == b'/') else {
+            continue;
+        };
+        let path = line[start..].strip_suffix(b" (deleted)").unwrap_or(&line[start..]);
+        let path = with_line_breaks(path);
+        if path.as_os_str().as_bytes().ends_with(b".culeak") && !found.contains(&path) {
+            found.push(path);
         }
     }
     let own = format!(".{pid}.culeak");
     let position = found
         .iter()
-        .position(|path| path.to_string_lossy().ends_with(&own))
+        .position(|path| path.as_os_str().as_bytes().ends_with(own.as_bytes()))
         .unwrap_or(0);
     (!found.is_empty()).then(|| found.swap_remove(position))
 }
 
-fn recordings_in(folder: &Path) -> Result<Vec<Place>, Failure> {
-    let shown = folder.display();
-    let entries = fs::read_dir(folder).map_err(|error| unreadable(&shown.to_string(), &error))?;
-    let mut paths: Vec<_> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "culeak"))
-        .collect();
-    paths.sort();
-    if paths.is_empty() {
-        return Err(Failure::new(format!(
-            "{shown}: a folder without recordings (*.culeak); name a recording or snapshot"
-        )));
+/// A path as the kernel writes it in a memory map: a line break in it is `\012`.
+fn with_line_breaks(path: &[u8]) -> PathBuf {
+    let mut plain = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [first, behind @ ..] = rest {
+        let escaped = rest.strip_prefix(b"\\012");
+        plain.push(if escaped.is_some() { b'\n' } else { *first });
+        rest = escaped.unwrap_or(behind);
     }
-    Ok(paths.into_iter().map(Place::File).collect())
+    PathBuf::from(OsString::from_vec(plain))
 }
 
 fn from_file(path: &Path, shown: &str, read: Reader) -> Result<Snapshot, Failure> {
     let metadata = fs::metadata(path).map_err(|error| unreadable(shown, &error))?;
+    output::protect(&metadata);
     if metadata.is_dir() {
         return Err(Failure::new(format!(
             "{shown}: is a folder; name a recording or snapshot in it"
         )));
     }
+    // Process substitution, or a FIFO that the user made. This waits for its writer, as any reader of one does.
+    if metadata.file_type().is_fifo() {
+        let pipe = File::open(path).map_err(|error| unreadable(shown, &error))?;
+        return from_pipe(pipe, shown, read);
+    }
     if !metadata.is_file() {
         return Err(Failure::new(format!(
-            "{shown}: is not a regular file; name a recording, a snapshot, a process id or -"
+            "{shown}: is neither a file nor a pipe; name a recording, a snapshot, a process id or -"
         )));
     }
-    let mut file = File::open(path).map_err(|error| unreadable(shown, &error))?;
+    let mut file = open_regular(path).map_err(|error| unreadable(shown, &error))?;
     let mut start = [0; 64];
     let length = file.read(&mut start).map_err(|error| unreadable(shown, &error))?;
     let start = &start[..length];
@@ -323,26 +421,57 @@ impl Read for Watched<'_> {
     }
 }
 
-fn from_stdin() -> Result<Snapshot, Failure> {
-    let mut bytes = Vec::new();
-    io::stdin()
-        .lock()
-        .read_to_end(&mut bytes)
-        .map_err(|error| unreadable("standard input", &error))?;
-    if culeak::reader::is_recording(&bytes) {
-        return Err(Failure::new(
-            "standard input: a recording cannot be read from a pipe; give its file name",
-        ));
+fn from_stdin(read: Reader) -> Result<Snapshot, Failure> {
+    let stdin = io::stdin();
+    let own = stdin.as_fd().try_clone_to_owned().map(File::from);
+    if let Ok(metadata) = own.and_then(|file| file.metadata()) {
+        output::protect(&metadata);
     }
+    from_pipe(stdin.lock(), "standard input", read)
+}
+
+/// Reads what can be read only once.
+fn from_pipe(mut input: impl Read, shown: &str, read: Reader) -> Result<Snapshot, Failure> {
+    let mut bytes = Vec::new();
+    let taken = input.by_ref().take(64).read_to_end(&mut bytes);
+    taken.map_err(|error| unreadable(shown, &error))?;
+    if reader::is_recording(&bytes) {
+        return spooled(&bytes, input, shown, read);
+    }
+    input
+        .read_to_end(&mut bytes)
+        .map_err(|error| unreadable(shown, &error))?;
     if pickle::is_pickle(&bytes) {
-        return unpickle(&bytes, "standard input");
+        return unpickle(&bytes, shown);
     }
     if bytes.is_empty() {
-        return Err(Failure::new(
-            "standard input: empty; pipe the output of `culeak snapshot … -o -` into it",
-        ));
+        return Err(Failure::new(format!(
+            "{shown}: empty; pipe a recording, or the output of `culeak snapshot … -o -`, into it"
+        )));
     }
-    parse(&bytes, "standard input")
+    parse(&bytes, shown)
+}
+
+/// A recording is read here and there, so one that comes through a pipe is put into a file first.
+fn spooled(start: &[u8], mut rest: impl Read, shown: &str, read: Reader) -> Result<Snapshot, Failure> {
+    let mut copy = || {
+        let mut file = tempfile::NamedTempFile::new()?;
+        file.write_all(start)?;
+        io::copy(&mut rest, &mut file)?;
+        Ok(file)
+    };
+    let file = copy().map_err(|error: io::Error| {
+        Failure::new(format!(
+            "{shown}: the recording cannot be copied to {} ({error}); set TMPDIR to a folder with room for it",
+            std::env::temp_dir().display()
+        ))
+    })?;
+    let mut snapshot = read(file.path()).map_err(|error| {
+        let own = file.path().display().to_string();
+        Failure::new(error.to_string().replacen(&own, shown, 1))
+    })?;
+    shown.clone_into(&mut snapshot.process.recording);
+    Ok(snapshot)
 }
 
 fn unreadable(shown: &str, error: &io::Error) -> Failure {

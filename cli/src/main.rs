@@ -13,6 +13,7 @@ mod environment;
 mod errors;
 mod export;
 mod html;
+mod json;
 mod live;
 mod load;
 mod no_pool;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         Command::DemoProgram => demo_program::execute(),
         Command::Probe => probe::answer(),
         Command::ProbeUsage(args) => usage::answer(&args),
+        Command::Symbolize => symbolize::answer(),
     };
     result.unwrap_or_else(|failure| {
         progress::fail(&failure);

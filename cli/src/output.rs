@@ -3,17 +3,20 @@
 //! What is written has no name until it is complete and on the disk; then it takes the target's in one step. A full disk or
 //! a kill, even by SIGKILL, leaves the target as it was and nothing beside it. File systems that know no files without a name
 //! (NFS, some overlays) get one beside the target, which goes with any signal that can be caught. `-` is standard output.
-//! Deliberately absent: what is written; each command knows that.
+//! Nothing is written over a file that the same command read ([`protect`]), whatever the user says: a recording that is lost
+//! cannot be made again. Deliberately absent: what is written; each command knows that.
 
+use std::collections::BTreeSet;
 use std::ffi::{CString, c_char, c_int};
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io::{self, BufWriter, Seek, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
 use nix::fcntl::{AT_FDCWD, AtFlags};
@@ -44,6 +47,35 @@ impl Overwrite {
 /// Whether `path` stands for standard output.
 pub fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
+}
+
+/// Device and inode of every file that this command was given to read.
+static INPUTS: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+
+/// Nothing is written over this file from now on, by whatever name.
+pub fn protect(input: &Metadata) {
+    // A terminal and `/dev/null` may well be read and written.
+    if input.is_file() || input.file_type().is_fifo() {
+        let mut inputs = INPUTS.lock().unwrap_or_else(PoisonError::into_inner);
+        inputs.insert((input.dev(), input.ino()));
+    }
+}
+
+fn is_input(metadata: io::Result<Metadata>) -> bool {
+    let inputs = INPUTS.lock().unwrap_or_else(PoisonError::into_inner);
+    metadata.is_ok_and(|found| inputs.contains(&(found.dev(), found.ino())))
+}
+
+/// Refuses standard output if that is one of the inputs: what is written there would be read as a part of it.
+///
+/// # Errors
+/// It is.
+pub fn check_standard_output() -> Result<(), Failure> {
+    let own = io::stdout().as_fd().try_clone_to_owned().map(File::from);
+    match is_input(own.and_then(|file| file.metadata())) {
+        true => Err(read_here(Path::new("standard output"))),
+        false => Ok(()),
+    }
 }
 
 /// Refuses what cannot be written anyway; for commands that work long before they write.
@@ -89,24 +121,56 @@ pub fn create(
     overwrite: Overwrite,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), Failure> {
+    create_for(MODE, path, overwrite, write)
+}
+
+/// The same for what only its owner may read, as recordings are: command lines, paths, addresses.
+///
+/// # Errors
+/// As above.
+pub fn create_private(
+    path: &Path,
+    overwrite: Overwrite,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failure> {
+    create_for(PRIVATE, path, overwrite, write)
+}
+
+fn create_for(
+    mode: u32,
+    path: &Path,
+    overwrite: Overwrite,
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Failure> {
     let _limit = LimitIsAnError::new();
     if is_standard_output(path) {
+        check_standard_output()?;
         return written(buffered(io::stdout().lock(), write), Path::new("standard output"));
     }
     check(path, overwrite)?;
+    check_is_no_input(path)?;
     if path.exists() && !path.is_file() {
         let opened = File::options().write(true).open(path);
         return written(opened.and_then(|file| buffered(file, write)), path);
     }
     let folder = folder_of(path);
-    let complete = Unfinished::in_folder(folder).and_then(|mut file| {
+    let complete = Unfinished::in_folder(folder, mode).and_then(|mut file| {
         buffered(file.file(), write)?;
         file.file().sync_all()?;
-        file.take_name(path, folder, overwrite)
+        Ok(file)
     });
-    match complete {
+    // Some are read while this is written.
+    check_is_no_input(path)?;
+    match complete.and_then(|file| file.take_name(path, folder, overwrite)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists(path)),
         result => written(result, path),
+    }
+}
+
+fn check_is_no_input(path: &Path) -> Result<(), Failure> {
+    match is_input(path.metadata()) {
+        true => Err(read_here(path)),
+        false => Ok(()),
     }
 }
 
@@ -117,22 +181,22 @@ enum Unfinished {
 }
 
 impl Unfinished {
-    fn in_folder(folder: &Path) -> io::Result<Unfinished> {
+    fn in_folder(folder: &Path, mode: u32) -> io::Result<Unfinished> {
         let nameless = File::options()
             .read(true)
             .write(true)
-            .mode(MODE)
+            .mode(mode)
             .custom_flags(nix::libc::O_TMPFILE)
             .open(folder);
         match nameless {
             Ok(file) if Path::new("/proc/self/fd").is_dir() => Ok(Unfinished::Nameless(file)),
             // Not here. If it is something else, the next attempt will say so.
-            _ => Unfinished::named(folder),
+            _ => Unfinished::named(folder, mode),
         }
     }
 
-    fn named(folder: &Path) -> io::Result<Unfinished> {
-        let file = beside().permissions(Permissions::from_mode(MODE)).tempfile_in(folder)?;
+    fn named(folder: &Path, mode: u32) -> io::Result<Unfinished> {
+        let file = beside().permissions(Permissions::from_mode(mode)).tempfile_in(folder)?;
         let removed = RemovedBySignals::new(file.path())?;
         Ok(Unfinished::Named(file, removed))
     }
@@ -164,7 +228,8 @@ impl Unfinished {
             Err(_) => {}
         }
         // Some sandboxes refuse what the file system could do.
-        let mut named = Unfinished::named(folder)?;
+        let mode = file.metadata()?.mode();
+        let mut named = Unfinished::named(folder, mode & MODE)?;
         file.rewind()?;
         io::copy(&mut file, named.file())?;
         named.file().sync_all()?;
@@ -174,6 +239,8 @@ impl Unfinished {
 
 /// As any file the user makes: the umask decides who may read it.
 const MODE: u32 = 0o666;
+/// As a recording.
+const PRIVATE: u32 = 0o600;
 
 fn beside() -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
@@ -276,6 +343,13 @@ fn exists(path: &Path) -> Failure {
     ))
 }
 
+fn read_here(path: &Path) -> Failure {
+    Failure::new(format!(
+        "{}: is one of the files that are read here, and would be lost; choose another name",
+        path.display()
+    ))
+}
+
 /// Nobody reading standard output any more is no failure.
 fn written(result: io::Result<()>, path: &Path) -> Result<(), Failure> {
     match result {
@@ -343,13 +417,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out");
         for (overwrite, words) in [(KEEP, "first"), (FORCE, "second")] {
-            let mut file = Unfinished::named(folder.path()).expect("a file");
+            let mut file = Unfinished::named(folder.path(), MODE).expect("a file");
             file.file().write_all(words.as_bytes()).expect("written");
             assert_eq!(names(folder.path()).len(), 1 + usize::from(words == "second"));
             file.take_name(&path, folder.path(), overwrite).expect("named");
             assert_eq!(fs::read_to_string(&path).expect("the file"), words);
         }
-        let file = Unfinished::named(folder.path()).expect("a file");
+        let file = Unfinished::named(folder.path(), MODE).expect("a file");
         let error = file.take_name(&path, folder.path(), KEEP).expect_err("it exists");
         assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(names(folder.path()), ["out"]);
@@ -375,7 +449,7 @@ mod tests {
             Ok(())
         };
         match std::env::var_os("CULEAK_TEST_NAMED") {
-            Some(_) => half(Unfinished::named(folder).expect("a file").file()).expect("dead by now"),
+            Some(_) => half(Unfinished::named(folder, MODE).expect("a file").file()).expect("dead by now"),
             None => create(&folder.join("out"), KEEP, half).expect("dead by now"),
         }
     }

@@ -9,9 +9,12 @@
 //! of a name; then the ELF symbol says the rest. A function that was inlined has no symbol at that address, and takes the
 //! name that it has elsewhere in the same source file.
 //!
-//! Deliberately absent: anything fatal. What has no name keeps `module+0xoffset`, and a note says why.
+//! Deliberately absent: anything fatal. What has no name keeps `module+0xoffset`, and a note says why; and what a damaged file
+//! does to its reader happens in another process ([`apart`]).
 
+mod apart;
 mod cache;
+mod demangle;
 mod locate;
 mod note;
 
@@ -23,9 +26,11 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use culeak::function_name::plain;
 use culeak::snapshot::{Location, Snapshot, Symbol};
 
+pub use apart::answer;
 pub use cache::folder as cache_folder;
 pub use note::{Note, sentences};
 
+use apart::{Asking, Unanswered};
 use cache::Cached;
 use locate::Located;
 
@@ -66,10 +71,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
     });
     let progress = Progress::over("looking up names", wanted.len() as u64, Unit::Of("addresses"));
     let debug_dirs = places.all_debug_dirs();
-    let symbolizer = Symbolizer::builder()
-        .enable_auto_reload(false)
-        .set_debug_dirs(Some(&debug_dirs))
-        .build();
+    let mut asking = Asking::default();
     let mut notes = Vec::new();
     let module_of: Vec<Option<usize>> = snapshot.locations.iter().map(|location| location.module).collect();
     for group in wanted.chunk_by(|&a, &b| module_of[a] == module_of[b]) {
@@ -83,7 +85,13 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
                 let mut cached = folder.and_then(|folder| Cached::open(folder, build_id, &located));
                 let unknown = name_known(cached.as_ref(), &mut snapshot.locations, group);
                 progress.advance((group.len() - unknown.len()) as u64);
-                name_group(&symbolizer, &located, &mut snapshot.locations, &unknown, &progress);
+                if !name_group(&mut asking, &located, &mut snapshot.locations, &unknown, &progress) {
+                    notes.push(Note::Doubtful {
+                        module: snapshot.modules[module].path.clone(),
+                        problem: "is damaged, or takes too much to be read: names and lines of it may be missing"
+                            .to_owned(),
+                    });
+                }
                 if let Some(cached) = &mut cached {
                     for &location in &unknown {
                         let location = &snapshot.locations[location];
@@ -127,17 +135,27 @@ fn name_known(cached: Option<&Cached>, locations: &mut [Location], group: &[usiz
     unknown
 }
 
+/// Names what has no name yet; false when a file was too much for its reader.
 fn name_group(
-    symbolizer: &Symbolizer,
+    asking: &mut Asking,
     located: &Located,
     locations: &mut [Location],
     group: &[usize],
     progress: &Progress,
-) {
+) -> bool {
+    let mut survived = true;
+    let attempts: Vec<(&Path, bool)> = match group {
+        // All was in the cache.
+        [] => Vec::new(),
+        _ => located
+            .attempts()
+            .filter(|(path, dwarf)| !dwarf || !locate::leads_astray(path))
+            .collect(),
+    };
     for batch in group.chunks(BATCH) {
         let mut unnamed: Vec<usize> = batch.to_vec();
         // The file with the most detail first; what it does not know, the next one may.
-        for (path, debug_info) in located.attempts() {
+        for &(path, debug_info) in &attempts {
             if unnamed.is_empty() {
                 break;
             }
@@ -145,11 +163,15 @@ fn name_group(
                 .iter()
                 .map(|&location| locations[location].address.saturating_sub(1))
                 .collect();
-            let Ok(mut found) = lookup(symbolizer, path, debug_info, &calls) else {
-                continue;
+            let mut found = match asking.lookup(path, debug_info, &calls) {
+                Ok(found) => found,
+                Err(why) => {
+                    survived &= why != Unanswered::Died;
+                    continue;
+                }
             };
             if debug_info {
-                qualify(symbolizer, located, &calls, &mut found);
+                qualify(asking, located, &calls, &mut found);
             }
             unnamed = unnamed
                 .into_iter()
@@ -162,10 +184,11 @@ fn name_group(
         }
         progress.advance(batch.len() as u64);
     }
+    survived
 }
 
 /// Gives functions whose debug information has only the last part of their name the name of their ELF symbol.
-fn qualify(symbolizer: &Symbolizer, located: &Located, calls: &[u64], found: &mut [Vec<Symbol>]) {
+fn qualify(asking: &mut Asking, located: &Located, calls: &[u64], found: &mut [Vec<Symbol>]) {
     let is_short = |symbols: &Vec<Symbol>| symbols.last().is_some_and(|symbol| is_unqualified(&symbol.function));
     // Where a separate debug file is, it has more symbols than the module.
     for path in located.debug.iter().chain(&located.module) {
@@ -174,7 +197,7 @@ fn qualify(symbolizer: &Symbolizer, located: &Located, calls: &[u64], found: &mu
             return;
         }
         let addresses: Vec<u64> = short.iter().map(|&nth| calls[nth]).collect();
-        let Ok(names) = lookup(symbolizer, path, false, &addresses) else {
+        let Ok(names) = asking.lookup(path, false, &addresses) else {
             continue;
         };
         for (nth, name) in short.into_iter().zip(names) {
@@ -237,17 +260,33 @@ fn last_part(function: &str) -> String {
     bare.rsplit("::").next().unwrap_or_default().to_owned()
 }
 
-fn lookup(symbolizer: &Symbolizer, path: &Path, debug_info: bool, calls: &[u64]) -> blazesym::Result<Vec<Vec<Symbol>>> {
-    let mut elf = Elf::new(path);
-    elf.debug_syms = debug_info;
-    let found = symbolizer.symbolize(&Source::Elf(elf), Input::VirtOffset(calls))?;
-    Ok(found
-        .into_iter()
-        .map(|result| match result {
+/// The symbols at each of some addresses; none where nothing is known.
+type Names = Vec<Vec<Symbol>>;
+
+/// Reads names out of files.
+struct Reader(Symbolizer);
+
+impl Reader {
+    fn new() -> Reader {
+        let builder = Symbolizer::builder()
+            .enable_auto_reload(false)
+            .enable_demangling(false)
+            // Debug files were located before; of those that a file's own links name, see `locate`.
+            .set_debug_dirs::<[&Path; 0], &Path>(Some([]));
+        Reader(builder.build())
+    }
+
+    /// `None`: the file cannot be read so.
+    fn lookup(&self, path: &Path, debug_info: bool, calls: &[u64]) -> Option<Names> {
+        let mut elf = Elf::new(path);
+        elf.debug_syms = debug_info;
+        let found = self.0.symbolize(&Source::Elf(elf), Input::VirtOffset(calls)).ok()?;
+        let names = found.into_iter().map(|result| match result {
             Symbolized::Sym(sym) => symbols(&sym),
             Symbolized::Unknown(_) => Vec::new(),
-        })
-        .collect())
+        });
+        Some(names.collect())
+    }
 }
 
 /// Inlined calls innermost first, the function that contains them last.
@@ -255,8 +294,11 @@ fn symbols(sym: &Sym) -> Vec<Symbol> {
     if sym.name.is_empty() {
         return Vec::new();
     }
-    let mut symbols = Vec::with_capacity(sym.inlined.len() + 1);
-    for call in sym.inlined.iter().rev() {
+    // More calls inlined into each other than any compiler writes.
+    const INLINED: usize = 256;
+    let inlined = &sym.inlined[sym.inlined.len().saturating_sub(INLINED)..];
+    let mut symbols = Vec::with_capacity(inlined.len() + 1);
+    for call in inlined.iter().rev() {
         symbols.push(symbol(&call.name, call.code_info.as_ref(), true));
     }
     symbols.push(symbol(&sym.name, sym.code_info.as_deref(), false));
@@ -265,7 +307,7 @@ fn symbols(sym: &Sym) -> Vec<Symbol> {
 
 fn symbol(name: &str, code: Option<&CodeInfo>, inlined: bool) -> Symbol {
     Symbol {
-        function: name.to_owned(),
+        function: demangle::demangled(name),
         file: code.map(|code| code.to_path().to_string_lossy().into_owned()),
         line: code.and_then(|code| code.line),
         inlined,
@@ -273,4 +315,4 @@ fn symbol(name: &str, code: Option<&CodeInfo>, inlined: bool) -> Symbol {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -19,6 +19,7 @@ use std::io::{self, Write};
 use std::process;
 
 use crate::errors::Failure;
+use crate::{json, output};
 
 /// Decides for everything that is printed from now on. `auto`: colours on a terminal; NO_COLOR and CLICOLOR_FORCE decide
 /// otherwise.
@@ -53,6 +54,7 @@ pub fn pass_color_on(command: &mut process::Command) {
 
 /// Prints to standard output. A reader that closed the pipe (`| head`) has seen enough, which is no failure.
 pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    output::check_standard_output()?;
     let mut out = io::BufWriter::new(anstream::stdout().lock());
     match columns::fitting(io::stdout(), || render(&mut out)).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
@@ -72,7 +74,7 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
 
 /// Writes a value as JSON in the same way.
 pub fn write_json(value: &impl serde::Serialize, out: &mut dyn Write) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
+    json::write_pretty(&mut *out, value)?;
     writeln!(out)
 }
 

@@ -9,6 +9,8 @@ pub mod junit;
 pub mod markdown;
 pub mod sarif;
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::env;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +23,14 @@ use crate::text::parts;
 use crate::text::units::{self, plural};
 
 /// The folder that relative file names mean.
-pub struct SourceRoot(PathBuf);
+pub struct SourceRoot {
+    folder: PathBuf,
+    /// What was found out before: stacks share their frames.
+    known: RefCell<HashMap<String, Option<String>>>,
+}
+
+/// The longest path that the system opens.
+const PATH_MAX: usize = 4096;
 
 impl SourceRoot {
     /// As given; else where a GitHub runner checked the repository out; else the repository around the current folder.
@@ -37,24 +46,40 @@ impl SourceRoot {
             let repository = here.ancestors().find(|folder| folder.join(".git").exists());
             repository.map(Path::to_owned).unwrap_or(here)
         });
-        SourceRoot(root.canonicalize().unwrap_or(root))
+        SourceRoot {
+            folder: root.canonicalize().unwrap_or(root),
+            known: RefCell::default(),
+        }
     }
 
     /// The file's name from the root on. A program built elsewhere names another folder in front: the longest end of its
     /// path that exists below the root is taken for the same file.
     fn relative(&self, file: &str) -> Option<String> {
+        if file.len() > PATH_MAX {
+            return None;
+        }
+        let mut known = self.known.borrow_mut();
+        if let Some(found) = known.get(file) {
+            return found.clone();
+        }
+        let found = self.find_below(file);
+        known.insert(file.to_owned(), found.clone());
+        found
+    }
+
+    fn find_below(&self, file: &str) -> Option<String> {
         let path = Path::new(file);
-        let below = path.strip_prefix(&self.0).ok().map(Path::to_owned);
+        let below = path.strip_prefix(&self.folder).ok().map(Path::to_owned);
         let mut ends = path
             .components()
             .filter(|part| matches!(part, std::path::Component::Normal(_)));
-        let found = below.filter(|path| self.0.join(path).is_file()).or_else(|| {
+        let found = below.filter(|path| self.folder.join(path).is_file()).or_else(|| {
             loop {
                 let rest = ends.clone().collect::<PathBuf>();
                 if rest.as_os_str().is_empty() {
                     return None;
                 }
-                if !file.contains("..") && self.0.join(&rest).is_file() {
+                if !file.contains("..") && self.folder.join(&rest).is_file() {
                     return Some(rest);
                 }
                 ends.next();

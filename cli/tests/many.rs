@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use sample::leaky;
+use sample::{Sample, leaky};
 use tempfile::TempDir;
 
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
@@ -66,6 +66,72 @@ fn thousands_of_inputs_are_reported_judged_and_followed() {
     assert!(String::from_utf8_lossy(&report.stderr).contains("00007.culeak: not a culeak recording"));
     let text = String::from_utf8_lossy(&report.stdout);
     assert_eq!(text.matches("3 call sites leak").count(), COUNT - 1);
+}
+
+#[test]
+fn what_cannot_be_read_in_a_folder_is_named_and_does_not_spoil_the_rest() {
+    let folder = folder(3);
+    let at = |name: &str| folder.path().join(name);
+    let whole = fs::read(at("00000.culeak")).expect("a snapshot");
+    fs::write(at("cut.culeak"), &whole[..whole.len() / 2]).expect("written");
+    fs::create_dir(at("x.culeak")).expect("a folder");
+    fs::write(
+        at("clean.culeak"),
+        serde_json::to_vec(&Sample::new().finish(0, 0)).expect("JSON"),
+    )
+    .expect("written");
+    let page = |format: &'static str| ["export", ".", "--format", format, "-o", "-"];
+    let (perfetto, html) = (page("perfetto"), page("html"));
+    let cases: [(&[&str], &str); 8] = [
+        (&["check", "."], "== ./00002.culeak =="),
+        (&["check", ".", "--max-leaked", "9GiB"], "== ./clean.culeak =="),
+        (&["check", ".", "--format", "junit"], "<testcase"),
+        (&["report", "."], "== ./clean.culeak =="),
+        (&["report", ".", "--html", "-"], "</html>"),
+        (&perfetto, "still live"),
+        (&html, "</html>"),
+        (&["trend", ".", "--force", "--all"], "Trainer::step"),
+    ];
+    for (words, shown) in cases {
+        let output = culeak(folder.path(), words).output().expect("culeak starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        assert!(
+            said.contains("./cut.culeak: ") && said.contains("./x.culeak: is a folder"),
+            "{words:?}: {said}"
+        );
+        assert!(
+            String::from_utf8_lossy(&output.stdout).contains(shown),
+            "{words:?}: {said}"
+        );
+    }
+    let words = ["check", ".", "--baseline", "known.json", "--update-baseline"];
+    let refused = culeak(folder.path(), &words).output().expect("culeak starts");
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(!at("known.json").exists(), "a baseline that lacks a process");
+}
+
+#[test]
+fn a_folder_of_snapshots_is_as_good_as_one_of_recordings() {
+    let folder = folder(2);
+    fs::rename(folder.path().join("00000.culeak"), folder.path().join("00000.json")).expect("renamed");
+    fs::rename(
+        folder.path().join("00001.culeak"),
+        folder.path().join("app.peak-1.culeak-kept"),
+    )
+    .expect("renamed");
+    let cases: [(&[&str], i32); 5] = [
+        (&["report", "."], 0),
+        (&["check", "."], 1),
+        (&["report", ".", "--html", "-"], 0),
+        (&["export", ".", "--format", "perfetto", "-o", "-"], 0),
+        (&["trend", "."], 0),
+    ];
+    for (words, code) in cases {
+        let output = culeak(folder.path(), words).output().expect("culeak starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+    }
 }
 
 /// What a command writes to standard error when that is a terminal, and how long it takes.

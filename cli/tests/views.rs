@@ -3,12 +3,16 @@
 #[path = "../../src/sample.rs"]
 mod sample;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
+use object::{Object, ObjectSection, ObjectSymbol};
 use sample::{GIB, Sample, leaky};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -81,6 +85,139 @@ fn wrong_usage_and_unreadable_input_are_2_and_say_so_on_stderr() {
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(output.stdout.is_empty() && !output.stderr.is_empty(), "{words:?}");
     }
+}
+
+#[test]
+fn inputs_may_be_pipes_and_have_names_that_are_no_text() {
+    let folder = folder();
+    let odd = OsStr::from_bytes(b"l\xff.json");
+    fs::rename(folder.path().join("leaky.json"), folder.path().join(odd)).expect("renamed");
+    for command in [&["report"][..], &["check"], &["trend", "--all"]] {
+        let output = culeak(folder.path(), command).arg(odd).output().expect("culeak starts");
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{command:?}: {output:?}");
+        assert!(
+            String::from_utf8_lossy(&output.stdout).contains("Trainer::step"),
+            "{command:?}: {output:?}"
+        );
+    }
+    let script = "cat clean.json | \"$0\" check l*.json --baseline /dev/fd/0";
+    let output = Command::new("sh")
+        .args(["-c", script, CULEAK])
+        .current_dir(folder.path())
+        .output();
+    assert_eq!(output.expect("sh starts").status.code(), Some(1), "what is new leaks");
+    // As a shell writes `culeak diff <(…) <(…)`.
+    let script = "cat clean.json | { cat l*.json | \"$0\" diff /dev/fd/3 /dev/fd/0; } 3<&0";
+    let output = Command::new("sh")
+        .args(["-c", script, CULEAK])
+        .env("CULEAK_CACHE_DIR", "")
+        .current_dir(folder.path())
+        .output()
+        .expect("sh starts");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(
+        String::from_utf8_lossy(&output.stdout).contains("Trainer::step"),
+        "{output:?}"
+    );
+}
+
+#[test]
+fn json_holds_nothing_that_a_terminal_obeys_and_says_the_same() {
+    let folder = folder();
+    let mut snapshot = leaky();
+    let hostile = "a\u{9b}31m\u{7f}\u{202e}b";
+    snapshot.process.command_line = vec![hostile.to_owned()];
+    for symbol in snapshot.locations.iter_mut().flat_map(|location| &mut location.symbols) {
+        symbol.function = format!("{hostile}{}", symbol.function);
+    }
+    fs::write(
+        folder.path().join("hostile.json"),
+        serde_json::to_vec(&snapshot).expect("json"),
+    )
+    .expect("written");
+    let output = |words: &[&str]| {
+        let output = culeak(folder.path(), words).output().expect("culeak starts");
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for words in [
+        &["snapshot", "hostile.json", "-o", "-"][..],
+        &["report", "hostile.json", "--json", "--full-stacks"],
+        &["report", "hostile.json", "clean.json", "--json"],
+        &["check", "hostile.json", "--json"],
+        &["check", "hostile.json", "--format", "sarif"],
+        &["diff", "clean.json", "hostile.json", "--json"],
+        &["trend", "hostile.json", "--json"],
+        &["export", "hostile.json", "--format", "speedscope", "-o", "-"],
+        &["export", "hostile.json", "--format", "firefox", "-o", "-"],
+    ] {
+        let text = output(words);
+        let active = |c: char| c.is_control() && c != '\n' || c == '\u{202e}';
+        assert!(!text.is_empty() && !text.contains(active), "{words:?}: {text}");
+    }
+    let copy: Snapshot = serde_json::from_str(&output(&["snapshot", "hostile.json", "-o", "-"])).expect("a snapshot");
+    assert_eq!(copy, snapshot);
+}
+
+/// Builds a library whose compressed debug information claims to be larger than any memory, and a snapshot that leads to it.
+fn library_that_kills_its_reader(folder: &Path) {
+    fs::write(folder.join("leak.c"), "int leak(int n) { return n + 1; }").expect("written");
+    let words = [
+        "-g",
+        "-gz",
+        "-shared",
+        "-fPIC",
+        "-Wl,--build-id=none",
+        "leak.c",
+        "-o",
+        "lib.so",
+    ];
+    let status = Command::new("cc").args(words).current_dir(folder).status();
+    assert!(status.is_ok_and(|status| status.success()), "cc {words:?}");
+    let mut bytes = fs::read(folder.join("lib.so")).expect("built");
+    let elf = object::File::parse(&*bytes).expect("ELF");
+    let section = elf.section_by_name(".debug_info").expect("debug information");
+    let (at, _) = section.file_range().expect("in the file");
+    let address = elf.symbol_by_name("leak").expect("a symbol").address();
+    // The second word of the section says how large it is without compression.
+    let size = at as usize + 8;
+    bytes[size..size + 8].copy_from_slice(&(u64::MAX / 4).to_le_bytes());
+    fs::write(folder.join("lib.so"), bytes).expect("written");
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[("", "", "/lib.so")]);
+    sample.holds(Kind::Device, "cudaMalloc", 4096, 1, stack);
+    let mut snapshot = sample.finish(0, 0);
+    snapshot.process.started_unix_ns = u64::MAX;
+    snapshot.modules[0].path = folder.join("lib.so").display().to_string();
+    snapshot.modules[0].build_id = String::new();
+    snapshot.locations[0].address = address + 1;
+    fs::write(
+        folder.join("damaged.json"),
+        serde_json::to_vec(&snapshot).expect("json"),
+    )
+    .expect("written");
+}
+
+#[test]
+fn a_module_that_kills_its_reader_costs_its_lines_and_nothing_else() {
+    let folder = folder();
+    library_that_kills_its_reader(folder.path());
+    let output = culeak(folder.path(), &["report", "damaged.json", "leaky.json"])
+        .output()
+        .expect("culeak starts");
+    let (text, said) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    // The function's name is in the symbol table.
+    assert!(
+        text.contains("1 block   leak") && text.contains("Trainer::step"),
+        "{text}"
+    );
+    assert!(
+        said.contains("lib.so: is damaged") && !said.contains("panicked"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod sample;
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -112,6 +113,80 @@ fn a_file_that_exists_is_replaced_by_force_alone() {
         );
         assert_eq!(names(&folder), before, "{writer:?} left something behind");
     }
+}
+
+#[test]
+fn what_is_read_is_not_written_over_by_any_name_and_force_does_not_help() {
+    for writer in WRITERS.iter().filter(|writer| !is_man(writer)) {
+        let folder = folder();
+        let at = |name: &str| folder.path().join(name);
+        symlink("leaky.json", at("link")).expect("a link");
+        fs::hard_link(at("leaky.json"), at("twin")).expect("a second name");
+        let (before, content) = (names(&folder), fs::read(at("leaky.json")).expect("there"));
+        let absolute = at("leaky.json").display().to_string();
+        for name in ["leaky.json", "./leaky.json", "link", "twin", &absolute] {
+            let refused = output(&folder, writer, &[name, "--force"]);
+            expect_refused(
+                &folder,
+                writer,
+                &refused,
+                "one of the files that are read here",
+                &before,
+            );
+            assert!(at("link").is_symlink(), "{writer:?} {name}");
+            assert_eq!(fs::read(at("leaky.json")).expect("there"), content, "{writer:?} {name}");
+        }
+    }
+    for words in [&["report", "leaky.json"][..], &["snapshot", "leaky.json", "-o", "-"]] {
+        let folder = folder();
+        let (path, before) = (folder.path().join("leaky.json"), names(&folder));
+        let content = fs::read(&path).expect("there");
+        let itself = fs::File::options().append(true).open(&path).expect("the file");
+        let refused = culeak(folder.path(), words)
+            .stdout(itself)
+            .output()
+            .expect("culeak starts");
+        expect_refused(
+            &folder,
+            words,
+            &refused,
+            "standard output: is one of the files",
+            &before,
+        );
+        assert_eq!(fs::read(&path).expect("there"), content);
+    }
+}
+
+#[test]
+fn rules_that_are_read_are_not_written_over() {
+    let folder = folder();
+    fs::write(folder.path().join("known.supp"), "leak:no_such_function\n").expect("written");
+    let before = names(&folder);
+    let words = [
+        "report",
+        "leaky.json",
+        "--suppressions",
+        "known.supp",
+        "--force",
+        "--html",
+    ];
+    let refused = output(&folder, &words, &["known.supp"]);
+    expect_refused(
+        &folder,
+        &words,
+        &refused,
+        "one of the files that are read here",
+        &before,
+    );
+}
+
+#[test]
+fn a_snapshot_can_be_read_by_its_owner_alone_as_a_recording_can() {
+    let folder = folder();
+    let written = output(&folder, &["snapshot", "leaky.json", "-o"], &["out"]);
+    assert_eq!(written.status.code(), Some(0), "{written:?}");
+    let mode = fs::metadata(folder.path().join("out")).expect("there").mode();
+    assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Recordings of this run are known by the tag in their names. Everything goes to stderr or to a file, since stdout is
 //! the program's. Deliberately absent: waiting for processes that outlive the program; they are reported as running.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -118,7 +119,7 @@ pub fn look(
         .map(|name| given.unwrap_or(Path::new("")).join(name).display().to_string());
     let named: Vec<String> = named.collect();
     if args.no_report && !args.check && args.html.is_none() {
-        eprintln!("culeak: recorded {}", named.join(", "));
+        eprintln!("culeak: recorded {}", Inert(&named.join(", ")));
         return Ok(0);
     }
     let rules = if args.check {
@@ -160,13 +161,14 @@ fn nothing_recorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>) -> u8 {
 }
 
 /// File names of this run's recordings, in order.
-fn recordings(folder: &Path, tag: &str) -> Vec<String> {
+fn recordings(folder: &Path, tag: &str) -> Vec<OsString> {
     let mark = environment::mark(tag);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<String> = names
-        .filter(|name| name.contains(&mark) && name.ends_with(".culeak"))
-        .collect();
+    let is_ours = |name: &OsString| {
+        let name = name.to_string_lossy();
+        name.contains(&mark) && name.ends_with(".culeak")
+    };
+    let mut names: Vec<OsString> = entries.map(|entry| entry.file_name()).filter(is_ours).collect();
     names.sort();
     names
 }
@@ -242,7 +244,7 @@ fn write(
     };
     let (mut passed, mut written, mut unreadable) = (true, 0, 0);
     for (path, source) in recordings {
-        let item = match load::one(&path.to_string_lossy()) {
+        let item = match load::one(path) {
             Ok(mut item) => {
                 item.source.clone_from(source);
                 NameArgs::default().name_frames(&mut item);

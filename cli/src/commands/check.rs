@@ -1,5 +1,6 @@
 //! `culeak check`: a verdict for scripts and CI.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -14,9 +15,9 @@ use super::NameArgs;
 use super::rules::{RuleArgs, is_baseline};
 use crate::config::ConfigArgs;
 use crate::errors::{Failure, USAGE};
-use crate::load::{self, Loaded};
+use crate::json;
+use crate::load::{self, Loaded, Several};
 use crate::output::{self, Overwrite};
-use crate::progress;
 use crate::text;
 use crate::text::inert::Inert;
 use crate::verdict::{self, SourceRoot};
@@ -31,7 +32,7 @@ const LEAK: u8 = 1;
 Without any limit any leak fails; with one limit the others are off. With a baseline, what is new or grown fails. \
 Defaults may be in a config file, culeak.toml: see docs/config.md.
 
-Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or unreadable input.
+Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or an input that cannot be read; the others are judged all the same.
 
 Examples:
   culeak check app.culeak
@@ -40,9 +41,9 @@ Examples:
   culeak check app.culeak --suppressions app.supp --format github
   culeak check app.culeak --baseline leaks.json --update-baseline     once, then without the last option")]
 pub struct CheckArgs {
-    /// Process ids, recordings, snapshots, folders of recordings, or - for a snapshot on standard input
+    /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "print_suppressions")]
-    pub inputs: Vec<String>,
+    pub inputs: Vec<OsString>,
     #[command(flatten)]
     pub rules: RuleArgs,
     #[command(flatten)]
@@ -102,11 +103,25 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     } else {
         args.rules.rules()?
     };
-    let (mut loaded, unreadable) = load_all(args)?;
+    let Several {
+        items: mut loaded,
+        unreadable,
+    } = load::all(&args.inputs)?;
+    if args.update_baseline && unreadable > 0 {
+        return Err(Failure::new(
+            "a baseline is made of all inputs or of none; name those that can be read",
+        ));
+    }
     for item in &mut loaded {
         args.names.name_frames(item);
     }
     if let (true, Some(path)) = (args.update_baseline, &args.rules.baseline) {
+        if unreadable > 0 {
+            return Err(Failure::new(format!(
+                "{}: not written, since it would lack what cannot be read (see above); leave that out",
+                path.display()
+            )));
+        }
         return update(path, args.overwrite, &loaded, &rules);
     }
     if !args.overwrite.force {
@@ -123,34 +138,11 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     }
     let passed = args.gen_suppressions || verdicts.iter().all(|(_, verdict)| verdict.passed);
     Ok(ExitCode::from(match (unreadable, passed) {
-        (true, _) => USAGE,
-        (false, true) => 0,
-        (false, false) => LEAK,
+        (0, true) => 0,
+        (0, false) => LEAK,
+        // A gate that cannot judge all does not open.
+        _ => USAGE,
     }))
-}
-
-/// Everything that can be read, and whether something cannot. A baseline is made of all or of none.
-fn load_all(args: &CheckArgs) -> Result<(Vec<Loaded>, bool), Failure> {
-    let (mut loaded, mut unreadable) = (Vec::new(), None);
-    for input in &args.inputs {
-        match load::all(input) {
-            Ok(items) => loaded.extend(items),
-            Err(failure) if args.inputs.len() == 1 || args.update_baseline => return Err(failure),
-            Err(failure) => {
-                if let Some(earlier) = unreadable.replace(failure) {
-                    progress::fail(&earlier);
-                }
-            }
-        }
-    }
-    match unreadable {
-        Some(last) if loaded.is_empty() => Err(last),
-        Some(last) => {
-            progress::fail(&last);
-            Ok((loaded, true))
-        }
-        None => Ok((loaded, false)),
-    }
 }
 
 fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
@@ -231,10 +223,11 @@ fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -
     let baseline = Baseline::most_of(baselines);
     // To update a baseline is what was asked for.
     output::create(path, Overwrite { force: true }, |out| {
-        serde_json::to_writer_pretty(&mut *out, &baseline).map_err(std::io::Error::from)?;
+        json::write_pretty(&mut *out, &baseline)?;
         writeln!(out)
     })?;
     let sites = text::units::plural(baseline.sites.len() as u64, "call site", "call sites");
-    eprintln!("culeak: {}: baseline written with {sites}", path.display());
+    let shown = path.display().to_string();
+    eprintln!("culeak: {}: baseline written with {sites}", Inert(&shown));
     Ok(ExitCode::SUCCESS)
 }

@@ -63,7 +63,7 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
 
     stage.heading("Is that true?");
     stage.run(&["snapshot", &recording, "-o", &stage.after], 0)?;
-    let after = load::one(&stage.folder.join(&stage.after).to_string_lossy())?;
+    let after = load::one(stage.folder.join(&stage.after))?;
     let truth = compare(&planted, &after.snapshot);
     match &truth {
         Ok(said) => say(format_args!("{} {said}", Styled(GOOD, "yes:"))),

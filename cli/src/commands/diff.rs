@@ -1,5 +1,6 @@
 //! `culeak diff`: what changed between two snapshots.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -36,10 +37,10 @@ Examples:
 pub struct DiffArgs {
     /// The earlier process, recording or snapshot
     #[arg(value_name = "BEFORE")]
-    pub before: String,
+    pub before: OsString,
     /// The later one
     #[arg(value_name = "AFTER")]
-    pub after: String,
+    pub after: OsString,
     /// stack: one row per way to a call site; site: one row per call site
     #[arg(long, default_value = "stack", value_parser = ["stack", "site"])]
     pub by: String,

@@ -1,5 +1,6 @@
 //! `culeak export`: what a process holds, in the format of another tool.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,13 +14,13 @@ use culeak::snapshot::Snapshot;
 
 use super::NameArgs;
 use super::rules::suppressions_if_any;
-use crate::errors::Failure;
+use crate::errors::{Failure, USAGE};
 use crate::export::folded::{self, Cost};
 use crate::export::names::Detail;
 use crate::export::records::Rows;
 use crate::export::{csv, firefox, memory_viz, parquet, perfetto, pprof, speedscope};
 use crate::html;
-use crate::load::{self, Loaded};
+use crate::load::{self, Loaded, Several};
 use crate::output::{self, Overwrite};
 use crate::text::parts::{self, amount};
 
@@ -36,7 +37,7 @@ Examples:
 pub struct ExportArgs {
     /// Process id, recording or snapshot; several, or a folder, for perfetto and html
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
-    pub inputs: Vec<String>,
+    pub inputs: Vec<OsString>,
     #[arg(short, long, value_name = "FORMAT")]
     pub format: Format,
     /// Where to write; - for standard output
@@ -94,10 +95,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
             "perfetto shows counters per device, which have no stacks; leave out --suppressions",
         ));
     }
-    let mut items = Vec::new();
-    for input in &args.inputs {
-        items.extend(load::all_with_totals(input)?);
-    }
+    let Several { mut items, unreadable } = load::all_with_totals(&args.inputs)?;
     if items.len() > 1 && !matches!(args.format, Format::Perfetto | Format::Html) {
         return Err(Failure::new(format!(
             "{} processes or snapshots to export, but only perfetto and html can hold several; name one",
@@ -130,7 +128,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     if !options.suppressions.is_empty() && args.format != Format::Html {
         say_what_is_suppressed(&items, &options);
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }
 
 /// What is not in the file, where no reader of the file can miss it.

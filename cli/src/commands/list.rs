@@ -129,7 +129,7 @@ fn memory_map(pid: u32) -> Option<String> {
 /// `None` for processes of others, without CUDA, or gone.
 fn look_at(pid: u32) -> Option<Found> {
     let recording = match uses(&memory_map(pid)?) {
-        Use::Recorded => match load::one(&pid.to_string()) {
+        Use::Recorded => match load::one(pid.to_string()) {
             Ok(loaded) => Recording::Readable(Box::new(loaded.snapshot)),
             Err(failure) => Recording::Unreadable(failure.message),
         },

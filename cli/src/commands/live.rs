@@ -1,6 +1,6 @@
 //! `culeak live`: the loop that everything reports to, and what is said when it is over.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{IsTerminal, stdout};
 use std::path::{Path, PathBuf};
 use std::process::{ExitCode, ExitStatus};
@@ -59,7 +59,7 @@ Examples:
 pub struct LiveArgs {
     /// Process id, recording, or folder of recordings
     #[arg(value_name = "PID|RECORDING|FOLDER")]
-    pub source: Option<String>,
+    pub source: Option<OsString>,
 
     /// Print what there is now as plain text, and exit; needs no terminal
     #[arg(long, conflicts_with = "command")]
@@ -199,7 +199,7 @@ fn end_program(program: Option<&Running>) {
 }
 
 /// A number is a process; anything else is a path, which may not exist yet.
-fn named_source(argument: &str) -> Result<Source, Failure> {
+fn named_source(argument: &OsStr) -> Result<Source, Failure> {
     if let Some(pid) = load::as_pid(argument) {
         if !load::process_lives(pid) {
             // Says what to do instead.

@@ -19,6 +19,7 @@ use crate::environment::{self, Settings};
 use crate::errors::Failure;
 use crate::preload::{self, Program};
 use crate::proof::Proof;
+use crate::text::inert::Inert;
 use crate::text::units;
 use crate::{no_pool, shim};
 
@@ -175,7 +176,8 @@ fn warn_of(program: &Program, typed: &OsStr) {
         false => format!(" (run by {})", program.executable.display()),
     };
     for obstacle in &program.obstacles {
-        eprintln!("culeak: warning: {shown}{through} {obstacle}");
+        let warning = format!("{shown}{through} {obstacle}");
+        eprintln!("culeak: warning: {}", Inert(&warning));
     }
 }
 

@@ -1,5 +1,6 @@
 //! `culeak report`: what is held or leaked, by whom.
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -24,7 +25,7 @@ use crate::html::{self, Item};
 use crate::load::{self, Loaded, Place};
 use crate::output::{self, Overwrite};
 use crate::progress::{self, Progress, Unit};
-use crate::{text, usage};
+use crate::{json, text, usage};
 
 /// Rows in text when nothing else is asked for.
 const ROWS_IN_TEXT: usize = 20;
@@ -41,9 +42,9 @@ Examples:
   culeak report runs/ --json > report.json      every recording in a folder
   culeak report runs/ --html report.html        the same for a browser, in one file that loads nothing")]
 pub struct ReportArgs {
-    /// Process ids, recordings, snapshots, folders of recordings, or - for a snapshot on standard input
+    /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
-    pub inputs: Vec<String>,
+    pub inputs: Vec<OsString>,
     /// Group rows by this
     #[arg(long, default_value = "site", value_parser = by_parser())]
     pub by: By,
@@ -135,7 +136,7 @@ fn sort_parser() -> impl TypedValueParser<Value = Sort> {
 
 impl ReportArgs {
     /// The defaults, for other commands that end with a report of these inputs.
-    pub fn of(inputs: Vec<String>) -> ReportArgs {
+    pub fn of(inputs: Vec<OsString>) -> ReportArgs {
         ReportArgs {
             inputs,
             by: By::default(),
@@ -359,7 +360,7 @@ fn print_json(args: &ReportArgs, suppressions: &Suppressions, inputs: &mut Input
         return text::print_json(&Report::of(&item.snapshot, &suppressing(args, suppressions, &item)));
     }
     text::print(|out| {
-        let mut json = serde_json::Serializer::pretty(&mut *out);
+        let mut json = json::pretty(&mut *out);
         let mut list = json.serialize_seq(None)?;
         for item in inputs {
             list.serialize_element(&Report::of(&item.snapshot, &suppressing(args, suppressions, &item)))?;

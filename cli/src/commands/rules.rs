@@ -15,8 +15,8 @@ use culeak::suppressions::Suppressions;
 use serde::Deserialize;
 
 use crate::errors::Failure;
-use crate::load;
 use crate::text::units;
+use crate::{load, output};
 
 /// What is allowed.
 #[derive(Debug, Clone, Default, Args)]
@@ -140,6 +140,7 @@ pub fn read_suppressions(files: &[PathBuf], built_in: bool) -> Result<Suppressio
     let mut suppressions = Suppressions::default();
     for path in files {
         let shown = path.display().to_string();
+        protect(path);
         let text = fs::read_to_string(path)
             .map_err(|error| Failure::new(format!("{shown}: suppressions cannot be read: {error}")))?;
         suppressions
@@ -163,6 +164,13 @@ pub fn suppressions_if_any(files: &[PathBuf], not_built_in: bool) -> Result<Supp
     }
 }
 
+/// Neither is written over by the command that reads it.
+fn protect(path: &Path) {
+    if let Ok(metadata) = path.metadata() {
+        output::protect(&metadata);
+    }
+}
+
 /// The field that says what a JSON file is.
 #[derive(Deserialize)]
 struct Envelope {
@@ -178,6 +186,7 @@ pub fn is_baseline(path: &Path) -> bool {
 
 fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     let shown = path.display();
+    protect(path);
     let bytes = fs::read(path).map_err(|error| {
         let next = match error.kind() {
             io::ErrorKind::NotFound => "; make it with --update-baseline",
@@ -188,7 +197,7 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     let envelope: Option<Envelope> = serde_json::from_slice(&bytes).ok();
     let Some(Envelope { version, .. }) = envelope.filter(|e| e.format.as_deref() == Some(baseline::FORMAT)) else {
         // A snapshot or a recording will do as well; what is wrong with anything else, its reader says best.
-        let mut item = load::one(&path.to_string_lossy())?;
+        let mut item = load::read_already(path, &bytes)?;
         super::NameArgs::default().name_frames(&mut item);
         return Ok(baseline_of(&item.snapshot, rules));
     };

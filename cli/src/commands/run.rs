@@ -86,7 +86,7 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
 fn tell_of_pictures(folder: &Path, tag: &str) {
     let mark = environment::mark(tag);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names
         .filter(|name| name.contains(&mark) && name.ends_with(".culeak-kept"))
         .collect();

@@ -1,6 +1,6 @@
 //! `culeak snapshot`: one instant of a process as a JSON file that needs neither the process nor its binaries.
 
-use std::io;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -10,12 +10,12 @@ use super::NameArgs;
 use crate::errors::{Failure, USAGE};
 use crate::output::{self, Overwrite};
 use crate::text::units;
-use crate::{load, progress, usage};
+use crate::{json, load, progress, usage};
 
 /// Write what a process holds right now to a JSON file, without stopping it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The format is described by docs/snapshot.schema.json.
+The format is described by docs/snapshot.schema.json. Like a recording, the file can be read by its owner alone.
 
 Examples:
   culeak snapshot --list                 which processes can be looked at
@@ -25,7 +25,7 @@ Examples:
 pub struct SnapshotArgs {
     /// Process id, recording or snapshot
     #[arg(value_name = "PID|RECORDING", required_unless_present_any = ["list", "all"])]
-    pub input: Option<String>,
+    pub input: Option<OsString>,
     /// Where to write; - for standard output; with --all a folder, which is made
     #[arg(short, long, value_name = "FILE.json", required_unless_present = "list")]
     pub output: Option<PathBuf>,
@@ -80,7 +80,7 @@ fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
             let name = recording.with_extension("json");
             take(
                 args,
-                &pid.to_string(),
+                OsStr::new(&pid.to_string()),
                 &folder.join(name.file_name().unwrap_or_default()),
             )
         });
@@ -101,14 +101,14 @@ fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if failed || taken == 0 { USAGE } else { 0 }))
 }
 
-fn take(args: &SnapshotArgs, input: &str, path: &Path) -> Result<(), Failure> {
+fn take(args: &SnapshotArgs, input: &OsStr, path: &Path) -> Result<(), Failure> {
     let mut loaded = load::one_with_totals(input)?;
     usage::ask_driver(&mut loaded);
     if !args.no_symbols {
         args.names.name_frames(&mut loaded);
     }
-    output::create(path, args.overwrite, |out| {
-        serde_json::to_writer(&mut *out, &loaded.snapshot).map_err(io::Error::from)?;
+    output::create_private(path, args.overwrite, |out| {
+        json::write(&mut *out, &loaded.snapshot)?;
         writeln!(out)
     })
 }

@@ -1,5 +1,6 @@
 //! `culeak trend`: which call sites grow over many snapshots, and which have stopped.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -38,7 +39,7 @@ Examples:
 pub struct TrendArgs {
     /// Snapshots, recordings, automatic snapshots, or folders of them
     #[arg(value_name = "FILE|FOLDER", required_unless_present = "pid")]
-    pub inputs: Vec<String>,
+    pub inputs: Vec<OsString>,
     /// Only snapshots of this program, e.g. serve, train.py, 'python *'; * stands for any letters, ? for one
     #[arg(long, value_name = "PATTERN", conflicts_with = "pid")]
     pub only: Option<String>,

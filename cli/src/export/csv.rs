@@ -1,5 +1,10 @@
 //! Comma-separated values: one row per live allocation, for spreadsheets and scripts. See `records` for the columns.
+//!
+//! A spreadsheet takes a text that begins with `=`, `+`, `-` or `@` for a formula and runs it, and names come from a
+//! stranger's process. Such a text gets an apostrophe in front, which spreadsheets take for "this is text". Where a comma
+//! divides decimals, they divide fields at `;`, so the same is done behind each in a stack. Parquet has the text as it is.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use csv::Writer;
@@ -36,14 +41,28 @@ pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
+/// A text in which no spreadsheet sees a formula.
+fn without_formulas(text: &str) -> Cow<'_, str> {
+    let is_formula = |part: &str| part.starts_with(['=', '+', '-', '@']);
+    if !text.split(';').any(is_formula) {
+        return Cow::Borrowed(text);
+    }
+    let parts = text.split(';').map(|part| match is_formula(part) {
+        true => format!("'{part}"),
+        false => part.to_owned(),
+    });
+    Cow::Owned(parts.collect::<Vec<_>>().join(";"))
+}
+
 /// A field as it stands between two commas.
 fn quoted(text: &str) -> io::Result<Vec<u8>> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
+    let text = without_formulas(text);
     let mut field = Vec::new();
     let mut writer = Writer::from_writer(&mut field);
-    writer.write_record([text])?;
+    writer.write_record([&*text])?;
     writer.flush()?;
     drop(writer);
     // The end of the line.

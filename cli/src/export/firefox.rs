@@ -38,7 +38,7 @@ pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut d
         listed.sort_by_key(time);
     }
     let file = file(&profile, &listed, detail);
-    serde_json::to_writer(&mut *out, &file).map_err(io::Error::from)?;
+    crate::json::write(&mut *out, &file)?;
     writeln!(out)
 }
 

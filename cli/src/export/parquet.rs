@@ -1,6 +1,6 @@
 //! Parquet: the same table as `csv`, with types, compressed, for DuckDB, pandas, Polars and Spark.
 //!
-//! Numbers are unsigned 64-bit integers; texts are stored as dictionaries, so that a stack shared by a million rows is
+//! Numbers are unsigned 64-bit integers; a text that has nothing to tell is NULL; the others are stored as dictionaries, so that a stack shared by a million rows is
 //! written once in each group of rows. Rows come in groups, so that memory needed here does not grow with their number.
 
 use std::io::{self, Write};
@@ -81,9 +81,12 @@ fn write_groups(rows: &Rows, out: &mut dyn Write) -> Result<(), ParquetError> {
                     to.typed::<Int64Type>().write_batch(&values, None, None)?;
                 }
                 _ => {
-                    let value = |row| texts[nth][rows.text(nth, row)].clone();
-                    let values: Vec<ByteArray> = group.iter().map(value).collect();
-                    to.typed::<ByteArrayType>().write_batch(&values, None, None)?;
+                    let text = |row| &texts[nth][rows.text(nth, row)];
+                    let present = |text: &&ByteArray| !text.is_empty();
+                    let values: Vec<ByteArray> = group.iter().map(text).filter(present).cloned().collect();
+                    // 1 where there is a text, 0 for NULL.
+                    let levels: Vec<i16> = group.iter().map(|row| i16::from(present(&text(row)))).collect();
+                    to.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
                 }
             }
             progress.advance(group.len() as u64);
@@ -97,12 +100,12 @@ fn write_groups(rows: &Rows, out: &mut dyn Write) -> Result<(), ParquetError> {
 }
 
 fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {
-    let (physical, logical) = match column.field {
-        Field::Number(_) => (Physical::INT64, LogicalType::integer(64, false)),
-        _ => (Physical::BYTE_ARRAY, LogicalType::String),
+    let (physical, logical, repetition) = match column.field {
+        Field::Number(_) => (Physical::INT64, LogicalType::integer(64, false), Repetition::REQUIRED),
+        _ => (Physical::BYTE_ARRAY, LogicalType::String, Repetition::OPTIONAL),
     };
     let field = Type::primitive_type_builder(column.name, physical)
-        .with_repetition(Repetition::REQUIRED)
+        .with_repetition(repetition)
         .with_logical_type(Some(logical))
         .build()?;
     Ok(Arc::new(field))

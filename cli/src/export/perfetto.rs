@@ -144,8 +144,11 @@ pub fn write(snapshots: &[&Snapshot], kinds: &[Kind], out: &mut dyn Write) -> io
     let clocks = vec![clock(BOOT_TIME, 0), clock(REAL_TIME, trace.zero)];
     trace.packet(None, Data::ClockSnapshot(ClockSnapshot { clocks }))?;
     let mut left: Vec<&Snapshot> = snapshots.to_vec();
-    while let Some(&first) = left.first() {
+    while !left.is_empty() {
+        // Taken out first: a snapshot whose process is unknown is not even the same process as itself.
+        let first = left.remove(0);
         let (mut own, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|other| same_process(first, other));
+        own.insert(0, first);
         own.sort_by_key(|snapshot| snapshot.taken.at_ns);
         trace.process(&own, kinds)?;
         left = others;

@@ -112,7 +112,7 @@ pub fn write(profile: &Profile, detail: Detail, out: &mut dyn Write) -> io::Resu
         shared: Shared { frames },
         profiles,
     };
-    serde_json::to_writer(&mut *out, &file).map_err(io::Error::from)?;
+    crate::json::write(&mut *out, &file)?;
     writeln!(out)
 }
 

@@ -58,6 +58,7 @@ fn hostile() -> Snapshot {
         ("main", "/src/\u{2028}main.cu:1", "/opt/app"),
     ]);
     sample.holds(Kind::Device, "cuda\"Malloc\n", 4096, 2, stack);
+    sample.holds(Kind::Device, "=cuMemAlloc", 4096, 1, stack);
     sample.0.process.command_line = vec!["</title>\u{7}<script>".to_owned()];
     sample.0.threads[0].name = "a;b\n\"c\"".to_owned();
     sample.finish(0, 0)
@@ -307,6 +308,20 @@ fn the_last_point_of_every_track_is_what_is_live() {
     }
 }
 
+#[test]
+fn a_trace_of_unknown_processes_has_each_once_and_ends() {
+    let mut unknown = leaky();
+    unknown.process.pid = 0;
+    for snapshots in [vec![&unknown], vec![&unknown, &unknown]] {
+        let bytes = written(|out| perfetto::write(&snapshots, &[], out));
+        let trace = perfetto::Trace::decode(bytes.as_slice()).expect("a trace");
+        let processes = trace.packet.iter().filter(
+            |packet| matches!(&packet.data, Some(perfetto::Data::TrackDescriptor(track)) if track.process.is_some()),
+        );
+        assert_eq!(processes.count(), snapshots.len());
+    }
+}
+
 fn rows(snapshot: &Snapshot) -> Rows<'_> {
     Rows::of(snapshot, &Options::default(), SHORT)
 }
@@ -350,7 +365,12 @@ fn both_tables_hold_the_same() {
         let file = SerializedFileReader::new(file).expect("a file");
         let said = |field: &Field| match field {
             Field::ULong(number) => number.to_string(),
-            Field::Str(text) => text.clone(),
+            // Nor is there an apostrophe before what a spreadsheet would take for a formula.
+            Field::Str(text) => match text.starts_with('=') {
+                true => format!("'{text}"),
+                false => text.clone(),
+            },
+            Field::Null => String::new(),
             other => panic!("{other:?}"),
         };
         let typed: Vec<Vec<String>> = file
@@ -365,6 +385,56 @@ fn both_tables_hold_the_same() {
             .collect();
         assert_eq!(typed, texts);
     }
+}
+
+#[test]
+fn parquet_has_null_where_there_is_nothing_to_tell() {
+    use ::parquet::file::reader::{FileReader, SerializedFileReader};
+    use ::parquet::record::Field;
+
+    let snapshot = leaky();
+    let rows = rows(&snapshot);
+    let file = bytes::Bytes::from(written(|out| parquet::write(&rows, out)));
+    let file = SerializedFileReader::new(file).expect("a file");
+    let mut nulls = BTreeSet::new();
+    for row in file.get_row_iter(None).expect("rows") {
+        for (name, field) in row.expect("a row").get_column_iter() {
+            match field {
+                Field::Null => drop(nulls.insert(name.clone())),
+                Field::Str(text) => assert!(!text.is_empty(), "{name}"),
+                _ => {}
+            }
+        }
+    }
+    assert!(nulls.contains("pool") && !nulls.contains("kind"), "{nulls:?}");
+}
+
+#[test]
+fn no_cell_of_a_table_is_a_formula_to_a_spreadsheet() {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[
+        ("@SUM(1)", "", "/opt/app"),
+        ("=HYPERLINK(1)", "/src/a.cu:1", "/opt/app"),
+        ("main", "", "/opt/app"),
+    ]);
+    sample.holds(Kind::Device, "=cmd|' /C calc'!A0", 4096, 1, stack);
+    let snapshot = sample.finish(0, 0);
+    let table = text(|out| csv::write(&rows(&snapshot), out));
+    for separator in [b',', b';'] {
+        let mut reader = ::csv::ReaderBuilder::new();
+        let mut reader = reader.delimiter(separator).flexible(true).from_reader(table.as_bytes());
+        for row in reader.records() {
+            let row = row.expect("a row");
+            assert!(
+                row.iter().all(|cell| !cell.starts_with(['=', '+', '-', '@'])),
+                "{row:?}"
+            );
+        }
+    }
+    assert!(
+        table.contains(",'=cmd|' /C calc'!A0,") && table.contains(";'=HYPERLINK (a.cu:1);'@SUM"),
+        "{table}"
+    );
 }
 
 /// Bytes in the active blocks of a written snapshot, and what was left out of it.

@@ -1,8 +1,9 @@
 //! The watching thread: finds the processes, reads their recordings in turn, sends what it sees.
 //!
-//! The process on the screen is read every time, of the others one each time, those that are over once. What did not
-//! change since is not taken in again (see `culeak::reader::Follower`), and reading copies from the file, so the process
-//! notices nothing. After a read that took longer than the time between two, the thread still rests for a quarter of it.
+//! The process on the screen is read every time, of the others as many as half of the time between two refreshes allows, in
+//! turn and at least one; those that are over once. What did not change since is not taken in again (see
+//! `culeak::reader::Follower`), and reading copies from the file, so the process notices nothing. After a read that took
+//! longer than the time between two, the thread still rests for a quarter of it.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -74,7 +75,7 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
     let mut targets: Vec<Target> = Vec::new();
     let mut on_screen: Option<PathBuf> = None;
     let mut searched: Option<Instant> = None;
-    let mut turn = 0;
+    let mut turns = Turns::default();
     loop {
         let began = Instant::now();
         if searched.is_none_or(|searched| searched.elapsed() >= SEARCH.min(interval * 2)) {
@@ -89,18 +90,12 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
             .as_ref()
             .and_then(|path| targets.iter().position(|target| target.recording == *path))
             .unwrap_or(0);
-        turn += 1;
-        let others: Vec<usize> = (0..targets.len())
-            .filter(|&index| index != first && !targets[index].over)
-            .collect();
-        let other = (!others.is_empty()).then(|| others[turn % others.len()]);
-        for index in [Some(first), other].into_iter().flatten() {
-            if let Some(target) = targets.get_mut(index)
-                && !target.over
-                && !target.look(outlets, index == first)
-            {
-                return;
-            }
+        let there_is_time = || began.elapsed() < interval / 2;
+        let everybody_left = turns.take(&mut targets, first, there_is_time, |target, is_first| {
+            target.look(outlets, is_first)
+        });
+        if everybody_left {
+            return;
         }
         let took = began.elapsed();
         let mut rest = interval.saturating_sub(took).max(took / 4);
@@ -182,6 +177,47 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
         }
     }
     states
+}
+
+/// Whose turn it is to be read.
+#[derive(Default)]
+struct Turns {
+    next: usize,
+}
+
+impl Turns {
+    /// Reads the first, and of the others one, then more while there is time: where the last refresh stopped it goes on.
+    /// True when nobody listens any more.
+    fn take(
+        &mut self,
+        targets: &mut [Target],
+        first: usize,
+        there_is_time: impl Fn() -> bool,
+        mut look: impl FnMut(&mut Target, bool) -> bool,
+    ) -> bool {
+        if let Some(target) = targets.get_mut(first).filter(|target| !target.over)
+            && !look(target, true)
+        {
+            return true;
+        }
+        let mut read = 0;
+        for _ in 0..targets.len() {
+            if read > 0 && !there_is_time() {
+                break;
+            }
+            let index = self.next % targets.len();
+            self.next = index + 1;
+            let target = &mut targets[index];
+            if index == first || target.over {
+                continue;
+            }
+            if !look(target, false) {
+                return true;
+            }
+            read += 1;
+        }
+        false
+    }
 }
 
 fn tell(outlets: &Outlets, message: Message) -> bool {
@@ -441,6 +477,38 @@ mod tests {
         };
         assert_eq!(found(&mut Search::default(), &run(".run1."), &mut Vec::new()).len(), 2);
         assert!(found(&mut Search::default(), &run(".run2."), &mut Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn all_processes_of_a_folder_are_read_in_one_refresh_if_there_is_time_and_else_in_turn() {
+        let targets = || -> Vec<Target> { (0..64).map(|nth| Target::new(format!("{nth}").into())).collect() };
+        let mut targets = targets();
+        targets[5].over = true;
+        let (mut turns, mut read) = (Turns::default(), Vec::new());
+        let mut refresh = |there_is_time: bool| {
+            let mut seen = Vec::new();
+            let ended = turns.take(
+                &mut targets,
+                3,
+                || there_is_time,
+                |target, is_first| {
+                    seen.push((target.recording.display().to_string(), is_first));
+                    true
+                },
+            );
+            assert!(!ended && seen[0] == ("3".to_owned(), true), "{seen:?}");
+            seen.into_iter().skip(1).map(|(name, _)| name).collect::<Vec<_>>()
+        };
+        assert_eq!(refresh(true).len(), 62);
+        for _ in 0..62 {
+            let others = refresh(false);
+            assert_eq!(others.len(), 1);
+            read.extend(others);
+        }
+        read.sort();
+        read.dedup();
+        assert_eq!(read.len(), 62, "{read:?}");
+        assert!(turns.take(&mut targets, 3, || true, |_, is_first| is_first));
     }
 
     #[test]

@@ -101,7 +101,11 @@ impl Cached {
     pub fn close(self) {
         if !self.changed {
             // The age of a file is the time since it was used last.
-            if let Ok(file) = File::options().append(true).open(&self.path) {
+            let file = File::options()
+                .append(true)
+                .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW)
+                .open(&self.path);
+            if let Ok(file) = file {
                 let _ = file.set_modified(SystemTime::now());
             }
             return;

@@ -3,15 +3,21 @@
 //! The build id decides: a file with another one is another program, however alike the paths. Searched in this order,
 //! as gdb does: the recorded path; `.build-id/xx/yyyy.debug` in each debug folder; the module's debug link beside it,
 //! in `.debug/`, and below each debug folder; last the module's own symbols. Deliberately absent: downloads.
+//!
+//! A name out of a recording or a module may lead to anything. Only regular files are opened, and DWARF is not read where
+//! blazesym would follow a link in it to something else ([`leads_astray`]).
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use culeak::reader::open_regular;
 use culeak::snapshot::Module;
-use object::Object;
 use object::read::ReadCache;
+use object::{CompressionFormat, Object, ObjectSection};
 
 use super::{Note, Places};
 
@@ -102,11 +108,7 @@ fn candidates(recorded: &str, root: Option<&Path>) -> Vec<PathBuf> {
 }
 
 fn identity(path: &Path) -> io::Result<Identity> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a regular file"));
-    }
-    let cache = ReadCache::new(file);
+    let cache = ReadCache::new(open_regular(path)?);
     let elf = object::File::parse(&cache).map_err(io::Error::other)?;
     let build_id = elf.build_id().ok().flatten().map(hex).unwrap_or_default();
     let debug_link = elf
@@ -115,6 +117,69 @@ fn identity(path: &Path) -> io::Result<Identity> {
         .flatten()
         .map(|(name, crc)| (String::from_utf8_lossy(name).into_owned(), crc));
     Ok(Identity { build_id, debug_link })
+}
+
+const DEBUG_LINK: &str = ".gnu_debuglink";
+/// The sections that name another file, and what stands in them before that name.
+const LINKS: [(&str, usize); 3] = [
+    (DEBUG_LINK, 0),
+    (".gnu_debugaltlink", 0),
+    // A version and whether this is the supplementary file.
+    (".debug_sup", 3),
+];
+
+/// Whether blazesym, asked for a file's DWARF, would open something that is not to be opened. It opens what the file's links
+/// name, seen from the file's own folder, and the package (`.dwp`) beside it, whatever these are. A debug link that leads
+/// to a file has been judged before: a file that belongs is [`Located::debug`], and any other makes blazesym give up.
+pub fn leads_astray(path: &Path) -> bool {
+    let is_special = |path: &Path| path.metadata().is_ok_and(|metadata| !metadata.is_file());
+    let Ok(companions) = companions(path) else { return true };
+    let mut companions = companions.iter();
+    companions.any(|(link, target)| is_special(target) || *link == Some(DEBUG_LINK) && target.exists())
+}
+
+/// A file and those that are read with it.
+pub fn with_companions(path: &Path) -> Vec<PathBuf> {
+    let companions = companions(path)
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(_, target)| target);
+    [path.to_path_buf()].into_iter().chain(companions).collect()
+}
+
+/// Where blazesym looks for more, and the section that says so.
+fn companions(path: &Path) -> io::Result<Vec<(Option<&'static str>, PathBuf)>> {
+    let links = linked_names(&ReadCache::new(open_regular(path)?))?;
+    let own = path.canonicalize()?;
+    let mut package = path.as_os_str().to_owned();
+    package.push(".dwp");
+    let targets = links
+        .into_iter()
+        .map(|(link, name)| (Some(link), own.with_file_name("").join(name)))
+        .filter(|(_, target)| *target != own);
+    Ok([(None, PathBuf::from(package))].into_iter().chain(targets).collect())
+}
+
+/// The names in all sections that link to another file.
+fn linked_names(cache: &ReadCache<File>) -> io::Result<Vec<(&'static str, PathBuf)>> {
+    let file = object::File::parse(cache).map_err(io::Error::other)?;
+    let mut names = Vec::new();
+    for section in file.sections() {
+        let name = section.name_bytes().unwrap_or_default();
+        let Some(&(link, skipped)) = LINKS.iter().find(|(link, _)| link.as_bytes() == name) else {
+            continue;
+        };
+        // No tool compresses so short a section, and blazesym would read a name in it that is not seen here.
+        let range = section.compressed_file_range().map_err(io::Error::other)?;
+        if range.format != CompressionFormat::None {
+            return Err(io::Error::other("a compressed link"));
+        }
+        let bytes = section.data().map_err(io::Error::other)?;
+        let bytes = bytes.get(skipped..).unwrap_or_default();
+        let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+        names.push((link, PathBuf::from(OsStr::from_bytes(&bytes[..end]))));
+    }
+    Ok(names)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -167,7 +232,7 @@ fn belongs(debug_file: &Path, module: &Identity, crc: u32) -> bool {
 }
 
 fn checksum(path: &Path) -> io::Result<u32> {
-    let mut file = File::open(path)?;
+    let mut file = open_regular(path)?;
     let mut hasher = crc32fast::Hasher::new();
     let mut buffer = vec![0; 1 << 16];
     loop {

@@ -1,7 +1,11 @@
 //! Names are looked up in small programs built here, whose addresses are known from their symbol tables.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
 
 use culeak::snapshot::{Location, Module};
 use object::{Object, ObjectSymbol};
@@ -438,4 +442,83 @@ int main() {
             "main::{lambda(int)#1}::operator()(int) const"
         ]
     );
+}
+
+/// Makes a FIFO of this name, does something, and says whether the FIFO was opened for reading meanwhile. An `open` that
+/// waits for a writer gets one, so that the test fails in place of waiting.
+pub fn opens_fifo(path: &Path, act: impl FnOnce()) -> bool {
+    nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            while !over.load(Relaxed) {
+                let mut options = File::options();
+                // Fails while nobody reads.
+                if options
+                    .write(true)
+                    .custom_flags(nix::libc::O_NONBLOCK)
+                    .open(path)
+                    .is_ok()
+                {
+                    return true;
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+            false
+        });
+        act();
+        over.store(true, Relaxed);
+        writer.join().expect("a thread that ends")
+    })
+}
+
+#[test]
+fn a_fifo_in_place_of_a_module_is_not_opened() {
+    let probe = Probe::build(&["-g"]);
+    fs::remove_file(probe.path("libprobe.so")).expect("removed");
+    let opened = opens_fifo(&probe.path("libprobe.so"), || {
+        let (_, notes) = probe.names("work", &Places::default());
+        assert!(notes[0].contains("cannot be read (not a regular file)"), "{notes:?}");
+    });
+    assert!(!opened);
+    let mut device = probe.snapshot("work");
+    device.modules[0].path = "/dev/zero".to_owned();
+    assert!(sentences(symbolize(&mut device, &Places::default()))[0].contains("not a regular file"));
+}
+
+#[test]
+fn a_fifo_that_a_module_or_its_build_id_leads_to_is_not_opened() {
+    // The package beside it, the supplementary file, the debug link.
+    let probe = Probe::build(&["-g"]);
+    let opened = opens_fifo(&probe.path("libprobe.so.dwp"), || {
+        probe.expect_names("work", &Places::default(), "work");
+    });
+    assert!(!opened, "package");
+    fs::remove_file(probe.path("libprobe.so.dwp")).expect("removed");
+    for (section, before) in [(".gnu_debugaltlink", &b""[..]), (".debug_sup", b"\x05\0\0")] {
+        let probe = Probe::build(&["-g"]);
+        let target = probe.path("fifo");
+        let content = [before, target.as_os_str().as_encoded_bytes(), b"\0\x04abcdefgh"].concat();
+        fs::write(probe.path("link"), content).expect("written");
+        probe.run("objcopy", &["--add-section", &format!("{section}=link"), "libprobe.so"]);
+        let opened = opens_fifo(&target, || probe.expect_names("work", &Places::default(), "work"));
+        assert!(!opened, "{section}");
+    }
+    let probe = Probe::build(&["-g"]);
+    probe.split("probe.debug");
+    fs::remove_file(probe.path("probe.debug")).expect("removed");
+    let opened = opens_fifo(&probe.path("probe.debug"), || {
+        probe.expect_names("work", &Places::default(), "work");
+    });
+    assert!(!opened, "debug link");
+    let folder = probe.path("dbg").join(".build-id").join(&probe.build_id[..2]);
+    fs::create_dir_all(&folder).expect("a folder");
+    let places = Places {
+        debug_dirs: vec![probe.path("dbg")],
+        ..Places::default()
+    };
+    let opened = opens_fifo(&folder.join(format!("{}.debug", &probe.build_id[2..])), || {
+        probe.expect_names("work", &places, "work");
+    });
+    assert!(!opened, "build id");
 }

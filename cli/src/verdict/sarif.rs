@@ -4,6 +4,7 @@
 
 use culeak::check::Verdict;
 use culeak::site::Frame;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::{Finding, Kind, SourceRoot, findings, summary};
@@ -11,26 +12,48 @@ use crate::text::inert::Inert;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
-pub fn log(verdicts: &[(&str, Verdict)], root: &SourceRoot) -> Value {
-    let results: Vec<Value> = verdicts
-        .iter()
-        .flat_map(|(source, verdict)| {
-            let findings = findings(verdict);
-            findings
-                .into_iter()
-                .map(|finding| result(source, &finding, root))
-                .collect::<Vec<_>>()
-        })
-        .collect();
+/// A log that is written a result at a time: the stacks of all together may be larger than the memory.
+#[derive(Serialize)]
+pub struct Log<'v> {
+    #[serde(rename = "$schema")]
+    schema: &'static str,
+    version: &'static str,
+    runs: [Run<'v>; 1],
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Run<'v> {
+    tool: Value,
+    column_kind: &'static str,
+    invocations: Value,
+    results: Results<'v>,
+}
+
+struct Results<'v> {
+    verdicts: &'v [(&'v str, Verdict<'v>)],
+    root: &'v SourceRoot,
+}
+
+impl Serialize for Results<'_> {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_seq(self.verdicts.iter().flat_map(|(source, verdict)| {
+            let findings = findings(verdict).into_iter();
+            findings.map(|finding| result(source, &finding, self.root))
+        }))
+    }
+}
+
+pub fn log<'v>(verdicts: &'v [(&'v str, Verdict<'v>)], root: &'v SourceRoot) -> Log<'v> {
     let notes = verdicts.iter().map(|(source, verdict)| {
         let text = format!("{source}: {}", summary(verdict));
         json!({"message": {"text": Inert(&text).to_string()}, "level": "note"})
     });
-    json!({
-        "$schema": SCHEMA,
-        "version": "2.1.0",
-        "runs": [{
-            "tool": {"driver": {
+    Log {
+        schema: SCHEMA,
+        version: "2.1.0",
+        runs: [Run {
+            tool: json!({"driver": {
                 "name": "culeak",
                 "version": env!("CARGO_PKG_VERSION"),
                 "rules": Kind::ALL.map(|kind| json!({
@@ -38,15 +61,15 @@ pub fn log(verdicts: &[(&str, Verdict)], root: &SourceRoot) -> Value {
                     "shortDescription": {"text": kind.description()},
                     "defaultConfiguration": {"level": "error"},
                 })),
-            }},
-            "columnKind": "unicodeCodePoints",
-            "invocations": [{
+            }}),
+            column_kind: "unicodeCodePoints",
+            invocations: json!([{
                 "executionSuccessful": true,
                 "toolExecutionNotifications": notes.collect::<Vec<_>>(),
-            }],
-            "results": results,
+            }]),
+            results: Results { verdicts, root },
         }],
-    })
+    }
 }
 
 fn result(source: &str, finding: &Finding, root: &SourceRoot) -> Value {

@@ -3,7 +3,9 @@
 //! One snapshot is read at a time and boiled down before the next, so that thousands of them fit into memory.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use culeak::program::Program;
@@ -11,7 +13,7 @@ use culeak::trend::{Options, Picture};
 
 use super::TrendArgs;
 use crate::errors::Failure;
-use crate::load::Loaded;
+use crate::load::{Loaded, Members, Place};
 use crate::progress::{self, Progress, Unit};
 use crate::{load, usage};
 
@@ -29,7 +31,7 @@ pub fn pictures(args: &TrendArgs, options: &Options) -> Result<(Vec<Picture>, us
     let mut others = BTreeSet::new();
     let progress = Progress::over("reading", files.len() as u64, Unit::Of("snapshots"));
     for file in &files {
-        let loaded = load::one(file);
+        let loaded = file.load();
         progress.advance(1);
         match loaded {
             Ok(item) if !is_wanted(args, &item) => {
@@ -69,59 +71,32 @@ fn is_wanted(args: &TrendArgs, item: &Loaded) -> bool {
 }
 
 /// What an argument stands for: a folder for the pictures in it, a recording also for those kept beside it.
-fn expand(input: &str) -> Result<Vec<String>, Failure> {
+fn expand(input: &OsStr) -> Result<Vec<Place>, Failure> {
     let path = Path::new(input);
     if path.is_dir() {
-        let found = files_in(path, |name| {
-            name.ends_with(".culeak") || name.ends_with(".culeak-kept") || name.ends_with(".json")
-        })?;
-        // Other people's JSON may lie there too.
-        let found: Vec<String> = found
-            .into_iter()
-            .filter(|file| !file.ends_with(".json") || is_snapshot(file))
-            .collect();
-        if found.is_empty() {
-            return Err(Failure::new(format!(
-                "{input}: a folder without recordings (*.culeak), automatic snapshots (*.culeak-kept) or snapshots (*.json); name another"
-            )));
-        }
-        return Ok(found);
+        let Members {
+            mut recordings,
+            snapshots,
+        } = Members::of(path)?;
+        recordings.extend(snapshots);
+        recordings.sort();
+        return Ok(recordings.into_iter().map(Place::File).collect());
     }
-    let mut files = vec![input.to_owned()];
-    if let (Some(name), Some("culeak")) = (
-        path.file_stem().and_then(|name| name.to_str()),
-        path.extension().and_then(|extension| extension.to_str()),
-    ) {
+    let mut files = load::places(input)?;
+    if let (Some(name), Some(true)) = (path.file_stem(), path.extension().map(|end| end == "culeak")) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let kept = |file: &str| {
-            file.strip_prefix(name)
-                .is_some_and(|rest| rest.starts_with('.') && rest.ends_with(".culeak-kept"))
+        let entries = fs::read_dir(folder.unwrap_or(Path::new(".")))
+            .into_iter()
+            .flatten()
+            .flatten();
+        let is_kept = |path: &PathBuf| {
+            let file = path.file_name().unwrap_or_default().as_bytes();
+            let rest = file.strip_prefix(name.as_bytes());
+            rest.is_some_and(|rest| rest.starts_with(b".") && rest.ends_with(b".culeak-kept"))
         };
-        files.extend(files_in(folder.unwrap_or(Path::new(".")), kept).unwrap_or_default());
+        let mut kept: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_kept).collect();
+        kept.sort();
+        files.extend(kept.into_iter().map(Place::File));
     }
     Ok(files)
-}
-
-fn files_in(folder: &Path, wanted: impl Fn(&str) -> bool) -> Result<Vec<String>, Failure> {
-    let entries = fs::read_dir(folder).map_err(|error| {
-        Failure::new(format!(
-            "{}: the folder cannot be read: {error}; check its permissions",
-            folder.display()
-        ))
-    })?;
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    let mut paths: Vec<PathBuf> = names
-        .filter(|name| wanted(name))
-        .map(|name| folder.join(name))
-        .collect();
-    paths.sort();
-    Ok(paths.iter().map(|path| path.display().to_string()).collect())
-}
-
-/// Whether a file begins as a snapshot does; its first field says so.
-fn is_snapshot(file: &str) -> bool {
-    use std::io::Read;
-    let mut start = [0; 256];
-    let read = fs::File::open(file).and_then(|mut file| file.read(&mut start));
-    read.is_ok_and(|length| String::from_utf8_lossy(&start[..length]).contains(culeak::snapshot::FORMAT))
 }

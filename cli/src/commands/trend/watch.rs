@@ -25,8 +25,8 @@ pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Pic
         ))
     })?;
     let began = Instant::now();
-    let first = load::one(&pid.to_string())?;
-    let recording = first.snapshot.process.recording.clone();
+    let first = load::one(pid.to_string())?;
+    let (recording, _) = load::recording_of(pid)?;
     announce(pid, args);
     let mut pictures = vec![picture(first, args, options)];
     for nth in 1u32.. {
@@ -41,7 +41,7 @@ pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Pic
             );
             break;
         }
-        match load::one(&pid.to_string()) {
+        match load::one(pid.to_string()) {
             Ok(item) => pictures.push(picture(item, args, options)),
             // What it left behind is the last picture.
             Err(_) => {

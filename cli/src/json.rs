@@ -1,0 +1,102 @@
+//! JSON that is safe to print: what a terminal would obey, or what would turn a line around, is written as `\u009b`.
+//!
+//! To a reader of JSON this is the same text, so it is done always, whether a person looks or a program. serde_json by
+//! itself escapes only what the format demands, which leaves DEL, the controls of Latin-1 and the marks of bidirectional
+//! text as they are. Deliberately absent: escaping of anything that plainly appears.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
+
+use crate::text::inert::is_active;
+
+/// Writes a value in one line.
+pub fn write(out: impl Write, value: &impl Serialize) -> io::Result<()> {
+    value.serialize(&mut Serializer::with_formatter(out, Escaping(CompactFormatter)))?;
+    Ok(())
+}
+
+/// Writes a value indented.
+pub fn write_pretty(out: impl Write, value: &impl Serialize) -> io::Result<()> {
+    value.serialize(&mut pretty(out))?;
+    Ok(())
+}
+
+/// For values that are written a piece at a time.
+pub fn pretty<W: Write>(out: W) -> Serializer<W, Escaping<PrettyFormatter<'static>>> {
+    Serializer::with_formatter(out, Escaping(PrettyFormatter::new()))
+}
+
+/// Another formatter, with texts escaped further.
+pub struct Escaping<F>(F);
+
+/// Methods that only pass the call on.
+macro_rules! pass_on {
+    ($($name:ident($($argument:ident: $type:ty),*))*) => {$(
+        fn $name<W: ?Sized + Write>(&mut self, out: &mut W $(, $argument: $type)*) -> io::Result<()> {
+            self.0.$name(out $(, $argument)*)
+        }
+    )*};
+}
+
+impl<F: Formatter> Formatter for Escaping<F> {
+    fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
+        let mut rest = fragment;
+        while let Some(place) = rest.find(is_active) {
+            out.write_all(&rest.as_bytes()[..place])?;
+            let mut behind = rest[place..].chars();
+            for unit in behind.next().unwrap_or_default().encode_utf16(&mut [0; 2]) {
+                write!(out, "\\u{unit:04x}")?;
+            }
+            rest = behind.as_str();
+        }
+        out.write_all(rest.as_bytes())
+    }
+
+    // All that one of the two formatters does in a way of its own.
+    pass_on! {
+        begin_array()
+        end_array()
+        begin_array_value(first: bool)
+        end_array_value()
+        begin_object()
+        end_object()
+        begin_object_key(first: bool)
+        begin_object_value()
+        end_object_value()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn text(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
+        let mut bytes = Vec::new();
+        write(&mut bytes).expect("memory takes everything");
+        String::from_utf8(bytes).expect("text")
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_a_number_and_everything_else_as_serde_writes_it() {
+        let value = serde_json::json!({"a": ["a\u{9b}31m\u{7f}", "b\u{202e}c\u{e0041}", "é\n\"\u{1b}"], "n": {}});
+        assert_eq!(
+            text(|out| write(out, &value)),
+            r#"{"a":["a\u009b31m\u007f","b\u202ec\udb40\udc41","é\n\"\u001b"],"n":{}}"#
+        );
+        let plain = serde_json::json!({"a": [1, [], {}, {"b": null}], "c": "d"});
+        assert_eq!(text(|out| write(out, &plain)), plain.to_string());
+        assert_eq!(text(|out| write_pretty(out, &plain)), format!("{plain:#}"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_comes_back_and_is_inert(value in any::<String>()) {
+            let json = text(|out| write(out, &value));
+            prop_assert!(!json.contains(is_active));
+            prop_assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), value);
+        }
+    }
+}

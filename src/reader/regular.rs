@@ -1,0 +1,56 @@
+//! Opening files whose names were chosen by others, for reading and without waiting.
+//!
+//! A path out of an input, or any name in a folder, may be that of a FIFO, where `open` waits for a writer, or of a device,
+//! where `open` alone may do something. So the file is looked at first, and again once it is open.
+
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+/// Opens a regular file, and nothing else.
+///
+/// # Errors
+/// Those of `open`; `IsADirectory`; `InvalidInput` for FIFOs, sockets and devices.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    regular(&fs::metadata(path)?)?;
+    // Without waiting: another file may have taken the name since.
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    regular(&file.metadata()?)?;
+    Ok(file)
+}
+
+fn regular(metadata: &Metadata) -> io::Result<()> {
+    if metadata.is_dir() {
+        return Err(io::Error::from_raw_os_error(libc::EISDIR));
+    }
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    #[test]
+    fn a_fifo_a_device_and_a_folder_are_not_opened() {
+        let name = format!("culeak-fifo-{}", std::process::id());
+        let fifo = std::env::temp_dir().join(name);
+        let path = CString::new(fifo.as_os_str().as_encoded_bytes()).expect("a path");
+        // SAFETY: `path` is a C string.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        let kind = |path: &Path| open_regular(path).map(drop).map_err(|error| error.kind());
+        assert_eq!(kind(&fifo), Err(io::ErrorKind::InvalidInput));
+        fs::remove_file(&fifo).expect("removed");
+        assert_eq!(kind(Path::new("/dev/zero")), Err(io::ErrorKind::InvalidInput));
+        assert_eq!(kind(Path::new("/")), Err(io::ErrorKind::IsADirectory));
+        assert_eq!(kind(&fifo), Err(io::ErrorKind::NotFound));
+        assert_eq!(kind(&std::env::current_exe().expect("this test")), Ok(()));
+    }
+}
