@@ -97,6 +97,9 @@ impl Loaded<'_> {
 struct DebugList {
     version: c_int,
     first: *const LinkMap,
+    breakpoint: u64,
+    state: c_int,
+    loader_bias: u64,
 }
 
 #[repr(C)]
@@ -210,10 +213,14 @@ enum Match {
 mod tag {
     pub const END: u64 = 0;
     pub const NEEDED: u64 = 1;
+    pub const PLTRELSZ: u64 = 2;
     pub const HASH: u64 = 4;
     pub const STRTAB: u64 = 5;
     pub const SYMTAB: u64 = 6;
+    pub const RELA: u64 = 7;
+    pub const RELASZ: u64 = 8;
     pub const SONAME: u64 = 14;
+    pub const JMPREL: u64 = 23;
     pub const GNU_HASH: u64 = 0x6fff_fef5;
     pub const VERSYM: u64 = 0x6fff_fff0;
     pub const VERDEF: u64 = 0x6fff_fffc;
@@ -236,8 +243,7 @@ impl Tables {
             versions_needed: 0,
             soname: 0,
         };
-        // glibc rewrites addresses in the dynamic section to runtime addresses, other loaders do not.
-        let absolute = |value: u64| if value < bias { bias + value } else { value };
+        let absolute = |value| absolute(value, bias);
         // SAFETY: the caller vouches for the section.
         unsafe {
             each_entry(dynamic, |tag, value| match tag {
@@ -299,17 +305,13 @@ impl Tables {
     /// # Safety
     /// As `symbol`.
     pub unsafe fn version_wanted(&self, name: &CStr) -> Option<&[u8]> {
-        if self.gnu_hash == 0 || self.versions == 0 || self.versions_needed == 0 {
+        if self.versions == 0 || self.versions_needed == 0 {
             return None;
         }
-        // SAFETY: symbols that the object only refers to come before the first one that is hashed; each has a half word among
-        // the versions. The list of needed versions is chained by offsets that end with a 0.
+        // SAFETY: each symbol has a half word among the versions. The list of needed versions is chained by offsets that end
+        // with a 0.
         unsafe {
-            let first = *(self.gnu_hash as *const u32).add(1);
-            let index = (1..first).find(|&index| {
-                let symbol = &*(self.symbols as *const libc::Elf64_Sym).add(index as usize);
-                symbol.st_shndx == 0 && self.string(symbol.st_name.into()) == name.to_bytes()
-            })?;
+            let index = self.reference(name)?;
             let number = *(self.versions as *const u16).add(index as usize) & !HIDDEN_BIT;
             let mut file = self.versions_needed;
             loop {
@@ -331,6 +333,58 @@ impl Tables {
                 }
                 file += u64::from(next);
             }
+        }
+    }
+
+    /// The number of the symbol by which the object refers to a name that others define.
+    unsafe fn reference(&self, name: &CStr) -> Option<u32> {
+        // SAFETY: the numbers that are asked about below come from the object's own tables. The older hash section has an
+        // entry for each symbol; in the other, symbols that the object only refers to come before the first one that it
+        // contains. That number means nothing where it contains none, as in most programs.
+        unsafe {
+            let is_meant = |index: u32| {
+                let symbol = &*(self.symbols as *const libc::Elf64_Sym).add(index as usize);
+                symbol.st_shndx == 0 && self.string(symbol.st_name.into()) == name.to_bytes()
+            };
+            if self.sysv_hash != 0 {
+                let [_, symbols] = *(self.sysv_hash as *const [u32; 2]);
+                return (1..symbols).find(|&index| is_meant(index));
+            }
+            if self.gnu_hash == 0 {
+                return None;
+            }
+            let hash = self.gnu_hash as *const u32;
+            let [buckets, first, bloom_words, _] = *hash.cast::<[u32; 4]>();
+            let bucket = hash.add(4 + bloom_words as usize * 2);
+            if (0..buckets).any(|number| *bucket.add(number as usize) != 0) {
+                return (1..first).find(|&index| is_meant(index));
+            }
+            self.relocated(is_meant)
+        }
+    }
+
+    /// The first symbol of the object's relocations that is meant.
+    unsafe fn relocated(&self, is_meant: impl Fn(u32) -> bool) -> Option<u32> {
+        let [mut plain, mut plain_bytes, mut of_calls, mut of_calls_bytes] = [0; 4];
+        // SAFETY: the section is mapped as long as the object is; either list has as many entries as the section says.
+        unsafe {
+            each_entry(self.dynamic, |tag, value| match tag {
+                tag::RELA => plain = value,
+                tag::RELASZ => plain_bytes = value,
+                tag::JMPREL => of_calls = value,
+                tag::PLTRELSZ => of_calls_bytes = value,
+                _ => {}
+            });
+            [(of_calls, of_calls_bytes), (plain, plain_bytes)]
+                .into_iter()
+                .filter(|&(start, _)| start != 0)
+                .find_map(|(start, bytes)| {
+                    // r_offset, r_info, r_addend: the upper half of the second is the number of the symbol.
+                    let first = absolute(start, self.bias) as *const [u64; 3];
+                    (0..bytes as usize / size_of::<[u64; 3]>())
+                        .map(|place| ((*first.add(place))[1] >> 32) as u32)
+                        .find(|&index| index != 0 && is_meant(index))
+                })
         }
     }
 
@@ -375,6 +429,10 @@ impl Tables {
                 }
             });
         }
+    }
+
+    pub fn is_loaded_at(&self, bias: u64) -> bool {
+        self.bias == bias && !self.dynamic.is_null()
     }
 
     /// The name under which others are linked with the object.
@@ -498,6 +556,11 @@ impl Tables {
     }
 }
 
+/// glibc rewrites addresses in the dynamic section to runtime addresses, other loaders do not.
+fn absolute(value: u64, bias: u64) -> u64 {
+    if value < bias { bias + value } else { value }
+}
+
 /// Of a symbol's version: only a reference to that version finds it.
 const HIDDEN_BIT: u16 = 1 << 15;
 
@@ -608,29 +671,14 @@ pub fn forked() {
 /// glibc's `_dl_find_object`; 0 where it has none.
 static FIND_OBJECT: AtomicUsize = AtomicUsize::new(0);
 
-/// How many objects the loader has loaded at start-up. They come first in its list, in the order in which their symbols
-/// are searched, and stay for the life of the process. 0: not counted yet.
-static AT_START: AtomicUsize = AtomicUsize::new(0);
-
-pub fn loaded_at_start() -> usize {
-    AT_START.load(Relaxed)
-}
-
-fn count_at_start() {
-    // SAFETY: the loader fills the list before it runs any code of ours.
-    let mut map = unsafe { DEBUG_LIST.first };
-    let mut count = 0;
-    while !map.is_null() {
-        count += 1;
-        // SAFETY: the objects of the start-up stay loaded.
-        map = unsafe { (*map).next };
-    }
-    AT_START.store(count, Relaxed);
+/// The bias of the loader itself.
+pub fn loader_bias() -> u64 {
+    // SAFETY: the loader writes it before it runs any code of ours, and never again.
+    unsafe { DEBUG_LIST.loader_bias }
 }
 
 /// Looks for what needs to be looked for once, at start-up, before threads and forks can be in the way.
 pub fn prepare() {
-    count_at_start();
     let found = libc_symbol(c"_dl_find_object").map_or(0, |address| address as usize);
     FIND_OBJECT.store(found, Relaxed);
 }

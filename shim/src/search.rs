@@ -17,7 +17,7 @@
 
 use libc::c_void;
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use crate::loader::{self, Answer, Name, Tables};
 use crate::real;
@@ -25,6 +25,10 @@ use culeak::file::{Uncancelled, anonymous};
 
 /// Objects that are looked at; a process that has more is searched as far as this.
 const MOST: usize = 2048;
+
+/// How many objects the loader has loaded at start-up. They come first in its list, in the order in which their symbols
+/// are searched, and stay for the life of the process. 0: not counted yet.
+static AT_START: AtomicUsize = AtomicUsize::new(0);
 
 /// A loaded object, as far as the search needs it.
 #[derive(Clone, Copy)]
@@ -124,10 +128,29 @@ impl Objects {
             self.count += 1;
             None
         });
+        if AT_START.load(Relaxed) == 0 {
+            AT_START.store(self.count_at_start(), Relaxed);
+        }
     }
 
     fn at_start(&self) -> usize {
-        loader::loaded_at_start().min(self.count)
+        AT_START.load(Relaxed).min(self.count)
+    }
+
+    /// A constructor that ran before any code of ours may have opened more. What an object was linked with comes behind
+    /// it in the list, and preloaded libraries come before the loader's own entry. So the first one that comes after that
+    /// entry and that none before it was linked with was opened later, as was all that follows.
+    fn count_at_start(&mut self) -> usize {
+        self.reached[..self.count].fill(false);
+        let mut is_behind_loader = false;
+        for place in 0..self.count {
+            if is_behind_loader && !self.reached[place] {
+                return place;
+            }
+            is_behind_loader |= self.list[place].tables.is_loaded_at(loader::loader_bias());
+            self.reach_needed(place, |_, _| {});
+        }
+        self.count
     }
 
     /// From here on, definitions of `name` are looked for in the version that the caller's library was linked with.
@@ -191,8 +214,8 @@ impl Objects {
         (1..=self.own).contains(&self.caller)
     }
 
-    /// The first one among the caller's library and what that was linked with; then the same for each library that was
-    /// opened and brought the caller's along.
+    /// The first one among a library that was opened and what that was linked with, the caller's included. A library that
+    /// brought the caller's along comes before it in the list; one that was opened later and needs it too comes behind.
     pub fn in_scope_of_caller(&mut self, name: &CStr) -> Option<*mut c_void> {
         let name = Name::new(name);
         let caller = self.caller.checked_sub(1)?;
@@ -200,12 +223,9 @@ impl Objects {
         if caller < at_start {
             return None;
         }
-        let own_scope = self.reach(caller);
-        self.first_of(own_scope, name).or_else(|| {
-            (at_start..self.count).filter(|&root| root != caller).find_map(|root| {
-                let scope = self.reach(root);
-                self.reached[caller].then(|| self.first_of(scope, name)).flatten()
-            })
+        (at_start..self.count).find_map(|root| {
+            let scope = self.reach(root);
+            self.reached[caller].then(|| self.first_of(scope, name)).flatten()
         })
     }
 
@@ -234,24 +254,32 @@ impl Objects {
         self.queue[0] = root as u16;
         let (mut done, mut length) = (0, 1);
         while done < length {
-            let tables = self.list[self.queue[done] as usize].tables;
+            let place = self.queue[done] as usize;
             done += 1;
-            // SAFETY: nothing is unloaded while the list's lock is held.
-            unsafe {
-                tables.for_each_needed(|needed| {
-                    let wanted = name_hash(needed);
-                    let meant = self.list[..self.count]
-                        .iter()
-                        .position(|object| object.names.contains(&wanted));
-                    if let Some(place) = meant.filter(|&place| !self.reached[place]) {
-                        self.reached[place] = true;
-                        self.queue[length] = place as u16;
-                        length += 1;
-                    }
-                });
-            }
+            self.reach_needed(place, |objects, needed| {
+                objects.queue[length] = needed as u16;
+                length += 1;
+            });
         }
         length
+    }
+
+    /// Marks what an object was linked with; shows `newly` what was not marked before.
+    fn reach_needed(&mut self, place: usize, mut newly: impl FnMut(&mut Objects, usize)) {
+        let tables = self.list[place].tables;
+        // SAFETY: nothing is unloaded while the list's lock is held.
+        unsafe {
+            tables.for_each_needed(|needed| {
+                let wanted = name_hash(needed);
+                let meant = self.list[..self.count]
+                    .iter()
+                    .position(|object| object.names.contains(&wanted));
+                if let Some(place) = meant.filter(|&place| !self.reached[place]) {
+                    self.reached[place] = true;
+                    newly(self, place);
+                }
+            });
+        }
     }
 
     fn first_of(&self, length: usize, name: Name) -> Option<*mut c_void> {
