@@ -148,9 +148,13 @@ impl File {
         if kept != 0 {
             // A copy, whose number only this thread knows: the program may put another file under the number that is kept.
             // There is no copy when the program has lowered its limit on descriptors.
-            let file = Descriptor::copy_of(kept).unwrap_or(Descriptor::borrowed(kept));
-            match self.check(&file) {
-                Ok(()) => return Ok(file),
+            // Not of a file of the program's: closing any descriptor of a file gives up the process's locks on it.
+            let checked = self.check(&Descriptor::borrowed(kept)).and_then(|()| {
+                let file = Descriptor::copy_of(kept).unwrap_or(Descriptor::borrowed(kept));
+                self.check(&file).map(|()| file)
+            });
+            match checked {
+                Ok(file) => return Ok(file),
                 Err(Errno(libc::ENOENT)) => return Err(Errno(libc::ENOENT)),
                 // Closed, and the number perhaps taken, by the program.
                 Err(_) => {}
