@@ -639,10 +639,17 @@ impl Call {
     fn is_on_stack(self) -> bool {
         /// More than CUDA's libraries and other interposers ever put between a call of theirs and the driver's.
         const DEEPEST: usize = 1 << 20;
+        /// As much as most of them put there. Further up, another stack may have been, which is gone.
+        const NEAR: usize = 8 << 10;
         let here = 0u8;
         let above = (self.place as usize).wrapping_sub(std::ptr::from_ref(&here) as usize);
-        // SAFETY: a little above a frame of this thread: its own stack, where a frame is or was.
-        above < DEEPEST && unsafe { self.place.read_volatile() } == self.number
+        let mut found = [0];
+        match above {
+            // SAFETY: a little above a frame of this thread: its own stack, where a frame is or was.
+            0..NEAR => unsafe { self.place.read_volatile() == self.number },
+            NEAR..DEEPEST => culeak_walker::read(self.place as u64, &mut found) && found == [self.number],
+            _ => false,
+        }
     }
 }
 
