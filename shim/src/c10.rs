@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::*;
 
 use crate::memo::Memo;
 use crate::recorder::{self, Device, Facts};
-use crate::{blocks, context, loader, real};
+use crate::{blocks, capture, context, loader, real};
 use culeak::cuda_functions::Api;
 use culeak::index::mix;
 use culeak::kind::Kind;
@@ -171,7 +171,10 @@ pub fn generation_changed() {
 fn meant(name: &CStr, caller: u64) -> Option<*const c_void> {
     let generation = real::GENERATION.load(Acquire);
     let key = mix(mix(caller ^ (name.as_ptr() as u64).rotate_left(32)).wrapping_add(generation)).max(1);
-    if let Some(known) = MEANT.get(key) {
+    // While something is being unloaded, another module may lie where the caller of an answer did.
+    if !capture::are_closing()
+        && let Some(known) = MEANT.get(key)
+    {
         return Some(known as *const c_void);
     }
     // A forked child of a process that was recording: the profiler goes without, since CUDA does not work there anyway.

@@ -25,7 +25,7 @@ use culeak::lanes::Lane;
 use culeak::layout::{CUT, LANES, Loss, NONE, ROOT};
 use culeak::recording::Recording;
 
-pub use modules::{Closing, is_closing_here};
+pub use modules::{Closing, are_closing, is_closing_here};
 pub use python::prepare;
 
 static DEPTH: AtomicUsize = AtomicUsize::new(128);

@@ -305,7 +305,9 @@ fn labels_allocation(
     // A runtime that failed before it reached the driver (no device, say) refused nothing worth recording.
     if result == 0 && !label.was_recorded() {
         let address = address();
+        // The runtime has just used the driver, so the driver may be asked for the context, if there is one.
         if address != 0 {
+            real::driver_is_loaded();
             let facts = Facts {
                 space: space_of(kind),
                 flags: What::BACKED_UP,

@@ -15,6 +15,7 @@ use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
 
+use crate::capture;
 use crate::loader::{self, Loaded};
 use crate::memo::Memo;
 use crate::search::{self, Found};
@@ -253,9 +254,10 @@ pub fn driver(api: Api) -> *mut c_void {
     }
 }
 
-/// The driver's own function behind a query; null when this driver has none.
+/// The driver's own function behind a query; null when this driver has none, and until the program has called or looked
+/// up a driver's function: a library that is in the loader's list may not be relocated yet.
 pub fn query(query: Query) -> *mut c_void {
-    if DRIVER_TABLE.ready.load(Acquire) || fill_driver() {
+    if DRIVER_TABLE.ready.load(Acquire) {
         DRIVER_TABLE.queries[query as usize].load(Relaxed)
     } else {
         std::ptr::null_mut()
@@ -377,7 +379,9 @@ fn next_by_caller(api: Api, caller: u64) -> *mut c_void {
     let generation = GENERATION.load(Acquire);
     let key_of = |place: u64| mix(mix(place).wrapping_add(generation) ^ u64::from(api.0) << 48).max(1);
     let by_call = key_of(caller);
-    if let Some(known) = BY_CALL.get(by_call) {
+    // While something is being unloaded, another module may lie where the caller of an answer did.
+    let closing = capture::are_closing();
+    if !closing && let Some(known) = BY_CALL.get(by_call) {
         return known as *mut c_void;
     }
     if loader::list_is_unsafe() {
@@ -394,7 +398,8 @@ fn next_by_caller(api: Api, caller: u64) -> *mut c_void {
     let module = loader::find_containing(caller, |loaded| loaded.bias()).unwrap_or(0);
     // The bias alone may be 0, as that of a program at a fixed address is.
     let by_module = key_of(module.wrapping_add(1));
-    let found = BY_MODULE.get(by_module).map(|known| known as *mut c_void).or_else(|| {
+    let known = BY_MODULE.get(by_module).filter(|_| !closing);
+    let found = known.map(|known| known as *mut c_void).or_else(|| {
         let kind: &[u8] = if api.is_driver() { b"libcuda.so" } else { b"libcudart" };
         let found: Found = with_c_name(api.name(), |name| search::next(name, caller, kind)).flatten()?;
         BY_MODULE.put(by_module, found.address as u64);
