@@ -199,3 +199,103 @@ fn a_forked_child_reaches_a_runtime_function_that_its_parent_never_called() {
     outcome.expect_success().expect_same_output_as_bare();
     assert!(outcome.stdout.contains("cudaMallocAsync of 12"), "{}", outcome.stdout);
 }
+
+/// A runtime without versions, as other tools' wrappers are, which says its name.
+fn wrapper(name: &str) -> PathBuf {
+    let copy = format!("-DCOPY=\"{name}\"");
+    library("runtime", &format!("lib{name}.so"), &[&copy], &[])
+}
+
+/// The number of calls of this copy.
+fn calls(outcome: &Outcome, copy: &str) -> usize {
+    outcome.stdout.matches(&format!("cudaMalloc of {copy}\n")).count()
+}
+
+#[test]
+fn a_plugin_finds_first_what_it_was_linked_with_first() {
+    let flags = ["-Wl,--no-as-needed"];
+    let linked = [wrapper("wrapper"), user_of(&runtime("12"), "libuser.so")];
+    let plugin = library("look_alike", "libplugin.so", &flags, &linked);
+    let outcome = profile("transparent").arg("uses").arg(plugin).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(calls(&outcome, "wrapper"), 2, "{}", outcome.stdout);
+}
+
+#[test]
+fn what_a_constructor_opened_is_not_what_the_program_was_linked_with() {
+    let opens = format!("-DOPENS=\"{}\"", wrapper("opened").display());
+    let early = library("early", "libearly.so", &[&opens], &[]);
+    let flags = ["-DDOOR_DLSYM", "-Wl,--no-as-needed"];
+    let outcome = program(executable("transparent", &flags, &[early]))
+        .arg("uses")
+        .arg(user_of(&runtime("12"), "libuser.so"))
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(calls(&outcome, "12"), 4, "{}", outcome.stdout);
+    assert_eq!(bytes(&outcome), [100, 200]);
+}
+
+#[test]
+fn a_constructor_that_runs_before_the_recorders_reaches_the_wrapper_behind_it() {
+    let twelve = runtime("12");
+    let early = library(
+        "early",
+        "libearly_calls.so",
+        &["-DCALLS"],
+        std::slice::from_ref(&twelve),
+    );
+    let outcome = program(executable("calls_runtime", &["-Wl,--no-as-needed"], &[early, twelve]))
+        .with_preload(Preload::AfterCuleak, wrapper("wrapper"))
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(calls(&outcome, "wrapper"), 2, "{}", outcome.stdout);
+}
+
+#[test]
+fn a_program_that_exports_nothing_reaches_the_version_that_it_was_linked_with() {
+    for flags in [
+        ["-no-pie", "-fno-pie"],
+        ["-pie", "-fpie"],
+        ["-pie", "-Wl,--hash-style=sysv"],
+    ] {
+        let outcome = program(executable("calls_runtime", &flags, &[runtime("12")]))
+            .with_preload(Preload::AfterCuleak, runtime("11.0"))
+            .run();
+        outcome.expect_success().expect_same_output_as_bare();
+        assert_eq!(calls(&outcome, "12"), 1, "{flags:?}: {}", outcome.stdout);
+    }
+}
+
+#[test]
+fn a_label_on_a_stack_that_is_gone_is_forgotten() {
+    let outcome = with_runtime(&runtime("12"))
+        .leaving_hooks_halfway()
+        .with_preload(Preload::AfterCuleak, library("leaves", "libleaves.so", &[], &[]))
+        .arg("gives_a_stack_back")
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.only_snapshot();
+    let found: Vec<_> = snapshot.of_kind(Device).iter().map(|a| (a.bytes, a.api())).collect();
+    assert_eq!(found, [(17, "cuMemAlloc_v2")]);
+}
+
+#[test]
+fn a_driver_that_is_being_opened_is_not_called() {
+    let resolves = library("resolves", "libresolves.so", &[], &[]);
+    let driver = library("tiny_driver", "libcuda.so.1", &["-Wl,--no-as-needed"], &[resolves]);
+    let outcome = program(executable("transparent", &["-DDOOR_DLSYM", "-rdynamic"], &[]))
+        .without_driver()
+        .arg("opens_the_driver")
+        .arg(driver)
+        .run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(outcome.only_snapshot().of_kind(Block).len(), 1);
+}
+
+#[test]
+fn locks_on_the_programs_own_files_are_kept() {
+    let outcome = profile("transparent").arg("locks").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert!(outcome.stdout.contains("locked"), "{}", outcome.stdout);
+    assert_eq!(bytes(&outcome).len(), 20_001);
+}

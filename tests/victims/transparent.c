@@ -2,9 +2,11 @@
 #include "victim.h"
 #include <pthread.h>
 #include <link.h>
+#include <fcntl.h>
 #include <setjmp.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 
 /* Opens a plugin whose constructor waits for another thread. */
 static void opens(void) {
@@ -167,4 +169,95 @@ static void embeds(void) {
     leak(200);
 }
 
-MAIN(BEHAVIOUR(opens), BEHAVIOUR(opens_after_use), BEHAVIOUR(looks_up), BEHAVIOUR(ends_in_the_driver), BEHAVIOUR(jumps_out_of_the_runtime), BEHAVIOUR(forks_with_runtime), BEHAVIOUR(reopens), BEHAVIOUR(closes_by_handle), BEHAVIOUR(embeds))
+/* A plugin uses its runtime, also after a library is gone that a constructor had opened. */
+extern void close_early(void) __attribute__((weak));
+
+static void uses(void) {
+    void *plugin = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL);
+    if (!plugin) printf("%s\n", dlerror());
+    REQUIRE(plugin);
+    int (*use)(size_t) = dlsym(plugin, "use_runtime");
+    REQUIRE(use);
+    printf("used: %d\n", use(100));
+    if (close_early) {
+        close_early();
+        printf("used: %d\n", use(200));
+    }
+}
+
+/* A runtime function is left by a jump, and the stack that it was called on is given back. */
+static ucontext_t program_context;
+
+static void allocates_and_jumps(void) {
+    int (*allocate)(void **, size_t) = dlsym(RTLD_DEFAULT, "cudaMalloc");
+    void *address;
+    REQUIRE(allocate);
+    allocate(&address, 1002);
+    printf("came back\n");
+}
+
+static void leaks_17(void) { leak(17); }
+
+static void gives_a_stack_back(void) {
+    enum { STACK = 256 << 10 };
+    start_cuda();
+    char *stacks = mmap(NULL, 2 * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(stacks != MAP_FAILED);
+    for (int upper = 1; upper >= 0; upper--) {
+        ucontext_t context;
+        REQUIRE(!getcontext(&context));
+        context.uc_stack.ss_sp = stacks + upper * STACK;
+        context.uc_stack.ss_size = STACK;
+        context.uc_link = &program_context;
+        makecontext(&context, upper ? allocates_and_jumps : leaks_17, 0);
+        if (!sigsetjmp(leaves_to, 1)) REQUIRE(!swapcontext(&program_context, &context));
+        if (upper) REQUIRE(!munmap(stacks + STACK, STACK));
+    }
+    printf("done\n");
+}
+
+/* The driver is opened while a thread tells the recorder of a block. */
+volatile int relocates, has_told;
+
+static void (*tell)(const char *, const void *, size_t, void *);
+
+static void *tells(void *nothing) {
+    while (!relocates) {}
+    if (tell) tell("pool", arguments, 100, nothing);
+    has_told = 1;
+    return NULL;
+}
+
+static void opens_the_driver(void) {
+    pthread_t thread;
+    tell = dlsym(RTLD_DEFAULT, "culeak_alloc");
+    REQUIRE(!pthread_create(&thread, NULL, tells, NULL));
+    void *driver = dlopen(arguments[0], RTLD_NOW);
+    if (!driver) printf("%s\n", dlerror());
+    REQUIRE(driver && !pthread_join(thread, NULL));
+    printf("opened\n");
+}
+
+/* The program closes all descriptors, has a file of its own under each number, and holds a lock on it. */
+static void locks(void) {
+    start_cuda();
+    leak(1);
+    for (int number = 3; number < 256; number++) close(number);
+    char path[] = "lockedXXXXXX";
+    int file = mkstemp(path);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    REQUIRE(file >= 0 && !unlink(path));
+    for (int number = file + 1; number < 256; number++) REQUIRE(dup2(file, number) == number);
+    REQUIRE(!fcntl(file, F_SETLK, &lock));
+    for (int i = 0; i < 20000; i++) leak(1);
+    pid_t child = fork();
+    if (!child) {
+        struct flock other = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        _exit(fcntl(file, F_GETLK, &other) || other.l_type == F_UNLCK);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    printf("%s\n", status ? "lost the lock" : "locked");
+}
+
+MAIN(BEHAVIOUR(uses), BEHAVIOUR(gives_a_stack_back), BEHAVIOUR(opens_the_driver), BEHAVIOUR(locks), BEHAVIOUR(opens), BEHAVIOUR(opens_after_use), BEHAVIOUR(looks_up), BEHAVIOUR(ends_in_the_driver), BEHAVIOUR(jumps_out_of_the_runtime), BEHAVIOUR(forks_with_runtime), BEHAVIOUR(reopens), BEHAVIOUR(closes_by_handle), BEHAVIOUR(embeds))
