@@ -215,6 +215,7 @@ impl Fuzzer {
             .stderr(self.said.try_clone().expect("another descriptor"));
         // SAFETY: system calls alone between fork and exec.
         unsafe { child.pre_exec(limited) };
+        #[expect(clippy::zombie_processes, reason = "`wait` below waits, and learns what it used")]
         let child = child.spawn().expect("culeak starts");
         let (status, used) = wait(child.id());
         let mut said = Vec::new();

@@ -21,7 +21,7 @@ fn load(bytes: &[u8]) -> Result<Snapshot, String> {
         .tempfile()
         .expect("a temporary file");
     fs::write(file.path(), bytes).expect("written");
-    let result = one(&file.path().display().to_string());
+    let result = one(file.path());
     result.map(|loaded| loaded.snapshot).map_err(|failure| {
         let text = failure.to_string();
         assert!(

@@ -3,7 +3,7 @@
 //! Written as plain JSON, since we use a small corner of the format; a test holds it against the published schema.
 
 use culeak::check::Verdict;
-use culeak::site::Frame;
+use culeak::site::{CallStack, Frame};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::text::inert::Inert;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
-/// A log that is written a result at a time: the stacks of all together may be larger than the memory.
+/// A log that is written a frame at a time: all stacks together, as values, may be larger than the memory.
 #[derive(Serialize)]
 pub struct Log<'v> {
     #[serde(rename = "$schema")]
@@ -72,7 +72,33 @@ pub fn log<'v>(verdicts: &'v [(&'v str, Verdict<'v>)], root: &'v SourceRoot) -> 
     }
 }
 
-fn result(source: &str, finding: &Finding, root: &SourceRoot) -> Value {
+#[derive(Serialize)]
+struct Outcome<'v> {
+    #[serde(flatten)]
+    plain: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stacks: Option<[Stack<'v>; 1]>,
+}
+
+#[derive(Serialize)]
+struct Stack<'v> {
+    message: Value,
+    frames: Frames<'v>,
+}
+
+struct Frames<'v> {
+    stack: &'v CallStack<'v>,
+    root: &'v SourceRoot,
+}
+
+impl Serialize for Frames<'_> {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let frames = self.stack.shown();
+        out.collect_seq(frames.map(|frame| json!({"location": location(frame, self.root)})))
+    }
+}
+
+fn result<'v>(source: &str, finding: &Finding<'v, 'v>, root: &'v SourceRoot) -> Outcome<'v> {
     let rule = Kind::ALL.iter().position(|kind| *kind == finding.kind);
     let mut result = json!({
         "ruleId": finding.kind.id(),
@@ -84,17 +110,17 @@ fn result(source: &str, finding: &Finding, root: &SourceRoot) -> Value {
     if let Some((file, frame)) = finding.line_in(root) {
         result["locations"] = json!([{"physicalLocation": physical(&file, frame)}]);
     }
-    if let Some(stack) = finding.stack {
-        let frames: Vec<Value> = stack
-            .shown()
-            .map(|frame| json!({"location": location(frame, root)}))
-            .collect();
-        result["stacks"] = json!([{"message": {"text": "asked for by"}, "frames": frames}]);
-    }
     if let Some(fingerprint) = finding.fingerprint {
         result["partialFingerprints"] = json!({"culeakSite/v2": fingerprint.to_string()});
     }
-    result
+    let stack = |stack| Stack {
+        message: json!({"text": "asked for by"}),
+        frames: Frames { stack, root },
+    };
+    Outcome {
+        plain: result,
+        stacks: finding.stack.map(|found| [stack(found)]),
+    }
 }
 
 fn location(frame: &Frame, root: &SourceRoot) -> Value {
