@@ -204,7 +204,7 @@ fn all_by(arguments: &[impl AsRef<OsStr>], read: Reader) -> Result<Several, Fail
     drop(progress);
     let unreadable = failures.len();
     let last = if items.is_empty() { failures.pop() } else { None };
-    failures.iter().for_each(progress::say);
+    failures.iter().for_each(progress::fail);
     match last {
         Some(failure) => Err(failure),
         None => Ok(Several { items, unreadable }),
