@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process;
 
-use culeak::proof::{BYTES, Fact, NAME_BYTES};
+use culeak::proof::{BYTES, CREATED, Fact, NAME_BYTES};
 use tempfile::NamedTempFile;
 
 use crate::text::inert::Inert;
@@ -30,6 +30,8 @@ pub enum Gap {
     /// The started process ended as a program of this name, in which the library was not.
     Replaced(String),
     Unknown,
+    /// As many recordings were created and are not there any more.
+    Missing(u32),
 }
 
 impl Proof {
@@ -48,6 +50,16 @@ impl Proof {
         setting
     }
 
+    /// How many recordings of this run are missing where `found` were found.
+    pub fn missing(&self, found: usize) -> u32 {
+        match std::fs::read(self.0.path()) {
+            Ok(bytes) if bytes.len() == BYTES => {
+                created(&bytes).saturating_sub(u32::try_from(found).unwrap_or(u32::MAX))
+            }
+            _ => 0,
+        }
+    }
+
     /// `ended_as`: the name that the started process had when it ended.
     pub fn gap(&self, ended_as: Option<&str>) -> Option<Gap> {
         match std::fs::read(self.0.path()) {
@@ -55,6 +67,12 @@ impl Proof {
             _ => Some(Gap::Unknown),
         }
     }
+}
+
+/// How many recordings were created.
+fn created(bytes: &[u8]) -> u32 {
+    let count = bytes[CREATED..].first_chunk().copied().unwrap_or_default();
+    u32::from_ne_bytes(count)
 }
 
 fn gap(bytes: &[u8], ended_as: Option<&str>) -> Option<Gap> {
@@ -107,6 +125,12 @@ impl Gap {
                 "the program replaced itself by {}, in which the preload library was not loaded; keep LD_PRELOAD in its \
                  environment",
                 Inert(name)
+            ),
+            Gap::Missing(count) => format!(
+                "{} of this run not in {}: removed, moved, or written elsewhere by a CULEAK_OUTPUT of the program's own; \
+                 leave them there until the run ends",
+                crate::text::units::plural((*count).into(), "recording is", "recordings are"),
+                folder.display()
             ),
             Gap::Unknown => format!(
                 "whether the preload library was loaded is not known, since its file in {} is missing; set TMPDIR to a \

@@ -403,7 +403,7 @@ fn check_of_script(options: &[&str], script: &str) -> Output {
 fn a_check_does_not_pass_when_nothing_that_used_cuda_was_recorded() {
     let recorded = check_of_script(&[], "$0 demo-program; exit 0");
     assert_eq!(recorded.status.code(), Some(0), "{}", stderr(&recorded));
-    let unrecorded: [(&[&str], &str, &str); 6] = [
+    let unrecorded: [(&[&str], &str, &str); 10] = [
         (&[], "exec env -u LD_PRELOAD \"$0\" demo-program", "keep LD_PRELOAD"),
         (&[], "rm -r out; $0 demo-program; exit 0", "could not be created in"),
         // One recording is not that of all.
@@ -419,6 +419,23 @@ fn a_check_does_not_pass_when_nothing_that_used_cuda_was_recorded() {
             "--no-follow-children",
         ),
         (&[], "CULEAK_DISABLE=1 $0 demo-program; exit 0", "CULEAK_DISABLE"),
+        (
+            &[],
+            "$0 demo-program; CULEAK_DISABLE=1 $0 demo-program; exit 0",
+            "on all processes",
+        ),
+        (&[], "$0 demo-program; rm out/*; exit 0", "removed, moved"),
+        (
+            &[],
+            "$0 demo-program; CULEAK_OUTPUT=$PWD/elsewhere.culeak $0 demo-program; exit 0",
+            "on all processes",
+        ),
+        // It gives up its user before it first asks CUDA; needs root.
+        (
+            &[],
+            "python3 -c 'import ctypes, os; cuda = ctypes.CDLL(\"libcuda.so.1\"); os.setuid(12345); cuda.cuInit(0)'; exit 0",
+            "could not be created in",
+        ),
     ];
     for (options, script, reason) in unrecorded {
         let output = check_of_script(options, script);

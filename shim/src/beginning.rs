@@ -108,6 +108,7 @@ fn create_in(room: &mut Room) -> Option<&'static Recording> {
     }
     match result {
         Ok(recording) => {
+            proof::created();
             doors_memory::flush(recording);
             if settings::is_set(variables::INTERVALS) {
                 // PyTorch asks whether the variable is there, not what it says.

@@ -1,21 +1,32 @@
 //! Facts for `culeak run` (see `culeak::proof`): written by us, read by it. Without `CULEAK_RUN` nothing here happens.
 //!
-//! Each fact is one `pwrite` into a file that has its size already. The descriptor is closed again at once.
+//! The file is mapped when the library is loaded and its descriptor closed again at once. A fact is a byte in the mapping, so
+//! stating one takes no system call, and works where the file cannot be opened any more.
 
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
 use crate::settings;
-use culeak::proof::{Fact, NAME_BYTES};
-use culeak::system::{Descriptor, Uncancelled, without_write_signals};
+use culeak::proof::{BYTES, CREATED, Fact, NAME_BYTES};
+use culeak::system::{Descriptor, Errno};
+
+/// The mapped file; null without one.
+static FACTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The loader has mapped us into a program.
 extern "C" fn loaded() {
-    if is_started_by_run() {
-        let mut name = [0u8; NAME_BYTES];
-        // SAFETY: PR_GET_NAME writes at most 16 bytes.
-        unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-        write(&name, 0);
+    let Some((parent, path)) = of_run() else { return };
+    // SAFETY: always valid in the calling thread.
+    let errno = unsafe { *libc::__errno_location() };
+    if let Ok(facts) = map(path) {
+        FACTS.store(facts, Release);
+        // SAFETY: getppid has no preconditions.
+        if parent == unsafe { libc::getppid() } {
+            state_name(facts);
+        }
     }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
 }
 
 #[used]
@@ -24,13 +35,40 @@ static LOADED: extern "C" fn() = loaded;
 
 /// The exit handlers run.
 pub fn ended() {
-    if is_started_by_run() {
+    // SAFETY: getppid has no preconditions.
+    if of_run().is_some_and(|(parent, _)| parent == unsafe { libc::getppid() }) {
         state(Fact::Ended, 1);
     }
 }
 
 pub fn state(fact: Fact, value: u8) {
-    write(&[value], fact as i64);
+    if let Some(byte) = at::<AtomicU8>(fact as usize) {
+        byte.store(value, Relaxed);
+    }
+}
+
+/// A recording was created.
+pub fn created() {
+    if let Some(count) = at::<AtomicU32>(CREATED) {
+        count.fetch_add(1, Relaxed);
+    }
+}
+
+/// The atomic at an offset of the file.
+fn at<T>(offset: usize) -> Option<&'static T> {
+    let facts = FACTS.load(Acquire);
+    // SAFETY: the mapping is BYTES long, aligned to a page and never unmapped; the offsets are those of `culeak::proof`.
+    (!facts.is_null()).then(|| unsafe { &*facts.add(offset).cast::<T>() })
+}
+
+/// The name of this image of the process that `culeak run` has started.
+fn state_name(facts: *mut u8) {
+    let mut name = [0u8; NAME_BYTES];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes, and the file begins with as many.
+    unsafe {
+        libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
+        facts.copy_from_nonoverlapping(name.as_ptr(), NAME_BYTES);
+    }
 }
 
 /// The pid of `culeak run`, and the path of its file.
@@ -41,24 +79,26 @@ fn of_run() -> Option<(i32, &'static CStr)> {
     Some((pid, CStr::from_bytes_with_nul(&value[colon + 1..]).ok()?))
 }
 
-/// Whether this is the very process that `culeak run` started.
-fn is_started_by_run() -> bool {
-    // SAFETY: getppid has no preconditions.
-    of_run().is_some_and(|(pid, _)| pid == unsafe { libc::getppid() })
-}
-
-fn write(bytes: &[u8], offset: i64) {
-    let Some((_, path)) = of_run() else { return };
-    // SAFETY: always valid in the calling thread.
-    let errno = unsafe { *libc::__errno_location() };
-    let _uncancelled = Uncancelled::new();
-    without_write_signals(|| {
-        if let Ok(file) = Descriptor::open(path, libc::O_WRONLY | libc::O_NOFOLLOW) {
-            // SAFETY: the descriptor is ours; the range is that of `bytes`. A failure leaves the byte at 0, which `culeak
-            // run` takes for "not known".
-            unsafe { libc::pwrite(file.number(), bytes.as_ptr().cast(), bytes.len(), offset) };
-        }
-    });
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+fn map(path: &CStr) -> Result<*mut u8, Errno> {
+    let file = Descriptor::open(path, libc::O_RDWR | libc::O_NOFOLLOW)?;
+    let status = file.status()?;
+    if status.st_size != BYTES as i64 || status.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: a new mapping of a regular file that is as long.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            BYTES,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.number(),
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        Err(Errno::last())
+    } else {
+        Ok(address.cast())
+    }
 }

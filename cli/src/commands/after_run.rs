@@ -22,7 +22,7 @@ use crate::html;
 use crate::load::{self, Loaded};
 use crate::output::{self, Overwrite};
 use crate::progress;
-use crate::proof::Gap;
+use crate::proof::{Gap, Proof};
 use crate::text::{self, inert::Inert};
 
 /// Exit code for a leak over the limit.
@@ -98,6 +98,13 @@ impl AfterArgs {
     }
 }
 
+/// What else is known of the run.
+pub struct Started<'a> {
+    pub proof: Option<&'a Proof>,
+    /// Its own options leave processes out.
+    pub chooses: bool,
+}
+
 /// Reports and judges; `given` is the output folder as the user named it. The result is the exit code of `run` in case
 /// the program itself succeeded.
 ///
@@ -109,8 +116,14 @@ pub fn look(
     given: Option<&Path>,
     tag: &str,
     gap: Option<&Gap>,
+    run: &Started,
 ) -> Result<u8, Failure> {
     let recordings = recordings(folder, tag);
+    let missing = match run.proof.map_or(0, |proof| proof.missing(recordings.len())) {
+        0 => None,
+        count => Some(Gap::Missing(count)),
+    };
+    let gap = missing.as_ref().or(gap);
     if recordings.is_empty() {
         return Ok(nothing_recorded(args, folder, gap));
     }
@@ -137,7 +150,12 @@ pub fn look(
         Failure { message, ..failure }
     })?;
     // One process has a recording, another one has none.
-    if let (true, Some(gap @ Gap::NotCreated(_))) = (args.check, gap) {
+    let is_open = |gap: &&Gap| match gap {
+        Gap::NotCreated(_) | Gap::Disabled | Gap::Missing(_) => true,
+        Gap::NotChosen => !run.chooses,
+        _ => false,
+    };
+    if let (true, Some(gap)) = (args.check, gap.filter(is_open)) {
         eprintln!("culeak: no verdict on all processes: {}", gap.sentence(folder));
         return Ok(USAGE);
     }

@@ -70,6 +70,10 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         args.record.output.as_deref(),
         &prepared.tag,
         gap.as_ref(),
+        &after_run::Started {
+            proof: prepared.proof.as_ref(),
+            chooses: args.record.only.is_some() || args.record.no_follow_children,
+        },
     );
     tell_of_pictures(&prepared.folder, &prepared.tag);
     match verdict {
