@@ -62,6 +62,13 @@ fn a_constructor_may_wait_for_a_thread_that_calls_the_runtime() {
 }
 
 #[test]
+fn a_callback_about_loaded_libraries_may_wait_for_a_thread_that_allocates() {
+    let outcome = profile("transparent").tiny_driver().arg("waits_in_a_callback").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(bytes(&outcome), [300]);
+}
+
+#[test]
 fn a_look_up_that_succeeds_leaves_no_error_behind() {
     let outcome = program(executable("transparent", &["-DDOOR_DLSYM"], &[]))
         .without_driver()

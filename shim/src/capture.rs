@@ -208,15 +208,21 @@ fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> Option<R> {
 fn store(recording: &Recording, scratch: &mut Scratch, at: Registers, depth: usize, closing: bool) -> Option<u32> {
     // A new stack is rare enough to look whether the thread has been given a name meanwhile, or the process Python.
     crate::recorder::refresh_thread_name(recording);
-    python::note(recording);
-    if !scratch.python.walk(depth) {
-        recording.add(Loss::Python, 1);
-    }
     let merged = &mut scratch.merged;
     if LIBGCC.load(Relaxed) {
         merged.unwind(at, depth);
     } else {
         merged.walk(at, depth);
+    }
+    if python::is_absent() {
+        // An interpreter that was loaded meanwhile is noticed by its module on the stack.
+        merged.addresses().for_each(|address| {
+            modules::module_of(recording, address, closing);
+        });
+    }
+    python::note(recording);
+    if !scratch.python.walk(depth) {
+        recording.add(Loss::Python, 1);
     }
     merged.merge(&scratch.python, depth);
     let mut parent = if merged.cut { CUT } else { ROOT };

@@ -640,11 +640,6 @@ pub fn unloads() -> u64 {
     find_loaded(|loaded| Some(loaded.info.dlpi_subs)).unwrap_or(0)
 }
 
-/// How many objects were ever loaded.
-pub fn loads() -> u64 {
-    find_loaded(|loaded| Some(loaded.info.dlpi_adds)).unwrap_or(0)
-}
-
 /// The loaded object that contains an address. glibc from 2.35 on answers without a lock; only where it does not, or
 /// where the object's headers are not in its first page, the loader's list is searched.
 pub fn find_containing<R>(address: u64, mut then: impl FnMut(&Loaded) -> R) -> Option<R> {

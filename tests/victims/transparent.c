@@ -70,6 +70,23 @@ static void jumps_out_of_the_runtime(void) {
     leak(17);
 }
 
+/* A callback of dl_iterate_phdr waits for a thread that allocates where nothing did before. */
+static void *allocates(void *context) {
+    OK(cuCtxSetCurrent(context));
+    leak(300);
+    return NULL;
+}
+
+static int waits(struct dl_phdr_info *info, size_t size, void *context) {
+    (void)info, (void)size;
+    pthread_t thread;
+    REQUIRE(!pthread_create(&thread, NULL, allocates, context));
+    REQUIRE(!pthread_join(thread, NULL));
+    return 1;
+}
+
+static void waits_in_a_callback(void) { REQUIRE(dl_iterate_phdr(waits, start_cuda())); }
+
 static void forks_with_runtime(void) {
     int (*use)(size_t) = dlsym(RTLD_DEFAULT, "use_runtime");
     int (*ordered)(void **, size_t, void *) = dlsym(RTLD_DEFAULT, "cudaMallocAsync");
@@ -260,4 +277,4 @@ static void locks(void) {
     printf("%s\n", status ? "lost the lock" : "locked");
 }
 
-MAIN(BEHAVIOUR(uses), BEHAVIOUR(gives_a_stack_back), BEHAVIOUR(opens_the_driver), BEHAVIOUR(locks), BEHAVIOUR(opens), BEHAVIOUR(opens_after_use), BEHAVIOUR(looks_up), BEHAVIOUR(ends_in_the_driver), BEHAVIOUR(jumps_out_of_the_runtime), BEHAVIOUR(forks_with_runtime), BEHAVIOUR(reopens), BEHAVIOUR(closes_by_handle), BEHAVIOUR(embeds))
+MAIN(BEHAVIOUR(uses), BEHAVIOUR(gives_a_stack_back), BEHAVIOUR(opens_the_driver), BEHAVIOUR(locks), BEHAVIOUR(opens), BEHAVIOUR(opens_after_use), BEHAVIOUR(looks_up), BEHAVIOUR(ends_in_the_driver), BEHAVIOUR(jumps_out_of_the_runtime), BEHAVIOUR(waits_in_a_callback), BEHAVIOUR(forks_with_runtime), BEHAVIOUR(reopens), BEHAVIOUR(closes_by_handle), BEHAVIOUR(embeds))

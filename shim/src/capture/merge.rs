@@ -67,6 +67,11 @@ impl Merged {
         self.end(!refused);
     }
 
+    /// Return addresses of the native frames, innermost first.
+    pub fn addresses(&self) -> impl Iterator<Item = u64> + '_ {
+        self.native[..self.native_count].iter().map(|native| native.address)
+    }
+
     fn add(&mut self, address: u64, sp: u64, depth: usize) -> bool {
         if self.is_open {
             self.native[self.native_count - 1].high = sp;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 
 use culeak_walker as walker;
 
+use super::python;
 use crate::loader::{self, Loaded};
 use crate::real;
 use culeak::file::{Uncancelled, anonymous};
@@ -46,6 +47,9 @@ fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
     // SAFETY: mapped just now with this length, zeroed, and ours alone until it is unmapped.
     let buffer = unsafe { std::slice::from_raw_parts_mut(scratch, SCRATCH) };
     let found = loader::find_containing(address, |loaded| {
+        if python::is_interpreter(loaded) {
+            python::interpreter_seen();
+        }
         let (start, end) = loaded.bounds();
         let path = path_of(loaded, start, buffer);
         let seen = ModuleSeen {
@@ -87,7 +91,7 @@ impl Closing {
     pub fn begin() -> Closing {
         // Whose code and addresses we use must stay. Here the loader may be asked to see to that.
         real::pin_driver();
-        super::python::pin();
+        python::pin();
         // AcqRel: captures that begin from now on see it.
         CLOSING.fetch_add(1, AcqRel);
         HERE.with(|here| here.set(here.get() + 1));

@@ -1,12 +1,13 @@
 //! Python's frames: hashed with every stack, described once per function.
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use culeak_python::{self as python, End, Frame, Seen, Status};
 
 use super::{is_closing_here, step};
+use crate::loader::{self, Loaded};
+use crate::real;
 use crate::settings::DEPTH_MAX;
-use crate::{loader, real};
 use culeak::index::mix;
 use culeak::recording::{CodeSeen, Recording};
 
@@ -116,23 +117,36 @@ pub fn pin() {
 
 /// What was last written of the interpreter; 0: nothing yet.
 static NOTED: AtomicU64 = AtomicU64::new(0);
-/// How many objects the loader had ever loaded when an interpreter was last looked for in vain.
-static LOADED: AtomicU64 = AtomicU64::new(0);
+/// A module on a stack has the interpreter's functions. Looking for them takes the loader's list lock, under which a
+/// callback of the program's may run and wait; so they are looked for only where there are some.
+static SEEN: AtomicBool = AtomicBool::new(false);
 
-/// Looks for an interpreter, if one may have come since it was last looked for.
+/// Whether a module is libpython, or a program that contains it.
+pub fn is_interpreter(module: &Loaded) -> bool {
+    is_absent() && module.symbol(c"PyGILState_GetThisThreadState").is_some()
+}
+
+pub fn interpreter_seen() {
+    SEEN.store(true, Relaxed);
+}
+
+/// Whether no interpreter was found so far.
+pub fn is_absent() -> bool {
+    python::status() == Status::Absent
+}
+
+/// Looks for an interpreter.
 pub fn prepare() {
-    if loader::list_is_unsafe() || is_closing_here() || python::status() != Status::Absent {
-        return;
-    }
-    let loads = loader::loads();
-    if LOADED.swap(loads, Relaxed) != loads {
+    if !loader::list_is_unsafe() && !is_closing_here() && is_absent() {
         python::prepare();
     }
 }
 
 /// Writes down what is known of the interpreter when it is news.
 pub fn note(recording: &Recording) {
-    prepare();
+    if SEEN.swap(false, Relaxed) {
+        prepare();
+    }
     let (version, why) = match python::status() {
         Status::Absent => return,
         Status::Ready { version } => (version, None),
