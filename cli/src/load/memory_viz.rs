@@ -382,7 +382,18 @@ impl<'i> Reader<'_, 'i> {
     }
 }
 
-/// One frame as a location of its own, without module and address, which PyTorch does not tell.
+/// The longest name of a function that is kept. A small file may refer to one name millions of times.
+const LONGEST_NAME: usize = 1000;
+
+/// The beginning of a name that is too long.
+fn shortened(name: &str) -> String {
+    match name.char_indices().nth(LONGEST_NAME) {
+        None => name.to_owned(),
+        Some((end, _)) => format!("{}…", &name[..end]),
+    }
+}
+
+/// One frame as a location of its own. Module and address are unknown to PyTorch.
 fn named(function: &str, file: &str, line: u64) -> Location {
     let python = file.ends_with(".py") || file.starts_with('<');
     // PyTorch's word for an unknown file.
@@ -391,8 +402,8 @@ fn named(function: &str, file: &str, line: u64) -> Location {
         module: None,
         address: 0,
         symbols: vec![Symbol {
-            function: function.to_owned(),
-            file: file.map(str::to_owned),
+            function: shortened(function),
+            file: file.map(shortened),
             line: u32::try_from(line).ok().filter(|&line| line > 0 && file.is_some()),
             inlined: false,
         }],
