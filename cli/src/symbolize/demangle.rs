@@ -61,7 +61,18 @@ mod tests {
 
     #[test]
     fn short_names_of_c_functions_are_no_types_of_cpp() {
-        for name in ["a", "f", "i", "v", "St", "Sa", "Ss", "PKc", "ZN3app4growE", "RNvC3app4grow"] {
+        for name in [
+            "a",
+            "f",
+            "i",
+            "v",
+            "St",
+            "Sa",
+            "Ss",
+            "PKc",
+            "ZN3app4growE",
+            "RNvC3app4grow",
+        ] {
             assert_eq!(demangled(name), name);
         }
     }
