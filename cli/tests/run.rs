@@ -346,7 +346,7 @@ fn a_program_without_cuda_passes_the_check_and_leaves_no_file() {
 
 #[test]
 fn a_child_that_drops_the_recorder_is_said_to_be_out_of_sight() {
-    let output = run(&["--check", "--", "env", "-u", "LD_PRELOAD", "true"]);
+    let output = run(&["--check", "--", "sh", "-c", "env -u LD_PRELOAD true; :"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let told = stderr(&output);
     assert!(
