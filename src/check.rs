@@ -21,10 +21,11 @@ use crate::census::{Batch, Census, Level};
 use crate::filter::mark_time;
 use crate::function_name::plain;
 use crate::program::Program;
-use crate::report::{By, ProcessLine, Row, Share, began_late, is_finished, process_line, rows_by};
+use crate::report::{By, ProcessLine, Row, Share, began_late, ended_early, is_finished, process_line, rows_by};
 use crate::site::CallStacks;
 use crate::snapshot::{Honesty, Snapshot, Taken};
 use crate::suppressions::{Pattern, Used};
+use crate::words;
 
 mod limits;
 
@@ -114,6 +115,9 @@ pub struct Verdict<'a> {
     pub judged: Share,
     /// What `--kind` and `--since` left out, and pools whose blocks are not known.
     pub ignored: Share,
+    /// The same, by the reason.
+    #[serde(skip)]
+    pub ignored_as: Ignored,
     pub suppressed: Share,
     /// Every rule, used or not.
     pub suppressions: Vec<Used>,
@@ -124,6 +128,17 @@ pub struct Verdict<'a> {
     pub taken: &'a Taken,
     pub honesty: &'a Honesty,
     pub warnings: Vec<String>,
+}
+
+/// Memory that is not judged, each record by the first reason that applies.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Ignored {
+    /// Allocated before the mark of `--since`.
+    pub before_mark: Share,
+    /// Of a kind that `--kind` does not name.
+    pub other_kinds: Share,
+    /// Kept for reuse by caching allocators.
+    pub cached: Share,
 }
 
 /// Judges a snapshot.
@@ -170,14 +185,19 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         process: process_line(snapshot),
         finished: is_finished(snapshot),
         judged: found,
-        ignored: sorted.ignored,
+        ignored: Share::total([
+            sorted.ignored.before_mark,
+            sorted.ignored.other_kinds,
+            sorted.ignored.cached,
+        ]),
+        ignored_as: sorted.ignored,
         suppressed: Share::total(sorted.taken.iter().copied()),
         suppressions: rules.suppressions.used(&sorted.taken),
         baseline: rules.baseline.is_some(),
         rows: judged,
         taken: &snapshot.taken,
         honesty: &snapshot.honesty,
-        warnings: warnings(snapshot, rules),
+        warnings: warnings(snapshot, &census, &stacks, rules),
     }
 }
 
@@ -195,7 +215,7 @@ pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
 /// The records of a snapshot, by what becomes of them.
 struct Sorted<'c, 'a> {
     judged: Vec<&'c Batch<'a>>,
-    ignored: Share,
+    ignored: Ignored,
     /// By suppression rule.
     taken: Vec<Share>,
 }
@@ -205,7 +225,7 @@ fn sort<'c, 'a>(snapshot: &Snapshot, census: &'c Census<'a>, stacks: &CallStacks
     let since = since(snapshot, limits);
     let mut sorted = Sorted {
         judged: Vec::new(),
-        ignored: Share::default(),
+        ignored: Ignored::default(),
         taken: vec![Share::default(); rules.suppressions.len()],
     };
     // Several batches share a stack, and hundreds of rules may be tried on it.
@@ -222,7 +242,14 @@ fn sort<'c, 'a>(snapshot: &Snapshot, census: &'c Census<'a>, stacks: &CallStacks
         };
         if !wanted {
             if matches!(batch.level, Level::Held | Level::Cached) {
-                sorted.ignored.join(batch.share());
+                let reason = if batch.oldest_ns < since {
+                    &mut sorted.ignored.before_mark
+                } else if !limits.kinds.is_empty() && !named {
+                    &mut sorted.ignored.other_kinds
+                } else {
+                    &mut sorted.ignored.cached
+                };
+                reason.join(batch.share());
             }
             continue;
         }
@@ -322,10 +349,8 @@ fn of_site(judged: &Judged, limits: &Limits) -> Vec<Breach> {
         });
     }
     match (judged.standing, limits.fail_on) {
-        // Growth from nothing is within the tolerance too.
-        (Some(Standing::New), FailOn::New | FailOn::Grown)
-            if row.bytes > limits.tolerance.allows(0) || row.bytes == 0 =>
-        {
+        // The tolerance is for growth; a site that the baseline does not have is over whatever it holds.
+        (Some(Standing::New), FailOn::New | FailOn::Grown) => {
             breaches.push(Breach::New {
                 site: site(),
                 found: row.bytes,
@@ -358,7 +383,7 @@ fn blame_totals(judged: &mut [Judged], breaches: &[Breach]) {
     }
 }
 
-fn warnings(snapshot: &Snapshot, rules: &Rules) -> Vec<String> {
+fn warnings(snapshot: &Snapshot, census: &Census, stacks: &CallStacks, rules: &Rules) -> Vec<String> {
     let mut warnings = Vec::new();
     let honesty = &snapshot.honesty;
     let program = Program::of(snapshot);
@@ -371,11 +396,14 @@ fn warnings(snapshot: &Snapshot, rules: &Rules) -> Vec<String> {
     }
     if honesty.lost_allocations > 0 && rules.limits.allow_losses {
         warnings.push(format!(
-            "{} allocations could not be recorded and are not in this verdict (--allow-losses)",
-            honesty.lost_allocations
+            "{} could not be recorded, so this verdict is without them (--allow-losses)",
+            words::plural(honesty.lost_allocations, "allocation", "allocations")
         ));
     }
     warnings.extend(began_late(honesty));
+    if census.batches.iter().any(|batch| batch.level == Level::Held) {
+        warnings.extend(ended_early(snapshot));
+    }
     if !is_finished(snapshot) {
         warnings.push("the process was not finished, so this is what it held, not what it leaked".to_owned());
     }
@@ -386,8 +414,18 @@ fn warnings(snapshot: &Snapshot, rules: &Rules) -> Vec<String> {
         .filter(|name| mark_time(snapshot, name).is_none())
     {
         warnings.push(format!(
-            "the program set no mark {name:?}, so everything was judged; `culeak report` lists its marks"
+            "the program set no mark {name:?}, so everything was judged; culeak report --json lists its marks"
         ));
+    }
+    for budget in &rules.limits.budgets {
+        let of_stack = |stack| budget.pattern.matches_stack(stacks.get(Some(stack)));
+        if !(0..snapshot.stacks.len()).any(of_stack) {
+            warnings.push(format!(
+                "never matched: the budget of {} for {}; no stack of the recording has it",
+                words::bytes(budget.bytes),
+                budget.pattern.text()
+            ));
+        }
     }
     if !honesty.unhooked.is_empty() {
         warnings.push(format!("not watched, so not judged: {}", honesty.unhooked.join(", ")));

@@ -13,6 +13,7 @@ use crate::program::Program;
 use crate::report::{By, Cut, ProcessLine, Row, Share, Sort, process_line, rows_by};
 use crate::site::{CallStack, CallStacks};
 use crate::snapshot::{Honesty, Snapshot};
+use crate::words::plural;
 
 /// The value of [`Diff::format`].
 pub const FORMAT: &str = "culeak-diff";
@@ -40,6 +41,8 @@ pub struct Diff<'a> {
     pub after: Side<'a>,
     /// Both show one process, so a difference is growth.
     pub same_process: bool,
+    /// Only these kinds of memory are compared; all when empty.
+    pub kinds: Vec<&'static str>,
     /// Between the two pictures, when both show one process.
     pub elapsed_ns: Option<u64>,
     pub rows: Vec<DiffRow<'a>>,
@@ -129,6 +132,7 @@ impl<'a> Diff<'a> {
             before: side(before, totals.before),
             after: side(after, totals.after),
             same_process,
+            kinds: options.kinds.iter().map(|kind| kind.name()).collect(),
             elapsed_ns: same_process.then(|| after.taken.at_ns.saturating_sub(before.taken.at_ns)),
             hidden_rows: cut.rows(),
             cut,
@@ -261,8 +265,8 @@ fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {
     for (which, (snapshot, bare)) in ["first", "second"].into_iter().zip(sides) {
         if snapshot.honesty.lost_allocations > 0 {
             warnings.push(format!(
-                "{} allocations are missing from the {which} snapshot, since they could not be recorded",
-                snapshot.honesty.lost_allocations
+                "{} missing from the {which} snapshot, since recording failed",
+                plural(snapshot.honesty.lost_allocations, "allocation is", "allocations are")
             ));
         }
         if bare {

@@ -2,7 +2,7 @@
 //!
 //! Debug information names a C++ function with return type, template arguments and parameters. Telling whose a frame
 //! is, and printing it on one line, needs the bare name. Works by counting brackets, since a full C++ grammar would
-//! buy nothing here. Deliberately absent: shortening of the name itself; that is the printer's business.
+//! buy nothing here. Names of Python pass as they are. Deliberately absent: shortening of the name itself; that is the printer's business.
 
 use std::borrow::Cow;
 
@@ -38,6 +38,13 @@ pub fn plain(function: &str) -> Cow<'_, str> {
         }
         match c {
             '<' if protected && out.is_empty() => {
+                let len = matching_angle(rest);
+                out.push_str(&rest[..len]);
+                rest = &rest[len..];
+                continue;
+            }
+            // Python's `outer.<locals>.<lambda>`: C++ has no dot before template arguments.
+            '<' if angle == 0 && out.ends_with('.') => {
                 let len = matching_angle(rest);
                 out.push_str(&rest[..len]);
                 rest = &rest[len..];
@@ -195,6 +202,20 @@ mod tests {
             ("<<<", "<<<"),
         ] {
             assert_eq!(plain(decorated), bare, "{decorated}");
+        }
+    }
+
+    #[test]
+    fn nested_names_of_python_stay_whole() {
+        for name in [
+            "outer.<locals>.<lambda>",
+            "Net.build.<locals>.wrap.<locals>.forward",
+            "load.<locals>.<listcomp>",
+            "<lambda>",
+            "<module>",
+            "<eval_with_key>.0",
+        ] {
+            assert_eq!(plain(name), name);
         }
     }
 

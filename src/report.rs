@@ -29,7 +29,7 @@ mod advice;
 mod group;
 mod sizes;
 
-pub use advice::{began_late, shell_word};
+pub use advice::{began_late, ended_early, shell_word};
 pub use group::{By, Sort};
 
 /// The value of [`Report::format`].
@@ -397,7 +397,8 @@ fn totals(snapshot: &Snapshot, stacks: &CallStacks, batches: &[&Batch]) -> Total
     }
     totals.call_sites = sites.len();
     for refused in &snapshot.refused {
-        totals.refused.bytes = totals.refused.bytes.saturating_add(refused.bytes);
+        let bytes = refused.bytes.saturating_mul(refused.count);
+        totals.refused.bytes = totals.refused.bytes.saturating_add(bytes);
         totals.refused.count = totals.refused.count.saturating_add(refused.count);
     }
     totals.allocated = sum(snapshot.counters.iter().map(|counter| counter.total_count));

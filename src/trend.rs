@@ -87,6 +87,8 @@ pub struct Trend {
     pub points_needed: usize,
     /// No process has as many.
     pub too_few: bool,
+    /// Growth was to be held against marks, and no process passed one between two of its points: nothing is judged.
+    pub no_marks: bool,
     /// Most suspicious first; among equals, by `score`.
     pub rows: Vec<Row>,
     /// Rows that `--top`, `--min-bytes` and the lack of any change cut off.

@@ -540,11 +540,18 @@ fn every_key_of_the_config_file_has_an_effect() {
         ("suppressions = [\"own.supp\"]", true),
         ("baseline = \"known.json\"", true),
         ("baseline = \"early.json\"", false),
-        ("baseline = \"early.json\"\ntolerance = \"2GiB\"", true),
+        ("baseline = \"early.json\"\ntolerance = \"2GiB\"", false),
+        ("baseline = \"early.json\"\nsuppressions = [\"new.supp\"]", false),
+        (
+            "baseline = \"early.json\"\nsuppressions = [\"new.supp\"]\ntolerance = \"2GiB\"",
+            true,
+        ),
         ("baseline = \"early.json\"\nfail-on = \"any\"", false),
     ] {
         let folder = project(&format!("[check]\n{config}\n"));
         fs::write(folder.path().join("own.supp"), "leak:main\n").expect("written");
+        let new = "leak:load_weights\nleak:libfancy.so\n";
+        fs::write(folder.path().join("new.supp"), new).expect("written");
         fs::copy(folder.path().join("leaky.json"), folder.path().join("known.json")).expect("copied");
         let output = output(folder.path(), &["check", "leaky.json"]);
         let expected = Some(i32::from(!passes));

@@ -345,10 +345,24 @@ fn a_program_without_cuda_passes_the_check_and_leaves_no_file() {
 }
 
 #[test]
+fn a_child_that_drops_the_recorder_is_said_to_be_out_of_sight() {
+    let output = run(&["--check", "--", "sh", "-c", "env -u LD_PRELOAD true; :"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let told = stderr(&output);
+    assert!(
+        told.contains("children started without LD_PRELOAD are not seen"),
+        "{told}"
+    );
+    let help = stdout(&run(&["--help"]));
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(help.matches("started without the preload library").count(), 2, "{help}");
+}
+
+#[test]
 fn a_recording_can_be_required_also_of_a_program_without_cuda() {
     let output = run(&["--check", "--", "true"]);
     assert!(
-        stderr(&output).contains("no process under the recorder asked CUDA for memory"),
+        stderr(&output).contains("no process that ran under the recorder asked CUDA for memory; children started without LD_PRELOAD are not seen"),
         "{}",
         stderr(&output)
     );

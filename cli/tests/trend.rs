@@ -123,6 +123,24 @@ fn a_gate_closes_on_growth_and_does_not_open_unjudged() {
 }
 
 #[test]
+fn a_gate_against_marks_does_not_open_where_none_were_set() {
+    let folder = folder(12);
+    let output = trend(&folder, &["runs", "--against", "marks", "--fail-on", "growing"]);
+    assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
+    assert!(
+        stderr(&output).contains("no marks for --fail-on"),
+        "{}",
+        stderr(&output)
+    );
+    let text = stdout(&output);
+    assert!(
+        text.contains("nothing to judge against: the program set no marks"),
+        "{text}"
+    );
+    assert!(!text.contains("without a trend"), "{text}");
+}
+
+#[test]
 fn the_next_command_compares_snapshots_of_one_process() {
     let folder = folder(4);
     for minute in 10..=20 {

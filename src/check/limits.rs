@@ -18,7 +18,7 @@ pub struct Limits {
     pub per_kind: BTreeMap<Kind, u64>,
     /// For all sites together whose stacks match a pattern.
     pub budgets: Vec<Budget>,
-    /// How much a site may grow beyond the baseline.
+    /// How much a site that the baseline has may grow beyond it.
     pub tolerance: Tolerance,
     /// What fails against a baseline.
     pub fail_on: FailOn,
@@ -54,6 +54,10 @@ impl Default for Tolerance {
 }
 
 impl Tolerance {
+    pub fn is_none(self) -> bool {
+        matches!(self, Tolerance::Bytes(0)) || self == Tolerance::Percent(0.0)
+    }
+
     /// The most that may be there where this much was known.
     pub(super) fn allows(self, known: u64) -> u64 {
         match self {

@@ -302,3 +302,86 @@ fn a_program_that_was_not_recorded_from_its_start_says_so() {
         "{warnings:?}"
     );
 }
+
+#[test]
+fn a_tolerance_lets_known_sites_grow_and_no_new_one_through() {
+    let before = holding(4, 8, false);
+    for fail_on in [FailOn::New, FailOn::Grown] {
+        for tolerance in [Tolerance::Bytes(1 << 40), Tolerance::Percent(1e9)] {
+            let limits = Limits {
+                tolerance,
+                fail_on,
+                ..Limits::default()
+            };
+            let of = |after: &Snapshot| verdict(after, &against(&before, limits.clone())).passed;
+            assert!(of(&holding(9, 8, false)) && !of(&holding(9, 8, true)), "{limits:?}");
+        }
+    }
+}
+
+#[test]
+fn a_budget_that_fits_no_stack_says_so() {
+    let snapshot = sample::leaky();
+    let warnings = |text: &str| {
+        let budget = Budget {
+            pattern: Pattern::parse(text).expect("a pattern"),
+            bytes: MIB << 20,
+        };
+        let limits = Limits {
+            budgets: vec![budget],
+            ..Limits::default()
+        };
+        let mut warnings = verdict(&snapshot, &limits.into()).warnings;
+        warnings.retain(|warning| warning.starts_with("never matched"));
+        warnings
+    };
+    assert_eq!(warnings("Trainer::step"), Vec::<String>::new());
+    let told = warnings("loadbatch");
+    assert!(
+        told.len() == 1 && told[0].starts_with("never matched: the budget of 1 TiB for loadbatch"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn what_is_not_judged_is_told_by_its_own_reason() {
+    let mut snapshot = sample::leaky();
+    let ignored = |snapshot: &Snapshot, limits: Limits| {
+        let Ignored {
+            before_mark,
+            other_kinds,
+            cached,
+        } = verdict(snapshot, &limits.into()).ignored_as;
+        [before_mark.count, other_kinds.count, cached.count]
+    };
+    assert_eq!(ignored(&snapshot, Limits::default()), [0, 0, 2]);
+    let pinned = Limits {
+        kinds: vec![Kind::HostPinned],
+        ..Limits::default()
+    };
+    assert_eq!(ignored(&snapshot, pinned), [0, 133, 0]);
+    snapshot.marks.push(crate::snapshot::Mark {
+        time_ns: u64::MAX,
+        thread: 0,
+        name: "warm".to_owned(),
+    });
+    let since = Limits {
+        since: Some("warm".to_owned()),
+        ..Limits::default()
+    };
+    assert_eq!(ignored(&snapshot, since), [134, 0, 0]);
+}
+
+#[test]
+fn a_killed_process_is_judged_with_the_reports_caveat() {
+    let mut snapshot = sample::leaky();
+    snapshot.process.state = crate::snapshot::ProcessState::Ended;
+    let report = crate::report::Report::of(&snapshot, &crate::report::Options::default());
+    let caveat = |warnings: &[String]| {
+        let ended = |warning: &&String| warning.starts_with("the process ended without its exit handlers");
+        warnings.iter().find(ended).cloned()
+    };
+    let told = caveat(&verdict(&snapshot, &Rules::default()).warnings);
+    assert!(told.is_some() && told == caveat(&report.warnings), "{told:?}");
+    assert_eq!(caveat(&verdict(&sample::leaky(), &Rules::default()).warnings), None);
+}

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::snapshot::BY_PYTORCH;
+use crate::words::plural;
 
 pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census, filter: &Filter) -> Vec<String> {
     let honesty = &snapshot.honesty;
@@ -70,8 +71,12 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census, fi
     }
     if snapshot.taken.events_during_read > 0 {
         warnings.push(format!(
-            "{} allocations and frees happened during the read; the rows are those that were live throughout",
-            snapshot.taken.events_during_read
+            "{} happened during the read; the rows are those that were live throughout",
+            plural(
+                snapshot.taken.events_during_read,
+                "allocation or free",
+                "allocations and frees"
+            )
         ));
     }
     if let Some(python) = &snapshot.process.python
@@ -87,11 +92,7 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, census: &Census, fi
         ));
     }
     match snapshot.process.state {
-        ProcessState::Ended if totals.held.total().count > 0 => warnings.push(
-            "the process ended without its exit handlers (signal, _exit or exec), so this is what it held at that \
-             moment"
-                .to_owned(),
-        ),
+        ProcessState::Ended if totals.held.total().count > 0 => warnings.extend(ended_early(snapshot)),
         _ if snapshot.taken.by == BY_PYTORCH => warnings.push(
             "this is what PyTorch's allocator tells of itself: memory of other libraries, the peak and what was freed are \
              not in it"
@@ -120,6 +121,14 @@ pub fn began_late(honesty: &Honesty) -> Option<String> {
              or by a way that is not watched; start the program with `culeak run` to see it",
             if frees == 1 { " was" } else { "s were" }
         )
+    })
+}
+
+/// That a process which was killed had no chance to free anything.
+pub fn ended_early(snapshot: &Snapshot) -> Option<String> {
+    (snapshot.process.state == ProcessState::Ended).then(|| {
+        "the process ended without its exit handlers (signal, _exit or exec), so this is what it held at that moment"
+            .to_owned()
     })
 }
 

@@ -73,6 +73,17 @@ fn totals_keep_places_apart_and_claims_weigh_nothing() {
 }
 
 #[test]
+fn equal_requests_that_failed_count_each_time() {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[MAIN]);
+    sample.refuses(100 * MIB, 2, stack).refuses(200 * MIB, 2, stack);
+    sample.0.refused[0].count = 3;
+    let snapshot = sample.finish(0, 0);
+    let refused = report(&snapshot).totals.refused;
+    assert_eq!((refused.bytes, refused.count), (500 * MIB, 4));
+}
+
+#[test]
 fn memory_is_leaked_only_once_the_process_is_over() {
     let finished = Sample::new().finish(0, 0);
     let running = Sample::new().running().finish(0, 0);

@@ -82,6 +82,9 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
             } else {
                 "the snapshots since it appeared are".to_owned()
             };
+            if against == Against::Marks && all >= POINTS_NEEDED {
+                return format!("{who} {moved}; too few marks were set between the snapshots to judge");
+            }
             format!("{who} {moved}; {few} too few to judge, {POINTS_NEEDED} are needed")
         }
     };

@@ -10,6 +10,7 @@ use super::{
     Against, Classes, DeviceTrend, Evidence, FORMAT, Measure, Options, Point, ProcessSpan, Row, Series, Trend, VERSION,
 };
 use crate::pairing::{Key, pair};
+use crate::words::plural;
 
 const NS_PER_HOUR: f64 = 3_600e9;
 
@@ -69,14 +70,21 @@ pub(super) fn trend(pictures: &[Picture], options: &Options) -> Trend {
         against,
         points_needed: POINTS_NEEDED,
         too_few: segments.iter().all(|segment| segment.at_work.len() < POINTS_NEEDED),
+        no_marks: against == Against::Marks && segments.iter().all(|segment| passes_no_mark(segment, &points)),
         hidden_rows: all - rows.len(),
-        warnings: warnings(pictures, &points, against, options),
+        warnings: warnings(pictures, &points, against),
         processes,
         points,
         rows,
         classes,
         devices,
     }
+}
+
+/// Whether all points of a process at work lie between the same two marks, so that growth has nothing to be held against.
+fn passes_no_mark(segment: &Segment, points: &[Point]) -> bool {
+    let points = &points[segment.at_work.clone()];
+    points.windows(2).all(|pair| pair[0].marks == pair[1].marks)
 }
 
 fn processes(pictures: &[Picture]) -> Vec<ProcessSpan> {
@@ -281,6 +289,9 @@ fn of_one_process(series: &[u64], segment: &Segment, points: &[Point], xs: &[f64
             }
         }
     }
+    if against == Against::Marks && passes_no_mark(segment, points) {
+        judgement.class = Class::TooFew;
+    }
     let values = &series[start..end];
     let last = values.last().copied().unwrap_or_default();
     if judgement.class == Class::Growing && at_end.is_some_and(|left| left <= last / 2) {
@@ -358,9 +369,9 @@ impl DeviceTrend {
     }
 }
 
-fn warnings(pictures: &[Picture], points: &[Point], against: Against, options: &Options) -> Vec<String> {
+fn warnings(pictures: &[Picture], points: &[Point], against: Against) -> Vec<String> {
     let mut warnings = Vec::new();
-    if options.against == Against::Marks && against == Against::Marks && points.iter().all(|point| point.marks == 0) {
+    if against == Against::Marks && points.iter().all(|point| point.marks == 0) {
         warnings.push("the program set no marks (culeak_mark), so there is nothing to compare growth with; leave out --against marks".to_owned());
     }
     let lost: u64 = pictures
@@ -370,7 +381,8 @@ fn warnings(pictures: &[Picture], points: &[Point], against: Against, options: &
         .unwrap_or_default();
     if lost > 0 {
         warnings.push(format!(
-            "{lost} allocations could not be recorded, so sites may have grown more than is shown"
+            "{} could not be recorded, so sites may have grown more than is shown",
+            plural(lost, "allocation", "allocations")
         ));
     }
     if pictures.iter().any(|picture| picture.bare) && pictures.iter().any(|picture| !picture.bare) {

@@ -51,11 +51,13 @@ pub struct AfterArgs {
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
 
-    /// Exit with code 1 when the program itself succeeded, but leaked more than allowed
+    /// Exit with code 1 when the program itself succeeded, but leaked more than allowed; a child that is started without
+    /// the preload library (no LD_PRELOAD, static, setuid) is not seen
     #[arg(long)]
     pub check: bool,
 
-    /// Exit with code 2 when nothing was recorded, also when no process asked CUDA for memory
+    /// Exit with code 2 when nothing was recorded, also when no process asked CUDA for memory; one recorded process is
+    /// enough, and a child that is started without the preload library is not seen
     #[arg(long)]
     pub require_recording: bool,
 
@@ -167,8 +169,8 @@ fn nothing_recorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>) -> u8 {
     match gap {
         Some(gap) => eprintln!("culeak: nothing recorded: {}", gap.sentence(folder)),
         None => eprintln!(
-            "culeak: nothing recorded: no process under the recorder asked CUDA for memory; if one should have: culeak \
-             doctor"
+            "culeak: nothing recorded: no process that ran under the recorder asked CUDA for memory; children started \
+             without LD_PRELOAD are not seen; if one should have: culeak doctor"
         ),
     }
     if args.require_recording || (args.check && gap.is_some()) {

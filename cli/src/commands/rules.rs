@@ -57,7 +57,7 @@ pub struct RuleArgs {
     /// Fail only on what is new or grown since this baseline, snapshot or recording
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
-    /// Let call sites grow beyond the baseline by this much, e.g. 1MiB or 5%
+    /// Let call sites that the baseline has grow beyond it by this much, e.g. 1MiB or 5%; new ones fail all the same
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_tolerance)]
     pub tolerance: Option<Tolerance>,
     /// What fails against a baseline: new call sites; new and grown ones; any leak [default: grown]

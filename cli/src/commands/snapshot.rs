@@ -77,11 +77,10 @@ fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
     for pid in processes {
         let recording = load::recording_of(pid).map(|(recording, _)| recording);
         let result = recording.and_then(|recording| {
-            let name = recording.with_extension("json");
             take(
                 args,
                 OsStr::new(&pid.to_string()),
-                &folder.join(name.file_name().unwrap_or_default()),
+                &folder.join(file_name(&recording, pid)),
             )
         });
         match result {
@@ -101,6 +100,18 @@ fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if failed || taken == 0 { USAGE } else { 0 }))
 }
 
+/// `app.4711.json`, also where the process's id is no part of its recording's name: recordings in two folders, or of one
+/// folder in two containers, may be called the same.
+fn file_name(recording: &Path, pid: u32) -> OsString {
+    let mut name = recording.file_stem().unwrap_or_default().to_owned();
+    let pid = format!(".{pid}");
+    if !name.to_string_lossy().ends_with(&pid) {
+        name.push(pid);
+    }
+    name.push(".json");
+    name
+}
+
 fn take(args: &SnapshotArgs, input: &OsStr, path: &Path) -> Result<(), Failure> {
     let mut loaded = load::one_with_totals(input)?;
     usage::ask_driver(&mut loaded);
@@ -111,4 +122,19 @@ fn take(args: &SnapshotArgs, input: &OsStr, path: &Path) -> Result<(), Failure> 
         json::write(&mut *out, &loaded.snapshot)?;
         writeln!(out)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_whose_recordings_are_called_the_same_have_files_of_their_own() {
+        let name = |recording: &str, pid| file_name(Path::new(recording), pid);
+        assert_eq!(name("/a/job.culeak", 7), "job.7.json");
+        assert_eq!(name("/b/job.culeak", 8), "job.8.json");
+        assert_eq!(name("/a/job.k3f9.host.7.culeak", 7), "job.k3f9.host.7.json");
+        // Each in its own pid namespace, where both are number 7.
+        assert_ne!(name("/a/job.host.7.culeak", 107), name("/b/job.host.7.culeak", 108));
+    }
 }

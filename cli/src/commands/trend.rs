@@ -28,7 +28,7 @@ const GROWTH: u8 = 1;
 Snapshots may be JSON files, recordings, automatic snapshots beside them (--snapshot-every, --snapshot-at-mark), or folders of \
 all these. They are put in the order of time; processes that ran side by side are judged apart.
 
-Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few snapshots for --fail-on.
+Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few snapshots or no marks for --fail-on.
 
 Examples:
   culeak trend --pid 4711 --every 30s --for 10m      watch a running process from outside, then report
@@ -184,6 +184,12 @@ fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, 
              take them more often or for longer (--every, --for; culeak run --snapshot-every TIME)",
             most.max().unwrap_or(0)
         )));
+    }
+    if args.fail_on.is_some() && trends.iter().all(|trend| trend.too_few || trend.no_marks) {
+        return Err(Failure::new(
+            "no marks for --fail-on: the program set none (culeak_mark) between the snapshots of a process, so growth has \
+             nothing to be held against; set marks, or leave out --against marks",
+        ));
     }
     Ok(0)
 }

@@ -26,7 +26,7 @@ const FOLDER_MAX: u64 = 256 << 20;
 /// One file: more than a million addresses.
 const FILE_MAX: u64 = 128 << 20;
 /// Changes when older files must not be read any more.
-const FORMAT: &str = "culeak-symbols-2";
+const FORMAT: &str = "culeak-symbols-3";
 
 /// Symbols by address; an address without any is one that is known to have no name.
 pub type Names = HashMap<u64, Vec<Symbol>>;

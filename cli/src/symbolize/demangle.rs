@@ -8,8 +8,14 @@ use std::fmt::{self, Write};
 /// Longer names are not spelled out; those of the largest templates have some ten thousand letters.
 const LENGTH: usize = 1 << 16;
 
+/// How a mangled name begins. The grammars go on without it, so a C function `f` would read as the type `float`.
+const PREFIXES: [&str; 3] = ["_Z", "__Z", "_R"];
+
 /// The name in Rust's or C++'s own terms, if it is one of theirs.
 pub fn demangled(name: &str) -> String {
+    if !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
+        return name.to_owned();
+    }
     let rust = || {
         let name = rustc_demangle::try_demangle(name).ok()?;
         // Without the hash behind it.
@@ -51,6 +57,24 @@ mod tests {
         assert_eq!(demangled("_ZN3app4grow17h0123456789abcdefE"), "app::grow");
         assert_eq!(demangled("_RNvC3app4grow"), "app::grow");
         assert_eq!(demangled("cuMemAlloc_v2"), "cuMemAlloc_v2");
+    }
+
+    #[test]
+    fn short_names_of_c_functions_are_no_types_of_cpp() {
+        for name in [
+            "a",
+            "f",
+            "i",
+            "v",
+            "St",
+            "Sa",
+            "Ss",
+            "PKc",
+            "ZN3app4growE",
+            "RNvC3app4grow",
+        ] {
+            assert_eq!(demangled(name), name);
+        }
     }
 
     #[test]

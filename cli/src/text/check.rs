@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use culeak::check::{Breach, FailOn, Verdict};
+use culeak::check::{Breach, FailOn, Ignored, Tolerance, Verdict};
 use culeak::report::shell_word;
 
 use super::inert::Inert;
@@ -40,8 +40,9 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     if verdict.ignored.count > 0 {
         writeln!(
             out,
-            "not judged: {} (of other kinds, or cached by allocators; --judge-pools)",
-            parts::amount(verdict.ignored)
+            "not judged: {} ({})",
+            parts::amount(verdict.ignored),
+            ignored(verdict)
         )?;
     }
     parts::suppressions(verdict.suppressed, &verdict.suppressions, out)?;
@@ -50,6 +51,27 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         true => Ok(()),
         false => parts::next(out, &format!("culeak report {}", shell_word(source))),
     }
+}
+
+/// Why something was not judged; with sizes when there are several reasons.
+fn ignored(verdict: &Verdict) -> String {
+    let Ignored {
+        before_mark,
+        other_kinds,
+        cached,
+    } = verdict.ignored_as;
+    let mark = verdict.limits.since.as_deref().unwrap_or_default();
+    let reasons = [
+        (before_mark, format!("allocated before the mark {}", Inert(mark))),
+        (other_kinds, "of other kinds".to_owned()),
+        (cached, "cached by allocators; --judge-pools".to_owned()),
+    ];
+    let reasons: Vec<_> = reasons.into_iter().filter(|(share, _)| share.count > 0).collect();
+    let sentences = reasons.iter().map(|(share, reason)| match reasons.len() {
+        1 => reason.clone(),
+        _ => format!("{} {reason}", units::bytes(share.bytes)),
+    });
+    sentences.collect::<Vec<_>>().join(", ")
 }
 
 /// No limit was given.
@@ -82,7 +104,14 @@ fn limits(verdict: &Verdict) -> String {
         ));
     }
     if verdict.baseline && verdict.limits.fail_on != FailOn::Any {
-        parts.push("what the baseline has".to_owned());
+        let tolerance = match verdict.limits.tolerance {
+            // New sites fail, and grown ones do not.
+            _ if verdict.limits.fail_on == FailOn::New => String::new(),
+            tolerance if tolerance.is_none() => String::new(),
+            Tolerance::Bytes(bytes) => format!(" with growth up to {} per call site", units::bytes(bytes)),
+            Tolerance::Percent(percent) => format!(" with growth up to {percent} % per call site"),
+        };
+        parts.push(format!("what the baseline has{tolerance}"));
     }
     format!("allowed {}", parts.join(" and "))
 }

@@ -45,8 +45,8 @@ fn rows(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io
             Styled(
                 DIM,
                 format!(
-                    "… and {} more rows; {} shows all",
-                    diff.hidden_rows,
+                    "… and {}; {} shows all",
+                    units::plural(diff.hidden_rows as u64, "more row", "more rows"),
                     parts::all_rows(diff.cut)
                 )
             )
@@ -58,12 +58,19 @@ fn rows(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io
 /// The sums, and the two sides.
 pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
     let t = &diff.totals;
-    vec![
+    let mut rows = vec![
         ("total", sizes(t.before, t.after, t.bytes_delta, t.count_delta)),
         ("rows", counts(t)),
-        ("before", parts::process(&diff.before.process)),
-        ("after", parts::process(&diff.after.process)),
-    ]
+    ];
+    if !diff.kinds.is_empty() {
+        rows.push((
+            "filter",
+            format!("kind {}; nothing else is compared", diff.kinds.join(" or ")),
+        ));
+    }
+    rows.push(("before", parts::process(&diff.before.process)));
+    rows.push(("after", parts::process(&diff.after.process)));
+    rows
 }
 
 fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
@@ -85,10 +92,11 @@ fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
         .elapsed_ns
         .map(|ns| format!(" in {}", units::duration(ns)))
         .unwrap_or_default();
-    let whose = if diff.same_process {
-        format!("process {}", diff.after.process.pid)
-    } else {
-        "held memory".to_owned()
+    let whose = match (diff.same_process, diff.kinds.join(" and ")) {
+        (true, kinds) if kinds.is_empty() => format!("process {}", diff.after.process.pid),
+        (true, kinds) => format!("{kinds} memory of process {}", diff.after.process.pid),
+        (false, kinds) if kinds.is_empty() => "held memory".to_owned(),
+        (false, kinds) => format!("held {kinds} memory"),
     };
     writeln!(out, "{}: {}{time}", whose, Styled(style, what))
 }

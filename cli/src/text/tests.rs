@@ -414,3 +414,55 @@ fn failed_requests_that_differ_in_their_callers_alone_are_one_line() {
     assert_eq!(text.matches("cudaMalloc of 64 TiB").count(), 1, "{text}");
     assert!(text.contains(line), "{text}");
 }
+
+#[test]
+fn a_diff_of_one_kind_says_that_it_is_one() {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[MAIN]);
+    let before = Sample::new().finish(0, 0);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, 3, stack);
+    let after = sample.finish(0, 0);
+    let options = culeak::diff::Options {
+        kinds: vec![Kind::HostPinned],
+        ..culeak::diff::Options::default()
+    };
+    let diff = Diff::of(&before, &after, &options);
+    let text = plain(|out| super::diff::write(&diff, false, false, out));
+    assert!(text.starts_with("pinned memory of process 4711: no change"), "{text}");
+    assert!(
+        text.contains("filter    kind pinned; nothing else is compared"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_verdict_names_the_tolerance() {
+    let mut rules = Rules::default();
+    rules.limits.tolerance = culeak::check::Tolerance::Bytes(MIB);
+    rules.baseline = Some(baseline_of(&leaky(), &rules));
+    let snapshot = leaky();
+    let text = plain(|out| super::check::write(&verdict(&snapshot, &rules), "app.culeak", out));
+    assert!(
+        text.contains("allowed what the baseline has with growth up to 1 MiB per call site"),
+        "{text}"
+    );
+}
+
+#[test]
+fn one_row_left_out_is_one_row() {
+    let (before, after) = (Sample::new().finish(0, 0), {
+        let mut sample = Sample::new();
+        for name in ["a", "b"] {
+            let stack = sample.stack(&[(name, "/src/app.cu:1", "/opt/app"), MAIN]);
+            sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+        }
+        sample.finish(0, 0)
+    });
+    let options = culeak::diff::Options {
+        top: Some(1),
+        ..culeak::diff::Options::default()
+    };
+    let diff = Diff::of(&before, &after, &options);
+    let text = plain(|out| super::diff::write(&diff, false, false, out));
+    assert!(text.contains("… and 1 more row;"), "{text}");
+}

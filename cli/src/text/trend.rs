@@ -81,6 +81,10 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         );
         return writeln!(out, "{}", Styled(WARN, few));
     }
+    if trend.no_marks {
+        let none = "nothing to judge against: the program set no marks between the snapshots";
+        return writeln!(out, "{}", Styled(WARN, none));
+    }
     let style = if trend.is_growing() { BAD } else { GOOD };
     writeln!(out, "{}", Styled(style, classes(&trend.classes)))
 }

@@ -64,12 +64,16 @@ fn honesty<'a>(state: &State, palette: &Palette) -> Line<'a> {
 
 fn not_seen(look: &Look) -> String {
     let honesty = &look.honesty;
-    let count = units::count;
+    let count = units::plural;
     format!(
-        "not seen: lost {} allocations, {} stacks; {} unknown frees, {} events in the read",
-        count(honesty.lost_allocations),
-        count(honesty.lost_stacks.saturating_add(honesty.lost_python)),
-        count(honesty.unknown_frees),
-        count(look.events_during_read),
+        "not seen: lost {}, {}; {}, {} in the read",
+        count(honesty.lost_allocations, "allocation", "allocations"),
+        count(
+            honesty.lost_stacks.saturating_add(honesty.lost_python),
+            "stack",
+            "stacks"
+        ),
+        count(honesty.unknown_frees, "unknown free", "unknown frees"),
+        count(look.events_during_read, "event", "events"),
     )
 }
