@@ -411,7 +411,7 @@ impl Running {
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let round = lines.find_map(|line| line.ok().filter(|line| line.starts_with("round")));
         let round = round.expect("a round ends");
-        // Whoever reads no more would end it by SIGPIPE.
+        // A reader that stops early would end it by SIGPIPE.
         std::thread::spawn(move || lines.count());
         Running {
             child,

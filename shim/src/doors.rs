@@ -153,7 +153,7 @@ unsafe fn answer(
     // there is no other definition, and programs probe for CUDA that way.
     if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT {
         if handle == libc::RTLD_DEFAULT && api.is_driver() && real::dlsym_is_another_tools() {
-            // Nobody may export what that tool answers with, so no call would come by us.
+            // What that tool answers with need not be exported, so no call would reach our export.
             let found = look_up(name);
             if real::is_another_tools(found) {
                 return substitute(found, Some(api)) as usize;

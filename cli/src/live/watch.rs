@@ -135,7 +135,7 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
         unnamed,
         usage: questions,
     } = outlets;
-    // Else those who wait for more would wait for ever.
+    // Otherwise the threads that read the other end would never stop.
     drop((unnamed, questions));
     names::serve(&to_name, &messages, places);
     to_ask
@@ -187,7 +187,7 @@ struct Turns {
 
 impl Turns {
     /// Reads the first, and of the others one, then more while there is time: where the last refresh stopped it goes on.
-    /// True when nobody listens any more.
+    /// True when the receiver is gone.
     fn take(
         &mut self,
         targets: &mut [Target],

@@ -137,7 +137,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may be in the middle of something, and nobody wants its answer any more.
+        // It may be in the middle of a request whose answer is not needed any more.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -234,6 +234,6 @@ fn set_timer(time: Duration) -> Duration {
     unsafe { libc::setitimer(libc::ITIMER_PROF, &timer, &mut before) };
     let seconds = u64::try_from(before.it_value.tv_sec).unwrap_or(0);
     let micros = u64::try_from(before.it_value.tv_usec).unwrap_or(0);
-    // Zero would mean "for ever" to the next file.
+    // Zero would mean "no limit" to the next file.
     (Duration::from_secs(seconds) + Duration::from_micros(micros)).max(Duration::from_micros(1))
 }

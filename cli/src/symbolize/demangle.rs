@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn a_name_that_doubles_itself_again_and_again_stays_as_it_is() {
-        // A pair of pairs of pairs …, each of which stands in the name once.
+        // A pair of pairs of pairs …, each of which occurs in the name once.
         let twice = |nth: usize| match nth {
             0 => "S_IS0_S0_E".to_owned(),
             nth => format!("S_IS{nth}_S{nth}_E"),

@@ -120,7 +120,7 @@ fn identity(path: &Path) -> io::Result<Identity> {
 }
 
 const DEBUG_LINK: &str = ".gnu_debuglink";
-/// The sections that name another file, and what stands in them before that name.
+/// The sections that name another file, and the bytes before that name in them.
 const LINKS: [(&str, usize); 3] = [
     (DEBUG_LINK, 0),
     (".gnu_debugaltlink", 0),

@@ -453,7 +453,7 @@ pub fn opens_fifo(path: &Path, act: impl FnOnce()) -> bool {
         let writer = scope.spawn(|| {
             while !over.load(Relaxed) {
                 let mut options = File::options();
-                // Fails while nobody reads.
+                // Fails until there is a reader.
                 if options
                     .write(true)
                     .custom_flags(nix::libc::O_NONBLOCK)

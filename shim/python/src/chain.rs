@@ -549,7 +549,7 @@ mod tests {
             // SAFETY: mapped just now with this length, zeroed, and borrowed until it is protected below.
             let memory = unsafe { std::slice::from_raw_parts_mut(mapped.cast::<u64>(), WORDS) };
             let thread = sound(memory, layout, 60);
-            // Whoever holds the lock makes the pages known.
+            // A walk of the thread that holds the lock makes the pages known.
             assert_eq!(seen(&interpreter(*layout, true), thread).1, End::Root);
             // SAFETY: mapped above; nothing refers to it any more.
             assert_eq!(unsafe { libc::mprotect(mapped, bytes, libc::PROT_NONE) }, 0);
