@@ -635,5 +635,8 @@ fn a_recording_of_any_name_is_reported_and_its_name_printed_harmlessly() {
     assert!(said.contains("culeak: recorded runs/a\\u{1b}[31m"), "{said:?}");
     let output = run_in(&folder, &["-o", "runs", "--", "./app"]);
     let said = stderr(&output);
-    assert!(said.contains("3 call sites leak") && !said.contains('\u{1b}'), "{said:?}");
+    assert!(
+        said.contains("3 call sites leak") && !said.contains('\u{1b}'),
+        "{said:?}"
+    );
 }
