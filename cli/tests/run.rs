@@ -1,5 +1,8 @@
 //! Claims about `culeak run` as a stand-in for the program it runs; none of them needs a GPU or a compiler.
 
+#[path = "../../src/sample.rs"]
+mod sample;
+
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -615,4 +618,25 @@ fn the_doctor_has_no_complaint_about_this_machine() {
     let folder = folder();
     let output = culeak(folder.path()).arg("doctor").output().expect("culeak starts");
     assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+}
+
+#[test]
+fn a_recording_of_any_name_is_reported_and_its_name_printed_harmlessly() {
+    let folder = folder();
+    // Stands for the library: a snapshot reads like a recording.
+    let json = serde_json::to_vec(&sample::leaky()).expect("JSON");
+    fs::write(folder.path().join("snapshot"), json).expect("written");
+    let text = "odd=$(printf 'a\\033[31m\\377b')\n\
+                name=$(echo \"$CULEAK_OUTPUT\" | sed 's/%e/app/; s/%h/host/; s/%p/1/')\n\
+                cp snapshot \"${name%/*}/$odd${name##*/}\"\n";
+    script(&folder, "app", text, 0o700);
+    let output = run_in(&folder, &["--no-report", "-o", "runs", "--", "./app"]);
+    let said = stderr(&output);
+    assert!(said.contains("culeak: recorded runs/a\\u{1b}[31m"), "{said:?}");
+    let output = run_in(&folder, &["-o", "runs", "--", "./app"]);
+    let said = stderr(&output);
+    assert!(
+        said.contains("3 call sites leak") && !said.contains('\u{1b}'),
+        "{said:?}"
+    );
 }

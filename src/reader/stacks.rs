@@ -8,8 +8,8 @@ use super::{Picture, ReadError};
 use crate::layout::*;
 use crate::snapshot::{FRAMES_IN_ALL, Language, Location, Stack};
 
-/// Longer chains of frames than this are not stacks: the recorder keeps at most 256, and a later one may keep more.
-const FRAMES_MAX: usize = 512;
+/// The recorder keeps no longer stacks (`CULEAK_DEPTH`). A small file could say that thousands share a long chain.
+const FRAMES_MAX: usize = 256;
 /// Not looked at yet.
 const UNSEEN: u32 = u32::MAX;
 /// Looked at, and there is nothing.

@@ -158,7 +158,8 @@ pub fn look(
         _ => false,
     };
     if let (true, Some(gap)) = (args.check, gap.filter(is_open)) {
-        eprintln!("culeak: no verdict on all processes: {}", gap.sentence(folder));
+        let why = gap.sentence(folder);
+        eprintln!("culeak: no verdict on all processes: {}", Inert(&why));
         return Ok(USAGE);
     }
     Ok(if args.check { code } else { 0 })
@@ -167,7 +168,7 @@ pub fn look(
 /// Says why, and with which exit code that ends: a gate does not pass on nothing.
 fn nothing_recorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>) -> u8 {
     match gap {
-        Some(gap) => eprintln!("culeak: nothing recorded: {}", gap.sentence(folder)),
+        Some(gap) => eprintln!("culeak: nothing recorded: {}", Inert(&gap.sentence(folder))),
         None => eprintln!(
             "culeak: nothing recorded: no process that ran under the recorder asked CUDA for memory; children started \
              without LD_PRELOAD are not seen; if one should have: culeak doctor"

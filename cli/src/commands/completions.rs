@@ -11,6 +11,7 @@ use clap_complete::{Generator, Shell};
 use crate::args;
 use crate::errors::Failure;
 use crate::output::{self, Overwrite};
+use crate::text::inert::Inert;
 use crate::{progress, text};
 
 /// Print a completion script for a shell, or write it into a folder
@@ -44,7 +45,7 @@ pub fn execute(args: &CompletionsArgs) -> Result<ExitCode, Failure> {
     output::create(&path, args.overwrite.or_ours(&path, names_us), |out| {
         out.write_all(&script)
     })?;
-    progress::say(format_args!("{}", path.display()));
+    progress::say(Inert(&path.display().to_string()));
     Ok(ExitCode::SUCCESS)
 }
 

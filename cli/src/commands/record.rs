@@ -146,7 +146,7 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
         if name == "LD_PRELOAD"
             && let Some(order) = value.as_deref().and_then(environment::order_beside_others)
         {
-            eprintln!("culeak: LD_PRELOAD is kept; the order is {order}");
+            eprintln!("culeak: LD_PRELOAD is kept; the order is {}", Inert(&order));
         }
         match value {
             Some(value) => command.env(name, value),
