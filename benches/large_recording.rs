@@ -14,11 +14,11 @@
 use std::ffi::CString;
 
 use culeak::cuda_functions::Api;
+use culeak::format::{RANK_VARIABLES, ROOT};
 use culeak::kind::Kind;
-use culeak::layout::{RANK_VARIABLES, ROOT};
+use culeak::lockfree::table::{Attributes, Entry, Key, Space};
 use culeak::reader;
-use culeak::recording::{Beginning, CodeSeen, ModuleSeen, Recording};
-use culeak::table::{Entry, Key, Space, What};
+use culeak::recording::{CodeSeen, ModuleSeen, Recording, Session};
 
 const PLACES: u64 = 10_000;
 const THREADS: u64 = 16;
@@ -89,7 +89,7 @@ fn create(path: &str) -> &'static Recording {
     let stays = std::env::var_os("STAY").is_some();
     let pid = std::process::id();
     let here = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let beginning = Beginning {
+    let beginning = Session {
         pid,
         parent_pid: 1,
         depth: 128,
@@ -309,7 +309,7 @@ impl Memory {
         );
         self.live[index] += bytes as i64;
         self.recording
-            .told(device, bytes as i64, self.live[index] as u64, self.reserved[index]);
+            .allocator_reported(device, bytes as i64, self.live[index] as u64, self.reserved[index]);
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -333,10 +333,10 @@ impl Memory {
             pool: 0,
             stack,
             thread,
-            what: What {
+            attributes: Attributes {
                 kind,
                 space,
-                flags: if ordered { What::HAS_STREAM } else { 0 },
+                flags: if ordered { Attributes::HAS_STREAM } else { 0 },
                 device,
                 api: api.0,
                 context: device.into(),
@@ -354,7 +354,7 @@ impl Memory {
 struct Elf {
     path: String,
     build_id: Vec<u8>,
-    /// Beginning and length of its code, as addresses in the file's own terms.
+    /// Session and length of its code, as addresses in the file's own terms.
     text: (u64, u64),
 }
 

@@ -19,7 +19,7 @@ stop() {
 trap stop EXIT
 
 fake=$("$culeak" shim-path --fake-driver)
-cc -g -O1 -D_GNU_SOURCE -DDOOR_LINKED -pthread -o "$work/victim" "$repository/tests/live/victim.c" "$fake/libcuda.so.1" \
+cc -g -O1 -D_GNU_SOURCE -DLOOKUP_LINKED -pthread -o "$work/victim" "$repository/tests/live/victim.c" "$fake/libcuda.so.1" \
     -Wl,-rpath,"$fake" -ldl
 mkfifo "$work/fifo"
 cd "$work"

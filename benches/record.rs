@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 
 use criterion::{Bencher, BenchmarkId, Criterion};
 use culeak::cuda_functions::Api;
-use culeak::index::{Index, mix};
+use culeak::format::RANK_VARIABLES;
 use culeak::kind::Kind;
-use culeak::layout::RANK_VARIABLES;
-use culeak::peak::{Own, Pot, Sum};
-use culeak::recording::{Beginning, Recording};
-use culeak::table::{Entry, Key, Space, What};
+use culeak::lockfree::index::{Index, mix};
+use culeak::lockfree::peak::{CentralCredit, Own, Sum};
+use culeak::lockfree::table::{Attributes, Entry, Key, Space};
+use culeak::recording::{Recording, Session};
 use undisturbed::undisturbed;
 
 /// Blocks that every thread keeps alive.
@@ -48,7 +48,7 @@ fn recording(folder: &Path, name: &str) -> &'static Recording {
     let name = CString::new(path.as_os_str().as_bytes()).unwrap();
     let recording = Recording::create(
         &name,
-        &Beginning {
+        &Session {
             pid: std::process::id(),
             parent_pid: 0,
             depth: 128,
@@ -80,7 +80,7 @@ fn entry(thread: u32) -> Entry {
         pool: 0,
         stack: 0,
         thread,
-        what: What {
+        attributes: Attributes {
             kind: Kind::Device,
             space: Space::Pointer,
             flags: 0,
@@ -133,8 +133,8 @@ fn pairs(criterion: &mut Criterion, folder: &Path) {
             bencher
                 .iter_custom(|rounds| together(threads, rounds, |thread, rounds| churn_table(table, thread, rounds)));
         });
-        // SAFETY: documented: all zeros is an empty pot, and an empty lane.
-        let (pot, lanes): (Pot, Vec<Apart>) =
+        // SAFETY: documented: all zeros is an empty pot, and an empty shard.
+        let (pot, shards): (CentralCredit, Vec<Apart>) =
             unsafe { (std::mem::zeroed(), (0..threads).map(|_| std::mem::zeroed()).collect()) };
         group.bench_function(BenchmarkId::new("sum", threads), |bencher| {
             bencher.iter_custom(|rounds| {
@@ -142,10 +142,10 @@ fn pairs(criterion: &mut Criterion, folder: &Path) {
                     let sum = Sum {
                         pot: &pot,
                         own: Own {
-                            word: &lanes[thread as usize].0,
-                            hint: &lanes[thread as usize].1,
+                            word: &shards[thread as usize].0,
+                            hint: &shards[thread as usize].1,
                         },
-                        lanes: || lanes.iter().map(|lane| &lane.0),
+                        shards: || shards.iter().map(|shard| &shard.0),
                     };
                     for _ in 0..rounds {
                         black_box(sum.take(BYTES));

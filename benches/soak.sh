@@ -61,9 +61,9 @@ def numbers(part):
     return [float(word) for word in re.findall(r"[0-9.]+", open(f"{work}/{part}/said").read())]
 
 def lost(snapshot):
-    honesty = snapshot["honesty"]
-    return {name: honesty[name] for name in honesty if name.startswith("lost_") or name in ("unknown_frees", "vanished")
-            if honesty[name]}
+    losses = snapshot["losses"]
+    return {name: losses[name] for name in losses if name.startswith("lost_") or name in ("unknown_frees", "vanished")
+            if losses[name]}
 
 def size(part, snapshot):
     return os.path.getsize(glob.glob(f"{work}/{part}/*.{snapshot['process']['pid']}.culeak")[0])

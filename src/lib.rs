@@ -8,11 +8,11 @@
 //!      └─ effect     shim/src/effects.rs       "allocates": call the driver first, then record
 //!         └─ entry   shim/src/recorder.rs      time, thread, context, device, label
 //!            ├─ stack   shim/src/capture.rs    return addresses, each tied to its module, and Python's frames in between
-//!            └─ record  recording.rs, table.rs 64 bytes in the mapped file, found again by address
+//!            └─ record  recording.rs, lockfree/table.rs 64 bytes in the mapped file, found again by address
 //! ```
 //!
 //! ```text
-//! recording ─► reader ─► snapshot ─► (symbols: cli) ─► site ────► census ────► ledger ────► report | diff | trend | check ─► (text: cli)
+//! recording ─► reader ─► snapshot ─► (symbols: cli) ─► site ────► groups ────► ledger ────► report | diff | trend | check ─► (text: cli)
 //!   layout.rs   reader.rs  snapshot.rs                 whose line  added up    where it is  what is left, changed, allowed
 //! ```
 //!
@@ -32,95 +32,35 @@
 //! - **A leak** is memory still live at exit whose context nobody destroyed. Destroying a context frees linear, host and
 //!   managed memory and arrays, but no pool and no VMM memory. VMM memory lives while a handle or a mapping does. An
 //!   opened IPC handle is a window, not memory. Graph memory is live from a launch to its free, not from its capture.
-//! - **Every report ends with what it could not see** ([`snapshot::Honesty`]).
+//! - **Every report ends with what it could not see** ([`snapshot::Losses`]).
 //!
 //! This crate knows no hooks, no symbol files and no terminal. The shim uses it without the `read` feature.
 #![recursion_limit = "256"]
 
-pub mod quantities;
-pub mod variables;
-
 pub mod cuda_functions;
 pub mod kind;
-
-pub mod peak;
-
-pub mod intervals;
-
-pub mod layout;
-
+pub mod quantities;
 pub mod system;
+pub mod variables;
 
-pub mod file;
-
+pub mod format;
+pub mod lockfree;
 pub mod proof;
-
-#[doc(hidden)]
-pub mod sync;
-
-pub mod lanes;
-
-pub mod growing;
-
-pub mod index;
-
-pub mod table;
-
 #[cfg(not(loom))]
 pub mod recording;
 
 #[cfg(feature = "read")]
-pub mod progress;
+pub mod analysis;
 #[cfg(feature = "read")]
 pub mod quick;
 #[cfg(feature = "read")]
-pub mod snapshot;
-
-#[cfg(feature = "read")]
 pub mod reader;
-
 #[cfg(feature = "read")]
-pub mod error_name;
-#[cfg(feature = "read")]
-pub mod function_name;
-#[cfg(feature = "read")]
-pub mod site;
-
-#[cfg(feature = "read")]
-pub mod census;
-#[cfg(feature = "read")]
-pub mod filter;
-#[cfg(feature = "read")]
-pub mod framework;
-#[cfg(feature = "read")]
-pub mod ledger;
-#[cfg(feature = "read")]
-pub mod profile;
-#[cfg(feature = "read")]
-pub mod report;
-#[cfg(feature = "read")]
-pub mod share;
-
-#[cfg(feature = "read")]
-pub mod diff;
-#[cfg(feature = "read")]
-pub mod pairing;
-#[cfg(feature = "read")]
-pub mod program;
-#[cfg(feature = "read")]
-pub mod trend;
-#[cfg(feature = "read")]
-pub mod words;
-
-#[cfg(feature = "read")]
-pub mod baseline;
-#[cfg(feature = "read")]
-pub mod check;
-#[cfg(feature = "read")]
-pub mod suppressions;
+pub mod snapshot;
 
 /// Hand-made snapshots, shared with the tests of the CLI, where `culeak` is another crate.
 #[cfg(all(test, feature = "read"))]
+#[path = "../tests/support/sample.rs"]
 mod sample;
 #[cfg(test)]
 extern crate self as culeak;

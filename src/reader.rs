@@ -4,23 +4,24 @@
 //! is an error and not a SIGBUS, and no trust, so lengths and references out of range are errors or "none". All sections
 //! are copied whole but the records, which are turned into rows piece by piece (`records.rs`).
 //!
-//! A consistent picture without stopping anybody: if no event happened while the records were read, the picture is
+//! A consistent snapshot without stopping anybody: if no event happened while the records were read, the snapshot is
 //! exact. Else they are read again. One that was live with the same generation both times was not touched in between, so
 //! its fields belong together and it was live during the whole read. On a busy process the read is repeated a few times,
 //! and then the rows are those that were live throughout ([`Taken::events_during_read`] says so). Who only adds up and looks
 //! again and again keeps a [`Follower`], which takes in what changed.
 
+mod decode;
 mod elapsed;
 mod error;
 mod follow;
 mod identity;
 mod liveness;
-mod picture;
+pub mod progress;
 mod python;
 mod python_line;
 mod records;
 mod regular;
-mod sight;
+mod stack_sums;
 mod stacks;
 mod totals;
 
@@ -30,7 +31,7 @@ pub use identity::{Identity, identity};
 pub use liveness::{own_pid, start_ticks};
 pub use python_line::python_line;
 pub use regular::open_regular;
-pub use sight::{Sight, Sum};
+pub use stack_sums::{StackSums, Sum};
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -38,12 +39,12 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use crate::cuda_functions::Api;
-use crate::growing::extent_capacity;
-use crate::layout::{VERSION, *};
+use crate::format::{VERSION, *};
+use crate::lockfree::segmented::extent_capacity;
+use crate::lockfree::table::Record;
 use crate::snapshot::Snapshot;
-use crate::table::Record;
+use decode::Order;
 use elapsed::Elapsed;
-use picture::Order;
 use records::Records;
 
 /// Reads of a process that keeps changing before the rows live throughout are taken.
@@ -74,16 +75,16 @@ enum Totals {
     Wanted,
 }
 
-fn read_until_still(path: &Path) -> Result<Picture, ReadError> {
+fn read_until_still(path: &Path) -> Result<RawSnapshot, ReadError> {
     let source = Source::open(path)?;
-    let mut picture = source.picture()?;
+    let mut raw = source.raw()?;
     for _ in 1..ATTEMPTS {
-        if picture.events_during_read == 0 || picture.records.rows.len() > MANY {
+        if raw.events_during_read == 0 || raw.records.rows.len() > MANY {
             break;
         }
-        picture = source.picture()?;
+        raw = source.raw()?;
     }
-    Ok(picture)
+    Ok(raw)
 }
 
 /// Whether the file begins like a recording.
@@ -99,7 +100,7 @@ const SECTIONS_BESIDE_RECORDS: [Section; 17] = [
     Section::Threads,
     Section::Modules,
     Section::Frames,
-    Section::Refusals,
+    Section::Failures,
     Section::Counters,
     Section::Peaks,
     Section::Totals,
@@ -118,7 +119,7 @@ struct Source<'a> {
 }
 
 /// All sections as they were read, and what the header said before and after.
-struct Picture {
+struct RawSnapshot {
     header: Bytes,
     sections: HashMap<u32, Bytes>,
     records: Records,
@@ -241,11 +242,11 @@ impl<'a> Source<'a> {
         })
     }
 
-    fn picture(&self) -> Result<Picture, ReadError> {
+    fn raw(&self) -> Result<RawSnapshot, ReadError> {
         let header = self.header()?;
         let began_ns = Elapsed::since_start(&header).latest_ns();
-        let events_before = picture::events(&self.section(&header, Section::Counters)?);
-        let lost = |header: &Bytes| picture::loss(header, Loss::Allocations);
+        let events_before = decode::events(&self.section(&header, Section::Counters)?);
+        let lost = |header: &Bytes| decode::loss(header, Loss::Allocations);
         let pieces = self.pieces(&header, Section::Records)?;
         let mut records = Records::read(self, &pieces)?;
         let mut sections = HashMap::new();
@@ -254,8 +255,8 @@ impl<'a> Source<'a> {
             sections.insert(section as u32, self.section(&self.header()?, section)?);
         }
         let mut after = self.header()?;
-        let events = |header: &Bytes| Ok::<_, ReadError>(picture::events(&self.section(header, Section::Counters)?));
-        // Each lane's counts only rise (a free that failed takes its own back), so equal sums mean that no event was
+        let events = |header: &Bytes| Ok::<_, ReadError>(decode::events(&self.section(header, Section::Counters)?));
+        // Each shard's counts only rise (a free that failed takes its own back), so equal sums mean that no event was
         // counted in between. One under way all the while may be in the rows or not: both are true of some instant.
         // A record that was lost has been a record for a moment.
         if events(&after)? == events_before && lost(&after) == lost(&header) {
@@ -264,15 +265,15 @@ impl<'a> Source<'a> {
             records.look_again(self, &pieces)?;
             after = self.header()?;
         }
-        let mut picture = Picture {
+        let mut raw = RawSnapshot {
             events_during_read: events(&after)?.wrapping_sub(events_before),
             header: after,
             sections,
             records,
             began_ns,
         };
-        picture.drop_late_rows();
-        Ok(picture)
+        raw.drop_late_rows();
+        Ok(raw)
     }
 
     /// Copies the elements of a section that are in use according to `header`.
@@ -383,7 +384,7 @@ fn known_element_bytes(section: Section) -> usize {
         Section::Modules => size_of::<ModuleRow>(),
         Section::Frames => size_of::<FrameRow>(),
         Section::Records => size_of::<Record>(),
-        Section::Refusals => size_of::<RefusalRow>(),
+        Section::Failures => size_of::<FailureRow>(),
         Section::Counters => size_of::<CounterRow>(),
         Section::Peaks => size_of::<PeakRow>(),
         Section::Apis | Section::Unhooked | Section::Domains => size_of::<NameRow>(),

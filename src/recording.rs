@@ -9,8 +9,9 @@
 mod allocations;
 mod cells;
 mod details;
+pub mod dump;
+pub mod file;
 mod frameworks;
-pub mod frozen;
 mod python;
 mod totals;
 
@@ -21,22 +22,22 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 
 use crate::cuda_functions::Api;
-use crate::file::{Errno, File, anonymous};
-use crate::growing::{Backing, Element, Growing, extent_capacity, locate};
-use crate::index::{Entry, Index, mix};
-use crate::intervals::Intervals;
-use crate::lanes::Owners;
-use crate::layout::*;
+use crate::format::*;
+use crate::lockfree::index::{Entry, Index, mix};
+use crate::lockfree::intervals::Intervals;
+use crate::lockfree::segmented::{Backing, Element, SegmentedArray, extent_capacity, locate};
+use crate::lockfree::shards::Owners;
+use crate::lockfree::table::Table;
+use crate::recording::file::{Errno, File, anonymous};
 pub use crate::system::monotonic_ns;
 use crate::system::unix_ns;
-use crate::table::Table;
 use cells::{Cells, LastUsed};
 
 /// Longest text kept (a command line, say); longer ones are cut.
 const TEXT_MAX: usize = 8 << 10;
 
 /// What the header says about the process.
-pub struct Beginning<'a> {
+pub struct Session<'a> {
     pub pid: u32,
     pub parent_pid: u32,
     pub depth: u32,
@@ -64,26 +65,26 @@ pub struct ModuleSeen<'a> {
 #[repr(C)]
 pub struct Recording {
     file: File,
-    text: Growing<AtomicU8>,
-    devices: Growing<DeviceRow>,
-    contexts: Growing<ContextRow>,
-    threads: Growing<ThreadRow>,
-    modules: Growing<ModuleRow>,
-    frames: Growing<FrameRow>,
-    refusals: Growing<RefusalRow>,
-    counters: Growing<CounterRow>,
-    peaks: Growing<PeakRow>,
-    /// The counter rows by device, kind and lane; private to the process.
+    text: SegmentedArray<AtomicU8>,
+    devices: SegmentedArray<DeviceRow>,
+    contexts: SegmentedArray<ContextRow>,
+    threads: SegmentedArray<ThreadRow>,
+    modules: SegmentedArray<ModuleRow>,
+    frames: SegmentedArray<FrameRow>,
+    refusals: SegmentedArray<FailureRow>,
+    counters: SegmentedArray<CounterRow>,
+    peaks: SegmentedArray<PeakRow>,
+    /// The counter rows by device, kind and shard; private to the process.
     cells: Cells,
-    totals: Growing<TotalRow>,
+    totals: SegmentedArray<TotalRow>,
     last_used: LastUsed,
-    apis: Growing<NameRow>,
-    unhooked: Growing<NameRow>,
-    domains: Growing<NameRow>,
-    marks: Growing<MarkRow>,
-    allocators: Growing<AllocatorRow>,
-    codes: Growing<CodeRow>,
-    interpreters: Growing<InterpreterRow>,
+    apis: SegmentedArray<NameRow>,
+    unhooked: SegmentedArray<NameRow>,
+    domains: SegmentedArray<NameRow>,
+    marks: SegmentedArray<MarkRow>,
+    allocators: SegmentedArray<AllocatorRow>,
+    codes: SegmentedArray<CodeRow>,
+    interpreters: SegmentedArray<InterpreterRow>,
     /// Private to the process, and idle unless asked for.
     intervals: Intervals,
     /// Private to the process.
@@ -96,9 +97,9 @@ pub struct Recording {
     code_index: Index,
     total_index: Index,
     /// Full hash of what each code row was known by.
-    code_hashes: Growing<AtomicU64>,
+    code_hashes: SegmentedArray<AtomicU64>,
     /// Full hash of the stack that ends in each frame row, so that a hash met again is trusted on all 64 bits.
-    stack_hashes: Growing<AtomicU64>,
+    stack_hashes: SegmentedArray<AtomicU64>,
 }
 
 const HASHES: Backing = Backing::Private(1024, 1 << 18);
@@ -119,7 +120,7 @@ impl Recording {
     ///
     /// # Errors
     /// The errno of what failed: see [`File::create`].
-    pub fn create(path: &CStr, begin: &Beginning) -> Result<&'static Recording, Errno> {
+    pub fn create(path: &CStr, begin: &Session) -> Result<&'static Recording, Errno> {
         let memory = anonymous(size_of::<Recording>())?.cast::<Recording>();
         // SAFETY: fresh memory, large enough for a recording and so for its file.
         let place = unsafe { &mut *std::ptr::addr_of_mut!((*memory).file).cast::<MaybeUninit<File>>() };
@@ -209,7 +210,7 @@ impl Recording {
     }
 
     /// A fresh row of a section, or `None` (and a loss) when there is no room.
-    fn row<'a, T: Element>(&'a self, section: Section, rows: &'a Growing<T>) -> Option<(u32, &'a T)> {
+    fn row<'a, T: Element>(&'a self, section: Section, rows: &'a SegmentedArray<T>) -> Option<(u32, &'a T)> {
         if rows.trouble(self.backing(section), self.elements(section)).is_some() {
             return None;
         }
@@ -266,7 +267,7 @@ impl Recording {
         }
     }
 
-    fn name(&self, section: Section, rows: &Growing<NameRow>, name: &[u8]) {
+    fn name(&self, section: Section, rows: &SegmentedArray<NameRow>, name: &[u8]) {
         let text = self.text(name);
         match self.row(section, rows) {
             // Release: the bytes are there before the row points to them.

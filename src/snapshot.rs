@@ -10,6 +10,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+pub use crate::format::Reason;
 use crate::kind::Kind;
 
 pub(crate) mod allocations;
@@ -41,7 +42,7 @@ pub struct Snapshot {
     pub stacks: Vec<Stack>,
     /// Live allocations, oldest first.
     pub allocations: Allocations,
-    pub refused: Vec<Refused>,
+    pub failed: Vec<Failed>,
     pub counters: Vec<Counter>,
     /// What was asked for at each stack since the recording began, largest first. Empty when nobody asked for it: it
     /// names stacks that hold nothing any more.
@@ -58,10 +59,10 @@ pub struct Snapshot {
     /// What the driver said about the devices at the same moment, asked from outside; absent when nobody asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    pub honesty: Honesty,
+    pub losses: Losses,
 }
 
-/// When and how the picture was taken.
+/// When and how the snapshot was taken.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Taken {
     /// Version of the culeak that took it.
@@ -70,38 +71,23 @@ pub struct Taken {
     pub at_unix_ns: u64,
     /// On the recording's own clock; ages are measured from here. For a finished process this is when it ended, if known.
     pub at_ns: u64,
-    /// Events recorded while the picture was read. 0: exact. Otherwise the rows are those that were live during the whole read.
+    /// Events recorded while the snapshot was read. 0: exact. Otherwise the rows are those that were live during the whole read.
     pub events_during_read: u64,
-    /// Records that were being freed when the process stopped or the picture was taken (withdrawn, outcome unknown).
+    /// Records that were being freed when the process stopped or the snapshot was taken (withdrawn, outcome unknown).
     pub in_flight: u64,
-    /// Why the recorder itself kept this picture while the program ran; absent for one that somebody asked for.
+    /// Why the recorder itself kept this snapshot while the program ran; absent for one that somebody asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kept: Option<Kept>,
+    pub automatic: Option<Automatic>,
 }
 
-/// A picture kept on disk by the recorder.
+/// A snapshot kept on disk by the recorder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Kept {
-    pub why: Why,
+pub struct Automatic {
+    pub reason: Reason,
     /// As the program called the moment.
     pub name: Option<String>,
     /// Out of memory: index into `refused`, the request that failed.
-    pub refused: Option<usize>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Why {
-    /// A request failed for lack of memory.
-    OutOfMemory,
-    /// More memory of a device in use than ever before.
-    Peak,
-    /// The program named the moment (`culeak_mark`).
-    Mark,
-    /// The program asked for it (`culeak_snapshot`).
-    Requested,
-    /// Time has passed.
-    Every,
+    pub failed: Option<usize>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -255,7 +241,7 @@ pub enum Stream {
 
 /// Allocation calls that failed. Equal ones are one row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct Failed {
     pub bytes: u64,
     pub count: u64,
     pub kind: Kind,
@@ -290,7 +276,7 @@ pub struct Counter {
     pub total_bytes: u64,
     pub total_count: u64,
     pub freed_count: u64,
-    pub refused_count: u64,
+    pub failed_count: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -358,7 +344,7 @@ pub struct Mark {
 
 /// What the recorder could not see or keep. Every field is printed, zeros too.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Honesty {
+pub struct Losses {
     /// Allocations that could not be recorded (full disk, quota, file-size limit).
     pub lost_allocations: u64,
     /// Allocations recorded without their stack.
@@ -387,9 +373,9 @@ pub struct Honesty {
     /// Frees of framework blocks never seen handed out.
     #[serde(default)]
     pub unknown_blocks: u64,
-    /// Pictures that should have been kept on disk and could not be (no space, or one was being written).
+    /// Snapshots that should have been kept on disk and could not be (no space, or one was being written).
     #[serde(default)]
-    pub lost_pictures: u64,
+    pub lost_snapshots: u64,
     /// Time spent in the recorder, estimated from a sample.
     pub recorder_ns: u64,
     /// Allocations and frees seen.
@@ -472,7 +458,7 @@ impl Snapshot {
                 self.stacks.len(),
             )?;
         }
-        for (row, r) in self.refused.iter().enumerate() {
+        for (row, r) in self.failed.iter().enumerate() {
             optional("refused: device", row, r.device, self.devices.len())?;
             optional("refused: stack", row, r.stack, self.stacks.len())?;
             within("refused: thread", row, r.thread, self.threads.len())?;
@@ -493,8 +479,8 @@ impl Snapshot {
         for (row, mark) in self.marks.iter().enumerate() {
             within("marks: thread", row, mark.thread, self.threads.len())?;
         }
-        let failed = self.taken.kept.as_ref().and_then(|kept| kept.refused);
-        optional("taken.kept: refused", 0, failed, self.refused.len())?;
+        let failed = self.taken.automatic.as_ref().and_then(|kept| kept.failed);
+        optional("taken.automatic: failed", 0, failed, self.failed.len())?;
         for (row, p) in self.device_peaks.iter().enumerate() {
             within("device_peaks: device", row, p.device, self.devices.len())?;
         }

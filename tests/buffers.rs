@@ -46,7 +46,7 @@ fn every_way_to_make_and_to_end_a_buffer_is_followed() {
     }
     let first = snapshot.of_kind(Buffer)[0];
     assert_eq!(snapshot.functions(first)[1..3], ["put", "all"]);
-    assert_eq!(snapshot.honesty.unknown_blocks, 0);
+    assert_eq!(snapshot.losses.unknown_blocks, 0);
     assert_eq!(snapshot.device_peaks[0].peak_bytes, 64 << 20, "the slab alone");
 }
 
@@ -96,8 +96,8 @@ fn memory_that_ran_out_inside_xla_is_a_refusal() {
     outcome.expect_success().expect_same_output_as_bare();
     let snapshot = outcome.only_snapshot();
     assert_eq!(sizes(snapshot), [400]);
-    let [refused] = &snapshot.refused[..] else {
-        panic!("{:#?}", snapshot.refused)
+    let [refused] = &snapshot.failed[..] else {
+        panic!("{:#?}", snapshot.failed)
     };
     assert_eq!(
         (refused.kind, refused.error, refused.api.as_str()),

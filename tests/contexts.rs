@@ -18,10 +18,10 @@ fn expect_only_pool_and_vmm_memory(outcome: &Outcome) {
         .expect_live(Async, 1, 4000)
         .expect_live(Physical, 1, 2 << 20);
     assert_eq!(
-        snapshot.honesty.implicit_frees, 5,
+        snapshot.losses.implicit_frees, 5,
         "device, pitched, managed, pinned, array"
     );
-    assert_eq!(snapshot.honesty.unknown_frees, 0);
+    assert_eq!(snapshot.losses.unknown_frees, 0);
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn a_context_that_is_not_destroyed_keeps_its_memory() {
         .run();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_live(Device, 1, 1000);
-    assert_eq!(snapshot.honesty.implicit_frees, 0);
+    assert_eq!(snapshot.losses.implicit_frees, 0);
 }
 
 #[test]
@@ -174,6 +174,6 @@ fn devices_carry_the_uuid_the_driver_gives_them() {
 fn private_tables_of_the_driver_are_counted() {
     let outcome = contexts("private_table");
     outcome.expect_same_output_as_bare();
-    assert!(outcome.only_snapshot().honesty.export_tables >= 1);
-    assert_eq!(contexts("reset").only_snapshot().honesty.export_tables, 0);
+    assert!(outcome.only_snapshot().losses.export_tables >= 1);
+    assert_eq!(contexts("reset").only_snapshot().losses.export_tables, 0);
 }

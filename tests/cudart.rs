@@ -123,7 +123,7 @@ fn a_refused_request_through_a_runtime_is_told_with_its_call() {
     let outcome = on_stand_in("cudart_smoke", Linked::Shared).run();
     let told: Vec<_> = outcome
         .only_snapshot()
-        .refused
+        .failed
         .iter()
         .map(|row| (row.api.as_str(), row.bytes, row.error))
         .collect();

@@ -4,7 +4,7 @@ use culeak::kind::Kind::*;
 use culeak::snapshot::ProcessState;
 
 use crate::support::claims::Claims;
-use crate::support::{Door, profile};
+use crate::support::{Lookup, profile};
 
 #[test]
 fn the_thread_is_named_by_number_and_name() {
@@ -66,8 +66,8 @@ fn the_process_is_described() {
 
 #[test]
 fn the_stack_leads_from_the_call_to_main_through_every_door() {
-    for door in Door::ALL {
-        let snapshot = profile("endings").door(door).arg("returns").run().symbolized();
+    for lookup in Lookup::ALL {
+        let snapshot = profile("endings").lookup(lookup).arg("returns").run().symbolized();
         let functions = snapshot.functions(snapshot.only(Device));
         let ours: Vec<&str> = functions
             .iter()
@@ -77,10 +77,10 @@ fn the_stack_leads_from_the_call_to_main_through_every_door() {
         assert_eq!(
             ours[..4],
             ["leak", "returns", "behave", "main"],
-            "{door:?}: {functions:?}"
+            "{lookup:?}: {functions:?}"
         );
         let stack = &snapshot.stacks[snapshot.only(Device).stack.expect("a stack")];
-        assert!(!stack.truncated, "{door:?}");
+        assert!(!stack.truncated, "{lookup:?}");
     }
 }
 

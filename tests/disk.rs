@@ -37,12 +37,12 @@ fn expect_all_accounted_for(outcome: &Outcome, allocations: u64) {
     let snapshot = outcome.only_snapshot();
     let kept = snapshot.of_kind(Device).len() as u64;
     assert_eq!(
-        kept + snapshot.honesty.lost_allocations,
+        kept + snapshot.losses.lost_allocations,
         allocations,
         "{:#?}",
-        snapshot.honesty
+        snapshot.losses
     );
-    let lost = snapshot.honesty.lost_allocations + snapshot.honesty.lost_stacks + snapshot.honesty.lost_details;
+    let lost = snapshot.losses.lost_allocations + snapshot.losses.lost_stacks + snapshot.losses.lost_details;
     let lines = said(outcome);
     if lost == 0 {
         assert!(lines.is_empty(), "{lines:?}");
@@ -86,7 +86,7 @@ fn a_limit_on_file_sizes_costs_records_and_nothing_else() {
         expect_unharmed(&outcome);
         expect_all_accounted_for(&outcome, GROWN);
         assert!(
-            outcome.only_snapshot().honesty.lost_allocations > 0,
+            outcome.only_snapshot().losses.lost_allocations > 0,
             "{bytes} bytes were to be too few"
         );
     }
@@ -212,7 +212,7 @@ fn a_recording_that_nothing_leads_to_any_more_says_so() {
     assert!(lines[0].contains("its folder was moved"), "{}", lines[0]);
     let snapshot = crate::support::outcome::read(&crate::support::outcome::recordings_in(&moved)[0]);
     let kept = snapshot.of_kind(Device).len() as u64;
-    assert_eq!(kept + snapshot.honesty.lost_allocations, GROWN + 1);
+    assert_eq!(kept + snapshot.losses.lost_allocations, GROWN + 1);
 }
 
 #[test]
@@ -270,13 +270,13 @@ fn a_disk_that_has_room_again_is_noticed() {
     let outcome = on_slow_disk("disk_is_full_for_a_while", &settings).run();
     outcome.expect_success();
     let snapshot = outcome.only_snapshot();
-    let honesty = &snapshot.honesty;
+    let losses = &snapshot.losses;
     assert!(
-        honesty.lost_allocations + honesty.lost_details + honesty.lost_stacks > 0,
-        "{honesty:#?}"
+        losses.lost_allocations + losses.lost_details + losses.lost_stacks > 0,
+        "{losses:#?}"
     );
     let last = snapshot.allocations.iter().find(|a| a.bytes == 777);
-    assert!(last.is_some_and(|last| last.stack.is_some()), "{honesty:#?}");
+    assert!(last.is_some_and(|last| last.stack.is_some()), "{losses:#?}");
 }
 
 #[test]
@@ -295,8 +295,8 @@ fn threads_that_do_not_wait_for_the_recording_are_counted() {
     expect_unharmed(&outcome);
     let snapshot = outcome.only_snapshot();
     let kept = snapshot.of_kind(Device).len() as u64;
-    assert_eq!(kept + snapshot.honesty.lost_allocations, 32, "{:#?}", snapshot.honesty);
-    assert!(snapshot.honesty.lost_allocations > 0, "{:#?}", snapshot.honesty);
+    assert_eq!(kept + snapshot.losses.lost_allocations, 32, "{:#?}", snapshot.losses);
+    assert!(snapshot.losses.lost_allocations > 0, "{:#?}", snapshot.losses);
     assert_eq!(said(&outcome).len(), 1, "{}", outcome.stderr);
 }
 
@@ -406,10 +406,10 @@ fn a_full_disk_costs_records_and_nothing_else() {
         crate::support::invariants::check(&snapshot, true);
         let kept = snapshot.of_kind(Device).len() as u64;
         assert_eq!(
-            kept + snapshot.honesty.lost_allocations,
+            kept + snapshot.losses.lost_allocations,
             GROWN,
             "{size}: {:#?}",
-            snapshot.honesty
+            snapshot.losses
         );
         assert!(kept < GROWN, "{size} was to be too small");
     }

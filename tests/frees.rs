@@ -72,7 +72,7 @@ fn a_free_that_fails_leaves_the_memory_a_leak() {
     let outcome = profile("frees").arg("refused_once").failing("cuMemFree_v2:1:700").run();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_live(Device, 1, 700);
-    assert_eq!(snapshot.honesty.failed_frees, 1);
+    assert_eq!(snapshot.losses.failed_frees, 1);
     assert_eq!(snapshot.only(Device).api, "cuMemAlloc_v2");
 }
 
@@ -84,7 +84,7 @@ fn a_free_that_fails_and_is_repeated_is_a_free() {
         .run();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_no_leaks();
-    assert_eq!((snapshot.honesty.failed_frees, snapshot.honesty.unknown_frees), (1, 0));
+    assert_eq!((snapshot.losses.failed_frees, snapshot.losses.unknown_frees), (1, 0));
     assert_eq!(
         snapshot.counted(Device).total_count,
         1,
@@ -98,7 +98,7 @@ fn a_free_while_the_driver_goes_down_counts_as_freed() {
     let outcome = profile("frees").arg("at_teardown").failing(failing).run();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_no_leaks();
-    assert_eq!((snapshot.honesty.teardown_frees, snapshot.honesty.failed_frees), (3, 0));
+    assert_eq!((snapshot.losses.teardown_frees, snapshot.losses.failed_frees), (3, 0));
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn frees_of_memory_nobody_knew_are_counted_and_change_nothing() {
     outcome.expect_success().expect_same_output_as_bare();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_live(Device, 1, 5);
-    assert_eq!((snapshot.honesty.unknown_frees, snapshot.honesty.failed_frees), (1, 0));
+    assert_eq!((snapshot.losses.unknown_frees, snapshot.losses.failed_frees), (1, 0));
 }
 
 #[test]
@@ -130,14 +130,14 @@ fn a_refused_allocation_is_told_as_refused_and_is_never_live() {
     let outcome = profile("frees").arg("no_memory").failing("cuMemAlloc_v2:1:2").run();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_no_leaks();
-    let [refused] = &snapshot.refused[..] else {
-        panic!("{:#?}", snapshot.refused)
+    let [refused] = &snapshot.failed[..] else {
+        panic!("{:#?}", snapshot.failed)
     };
     assert_eq!((refused.bytes, refused.count, refused.error), (64 << 40, 1, 2));
     assert_eq!((refused.kind, refused.api.as_str()), (Device, "cuMemAlloc_v2"));
     assert_eq!(refused.device.map(|index| snapshot.devices[index].ordinal), Some(0));
     assert!(refused.stack.is_some());
-    assert_eq!(snapshot.counted(Device).refused_count, 1);
+    assert_eq!(snapshot.counted(Device).failed_count, 1);
     assert_eq!(
         snapshot.counted(Device).total_count,
         1,
@@ -160,7 +160,7 @@ fn refusals_of_every_kind_are_told_with_their_bytes() {
     let snapshot = outcome.only_snapshot();
     snapshot.expect_no_leaks();
     let told: Vec<_> = snapshot
-        .refused
+        .failed
         .iter()
         .map(|row| (row.api.as_str(), row.kind, row.bytes))
         .collect();
@@ -185,8 +185,8 @@ fn equal_refusals_are_one_row_with_a_count() {
         .failing("cuMemAlloc_v2:*:2")
         .run();
     let snapshot = outcome.only_snapshot();
-    let [refused] = &snapshot.refused[..] else {
-        panic!("{:#?}", snapshot.refused)
+    let [refused] = &snapshot.failed[..] else {
+        panic!("{:#?}", snapshot.failed)
     };
     assert_eq!((refused.bytes, refused.count), (1 << 50, 50));
     assert!(refused.first_ns < refused.last_ns);
@@ -254,7 +254,7 @@ fn memory_given_back_unseen_is_replaced_when_its_address_comes_again() {
     outcome.expect_success().expect_same_output_as_bare();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_live(Device, 1, 512);
-    assert_eq!(snapshot.honesty.vanished, 1);
+    assert_eq!(snapshot.losses.vanished, 1);
 }
 
 #[test]

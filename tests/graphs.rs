@@ -14,7 +14,7 @@ fn a_captured_allocation_that_is_never_launched_is_no_memory() {
     let outcome = graphs("captured");
     let snapshot = outcome.only_snapshot();
     snapshot.expect_no_leaks();
-    assert_eq!(snapshot.honesty.captured_not_launched, 1);
+    assert_eq!(snapshot.losses.captured_not_launched, 1);
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_launch_makes_it_live() {
         .only_snapshot()
         .expect_live(Graph, 1, 6000)
         .expect_kinds(&[Graph]);
-    assert_eq!(outcome.only_snapshot().honesty.captured_not_launched, 0);
+    assert_eq!(outcome.only_snapshot().losses.captured_not_launched, 0);
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_capture_goes_on_when_the_end_of_another_streams_fails() {
     outcome.expect_success();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_no_leaks();
-    assert_eq!(snapshot.honesty.captured_not_launched, 1);
+    assert_eq!(snapshot.losses.captured_not_launched, 1);
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_relaunch_with_auto_free_frees_and_takes_again() {
     let snapshot = outcome.only_snapshot();
     snapshot.expect_live(Graph, 1, 6000);
     assert_eq!(snapshot.counted(Graph).total_count, 2);
-    assert_eq!(snapshot.honesty.implicit_frees, 1);
+    assert_eq!(snapshot.losses.implicit_frees, 1);
 }
 
 #[test]

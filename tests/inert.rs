@@ -164,7 +164,7 @@ fn a_program_built_with_thread_sanitizer_sees_no_race_in_hooks() {
 #[test]
 fn a_missing_driver_is_the_programs_to_report() {
     let outcome = profile("endings")
-        .door(crate::support::Door::Dlsym)
+        .lookup(crate::support::Lookup::Dlsym)
         .without_driver()
         .arg("returns")
         .run();

@@ -101,7 +101,7 @@ fn kill(profile: Profile, kills: usize, threads: usize) {
         let under_way = |one: &Told| matches!(one.said, Said::Allocating | Said::Freeing);
         halfway += usize::from(told.iter().any(under_way));
         if let Some(snapshot) = snapshots.get(&pid) {
-            assert_eq!(snapshot.honesty.unknown_frees, 0, "{pid}");
+            assert_eq!(snapshot.losses.unknown_frees, 0, "{pid}");
             assert!(
                 snapshot.taken.in_flight <= threads as u64,
                 "{pid}: {:?}",

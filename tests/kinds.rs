@@ -3,7 +3,7 @@
 use culeak::kind::Kind::{self, *};
 
 use crate::support::claims::Claims;
-use crate::support::{Door, profile};
+use crate::support::{Lookup, profile};
 
 /// A behaviour of `victims/kinds.c` and what it leaves: bytes held, bytes asked for, the function that was called.
 struct Left {
@@ -62,9 +62,9 @@ const ALL: [Left; 26] = [
 
 impl Left {
     /// The function the driver hands out for the per-thread default stream.
-    fn api_through(&self, door: Door) -> String {
+    fn api_through(&self, lookup: Lookup) -> String {
         let has_variant = matches!(self.api, "cuMemAllocAsync" | "cuMemAllocFromPoolAsync");
-        if door == Door::ProcPtsz && has_variant {
+        if lookup == Lookup::ProcPtsz && has_variant {
             format!("{}_ptsz", self.api)
         } else {
             self.api.to_owned()
@@ -72,14 +72,14 @@ impl Left {
     }
 
     /// What is wrong with the recording of a leak, and with that of the same program giving back what it took.
-    fn check(&self, door: Door) -> Vec<String> {
+    fn check(&self, lookup: Lookup) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut claim = |holds: bool, what: String| {
             if !holds {
                 wrong.push(format!("{}: {what}", self.behaviour));
             }
         };
-        let leaked = profile("kinds").door(door).arg(self.behaviour).run();
+        let leaked = profile("kinds").lookup(lookup).arg(self.behaviour).run();
         let snapshot = leaked.only_snapshot();
         match snapshot.of_kind(self.kind)[..] {
             [found] => {
@@ -91,7 +91,7 @@ impl Left {
                     found.requested == self.requested,
                     format!("asked for {}, not {}", self.requested, found.requested),
                 );
-                let api = self.api_through(door);
+                let api = self.api_through(lookup);
                 claim(found.api == api, format!("came from {api}, not {}", found.api));
                 claim(found.stack.is_some(), "has a stack".into());
             }
@@ -100,7 +100,7 @@ impl Left {
                 format!("one live {:?}, not {:#?}", self.kind, snapshot.allocations),
             ),
         }
-        let freed = profile("kinds").door(door).args(self.behaviour).arg("free").run();
+        let freed = profile("kinds").lookup(lookup).args(self.behaviour).arg("free").run();
         let snapshot = freed.only_snapshot();
         claim(
             snapshot.allocations.is_empty(),
@@ -112,7 +112,7 @@ impl Left {
             format!("freed memory is counted: {counted:?}"),
         );
         claim(
-            snapshot.honesty.unknown_frees == 0,
+            snapshot.losses.unknown_frees == 0,
             "its free is not of unknown memory".into(),
         );
         wrong
@@ -120,34 +120,34 @@ impl Left {
 }
 
 #[track_caller]
-fn every_kind_through(door: Door) {
-    let wrong: Vec<String> = ALL.iter().flat_map(|kind| kind.check(door)).collect();
+fn every_kind_through(lookup: Lookup) {
+    let wrong: Vec<String> = ALL.iter().flat_map(|kind| kind.check(lookup)).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
 fn every_kind_is_seen_through_exported_symbols() {
-    every_kind_through(Door::Linked);
+    every_kind_through(Lookup::Linked);
 }
 
 #[test]
 fn every_kind_is_seen_through_dlsym() {
-    every_kind_through(Door::Dlsym);
+    every_kind_through(Lookup::Dlsym);
 }
 
 #[test]
 fn every_kind_is_seen_through_the_first_cu_get_proc_address() {
-    every_kind_through(Door::ProcV1);
+    every_kind_through(Lookup::ProcV1);
 }
 
 #[test]
 fn every_kind_is_seen_through_the_second_cu_get_proc_address() {
-    every_kind_through(Door::ProcV2);
+    every_kind_through(Lookup::ProcV2);
 }
 
 #[test]
 fn every_kind_is_seen_with_per_thread_default_streams() {
-    every_kind_through(Door::ProcPtsz);
+    every_kind_through(Lookup::ProcPtsz);
 }
 
 #[test]

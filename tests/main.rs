@@ -3,15 +3,16 @@
 //! The programs are in `victims/`, the GPU is played by `fake_driver/`, and `support/` turns running one under the
 //! other into a sentence. What needs a real GPU is in `gpu/`.
 
+mod auto_snapshots;
 mod buffers;
 mod children;
+mod client_api;
 mod coexist;
 mod contexts;
 mod coverage;
 mod cudart;
 mod details;
 mod disk;
-mod doors;
 mod endings;
 mod frees;
 mod graphs;
@@ -19,8 +20,8 @@ mod inert;
 mod killed;
 mod kinds;
 mod ledger;
+mod lookup;
 mod namespaces;
-mod pictures;
 mod plugins;
 mod pools;
 mod python;
@@ -31,7 +32,6 @@ mod support;
 mod surroundings;
 mod tensors;
 mod threads;
-mod told;
 mod transparent;
 mod trend;
 mod undisturbed;

@@ -8,5 +8,5 @@ cd "$(dirname "$(realpath "$0")")/.."
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/miri
 # Property tests look for their configuration in the environment and the current folder.
 export MIRIFLAGS="-Zmiri-disable-isolation"
-cargo +nightly miri test -p culeak --no-default-features --lib -- index:: growing:: table:: peak:: lanes::
+cargo +nightly miri test -p culeak --no-default-features --lib -- index:: segmented:: table:: peak:: shards::
 cargo +nightly miri test -p culeak-walker --lib -- table:: rule:: cfi::

@@ -87,9 +87,9 @@ fn what_a_busy_process_holds_is_read_whatever_its_clocks_say() {
                 assert_eq!(steady.count(), 1, "{offset}: {:#?}", snapshot.allocations);
                 let hour = 3_600_000_000_000;
                 assert!(snapshot.taken.at_ns < hour, "{offset}: {} ns", snapshot.taken.at_ns);
-                let sight = follower.look().expect("readable");
-                let bytes: u64 = sight.sums.iter().map(|sum| sum.share.bytes).sum();
-                assert!(bytes >= 12345, "{offset}: {:#?}", sight.sums);
+                let stack_sums = follower.read().expect("readable");
+                let bytes: u64 = stack_sums.sums.iter().map(|sum| sum.tally.bytes).sum();
+                assert!(bytes >= 12345, "{offset}: {:#?}", stack_sums.sums);
             }
         });
     }

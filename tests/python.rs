@@ -94,7 +94,7 @@ fn every_allocation_names_the_python_lines_that_asked_for_it() {
         outcome.expect_success();
         let snapshot = outcome.symbolized();
         snapshot.expect_nothing_lost();
-        assert_eq!(snapshot.honesty.lost_python, 0, "{}", python.version);
+        assert_eq!(snapshot.losses.lost_python, 0, "{}", python.version);
         let known = snapshot.process.python.as_ref().expect("an interpreter");
         assert_eq!(known.no_frames, None);
         assert_eq!(known.version, python.version);
@@ -220,7 +220,7 @@ fn daemon_threads_at_work_while_the_interpreter_ends_are_safe() {
 
 #[test]
 fn an_interpreter_that_does_not_check_out_is_left_alone_and_the_reason_told() {
-    let pretender = executable("pretender", &["-DDOOR_LINKED", "-rdynamic"], &[fake_driver()]);
+    let pretender = executable("pretender", &["-DLOOKUP_LINKED", "-rdynamic"], &[fake_driver()]);
     for (arguments, version, reason) in [
         ("031000f0", "3.16.0", "not known"),
         ("030712f0", "3.7.18", "not known"),

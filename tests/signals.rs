@@ -24,7 +24,7 @@ fn memory_taken_inside_a_signal_handler_is_recorded() {
     let outcome = signals("allocated_in_handler");
     assert!(outcome.stdout.contains("kept 300"), "{}", outcome.stdout);
     let snapshot = outcome.only_snapshot();
-    let told = &snapshot.honesty;
+    let told = &snapshot.losses;
     let found = snapshot.of_kind(Device).iter().filter(|a| a.bytes == 32).count() as u64;
     // In the middle of recording, the handler's own block may be impossible to record: then it is counted as lost.
     assert_eq!(found + told.lost_allocations, 300, "{told:#?}");

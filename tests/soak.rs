@@ -41,8 +41,8 @@ fn threads_signals_forks_and_closing_libraries_together_lose_and_invent_nothing(
     assert_eq!(parent.counted(Device).total_count, allocations);
     assert_eq!(
         (
-            parent.honesty.unknown_frees,
-            parent.honesty.vanished,
+            parent.losses.unknown_frees,
+            parent.losses.vanished,
             parent.devices.len()
         ),
         (0, 0, 1)

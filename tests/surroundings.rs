@@ -117,10 +117,10 @@ fn on_a_slow_file_system_every_allocation_is_recorded_or_counted() {
         let made = if behaviour == "grows" { GROWN as u64 } else { 800 };
         let kept = snapshot.of_kind(Device).len() as u64;
         assert_eq!(
-            kept + snapshot.honesty.lost_allocations,
+            kept + snapshot.losses.lost_allocations,
             made,
             "{behaviour}: {:#?}",
-            snapshot.honesty
+            snapshot.losses
         );
     }
 }

@@ -63,7 +63,7 @@ fn a_request_that_pytorch_gives_up_on_is_refused_at_both_levels() {
     let snapshot = outcome.only_snapshot();
     snapshot.expect_live(Tensor, 1, 1024);
     for kind in [Device, Tensor] {
-        let refused: Vec<_> = snapshot.refused.iter().filter(|refused| refused.kind == kind).collect();
+        let refused: Vec<_> = snapshot.failed.iter().filter(|refused| refused.kind == kind).collect();
         let count: u64 = refused.iter().map(|refused| refused.count).sum();
         assert_eq!(count, 2, "{refused:#?}");
         assert!(
@@ -81,8 +81,8 @@ fn an_account_that_does_not_add_up_is_counted() {
     let snapshot = outcome.only_snapshot();
     // It went wrong once and back once.
     assert_eq!(snapshot.allocators[0].mismatches, 2);
-    assert_eq!(snapshot.honesty.unknown_blocks, 1);
-    assert_eq!(snapshot.honesty.unknown_frees, 0);
+    assert_eq!(snapshot.losses.unknown_blocks, 1);
+    assert_eq!(snapshot.losses.unknown_frees, 0);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn no_event_of_eight_threads_is_lost() {
     assert_eq!(snapshot.counted(Tensor).total_count, 8 * 10_001 + 1);
     let told = &snapshot.allocators[0];
     assert_eq!((told.events, told.mismatches), (8 * 20_001 + 1, 0));
-    assert_eq!(snapshot.honesty.unknown_blocks, 0);
+    assert_eq!(snapshot.losses.unknown_blocks, 0);
 }
 
 #[test]

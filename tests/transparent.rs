@@ -6,7 +6,7 @@ use std::process::Command;
 
 use culeak::kind::Kind::*;
 
-use crate::doors::{self, user_of};
+use crate::lookup::{self, user_of};
 use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::{Outcome, Preload, Profile, fake_driver, library, profile, program};
@@ -14,7 +14,7 @@ use crate::support::{Outcome, Preload, Profile, fake_driver, library, profile, p
 /// A runtime of this version, as NVIDIA's are: with its version on every symbol.
 fn runtime(version: &str) -> PathBuf {
     let file = format!("libcudart.so.{version}");
-    doors::runtime(&file, version, &file, &[])
+    lookup::runtime(&file, version, &file, &[])
 }
 
 fn bytes(outcome: &Outcome) -> Vec<u64> {
@@ -29,7 +29,7 @@ fn bytes(outcome: &Outcome) -> Vec<u64> {
 #[test]
 fn a_constructor_may_wait_for_a_thread_that_calls_the_driver() {
     let plugin = library("waits", "libwaits.so", &[], &[fake_driver()]);
-    let outcome = program(executable("transparent", &["-DDOOR_DLSYM"], &[]))
+    let outcome = program(executable("transparent", &["-DLOOKUP_DLSYM"], &[]))
         .arg("opens")
         .arg(plugin)
         .run();
@@ -42,7 +42,7 @@ fn with_runtime(runtime: &Path) -> Profile {
     let user = user_of(runtime, "libuser.so");
     program(executable(
         "transparent",
-        &["-DDOOR_LINKED", "-Wl,--no-as-needed", "-rdynamic"],
+        &["-DLOOKUP_LINKED", "-Wl,--no-as-needed", "-rdynamic"],
         &[user, runtime.to_owned(), fake_driver()],
     ))
 }
@@ -53,7 +53,7 @@ fn a_constructor_may_wait_for_a_thread_that_calls_the_runtime() {
     let plugin = library(
         "waits",
         "libwaits_runtime.so",
-        &["-DRUNTIME", "-DDOOR_DLSYM"],
+        &["-DRUNTIME", "-DLOOKUP_DLSYM"],
         std::slice::from_ref(&twelve),
     );
     let outcome = with_runtime(&twelve).arg("opens_after_use").arg(plugin).run();
@@ -70,7 +70,7 @@ fn a_callback_about_loaded_libraries_may_wait_for_a_thread_that_allocates() {
 
 #[test]
 fn a_look_up_that_succeeds_leaves_no_error_behind() {
-    let outcome = program(executable("transparent", &["-DDOOR_DLSYM"], &[]))
+    let outcome = program(executable("transparent", &["-DLOOKUP_DLSYM"], &[]))
         .without_driver()
         .arg("looks_up")
         .arg(library("look_alike", "liblook_alike.so", &[], &[]))
@@ -99,7 +99,7 @@ fn a_thread_that_ends_inside_a_tensor_allocators_report_unwinds_through_the_hook
     let allocator = library("libc10", "libc10.so", &["-DENDS_THREAD=1001"], &[]);
     let outcome = program(executable(
         "unwinds_c10",
-        &["-DDOOR_LINKED", "-fexceptions"],
+        &["-DLOOKUP_LINKED", "-fexceptions"],
         &[allocator, fake_driver()],
     ))
     .run();
@@ -232,7 +232,7 @@ fn a_plugin_finds_first_what_it_was_linked_with_first() {
 fn what_a_constructor_opened_is_not_what_the_program_was_linked_with() {
     let opens = format!("-DOPENS=\"{}\"", wrapper("opened").display());
     let early = library("early", "libearly.so", &[&opens], &[]);
-    let flags = ["-DDOOR_DLSYM", "-Wl,--no-as-needed"];
+    let flags = ["-DLOOKUP_DLSYM", "-Wl,--no-as-needed"];
     let outcome = program(executable("transparent", &flags, &[early]))
         .arg("uses")
         .arg(user_of(&runtime("12"), "libuser.so"))
@@ -290,7 +290,7 @@ fn a_label_on_a_stack_that_is_gone_is_forgotten() {
 fn a_driver_that_is_being_opened_is_not_called() {
     let resolves = library("resolves", "libresolves.so", &[], &[]);
     let driver = library("tiny_driver", "libcuda.so.1", &["-Wl,--no-as-needed"], &[resolves]);
-    let outcome = program(executable("transparent", &["-DDOOR_DLSYM", "-rdynamic"], &[]))
+    let outcome = program(executable("transparent", &["-DLOOKUP_DLSYM", "-rdynamic"], &[]))
         .without_driver()
         .arg("opens_the_driver")
         .arg(driver)

@@ -1,4 +1,4 @@
-//! Growth of a real process, from pictures kept at its marks and from pictures taken from outside while it runs.
+//! Growth of a real process, from snapshots kept at its marks and from snapshots taken from outside while it runs.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ fn classes(trend: &Value) -> BTreeMap<&str, &str> {
 }
 
 #[test]
-fn pictures_kept_at_marks_tell_leaks_from_caches_and_waves() {
+fn snapshots_kept_at_marks_tell_leaks_from_caches_and_waves() {
     let outcome = profile("grows")
         .arg("steps")
         .setting("CULEAK_SNAPSHOT_AT_MARK", "1")
@@ -65,7 +65,7 @@ fn pictures_kept_at_marks_tell_leaks_from_caches_and_waves() {
 }
 
 #[test]
-fn a_recording_brings_the_pictures_kept_beside_it() {
+fn a_recording_brings_the_snapshots_kept_beside_it() {
     let outcome = profile("grows")
         .arg("steps")
         .setting("CULEAK_SNAPSHOT_AT_MARK", "1")
@@ -78,7 +78,7 @@ fn a_recording_brings_the_pictures_kept_beside_it() {
     assert_eq!(trend["points"].as_array().map(Vec::len), Some(25));
 }
 
-/// Starts to watch, and returns once the process has been seen: it says so, and waits for the second picture.
+/// Starts to watch, and returns once the process has been seen: it says so, and waits for the second snapshot.
 fn watch(victim: &Started, options: &[&str]) -> (Child, ChildStderr) {
     let mut watcher = Command::new(culeak())
         .arg("trend")
@@ -133,7 +133,7 @@ fn a_running_process_is_watched_from_outside_to_its_end() {
     assert_eq!(
         row["bytes"]["at_end"],
         Value::from(202_u64 << 20),
-        "the picture at its end"
+        "the snapshot at its end"
     );
 }
 

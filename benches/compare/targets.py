@@ -208,7 +208,7 @@ def calls(t):
                 beside.append((label, f"{nanoseconds(run) / median(without):.1f}x"))
             except (Missing, Failure) as problem:
                 beside.append((label, f"not measured: {str(problem).splitlines()[0]}"))
-        own = t.machine.honesty(watched[-1].recording())
+        own = t.machine.losses(watched[-1].recording())
         rows.append([name, f"{median(without):.0f}", f"{median(within):.0f}", str(ratio), *(figure for _, figure in beside), f"{own['recorder_ns'] / max(own['events'], 1):.0f}"])
         if wanted:
             answers.append((f"{ratio}x ({', '.join(' '.join(pair) for pair in beside)})", ratio.median <= wanted))
@@ -265,9 +265,9 @@ def steps(t):
     rows = []
     for name, _ in ways:
         recordings = last[name, "preload"].recordings()
-        honesty = t.machine.honesty(recordings[0]) if recordings else {"events": 0, "recorder_ns": 0}
+        losses = t.machine.losses(recordings[0]) if recordings else {"events": 0, "recorder_ns": 0}
         ratio = Ratio(seen[name, "bare"], seen[name, "preload"])
-        rows.append([name, events[name], *(f"{median(seen[name, how]):.2f}" for how in ("bare", "preload")), str(ratio), f"{honesty['events']:,}", f"{honesty['recorder_ns'] / max(honesty['events'], 1):.0f}"])
+        rows.append([name, events[name], *(f"{median(seen[name, how]):.2f}" for how in ("bare", "preload")), str(ratio), f"{losses['events']:,}", f"{losses['recorder_ns'] / max(losses['events'], 1):.0f}"])
     heads = ["PyTorch's allocator", "its blocks in a step", "bare, ms", "culeak, ms", "ratio, median of pairs (range)", "events culeak recorded in all", "recorder's own estimate, ns an event"]
     table(t.machine.out / "steps.md", f"A transformer training step on {device}; medians of {t.times(4)} alternating pairs of processes. PyTorch's own recorder, switched on and off in one process: {recorder}.", heads, rows)
     for name, _ in ways:

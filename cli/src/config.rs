@@ -12,7 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use culeak::check::{Budget, FailOn, Tolerance};
+use culeak::analysis::check::{Budget, FailOn, Tolerance};
 use culeak::kind::Kind;
 use culeak::variables::CONFIG;
 use serde::de::Error;

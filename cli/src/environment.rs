@@ -9,9 +9,9 @@ use std::path::Path;
 
 use culeak::variables::{self, Mistake};
 
-use crate::commands::record::PictureArgs;
+use crate::commands::record::AutoSnapshotArgs;
 use crate::errors::Failure;
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 
 /// The choices of one run.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Settings<'a> {
     pub address_sanitizer: bool,
     pub jax_buffers: bool,
     pub nvtx: bool,
-    pub pictures: &'a PictureArgs,
+    pub auto_snapshots: &'a AutoSnapshotArgs,
     /// Where the library leaves its facts for us.
     pub proof: Option<OsString>,
 }
@@ -41,7 +41,7 @@ pub type Change = (&'static str, Option<OsString>);
 /// The changes, given how to look up the present values.
 pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
     let text = |value: Option<String>| value.map(OsString::from);
-    let pictures = settings.pictures;
+    let auto_snapshots = settings.auto_snapshots;
     // What was not asked for on the command line stays as the user's environment has it.
     let asked = |name: &'static str, value: Option<String>| (name, text(value).or_else(|| present(name)));
     let mut changes = vec![
@@ -62,19 +62,19 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         ),
         asked(
             "CULEAK_OOM_SNAPSHOTS",
-            pictures.oom_snapshots.map(|most| most.to_string()),
+            auto_snapshots.oom_snapshots.map(|most| most.to_string()),
         ),
         asked(
             "CULEAK_SNAPSHOT_AT_PEAK",
-            pictures.snapshot_at_peak.map(|step| step.to_string()),
+            auto_snapshots.snapshot_at_peak.map(|step| step.to_string()),
         ),
         asked(
             "CULEAK_SNAPSHOT_AT_MARK",
-            pictures.snapshot_at_mark.then(|| "1".to_owned()),
+            auto_snapshots.snapshot_at_mark.then(|| "1".to_owned()),
         ),
         asked(
             "CULEAK_SNAPSHOT_EVERY",
-            pictures.snapshot_every.map(|time| time.as_secs_f64().to_string()),
+            auto_snapshots.snapshot_every.map(|time| time.as_secs_f64().to_string()),
         ),
         ("CULEAK_QUIET", Some("1".into())),
         ("CULEAK_RUN", settings.proof.clone()),
@@ -150,7 +150,7 @@ pub fn order_beside_others(list: &OsStr) -> Option<String> {
     (names.len() > 1).then(|| {
         names
             .iter()
-            .map(|name| Inert(name).to_string())
+            .map(|name| Escaped(name).to_string())
             .collect::<Vec<_>>()
             .join(", ")
     })
@@ -197,7 +197,7 @@ mod tests {
             address_sanitizer: false,
             jax_buffers: false,
             nvtx: false,
-            pictures: &PictureArgs {
+            auto_snapshots: &AutoSnapshotArgs {
                 oom_snapshots: None,
                 snapshot_at_peak: None,
                 snapshot_at_mark: false,
@@ -289,15 +289,15 @@ mod tests {
     }
 
     #[test]
-    fn pictures_are_asked_for_in_the_librarys_own_words() {
-        let pictures = PictureArgs {
+    fn snapshots_are_asked_for_in_the_librarys_own_words() {
+        let auto_snapshots = AutoSnapshotArgs {
             oom_snapshots: Some(0),
             snapshot_at_peak: Some(1 << 20),
             snapshot_at_mark: true,
             snapshot_every: Some(Duration::from_millis(500)),
         };
         let settings = Settings {
-            pictures: &pictures,
+            auto_snapshots: &auto_snapshots,
             nvtx: true,
             ..settings()
         };

@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 
 /// Exit code of a command that was used wrongly or given input it cannot read. 1 is the verdict "leak".
 pub const USAGE: u8 = 2;
@@ -33,6 +33,6 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Paths in it may come from a stranger's process.
-        write!(out, "{}", Inert(&self.message))
+        write!(out, "{}", Escaped(&self.message))
     }
 }

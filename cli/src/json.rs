@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
-use crate::text::inert::is_active;
+use crate::escape::is_active;
 
 /// Writes a value in one line.
 pub fn write(out: impl Write, value: &impl Serialize) -> io::Result<()> {

@@ -14,16 +14,16 @@
 //! tested with looks made by hand and a terminal in memory.
 
 pub mod history;
-pub mod look;
 #[cfg(test)]
 mod million;
 pub mod names;
 pub mod program;
+pub mod reading;
 pub mod rows;
 #[cfg(test)]
 mod sample;
 pub mod state;
-pub mod tally;
+pub mod sums;
 pub mod terminal;
 pub mod usage;
 pub mod view;
@@ -35,13 +35,13 @@ use std::process::ExitStatus;
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::Event;
 
-use look::Look;
 use names::Names;
+use reading::Reading;
 use usage::Used;
 
 /// Everything that can happen.
 pub enum Message {
-    Look(Box<Look>),
+    Reading(Box<Reading>),
     /// A recording could not be read, and why.
     Trouble(PathBuf, String),
     /// What is said while there is no process to show.

@@ -69,7 +69,7 @@ pub fn places(argument: impl AsRef<OsStr>) -> Result<Vec<Place>, Failure> {
 pub struct Members {
     /// `*.culeak`.
     pub recordings: Vec<PathBuf>,
-    /// `*.culeak-kept`, and those of `*.json` that are snapshots: other people's JSON may lie there too.
+    /// `*.culeak-snapshot`, and those of `*.json` that are snapshots: other people's JSON may lie there too.
     pub snapshots: Vec<PathBuf>,
 }
 
@@ -84,13 +84,13 @@ impl Members {
         let extension = |path: &PathBuf| path.extension().unwrap_or_default().to_owned();
         let (recordings, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| extension(path) == "culeak");
         let is_snapshot = |path: &PathBuf| match extension(path) {
-            kept if kept == "culeak-kept" => true,
+            kept if kept == "culeak-snapshot" => true,
             json => json == "json" && begins_as_snapshot(path),
         };
         let snapshots: Vec<PathBuf> = others.into_iter().filter(is_snapshot).collect();
         if recordings.is_empty() && snapshots.is_empty() {
             return Err(Failure::new(format!(
-                "{shown}: a folder without recordings (*.culeak), automatic snapshots (*.culeak-kept) or snapshots (*.json); \
+                "{shown}: a folder without recordings (*.culeak), automatic snapshots (*.culeak-snapshot) or snapshots (*.json); \
                  name another"
             )));
         }

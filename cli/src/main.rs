@@ -11,6 +11,7 @@ mod demo_program;
 mod driver;
 mod environment;
 mod errors;
+mod escape;
 mod export;
 mod html;
 mod json;

@@ -1,6 +1,6 @@
 //! Progress bars: what takes longer than half a second shows how far it has come, on standard error if that is a terminal.
 //!
-//! The one place for them. Work says how far it is through [`culeak::progress`]; several pieces of work that go on at once
+//! The one place for them. Work says how far it is through [`culeak::reader::progress`]; several pieces of work that go on at once
 //! (files of a folder, records of one file) stand below each other, and each is gone without a trace when it is over.
 //! Whatever else is said on standard error meanwhile goes through [`say`], above the bars. Deliberately absent: anything
 //! where standard error is a file or a pipe, or where the live view has the screen.
@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use culeak::progress::{Progress, Unit};
-use culeak::progress::{Shown, show_on};
+pub use culeak::reader::progress::{Progress, Unit};
+use culeak::reader::progress::{Shown, show_on};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use nix::sys::signal::SigSet;
 

@@ -13,7 +13,7 @@ use std::process;
 use culeak::proof::{BYTES, CREATED, Fact, NAME_BYTES};
 use tempfile::NamedTempFile;
 
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 
 /// The file; removed when this is dropped.
 pub struct Proof(NamedTempFile);
@@ -124,7 +124,7 @@ impl Gap {
             Gap::Replaced(name) => format!(
                 "the program replaced itself by {}, in which the preload library was not loaded; keep LD_PRELOAD in its \
                  environment",
-                Inert(name)
+                Escaped(name)
             ),
             Gap::Missing(count) => format!(
                 "{} of this run not in {}: removed, moved, or written elsewhere by a CULEAK_OUTPUT of the program's own; \

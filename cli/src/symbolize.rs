@@ -2,7 +2,7 @@
 //!
 //! Runs where the binaries (or their debug files) lie, and writes the answer into the snapshot, so that everything
 //! behind it needs no binary. blazesym reads symbols, DWARF and inlined calls; which file it may read is decided by our
-//! own [`locate`], because names out of a file that was rebuilt since would be worse than none. One batch per module,
+//! own [`locate`], because names out of a file that was rebuilt since would be worse than none. One group per module,
 //! sorted by address. A frame holds a *return* address, so the call is one byte before it.
 //!
 //! One function has one name, the qualified one. Debug information with lines alone, and that of lambdas, has the last part
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use blazesym::symbolize::source::{Elf, Source};
 use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
-use culeak::function_name::plain;
+use culeak::analysis::function_name::plain;
 use culeak::snapshot::{Location, Snapshot, Symbol};
 
 pub use apart::answer;
@@ -38,7 +38,7 @@ use crate::progress::{Progress, Unit};
 
 /// Where the distribution puts debug files.
 const SYSTEM_DEBUG_DIR: &str = "/usr/lib/debug";
-/// Addresses asked for at once; the progress bar moves between batches.
+/// Addresses asked for at once; the progress bar moves between groups.
 const BATCH: usize = 512;
 
 /// Where to look.
@@ -152,8 +152,8 @@ fn name_group(
             .filter(|(path, dwarf)| !dwarf || !locate::leads_astray(path))
             .collect(),
     };
-    for batch in group.chunks(BATCH) {
-        let mut unnamed: Vec<usize> = batch.to_vec();
+    for group in group.chunks(BATCH) {
+        let mut unnamed: Vec<usize> = group.to_vec();
         // The file with the most detail first; what it does not know, the next one may.
         for &(path, debug_info) in &attempts {
             if unnamed.is_empty() {
@@ -182,7 +182,7 @@ fn name_group(
                 })
                 .collect();
         }
-        progress.advance(batch.len() as u64);
+        progress.advance(group.len() as u64);
     }
     survived
 }

@@ -6,7 +6,6 @@
 pub mod check;
 pub mod columns;
 pub mod diff;
-pub mod inert;
 pub mod ledger;
 pub mod parts;
 pub mod report;
@@ -79,7 +78,7 @@ pub fn write_json(value: &impl serde::Serialize, out: &mut dyn Write) -> io::Res
 }
 
 #[cfg(test)]
-#[path = "../../src/sample.rs"]
+#[path = "../../tests/support/sample.rs"]
 pub mod sample;
 
 #[cfg(test)]

@@ -24,8 +24,8 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// Asks about the devices of a process that runs here, and writes the answer into its snapshot.
 pub fn ask_driver(item: &mut Loaded) {
     let snapshot = &mut item.snapshot;
-    // A picture kept while it ran shows a moment that is over, whatever the process does now.
-    let present = snapshot.process.state == ProcessState::Running && snapshot.taken.kept.is_none();
+    // A snapshot kept while it ran shows a moment that is over, whatever the process does now.
+    let present = snapshot.process.state == ProcessState::Running && snapshot.taken.automatic.is_none();
     if !present || snapshot.usage.is_some() || snapshot.devices.is_empty() {
         return;
     }

@@ -14,11 +14,11 @@ use std::collections::HashMap;
 use std::env;
 use std::path::{Path, PathBuf};
 
-use culeak::check::{Breach, Judged, Standing, Verdict};
-use culeak::site::{CallStack, Fingerprint, Frame};
+use culeak::analysis::check::{Breach, Judged, Standing, Verdict};
+use culeak::analysis::site::{CallStack, Fingerprint, Frame};
 
+use crate::escape::Escaped;
 use crate::text::check::{allows_nothing, reason};
-use crate::text::inert::Inert;
 use crate::text::parts;
 use crate::text::units::{self, plural};
 
@@ -149,7 +149,7 @@ impl<'a> Finding<'_, 'a> {
 /// `32 MiB in 3 blocks leaked by Cache::fill`.
 pub fn title(judged: &Judged, verdict: &Verdict) -> String {
     let word = if verdict.finished { "leaked" } else { "held" };
-    let share = culeak::report::Share {
+    let tally = culeak::analysis::report::Tally {
         bytes: judged.row.bytes,
         count: judged.row.count,
     };
@@ -161,7 +161,7 @@ pub fn title(judged: &Judged, verdict: &Verdict) -> String {
     let mark = parts::mark(&judged.row);
     format!(
         "{} {word} by {}{mark}{grown}",
-        parts::amount(share),
+        parts::amount(tally),
         parts::short_name(&judged.row.label)
     )
 }
@@ -191,7 +191,7 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
         };
         Some(Finding {
             kind,
-            title: Inert(&reason(breach, word)).to_string(),
+            title: Escaped(&reason(breach, word)).to_string(),
             stack: None,
             fingerprint: None,
         })
@@ -205,9 +205,9 @@ pub fn stack_text(stack: &CallStack) -> String {
     for frame in stack.shown() {
         let place = frame
             .place()
-            .map(|place| format!("  {}", Inert(&place)))
+            .map(|place| format!("  {}", Escaped(&place)))
             .unwrap_or_default();
-        text.push_str(&format!("{}{place}\n", Inert(&frame.name())));
+        text.push_str(&format!("{}{place}\n", Escaped(&frame.name())));
     }
     text
 }

@@ -1,7 +1,7 @@
 //! Claims about trees, flame graphs and exported files as a script sees them; what other programs make of the files is
 //! tested by `tests/formats/run.sh`.
 
-#[path = "../../src/sample.rs"]
+#[path = "../../tests/support/sample.rs"]
 mod sample;
 
 use std::fs;
@@ -93,7 +93,7 @@ fn a_tree_cut_short_says_what_is_missing() {
 }
 
 #[test]
-fn pictures_and_exports_never_replace_a_file_unasked() {
+fn snapshots_and_exports_never_replace_a_file_unasked() {
     let folder = folder();
     let export = |format| vec!["export", "leaky.json", "--format", format, "-o", "out"];
     let mut commands = vec![

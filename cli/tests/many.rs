@@ -1,6 +1,6 @@
 //! Claims about many inputs: they are read one at a time, and how far that is, is shown on a terminal and nowhere else.
 
-#[path = "../../src/sample.rs"]
+#[path = "../../tests/support/sample.rs"]
 mod sample;
 
 use std::fs::{self, File};
@@ -117,7 +117,7 @@ fn a_folder_of_snapshots_is_as_good_as_one_of_recordings() {
     fs::rename(folder.path().join("00000.culeak"), folder.path().join("00000.json")).expect("renamed");
     fs::rename(
         folder.path().join("00001.culeak"),
-        folder.path().join("app.peak-1.culeak-kept"),
+        folder.path().join("app.peak-1.culeak-snapshot"),
     )
     .expect("renamed");
     let cases: [(&[&str], i32); 5] = [

@@ -1,7 +1,7 @@
 //! Claims about options: filters, several inputs, colours, the config file, and what shells and manuals are given. What has
 //! to be recorded first is the demo's program on the built-in imitation of a driver.
 
-#[path = "../../src/sample.rs"]
+#[path = "../../tests/support/sample.rs"]
 mod sample;
 
 use std::fs;

@@ -1,6 +1,6 @@
 //! Claims about `culeak run` as a stand-in for the program it runs; none of them needs a GPU or a compiler.
 
-#[path = "../../src/sample.rs"]
+#[path = "../../tests/support/sample.rs"]
 mod sample;
 
 use std::fs;
@@ -481,7 +481,7 @@ fn a_check_of_a_program_that_the_library_cannot_reach_does_not_pass() {
     );
 }
 
-/// How many recordings lie here; pictures kept while a program ran are none.
+/// How many recordings lie here; snapshots kept while a program ran are none.
 fn recordings(folder: &Path) -> usize {
     let names = fs::read_dir(folder)
         .expect("made")

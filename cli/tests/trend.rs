@@ -1,6 +1,6 @@
 //! Claims about `culeak trend` as a script sees it: exit codes, streams, files; no GPU needed.
 
-#[path = "../../src/sample.rs"]
+#[path = "../../tests/support/sample.rs"]
 mod sample;
 
 use std::fs;
@@ -16,7 +16,7 @@ use tempfile::TempDir;
 const MINUTE: u64 = 60_000_000_000;
 
 /// A running process, a minute later each time, with a leak and a model.
-fn picture(minute: u64) -> Snapshot {
+fn summary(minute: u64) -> Snapshot {
     let mut sample = Sample::new().running();
     let leak = sample.stack(&[
         RUNTIME,
@@ -34,13 +34,13 @@ fn write(folder: &Path, name: &str, snapshot: &Snapshot) {
     fs::write(folder.join(name), serde_json::to_vec(snapshot).expect("json")).expect("written");
 }
 
-/// A folder `runs` with so many pictures, and somebody else's JSON.
-fn folder(pictures: u64) -> TempDir {
+/// A folder `runs` with so many snapshots, and somebody else's JSON.
+fn folder(summaries: u64) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::create_dir(folder.path().join("runs")).expect("a folder");
-    for minute in 1..=pictures {
+    for minute in 1..=summaries {
         // The order of names is not that of time.
-        write(folder.path(), &format!("runs/{}.json", 99 - minute), &picture(minute));
+        write(folder.path(), &format!("runs/{}.json", 99 - minute), &summary(minute));
     }
     fs::write(folder.path().join("runs/package.json"), "{\"name\": \"x\"}").expect("written");
     folder
@@ -68,7 +68,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn a_folder_of_pictures_is_a_trend_with_a_sentence_per_suspect() {
+fn a_folder_of_snapshots_is_a_trend_with_a_sentence_per_suspect() {
     let output = trend(&folder(12), &["runs"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -112,7 +112,7 @@ fn a_gate_closes_on_growth_and_does_not_open_unjudged() {
     );
     assert!(text.contains("next: culeak trend --pid 4711 --every 30s"), "{text}");
     let over = folder(0);
-    let mut left = picture(32);
+    let mut left = summary(32);
     left.process.state = ProcessState::Exited;
     write(over.path(), "runs/left.json", &left);
     let text = stdout(&trend(&over, &["runs"]));
@@ -144,7 +144,7 @@ fn a_gate_against_marks_does_not_open_where_none_were_set() {
 fn the_next_command_compares_snapshots_of_one_process() {
     let folder = folder(4);
     for minute in 10..=20 {
-        let mut restarted = picture(minute - 9);
+        let mut restarted = summary(minute - 9);
         restarted.process.pid = 4712;
         restarted.process.started_unix_ns += 9 * MINUTE;
         write(folder.path(), &format!("runs/second-{minute}.json"), &restarted);
@@ -173,7 +173,7 @@ fn json_has_everything_the_text_is_made_of() {
 #[test]
 fn different_programs_are_refused_by_name_unless_one_is_chosen_or_forced() {
     let folder = folder(8);
-    let mut other = picture(9);
+    let mut other = summary(9);
     other.process.executable = "/opt/serve".to_owned();
     write(folder.path(), "runs/other.json", &other);
     let refused = trend(&folder, &["runs"]);
@@ -206,7 +206,7 @@ fn different_programs_are_refused_by_name_unless_one_is_chosen_or_forced() {
 fn processes_side_by_side_are_told_apart() {
     let folder = folder(8);
     for minute in 1..=8 {
-        let mut rank = picture(minute);
+        let mut rank = summary(minute);
         rank.process.pid = 4712;
         rank.process.ranks.insert("RANK".to_owned(), "1".to_owned());
         write(folder.path(), &format!("runs/rank1-{minute}.json"), &rank);
@@ -225,10 +225,10 @@ fn processes_side_by_side_are_told_apart() {
 #[test]
 fn what_cannot_be_read_is_named_and_hides_nothing() {
     let folder = folder(9);
-    fs::write(folder.path().join("runs/torn.culeak-kept"), "torn").expect("written");
+    fs::write(folder.path().join("runs/torn.culeak-snapshot"), "torn").expect("written");
     let output = trend(&folder, &["runs", "runs/98.json"]);
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("torn.culeak-kept"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("torn.culeak-snapshot"), "{}", stderr(&output));
     assert!(
         stdout(&output).contains("9 snapshots"),
         "one snapshot named twice is one: {}",
@@ -238,7 +238,7 @@ fn what_cannot_be_read_is_named_and_hides_nothing() {
     for words in [
         &["missing.json"][..],
         &["."],
-        &["runs/torn.culeak-kept"],
+        &["runs/torn.culeak-snapshot"],
         &[],
         &["--pid", "1", "runs"],
         &["runs", "--every", "1s"],
@@ -258,9 +258,9 @@ fn what_cannot_be_read_is_named_and_hides_nothing() {
 }
 
 #[test]
-fn a_thousand_pictures_are_read_one_by_one() {
+fn a_thousand_snapshots_are_read_one_by_one() {
     let folder = folder(0);
-    let mut snapshot = picture(1);
+    let mut snapshot = summary(1);
     for minute in 1..=1000 {
         snapshot.taken.at_ns = minute * MINUTE;
         write(folder.path(), &format!("runs/{minute}.json"), &snapshot);

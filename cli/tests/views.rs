@@ -1,6 +1,6 @@
 //! Claims about report, snapshot, diff and check as a script sees them: exit codes, streams, files; no GPU needed.
 
-#[path = "../../src/sample.rs"]
+#[path = "../../tests/support/sample.rs"]
 mod sample;
 
 use std::ffi::OsStr;
@@ -570,7 +570,7 @@ fn a_report_leaves_out_what_is_suppressed_and_says_how_much() {
 }
 
 #[test]
-fn trees_pictures_and_exports_leave_out_what_is_suppressed_too() {
+fn trees_snapshots_and_exports_leave_out_what_is_suppressed_too() {
     let folder = folder();
     fs::write(folder.path().join("known.supp"), "leak:^load_weights$\n").expect("written");
     let run = |words: &[&str]| {
@@ -592,8 +592,8 @@ fn trees_pictures_and_exports_leave_out_what_is_suppressed_too() {
         "{tree}"
     );
     run(&[&["report", "--flamegraph", "gpu.svg"][..], &rules].concat());
-    let picture = fs::read_to_string(folder.path().join("gpu.svg")).expect("a picture");
-    assert!(!picture.contains("load_weights") && picture.contains("suppressed: 64 MiB in 1 block"));
+    let snapshot = fs::read_to_string(folder.path().join("gpu.svg")).expect("a snapshot");
+    assert!(!snapshot.contains("load_weights") && snapshot.contains("suppressed: 64 MiB in 1 block"));
     for (format, needs_text) in [
         ("folded", true),
         ("speedscope", true),

@@ -1,7 +1,7 @@
 //! Claims about every command that writes a file: never over another one unasked, whole or not at all, and a reason when
 //! it cannot. `run --report-file` is with the other claims about `run`.
 
-#[path = "../../src/sample.rs"]
+#[path = "../../tests/support/sample.rs"]
 mod sample;
 
 use std::fs;

@@ -3,7 +3,7 @@
  *   culeak_alloc("my cache", address, bytes, stream)   a block was handed out of memory that the allocator already holds
  *   culeak_free("my cache", address)                   it was taken back
  *   culeak_mark("epoch 3")                             this moment has a name
- *   culeak_snapshot("after warm-up")                   keep a picture of this moment on disk, beside the recording
+ *   culeak_snapshot("after warm-up")                   keep a snapshot of this moment on disk, beside the recording
  *   culeak_interval_begin("test 7", 0)                 measure from here: what is left in the end, and how high it rose
  *
  * Without culeak (`culeak run`, or LD_PRELOAD) each of them is a test of a pointer and nothing else. They may be called
@@ -18,7 +18,7 @@
  * environment when the recording began. An interval counts what was allocated in it, and each byte once: tensors of
  * PyTorch, not the segments it keeps for them; of all others what the driver handed out. One at a time: the last begun
  * counts. It is a mark, too: `culeak check PID --since "test 7"` judges what was allocated since and is still there.
- * With a limit other than 0, a picture is kept of the moment when all devices together needed more.
+ * With a limit other than 0, a snapshot is kept of the moment when all devices together needed more.
  *
  *   unsigned test = culeak_interval_begin("test 7", 0);
  *   ...

@@ -8,8 +8,11 @@
 //! Out-parameters are read only after success. Nothing here calls CUDA except through `real`, the driver's own function
 //! with the program's own arguments.
 
+pub mod arrays;
+pub mod context;
 mod contexts;
 mod graph;
+pub mod graph_state;
 mod pools;
 mod sharing;
 mod vmm;
@@ -22,13 +25,13 @@ pub use vmm::*;
 
 use std::ptr::NonNull;
 
-use crate::arrays::{Descriptor, Shape};
-use crate::recorder::{self, Device, Facts};
-use crate::{doors, graphs};
+use crate::effects::arrays::{Descriptor, Shape};
+use crate::hooks::lookup;
+use crate::recorder::{self, AllocationEvent, Device};
 use culeak::cuda_functions::Api;
+use culeak::format::Loss;
 use culeak::kind::Kind;
-use culeak::layout::Loss;
-use culeak::table::{Key, Space};
+use culeak::lockfree::table::{Key, Space};
 
 /// An address or handle, whatever C type it has.
 pub trait Word: Copy {
@@ -109,7 +112,7 @@ pub unsafe fn looks_up(
     let result = real();
     if result == 0 {
         // SAFETY: the call succeeded with these arguments.
-        recorder::quietly(|| unsafe { doors::looked_up(symbol, function) });
+        recorder::quietly(|| unsafe { lookup::looked_up(symbol, function) });
     }
     result
 }
@@ -124,14 +127,14 @@ pub fn hands_out_table<T>(_: Api, real: impl FnOnce() -> i32, _id: *const T) -> 
     result
 }
 
-fn record(result: i32, address: impl FnOnce() -> u64, facts: &Facts) {
+fn record(result: i32, address: impl FnOnce() -> u64, event: &AllocationEvent) {
     if result == 0 {
         let address = address();
         if address != 0 {
-            recorder::allocated(address, facts);
+            recorder::allocated(address, event);
         }
     } else {
-        recorder::refused(result, facts);
+        recorder::failed(result, event);
     }
 }
 
@@ -146,7 +149,11 @@ pub unsafe fn allocates<T: Word>(
 ) -> i32 {
     let result = real();
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &Facts::new(api, kind, bytes.word()));
+    record(
+        result,
+        || unsafe { read(out) },
+        &AllocationEvent::new(api, kind, bytes.word()),
+    );
     result
 }
 
@@ -168,12 +175,12 @@ pub unsafe fn allocates_pitched<T: Word, P: Word>(
     } else {
         requested
     };
-    let facts = Facts {
+    let event = AllocationEvent {
         requested,
-        ..Facts::new(api, Kind::Pitched, bytes)
+        ..AllocationEvent::new(api, Kind::Pitched, bytes)
     };
     // SAFETY: as above.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }
 
@@ -189,11 +196,11 @@ fn frees_in(space: Space, address: u64, real: impl FnOnce() -> i32) -> i32 {
 }
 
 pub fn frees_async(_: Api, real: impl FnOnce() -> i32, address: u64, stream: impl Word, null: NullStream) -> i32 {
-    match graphs::captured_into(stream.word(), null == PerThread) {
+    match graph_state::captured_into(stream.word(), null == PerThread) {
         Some(graph) => {
             let result = real();
             if result == 0 {
-                graphs::free_added(graph, address);
+                graph_state::free_added(graph, address);
             }
             result
         }
@@ -203,11 +210,11 @@ pub fn frees_async(_: Api, real: impl FnOnce() -> i32, address: u64, stream: imp
 
 pub fn registers(api: Api, real: impl FnOnce() -> i32, address: impl Word, bytes: impl Word) -> i32 {
     let result = real();
-    let facts = Facts {
+    let event = AllocationEvent {
         space: Space::Registered,
-        ..Facts::new(api, Kind::HostRegistered, bytes.word())
+        ..AllocationEvent::new(api, Kind::HostRegistered, bytes.word())
     };
-    record(result, || address.word(), &facts);
+    record(result, || address.word(), &event);
     result
 }
 
@@ -254,12 +261,12 @@ unsafe fn creates_handle<T: Word, D: Descriptor>(
     // SAFETY: a descriptor that the driver has read just now.
     let shape = (was_read(result) && !descriptor.is_null()).then(|| unsafe { D::shape(descriptor) });
     let bytes = shape.map_or(0, |shape: Shape| shape.bytes(levels));
-    let facts = Facts {
+    let event = AllocationEvent {
         space: Space::Array,
-        ..Facts::new(api, kind, bytes)
+        ..AllocationEvent::new(api, kind, bytes)
     };
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Driver functions record. Runtime functions label: they note which call the program made, forward, and record
 //! themselves only if the driver layer saw nothing. A function is entered in one of three ways, and the way decides where
-//! the call goes on to ([`crate::real`]):
+//! the call goes on to ([`crate::resolve::real`]):
 //!
 //! | entry | reached by | goes on to |
 //! |---|---|---|
@@ -21,13 +21,16 @@
 //! A hook returns CUDA's error code as a plain integer: newer drivers have codes that today's bindings lack. Where no
 //! function can be found to go on to, that is the error CUDA itself has for it.
 
+pub mod lookup;
+pub mod unhooked;
+
 use libc::{c_int, c_void};
 
-use crate::real;
-use crate::recorder::{self, Facts, Held, Inside, Label, Place, TEARDOWN};
+use crate::recorder::{self, AllocationEvent, Held, Inside, Label, Place, TEARDOWN};
+use crate::resolve::real;
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::kind::Kind;
-use culeak::table::{Key, Space, What};
+use culeak::lockfree::table::{Attributes, Key, Space};
 
 /// CUDA_ERROR_NOT_FOUND and cudaErrorSymbolNotFound.
 const NOT_FOUND: c_int = 500;
@@ -54,7 +57,7 @@ macro_rules! driver_hooks {
             #[allow(unused_unsafe, clippy::not_unsafe_ptr_arg_deref, private_interfaces)]
             mod $name {
                 use super::*;
-                use crate::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
+                use crate::effects::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
                 use crate::effects::{self, CURRENT_POOL, Legacy, PerThread};
                 use cudarc::driver::sys::*;
                 use culeak::kind::Kind::*;
@@ -156,7 +159,7 @@ macro_rules! driver_entry {
             $body,
             "mov rdi, [rsp + 56]",
             "cmp byte ptr [rip + {own} + {row}], 0\njne {body}",
-            own = sym crate::real::IS_DRIVERS_OWN,
+            own = sym crate::resolve::real::IS_DRIVERS_OWN,
             row = const $api.0,
         )
     };
@@ -173,7 +176,7 @@ macro_rules! other_entry {
 #[cfg(target_arch = "aarch64")]
 macro_rules! runtime_entry {
     ($body:path) => {
-        std::arch::naked_asm!(include_str!("aarch64/runtime.s"), note = sym recorder::note_caller, body = sym $body)
+        std::arch::naked_asm!(include_str!("hooks/aarch64/runtime.s"), note = sym recorder::note_caller, body = sym $body)
     };
 }
 
@@ -187,7 +190,7 @@ macro_rules! driver_entry {
 #[cfg(target_arch = "aarch64")]
 macro_rules! other_entry {
     ($body:path) => {
-        std::arch::naked_asm!(include_str!("aarch64/other.s"), note = sym recorder::note_caller, body = sym $body)
+        std::arch::naked_asm!(include_str!("hooks/aarch64/other.s"), note = sym recorder::note_caller, body = sym $body)
     };
 }
 
@@ -230,7 +233,7 @@ macro_rules! runtime_hooks {
             #[allow(clippy::undocumented_unsafe_blocks, unsafe_op_in_unsafe_fn, unused_unsafe)]
             mod $name {
                 use super::*;
-                use crate::arrays::channel_bytes;
+                use crate::effects::arrays::channel_bytes;
                 use cudarc::runtime::sys::*;
                 use libc::{c_char, c_int, c_uint, c_void};
 
@@ -308,12 +311,12 @@ fn labels_allocation(
         // The runtime has just used the driver, so the driver may be asked for the context, if there is one.
         if address != 0 {
             real::driver_is_loaded();
-            let facts = Facts {
+            let event = AllocationEvent {
                 space: space_of(kind),
-                flags: What::BACKED_UP,
-                ..Facts::new(api, kind, bytes())
+                flags: Attributes::BACKED_UP,
+                ..AllocationEvent::new(api, kind, bytes())
             };
-            recorder::allocated(address, &facts);
+            recorder::allocated(address, &event);
         }
     }
     label.end(&mut place);
@@ -325,7 +328,7 @@ fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_in
     let label = Label::set(api, &mut place);
     let ours = recorder::running().is_some_and(|recording| {
         let entry = recording.table(0).get(Key { space, address });
-        entry.is_some_and(|entry| entry.what.flags & What::BACKED_UP != 0)
+        entry.is_some_and(|entry| entry.attributes.flags & Attributes::BACKED_UP != 0)
     });
     let held = if ours {
         recorder::withdraw(space, address)
@@ -346,7 +349,7 @@ fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_in
 /// The signature of every row against cudarc's binding of the same function. Never called: compiling it is the check.
 mod signatures {
     #![allow(dead_code, non_snake_case, unused_imports, clippy::type_complexity, unused_macros)]
-    use crate::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
+    use crate::effects::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
     use libc::{c_char, c_int, c_uint, c_void};
 
     /// Here an enum is itself.

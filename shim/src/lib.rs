@@ -17,26 +17,11 @@
 //! It needs libc and the loader alone, is never unloaded, and does nothing at all until the process uses CUDA.
 #![recursion_limit = "512"]
 
-mod arrays;
-mod beginning;
-mod blocks;
-mod c10;
-mod capture;
-mod context;
-mod doors;
-mod doors_memory;
 mod effects;
-mod graphs;
+mod frameworks;
 mod hooks;
-mod loader;
-mod memo;
-mod nvtx;
-mod pictures;
-mod pjrt;
-mod proof;
-mod real;
+mod messages;
 mod recorder;
-mod search;
+mod resolve;
 mod settings;
-mod told;
-mod voice;
+mod stacks;

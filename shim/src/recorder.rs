@@ -4,18 +4,24 @@
 //! child begins its own with its own first event. Whatever goes wrong here costs records, which are counted, and never
 //! the program: nothing panics out of this module, `errno` leaves as it came, and no lock is held anywhere.
 
+pub mod auto_snapshot;
+pub mod proof;
+pub mod session;
+
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
-use crate::{beginning, capture, context, pictures, search, settings, voice};
+use crate::effects::context;
+use crate::resolve::search;
+use crate::{messages, settings, stacks};
 use culeak::cuda_functions::Api;
-use culeak::file::Uncancelled;
+use culeak::format::{Loss, NONE, halves, pack};
 use culeak::kind::Kind;
-use culeak::lanes::Lane;
-use culeak::layout::{Loss, NONE, halves, pack};
+use culeak::lockfree::shards::Shard;
+use culeak::lockfree::table::{Attributes, Claim, Entry, Key, Link, Space};
 use culeak::recording::Recording;
+use culeak::recording::file::Uncancelled;
 use culeak::system::{BlockedSignals, Pauses, monotonic_ns};
-use culeak::table::{Claim, Entry, Key, Link, Space, What};
 use culeak_walker::Registers;
 
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
@@ -46,7 +52,7 @@ static LOST_BEFORE: [(Loss, AtomicU64); 2] = [
 struct ThreadState {
     epoch: Cell<u32>,
     row: Cell<u32>,
-    lane: Cell<Lane>,
+    shard: Cell<Shard>,
     /// The runtime function this thread is inside, + 1.
     label: Cell<u16>,
     /// The driver layer recorded something since the label was set.
@@ -68,7 +74,7 @@ thread_local! {
         ThreadState {
             epoch: Cell::new(0),
             row: Cell::new(NONE),
-            lane: Cell::new(Lane::shared(0)),
+            shard: Cell::new(Shard::shared(0)),
             label: Cell::new(0),
             recorded: Cell::new(false),
             label_call: Cell::new(Call::NONE),
@@ -143,7 +149,7 @@ fn begin_now(loss: Loss) -> Option<&'static Recording> {
     let recording = if search::is_second_copy() {
         None
     } else {
-        beginning::create()
+        session::create()
     };
     let recording = recording.inspect(|_| prepare_process());
     match recording {
@@ -178,7 +184,7 @@ fn count_lost(recording: &Recording) {
         let lost = count.swap(0, Relaxed);
         if lost > 0 {
             recording.add(*loss, lost);
-            voice::say_late(recording);
+            messages::say_late(recording);
         }
     }
 }
@@ -192,7 +198,7 @@ fn forget_lost() {
 /// Once per process: marks it, so that children notice, and asks to be told of its exit.
 fn prepare_process() {
     if SAME_PROCESS.load(Relaxed).is_null()
-        && let Ok(page) = culeak::file::anonymous(4096)
+        && let Ok(page) = culeak::recording::file::anonymous(4096)
     {
         // SAFETY: the page was mapped just now; older kernels refuse, and then the fork handler alone must do.
         if unsafe { libc::madvise(page.cast(), 4096, libc::MADV_WIPEONFORK) } == 0 {
@@ -226,14 +232,14 @@ fn forget_parent() {
     }
     STATE.store(UNBORN, Release);
     forget_lost();
-    voice::forget();
-    pictures::forget();
+    messages::forget();
+    auto_snapshot::forget();
     EXITING.store(false, Relaxed);
     context::forget();
     culeak_walker::forked();
-    capture::forked();
-    crate::loader::forked();
-    crate::graphs::forget();
+    stacks::forked();
+    crate::resolve::loader::forked();
+    crate::effects::graph_state::forget();
 }
 
 /// Handlers of `exit` run last-registered first: registered at our first events, ours runs before those that the
@@ -258,11 +264,11 @@ pub fn is_exiting() -> bool {
 
 /// After all handlers and destructors: the end of a process that ends by `exit`.
 extern "C" fn at_exit() {
-    crate::proof::ended();
+    crate::recorder::proof::ended();
     if let Some(recording) = running() {
         recording.end();
         if !settings::is_set(culeak::variables::QUIET) {
-            voice::summarize(recording);
+            messages::summarize(recording);
         }
     }
 }
@@ -276,14 +282,14 @@ pub fn thread(recording: &Recording) -> u32 {
     me(recording).0
 }
 
-/// The calling thread's row, and the lane that it works at.
+/// The calling thread's row, and the shard that it works at.
 #[inline]
-pub fn me(recording: &Recording) -> (u32, Lane) {
+pub fn me(recording: &Recording) -> (u32, Shard) {
     THREAD.with(|thread| {
         if thread.epoch.get() != EPOCH.load(Relaxed) || thread.row.get() == NONE {
             introduce(thread, recording);
         }
-        (thread.row.get(), thread.lane.get())
+        (thread.row.get(), thread.shard.get())
     })
 }
 
@@ -303,7 +309,7 @@ fn introduce(thread: &ThreadState, recording: &Recording) {
             asked == 0 || unsafe { *libc::__errno_location() } != libc::ESRCH
         };
         thread.row.set(recording.add_thread(tid, &thread_name()));
-        thread.lane.set(recording.lane_of(tid, thread.row.get(), is_alive));
+        thread.shard.set(recording.shard_of(tid, thread.row.get(), is_alive));
         thread.epoch.set(epoch);
     });
 }
@@ -385,7 +391,7 @@ impl Drop for Cost<'_> {
 
 /// What a hook knows of an allocation.
 #[derive(Clone, Copy)]
-pub struct Facts {
+pub struct AllocationEvent {
     pub api: Api,
     pub kind: Kind,
     pub space: Space,
@@ -406,15 +412,15 @@ pub enum Device {
     Ordinal(i32),
     Row(u8),
     /// Told by a framework, which may be holding locks: CUDA is not asked about it.
-    Told(i32),
+    Reported(i32),
     None,
 }
 
-impl Facts {
+impl AllocationEvent {
     /// To be called by a function that outlives the recording of the event: its frame is the innermost one.
     #[inline(always)]
-    pub fn new(api: Api, kind: Kind, bytes: u64) -> Facts {
-        Facts {
+    pub fn new(api: Api, kind: Kind, bytes: u64) -> AllocationEvent {
+        AllocationEvent {
             api,
             kind,
             space: Space::Pointer,
@@ -430,39 +436,39 @@ impl Facts {
 }
 
 /// Fills in what the hook does not know: time, thread, context, device, label, stack.
-pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
-    let (context, current) = match facts.device {
-        Device::Told(ordinal) => (What::NO_CONTEXT, context::told_device(recording, ordinal)),
+pub fn entry(recording: &Recording, event: &AllocationEvent) -> Entry {
+    let (context, current) = match event.device {
+        Device::Reported(ordinal) => (Attributes::NO_CONTEXT, context::reported_device(recording, ordinal)),
         _ => context::current(recording),
     };
-    let device = match facts.device {
-        Device::Current | Device::Told(_) => current,
+    let device = match event.device {
+        Device::Current | Device::Reported(_) => current,
         Device::Ordinal(ordinal) => context::device_row(recording, ordinal),
         Device::Row(row) => row,
-        Device::None => What::NO_DEVICE,
+        Device::None => Attributes::NO_DEVICE,
     };
-    let (thread, lane) = me(recording);
+    let (thread, shard) = me(recording);
     let label = THREAD.with(|thread| {
         forget_left_label(thread);
         thread.label.get()
     });
-    let api = if label != 0 && facts.api.is_driver() {
+    let api = if label != 0 && event.api.is_driver() {
         label - 1
     } else {
-        facts.api.0
+        event.api.0
     };
     Entry {
-        bytes: facts.bytes,
-        requested: facts.requested,
+        bytes: event.bytes,
+        requested: event.requested,
         time_ns: recording.now(),
-        extra: facts.extra,
-        pool: facts.pool,
-        stack: capture::stack(recording, facts.at, lane),
+        extra: event.extra,
+        pool: event.pool,
+        stack: stacks::stack(recording, event.at, shard),
         thread,
-        what: What {
-            kind: facts.kind,
-            space: facts.space,
-            flags: facts.flags,
+        attributes: Attributes {
+            kind: event.kind,
+            space: event.space,
+            flags: event.flags,
             device,
             api,
             context,
@@ -471,7 +477,7 @@ pub fn entry(recording: &Recording, facts: &Facts) -> Entry {
 }
 
 /// An allocation succeeded.
-pub fn allocated(address: u64, facts: &Facts) {
+pub fn allocated(address: u64, event: &AllocationEvent) {
     mark_recorded();
     quietly(|| {
         let Some(recording) = begin_for(Loss::Allocations) else {
@@ -479,35 +485,35 @@ pub fn allocated(address: u64, facts: &Facts) {
         };
         let cost = Cost::of(recording);
         let key = Key {
-            space: facts.space,
+            space: event.space,
             address,
         };
-        let (_, lane) = me(recording);
-        recording.prepare(lane, key);
-        let entry = entry(recording, facts);
-        if !recording.allocated_at(lane, key, &entry) {
-            voice::say_loss(recording);
+        let (_, shard) = me(recording);
+        recording.prepare(shard, key);
+        let entry = entry(recording, event);
+        if !recording.allocated_at(shard, key, &entry) {
+            messages::say_loss(recording);
         }
         drop(cost);
-        pictures::allocated(recording, &entry);
+        auto_snapshot::allocated(recording, &entry);
         if recording.intervals().was_exceeded() {
-            pictures::exceeded(recording);
+            auto_snapshot::exceeded(recording);
         }
     });
 }
 
 /// An allocation failed; `facts.bytes` is what was asked for.
-pub fn refused(error: i32, facts: &Facts) {
+pub fn failed(error: i32, event: &AllocationEvent) {
     mark_recorded();
     quietly(|| {
         // Our own answer where there is no driver: a process without CUDA is none of our business.
-        if !crate::real::driver_is_loaded() {
+        if !crate::resolve::real::driver_is_loaded() {
             return;
         }
         let Some(recording) = begin() else { return };
-        let entry = entry(recording, facts);
-        if let Some(row) = recording.refused(&entry, error) {
-            pictures::refused(recording, &entry, error, row);
+        let entry = entry(recording, event);
+        if let Some(row) = recording.failed(&entry, error) {
+            auto_snapshot::failed(recording, &entry, error, row);
         }
     });
 }
@@ -556,15 +562,15 @@ impl Held {
     pub fn settle(self, result: i32, address: u64) {
         quietly(|| {
             let Some(recording) = running() else { return };
-            let (_, lane) = me(recording);
+            let (_, shard) = me(recording);
             match (self.0, result) {
-                (Some(claim), 0) => recording.commit_claim(claim, lane),
+                (Some(claim), 0) => recording.commit_claim(claim, shard),
                 (Some(claim), TEARDOWN) => {
-                    recording.commit_claim(claim, lane);
+                    recording.commit_claim(claim, shard);
                     recording.add(Loss::TeardownFrees, 1);
                 }
                 (Some(claim), _) => {
-                    recording.restore_claim(claim, lane);
+                    recording.restore_claim(claim, shard);
                     recording.add(Loss::FailedFrees, 1);
                 }
                 (None, 0) if address != 0 => recording.add(Loss::UnknownFrees, 1),
@@ -734,6 +740,6 @@ fn forget_left_label(thread: &ThreadState) {
 pub fn handed_out_unhooked(name: &[u8]) {
     quietly(|| match running() {
         Some(recording) => recording.unhooked(name),
-        None => crate::doors_memory::keep(name),
+        None => crate::hooks::unhooked::keep(name),
     });
 }

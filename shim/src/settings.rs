@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use culeak::layout::RANK_VARIABLES;
+use culeak::format::RANK_VARIABLES;
 use culeak::variables::{self, Mistake, Value, Variable};
 
 pub const DEPTH_MAX: usize = 256;
@@ -114,7 +114,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
 /// A path being put together; what does not fit makes it invalid. All zeros is a value, to be cleared before use: it is
 /// too large for the stack of a small thread, and lies in a [`Scratch`](culeak::system::Scratch).
 pub struct Path {
-    bytes: [u8; culeak::file::PATH_MAX],
+    bytes: [u8; culeak::recording::file::PATH_MAX],
     length: usize,
     fits: bool,
 }
@@ -172,7 +172,7 @@ impl Path {
             self.push(b"-");
             self.push_number(number);
         }
-        self.push(b".culeak-kept");
+        self.push(b".culeak-snapshot");
     }
 
     /// Becomes the absolute path of the recording to make.

@@ -7,7 +7,7 @@
 use std::mem::offset_of;
 
 use super::{Bytes, header_word};
-use crate::layout::Header;
+use crate::format::Header;
 use crate::system::{monotonic_ns, unix_ns};
 
 /// Further apart, the clocks disagree.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::layout::VERSION;
+use crate::format::VERSION;
 
 /// Why a file could not be read as a recording: what was tried, on which file, and what to do next.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 //! what was counted            as at the last look ─► no record changed, and none is read
 //! state words of records      as at the last look ─► that record says what it said
 //!                             another one         ─► out of the sum it was in, into the one it belongs to now
-//! tallies.rs                  ─► [`Sight`]: sums by stack and call
+//! tallies.rs                  ─► [`StackSums`]: sums by stack and call
 //! ```
 //!
 //! With a million live allocations of which a busy program changes a few thousand between two looks, most of a look is
@@ -21,19 +21,19 @@ use std::mem::offset_of;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::decode::{self, Order, Places, Renumbered};
 use super::elapsed::Elapsed;
-use super::picture::{self, Order, Places, Renumbered};
 use super::records::{CallKey, PIECE, Records, runs, word, words};
-use super::sight::{Sight, Sum};
-use super::{Bytes, Picture, ReadError, Source, Totals};
-use crate::framework::{Watched, owner_of_domain};
+use super::stack_sums::{StackSums, Sum};
+use super::{Bytes, RawSnapshot, ReadError, Source, Totals};
+use crate::analysis::framework::{Watched, owner_of_domain};
+use crate::format::*;
 use crate::kind::Kind;
-use crate::layout::*;
+use crate::lockfree::table::{State, Status};
 use crate::quick::Quick;
 use crate::snapshot::Snapshot;
 use crate::snapshot::allocations::{Row, stack_of};
-use crate::table::{State, Status};
-use tallies::{Changes, NOTHING, Tallies, Tally};
+use tallies::{Changes, NOTHING, StackTallies, StackTally};
 
 /// What the recording had counted.
 #[derive(PartialEq)]
@@ -47,7 +47,7 @@ pub struct Follower {
     path: PathBuf,
     /// Device and number of the file.
     file: Option<(u64, u64)>,
-    tallies: Tallies,
+    tallies: StackTallies,
     /// Stacks by the row of their innermost frame; `None`: there is no such stack.
     stacks: Quick<u32, Option<u32>>,
     known_stacks: usize,
@@ -60,7 +60,7 @@ impl Follower {
         Follower {
             path: path.to_path_buf(),
             file: None,
-            tallies: Tallies::default(),
+            tallies: StackTallies::default(),
             stacks: Quick::default(),
             known_stacks: 0,
             counted: None,
@@ -71,14 +71,14 @@ impl Follower {
     ///
     /// # Errors
     /// [`ReadError`], whose text is one line fit for a user. The next look may succeed.
-    pub fn look(&mut self) -> Result<Sight, ReadError> {
+    pub fn read(&mut self) -> Result<StackSums, ReadError> {
         let path = self.path.clone();
         let source = Source::open(&path)?;
         self.must_be_the_same(&source)?;
         let header = source.header()?;
         let began_ns = Elapsed::since_start(&header).latest_ns();
         let before = counted(&source, &header)?;
-        let events_before = picture::events(&before.counters);
+        let events_before = decode::events(&before.counters);
         if self.counted.as_ref() != Some(&before) {
             self.counted = None;
             // An error on the way leaves nothing to rely on.
@@ -95,28 +95,28 @@ impl Follower {
         let fresh = self.fresh_stacks();
         let sections = sections(&source, !fresh.is_empty())?;
         let header = source.header()?;
-        let events = picture::events(&source.section(&header, Section::Counters)?);
-        let picture = Picture {
+        let events = decode::events(&source.section(&header, Section::Counters)?);
+        let raw = RawSnapshot {
             events_during_read: events.wrapping_sub(events_before),
             header,
             sections,
             records: stand_ins(&fresh),
             began_ns,
         };
-        let (_, devices) = picture.devices();
-        let domains = picture.domains();
-        let mut snapshot = picture.into_snapshot(&path, Order::StandIns, Totals::LeftOut)?;
+        let (_, devices) = raw.devices();
+        let domains = raw.domains();
+        let mut snapshot = raw.into_snapshot(&path, Order::StandIns, Totals::LeftOut)?;
         let known_stacks = self.known_stacks;
         self.number_stacks(&fresh, &mut snapshot);
         let sums: Vec<Sum> = self.tallies.live().map(|tally| self.sum(tally, &devices)).collect();
-        picture::agree(&mut snapshot.counters, &live_by_place(&sums));
+        decode::agree(&mut snapshot.counters, &live_by_place(&sums));
         let newest = sums.iter().map(|sum| sum.newest_ns).max();
         snapshot.taken.at_ns = snapshot.taken.at_ns.max(newest.unwrap_or(0));
         let blocks = self.tallies.live().filter(|tally| tally.of.kind == Kind::Block);
         let told = blocks.filter_map(|tally| domains.get(usize::from(tally.of.domain)));
         let mut watched: BTreeSet<String> = told.map(|domain| owner_of_domain(domain).to_owned()).collect();
         watched.extend(Watched::of(&snapshot).names().map(str::to_owned));
-        Ok(Sight {
+        Ok(StackSums {
             snapshot,
             known_stacks,
             sums,
@@ -124,14 +124,14 @@ impl Follower {
         })
     }
 
-    fn sum(&self, tally: &Tally, devices: &Renumbered) -> Sum {
+    fn sum(&self, tally: &StackTally, devices: &Renumbered) -> Sum {
         let stack = self.stacks.get(&tally.of.stack).copied().flatten();
         Sum {
             stack: stack.map(|stack| stack as usize),
             kind: tally.of.kind,
             device: devices.get(&tally.of.device.into()).copied(),
             carries_blocks: tally.of.carries_blocks,
-            share: tally.share(),
+            tally: tally.tally(),
             oldest_ns: tally.oldest_ns,
             newest_ns: tally.newest_ns,
         }
@@ -172,13 +172,13 @@ impl Follower {
         // Behind these are stacks of refused calls.
         let known = rows.iter().filter_map(|row| stack_of(row.stack)).max();
         snapshot.stacks.truncate(known.map_or(0, |last| last + 1));
-        snapshot.refused.iter_mut().for_each(|refused| refused.stack = None);
+        snapshot.failed.iter_mut().for_each(|failed| failed.stack = None);
         self.known_stacks += snapshot.stacks.len();
     }
 }
 
 /// Looks at every record's state, and takes in those that changed.
-fn scan(tallies: &mut Tallies, source: &Source, header: &Bytes, began_ns: u64) -> Result<Changes, ReadError> {
+fn scan(tallies: &mut StackTallies, source: &Source, header: &Bytes, began_ns: u64) -> Result<Changes, ReadError> {
     let mut changes = Changes::default();
     let mut fresh: Vec<(u32, [u64; 8])> = Vec::new();
     let mut buffer = vec![0; PIECE];
@@ -248,7 +248,7 @@ fn sections(source: &Source, frames: bool) -> Result<HashMap<u32, Bytes>, ReadEr
 /// Everything that tells whether a record changed.
 fn counted(source: &Source, header: &Bytes) -> Result<Counted, ReadError> {
     let losses = offset_of!(Header, losses);
-    let mut losses = header.bytes[losses..losses + size_of::<Losses>()].to_vec();
+    let mut losses = header.bytes[losses..losses + size_of::<LossCounters>()].to_vec();
     // Time goes on of itself.
     let clock = Loss::RecorderNs as usize * 8;
     losses[clock..clock + 8].fill(0);
@@ -260,7 +260,7 @@ fn live_by_place(sums: &[Sum]) -> Places {
     let mut places = Places::new();
     for sum in sums {
         let place = places.entry((sum.device, sum.kind)).or_default();
-        *place = (place.0 + sum.share.count, place.1.saturating_add(sum.share.bytes));
+        *place = (place.0 + sum.tally.count, place.1.saturating_add(sum.tally.bytes));
     }
     places
 }

@@ -4,7 +4,7 @@ use std::mem::offset_of;
 use std::path::Path;
 
 use super::{Bytes, ReadError, Source, header_word};
-use crate::layout::{Header, Section, halves};
+use crate::format::{Header, Section, halves};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {

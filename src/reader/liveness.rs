@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::{Bytes, header_word};
-use crate::layout::Header;
+use crate::format::Header;
 
 /// What is known here of a recording's process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 //! Python's frames and interpreter, from their rows.
 
-use super::{Picture, python_line};
-use crate::layout::*;
+use super::{RawSnapshot, python_line};
+use crate::format::*;
 use crate::snapshot::{Language, Location, Python, Symbol};
 
-impl Picture {
+impl RawSnapshot {
     /// The place `offset` bytes into a function.
     pub fn python_location(&self, code: u32, offset: u32) -> Location {
         Location {

@@ -7,15 +7,15 @@
 //! ```
 //!
 //! Why one look is enough when no event was counted: what a record says changes only after it was withdrawn, which is
-//! counted before the record can serve again. Deliberately absent: what the numbers stand for; see `picture`.
+//! counted before the record can serve again. Deliberately absent: what the numbers stand for; see `snapshot`.
 
-use super::{Picture, Piece, ReadError, Source};
+use super::{Piece, RawSnapshot, ReadError, Source};
+use crate::format::*;
 use crate::kind::Kind;
-use crate::layout::*;
-use crate::progress::{Progress, Unit};
+use crate::lockfree::table::{Attributes, Record, SizeEncoding, Space, State, Status};
 use crate::quick::Quick;
+use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::Row;
-use crate::table::{Form, Record, Space, State, Status, What};
 
 /// Bytes read at once.
 pub(super) const PIECE: usize = 1 << 20;
@@ -23,7 +23,7 @@ pub(super) const PIECE: usize = 1 << 20;
 /// Everything in a record that tells its call, as it lies in the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct CallKey {
-    pub what: u64,
+    pub attributes: u64,
     pub thread: u32,
     /// Number of the domain, of blocks.
     pub domain: u8,
@@ -125,30 +125,30 @@ impl Records {
 /// What a live record says; the call has no number yet. `None`: it is of no kind that this version knows.
 pub(super) fn decoded(words: &[u64; 8]) -> Option<(Row, CallKey)> {
     let [_, address, amount, other, time_ns, extra, place, what] = *words;
-    let (kind, space, flags, ..) = What::parts(what);
+    let (kind, space, flags, ..) = Attributes::parts(what);
     let kind = Kind::from_number(kind)?;
-    let (bytes, requested, pool) = Form::amounts(amount, other, what);
+    let (bytes, requested, pool) = SizeEncoding::amounts(amount, other, what);
     let (address, domain) = match kind {
         // Known by their handle; where they lie is beside it.
         Kind::Buffer if extra != 0 => (extra, 0),
         Kind::Block if space == Space::Block as u8 => {
             let (domain, address) = block_parts(address);
-            let in_heap = flags & What::IN_HEAP != 0;
+            let in_heap = flags & Attributes::IN_HEAP != 0;
             (address, if in_heap { pool as u8 } else { domain })
         }
         _ => (address, 0),
     };
     let (stack, thread) = halves(place);
     let key = CallKey {
-        what: Form::erased(what),
+        attributes: SizeEncoding::erased(what),
         thread,
         domain,
-        extra: if flags & (What::HAS_STREAM | What::COUNTS) != 0 {
+        extra: if flags & (Attributes::HAS_STREAM | Attributes::COUNTS) != 0 {
             extra
         } else {
             0
         },
-        pool: if flags & What::HAS_POOL != 0 { pool } else { 0 },
+        pool: if flags & Attributes::HAS_POOL != 0 { pool } else { 0 },
     };
     let row = Row {
         address,
@@ -219,8 +219,8 @@ fn each(doing: &str, source: &Source, pieces: &[Piece], mut with: impl FnMut(u32
     Ok(())
 }
 
-impl Picture {
-    /// Rows that tell of a moment after reading began, in a picture that is not exact.
+impl RawSnapshot {
+    /// Rows that tell of a moment after reading began, in a snapshot that is not exact.
     pub(super) fn drop_late_rows(&mut self) {
         if self.events_during_read > 0 {
             let began_ns = self.began_ns;

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use super::picture::Renumbered;
-use super::{Picture, ReadError};
-use crate::layout::*;
+use super::decode::Renumbered;
+use super::{RawSnapshot, ReadError};
+use crate::format::*;
 use crate::snapshot::{FRAMES_IN_ALL, Language, Location, Stack};
 
 /// The recorder keeps no longer stacks (`CULEAK_DEPTH`). A small file could say that thousands share a long chain.
@@ -17,7 +17,7 @@ const NOTHING: u32 = u32::MAX - 1;
 
 /// Turns chains of frame rows into stacks, each once, and rows into locations, each place once.
 pub struct Stacks<'a> {
-    picture: &'a Picture,
+    raw: &'a RawSnapshot,
     path: PathBuf,
     modules: &'a Renumbered,
     pub locations: Vec<Location>,
@@ -31,10 +31,10 @@ pub struct Stacks<'a> {
 }
 
 impl<'a> Stacks<'a> {
-    pub fn new(picture: &'a Picture, path: &Path, modules: &'a Renumbered) -> Stacks<'a> {
-        let rows = picture.rows(Section::Frames).len();
+    pub fn new(raw: &'a RawSnapshot, path: &Path, modules: &'a Renumbered) -> Stacks<'a> {
+        let rows = raw.rows(Section::Frames).len();
         Stacks {
-            picture,
+            raw,
             path: path.to_path_buf(),
             modules,
             locations: Vec::new(),
@@ -75,7 +75,7 @@ impl<'a> Stacks<'a> {
     }
 
     fn chain(&mut self, leaf: u32) -> Stack {
-        let rows = self.picture.rows(Section::Frames);
+        let rows = self.raw.rows(Section::Frames);
         let mut frames = Vec::new();
         let mut row = leaf;
         let truncated = loop {
@@ -109,7 +109,7 @@ impl<'a> Stacks<'a> {
         let number = *self.location_at.entry((module, address)).or_insert_with(|| {
             let location = if module == PYTHON {
                 let (offset, code) = halves(address);
-                self.picture.python_location(code.wrapping_sub(1), offset)
+                self.raw.python_location(code.wrapping_sub(1), offset)
             } else {
                 let row = module.checked_sub(1);
                 Location {

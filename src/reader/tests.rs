@@ -1,13 +1,13 @@
 //! Writing with the real writer, reading back; and files that are not what they seem.
 
-use super::picture::host_name;
+use super::decode::host_name;
 use super::*;
+use crate::format::Reason;
 use crate::kind::Kind;
-use crate::recording::frozen::Reason;
-use crate::recording::{Beginning, CodeSeen, ModuleSeen, Recording};
+use crate::lockfree::table::Attributes;
+use crate::lockfree::table::{Entry, Key, Space};
+use crate::recording::{CodeSeen, ModuleSeen, Recording, Session};
 use crate::snapshot::*;
-use crate::table::What;
-use crate::table::{Entry, Key, Space};
 use proptest::prelude::*;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -42,7 +42,7 @@ fn record_of_another(path: &Path) -> &'static Recording {
 }
 
 fn record_of(path: &Path, process_start_ticks: u64) -> &'static Recording {
-    let begin = Beginning {
+    let begin = Session {
         pid: std::process::id(),
         parent_pid: 1,
         depth: 128,
@@ -73,10 +73,10 @@ pub fn entry(recording: &Recording, bytes: u64, stack: u32, thread: u32) -> Entr
         pool: 0,
         stack,
         thread,
-        what: What {
+        attributes: Attributes {
             kind: Kind::Async,
             space: Space::Pointer,
-            flags: What::HAS_STREAM,
+            flags: Attributes::HAS_STREAM,
             device: 0,
             api: 5,
             context: 0,
@@ -106,8 +106,8 @@ fn filled(path: &Path) -> &'static Recording {
         let withdrawn = recording.withdraw(key(address), 0).unwrap();
         recording.commit(withdrawn, 0);
     }
-    recording.refused(&entry(recording, 1 << 40, inner, thread), 2);
-    recording.refused(&entry(recording, 1 << 40, inner, thread), 2);
+    recording.failed(&entry(recording, 1 << 40, inner, thread), 2);
+    recording.failed(&entry(recording, 1 << 40, inner, thread), 2);
     recording
 }
 
@@ -188,16 +188,16 @@ fn what_was_written_is_read_back() {
     assert_eq!(snapshot.modules[0].build_id, "010203");
     assert_eq!(
         (
-            snapshot.refused[0].count,
-            snapshot.refused[0].error,
-            snapshot.refused.len()
+            snapshot.failed[0].count,
+            snapshot.failed[0].error,
+            snapshot.failed.len()
         ),
         (2, 2, 1)
     );
     let counter = snapshot.counters.iter().find(|c| c.kind == Kind::Async).unwrap();
     assert_eq!((counter.live_bytes, counter.live_count), (bytes, 500));
     assert_eq!(
-        (counter.total_count, counter.freed_count, counter.refused_count),
+        (counter.total_count, counter.freed_count, counter.failed_count),
         (2000, 1500, 2)
     );
     assert_eq!(counter.peak_bytes, (1..=2000).sum::<u64>());
@@ -244,7 +244,12 @@ fn blocks_of_frameworks_are_told_with_whose_they_are_and_lie_within_other_memory
     assert_eq!(recording.domain(b"my cache"), Some(cache));
     let hold = |kind: Kind, space: Space, address: u64, extra: u64| {
         let mut entry = entry(recording, 512, NONE, thread);
-        (entry.what.kind, entry.what.space, entry.what.flags, entry.extra) = (kind, space, 0, extra);
+        (
+            entry.attributes.kind,
+            entry.attributes.space,
+            entry.attributes.flags,
+            entry.extra,
+        ) = (kind, space, 0, extra);
         assert!(recording.allocated(Key { space, address }, &entry));
     };
     let at = 0x7f00_0000_0000;
@@ -255,9 +260,9 @@ fn blocks_of_frameworks_are_told_with_whose_they_are_and_lie_within_other_memory
         hold(Kind::Block, Space::Block, block_address(domain, at).unwrap(), 0);
     }
     assert_eq!(block_address(cache, u64::MAX), None);
-    recording.told(0, 512, 512, 4096);
-    recording.told(0, 512, 1024, 4096);
-    recording.told(0, -512, 1000, 4096);
+    recording.allocator_reported(0, 512, 512, 4096);
+    recording.allocator_reported(0, 512, 1024, 4096);
+    recording.allocator_reported(0, -512, 1000, 4096);
     recording.mark(b"epoch 3", thread);
 
     let snapshot = read(&path).unwrap();
@@ -288,15 +293,15 @@ fn blocks_of_frameworks_are_told_with_whose_they_are_and_lie_within_other_memory
 
 /// Two allocations that change places for ever: each is withdrawn, and then gets the record that the other had. Their
 /// records lie at the two ends of the file.
-pub fn change_places(recording: &Recording, lane: u32, until: &std::sync::atomic::AtomicBool) {
-    let all = move_places(lane);
+pub fn change_places(recording: &Recording, shard: u32, until: &std::sync::atomic::AtomicBool) {
+    let all = move_places(shard);
     while !until.load(std::sync::atomic::Ordering::Relaxed) {
         for address in all {
-            let gone = recording.withdraw(key(address), lane).unwrap();
-            recording.commit(gone, lane);
+            let gone = recording.withdraw(key(address), shard).unwrap();
+            recording.commit(gone, shard);
         }
         for address in all {
-            recording.allocated(key(address), &entry(recording, address, NONE, lane));
+            recording.allocated(key(address), &entry(recording, address, NONE, shard));
         }
     }
 }
@@ -310,8 +315,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-pub fn move_places(lane: u32) -> [u64; 2] {
-    [1, 2].map(|place| 0x100_0000 * u64::from(lane + 1) + place)
+pub fn move_places(shard: u32) -> [u64; 2] {
+    [1, 2].map(|place| 0x100_0000 * u64::from(shard + 1) + place)
 }
 
 #[test]
@@ -322,7 +327,7 @@ fn a_frozen_copy_is_the_recording_at_that_moment() {
     let kept = folder.0.join("a.kept");
     let as_c = CString::new(kept.as_os_str().as_bytes()).unwrap();
     recording.mark(b"epoch 3", 0);
-    let refusal = recording.refused(&entry(recording, 1 << 50, NONE, 0), 2).unwrap();
+    let refusal = recording.failed(&entry(recording, 1 << 50, NONE, 0), 2).unwrap();
     recording
         .freeze(&as_c, Reason::OutOfMemory, b"why not", refusal)
         .unwrap();
@@ -331,16 +336,19 @@ fn a_frozen_copy_is_the_recording_at_that_moment() {
     let frozen = read(&kept).unwrap();
     assert_eq!(frozen.allocations, before.allocations);
     assert_eq!(
-        (&frozen.stacks, &frozen.refused, &frozen.counters),
-        (&before.stacks, &before.refused, &before.counters)
+        (&frozen.stacks, &frozen.failed, &frozen.counters),
+        (&before.stacks, &before.failed, &before.counters)
     );
     assert_eq!(frozen.process.state, ProcessState::Running);
     assert_eq!(frozen.taken.events_during_read, 0);
-    let why = frozen.taken.kept.clone().unwrap();
-    assert_eq!((why.why, why.name.as_deref()), (Why::OutOfMemory, Some("why not")));
-    assert_eq!(frozen.refused[why.refused.unwrap()].bytes, 1 << 50);
+    let why = frozen.taken.automatic.clone().unwrap();
+    assert_eq!(
+        (why.reason, why.name.as_deref()),
+        (Reason::OutOfMemory, Some("why not"))
+    );
+    assert_eq!(frozen.failed[why.failed.unwrap()].bytes, 1 << 50);
     assert!(frozen.taken.at_ns <= before.taken.at_ns);
-    assert_eq!(before.taken.kept, None);
+    assert_eq!(before.taken.automatic, None);
     let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks();
     assert!(
         blocks(&kept) < blocks(&path),
@@ -350,7 +358,7 @@ fn a_frozen_copy_is_the_recording_at_that_moment() {
     );
     assert_eq!(
         recording.freeze(&as_c, Reason::Peak, b"", NONE),
-        Err(crate::file::Errno(libc::EEXIST))
+        Err(crate::recording::file::Errno(libc::EEXIST))
     );
 }
 
@@ -378,18 +386,18 @@ fn a_copy_made_while_records_change_places_shows_none_twice() {
     let folder = Folder::new("places");
     let path = folder.0.join("a.culeak");
     let recording = record(&path);
-    let allocate = |address: u64, lane: u32| {
-        assert!(recording.allocated(key(address), &entry(recording, address, NONE, lane)));
+    let allocate = |address: u64, shard: u32| {
+        assert!(recording.allocated(key(address), &entry(recording, address, NONE, shard)));
     };
-    let lanes = 0..2;
-    lanes.clone().for_each(|lane| allocate(move_places(lane)[0], lane));
+    let shards = 0..2;
+    shards.clone().for_each(|shard| allocate(move_places(shard)[0], shard));
     (1..=STILL).for_each(|address| allocate(address, (address % 2) as u32));
-    lanes.clone().for_each(|lane| allocate(move_places(lane)[1], lane));
+    shards.clone().for_each(|shard| allocate(move_places(shard)[1], shard));
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
-        for lane in lanes {
+        for shard in shards {
             let stop = &stop;
-            scope.spawn(move || change_places(recording, lane, stop));
+            scope.spawn(move || change_places(recording, shard, stop));
         }
         let _stops = Stops(&stop);
         // On a busy machine the others may not get to run during one copy.
@@ -447,14 +455,14 @@ fn totals_of_a_stack_count_what_was_freed_too_and_add_up_over_threads() {
     let here = recording.frame(ROOT, None, 0x10).unwrap();
     let there = recording.frame(here, None, 0x20).unwrap();
     std::thread::scope(|scope| {
-        for lane in 0..8u32 {
+        for shard in 0..8u32 {
             scope.spawn(move || {
                 for round in 0..100 {
                     for (stack, bytes) in [(here, 1000), (there, 24)] {
-                        let place = key(u64::from(lane) << 32 | round << 12 | bytes);
-                        assert!(recording.allocated(place, &entry(recording, bytes, stack, lane)));
-                        let withdrawn = recording.withdraw(place, lane).unwrap();
-                        recording.commit(withdrawn, lane);
+                        let place = key(u64::from(shard) << 32 | round << 12 | bytes);
+                        assert!(recording.allocated(place, &entry(recording, bytes, stack, shard)));
+                        let withdrawn = recording.withdraw(place, shard).unwrap();
+                        recording.commit(withdrawn, shard);
                     }
                 }
             });
@@ -473,7 +481,7 @@ fn totals_of_a_stack_count_what_was_freed_too_and_add_up_over_threads() {
 }
 
 #[test]
-fn more_stacks_than_a_lane_remembers_are_counted_right() {
+fn more_stacks_than_a_shard_remembers_are_counted_right() {
     let folder = Folder::new("many-totals");
     let path = folder.0.join("a.culeak");
     let recording = record(&path);
@@ -536,8 +544,8 @@ fn rows_of_a_busy_process_whose_clock_is_another_are_kept() {
             while !moved {
                 let snapshot = read(&path).unwrap();
                 moved = snapshot.taken.events_during_read > 0;
-                let sight = follower.look().unwrap();
-                let followed = sight.sums.iter().map(|sum| sum.share.count).sum::<u64>();
+                let stack_sums = follower.read().unwrap();
+                let followed = stack_sums.sums.iter().map(|sum| sum.tally.count).sum::<u64>();
                 let rows = snapshot.allocations.len();
                 let all = (100..=101).contains(&rows) && (100..=101).contains(&followed);
                 done.store(moved || !all, Relaxed);

@@ -4,29 +4,29 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 use super::Recording;
 use super::cells::Cell;
-use crate::index::mix;
-use crate::intervals::{self, Event, Intervals};
+use crate::format::*;
 use crate::kind::{Kind, Place};
-use crate::lanes::Lane;
-use crate::layout::*;
-use crate::peak::{Own, Sum, apply_both, live};
-use crate::table::{Claim, Counts, Entry, Key, Link, TableIn, What, Withdrawn};
+use crate::lockfree::index::mix;
+use crate::lockfree::intervals::{self, Event, Intervals};
+use crate::lockfree::peak::{Own, Sum, apply_both, live};
+use crate::lockfree::shards::Shard;
+use crate::lockfree::table::{Attributes, Claim, Counts, Entry, Key, Link, TableIn, Withdrawn};
 
 impl Recording {
-    /// The table of live allocations; `lane` is the calling thread's, or any number, best one per thread.
+    /// The table of live allocations; `shard` is the calling thread's, or any number, best one per thread.
     #[inline]
-    pub fn table(&self, lane: impl Into<Lane>) -> TableIn<'_> {
+    pub fn table(&self, shard: impl Into<Shard>) -> TableIn<'_> {
         TableIn {
             table: &self.table,
             backing: self.backing(Section::Records),
             fresh: self.elements(Section::Records),
-            lane: lane.into(),
+            shard: shard.into(),
         }
     }
 
-    /// What `lane` counts of a kind on a device. The row is made on first use.
+    /// What `shard` counts of a kind on a device. The row is made on first use.
     #[inline]
-    fn counter(&self, device: u8, kind: Kind, lane: Lane) -> Option<Counter<'_>> {
+    fn counter(&self, device: u8, kind: Kind, shard: Shard) -> Option<Counter<'_>> {
         let slot = u32::from(device.wrapping_add(1));
         let sums = Sums {
             slot,
@@ -34,7 +34,7 @@ impl Recording {
         };
         let of_kind = self.cells.of(sums)?;
         let of_device = self.cells.of(Sums { slot, kind: 0 })?;
-        let own = &of_kind.rows[lane.number()];
+        let own = &of_kind.rows[shard.number()];
         // SAFETY: null, or a row in an extent that is never unmapped.
         let row = match unsafe { own.load(SeqCst).as_ref() } {
             Some(row) => row,
@@ -69,7 +69,7 @@ impl Recording {
             self.elements(Section::Peaks).fetch_max(u64::from(number) + 1, Relaxed);
         }
         let (_, row) = self.row(Section::Counters, &self.counters)?;
-        // SeqCst, both: the row is there, and can be found, before its lane looks at a pot (see `peak.rs`).
+        // SeqCst, both: the row is there, and can be found, before its shard looks at a pot (see `peak.rs`).
         self.cells.of(of_device)?.kinds.fetch_or(1 << sums.kind, SeqCst);
         match own.compare_exchange(std::ptr::null_mut(), std::ptr::from_ref(row).cast_mut(), SeqCst, SeqCst) {
             Ok(_) => {
@@ -85,21 +85,21 @@ impl Recording {
     /// An allocation under this key is about to be published: brings what that will write into the cache, while its stack
     /// is taken.
     #[inline]
-    pub fn prepare(&self, lane: Lane, key: Key) {
-        self.table(lane).prepare(key);
+    pub fn prepare(&self, shard: Shard, key: Key) {
+        self.table(shard).prepare(key);
     }
 
-    /// As [`Recording::allocated_at`], for whoever does not know its lane.
+    /// As [`Recording::allocated_at`], for whoever does not know its shard.
     pub fn allocated(&self, key: Key, entry: &Entry) -> bool {
         self.allocated_at(entry.thread.into(), key, entry)
     }
 
     /// Publishes an allocation and counts it. Whatever was recorded under this key before is gone and counted so.
     #[inline]
-    pub fn allocated_at(&self, lane: Lane, key: Key, entry: &Entry) -> bool {
-        let table = self.table(lane);
+    pub fn allocated_at(&self, shard: Shard, key: Key, entry: &Entry) -> bool {
+        let table = self.table(shard);
         if let Some(stale) = table.withdraw(key) {
-            self.uncount(&stale.entry, lane);
+            self.uncount(&stale.entry, shard);
             table.commit(stale);
             self.add(Loss::Vanished, 1);
         }
@@ -107,28 +107,28 @@ impl Recording {
             self.add(Loss::Allocations, 1);
             return false;
         }
-        self.count(entry, lane, |counter| {
-            lane.add(&counter.total_bytes, entry.bytes);
-            lane.add(&counter.total_count, 1);
+        self.count(entry, shard, |counter| {
+            shard.add(&counter.total_bytes, entry.bytes);
+            shard.add(&counter.total_count, 1);
         });
-        self.count_at_stack(entry, lane);
+        self.count_at_stack(entry, shard);
         true
     }
 
     /// Takes an allocation out of sight and out of the sums, for a free that is about to happen.
-    pub fn withdraw(&self, key: Key, lane: impl Into<Lane>) -> Option<Withdrawn> {
-        let lane = lane.into();
-        let withdrawn = self.table(lane).withdraw(key)?;
-        self.uncount(&withdrawn.entry, lane);
+    pub fn withdraw(&self, key: Key, shard: impl Into<Shard>) -> Option<Withdrawn> {
+        let shard = shard.into();
+        let withdrawn = self.table(shard).withdraw(key)?;
+        self.uncount(&withdrawn.entry, shard);
         Some(withdrawn)
     }
 
     /// As `withdraw`, for whoever need not know what the record says.
     #[inline]
-    pub fn claim(&self, key: Key, lane: Lane) -> Option<Claim> {
-        let table = self.table(lane);
+    pub fn claim(&self, key: Key, shard: Shard) -> Option<Claim> {
+        let table = self.table(shard);
         let (claim, counts) = table.claim(key)?;
-        self.uncount_sums(counts, lane);
+        self.uncount_sums(counts, shard);
         if self.intervals.watching()
             && let Some(withdrawn) = table.redeem(claim)
         {
@@ -138,41 +138,41 @@ impl Recording {
     }
 
     /// The free succeeded.
-    pub fn commit(&self, withdrawn: Withdrawn, lane: impl Into<Lane>) -> Entry {
-        self.table(lane).commit(withdrawn)
+    pub fn commit(&self, withdrawn: Withdrawn, shard: impl Into<Shard>) -> Entry {
+        self.table(shard).commit(withdrawn)
     }
 
     /// The free succeeded.
     #[inline]
-    pub fn commit_claim(&self, claim: Claim, lane: Lane) {
-        self.table(lane).commit_claim(claim);
+    pub fn commit_claim(&self, claim: Claim, shard: Shard) {
+        self.table(shard).commit_claim(claim);
     }
 
     /// The free failed.
     #[cold]
-    pub fn restore_claim(&self, claim: Claim, lane: Lane) {
-        if let Some(withdrawn) = self.table(lane).redeem(claim) {
-            self.restore(withdrawn, lane);
+    pub fn restore_claim(&self, claim: Claim, shard: Shard) {
+        if let Some(withdrawn) = self.table(shard).redeem(claim) {
+            self.restore(withdrawn, shard);
         }
     }
 
     /// The free failed: back into sight and into the sums.
-    pub fn restore(&self, withdrawn: Withdrawn, lane: impl Into<Lane>) {
-        let lane = lane.into();
+    pub fn restore(&self, withdrawn: Withdrawn, shard: impl Into<Shard>) {
+        let shard = shard.into();
         let entry = withdrawn.entry;
-        if self.table(lane).restore(withdrawn).is_err() {
+        if self.table(shard).restore(withdrawn).is_err() {
             self.add(Loss::Allocations, 1);
         }
-        self.count(&entry, lane, |counter| {
-            lane.add(&counter.freed_count, 1u64.wrapping_neg());
+        self.count(&entry, shard, |counter| {
+            shard.add(&counter.freed_count, 1u64.wrapping_neg());
         });
     }
 
     /// The bytes of an entry are live, on its device too if it lives there; `more` is counted of its kind.
     #[inline]
-    fn count(&self, entry: &Entry, lane: Lane, more: impl FnOnce(&CounterRow)) {
+    fn count(&self, entry: &Entry, shard: Shard, more: impl FnOnce(&CounterRow)) {
         let counts = entry.counts();
-        if let Some(counter) = self.counter(counts.device, counts.kind, lane) {
+        if let Some(counter) = self.counter(counts.device, counts.kind, shard) {
             more(counter.row);
             counter.change(counts, true);
         }
@@ -181,17 +181,17 @@ impl Recording {
         }
     }
 
-    fn uncount(&self, entry: &Entry, lane: Lane) {
-        self.uncount_sums(entry.counts(), lane);
+    fn uncount(&self, entry: &Entry, shard: Shard) {
+        self.uncount_sums(entry.counts(), shard);
         if self.intervals.watching() {
             self.note_departure(entry);
         }
     }
 
     #[inline]
-    fn uncount_sums(&self, counts: Counts, lane: Lane) {
-        if let Some(counter) = self.counter(counts.device, counts.kind, lane) {
-            lane.add(&counter.row.freed_count, 1);
+    fn uncount_sums(&self, counts: Counts, shard: Shard) {
+        if let Some(counter) = self.counter(counts.device, counts.kind, shard) {
+            shard.add(&counter.row.freed_count, 1);
             counter.change(counts, false);
         }
     }
@@ -219,7 +219,7 @@ impl Recording {
     /// that it keeps for them are not; of all others, whose blocks the recorder need not know, what the driver handed out.
     /// The same for the free as for the allocation: it follows from the entry alone.
     fn event(&self, entry: &Entry) -> Option<Event> {
-        let What { device, kind, .. } = entry.what;
+        let Attributes { device, kind, .. } = entry.attributes;
         let (slot, bytes) = match kind.place() {
             Place::Nowhere => return None,
             Place::Host => (Some(intervals::HOST), entry.bytes),
@@ -239,25 +239,25 @@ impl Recording {
 
     /// Memory that PyTorch's caching allocator takes to cut tensors from.
     fn is_segment(&self, entry: &Entry) -> bool {
-        matches!(entry.what.kind, Kind::Device | Kind::Physical)
+        matches!(entry.attributes.kind, Kind::Device | Kind::Physical)
             && self.intervals.tensors_are_told()
             && self.passes_through(entry.stack, b"libc10_cuda")
     }
 
     /// As `withdraw`, through a link.
-    pub fn withdraw_linked(&self, link: Link, lane: impl Into<Lane>) -> Option<Withdrawn> {
-        let lane = lane.into();
-        let withdrawn = self.table(lane).withdraw_linked(link)?;
-        self.uncount(&withdrawn.entry, lane);
+    pub fn withdraw_linked(&self, link: Link, shard: impl Into<Shard>) -> Option<Withdrawn> {
+        let shard = shard.into();
+        let withdrawn = self.table(shard).withdraw_linked(link)?;
+        self.uncount(&withdrawn.entry, shard);
         Some(withdrawn)
     }
 
     /// Frees every record that `wanted` accepts; for what a destroyed context takes with it.
-    pub fn free_all(&self, lane: impl Into<Lane>, wanted: impl Fn(&Entry) -> bool) {
-        let lane = lane.into();
-        let table = self.table(lane);
+    pub fn free_all(&self, shard: impl Into<Shard>, wanted: impl Fn(&Entry) -> bool) {
+        let shard = shard.into();
+        let table = self.table(shard);
         table.withdraw_all(wanted, |withdrawn| {
-            self.uncount(&withdrawn.entry, lane);
+            self.uncount(&withdrawn.entry, shard);
             table.commit(withdrawn);
             self.add(Loss::ImplicitFrees, 1);
         });
@@ -296,17 +296,17 @@ impl Recording {
     }
 
     /// Counts an allocation call that failed, and says in which row. `entry.bytes` is what was asked for.
-    pub fn refused(&self, entry: &Entry, error: i32) -> Option<u32> {
-        if let Some(counter) = self.counter(entry.what.device, entry.what.kind, entry.thread.into()) {
-            counter.row.refused_count.fetch_add(1, Relaxed);
+    pub fn failed(&self, entry: &Entry, error: i32) -> Option<u32> {
+        if let Some(counter) = self.counter(entry.attributes.device, entry.attributes.kind, entry.thread.into()) {
+            counter.row.failed_count.fetch_add(1, Relaxed);
         }
-        let what = entry.what.to_word();
+        let what = entry.attributes.to_word();
         let hash = mix(mix(what ^ entry.bytes.rotate_left(17)) ^ pack(entry.stack, error as u32));
-        let backing = self.backing(Section::Refusals);
+        let backing = self.backing(Section::Failures);
         let same = |row| {
-            self.refusals.get(backing, row).is_some_and(|row: &RefusalRow| {
+            self.refusals.get(backing, row).is_some_and(|row: &FailureRow| {
                 row.bytes.load(Relaxed) == entry.bytes
-                    && row.what.load(Relaxed) == what
+                    && row.attributes.load(Relaxed) == what
                     && halves(row.place.load(Relaxed)).0 == entry.stack
                     && row.error.load(Relaxed) == error as u32 as u64
             })
@@ -317,14 +317,14 @@ impl Recording {
             row.count.fetch_add(1, Release);
             return known;
         }
-        let Some((number, row)) = self.row(Section::Refusals, &self.refusals) else {
+        let Some((number, row)) = self.row(Section::Failures, &self.refusals) else {
             self.add(Loss::Details, 1);
             return None;
         };
         row.bytes.store(entry.bytes, Relaxed);
         row.first_ns.store(entry.time_ns, Relaxed);
         row.last_ns.store(entry.time_ns, Relaxed);
-        row.what.store(what, Relaxed);
+        row.attributes.store(what, Relaxed);
         row.place.store(pack(entry.stack, entry.thread), Relaxed);
         row.error.store(error as u32 as u64, Relaxed);
         // Release: pairs with the reader's Acquire.
@@ -334,7 +334,7 @@ impl Recording {
     }
 }
 
-/// One lane's counter of a kind on a device, and what it takes to keep the peaks of both.
+/// One shard's counter of a kind on a device, and what it takes to keep the peaks of both.
 struct Counter<'a> {
     row: &'a CounterRow,
     of_kind: &'a Cell,
@@ -355,7 +355,7 @@ impl Counter<'_> {
                 word: &row.credit.first,
                 hint: &row.hints[0],
             },
-            lanes: || of_kind.rows().map(|row| &row.credit.first),
+            shards: || of_kind.rows().map(|row| &row.credit.first),
         };
         if counts.kind.place().on_device()
             && let Some(pot) = self.of_device.pot()
@@ -367,7 +367,7 @@ impl Counter<'_> {
                     word: &row.credit.second,
                     hint: &row.hints[1],
                 },
-                lanes: || {
+                shards: || {
                     // SeqCst: as in `add_counter`.
                     let kinds = kinds.load(SeqCst);
                     let cells = slot.iter().enumerate().filter(move |(kind, _)| kinds >> kind & 1 != 0);

@@ -1,15 +1,15 @@
-//! Where a lane's counter rows lie: pointers, filled on first use.
+//! Where a shard's counter rows lie: pointers, filled on first use.
 //!
-//! A row costs 64 bytes of the file, and most lanes never see most kinds or stacks, so rows are handed out in the order in
+//! A row costs 64 bytes of the file, and most shards never see most kinds or stacks, so rows are handed out in the order in
 //! which they are first needed; these arrays, in private memory and touched only where used, say where they are.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
-use crate::file::anonymous;
+use crate::format::*;
 use crate::kind::Kind;
-use crate::lanes::Lane;
-use crate::layout::*;
-use crate::peak::Pot;
+use crate::lockfree::peak::CentralCredit;
+use crate::lockfree::shards::Shard;
+use crate::recording::file::anonymous;
 
 /// Private memory of this process that is mapped on first use. `T`: atomics of which all zeros is a value. All zeros:
 /// not yet mapped.
@@ -61,7 +61,7 @@ pub struct Cell {
     pub peak: AtomicPtr<PeakRow>,
     /// Of a device as a whole, which has no rows: the kinds that have some, a bit each. Set before there are any.
     pub kinds: AtomicU64,
-    pub rows: [AtomicPtr<CounterRow>; LANES],
+    pub rows: [AtomicPtr<CounterRow>; SHARDS],
 }
 
 impl Cells {
@@ -86,22 +86,22 @@ impl Cell {
     }
 
     #[inline]
-    pub fn pot(&self) -> Option<&Pot> {
+    pub fn pot(&self) -> Option<&CentralCredit> {
         // Acquire: pairs with the Release of whoever made it.
         // SAFETY: as in `rows`.
         unsafe { self.peak.load(Acquire).as_ref() }.map(|row| &row.pot)
     }
 }
 
-/// Per lane; a power of two.
+/// Per shard; a power of two.
 const REMEMBERED: usize = 256;
 
-/// The rows of totals that each lane used last, by hash of what they are about.
-pub type LastUsed = Lazy<[[AtomicPtr<TotalRow>; REMEMBERED]; LANES]>;
+/// The rows of totals that each shard used last, by hash of what they are about.
+pub type LastUsed = Lazy<[[AtomicPtr<TotalRow>; REMEMBERED]; SHARDS]>;
 
 impl LastUsed {
     #[inline]
-    pub fn slot(&self, lane: Lane, hash: u64) -> Option<&AtomicPtr<TotalRow>> {
-        Some(&self.get()?[lane.number()][hash as usize % REMEMBERED])
+    pub fn slot(&self, shard: Shard, hash: u64) -> Option<&AtomicPtr<TotalRow>> {
+        Some(&self.get()?[shard.number()][hash as usize % REMEMBERED])
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::atomic::Ordering::*;
 
 use super::{ModuleSeen, Recording, fill_words, store_bytes};
-use crate::lanes::Lane;
-use crate::layout::*;
-use crate::table::What;
+use crate::format::*;
+use crate::lockfree::shards::Shard;
+use crate::lockfree::table::Attributes;
 
 impl Recording {
     /// The row of a device, if it was ever registered.
@@ -22,7 +22,7 @@ impl Recording {
         let row = number.and_then(|number| self.devices.ensure(self.backing(Section::Devices), number).ok());
         let (Some(number), Some(row)) = (number, row) else {
             self.add(Loss::Details, 1);
-            return What::NO_DEVICE;
+            return Attributes::NO_DEVICE;
         };
         if let Some((mig, bytes)) = uuid {
             row.uuid_kind.store(1 + u32::from(mig), Relaxed);
@@ -40,7 +40,7 @@ impl Recording {
         let count = self
             .elements(Section::Contexts)
             .load(Relaxed)
-            .min(u64::from(What::NO_CONTEXT)) as u32;
+            .min(u64::from(Attributes::NO_CONTEXT)) as u32;
         (0..count).filter_map(|number| {
             let row = self.context_row(number)?;
             let alive = row.seen_plus_one.load(Acquire) != 0 && row.destroyed_plus_one.load(Relaxed) == 0;
@@ -75,10 +75,10 @@ impl Recording {
     /// Registers a context; `created`: by cuCtxCreate, as opposed to a primary context.
     pub fn add_context(&self, handle: u64, device: u8, created: bool) -> u16 {
         match self.row(Section::Contexts, &self.contexts) {
-            Some((number, row)) if number < u32::from(What::NO_CONTEXT) => {
+            Some((number, row)) if number < u32::from(Attributes::NO_CONTEXT) => {
                 row.handle.store(handle, Relaxed);
                 row.device.store(
-                    if device == What::NO_DEVICE {
+                    if device == Attributes::NO_DEVICE {
                         NONE
                     } else {
                         u32::from(device)
@@ -92,7 +92,7 @@ impl Recording {
             }
             _ => {
                 self.add(Loss::Details, 1);
-                What::NO_CONTEXT
+                Attributes::NO_CONTEXT
             }
         }
     }
@@ -101,7 +101,7 @@ impl Recording {
         let device = self
             .context_row(context.into())
             .map_or(NONE, |row| row.device.load(Relaxed));
-        u8::try_from(device).unwrap_or(What::NO_DEVICE)
+        u8::try_from(device).unwrap_or(Attributes::NO_DEVICE)
     }
 
     /// Living primary contexts of a device that were seen by then, as rows.
@@ -133,8 +133,8 @@ impl Recording {
         number
     }
 
-    /// A lane for the calling thread, which asks once: see [`Owners::claim`](crate::lanes::Owners::claim).
-    pub fn lane_of(&self, tid: u32, thread: u32, is_alive: impl Fn(u32) -> bool) -> Lane {
+    /// A shard for the calling thread, which asks once: see [`Owners::claim`](crate::lockfree::shards::Owners::claim).
+    pub fn shard_of(&self, tid: u32, thread: u32, is_alive: impl Fn(u32) -> bool) -> Shard {
         self.owners.claim(tid, thread, is_alive)
     }
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering::*;
 
 use super::Recording;
-use crate::index::mix;
-use crate::layout::*;
+use crate::format::*;
+use crate::lockfree::index::mix;
 
 impl Recording {
     /// The number of a domain, which is registered on first sight. `None` when there is no room for another.
@@ -50,8 +50,8 @@ impl Recording {
     }
 
     /// PyTorch's allocator of a device says what it holds after an event that changed its live bytes by `change`. Events
-    /// of one device come one at a time, since the allocator tells them under its lock.
-    pub fn told(&self, device: u8, change: i64, live: u64, reserved: u64) {
+    /// of one device come one at a time, since the allocator reports them under its lock.
+    pub fn allocator_reported(&self, device: u8, change: i64, live: u64, reserved: u64) {
         let Ok(row) = self.allocators.ensure(self.backing(Section::Allocators), device.into()) else {
             self.add(Loss::Details, 1);
             return;

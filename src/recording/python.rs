@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::*;
 
 use super::{HASHES, Recording};
-use crate::layout::*;
+use crate::format::*;
 
 /// A code object as the shim saw it.
 pub struct CodeSeen<'a> {

@@ -1,9 +1,9 @@
 //! What the writer keeps for itself, and no reader sees.
 
 use super::Recording;
-use crate::index::mix;
-use crate::index::tests::entries;
-use crate::layout::ROOT;
+use crate::format::ROOT;
+use crate::lockfree::index::mix;
+use crate::lockfree::index::tests::entries;
 use crate::reader::tests::{Folder, record};
 
 const STACKS: u64 = 64;

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Stream;
 use crate::kind::Kind;
-use crate::progress::{Progress, Unit};
+use crate::reader::progress::{Progress, Unit};
 
 /// What allocations that were asked for in the same way have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]

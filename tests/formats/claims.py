@@ -109,10 +109,10 @@ def folded_lines_are_what_flamegraph_scripts_split():
         assert sum(int(line.rsplit(" ", 1)[1]) for line in lines) == reported(sample)[0]
 
 
-def flame_graphs_are_whole_pictures():
-    pictures = [("report", FOLDER / f"{sample}.json") for sample in SAMPLES]
-    pictures.append(("diff", FOLDER / "training.json", FOLDER / "leaky.json", "--force"))
-    for words in pictures:
+def flame_graphs_are_whole_snapshots():
+    snapshots = [("report", FOLDER / f"{sample}.json") for sample in SAMPLES]
+    snapshots.append(("diff", FOLDER / "training.json", FOLDER / "leaky.json", "--force"))
+    for words in snapshots:
         root = xml.etree.ElementTree.fromstring(culeak(*words, "--flamegraph", "-"))
         assert root.tag.endswith("}svg"), words
         texts = [title.text for title in root.iter("{http://www.w3.org/2000/svg}title")]
@@ -254,7 +254,7 @@ CLAIMS = [
     pprof_sees_what_a_program_has_freed_too,
     speedscopes_schema_accepts_it,
     folded_lines_are_what_flamegraph_scripts_split,
-    flame_graphs_are_whole_pictures,
+    flame_graphs_are_whole_snapshots,
     perfettos_classes_know_every_field,
     firefoxes_tables_refer_to_each_other,
     duckdb_reads_both_tables_alike,

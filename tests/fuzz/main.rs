@@ -10,7 +10,7 @@
 //!
 //! Deliberately absent: coverage feedback, which would need a nightly compiler. Changes know the formats instead (`mutate`).
 
-#[path = "../../src/sample.rs"]
+#[path = "../support/sample.rs"]
 mod sample;
 
 mod mutate;

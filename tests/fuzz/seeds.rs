@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use culeak::cuda_functions::Api;
+use culeak::format::{RANK_VARIABLES, ROOT};
 use culeak::kind::Kind;
-use culeak::layout::{RANK_VARIABLES, ROOT};
-use culeak::recording::{Beginning, CodeSeen, ModuleSeen, Recording};
+use culeak::lockfree::table::{Entry, Key, Space, What};
+use culeak::recording::{CodeSeen, ModuleSeen, Recording, Session};
 use culeak::snapshot::{Language, Location, Module, Snapshot};
-use culeak::table::{Entry, Key, Space, What};
 
 use crate::sample::{Sample, leaky, training};
 use crate::{INPUT, culeak};
@@ -111,7 +111,7 @@ fn pickle(folder: &Path) -> Vec<u8> {
 fn recording(folder: &Path) -> Vec<u8> {
     let path = folder.join("seed.culeak");
     let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
-    let beginning = Beginning {
+    let beginning = Session {
         pid: 4711,
         parent_pid: 1,
         depth: 128,
@@ -200,7 +200,7 @@ fn recording(folder: &Path) -> Vec<u8> {
                 let withdrawn = recording.withdraw(key, thread).expect("it is there");
                 recording.commit(withdrawn, thread);
             }
-            1 => drop(recording.refused(&entry, 2)),
+            1 => drop(recording.failed(&entry, 2)),
             2 => recording.mark(b"epoch", thread),
             _ => {}
         }

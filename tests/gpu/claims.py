@@ -328,7 +328,7 @@ def a_double_free_and_a_free_of_the_middle_change_nothing(t, build):
     expect(done.fact("double_free") != 0 and done.fact("middle_free") != 0, f"CUDA accepted a bad free\n{done.story()}")
     snapshot = done.snapshot()
     snapshot.expect_exactly(done.live())
-    counted = snapshot.honesty["unknown_frees"] + snapshot.honesty["failed_frees"]
+    counted = snapshot.losses["unknown_frees"] + snapshot.losses["failed_frees"]
     expect(counted >= 2, f"two bad frees, but unknown_frees + failed_frees = {counted}\n{snapshot.where()}")
 
 
@@ -339,7 +339,7 @@ def device_memory_given_to_the_wrong_free_stays_in_the_books(t, build):
 
 
 def expect_refused(snapshot, label):
-    rows = snapshot.data["refused"]
+    rows = snapshot.data["failed"]
     file, line = site(label)
     for row in rows:
         if (file, line) in [(os.path.basename(f or ""), n) for _, f, n, _ in snapshot.frames(row)]:
@@ -356,7 +356,7 @@ def a_refused_request_for_64_tib_is_shown_and_is_not_live(t, build):
     snapshot.expect_exactly([])
     expect_refused(snapshot, "refused")
     expect_refused(snapshot, "refused_async")
-    expect_equal(sum(c["refused_count"] for c in snapshot.data["counters"]), 2, f"refused_count\n{snapshot.where()}")
+    expect_equal(sum(c["failed_count"] for c in snapshot.data["counters"]), 2, f"failed_count\n{snapshot.where()}")
 
 
 @claim
@@ -375,7 +375,7 @@ def device_reset_frees_all_but_pool_memory(t, build):
     done = t.run(t.program("rt-" + build), "reset").must(0)
     snapshot = done.snapshot()
     snapshot.expect_exactly(done.live())
-    expect(snapshot.honesty["implicit_frees"] >= 4, f"implicit_frees = {snapshot.honesty['implicit_frees']}, expected 4 at least\n{snapshot.where()}")
+    expect(snapshot.losses["implicit_frees"] >= 4, f"implicit_frees = {snapshot.losses['implicit_frees']}, expected 4 at least\n{snapshot.where()}")
 
 
 @claim
@@ -461,7 +461,7 @@ def one_unmap_of_several_mappings_frees_them_all(t):
 def a_graph_never_launched_holds_nothing(t):
     snapshot = t.run(t.program("graphs"), "never_launched").must(0).snapshot()
     snapshot.expect_exactly([])
-    expect_equal(snapshot.honesty["captured_not_launched"], 1, f"honesty.captured_not_launched\n{snapshot.where()}")
+    expect_equal(snapshot.losses["captured_not_launched"], 1, f"losses.captured_not_launched\n{snapshot.where()}")
 
 
 @claim(over=["launched", "auto_free", "freed_by_node", "outlives_graph", "explicit_nodes", "beside_capture"])

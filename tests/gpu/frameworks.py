@@ -153,7 +153,7 @@ def expect_python_lines(t, framework, env=None, inside=False):
     snapshot = snapshot_of(done)
     python = snapshot.data["process"].get("python")
     expect(python and not python.get("no_frames"), f"no Python frames: {python}\n{snapshot.where()}")
-    expect_equal(snapshot.honesty["lost_python"], 0, f"honesty.lost_python\n{snapshot.where()}")
+    expect_equal(snapshot.losses["lost_python"], 0, f"losses.lost_python\n{snapshot.where()}")
     told = done.lines()
     expect(len(told) >= 8, f"the program told of {len(told)} allocations only\n{done.story()}")
     for label, address, frames in told:

@@ -177,7 +177,7 @@ class Snapshot:
     def __init__(self, data, path, story=""):
         self.data, self.path, self.story = data, path, story
         self.rows = allocations(data)
-        self.honesty = data["honesty"]
+        self.losses = data["losses"]
 
     def of_kind(self, *kinds):
         return [row for row in self.rows if row["kind"] in kinds]
@@ -256,7 +256,7 @@ class Snapshot:
 
     def expect_sane(self):
         for field in ("lost_allocations", "lost_stacks", "vanished"):
-            expect_equal(self.honesty[field], 0, f"honesty.{field}\n{self.where()}")
+            expect_equal(self.losses[field], 0, f"losses.{field}\n{self.where()}")
         rows, counters = collections.Counter(), collections.Counter()
         for row in self.rows:
             if row["kind"] not in NOWHERE:
@@ -392,9 +392,9 @@ class Machine:
         expect_equal((data.get("format"), data.get("version")), ("culeak-snapshot", 1), "format and version of the snapshot")
         return Snapshot(data, path, story)
 
-    def honesty(self, recording):
-        """The honesty rows of a recording, without looking names up."""
+    def losses(self, recording):
+        """The losses rows of a recording, without looking names up."""
         path = recording.with_suffix(".json")
         code, out, err = self.cli("snapshot", recording, "--no-symbols", "--force", "-o", path)
         expect(code == 0, f"{recording}: cannot be read\n{tail(out + err)}")
-        return json.loads(path.read_text())["honesty"]
+        return json.loads(path.read_text())["losses"]

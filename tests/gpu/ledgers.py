@@ -64,14 +64,14 @@ def every_byte_that_the_driver_counts_has_a_line(t, mode):
 
 
 @claim(alone=True)
-def a_request_that_fails_leaves_a_picture_that_begins_with_it(t):
+def a_request_that_fails_leaves_a_snapshot_that_begins_with_it(t):
     with Watched(t, command=[t.python, PROGRAM, "too-much"]) as watched:
-        pictures = sorted((watched.folder / "rec").glob("*out-of-memory*"))
-        expect_equal(len(pictures), 1, f"pictures in {watched.folder / 'rec'}")
-        report = report_of(t, pictures[0])
+        snapshots = sorted((watched.folder / "rec").glob("*out-of-memory*"))
+        expect_equal(len(snapshots), 1, f"snapshots in {watched.folder / 'rec'}")
+        report = report_of(t, snapshots[0])
         said = facts(watched)
     failed = report["failed"]
-    expect(failed is not None, f"{pictures[0]}: the report names no failed request")
+    expect(failed is not None, f"{snapshots[0]}: the report names no failed request")
     expect(failed["bytes"] >= 1 << 50, f"the failed request: {failed}")
     expect_line(failed, "ledger_too_much")
     expect_line(report["rows"][0], "ledger_leak")

@@ -137,7 +137,7 @@ class Peers:
             raise Failure(f"it ran alike, but nothing was recorded: was culeak there?\nlogs in {run.folder}")
         read = files[:6]
         with ThreadPoolExecutor(4) as pool:
-            told = list(pool.map(self.machine.honesty, read))
+            told = list(pool.map(self.machine.losses, read))
         lost = [f"{file.name}: {name} {value}" for file, row in zip(read, told) for name, value in row.items() if name.startswith("lost_") and value]
         if lost:
             raise Failure("records were lost: " + "; ".join(lost))

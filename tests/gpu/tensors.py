@@ -1,6 +1,6 @@
-"""Claims about the tensor level: blocks of PyTorch's caching allocator, buffers of XLA, and pictures kept while a program runs.
+"""Claims about the tensor level: blocks of PyTorch's caching allocator, buffers of XLA, and snapshots kept while a program runs.
 
-Each program asks for a picture of its steps and says what its framework holds at that moment, to the byte.
+Each program asks for a snapshot of its steps and says what its framework holds at that moment, to the byte.
 """
 
 import json
@@ -11,10 +11,10 @@ from harness import HERE, Missing, allocations, claim, expect, expect_equal, sit
 MODES = ["steps", "threads", "loader_fork", "loader_spawn", "compiled", "graph", "leaks", "graph_pool"]
 
 
-def pictures(t, done):
-    """Pictures kept beside the recordings, as (name, snapshot without names), in the order in which they were made."""
+def snapshots(t, done):
+    """Snapshots kept beside the recordings, as (name, snapshot without names), in the order in which they were made."""
     found = []
-    for path in sorted((done.folder / "rec").glob("*.culeak-kept")):
+    for path in sorted((done.folder / "rec").glob("*.culeak-snapshot")):
         json_path = path.with_suffix(".json")
         code, out, err = t.cli("snapshot", path, "--no-symbols", "--force", "-o", json_path)
         expect(code == 0, f"{path}: cannot be read\n{tail(out + err)}")
@@ -32,17 +32,17 @@ def expect_true_account(t, data, whose):
     expect(told, f"{whose}: PyTorch's allocator never told of anything")
     expect_equal((told["mismatches"], told["unseen_bytes"]), (0, 0), f"{whose}: events after which the sums differ, and bytes never seen")
     expect_equal(told["live_bytes"], sum(row["bytes"] for row in tensors(data)), f"{whose}: PyTorch's sum (expected) and that of the rows (got)")
-    for field in ("lost_allocations", "lost_stacks", "lost_pictures", "unknown_blocks"):
-        expect_equal(data["honesty"][field], 0, f"{whose}: honesty.{field}")
+    for field in ("lost_allocations", "lost_stacks", "lost_snapshots", "unknown_blocks"):
+        expect_equal(data["losses"][field], 0, f"{whose}: losses.{field}")
 
 
 def expect_every_step(t, done):
-    kept = pictures(t, done)
+    kept = snapshots(t, done)
     facts = [words[1] for words in done._lines("FACT") if words[1].startswith("at_")]
     expect(facts, f"the program told of no step\n{done.story()}")
-    expect_equal([data["taken"]["kept"]["name"] for _, data in kept], facts, f"pictures that were kept, by name\n{done.story()}")
+    expect_equal([data["taken"]["automatic"]["name"] for _, data in kept], facts, f"snapshots that were kept, by name\n{done.story()}")
     for path, data in kept:
-        name = data["taken"]["kept"]["name"]
+        name = data["taken"]["automatic"]["name"]
         got = sum(row["bytes"] for row in tensors(data))
         expect_equal(got, done.fact(name), f"{name}: bytes in tensors (got) and torch.cuda.memory_allocated() (expected), {path}")
         expect_true_account(t, data, name)
@@ -64,7 +64,7 @@ def tensors_add_up_with_expandable_segments(t, mode):
 @claim(slow=True)
 def tensors_lie_within_the_memory_that_cuda_handed_out(t):
     done = same_results(t, "tensors", "steps")
-    _, data = pictures(t, done)[2]
+    _, data = snapshots(t, done)[2]
     segments = [(r["address"], r["address"] + r["bytes"]) for r in allocations(data) if r["kind"] == "device"]
     outside = [hex(r["address"]) for r in tensors(data) if not any(a <= r["address"] and r["address"] + r["bytes"] <= b for a, b in segments)]
     expect(not outside, f"tensors outside of all device memory: {outside}")
@@ -122,20 +122,20 @@ def the_profiler_hears_of_every_tensor_as_without_culeak(t):
 
 
 @claim(slow=True)
-def memory_that_ran_out_leaves_a_picture_with_the_python_line(t):
+def memory_that_ran_out_leaves_a_snapshot_with_the_python_line(t):
     done = same_results(t, "tensors", "out_of_memory")
-    kept = [(path, data) for path, data in pictures(t, done) if data["taken"]["kept"]["why"] == "out_of_memory"]
-    expect_equal(len(kept), 1, f"pictures, for one line that asked twice\n{done.story()}")
+    kept = [(path, data) for path, data in snapshots(t, done) if data["taken"]["automatic"]["why"] == "out_of_memory"]
+    expect_equal(len(kept), 1, f"snapshots, for one line that asked twice\n{done.story()}")
     path, data = kept[0]
-    failed = data["refused"][data["taken"]["kept"]["refused"]]
+    failed = data["failed"][data["taken"]["automatic"]["failed"]]
     expect_equal((failed["kind"], failed["bytes"], failed["error"]), ("tensor", 1 << 46, 2), "the request that failed")
     expect_true_account(t, data, path.name)
     told = [line for line in done.err.splitlines() if line.startswith("culeak: out of memory")]
-    expect(len(told) == 1 and str(path) in told[0], f"no line on stderr says where the picture is: {told}")
+    expect(len(told) == 1 and str(path) in told[0], f"no line on stderr says where the snapshot is: {told}")
     code, out, err = t.cli("report", path)
     expect_equal(code, 0, f"exit code of culeak report\n{tail(err)}")
     file, line = site("torch_out_of_memory")
-    expect(f"{file}:{line}" in out, f"{file}:{line} is not in the report of the picture:\n{tail(out, 40)}")
+    expect(f"{file}:{line}" in out, f"{file}:{line} is not in the report of the snapshot:\n{tail(out, 40)}")
 
 
 @claim(slow=True)

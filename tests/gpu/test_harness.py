@@ -31,7 +31,7 @@ def table(rows):
     return {"calls": calls, "columns": COLUMNS, "rows": [[row[name] for name in COLUMNS] for row in own]}
 
 
-def snapshot(*rows, live_bytes=1000, **honesty):
+def snapshot(*rows, live_bytes=1000, **losses):
     symbols = [
         {"function": "helper", "file": "/src/util.h", "line": 3, "inlined": True},
         {"function": "case_cudaMalloc", "file": "/src/" + FILE, "line": LINE, "inlined": False},
@@ -42,7 +42,7 @@ def snapshot(*rows, live_bytes=1000, **honesty):
         "stacks": [{"frames": [0, 1], "truncated": False}],
         "locations": [{"module": 0, "address": 16, "symbols": symbols}, {"module": None, "address": 32, "symbols": []}],
         "modules": [{"path": "/bin/rt-static"}],
-        "honesty": {"lost_allocations": 0, "lost_stacks": 0, "vanished": 0, **honesty},
+        "losses": {"lost_allocations": 0, "lost_stacks": 0, "vanished": 0, **losses},
     }, "hand-made")  # fmt: skip
 
 

@@ -90,8 +90,8 @@ def the_numbers_are_those_of_json_and_the_terminal(browser):
         assert ledger == [line["bytes"] for line in device["lines"]], ledger
         total = sum(row["bytes"] for row in report["rows"])
         assert t.page.locator(".told strong").inner_text() == size_of(total) + ", 100 %"
-        honesty = t.page.locator(".honesty").inner_text()
-        assert "lost 0 allocations, 0 stacks, 0 Python stacks, 0 details, 0 snapshots" in honesty and "40 unknown" in honesty
+        losses = t.page.locator(".losses").inner_text()
+        assert "lost 0 allocations, 0 stacks, 0 Python stacks, 0 details, 0 snapshots" in losses and "40 unknown" in losses
 
 
 def size_of(size):
@@ -278,7 +278,7 @@ def a_diff_says_what_grew_and_what_shrank(browser):
         assert t.page.locator(".told strong").inner_text().startswith("-60 MiB"), t.page.locator(".told").inner_text()
         t.page.get_by_label("of", exact=True).select_option("before")
         assert any("load_weights" in name for name in t.names()), t.names()
-        assert t.page.locator(".honesty").count() == 2
+        assert t.page.locator(".losses").count() == 2
         t.page.get_by_role("button", name="Attention.forward").click()
         assert "/torch/nn/modules/linear.py:125" in t.page.locator("td.detail").inner_text()
 
@@ -476,7 +476,7 @@ CLAIMS = [
 ]
 
 
-def pictures(browser, folder):
+def snapshots(browser, folder):
     for name in ("training", "diff", "trend", "large"):
         for scheme in ("light", "dark"):
             for width in (1280, 400):
@@ -498,7 +498,7 @@ def main():
                 line = next(frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == __file__)
                 print(f"FAILED  {claim.__name__} at line {line}: {type(error).__name__}: {str(error)[:2000]}")
         if folder := os.environ.get("CULEAK_SCREENSHOTS"):
-            pictures(browser, folder)
+            snapshots(browser, folder)
         browser.close()
     print(f"{len(CLAIMS) - failed} passed, {failed} failed")
     return 1 if failed else 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The HTML report in a real browser: opened from disk, clicked, typed into, and looked at. Needs python3 and pip; installs
-# Chromium when it is missing, and its driver in a folder of its own. CULEAK_SCREENSHOTS=FOLDER keeps pictures to look at.
+# Chromium when it is missing, and its driver in a folder of its own. CULEAK_SCREENSHOTS=FOLDER keeps snapshots to look at.
 #
 #     tests/html/run.sh [PATH_OF_CULEAK]
 set -euo pipefail

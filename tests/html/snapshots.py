@@ -43,9 +43,9 @@ class Snapshot:
             "threads": [{"tid": 4711, "name": "python", "first_seen_ns": SECOND}],
             "modules": [], "locations": [], "stacks": [], "allocations": [], "refused": [], "counters": [],
             "device_peaks": [{"device": n, "peak_bytes": 6871947674} for n in range(devices)],
-            "honesty": dict.fromkeys(["lost_allocations", "lost_stacks", "lost_python", "lost_details", "unknown_frees",
+            "losses": dict.fromkeys(["lost_allocations", "lost_stacks", "lost_python", "lost_details", "unknown_frees",
                                       "vanished", "failed_frees", "teardown_frees", "implicit_frees",
-                                      "captured_not_launched", "export_tables", "unknown_blocks", "lost_pictures",
+                                      "captured_not_launched", "export_tables", "unknown_blocks", "lost_snapshots",
                                       "recorder_ns", "events"], 0) | {"unhooked": []},
         }
 
@@ -95,9 +95,9 @@ class Snapshot:
             totals[key] = (size + allocation["bytes"], count + 1)
         self.value["counters"] = [
             {"device": device, "kind": kind, "live_bytes": size, "live_count": count, "peak_bytes": size,
-             "total_bytes": size, "total_count": count, "freed_count": 0, "refused_count": 0}
+             "total_bytes": size, "total_count": count, "freed_count": 0, "failed_count": 0}
             for (device, kind), (size, count) in totals.items()]
-        self.value["honesty"]["events"] = len(self.value["allocations"])
+        self.value["losses"]["events"] = len(self.value["allocations"])
         return self.value | {"allocations": self.rows()}
 
     def rows(self):
@@ -143,9 +143,9 @@ def training(state="exited", leaked=128):
     made.holds(300 * MIB, 1, made.stack(load + [("resume", "/home/me/train.py", 90, None)] + top), "async", "cudaMallocAsync", 1)
     made.holds(4096, 3, made.stack([("helper", "/src/h.cu", 1, "/opt/plugins/libfancy.so"), MAIN]), "managed", "cudaMallocManaged", 1)
     made.holds(0, 2, made.stack(window), "mapping", "cuMemMap", None)
-    made.value["refused"].append({"bytes": 1 << 46, "count": 3, "kind": "device", "api": "cudaMalloc", "device": 0, "error": 2,
+    made.value["failed"].append({"bytes": 1 << 46, "count": 3, "kind": "device", "api": "cudaMalloc", "device": 0, "error": 2,
                                   "thread": 0, "stack": 0, "first_ns": 20 * SECOND, "last_ns": 20 * SECOND})
-    made.value["honesty"]["unknown_frees"] = 40
+    made.value["losses"]["unknown_frees"] = 40
     if state == "running":
         made.value["usage"] = {"source": "NVML 580.65.06", "devices": [
             {"device": 0, "total_bytes": 140 << 30, "used_bytes": 2500 * MIB, "reserved_bytes": 600 * MIB,
@@ -155,10 +155,10 @@ def training(state="exited", leaked=128):
     return made
 
 
-def course(folder, pictures=24):
+def course(folder, snapshots=24):
     """A running program, looked at every ten minutes: one call site grows, one fills a cache and stops, one breathes."""
     folder.mkdir(exist_ok=True)
-    for nth in range(pictures):
+    for nth in range(snapshots):
         made = training("running", 40 + 3 * nth)
         cache = made.stack([("Cache::fill(int)", "/src/cache.cu", 77, "/opt/libstep.so"), MAIN])
         made.holds(8 * MIB, min(nth * 4, 30), cache)
@@ -182,7 +182,7 @@ def hostile():
     process["ranks"] = {"RANK": HOSTILE[1]}
     made.value["devices"][0]["name"] = HOSTILE[1]
     made.value["threads"][0]["name"] = HOSTILE[2]
-    made.value["honesty"]["unhooked"] = [HOSTILE[0]]
+    made.value["losses"]["unhooked"] = [HOSTILE[0]]
     made.value["marks"] = [{"time_ns": SECOND, "name": HOSTILE[3], "thread": 0}]
     return made
 

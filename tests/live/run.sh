@@ -73,7 +73,7 @@ sane() { # sane CLAIM: the shell has the terminal back, with echo and line editi
 }
 
 fake=$("$culeak" shim-path --fake-driver)
-cc -g -O1 -D_GNU_SOURCE -DDOOR_LINKED -pthread -o "$work/victim" "$here/victim.c" "$fake/libcuda.so.1" -Wl,-rpath,"$fake" -ldl
+cc -g -O1 -D_GNU_SOURCE -DLOOKUP_LINKED -pthread -o "$work/victim" "$here/victim.c" "$fake/libcuda.so.1" -Wl,-rpath,"$fake" -ldl
 mkdir "$work/nvml"
 cc -shared -fPIC -o "$work/nvml/libnvidia-ml.so.1" "$here/../victims/nvml.c"
 mkfifo "$work/fifo"

@@ -55,7 +55,7 @@ run="import ctypes; ctypes.CDLL('$work/program.so').run()"
 LD_PRELOAD=$shim "$python" -c "$run" >"$work/recorded"
 cmp "$work/bare" "$work/recorded"
 culeak snapshot "$work/r.culeak" --no-symbols -o "$work/r.json"
-"$python" - "$work/recorded" "$work/r.json" "$work"/r.out-of-memory-*.culeak-kept <<'PYTHON'
+"$python" - "$work/recorded" "$work/r.json" "$work"/r.out-of-memory-*.culeak-snapshot <<'PYTHON'
 import json
 import sys
 
@@ -68,9 +68,9 @@ segments = [row for row in rows if row["kind"] == "device"]
 [told] = snapshot["allocators"]
 assert sum(row["bytes"] for row in tensors) == told["live_bytes"] == int(said["allocated"]), (tensors, told, said)
 assert sum(row["bytes"] for row in segments) == told["reserved_bytes"] == int(said["reserved"]), (segments, told, said)
-assert (told["mismatches"], told["unseen_bytes"], snapshot["honesty"]["unknown_blocks"]) == (0, 0, 0), told
+assert (told["mismatches"], told["unseen_bytes"], snapshot["losses"]["unknown_blocks"]) == (0, 0, 0), told
 assert told["events"] == int(said["events"]), (told, said)
 assert any(row["kind"] == "tensor" and row["bytes"] == 1 << 50 for row in snapshot["refused"]), snapshot["refused"]
-assert len(sys.argv) == 4, f"one request was given up, and {len(sys.argv) - 3} pictures were kept"
+assert len(sys.argv) == 4, f"one request was given up, and {len(sys.argv) - 3} snapshots were kept"
 print("ok", told["events"], "events")
 PYTHON

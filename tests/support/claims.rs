@@ -65,7 +65,7 @@ impl Claims for Snapshot {
 
     #[track_caller]
     fn expect_nothing_lost(&self) -> &Snapshot {
-        let told = &self.honesty;
+        let told = &self.losses;
         let lost = (
             told.lost_allocations,
             told.lost_stacks,
@@ -87,7 +87,7 @@ impl Claims for Snapshot {
             total_bytes: 0,
             total_count: 0,
             freed_count: 0,
-            refused_count: 0,
+            failed_count: 0,
         };
         self.counters
             .iter()
@@ -99,7 +99,7 @@ impl Claims for Snapshot {
                 total_bytes: sum.total_bytes + counter.total_bytes,
                 total_count: sum.total_count + counter.total_count,
                 freed_count: sum.freed_count + counter.freed_count,
-                refused_count: sum.refused_count + counter.refused_count,
+                failed_count: sum.failed_count + counter.failed_count,
                 ..sum
             })
     }

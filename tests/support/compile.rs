@@ -12,7 +12,7 @@ use super::{fake_driver, sources};
 
 /// How a victim reaches the driver; see `tests/victims/cuda.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Door {
+pub enum Lookup {
     Linked,
     Dlsym,
     ProcV1,
@@ -20,16 +20,22 @@ pub enum Door {
     ProcPtsz,
 }
 
-impl Door {
-    pub const ALL: [Door; 5] = [Door::Linked, Door::Dlsym, Door::ProcV1, Door::ProcV2, Door::ProcPtsz];
+impl Lookup {
+    pub const ALL: [Lookup; 5] = [
+        Lookup::Linked,
+        Lookup::Dlsym,
+        Lookup::ProcV1,
+        Lookup::ProcV2,
+        Lookup::ProcPtsz,
+    ];
 
     fn flag(self) -> &'static str {
         match self {
-            Door::Linked => "-DDOOR_LINKED",
-            Door::Dlsym => "-DDOOR_DLSYM",
-            Door::ProcV1 => "-DDOOR_PROC_V1",
-            Door::ProcV2 => "-DDOOR_PROC_V2",
-            Door::ProcPtsz => "-DDOOR_PROC_PTSZ",
+            Lookup::Linked => "-DLOOKUP_LINKED",
+            Lookup::Dlsym => "-DLOOKUP_DLSYM",
+            Lookup::ProcV1 => "-DLOOKUP_PROC_V1",
+            Lookup::ProcV2 => "-DLOOKUP_PROC_V2",
+            Lookup::ProcPtsz => "-DLOOKUP_PROC_PTSZ",
         }
     }
 }
@@ -56,13 +62,13 @@ pub fn run_folder() -> &'static Path {
 }
 
 /// The victim `tests/victims/<name>.c`, compiled for a door.
-pub fn victim(name: &str, door: Door) -> PathBuf {
-    let driver = if door == Door::Linked {
+pub fn victim(name: &str, lookup: Lookup) -> PathBuf {
+    let driver = if lookup == Lookup::Linked {
         vec![fake_driver()]
     } else {
         vec![]
     };
-    executable(name, &[door.flag()], &driver)
+    executable(name, &[lookup.flag()], &driver)
 }
 
 /// An executable with its own flags, linked with these libraries in this order.

@@ -48,7 +48,7 @@ fn times_fit(snapshot: &Snapshot) {
             snapshot.taken.at_ns
         );
     }
-    for refused in &snapshot.refused {
+    for refused in &snapshot.failed {
         assert!(refused.first_ns <= refused.last_ns && refused.count > 0);
     }
 }

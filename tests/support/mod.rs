@@ -18,7 +18,7 @@ pub mod outcome;
 pub mod process;
 pub mod profile;
 
-pub use compile::{Door, library, victim};
+pub use compile::{Lookup, library, victim};
 pub use outcome::Outcome;
 pub use profile::{Preload, Profile, profile, program};
 

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use super::compile::{Door, run_folder};
+use super::compile::{Lookup, run_folder};
 use super::outcome::Outcome;
 use super::process::{self, Started};
 use super::{fake_driver, library, shim, victim};
@@ -23,7 +23,7 @@ pub enum Preload {
 
 #[derive(Debug, Clone)]
 enum What {
-    Victim(String, Door),
+    Victim(String, Lookup),
     Program(PathBuf),
 }
 
@@ -59,7 +59,7 @@ pub struct Profile {
 
 /// A victim, reached through exported symbols unless another door is chosen.
 pub fn profile(victim: &str) -> Profile {
-    Profile::of(What::Victim(victim.to_owned(), Door::Linked))
+    Profile::of(What::Victim(victim.to_owned(), Lookup::Linked))
 }
 
 /// Any other program.
@@ -82,9 +82,9 @@ impl Profile {
         }
     }
 
-    pub fn door(mut self, chosen: Door) -> Profile {
-        if let What::Victim(_, door) = &mut self.what {
-            *door = chosen;
+    pub fn lookup(mut self, chosen: Lookup) -> Profile {
+        if let What::Victim(_, lookup) = &mut self.what {
+            *lookup = chosen;
         }
         self
     }
@@ -184,7 +184,7 @@ impl Profile {
 
     fn command(&self, folder: &Path) -> Command {
         let executable = match &self.what {
-            What::Victim(name, door) => victim(name, *door),
+            What::Victim(name, lookup) => victim(name, *lookup),
             What::Program(path) => path.clone(),
         };
         let out = folder.join("out");

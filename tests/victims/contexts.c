@@ -30,7 +30,7 @@ static void fill(void) {
 }
 
 static void destroyed(void) {
-    REQUIRE(open_door());
+    REQUIRE(open_driver());
     OK(cuInit(0));
     CUcontext context = create(0);
     fill();
@@ -38,7 +38,7 @@ static void destroyed(void) {
 }
 
 static void destroyed_v1(void) {
-    REQUIRE(open_door());
+    REQUIRE(open_driver());
     OK(cuInit(0));
     CUcontext context = create(0);
     leak(1000);
@@ -47,7 +47,7 @@ static void destroyed_v1(void) {
 
 /* Injected: cuCtxDestroy_v2 fails with 700. */
 static void destroy_refused(void) {
-    REQUIRE(open_door());
+    REQUIRE(open_driver());
     OK(cuInit(0));
     CUcontext context = create(0);
     leak(1000);
@@ -56,7 +56,7 @@ static void destroy_refused(void) {
 
 /* A context attached twice is destroyed by its second detach. */
 static void detached(void) {
-    REQUIRE(open_door());
+    REQUIRE(open_driver());
     OK(cuInit(0));
     CUcontext context = create(0), same;
     OK(cuCtxAttach(&same, 0));
@@ -113,7 +113,7 @@ static void pool_memory_outlives_reset(void) {
 
 /* Two contexts of one device, and one of a second device: destroying one frees its memory alone. */
 static void two(void) {
-    REQUIRE(open_door());
+    REQUIRE(open_driver());
     OK(cuInit(0));
     CUcontext first = create(0);
     leak(100);
@@ -141,7 +141,7 @@ static void recreate(void) {
 }
 
 static void handle_used_again(void) {
-    REQUIRE(open_door());
+    REQUIRE(open_driver());
     OK(cuInit(0));
     void (**destroyed)(void) = dlsym(RTLD_DEFAULT, "tiny_destroyed");
     REQUIRE(destroyed);
@@ -155,7 +155,7 @@ static void handle_used_again(void) {
 
 /* Memory of a context that is not current when it is freed. */
 static void freed_under_another(void) {
-    REQUIRE(open_door());
+    REQUIRE(open_driver());
     OK(cuInit(0));
     create(0);
     CUdeviceptr address = leak(100);

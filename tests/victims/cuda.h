@@ -1,11 +1,11 @@
 /* The part of the CUDA driver API that the victims use, and the doors through which a program can reach it.
  *
  * A victim calls `cuMemAlloc_v2(…)` like any CUDA program. Which door that goes through is chosen when it is compiled:
- *   -DDOOR_LINKED   linked with libcuda.so.1 (the default)
- *   -DDOOR_DLSYM    dlopen + dlsym of every name
- *   -DDOOR_PROC_V1  dlsym("cuGetProcAddress"), then every name through its 4 arguments
- *   -DDOOR_PROC_V2  dlsym("cuGetProcAddress_v2"), then every name through its 5 arguments
- *   -DDOOR_PROC_PTSZ the same, asking for the per-thread default stream
+ *   -DLOOKUP_LINKED   linked with libcuda.so.1 (the default)
+ *   -DLOOKUP_DLSYM    dlopen + dlsym of every name
+ *   -DLOOKUP_PROC_V1  dlsym("cuGetProcAddress"), then every name through its 4 arguments
+ *   -DLOOKUP_PROC_V2  dlsym("cuGetProcAddress_v2"), then every name through its 5 arguments
+ *   -DLOOKUP_PROC_PTSZ the same, asking for the per-thread default stream
  * Written for these tests: nothing here needs a CUDA toolkit. */
 #pragma once
 #include <dlfcn.h>
@@ -156,7 +156,7 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
     X(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 0, (CUstream, int)) \
     X(cuStreamEndCapture, "cuStreamEndCapture", 10000, 0, (CUstream, CUgraph *))
 
-#if defined(DOOR_DLSYM) || defined(DOOR_PROC_V1) || defined(DOOR_PROC_V2) || defined(DOOR_PROC_PTSZ)
+#if defined(LOOKUP_DLSYM) || defined(LOOKUP_PROC_V1) || defined(LOOKUP_PROC_V2) || defined(LOOKUP_PROC_PTSZ)
 #define X(symbol, base, version, flags, parameters) static CUresult(*symbol) parameters __attribute__((unused));
 CUDA_FUNCTIONS(X)
 #undef X
@@ -169,11 +169,11 @@ static __attribute__((unused)) void *libcuda(void) {
 }
 
 /* Resolves everything; a name the driver lacks stays NULL. Returns 0 when there is no driver. */
-static __attribute__((unused)) int open_door(void) {
+static __attribute__((unused)) int open_driver(void) {
     if (!libcuda()) return 0;
-#if defined(DOOR_DLSYM)
+#if defined(LOOKUP_DLSYM)
 #define X(symbol, base, version, flags, parameters) *(void **)&symbol = dlsym(libcuda(), #symbol);
-#elif defined(DOOR_PROC_V1)
+#elif defined(LOOKUP_PROC_V1)
     CUresult (*look_up)(const char *, void **, int, uint64_t) = dlsym(libcuda(), "cuGetProcAddress");
     if (!look_up) return 0;
 #define X(symbol, base, version, flags, parameters) \
@@ -181,7 +181,7 @@ static __attribute__((unused)) int open_door(void) {
 #else
     CUresult (*look_up)(const char *, void **, int, uint64_t, int *) = dlsym(libcuda(), "cuGetProcAddress_v2");
     if (!look_up) return 0;
-#if defined(DOOR_PROC_PTSZ)
+#if defined(LOOKUP_PROC_PTSZ)
 #define X(symbol, base, version, flags, parameters) \
     if (look_up(base, (void **)&symbol, version, 2, NULL) != CUDA_SUCCESS) symbol = NULL;
 #else
@@ -197,5 +197,5 @@ static __attribute__((unused)) int open_door(void) {
 #define X(symbol, base, version, flags, parameters) extern CUresult symbol parameters;
 CUDA_FUNCTIONS(X)
 #undef X
-static __attribute__((unused)) int open_door(void) { return 1; }
+static __attribute__((unused)) int open_driver(void) { return 1; }
 #endif

@@ -219,7 +219,7 @@ static void with_threads(int threads, CUcontext context) {
 
 static void begins_on_eight_threads(void) {
     blocks_each = 4;
-    REQUIRE(open_door());
+    REQUIRE(open_driver());
     with_threads(8, NULL);
 }
 

@@ -17,7 +17,7 @@ EXPORT CUdeviceptr plugin_address;
 EXPORT CUresult plugin_free(CUdeviceptr address) { return cuMemFree_v2(address); }
 
 EXPORT CUresult run_plugin(void) {
-    if (!open_door()) return -1;
+    if (!open_driver()) return -1;
     CUresult result = LEAKS(&plugin_address);
     __asm__ volatile("" ::: "memory");
     return result;

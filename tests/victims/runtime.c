@@ -1,7 +1,7 @@
 /* A CUDA runtime in miniature: asks the driver as cudart does and says which copy was called.
  * -DCOPY="\"a\""; -DWITHOUT_DRIVER for one whose memory never reaches a driver function; -DQUIET says nothing. */
 #define _GNU_SOURCE
-#define DOOR_PROC_V2
+#define LOOKUP_PROC_V2
 #include "cuda.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@ static int ready;
 /* In a forked child the driver answers with an error, as cudart does then. */
 static int start(void) {
     static CUcontext context;
-    if (!ready++ && (!open_door() || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0))) abort();
+    if (!ready++ && (!open_driver() || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0))) abort();
     return cuCtxSetCurrent(context);
 }
 

@@ -57,7 +57,7 @@ static void sandboxed(void) {
     REQUIRE(!prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
     REQUIRE(!prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
     context = start_cuda();
-    /* More threads than there are lanes, all alive at once and then all gone, three times. */
+    /* More threads than there are shards, all alive at once and then all gone, three times. */
     pthread_t threads[70];
     REQUIRE(!pthread_barrier_init(&together, NULL, 70));
     for (int round = 0; round < 3; round++) {

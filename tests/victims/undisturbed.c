@@ -101,7 +101,7 @@ static void stack_of(void) {
     while (event->name && strcmp(event->name, arguments[0])) event++;
     REQUIRE(event->name && stack != MAP_FAILED);
     memset(stack, 0xa5, size);
-    REQUIRE(open_door());
+    REQUIRE(open_driver());
     pid_t child = fork();
     if (child == 0) {
         pthread_attr_t attributes;

@@ -36,7 +36,7 @@
 static __attribute__((unused)) CUcontext start_cuda(void) {
     CUcontext context;
     CUdevice device;
-    REQUIRE(open_door());
+    REQUIRE(open_driver());
     OK(cuInit(0));
     OK(cuDeviceGet(&device, 0));
     OK(cuDevicePrimaryCtxRetain(&context, device));

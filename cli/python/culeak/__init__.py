@@ -1,4 +1,4 @@
-"""culeak from Python: names for moments, and pictures of them, in a process that is being recorded.
+"""culeak from Python: names for moments, and snapshots of them, in a process that is being recorded.
 
 Nothing here records: the preload library does, which ``culeak run`` or ``pytest --culeak`` puts in front of the
 interpreter. Without it these functions do nothing, so they may stay in a program.
@@ -24,7 +24,7 @@ def mark(name: str) -> None:
 
 
 def snapshot(name: str) -> None:
-    """Keeps a picture of this moment beside the recording, for every command to read."""
+    """Keeps a snapshot of this moment beside the recording, for every command to read."""
     recorder: Optional[Recorder] = Recorder.here()
     if recorder is not None:
         recorder.snapshot(name)

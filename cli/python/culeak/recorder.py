@@ -61,7 +61,7 @@ class Recorder:
         self._library.culeak_snapshot(mark_name(name).encode())
 
     def begin(self, name: str, limit: int = 0) -> int:
-        """Begins an interval and says its number; 0 where nobody measures intervals. With a limit in bytes, a picture is
+        """Begins an interval and says its number; 0 where nobody measures intervals. With a limit in bytes, a snapshot is
         kept of the moment when all devices together need more."""
         return int(self._library.culeak_interval_begin(mark_name(name).encode(), limit))
 

@@ -48,7 +48,7 @@ class Measured:
     def __init__(self, recorder: Recorder, item: Any, limits: Limits) -> None:
         self.recorder = recorder
         self.name = mark_name(item.nodeid)
-        self.older_pictures = pictures(os.getpid()) if limits.memory is not None else set()
+        self.older_snapshots = snapshots(os.getpid()) if limits.memory is not None else set()
         # A limit of 0 would be none; what it allows is compared anyway.
         self.number = recorder.begin(item.nodeid, max(limits.memory or 0, 1) if limits.memory is not None else 0)
         self.before = self._held()
@@ -144,10 +144,10 @@ class Session:
         return None
 
     def _when_exceeded(self) -> Optional[Verdict]:
-        """A verdict on the picture that was kept when the interval's limit was exceeded."""
+        """A verdict on the snapshot that was kept when the interval's limit was exceeded."""
         assert self.measured is not None
-        for picture in pictures(os.getpid()) - self.measured.older_pictures:
-            return self.judge.judge(picture, self.measured.name)
+        for snapshot in snapshots(os.getpid()) - self.measured.older_snapshots:
+            return self.judge.judge(snapshot, self.measured.name)
         return None
 
     def _keep(self, item: Any, readings: Dict[int, Reading], verdict: Optional[Verdict]) -> None:
@@ -186,11 +186,11 @@ class Session:
         item.user_properties += [("culeak_site", complaint.one_line(site)) for site in sites]
 
 
-def pictures(pid: int) -> Set[Path]:
-    """What this process kept beside its recording when limits were exceeded: a picture for each test that did so."""
+def snapshots(pid: int) -> Set[Path]:
+    """What this process kept beside its recording when limits were exceeded: a snapshot for each test that did so."""
     output = os.environ.get("CULEAK_OUTPUT", "").replace("%%", "%")
     folder = Path(output) if output.endswith("/") or os.path.isdir(output) else Path(output).parent
-    return set(folder.glob("*.{}.exceeded-*.culeak-kept".format(pid)))
+    return set(folder.glob("*.{}.exceeded-*.culeak-snapshot".format(pid)))
 
 
 def _test(item: Any) -> complaint.Test:

@@ -77,7 +77,7 @@ class Judge:
         self._options += [word for kind in KINDS for word in ("--kind", kind)]
 
     def judge(self, source: Union[int, Path], since: str, limit: Optional[int] = None) -> Verdict:
-        """The verdict on a process or on a picture of one. ``limit`` in bytes; None: whatever is there passes."""
+        """The verdict on a process or on a snapshot of one. ``limit`` in bytes; None: whatever is there passes."""
         most = NO_LIMIT if limit is None else limit
         words = [self._command, "check", str(source), "--since=" + since, "--max-leaked", str(most), "--json"]
         asked = subprocess.run(

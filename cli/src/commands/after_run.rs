@@ -9,8 +9,8 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
-use culeak::check::{Rules, verdict};
-use culeak::report::Report;
+use culeak::analysis::check::{Rules, verdict};
+use culeak::analysis::report::Report;
 
 use super::NameArgs;
 use super::check::{self, Format};
@@ -23,7 +23,8 @@ use crate::load::{self, Loaded};
 use crate::output::{self, Overwrite};
 use crate::progress;
 use crate::proof::{Gap, Proof};
-use crate::text::{self, inert::Inert};
+use crate::escape::Escaped;
+use crate::text;
 
 /// Exit code for a leak over the limit.
 const LEAK: u8 = 1;
@@ -134,7 +135,7 @@ pub fn look(
         .map(|name| given.unwrap_or(Path::new("")).join(name).display().to_string());
     let named: Vec<String> = named.collect();
     if args.no_report && !args.check && args.html.is_none() {
-        eprintln!("culeak: recorded {}", Inert(&named.join(", ")));
+        eprintln!("culeak: recorded {}", Escaped(&named.join(", ")));
         return Ok(0);
     }
     let rules = if args.check {
@@ -159,7 +160,7 @@ pub fn look(
     };
     if let (true, Some(gap)) = (args.check, gap.filter(is_open)) {
         let why = gap.sentence(folder);
-        eprintln!("culeak: no verdict on all processes: {}", Inert(&why));
+        eprintln!("culeak: no verdict on all processes: {}", Escaped(&why));
         return Ok(USAGE);
     }
     Ok(if args.check { code } else { 0 })
@@ -168,7 +169,7 @@ pub fn look(
 /// Says why, and with which exit code that ends: a gate does not pass on nothing.
 fn nothing_recorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>) -> u8 {
     match gap {
-        Some(gap) => eprintln!("culeak: nothing recorded: {}", Inert(&gap.sentence(folder))),
+        Some(gap) => eprintln!("culeak: nothing recorded: {}", Escaped(&gap.sentence(folder))),
         None => eprintln!(
             "culeak: nothing recorded: no process that ran under the recorder asked CUDA for memory; children started \
              without LD_PRELOAD are not seen; if one should have: culeak doctor"
@@ -280,7 +281,7 @@ fn write(
         };
         if recordings.len() > 1 && !(args.no_report && (one_document || !args.check)) {
             let gap = if written > 0 { "\n" } else { "" };
-            writeln!(out, "{gap}== {} ==", Inert(&item.source))?;
+            writeln!(out, "{gap}== {} ==", Escaped(&item.source))?;
         }
         if !args.no_report {
             let report = Report::of(&item.snapshot, &options.options(item.source.clone()));

@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use culeak::baseline::Baseline;
-use culeak::check::{Rules, Verdict, baseline_of, verdict};
-use culeak::program::Program;
-use culeak::suppressions::{BUILT_IN, rule_for};
+use culeak::analysis::baseline::Baseline;
+use culeak::analysis::check::{Rules, Verdict, baseline_of, verdict};
+use culeak::analysis::program::Program;
+use culeak::analysis::suppressions::{BUILT_IN, rule_for};
 
 use super::NameArgs;
 use super::rules::{RuleArgs, is_baseline};
 use crate::config::ConfigArgs;
 use crate::errors::{Failure, USAGE};
+use crate::escape::Escaped;
 use crate::json;
 use crate::load::{self, Loaded, Several};
 use crate::output::{self, Overwrite};
 use crate::text;
-use crate::text::inert::Inert;
 use crate::verdict::{self, SourceRoot};
 
 /// Exit code for a leak over the limit.
@@ -155,7 +155,7 @@ pub fn write(format: Format, verdicts: &[(&str, Verdict)], root: Option<&Path>, 
         Format::Text => {
             for (source, verdict) in verdicts {
                 if verdicts.len() > 1 {
-                    writeln!(out, "== {} ==", Inert(source))?;
+                    writeln!(out, "== {} ==", Escaped(source))?;
                 }
                 text::check::write(verdict, source, out)?;
             }
@@ -180,7 +180,7 @@ fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
                 continue;
             }
             let place = judged.row.site().and_then(|site| site.short_place());
-            let place = place.map(|place| format!(", {}", Inert(&place))).unwrap_or_default();
+            let place = place.map(|place| format!(", {}", Escaped(&place))).unwrap_or_default();
             let blocks = text::units::plural(judged.row.count, "block", "blocks");
             writeln!(out, "# {} in {blocks}{place}", text::units::bytes(judged.row.bytes))?;
             writeln!(out, "{rule}")?;
@@ -222,6 +222,6 @@ fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -
     })?;
     let sites = text::units::plural(baseline.sites.len() as u64, "call site", "call sites");
     let shown = path.display().to_string();
-    eprintln!("culeak: {}: baseline written with {sites}", Inert(&shown));
+    eprintln!("culeak: {}: baseline written with {sites}", Escaped(&shown));
     Ok(ExitCode::SUCCESS)
 }

@@ -10,15 +10,15 @@ use clap_complete::{Generator, Shell};
 
 use crate::args;
 use crate::errors::Failure;
+use crate::escape::Escaped;
 use crate::output::{self, Overwrite};
-use crate::text::inert::Inert;
 use crate::{progress, text};
 
 /// Print a completion script for a shell, or write it into a folder
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  culeak completions bash --out ~/.local/share/bash-completion/completions
+  culeak completions bash --out ~/.local/tally/bash-completion/completions
   culeak completions zsh --out ~/.zfunc                with ~/.zfunc in fpath
   culeak completions fish --out ~/.config/fish/completions
   culeak completions elvish > culeak.elv")]
@@ -45,7 +45,7 @@ pub fn execute(args: &CompletionsArgs) -> Result<ExitCode, Failure> {
     output::create(&path, args.overwrite.or_ours(&path, names_us), |out| {
         out.write_all(&script)
     })?;
-    progress::say(Inert(&path.display().to_string()));
+    progress::say(Escaped(&path.display().to_string()));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -301,14 +301,14 @@ fn compare(planted: &[Planted], found: &Snapshot) -> Result<String, String> {
             function: by(row.stack),
         });
     }
-    for row in &found.refused {
-        let refused = Planted {
+    for row in &found.failed {
+        let failed = Planted {
             kind: None,
             bytes: row.bytes,
             function: by(row.stack),
         };
         recorded.extend(std::iter::repeat_n(
-            refused,
+            failed,
             usize::try_from(row.count).unwrap_or(usize::MAX).min(1000),
         ));
     }
@@ -328,7 +328,7 @@ fn compare(planted: &[Planted], found: &Snapshot) -> Result<String, String> {
         " (this build has no symbols, so functions were not compared)"
     };
     Ok(format!(
-        "the recording holds exactly the {} planted leaks ({}) and the {} refused requests, nothing else{names}",
+        "the recording holds exactly the {} planted leaks ({}) and the {} failed requests, nothing else{names}",
         leaked.len(),
         units::bytes(bytes),
         expected.len() - leaked.len(),

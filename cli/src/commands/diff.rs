@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use culeak::diff::{Diff, Options, same_process};
-use culeak::filter::Filter;
+use culeak::analysis::diff::{Diff, Options, same_process};
+use culeak::analysis::filter::Filter;
+use culeak::analysis::profile::tree::{Limits, Tree};
+use culeak::analysis::profile::{self, Profile};
+use culeak::analysis::program::Program;
+use culeak::analysis::report::{By, Sort};
 use culeak::kind::Kind;
-use culeak::profile::tree::{Limits, Tree};
-use culeak::profile::{self, Profile};
-use culeak::program::Program;
-use culeak::report::{By, Sort};
 
 use super::NameArgs;
 use crate::errors::Failure;
@@ -130,7 +130,7 @@ fn of_one_program(before: &Loaded, after: &Loaded) -> Result<(), Failure> {
         return Ok(());
     }
     Err(Failure::new(format!(
-        "{} is of {old}, but {} is of {new}; different programs share no call sites; compare them anyway with --force",
+        "{} is of {old}, but {} is of {new}; different programs tally no call sites; compare them anyway with --force",
         before.source, after.source
     )))
 }

@@ -14,8 +14,8 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::errors::Failure;
+use crate::escape::Escaped;
 use crate::text;
-use crate::text::inert::Inert;
 use crate::text::parts::{BAD, GOOD, Styled, WARN};
 
 /// Check this machine: what culeak finds, what will not work, and what to do about it
@@ -129,9 +129,9 @@ fn write(findings: &[Finding], out: &mut dyn Write) -> io::Result<()> {
             Level::Warn => Styled(WARN, "warn"),
             Level::Fail => Styled(BAD, "fail"),
         };
-        writeln!(out, "{mark}  {subject:width$}  {}", Inert(text))?;
+        writeln!(out, "{mark}  {subject:width$}  {}", Escaped(text))?;
         if let Some(remedy) = remedy {
-            writeln!(out, "      {:width$}  → {}", "", Inert(remedy))?;
+            writeln!(out, "      {:width$}  → {}", "", Escaped(remedy))?;
         }
     }
     let (warnings, failures) = (count(findings, Level::Warn), count(findings, Level::Fail));

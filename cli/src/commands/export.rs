@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use culeak::filter::Filter;
+use culeak::analysis::filter::Filter;
+use culeak::analysis::profile::{self, Profile};
+use culeak::analysis::report;
 use culeak::kind::Kind;
-use culeak::profile::{self, Profile};
-use culeak::report;
 use culeak::snapshot::Snapshot;
 
 use super::NameArgs;
@@ -102,10 +102,10 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
             items.len()
         )));
     }
-    let untold = items
+    let unreported = items
         .iter()
         .find(|item| item.snapshot.totals.is_empty() && !item.snapshot.allocations.is_empty());
-    if let (true, Some(item)) = (args.cost.is_made(), untold) {
+    if let (true, Some(item)) = (args.cost.is_made(), unreported) {
         return Err(Failure::new(format!(
             "{}: does not contain what was freed; use --cost bytes or count, or export the recording itself",
             item.source

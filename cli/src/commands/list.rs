@@ -15,9 +15,9 @@ use nix::unistd::geteuid;
 use serde::Serialize;
 
 use crate::errors::Failure;
+use crate::escape::Escaped;
 use crate::load;
 use crate::text::columns;
-use crate::text::inert::Inert;
 use crate::text::parts::{BOLD, DIM, Styled};
 use crate::text::{self, units};
 
@@ -187,14 +187,14 @@ fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
     );
     writeln!(out, "{}", Styled(BOLD, header))?;
     for Found { pid, name, recording } in found {
-        let name = columns::padded(&Inert(name).to_string(), name_width);
+        let name = columns::padded(&Escaped(name).to_string(), name_width);
         let (device, host, place) = match recording {
             Recording::Readable(snapshot) => {
                 let device = units::bytes(live(snapshot, |place| place.on_device()));
                 let host = units::bytes(live(snapshot, |place| place == Place::Host));
-                (device, host, Inert(&snapshot.process.recording).to_string())
+                (device, host, Escaped(&snapshot.process.recording).to_string())
             }
-            Recording::Unreadable(why) => ("?".to_owned(), "?".to_owned(), Inert(why).to_string()),
+            Recording::Unreadable(why) => ("?".to_owned(), "?".to_owned(), Escaped(why).to_string()),
             Recording::Missing => {
                 let why = "started without culeak: restart it with `culeak run`";
                 ("-".to_owned(), "-".to_owned(), Styled(DIM, why).to_string())

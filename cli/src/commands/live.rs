@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args};
-use culeak::report::shell_word;
+use culeak::analysis::report::shell_word;
 use nix::sys::signal::Signal;
 use ratatui::crossterm::{
     self,
@@ -20,6 +20,7 @@ use super::NameArgs;
 use super::record::{self, RECORD_OPTIONS, RecordArgs};
 use crate::config::ConfigArgs;
 use crate::errors::{Failure, USAGE};
+use crate::escape::Escaped;
 use crate::live::Message;
 use crate::live::names::{self, Unnamed};
 use crate::live::program::{self, Running};
@@ -30,7 +31,6 @@ use crate::live::view::{self, Palette};
 use crate::live::watch::{self, Outlets, Source};
 use crate::preload::NOT_EXECUTABLE;
 use crate::supervise::shell_code;
-use crate::text::inert::Inert;
 use crate::text::units;
 use crate::{environment, load, text};
 
@@ -53,7 +53,7 @@ without a terminal, or when there is nothing to watch.
 
 Examples:
   culeak live 4711
-  culeak live 4711 --once                one look, as plain text
+  culeak live 4711 --once                one reading, as plain text
   culeak live runs/                      all processes that record into this folder
   culeak live -o runs -- python train.py")]
 pub struct LiveArgs {
@@ -178,7 +178,7 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
             if several {
                 let gap = if number > 0 { "\n" } else { "" };
                 let recording = state.processes[0].recording.display().to_string();
-                writeln!(out, "{gap}== {} ==", Inert(&recording))?;
+                writeln!(out, "{gap}== {} ==", Escaped(&recording))?;
             }
             out.write_all(view::as_text(state, width).as_bytes())?;
         }
@@ -269,8 +269,8 @@ impl View<'_> {
 
     fn take(&mut self, message: Message) -> Option<End> {
         let drawn = match message {
-            Message::Look(look) => {
-                self.state.looked(*look);
+            Message::Reading(reading) => {
+                self.state.looked(*reading);
                 Ok(())
             }
             Message::Trouble(recording, why) => {
@@ -330,7 +330,7 @@ fn finish(
         };
     };
     let output = program.output.display().to_string();
-    let output = Inert(&output);
+    let output = Escaped(&output);
     let status = match ended {
         Some(status) => status,
         None => {
@@ -351,8 +351,8 @@ fn finish(
         let folder = shell_word(&folder.join("").display().to_string());
         eprintln!(
             "culeak: next: culeak report {}*.{}.*.culeak",
-            Inert(&folder),
-            Inert(mark)
+            Escaped(&folder),
+            Escaped(mark)
         );
     }
     Ok(ExitCode::from(shell_code(status)))

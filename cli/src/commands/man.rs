@@ -22,7 +22,7 @@ use crate::text;
 #[command(after_help = "\
 Examples:
   culeak man run | man -l -
-  culeak man --out ~/.local/share/man/man1")]
+  culeak man --out ~/.local/tally/man/man1")]
 pub struct ManArgs {
     /// The command to print the page of [default: culeak itself]
     #[arg(value_name = "COMMAND")]

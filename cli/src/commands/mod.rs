@@ -25,13 +25,13 @@ use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use culeak::analysis::suppressions::Pattern;
 use culeak::kind::Kind;
-use culeak::suppressions::Pattern;
 
+use crate::escape::Escaped;
 use crate::load::Loaded;
 use crate::progress;
 use crate::symbolize::{Note, Places, cache_folder, sentences, symbolize};
-use crate::text::inert::Inert;
 
 /// What was said already: many snapshots of one program miss the same modules.
 static SAID: Mutex<BTreeSet<Note>> = Mutex::new(BTreeSet::new());
@@ -63,7 +63,7 @@ impl NameArgs {
         let mut said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
         let new = notes.into_iter().filter(|note| said.insert(note.clone()));
         for note in sentences(new) {
-            progress::say(format_args!("note: {}", Inert(&note)));
+            progress::say(format_args!("note: {}", Escaped(&note)));
         }
     }
 }

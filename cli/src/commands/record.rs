@@ -13,13 +13,13 @@ use std::process::{self, Command};
 use std::time::Duration;
 
 use clap::Args;
-use culeak::file::{Errno, File};
+use culeak::recording::file::{Errno, File};
 
 use crate::environment::{self, Settings};
 use crate::errors::Failure;
+use crate::escape::Escaped;
 use crate::preload::{self, Program};
 use crate::proof::Proof;
-use crate::text::inert::Inert;
 use crate::text::units;
 use crate::{no_pool, shim};
 
@@ -74,12 +74,12 @@ pub struct RecordArgs {
     pub nvtx: bool,
 
     #[command(flatten)]
-    pub pictures: PictureArgs,
+    pub auto_snapshots: AutoSnapshotArgs,
 }
 
-/// Automatic snapshots of the running program, kept beside its recording, named NAME.WHY-N.culeak-kept
+/// Automatic snapshots of the running program, kept beside its recording, named NAME.WHY-N.culeak-snapshot
 #[derive(Debug, Args)]
-pub struct PictureArgs {
+pub struct AutoSnapshotArgs {
     /// Keep at most N snapshots when requests fail for lack of memory, one per stack [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
     pub oom_snapshots: Option<u32>,
@@ -136,7 +136,7 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
         address_sanitizer: program.address_sanitizer,
         jax_buffers: args.jax_buffers,
         nvtx: args.nvtx,
-        pictures: &args.pictures,
+        auto_snapshots: &args.auto_snapshots,
         proof: proof.as_ref().map(Proof::setting),
     };
 
@@ -146,7 +146,7 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
         if name == "LD_PRELOAD"
             && let Some(order) = value.as_deref().and_then(environment::order_beside_others)
         {
-            eprintln!("culeak: LD_PRELOAD is kept; the order is {}", Inert(&order));
+            eprintln!("culeak: LD_PRELOAD is kept; the order is {}", Escaped(&order));
         }
         match value {
             Some(value) => command.env(name, value),
@@ -177,7 +177,7 @@ fn warn_of(program: &Program, typed: &OsStr) {
     };
     for obstacle in &program.obstacles {
         let warning = format!("{shown}{through} {obstacle}");
-        eprintln!("culeak: warning: {}", Inert(&warning));
+        eprintln!("culeak: warning: {}", Escaped(&warning));
     }
 }
 

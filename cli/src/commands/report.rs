@@ -7,12 +7,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use culeak::filter::{Filter, Location};
+use culeak::analysis::filter::{Filter, Location};
+use culeak::analysis::profile::tree::{Limits, Tree};
+use culeak::analysis::profile::{self, Profile};
+use culeak::analysis::report::{By, Options, Report, Sort};
+use culeak::analysis::suppressions::{Pattern, Suppressions};
 use culeak::kind::Kind;
-use culeak::profile::tree::{Limits, Tree};
-use culeak::profile::{self, Profile};
-use culeak::report::{By, Options, Report, Sort};
-use culeak::suppressions::{Pattern, Suppressions};
 use serde::ser::{SerializeSeq, Serializer};
 
 use super::NameArgs;
@@ -301,7 +301,7 @@ fn print_text(args: &ReportArgs, suppressions: &Suppressions, inputs: &mut Input
         }
         for (index, item) in inputs.enumerate() {
             let gap = if index > 0 { "\n" } else { "" };
-            writeln!(out, "{gap}== {} ==", text::inert::Inert(&item.source))?;
+            writeln!(out, "{gap}== {} ==", crate::escape::Escaped(&item.source))?;
             print_item(args, suppressions, &item, out)?;
         }
         Ok(())
@@ -316,7 +316,7 @@ fn print_item(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out
     text::report::write(&report, args.full_stacks, out)
 }
 
-/// What frames are called in trees and pictures.
+/// What frames are called in trees and snapshots.
 fn detail(args: &ReportArgs) -> Detail {
     Detail {
         signatures: args.full_stacks,

@@ -8,10 +8,10 @@ use std::str::FromStr;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
-use culeak::baseline::{self, Baseline};
-use culeak::check::{Budget, FailOn, Limits, Rules, Tolerance, baseline_of};
+use culeak::analysis::baseline::{self, Baseline};
+use culeak::analysis::check::{Budget, FailOn, Limits, Rules, Tolerance, baseline_of};
+use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::Kind;
-use culeak::suppressions::Suppressions;
 use serde::Deserialize;
 
 use crate::errors::Failure;

@@ -10,14 +10,15 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
-use culeak::report::shell_word;
+use culeak::analysis::report::shell_word;
 
 use super::after_run::{self, AfterArgs};
 use super::record::{self, RecordArgs};
 use crate::config::ConfigArgs;
 use crate::errors::Failure;
 use crate::proof::Gap;
-use crate::text::{inert::Inert, units};
+use crate::escape::Escaped;
+use crate::text::units;
 use crate::{environment, preload, progress, supervise};
 
 /// Run a program, record its GPU memory, and report what is left when it ends
@@ -75,7 +76,7 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
             chooses: args.record.only.is_some() || args.record.no_follow_children,
         },
     );
-    tell_of_pictures(&prepared.folder, &prepared.tag);
+    name_auto_snapshots(&prepared.folder, &prepared.tag);
     match verdict {
         // What the program says about itself comes first.
         _ if code != 0 => {
@@ -86,13 +87,13 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Pictures kept while the program ran are no recordings of a process, so they are named and not reported.
-fn tell_of_pictures(folder: &Path, tag: &str) {
+/// Snapshots kept while the program ran are no recordings of a process, so they are named and not reported.
+fn name_auto_snapshots(folder: &Path, tag: &str) {
     let mark = environment::mark(tag);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names
-        .filter(|name| name.contains(&mark) && name.ends_with(".culeak-kept"))
+        .filter(|name| name.contains(&mark) && name.ends_with(".culeak-snapshot"))
         .collect();
     names.sort();
     if let Some(first) = names.first() {
@@ -101,8 +102,8 @@ fn tell_of_pictures(folder: &Path, tag: &str) {
         let first = shell_word(&folder.join(first).display().to_string());
         eprintln!(
             "culeak: kept {snapshots} in {}; see: culeak report {}",
-            Inert(&shown),
-            Inert(&first)
+            Escaped(&shown),
+            Escaped(&first)
         );
     }
 }

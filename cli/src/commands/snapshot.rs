@@ -9,7 +9,8 @@ use clap::Args;
 use super::NameArgs;
 use crate::errors::{Failure, USAGE};
 use crate::output::{self, Overwrite};
-use crate::text::{inert::Inert, units};
+use crate::escape::Escaped;
+use crate::text::units;
 use crate::{json, load, progress, usage};
 
 /// Write what a process holds right now to a JSON file, without stopping it
@@ -96,7 +97,7 @@ fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
     progress::say(format_args!(
         "{} in {}",
         units::plural(taken, "snapshot", "snapshots"),
-        Inert(&shown)
+        Escaped(&shown)
     ));
     Ok(ExitCode::from(if failed || taken == 0 { USAGE } else { 0 }))
 }

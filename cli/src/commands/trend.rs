@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use culeak::analysis::report::{By, shell_word};
+use culeak::analysis::trend::{Against, Options, POINTS_NEEDED, Summary, Trend, lineages, programs};
 use culeak::kind::Kind;
-use culeak::report::{By, shell_word};
-use culeak::trend::{Against, Options, POINTS_NEEDED, Picture, Trend, lineages, programs};
 
 use super::NameArgs;
 use crate::errors::{Failure, USAGE};
@@ -101,12 +101,12 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
         output::check(path, args.overwrite)?;
     }
     let options = args.options();
-    let (mut pictures, unreadable) = match args.pid {
-        Some(pid) => (watch::pictures(pid, args, &options)?, 0),
-        None => inputs::pictures(args, &options)?,
+    let (mut summaries, unreadable) = match args.pid {
+        Some(pid) => (watch::summaries(pid, args, &options)?, 0),
+        None => inputs::summaries(args, &options)?,
     };
-    one_program(&mut pictures, args.overwrite.force)?;
-    let lineages = lineages(pictures);
+    one_program(&mut summaries, args.overwrite.force)?;
+    let lineages = lineages(summaries);
     let trends: Vec<Trend> = lineages.iter().map(|lineage| Trend::of(lineage, &options)).collect();
     if let Some(path) = &args.html {
         output::create(path, args.overwrite, |out| html::write_trends(&trends, options.by, out))?;
@@ -146,16 +146,16 @@ impl TrendArgs {
     }
 }
 
-/// Growth over pictures of different programs would be nonsense, unless the user knows better.
-fn one_program(pictures: &mut [Picture], force: bool) -> Result<(), Failure> {
+/// Growth over snapshots of different programs would be nonsense, unless the user knows better.
+fn one_program(summaries: &mut [Summary], force: bool) -> Result<(), Failure> {
     if force {
-        let program = pictures.first().map(|first| first.program.clone()).unwrap_or_default();
-        for picture in pictures {
-            picture.program = program.clone();
+        let program = summaries.first().map(|first| first.program.clone()).unwrap_or_default();
+        for summary in summaries {
+            summary.program = program.clone();
         }
         return Ok(());
     }
-    let names: Vec<String> = programs(pictures).iter().map(ToString::to_string).collect();
+    let names: Vec<String> = programs(summaries).iter().map(ToString::to_string).collect();
     if names.len() > 1 {
         return Err(Failure::new(format!(
             "snapshots of different programs: {}; choose one with --only {}, or judge them as one with --force",

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::time::Duration;
 
-use culeak::profile::{Options, Profile};
-use culeak::site::file_name;
+use culeak::analysis::profile::{Options, Profile};
+use culeak::analysis::site::file_name;
 use culeak::snapshot::{Call, Snapshot};
 use fxprof_processed_profile::{
     CategoryHandle, Frame, FrameFlags, FrameInfo, MarkerTiming, Profile as File, ReferenceTimestamp, SamplingInterval,
@@ -20,8 +20,8 @@ use fxprof_processed_profile::{
 
 use super::curve::{Curve, Point};
 use super::names::{self, Detail};
+use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
-use crate::text::inert::Inert;
 
 pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
     let mut listed: Vec<Listed> = Vec::new();
@@ -53,7 +53,7 @@ fn file(profile: &Profile, listed: &[Listed], detail: Detail) -> File {
     let snapshot = profile.snapshot;
     let process = &snapshot.process;
     let began = ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(process.started_unix_ns));
-    let name = Inert(file_name(&process.executable)).to_string();
+    let name = Escaped(file_name(&process.executable)).to_string();
     let mut file = File::new("culeak", began, SamplingInterval::from_millis(1));
     file.set_os_name("Linux");
     file.set_symbolicated(true);
@@ -121,7 +121,7 @@ fn file(profile: &Profile, listed: &[Listed], detail: Detail) -> File {
     }
     for mark in &snapshot.marks {
         let at = Timestamp::from_nanos_since_reference(mark.time_ns);
-        let name = file.intern_string(&Inert(&mark.name).to_string());
+        let name = file.intern_string(&Escaped(&mark.name).to_string());
         file.add_marker(thread, MarkerTiming::Instant(at), Mark(name));
     }
     file

@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use culeak::profile::Profile;
+use culeak::analysis::profile::Profile;
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::folded::{self, Cost};
 use super::names::Detail;
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 use crate::text::{parts, units};
 
 /// More than any machine has; sums beyond this come from damaged files, and the drawing code adds without looking.
@@ -93,7 +93,7 @@ fn draw(
     options.deterministic = true;
     // Names begin with what tells them apart.
     options.text_truncate_direction = TextTruncateDirection::Right;
-    // A graph of nothing is no picture to it, but it is an answer.
+    // A graph of nothing is no snapshot to it, but it is an answer.
     let nothing = ["nothing held 1"];
     if lines.is_empty() {
         return from_lines(&mut options, nothing, out);
@@ -107,7 +107,7 @@ fn title(profile: &Profile) -> String {
         [] => process.executable.clone(),
         words => words.join(" "),
     };
-    format!("GPU memory of {} {}", process.pid, Inert(&command))
+    format!("GPU memory of {} {}", process.pid, Escaped(&command))
 }
 
 fn amount(sum: u64, cost: Cost) -> String {

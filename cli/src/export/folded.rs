@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use clap::ValueEnum;
-use culeak::profile::{Profile, Sample};
+use culeak::analysis::profile::{Profile, Sample};
 
 use super::names::{self, Detail};
 

@@ -19,19 +19,19 @@ use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::ops::Range;
 
-use culeak::census::Level;
+use culeak::analysis::groups::Level;
+use culeak::analysis::profile::{Options, Profile, Seen};
+use culeak::analysis::report::Tally;
 use culeak::kind::{Kind, Place};
-use culeak::profile::{Options, Profile, Seen};
-use culeak::report::Share;
 use culeak::snapshot::{Allocation, Snapshot, Stream};
 
 use super::names::{self, Detail};
+use crate::escape::Escaped;
 use crate::pickle::write::{Pickler, Sort};
 use crate::progress::{Progress, Unit};
-use crate::text::inert::Inert;
 
 /// What the format has no place for, of that which the report lists.
-pub type LeftOut = Share;
+pub type LeftOut = Tally;
 
 /// PyTorch's border between its two sorts of segments.
 const SMALL: u64 = 2 << 20;
@@ -45,12 +45,12 @@ pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut d
     layout.place_blocks();
     layout.leave_out_unknown_devices();
     let left_out = layout.left_out;
-    let picture = Picture {
+    let document = Document {
         profile: &profile,
         detail,
         layout,
     };
-    picture.write(out)?;
+    document.write(out)?;
     Ok(left_out)
 }
 
@@ -103,7 +103,7 @@ impl<'a> Layout<'a> {
             blocks: Vec::new(),
             segments: Vec::new(),
             borders: BTreeSet::new(),
-            left_out: Share::default(),
+            left_out: Tally::default(),
         }
     }
 
@@ -267,7 +267,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-struct Picture<'p, 'a> {
+struct Document<'p, 'a> {
     profile: &'p Profile<'a>,
     detail: Detail,
     layout: Layout<'a>,
@@ -290,7 +290,7 @@ struct Piece {
     block: Option<(u32, u32)>,
 }
 
-impl Picture<'_, '_> {
+impl Document<'_, '_> {
     fn write(self, out: &mut dyn Write) -> io::Result<()> {
         let mut pickler = Pickler::new(out);
         let segments = &self.layout.segments;
@@ -421,7 +421,7 @@ impl Picture<'_, '_> {
         match self.profile.frames.get(frame) {
             Some(frame) => {
                 pickler.text_entry("name", &names::function(frame, self.detail))?;
-                pickler.text_entry("filename", &Inert(frame.file.unwrap_or(frame.module)).to_string())?;
+                pickler.text_entry("filename", &Escaped(frame.file.unwrap_or(frame.module)).to_string())?;
                 pickler.entry("line", frame.line.unwrap_or(0).into())?;
             }
             None => {

@@ -3,13 +3,13 @@
 //! A stack begins with where its memory lies (`GPU 0`, `host memory`), since bytes of the two add up to nothing, and ends
 //! with its kind in brackets. Whatever a recording contains, a name is one visible line without the separator `;`.
 
-use culeak::census::Level;
-use culeak::function_name::plain;
+use culeak::analysis::function_name::plain;
+use culeak::analysis::groups::Level;
+use culeak::analysis::profile::{Profile, Sample};
+use culeak::analysis::site::Frame;
 use culeak::kind::Place;
-use culeak::profile::{Profile, Sample};
-use culeak::site::Frame;
 
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 
 /// Stands for the frames of memory that was recorded without its stack.
 pub const NO_STACK: &str = "(recorded without a stack)";
@@ -28,7 +28,7 @@ pub struct Detail {
 /// The function alone.
 pub fn function(frame: &Frame, detail: Detail) -> String {
     let name = frame.name();
-    Inert(&if detail.signatures {
+    Escaped(&if detail.signatures {
         name
     } else {
         plain(&name).into_owned()
@@ -42,7 +42,7 @@ pub fn frame(frame: &Frame, detail: Detail) -> String {
     if detail.lines
         && let Some(place) = frame.short_place()
     {
-        name.push_str(&format!(" ({})", Inert(&place)));
+        name.push_str(&format!(" ({})", Escaped(&place)));
     }
     name.replace(';', ":")
 }

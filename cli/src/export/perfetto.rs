@@ -4,8 +4,8 @@
 //!
 //! - `GPU 0 device, still live`: live allocations added up at the times they were made; the last point is what is live.
 //!   What was freed in between is not in it.
-//! - `GPU 0 device, in pictures`: with several snapshots or kept pictures of one process, all that was live at each.
-//! - Instants: marks of the program, requests that were refused, and why a picture was kept.
+//! - `GPU 0 device, in snapshots`: with several snapshots or kept snapshots of one process, all that was live at each.
+//! - Instants: marks of the program, requests that were refused, and why a snapshot was kept.
 //!
 //! Processes stand beside each other on one clock, so the ranks of a job compare. A track has
 //! [`POINTS`](super::curve::POINTS) points at most; beyond, points are left out, and those that remain are exact.
@@ -13,15 +13,15 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use culeak::diff::same_process;
+use culeak::analysis::diff::same_process;
+use culeak::analysis::report::device_name;
 use culeak::kind::{Kind, Place};
-use culeak::report::device_name;
-use culeak::snapshot::{Call, Snapshot, Why};
+use culeak::snapshot::{Call, Reason, Snapshot};
 use prost::{Message, Oneof};
 
 use super::curve::Curve;
+use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
-use crate::text::inert::Inert;
 use crate::text::units;
 
 /// The parts of Perfetto's `trace.proto` that are written here, with its field numbers.
@@ -207,21 +207,21 @@ impl Writer<'_> {
     fn instant(&mut self, track: u64, time: u64, name: String, notes: &[(&str, String)]) -> io::Result<()> {
         let note = |(name, text): &(&str, String)| DebugAnnotation {
             name: Some((*name).to_owned()),
-            string_value: Some(Inert(text).to_string()),
+            string_value: Some(Escaped(text).to_string()),
         };
         let event = TrackEvent {
             r#type: Some(INSTANT),
             track_uuid: Some(track),
-            name: Some(Inert(&name).to_string()),
+            name: Some(Escaped(&name).to_string()),
             debug_annotations: notes.iter().map(note).collect(),
             ..TrackEvent::default()
         };
         self.packet(Some(time), Data::TrackEvent(event))
     }
 
-    /// Pictures of one process, earliest first.
-    fn process(&mut self, pictures: &[&Snapshot], kinds: &[Kind]) -> io::Result<()> {
-        let Some(&last) = pictures.last() else { return Ok(()) };
+    /// Snapshots of one process, earliest first.
+    fn process(&mut self, snapshots: &[&Snapshot], kinds: &[Kind]) -> io::Result<()> {
+        let Some(&last) = snapshots.last() else { return Ok(()) };
         let offset = last.process.started_unix_ns.saturating_sub(self.zero);
         let owner = self.track(TrackDescriptor {
             process: Some(ProcessDescriptor {
@@ -230,9 +230,9 @@ impl Writer<'_> {
                     .process
                     .command_line
                     .iter()
-                    .map(|word| Inert(word).to_string())
+                    .map(|word| Escaped(word).to_string())
                     .collect(),
-                process_name: Some(Inert(&last.process.executable).to_string()),
+                process_name: Some(Escaped(&last.process.executable).to_string()),
             }),
             ..TrackDescriptor::default()
         })?;
@@ -244,46 +244,45 @@ impl Writer<'_> {
                 self.value(track, offset.saturating_add(time), bytes)?;
             }
         }
-        if pictures.len() > 1 {
-            for (name, points) in in_pictures(pictures, &wanted) {
+        if snapshots.len() > 1 {
+            for (name, points) in in_snapshots(snapshots, &wanted) {
                 let track = self.counter(owner, format!("{name}, in snapshots"))?;
                 for (time, bytes) in points {
                     self.value(track, offset.saturating_add(time), bytes)?;
                 }
             }
         }
-        self.moments(owner, offset, pictures, last)
+        self.moments(owner, offset, snapshots, last)
     }
 
-    fn moments(&mut self, owner: u64, offset: u64, pictures: &[&Snapshot], last: &Snapshot) -> io::Result<()> {
+    fn moments(&mut self, owner: u64, offset: u64, snapshots: &[&Snapshot], last: &Snapshot) -> io::Result<()> {
         let at = |time: u64| offset.saturating_add(time);
         for mark in &last.marks {
             self.instant(owner, at(mark.time_ns), mark.name.clone(), &[])?;
         }
-        for refused in &last.refused {
-            let name = format!("refused: {} of {}", refused.api, units::bytes(refused.bytes));
-            let notes = [
-                ("error", refused.error.to_string()),
-                ("times", refused.count.to_string()),
-            ];
-            self.instant(owner, at(refused.first_ns), name.clone(), &notes)?;
-            if refused.last_ns != refused.first_ns {
-                self.instant(owner, at(refused.last_ns), name, &notes)?;
+        for failed in &last.failed {
+            let name = format!("refused: {} of {}", failed.api, units::bytes(failed.bytes));
+            let notes = [("error", failed.error.to_string()), ("times", failed.count.to_string())];
+            self.instant(owner, at(failed.first_ns), name.clone(), &notes)?;
+            if failed.last_ns != failed.first_ns {
+                self.instant(owner, at(failed.last_ns), name, &notes)?;
             }
         }
-        for picture in pictures {
-            let Some(kept) = &picture.taken.kept else { continue };
-            let why = match kept.why {
-                Why::OutOfMemory => "out of memory",
-                Why::Peak => "peak",
-                Why::Mark => "mark",
-                Why::Requested => "requested",
-                Why::Every => "time has passed",
+        for snapshot in snapshots {
+            let Some(kept) = &snapshot.taken.automatic else {
+                continue;
+            };
+            let why = match kept.reason {
+                Reason::OutOfMemory => "out of memory",
+                Reason::Peak => "peak",
+                Reason::Mark => "mark",
+                Reason::Requested => "requested",
+                Reason::Every => "time has passed",
             };
             let name = kept.name.clone().unwrap_or_default();
             self.instant(
                 owner,
-                at(picture.taken.at_ns),
+                at(snapshot.taken.at_ns),
                 format!("snapshot kept: {why}"),
                 &[("name", name)],
             )?;
@@ -342,18 +341,18 @@ fn still_live(snapshot: &Snapshot, wanted: &dyn Fn(Kind) -> bool) -> Tracks {
         .collect()
 }
 
-fn in_pictures(pictures: &[&Snapshot], wanted: &dyn Fn(Kind) -> bool) -> Tracks {
+fn in_snapshots(snapshots: &[&Snapshot], wanted: &dyn Fn(Kind) -> bool) -> Tracks {
     let mut tracks = Tracks::new();
-    for picture in pictures {
-        let counters = picture.counters.iter();
+    for snapshot in snapshots {
+        let counters = snapshot.counters.iter();
         let mut sums: BTreeMap<(Kind, Option<usize>), u64> = BTreeMap::new();
         for counter in counters.filter(|counter| wanted(counter.kind) && has_bytes(counter.kind)) {
             let sum = sums.entry(track(counter.kind, counter.device)).or_default();
             *sum = sum.saturating_add(counter.live_bytes);
         }
         for ((kind, device), bytes) in sums {
-            let name = track_name(picture, device, kind);
-            tracks.entry(name).or_default().push((picture.taken.at_ns, bytes));
+            let name = track_name(snapshot, device, kind);
+            tracks.entry(name).or_default().push((snapshot.taken.at_ns, bytes));
         }
     }
     tracks

@@ -11,18 +11,18 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use culeak::census::Level;
+use culeak::analysis::groups::Level;
+use culeak::analysis::profile::{Options, Profile};
+use culeak::analysis::report::{Tally, stream_name};
+use culeak::analysis::site::Frame;
 use culeak::kind::{Kind, Place};
-use culeak::profile::{Options, Profile};
-use culeak::report::{Share, stream_name};
-use culeak::site::Frame;
 use culeak::snapshot::{Module, Snapshot, Stream};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
+use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
-use crate::text::inert::Inert;
 
 /// The parts of pprof's `profile.proto` that are written here, with its field numbers.
 #[derive(Clone, PartialEq, Message)]
@@ -165,33 +165,33 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
         made: true,
         ..options.clone()
     };
-    let mut sums: Vec<(Key, Share)> = Vec::new();
-    let profile = Profile::visiting_sizes(snapshot, &options, |batch, path| {
+    let mut sums: Vec<(Key, Tally)> = Vec::new();
+    let profile = Profile::visiting_sizes(snapshot, &options, |group, path| {
         let key = Key {
             path,
-            kind: batch.call.kind,
-            level: batch.level,
-            device: batch.call.device,
-            stream: batch.call.stream,
-            thread: batch.call.thread,
-            bytes: batch.largest,
+            kind: group.call.kind,
+            level: group.level,
+            device: group.call.device,
+            stream: group.call.stream,
+            thread: group.call.thread,
+            bytes: group.largest,
         };
-        sums.push((key, batch.share()));
+        sums.push((key, group.tally()));
     });
     sums.sort_unstable_by_key(|(key, _)| *key);
-    sums.dedup_by(|(key, share), (known, sum)| {
+    sums.dedup_by(|(key, tally), (known, sum)| {
         let same = key == known;
         if same {
-            sum.join(*share);
+            sum.join(*tally);
         }
         same
     });
-    sums.sort_by_key(|(_, share)| std::cmp::Reverse(share.bytes));
+    sums.sort_by_key(|(_, tally)| std::cmp::Reverse(tally.bytes));
     let mut tables = Tables::new(&profile);
     let paths: Vec<Vec<u64>> = (0..profile.paths.len()).map(|path| tables.locations_of(path)).collect();
     // What is live was made too; what was made beyond that is freed, and nothing more is known of it than its stack.
     let told = profile.samples.iter().any(|sample| sample.made.is_some());
-    let values = |live: Share, made: Share| {
+    let values = |live: Tally, made: Tally| {
         let values = [live.bytes, live.count, made.bytes, made.count];
         values
             .iter()
@@ -211,24 +211,24 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
         out.write_all(&bytes)
     };
     let progress = Progress::over("writing", sums.len() as u64, Unit::Of("samples"));
-    for (nth, (key, share)) in sums.iter().enumerate() {
+    for (nth, (key, tally)) in sums.iter().enumerate() {
         progress.tick(nth);
         write(SampleMessage {
             location_id: paths[key.path].clone(),
-            value: values(*share, *share),
+            value: values(*tally, *tally),
             label: tables.labels(key),
         })?;
     }
     for of in &profile.samples {
         let made = of.made.unwrap_or_default();
-        let freed = Share {
+        let freed = Tally {
             bytes: made.bytes.saturating_sub(of.live.bytes),
             count: made.count.saturating_sub(of.live.count),
         };
         if freed.count > 0 {
             write(SampleMessage {
                 location_id: paths[of.path].clone(),
-                value: values(Share::default(), freed),
+                value: values(Tally::default(), freed),
                 label: tables.common_labels(of.kind, of.level, of.device, of.path),
             })?;
         }
@@ -289,7 +289,7 @@ struct Texts {
 impl Texts {
     fn number(&mut self, text: &str) -> i64 {
         // `pprof -top` prints to a terminal what it finds here.
-        let text = &Inert(text).to_string();
+        let text = &Escaped(text).to_string();
         if let Some(&number) = self.numbers.get(text) {
             return number;
         }

@@ -8,13 +8,13 @@
 
 use std::collections::HashMap;
 
-use culeak::census::Level;
-use culeak::profile::{Options, Profile};
-use culeak::report::{device_name, stream_name};
+use culeak::analysis::groups::Level;
+use culeak::analysis::profile::{Options, Profile};
+use culeak::analysis::report::{device_name, stream_name};
 use culeak::snapshot::{Allocation, Call, Snapshot};
 
 use super::names::{self, Detail};
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 
 /// A column's name and how its field is found.
 pub struct Column {
@@ -99,7 +99,7 @@ pub fn level(level: Level) -> &'static str {
 }
 
 fn shown(text: &str) -> String {
-    Inert(text).to_string()
+    Escaped(text).to_string()
 }
 
 /// The rows of a snapshot.

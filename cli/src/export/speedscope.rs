@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use culeak::profile::{Profile, Sample};
+use culeak::analysis::profile::{Profile, Sample};
 use serde::Serialize;
 
 use super::folded::Cost;
 use super::names::{self, Detail};
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
@@ -107,7 +107,7 @@ pub fn write(profile: &Profile, detail: Detail, out: &mut dyn Write) -> io::Resu
     let file = File {
         schema: SCHEMA,
         exporter: format!("culeak {}", env!("CARGO_PKG_VERSION")),
-        name: format!("{} {}", process.pid, Inert(&process.executable)),
+        name: format!("{} {}", process.pid, Escaped(&process.executable)),
         active_profile_index: 0,
         shared: Shared { frames },
         profiles,
@@ -116,13 +116,13 @@ pub fn write(profile: &Profile, detail: Detail, out: &mut dyn Write) -> io::Resu
     writeln!(out)
 }
 
-fn named(frame: &culeak::site::Frame, detail: Detail) -> Frame {
+fn named(frame: &culeak::analysis::site::Frame, detail: Detail) -> Frame {
     let place = frame
         .file
         .or_else(|| (!frame.module.is_empty()).then_some(frame.module));
     Frame {
         name: names::function(frame, detail),
-        file: place.map(|place| Inert(place).to_string()),
+        file: place.map(|place| Escaped(place).to_string()),
         line: frame.line,
     }
 }

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
+use culeak::analysis::profile::{Options, Profile};
+use culeak::analysis::report::{self, Report, Tally};
+use culeak::analysis::site::CallStacks;
 use culeak::kind::Kind;
-use culeak::profile::{Options, Profile};
-use culeak::report::{self, Report, Share};
-use culeak::site::CallStacks;
 use culeak::snapshot::Snapshot;
 use prost::Message;
 use serde_json::Value;
@@ -24,9 +24,9 @@ const SHORT: Detail = Detail {
 };
 
 /// What the report lists of a snapshot.
-fn reported(snapshot: &Snapshot) -> Share {
+fn reported(snapshot: &Snapshot) -> Tally {
     let report = Report::of(snapshot, &report::Options::default());
-    Share::total(report.rows.iter().map(|row| Share {
+    Tally::total(report.rows.iter().map(|row| Tally {
         bytes: row.bytes,
         count: row.count,
     }))
@@ -334,7 +334,7 @@ fn rows_that_somebody_holds_add_up_to_the_report() {
         let header = reader.headers().expect("a header").clone();
         let column = |name: &str| header.iter().position(|column| column == name).expect("a column");
         let (bytes, level) = (column("bytes"), column("level"));
-        let mut listed = Share::default();
+        let mut listed = Tally::default();
         let mut all = 0;
         for row in reader.records() {
             let row = row.expect("a row");
@@ -543,17 +543,17 @@ fn a_tensor_over_two_mappings_lies_in_one_segment() {
 /// The same memory, asked for three times over.
 fn asked_for_thrice() -> Snapshot {
     let mut snapshot = leaky();
-    let mut totals: BTreeMap<_, Share> = BTreeMap::new();
+    let mut totals: BTreeMap<_, Tally> = BTreeMap::new();
     for allocation in &snapshot.allocations {
         let key = (allocation.stack, allocation.kind, allocation.device);
         totals.entry(key).or_default().add(allocation.bytes);
     }
-    let total = |((stack, kind, device), share): (_, Share)| culeak::snapshot::Total {
+    let total = |((stack, kind, device), tally): (_, Tally)| culeak::snapshot::Total {
         stack,
         kind,
         device,
-        bytes: 3 * share.bytes,
-        count: 3 * share.count,
+        bytes: 3 * tally.bytes,
+        count: 3 * tally.count,
     };
     snapshot.totals = totals.into_iter().map(total).collect();
     snapshot

@@ -6,15 +6,15 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use culeak::function_name::plain;
+use culeak::analysis::function_name::plain;
+use culeak::analysis::site::{Frame, Role};
 use culeak::kind::Kind;
-use culeak::site::{Frame, Role};
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use serde::Serialize;
 
 use super::columns::{Column, Columns};
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 
 /// Version of what the script reads; both are in one file, so it only names the shape.
 const VERSION: u32 = 1;
@@ -69,7 +69,7 @@ impl<'a> Data<'a> {
 
     /// The number of a string, made harmless.
     pub fn text(&mut self, text: &str) -> u64 {
-        let text = Inert(text).to_string();
+        let text = Escaped(text).to_string();
         if let Some(&number) = self.string_numbers.get(&text) {
             return number;
         }

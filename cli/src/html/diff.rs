@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use culeak::diff::{Diff, DiffRow, Options, State};
-use culeak::function_name::plain;
+use culeak::analysis::diff::{Diff, DiffRow, Options, State};
+use culeak::analysis::function_name::plain;
+use culeak::analysis::report::{self, By, Report};
+use culeak::analysis::site::Fingerprint;
 use culeak::kind::Kind;
-use culeak::report::{self, By, Report};
-use culeak::site::Fingerprint;
 use culeak::snapshot::Snapshot;
 use serde::Serialize;
 
@@ -15,8 +15,8 @@ use super::data::Data;
 use super::page::{self, Parts};
 use super::report::number_of;
 use super::stacks::Stacks;
+use crate::escape::Escaped;
 use crate::text;
-use crate::text::inert::Inert;
 use crate::text::parts;
 use crate::text::report::sums;
 
@@ -32,7 +32,7 @@ struct Page {
     warnings: Vec<String>,
     totals: Vec<(&'static str, String)>,
     /// What could not be seen, of both sides.
-    honesty: [Vec<sums::Sum>; 2],
+    losses: [Vec<sums::Sum>; 2],
 }
 
 /// In the order of their numbers on the page.
@@ -64,14 +64,14 @@ pub fn write(
         by: options.by.name(),
         states: STATES.map(|(_, name)| name),
         hidden_rows: diff.hidden_rows,
-        warnings: diff.warnings.iter().map(|text| Inert(text).to_string()).collect(),
+        warnings: diff.warnings.iter().map(|text| Escaped(text).to_string()).collect(),
         totals: text::diff::totals(&diff),
-        honesty: [before, after].map(|snapshot| {
+        losses: [before, after].map(|snapshot| {
             let options = report::Options {
                 by: By::Kind,
                 ..report::Options::default()
             };
-            sums::honesty(&Report::of(snapshot, &options))
+            sums::losses(&Report::of(snapshot, &options))
         }),
     };
     let title = format!("culeak diff: {}", parts::process(&diff.after.process));

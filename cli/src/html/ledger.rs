@@ -1,9 +1,9 @@
 //! The ledger for the page: the terminal's lines, with the numbers that bars are drawn from.
 
-use culeak::ledger::{DeviceLedger, Ledger, Segment, What};
+use culeak::analysis::ledger::{DeviceLedger, Ledger, Segment, What};
 use serde::Serialize;
 
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 use crate::text::ledger;
 
 /// Segments with a bar of their own, per allocator.
@@ -61,7 +61,7 @@ pub fn of(ledger: &Ledger) -> Shown {
             .missing
             .as_ref()
             .filter(|_| !devices.is_empty())
-            .map(|why| Inert(why).to_string()),
+            .map(|why| Escaped(why).to_string()),
         devices,
     }
 }
@@ -77,12 +77,12 @@ fn device(device: &DeviceLedger, ledger: &Ledger) -> Device {
     let caches = device.caches.iter().filter(|cache| !cache.segments.is_empty());
     Device {
         ordinal: device.ordinal,
-        name: Inert(device.name).to_string(),
+        name: Escaped(device.name).to_string(),
         title: ledger::title_of(device, ledger),
         lines: lines.collect(),
         caches: caches
             .map(|cache| Cache {
-                owner: Inert(cache.owner).to_string(),
+                owner: Escaped(cache.owner).to_string(),
                 bytes: cache.bytes,
                 segments: cache.segments.iter().take(SEGMENTS_SHOWN).map(part).collect(),
                 hidden: cache.segments.len().saturating_sub(SEGMENTS_SHOWN),

@@ -10,8 +10,8 @@ function showProcess(context, number, host) {
   const process = context.page.processes[number];
   const stacks = readStacks(context.columns, number + ".stacks");
   const leaks = process.finished && / leaks? /.test(process.headline);
-  if (process.failed) {
-    host.append(element("p", { class: "headline bad" }, "out of memory: " + process.failed.text), stackList(context, stacks, process.failed.stack));
+  if (process.trigger) {
+    host.append(element("p", { class: "headline bad" }, "out of memory: " + process.trigger.text), stackList(context, stacks, process.trigger.stack));
   }
   host.append(
     element("p", { class: "headline" + (leaks ? " bad" : "") }, process.headline),
@@ -41,12 +41,12 @@ function showProcess(context, number, host) {
     section(host, "Pools behind these blocks", element("p", { class: "quiet" }, "What caching allocators asked the driver for; the blocks handed out of it are listed above."), poolHost);
     view.tables.push(showRows(context, pools, process, stacks, view, poolHost, "Pools behind these blocks"));
   }
-  if (process.refused.length > 0) {
-    const items = process.refused.map((refused) => element("details", {}, element("summary", {}, refused.text), stackList(context, stacks, refused.stack)));
-    section(host, "Refused requests", items);
+  if (process.failed.length > 0) {
+    const items = process.failed.map((failed) => element("details", {}, element("summary", {}, failed.text), stackList(context, stacks, failed.stack)));
+    section(host, "Failed requests", items);
   }
   section(host, "Sums", facts(process.totals, "sums"));
-  section(host, "What could not be seen", facts(process.honesty, "sums honesty"));
+  section(host, "What could not be seen", facts(process.losses, "sums losses"));
   host.append(element("p", {}, element("span", { class: "quiet" }, "next: "), element("code", {}, process.next)));
   view.start();
 }

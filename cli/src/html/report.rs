@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use culeak::census::Level;
+use culeak::analysis::groups::Level;
+use culeak::analysis::profile::{self, Profile};
+use culeak::analysis::report::{By, FailedRow, Options, Report, Row, Tally, process_line};
 use culeak::kind::Kind;
-use culeak::profile::{self, Profile};
-use culeak::report::{By, Options, RefusedRow, Report, Row, Share, process_line};
 use culeak::snapshot::Snapshot;
 use serde::Serialize;
 
@@ -14,8 +14,8 @@ use super::ledger;
 use super::page::{self, Parts};
 use super::rows;
 use super::stacks::{Stack, Stacks};
+use crate::escape::Escaped;
 use crate::text;
-use crate::text::inert::Inert;
 use crate::text::parts;
 use crate::text::report::sums;
 
@@ -41,7 +41,7 @@ struct Process {
     headline: String,
     /// The page calls what is left leaked.
     finished: bool,
-    failed: Option<Refused>,
+    trigger: Option<Failed>,
     warnings: Vec<String>,
     ledger: ledger::Shown,
     /// Where samples lie, in words.
@@ -50,18 +50,18 @@ struct Process {
     /// Rows have a place in the source.
     is_code: bool,
     hidden_rows: usize,
-    hidden: Share,
+    hidden: Tally,
     /// What suppressions took out of rows and graph, line by line.
     suppressed: Vec<String>,
     totals: Vec<sums::Sum>,
-    refused: Vec<Refused>,
-    honesty: Vec<sums::Sum>,
+    failed: Vec<Failed>,
+    losses: Vec<sums::Sum>,
     next: String,
 }
 
 /// A request that failed, and the number of its stack.
 #[derive(Serialize)]
-struct Refused {
+struct Failed {
     text: String,
     stack: u64,
 }
@@ -78,7 +78,7 @@ pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
         };
         let mut report = Report::of(item.snapshot, &options);
         if items.len() > 1 {
-            writeln!(plain, "== {} ==", Inert(&item.options.source))?;
+            writeln!(plain, "== {} ==", Escaped(&item.options.source))?;
         }
         as_text(&mut report, item.full_stacks, &mut plain)?;
         processes.push(process(&mut data, number, item, report)?);
@@ -112,7 +112,7 @@ fn as_text(report: &mut Report, full_stacks: bool, out: &mut Vec<u8>) -> io::Res
     let rest = report.rows.split_off(report.rows.len().min(ROWS_IN_TEXT));
     let (hidden, hidden_rows, cut) = (report.hidden, report.hidden_rows, report.cut);
     for row in &rest {
-        report.hidden.join(Share {
+        report.hidden.join(Tally {
             bytes: row.bytes,
             count: row.count,
         });
@@ -129,12 +129,12 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     let full = item.full_stacks;
     let mut stacks = Stacks::default();
     let samples = samples(data, &mut stacks, item);
-    let mut refused = |row: &RefusedRow<'a>| {
+    let mut request = |row: &FailedRow<'a>| {
         let stack = stacks.add_call_stack(data, &row.stack, full);
-        (sums::refused(row), stack)
+        (sums::failed(row), stack)
     };
-    let failed = report.failed.as_ref().map(&mut refused);
-    let refused: Vec<_> = report.refused.iter().map(refused).collect();
+    let trigger = report.trigger.as_ref().map(&mut request);
+    let failed: Vec<_> = report.failed.iter().map(request).collect();
     let tables = [("rows", &report.rows), ("pools", &report.pools)].map(|(name, rows)| {
         let of_rows: Vec<_> = rows.iter().map(|row| of_row(data, &mut stacks, row, full)).collect();
         (name, rows, of_rows)
@@ -147,7 +147,7 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         rows::write(data, &format!("{number}.{name}"), rows, report.by, &stacks);
     }
     let lies_in = samples.write(data, &format!("{number}.samples"), &places);
-    let moved = |(text, stack): (String, usize)| Refused {
+    let moved = |(text, stack): (String, usize)| Failed {
         text,
         stack: places[stack],
     };
@@ -162,13 +162,13 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         .filter
         .iter()
         .map(|filter| format!("filter: {}", parts::filter(filter)));
-    let warnings = report.warnings.iter().map(|text| Inert(text).to_string());
+    let warnings = report.warnings.iter().map(|text| Escaped(text).to_string());
     Ok(Process {
-        source: Inert(&item.options.source).to_string(),
+        source: Escaped(&item.options.source).to_string(),
         process: parts::process(&report.process),
         headline: String::from_utf8_lossy(&headline).trim().to_owned(),
         finished: report.finished,
-        failed: failed.map(moved),
+        trigger: trigger.map(moved),
         warnings: filter.chain(warnings).collect(),
         ledger: match &report.filter {
             None => ledger::of(&report.ledger),
@@ -181,20 +181,20 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         hidden: report.hidden,
         suppressed: suppressed.lines().map(|line| line.trim().to_owned()).collect(),
         totals: sums::totals(&report),
-        refused: refused.into_iter().map(moved).collect(),
-        honesty: sums::honesty(&report),
-        next: Inert(&report.next).to_string(),
+        failed: failed.into_iter().map(moved).collect(),
+        losses: sums::losses(&report),
+        next: Escaped(&report.next).to_string(),
     })
 }
 
 /// The stacks that a report keeps of a row.
 fn of_row<'a>(data: &mut Data<'a>, stacks: &mut Stacks, row: &Row<'a>, full: bool) -> Vec<rows::Part> {
     let kept = row.stacks.iter().map(|kept| {
-        let share = Share {
+        let tally = Tally {
             bytes: kept.bytes,
             count: kept.count,
         };
-        (stacks.add_call_stack(data, &kept.stack, full) as u64, share)
+        (stacks.add_call_stack(data, &kept.stack, full) as u64, tally)
     });
     kept.collect()
 }

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use culeak::report::{By, Row, Share};
+use culeak::analysis::report::{By, Row, Tally};
 
 use super::data::Data;
 use crate::text::parts;
-use culeak::function_name::plain;
+use culeak::analysis::function_name::plain;
 
 /// A stack of a row: its number, and the row's part of it.
-pub type Part = (u64, Share);
+pub type Part = (u64, Tally);
 
 /// What a row's records are told apart by, in the order of the numbers in `dimension`.
 pub const DIMENSIONS: [&str; 5] = ["kinds", "devices", "streams", "threads", "apis"];
@@ -20,8 +20,8 @@ pub fn write(data: &mut Data, prefix: &str, rows: &[Row], by: By, stacks: &[Vec<
     let labels: Vec<u64> = rows.iter().map(|row| label(data, row, is_code)).collect();
     let places: Vec<u64> = rows.iter().map(|row| place(data, row, is_code)).collect();
     let marks: Vec<u64> = rows.iter().map(|row| data.text(parts::mark(row).trim())).collect();
-    let shares: Vec<Vec<(u64, u64, Share)>> = rows.iter().map(|row| shares(data, row)).collect();
-    let flat = || shares.iter().flatten();
+    let tallies: Vec<Vec<(u64, u64, Tally)>> = rows.iter().map(|row| tallies(data, row)).collect();
+    let flat = || tallies.iter().flatten();
     let stack = || stacks.iter().flatten();
     let columns = &mut data.columns;
     let mut add = |name: &str, numbers: &mut dyn Iterator<Item = u64>| columns.add(format!("{prefix}.{name}"), numbers);
@@ -36,11 +36,11 @@ pub fn write(data: &mut Data, prefix: &str, rows: &[Row], by: By, stacks: &[Vec<
     add("oldest", &mut rows.iter().map(|row| row.oldest_age_ns));
     add("newest", &mut rows.iter().map(|row| row.newest_age_ns));
     add("stacks_in_all", &mut rows.iter().map(|row| row.stacks_in_all as u64));
-    add("shares", &mut shares.iter().map(|shares| shares.len() as u64));
-    add("share.dimension", &mut flat().map(|share| share.0));
-    add("share.name", &mut flat().map(|share| share.1));
-    add("share.bytes", &mut flat().map(|share| share.2.bytes));
-    add("share.count", &mut flat().map(|share| share.2.count));
+    add("tallies", &mut tallies.iter().map(|tallies| tallies.len() as u64));
+    add("tally.dimension", &mut flat().map(|tally| tally.0));
+    add("tally.name", &mut flat().map(|tally| tally.1));
+    add("tally.bytes", &mut flat().map(|tally| tally.2.bytes));
+    add("tally.count", &mut flat().map(|tally| tally.2.count));
     add("stacks", &mut stacks.iter().map(|stacks| stacks.len() as u64));
     add("stack.number", &mut stack().map(|part| part.0));
     add("stack.bytes", &mut stack().map(|part| part.1.bytes));
@@ -60,14 +60,14 @@ fn place(data: &mut Data, row: &Row, is_code: bool) -> u64 {
     data.text(&site.and_then(|site| site.short_place()).unwrap_or_default())
 }
 
-fn shares(data: &mut Data, row: &Row) -> Vec<(u64, u64, Share)> {
-    fn each<'a, K: AsRef<str> + 'a>(shares: &'a BTreeMap<K, Share>) -> impl Iterator<Item = (&'a str, Share)> {
-        shares.iter().map(|(name, share)| (name.as_ref(), *share))
+fn tallies(data: &mut Data, row: &Row) -> Vec<(u64, u64, Tally)> {
+    fn each<'a, K: AsRef<str> + 'a>(tallies: &'a BTreeMap<K, Tally>) -> impl Iterator<Item = (&'a str, Tally)> {
+        tallies.iter().map(|(name, tally)| (name.as_ref(), *tally))
     }
     let mut found = Vec::new();
-    let mut add = |dimension: u64, shares: &mut dyn Iterator<Item = (&str, Share)>| {
-        for (name, share) in shares {
-            found.push((dimension, data.text(name), share));
+    let mut add = |dimension: u64, tallies: &mut dyn Iterator<Item = (&str, Tally)>| {
+        for (name, tally) in tallies {
+            found.push((dimension, data.text(name), tally));
         }
     };
     add(0, &mut each(&row.kinds));

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use culeak::site::CallStack;
+use culeak::analysis::site::CallStack;
 
 use super::data::Data;
 

@@ -2,18 +2,18 @@
 
 use std::io::Read;
 
-use culeak::diff;
+use culeak::analysis::diff;
+use culeak::analysis::report::{By, Options, Report};
+use culeak::analysis::trend::{self, Summary, Trend, lineages};
 use culeak::kind::Kind;
-use culeak::report::{By, Options, Report};
 use culeak::snapshot::Snapshot;
-use culeak::trend::{self, Picture, Trend, lineages};
 use data_encoding::BASE64;
 use flate2::read::ZlibDecoder;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::*;
-use crate::text::inert::is_active;
+use crate::escape::is_active;
 use crate::text::sample::{MAIN, MIB, Sample, leaky, training};
 
 fn page(snapshot: &Snapshot, by: By) -> String {
@@ -48,7 +48,7 @@ fn trend_page(made: impl Fn() -> Snapshot) -> String {
         all: true,
         ..trend::Options::default()
     };
-    let pictures = (0..10).map(|nth| {
+    let summaries = (0..10).map(|nth| {
         let mut snapshot = made();
         snapshot.process.state = culeak::snapshot::ProcessState::Running;
         snapshot.taken.at_ns += nth * 600_000_000_000;
@@ -56,9 +56,9 @@ fn trend_page(made: impl Fn() -> Snapshot) -> String {
         snapshot
             .allocations
             .change(|_, allocation, _| allocation.bytes *= nth + 1);
-        Picture::of(&snapshot, format!("{nth}.json"), &options)
+        Summary::of(&snapshot, format!("{nth}.json"), &options)
     });
-    let trends: Vec<Trend> = lineages(pictures.collect())
+    let trends: Vec<Trend> = lineages(summaries.collect())
         .iter()
         .map(|lineage| Trend::of(lineage, &options))
         .collect();
@@ -148,7 +148,7 @@ fn names_of_a_recording_never_become_markup() {
     snapshot.process.host = nasty.to_owned();
     snapshot.devices[0].name = nasty.to_owned();
     snapshot.threads[0].name = nasty.to_owned();
-    snapshot.honesty.unhooked = vec![nasty.to_owned()];
+    snapshot.losses.unhooked = vec![nasty.to_owned()];
     for page in [
         page(&snapshot, By::Site),
         diff_page(&snapshot, &leaky()),
@@ -213,7 +213,7 @@ fn the_numbers_are_those_of_the_report() {
 }
 
 #[test]
-fn a_trend_has_one_value_per_row_and_picture() {
+fn a_trend_has_one_value_per_row_and_snapshot() {
     let (header, column) = data(&trend_page(leaky));
     let shown = &header["page"]["trends"][0];
     let rows = shown["rows"].as_array().expect("rows");

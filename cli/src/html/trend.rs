@@ -3,16 +3,16 @@
 use std::io::{self, Write};
 
 use anstyle::Style;
-use culeak::function_name::plain;
-use culeak::report::By;
-use culeak::site::Role;
-use culeak::trend::{Against, Evidence, Measure, Row, SiteFrame, Trend};
+use culeak::analysis::function_name::plain;
+use culeak::analysis::report::By;
+use culeak::analysis::site::Role;
+use culeak::analysis::trend::{Against, Evidence, Measure, Row, SiteFrame, Trend};
 use serde::Serialize;
 
 use super::data::Data;
 use super::page::{self, Parts};
+use crate::escape::Escaped;
 use crate::text;
-use crate::text::inert::Inert;
 use crate::text::parts::{BAD, POOL, WARN};
 
 #[derive(Serialize)]
@@ -80,7 +80,7 @@ pub fn write(trends: &[Trend], by: By, out: &mut dyn Write) -> io::Result<()> {
         shown.push(of(trend, by)?);
     }
     let title = match trends {
-        [one] => format!("culeak trend: {}", Inert(&one.program.to_string())),
+        [one] => format!("culeak trend: {}", Escaped(&one.program.to_string())),
         several => format!("culeak trend: {} processes", several.len()),
     };
     let content = Page {
@@ -117,7 +117,7 @@ fn of(trend: &Trend, by: By) -> io::Result<Shown<'_>> {
         process: point.process,
     });
     Ok(Shown {
-        program: Inert(&trend.program.to_string()).to_string(),
+        program: Escaped(&trend.program.to_string()).to_string(),
         headline: String::from_utf8_lossy(&headline).lines().map(str::to_owned).collect(),
         growing: trend.is_growing(),
         by: by.name(),
@@ -130,8 +130,8 @@ fn of(trend: &Trend, by: By) -> io::Result<Shown<'_>> {
             .collect(),
         rows: trend.rows.iter().map(|row| site(row, trend.against)).collect(),
         hidden_rows: trend.hidden_rows,
-        warnings: trend.warnings.iter().map(|text| Inert(text).to_string()).collect(),
-        next: text::trend::next(trend).map(|command| Inert(&command).to_string()),
+        warnings: trend.warnings.iter().map(|text| Escaped(text).to_string()).collect(),
+        next: text::trend::next(trend).map(|command| Escaped(&command).to_string()),
     })
 }
 
@@ -143,7 +143,7 @@ fn site(row: &Row, against: Against) -> Site<'_> {
     };
     let site = &row.site;
     Site {
-        label: Inert(&plain(&site.label)).to_string(),
+        label: Escaped(&plain(&site.label)).to_string(),
         place: inert(&site.place),
         mark: match (site.pool, site.library) {
             (true, _) => POOL.trim().to_owned(),
@@ -154,7 +154,7 @@ fn site(row: &Row, against: Against) -> Site<'_> {
         class,
         tone: tone(style),
         confidence: row.confidence,
-        sentence: Inert(&row.sentence).to_string(),
+        sentence: Escaped(&row.sentence).to_string(),
         evidence: text::trend::numbers(row, judged, against),
         bytes: &row.bytes,
         count: &row.count,
@@ -165,14 +165,15 @@ fn site(row: &Row, against: Against) -> Site<'_> {
 fn frame(frame: &SiteFrame) -> Frame {
     let place = frame.place.as_deref().unwrap_or(&frame.module);
     Frame {
-        function: Inert(&plain(&frame.function)).to_string(),
-        place: Inert(place).to_string(),
+        function: Escaped(&plain(&frame.function)).to_string(),
+        place: Escaped(place).to_string(),
         users: frame.role == Role::User,
     }
 }
 
 fn inert(text: &Option<String>) -> String {
-    text.as_deref().map_or_else(String::new, |text| Inert(text).to_string())
+    text.as_deref()
+        .map_or_else(String::new, |text| Escaped(text).to_string())
 }
 
 /// The terminal's colour of a class, by the page's name for it.

@@ -1,7 +1,7 @@
 //! A quantity over time, in a fixed number of points however long it goes on.
 //!
-//! When the points run out, every two become one that keeps the larger, so a short peak stays visible in a picture of
-//! hours. Times are spans of equal length: a picture needs no other.
+//! When the points run out, every two become one that keeps the larger, so a short peak stays visible in a snapshot of
+//! hours. Times are spans of equal length: a snapshot needs no other.
 
 /// More than any terminal has columns; even, since they are merged in pairs.
 const POINTS: usize = 1024;
@@ -84,8 +84,8 @@ mod tests {
     #[test]
     fn a_peak_of_one_look_survives_hours() {
         let mut history = History::new(10);
-        for look in 0..100_000 {
-            history.add(look * 10, if look == 12_345 { 99 } else { look % 7 });
+        for reading in 0..100_000 {
+            history.add(reading * 10, if reading == 12_345 { 99 } else { reading % 7 });
         }
         assert!(history.points.len() <= POINTS);
         assert_eq!(history.columns(60).len(), 60);

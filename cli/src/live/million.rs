@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use culeak::cuda_functions::Api;
+use culeak::format::{RANK_VARIABLES, ROOT};
 use culeak::kind::Kind;
-use culeak::layout::{RANK_VARIABLES, ROOT};
+use culeak::lockfree::table::{Attributes, Entry, Key, Space};
 use culeak::reader::{self, Follower};
-use culeak::recording::{Beginning, ModuleSeen, Recording};
-use culeak::table::{Entry, Key, Space, What};
+use culeak::recording::{ModuleSeen, Recording, Session};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 
-use super::look::Look;
 use super::names;
+use super::reading::Reading;
 use super::sample::{press, state};
-use super::tally::stack_keys;
+use super::sums::stack_keys;
 use super::view::{self, Palette};
 
 const LIVE: u64 = 1_000_000;
@@ -37,7 +37,7 @@ fn recording(path: &Path, stacks: u32) -> (&'static Recording, Vec<u32>) {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let recording = Recording::create(
         &name,
-        &Beginning {
+        &Session {
             pid: std::process::id(),
             parent_pid: 1,
             depth: 128,
@@ -89,7 +89,7 @@ fn allocate(recording: &Recording, number: u64, stack: u32) {
         pool: 0,
         stack,
         thread: 0,
-        what: What {
+        attributes: Attributes {
             kind: if number.is_multiple_of(7) {
                 Kind::Async
             } else {
@@ -144,21 +144,21 @@ fn refreshes(path: &Path) -> Vec<Times> {
     let mut all = Vec::new();
     for round in 0..ROUNDS {
         let started = Clock::now();
-        let sight = follower.look().expect("readable");
+        let stack_sums = follower.read().expect("readable");
         let read = started.elapsed();
-        keys.extend(stack_keys(&sight.snapshot));
-        let look = Look::of(&sight, &keys, PathBuf::from(path));
+        keys.extend(stack_keys(&stack_sums.snapshot));
+        let reading = Reading::of(&stack_sums, &keys, PathBuf::from(path));
         let sum = started.elapsed() - read;
         if round == 0 {
-            state.named(names::all(&sight.snapshot, &keys), Vec::new());
+            state.named(names::all(&stack_sums.snapshot, &keys), Vec::new());
             println!(
-                "    the first look: {read:?}, naming all stacks, once: {:?}",
+                "    the first reading: {read:?}, naming all stacks, once: {:?}",
                 started.elapsed() - sum - read
             );
             continue;
         }
         let started = Clock::now();
-        state.looked(look);
+        state.looked(reading);
         let arrange = started.elapsed();
         // As if somebody scrolled all the while.
         press(
@@ -179,7 +179,7 @@ fn refreshes(path: &Path) -> Vec<Times> {
             arrange,
             draw,
         });
-        black_box(sight);
+        black_box(stack_sums);
     }
     all
 }

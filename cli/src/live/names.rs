@@ -9,16 +9,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use culeak::function_name::plain;
+use culeak::analysis::function_name::plain;
+use culeak::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, Role};
 use culeak::quick::Quick;
-use culeak::site::{CallStack, CallStacks, Fingerprint, Frame, Role};
 use culeak::snapshot::{Location, Snapshot, Stack, Symbol};
 
 use super::Message;
-use super::look::Look;
-use super::tally::StackKey;
+use super::reading::Reading;
+use super::sums::StackKey;
+use crate::escape::Escaped;
 use crate::symbolize::{Note, Places, sentences, symbolize};
-use crate::text::inert::Inert;
 use crate::text::parts;
 
 /// A stack as people read it.
@@ -79,7 +79,7 @@ impl Frames {
                 .into(),
             place: site
                 .and_then(Frame::short_place)
-                .map_or_else(String::new, |place| Inert(&place).to_string())
+                .map_or_else(String::new, |place| Escaped(&place).to_string())
                 .into(),
             pool: stack.pool,
             allocator: stack.allocator,
@@ -112,8 +112,8 @@ fn named_frame(frame: &Frame, shown: bool) -> NamedFrame {
     let name = frame.name();
     NamedFrame {
         words: format!("{name}\n{place}\n{}", frame.module).to_lowercase(),
-        name: Inert(&plain(&name)).to_string(),
-        place: format!("{}{inlined}", Inert(&place)),
+        name: Escaped(&plain(&name)).to_string(),
+        place: format!("{}{inlined}", Escaped(&place)),
         shown,
         users_own: frame.role == Role::User,
     }
@@ -142,7 +142,7 @@ impl Asked {
         &mut self,
         snapshot: &mut Snapshot,
         keys: &[StackKey],
-        look: &Look,
+        reading: &Reading,
         root: Option<&PathBuf>,
     ) -> Option<Unnamed> {
         // The name of memory without a stack is an answer to any question, the first one too if there is no stack at all.
@@ -152,8 +152,8 @@ impl Asked {
             return None;
         }
         let mut sizes: HashMap<StackKey, u64> = HashMap::new();
-        for (key, amount) in &look.tally.sums {
-            *sizes.entry(key.stack).or_default() += amount.share.bytes;
+        for (key, amount) in &reading.sums.sums {
+            *sizes.entry(key.stack).or_default() += amount.tally.bytes;
         }
         fresh.sort_by_key(|&stack| std::cmp::Reverse(sizes.get(&keys[stack]).copied()));
         let stacks: Vec<Stack> = fresh
@@ -193,14 +193,14 @@ fn nothing(of: &Snapshot) -> Snapshot {
         locations: Vec::new(),
         stacks: Vec::new(),
         allocations: Default::default(),
-        refused: Vec::new(),
+        failed: Vec::new(),
         counters: Vec::new(),
         totals: Vec::new(),
         device_peaks: Vec::new(),
         allocators: Vec::new(),
         marks: Vec::new(),
         usage: None,
-        honesty: of.honesty.clone(),
+        losses: of.losses.clone(),
     }
 }
 
@@ -214,9 +214,9 @@ pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, places: impl 
     while let Ok(unnamed) = asked.recv() {
         let places = places(unnamed.root.clone());
         let keys = &unnamed.keys;
-        let (mut from, mut batch) = (0, FIRST);
+        let (mut from, mut group) = (0, FIRST);
         loop {
-            let to = keys.len().min(from + batch);
+            let to = keys.len().min(from + group);
             let (names, notes) = book.name(&unnamed, from..to, &places);
             if answers.send(Message::Names(names, notes)).is_err() {
                 return;
@@ -224,7 +224,7 @@ pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, places: impl 
             if to == keys.len() {
                 break;
             }
-            (from, batch) = (to, REST);
+            (from, group) = (to, REST);
         }
     }
 }

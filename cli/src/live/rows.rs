@@ -7,15 +7,15 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use culeak::census::Level;
-use culeak::diff::State as Change;
+use culeak::analysis::diff::State as Change;
+use culeak::analysis::groups::Level;
+use culeak::analysis::report::Tally;
+use culeak::analysis::site::{Fingerprint, is_pool};
 use culeak::kind::{Kind, Place};
 use culeak::quick::Quick;
-use culeak::report::Share;
-use culeak::site::{Fingerprint, is_pool};
 
 use super::names::{Named, Names};
-use super::tally::{Amount, Key, StackKey, Tally};
+use super::sums::{Key, LiveSums, LiveTally, StackKey};
 
 /// A call site; pools apart from what is held, though one line may cause both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,8 +29,8 @@ pub struct Row {
     /// Whose pool, or which library of CUDA's asked.
     pub owner: String,
     pub kinds: Kinds,
-    pub now: Share,
-    pub before: Share,
+    pub now: Tally,
+    pub before: Tally,
     /// On the recording's clock; of what is live now.
     pub oldest_ns: u64,
     /// Most bytes first.
@@ -41,8 +41,8 @@ pub struct Row {
 pub struct StackRow {
     pub stack: StackKey,
     pub kinds: Kinds,
-    pub now: Share,
-    pub before: Share,
+    pub now: Tally,
+    pub before: Tally,
     pub oldest_ns: u64,
     pub newest_ns: u64,
 }
@@ -74,16 +74,16 @@ impl Row {
 pub struct Rows {
     pub rows: Vec<Row>,
     /// What somebody holds: leaked, once the process is over.
-    pub held: Share,
-    pub held_on_host: Share,
+    pub held: Tally,
+    pub held_on_host: Tally,
     /// What caching allocators hold.
-    pub cached: Share,
-    pub managed: Share,
+    pub cached: Tally,
+    pub managed: Tally,
     /// Call sites that hold memory.
     pub sites: usize,
     /// Stacks whose names are being looked up, and what they asked for.
     pub unnamed: usize,
-    pub unnamed_share: Share,
+    pub unnamed_share: Tally,
 }
 
 /// What one sum adds to a row.
@@ -91,12 +91,12 @@ struct Part<'a> {
     site: SiteKey,
     named: &'a Named,
     key: Key,
-    now: Amount,
-    before: Share,
+    now: LiveTally,
+    before: Tally,
 }
 
 impl Rows {
-    pub fn of(now: &Tally, before: Option<&Tally>, names: &Names) -> Rows {
+    pub fn of(now: &LiveSums, before: Option<&LiveSums>, names: &Names) -> Rows {
         let mut rows = Rows::default();
         let mut unnamed: HashSet<StackKey> = HashSet::new();
         let mut holders: Quick<Fingerprint, ()> = Quick::default();
@@ -105,24 +105,24 @@ impl Rows {
             let Some(named) = names.get(&key.stack) else {
                 unnamed.insert(key.stack);
                 // Who asked decides what it is, so until that is known it counts as held.
-                rows.unnamed_share.join(amount.share);
-                rows.count(&key, Level::Held, amount.share);
+                rows.unnamed_share.join(amount.tally);
+                rows.count(&key, Level::Held, amount.tally);
                 continue;
             };
             let level = level(&key, named, now);
-            rows.count(&key, level, amount.share);
+            rows.count(&key, level, amount.tally);
             if level == Level::Held {
                 holders.insert(named.site, ());
             }
             if level.is_listed() {
-                parts.push(Part::new(key, named, amount, Share::default()));
+                parts.push(Part::new(key, named, amount, Tally::default()));
             }
         }
         if let Some(before) = before {
             for (&key, amount) in &before.sums {
                 let Some(named) = names.get(&key.stack) else { continue };
                 if level(&key, named, before).is_listed() {
-                    parts.push(Part::new(key, named, Amount::default(), amount.share));
+                    parts.push(Part::new(key, named, LiveTally::default(), amount.tally));
                 }
             }
         }
@@ -134,7 +134,7 @@ impl Rows {
         rows
     }
 
-    fn count(&mut self, key: &Key, level: Level, share: Share) {
+    fn count(&mut self, key: &Key, level: Level, tally: Tally) {
         let sum = match (level, key.kind.place()) {
             (_, Place::Nowhere) => return,
             (Level::Held, _) => &mut self.held,
@@ -142,23 +142,23 @@ impl Rows {
             (_, Place::Within) => return,
             _ => &mut self.cached,
         };
-        sum.join(share);
+        sum.join(tally);
         match key.kind.place() {
-            Place::Host if level == Level::Held => self.held_on_host.join(share),
-            Place::Managed => self.managed.join(share),
+            Place::Host if level == Level::Held => self.held_on_host.join(tally),
+            Place::Managed => self.managed.join(tally),
             _ => {}
         }
     }
 }
 
-fn level(key: &Key, named: &Named, tally: &Tally) -> Level {
-    let watched = |owner: &str| tally.watched.iter().any(|name| name == owner);
+fn level(key: &Key, named: &Named, sums: &LiveSums) -> Level {
+    let watched = |owner: &str| sums.watched.iter().any(|name| name == owner);
     let blocks_are_known = key.carries_blocks || named.allocator.is_some_and(watched);
     Level::of(key.kind, named.pool, blocks_are_known)
 }
 
 impl<'a> Part<'a> {
-    fn new(key: Key, named: &'a Named, now: Amount, before: Share) -> Part<'a> {
+    fn new(key: Key, named: &'a Named, now: LiveTally, before: Tally) -> Part<'a> {
         Part {
             site: SiteKey(named.site, is_pool(key.kind, named.pool)),
             named,
@@ -191,8 +191,8 @@ fn row(parts: &[Part]) -> Row {
             (false, _, None) => String::new(),
         },
         kinds: Kinds::default(),
-        now: Share::default(),
-        before: Share::default(),
+        now: Tally::default(),
+        before: Tally::default(),
         oldest_ns: u64::MAX,
         stacks: stacks.into_iter().map(|(_, stack)| stack).collect(),
     };
@@ -209,14 +209,14 @@ fn stack_row(parts: &[Part]) -> StackRow {
     let mut stack = StackRow {
         stack: parts[0].key.stack,
         kinds: Kinds::default(),
-        now: Share::default(),
-        before: Share::default(),
+        now: Tally::default(),
+        before: Tally::default(),
         oldest_ns: u64::MAX,
         newest_ns: 0,
     };
     for part in parts {
         stack.kinds.add(part.key.kind);
-        stack.now.join(part.now.share);
+        stack.now.join(part.now.tally);
         stack.before.join(part.before);
         stack.oldest_ns = stack.oldest_ns.min(part.now.oldest_ns);
         stack.newest_ns = stack.newest_ns.max(part.now.newest_ns);
@@ -252,19 +252,19 @@ const _: () = assert!(Kind::ALL.len() < 32, "a bit each, numbered from 1");
 mod tests {
     use super::*;
     use crate::live::names;
-    use crate::live::tally::stack_keys;
+    use crate::live::sums::stack_keys;
     use crate::text::sample::{Sample, leaky};
-    use culeak::reader::Sight;
-    use culeak::report::{Options, Report};
+    use culeak::analysis::report::{Options, Report};
+    use culeak::reader::StackSums;
     use culeak::snapshot::Snapshot;
 
     fn rows(now: &Snapshot, before: Option<&Snapshot>) -> Rows {
-        let tally = |snapshot: &Snapshot| Tally::of(&Sight::of(snapshot.clone()), &stack_keys(snapshot));
+        let sums = |snapshot: &Snapshot| LiveSums::of(&StackSums::of(snapshot.clone()), &stack_keys(snapshot));
         let mut names = names::all(now, &stack_keys(now));
         if let Some(before) = before {
             names.extend(names::all(before, &stack_keys(before)));
         }
-        Rows::of(&tally(now), before.map(tally).as_ref(), &names)
+        Rows::of(&sums(now), before.map(sums).as_ref(), &names)
     }
 
     #[test]
@@ -308,14 +308,14 @@ mod tests {
                 .iter()
                 .all(|row| row.change() == Change::Gone && row.bytes_change() <= 0)
         );
-        assert_eq!(rows.held, Share::default());
+        assert_eq!(rows.held, Tally::default());
     }
 
     #[test]
     fn memory_whose_names_are_not_known_yet_is_in_the_sum_and_in_no_row() {
         let snapshot = leaky();
-        let tally = Tally::of(&Sight::of(snapshot.clone()), &stack_keys(&snapshot));
-        let rows = Rows::of(&tally, None, &Names::default());
+        let sums = LiveSums::of(&StackSums::of(snapshot.clone()), &stack_keys(&snapshot));
+        let rows = Rows::of(&sums, None, &Names::default());
         assert!(rows.rows.is_empty());
         assert_eq!(rows.unnamed_share.count, snapshot.allocations.len() as u64);
     }

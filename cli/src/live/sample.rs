@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 
 use culeak::kind::Kind;
-use culeak::reader::Sight;
+use culeak::reader::StackSums;
 use culeak::snapshot::Snapshot;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::look::Look;
 use super::names;
+use super::reading::Reading;
 use super::state::{Action, State};
-use super::tally::stack_keys;
+use super::sums::stack_keys;
 use crate::text::sample::{MAIN, MIB, RUNTIME, START, Sample};
 
 const SECOND: u64 = 1_000_000_000;
@@ -27,10 +27,10 @@ pub fn show(state: &mut State, snapshot: &Snapshot) {
     let keys = stack_keys(snapshot);
     let recording = PathBuf::from(&snapshot.process.recording);
     state.named(names::all(snapshot, &keys), Vec::new());
-    state.looked(Look::of(&Sight::of(snapshot.clone()), &keys, recording));
+    state.looked(Reading::of(&StackSums::of(snapshot.clone()), &keys, recording));
 }
 
-/// A training program after so many steps: every step leaks a batch, some buffers come and go.
+/// A training program after so many steps: every step leaks a group, some buffers come and go.
 pub fn training(pid: u32, step: u64) -> Snapshot {
     let mut sample = Sample::new().running();
     let mut site = |function: &str, place: &str| {
@@ -42,12 +42,12 @@ pub fn training(pid: u32, step: u64) -> Snapshot {
             START,
         ])
     };
-    let batch = site("load_batch(int)", "/src/train.cu:212");
+    let group = site("load_batch(int)", "/src/train.cu:212");
     let cache = site("Cache::grow(unsigned long)", "/src/cache.cu:31");
     let temporary = site("scratch_space()", "/src/train.cu:140");
     let staging = site("staging_buffer()", "/src/io.cu:26");
     sample.holds(Kind::HostPinned, "cudaMallocHost", 32 * MIB, 1, staging);
-    sample.holds(Kind::Device, "cudaMalloc", 2 * MIB, 10 * step + 4, batch);
+    sample.holds(Kind::Device, "cudaMalloc", 2 * MIB, 10 * step + 4, group);
     sample.holds(Kind::Async, "cudaMallocAsync", 512 * MIB, 1, cache);
     if step.is_multiple_of(2) {
         sample.holds(Kind::Device, "cudaMalloc", 300 * MIB, 1, temporary);

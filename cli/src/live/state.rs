@@ -6,14 +6,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
-use culeak::diff::State as Change;
+use culeak::analysis::diff::State as Change;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::History;
-use super::look::Look;
 use super::names::{NamedFrame, Names};
+use super::reading::Reading;
 use super::rows::{Row, Rows, SiteKey};
-use super::tally::Tally;
+use super::sums::LiveSums;
 use super::usage::Used;
 
 /// What the terminal or the watching thread must do after a key.
@@ -72,13 +72,13 @@ pub struct Mark {
     pub at_ns: u64,
     /// Somebody pressed a key for it; else it is the first look.
     pub set: bool,
-    pub tally: Tally,
+    pub sums: LiveSums,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Watched {
     pub recording: PathBuf,
-    pub look: Option<Look>,
+    pub reading: Option<Reading>,
     pub mark: Option<Mark>,
     /// By ordinal.
     pub histories: BTreeMap<i32, History>,
@@ -87,7 +87,7 @@ pub struct Watched {
     /// Why it could not be read the last time.
     pub trouble: Option<String>,
     /// Came while the view was frozen.
-    held_back: Option<Look>,
+    held_back: Option<Reading>,
 }
 
 #[derive(Debug)]
@@ -149,8 +149,8 @@ impl State {
         self.processes.get(self.chosen)
     }
 
-    pub fn look_shown(&self) -> Option<&Look> {
-        self.process()?.look.as_ref()
+    pub fn look_shown(&self) -> Option<&Reading> {
+        self.process()?.reading.as_ref()
     }
 
     pub fn row(&self, place: usize) -> Option<&Row> {
@@ -168,16 +168,16 @@ impl State {
     }
 
     /// A process was looked at.
-    pub fn looked(&mut self, look: Look) {
-        let process = self.watched(&look.recording.clone());
+    pub fn looked(&mut self, reading: Reading) {
+        let process = self.watched(&reading.recording.clone());
         let (frozen, between) = (self.frozen, self.between_looks_ns);
         let process = &mut self.processes[process];
         process.trouble = None;
-        if frozen && process.look.is_some() {
-            process.held_back = Some(look);
+        if frozen && process.reading.is_some() {
+            process.held_back = Some(reading);
             return;
         }
-        process.show(look, between);
+        process.show(reading, between);
         self.refresh();
     }
 
@@ -206,7 +206,7 @@ impl State {
         known.unwrap_or_else(|| {
             self.processes.push(Watched {
                 recording: recording.to_path_buf(),
-                look: None,
+                reading: None,
                 mark: None,
                 histories: BTreeMap::new(),
                 used: BTreeMap::new(),
@@ -221,8 +221,10 @@ impl State {
     fn refresh(&mut self) {
         self.rows = match self.processes.get(self.chosen) {
             Some(Watched {
-                look: Some(look), mark, ..
-            }) => Rows::of(&look.tally, mark.as_ref().map(|mark| &mark.tally), &self.names),
+                reading: Some(reading),
+                mark,
+                ..
+            }) => Rows::of(&reading.sums, mark.as_ref().map(|mark| &mark.sums), &self.names),
             _ => Rows::default(),
         };
         self.arrange();
@@ -392,8 +394,8 @@ impl State {
         }
         let between = self.between_looks_ns;
         for process in &mut self.processes {
-            if let Some(look) = process.held_back.take() {
-                process.show(look, between);
+            if let Some(reading) = process.held_back.take() {
+                process.show(reading, between);
             }
         }
         self.refresh();
@@ -402,11 +404,11 @@ impl State {
     /// Growth counts from now on.
     fn mark(&mut self) {
         for process in &mut self.processes {
-            let Some(look) = &process.look else { continue };
+            let Some(reading) = &process.reading else { continue };
             process.mark = Some(Mark {
-                at_ns: look.at_ns,
+                at_ns: reading.at_ns,
                 set: true,
-                tally: look.tally.clone(),
+                sums: reading.sums.clone(),
             });
         }
         self.refresh();
@@ -428,24 +430,24 @@ impl State {
 }
 
 impl Watched {
-    fn show(&mut self, look: Look, between_looks_ns: u64) {
-        if look.finished {
+    fn show(&mut self, reading: Reading, between_looks_ns: u64) {
+        if reading.finished {
             // What it was part of went with it.
             self.used.clear();
         }
-        for device in &look.devices {
+        for device in &reading.devices {
             let history = self.histories.entry(device.ordinal);
             let history = history.or_insert_with(|| History::new(between_looks_ns));
-            history.add(look.at_ns, device.live.bytes);
+            history.add(reading.at_ns, device.live.bytes);
         }
         if self.mark.is_none() {
             self.mark = Some(Mark {
-                at_ns: look.at_ns,
+                at_ns: reading.at_ns,
                 set: false,
-                tally: look.tally.clone(),
+                sums: reading.sums.clone(),
             });
         }
-        self.look = Some(look);
+        self.reading = Some(reading);
     }
 }
 

@@ -15,10 +15,10 @@ use culeak::reader::{self, Follower, Identity, ReadError};
 use culeak::snapshot::ProcessState;
 
 use super::Message;
-use super::look::Look;
 use super::names::{self, Asked, Unnamed};
+use super::reading::Reading;
 use super::state::State;
-use super::tally::{StackKey, stack_keys};
+use super::sums::{StackKey, stack_keys};
 use super::usage::{self, Question};
 use crate::load;
 use crate::symbolize::Places;
@@ -92,7 +92,7 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
             .unwrap_or(0);
         let there_is_time = || began.elapsed() < interval / 2;
         let everybody_left = turns.take(&mut targets, first, there_is_time, |target, is_first| {
-            target.look(outlets, is_first)
+            target.read(outlets, is_first)
         });
         if everybody_left {
             return;
@@ -128,7 +128,7 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
     targets.extend(children);
     for target in &mut targets {
         // The inbox lives as long as this does.
-        let _ = target.look(&outlets, true);
+        let _ = target.read(&outlets, true);
     }
     let Outlets {
         messages,
@@ -147,7 +147,7 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
     let mut named = Vec::new();
     for message in inbox {
         let recording = match &message {
-            Message::Look(look) => look.recording.clone(),
+            Message::Reading(reading) => reading.recording.clone(),
             Message::Trouble(recording, _) | Message::Used(recording, _) => recording.clone(),
             Message::Names(..) => {
                 named.push(message);
@@ -163,7 +163,7 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
             states.len() - 1
         });
         match message {
-            Message::Look(look) => states[state].looked(*look),
+            Message::Reading(reading) => states[state].looked(*reading),
             Message::Trouble(recording, why) => states[state].troubled(&recording, why),
             Message::Used(recording, used) => states[state].used(&recording, used),
             _ => {}
@@ -193,16 +193,16 @@ impl Turns {
         targets: &mut [Target],
         first: usize,
         there_is_time: impl Fn() -> bool,
-        mut look: impl FnMut(&mut Target, bool) -> bool,
+        mut read: impl FnMut(&mut Target, bool) -> bool,
     ) -> bool {
         if let Some(target) = targets.get_mut(first).filter(|target| !target.over)
-            && !look(target, true)
+            && !read(target, true)
         {
             return true;
         }
-        let mut read = 0;
+        let mut turns = 0;
         for _ in 0..targets.len() {
-            if read > 0 && !there_is_time() {
+            if turns > 0 && !there_is_time() {
                 break;
             }
             let index = self.next % targets.len();
@@ -211,10 +211,10 @@ impl Turns {
             if index == first || target.over {
                 continue;
             }
-            if !look(target, false) {
+            if !read(target, false) {
                 return true;
             }
-            read += 1;
+            turns += 1;
         }
         false
     }
@@ -237,33 +237,35 @@ impl Target {
     }
 
     /// Reads the recording and sends what it says. False when nobody listens any more.
-    fn look(&mut self, outlets: &Outlets, on_screen: bool) -> bool {
-        let mut sight = match self.follower.look() {
-            Ok(sight) => sight,
+    fn read(&mut self, outlets: &Outlets, on_screen: bool) -> bool {
+        let mut stack_sums = match self.follower.read() {
+            Ok(stack_sums) => stack_sums,
             // Being made at this moment.
             Err(ReadError::Empty(_) | ReadError::Unfinished(_)) => return true,
             Err(error) => return tell(outlets, Message::Trouble(self.recording.clone(), error.to_string())),
         };
-        self.keys.extend(stack_keys(&sight.snapshot));
-        let look = Look::of(&sight, &self.keys, self.recording.clone());
+        self.keys.extend(stack_keys(&stack_sums.snapshot));
+        let reading = Reading::of(&stack_sums, &self.keys, self.recording.clone());
         // What was recorded elsewhere, or kept at a moment, cannot change either, but who knows who still copies it.
-        self.over = look.finished;
+        self.over = reading.finished;
         if self.over {
             // A million records' worth of memory.
             self.follower = Follower::new(&self.recording);
         }
-        let fresh = &self.keys[sight.known_stacks..];
-        let unnamed = self.asked.pick(&mut sight.snapshot, fresh, &look, self.root.as_ref());
-        if on_screen && look.process.state == ProcessState::Running && !look.devices.is_empty() {
-            let devices = sight.snapshot.devices.iter();
+        let fresh = &self.keys[stack_sums.known_stacks..];
+        let unnamed = self
+            .asked
+            .pick(&mut stack_sums.snapshot, fresh, &reading, self.root.as_ref());
+        if on_screen && reading.process.state == ProcessState::Running && !reading.devices.is_empty() {
+            let devices = stack_sums.snapshot.devices.iter();
             // Nobody may be there to answer; then nothing is shown.
             let _ = outlets.usage.send(Question {
                 recording: self.recording.clone(),
-                pid: look.process.number(),
+                pid: reading.process.number(),
                 devices: devices.map(|device| (device.ordinal, device.uuid.clone())).collect(),
             });
         }
-        tell(outlets, Message::Look(Box::new(look)))
+        tell(outlets, Message::Reading(Box::new(reading)))
             && unnamed.is_none_or(|unnamed| outlets.unnamed.send(unnamed).is_ok())
     }
 }
@@ -413,14 +415,14 @@ mod tests {
     use std::os::unix::ffi::OsStrExt;
     use std::process;
 
-    use culeak::layout::RANK_VARIABLES;
-    use culeak::recording::{Beginning, Recording};
+    use culeak::format::RANK_VARIABLES;
+    use culeak::recording::{Recording, Session};
 
     /// An empty recording of a process with these numbers.
     fn record(folder: &Path, pid: u32, parent_pid: u32) -> PathBuf {
         let path = folder.join(format!("app.run1.host.{pid}.culeak"));
         let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
-        let beginning = Beginning {
+        let beginning = Session {
             pid,
             parent_pid,
             depth: 128,
@@ -532,14 +534,14 @@ mod tests {
         };
         let empty = folder.path().join("new.culeak");
         fs::write(&empty, b"").expect("written");
-        assert!(Target::new(empty).look(&outlets, true));
+        assert!(Target::new(empty).read(&outlets, true));
         assert!(inbox.try_recv().is_err());
         let whole = record(folder.path(), 4_300_001, 1);
-        assert!(Target::new(whole).look(&outlets, true));
-        assert!(matches!(inbox.try_recv(), Ok(Message::Look(look)) if look.process.pid == 4_300_001));
+        assert!(Target::new(whole).read(&outlets, true));
+        assert!(matches!(inbox.try_recv(), Ok(Message::Reading(reading)) if reading.process.pid == 4_300_001));
         let foreign = folder.path().join("foreign.culeak");
         fs::write(&foreign, b"something else").expect("written");
-        assert!(Target::new(foreign).look(&outlets, true));
+        assert!(Target::new(foreign).read(&outlets, true));
         assert!(matches!(inbox.try_recv(), Ok(Message::Trouble(..))));
     }
 }

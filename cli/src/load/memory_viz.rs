@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use culeak::kind::Kind;
 use culeak::snapshot::{
-    Allocation, Allocations, Allocator, BY_PYTORCH, Call, Counter, Device, FORMAT, Gathering, Honesty, Language,
-    Location, Mark, Process, ProcessState, Refused, Snapshot, Stack, Stream, Symbol, Taken, Thread, VERSION,
+    Allocation, Allocations, Allocator, BY_PYTORCH, Call, Counter, Device, FORMAT, Failed, Gathering, Language,
+    Location, Losses, Mark, Process, ProcessState, Snapshot, Stack, Stream, Symbol, Taken, Thread, VERSION,
 };
 
 use crate::pickle::{self, Id, Pickle};
@@ -163,7 +163,7 @@ impl<'i> Reader<'_, 'i> {
                 let Some(event) = self.event(entry) else { continue };
                 match self.text(entry, "action") {
                     Some("alloc") => drop(made.insert((ordinal, event.address), event.time_us)),
-                    Some("oom") => self.refused(entry, ordinal, event.time_us)?,
+                    Some("oom") => self.failed(entry, ordinal, event.time_us)?,
                     _ => {}
                 }
             }
@@ -186,12 +186,12 @@ impl<'i> Reader<'_, 'i> {
         })
     }
 
-    fn refused(&mut self, entry: Id, ordinal: u64, time_us: u64) -> Result<(), String> {
+    fn failed(&mut self, entry: Id, ordinal: u64, time_us: u64) -> Result<(), String> {
         let device = Some(self.device(ordinal)?);
         let stack = self.stack_of(entry)?;
         let bytes = self.number(entry, "size").unwrap_or(0);
         let time = time_us.saturating_mul(1000);
-        self.snapshot.refused.push(Refused {
+        self.snapshot.failed.push(Failed {
             bytes,
             count: 1,
             kind: Kind::Tensor,
@@ -372,9 +372,9 @@ impl<'i> Reader<'_, 'i> {
         let since = |time: &mut u64| *time = time.saturating_sub(began);
         snapshot.taken.at_ns = snapshot.taken.at_unix_ns.saturating_sub(began);
         snapshot.marks.iter_mut().for_each(|mark| since(&mut mark.time_ns));
-        for refused in &mut snapshot.refused {
-            since(&mut refused.first_ns);
-            since(&mut refused.last_ns);
+        for failed in &mut snapshot.failed {
+            since(&mut failed.first_ns);
+            since(&mut failed.last_ns);
         }
         snapshot.allocations = self.gathering.finish();
         sum_up(snapshot);
@@ -426,7 +426,7 @@ fn sum_up(snapshot: &mut Snapshot) {
             total_bytes: 0,
             total_count: 0,
             freed_count: 0,
-            refused_count: 0,
+            failed_count: 0,
         });
         for sum in [
             &mut counter.live_bytes,
@@ -466,7 +466,7 @@ fn empty(shown: &str) -> Snapshot {
             at_ns: 0,
             events_during_read: 0,
             in_flight: 0,
-            kept: None,
+            automatic: None,
         },
         process: Process {
             pid: 0,
@@ -493,14 +493,14 @@ fn empty(shown: &str) -> Snapshot {
         locations: Vec::new(),
         stacks: Vec::new(),
         allocations: Allocations::default(),
-        refused: Vec::new(),
+        failed: Vec::new(),
         counters: Vec::new(),
         totals: Vec::new(),
         device_peaks: Vec::new(),
         allocators: Vec::new(),
         marks: Vec::new(),
         usage: None,
-        honesty: Honesty::default(),
+        losses: Losses::default(),
     }
 }
 

@@ -4,8 +4,8 @@ use std::process::{Command, Stdio};
 
 use std::ffi::CString;
 
-use culeak::layout::RANK_VARIABLES;
-use culeak::recording::{Beginning, Recording};
+use culeak::format::RANK_VARIABLES;
+use culeak::recording::{Recording, Session};
 use culeak::snapshot::Snapshot;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -110,7 +110,7 @@ fn snapshots_of_the_future_and_damaged_ones_are_refused() {
     assert!(complaint(|json| json["allocations"]["rows"][0] = json!([1, 2])).contains("an array of 5 or 6 numbers"));
     assert!(complaint(|json| json["allocations"]["columns"][1] = json!("weight")).contains("the columns"));
     assert!(complaint(|json| json["stacks"][0]["frames"][0] = json!(u64::MAX)).contains("stacks: frame"));
-    assert!(complaint(|json| json["honesty"] = Value::Null).contains("damaged snapshot"));
+    assert!(complaint(|json| json["losses"] = Value::Null).contains("damaged snapshot"));
 }
 
 /// A few kilobytes that claim billions of frames.
@@ -194,7 +194,7 @@ fn a_folder_without_recordings_means_its_snapshots_and_no_other_file_is_opened()
     let json = serde_json::to_vec(&Sample::new().finish(0, 0)).expect("json");
     for (name, bytes) in [
         ("b.json", json.as_slice()),
-        ("a.peak-1.culeak-kept", &json),
+        ("a.peak-1.culeak-snapshot", &json),
         ("c.json", b"{}"),
         ("cut.json", &json[..300]),
     ] {
@@ -207,7 +207,7 @@ fn a_folder_without_recordings_means_its_snapshots_and_no_other_file_is_opened()
         (names, found.unreadable)
     };
     let opened = opens_fifo(&folder.path().join("fifo.json"), || {
-        assert_eq!(names(), (vec!["a.peak-1.culeak-kept".into(), "b.json".into()], 1));
+        assert_eq!(names(), (vec!["a.peak-1.culeak-snapshot".into(), "b.json".into()], 1));
     });
     assert!(!opened);
     fs::write(folder.path().join("z.culeak"), &json).expect("written");
@@ -219,7 +219,7 @@ fn a_recording_can_come_through_a_pipe() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("app.culeak");
     let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
-    let beginning = Beginning {
+    let beginning = Session {
         pid: 4_100_007,
         parent_pid: 1,
         depth: 128,
@@ -329,12 +329,12 @@ proptest! {
             mutate(&mut json, &path, value);
         }
         if let Ok(snapshot) = load(json.to_string().as_bytes()) {
-            let report = culeak::report::Report::of(&snapshot, &culeak::report::Options::default());
+            let report = culeak::analysis::report::Report::of(&snapshot, &culeak::analysis::report::Options::default());
             crate::text::report::write(&report, true, &mut std::io::sink())?;
             let other = leaky();
-            let diff = culeak::diff::Diff::of(&snapshot, &other, &culeak::diff::Options::default());
+            let diff = culeak::analysis::diff::Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default());
             crate::text::diff::write(&diff, true, true, &mut std::io::sink())?;
-            let verdict = culeak::check::verdict(&snapshot, &culeak::check::Rules::default());
+            let verdict = culeak::analysis::check::verdict(&snapshot, &culeak::analysis::check::Rules::default());
             crate::text::check::write(&verdict, "x", &mut std::io::sink())?;
         }
     }
@@ -376,10 +376,10 @@ mod schema {
             name: "epoch 1".to_owned(),
             thread: 0,
         });
-        full.taken.kept = Some(culeak::snapshot::Kept {
-            why: culeak::snapshot::Why::Mark,
+        full.taken.automatic = Some(culeak::snapshot::Automatic {
+            reason: culeak::snapshot::Reason::Mark,
             name: Some("epoch 1".to_owned()),
-            refused: None,
+            failed: None,
         });
         full.usage = Some(culeak::snapshot::Usage {
             source: "NVML 580".to_owned(),
@@ -410,7 +410,7 @@ mod schema {
         full.contexts[0].destroyed_ns = Some(6);
         full.contexts[0].device = None;
         full.process.ranks.insert("RANK".to_owned(), "0".to_owned());
-        full.honesty.unhooked.push("cuMemNew".to_owned());
+        full.losses.unhooked.push("cuMemNew".to_owned());
         full.process.python = Some(culeak::snapshot::Python {
             version: "3.12.1".to_owned(),
             no_frames: Some("a reason".to_owned()),
@@ -429,12 +429,15 @@ mod schema {
             snapshot.allocations.change_last(|_, call| call.kind = kind);
             assert_eq!(problems(&snapshot), Vec::<String>::new(), "{kind:?}");
         }
-        use culeak::snapshot::Why::*;
-        for why in [OutOfMemory, Peak, Mark, Requested, Every] {
+        use culeak::snapshot::Reason::*;
+        for reason in [OutOfMemory, Peak, Mark, Requested, Every] {
             let mut snapshot = leaky();
             tell_of_frameworks(&mut snapshot);
-            snapshot.taken.kept = snapshot.taken.kept.map(|kept| culeak::snapshot::Kept { why, ..kept });
-            assert_eq!(problems(&snapshot), Vec::<String>::new(), "{why:?}");
+            snapshot.taken.automatic = snapshot
+                .taken
+                .automatic
+                .map(|kept| culeak::snapshot::Automatic { reason, ..kept });
+            assert_eq!(problems(&snapshot), Vec::<String>::new(), "{reason:?}");
         }
         use culeak::snapshot::ProcessState::*;
         for state in [Running, Exited, Ended, Unknown] {
@@ -496,7 +499,7 @@ mod schema {
             Some(columns)
         );
         described(&json["process"]["python"], &schema["$defs"]["python"]);
-        described(&json["taken"]["kept"], &schema["$defs"]["kept"]);
+        described(&json["taken"]["automatic"], &schema["$defs"]["kept"]);
         described(&json["usage"], &schema["$defs"]["usage"]);
         described(&json["usage"]["devices"][0], &schema["$defs"]["device_usage"]);
         described(

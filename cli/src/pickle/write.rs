@@ -1,6 +1,6 @@
 //! Writes pickles of protocol 4, in the instructions that PyTorch's viewer knows too.
 //!
-//! The viewer takes a list's items as arguments of one call, so they come in batches, as Python's own do. Texts, and what
+//! The viewer takes a list's items as arguments of one call, so they come in groups, as Python's own do. Texts, and what
 //! a caller keeps under a number, are written once and referred to after that. Names of fields come by the million: they are
 //! found again by where they lie in the program, without a look at their letters.
 

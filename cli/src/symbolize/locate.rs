@@ -42,7 +42,7 @@ impl Located {
             .as_deref()
             .filter(|_| self.debug.is_none())
             .map(|path| (path, true));
-        // Damaged DWARF fails a whole batch; names without lines are left then.
+        // Damaged DWARF fails a whole group; names without lines are left then.
         let names = self.module.as_deref().map(|path| (path, false));
         debug.into_iter().chain(module).chain(names)
     }

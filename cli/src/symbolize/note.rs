@@ -42,7 +42,7 @@ fn list(modules: &[String]) -> String {
     let names: Vec<&str> = modules
         .iter()
         .take(NAMED)
-        .map(|path| culeak::site::file_name(path))
+        .map(|path| culeak::analysis::site::file_name(path))
         .collect();
     let rest = match modules.len() - names.len() {
         0 => String::new(),

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use culeak::check::{Breach, FailOn, Ignored, Tolerance, Verdict};
-use culeak::report::shell_word;
+use culeak::analysis::check::{Breach, FailOn, Ignored, Tolerance, Verdict};
+use culeak::analysis::report::shell_word;
 
-use super::inert::Inert;
+use crate::escape::Escaped;
 use super::parts::{self, BAD, DIM, GOOD, Styled};
 use super::report::{Line, write_lines};
 use super::units::{self, plural};
@@ -24,7 +24,7 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         // Where nothing is allowed, the first line has said it all.
         let told = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
         for breach in verdict.breaches.iter().filter(told).take(SITES_SHOWN) {
-            writeln!(out, "  {}", Inert(&reason(breach, word)))?;
+            writeln!(out, "  {}", Escaped(&reason(breach, word)))?;
         }
         let lines: Vec<_> = verdict.rows.iter().take(SITES_SHOWN).map(Line::of_judged).collect();
         write_lines(&lines, out)?;
@@ -62,14 +62,14 @@ fn ignored(verdict: &Verdict) -> String {
     } = verdict.ignored_as;
     let mark = verdict.limits.since.as_deref().unwrap_or_default();
     let reasons = [
-        (before_mark, format!("allocated before the mark {}", Inert(mark))),
+        (before_mark, format!("allocated before the mark {}", Escaped(mark))),
         (other_kinds, "of other kinds".to_owned()),
         (cached, "cached by allocators; --judge-pools".to_owned()),
     ];
-    let reasons: Vec<_> = reasons.into_iter().filter(|(share, _)| share.count > 0).collect();
-    let sentences = reasons.iter().map(|(share, reason)| match reasons.len() {
+    let reasons: Vec<_> = reasons.into_iter().filter(|(tally, _)| tally.count > 0).collect();
+    let sentences = reasons.iter().map(|(tally, reason)| match reasons.len() {
         1 => reason.clone(),
-        _ => format!("{} {reason}", units::bytes(share.bytes)),
+        _ => format!("{} {reason}", units::bytes(tally.bytes)),
     });
     sentences.collect::<Vec<_>>().join(", ")
 }
@@ -100,7 +100,7 @@ fn limits(verdict: &Verdict) -> String {
         parts.push(format!(
             "{} in {}",
             units::bytes(budget.bytes),
-            Inert(budget.pattern.text())
+            Escaped(budget.pattern.text())
         ));
     }
     if verdict.baseline && verdict.limits.fail_on != FailOn::Any {

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use culeak::diff::{Diff, DiffRow, State, Totals};
-use culeak::report::Share;
+use culeak::analysis::diff::{Diff, DiffRow, State, Totals};
+use culeak::analysis::report::Tally;
 
-use super::inert::Inert;
+use crate::escape::Escaped;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled};
 use super::units;
 
@@ -117,7 +117,7 @@ fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
         .stack
         .site()
         .and_then(|site| site.short_place())
-        .map(|p| format!("{} ", Inert(&p)))
+        .map(|p| format!("{} ", Escaped(&p)))
         .unwrap_or_default();
     writeln!(
         out,
@@ -129,7 +129,7 @@ fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-fn sizes(_before: Share, after: Share, bytes: i128, count: i128) -> String {
+fn sizes(_before: Tally, after: Tally, bytes: i128, count: i128) -> String {
     let average = after.bytes.checked_div(after.count).unwrap_or(0);
     format!(
         "size={} ({}), count={} ({}), average={}",

@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use culeak::ledger::{Cache, DeviceLedger, Ledger, Line, Mode, Segment, What};
+use culeak::analysis::ledger::{Cache, DeviceLedger, Ledger, Line, Mode, Segment, What};
 
-use super::inert::Inert;
+use crate::escape::Escaped;
 use super::parts::{BOLD, DIM, Styled, WARN};
 use super::units::{self, plural};
 
@@ -19,7 +19,7 @@ pub fn beside_devices(ledger: &Ledger) -> Vec<(&'static str, String)> {
     if !ledger.host.is_empty() {
         let kinds = ledger.host.iter();
         let kinds: Vec<_> = kinds
-            .map(|(kind, share)| format!("{} {kind}", units::bytes(share.bytes)))
+            .map(|(kind, tally)| format!("{} {kind}", units::bytes(tally.bytes)))
             .collect();
         rows.push(("host", kinds.join(", ")));
     }
@@ -48,7 +48,7 @@ pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}  {text}", Styled(BOLD, name))?;
     }
     if let Some(why) = ledger.missing.as_ref().filter(|_| !devices.is_empty()) {
-        let text = format!("from the records alone: {}", Inert(why));
+        let text = format!("from the records alone: {}", Escaped(why));
         writeln!(out, "{}", Styled(DIM, text))?;
     }
     if devices.is_empty() && ledger.host.is_empty() {
@@ -64,7 +64,7 @@ pub fn title_of(device: &DeviceLedger, ledger: &Ledger) -> String {
             "{} of {} used, says {}",
             units::bytes(driver.used_bytes),
             units::bytes(driver.total_bytes),
-            Inert(ledger.source.unwrap_or("the driver"))
+            Escaped(ledger.source.unwrap_or("the driver"))
         ),
         None => format!("{} recorded", large(device.known)),
     }
@@ -74,7 +74,7 @@ fn title(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Res
     let name = if device.name.is_empty() {
         String::new()
     } else {
-        format!("  {}", Inert(device.name))
+        format!("  {}", Escaped(device.name))
     };
     let text = title_of(device, ledger);
     writeln!(out, "{}{name}: {text}", Styled(BOLD, format!("GPU {}", device.ordinal)))
@@ -148,7 +148,7 @@ fn lines(device: &DeviceLedger, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn describe(line: &Line, device: &DeviceLedger) -> String {
-    let of = Inert(line.of.unwrap_or_default());
+    let of = Escaped(line.of.unwrap_or_default());
     let blocks = plural(line.count, "block", "blocks");
     match line.what {
         What::Blocks => match line.of {
@@ -243,7 +243,9 @@ fn in_words(mode: Mode) -> &'static str {
     match mode {
         Mode::Caching => "caching allocator, every tensor recorded",
         Mode::Expandable => "caching allocator with expandable segments, every tensor recorded",
-        Mode::Untold => "caching allocator that reported no tensor: its segments are listed instead, marked as a pool",
+        Mode::Unreported => {
+            "caching allocator that reported no tensor: its segments are listed instead, marked as a pool"
+        }
         Mode::Ordered => "cudaMallocAsync in place of its own allocator: every tensor is an allocation of CUDA's",
         Mode::Uncached => "caching off: every tensor is an allocation of CUDA's",
     }

@@ -4,15 +4,15 @@ use std::fmt;
 use std::io::{self, Write};
 
 use anstyle::{AnsiColor, Style};
-use culeak::filter::Filtered;
-use culeak::function_name::plain;
-use culeak::report::{Cut, ProcessLine, Row, Share};
-use culeak::site::{CallStack, Frame, Role};
+use culeak::analysis::filter::Filtered;
+use culeak::analysis::function_name::plain;
+use culeak::analysis::report::{Cut, ProcessLine, Row, Tally};
+use culeak::analysis::site::{CallStack, Frame, Role};
+use culeak::analysis::suppressions::{BUILT_IN_NAME, Pattern, Used};
 use culeak::snapshot::ProcessState;
-use culeak::suppressions::{BUILT_IN_NAME, Pattern, Used};
 
 use super::columns;
-use super::inert::Inert;
+use crate::escape::Escaped;
 use super::units::{self, plural};
 
 pub const PLAIN: Style = Style::new();
@@ -39,7 +39,7 @@ const NAME_WIDTH: usize = 44;
 
 /// A function's bare name, shortened in the middle where it is very long.
 pub fn short_name(name: &str) -> String {
-    columns::shortened(&Inert(&plain(name)).to_string(), NAME_WIDTH)
+    columns::shortened(&Escaped(&plain(name)).to_string(), NAME_WIDTH)
 }
 
 /// `[pool]` for memory that a caching allocator holds, `[cuBLAS]` for what a library took for itself.
@@ -67,7 +67,7 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
     }
     let name = |frame: &Frame| {
         let name = frame.name();
-        Inert(&if full { name } else { plain(&name).into_owned() }).to_string()
+        Escaped(&if full { name } else { plain(&name).into_owned() }).to_string()
     };
     let names: Vec<String> = frames.iter().map(|frame| name(frame)).collect();
     let width = names
@@ -92,7 +92,7 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
                 out,
                 "{indent}{}  {}{inlined}",
                 Styled(style, padded),
-                Styled(DIM, Inert(&place))
+                Styled(DIM, Escaped(&place))
             )?;
         }
     }
@@ -103,26 +103,26 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
 }
 
 /// `1.1 GiB in 128 blocks`.
-pub fn amount(share: Share) -> String {
+pub fn amount(tally: Tally) -> String {
     format!(
         "{} in {}",
-        units::bytes(share.bytes),
-        plural(share.count, "block", "blocks")
+        units::bytes(tally.bytes),
+        plural(tally.count, "block", "blocks")
     )
 }
 
 /// The first names of a list and how many more there are; with sizes when there are several.
-pub fn listed<'a>(shares: impl ExactSizeIterator<Item = (&'a str, Share)>) -> String {
+pub fn listed<'a>(tallies: impl ExactSizeIterator<Item = (&'a str, Tally)>) -> String {
     const SHOWN: usize = 3;
-    let total = shares.len();
-    let mut shares: Vec<_> = shares.collect();
-    shares.sort_by(|a, b| (b.1.bytes, b.1.count, a.0).cmp(&(a.1.bytes, a.1.count, b.0)));
-    let mut parts: Vec<String> = shares
+    let total = tallies.len();
+    let mut tallies: Vec<_> = tallies.collect();
+    tallies.sort_by(|a, b| (b.1.bytes, b.1.count, a.0).cmp(&(a.1.bytes, a.1.count, b.0)));
+    let mut parts: Vec<String> = tallies
         .iter()
         .take(SHOWN)
-        .map(|(name, share)| match total {
-            1 => Inert(name).to_string(),
-            _ => format!("{} ({})", Inert(name), units::bytes(share.bytes)),
+        .map(|(name, tally)| match total {
+            1 => Escaped(name).to_string(),
+            _ => format!("{} ({})", Escaped(name), units::bytes(tally.bytes)),
         })
         .collect();
     if total > SHOWN {
@@ -149,13 +149,13 @@ pub fn process(process: &ProcessLine) -> String {
     let mut text = format!(
         "{} {}",
         process.pid,
-        columns::start_of(&Inert(&command).to_string(), 60)
+        columns::start_of(&Escaped(&command).to_string(), 60)
     );
     for (variable, value) in process.ranks {
-        text.push_str(&format!(", {} {}", Inert(variable), Inert(value)));
+        text.push_str(&format!(", {} {}", Escaped(variable), Escaped(value)));
     }
     if !process.host.is_empty() {
-        text.push_str(&format!(", on {}", Inert(process.host)));
+        text.push_str(&format!(", on {}", Escaped(process.host)));
     }
     let lasted = units::duration(process.lasted_ns);
     text.push_str(&match process.state {
@@ -174,7 +174,7 @@ pub fn filter(filtered: &Filtered) -> String {
     let patterns = |patterns: &[Pattern]| {
         any(patterns
             .iter()
-            .map(|pattern| Inert(pattern.text()).to_string())
+            .map(|pattern| Escaped(pattern.text()).to_string())
             .collect())
     };
     let mut conditions = Vec::new();
@@ -193,17 +193,17 @@ pub fn filter(filtered: &Filtered) -> String {
         conditions.push(format!("stack does not match {}", patterns(&filter.ignore)));
     }
     if let Some(mark) = &filter.since {
-        conditions.push(format!("allocated since {}", Inert(mark)));
+        conditions.push(format!("allocated since {}", Escaped(mark)));
     }
     format!("{}; leaves out {}", conditions.join(", "), amount(*left_out))
 }
 
 /// What was suppressed by which rule, and which rules of the user's own are of no use any more.
-pub fn suppressions(suppressed: Share, rules: &[Used], out: &mut dyn Write) -> io::Result<()> {
+pub fn suppressions(suppressed: Tally, rules: &[Used], out: &mut dyn Write) -> io::Result<()> {
     if suppressed.count > 0 {
         writeln!(out, "suppressed: {}", amount(suppressed))?;
     }
-    let name = |used: &Used| format!("{} ({}:{})", Inert(&used.rule), Inert(&used.source), used.line);
+    let name = |used: &Used| format!("{} ({}:{})", Escaped(&used.rule), Escaped(&used.source), used.line);
     for used in rules.iter().filter(|used| used.suppressed.count > 0) {
         writeln!(out, "  {} by {}", amount(used.suppressed), name(used))?;
     }
@@ -216,11 +216,11 @@ pub fn suppressions(suppressed: Share, rules: &[Used], out: &mut dyn Write) -> i
 
 pub fn warnings(out: &mut dyn Write, warnings: &[String]) -> io::Result<()> {
     for warning in warnings {
-        writeln!(out, "{} {}", Styled(WARN, "warning:"), Inert(warning))?;
+        writeln!(out, "{} {}", Styled(WARN, "warning:"), Escaped(warning))?;
     }
     Ok(())
 }
 
 pub fn next(out: &mut dyn Write, command: &str) -> io::Result<()> {
-    writeln!(out, "{} {}", Styled(BOLD, "next:"), Inert(command))
+    writeln!(out, "{} {}", Styled(BOLD, "next:"), Escaped(command))
 }

@@ -4,13 +4,13 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use culeak::check::{Judged, Standing};
-use culeak::report::{By, HOST_MEMORY, NO_DEVICE, NO_STREAM, RefusedRow, Report, Row, Share};
-use culeak::site::Frame;
-use culeak::snapshot::{Kept, Why};
+use culeak::analysis::check::{Judged, Standing};
+use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, Tally};
+use culeak::analysis::site::Frame;
+use culeak::snapshot::{Automatic, Reason};
 
 use super::columns;
-use super::inert::Inert;
+use crate::escape::Escaped;
 use super::ledger;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, Styled};
 use super::units::{self, plural};
@@ -19,7 +19,7 @@ pub mod sums;
 
 /// Writes the report; `full_stacks` shows runtime-internal frames and those below `main` too.
 pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
-    match (&report.failed, &report.taken.kept) {
+    match (&report.trigger, &report.taken.automatic) {
         (Some(failed), _) => request(failed, full_stacks, out)?,
         (None, Some(kept)) => moment(kept, out)?,
         (None, None) => {}
@@ -37,7 +37,7 @@ pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Res
             details(index + 1, row, full_stacks, out)?;
         }
     }
-    for (name, text) in sums::totals(report).into_iter().chain(sums::honesty(report)) {
+    for (name, text) in sums::totals(report).into_iter().chain(sums::losses(report)) {
         writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:9}")))?;
     }
     parts::warnings(out, &report.warnings)?;
@@ -45,15 +45,15 @@ pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Res
 }
 
 /// Out of memory: what was asked for, where, by whom.
-fn request(failed: &RefusedRow, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+fn request(failed: &FailedRow, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
     let line = failed.stack.python_line().or_else(|| failed.stack.site());
     let place = line
         .and_then(|line| line.short_place())
-        .map(|place| format!("  {}", Inert(&place)));
+        .map(|place| format!("  {}", Escaped(&place)));
     let name = line.map_or_else(|| "(no stack)".to_owned(), |line| parts::short_name(&line.name()));
     let title = format!(
         "out of memory: {} of {} on {} failed in {name}{}",
-        Inert(failed.api),
+        Escaped(failed.api),
         units::bytes(failed.bytes),
         failed.device,
         place.unwrap_or_default()
@@ -63,19 +63,19 @@ fn request(failed: &RefusedRow, full_stacks: bool, out: &mut dyn Write) -> io::R
     writeln!(out)
 }
 
-/// Why the recorder kept this picture.
-fn moment(kept: &Kept, out: &mut dyn Write) -> io::Result<()> {
-    let why = match kept.why {
-        Why::OutOfMemory => "when a request failed for lack of memory",
-        Why::Peak => "at a new peak",
-        Why::Mark => "at a mark of the program's",
-        Why::Requested => "because the program asked for it",
-        Why::Every => "because it was time",
+/// Why the recorder kept this snapshot.
+fn moment(kept: &Automatic, out: &mut dyn Write) -> io::Result<()> {
+    let why = match kept.reason {
+        Reason::OutOfMemory => "when a request failed for lack of memory",
+        Reason::Peak => "at a new peak",
+        Reason::Mark => "at a mark of the program's",
+        Reason::Requested => "because the program asked for it",
+        Reason::Every => "because it was time",
     };
     let name = kept
         .name
         .as_deref()
-        .map_or_else(String::new, |name| format!(": {}", Inert(name)));
+        .map_or_else(String::new, |name| format!(": {}", Escaped(name)));
     writeln!(
         out,
         "{}",
@@ -155,7 +155,7 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 /// `; 40 MiB cached by allocators`, which is no leak.
 fn cached(report: &Report) -> String {
     match report.totals.pool {
-        Share { count: 0, .. } => String::new(),
+        Tally { count: 0, .. } => String::new(),
         pool if report.pools.is_empty() => format!("; {} cached by allocators", units::bytes(pool.bytes)),
         pool => format!("; pools of {}", units::bytes(pool.bytes)),
     }
@@ -240,7 +240,7 @@ fn callers(row: &Row) -> Vec<String> {
         .skip_while(|frame| Some(std::ptr::from_ref(*frame)) != site)
         .skip(1);
     let name = |frame: &Frame| {
-        let place = frame.short_place().map(|place| format!(" {}", Inert(&place)));
+        let place = frame.short_place().map(|place| format!(" {}", Escaped(&place)));
         format!("{}{}", parts::short_name(&frame.name()), place.unwrap_or_default())
     };
     outside.map(name).collect()
@@ -268,13 +268,13 @@ impl Line {
             label: if is_code {
                 parts::short_name(&row.label)
             } else {
-                Inert(&row.label).to_string()
+                Escaped(&row.label).to_string()
             },
             place: row
                 .site()
                 .filter(|_| is_code)
                 .and_then(|site| site.short_place())
-                .map(|place| Inert(&place).to_string())
+                .map(|place| Escaped(&place).to_string())
                 .unwrap_or_default(),
             mark: parts::mark(row),
         }
@@ -340,7 +340,7 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
     let place = row
         .site()
         .and_then(|site| site.short_place())
-        .map(|place| format!("  {}", Inert(&place)))
+        .map(|place| format!("  {}", Escaped(&place)))
         .unwrap_or_default();
     let title = format!(
         "#{number}  {}{place}{}",
@@ -353,12 +353,12 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
         (_, true) => format!(" of {}", units::bytes(row.smallest)),
         (_, false) => format!(" of {} to {}", units::bytes(row.smallest), units::bytes(row.largest)),
     };
-    let share = Share {
+    let tally = Tally {
         bytes: row.bytes,
         count: row.count,
     };
-    let kinds = parts::listed(row.kinds.iter().map(|(name, share)| (*name, *share)));
-    write!(out, "    {}{each}, {kinds}", parts::amount(share))?;
+    let kinds = parts::listed(row.kinds.iter().map(|(name, tally)| (*name, *tally)));
+    write!(out, "    {}{each}, {kinds}", parts::amount(tally))?;
     // The kind says that it is the host's.
     let no_device = [NO_DEVICE, HOST_MEMORY].as_slice();
     for (names, none) in [(&row.devices, no_device), (&row.streams, &[NO_STREAM])] {
@@ -366,7 +366,7 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
             write!(
                 out,
                 ", {}",
-                parts::listed(names.iter().map(|(name, share)| (name.as_str(), *share)))
+                parts::listed(names.iter().map(|(name, tally)| (name.as_str(), *tally)))
             )?;
         }
     }
@@ -382,8 +382,8 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
     writeln!(
         out,
         "    by {}, {}, {age}",
-        parts::listed(row.apis.iter().map(|(name, share)| (*name, *share))),
-        parts::listed(row.threads.iter().map(|(name, share)| (name.as_str(), *share))),
+        parts::listed(row.apis.iter().map(|(name, tally)| (*name, *tally))),
+        parts::listed(row.threads.iter().map(|(name, tally)| (name.as_str(), *tally))),
     )?;
     if let Some(first) = row.stacks.first() {
         parts::stack(out, &first.stack, full_stacks, "      ")?;

@@ -3,14 +3,14 @@
 use std::io;
 use std::path::Path;
 
-use culeak::check::{Limits, Rules, baseline_of, verdict};
-use culeak::diff::Diff;
+use culeak::analysis::check::{Limits, Rules, baseline_of, verdict};
+use culeak::analysis::diff::Diff;
+use culeak::analysis::report::{By, Options, Report};
 use culeak::kind::Kind;
-use culeak::report::{By, Options, Report};
 use culeak::snapshot::{ProcessState, Snapshot};
 use proptest::prelude::*;
 
-use super::inert::is_active;
+use crate::escape::is_active;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky};
 
 /// Renders as a pipe would see it.
@@ -133,10 +133,10 @@ fn golden_report_of_a_snapshot_kept_at_out_of_memory() {
     let mut sample = super::sample::training().running();
     let tensor = 1;
     sample.refuses(70 * GIB, 2, tensor);
-    sample.0.taken.kept = Some(culeak::snapshot::Kept {
-        why: culeak::snapshot::Why::OutOfMemory,
+    sample.0.taken.automatic = Some(culeak::snapshot::Automatic {
+        reason: culeak::snapshot::Reason::OutOfMemory,
         name: None,
-        refused: Some(0),
+        failed: Some(0),
     });
     let snapshot = sample.finish(60 * MIB, 9);
     let text = report_text(&snapshot, &from_file("train.out-of-memory-1.culeak"), false);
@@ -162,7 +162,7 @@ fn golden_diff() {
         .allocations
         .retain(|allocation| allocation.kind != Kind::HostPinned);
     after.taken.at_ns += 12_000_000_000;
-    let options = culeak::diff::Options {
+    let options = culeak::analysis::diff::Options {
         by: By::Stack,
         ..Default::default()
     };
@@ -206,7 +206,7 @@ fn golden_check() {
         text.push('\n');
     }
     let mut lossy = Sample::new().finish(0, 3);
-    lossy.honesty.lost_allocations = 2;
+    lossy.losses.lost_allocations = 2;
     text.push_str(&plain(|out| {
         super::check::write(&verdict(&lossy, &Rules::default()), "lossy.culeak", out)
     }));
@@ -227,10 +227,10 @@ fn golden_check_with_suppressions_and_a_baseline() {
 }
 
 #[test]
-fn every_honesty_field_is_printed_also_when_zero() {
+fn every_losses_field_is_printed_also_when_zero() {
     let mut snapshot = leaky();
     let text = report_text(&snapshot, &Options::default(), false);
-    let json = serde_json::to_value(&snapshot.honesty).expect("json");
+    let json = serde_json::to_value(&snapshot.losses).expect("json");
     // Give every number its own value, and look for each of them.
     let fields = json.as_object().expect("object");
     let numbered: serde_json::Map<_, _> = fields
@@ -245,7 +245,7 @@ fn every_honesty_field_is_printed_also_when_zero() {
             (name.clone(), value)
         })
         .collect();
-    snapshot.honesty = serde_json::from_value(numbered.clone().into()).expect("honesty");
+    snapshot.losses = serde_json::from_value(numbered.clone().into()).expect("losses");
     let marked = report_text(&snapshot, &Options::default(), false);
     for (name, value) in numbered {
         let shown = match value.as_u64() {
@@ -275,8 +275,8 @@ fn haunted(text: &str) -> Snapshot {
         symbol.file = Some(text());
     }
     snapshot.allocations.change(|_, _, call| call.api = text());
-    for refused in &mut snapshot.refused {
-        refused.api = text();
+    for failed in &mut snapshot.failed {
+        failed.api = text();
     }
     for thread in &mut snapshot.threads {
         thread.name = text();
@@ -284,7 +284,7 @@ fn haunted(text: &str) -> Snapshot {
     for device in &mut snapshot.devices {
         device.name = text();
     }
-    snapshot.honesty.unhooked = vec![text()];
+    snapshot.losses.unhooked = vec![text()];
     snapshot.marks.push(culeak::snapshot::Mark {
         time_ns: 0,
         name: text(),
@@ -320,7 +320,7 @@ proptest! {
             super::report::write(&Report::of(&snapshot, &Options { by, source: text.clone(), ..Options::default() }), true, &mut out)?;
         }
         let other = leaky();
-        super::diff::write(&Diff::of(&snapshot, &other, &culeak::diff::Options::default()), true, true, &mut out)?;
+        super::diff::write(&Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default()), true, true, &mut out)?;
         super::check::write(&verdict(&snapshot, &Rules::default()), &text, &mut out)?;
         // Our own colours are the only escape sequences.
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out)?).to_string();
@@ -333,7 +333,7 @@ proptest! {
 
 /// Whether styles are the only thing the strip above took away: text from the snapshot never opens a sequence.
 fn snapshot_escapes(snapshot: &Snapshot) -> bool {
-    let text = super::inert::Inert(&snapshot.process.host).to_string();
+    let text = crate::escape::Escaped(&snapshot.process.host).to_string();
     !text.contains('\x1b')
 }
 
@@ -422,9 +422,9 @@ fn a_diff_of_one_kind_says_that_it_is_one() {
     let before = Sample::new().finish(0, 0);
     sample.holds(Kind::Device, "cudaMalloc", MIB, 3, stack);
     let after = sample.finish(0, 0);
-    let options = culeak::diff::Options {
+    let options = culeak::analysis::diff::Options {
         kinds: vec![Kind::HostPinned],
-        ..culeak::diff::Options::default()
+        ..culeak::analysis::diff::Options::default()
     };
     let diff = Diff::of(&before, &after, &options);
     let text = plain(|out| super::diff::write(&diff, false, false, out));
@@ -438,7 +438,7 @@ fn a_diff_of_one_kind_says_that_it_is_one() {
 #[test]
 fn a_verdict_names_the_tolerance() {
     let mut rules = Rules::default();
-    rules.limits.tolerance = culeak::check::Tolerance::Bytes(MIB);
+    rules.limits.tolerance = culeak::analysis::check::Tolerance::Bytes(MIB);
     rules.baseline = Some(baseline_of(&leaky(), &rules));
     let snapshot = leaky();
     let text = plain(|out| super::check::write(&verdict(&snapshot, &rules), "app.culeak", out));
@@ -458,9 +458,9 @@ fn one_row_left_out_is_one_row() {
         }
         sample.finish(0, 0)
     });
-    let options = culeak::diff::Options {
+    let options = culeak::analysis::diff::Options {
         top: Some(1),
-        ..culeak::diff::Options::default()
+        ..culeak::analysis::diff::Options::default()
     };
     let diff = Diff::of(&before, &after, &options);
     let text = plain(|out| super::diff::write(&diff, false, false, out));

@@ -5,15 +5,15 @@
 
 use std::io::{self, Write};
 
-use culeak::profile::Profile;
-use culeak::profile::tree::{Node, Step, Tree};
-use culeak::report::Share;
-use culeak::site::{Frame, Role};
+use culeak::analysis::profile::Profile;
+use culeak::analysis::profile::tree::{Node, Step, Tree};
+use culeak::analysis::report::Tally;
+use culeak::analysis::site::{Frame, Role};
 
 use super::parts::{BOLD, DIM, PLAIN, Styled};
 use super::units::{self, plural};
+use crate::escape::Escaped;
 use crate::export::names::{self, Detail};
-use crate::text::inert::Inert;
 
 /// What stands left of a line's text, for its first line and for those that follow.
 struct Lead {
@@ -40,13 +40,13 @@ enum Line {
 }
 
 pub fn write(profile: &Profile, tree: &Tree, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
-    let total = tree.root().share;
-    let numbers = |share: Share, _| {
+    let total = tree.root().tally;
+    let numbers = |tally: Tally, _| {
         format!(
             "{:>9} {:>6} {:>9}",
-            units::bytes(share.bytes),
-            percent(share.bytes, total.bytes),
-            units::count(share.count)
+            units::bytes(tally.bytes),
+            percent(tally.bytes, total.bytes),
+            units::count(tally.count)
         )
     };
     let heading = format!("{:>9} {:>6} {:>9}", "bytes", "", "blocks");
@@ -55,7 +55,7 @@ pub fn write(profile: &Profile, tree: &Tree, detail: Detail, out: &mut dyn Write
 
 /// A tree of what changed: by how much, and how much there is now.
 pub fn write_difference(frames: &[Frame], tree: &Tree, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
-    let numbers = |now: Share, before: Share| {
+    let numbers = |now: Tally, before: Tally| {
         format!(
             "{:>10} {:>9} {:>9}",
             units::signed_bytes(i128::from(now.bytes) - i128::from(before.bytes)),
@@ -73,7 +73,7 @@ fn write_with(
     tree: &Tree,
     detail: Detail,
     heading: &str,
-    numbers: &dyn Fn(Share, Share) -> String,
+    numbers: &dyn Fn(Tally, Tally) -> String,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let blank = " ".repeat(heading.len());
@@ -102,7 +102,7 @@ fn write_with(
         let node = &tree.nodes[number];
         for (nth, text) in texts(frames, node, detail).into_iter().enumerate() {
             if nth == 0 {
-                writeln!(out, "{}  {}{text}", numbers(node.share, node.before), lead.first)?;
+                writeln!(out, "{}  {}{text}", numbers(node.tally, node.before), lead.first)?;
             } else {
                 writeln!(out, "{blank}  {}{text}", lead.then)?;
             }
@@ -137,7 +137,7 @@ fn frame(frame: &Frame, detail: Detail) -> String {
     let style = if frame.role == Role::User { PLAIN } else { DIM };
     let name = Styled(style, names::function(frame, detail));
     match frame.short_place() {
-        Some(place) => format!("{name}  {}", Styled(DIM, Inert(&place))),
+        Some(place) => format!("{name}  {}", Styled(DIM, Escaped(&place))),
         None => name.to_string(),
     }
 }

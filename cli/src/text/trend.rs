@@ -3,9 +3,11 @@
 use std::io::{self, Write};
 
 use anstyle::Style;
-use culeak::trend::{Against, Class, Classes, DeviceTrend, Evidence, Measure, Point, ProcessSpan, Row, Trend};
+use culeak::analysis::trend::{
+    Against, Class, Classes, DeviceTrend, Evidence, Measure, Point, ProcessSpan, Row, Trend,
+};
 
-use super::inert::Inert;
+use crate::escape::Escaped;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
 use super::units::{self, plural};
 
@@ -56,7 +58,7 @@ pub fn process(span: &ProcessSpan) -> String {
         process.host,
         plural(span.points as u64, "snapshot", "snapshots")
     );
-    Inert(&text).to_string()
+    Escaped(&text).to_string()
 }
 
 pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
@@ -70,7 +72,7 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "{}: {snapshots} over {over}, from {} to {}",
-        Styled(BOLD, Inert(&trend.program.to_string())),
+        Styled(BOLD, Escaped(&trend.program.to_string())),
         parts::amount(first.held),
         parts::amount(last.held)
     )?;
@@ -142,7 +144,7 @@ pub fn growth(device: &DeviceTrend, against: Against) -> Option<String> {
         None => String::new(),
     };
     let pace = format!("{} per {}", units::bytes(device.pace as u64), against.unit());
-    let name = Inert(&device.name);
+    let name = Escaped(&device.name);
     Some(format!("{}  {name}{used}: growing by {pace}{full}", device.label))
 }
 
@@ -167,7 +169,7 @@ fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "      {}{}",
-        Inert(&row.sentence),
+        Escaped(&row.sentence),
         if row.site.pool { parts::POOL } else { "" }
     )?;
     callers(row, out)
@@ -228,7 +230,7 @@ fn sparkline(values: &[u64], trend: &Trend) -> String {
 /// The next thing to type.
 pub fn next(trend: &Trend) -> Option<String> {
     let process = &trend.processes[trend.processes.len() - 1];
-    let word = culeak::report::shell_word;
+    let word = culeak::analysis::report::shell_word;
     match (trend.too_few, trend.is_growing()) {
         (true, _) if !process.finished => Some(format!(
             "culeak trend --pid {} --every 30s --for 10m",

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+pub use culeak::analysis::words::{bytes, count, duration, plural, signed_bytes, signed_count};
 use culeak::quantities;
-pub use culeak::words::{bytes, count, duration, plural, signed_bytes, signed_count};
 
 /// Reads `500ms`, `30s`, `10m`, `2h`, `1d`; a bare number means seconds.
 ///

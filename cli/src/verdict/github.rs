@@ -5,10 +5,10 @@
 
 use std::io::{self, Write};
 
-use culeak::check::Verdict;
+use culeak::analysis::check::Verdict;
 
 use super::{SourceRoot, findings, stack_text, summary};
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 
 /// The runner shows ten errors a step; what comes behind is for the log.
 pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Write) -> io::Result<()> {
@@ -34,7 +34,7 @@ pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Writ
             false => writeln!(
                 out,
                 "culeak check: {}",
-                Inert(&text).to_string().replace("##[", "##\\[")
+                Escaped(&text).to_string().replace("##[", "##\\[")
             )?,
         }
     }

@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use culeak::check::Verdict;
+use culeak::analysis::check::Verdict;
 use quick_junit::{NonSuccessKind, Property, Report, TestCase, TestCaseStatus, TestSuite};
 
 use super::{Kind, findings, stack_text, summary, title};
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 use crate::text::parts;
 
 pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
@@ -21,7 +21,7 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
 }
 
 fn suite(source: &str, verdict: &Verdict) -> TestSuite {
-    let mut suite = TestSuite::new(Inert(source).to_string());
+    let mut suite = TestSuite::new(Escaped(source).to_string());
     suite.add_property(Property::new("summary", summary(verdict)));
     let lasted = Duration::from_nanos(verdict.process.lasted_ns);
     suite.set_time(lasted);
@@ -50,7 +50,7 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
             status.set_description(stack.map(stack_text).unwrap_or_default());
         }
         let place = judged.row.site().and_then(|site| site.short_place());
-        let place = place.map(|place| format!(" {}", Inert(&place))).unwrap_or_default();
+        let place = place.map(|place| format!(" {}", Escaped(&place))).unwrap_or_default();
         let name = format!("{}{place}", parts::short_name(&judged.row.label));
         let mut case = TestCase::new(name, status);
         case.set_classname("culeak.sites");

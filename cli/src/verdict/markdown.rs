@@ -4,10 +4,10 @@
 
 use std::io::{self, Write};
 
-use culeak::check::{Standing, Verdict};
+use culeak::analysis::check::{Standing, Verdict};
 
 use super::{findings, summary};
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 use crate::text::{parts, units};
 
 /// Rows of the table; the report has them all.
@@ -70,7 +70,7 @@ fn table(verdict: &Verdict, out: &mut dyn Write) -> io::Result<()> {
 
 fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for c in Inert(text).to_string().chars() {
+    for c in Escaped(text).to_string().chars() {
         match c {
             '<' => safe.push_str("&lt;"),
             '>' => safe.push_str("&gt;"),

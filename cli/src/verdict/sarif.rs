@@ -2,13 +2,13 @@
 //!
 //! Written as plain JSON, since we use a small corner of the format; a test holds it against the published schema.
 
-use culeak::check::Verdict;
-use culeak::site::{CallStack, Frame};
+use culeak::analysis::check::Verdict;
+use culeak::analysis::site::{CallStack, Frame};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::{Finding, Kind, SourceRoot, findings, summary};
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
@@ -47,7 +47,7 @@ impl Serialize for Results<'_> {
 pub fn log<'v>(verdicts: &'v [(&'v str, Verdict<'v>)], root: &'v SourceRoot) -> Log<'v> {
     let notes = verdicts.iter().map(|(source, verdict)| {
         let text = format!("{source}: {}", summary(verdict));
-        json!({"message": {"text": Inert(&text).to_string()}, "level": "note"})
+        json!({"message": {"text": Escaped(&text).to_string()}, "level": "note"})
     });
     Log {
         schema: SCHEMA,
@@ -105,7 +105,7 @@ fn result<'v>(source: &str, finding: &Finding<'v, 'v>, root: &'v SourceRoot) -> 
         "ruleIndex": rule,
         "level": "error",
         "message": {"text": finding.title},
-        "properties": {"input": Inert(source).to_string()},
+        "properties": {"input": Escaped(source).to_string()},
     });
     if let Some((file, frame)) = finding.line_in(root) {
         result["locations"] = json!([{"physicalLocation": physical(&file, frame)}]);
@@ -124,7 +124,7 @@ fn result<'v>(source: &str, finding: &Finding<'v, 'v>, root: &'v SourceRoot) -> 
 }
 
 fn location(frame: &Frame, root: &SourceRoot) -> Value {
-    let mut location = json!({"message": {"text": Inert(&frame.name()).to_string()}});
+    let mut location = json!({"message": {"text": Escaped(&frame.name()).to_string()}});
     if let Some(file) = frame.file {
         location["physicalLocation"] = match root.relative(file) {
             Some(file) => physical(&file, frame),

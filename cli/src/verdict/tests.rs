@@ -1,6 +1,6 @@
 use std::process::Command;
 
-use culeak::check::{Limits, Rules, verdict};
+use culeak::analysis::check::{Limits, Rules, verdict};
 use culeak::snapshot::Snapshot;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -72,14 +72,17 @@ fn schema() -> Value {
 
 fn every_finding() -> (Snapshot, Rules) {
     let mut snapshot = leaky();
-    snapshot.honesty.lost_allocations = 3;
+    snapshot.losses.lost_allocations = 3;
     let mut rules = Rules::from(Limits {
         max_leaked: Some(1),
         max_per_site: Some(1),
         per_kind: [(culeak::kind::Kind::Managed, 1)].into(),
         ..Limits::default()
     });
-    rules.baseline = Some(culeak::check::baseline_of(&Sample::new().finish(0, 0), &rules));
+    rules.baseline = Some(culeak::analysis::check::baseline_of(
+        &Sample::new().finish(0, 0),
+        &rules,
+    ));
     (snapshot, rules)
 }
 

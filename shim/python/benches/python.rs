@@ -144,15 +144,15 @@ fn count() -> usize {
 fn hash() -> usize {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let step = |hash: u64, word: u64| (hash.rotate_left(29) ^ word).wrapping_mul(ODD);
-    let mut lanes = [1, 2];
+    let mut shards = [1, 2];
     walk(128, |seen| match seen {
         Seen::Frame(Frame { code, stamp, offset }) => {
-            lanes = [
-                step(lanes[0], code),
-                step(lanes[1], stamp.rotate_left(20) ^ u64::from(offset)),
+            shards = [
+                step(shards[0], code),
+                step(shards[1], stamp.rotate_left(20) ^ u64::from(offset)),
             ];
         }
-        Seen::Mark(_) => lanes[0] = lanes[0].wrapping_add(1),
+        Seen::Mark(_) => shards[0] = shards[0].wrapping_add(1),
     });
-    (lanes[0] ^ lanes[1]) as usize
+    (shards[0] ^ shards[1]) as usize
 }

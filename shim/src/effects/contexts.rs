@@ -1,7 +1,8 @@
 //! Contexts, which take what was allocated in them along when they go.
 
 use super::{Word, read};
-use crate::{context, recorder};
+use crate::effects::context;
+use crate::recorder;
 use culeak::cuda_functions::Api;
 
 /// # Safety

@@ -1,8 +1,8 @@
 //! Graphs with memory nodes: noted when built or captured, counted when launched.
 
 use super::{Location, NullStream, PerThread, Word, read};
-use crate::graphs;
-use crate::recorder::{self, Facts};
+use crate::effects::graph_state;
+use crate::recorder::{self, AllocationEvent};
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 
@@ -20,11 +20,11 @@ pub unsafe fn adds_alloc_node<P>(api: Api, real: impl FnOnce() -> i32, graph: im
                 words.add(14).read(),
             )
         };
-        let facts = Facts {
+        let event = AllocationEvent {
             device: location.device(),
-            ..Facts::new(api, Kind::Graph, bytes)
+            ..AllocationEvent::new(api, Kind::Graph, bytes)
         };
-        graphs::allocation_added(graph.word(), address, &facts);
+        graph_state::allocation_added(graph.word(), address, &event);
     }
     result
 }
@@ -32,7 +32,7 @@ pub unsafe fn adds_alloc_node<P>(api: Api, real: impl FnOnce() -> i32, graph: im
 pub fn adds_free_node(_: Api, real: impl FnOnce() -> i32, graph: impl Word, address: u64) -> i32 {
     let result = real();
     if result == 0 {
-        graphs::free_added(graph.word(), address);
+        graph_state::free_added(graph.word(), address);
     }
     result
 }
@@ -54,15 +54,15 @@ pub unsafe fn adds_node<P>(api: Api, real: impl FnOnce() -> i32, graph: impl Wor
         match params.cast::<i32>().read() {
             ALLOCATION => {
                 let location = Location::read(result, params.cast_const(), 6);
-                let facts = Facts {
+                let event = AllocationEvent {
                     device: location.device(),
-                    ..Facts::new(api, Kind::Graph, words.add(15).read())
+                    ..AllocationEvent::new(api, Kind::Graph, words.add(15).read())
                 };
-                graphs::allocation_added(graph.word(), words.add(16).read(), &facts);
+                graph_state::allocation_added(graph.word(), words.add(16).read(), &event);
             }
-            FREE => graphs::free_added(graph.word(), words.add(2).read()),
+            FREE => graph_state::free_added(graph.word(), words.add(2).read()),
             CHILD if words.add(3).cast::<i32>().read() == 1 => {
-                graphs::child_moved(graph.word(), words.add(2).read());
+                graph_state::child_moved(graph.word(), words.add(2).read());
             }
             _ => {}
         }
@@ -79,21 +79,21 @@ pub fn adds_child(_: Api, real: impl FnOnce() -> i32, _graph: impl Word, _child:
 /// As `allocates`.
 pub unsafe fn instantiates<T: Word>(_: Api, real: impl FnOnce() -> i32, out: *mut T, graph: impl Word) -> i32 {
     let result = real();
-    if result == 0 && graphs::exist() {
+    if result == 0 && graph_state::exist() {
         // SAFETY: read only after success.
-        graphs::instantiated(unsafe { read(out) }, graph.word());
+        graph_state::instantiated(unsafe { read(out) }, graph.word());
     }
     result
 }
 
 pub fn launches(_: Api, real: impl FnOnce() -> i32, exec: impl Word, _stream: impl Word, _null: NullStream) -> i32 {
-    if !graphs::exist() {
+    if !graph_state::exist() {
         return real();
     }
     let before = recorder::running().map_or(0, |recording| recording.now());
     let result = real();
     if result == 0 {
-        graphs::launched(exec.word(), before);
+        graph_state::launched(exec.word(), before);
     }
     result
 }
@@ -101,7 +101,7 @@ pub fn launches(_: Api, real: impl FnOnce() -> i32, exec: impl Word, _stream: im
 pub fn destroys_exec(_: Api, real: impl FnOnce() -> i32, exec: impl Word) -> i32 {
     let result = real();
     if result == 0 {
-        graphs::exec_destroyed(exec.word());
+        graph_state::exec_destroyed(exec.word());
     }
     result
 }
@@ -109,7 +109,7 @@ pub fn destroys_exec(_: Api, real: impl FnOnce() -> i32, exec: impl Word) -> i32
 pub fn destroys_graph(_: Api, real: impl FnOnce() -> i32, graph: impl Word) -> i32 {
     let result = real();
     if result == 0 {
-        graphs::graph_destroyed(graph.word());
+        graph_state::graph_destroyed(graph.word());
     }
     result
 }
@@ -117,7 +117,7 @@ pub fn destroys_graph(_: Api, real: impl FnOnce() -> i32, graph: impl Word) -> i
 pub fn begins_capture(_: Api, real: impl FnOnce() -> i32) -> i32 {
     let result = real();
     if result == 0 {
-        graphs::capture_began();
+        graph_state::capture_began();
     }
     result
 }
@@ -125,11 +125,11 @@ pub fn begins_capture(_: Api, real: impl FnOnce() -> i32) -> i32 {
 /// A call that fails may have ended a capture (an invalidated one) or none (on a stream that is not captured), so the
 /// driver is asked before and after.
 pub fn ends_capture(_: Api, real: impl FnOnce() -> i32, stream: impl Word, null: NullStream) -> i32 {
-    let is_captured = || graphs::is_captured(stream.word(), null == PerThread);
+    let is_captured = || graph_state::is_captured(stream.word(), null == PerThread);
     let before = is_captured();
     let result = real();
     if result == 0 || (before && !is_captured()) {
-        graphs::capture_ended();
+        graph_state::capture_ended();
     }
     result
 }

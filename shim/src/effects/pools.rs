@@ -3,11 +3,11 @@
 //! During capture the same calls add nodes to a graph instead, and nothing is allocated until that is launched.
 
 use super::{CURRENT_POOL, Location, NullStream, PerThread, Word, frees_in, read, record, stream_word};
-use crate::recorder::{self, Device, Facts};
-use crate::{context, graphs};
+use crate::effects::{context, graph_state};
+use crate::recorder::{self, AllocationEvent, Device};
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
-use culeak::table::{Key, Space, What};
+use culeak::lockfree::table::{Attributes, Key, Space};
 
 /// # Safety
 /// As `allocates`.
@@ -20,54 +20,54 @@ pub unsafe fn allocates_async<T: Word>(
     stream: impl Word,
     null: NullStream,
 ) -> i32 {
-    let graph = graphs::captured_into(stream.word(), null == PerThread);
+    let graph = graph_state::captured_into(stream.word(), null == PerThread);
     let result = real();
-    let facts = Facts {
+    let event = AllocationEvent {
         extra: stream_word(stream.word(), null),
-        flags: What::HAS_STREAM,
-        ..Facts::new(api, Kind::Async, bytes.word())
+        flags: Attributes::HAS_STREAM,
+        ..AllocationEvent::new(api, Kind::Async, bytes.word())
     };
     if let (Some(graph), 0) = (graph, result) {
         // SAFETY: read only after success.
-        graphs::allocation_added(
+        graph_state::allocation_added(
             graph,
             unsafe { read(out) },
-            &Facts {
+            &AllocationEvent {
                 kind: Kind::Graph,
                 flags: 0,
                 extra: 0,
-                ..facts
+                ..event
             },
         );
         return result;
     }
-    let facts = match pool.word() {
-        CURRENT_POOL => with_pool(facts, context::current_pool()),
-        pool => with_pool(facts, pool),
+    let event = match pool.word() {
+        CURRENT_POOL => with_pool(event, context::current_pool()),
+        pool => with_pool(event, pool),
     };
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }
 
 /// Names the pool, and with it the device where the program created one.
-fn with_pool(facts: Facts, pool: u64) -> Facts {
+fn with_pool(event: AllocationEvent, pool: u64) -> AllocationEvent {
     if pool == CURRENT_POOL {
-        return facts;
+        return event;
     }
     let known = recorder::running().and_then(|recording| {
-        let lane = recorder::thread(recording);
-        recording.table(lane).get(Key {
+        let shard = recorder::thread(recording);
+        recording.table(shard).get(Key {
             space: Space::Pool,
             address: pool,
         })
     });
-    let device = known.map_or(Device::Current, |pool| Device::Row(pool.what.device));
-    Facts {
+    let device = known.map_or(Device::Current, |pool| Device::Row(pool.attributes.device));
+    AllocationEvent {
         pool,
-        flags: facts.flags | What::HAS_POOL,
+        flags: event.flags | Attributes::HAS_POOL,
         device,
-        ..facts
+        ..event
     }
 }
 
@@ -77,13 +77,13 @@ pub unsafe fn creates_pool<T: Word, P>(api: Api, real: impl FnOnce() -> i32, out
     let result = real();
     // SAFETY: CUmemPoolProps is {allocation type, handle types, location {type, id}, …}.
     let location = unsafe { Location::read(result, properties, 2) };
-    let facts = Facts {
+    let event = AllocationEvent {
         space: Space::Pool,
         device: location.device(),
-        ..Facts::new(api, Kind::Pool, 0)
+        ..AllocationEvent::new(api, Kind::Pool, 0)
     };
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }
 
@@ -108,9 +108,9 @@ pub unsafe fn imports_pool<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *
     record(
         result,
         || unsafe { read(out) },
-        &Facts {
+        &AllocationEvent {
             space: Space::Pool,
-            ..Facts::new(api, Kind::PoolImport, 0)
+            ..AllocationEvent::new(api, Kind::PoolImport, 0)
         },
     );
     result
@@ -120,12 +120,12 @@ pub unsafe fn imports_pool<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *
 /// As `allocates`.
 pub unsafe fn imports_pointer<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T, pool: impl Word) -> i32 {
     let result = real();
-    let facts = Facts {
+    let event = AllocationEvent {
         pool: pool.word(),
-        flags: What::HAS_POOL,
-        ..Facts::new(api, Kind::PoolImport, 0)
+        flags: Attributes::HAS_POOL,
+        ..AllocationEvent::new(api, Kind::PoolImport, 0)
     };
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }

@@ -1,11 +1,11 @@
 //! Memory of other processes and other APIs: windows that hold nothing of their own.
 
 use super::{Word, add_reference, frees_in, parameter, read, record};
-use crate::recorder::{self, Facts, TEARDOWN};
+use crate::recorder::{self, AllocationEvent, TEARDOWN};
 use culeak::cuda_functions::Api;
+use culeak::format::{halves, pack};
 use culeak::kind::Kind;
-use culeak::layout::{halves, pack};
-use culeak::table::{Key, Space, What};
+use culeak::lockfree::table::{Attributes, Key, Space};
 
 /// # Safety
 /// As `allocates`.
@@ -18,10 +18,10 @@ pub unsafe fn opens_ipc<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut
         record(
             result,
             || address,
-            &Facts {
+            &AllocationEvent {
                 extra: pack(1, 0),
-                flags: What::COUNTS,
-                ..Facts::new(api, Kind::Ipc, 0)
+                flags: Attributes::COUNTS,
+                ..AllocationEvent::new(api, Kind::Ipc, 0)
             },
         );
     }
@@ -68,13 +68,13 @@ pub unsafe fn imports_external<T: Word, D>(
     let result = real();
     // SAFETY: CUDA_EXTERNAL_MEMORY_HANDLE_DESC has its size at byte 24.
     let span = unsafe { parameter(result, descriptor, 3) };
-    let facts = Facts {
+    let event = AllocationEvent {
         space: Space::External,
         requested: span,
-        ..Facts::new(api, Kind::External, 0)
+        ..AllocationEvent::new(api, Kind::External, 0)
     };
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }
 
@@ -89,12 +89,12 @@ pub unsafe fn maps_external<T: Word, D>(
     let result = real();
     // SAFETY: CUDA_EXTERNAL_MEMORY_BUFFER_DESC has its size at byte 8.
     let span = unsafe { parameter(result, descriptor, 1) };
-    let facts = Facts {
+    let event = AllocationEvent {
         requested: span,
-        ..Facts::new(api, Kind::ExternalMapping, 0)
+        ..AllocationEvent::new(api, Kind::ExternalMapping, 0)
     };
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }
 
@@ -102,12 +102,12 @@ pub unsafe fn maps_external<T: Word, D>(
 /// As `allocates`.
 pub unsafe fn maps_external_mipmap<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T) -> i32 {
     let result = real();
-    let facts = Facts {
+    let event = AllocationEvent {
         space: Space::Array,
-        ..Facts::new(api, Kind::ExternalMapping, 0)
+        ..AllocationEvent::new(api, Kind::ExternalMapping, 0)
     };
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }
 

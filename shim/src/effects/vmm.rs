@@ -4,24 +4,24 @@
 //! released while mapped may come back as the name of something else.
 
 use super::{Location, ON_DEVICE, Word, add_reference, frees_in, parameter, read, record};
-use crate::recorder::{self, Device, Facts, Held, TEARDOWN};
+use crate::recorder::{self, AllocationEvent, Device, Held, TEARDOWN};
 use culeak::cuda_functions::Api;
+use culeak::format::{Loss, halves, pack};
 use culeak::kind::Kind;
-use culeak::layout::{Loss, halves, pack};
-use culeak::table::{Key, Link, Space, What};
+use culeak::lockfree::table::{Attributes, Key, Link, Space};
 
 /// # Safety
 /// As `allocates`.
 pub unsafe fn reserves<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T, bytes: impl Word) -> i32 {
     let result = real();
-    let facts = Facts {
+    let event = AllocationEvent {
         space: Space::Reserved,
         requested: bytes.word(),
         device: Device::None,
-        ..Facts::new(api, Kind::Reserved, 0)
+        ..AllocationEvent::new(api, Kind::Reserved, 0)
     };
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }
 
@@ -46,23 +46,23 @@ pub unsafe fn creates_physical<T: Word, P>(
     } else {
         Kind::HostPhysical
     };
-    let facts = Facts {
+    let event = AllocationEvent {
         device: location.device(),
         ..counted(api, kind, bytes.word())
     };
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }
 
 /// A VMM handle with one reference and no mapping.
 #[inline(always)]
-fn counted(api: Api, kind: Kind, bytes: u64) -> Facts {
-    Facts {
+fn counted(api: Api, kind: Kind, bytes: u64) -> AllocationEvent {
+    AllocationEvent {
         space: Space::Physical,
         extra: pack(1, 0),
-        flags: What::COUNTS,
-        ..Facts::new(api, kind, bytes)
+        flags: Attributes::COUNTS,
+        ..AllocationEvent::new(api, kind, bytes)
     }
 }
 
@@ -77,13 +77,13 @@ pub unsafe fn creates_multicast<T: Word, P>(
     let result = real();
     // SAFETY: CUmulticastObjectProp is {number of devices (4 bytes, padded to 8), size, …}.
     let span = unsafe { parameter(result, properties, 1) };
-    let facts = Facts {
+    let event = AllocationEvent {
         requested: span,
         device: Device::None,
         ..counted(api, Kind::Multicast, 0)
     };
     // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &facts);
+    record(result, || unsafe { read(out) }, &event);
     result
 }
 
@@ -197,20 +197,20 @@ pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
         // Mapping needs no context, and the calling thread's, if it has one, may be on another device than the memory.
         let device = table
             .get(key)
-            .map_or(Device::Current, |memory| Device::Row(memory.what.device));
+            .map_or(Device::Current, |memory| Device::Row(memory.attributes.device));
         Some((link, device))
     })
     .flatten();
     let (link, device) = memory.unwrap_or((Link::NOWHERE, Device::Current));
     // The mapping's `pool` word holds the link to its memory; the flag that would show it is not set.
-    let facts = Facts {
+    let event = AllocationEvent {
         space: Space::Mapping,
         requested: bytes.word(),
         pool: link.to_word(),
         device,
-        ..Facts::new(api, Kind::Mapping, 0)
+        ..AllocationEvent::new(api, Kind::Mapping, 0)
     };
-    recorder::allocated(address, &facts);
+    recorder::allocated(address, &event);
     result
 }
 
@@ -223,8 +223,8 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
     }
     recorder::quietly(|| {
         let recording = recorder::running()?;
-        let lane = recorder::thread(recording);
-        let table = recording.table(lane);
+        let shard = recorder::thread(recording);
+        let table = recording.table(shard);
         let end = address.saturating_add(bytes.word());
         let mut at = address;
         while at < end {
@@ -238,17 +238,17 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
                 }
                 break;
             };
-            if let Some(withdrawn) = recording.withdraw(key, lane) {
-                recording.commit(withdrawn, lane);
+            if let Some(withdrawn) = recording.withdraw(key, shard) {
+                recording.commit(withdrawn, shard);
             }
             let link = Link::from_word(mapping.pool);
             let counts = table.update_extra_of(link, |counts| {
                 pack(halves(counts).0, halves(counts).1.saturating_sub(1))
             });
             if counts == Some(pack(0, 0))
-                && let Some(withdrawn) = recording.withdraw_linked(link, lane)
+                && let Some(withdrawn) = recording.withdraw_linked(link, shard)
             {
-                recording.commit(withdrawn, lane);
+                recording.commit(withdrawn, shard);
             }
             at = at.saturating_add(mapping.requested.max(1));
         }

@@ -213,7 +213,7 @@ impl Memory {
 
     pub fn word(&mut self, address: u64) -> Option<u64> {
         if self.bounds.contain_word(address) {
-            // SAFETY: within the pages that `probe` found readable, see the module's picture.
+            // SAFETY: within the pages that `probe` found readable, see the module's snapshot.
             return Some(unsafe { (address as *const u64).read_unaligned() });
         }
         if !address.is_multiple_of(8) {

@@ -2,7 +2,7 @@
 //! table itself, with two words and addresses of 30 bits (docs/proofs.md).
 #![cfg(loom)]
 
-#[path = "../../../src/sync/modelled.rs"]
+#[path = "../../../src/lockfree/sync/modelled.rs"]
 #[allow(dead_code)]
 mod modelled;
 #[path = "../src/table.rs"]

@@ -3,14 +3,14 @@
 //! A record is in one tally. Which one may change while the record does not: when the first block is told of that lies in
 //! it, or the last is gone. The oldest record of a tally is looked for anew when it went.
 
-use crate::framework::{Block, block_in, can_carry};
+use crate::analysis::framework::{Block, block_in, can_carry};
+use crate::analysis::tally::Tally;
+use crate::format::NONE;
 use crate::kind::{Kind, Place};
-use crate::layout::NONE;
+use crate::lockfree::table::Attributes;
 use crate::quick::Quick;
 use crate::reader::records::decoded;
-use crate::share::Share;
 use crate::snapshot::allocations::Row;
-use crate::table::What;
 
 /// What records in one sum have in common.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ pub struct Of {
     pub carries_blocks: bool,
 }
 
-pub struct Tally {
+pub struct StackTally {
     pub of: Of,
     /// Exact, so that they can be taken back.
     bytes: u128,
@@ -52,12 +52,12 @@ pub struct Changes {
 
 /// All tallies, and which record is in which.
 #[derive(Default)]
-pub struct Tallies {
+pub struct StackTallies {
     /// By record: the state word it was taken in with; 0: it is in no tally.
     states: Vec<u64>,
     /// By record. What they call `call` is a number of a tally.
     rows: Vec<Row>,
-    tallies: Vec<Tally>,
+    tallies: Vec<StackTally>,
     numbers: Quick<Of, u32>,
     /// In order of address.
     blocks: Vec<Block>,
@@ -72,9 +72,9 @@ pub const NOTHING: Row = Row {
     call: 0,
 };
 
-impl Tallies {
+impl StackTallies {
     /// Those with records in them.
-    pub fn live(&self) -> impl Iterator<Item = &Tally> {
+    pub fn live(&self) -> impl Iterator<Item = &StackTally> {
         self.tallies.iter().filter(|tally| tally.count > 0)
     }
 
@@ -94,7 +94,7 @@ impl Tallies {
     /// Adds a live record.
     pub fn take_in(&mut self, number: u32, words: &[u64; 8], began_ns: u64, changes: &mut Changes) {
         let Some((mut row, key)) = decoded(words) else { return };
-        let (kind, _, _, device, ..) = What::parts(key.what);
+        let (kind, _, _, device, ..) = Attributes::parts(key.attributes);
         let Some(kind) = Kind::from_number(kind) else { return };
         if row.time_ns > began_ns {
             changes.late.push(number);
@@ -146,7 +146,7 @@ impl Tallies {
         let next = self.tallies.len() as u32;
         let number = *self.numbers.entry(of).or_insert(next);
         if number == next {
-            self.tallies.push(Tally::new(of));
+            self.tallies.push(StackTally::new(of));
         }
         self.tallies[number as usize].join(row);
         number
@@ -222,9 +222,9 @@ impl Tallies {
     }
 }
 
-impl Tally {
-    fn new(of: Of) -> Tally {
-        Tally {
+impl StackTally {
+    fn new(of: Of) -> StackTally {
+        StackTally {
             of,
             bytes: 0,
             count: 0,
@@ -251,8 +251,8 @@ impl Tally {
         self.newest_ns = self.newest_ns.max(time_ns);
     }
 
-    pub fn share(&self) -> Share {
-        Share {
+    pub fn tally(&self) -> Tally {
+        Tally {
             bytes: u64::try_from(self.bytes).unwrap_or(u64::MAX),
             count: self.count,
         }

@@ -8,33 +8,33 @@ use proptest::prelude::*;
 use super::super::read;
 use super::super::tests::{Folder, Stops, change_places, entry, key, move_places, record};
 use super::*;
+use crate::analysis::tally::Tally;
+use crate::lockfree::table::{Key, Space};
 use crate::recording::{ModuleSeen, Recording};
-use crate::share::Share;
 use crate::snapshot::Location;
-use crate::table::{Key, Space};
 
 /// A sum without the numbers that two readers may give differently: frames of the stack, kind, device, blocks or not.
 type Named = (Option<Vec<u64>>, Kind, Option<usize>, bool);
-type Sums = BTreeMap<Named, (Share, u64, u64)>;
+type Sums = BTreeMap<Named, (Tally, u64, u64)>;
 
 /// All stacks that sights told of.
 #[derive(Default)]
 struct Stacks(Vec<Vec<u64>>);
 
 impl Stacks {
-    fn sums(&mut self, sight: &Sight) -> Sums {
-        assert_eq!(sight.known_stacks, self.0.len());
-        let locations: &[Location] = &sight.snapshot.locations;
-        let stacks = sight.snapshot.stacks.iter();
+    fn sums(&mut self, stack_sums: &StackSums) -> Sums {
+        assert_eq!(stack_sums.known_stacks, self.0.len());
+        let locations: &[Location] = &stack_sums.snapshot.locations;
+        let stacks = stack_sums.snapshot.stacks.iter();
         self.0
             .extend(stacks.map(|stack| stack.frames.iter().map(|&frame| locations[frame].address).collect()));
         let mut sums = Sums::new();
-        for sum in &sight.sums {
+        for sum in &stack_sums.sums {
             let stack = sum.stack.map(|stack| self.0[stack].clone());
             let all = sums
                 .entry((stack, sum.kind, sum.device, sum.carries_blocks))
-                .or_insert((Share::default(), u64::MAX, 0));
-            all.0.join(sum.share);
+                .or_insert((Tally::default(), u64::MAX, 0));
+            all.0.join(sum.tally);
             *all = (all.0, all.1.min(sum.oldest_ns), all.2.max(sum.newest_ns));
         }
         sums
@@ -42,12 +42,12 @@ impl Stacks {
 }
 
 fn agrees(follower: &mut Follower, stacks: &mut Stacks, path: &Path) {
-    let (ours, theirs) = (follower.look().unwrap(), Sight::of(read(path).unwrap()));
+    let (ours, theirs) = (follower.read().unwrap(), StackSums::of(read(path).unwrap()));
     assert_eq!(stacks.sums(&ours), Stacks::default().sums(&theirs));
     assert_eq!(ours.watched, theirs.watched);
     assert_eq!(ours.snapshot.counters, theirs.snapshot.counters);
     assert_eq!(ours.snapshot.device_peaks, theirs.snapshot.device_peaks);
-    assert_eq!(ours.snapshot.honesty.events, theirs.snapshot.honesty.events);
+    assert_eq!(ours.snapshot.losses.events, theirs.snapshot.losses.events);
 }
 
 /// Where things lie: mappings and linear memory side by side, with blocks in them, or over the border of two.
@@ -119,8 +119,8 @@ impl Program {
             return;
         }
         let mut entry = entry(self.recording, bytes, self.stacks[stack % self.stacks.len()], 0);
-        (entry.what.kind, entry.what.space, entry.what.flags) = (kind, space, 0);
-        entry.what.device = (place % 3) as u8;
+        (entry.attributes.kind, entry.attributes.space, entry.attributes.flags) = (kind, space, 0);
+        entry.attributes.device = (place % 3) as u8;
         match kind {
             Kind::Buffer => entry.extra = at + 64,
             Kind::Mapping => entry.bytes = 0,
@@ -165,16 +165,16 @@ fn nothing_is_read_when_nothing_was_counted() {
     let mut program = Program::new(&path);
     let mut follower = Follower::new(&path);
     program.step((0, 1, 8, 0));
-    follower.look().unwrap();
+    follower.read().unwrap();
     assert!(follower.counted.is_some());
     let withdrawn = program.recording.withdraw(key(0x7f00_0000_1000), 0).unwrap();
-    assert!(follower.look().unwrap().sums.is_empty());
+    assert!(follower.read().unwrap().sums.is_empty());
     assert!(
         follower.counted.is_none(),
         "it may be put back, and then as much is counted as before"
     );
     program.recording.restore(withdrawn, 0);
-    assert_eq!(follower.look().unwrap().sums[0].share.count, 1);
+    assert_eq!(follower.read().unwrap().sums[0].tally.count, 1);
     assert!(follower.counted.is_some());
 }
 
@@ -206,7 +206,7 @@ fn after_an_error_it_begins_anew() {
     let whole = std::fs::read(&path).unwrap();
     // The file is the same one all the while.
     std::fs::write(&copy, &whole[..whole.len() / 2]).unwrap();
-    assert!(follower.look().is_err());
+    assert!(follower.read().is_err());
     std::fs::write(&copy, &whole).unwrap();
     agrees(&mut follower, &mut stacks, &copy);
 }
@@ -216,33 +216,33 @@ fn what_changes_places_while_it_is_looked_at_is_never_there_twice() {
     let folder = Folder::new("follow-moving");
     let path = folder.0.join("a.culeak");
     let recording = record(&path);
-    let lanes = 2;
-    // Those that stay lie between the two places of each lane that moves.
+    let shards = 2;
+    // Those that stay lie between the two places of each shard that moves.
     let stay = |number: u64| key(0x7f00_0000_0000 + number);
-    for lane in 0..lanes {
+    for shard in 0..shards {
         recording.allocated(
-            key(move_places(lane)[0]),
-            &entry(recording, move_places(lane)[0], NONE, lane),
+            key(move_places(shard)[0]),
+            &entry(recording, move_places(shard)[0], NONE, shard),
         );
     }
     (0..5000).for_each(|number| assert!(recording.allocated(stay(number), &entry(recording, 3, NONE, 0))));
-    for lane in 0..lanes {
+    for shard in 0..shards {
         recording.allocated(
-            key(move_places(lane)[1]),
-            &entry(recording, move_places(lane)[1], NONE, lane),
+            key(move_places(shard)[1]),
+            &entry(recording, move_places(shard)[1], NONE, shard),
         );
     }
     let until = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stops = Stops(&until);
         let until = &until;
-        (0..lanes).for_each(|lane| drop(scope.spawn(move || change_places(recording, lane, until))));
+        (0..shards).for_each(|shard| drop(scope.spawn(move || change_places(recording, shard, until))));
         let mut follower = Follower::new(&path);
         for _ in 0..if cfg!(miri) { 3 } else { 300 } {
-            let sight = follower.look().unwrap();
-            let share = Share::total(sight.sums.iter().map(|sum| sum.share));
-            let moving = share.count - 5000;
-            assert!(moving <= 2 * u64::from(lanes), "{moving} of {} that move", 2 * lanes);
+            let stack_sums = follower.read().unwrap();
+            let tally = Tally::total(stack_sums.sums.iter().map(|sum| sum.tally));
+            let moving = tally.count - 5000;
+            assert!(moving <= 2 * u64::from(shards), "{moving} of {} that move", 2 * shards);
         }
     });
     let mut follower = Follower::new(&path);

@@ -1,6 +1,6 @@
 """PyTorch programs that say at every step what the caching allocator holds; the first argument picks one.
 
-Under culeak they also ask for a picture of each step, through ctypes; without it that name is not there. Sizes are chosen so
+Under culeak they also ask for a snapshot of each step, through ctypes; without it that name is not there. Sizes are chosen so
 that a block is a tensor rounded up to 512 bytes."""
 
 import ctypes
@@ -17,7 +17,7 @@ culeak = ctypes.CDLL(None)
 
 
 def step(name):
-    """What is allocated at this moment, by PyTorch's account and, as a picture, by ours."""
+    """What is allocated at this moment, by PyTorch's account and, as a snapshot, by ours."""
     torch.cuda.synchronize()
     fact(f"at_{name}", torch.cuda.memory_allocated())
     if hasattr(culeak, "culeak_snapshot"):

@@ -1,4 +1,4 @@
-//! Pictures that somebody has taken before: snapshots, recordings and what the recorder kept beside them.
+//! Snapshots that somebody has taken before: snapshots, recordings and what the recorder kept beside them.
 //!
 //! One snapshot is read at a time and boiled down before the next, so that thousands of them fit into memory.
 
@@ -8,8 +8,8 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use culeak::program::Program;
-use culeak::trend::{Options, Picture};
+use culeak::analysis::program::Program;
+use culeak::analysis::trend::{Options, Summary};
 
 use super::TrendArgs;
 use crate::errors::Failure;
@@ -21,12 +21,12 @@ use crate::{load, usage};
 ///
 /// # Errors
 /// When nothing can be read.
-pub fn pictures(args: &TrendArgs, options: &Options) -> Result<(Vec<Picture>, usize), Failure> {
+pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, usize), Failure> {
     let mut files = Vec::new();
     for input in &args.inputs {
         files.extend(expand(input)?);
     }
-    let mut pictures = Vec::with_capacity(files.len());
+    let mut summaries = Vec::with_capacity(files.len());
     let mut unreadable = 0;
     let mut others = BTreeSet::new();
     let progress = Progress::over("reading", files.len() as u64, Unit::Of("snapshots"));
@@ -40,7 +40,7 @@ pub fn pictures(args: &TrendArgs, options: &Options) -> Result<(Vec<Picture>, us
             Ok(mut item) => {
                 usage::ask_driver(&mut item);
                 args.names.name_frames(&mut item);
-                pictures.push(Picture::of(&item.snapshot, item.source, options));
+                summaries.push(Summary::of(&item.snapshot, item.source, options));
             }
             Err(failure) if files.len() == 1 => return Err(failure),
             Err(failure) => {
@@ -49,20 +49,20 @@ pub fn pictures(args: &TrendArgs, options: &Options) -> Result<(Vec<Picture>, us
             }
         }
     }
-    if let (true, Some(pattern), false) = (pictures.is_empty(), &args.only, others.is_empty()) {
+    if let (true, Some(pattern), false) = (summaries.is_empty(), &args.only, others.is_empty()) {
         let others: Vec<_> = others.into_iter().collect();
         return Err(Failure::new(format!(
             "--only {pattern}: no such program; the snapshots are of {}; name one of these (* matches any characters)",
             others.join(", ")
         )));
     }
-    if pictures.is_empty() {
+    if summaries.is_empty() {
         return Err(Failure::new(format!(
             "none of {} snapshots can be read (see above); check the files or take them again",
             files.len()
         )));
     }
-    Ok((pictures, unreadable))
+    Ok((summaries, unreadable))
 }
 
 fn is_wanted(args: &TrendArgs, item: &Loaded) -> bool {
@@ -70,7 +70,7 @@ fn is_wanted(args: &TrendArgs, item: &Loaded) -> bool {
     args.only.as_ref().is_none_or(called)
 }
 
-/// What an argument stands for: a folder for the pictures in it, a recording also for those kept beside it.
+/// What an argument stands for: a folder for the snapshots in it, a recording also for those kept beside it.
 fn expand(input: &OsStr) -> Result<Vec<Place>, Failure> {
     let path = Path::new(input);
     if path.is_dir() {
@@ -92,7 +92,7 @@ fn expand(input: &OsStr) -> Result<Vec<Place>, Failure> {
         let is_kept = |path: &PathBuf| {
             let file = path.file_name().unwrap_or_default().as_bytes();
             let rest = file.strip_prefix(name.as_bytes());
-            rest.is_some_and(|rest| rest.starts_with(b".") && rest.ends_with(b".culeak-kept"))
+            rest.is_some_and(|rest| rest.starts_with(b".") && rest.ends_with(b".culeak-snapshot"))
         };
         let mut kept: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_kept).collect();
         kept.sort();

@@ -1,4 +1,4 @@
-//! Pictures taken now: a process is looked at from outside, again and again, until time is up, it ends, or Ctrl-C.
+//! Snapshots taken now: a process is looked at from outside, again and again, until time is up, it ends, or Ctrl-C.
 //!
 //! Signals wait in a signalfd, so that one of them ends the waiting and not this program: what was seen is reported.
 
@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use culeak::analysis::trend::{Options, POINTS_NEEDED, Summary};
 use culeak::snapshot::ProcessState;
-use culeak::trend::{Options, POINTS_NEEDED, Picture};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -18,7 +18,7 @@ use crate::load::{self, Loaded};
 use crate::text::units::{duration, plural};
 use crate::usage;
 
-pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Picture>, Failure> {
+pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Summary>, Failure> {
     let signals = block_signals().map_err(|error| {
         Failure::new(format!(
             "signals cannot be waited for: {error}; take snapshots with `culeak snapshot` instead"
@@ -28,7 +28,7 @@ pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Pic
     let first = load::one(pid.to_string())?;
     let (recording, _) = load::recording_of(pid)?;
     announce(pid, args);
-    let mut pictures = vec![picture(first, args, options)];
+    let mut summaries = vec![summary(first, args, options)];
     for nth in 1u32.. {
         let next = args.every.saturating_mul(nth);
         if args.lasting.is_some_and(|lasting| next > lasting) {
@@ -37,18 +37,18 @@ pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Pic
         if let Some(signal) = wait(&signals, began + next) {
             eprintln!(
                 "culeak: {signal}: stopped after {}",
-                plural(pictures.len() as u64, "snapshot", "snapshots")
+                plural(summaries.len() as u64, "snapshot", "snapshots")
             );
             break;
         }
         match load::one(pid.to_string()) {
-            Ok(item) => pictures.push(picture(item, args, options)),
-            // What it left behind is the last picture.
+            Ok(item) => summaries.push(summary(item, args, options)),
+            // What it left behind is the last snapshot.
             Err(_) => {
                 match load::one(&recording) {
                     Ok(item) if item.snapshot.process.state != ProcessState::Running => {
                         eprintln!("culeak: process {pid} has ended");
-                        pictures.push(picture(item, args, options));
+                        summaries.push(summary(item, args, options));
                     }
                     Ok(_) => eprintln!("culeak: process {pid} can no longer be read"),
                     Err(failure) => {
@@ -59,13 +59,13 @@ pub fn pictures(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Pic
             }
         }
     }
-    Ok(pictures)
+    Ok(summaries)
 }
 
-fn picture(mut item: Loaded, args: &TrendArgs, options: &Options) -> Picture {
+fn summary(mut item: Loaded, args: &TrendArgs, options: &Options) -> Summary {
     usage::ask_driver(&mut item);
     args.names.name_frames(&mut item);
-    Picture::of(&item.snapshot, item.source, options)
+    Summary::of(&item.snapshot, item.source, options)
 }
 
 fn announce(pid: u32, args: &TrendArgs) {

@@ -35,7 +35,7 @@ fn sites_are_sorted_as_asked() {
 fn a_filter_looks_into_sites_kinds_and_stacks() {
     let mut state = at_step(1);
     for (text, found) in [
-        ("batch", &["load_batch"][..]),
+        ("group", &["load_batch"][..]),
         ("PINNED", &["staging_buffer"]),
         ("cache.cu", &["Cache::grow"]),
         ("trainer::step io.cu", &["staging_buffer"]),
@@ -93,14 +93,14 @@ fn the_diff_shows_what_changed_and_what_is_gone_and_nothing_else() {
 #[test]
 fn names_that_come_late_change_no_sum_and_no_growth() {
     let snapshot = training(4711, 1);
-    let keys = super::super::tally::stack_keys(&snapshot);
-    let look = Look::of(&culeak::reader::Sight::of(snapshot.clone()), &keys, "a".into());
+    let keys = super::super::sums::stack_keys(&snapshot);
+    let reading = Reading::of(&culeak::reader::StackSums::of(snapshot.clone()), &keys, "a".into());
     let mut state = state();
-    state.looked(look.clone());
+    state.looked(reading.clone());
     let held = state.rows.held;
     assert!(labels(&state).is_empty() && state.rows.unnamed > 0);
     state.named(super::super::names::all(&snapshot, &keys), Vec::new());
-    state.looked(look);
+    state.looked(reading);
     assert_eq!(state.rows.held, held);
     assert!(state.rows.rows.iter().all(|row| row.bytes_change() == 0));
     assert_eq!(labels(&state).len(), 3);
@@ -109,15 +109,15 @@ fn names_that_come_late_change_no_sum_and_no_growth() {
 #[test]
 fn a_frozen_view_stands_still_and_then_shows_the_newest() {
     let mut state = at_step(1);
-    let before = state.look_shown().map(|look| look.at_ns);
+    let before = state.look_shown().map(|reading| reading.at_ns);
     press(&mut state, KeyCode::Char(' '));
     for step in 2..6 {
         show(&mut state, &training(4711, step));
     }
-    assert_eq!(state.look_shown().map(|look| look.at_ns), before);
+    assert_eq!(state.look_shown().map(|reading| reading.at_ns), before);
     press(&mut state, KeyCode::Char('f'));
     assert_eq!(
-        state.look_shown().map(|look| look.at_ns),
+        state.look_shown().map(|reading| reading.at_ns),
         Some(training(4711, 5).taken.at_ns)
     );
 }
@@ -130,9 +130,9 @@ fn a_new_process_appears_and_is_reached_by_tab() {
     assert_eq!(state.chosen, 0);
     let chosen = press(&mut state, KeyCode::Tab);
     assert_eq!(chosen, Some(Action::Choose("/tmp/app.node7.4712.culeak".into())));
-    assert_eq!(state.look_shown().map(|look| look.process.pid), Some(4712));
+    assert_eq!(state.look_shown().map(|reading| reading.process.pid), Some(4712));
     press(&mut state, KeyCode::BackTab);
-    assert_eq!(state.look_shown().map(|look| look.process.pid), Some(4711));
+    assert_eq!(state.look_shown().map(|reading| reading.process.pid), Some(4711));
 }
 
 #[test]

@@ -4,17 +4,17 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-use super::super::look::Look;
+use super::super::reading::Reading;
 use super::super::state::{Page, State};
 use super::{Palette, line, rows};
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 use crate::text::units;
 
 pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
-    line(rows(area, 0, 1), buffer, honesty(state, palette));
+    line(rows(area, 0, 1), buffer, losses(state, palette));
     let last = rows(area, 1, 1);
     if state.filtering {
-        let typed = format!("filter: {}", Inert(&state.filter));
+        let typed = format!("filter: {}", Escaped(&state.filter));
         let hint = Span::styled("  (enter: keep, esc: drop)", palette.dim);
         line(
             last,
@@ -45,35 +45,31 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
 
 /// The first of the two alone.
 pub fn not_seen_line(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
-    line(area, buffer, honesty(state, palette));
+    line(area, buffer, losses(state, palette));
 }
 
 /// Zero is shown as zero.
-fn honesty<'a>(state: &State, palette: &Palette) -> Line<'a> {
+fn losses<'a>(state: &State, palette: &Palette) -> Line<'a> {
     if let Some(trouble) = state.process().and_then(|process| process.trouble.as_ref()) {
-        return Line::styled(Inert(trouble).to_string(), palette.warning);
+        return Line::styled(Escaped(trouble).to_string(), palette.warning);
     }
     let ended = state.ended.iter().map(|ended| format!("{ended} · "));
-    let Some(look) = state.look_shown() else {
+    let Some(reading) = state.look_shown() else {
         return Line::raw("");
     };
-    let text: String = ended.chain([not_seen(look)]).collect();
-    let lost = look.honesty.lost_allocations + look.honesty.lost_stacks > 0;
+    let text: String = ended.chain([not_seen(reading)]).collect();
+    let lost = reading.losses.lost_allocations + reading.losses.lost_stacks > 0;
     Line::styled(text, if lost { palette.warning } else { palette.dim })
 }
 
-fn not_seen(look: &Look) -> String {
-    let honesty = &look.honesty;
+fn not_seen(reading: &Reading) -> String {
+    let losses = &reading.losses;
     let count = units::plural;
     format!(
         "not seen: lost {}, {}; {}, {} in the read",
-        count(honesty.lost_allocations, "allocation", "allocations"),
-        count(
-            honesty.lost_stacks.saturating_add(honesty.lost_python),
-            "stack",
-            "stacks"
-        ),
-        count(honesty.unknown_frees, "unknown free", "unknown frees"),
-        count(look.events_during_read, "event", "events"),
+        count(losses.lost_allocations, "allocation", "allocations"),
+        count(losses.lost_stacks.saturating_add(losses.lost_python), "stack", "stacks"),
+        count(losses.unknown_frees, "unknown free", "unknown frees"),
+        count(reading.events_during_read, "event", "events"),
     )
 }

@@ -6,7 +6,7 @@ use ratatui::text::{Line, Span};
 
 use super::super::state::State;
 use super::{Palette, line, rows};
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 
 const KEYS: &[(&str, &str)] = &[
     ("q, Ctrl-C", "quit"),
@@ -42,10 +42,10 @@ pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffe
     ));
     if let Some(process) = state.process() {
         let recording = process.recording.display().to_string();
-        lines.push(Line::raw(format!("It is {}", Inert(&recording))));
+        lines.push(Line::raw(format!("It is {}", Escaped(&recording))));
     }
     for note in &state.notes {
-        lines.push(Line::styled(format!("note: {}", Inert(note)), palette.dim));
+        lines.push(Line::styled(format!("note: {}", Escaped(note)), palette.dim));
     }
     state.room = usize::from(area.height);
     state.offset = state.offset.min(lines.len().saturating_sub(state.room));

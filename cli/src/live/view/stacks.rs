@@ -15,7 +15,7 @@ use crate::text::units::{self, plural};
 const MOST: usize = 200;
 
 pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
-    let now = state.look_shown().map_or(0, |look| look.at_ns);
+    let now = state.look_shown().map_or(0, |reading| reading.at_ns);
     let lines = match state.selected_row().filter(|row| Some(row.key) == state.selected) {
         Some(row) => content(state, row, now, palette),
         None => vec![Line::styled(

@@ -1,6 +1,6 @@
 //! The list of call sites: a row each, numbers first.
 
-use culeak::diff::State as Change;
+use culeak::analysis::diff::State as Change;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -70,7 +70,7 @@ pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffe
         return;
     }
     let selected = state.selected_place();
-    let now = state.look_shown().map_or(0, |look| look.at_ns);
+    let now = state.look_shown().map_or(0, |reading| reading.at_ns);
     for at in 0..list.height {
         let place = state.offset + usize::from(at);
         let Some(row) = state.row(place) else { break };

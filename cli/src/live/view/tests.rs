@@ -12,7 +12,7 @@ use ratatui::style::Color;
 use super::super::sample::{press, show, state, training, type_in};
 use super::super::usage::Used;
 use super::*;
-use crate::text::inert::is_active;
+use crate::escape::is_active;
 use crate::text::sample::{MIB, Sample, leaky};
 
 fn terminal(width: u16, height: u16, state: &mut State, colours: bool) -> Terminal<TestBackend> {

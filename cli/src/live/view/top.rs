@@ -1,17 +1,17 @@
 //! The upper part: which process, its devices over time, what it holds, and what the list below shows.
 
-use culeak::report::Share;
+use culeak::analysis::report::Tally;
 use culeak::snapshot::ProcessState;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Sparkline, Widget};
 
-use super::super::look::{DeviceLook, Look};
+use super::super::reading::{DeviceReading, Reading};
 use super::super::state::{State, Watched};
 use super::super::usage::Used;
 use super::{Palette, both_ends, line, rows};
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 use crate::text::parts::amount;
 use crate::text::units::{self, plural};
 
@@ -26,41 +26,41 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) -
     if state.processes.len() > 1 {
         processes(state, palette, next(1), buffer);
     }
-    let Some((process, look)) = state
+    let Some((process, reading)) = state
         .process()
-        .and_then(|process| Some((process, process.look.as_ref()?)))
+        .and_then(|process| Some((process, process.reading.as_ref()?)))
     else {
         line(next(1), buffer, Line::raw(waiting(state)));
         return rows(area, used, area.height - used);
     };
     // A quarter of the screen at most; a line each, more where there is room.
     let most = usize::from(area.height / 4).max(1);
-    let height = match (area.height, look.devices.len()) {
+    let height = match (area.height, reading.devices.len()) {
         (40.., 0..=2) => 4,
         (40.., 3..=4) => 2,
         _ => 1,
     };
-    let shown = look.devices.len().min(most);
-    for device in &look.devices[..shown] {
+    let shown = reading.devices.len().min(most);
+    for device in &reading.devices[..shown] {
         self::device(process, device, palette, next(height), buffer);
     }
-    if shown < look.devices.len() {
-        let rest = Share::total(look.devices[shown..].iter().map(|device| device.live));
-        let rest = format!("{} more GPUs  {}", look.devices.len() - shown, amount(rest));
+    if shown < reading.devices.len() {
+        let rest = Tally::total(reading.devices[shown..].iter().map(|device| device.live));
+        let rest = format!("{} more GPUs  {}", reading.devices.len() - shown, amount(rest));
         line(next(1), buffer, Line::styled(rest, palette.dim));
     }
-    line(next(1), buffer, sums(state, look, palette));
-    line(next(1), buffer, list(state, process, look, palette));
+    line(next(1), buffer, sums(state, reading, palette));
+    line(next(1), buffer, list(state, process, reading, palette));
     rows(area, used, area.height - used)
 }
 
 fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let mut left = vec![Span::styled("culeak:", palette.bold)];
     let mut right = Vec::new();
-    if let Some(look) = state.look_shown() {
-        left.push(Span::raw(format!(" {}", command(look))));
-        let lasted = units::duration(look.at_ns);
-        right.push(match look.process.state {
+    if let Some(reading) = state.look_shown() {
+        left.push(Span::raw(format!(" {}", command(reading))));
+        let lasted = units::duration(reading.at_ns);
+        right.push(match reading.process.state {
             ProcessState::Running => Span::raw(format!("running for {lasted}")),
             ProcessState::Exited => Span::styled(format!("exited after {lasted}"), palette.bold),
             ProcessState::Ended => Span::styled(format!("ended without exit handlers after {lasted}"), palette.bold),
@@ -74,15 +74,15 @@ fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
 }
 
 /// `4711 python train.py, RANK 3`.
-fn command(look: &Look) -> String {
-    let process = &look.process;
+fn command(reading: &Reading) -> String {
+    let process = &reading.process;
     let words = match process.command_line.as_slice() {
         [] => process.executable.clone(),
         words => words.join(" "),
     };
-    let mut text = format!("{} {}", process.pid, Inert(&words));
+    let mut text = format!("{} {}", process.pid, Escaped(&words));
     for (variable, value) in &process.ranks {
-        text.push_str(&format!(", {} {}", Inert(variable), Inert(value)));
+        text.push_str(&format!(", {} {}", Escaped(variable), Escaped(value)));
     }
     text
 }
@@ -91,11 +91,11 @@ fn waiting(state: &State) -> String {
     match state.process() {
         Some(Watched {
             trouble: Some(trouble), ..
-        }) => Inert(trouble).to_string(),
+        }) => Escaped(trouble).to_string(),
         Some(_) => "reading …".to_owned(),
         None => match &state.ended {
             Some(ended) => format!("{ended}; nothing was recorded: no process under the recorder used CUDA"),
-            None => Inert(&state.waiting).to_string(),
+            None => Escaped(&state.waiting).to_string(),
         },
     }
 }
@@ -103,13 +103,13 @@ fn waiting(state: &State) -> String {
 /// All processes by number, the one on the screen marked; as many before and behind it as there is room for.
 fn processes(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let name = |index: usize| {
-        let look = state.processes[index].look.as_ref();
-        let process = look.map_or_else(
+        let reading = state.processes[index].reading.as_ref();
+        let process = reading.map_or_else(
             || "…".to_owned(),
-            |look| {
-                let executable = culeak::site::file_name(&look.process.executable);
-                let over = if look.finished { " (over)" } else { "" };
-                format!("{} {}{over}", look.process.pid, Inert(executable))
+            |reading| {
+                let executable = culeak::analysis::site::file_name(&reading.process.executable);
+                let over = if reading.finished { " (over)" } else { "" };
+                format!("{} {}{over}", reading.process.pid, Escaped(executable))
             },
         );
         format!(" {process} ")
@@ -142,10 +142,10 @@ fn processes(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) 
 }
 
 /// What is live on a device, what the most was, and how it went.
-fn device(process: &Watched, device: &DeviceLook, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+fn device(process: &Watched, device: &DeviceReading, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let wide = area.width >= 100;
     let name = if wide {
-        format!("  {}", Inert(&device.name))
+        format!("  {}", Escaped(&device.name))
     } else {
         String::new()
     };
@@ -185,9 +185,9 @@ fn percent(used: &Used) -> u128 {
 }
 
 /// What somebody holds, in the report's words.
-fn sums(state: &State, look: &Look, palette: &Palette) -> Line<'static> {
+fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
     let rows = &state.rows;
-    let (word, style) = match look.finished {
+    let (word, style) = match reading.finished {
         true if rows.held.count > 0 => ("leaked ", palette.bad),
         true => ("nothing leaked", palette.good),
         false if rows.held.count > 0 => ("holds ", palette.bold),
@@ -207,23 +207,23 @@ fn sums(state: &State, look: &Look, palette: &Palette) -> Line<'static> {
     if rows.cached.count > 0 {
         spans.push(Span::raw(format!(", {} in pools", units::bytes(rows.cached.bytes))));
     }
-    if look.refused.count > 0 {
-        let refused = plural(look.refused.count, "call", "calls");
-        spans.push(Span::styled(format!(", {refused} refused"), palette.warning));
+    if reading.failed.count > 0 {
+        let failed = plural(reading.failed.count, "call", "calls");
+        spans.push(Span::styled(format!(", {failed} failed"), palette.warning));
     }
     if rows.held.count == 0 {
-        let made = plural(look.allocated, "allocation", "allocations");
-        spans.push(Span::raw(format!(": {made}, {} freed", units::count(look.freed))));
+        let made = plural(reading.allocated, "allocation", "allocations");
+        spans.push(Span::raw(format!(": {made}, {} freed", units::count(reading.freed))));
     }
     Line::from(spans)
 }
 
 /// What the list shows and in which order.
-fn list(state: &State, process: &Watched, look: &Look, palette: &Palette) -> Line<'static> {
+fn list(state: &State, process: &Watched, reading: &Reading, palette: &Palette) -> Line<'static> {
     let mut parts = vec![format!("by {}", state.sort.name())];
     if let Some(mark) = &process.mark {
-        let since = if mark.set { "the mark" } else { "the first look" };
-        let ago = match look.at_ns.saturating_sub(mark.at_ns) {
+        let since = if mark.set { "the mark" } else { "the first reading" };
+        let ago = match reading.at_ns.saturating_sub(mark.at_ns) {
             0 => "just now".to_owned(),
             ns => format!("{} ago", units::duration(ns)),
         };
@@ -234,7 +234,7 @@ fn list(state: &State, process: &Watched, look: &Look, palette: &Palette) -> Lin
     }
     if !state.filter.is_empty() {
         let shown = format!("{} of {}", state.shown.len(), state.rows.rows.len());
-        parts.push(format!("filter {:?}: {shown}", Inert(&state.filter).to_string()));
+        parts.push(format!("filter {:?}: {shown}", Escaped(&state.filter).to_string()));
     }
     if state.rows.unnamed > 0 {
         let stacks = plural(state.rows.unnamed as u64, "stack", "stacks");

@@ -1,7 +1,7 @@
 use std::io;
 
-use culeak::report::{Options, Report};
-use culeak::site::CallStacks;
+use culeak::analysis::report::{Options, Report};
+use culeak::analysis::site::CallStacks;
 
 use super::*;
 use crate::pickle::write::{Pickler, Sort};
@@ -146,7 +146,7 @@ fn tensors_come_with_their_lines_and_times() {
     assert_eq!(snapshot.taken.at_ns, 8_000_000);
     assert_eq!(snapshot.marks[0].name, "epoch 2");
     assert_eq!(
-        (snapshot.refused[0].bytes, snapshot.refused[0].first_ns),
+        (snapshot.failed[0].bytes, snapshot.failed[0].first_ns),
         (7 * MIB, 8_000_000)
     );
 }

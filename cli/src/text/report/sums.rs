@@ -1,10 +1,10 @@
 //! The last rows of a report: what is left, what was refused, the peaks, and what could not be seen.
 
-use culeak::framework::owner_of_domain;
-use culeak::report::{RefusedRow, Report};
+use culeak::analysis::framework::owner_of_domain;
+use culeak::analysis::report::{FailedRow, Report};
 use culeak::snapshot::BY_PYTORCH;
 
-use crate::text::inert::Inert;
+use crate::escape::Escaped;
 use crate::text::parts;
 use crate::text::units::{self, plural};
 
@@ -62,25 +62,25 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     }
     row(
         "refused",
-        match totals.refused.count {
+        match totals.failed.count {
             0 => "0 calls".to_owned(),
             n => format!(
                 "{} for {}",
                 plural(n, "call", "calls"),
-                units::bytes(totals.refused.bytes)
+                units::bytes(totals.failed.bytes)
             ),
         },
     );
-    let refused = refused_lines(report);
-    let more = refused.len().saturating_sub(REFUSED_SHOWN);
-    for line in refused.into_iter().take(REFUSED_SHOWN) {
+    let failed = failed_lines(report);
+    let more = failed.len().saturating_sub(FAILED_SHOWN);
+    for line in failed.into_iter().take(FAILED_SHOWN) {
         row("", line);
     }
     if more > 0 {
         row("", format!("… and {more} more kinds of failed requests"));
     }
     if told_by_pytorch(report) {
-        let file = Inert(report.process.recording);
+        let file = Escaped(report.process.recording);
         row(
             "source",
             format!("PyTorch's allocator, in {file}: no peak, no process, nothing that was freed"),
@@ -95,7 +95,7 @@ pub fn totals(report: &Report) -> Vec<Sum> {
         let name = if device.name.is_empty() {
             String::new()
         } else {
-            format!(", {}", Inert(device.name))
+            format!(", {}", Escaped(device.name))
         };
         let peak = units::bytes(device.peak_bytes);
         let live = match (&report.filter, report.finished) {
@@ -129,27 +129,27 @@ fn marks(report: &Report) -> Option<Sum> {
     let age = units::duration(report.taken.at_ns.saturating_sub(last.time_ns));
     let text = format!(
         "{count} set by the program, the last {age} before: {}",
-        Inert(&last.name)
+        Escaped(&last.name)
     );
     Some(("marks", text))
 }
 
 /// Failed requests, largest first. Those that differ in their callers alone are one line.
-fn refused_lines(report: &Report) -> Vec<String> {
+fn failed_lines(report: &Report) -> Vec<String> {
     let mut lines: Vec<(String, u64)> = Vec::new();
-    for refused in &report.refused {
-        let line = request(refused);
+    for failed in &report.failed {
+        let line = request(failed);
         match lines.iter_mut().find(|(known, _)| *known == line) {
-            Some((_, count)) => *count = count.saturating_add(refused.count),
-            None => lines.push((line, refused.count)),
+            Some((_, count)) => *count = count.saturating_add(failed.count),
+            None => lines.push((line, failed.count)),
         }
     }
     lines.into_iter().map(|(line, count)| times(count) + &line).collect()
 }
 
 /// `3 times cudaMalloc of 64 TiB on GPU 0: CUDA_ERROR_OUT_OF_MEMORY (2), grow cache.cu:9`.
-pub fn refused(refused: &RefusedRow) -> String {
-    times(refused.count) + &request(refused)
+pub fn failed(failed: &FailedRow) -> String {
+    times(failed.count) + &request(failed)
 }
 
 fn times(count: u64) -> String {
@@ -159,33 +159,33 @@ fn times(count: u64) -> String {
     }
 }
 
-fn request(refused: &RefusedRow) -> String {
-    let name = refused.error_name.map_or_else(
-        || format!("error {}", refused.error),
-        |name| format!("{name} ({})", refused.error),
+fn request(failed: &FailedRow) -> String {
+    let name = failed.error_name.map_or_else(
+        || format!("error {}", failed.error),
+        |name| format!("{name} ({})", failed.error),
     );
-    let site = refused.stack.site().map_or(String::new(), |site| {
+    let site = failed.stack.site().map_or(String::new(), |site| {
         let place = site.short_place().map(|place| format!(" {place}")).unwrap_or_default();
-        format!(", {}{}", parts::short_name(&site.name()), Inert(&place))
+        format!(", {}{}", parts::short_name(&site.name()), Escaped(&place))
     });
     format!(
         "{} of {} on {}: {name}{site}",
-        Inert(refused.api),
-        units::bytes(refused.bytes),
-        refused.device
+        Escaped(failed.api),
+        units::bytes(failed.bytes),
+        failed.device
     )
 }
 
 /// Refusals listed one by one.
-const REFUSED_SHOWN: usize = 5;
+const FAILED_SHOWN: usize = 5;
 
-/// Every field of `Honesty`, zeros too.
-pub fn honesty(report: &Report) -> Vec<Sum> {
+/// Every field of `Losses`, zeros too.
+pub fn losses(report: &Report) -> Vec<Sum> {
     if told_by_pytorch(report) {
         let text = "memory outside PyTorch's allocator, and whatever its snapshot does not keep".to_owned();
         return vec![("not seen", text)];
     }
-    let h = report.honesty;
+    let h = report.losses;
     let n = units::count;
     let mut rows = Vec::new();
     let mut row = |name: &'static str, text: String| rows.push((name, text));
@@ -197,13 +197,13 @@ pub fn honesty(report: &Report) -> Vec<Sum> {
             plural(h.lost_stacks, "stack", "stacks"),
             plural(h.lost_python, "Python stack", "Python stacks"),
             plural(h.lost_details, "detail", "details"),
-            plural(h.lost_pictures, "snapshot", "snapshots")
+            plural(h.lost_snapshots, "snapshot", "snapshots")
         ),
     );
     row(
         "",
         format!(
-            "frees: {} unknown, {} of unknown blocks, {} refused, {} at teardown, {} implicit",
+            "frees: {} unknown, {} of unknown blocks, {} failed, {} at teardown, {} implicit",
             n(h.unknown_frees),
             n(h.unknown_blocks),
             n(h.failed_frees),
@@ -234,7 +234,7 @@ pub fn honesty(report: &Report) -> Vec<Sum> {
             "",
             format!(
                 "{}: {}, {} where its own sum differs, {} handed out before",
-                Inert(owner_of_domain(&allocator.domain)),
+                Escaped(owner_of_domain(&allocator.domain)),
                 plural(allocator.events, "event", "events"),
                 n(allocator.mismatches),
                 units::bytes(allocator.unseen_bytes)

@@ -1,0 +1,78 @@
+//! One look at one process: everything the view shows of it but names, as plain data.
+
+use std::path::PathBuf;
+
+use culeak::analysis::report::{self, Tally};
+use culeak::reader::StackSums;
+use culeak::snapshot::{Losses, Process};
+
+use super::sums::{LiveSums, StackKey};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reading {
+    /// Which process this is of.
+    pub recording: PathBuf,
+    pub process: Process,
+    /// On the recording's clock.
+    pub at_ns: u64,
+    /// The process is over, so what is left is leaked.
+    pub finished: bool,
+    /// By CUDA's ordinal.
+    pub devices: Vec<DeviceReading>,
+    pub sums: LiveSums,
+    pub failed: Tally,
+    pub allocated: u64,
+    pub freed: u64,
+    pub losses: Losses,
+    pub events_during_read: u64,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct DeviceReading {
+    pub ordinal: i32,
+    pub name: String,
+    pub live: Tally,
+    pub peak_bytes: u64,
+}
+
+impl Reading {
+    /// `keys`: of all stacks that this sight and those before told of.
+    pub fn of(stack_sums: &StackSums, keys: &[StackKey], recording: PathBuf) -> Reading {
+        let sums = LiveSums::of(stack_sums, keys);
+        let snapshot = &stack_sums.snapshot;
+        let peak = |device: usize| {
+            let of_device = snapshot.device_peaks.iter().find(|peak| peak.device == device);
+            of_device.map_or(0, |peak| peak.peak_bytes)
+        };
+        let mut devices: Vec<DeviceReading> = snapshot
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(index, device)| DeviceReading {
+                ordinal: device.ordinal,
+                name: device.name.clone(),
+                live: sums.devices[index],
+                peak_bytes: peak(index),
+            })
+            .collect();
+        devices.sort_by_key(|device| device.ordinal);
+        let failed = snapshot.failed.iter().map(|failed| Tally {
+            bytes: failed.bytes,
+            count: failed.count,
+        });
+        let sum = |numbers: &mut dyn Iterator<Item = u64>| numbers.fold(0, u64::saturating_add);
+        Reading {
+            recording,
+            at_ns: snapshot.taken.at_ns,
+            finished: report::is_finished(snapshot),
+            devices,
+            failed: Tally::total(failed),
+            allocated: sum(&mut snapshot.counters.iter().map(|counter| counter.total_count)),
+            freed: sum(&mut snapshot.counters.iter().map(|counter| counter.freed_count)),
+            losses: snapshot.losses.clone(),
+            events_during_read: snapshot.taken.events_during_read,
+            process: snapshot.process.clone(),
+            sums,
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! Facts for `culeak run` (see `culeak::proof`): written by us, read by it. Without `CULEAK_RUN` nothing here happens.
+//!
+//! The file is mapped when the library is loaded and its descriptor closed again at once. A fact is a byte in the mapping, so
+//! stating one takes no system call, and works where the file cannot be opened any more.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
+
+use crate::settings;
+use culeak::proof::{BYTES, CREATED, Fact, NAME_BYTES};
+use culeak::system::{Descriptor, Errno};
+
+/// The mapped file; null without one.
+static FACTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The loader has mapped us into a program.
+extern "C" fn loaded() {
+    let Some((parent, path)) = of_run() else { return };
+    // SAFETY: always valid in the calling thread.
+    let errno = unsafe { *libc::__errno_location() };
+    if let Ok(event) = map(path) {
+        FACTS.store(event, Release);
+        // SAFETY: getppid has no preconditions.
+        if parent == unsafe { libc::getppid() } {
+            state_name(event);
+        }
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+/// The exit handlers run.
+pub fn ended() {
+    // SAFETY: getppid has no preconditions.
+    if of_run().is_some_and(|(parent, _)| parent == unsafe { libc::getppid() }) {
+        state(Fact::Ended, 1);
+    }
+}
+
+pub fn state(fact: Fact, value: u8) {
+    if let Some(byte) = at::<AtomicU8>(fact as usize) {
+        byte.store(value, Relaxed);
+    }
+}
+
+/// A recording was created.
+pub fn created() {
+    if let Some(count) = at::<AtomicU32>(CREATED) {
+        count.fetch_add(1, Relaxed);
+    }
+}
+
+/// The atomic at an offset of the file.
+fn at<T>(offset: usize) -> Option<&'static T> {
+    let event = FACTS.load(Acquire);
+    // SAFETY: the mapping is BYTES long, aligned to a page and never unmapped; the offsets are those of `culeak::proof`.
+    (!event.is_null()).then(|| unsafe { &*event.add(offset).cast::<T>() })
+}
+
+/// The name of this image of the process that `culeak run` has started.
+fn state_name(event: *mut u8) {
+    let mut name = [0u8; NAME_BYTES];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes, and the file begins with as many.
+    unsafe {
+        libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
+        event.copy_from_nonoverlapping(name.as_ptr(), NAME_BYTES);
+    }
+}
+
+/// The pid of `culeak run`, and the path of its file.
+fn of_run() -> Option<(i32, &'static CStr)> {
+    let value = settings::text(c"CULEAK_RUN")?.to_bytes_with_nul();
+    let colon = value.iter().position(|&byte| byte == b':')?;
+    let pid = std::str::from_utf8(&value[..colon]).ok()?.parse().ok()?;
+    Some((pid, CStr::from_bytes_with_nul(&value[colon + 1..]).ok()?))
+}
+
+fn map(path: &CStr) -> Result<*mut u8, Errno> {
+    let file = Descriptor::open(path, libc::O_RDWR | libc::O_NOFOLLOW)?;
+    let status = file.status()?;
+    if status.st_size != BYTES as i64 || status.st_mode & libc::S_IFMT != libc::S_IFREG {
+        return Err(Errno(libc::EINVAL));
+    }
+    // SAFETY: a new mapping of a regular file that is as long.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            BYTES,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.number(),
+            0,
+        )
+    };
+    if address == libc::MAP_FAILED {
+        Err(Errno::last())
+    } else {
+        Ok(address.cast())
+    }
+}

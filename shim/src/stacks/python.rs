@@ -1,0 +1,165 @@
+//! Python's frames: hashed with every stack, described once per function.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+use culeak_python::{self as python, End, Frame, Seen, Status};
+
+use super::{is_closing_here, step};
+use crate::resolve::loader::{self, Loaded};
+use crate::resolve::real;
+use crate::settings::DEPTH_MAX;
+use culeak::lockfree::index::mix;
+use culeak::recording::{CodeSeen, Recording};
+
+/// Room for the names and the line table of one function; a longer table is not kept.
+pub const TEXT: usize = 256 << 10;
+
+/// The hash of a whole stack, given that of its native frames.
+#[inline(always)]
+pub fn hash(native: u64, depth: usize) -> u64 {
+    let mut shards = [native, 0];
+    let end = python::walk(depth, |seen| match seen {
+        Seen::Frame(Frame { code, stamp, offset }) => {
+            shards = [
+                step(shards[0], code),
+                step(shards[1], stamp.rotate_left(20) ^ u64::from(offset)),
+            ];
+        }
+        // Where it lies may differ; that there is one says which frames belong together.
+        Seen::Mark(_) => shards[0] = shards[0].wrapping_add(1),
+    });
+    match end {
+        End::Nothing => native,
+        _ => mix(mix(shards[0]).wrapping_add(end as u64) ^ shards[1]),
+    }
+}
+
+/// The frames of a stack to be stored. All zeros is an empty one.
+pub struct Frames {
+    frames: [Frame; DEPTH_MAX],
+    count: usize,
+    /// Up to which frame each interpreter call goes, and the mark it left.
+    marks: [(usize, u64); DEPTH_MAX],
+    mark_count: usize,
+    /// There were more, or the walk could not go on.
+    pub cut: bool,
+}
+
+/// An interpreter call.
+#[derive(Clone)]
+pub struct Call<'a> {
+    pub frames: &'a [Frame],
+    pub mark: u64,
+}
+
+impl Frames {
+    /// False when the chain could not be followed to its end.
+    pub fn walk(&mut self, depth: usize) -> bool {
+        let end = python::walk(depth.min(DEPTH_MAX), |seen| match seen {
+            Seen::Frame(frame) => {
+                if let Some(slot) = self.frames.get_mut(self.count) {
+                    *slot = frame;
+                    self.count += 1;
+                }
+            }
+            Seen::Mark(mark) => {
+                if let Some(slot) = self.marks.get_mut(self.mark_count) {
+                    *slot = (self.count, mark);
+                    self.mark_count += 1;
+                }
+            }
+        });
+        self.cut = matches!(end, End::Full | End::Lost);
+        end != End::Lost
+    }
+
+    /// Innermost first. The last one may have been cut before its mark.
+    pub fn calls(&self) -> impl Iterator<Item = Call<'_>> + Clone {
+        let marks = &self.marks[..self.mark_count];
+        let marked = marks.iter().enumerate().map(|(place, &(end, mark))| Call {
+            frames: &self.frames[place.checked_sub(1).map_or(0, |before| marks[before].0)..end],
+            mark,
+        });
+        let rest = &self.frames[marks.last().map_or(0, |last| last.0)..self.count];
+        // No address is the last one.
+        let unmarked = (!rest.is_empty()).then_some(Call {
+            frames: rest,
+            mark: u64::MAX,
+        });
+        marked.chain(unmarked)
+    }
+}
+
+/// The row of a frame's code, described on first sight.
+pub fn code(recording: &Recording, frame: Frame, text: &mut [u8]) -> Option<u32> {
+    let hash = mix(mix(frame.code).wrapping_add(frame.stamp));
+    recording.code(hash, || {
+        let described = python::describe(frame, text)?;
+        Some(CodeSeen {
+            file: described.file,
+            function: described.function,
+            first_line: described.first_line,
+            line_table: described.line_table,
+            minor: described.minor,
+        })
+    })
+}
+
+/// Keeps the interpreter loaded that culeak calls functions of: a program may embed Python in a library and close it.
+pub fn pin() {
+    static PINNED: AtomicU64 = AtomicU64::new(0);
+    if let Some(address) = python::code_address()
+        && PINNED.swap(address, Relaxed) != address
+    {
+        real::pin(address);
+    }
+}
+
+/// What was last written of the interpreter; 0: nothing yet.
+static NOTED: AtomicU64 = AtomicU64::new(0);
+/// A module on a stack has the interpreter's functions. Looking for them takes the loader's list lock, under which a
+/// callback of the program's may run and wait; so they are looked for only where there are some.
+static SEEN: AtomicBool = AtomicBool::new(false);
+
+/// Whether a module is libpython, or a program that contains it.
+pub fn is_interpreter(module: &Loaded) -> bool {
+    is_absent() && module.symbol(c"PyGILState_GetThisThreadState").is_some()
+}
+
+pub fn interpreter_seen() {
+    SEEN.store(true, Relaxed);
+}
+
+/// Whether no interpreter was found so far.
+pub fn is_absent() -> bool {
+    python::status() == Status::Absent
+}
+
+/// Looks for an interpreter.
+pub fn prepare() {
+    if !loader::list_is_unsafe() && !is_closing_here() && is_absent() {
+        python::prepare();
+    }
+}
+
+/// Writes down what is known of the interpreter when it is news.
+pub fn note(recording: &Recording) {
+    if SEEN.swap(false, Relaxed) {
+        prepare();
+    }
+    let (version, why) = match python::status() {
+        Status::Absent => return,
+        Status::Ready { version } => (version, None),
+        Status::Refused { version, why } => (version, Some(why)),
+    };
+    let news = 1 << 33 | u64::from(why.is_some()) << 32 | u64::from(version);
+    if NOTED.swap(news, Relaxed) != news {
+        recording.interpreter(version, why);
+    }
+}
+
+/// In a forked child, whose recording is another one.
+pub fn forked() {
+    NOTED.store(0, Relaxed);
+    python::forked();
+}

@@ -1,0 +1,387 @@
+use super::*;
+use crate::kind::Kind;
+use crate::sample::{self, MIB, Sample};
+
+fn passes(snapshot: &Snapshot, limits: Limits) -> bool {
+    verdict(snapshot, &limits.into()).passed
+}
+
+#[test]
+fn without_limits_any_leak_fails() {
+    assert!(!passes(&sample::leaky(), Limits::default()));
+    assert!(passes(&Sample::new().finish(0, 12), Limits::default()));
+}
+
+#[test]
+fn one_limit_switches_the_other_off() {
+    let snapshot = sample::leaky();
+    assert!(passes(
+        &snapshot,
+        Limits {
+            max_count: Some(132),
+            ..Limits::default()
+        }
+    ));
+    assert!(!passes(
+        &snapshot,
+        Limits {
+            max_count: Some(131),
+            ..Limits::default()
+        }
+    ));
+    assert!(passes(
+        &snapshot,
+        Limits {
+            max_leaked: Some(2048 * MIB),
+            ..Limits::default()
+        }
+    ));
+    assert!(!passes(
+        &snapshot,
+        Limits {
+            max_leaked: Some(2048 * MIB),
+            max_count: Some(1),
+            ..Limits::default()
+        }
+    ));
+}
+
+#[test]
+fn the_limit_itself_is_allowed() {
+    let snapshot = sample::leaky();
+    let leaked = verdict(&snapshot, &Rules::default()).judged.bytes;
+    assert!(passes(
+        &snapshot,
+        Limits {
+            max_leaked: Some(leaked),
+            ..Limits::default()
+        }
+    ));
+    assert!(!passes(
+        &snapshot,
+        Limits {
+            max_leaked: Some(leaked - 1),
+            ..Limits::default()
+        }
+    ));
+}
+
+#[test]
+fn claims_fail_only_when_asked_for() {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[sample::MAIN]);
+    sample.holds(Kind::Reserved, "cuMemAddressReserve", MIB, 2, stack);
+    let snapshot = sample.finish(0, 0);
+    assert!(passes(&snapshot, Limits::default()));
+    assert!(!passes(
+        &snapshot,
+        Limits {
+            kinds: vec![Kind::Reserved],
+            ..Limits::default()
+        }
+    ));
+}
+
+#[test]
+fn pools_are_no_leak_unless_asked_for_and_what_is_left_out_is_told() {
+    let snapshot = sample::leaky();
+    let of_pools = |judge_pools| {
+        let kinds = vec![Kind::Async];
+        let limits = Limits {
+            judge_pools,
+            kinds,
+            ..Limits::default()
+        };
+        verdict(&snapshot, &limits.into())
+    };
+    assert!(of_pools(false).passed);
+    assert_eq!(of_pools(false).ignored.count, 134);
+    assert!(!of_pools(true).passed);
+}
+
+#[test]
+fn a_recording_with_losses_is_not_clean() {
+    let mut snapshot = Sample::new().finish(0, 0);
+    snapshot.losses.lost_allocations = 3;
+    let lossy = verdict(&snapshot, &Rules::default());
+    assert_eq!(lossy.breaches, [Breach::LostAllocations { count: 3 }]);
+    let limits = Limits {
+        allow_losses: true,
+        ..Limits::default()
+    };
+    let allowed = verdict(&snapshot, &limits.into());
+    assert!(allowed.passed && allowed.warnings.len() == 1);
+}
+
+#[test]
+fn the_worst_site_is_named_first() {
+    let snapshot = sample::leaky();
+    let verdict = verdict(&snapshot, &Rules::default());
+    assert!(verdict.rows[0].row.label.starts_with("Trainer::step"));
+    assert!(verdict.rows.iter().all(|row| row.row.claims == 0 && row.to_blame));
+}
+
+fn with(limits: Limits, suppressions: &str) -> Rules {
+    let mut rules = Rules::from(limits);
+    rules.suppressions.add(suppressions, "my.supp").expect("rules");
+    rules
+}
+
+#[test]
+fn suppressed_records_are_not_judged_and_every_rule_says_what_it_took() {
+    let snapshot = sample::leaky();
+    let rules = with(Limits::default(), "leak:Trainer::step\nleak:nowhere\nleak:train.cu");
+    let verdict = verdict(&snapshot, &rules);
+    assert_eq!(verdict.judged.count, 4);
+    let used: Vec<_> = verdict
+        .suppressions
+        .iter()
+        .map(|used| (used.line, used.suppressed.count))
+        .collect();
+    assert_eq!(
+        used,
+        [(1, 128), (2, 0), (3, 0)],
+        "the first rule that matches takes the record"
+    );
+    assert_eq!(verdict.suppressed, verdict.suppressions[0].suppressed);
+    let all = with(Limits::default(), "leak:train.cu\nleak:weights\nleak:libfancy.so");
+    assert!(super::verdict(&snapshot, &all).passed);
+}
+
+#[test]
+fn budgets_hold_for_a_site_a_kind_and_a_pattern_each_by_itself() {
+    let snapshot = sample::leaky();
+    let fails = |limits: Limits| verdict(&snapshot, &limits.into()).breaches;
+    let site = |max_per_site| Limits {
+        max_per_site: Some(max_per_site),
+        ..Limits::default()
+    };
+    assert_eq!(fails(site(128 * 9 * MIB)), []);
+    assert_eq!(fails(site(100 * MIB)).len(), 1);
+    let kind = |bytes| Limits {
+        per_kind: BTreeMap::from([(Kind::HostPinned, bytes)]),
+        ..Limits::default()
+    };
+    assert_eq!(fails(kind(64 * MIB)), []);
+    let over = Breach::Kind {
+        kind: "pinned",
+        limit: MIB,
+        found: 64 * MIB,
+    };
+    assert_eq!(fails(kind(MIB)), [over]);
+    let budget = |bytes| Limits {
+        budgets: vec![Budget {
+            pattern: Pattern::parse("weights.cu").expect("a pattern"),
+            bytes,
+        }],
+        ..Limits::default()
+    };
+    assert_eq!(fails(budget(64 * MIB)), []);
+    assert_eq!(fails(budget(63 * MIB)).len(), 1);
+    let blamed = verdict(&snapshot, &budget(0).into());
+    let blamed: Vec<_> = blamed
+        .rows
+        .iter()
+        .filter(|row| row.to_blame)
+        .map(|row| row.row.label.as_str())
+        .collect();
+    assert_eq!(blamed, ["load_weights(std::string const&)"]);
+}
+
+/// A program whose `fill` holds so many MiB on this line, and another function 1 MiB if `more`.
+fn holding(blocks: u64, line: u32, more: bool) -> Snapshot {
+    let mut sample = Sample::new();
+    let place = format!("/src/cache.cu:{line}");
+    let stack = sample.stack(&[sample::RUNTIME, ("Cache::fill()", &place, "/opt/app"), sample::MAIN]);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, blocks, stack);
+    if more {
+        let stack = sample.stack(&[
+            sample::RUNTIME,
+            ("Eval::keep()", "/src/eval.cu:3", "/opt/app"),
+            sample::MAIN,
+        ]);
+        sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+    }
+    sample.finish(0, 0)
+}
+
+fn against(before: &Snapshot, limits: Limits) -> Rules {
+    let mut rules = Rules::from(limits);
+    rules.baseline = Some(baseline_of(before, &rules));
+    rules
+}
+
+#[test]
+fn against_a_baseline_only_the_new_and_the_grown_fail() {
+    let before = holding(4, 8, false);
+    let standing = |after: &Snapshot, limits: Limits| {
+        let verdict = verdict(after, &against(&before, limits));
+        let rows = verdict
+            .rows
+            .iter()
+            .map(|row| (row.standing.expect("held against"), row.to_blame));
+        (verdict.passed, rows.collect::<Vec<_>>())
+    };
+    let tolerance = |tolerance| Limits {
+        tolerance,
+        ..Limits::default()
+    };
+    let fail_on = |fail_on| Limits {
+        fail_on,
+        ..Limits::default()
+    };
+    use Standing::*;
+    assert_eq!(
+        standing(&holding(4, 19, false), Limits::default()),
+        (true, vec![(Known, false)])
+    );
+    assert_eq!(
+        standing(&holding(3, 8, false), Limits::default()),
+        (true, vec![(Known, false)])
+    );
+    assert_eq!(
+        standing(&holding(5, 8, false), Limits::default()),
+        (false, vec![(Grown, true)])
+    );
+    let passes = |after: &Snapshot, limits: Limits| standing(after, limits).0;
+    assert!(passes(&holding(5, 8, false), tolerance(Tolerance::Bytes(MIB))));
+    assert!(passes(&holding(5, 8, false), tolerance(Tolerance::Percent(25.0))));
+    assert!(!passes(&holding(5, 8, false), tolerance(Tolerance::Percent(20.0))));
+    assert!(passes(&holding(5, 8, false), fail_on(FailOn::New)));
+    assert!(!passes(&holding(4, 8, true), fail_on(FailOn::New)));
+    assert!(!passes(&holding(4, 8, false), fail_on(FailOn::Any)));
+    let limited = Limits {
+        max_leaked: Some(MIB),
+        ..Limits::default()
+    };
+    assert!(
+        !passes(&holding(4, 8, false), limited),
+        "a limit on the whole holds beside a baseline"
+    );
+}
+
+#[test]
+fn since_a_moment_only_what_is_younger_is_judged() {
+    let mut snapshot = holding(3, 31, true);
+    let first = snapshot.allocations.at(0).time_ns;
+    snapshot
+        .allocations
+        .change(|number, allocation, _| allocation.time_ns = first + number as u64);
+    for time_ns in [first, first + 2] {
+        snapshot.marks.push(crate::snapshot::Mark {
+            time_ns,
+            thread: 0,
+            name: "test 7".to_owned(),
+        });
+    }
+    let since = |name: &str| Limits {
+        since: Some(name.to_owned()),
+        ..Limits::default()
+    };
+    let of = |limits: Limits| verdict(&snapshot, &limits.into()).judged.count;
+    assert_eq!(of(since("test 7")), 2, "the last moment of that name");
+    assert_eq!(verdict(&snapshot, &since("test 7").into()).ignored.count, 2);
+    assert_eq!(of(since("test 8")), 4, "an unknown moment hides nothing");
+    let rules = since("test 8").into();
+    let warnings = verdict(&snapshot, &rules).warnings;
+    assert!(
+        warnings.iter().any(|warning| warning.contains("test 8")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_program_that_was_not_recorded_from_its_start_says_so() {
+    let mut snapshot = Sample::new().finish(0, 12);
+    let said = |snapshot: &Snapshot| verdict(snapshot, &Rules::default()).warnings;
+    assert_eq!(said(&snapshot), Vec::<String>::new());
+    snapshot.losses.unknown_frees = 1;
+    let warnings = said(&snapshot);
+    assert!(
+        warnings.len() == 1 && warnings[0].starts_with("not all of the program was recorded: 1 free was of memory"),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn a_tolerance_lets_known_sites_grow_and_no_new_one_through() {
+    let before = holding(4, 8, false);
+    for fail_on in [FailOn::New, FailOn::Grown] {
+        for tolerance in [Tolerance::Bytes(1 << 40), Tolerance::Percent(1e9)] {
+            let limits = Limits {
+                tolerance,
+                fail_on,
+                ..Limits::default()
+            };
+            let of = |after: &Snapshot| verdict(after, &against(&before, limits.clone())).passed;
+            assert!(of(&holding(9, 8, false)) && !of(&holding(9, 8, true)), "{limits:?}");
+        }
+    }
+}
+
+#[test]
+fn a_budget_that_fits_no_stack_says_so() {
+    let snapshot = sample::leaky();
+    let warnings = |text: &str| {
+        let budget = Budget {
+            pattern: Pattern::parse(text).expect("a pattern"),
+            bytes: MIB << 20,
+        };
+        let limits = Limits {
+            budgets: vec![budget],
+            ..Limits::default()
+        };
+        let mut warnings = verdict(&snapshot, &limits.into()).warnings;
+        warnings.retain(|warning| warning.starts_with("never matched"));
+        warnings
+    };
+    assert_eq!(warnings("Trainer::step"), Vec::<String>::new());
+    let told = warnings("loadbatch");
+    assert!(
+        told.len() == 1 && told[0].starts_with("never matched: the budget of 1 TiB for loadbatch"),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn what_is_not_judged_is_told_by_its_own_reason() {
+    let mut snapshot = sample::leaky();
+    let ignored = |snapshot: &Snapshot, limits: Limits| {
+        let Ignored {
+            before_mark,
+            other_kinds,
+            cached,
+        } = verdict(snapshot, &limits.into()).ignored_as;
+        [before_mark.count, other_kinds.count, cached.count]
+    };
+    assert_eq!(ignored(&snapshot, Limits::default()), [0, 0, 2]);
+    let pinned = Limits {
+        kinds: vec![Kind::HostPinned],
+        ..Limits::default()
+    };
+    assert_eq!(ignored(&snapshot, pinned), [0, 133, 0]);
+    snapshot.marks.push(crate::snapshot::Mark {
+        time_ns: u64::MAX,
+        thread: 0,
+        name: "warm".to_owned(),
+    });
+    let since = Limits {
+        since: Some("warm".to_owned()),
+        ..Limits::default()
+    };
+    assert_eq!(ignored(&snapshot, since), [134, 0, 0]);
+}
+
+#[test]
+fn a_killed_process_is_judged_with_the_reports_caveat() {
+    let mut snapshot = sample::leaky();
+    snapshot.process.state = crate::snapshot::ProcessState::Ended;
+    let report = crate::analysis::report::Report::of(&snapshot, &crate::analysis::report::Options::default());
+    let caveat = |warnings: &[String]| {
+        let ended = |warning: &&String| warning.starts_with("the process ended without its exit handlers");
+        warnings.iter().find(ended).cloned()
+    };
+    let told = caveat(&verdict(&snapshot, &Rules::default()).warnings);
+    assert!(told.is_some() && told == caveat(&report.warnings), "{told:?}");
+    assert_eq!(caveat(&verdict(&sample::leaky(), &Rules::default()).warnings), None);
+}

@@ -1,0 +1,293 @@
+//! What changed between two snapshots, row by row, in the shape people know from Python's tracemalloc.
+//!
+//! Rows are matched by module and function, the line deciding between sites of one function (see `pairing`), and never by
+//! address. So the two may be one process at two times, two runs of one program, or the same program on two machines.
+//! Deliberately absent: any judgement whether a change is bad.
+
+use serde::Serialize;
+
+use crate::analysis::groups::{Group, Groups};
+use crate::analysis::pairing::{Key, pair};
+use crate::analysis::program::Program;
+use crate::analysis::report::{By, Cut, ProcessLine, Row, Sort, Tally, process_line, rows_by};
+use crate::analysis::site::{CallStack, CallStacks};
+use crate::analysis::words::plural;
+use crate::kind::Kind;
+use crate::snapshot::{Losses, Snapshot};
+
+/// The value of [`Diff::format`].
+pub const FORMAT: &str = "culeak-diff";
+pub const VERSION: u32 = 1;
+
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// [`By::Stack`] or [`By::Site`].
+    pub by: By,
+    pub sort: Sort,
+    pub top: Option<usize>,
+    /// Rows that changed by less are cut.
+    pub min_bytes: u64,
+    /// Unchanged rows too.
+    pub all: bool,
+    /// Only these kinds; all when empty.
+    pub kinds: Vec<Kind>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Diff<'a> {
+    pub format: &'static str,
+    pub version: u32,
+    pub before: Side<'a>,
+    pub after: Side<'a>,
+    /// Both show one process, so a difference is growth.
+    pub same_process: bool,
+    /// Only these kinds of memory are compared; all when empty.
+    pub kinds: Vec<&'static str>,
+    /// Between the two snapshots, when both show one process.
+    pub elapsed_ns: Option<u64>,
+    pub rows: Vec<DiffRow<'a>>,
+    pub hidden_rows: usize,
+    /// The same, by which of the two it was.
+    #[serde(skip)]
+    pub cut: Cut,
+    pub totals: Totals,
+    pub warnings: Vec<String>,
+}
+
+/// One of the two snapshots.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Side<'a> {
+    pub process: ProcessLine<'a>,
+    pub taken_unix_ns: u64,
+    pub held: Tally,
+    pub losses: &'a Losses,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    New,
+    Grown,
+    Shrunk,
+    Gone,
+    /// As many bytes in as many records.
+    Unchanged,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DiffRow<'a> {
+    pub state: State,
+    pub label: String,
+    pub before: Tally,
+    pub after: Tally,
+    pub bytes_delta: i128,
+    pub count_delta: i128,
+    /// Kinds of the records on either side.
+    pub kinds: Vec<&'static str>,
+    pub pool: bool,
+    /// From the later snapshot where the row is in both.
+    pub stack: CallStack<'a>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Totals {
+    pub before: Tally,
+    pub after: Tally,
+    pub bytes_delta: i128,
+    pub count_delta: i128,
+    pub new: usize,
+    pub grown: usize,
+    pub shrunk: usize,
+    pub gone: usize,
+    pub unchanged: usize,
+}
+
+impl<'a> Diff<'a> {
+    pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
+        let same_process = same_process(before, after);
+        let ((old, old_bare), (new, new_bare)) = (side_rows(before, options), side_rows(after, options));
+        // Within one process no line of code moves.
+        let partners = pair(&keys(&old, options.by), &keys(&new, options.by), !same_process);
+        let mut old: Vec<Option<Row>> = old.into_iter().map(Some).collect();
+        let mut rows: Vec<DiffRow> = new
+            .into_iter()
+            .zip(partners)
+            .map(|(row, partner)| diff_row(partner.and_then(|partner| old[partner].take()), Some(row)))
+            .collect();
+        rows.extend(old.into_iter().flatten().map(|row| diff_row(Some(row), None)));
+        let totals = totals(&rows);
+        rows.retain(|row| options.all || row.state != State::Unchanged);
+        sort(&mut rows, options.sort);
+        let all = rows.len();
+        rows.retain(|row| row.bytes_delta.unsigned_abs() >= u128::from(options.min_bytes));
+        let below_min = all - rows.len();
+        rows.truncate(options.top.unwrap_or(usize::MAX));
+        let cut = Cut {
+            below_min,
+            beyond_top: all - below_min - rows.len(),
+        };
+        Diff {
+            format: FORMAT,
+            version: VERSION,
+            before: side(before, totals.before),
+            after: side(after, totals.after),
+            same_process,
+            kinds: options.kinds.iter().map(|kind| kind.name()).collect(),
+            elapsed_ns: same_process.then(|| after.taken.at_ns.saturating_sub(before.taken.at_ns)),
+            hidden_rows: cut.rows(),
+            cut,
+            rows,
+            totals,
+            warnings: warnings([(before, old_bare), (after, new_bare)], same_process),
+        }
+    }
+}
+
+/// The rows of a snapshot, and whether no stack of it has a name.
+fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> (Vec<Row<'a>>, bool) {
+    let stacks = CallStacks::of(snapshot);
+    let groups = Groups::of(snapshot, &stacks);
+    let wanted = |group: &&Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
+    let rows = rows_by(snapshot, &stacks, groups.listed().filter(wanted), options.by);
+    let bare = |stack: usize| {
+        let frames = &snapshot.stacks[stack].frames;
+        !frames.is_empty() && frames.iter().all(|&frame| snapshot.locations[frame].symbols.is_empty())
+    };
+    let mut known = groups.all.iter().filter_map(|group| group.stack).peekable();
+    let all_bare = known.peek().is_some() && known.all(bare);
+    (rows, all_bare)
+}
+
+fn keys(rows: &[Row], by: By) -> Vec<Key> {
+    let key = if by == By::Site { Key::of_site } else { Key::of_stack };
+    rows.iter().map(key).collect()
+}
+
+fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
+    let tally = |row: &Option<Row>| {
+        row.as_ref().map_or(Tally::default(), |r| Tally {
+            bytes: r.bytes,
+            count: r.count,
+        })
+    };
+    let (before, after) = (tally(&old), tally(&new));
+    let state = match (&old, &new) {
+        (None, _) => State::New,
+        (_, None) => State::Gone,
+        _ => match (after.bytes, after.count).cmp(&(before.bytes, before.count)) {
+            std::cmp::Ordering::Less => State::Shrunk,
+            std::cmp::Ordering::Equal => State::Unchanged,
+            std::cmp::Ordering::Greater => State::Grown,
+        },
+    };
+    let mut kinds: Vec<_> = [&old, &new]
+        .into_iter()
+        .flatten()
+        .flat_map(|row| row.kinds.keys().copied())
+        .collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let pool = [&old, &new].into_iter().flatten().any(|row| row.pool);
+    let (label, stack) = match new.or(old) {
+        Some(mut row) => (row.label, row.stacks.swap_remove(0).stack),
+        None => unreachable!("a pair was made for a row"),
+    };
+    DiffRow {
+        state,
+        label,
+        before,
+        after,
+        bytes_delta: i128::from(after.bytes) - i128::from(before.bytes),
+        count_delta: i128::from(after.count) - i128::from(before.count),
+        kinds,
+        pool,
+        stack,
+    }
+}
+
+fn sort(rows: &mut [DiffRow], by: Sort) {
+    let change = |row: &DiffRow| match by {
+        Sort::Count => (row.count_delta.abs(), row.bytes_delta.abs()),
+        Sort::Bytes | Sort::Age => (row.bytes_delta.abs(), row.count_delta.abs()),
+    };
+    rows.sort_by(|a, b| {
+        change(b)
+            .cmp(&change(a))
+            .then_with(|| b.after.bytes.cmp(&a.after.bytes))
+            .then_with(|| a.label.cmp(&b.label))
+            .then_with(|| a.stack.fingerprint.cmp(&b.stack.fingerprint))
+    });
+}
+
+fn totals(rows: &[DiffRow]) -> Totals {
+    let mut totals = Totals::default();
+    for row in rows {
+        totals.before.bytes = totals.before.bytes.saturating_add(row.before.bytes);
+        totals.before.count += row.before.count;
+        totals.after.bytes = totals.after.bytes.saturating_add(row.after.bytes);
+        totals.after.count += row.after.count;
+        totals.bytes_delta += row.bytes_delta;
+        totals.count_delta += row.count_delta;
+        *match row.state {
+            State::New => &mut totals.new,
+            State::Grown => &mut totals.grown,
+            State::Shrunk => &mut totals.shrunk,
+            State::Gone => &mut totals.gone,
+            State::Unchanged => &mut totals.unchanged,
+        } += 1;
+    }
+    totals
+}
+
+fn side(snapshot: &Snapshot, held: Tally) -> Side<'_> {
+    Side {
+        process: process_line(snapshot),
+        taken_unix_ns: snapshot.taken.at_unix_ns,
+        held,
+        losses: &snapshot.losses,
+    }
+}
+
+/// A pid alone comes back after a while; with its start time and host it does not. Not reflexive: a snapshot without a
+/// pid is of an unknown process, and never the same as another, nor as itself.
+pub fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
+    let identity = |s: &Snapshot| (s.process.pid, s.process.started_unix_ns, s.process.host.clone());
+    // What PyTorch tells of itself says nothing of its process.
+    a.process.pid != 0 && identity(a) == identity(b)
+}
+
+fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let [(before, _), (after, _)] = sides;
+    if same_process && before.taken.at_ns > after.taken.at_ns {
+        warnings.push("the first snapshot is the later one; exchange the two to see growth".to_owned());
+    }
+    for (which, (snapshot, bare)) in ["first", "second"].into_iter().zip(sides) {
+        if snapshot.losses.lost_allocations > 0 {
+            warnings.push(format!(
+                "{} missing from the {which} snapshot, since recording failed",
+                plural(snapshot.losses.lost_allocations, "allocation is", "allocations are")
+            ));
+        }
+        if bare {
+            warnings.push(format!(
+                "the {which} snapshot has no function names, so its rows match only if both come from the same binaries"
+            ));
+        }
+    }
+    let (old, new) = (Program::of(before), Program::of(after));
+    if !same_process && !old.is_like(&new) {
+        warnings.push(format!("the two snapshots show different programs: {old} and {new}"));
+    }
+    if before.taken.by != after.taken.by {
+        warnings.push(format!(
+            "the first snapshot was made by culeak {}, the second by {}; where these name a function differently, its \
+             rows do not match",
+            before.taken.by, after.taken.by
+        ));
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! Finding the same call site in two snapshots of a program.
+//!
+//! A site is found again by function and module; its line decides only between several sites of one function. First
+//! those pair up whose line is the same. What is left of a function is paired in the order of lines, since edits move
+//! lines and rarely exchange them. Deliberately absent: similarity of names; a renamed function is a new one.
+
+use std::collections::HashMap;
+
+use crate::analysis::report::Row;
+use crate::analysis::site::Fingerprint;
+
+/// What a row is found again by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// With lines.
+    pub exact: Fingerprint,
+    /// Without.
+    pub loose: Fingerprint,
+    pub line: Option<u32>,
+    /// Cached memory is never paired with memory that is held.
+    pub pool: bool,
+}
+
+impl Key {
+    pub fn of_site(row: &Row) -> Key {
+        let stack = &row.stacks[0].stack;
+        Key {
+            exact: stack.site_fingerprint,
+            loose: stack.loose_site_fingerprint,
+            line: row.site().and_then(|site| site.line),
+            pool: row.pool,
+        }
+    }
+
+    pub fn of_stack(row: &Row) -> Key {
+        let stack = &row.stacks[0].stack;
+        Key {
+            exact: stack.fingerprint,
+            loose: stack.loose_fingerprint,
+            ..Key::of_site(row)
+        }
+    }
+}
+
+/// For each of `after` its partner's index in `before`; each partner is taken once. `moved`: lines may have moved in between.
+pub fn pair(before: &[Key], after: &[Key], moved: bool) -> Vec<Option<usize>> {
+    let mut partners = vec![None; after.len()];
+    let mut free = by_line(before, |key| (key.exact, key.pool), |_| true);
+    take(after, &mut partners, &mut free, |key| (key.exact, key.pool));
+    if moved {
+        let mut taken = vec![false; before.len()];
+        for &partner in partners.iter().flatten() {
+            taken[partner] = true;
+        }
+        let mut free = by_line(before, |key| (key.loose, key.pool), |index| !taken[index]);
+        take(after, &mut partners, &mut free, |key| (key.loose, key.pool));
+    }
+    partners
+}
+
+type Print = (Fingerprint, bool);
+
+/// Indices by fingerprint, the first line last, where it is cheap to take.
+fn by_line(keys: &[Key], print: impl Fn(&Key) -> Print, wanted: impl Fn(usize) -> bool) -> HashMap<Print, Vec<usize>> {
+    let mut found: HashMap<Print, Vec<usize>> = HashMap::new();
+    for (index, key) in keys.iter().enumerate().filter(|(index, _)| wanted(*index)) {
+        found.entry(print(key)).or_default().push(index);
+    }
+    for indices in found.values_mut() {
+        indices.sort_by_key(|&index| std::cmp::Reverse((keys[index].line, index)));
+    }
+    found
+}
+
+fn take(
+    after: &[Key],
+    partners: &mut [Option<usize>],
+    free: &mut HashMap<Print, Vec<usize>>,
+    print: impl Fn(&Key) -> Print,
+) {
+    let mut order: Vec<usize> = (0..after.len()).filter(|&index| partners[index].is_none()).collect();
+    order.sort_by_key(|&index| (after[index].line, index));
+    for index in order {
+        partners[index] = free.get_mut(&print(&after[index])).and_then(Vec::pop);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn key(function: u64, line: u32) -> Key {
+        Key {
+            exact: Fingerprint(function * 1000 + u64::from(line)),
+            loose: Fingerprint(function),
+            line: Some(line),
+            pool: false,
+        }
+    }
+
+    #[test]
+    fn moved_lines_pair_in_order_after_those_that_stayed() {
+        let before = [key(1, 8), key(1, 12)];
+        assert_eq!(pair(&before, &[key(1, 14), key(1, 10)], true), [Some(1), Some(0)]);
+        assert_eq!(pair(&before, &[key(1, 12), key(1, 20)], true), [Some(1), Some(0)]);
+        assert_eq!(pair(&before, &[key(1, 12), key(1, 20)], false), [Some(1), None]);
+        assert_eq!(pair(&before, &[key(2, 8)], true), [None]);
+    }
+
+    #[test]
+    fn cached_memory_never_pairs_with_held_memory() {
+        let cached = Key {
+            pool: true,
+            ..key(1, 8)
+        };
+        assert_eq!(pair(&[key(1, 8)], &[cached], true), [None]);
+    }
+
+    proptest! {
+        #[test]
+        fn each_partner_is_taken_once_and_all_are_of_the_same_function(
+            before in proptest::collection::vec((0u64..4, 0u32..6), 0..20),
+            after in proptest::collection::vec((0u64..4, 0u32..6), 0..20),
+            moved in any::<bool>(),
+        ) {
+            let keys = |rows: Vec<(u64, u32)>| rows.into_iter().map(|(f, l)| key(f, l)).collect::<Vec<_>>();
+            let (before, after) = (keys(before), keys(after));
+            let partners = pair(&before, &after, moved);
+            let mut taken: Vec<usize> = partners.iter().flatten().copied().collect();
+            taken.sort_unstable();
+            let count = taken.len();
+            taken.dedup();
+            prop_assert_eq!(taken.len(), count);
+            for (key, partner) in after.iter().zip(partners) {
+                if let Some(partner) = partner {
+                    prop_assert_eq!(key.loose, before[partner].loose);
+                    prop_assert!(moved || key.exact == before[partner].exact);
+                }
+            }
+        }
+    }
+}

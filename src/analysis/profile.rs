@@ -1,0 +1,382 @@
+//! Memory per stack: the live records of a snapshot summed over the stacks that asked for them, as plain data.
+//!
+//! Trees, flame graphs and the profile formats of other tools are all made of this value, so that they cannot disagree
+//! with each other. Nor with the report: a byte counts once, at the level that says who holds it, as its rows do (see
+//! `groups.rs`), and frames carry the names and the folding that its stacks have.
+//!
+//! Stacks are paths of frame numbers, outermost first, and frames are stored once. Two stacks that read the same are one
+//! path, whatever the addresses were; with [`Options::addresses`] those that differ in an address stay apart, for formats
+//! that tell addresses.
+//!
+//! Deliberately absent: shares in percent, and any order of siblings; those belong to a snapshot of it.
+
+use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
+
+use crate::analysis::filter::{Filter, Filtered, Filtering};
+use crate::analysis::groups::{Group, Groups, Level};
+use crate::analysis::report::{Tally, place_name};
+use crate::analysis::site::{CallStack, CallStacks, Frame};
+use crate::analysis::suppressions::{Sieve, Suppressions, Used};
+use crate::kind::{Kind, Place};
+use crate::reader::progress::{Progress, Unit};
+use crate::snapshot::{Allocation, Snapshot, Total};
+
+pub mod tree;
+
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Frames inside the CUDA runtime, the interpreter and frameworks too, and those below `main`.
+    pub full_stacks: bool,
+    /// Keep frames apart that differ in nothing but their address.
+    pub addresses: bool,
+    /// Only what this lets pass.
+    pub filter: Filter,
+    /// What was ever asked for too, where the snapshot tells; then some samples are of stacks that hold nothing any more.
+    pub made: bool,
+    /// Leave out the stacks that these rules take.
+    pub suppressions: Suppressions,
+}
+
+#[derive(Debug, Clone)]
+pub struct Profile<'a> {
+    pub snapshot: &'a Snapshot,
+    /// Each frame once.
+    pub frames: Vec<Frame<'a>>,
+    /// Each way through them once.
+    pub paths: Vec<Path>,
+    /// Most bytes first.
+    pub samples: Vec<Sample>,
+    /// The filter, if there is one, and what it left out.
+    pub filter: Option<Filtered>,
+    /// What suppressions took, and each rule's part in it; no rules unless they were asked for.
+    pub suppressed: Tally,
+    pub suppressions: Vec<Used>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Path {
+    /// Indices into [`Profile::frames`], outermost first. Empty for memory that was recorded without its stack.
+    pub frames: Vec<usize>,
+    /// The walk stopped early, so frames are missing before the first.
+    pub truncated: bool,
+    /// The library of CUDA's that asked, or else whose caching allocator did.
+    pub origin: Option<&'static str>,
+}
+
+/// What one path asked for, of one kind, on one device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// Index into [`Profile::paths`].
+    pub path: usize,
+    pub kind: Kind,
+    /// Index into the snapshot's devices.
+    pub device: Option<usize>,
+    /// Held, cached by an allocator, or a mere claim; what stands behind listed blocks is left out.
+    pub level: Level,
+    pub live: Tally,
+    /// Everything it ever asked for, freed memory included; `None` when nobody asked, or the snapshot does not tell.
+    pub made: Option<Tally>,
+}
+
+/// What a profile tells of one record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Seen {
+    /// Of the record, in the snapshot's list.
+    pub index: usize,
+    /// Index into [`Profile::paths`].
+    pub path: usize,
+    pub level: Level,
+}
+
+/// What is shown to the caller on the way.
+enum Visit<'v> {
+    Nothing,
+    Records(&'v mut dyn FnMut(&Allocation, Seen)),
+    Sizes(&'v mut dyn FnMut(&Group, usize)),
+}
+
+impl<'a> Profile<'a> {
+    pub fn of(snapshot: &'a Snapshot, options: &Options) -> Profile<'a> {
+        Profile::new(snapshot, options, Visit::Nothing)
+    }
+
+    /// The same, showing every record on the way that passes the filter and is not suppressed: also those that stand behind
+    /// listed blocks, which no sample counts.
+    pub fn visiting(
+        snapshot: &'a Snapshot,
+        options: &Options,
+        mut visit: impl FnMut(&Allocation, Seen),
+    ) -> Profile<'a> {
+        Profile::new(snapshot, options, Visit::Records(&mut visit))
+    }
+
+    /// The same, showing what its samples are made of, with their path: records of one stack, call and size together.
+    pub fn visiting_sizes(
+        snapshot: &'a Snapshot,
+        options: &Options,
+        mut visit: impl FnMut(&Group, usize),
+    ) -> Profile<'a> {
+        Profile::new(snapshot, options, Visit::Sizes(&mut visit))
+    }
+
+    fn new(snapshot: &'a Snapshot, options: &Options, mut visit: Visit) -> Profile<'a> {
+        let stacks = CallStacks::of(snapshot);
+        let mut filtering = Filtering::new(&options.filter, snapshot);
+        let groups = match visit {
+            Visit::Sizes(_) => Groups::with_sizes_apart(snapshot, &stacks, filtering.since_ns()),
+            _ => Groups::parted(snapshot, &stacks, filtering.since_ns()),
+        };
+        let mut paths = Paths::new(options, snapshot.stacks.len());
+        let mut sums: HashMap<Key, Sums> = HashMap::new();
+        let mut sieve = Sieve::new(&options.suppressions);
+        if let Visit::Records(visit) = &mut visit {
+            let all = &snapshot.allocations;
+            let progress = Progress::over("telling who asked", all.len() as u64, Unit::Of("records"));
+            for (index, allocation) in all.iter().enumerate() {
+                progress.tick(index);
+                if filtering.passes(allocation.call, allocation.stack, allocation.time_ns, &stacks)
+                    && sieve.rule(allocation.stack, &stacks).is_none()
+                {
+                    let path = paths.of_stack(allocation.stack, &stacks);
+                    let level = groups.level(&allocation, &stacks);
+                    visit(&allocation, Seen { index, path, level });
+                }
+            }
+        }
+        let (passing, left_out) = filtering.split(&groups, &stacks);
+        for group in passing.into_iter().filter(|group| group.level.is_listed()) {
+            let call = group.call;
+            if !sieve.lets_through(group.stack, group.tally(), &stacks) {
+                continue;
+            }
+            let path = paths.of_stack(group.stack, &stacks);
+            if let Visit::Sizes(visit) = &mut visit {
+                visit(group, path);
+            }
+            let key = (path, call.kind, call.device, group.level);
+            sums.entry(key).or_default().live.join(group.tally());
+        }
+        let told = options.made && !snapshot.totals.is_empty();
+        if told {
+            let levels = levels_of_totals(snapshot, &stacks, &groups);
+            for (total, level) in snapshot.totals.iter().zip(levels) {
+                if level.is_listed()
+                    && filtering.passes_at_any_time(total.kind, total.device, total.stack, &stacks)
+                    && sieve.rule(total.stack, &stacks).is_none()
+                {
+                    let key = (paths.of_stack(total.stack, &stacks), total.kind, total.device, level);
+                    sums.entry(key).or_default().made.join(Tally {
+                        bytes: total.bytes,
+                        count: total.count,
+                    });
+                }
+            }
+        }
+        let sample = |((path, kind, device, level), sums): (Key, Sums)| Sample {
+            path,
+            kind,
+            device,
+            level,
+            live: sums.live,
+            // What is there was asked for.
+            made: told.then_some(Tally {
+                bytes: sums.made.bytes.max(sums.live.bytes),
+                count: sums.made.count.max(sums.live.count),
+            }),
+        };
+        let mut samples: Vec<Sample> = sums.into_iter().map(sample).collect();
+        samples.sort_by_key(|sample| {
+            let Tally { bytes, count } = sample.live;
+            (
+                std::cmp::Reverse((bytes, count)),
+                sample.path,
+                sample.kind,
+                sample.device,
+                sample.level,
+            )
+        });
+        Profile {
+            snapshot,
+            frames: paths.frames.items.iter().map(|named| named.frame).collect(),
+            paths: paths.paths.items,
+            samples,
+            filter: filtering.filtered(left_out),
+            suppressed: sieve.suppressed(),
+            suppressions: sieve.used(),
+        }
+    }
+
+    /// All samples together: what the rows of a report add up to.
+    pub fn total(&self) -> Tally {
+        Tally::total(self.samples.iter().map(|sample| sample.live))
+    }
+
+    /// The frames of a path, outermost first.
+    pub fn path(&self, path: usize) -> impl DoubleEndedIterator<Item = &Frame<'a>> + ExactSizeIterator {
+        self.paths[path].frames.iter().map(|&frame| &self.frames[frame])
+    }
+
+    /// Where a sample's memory lies, in words: `GPU 0`, `host memory`, or `no memory` for a claim.
+    pub fn place(&self, sample: &Sample) -> String {
+        self.place_of(sample.kind, sample.device)
+    }
+
+    /// The same for memory of this kind.
+    pub fn place_of(&self, kind: Kind, device: Option<usize>) -> String {
+        match kind.place() {
+            Place::Nowhere => "no memory".to_owned(),
+            _ => place_name(self.snapshot, kind, device),
+        }
+    }
+}
+
+/// Path, kind, device and level of a sample.
+type Key = (usize, Kind, Option<usize>, Level);
+
+#[derive(Default)]
+struct Sums {
+    live: Tally,
+    made: Tally,
+}
+
+/// Where each row of the snapshot's totals stands: with the live memory of its stack, kind and device where there is some.
+/// Of what is freed nobody knows any more whether a framework's blocks lay in it; the stack decides.
+fn levels_of_totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -> Vec<Level> {
+    let mut live: HashMap<(Option<usize>, Kind, Option<usize>), Level> = HashMap::new();
+    for group in &groups.all {
+        let level = live
+            .entry((group.stack, group.call.kind, group.call.device))
+            .or_insert(group.level);
+        if group.level.is_listed() {
+            *level = group.level;
+        }
+    }
+    let level = |total: &Total| {
+        let by_stack = || {
+            let allocator = stacks.get(total.stack).allocator;
+            let known = allocator.is_some_and(|allocator| groups.watched.contains(allocator));
+            Level::of(total.kind, allocator.is_some(), known)
+        };
+        let live = live.get(&(total.stack, total.kind, total.device)).copied();
+        live.unwrap_or_else(by_stack)
+    };
+    snapshot.totals.iter().map(level).collect()
+}
+
+/// Numbers the distinct values of something, in the order they are met.
+#[derive(Debug)]
+struct Numbered<T> {
+    numbers: HashMap<T, usize>,
+    items: Vec<T>,
+}
+
+impl<T: Clone + Eq + Hash> Numbered<T> {
+    fn new() -> Numbered<T> {
+        Numbered {
+            numbers: HashMap::new(),
+            items: Vec::new(),
+        }
+    }
+
+    fn number(&mut self, item: T) -> usize {
+        *self.numbers.entry(item).or_insert_with_key(|item| {
+            self.items.push(item.clone());
+            self.items.len() - 1
+        })
+    }
+}
+
+/// A frame that compares by what a reader sees of it, and by its address where that is wanted.
+#[derive(Debug, Clone, Copy)]
+struct Named<'a> {
+    frame: Frame<'a>,
+    address: Option<u64>,
+}
+
+impl<'a> Named<'a> {
+    fn of(frame: &Frame<'a>, addresses: bool) -> Named<'a> {
+        // Without a name the address is all there is to see.
+        let told = addresses || frame.function.is_none();
+        Named {
+            frame: *frame,
+            address: told.then_some(frame.address),
+        }
+    }
+
+    fn seen(&self) -> impl Eq + Hash {
+        let Frame {
+            function,
+            file,
+            line,
+            inlined,
+            language,
+            module,
+            ..
+        } = self.frame;
+        (function, file, line, inlined, language, module, self.address)
+    }
+}
+
+impl PartialEq for Named<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.seen() == other.seen()
+    }
+}
+
+impl Eq for Named<'_> {}
+
+impl Hash for Named<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.seen().hash(state);
+    }
+}
+
+struct Paths<'o, 'a> {
+    options: &'o Options,
+    frames: Numbered<Named<'a>>,
+    paths: Numbered<Path>,
+    /// The path of each stack of the snapshot that was met; the last place is for records without one.
+    known: Vec<Option<usize>>,
+}
+
+impl<'o, 'a> Paths<'o, 'a> {
+    fn new(options: &'o Options, stacks: usize) -> Paths<'o, 'a> {
+        Paths {
+            options,
+            frames: Numbered::new(),
+            paths: Numbered::new(),
+            known: vec![None; stacks + 1],
+        }
+    }
+
+    fn of_stack(&mut self, stack: Option<usize>, stacks: &CallStacks<'a>) -> usize {
+        let place = stack.unwrap_or(self.known.len() - 1);
+        if let Some(path) = self.known[place] {
+            return path;
+        }
+        let path = self.path(stacks.get(stack));
+        self.known[place] = Some(path);
+        path
+    }
+
+    fn path(&mut self, stack: &CallStack<'a>) -> usize {
+        let mut number = |frame: &Frame<'a>| self.frames.number(Named::of(frame, self.options.addresses));
+        let mut frames: Vec<usize> = if self.options.full_stacks {
+            stack.frames.iter().map(&mut number).collect()
+        } else {
+            stack.shown().map(&mut number).collect()
+        };
+        frames.reverse();
+        // A stack that is missing altogether is not a cut one.
+        let truncated = stack.truncated && !frames.is_empty();
+        self.paths.number(Path {
+            frames,
+            truncated,
+            origin: stack.library.or(stack.allocator),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

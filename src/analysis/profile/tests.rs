@@ -1,0 +1,340 @@
+use super::tree::{Limits, Node, Step, Tree};
+use super::*;
+use crate::analysis::filter::Filter;
+use crate::analysis::report;
+use crate::sample::{MAIN, MIB, RUNTIME, Sample as Made, leaky, training};
+use crate::snapshot::Total;
+use proptest::prelude::*;
+
+/// Paths as text, outermost first, with bytes.
+fn lines(profile: &Profile) -> Vec<(String, u64)> {
+    let text = |sample: &Sample| {
+        let names: Vec<String> = profile.path(sample.path).map(Frame::name).collect();
+        (names.join(";"), sample.live.bytes)
+    };
+    profile.samples.iter().map(text).collect()
+}
+
+fn reported(snapshot: &Snapshot) -> Tally {
+    let report = report::Report::of(snapshot, &report::Options::default());
+    let rows = report.rows.iter().map(|row| Tally {
+        bytes: row.bytes,
+        count: row.count,
+    });
+    Tally::total(rows)
+}
+
+#[test]
+fn a_profile_adds_up_to_what_the_report_lists() {
+    for snapshot in [leaky(), training().finish(0, 3), Made::new().finish(0, 0)] {
+        for full_stacks in [false, true] {
+            let options = Options {
+                full_stacks,
+                ..Options::default()
+            };
+            let profile = Profile::of(&snapshot, &options);
+            assert_eq!(profile.total(), reported(&snapshot));
+            assert_eq!(Tree::of(&profile, &Limits::default()).root().tally, reported(&snapshot));
+        }
+    }
+}
+
+#[test]
+fn what_is_suppressed_is_in_no_sample_and_told_with_its_rule() {
+    let snapshot = leaky();
+    let mut suppressions = Suppressions::default();
+    suppressions
+        .add("leak:load_weights\nleak:no_such", "known.supp")
+        .unwrap();
+    let options = Options {
+        suppressions: suppressions.clone(),
+        made: true,
+        ..Options::default()
+    };
+    let mut visited = Tally::default();
+    let left = Profile::visiting(&snapshot, &options, |allocation, _| visited.add(allocation.bytes));
+    let all = Profile::of(&snapshot, &Options::default());
+    assert_eq!(
+        left.suppressed,
+        Tally {
+            bytes: 64 * MIB,
+            count: 1
+        }
+    );
+    assert_eq!(left.total().bytes + left.suppressed.bytes, all.total().bytes);
+    assert_eq!(visited, left.total());
+    assert!(lines(&left).iter().all(|(path, _)| !path.contains("load_weights")));
+    let used: Vec<u64> = left.suppressions.iter().map(|used| used.suppressed.count).collect();
+    assert_eq!(used, [1, 0]);
+    let reported = report::Report::of(
+        &snapshot,
+        &report::Options {
+            suppressions,
+            ..report::Options::default()
+        },
+    );
+    assert_eq!(
+        (reported.suppressed, reported.suppressions),
+        (left.suppressed, left.suppressions)
+    );
+}
+
+#[test]
+fn paths_read_from_the_outside_in_with_the_frames_of_the_report() {
+    let snapshot = leaky();
+    let profile = Profile::of(&snapshot, &Options::default());
+    let first = &lines(&profile)[0].0;
+    assert_eq!(first, "main;Trainer::run();Trainer::step(int, float*)");
+    let full = Profile::of(
+        &snapshot,
+        &Options {
+            full_stacks: true,
+            ..Options::default()
+        },
+    );
+    assert!(lines(&full)[0].0.starts_with("__libc_start_call_main;main;"));
+    assert!(lines(&full)[0].0.ends_with(";libcudart.so.13+0x1234"));
+}
+
+#[test]
+fn memory_behind_listed_blocks_is_not_counted_twice() {
+    let snapshot = training().finish(0, 3);
+    let profile = Profile::of(&snapshot, &Options::default());
+    assert!(profile.samples.iter().all(|sample| sample.kind != Kind::Physical));
+    let tensors: u64 = profile
+        .samples
+        .iter()
+        .filter(|sample| sample.kind == Kind::Tensor)
+        .map(|sample| sample.live.bytes)
+        .sum();
+    assert_eq!(tensors, 8 * MIB);
+}
+
+#[test]
+fn stacks_that_read_the_same_are_one_path_unless_addresses_are_wanted() {
+    let mut sample = Made::new();
+    // Every frame of a sample has an address of its own.
+    let first = sample.stack(&[RUNTIME, ("step", "/src/a.cu:1", "/opt/app"), MAIN]);
+    let second = sample.stack(&[RUNTIME, ("step", "/src/a.cu:1", "/opt/app"), MAIN]);
+    sample
+        .holds(Kind::Device, "cudaMalloc", MIB, 1, first)
+        .holds(Kind::Device, "cudaMalloc", MIB, 2, second);
+    let snapshot = sample.finish(0, 0);
+    let paths = |addresses| {
+        let options = Options {
+            addresses,
+            ..Options::default()
+        };
+        Profile::of(&snapshot, &options).paths.len()
+    };
+    assert_eq!((paths(false), paths(true)), (1, 2));
+}
+
+#[test]
+fn a_record_without_a_stack_has_an_empty_path() {
+    let mut snapshot = leaky();
+    snapshot.allocations.truncate(1);
+    snapshot
+        .allocations
+        .change_last(|allocation, _| allocation.stack = None);
+    let profile = Profile::of(&snapshot, &Options::default());
+    assert_eq!(profile.paths[profile.samples[0].path].frames, [0; 0]);
+    let tree = Tree::of(&profile, &Limits::default());
+    assert_eq!(steps(&tree).last(), Some(&Step::NoStack));
+}
+
+#[test]
+fn kinds_can_be_chosen() {
+    let snapshot = leaky();
+    let profile = Profile::of(
+        &snapshot,
+        &Options {
+            filter: Filter {
+                kinds: vec![Kind::Managed],
+                ..Filter::default()
+            },
+            ..Options::default()
+        },
+    );
+    assert_eq!(
+        profile.total(),
+        Tally {
+            bytes: 3 * 4096,
+            count: 3
+        }
+    );
+}
+
+fn steps(tree: &Tree) -> Vec<Step> {
+    tree.nodes.iter().map(|node| node.step.clone()).collect()
+}
+
+#[test]
+fn a_tree_splits_places_first_and_folds_frames_that_lead_one_way() {
+    let snapshot = leaky();
+    let profile = Profile::of(&snapshot, &Options::default());
+    let tree = Tree::of(&profile, &Limits::default());
+    let places: Vec<&Step> = tree
+        .root()
+        .children
+        .iter()
+        .map(|&child| &tree.nodes[child].step)
+        .collect();
+    assert_eq!(
+        places,
+        [
+            &Step::Place("GPU 0".to_owned()),
+            &Step::Place("host memory".to_owned()),
+            &Step::Place("no memory".to_owned())
+        ]
+    );
+    let host = &tree.nodes[tree.root().children[1]];
+    let Step::Frames(chain) = &tree.nodes[host.children[0]].step else {
+        panic!("{tree:?}")
+    };
+    assert_eq!(chain.len(), 3, "main, load_weights and thrust's");
+}
+
+#[test]
+fn what_a_tree_does_not_show_it_counts() {
+    let snapshot = leaky();
+    let profile = Profile::of(&snapshot, &Options::default());
+    let limits = Limits {
+        top: Some(1),
+        min_bytes: 0,
+        ..Limits::default()
+    };
+    let tree = Tree::of(&profile, &limits);
+    assert_eq!(tree.root().hidden_children, 2, "the host and the claims");
+    assert_eq!(tree.root().hidden.bytes, 64 * MIB);
+    assert_adds_up(&tree);
+    let limits = Limits {
+        top: None,
+        min_bytes: 1 << 40,
+        ..Limits::default()
+    };
+    let nothing = Tree::of(&profile, &limits);
+    assert_eq!((nothing.nodes.len(), nothing.root().hidden), (1, profile.total()));
+}
+
+/// Every node holds at least what its children and its hidden ones do.
+fn assert_adds_up(tree: &Tree) {
+    let below = |node: &Node| Tally::total(node.children.iter().map(|&child| tree.nodes[child].tally));
+    for node in &tree.nodes {
+        let mut sum = below(node);
+        sum.join(node.hidden);
+        assert!(
+            sum.bytes <= node.tally.bytes && sum.count <= node.tally.count,
+            "{node:?}"
+        );
+    }
+    let leaves = Tally::total(tree.nodes.iter().map(|node| {
+        let below = below(node);
+        Tally {
+            bytes: node.tally.bytes - below.bytes,
+            count: node.tally.count - below.count,
+        }
+    }));
+    assert_eq!(leaves, tree.root().tally);
+}
+
+#[test]
+fn a_stack_of_a_hundred_thousand_frames_is_no_trouble() {
+    let mut sample = Made::new();
+    let frames: Vec<_> = (0..10)
+        .map(|nth| -> &'static str { ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"][nth] })
+        .map(|name| (name, "/src/a.cu:1", "/opt/app"))
+        .collect();
+    let stack = sample.stack(&frames);
+    let short = sample.stack(&frames[5..]);
+    sample
+        .holds(Kind::Device, "cudaMalloc", MIB, 1, stack)
+        .holds(Kind::Device, "cudaMalloc", MIB, 1, short);
+    let mut snapshot = sample.finish(0, 0);
+    let deep: Vec<usize> = snapshot.stacks[0]
+        .frames
+        .iter()
+        .copied()
+        .cycle()
+        .take(100_000)
+        .collect();
+    snapshot.stacks[0].frames = deep;
+    let profile = Profile::of(&snapshot, &Options::default());
+    let tree = Tree::of(&profile, &Limits::default());
+    assert_eq!(tree.root().tally.bytes, 2 * MIB);
+    assert_adds_up(&tree);
+}
+
+proptest! {
+    #[test]
+    fn trees_of_any_shape_add_up(
+        stacks in proptest::collection::vec((proptest::collection::vec(0usize..4, 1..6), 0u64..5, 1u64..4), 0..12),
+        top in proptest::option::of(0usize..6),
+        min_bytes in 0u64..8,
+    ) {
+        let mut sample = Made::new();
+        let names = ["a", "b", "c", "d"];
+        for (frames, bytes, count) in stacks {
+            let frames: Vec<_> = frames.iter().map(|&frame| (names[frame], "/src/a.cu:1", "/opt/app")).collect();
+            let stack = sample.stack(&frames);
+            sample.holds(Kind::Device, "cudaMalloc", bytes, count, stack);
+        }
+        let snapshot = sample.finish(0, 0);
+        let profile = Profile::of(&snapshot, &Options::default());
+        prop_assert_eq!(profile.total(), reported(&snapshot));
+        let whole = Tree::of(&profile, &Limits::default());
+        prop_assert_eq!(whole.root().tally, profile.total());
+        assert_adds_up(&whole);
+        assert_adds_up(&Tree::of(&profile, &Limits { top, min_bytes, all: false }));
+    }
+}
+
+#[test]
+fn what_was_ever_asked_for_stands_beside_what_is_live() {
+    let mut snapshot = leaky();
+    let total = |stack, kind, bytes, count| Total {
+        stack: Some(stack),
+        kind,
+        device: Some(0),
+        bytes,
+        count,
+    };
+    // The site that leaks asked for twice as much; another asked for the same and freed all of it.
+    snapshot.totals = vec![
+        total(0, Kind::Device, 2 * 1152 * MIB, 256),
+        total(1, Kind::Device, 5 * MIB, 5),
+    ];
+    let profile = Profile::of(
+        &snapshot,
+        &Options {
+            made: true,
+            ..Options::default()
+        },
+    );
+    assert_eq!(profile.total(), reported(&snapshot), "what is live stays what it is");
+    let made = |live: u64| {
+        let mut samples = profile
+            .samples
+            .iter()
+            .filter(|sample| sample.live.bytes == live && sample.kind == Kind::Device);
+        samples.next().and_then(|sample| sample.made)
+    };
+    assert_eq!(
+        made(1152 * MIB).map(|made| (made.bytes, made.count)),
+        Some((2304 * MIB, 256))
+    );
+    assert_eq!(made(0).map(|made| (made.bytes, made.count)), Some((5 * MIB, 5)));
+    assert!(
+        profile
+            .samples
+            .iter()
+            .all(|sample| sample.made.is_some_and(|made| made.bytes >= sample.live.bytes))
+    );
+    let unasked = Profile::of(&snapshot, &Options::default());
+    assert!(
+        unasked
+            .samples
+            .iter()
+            .all(|sample| sample.made.is_none() && sample.live.count > 0)
+    );
+}

@@ -1,0 +1,267 @@
+//! A profile as a tree: every frame with what was asked for below it.
+//!
+//! The first level is where memory lies (a device, the host), since bytes of the two do not add up to anything a reader
+//! could use. Frames that lead nowhere but to one next frame stand in one node with it. What `top` and `min_bytes` cut off
+//! is still counted in the nodes above, and each of those says how much of its own is not shown.
+//!
+//! A tree may also show how one profile differs from an earlier one: each node then has both sums, and what changed most
+//! comes first. A tree of one profile is the difference to nothing.
+//!
+//! The nodes lie in a list and refer to each other by number: stacks out of a file may be of any depth, and nothing here
+//! may recurse. Deliberately absent: text.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use super::Profile;
+use crate::analysis::report::Tally;
+use crate::analysis::site::Frame;
+
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limits {
+    /// At most this many stacks, the largest.
+    pub top: Option<usize>,
+    /// Nodes below this are cut; of a difference, those that changed by less.
+    pub min_bytes: u64,
+    /// Of a difference: unchanged stacks too.
+    pub all: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Tree {
+    /// A parent stands before its children; the first is the root, which has a label and no parent.
+    pub nodes: Vec<Node>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    pub step: Step,
+    /// Asked for here or below.
+    pub tally: Tally,
+    /// The same in the earlier profile.
+    pub before: Tally,
+    /// Largest first; indices into [`Tree::nodes`].
+    pub children: Vec<usize>,
+    /// What its own children hold that were cut off, and how many those are.
+    pub hidden: Tally,
+    pub hidden_before: Tally,
+    pub hidden_children: usize,
+}
+
+/// What leads from a node's parent to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The root: everything.
+    All,
+    /// `GPU 0`, `host memory`.
+    Place(String),
+    /// Indices into the profile's frames, outermost first.
+    Frames(Vec<usize>),
+    /// The outer end of these stacks is not known.
+    Cut,
+    /// Recorded without a stack.
+    NoStack,
+}
+
+#[derive(Debug, PartialEq, Eq, Hash, Clone)]
+enum Edge {
+    Place(String),
+    Frame(usize),
+    Cut,
+    NoStack,
+}
+
+/// Sums of the later and the earlier profile.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Both {
+    now: Tally,
+    before: Tally,
+}
+
+impl Both {
+    /// What it is ranked by: how many bytes and records it has more or less than before.
+    fn change(self) -> (u64, u64) {
+        let Both { now, before } = self;
+        (now.bytes.abs_diff(before.bytes), now.count.abs_diff(before.count))
+    }
+
+    fn is_empty(self) -> bool {
+        self.now.count == 0 && self.before.count == 0
+    }
+
+    fn total(all: impl Iterator<Item = Both> + Clone) -> Both {
+        Both {
+            now: Tally::total(all.clone().map(|both| both.now)),
+            before: Tally::total(all.map(|both| both.before)),
+        }
+    }
+}
+
+/// The whole tree, one frame a node.
+struct Grown {
+    edges: Vec<Option<Edge>>,
+    /// The later and the earlier profile's.
+    tallies: Vec<Both>,
+    /// What was asked for right here, not below.
+    own: Vec<Both>,
+    known: HashMap<(usize, Edge), usize>,
+    parents: Vec<usize>,
+    children: Vec<Vec<usize>>,
+}
+
+impl Tree {
+    pub fn of(profile: &Profile, limits: &Limits) -> Tree {
+        let mut grown = Grown::new();
+        grown.add(profile, |frame| frame, |both| &mut both.now);
+        let kept = grown.kept(limits);
+        grown.folded(&kept)
+    }
+
+    /// What changed from one profile to another. Frames of the same name are one, and these are returned: nodes refer to
+    /// them and not to those of a profile.
+    pub fn of_difference<'a>(
+        before: &Profile<'a>,
+        after: &Profile<'a>,
+        name: impl Fn(&Frame<'a>) -> String,
+        limits: &Limits,
+    ) -> (Tree, Vec<Frame<'a>>) {
+        let mut frames = Vec::new();
+        let mut numbers: HashMap<String, usize> = HashMap::new();
+        let mut number = |frame: &Frame<'a>| {
+            *numbers.entry(name(frame)).or_insert_with(|| {
+                frames.push(*frame);
+                frames.len() - 1
+            })
+        };
+        // The later names win where the two differ in what a name does not tell.
+        let of_after: Vec<usize> = after.frames.iter().map(&mut number).collect();
+        let of_before: Vec<usize> = before.frames.iter().map(&mut number).collect();
+        let mut grown = Grown::new();
+        grown.add(after, |frame| of_after[frame], |both| &mut both.now);
+        grown.add(before, |frame| of_before[frame], |both| &mut both.before);
+        let kept = grown.kept(limits);
+        (grown.folded(&kept), frames)
+    }
+
+    pub fn root(&self) -> &Node {
+        &self.nodes[0]
+    }
+}
+
+impl Grown {
+    fn new() -> Grown {
+        Grown {
+            edges: vec![None],
+            tallies: vec![Both::default()],
+            own: vec![Both::default()],
+            known: HashMap::new(),
+            parents: vec![0],
+            children: vec![Vec::new()],
+        }
+    }
+
+    /// Adds a profile to one side; `number` is that of one of its frames.
+    fn add(&mut self, profile: &Profile, number: impl Fn(usize) -> usize, side: fn(&mut Both) -> &mut Tally) {
+        for sample in &profile.samples {
+            let path = &profile.paths[sample.path];
+            let first = [
+                Some(Edge::Place(profile.place(sample))),
+                path.truncated.then_some(Edge::Cut),
+            ];
+            let nothing = path.frames.is_empty().then_some(Edge::NoStack);
+            let frames = path.frames.iter().map(|&frame| Edge::Frame(number(frame)));
+            let mut at = 0;
+            side(&mut self.tallies[at]).join(sample.live);
+            for edge in first.into_iter().flatten().chain(nothing).chain(frames) {
+                at = match self.known.get(&(at, edge.clone())) {
+                    Some(&known) => known,
+                    None => self.sprout(at, edge),
+                };
+                side(&mut self.tallies[at]).join(sample.live);
+            }
+            side(&mut self.own[at]).join(sample.live);
+        }
+    }
+
+    fn sprout(&mut self, parent: usize, edge: Edge) -> usize {
+        let node = self.edges.len();
+        self.edges.push(Some(edge.clone()));
+        self.known.insert((parent, edge), node);
+        self.tallies.push(Both::default());
+        self.own.push(Both::default());
+        self.parents.push(parent);
+        self.children.push(Vec::new());
+        self.children[parent].push(node);
+        node
+    }
+
+    /// The nodes on the way to the largest stacks, those large enough.
+    fn kept(&self, limits: &Limits) -> Vec<bool> {
+        let is_end = |&node: &usize| {
+            let own = self.own[node];
+            !own.is_empty() && (limits.all || own.now != own.before)
+        };
+        let mut ends: Vec<usize> = (0..self.own.len()).filter(is_end).collect();
+        ends.sort_by_key(|&node| (Reverse(self.own[node].change()), node));
+        ends.truncate(limits.top.unwrap_or(usize::MAX));
+        let mut kept = vec![false; self.edges.len()];
+        kept[0] = true;
+        for end in ends {
+            let mut at = end;
+            while !kept[at] {
+                kept[at] = true;
+                at = self.parents[at];
+            }
+        }
+        for (node, kept) in kept.iter_mut().enumerate().skip(1) {
+            *kept &= self.tallies[node].change().0 >= limits.min_bytes;
+        }
+        kept
+    }
+
+    /// Takes the kept nodes over, each with the single file of frames behind it.
+    fn folded(&self, kept: &[bool]) -> Tree {
+        let mut tree = Tree { nodes: Vec::new() };
+        // Where a node comes from, and where it is linked in.
+        let mut waiting = vec![(0, None)];
+        while let Some((start, parent)) = waiting.pop() {
+            let mut at = start;
+            let mut step = match &self.edges[at] {
+                None => Step::All,
+                Some(Edge::Place(place)) => Step::Place(place.clone()),
+                Some(Edge::Frame(frame)) => Step::Frames(vec![*frame]),
+                Some(Edge::Cut) => Step::Cut,
+                Some(Edge::NoStack) => Step::NoStack,
+            };
+            if let Step::Frames(frames) = &mut step {
+                while let [only] = self.children[at][..]
+                    && self.own[at].is_empty()
+                    && kept[only]
+                    && let Some(Edge::Frame(frame)) = self.edges[only]
+                {
+                    frames.push(frame);
+                    at = only;
+                }
+            }
+            let (mut shown, cut): (Vec<usize>, Vec<usize>) = self.children[at].iter().partition(|&&child| kept[child]);
+            shown.sort_by_key(|&child| (Reverse(self.tallies[child].change()), child));
+            let hidden = Both::total(cut.iter().map(|&child| self.tallies[child]));
+            let node = tree.nodes.len();
+            tree.nodes.push(Node {
+                step,
+                tally: self.tallies[at].now,
+                before: self.tallies[at].before,
+                children: Vec::new(),
+                hidden: hidden.now,
+                hidden_before: hidden.before,
+                hidden_children: cut.len(),
+            });
+            if let Some(parent) = parent {
+                let parent: &mut Node = &mut tree.nodes[parent];
+                parent.children.push(node);
+            }
+            waiting.extend(shown.into_iter().rev().map(|child| (child, Some(node))));
+        }
+        tree
+    }
+}

@@ -1,0 +1,235 @@
+//! Which program a process runs, so that snapshots of two different ones are not compared by mistake.
+//!
+//! A program is the file name of its executable; for an interpreter, which runs everything, also the script or module it
+//! was given. Folders and the version in an interpreter's name do not matter, since another machine has others.
+//! Deliberately absent: arguments; the same program with other options is what people compare.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::site::file_name;
+use crate::snapshot::Snapshot;
+
+/// A program, as far as it can be told. An executable that is not known is empty, and like any other.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Program {
+    pub executable: String,
+    /// What an interpreter runs: `train.py`, or `pytest` after `-m`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+}
+
+impl Program {
+    pub fn of(snapshot: &Snapshot) -> Program {
+        let process = &snapshot.process;
+        let file = match process.executable.as_str() {
+            "" => process.command_line.first().map_or("", String::as_str),
+            path => path,
+        };
+        let executable = file_name(file.strip_suffix(" (deleted)").unwrap_or(file));
+        match INTERPRETERS.iter().find(|interpreter| interpreter.is(executable)) {
+            None => Program {
+                executable: executable.to_owned(),
+                script: None,
+            },
+            Some(interpreter) => Program {
+                executable: interpreter.name.to_owned(),
+                script: interpreter.script(process.command_line.get(1..).unwrap_or_default()),
+            },
+        }
+    }
+
+    /// Whether it is called so: `train`, `train.py`, `python train.py`; `*` stands for any letters, `?` for one.
+    pub fn is_called(&self, pattern: &str) -> bool {
+        let names = [
+            Some(self.executable.clone()),
+            self.script.clone(),
+            Some(self.to_string()),
+        ];
+        names.iter().flatten().any(|name| is_like(pattern, name))
+    }
+
+    /// Whether both may be the same program: nothing that is known of both differs.
+    pub fn is_like(&self, other: &Program) -> bool {
+        let scripts_differ = matches!((&self.script, &other.script), (Some(a), Some(b)) if a != b);
+        let unknown = self.executable.is_empty() || other.executable.is_empty();
+        unknown || (self.executable == other.executable && !scripts_differ)
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.script {
+            Some(script) => write!(out, "{} {script}", self.executable),
+            None if self.executable.is_empty() => out.write_str("(unknown program)"),
+            None => out.write_str(&self.executable),
+        }
+    }
+}
+
+fn is_like(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    // The pattern behind the last star, and from where in the text it was tried last.
+    let mut star: Option<(usize, usize)> = None;
+    let (mut at, mut seen) = (0, 0);
+    while seen < text.len() {
+        match pattern.get(at) {
+            Some('*') => {
+                at += 1;
+                star = Some((at, seen));
+            }
+            Some(&wanted) if wanted == '?' || wanted == text[seen] => (at, seen) = (at + 1, seen + 1),
+            _ => {
+                let Some((behind, from)) = star else { return false };
+                star = Some((behind, from + 1));
+                (at, seen) = (behind, from + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|&rest| rest == '*')
+}
+
+/// Something that runs other people's files.
+struct Interpreter {
+    name: &'static str,
+    /// Options that are followed by a value of their own.
+    with_value: &'static [&'static str],
+    /// The option that names a module in place of a file.
+    module: Option<&'static str>,
+    /// Options that hold the program itself, so that it has no name.
+    inline: &'static [&'static str],
+}
+
+const INTERPRETERS: [Interpreter; 6] = [
+    Interpreter {
+        name: "python",
+        with_value: &["-X", "-W", "--check-hash-based-pycs"],
+        module: Some("-m"),
+        inline: &["-c"],
+    },
+    Interpreter {
+        name: "julia",
+        with_value: &["-t", "-p", "-L", "-J", "-O", "-C"],
+        module: None,
+        inline: &["-e", "-E"],
+    },
+    Interpreter {
+        name: "java",
+        with_value: &["-cp", "-classpath", "--class-path", "-p", "--module-path"],
+        module: Some("-jar"),
+        inline: &[],
+    },
+    Interpreter {
+        name: "node",
+        with_value: &["-r", "--require"],
+        module: None,
+        inline: &["-e", "-p"],
+    },
+    Interpreter {
+        name: "ruby",
+        with_value: &["-r", "-I"],
+        module: None,
+        inline: &["-e"],
+    },
+    Interpreter {
+        name: "perl",
+        with_value: &["-I"],
+        module: None,
+        inline: &["-e", "-E"],
+    },
+];
+
+impl Interpreter {
+    /// `python`, `python3`, `python3.12`, `python3.13t`.
+    fn is(&self, executable: &str) -> bool {
+        let version = |rest: &str| rest.chars().all(|c| c.is_ascii_digit() || matches!(c, '.' | 't' | 'd'));
+        executable.strip_prefix(self.name).is_some_and(version)
+    }
+
+    fn script(&self, arguments: &[String]) -> Option<String> {
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let argument = argument.as_str();
+            if self.inline.contains(&argument) {
+                return None;
+            }
+            if self.module == Some(argument) {
+                return rest.next().map(|module| file_name(module).to_owned());
+            }
+            if self.with_value.contains(&argument) {
+                rest.next();
+            } else if !argument.starts_with('-') {
+                return Some(file_name(argument).to_owned());
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Sample;
+
+    fn program(executable: &str, command_line: &[&str]) -> Program {
+        let mut sample = Sample::new();
+        sample.0.process.executable = executable.to_owned();
+        sample.0.process.command_line = command_line.iter().map(|&word| word.to_owned()).collect();
+        Program::of(&sample.finish(0, 0))
+    }
+
+    #[test]
+    fn a_program_is_its_file_wherever_it_lies() {
+        let here = program("/opt/v1/train", &["./train", "--epochs", "3"]);
+        assert!(here.is_like(&program("/home/ci/train (deleted)", &["train"])));
+        assert!(!here.is_like(&program("/opt/v1/serve", &["./serve"])));
+        assert_eq!(here.to_string(), "train");
+    }
+
+    #[test]
+    fn an_interpreter_is_what_it_runs() {
+        let train = program(
+            "/usr/bin/python3.12",
+            &["python", "-u", "-X", "dev", "src/train.py", "--lr", "1"],
+        );
+        assert_eq!(train.to_string(), "python train.py");
+        assert!(train.is_like(&program("/opt/venv/bin/python3.10", &["python3", "/srv/train.py"])));
+        assert!(!train.is_like(&program("/usr/bin/python3.12", &["python", "serve.py"])));
+        let module = program("/usr/bin/python3", &["python3", "-m", "pytest", "tests/gpu.py"]);
+        assert_eq!(module.script.as_deref(), Some("pytest"));
+        let jar = program("/usr/bin/java", &["java", "-cp", "a:b", "-jar", "/srv/serve.jar"]);
+        assert_eq!(jar.to_string(), "java serve.jar");
+    }
+
+    #[test]
+    fn a_program_is_called_by_its_file_or_what_it_runs() {
+        let train = program("/usr/bin/python3.12", &["python3", "src/train.py"]);
+        for pattern in [
+            "python",
+            "train.py",
+            "python train.py",
+            "train*",
+            "*.py",
+            "tr??n.py",
+            "*",
+        ] {
+            assert!(train.is_called(pattern), "{pattern}");
+        }
+        for pattern in ["", "train", "*.pyc", "python3*", "?", "src/train.py"] {
+            assert!(!train.is_called(pattern), "{pattern}");
+        }
+        assert!(program("/opt/aab", &[]).is_called("*ab") && !program("/opt/aab", &[]).is_called("*abb"));
+    }
+
+    #[test]
+    fn what_is_not_known_differs_from_nothing() {
+        let inline = program("/usr/bin/python3", &["python3", "-c", "import torch"]);
+        assert_eq!(inline.script, None);
+        assert!(inline.is_like(&program("/usr/bin/python3", &["python3", "serve.py"])));
+        // A process may rename itself, and then its command line says nothing.
+        assert!(program("/usr/bin/python3", &["worker 1"]).is_like(&inline));
+        assert!(program("", &[]).is_like(&inline));
+        assert!(!inline.is_like(&program("/usr/bin/pythonic", &["pythonic"])));
+    }
+}

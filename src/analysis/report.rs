@@ -1,0 +1,491 @@
+//! A report: what a snapshot says, added up and ranked, as a value.
+//!
+//! Nothing here knows about terminals: the text renderer, `--json` and whatever comes later print the same value, so
+//! they cannot disagree. Rows are the live records grouped [`By`] something, largest first; each row keeps its largest
+//! stacks. Totals count every live record, also those whose row was cut off by `--top` or `--min-bytes`.
+//!
+//! Three words are chosen with care. Memory of a finished process is *leaked*; a running one merely *holds* it. What a
+//! caching allocator keeps is neither, but *cached* (see `groups`). Records of kinds without a place (mappings, pools,
+//! address ranges) are *claims*: listed, counted apart, 0 bytes.
+//!
+//! Deliberately absent: sentences that depend on a width, and colours.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde::Serialize;
+
+use crate::analysis::error_name::error_name;
+use crate::analysis::filter::{Filter, Filtered, Filtering, mark_time};
+use crate::analysis::groups::{Group, Groups, Level};
+use crate::analysis::ledger::Ledger;
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
+use crate::analysis::suppressions::{Sieve, Suppressions, Used};
+pub use crate::analysis::tally::Tally;
+use crate::cuda_functions::Api;
+use crate::kind::{Kind, Place};
+use crate::snapshot::{Allocator, Failed, Losses, Mark, ProcessState, Snapshot, Stream, Taken};
+
+mod advice;
+mod grouping;
+mod sizes;
+
+pub use advice::{began_late, ended_early, shell_word};
+pub use grouping::{By, Sort};
+
+/// The value of [`Report::format`].
+pub const FORMAT: &str = "culeak-report";
+pub const VERSION: u32 = 1;
+
+/// What to show.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    pub by: By,
+    pub sort: Sort,
+    /// At most this many rows.
+    pub top: Option<usize>,
+    /// Rows below this are cut.
+    pub min_bytes: u64,
+    /// How the input was named on the command line, for the advice at the end.
+    pub source: String,
+    /// Rows and totals are of what this lets pass.
+    pub filter: Filter,
+    /// Rows are made of what these leave; totals of everything all the same.
+    pub suppressions: Suppressions,
+    /// So many stacks are kept of each row in place of [`STACKS_KEPT`].
+    pub stacks_kept: Option<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report<'a> {
+    pub format: &'static str,
+    pub version: u32,
+    pub process: ProcessLine<'a>,
+    /// The process is over, so what is left is leaked.
+    pub finished: bool,
+    /// The request that failed, when that is why the snapshot exists.
+    pub trigger: Option<FailedRow<'a>>,
+    pub ledger: Ledger<'a>,
+    pub by: By,
+    pub rows: Vec<Row<'a>>,
+    /// Memory of caching allocators whose blocks are listed in `rows` in its place.
+    pub pools: Vec<Row<'a>>,
+    /// Rows that `--top` or `--min-bytes` cut off.
+    pub hidden: Tally,
+    pub hidden_rows: usize,
+    /// The same, by which of the two it was.
+    #[serde(skip)]
+    pub cut: Cut,
+    /// The filter, if there is one; the ledger, peaks, requests that failed and the numbers of allocations and frees do
+    /// not know it.
+    pub filter: Option<Filtered>,
+    /// What suppressions took out of the rows, and each rule's part in it; no rules unless they were asked for.
+    pub suppressed: Tally,
+    pub suppressions: Vec<Used>,
+    pub totals: Totals,
+    pub devices: Vec<DeviceTotal<'a>>,
+    pub failed: Vec<FailedRow<'a>>,
+    /// What frameworks' allocators say of themselves, beside what was recorded of them.
+    pub allocators: &'a [Allocator],
+    /// Moments the program has named.
+    pub marks: &'a [Mark],
+    pub taken: &'a Taken,
+    pub losses: &'a Losses,
+    pub warnings: Vec<String>,
+    /// The next thing to type.
+    pub next: String,
+}
+
+/// How many rows are not shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cut {
+    pub below_min: usize,
+    pub beyond_top: usize,
+}
+
+impl Cut {
+    pub fn rows(self) -> usize {
+        self.below_min + self.beyond_top
+    }
+}
+
+/// Whose memory this is.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ProcessLine<'a> {
+    pub pid: u32,
+    pub command_line: &'a [String],
+    pub executable: &'a str,
+    pub host: &'a str,
+    pub ranks: &'a BTreeMap<String, String>,
+    pub state: ProcessState,
+    pub started_unix_ns: u64,
+    pub lasted_ns: u64,
+    pub recording: &'a str,
+}
+
+fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
+/// One group of live records.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row<'a> {
+    /// What the members have in common, in words.
+    pub label: String,
+    pub bytes: u64,
+    pub count: u64,
+    /// How many of them hold no memory of their own.
+    pub claims: u64,
+    /// Held by a caching allocator, at least in part.
+    pub pool: bool,
+    /// Whose caching allocator that is.
+    pub allocator: Option<&'static str>,
+    /// The library of CUDA's that asked for all of it.
+    pub library: Option<&'static str>,
+    pub kinds: BTreeMap<&'static str, Tally>,
+    pub devices: BTreeMap<String, Tally>,
+    pub streams: BTreeMap<String, Tally>,
+    pub threads: BTreeMap<String, Tally>,
+    pub apis: BTreeMap<&'a str, Tally>,
+    pub smallest: u64,
+    pub largest: u64,
+    /// Before the moment of the snapshot.
+    pub oldest_age_ns: u64,
+    pub newest_age_ns: u64,
+    /// The row's stacks, largest first, at most [`STACKS_KEPT`] unless more were asked for.
+    pub stacks: Vec<RowStack<'a>>,
+    pub stacks_in_all: usize,
+}
+
+/// A row keeps this many stacks in full.
+pub const STACKS_KEPT: usize = 5;
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct RowStack<'a> {
+    pub bytes: u64,
+    pub count: u64,
+    #[serde(flatten)]
+    pub stack: CallStack<'a>,
+}
+
+impl<'a> Row<'a> {
+    /// The site of the row's largest stack.
+    pub fn site(&self) -> Option<&Frame<'a>> {
+        self.stacks.first().and_then(|stack| stack.stack.site())
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Totals {
+    /// What is leaked, once the process is over: all memory that somebody holds, and no pool.
+    pub held: Held,
+    /// Handed out by the driver, pools included.
+    pub device: Tally,
+    pub managed: Tally,
+    pub host: Tally,
+    /// The part of these three that caching allocators hold.
+    pub pool: Tally,
+    /// The part of `held` that a static destructor may have tried to free after CUDA had shut down, and the part of that
+    /// which static constructors asked for. A statically linked runtime refuses such frees itself, so they are not seen.
+    pub alive_at_shutdown: Tally,
+    pub from_static_constructors: Tally,
+    /// Records that hold no memory: mappings, address ranges, pools, imports. Their number by kind.
+    pub claims: BTreeMap<&'static str, u64>,
+    /// Different sites that hold memory.
+    pub call_sites: usize,
+    pub failed: Tally,
+    /// Allocations since the recording began, and how many of them were freed.
+    pub allocated: u64,
+    pub freed: u64,
+}
+
+/// Memory that somebody holds, each byte at one level.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Held {
+    /// Tensors and buffers of frameworks.
+    pub blocks: Tally,
+    pub device: Tally,
+    pub managed: Tally,
+    pub host: Tally,
+}
+
+impl Held {
+    pub fn on_devices(&self) -> Tally {
+        Tally::total([self.blocks, self.device, self.managed])
+    }
+
+    pub fn total(&self) -> Tally {
+        Tally::total([self.on_devices(), self.host])
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct DeviceTotal<'a> {
+    pub ordinal: i32,
+    pub name: &'a str,
+    pub uuid: &'a str,
+    pub live: Tally,
+    pub peak_bytes: u64,
+}
+
+/// Allocation calls that failed, equal ones in one row.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FailedRow<'a> {
+    pub bytes: u64,
+    pub count: u64,
+    pub kind: &'static str,
+    pub api: &'a str,
+    pub device: String,
+    pub error: i32,
+    pub error_name: Option<&'static str>,
+    pub first_age_ns: u64,
+    pub last_age_ns: u64,
+    pub stack: CallStack<'a>,
+}
+
+impl<'a> Report<'a> {
+    pub fn of(snapshot: &'a Snapshot, options: &Options) -> Report<'a> {
+        let stacks = CallStacks::of(snapshot);
+        let mut filtering = Filtering::new(&options.filter, snapshot);
+        let since_ns = filtering.since_ns();
+        let mut groups = Groups::parted(snapshot, &stacks, since_ns);
+        let ledger = Ledger::of(snapshot, &stacks, &groups);
+        groups.forget_blocks();
+        let (passing, left_out) = filtering.split(&groups, &stacks);
+        let mut other_sizes = None;
+        let mut by_size = None;
+        if options.by == By::Size {
+            let (chosen, others) = sizes::chosen(snapshot, &stacks, &groups, options, &mut filtering);
+            let apart = |size| chosen.contains(&size);
+            by_size = Some(Groups::with_these_sizes_apart(snapshot, &stacks, since_ns, apart));
+            other_sizes = Some((chosen, others));
+        }
+        let ranked = match &by_size {
+            Some(groups) => filtering.split(groups, &stacks).0,
+            None => passing.clone(),
+        };
+        let mut sieve = Sieve::new(&options.suppressions);
+        let listed = ranked.into_iter().filter(|group| group.level.is_listed());
+        let listed: Vec<_> = listed
+            .filter(|group| sieve.lets_through(group.stack, group.tally(), &stacks))
+            .collect();
+        let (shown, unranked): (Vec<_>, Vec<_>) = match &other_sizes {
+            Some((chosen, _)) => listed.into_iter().partition(|group| chosen.contains(&group.largest)),
+            None => (listed, Vec::new()),
+        };
+        let kept = options.stacks_kept.unwrap_or(STACKS_KEPT);
+        let mut rows = grouping::rows(snapshot, &stacks, shown.into_iter(), options.by, kept);
+        options.sort.apply(&mut rows);
+        let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
+        let mut rows_cut = other_sizes.as_ref().map_or_else(Cut::default, |(_, others)| *others);
+        rows_cut.below_min += cut.len();
+        if let Some(top) = options.top {
+            let beyond = shown.split_off(top.min(shown.len()));
+            rows_cut.beyond_top += beyond.len();
+            cut.extend(beyond);
+        }
+        let mut hidden = Tally {
+            bytes: sum(cut.iter().map(|row| row.bytes)),
+            count: sum(cut.iter().map(|row| row.count)),
+        };
+        unranked.iter().for_each(|group| hidden.join(group.tally()));
+        let behind = passing.iter().copied().filter(|group| !group.level.is_listed());
+        let totals = totals(snapshot, &stacks, &passing);
+        let finished = is_finished(snapshot);
+        let (trigger, failed) = failed(snapshot, &stacks);
+        Report {
+            format: FORMAT,
+            version: VERSION,
+            process: process_line(snapshot),
+            finished,
+            trigger,
+            ledger,
+            by: options.by,
+            pools: rows_by(snapshot, &stacks, behind, options.by),
+            hidden,
+            hidden_rows: rows_cut.rows(),
+            cut: rows_cut,
+            filter: filtering.filtered(left_out),
+            suppressed: sieve.suppressed(),
+            suppressions: sieve.used(),
+            devices: device_totals(snapshot, &passing),
+            failed,
+            allocators: &snapshot.allocators,
+            marks: &snapshot.marks,
+            taken: &snapshot.taken,
+            losses: &snapshot.losses,
+            warnings: advice::warnings(snapshot, &totals, &groups, &options.filter),
+            next: match options.filter.is_empty() {
+                true => advice::next(snapshot, &totals, &shown, &options.source),
+                false => format!("culeak report {}", shell_word(&options.source)),
+            },
+            totals,
+            rows: shown,
+        }
+    }
+
+    /// Nothing was ever asked for, so there is nothing to rank.
+    pub fn is_empty(&self) -> bool {
+        self.totals.allocated == 0 && self.rows.is_empty() && self.hidden_rows == 0 && self.failed.is_empty()
+    }
+}
+
+/// Whether what is left can be called leaked. A snapshot kept while the program ran shows what it held.
+pub fn is_finished(snapshot: &Snapshot) -> bool {
+    snapshot.taken.automatic.is_none() && matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended)
+}
+
+/// Batches of live records by site, for those who judge or compare rather than report.
+pub fn rows_by<'a: 'b, 'b>(
+    snapshot: &'a Snapshot,
+    stacks: &CallStacks<'a>,
+    groups: impl Iterator<Item = &'b Group<'a>>,
+    by: By,
+) -> Vec<Row<'a>> {
+    let mut rows = grouping::rows(snapshot, stacks, groups, by, STACKS_KEPT);
+    Sort::Bytes.apply(&mut rows);
+    rows
+}
+
+/// Whose memory a snapshot shows.
+pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
+    let process = &snapshot.process;
+    ProcessLine {
+        pid: process.pid,
+        command_line: &process.command_line,
+        executable: &process.executable,
+        host: &process.host,
+        ranks: &process.ranks,
+        state: process.state,
+        started_unix_ns: process.started_unix_ns,
+        lasted_ns: snapshot.taken.at_ns,
+        recording: &process.recording,
+    }
+}
+
+fn totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &[&Group]) -> Totals {
+    let mut totals = Totals::default();
+    let mut sites = BTreeSet::new();
+    let ended_by_exit = snapshot.process.state == ProcessState::Exited && is_finished(snapshot);
+    let has_runtime = snapshot.losses.export_tables > 0;
+    for group in groups {
+        let kind = group.call.kind;
+        let (driver, held) = match kind.place() {
+            Place::Device => (&mut totals.device, &mut totals.held.device),
+            Place::Managed => (&mut totals.managed, &mut totals.held.managed),
+            Place::Host => (&mut totals.host, &mut totals.held.host),
+            Place::Nowhere => {
+                *totals.claims.entry(kind.name()).or_default() += group.count;
+                continue;
+            }
+            Place::Within => (&mut Tally::default(), &mut totals.held.blocks),
+        };
+        driver.join(group.tally());
+        if group.level == Level::Held {
+            held.join(group.tally());
+            let stack = stacks.get(group.stack);
+            sites.insert(stack.site_fingerprint);
+            let by_driver = Api::find(group.call.api.as_bytes()).is_some_and(Api::is_driver);
+            if ended_by_exit && by_driver && stack.is_of_static_runtime(has_runtime) {
+                totals.alive_at_shutdown.join(group.tally());
+                if stack.is_of_static_constructor() {
+                    totals.from_static_constructors.join(group.tally());
+                }
+            }
+        } else {
+            totals.pool.join(group.tally());
+        }
+    }
+    totals.call_sites = sites.len();
+    for failed in &snapshot.failed {
+        let bytes = failed.bytes.saturating_mul(failed.count);
+        totals.failed.bytes = totals.failed.bytes.saturating_add(bytes);
+        totals.failed.count = totals.failed.count.saturating_add(failed.count);
+    }
+    totals.allocated = sum(snapshot.counters.iter().map(|counter| counter.total_count));
+    totals.freed = sum(snapshot.counters.iter().map(|counter| counter.freed_count));
+    totals
+}
+
+fn device_totals<'a>(snapshot: &'a Snapshot, groups: &[&Group]) -> Vec<DeviceTotal<'a>> {
+    let mut live = vec![Tally::default(); snapshot.devices.len()];
+    for group in groups {
+        if let Some(device) = group.call.device
+            && group.call.kind.place().on_device()
+        {
+            live[device].join(group.tally());
+        }
+    }
+    let mut peaks = vec![0; snapshot.devices.len()];
+    for peak in &snapshot.device_peaks {
+        peaks[peak.device] = peak.peak_bytes;
+    }
+    let total = |(index, device): (usize, &'_ crate::snapshot::Device)| (index, device.ordinal);
+    let mut order: Vec<_> = snapshot.devices.iter().enumerate().map(total).collect();
+    order.sort_by_key(|&(index, ordinal)| (ordinal, index));
+    order
+        .into_iter()
+        .map(|(index, ordinal)| DeviceTotal {
+            ordinal,
+            name: &snapshot.devices[index].name,
+            uuid: &snapshot.devices[index].uuid,
+            live: live[index],
+            peak_bytes: peaks[index],
+        })
+        .collect()
+}
+
+/// The failed request that the snapshot was kept for, and all of them, largest first.
+fn failed<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> (Option<FailedRow<'a>>, Vec<FailedRow<'a>>) {
+    let row = |failed: &'a Failed| FailedRow {
+        bytes: failed.bytes,
+        count: failed.count,
+        kind: failed.kind.name(),
+        api: &failed.api,
+        device: place_name(snapshot, failed.kind, failed.device),
+        error: failed.error,
+        error_name: error_name(failed.error),
+        first_age_ns: snapshot.taken.at_ns.saturating_sub(failed.first_ns),
+        last_age_ns: snapshot.taken.at_ns.saturating_sub(failed.last_ns),
+        stack: stacks.get(failed.stack).clone(),
+    };
+    let kept_for = snapshot.taken.automatic.as_ref().and_then(|kept| kept.failed);
+    let trigger = kept_for.and_then(|index| snapshot.failed.get(index)).map(row);
+    let mut rows: Vec<_> = snapshot.failed.iter().map(row).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse((row.bytes, row.count)));
+    (trigger, rows)
+}
+
+/// Stands in for the device of memory that belongs to none.
+pub const NO_DEVICE: &str = "no GPU";
+/// Stands in for the device of the host's memory, whichever device asked for it.
+pub const HOST_MEMORY: &str = "host memory";
+/// Stands in for the stream of memory that was not asked for in stream order.
+pub const NO_STREAM: &str = "no stream";
+
+/// `GPU 0`, as CUDA counts inside the process.
+pub fn device_name(snapshot: &Snapshot, device: Option<usize>) -> String {
+    device.map_or_else(
+        || NO_DEVICE.to_owned(),
+        |device| format!("GPU {}", snapshot.devices[device].ordinal),
+    )
+}
+
+/// What memory of this kind counts against: `GPU 0` or `host memory`.
+pub fn place_name(snapshot: &Snapshot, kind: Kind, device: Option<usize>) -> String {
+    match kind.place() {
+        Place::Host => HOST_MEMORY.to_owned(),
+        place => device_name(snapshot, place.counts_against(device)),
+    }
+}
+
+pub fn stream_name(stream: Option<Stream>) -> String {
+    match stream {
+        None => NO_STREAM.to_owned(),
+        Some(Stream::LegacyDefault) => "default stream".to_owned(),
+        Some(Stream::PerThreadDefault) => "per-thread default stream".to_owned(),
+        Some(Stream::Handle(handle)) => format!("stream {handle:#x}"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! Grouping live records into rows, and the order of the rows.
+
+use super::*;
+
+/// What the members of a row have in common.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum By {
+    /// The innermost frame of the user's own.
+    #[default]
+    Site,
+    Stack,
+    Kind,
+    Device,
+    Stream,
+    Thread,
+    Api,
+    /// The module of the site, or its file for a line of Python.
+    Module,
+    /// The innermost line of Python that the user wrote.
+    PythonLine,
+    /// The library of CUDA's that asked.
+    Library,
+    /// The exact size.
+    Size,
+}
+
+impl By {
+    pub const ALL: &'static [By] = &[
+        By::Site,
+        By::Stack,
+        By::Kind,
+        By::Device,
+        By::Stream,
+        By::Thread,
+        By::Api,
+        By::Module,
+        By::PythonLine,
+        By::Library,
+        By::Size,
+    ];
+
+    /// The word on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            By::Site => "site",
+            By::Stack => "stack",
+            By::Kind => "kind",
+            By::Device => "device",
+            By::Stream => "stream",
+            By::Thread => "thread",
+            By::Api => "api",
+            By::Module => "module",
+            By::PythonLine => "python-line",
+            By::Library => "library",
+            By::Size => "size",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<By> {
+        By::ALL.iter().copied().find(|by| by.name() == name)
+    }
+}
+
+/// What comes first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    #[default]
+    Bytes,
+    Count,
+    /// Oldest first.
+    Age,
+}
+
+impl Sort {
+    pub const ALL: &'static [Sort] = &[Sort::Bytes, Sort::Count, Sort::Age];
+
+    /// The word on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Sort::Bytes => "bytes",
+            Sort::Count => "count",
+            Sort::Age => "age",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Sort> {
+        Sort::ALL.iter().copied().find(|sort| sort.name() == name)
+    }
+
+    /// Orders rows; equal ones by label, so that output never depends on a hash map.
+    pub fn apply(self, rows: &mut [Row]) {
+        let key = |row: &Row| match self {
+            Sort::Bytes => (row.bytes, row.count),
+            Sort::Count => (row.count, row.bytes),
+            Sort::Age => (row.oldest_age_ns, row.bytes),
+        };
+        let first = |row: &Row| row.stacks.first().map(|stack| stack.stack.fingerprint);
+        rows.sort_by(|a, b| {
+            key(b)
+                .cmp(&key(a))
+                .then_with(|| a.label.cmp(&b.label))
+                .then_with(|| first(a).cmp(&first(b)))
+        });
+    }
+}
+
+/// What two records must share to stand in one row.
+#[derive(PartialEq, Eq, Hash)]
+enum Key<'a> {
+    /// With what caching allocators keep apart from what is held, though one line may cause both.
+    Print(Fingerprint, bool),
+    Number(u64),
+    /// The host's memory, or a device's.
+    Device(bool, Option<usize>),
+    Stream(bool, Option<usize>, Option<Stream>),
+    Text(&'a str),
+    Line(Option<(Option<&'a str>, Option<u32>, Option<&'a str>)>),
+}
+
+pub(super) fn rows<'a: 'b, 'b>(
+    snapshot: &'a Snapshot,
+    stacks: &CallStacks<'a>,
+    groups: impl Iterator<Item = &'b Group<'a>>,
+    by: By,
+    stacks_kept: usize,
+) -> Vec<Row<'a>> {
+    let mut members: HashMap<Key, Vec<&Group>> = HashMap::new();
+    for group in groups {
+        members.entry(key(stacks, group, by)).or_default().push(group);
+    }
+    members
+        .into_values()
+        .map(|members| row(snapshot, stacks, &members, by, stacks_kept))
+        .collect()
+}
+
+fn key<'a>(stacks: &CallStacks<'a>, group: &Group<'a>, by: By) -> Key<'a> {
+    let stack = stacks.get(group.stack);
+    let call = group.call;
+    let on_host = call.kind.place() == Place::Host;
+    match by {
+        By::Site => Key::Print(stack.site_fingerprint, stacks.is_pool(call.kind, group.stack)),
+        By::Stack => Key::Print(stack.fingerprint, stacks.is_pool(call.kind, group.stack)),
+        By::Kind => Key::Number(call.kind as u64),
+        By::Device => Key::Device(on_host, call.kind.place().counts_against(call.device)),
+        // Handles are unique within a context only.
+        By::Stream => match call.stream {
+            None if on_host => Key::Stream(on_host, None, None),
+            stream => Key::Stream(false, call.context, stream),
+        },
+        By::Thread => Key::Number(call.thread as u64),
+        By::Api => Key::Text(&call.api),
+        By::Module => Key::Text(stack.site().map_or("", module_of)),
+        By::PythonLine => Key::Line(
+            stack
+                .python_line()
+                .map(|frame| (frame.file, frame.line, frame.function)),
+        ),
+        By::Library => Key::Text(origin(stack)),
+        // Batches were made so that all records of one have the same.
+        By::Size => Key::Number(group.largest),
+    }
+}
+
+fn row<'a>(
+    snapshot: &'a Snapshot,
+    stacks: &CallStacks<'a>,
+    members: &[&Group<'a>],
+    by: By,
+    stacks_kept: usize,
+) -> Row<'a> {
+    let now = snapshot.taken.at_ns;
+    let mut row = Row {
+        label: label(snapshot, stacks, members[0], by),
+        bytes: 0,
+        count: 0,
+        claims: 0,
+        pool: false,
+        allocator: None,
+        library: shared(members.iter().map(|group| stacks.get(group.stack).library)),
+        kinds: BTreeMap::new(),
+        devices: BTreeMap::new(),
+        streams: BTreeMap::new(),
+        threads: BTreeMap::new(),
+        apis: BTreeMap::new(),
+        smallest: members.iter().map(|group| group.smallest).min().unwrap_or(0),
+        largest: members.iter().map(|group| group.largest).max().unwrap_or(0),
+        oldest_age_ns: 0,
+        newest_age_ns: u64::MAX,
+        stacks: Vec::new(),
+        stacks_in_all: 0,
+    };
+    let mut per_stack: HashMap<Fingerprint, (Tally, Option<usize>)> = HashMap::new();
+    let mut devices: HashMap<String, Tally> = HashMap::new();
+    let mut streams: HashMap<Option<Stream>, Tally> = HashMap::new();
+    let mut threads: HashMap<usize, Tally> = HashMap::new();
+    for group in members {
+        let (call, tally) = (group.call, group.tally());
+        row.bytes = row.bytes.saturating_add(tally.bytes);
+        row.count += tally.count;
+        row.oldest_age_ns = row.oldest_age_ns.max(now.saturating_sub(group.oldest_ns));
+        row.newest_age_ns = row.newest_age_ns.min(now.saturating_sub(group.newest_ns));
+        if call.kind.place() == Place::Nowhere {
+            row.claims += tally.count;
+        }
+        let stack = stacks.get(group.stack);
+        if stacks.is_pool(call.kind, group.stack) {
+            row.pool = true;
+            row.allocator = row.allocator.or(stack.allocator);
+        }
+        row.kinds.entry(call.kind.name()).or_default().join(tally);
+        row.apis.entry(&call.api).or_default().join(tally);
+        let place = place_name(snapshot, call.kind, call.device);
+        devices.entry(place).or_default().join(tally);
+        streams.entry(call.stream).or_default().join(tally);
+        threads.entry(call.thread).or_default().join(tally);
+        per_stack
+            .entry(stack.fingerprint)
+            .or_insert((Tally::default(), group.stack))
+            .0
+            .join(tally);
+    }
+    row.devices = devices.into_iter().collect();
+    row.streams = merge(streams, stream_name);
+    row.threads = merge(threads, |thread| thread_name(snapshot, thread));
+    row.stacks_in_all = per_stack.len();
+    let mut ranked: Vec<_> = per_stack.into_iter().collect();
+    ranked.sort_by_key(|(fingerprint, (tally, _))| (std::cmp::Reverse((tally.bytes, tally.count)), *fingerprint));
+    row.stacks = ranked
+        .into_iter()
+        .take(stacks_kept)
+        .map(|(_, (tally, stack))| RowStack {
+            bytes: tally.bytes,
+            count: tally.count,
+            stack: stacks.get(stack).clone(),
+        })
+        .collect();
+    row
+}
+
+/// Two things of the same name (one pid's thread number used twice) become one entry.
+fn merge<K>(tallies: HashMap<K, Tally>, name: impl Fn(K) -> String) -> BTreeMap<String, Tally> {
+    let mut named: BTreeMap<String, Tally> = BTreeMap::new();
+    for (key, tally) in tallies {
+        named.entry(name(key)).or_default().join(tally);
+    }
+    named
+}
+
+fn thread_name(snapshot: &Snapshot, thread: usize) -> String {
+    let thread = &snapshot.threads[thread];
+    if thread.name.is_empty() {
+        format!("thread {}", thread.tid)
+    } else {
+        format!("thread {} {}", thread.tid, thread.name)
+    }
+}
+
+fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By) -> String {
+    let (call, site) = (group.call, stacks.get(group.stack).site());
+    match by {
+        By::Site | By::Stack => site.map_or_else(|| "(no stack)".to_owned(), Frame::name),
+        By::Kind => call.kind.name().to_owned(),
+        By::Device => place_name(snapshot, call.kind, call.device),
+        By::Stream => match call.device {
+            _ if call.stream.is_none() && call.kind.place() == Place::Host => HOST_MEMORY.to_owned(),
+            Some(_) => format!("{} of {}", stream_name(call.stream), device_name(snapshot, call.device)),
+            None => stream_name(call.stream),
+        },
+        By::Thread => thread_name(snapshot, call.thread),
+        By::Api => call.api.clone(),
+        By::Module => match site.map_or("", module_of) {
+            "" => "(no module)".to_owned(),
+            module => file_name(module).to_owned(),
+        },
+        By::PythonLine => stacks
+            .get(group.stack)
+            .python_line()
+            .map_or_else(|| "(no line of Python)".to_owned(), python_line),
+        By::Library => origin(stacks.get(group.stack)).to_owned(),
+        By::Size => format!("{} bytes", group.largest),
+    }
+}
+
+fn module_of<'a>(frame: &Frame<'a>) -> &'a str {
+    if frame.is_python() {
+        frame.file.unwrap_or_default()
+    } else {
+        frame.module
+    }
+}
+
+/// `train.py:212 in training_step`, as people write it.
+fn python_line(frame: &Frame) -> String {
+    let place = frame.short_place().unwrap_or_default();
+    format!("{place} in {}", frame.function.unwrap_or("?"))
+}
+
+fn origin(stack: &CallStack) -> &'static str {
+    stack.library.or(stack.allocator).unwrap_or("(the program itself)")
+}
+
+/// What all of them say, if they agree.
+fn shared<T: PartialEq>(mut each: impl Iterator<Item = Option<T>>) -> Option<T> {
+    let first = each.next()??;
+    each.all(|other| other.as_ref() == Some(&first)).then_some(first)
+}

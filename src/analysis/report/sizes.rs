@@ -1,0 +1,95 @@
+//! Rows by exact size, when there are millions of sizes: only those that will be shown become rows.
+//!
+//! Sizes are counted first, without anything else, and ranked. Then records of the best are kept apart, and all others are
+//! one. So what this needs grows with the records by a few bytes each, and not by a row.
+
+use std::cmp::Reverse;
+use std::collections::HashSet;
+
+use super::{Cut, Filtering, Options, Sieve, Sort};
+use crate::analysis::groups::Groups;
+use crate::analysis::site::CallStacks;
+use crate::quick::Seeded;
+use crate::reader::progress::{Progress, Unit};
+use crate::snapshot::Snapshot;
+use crate::snapshot::allocations::in_two_threads;
+
+/// Rows of this many sizes at most, also where all are wanted.
+const MOST: usize = if cfg!(test) { 50 } else { 100_000 };
+
+/// The sizes that come first in the order that is wanted, and how many others there are: below the least size that is
+/// wanted, and behind the last. `groups`: of all records.
+pub(super) fn chosen(
+    snapshot: &Snapshot,
+    stacks: &CallStacks,
+    groups: &Groups,
+    options: &Options,
+    filtering: &mut Filtering,
+) -> (HashSet<u64, Seeded>, Cut) {
+    let mut sizes = listed(snapshot, stacks, groups, options, filtering);
+    let all = sizes.len();
+    let wanted = |size: &Size| size.bytes() >= u128::from(options.min_bytes);
+    sizes.retain(wanted);
+    let below_min = all - sizes.len();
+    let most = options.top.unwrap_or(MOST).min(MOST);
+    if sizes.len() > most {
+        // As `Sort` orders rows.
+        let order = |size: &Size| {
+            let key = match options.sort {
+                Sort::Bytes => (size.bytes(), u128::from(size.count)),
+                Sort::Count => (size.count.into(), size.bytes()),
+                Sort::Age => (u128::from(u64::MAX - size.oldest_ns), size.bytes()),
+            };
+            Reverse(key)
+        };
+        sizes.select_nth_unstable_by_key(most, order);
+        sizes.truncate(most);
+    }
+    let chosen: HashSet<u64, Seeded> = sizes.iter().map(|size| size.size).collect();
+    let beyond_top = all - below_min - chosen.len();
+    (chosen, Cut { below_min, beyond_top })
+}
+
+struct Size {
+    size: u64,
+    count: u64,
+    oldest_ns: u64,
+}
+
+impl Size {
+    fn bytes(&self) -> u128 {
+        u128::from(self.size) * u128::from(self.count)
+    }
+}
+
+/// Every size of the records that rows are made of.
+fn listed(
+    snapshot: &Snapshot,
+    stacks: &CallStacks,
+    groups: &Groups,
+    options: &Options,
+    filtering: &mut Filtering,
+) -> Vec<Size> {
+    let rows = &snapshot.allocations;
+    let mut sieve = Sieve::new(&options.suppressions);
+    let mut found: Vec<(u64, u64)> = Vec::with_capacity(rows.len());
+    let progress = Progress::over("telling sizes apart", rows.len() as u64, Unit::Of("records"));
+    for (nth, allocation) in rows.iter().enumerate() {
+        progress.tick(nth);
+        if filtering.passes(allocation.call, allocation.stack, allocation.time_ns, stacks)
+            && sieve.rule(allocation.stack, stacks).is_none()
+            && groups.level(&allocation, stacks).is_listed()
+        {
+            found.push((allocation.bytes, allocation.time_ns));
+        }
+    }
+    in_two_threads(&mut found, &|part| part.sort_unstable(), &|all, middle| {
+        all.select_nth_unstable(middle);
+    });
+    let size = |equal: &[(u64, u64)]| Size {
+        size: equal[0].0,
+        count: equal.len() as u64,
+        oldest_ns: equal[0].1,
+    };
+    found.chunk_by(|a, b| a.0 == b.0).map(size).collect()
+}

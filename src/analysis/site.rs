@@ -1,0 +1,426 @@
+//! Call sites: which frame of a stack is the user's own, and a name for stacks that survives a restart.
+//!
+//! A stack under `cudaMalloc` begins inside the CUDA runtime and ends in the loader. What a reader wants is the line
+//! of their own program that asked: the *site*. Every frame therefore gets a [`Role`] (told in `site/role.rs`, and for
+//! Python in `site/python.rs`); the default view shows the frames between the runtime and `main`, and the site is the
+//! innermost of them that is not a mere wrapper.
+//!
+//! ```text
+//! 0x7f.. libcudart.so.13         Runtime      hidden     0x7f.. libcudart.so.13        Runtime      hidden
+//! cudaMalloc                     Runtime      hidden     c10::cuda::…::malloc          Framework    hidden
+//! thrust::device_vector::…       Wrapper      shown      THPVariable_matmul            Framework    hidden
+//! Trainer::step  train.cu:212    User         the site   _PyEval_EvalFrameDefault      Interpreter  hidden
+//! main           main.cu:12      User         shown      forward    torch/nn/…:125     Library      shown
+//! __libc_start_main              BelowMain    hidden     step       train.py:212       User         the site
+//! ```
+//!
+//! In a Python program the site is the innermost line of Python that the user wrote; then library Python; then native
+//! code. A stack with nothing but hidden frames shows what it has, frameworks before runtimes.
+//!
+//! Two runs of one program are compared by [`Fingerprint`]s: hashes over module, source file, function and line of the
+//! shown frames, files by name alone, so that address space randomization, another machine, another build folder or
+//! another install path change nothing.
+//! Deliberately absent: names of symbols; they were written into the snapshot by whoever symbolized it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::analysis::function_name::without_hash;
+use crate::kind::{Kind, Place};
+use crate::reader::progress::{Progress, Unit};
+use crate::snapshot::{Language, Location, Snapshot, Stack};
+
+mod below_main;
+mod origin;
+mod python;
+mod role;
+
+/// What a frame is to the person who reads the stack.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Inside CUDA or culeak.
+    Runtime,
+    /// Inside the Python interpreter.
+    Interpreter,
+    /// Inside PyTorch, XLA, CuPy …, or a library of CUDA's: shown only where nothing but such frames is.
+    Framework,
+    /// Generic code between the user's code and CUDA: shown, but never a site while a user's frame is there.
+    Wrapper,
+    /// Python that came with a package or with Python itself: shown, but never a site while a user's line is there.
+    Library,
+    User,
+    /// What called `main` or the thread's function.
+    BelowMain,
+}
+
+/// One line of a stack: a code address, or a call the compiler inlined into one.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Frame<'a> {
+    pub function: Option<&'a str>,
+    pub file: Option<&'a str>,
+    pub line: Option<u32>,
+    pub inlined: bool,
+    #[serde(skip_serializing_if = "Language::is_native")]
+    pub language: Language,
+    /// Path of the module; empty when the address was in none.
+    pub module: &'a str,
+    /// Address in the module's file, or in the process when there is no module.
+    pub address: u64,
+    pub role: Role,
+}
+
+impl<'a> Frame<'a> {
+    /// File name of the module.
+    pub fn module_name(&self) -> &'a str {
+        file_name(self.module)
+    }
+
+    /// The function, or `module+0xoffset` where no symbol is known.
+    pub fn name(&self) -> String {
+        match self.function {
+            Some(function) => function.to_owned(),
+            None if self.module.is_empty() => format!("{:#x}", self.address),
+            None => format!("{}+{:#x}", self.module_name(), self.address),
+        }
+    }
+
+    /// `train.cu:212`, when debug information says so.
+    pub fn short_place(&self) -> Option<String> {
+        self.place_with(file_name)
+    }
+
+    /// The same with the whole path.
+    pub fn place(&self) -> Option<String> {
+        self.place_with(|file| file)
+    }
+
+    fn place_with(&self, shorten: impl Fn(&'a str) -> &'a str) -> Option<String> {
+        let file = shorten(self.file?);
+        Some(
+            self.line
+                .map_or_else(|| file.to_owned(), |line| format!("{file}:{line}")),
+        )
+    }
+
+    pub fn is_python(&self) -> bool {
+        self.language == Language::Python
+    }
+
+    fn shown(&self) -> bool {
+        matches!(self.role, Role::User | Role::Library | Role::Wrapper)
+    }
+
+    /// The source file, by a name that is the same wherever it was built or installed; the module where none is known.
+    pub fn source(&self) -> &'a str {
+        match self.file {
+            Some(file) if self.is_python() => python::name_in_package(file),
+            Some(file) => file_name(file),
+            None => self.module_name(),
+        }
+    }
+
+    /// What stands in a fingerprint for the module: names that are the same wherever the program is installed.
+    pub fn home(&self) -> &'a str {
+        match self.file {
+            Some(file) if self.is_python() => python::name_in_package(file),
+            _ => self.module_name(),
+        }
+    }
+}
+
+/// A name for a stack or a site that is the same in every run of the same program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fingerprint(pub u64);
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{:016x}", self.0)
+    }
+}
+
+impl Serialize for Fingerprint {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_str(self)
+    }
+}
+
+/// One stack of a snapshot, read as a person would.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CallStack<'a> {
+    /// Over module, function and line of every shown frame.
+    pub fingerprint: Fingerprint,
+    /// The same without lines: edits elsewhere in the file leave it alone.
+    pub loose_fingerprint: Fingerprint,
+    /// Over the site's frame alone.
+    pub site_fingerprint: Fingerprint,
+    /// The same without the line.
+    pub loose_site_fingerprint: Fingerprint,
+    /// A caching allocator stands between the site and CUDA, so the memory may be free for reuse.
+    pub pool: bool,
+    /// Whose caching allocator that is: `PyTorch`.
+    pub allocator: Option<&'static str>,
+    /// The library of CUDA's that asked for the memory, by name: `cuBLAS`.
+    pub library: Option<&'static str>,
+    pub truncated: bool,
+    /// Index of the site in `frames`; `None` for an allocation recorded without its stack.
+    pub site: Option<usize>,
+    /// Innermost first.
+    pub frames: Vec<Frame<'a>>,
+}
+
+impl<'a> CallStack<'a> {
+    fn of(stack: &Stack, known: &[Vec<Known<'a>>]) -> CallStack<'a> {
+        let known: Vec<Known> = stack
+            .frames
+            .iter()
+            .flat_map(|&location| known[location].iter().copied())
+            .collect();
+        let mut frames: Vec<Frame> = known.iter().map(|known| known.frame).collect();
+        below_main::fold(&mut frames, &known);
+        python::fold_outer(&mut frames);
+        let allocator = known.iter().find_map(|known| known.allocator);
+        CallStack::new(frames, allocator, stack.truncated)
+    }
+
+    /// The stack of an allocation that was recorded without one.
+    fn unknown() -> CallStack<'a> {
+        CallStack::new(Vec::new(), None, true)
+    }
+
+    fn new(frames: Vec<Frame<'a>>, allocator: Option<&'static str>, truncated: bool) -> CallStack<'a> {
+        let site = site(&frames);
+        let library = origin::library(&frames);
+        let level = visible(&frames);
+        let mut exact = Hasher::new();
+        let mut loose = Hasher::new();
+        for frame in frames.iter().filter(|frame| level.shows(frame)) {
+            exact.frame(frame, true);
+            loose.frame(frame, false);
+        }
+        let (mut at_site, mut at_loose_site) = (Hasher::new(), Hasher::new());
+        if let Some(site) = site {
+            at_site.frame(&frames[site], true);
+            at_loose_site.frame(&frames[site], false);
+        }
+        // What a library took for itself and what the program asked for are two things, though one line caused both.
+        for hasher in [&mut exact, &mut loose, &mut at_site, &mut at_loose_site] {
+            hasher.bytes(library.unwrap_or_default().as_bytes());
+        }
+        CallStack {
+            fingerprint: exact.finish(),
+            loose_fingerprint: loose.finish(),
+            site_fingerprint: at_site.finish(),
+            loose_site_fingerprint: at_loose_site.finish(),
+            pool: allocator.is_some(),
+            allocator,
+            library,
+            truncated,
+            site,
+            frames,
+        }
+    }
+
+    pub fn site(&self) -> Option<&Frame<'a>> {
+        self.site.map(|site| &self.frames[site])
+    }
+
+    /// A statically linked CUDA runtime asked the driver, as far as the stack says; `program_has_runtime`: there is one.
+    pub fn is_of_static_runtime(&self, program_has_runtime: bool) -> bool {
+        let innermost = self.frames.first().filter(|frame| !frame.is_python());
+        innermost.is_some_and(|frame| origin::is_static_runtime(frame, program_has_runtime))
+    }
+
+    /// The constructor of a static object asked, before `main` began or while a library was loaded.
+    pub fn is_of_static_constructor(&self) -> bool {
+        self.frames.iter().any(origin::is_static_constructor)
+    }
+
+    /// The frames of the default view; all of them when nothing else is left.
+    pub fn shown(&self) -> impl Iterator<Item = &Frame<'a>> {
+        let level = visible(&self.frames);
+        self.frames.iter().filter(move |frame| level.shows(frame))
+    }
+
+    /// The innermost line of Python that the user wrote; else the innermost of Python at all.
+    pub fn python_line(&self) -> Option<&Frame<'a>> {
+        let line = |role| move |frame: &&Frame| frame.is_python() && frame.role == role;
+        let innermost = |role| self.frames.iter().find(line(role));
+        innermost(Role::User).or_else(|| innermost(Role::Library))
+    }
+}
+
+/// The most telling frames there are.
+#[derive(Clone, Copy)]
+enum Visible {
+    Shown,
+    Frameworks,
+    All,
+}
+
+impl Visible {
+    fn shows(self, frame: &Frame) -> bool {
+        match self {
+            Visible::Shown => frame.shown(),
+            Visible::Frameworks => frame.role == Role::Framework,
+            Visible::All => true,
+        }
+    }
+}
+
+fn visible(frames: &[Frame]) -> Visible {
+    let any = |level: Visible| frames.iter().any(|frame| level.shows(frame));
+    let levels = [Visible::Shown, Visible::Frameworks];
+    levels.into_iter().find(|level| any(*level)).unwrap_or(Visible::All)
+}
+
+fn site(frames: &[Frame]) -> Option<usize> {
+    let innermost = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
+    innermost(&|frame| frame.is_python() && frame.role == Role::User)
+        .or_else(|| innermost(&|frame| frame.is_python() && frame.role == Role::Library))
+        .or_else(|| innermost(&|frame| frame.role == Role::User))
+        // The user's own module first: a library's template in it was made for the user's code.
+        .or_else(|| innermost(&|frame| frame.role == Role::Wrapper && !below_main::is_system(frame.module_name())))
+        .or_else(|| innermost(&|frame| frame.role == Role::Wrapper))
+        .or_else(|| innermost(&role::names_its_purpose))
+        .or_else(|| innermost(&|frame| frame.role == Role::Framework))
+        .or(if frames.is_empty() { None } else { Some(0) })
+}
+
+/// All stacks of a snapshot, read once.
+pub struct CallStacks<'a> {
+    stacks: Vec<CallStack<'a>>,
+    unknown: CallStack<'a>,
+}
+
+impl<'a> CallStacks<'a> {
+    pub fn of(snapshot: &'a Snapshot) -> CallStacks<'a> {
+        let tensors_are_told = snapshot
+            .counters
+            .iter()
+            .any(|counter| counter.kind == Kind::Tensor && counter.total_count > 0);
+        let locations = snapshot.locations.iter();
+        let known: Vec<_> = locations
+            .map(|location| expand(snapshot, location, tensors_are_told))
+            .collect();
+        let progress = Progress::over("reading stacks", snapshot.stacks.len() as u64, Unit::Of("stacks"));
+        let stacks = snapshot.stacks.iter().enumerate().map(|(nth, stack)| {
+            progress.tick(nth);
+            CallStack::of(stack, &known)
+        });
+        CallStacks {
+            stacks: stacks.collect(),
+            unknown: CallStack::unknown(),
+        }
+    }
+
+    pub fn get(&self, stack: Option<usize>) -> &CallStack<'a> {
+        stack.map_or(&self.unknown, |stack| &self.stacks[stack])
+    }
+
+    /// Whether a record of this kind and stack is a caching allocator's: a pool object, or memory asked for by such an
+    /// allocator. What the allocator handed out of it is not.
+    pub fn is_pool(&self, kind: Kind, stack: Option<usize>) -> bool {
+        is_pool(kind, self.get(stack).pool)
+    }
+}
+
+/// The same of a record's kind and of whether a caching allocator stands on its stack.
+pub fn is_pool(kind: Kind, in_pool: bool) -> bool {
+    kind == Kind::Pool || (in_pool && kind.place() != Place::Within)
+}
+
+/// The part of a path behind the last slash.
+pub fn file_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+/// A frame with what its names alone say of it; told once per location, since thousands of stacks share one.
+#[derive(Clone, Copy)]
+struct Known<'a> {
+    frame: Frame<'a>,
+    end: below_main::End,
+    /// Whose caching allocator it is a part of.
+    allocator: Option<&'static str>,
+}
+
+fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_are_told: bool) -> Vec<Known<'a>> {
+    let module = location
+        .module
+        .map_or("", |module| snapshot.modules[module].path.as_str());
+    let bare = Frame {
+        function: None,
+        file: None,
+        line: None,
+        inlined: false,
+        language: location.language,
+        module,
+        address: location.address,
+        role: Role::User,
+    };
+    let mut frames: Vec<Frame> = location
+        .symbols
+        .iter()
+        .map(|symbol| Frame {
+            function: Some(&symbol.function),
+            file: symbol.file.as_deref(),
+            line: symbol.line,
+            inlined: symbol.inlined,
+            ..bare
+        })
+        .collect();
+    if frames.is_empty() {
+        frames.push(bare);
+    }
+    let known = frames.into_iter().map(|frame| Known {
+        end: below_main::end(&frame),
+        allocator: origin::caching_allocator(&frame, tensors_are_told),
+        frame: Frame {
+            role: role::of(&frame),
+            ..frame
+        },
+    });
+    known.collect()
+}
+
+/// FNV-1a, 64 bits: stable for ever, and the same in any other language.
+struct Hasher(u64);
+
+impl Hasher {
+    fn new() -> Hasher {
+        Hasher(0xcbf2_9ce4_8422_2325)
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    fn frame(&mut self, frame: &Frame, lines: bool) {
+        self.bytes(frame.home().as_bytes());
+        self.bytes(&[0]);
+        // Lambdas and static helpers of several files may share a name.
+        self.bytes(frame.source().as_bytes());
+        self.bytes(&[0]);
+        match frame.function {
+            Some(function) => self.bytes(without_hash(function).as_bytes()),
+            // Offsets in a file are the same in every run; addresses outside all files are not.
+            None if lines && !frame.module.is_empty() => self.bytes(&frame.address.to_le_bytes()),
+            None => {}
+        }
+        self.bytes(&[0]);
+        if lines && let Some(line) = frame.line {
+            self.bytes(&line.to_le_bytes());
+        }
+        self.bytes(&[1]);
+    }
+
+    fn finish(self) -> Fingerprint {
+        Fingerprint(self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! What a frame is to its reader, told from the names of its function, its source file and its module.
+//!
+//! The lists below are knowledge about other people's programs, gathered from their stacks. They may be incomplete: an
+//! unknown frame is the user's, which shows a line too many and hides nothing. Deliberately absent: addresses.
+
+use super::{Frame, Role, python};
+use crate::analysis::function_name::plain;
+use crate::analysis::site::file_name;
+use crate::cuda_functions::Api;
+
+pub(super) fn of(frame: &Frame) -> Role {
+    if frame.is_python() {
+        return python::role(frame.function.unwrap_or_default(), frame.file.unwrap_or_default());
+    }
+    let module = frame.module_name();
+    if starts_with_any(module, RUNTIME_MODULES) {
+        return Role::Runtime;
+    }
+    if is_interpreter(module) {
+        return Role::Interpreter;
+    }
+    let inside_framework = is_framework(frame.module) || super::origin::library_of_module(module).is_some();
+    // The C and C++ libraries are nobody's own, whatever their functions are called.
+    let own = if super::below_main::is_system(module) {
+        Role::Wrapper
+    } else {
+        Role::User
+    };
+    let Some(function) = frame.function else {
+        return if inside_framework { Role::Framework } else { own };
+    };
+    let name = plain(function);
+    if is_cuda_call(&name, frame.file) || is_static_cudart(&name) {
+        Role::Runtime
+    } else if is_interpreter_function(&name) {
+        Role::Interpreter
+    } else if inside_framework || is_framework_function(&name) || super::origin::library_of_function(&name).is_some() {
+        Role::Framework
+    } else if is_wrapper(&name) || frame.file.is_some_and(is_library_source) {
+        Role::Wrapper
+    } else {
+        own
+    }
+}
+
+/// A framework's frame that says what the framework was doing, for stacks that have nothing of the user's: PyTorch's
+/// autograd threads run the backward pass without any Python.
+pub(super) fn names_its_purpose(frame: &Frame) -> bool {
+    frame.role == Role::Framework
+        && frame.function.is_some_and(|function| {
+            let name = plain(function);
+            name.starts_with("torch::autograd::generated::") && name.ends_with("::apply")
+        })
+}
+
+fn starts_with_any(text: &str, starts: &[&str]) -> bool {
+    starts.iter().any(|start| text.starts_with(start))
+}
+
+/// Libraries whose inside is nobody's business here.
+const RUNTIME_MODULES: &[&str] = &[
+    "libcuda.so",
+    "libcudart.so",
+    "libcudart-",
+    "libculeak",
+    "libnvidia-",
+    "libcudadebugger",
+];
+
+/// Frameworks, by the file names of their libraries.
+const FRAMEWORK_MODULES: &[&str] = &[
+    "libtorch",
+    "libc10",
+    "libcaffe2",
+    "libshm.so",
+    "libaoti_",
+    "xla_cuda_plugin",
+    "xla_extension",
+    "libjax_common",
+    "pjrt_c_api_gpu_plugin",
+    "libtensorflow",
+    "_pywrap_tensorflow",
+    "libonnxruntime",
+    "librmm.so",
+    "libtriton",
+];
+
+/// Frameworks, by the package that their compiled parts are installed with.
+const FRAMEWORK_PACKAGES: &[&str] = &[
+    "torch",
+    "torchvision",
+    "torchaudio",
+    "functorch",
+    "cupy",
+    "cupy_backends",
+    "jaxlib",
+    "jax_plugins",
+    "jax_cuda12_plugin",
+    "jax_cuda13_plugin",
+    "numba",
+    "numba_cuda",
+    "llvmlite",
+    "triton",
+    "cuda",
+    "rmm",
+    "cudf",
+    "pylibraft",
+    "tensorflow",
+    "onnxruntime",
+    "nvidia",
+    "numpy",
+];
+
+fn is_framework(module: &str) -> bool {
+    let package = module
+        .split_once("-packages/")
+        .and_then(|(_, behind)| behind.split('/').next());
+    starts_with_any(file_name(module), FRAMEWORK_MODULES)
+        || package.is_some_and(|package| FRAMEWORK_PACKAGES.contains(&package))
+}
+
+/// Name spaces of frameworks, for their templates and glue inside other modules.
+const FRAMEWORK_FUNCTIONS: &[&str] = &[
+    "c10::",
+    "at::",
+    "torch::",
+    "caffe2::",
+    "pybind11::",
+    "nanobind::",
+    "THPVariable_",
+    "THPFunction_",
+    "THPModule_",
+    "THPEngine_",
+    "xla::",
+    "tsl::",
+    "stream_executor::",
+    "pjrt::",
+    "tensorflow::",
+    "__pyx_",
+];
+
+fn is_framework_function(name: &str) -> bool {
+    starts_with_any(name, FRAMEWORK_FUNCTIONS)
+}
+
+/// `libpython3.12.so.1.0`, `python3.12`, `python3`, the standard library's own extensions, and what ctypes calls with.
+fn is_interpreter(module: &str) -> bool {
+    let executable = module.strip_prefix("python").is_some_and(|version| {
+        let version = version.trim_end_matches(['t', 'd', 'm', 'u']);
+        version.chars().all(|c| c.is_ascii_digit() || c == '.')
+    });
+    executable
+        || starts_with_any(
+            module,
+            &["libpython3", "_ctypes.", "libffi.so", "libffi-", "_cffi_backend."],
+        )
+}
+
+/// The interpreter's functions in a program that it is linked into.
+fn is_interpreter_function(name: &str) -> bool {
+    starts_with_any(
+        name,
+        &[
+            "_PyEval_",
+            "_PyObject_",
+            "_PyFunction_",
+            "PyObject_",
+            "PyEval_",
+            "PyRun_",
+            "Py_RunMain",
+            "Py_BytesMain",
+            "pymain_",
+            "PyVectorcall_",
+        ],
+    ) || matches!(
+        name,
+        "method_vectorcall"
+            | "slot_tp_call"
+            | "slot_tp_init"
+            | "type_call"
+            | "cfunction_call"
+            | "run_mod"
+            | "run_eval_code_obj"
+    )
+}
+
+/// Name spaces of code that passes requests on.
+const WRAPPERS: &[&str] = &[
+    "thrust::",
+    "cub::",
+    "cuda::",
+    "rmm::",
+    "std::",
+    "__gnu_cxx::",
+    "core::",
+    "alloc::",
+    "cudarc::",
+    "cust::",
+    "operator new",
+];
+
+fn is_wrapper(name: &str) -> bool {
+    starts_with_any(name.strip_prefix('<').unwrap_or(name), WRAPPERS)
+}
+
+/// Sources of the standard libraries: DWARF often names functions inlined from there without their name space.
+fn is_library_source(file: &str) -> bool {
+    [
+        "/include/c++/",
+        "/c++/v1/",
+        "/rustc/",
+        "/include/thrust/",
+        "/include/cub/",
+        "/include/cuda/std/",
+    ]
+    .iter()
+    .any(|part| file.contains(part))
+}
+
+/// A CUDA function itself, or its typed twin in a CUDA header, but not a user's function of that name.
+fn is_cuda_call(name: &str, file: Option<&str>) -> bool {
+    Api::find(name.as_bytes()).is_some() && file.is_none_or(|file| file_name(file).starts_with("cuda"))
+}
+
+/// The statically linked runtime keeps its internal names, or what the vendor left of them.
+pub(super) fn is_static_cudart(name: &str) -> bool {
+    starts_with_any(name, &["cudart::", "libcudart_static_", "__cudart"])
+}

@@ -1,0 +1,442 @@
+use super::*;
+use crate::kind::Kind;
+use crate::sample::{FrameText, MAIN, PYTHON, RUNTIME, START, Sample};
+use crate::snapshot::Counter;
+
+fn only_stack(frames: &[FrameText]) -> Snapshot {
+    let mut sample = Sample::new();
+    let stack = sample.stack(frames);
+    sample.holds(Kind::Device, "cudaMalloc", 1, 1, stack);
+    sample.finish(1, 0)
+}
+
+fn site_of(frames: &[FrameText]) -> String {
+    let snapshot = only_stack(frames);
+    CallStacks::of(&snapshot)
+        .get(Some(0))
+        .site()
+        .map_or_else(String::new, Frame::name)
+}
+
+fn shown(frames: &[FrameText]) -> Vec<String> {
+    let snapshot = only_stack(frames);
+    CallStacks::of(&snapshot)
+        .get(Some(0))
+        .shown()
+        .map(Frame::name)
+        .collect()
+}
+
+fn fingerprint(frames: &[FrameText]) -> Fingerprint {
+    let snapshot = only_stack(frames);
+    CallStacks::of(&snapshot).get(Some(0)).fingerprint
+}
+
+fn is_pool(frame: FrameText) -> bool {
+    let snapshot = only_stack(&[RUNTIME, frame, MAIN]);
+    CallStacks::of(&snapshot).get(Some(0)).pool
+}
+
+const USER: FrameText = ("Trainer::step(int)", "/src/train.cu:212", "/opt/app");
+
+#[test]
+fn the_site_is_the_innermost_frame_of_the_users_own() {
+    assert_eq!(site_of(&[RUNTIME, USER, MAIN, START]), "Trainer::step(int)");
+    assert_eq!(
+        site_of(&[("cudaMalloc", "", "/opt/app"), USER, MAIN]),
+        "Trainer::step(int)"
+    );
+    assert_eq!(
+        site_of(&[("libcudart_static_0123", "", "/opt/app"), USER, MAIN]),
+        "Trainer::step(int)"
+    );
+    assert_eq!(
+        site_of(&[
+            ("cudarc::driver::result::malloc_sync", "/x.rs:1", "/opt/app"),
+            USER,
+            MAIN
+        ]),
+        "Trainer::step(int)"
+    );
+    let typed = (
+        "cudaError cudaMalloc<float>(float**, unsigned long)",
+        "/cuda/include/cuda_runtime.h:9",
+        "/opt/app",
+    );
+    assert_eq!(site_of(&[RUNTIME, typed, USER, MAIN]), "Trainer::step(int)");
+}
+
+#[test]
+fn a_users_function_with_a_cuda_name_is_the_users() {
+    let wrapper = ("cudaMalloc", "/src/checked.cu:3", "/opt/app");
+    assert_eq!(site_of(&[RUNTIME, wrapper, USER, MAIN]), "cudaMalloc");
+}
+
+#[test]
+fn a_stack_without_a_frame_of_the_users_still_has_a_site() {
+    assert_eq!(site_of(&[RUNTIME]), "libcudart.so.13+0x1234");
+    assert_eq!(
+        site_of(&[RUNTIME, ("std::function<void()>::operator()()", "", "/opt/app")]),
+        "std::function<void()>::operator()()"
+    );
+    assert_eq!(site_of(&[]), "");
+}
+
+#[test]
+fn frames_below_main_are_folded() {
+    assert_eq!(
+        shown(&[RUNTIME, USER, MAIN, START, ("_start", "", "/opt/app")]),
+        ["Trainer::step(int)", "main"]
+    );
+    // Stripped: libc and `_start` have no names.
+    let (libc, start) = (("", "", "/usr/lib/libc.so.6"), ("", "", "/opt/app"));
+    assert_eq!(shown(&[RUNTIME, USER, libc, libc, start]), ["Trainer::step(int)"]);
+    // A C++ thread and a Rust thread.
+    let cpp = ("execute_native_thread_routine", "", "/usr/lib/libstdc++.so.6");
+    let invoke = (
+        "void std::__invoke_impl<void, Work>(std::__invoke_other, Work&&)",
+        "/usr/include/invoke.h:1",
+        "/opt/app",
+    );
+    let (begin, clone) = (
+        ("start_thread", "", "/usr/lib/libc.so.6"),
+        ("clone3", "", "/usr/lib/libc.so.6"),
+    );
+    assert_eq!(shown(&[USER, invoke, cpp, begin, clone]), ["Trainer::step(int)"]);
+    let short = (
+        "std::sys::backtrace::__rust_begin_short_backtrace",
+        "/rustc/x.rs:1",
+        "/opt/app",
+    );
+    let once = ("core::ops::function::FnOnce::call_once", "/rustc/y.rs:1", "/opt/app");
+    assert_eq!(
+        shown(&[USER, once, short, ("main", "", "/opt/app"), START]),
+        ["Trainer::step(int)"]
+    );
+}
+
+#[test]
+fn inlined_library_code_without_its_name_space_is_known_by_its_file() {
+    let header = "/usr/include/c++/12/bits/invoke.h:61";
+    let (invoke, run) = (("__invoke_impl", header, "/opt/app"), ("_M_run", header, "/opt/app"));
+    let stripped = ("", "", "/usr/lib/libstdc++.so.6");
+    assert_eq!(
+        shown(&[RUNTIME, invoke, USER, invoke, run, stripped]),
+        ["__invoke_impl", "Trainer::step(int)"]
+    );
+    assert_eq!(site_of(&[RUNTIME, invoke, USER, run, stripped]), "Trainer::step(int)");
+    // Where the stack was cut before the thread's start, nothing is guessed.
+    assert_eq!(shown(&[RUNTIME, USER, invoke]).len(), 2);
+}
+
+#[test]
+fn a_users_own_clone_is_not_a_thread_start() {
+    let clone = ("clone", "/src/tensor.cu:8", "/opt/app");
+    assert_eq!(shown(&[RUNTIME, clone, USER, MAIN]).len(), 3);
+}
+
+#[test]
+fn fingerprints_survive_another_address_path_and_build() {
+    let here = fingerprint(&[RUNTIME, USER, MAIN, START]);
+    let elsewhere = ("Trainer::step(int)", "/home/ci/train.cu:212", "/ci/build/app");
+    let main = ("main", "/home/ci/main.cu:12", "/ci/build/app");
+    assert_eq!(here, fingerprint(&[elsewhere, main]));
+    let mut moved = only_stack(&[RUNTIME, USER, MAIN, START]);
+    for (nth, location) in moved.locations.iter_mut().enumerate() {
+        location.address += 0x40 * (nth as u64 + 1);
+    }
+    for module in &mut moved.modules {
+        module.bias += 0x7000_0000;
+    }
+    assert_eq!(CallStacks::of(&moved).get(Some(0)).fingerprint, here);
+    let hashed = |hash: &str| fingerprint(&[(&format!("app::step::h{hash}"), "/a.rs:1", "/opt/app")]);
+    assert_eq!(hashed("0123456789abcdef"), hashed("fedcba9876543210"));
+}
+
+#[test]
+fn fingerprints_tell_lines_and_callers_apart() {
+    let other_line = ("Trainer::step(int)", "/src/train.cu:213", "/opt/app");
+    assert_ne!(fingerprint(&[USER, MAIN]), fingerprint(&[other_line, MAIN]));
+    assert_ne!(fingerprint(&[USER, MAIN]), fingerprint(&[USER, USER, MAIN]));
+    let loose = |frames: &[FrameText]| {
+        let snapshot = only_stack(frames);
+        CallStacks::of(&snapshot).get(Some(0)).loose_fingerprint
+    };
+    assert_eq!(loose(&[USER, MAIN]), loose(&[other_line, MAIN]));
+}
+
+#[test]
+fn code_outside_all_files_does_not_bring_its_random_address() {
+    let mut first = only_stack(&[("", "", ""), USER, MAIN]);
+    let before = CallStacks::of(&first).get(Some(0)).fingerprint;
+    first.locations[0].address = 0x7fff_1234_0000;
+    assert_eq!(CallStacks::of(&first).get(Some(0)).fingerprint, before);
+}
+
+#[test]
+fn caching_allocators_are_known_by_name_or_by_library() {
+    assert!(is_pool((
+        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)",
+        "",
+        "/v/libc10_cuda.so"
+    )));
+    // Caching switched off: the same library, but every tensor is an allocation.
+    assert!(!is_pool((
+        "c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::allocate(unsigned long)",
+        "",
+        "/v/torch/lib/libc10_cuda.so"
+    )));
+    assert!(is_pool(("", "", "/v/cupy/cuda/memory.cpython-312.so")));
+    assert!(is_pool((
+        "tsl::BFCAllocator::Extend(unsigned long)",
+        "",
+        "/v/xla_cuda_plugin.so"
+    )));
+    assert!(is_pool((
+        "__pyx_f_4cupy_4cuda_6memory_MemoryPool_malloc",
+        "",
+        "/v/cupy/cuda/memory.cpython-312.so"
+    )));
+    assert!(!is_pool(("my::MemoryPool::get()", "/src/pool.cu:1", "/opt/app")));
+    assert!(!is_pool((
+        "c10::cuda::getDefaultCUDAStream(signed char)",
+        "",
+        "/v/libc10_cuda.so"
+    )));
+    assert!(!is_pool(USER));
+}
+
+#[test]
+fn without_names_pytorchs_segments_are_known_by_its_tensors() {
+    let mut snapshot = only_stack(&[RUNTIME, ("", "", "/v/torch/lib/libc10_cuda.so"), USER]);
+    let is_pool = |snapshot: &Snapshot| CallStacks::of(snapshot).is_pool(Kind::Device, Some(0));
+    // Where no tensor was recorded, caching may be switched off.
+    assert!(!is_pool(&snapshot));
+    snapshot.counters.push(Counter {
+        device: Some(0),
+        kind: Kind::Tensor,
+        live_count: 0,
+        live_bytes: 0,
+        peak_bytes: 512,
+        total_count: 1,
+        total_bytes: 512,
+        freed_count: 1,
+        failed_count: 0,
+    });
+    assert!(is_pool(&snapshot));
+    let mut own = only_stack(&[RUNTIME, USER]);
+    own.counters = snapshot.counters;
+    assert!(!is_pool(&own));
+}
+
+/// What PyTorch puts between a line of Python and CUDA, innermost first; shortened from a real stack.
+const TORCH: &[FrameText] = &[
+    RUNTIME,
+    (
+        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_block(int)",
+        "",
+        "/venv/lib/python3.12/site-packages/torch/lib/libc10_cuda.so",
+    ),
+    (
+        "at::native::empty_cuda(long)",
+        "",
+        "/venv/lib/python3.12/site-packages/torch/lib/libtorch_cuda.so",
+    ),
+    (
+        "at::_ops::matmul::call(at::Tensor const&)",
+        "",
+        "/venv/lib/python3.12/site-packages/torch/lib/libtorch_cpu.so",
+    ),
+    (
+        "torch::autograd::THPVariable_matmul(_object*, _object*, _object*)",
+        "",
+        "/venv/lib/python3.12/site-packages/torch/lib/libtorch_python.so",
+    ),
+    ("method_vectorcall_VARARGS_KEYWORDS", "", "/usr/bin/python3.12"),
+    ("_PyEval_EvalFrameDefault", "", "/usr/bin/python3.12"),
+];
+const LINEAR: FrameText = (
+    "Linear.forward",
+    "/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py:125",
+    PYTHON,
+);
+const CALL: FrameText = (
+    "Module._call_impl",
+    "/venv/lib/python3.12/site-packages/torch/nn/modules/module.py:1773",
+    PYTHON,
+);
+const STEP: FrameText = ("training_step", "/home/me/train.py:212", PYTHON);
+const SCRIPT: FrameText = ("<module>", "/home/me/train.py:300", PYTHON);
+const RUNPY: FrameText = ("_run_code", "<frozen runpy>:88", PYTHON);
+const INTERPRETER: &[FrameText] = &[
+    ("_PyEval_EvalFrameDefault", "", "/usr/bin/python3.12"),
+    ("Py_BytesMain", "", "/usr/bin/python3.12"),
+    START,
+    ("_start", "", "/usr/bin/python3.12"),
+];
+
+fn training(python: &[FrameText<'static>]) -> Vec<FrameText<'static>> {
+    [TORCH, python, INTERPRETER].concat()
+}
+
+#[test]
+fn the_site_of_a_python_program_is_the_innermost_line_the_user_wrote() {
+    let stack = training(&[LINEAR, CALL, STEP, SCRIPT, RUNPY]);
+    assert_eq!(site_of(&stack), "training_step");
+    assert_eq!(shown(&stack), ["Linear.forward", "training_step", "<module>"]);
+    let snapshot = only_stack(&stack);
+    let stacks = CallStacks::of(&snapshot);
+    let line = stacks.get(Some(0)).python_line().and_then(Frame::short_place);
+    assert_eq!(line.as_deref(), Some("train.py:212"));
+}
+
+#[test]
+fn a_users_extension_is_shown_and_the_line_that_called_it_is_the_site() {
+    let extension = ("fill_cache(at::Tensor)", "/home/me/fill.cpp:9", "/home/me/fill.so");
+    let glue = ("pybind11::cpp_function::dispatcher(_object*)", "", "/home/me/fill.so");
+    let stack = [&[RUNTIME, extension, glue], &[STEP, SCRIPT][..], INTERPRETER].concat();
+    assert_eq!(site_of(&stack), "training_step");
+    assert_eq!(shown(&stack), ["fill_cache(at::Tensor)", "training_step", "<module>"]);
+}
+
+#[test]
+fn library_python_is_the_site_only_where_the_user_wrote_nothing() {
+    assert_eq!(site_of(&training(&[CALL, LINEAR, RUNPY])), "Linear.forward");
+}
+
+#[test]
+fn without_python_a_framework_says_what_it_was_doing() {
+    let (lib, end) = (
+        "/v/site-packages/torch/lib/libtorch_cpu.so",
+        ("clone3", "", "/usr/lib/libc.so.6"),
+    );
+    let backward = ("torch::autograd::generated::MulBackward0::apply(at::Tensor)", "", lib);
+    let engine = ("torch::autograd::Engine::thread_main(int)", "", lib);
+    let stack = [&TORCH[..4], &[backward, engine, end]].concat();
+    assert_eq!(
+        site_of(&stack),
+        "torch::autograd::generated::MulBackward0::apply(at::Tensor)"
+    );
+    assert!(shown(&stack).contains(&"torch::autograd::Engine::thread_main(int)".to_owned()));
+    // A C++ program's own line comes first, as ever.
+    assert_eq!(site_of(&[TORCH, &[USER, MAIN]].concat()), "Trainer::step(int)");
+    assert_eq!(shown(&[TORCH, &[USER, MAIN]].concat()), ["Trainer::step(int)", "main"]);
+}
+
+#[test]
+fn a_python_function_named_main_ends_no_stack() {
+    let main = ("main", "/home/me/train.py:250", PYTHON);
+    assert_eq!(
+        shown(&training(&[STEP, main, SCRIPT])),
+        ["training_step", "main", "<module>"]
+    );
+}
+
+#[test]
+fn fingerprints_of_python_survive_another_folder_and_another_interpreter() {
+    let here = fingerprint(&training(&[LINEAR, STEP, SCRIPT]));
+    let linear = (
+        "Linear.forward",
+        "/opt/py/lib/python3.11/site-packages/torch/nn/modules/linear.py:125",
+        PYTHON,
+    );
+    let (step, script) = (
+        ("training_step", "/ci/train.py:212", PYTHON),
+        ("<module>", "/ci/train.py:300", PYTHON),
+    );
+    let elsewhere = [
+        &[RUNTIME],
+        &[linear, step, script][..],
+        &[("", "", "/usr/bin/python3.11")],
+    ]
+    .concat();
+    assert_eq!(fingerprint(&elsewhere), here);
+    let moved = ("training_step", "/ci/train.py:219", PYTHON);
+    let loose = |frames: &[FrameText]| {
+        let snapshot = only_stack(frames);
+        let stacks = CallStacks::of(&snapshot);
+        (
+            stacks.get(Some(0)).loose_site_fingerprint,
+            stacks.get(Some(0)).loose_fingerprint,
+        )
+    };
+    assert_ne!(fingerprint(&training(&[LINEAR, moved, SCRIPT])), here);
+    assert_eq!(
+        loose(&training(&[LINEAR, moved, SCRIPT])),
+        loose(&training(&[LINEAR, STEP, SCRIPT]))
+    );
+}
+
+#[test]
+fn memory_of_cudas_libraries_is_theirs_by_name() {
+    let library = |frames: &[FrameText]| {
+        let snapshot = only_stack(frames);
+        CallStacks::of(&snapshot).get(Some(0)).library
+    };
+    for (module, name) in [
+        ("/v/site-packages/nvidia/cublas/lib/libcublasLt.so.13", "cuBLAS"),
+        ("/usr/local/cuda/lib64/libcublas.so.12", "cuBLAS"),
+        ("/v/libcudnn_engines_precompiled.so.9", "cuDNN"),
+        ("/v/site-packages/nvidia/nccl/lib/libnccl.so.2", "NCCL"),
+        ("/v/libnvshmem_host.so.3", "NVSHMEM"),
+        ("/v/libcusparse.so.12", "cuSPARSE"),
+        ("/v/libcusparseLt.so.0", "cuSPARSELt"),
+        ("/v/libcufft.so.12", "cuFFT"),
+    ] {
+        // Their static cudart has a name of its own inside them.
+        let inside = ("libcudart_static_0123", "", module);
+        assert_eq!(
+            library(&[RUNTIME, inside, ("", "", module), USER, MAIN]),
+            Some(name),
+            "{module}"
+        );
+        assert_eq!(
+            site_of(&[RUNTIME, inside, ("", "", module), USER, MAIN]),
+            "Trainer::step(int)"
+        );
+    }
+    assert_eq!(
+        library(&[RUNTIME, ("cublasCreate_v2", "", "/opt/app"), USER, MAIN]),
+        Some("cuBLAS")
+    );
+    assert_eq!(library(&[RUNTIME, ("cublas_helper", "", "/opt/app"), MAIN]), None);
+    assert_eq!(
+        library(&[RUNTIME, USER, ("", "", "/v/libcublas.so.12"), MAIN]),
+        None,
+        "a callback is the user's"
+    );
+    let (by_library, by_user) = (
+        fingerprint(&[RUNTIME, ("", "", "/v/libcublas.so.12"), USER, MAIN]),
+        fingerprint(&[RUNTIME, USER, MAIN]),
+    );
+    assert_ne!(by_library, by_user, "one line, two causes");
+}
+
+#[test]
+fn caching_allocators_have_names() {
+    let allocator = |frames: &[FrameText]| {
+        let snapshot = only_stack(frames);
+        CallStacks::of(&snapshot).get(Some(0)).allocator
+    };
+    assert_eq!(allocator(TORCH), Some("PyTorch"));
+    let bfc = "tsl::BFCAllocator::Extend(unsigned long)";
+    assert_eq!(
+        allocator(&[(bfc, "", "/v/jax_plugins/xla_cuda13/xla_cuda_plugin.so")]),
+        Some("XLA")
+    );
+    assert_eq!(
+        allocator(&[(bfc, "", "/v/tensorflow/libtensorflow_framework.so.2")]),
+        Some("TensorFlow")
+    );
+    assert_eq!(allocator(&[USER]), None);
+}
+
+#[test]
+fn a_thread_without_names_is_charged_to_the_users_own_module() {
+    let run = "std::thread::_State_impl<std::thread::_Invoker<std::tuple<main::{lambda()#1}> > >::_M_run()";
+    let (thread, start) = (("", "", "/usr/lib/libstdc++.so.6"), ("", "", "/usr/lib/libc.so.6"));
+    assert_eq!(site_of(&[RUNTIME, (run, "", "/opt/app"), thread, start, start]), run);
+    // A callback of the C library: what it calls is the user's, and it is not.
+    let once = ("__pthread_once_slow", "", "/usr/lib/libc.so.6");
+    assert_eq!(site_of(&[RUNTIME, once, USER, MAIN]), "Trainer::step(int)");
+}

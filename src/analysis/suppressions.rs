@@ -1,0 +1,448 @@
+//! Suppressions in the syntax of LeakSanitizer: leaks that somebody has looked at and decided to live with.
+//!
+//! ```text
+//! # our logger keeps its ring buffer until the end
+//! leak:RingBuffer::grow
+//! keep:^vendorAlloc$
+//! leak:^libvendor*.so$
+//! site:^Cache::fill(float\*)$ in ^cache.cu$
+//! ```
+//!
+//! One rule a line. A rule matches a record when its pattern is found in the function, the source file (a Python file
+//! too) or the module of any frame of the stack, hidden frames included; files and modules are tried with their whole
+//! path and by their name alone. `*` stands for anything, `^` and `$` for the two ends, and `\` takes what follows literally.
+//! A `site` rule matches the call site alone: its whole function name and its source file (its module where no file is
+//! known), and only memory that the program asked for itself, unless `by LIBRARY` stands behind. The first rule that matches takes
+//! the record, so each byte is suppressed once. A `keep` rule takes a record to keep it in sight: a library may hold
+//! memory of its own and hand out memory too. `keep` and `site` are no rules of LeakSanitizer's, whose other types are
+//! deliberately absent.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use crate::analysis::function_name::{plain, without_hash};
+use crate::analysis::site::{CallStack, CallStacks, Frame, file_name};
+use crate::analysis::tally::Tally;
+
+/// What CUDA, its libraries and the frameworks keep for as long as the process lives.
+pub const BUILT_IN: &str = include_str!("suppressions/built_in.txt");
+/// How rules of [`BUILT_IN`] name their source.
+pub const BUILT_IN_NAME: &str = "built-in";
+
+/// A line that is no rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ParseError {
+    /// File name.
+    pub source: String,
+    /// Both from 1.
+    pub line: usize,
+    pub column: usize,
+    pub reason: String,
+}
+
+impl fmt::Display for ParseError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}:{}:{}: {}", self.source, self.line, self.column, self.reason)
+    }
+}
+
+impl std::error::Error for ParseError {}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rule {
+    scope: Scope,
+    /// What it matches is not suppressed by the rules behind it.
+    keeps: bool,
+    /// As it stands in the file, its type included.
+    pub text: String,
+    pub source: String,
+    pub line: usize,
+}
+
+/// Where a rule looks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Scope {
+    /// At all names of all frames.
+    AnyFrame(Pattern),
+    Site(SitePattern),
+}
+
+impl Scope {
+    fn matches_names(&self, names: &Names) -> bool {
+        matches!(self, Scope::AnyFrame(pattern) if pattern.matches_names(names))
+    }
+
+    fn matches_site(&self, stack: &CallStack) -> bool {
+        matches!(self, Scope::Site(pattern) if pattern.matches(stack))
+    }
+}
+
+/// Rules in the order in which they are tried.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Suppressions {
+    rules: Vec<Rule>,
+}
+
+/// What one rule took.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Used {
+    pub rule: String,
+    pub source: String,
+    pub line: usize,
+    pub suppressed: Tally,
+}
+
+impl Suppressions {
+    /// Adds the built-in list, behind what is there.
+    pub fn add_built_in(&mut self) {
+        self.add(BUILT_IN, BUILT_IN_NAME)
+            .expect("a test reads the built-in list");
+    }
+
+    /// Adds the rules of a file; `source` is its name, for messages.
+    ///
+    /// # Errors
+    /// Names the first line that is no rule.
+    pub fn add(&mut self, text: &str, source: &str) -> Result<(), ParseError> {
+        for (index, line) in text.lines().enumerate() {
+            let rule = line.trim();
+            if rule.is_empty() || rule.starts_with('#') {
+                continue;
+            }
+            let indent = line.chars().take_while(|c| c.is_whitespace()).count();
+            let (keeps, scope) = parse_rule(rule).map_err(|(column, reason)| ParseError {
+                source: source.to_owned(),
+                line: index + 1,
+                column: indent + column,
+                reason,
+            })?;
+            self.rules.push(Rule {
+                scope,
+                keeps,
+                text: rule.to_owned(),
+                source: source.to_owned(),
+                line: index + 1,
+            });
+        }
+        Ok(())
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// The rule that suppresses this stack: the first that matches, unless that keeps it.
+    pub fn matching(&self, stack: &CallStack) -> Option<usize> {
+        let of_site = self.rules.iter().position(|rule| rule.scope.matches_site(stack));
+        let mut first = of_site.unwrap_or(self.rules.len());
+        for frame in &stack.frames {
+            let names = Names::of(frame);
+            let rules = &self.rules[..first];
+            first = rules
+                .iter()
+                .position(|rule| rule.scope.matches_names(&names))
+                .unwrap_or(first);
+        }
+        self.rules.get(first).filter(|rule| !rule.keeps).map(|_| first)
+    }
+
+    /// All rules that suppress, with what each of them took, in order; `taken` is by rule.
+    pub fn used(&self, taken: &[Tally]) -> Vec<Used> {
+        let rules = self.rules.iter().zip(taken).filter(|(rule, _)| !rule.keeps);
+        let used = rules.map(|(rule, &suppressed)| Used {
+            rule: rule.text.clone(),
+            source: rule.source.clone(),
+            line: rule.line,
+            suppressed,
+        });
+        used.collect()
+    }
+
+    pub fn len(&self) -> usize {
+        self.rules.len()
+    }
+}
+
+/// Rules at work on the stacks of one snapshot: what no rule takes goes through. Several records share a stack, and hundreds
+/// of rules may be tried on it, so that is done once a stack.
+pub struct Sieve<'r> {
+    rules: &'r Suppressions,
+    by_stack: HashMap<Option<usize>, Option<usize>>,
+    /// By rule.
+    taken: Vec<Tally>,
+}
+
+impl<'r> Sieve<'r> {
+    pub fn new(rules: &'r Suppressions) -> Sieve<'r> {
+        Sieve {
+            rules,
+            by_stack: HashMap::new(),
+            taken: vec![Tally::default(); rules.len()],
+        }
+    }
+
+    /// The rule that takes this stack.
+    pub fn rule(&mut self, stack: Option<usize>, stacks: &CallStacks) -> Option<usize> {
+        if self.rules.is_empty() {
+            return None;
+        }
+        let rule = self.by_stack.entry(stack);
+        *rule.or_insert_with(|| self.rules.matching(stacks.get(stack)))
+    }
+
+    /// Whether memory of this stack goes through; if not, the rule that takes it is given so much.
+    pub fn lets_through(&mut self, stack: Option<usize>, tally: Tally, stacks: &CallStacks) -> bool {
+        let rule = self.rule(stack, stacks);
+        if let Some(rule) = rule {
+            self.taken[rule].join(tally);
+        }
+        rule.is_none()
+    }
+
+    /// What all rules took together.
+    pub fn suppressed(&self) -> Tally {
+        Tally::total(self.taken.iter().copied())
+    }
+
+    /// All rules that suppress, with what each of them took.
+    pub fn used(&self) -> Vec<Used> {
+        self.rules.used(&self.taken)
+    }
+}
+
+/// Whether the rule keeps, and where it looks; or the column and what is wrong there.
+fn parse_rule(rule: &str) -> Result<(bool, Scope), (usize, String)> {
+    let Some((kind, pattern)) = rule.split_once(':') else {
+        return Err((
+            1,
+            format!(
+                "expected leak:PATTERN, site:PATTERN in FILE or keep:PATTERN, found {rule:?}; comments begin with #"
+            ),
+        ));
+    };
+    let behind = |(column, reason): (usize, String)| (column + kind.len() + 1, reason);
+    match kind {
+        "leak" | "keep" => {
+            let pattern = Pattern::parse(pattern).map_err(behind)?;
+            Ok((kind == "keep", Scope::AnyFrame(pattern)))
+        }
+        "site" => Ok((false, Scope::Site(SitePattern::parse(pattern).map_err(behind)?))),
+        _ => {
+            let reason = format!(
+                "no such type of suppression: {kind:?}; there are leak:PATTERN, site:PATTERN in FILE and keep:PATTERN"
+            );
+            Err((1, reason))
+        }
+    }
+}
+
+/// `FUNCTION in FILE by LIBRARY`: one call site, and whose request it was. The last part is absent for the program's own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct SitePattern {
+    function: Pattern,
+    source: Pattern,
+    library: Option<Pattern>,
+}
+
+impl SitePattern {
+    /// # Errors
+    /// The column, from 1, and what is wrong there.
+    fn parse(text: &str) -> Result<SitePattern, (usize, String)> {
+        let Some(at) = find_unescaped(text, " in ") else {
+            let reason =
+                "expected FUNCTION in FILE: the call site's function, and its source file or module".to_owned();
+            return Err((1, reason));
+        };
+        let (function, rest) = (&text[..at], &text[at + " in ".len()..]);
+        let (source, library) = match find_unescaped(rest, " by ") {
+            Some(by) => (&rest[..by], Some(&rest[by + " by ".len()..])),
+            None => (rest, None),
+        };
+        let column = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
+        let pattern = |part| Pattern::parse(part).map_err(|(at, reason)| (at + column(part), reason));
+        Ok(SitePattern {
+            function: pattern(function)?,
+            source: pattern(source)?,
+            library: library.map(pattern).transpose()?,
+        })
+    }
+
+    fn matches(&self, stack: &CallStack) -> bool {
+        let by = match (&self.library, stack.library) {
+            (None, None) => true,
+            (Some(pattern), Some(library)) => pattern.matches(library),
+            _ => false,
+        };
+        let site = stack.site().filter(|_| by);
+        site.is_some_and(|site| self.source.matches(site.source()) && self.function.matches(&name_of_site(site)))
+    }
+}
+
+/// The function with its parameters, without what changes from build to build.
+fn name_of_site(site: &Frame) -> String {
+    match site.function {
+        Some(function) => without_hash(function).to_owned(),
+        None => site.name(),
+    }
+}
+
+/// Where this text is, with no backslash before it that takes its first character literally.
+fn find_unescaped(text: &str, wanted: &str) -> Option<usize> {
+    let mut literal = false;
+    text.char_indices().find_map(|(at, c)| {
+        let found = !literal && text[at..].starts_with(wanted);
+        literal = c == '\\' && !literal;
+        found.then_some(at)
+    })
+}
+
+/// Text with `*` for anything, found anywhere unless held to an end; `\` takes the next character literally.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    text: String,
+    /// What stands between the stars.
+    parts: Vec<String>,
+    from_start: bool,
+    to_end: bool,
+}
+
+impl Pattern {
+    /// # Errors
+    /// The column, from 1, and what is wrong there.
+    pub fn parse(text: &str) -> Result<Pattern, (usize, String)> {
+        let (from_start, body) = text.strip_prefix('^').map_or((false, text), |body| (true, body));
+        let mut parts = vec![String::new()];
+        let (mut to_end, mut characters) = (false, body.chars());
+        while let Some(c) = characters.next() {
+            match c {
+                '*' => parts.push(String::new()),
+                '$' if characters.as_str().is_empty() => to_end = true,
+                '\\' => parts
+                    .last_mut()
+                    .expect("there is one")
+                    .extend(characters.next().or(Some(c))),
+                _ => parts.last_mut().expect("there is one").push(c),
+            }
+        }
+        if parts.iter().all(|part| part.chars().all(char::is_whitespace)) {
+            let reason = "a pattern that would match everything; name a function, a file or a module".to_owned();
+            return Err((1, reason));
+        }
+        Ok(Pattern {
+            text: text.to_owned(),
+            parts,
+            from_start,
+            to_end,
+        })
+    }
+
+    pub fn matches(&self, text: &str) -> bool {
+        let (first, others) = self.parts.split_first().expect("split gives one part at least");
+        let mut rest = if self.from_start {
+            match text.strip_prefix(first.as_str()) {
+                Some(rest) => rest,
+                None => return false,
+            }
+        } else if others.is_empty() && self.to_end {
+            return text.ends_with(first.as_str());
+        } else {
+            match text.find(first.as_str()) {
+                Some(at) => &text[at + first.len()..],
+                None => return false,
+            }
+        };
+        for (nth, part) in others.iter().enumerate() {
+            if self.to_end && nth + 1 == others.len() {
+                return rest.ends_with(part.as_str());
+            }
+            match rest.find(part.as_str()) {
+                Some(at) => rest = &rest[at + part.len()..],
+                None => return false,
+            }
+        }
+        !self.to_end || rest.is_empty()
+    }
+
+    /// As it was written.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub fn matches_stack(&self, stack: &CallStack) -> bool {
+        stack.frames.iter().any(|frame| self.matches_names(&Names::of(frame)))
+    }
+
+    fn matches_names(&self, names: &Names) -> bool {
+        names.0.iter().flatten().any(|name| self.matches(name))
+    }
+}
+
+/// All that a frame can be called by. Many rules are tried on each frame, so this is made once.
+struct Names<'a>([Option<Cow<'a, str>>; 6]);
+
+impl<'a> Names<'a> {
+    fn of(frame: &Frame<'a>) -> Names<'a> {
+        let module = Some(frame.module).filter(|module| !module.is_empty());
+        let whole = |text: Option<&'a str>| text.map(Cow::Borrowed);
+        // Where the short form is the whole, once is enough.
+        let short = |path: Option<&'a str>| {
+            path.filter(|path| path.contains('/'))
+                .map(|path| Cow::Borrowed(file_name(path)))
+        };
+        let bare = frame
+            .function
+            .map(plain)
+            .filter(|bare| Some(bare.as_ref()) != frame.function);
+        Names([
+            whole(frame.function),
+            bare,
+            whole(frame.file),
+            short(frame.file),
+            whole(module),
+            short(module),
+        ])
+    }
+}
+
+impl Serialize for Pattern {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(&self.text)
+    }
+}
+
+/// A rule for this stack's call site and no other, ready for a file; `None` for a stack without a frame.
+pub fn rule_for(stack: &CallStack) -> Option<String> {
+    let site = stack.site()?;
+    // Code outside all modules has no name that lasts.
+    let source = Some(site.source()).filter(|source| !source.is_empty())?;
+    let function = name_of_site(site);
+    let by = stack.library.map(|library| format!(" by {}", exactly(library)));
+    let rule = format!(
+        "site:{} in {}{}",
+        exactly(&function),
+        exactly(source),
+        by.unwrap_or_default()
+    );
+    parse_rule(&rule).ok().map(|_| rule)
+}
+
+/// A pattern for this text alone. A rule is one line, so control characters become `*`.
+fn exactly(text: &str) -> String {
+    let mut pattern = String::from("^");
+    for (at, c) in text.char_indices() {
+        // The words between the parts of a rule are literal here.
+        let divides = [" in ", " by "].iter().any(|word| text[at..].starts_with(word));
+        match c {
+            c if c.is_control() => pattern.push('*'),
+            c if divides || matches!(c, '*' | '\\') => pattern.extend(['\\', c]),
+            c => pattern.push(c),
+        }
+    }
+    pattern + "$"
+}
+
+#[cfg(test)]
+mod tests;

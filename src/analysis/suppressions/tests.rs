@@ -1,0 +1,263 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::analysis::site::CallStacks;
+use crate::kind::Kind;
+use crate::sample::{FrameText, MAIN, PYTHON, RUNTIME, START, Sample};
+
+fn matches(pattern: &str, text: &str) -> bool {
+    Pattern::parse(pattern).expect("a pattern").matches(text)
+}
+
+fn takes(rule: &str, frames: &[FrameText]) -> bool {
+    let mut sample = Sample::new();
+    let stack = sample.stack(frames);
+    sample.holds(Kind::Device, "cudaMalloc", 1, 1, stack);
+    let snapshot = sample.finish(1, 0);
+    let mut suppressions = Suppressions::default();
+    suppressions.add(rule, "test.supp").expect("a rule");
+    suppressions.matching(CallStacks::of(&snapshot).get(Some(0))).is_some()
+}
+
+#[test]
+fn patterns_mean_what_leak_sanitizer_means_by_them() {
+    for (pattern, text) in [
+        ("step", "Trainer::step"),
+        ("^Trainer", "Trainer::step"),
+        ("step$", "Trainer::step"),
+        ("^Trainer::step$", "Trainer::step"),
+        ("Tr*er*ep", "Trainer::step"),
+        ("^Tr*ep$", "Trainer::step"),
+        ("*step*", "Trainer::step"),
+        ("^*step$", "Trainer::step"),
+        ("a*a$", "abaa"),
+    ] {
+        assert!(matches(pattern, text), "{pattern} {text}");
+    }
+    for (pattern, text) in [
+        ("steps", "Trainer::step"),
+        ("^step", "Trainer::step"),
+        ("Trainer$", "Trainer::step"),
+        ("^Trainer$", "Trainer::step"),
+        ("ep*Tr", "Trainer::step"),
+        ("^a*a$", "a"),
+    ] {
+        assert!(!matches(pattern, text), "{pattern} {text}");
+    }
+}
+
+#[test]
+fn rules_match_functions_files_python_files_and_modules_anywhere_in_the_stack() {
+    let frames = [
+        RUNTIME,
+        (
+            "void cache<float>::fill(int)",
+            "/src/cache.cu:8",
+            "/opt/lib/libfancy.so.3",
+        ),
+        ("step", "/home/me/train.py:212", PYTHON),
+        MAIN,
+        START,
+    ];
+    for rule in [
+        "leak:cache::fill",
+        "leak:^cache::fill$",
+        "leak:cache<float>::fill",
+        "leak:^libfancy.so",
+        "leak:/opt/lib/",
+        "leak:^train.py$",
+        "leak:cache.cu",
+        "leak:libcudart",
+        "  leak:__libc_start*main  ",
+    ] {
+        assert!(takes(rule, &frames), "{rule}");
+    }
+    assert!(!takes("leak:^fill", &frames));
+}
+
+#[test]
+fn a_line_that_is_no_rule_is_named_with_line_and_column() {
+    let error = |text: &str| {
+        Suppressions::default()
+            .add(text, "my.supp")
+            .expect_err("no rule")
+            .to_string()
+    };
+    assert!(error("# fine\n\nleak:ok\nfunction_only").starts_with("my.supp:4:1: expected leak:PATTERN"));
+    assert!(error("site:fill").starts_with("my.supp:1:6: expected FUNCTION in FILE"));
+    assert!(error("site:fill in *").starts_with("my.supp:1:14: a pattern that would match everything"));
+    assert!(error("  race:foo").starts_with("my.supp:1:3: no such type of suppression: \"race\""));
+    assert!(error("leak:*").starts_with("my.supp:1:6: a pattern that would match everything"));
+    assert!(error("leak:").starts_with("my.supp:1:6:"));
+}
+
+#[test]
+fn the_built_in_list_holds_rules_and_hides_no_plain_allocation() {
+    let mut built_in = Suppressions::default();
+    built_in.add_built_in();
+    assert!(built_in.len() > 10);
+    let handle = [
+        RUNTIME,
+        ("", "", "/v/libcublas.so.13"),
+        ("cublasCreate_v2", "", "/v/libcublas.so.13"),
+        MAIN,
+    ];
+    let own = [
+        RUNTIME,
+        ("Trainer::step(int)", "/src/train.cu:212", "/opt/app"),
+        MAIN,
+        START,
+    ];
+    assert!(takes(BUILT_IN, &handle));
+    assert!(!takes(BUILT_IN, &own));
+}
+
+const TRAINER: FrameText = ("Trainer::step(int)", "/src/train.cu:212", "/opt/app");
+
+#[test]
+fn a_rule_that_keeps_protects_from_those_behind_it_alone() {
+    let frames = [RUNTIME, ("vendorAlloc", "", "/opt/lib/libvendor.so"), MAIN];
+    assert!(takes("leak:^libvendor.so", &frames));
+    assert!(!takes("keep:^vendorAlloc$\nleak:^libvendor.so", &frames));
+    assert!(takes("leak:^libvendor.so\nkeep:^vendorAlloc$", &frames));
+    assert!(takes("keep:^vendorFree$\nleak:^libvendor.so", &frames));
+}
+
+#[test]
+fn the_built_in_list_takes_handles_and_workspaces_of_libraries() {
+    let cublas = [
+        ("", "", "/v/libcublas.so.13"),
+        ("cublasCreate_v2", "", "/v/libcublas.so.13"),
+    ];
+    let torch = "/v/site-packages/torch/lib/libtorch_cuda.so";
+    let handle = ("at::cuda::getCurrentCUDABlasHandle()", "", torch);
+    let workspace = ("at::cuda::getCUDABlasLtWorkspace()", "", torch);
+    let cudnn = ("cudnnCreate", "", "/v/libcudnn.so.9");
+    let nccl = ("", "", "/v/nccl/lib/libnccl.so.2");
+    assert!(takes(BUILT_IN, &[RUNTIME, cublas[0], cublas[1], TRAINER]));
+    assert!(takes(BUILT_IN, &[RUNTIME, handle, TRAINER]));
+    assert!(takes(BUILT_IN, &[RUNTIME, workspace, TRAINER]));
+    assert!(takes(BUILT_IN, &[RUNTIME, cudnn, TRAINER]));
+    // On a thread of NCCL's own, without a name.
+    assert!(takes(BUILT_IN, &[RUNTIME, nccl, nccl, START]));
+}
+
+#[test]
+fn the_built_in_list_leaves_the_programs_own_memory_in_sight() {
+    let torch = "/v/site-packages/torch/lib/libtorch_cuda.so";
+    for frame in [
+        // Results of operations that use such a library.
+        ("at::cuda::blas::gemm<float>(char, char)", "", torch),
+        ("at::native::addmm_out_cuda_impl(at::Tensor&)", "", torch),
+        // Pinned memory.
+        ("at::native::_pin_memory_cuda(at::Tensor const&)", "", torch),
+        ("cublasSgemm_v2", "", "/v/libcublas.so.13"),
+        // The user's own, with a name like a library's.
+        ("cublasCreateWorkspaces(int)", "/src/blas.cu:7", "/opt/app"),
+        ("my::at::cuda::getCurrentCUDABlasHandle()", "/src/blas.cu:9", "/opt/app"),
+        // Handed out by libraries that keep memory of their own, too.
+        ("ncclMemAlloc", "", "/v/nccl/lib/libnccl.so.2"),
+        ("nvshmem_malloc", "", "/v/libnvshmem_host.so.3"),
+    ] {
+        let inside = ("", "", frame.2);
+        assert!(!takes(BUILT_IN, &[RUNTIME, inside, frame, TRAINER]), "{}", frame.0);
+    }
+}
+
+/// The rule generated for the first stack, and which of the stacks it takes.
+fn generated(stacks: &[&[FrameText]]) -> (String, Vec<bool>) {
+    let mut sample = Sample::new();
+    for frames in stacks {
+        let stack = sample.stack(frames);
+        sample.holds(Kind::Device, "cudaMalloc", 1, 1, stack);
+    }
+    let snapshot = sample.finish(1, 0);
+    let read = CallStacks::of(&snapshot);
+    let rule = rule_for(read.get(Some(0))).expect("a rule");
+    let mut suppressions = Suppressions::default();
+    suppressions.add(&rule, "generated").expect("a rule that can be read");
+    let taken = (0..stacks.len()).map(|stack| suppressions.matching(read.get(Some(stack))).is_some());
+    (rule, taken.collect())
+}
+
+#[test]
+fn a_generated_rule_takes_its_own_call_site_and_no_other() {
+    let run = ("run", "/src/runner/job.cu:8", "/opt/runner");
+    let lambda = (
+        "main::{lambda(float*)#1}::operator()(float*) const",
+        "/src/a.cu:3",
+        "/opt/app",
+    );
+    let cublas = ("cublasCreate_v2", "", "/v/libcublas.so.13");
+    let (rule, taken) = generated(&[
+        &[RUNTIME, run, MAIN],
+        // Under a path that contains its name; called by it; a longer name; another file.
+        &[RUNTIME, TRAINER, ("main", "/src/runner/main.cu:1", "/opt/runner")],
+        &[RUNTIME, TRAINER, run, MAIN],
+        &[RUNTIME, ("rerun", run.1, run.2), MAIN],
+        &[RUNTIME, ("run", "/src/plan.cu:8", run.2), MAIN],
+        // For a library, which it is not to blame for.
+        &[RUNTIME, cublas, run, MAIN],
+        // Edited, and built elsewhere.
+        &[RUNTIME, ("run", "/ci/7/job.cu:19", "/home/me/runner"), MAIN],
+    ]);
+    assert_eq!(rule, "site:^run$ in ^job.cu$");
+    assert_eq!(taken, [true, false, false, false, false, false, true]);
+    let (rule, taken) = generated(&[
+        &[RUNTIME, lambda, MAIN],
+        &[
+            RUNTIME,
+            (
+                "main::{lambda(float**)#1}::operator()(float*) const",
+                lambda.1,
+                lambda.2,
+            ),
+            MAIN,
+        ],
+        &[RUNTIME, (lambda.0, "/src/b.cu:3", lambda.2), MAIN],
+    ]);
+    assert_eq!(
+        rule,
+        r"site:^main::{lambda(float\*)#1}::operator()(float\*) const$ in ^a.cu$"
+    );
+    assert_eq!(taken, [true, false, false]);
+    let (rule, taken) = generated(&[&[RUNTIME, cublas, TRAINER, MAIN], &[RUNTIME, TRAINER, MAIN]]);
+    assert_eq!((rule.ends_with(" by ^cuBLAS$"), taken), (true, vec![true, false]));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_generated_rule_matches_the_stack_it_was_made_for(function in "[ -~]{1,20}|\\PC{1,12}|[\\^\\$\\*a: \\n]{1,9}") {
+        let mut sample = Sample::new();
+        let stack = sample.stack(&[RUNTIME, (&function, "", "/opt/app"), MAIN]);
+        sample.holds(Kind::Device, "cudaMalloc", 1, 1, stack);
+        let snapshot = sample.finish(1, 0);
+        let stacks = CallStacks::of(&snapshot);
+        if let Some(rule) = rule_for(stacks.get(Some(0))) {
+            let mut suppressions = Suppressions::default();
+            prop_assert_eq!(suppressions.add(&rule, "generated"), Ok(()));
+            prop_assert_eq!(suppressions.matching(stacks.get(Some(0))), Some(0), "{}", rule);
+        }
+    }
+
+    #[test]
+    fn a_generated_rule_matches_no_other_name(
+        one in r"[a-c\\* ^$]{1,6}( in | by )?[a-c\\* ^$]{0,6}",
+        other in r"[a-c\\* ^$]{1,6}( in | by )?[a-c\\* ^$]{0,6}",
+    ) {
+        let place = "/src/a in b.cu:1";
+        prop_assume!(!one.trim().is_empty());
+        let (rule, taken) = generated(&[&[RUNTIME, (&one, place, "/opt/app")], &[RUNTIME, (&other, place, "/opt/app")]]);
+        prop_assert_eq!(taken, [true, one == other], "{}", rule);
+    }
+
+    #[test]
+    fn any_text_is_survived(text in any::<String>(), name in any::<String>()) {
+        let _ = Suppressions::default().add(&text, "any");
+        if let Ok(pattern) = Pattern::parse(&text) {
+            pattern.matches(&name);
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Bytes and the number of records they lie in: what every sum in a report is made of.
+
+use serde::Serialize;
+
+/// Bytes and the number of records they lie in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Tally {
+    pub bytes: u64,
+    pub count: u64,
+}
+
+impl Tally {
+    /// Adds one record. A file may claim anything, so sums stop at the largest number instead of wrapping.
+    pub fn add(&mut self, bytes: u64) {
+        self.join(Tally { bytes, count: 1 });
+    }
+
+    /// Adds several.
+    pub fn join(&mut self, other: Tally) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.count = self.count.saturating_add(other.count);
+    }
+
+    pub fn total(tallies: impl IntoIterator<Item = Tally>) -> Tally {
+        let mut total = Tally::default();
+        for tally in tallies {
+            total.join(tally);
+        }
+        total
+    }
+}

@@ -1,0 +1,161 @@
+//! A row in one sentence: what the site does, by how much, on what evidence, and where that leads.
+
+use super::{Against, Class, Evidence, Measure, POINTS_NEEDED, Point, Row};
+use crate::analysis::words::{bytes, count, duration, plural};
+
+const NS_PER_HOUR: f64 = 3_600e9;
+
+pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String {
+    let who = subject(row);
+    let evidence = match row.judged_by {
+        Measure::Bytes => &row.bytes,
+        Measure::Count => &row.count,
+    };
+    let steps = evidence.steps;
+    let of_steps = format!("{} of {} steps", steps.up, steps.up + steps.down + steps.same);
+    let pace = pace(row, against);
+    let (least, most) = (bytes(row.bytes.least), bytes(row.bytes.most));
+    let mut text = match row.class {
+        Class::Growing => {
+            let since = evidence
+                .since
+                .map(|at| format!(" since {}", moment(at, points, against)));
+            format!(
+                "{who} has grown in {of_steps} by {pace}{} and has not slowed",
+                since.unwrap_or_default()
+            )
+        }
+        Class::FreedOnlyAtExit => {
+            let left = evidence.at_end.unwrap_or_default();
+            let gave = match row.judged_by {
+                Measure::Bytes => bytes(evidence.last.saturating_sub(left)),
+                Measure::Count => plural(evidence.last.saturating_sub(left), "block", "blocks"),
+            };
+            format!(
+                "{who} had grown in {of_steps} by {pace} while the program was at work, and gave back {gave} only at its end"
+            )
+        }
+        Class::Slowing => format!("{who} has grown in {of_steps} by {pace}, but ever more slowly"),
+        Class::GrewThenBounded => {
+            let since = evidence
+                .since
+                .map(|at| format!(" since {}", moment(at, points, against)));
+            let (first, last) = (bytes(row.bytes.first), bytes(row.bytes.last));
+            format!(
+                "{who} grew from {first} to {last} and has stayed there{}",
+                since.unwrap_or_default()
+            )
+        }
+        Class::Periodic => {
+            let every = evidence
+                .period
+                .map(|period| format!(", about every {}", against.span(period)));
+            format!(
+                "{who} goes up and down between {least} and {most}{}",
+                every.unwrap_or_default()
+            )
+        }
+        Class::Irregular => format!("{who} moves between {least} and {most} without a trend"),
+        Class::Shrinking => format!(
+            "{who} has shrunk in {} of {} steps, from {} to {}",
+            steps.down,
+            steps.up + steps.down + steps.same,
+            bytes(row.bytes.first),
+            bytes(row.bytes.last)
+        ),
+        Class::Steady if least == most => format!("{who} stays at {most}"),
+        Class::Steady => format!("{who} stays between {least} and {most}"),
+        Class::TooFew => {
+            let all = steps.up + steps.down + steps.same + 1;
+            let moved = match (steps.up, steps.down) {
+                (0, 0) => format!("stays at {most}"),
+                (0, _) => format!(
+                    "has shrunk in {} of {} steps to {}",
+                    steps.down,
+                    all - 1,
+                    bytes(row.bytes.last)
+                ),
+                _ => format!("has grown in {of_steps} to {}", bytes(row.bytes.last)),
+            };
+            let few = if all < POINTS_NEEDED {
+                plural(all as u64, "snapshot is", "snapshots are")
+            } else {
+                "the snapshots since it appeared are".to_owned()
+            };
+            if against == Against::Marks && all >= POINTS_NEEDED {
+                return format!("{who} {moved}; too few marks were set between the snapshots to judge");
+            }
+            format!("{who} {moved}; {few} too few to judge, {POINTS_NEEDED} are needed")
+        }
+    };
+    if let (Some(device), Some(after)) = (&row.device, row.full_after) {
+        text.push_str(&format!("; at this pace {device} is full in {}", against.span(after)));
+    }
+    if row.class.is_growth() && row.judged > 1 {
+        text.push_str(&format!("; so in {} of {} processes", row.agreeing, row.judged));
+    }
+    text
+}
+
+/// `train.py:212 in step`, as people say it.
+fn subject(row: &Row) -> String {
+    match &row.site.place {
+        Some(place) => format!("{place} in {}", row.site.label),
+        None => row.site.label.clone(),
+    }
+}
+
+/// `about 96 MiB an hour`, with blocks where these tell more.
+fn pace(row: &Row, against: Against) -> String {
+    let unit = match against {
+        Against::Time => "an hour",
+        Against::Marks => "a mark",
+        Against::Runs => "a run",
+    };
+    let size = |evidence: &Evidence| bytes(evidence.pace.max(0.0) as u64);
+    match row.judged_by {
+        Measure::Bytes => format!("about {} {unit}", size(&row.bytes)),
+        Measure::Count => {
+            let blocks = row.count.pace.max(0.0);
+            let blocks = if blocks < 10.0 {
+                format!("{blocks:.1}")
+            } else {
+                count(blocks as u64)
+            };
+            format!("about {blocks} blocks {unit} ({})", size(&row.bytes))
+        }
+    }
+}
+
+impl Against {
+    /// A number of hours, marks or runs in words.
+    pub fn span(self, units: f64) -> String {
+        let whole = units.max(0.0).round() as u64;
+        match self {
+            Against::Time => roughly(units),
+            Against::Marks => plural(whole, "mark", "marks"),
+            Against::Runs => plural(whole, "run", "runs"),
+        }
+    }
+}
+
+/// Hours, no more exact than an estimate is.
+fn roughly(hours: f64) -> String {
+    let days = hours / 24.0;
+    match hours {
+        _ if days >= 1000.0 => "years".to_owned(),
+        _ if days >= 10.0 => format!("{} d", days.round()),
+        _ if hours >= 10.0 => format!("{} h", hours.round()),
+        _ if hours >= 1.0 => format!("{} h", (hours * 2.0).round() / 2.0),
+        _ => duration((hours.max(0.0) * NS_PER_HOUR) as u64),
+    }
+}
+
+fn moment(at: usize, points: &[Point], against: Against) -> String {
+    let point = &points[at];
+    match (against, &point.mark) {
+        (Against::Marks, Some(mark)) => format!("mark {mark:?}"),
+        (Against::Runs, _) => format!("run {}", at + 1),
+        _ => format!("{} after it began", duration(point.at_ns)),
+    }
+}

@@ -1,0 +1,392 @@
+//! From snapshots to rows: every call site gets a value at every point, and its series are judged process by process.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use super::judge::{Class, Judgement, POINTS_NEEDED, judge};
+use super::sentence::sentence;
+use super::summary::{Site, Summary};
+use super::{
+    Against, Classes, DeviceTrend, Evidence, FORMAT, Measure, Options, Point, ProcessSpan, Row, Series, Trend, VERSION,
+};
+use crate::analysis::pairing::{Key, pair};
+use crate::analysis::words::plural;
+
+const NS_PER_HOUR: f64 = 3_600e9;
+
+/// A call site while it is collected.
+struct Collected {
+    key: Key,
+    site: Site,
+    device: Option<String>,
+    series: Series,
+}
+
+/// The points of one process, and the one at its end, if there is one.
+struct Segment {
+    at_work: Range<usize>,
+    at_end: Option<usize>,
+}
+
+pub(super) fn trend(summaries: &[Summary], options: &Options) -> Trend {
+    let processes = processes(summaries);
+    let against = if processes.len() > 1 && processes.iter().all(|process| process.points == 1) {
+        Against::Runs
+    } else {
+        options.against
+    };
+    let points = points(summaries, against);
+    let segments = segments(&points, against);
+    let xs: Vec<f64> = points.iter().map(|point| point.x).collect();
+    let devices = devices(summaries);
+    let mut rows: Vec<Row> = collect(summaries)
+        .into_iter()
+        .map(|collected| row(collected, &segments, &points, &xs, against, &devices))
+        .collect();
+    let mut classes = Classes::default();
+    for row in &rows {
+        classes.add(row.class);
+    }
+    let devices = devices.into_iter().map(|device| device.with_pace_of(&rows)).collect();
+    rows.sort_by(|a, b| {
+        (a.class.cmp(&b.class))
+            .then_with(|| b.score.total_cmp(&a.score))
+            .then_with(|| b.bytes.most.cmp(&a.bytes.most))
+            .then_with(|| a.site.label.cmp(&b.site.label))
+            .then_with(|| a.site.fingerprint.cmp(&b.site.fingerprint))
+    });
+    let all = rows.len();
+    let moves = |series: &[u64]| series.windows(2).any(|pair| pair[0] != pair[1]);
+    rows.retain(|row| {
+        row.bytes.most >= options.min_bytes && (options.all || moves(&row.series.bytes) || moves(&row.series.counts))
+    });
+    rows.truncate(options.top.unwrap_or(usize::MAX));
+    Trend {
+        format: FORMAT,
+        version: VERSION,
+        program: summaries
+            .last()
+            .map_or_else(Default::default, |summary| summary.program.clone()),
+        against,
+        points_needed: POINTS_NEEDED,
+        too_few: segments.iter().all(|segment| segment.at_work.len() < POINTS_NEEDED),
+        no_marks: against == Against::Marks && segments.iter().all(|segment| passes_no_mark(segment, &points)),
+        hidden_rows: all - rows.len(),
+        warnings: warnings(summaries, &points, against),
+        processes,
+        points,
+        rows,
+        classes,
+        devices,
+    }
+}
+
+/// Whether all points of a process at work lie between the same two marks, so that growth has nothing to be held against.
+fn passes_no_mark(segment: &Segment, points: &[Point]) -> bool {
+    let points = &points[segment.at_work.clone()];
+    points.windows(2).all(|pair| pair[0].marks == pair[1].marks)
+}
+
+fn processes(summaries: &[Summary]) -> Vec<ProcessSpan> {
+    let groups = summaries.chunk_by(|a, b| a.process == b.process);
+    let span = |group: &[Summary]| ProcessSpan {
+        process: group[0].process.clone(),
+        finished: group.iter().any(|summary| summary.at_end),
+        points: group.len(),
+    };
+    groups.map(span).collect()
+}
+
+fn points(summaries: &[Summary], against: Against) -> Vec<Point> {
+    let mut process = 0;
+    let mut points: Vec<Point> = Vec::with_capacity(summaries.len());
+    for (nth, summary) in summaries.iter().enumerate() {
+        process += usize::from(nth > 0 && summary.process != summaries[nth - 1].process);
+        let since_first = summary.at_unix_ns().saturating_sub(summaries[0].at_unix_ns());
+        points.push(Point {
+            source: summary.source.clone(),
+            process,
+            at_unix_ns: summary.at_unix_ns(),
+            at_ns: summary.at_ns,
+            x: match against {
+                Against::Time => since_first as f64 / NS_PER_HOUR,
+                Against::Marks => summary.marks as f64,
+                Against::Runs => nth as f64,
+            },
+            marks: summary.marks,
+            mark: summary.mark.clone(),
+            at_end: summary.at_end,
+            held: summary.total(),
+        });
+    }
+    points
+}
+
+/// One for each process; against runs, all are one.
+fn segments(points: &[Point], against: Against) -> Vec<Segment> {
+    if against == Against::Runs {
+        return vec![Segment {
+            at_work: 0..points.len(),
+            at_end: None,
+        }];
+    }
+    let mut segments = Vec::new();
+    let mut start = 0;
+    for group in points.chunk_by(|a, b| a.process == b.process) {
+        let end = start + group.len();
+        let finished = group.last().is_some_and(|last| last.at_end);
+        segments.push(Segment {
+            at_work: start..end - usize::from(finished),
+            at_end: finished.then(|| end - 1),
+        });
+        start = end;
+    }
+    segments
+}
+
+/// Every site that any snapshot has, in the order of appearance, with a value for each snapshot.
+fn collect(summaries: &[Summary]) -> Vec<Collected> {
+    let mut all: Vec<Collected> = Vec::new();
+    for (at, summary) in summaries.iter().enumerate() {
+        let same_process = at == 0 || summary.process == summaries[at - 1].process;
+        let keys: Vec<Key> = summary.rows.iter().map(|row| row.key).collect();
+        let partners = partners(&all, &keys, !same_process);
+        for (row, partner) in summary.rows.iter().zip(partners) {
+            let index = partner.unwrap_or_else(|| {
+                all.push(Collected {
+                    key: row.key,
+                    site: row.site.clone(),
+                    device: None,
+                    series: Series::default(),
+                });
+                all.len() - 1
+            });
+            let collected = &mut all[index];
+            if !same_process {
+                // Lines may have moved with the restart; the next snapshot has them where this one does.
+                (collected.key, collected.site) = (row.key, row.site.clone());
+            }
+            collected.device = row.device.clone().or(collected.device.take());
+            for (series, value) in [
+                (&mut collected.series.bytes, row.tally.bytes),
+                (&mut collected.series.counts, row.tally.count),
+            ] {
+                series.resize(at, 0);
+                series.push(value);
+            }
+        }
+    }
+    for collected in &mut all {
+        collected.series.bytes.resize(summaries.len(), 0);
+        collected.series.counts.resize(summaries.len(), 0);
+    }
+    all
+}
+
+/// For each key the index of its site.
+fn partners(known: &[Collected], keys: &[Key], moved: bool) -> Vec<Option<usize>> {
+    let before: Vec<Key> = known.iter().map(|collected| collected.key).collect();
+    pair(&before, keys, moved)
+}
+
+fn row(
+    collected: Collected,
+    segments: &[Segment],
+    points: &[Point],
+    xs: &[f64],
+    against: Against,
+    devices: &[DeviceTrend],
+) -> Row {
+    let Collected {
+        site, device, series, ..
+    } = collected;
+    let bytes = of_all_processes(&series.bytes, segments, points, xs, against);
+    let count = of_all_processes(&series.counts, segments, points, xs, against);
+    // Blocks tell where bytes of many sizes hide it.
+    let by_count = count.evidence.class.is_growth() && !bytes.evidence.class.is_growth() && bytes.evidence.pace > 0.0;
+    let (judged_by, chosen) = if by_count {
+        (Measure::Count, &count)
+    } else {
+        (Measure::Bytes, &bytes)
+    };
+    let (class, confidence) = (chosen.evidence.class, chosen.evidence.confidence);
+    let (agreeing, judged) = (chosen.agreeing, chosen.judged);
+    let gained = bytes.evidence.last.abs_diff(bytes.evidence.first);
+    let full_after = device
+        .as_ref()
+        .filter(|_| class.is_growth())
+        .and_then(|label| devices.iter().find(|device| device.label == *label))
+        .and_then(|device| device.after(bytes.evidence.pace));
+    let mut row = Row {
+        class,
+        judged_by,
+        confidence,
+        score: confidence * gained as f64,
+        agreeing,
+        judged,
+        bytes: bytes.evidence,
+        count: count.evidence,
+        device,
+        full_after,
+        sentence: String::new(),
+        series,
+        site,
+    };
+    row.sentence = sentence(&row, points, against);
+    row
+}
+
+struct Judged {
+    evidence: Evidence,
+    agreeing: usize,
+    judged: usize,
+}
+
+/// Judges one series in each process, and speaks for the process with most points, of several the last.
+fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], xs: &[f64], against: Against) -> Judged {
+    let each: Vec<(usize, Evidence)> = segments
+        .iter()
+        .map(|segment| {
+            (
+                segment.at_work.len(),
+                of_one_process(series, segment, points, xs, against),
+            )
+        })
+        .collect();
+    let classes: Vec<Class> = each
+        .iter()
+        .filter(|(length, _)| *length >= POINTS_NEEDED)
+        .map(|(_, evidence)| evidence.class)
+        .collect();
+    let evidence = each
+        .into_iter()
+        .max_by_key(|(length, _)| *length)
+        .map(|(_, evidence)| evidence);
+    let evidence = evidence.expect("summaries have at least one process");
+    Judged {
+        agreeing: classes.iter().filter(|&&class| class == evidence.class).count(),
+        judged: classes.len(),
+        evidence,
+    }
+}
+
+fn of_one_process(series: &[u64], segment: &Segment, points: &[Point], xs: &[f64], against: Against) -> Evidence {
+    let Range { start, mut end } = segment.at_work;
+    let mut at_end = segment.at_end.map(|at| series[at]);
+    let judge_until = |end: usize| {
+        let ys: Vec<f64> = series[start..end].iter().map(|&value| value as f64).collect();
+        judge(&xs[start..end], &ys)
+    };
+    let mut judgement = judge_until(end);
+    if against == Against::Marks && at_end.is_none() && end - start >= 2 {
+        // The last moment that the program named may be its end.
+        let (before, last) = (series[end - 2], series[end - 1]);
+        if points[end - 1].marks > points[end - 2].marks && last <= before / 2 {
+            let without = judge_until(end - 1);
+            if without.class == Class::Growing {
+                (judgement, at_end) = (without, Some(last));
+                end -= 1;
+            }
+        }
+    }
+    if against == Against::Marks && passes_no_mark(segment, points) {
+        judgement.class = Class::TooFew;
+    }
+    let values = &series[start..end];
+    let last = values.last().copied().unwrap_or_default();
+    if judgement.class == Class::Growing && at_end.is_some_and(|left| left <= last / 2) {
+        judgement.class = Class::FreedOnlyAtExit;
+    }
+    evidence(&judgement, values, start, at_end)
+}
+
+fn evidence(judgement: &Judgement, values: &[u64], start: usize, at_end: Option<u64>) -> Evidence {
+    Evidence {
+        class: judgement.class,
+        confidence: judgement.confidence,
+        pace: judgement.slope,
+        pace_low: judgement.slope_low,
+        pace_high: judgement.slope_high,
+        r_squared: judgement.r_squared,
+        chance: judgement.chance,
+        steps: judgement.steps,
+        first: values.first().copied().unwrap_or_default(),
+        last: values.last().copied().unwrap_or_default(),
+        least: values.iter().copied().min().unwrap_or_default(),
+        most: values.iter().copied().max().unwrap_or_default(),
+        since: judgement.since.map(|at| start + at),
+        period: judgement.period,
+        at_end,
+    }
+}
+
+impl Class {
+    pub(super) fn is_growth(self) -> bool {
+        matches!(self, Class::Growing | Class::FreedOnlyAtExit)
+    }
+}
+
+/// Every device of the last snapshots, with what the driver said of it last.
+fn devices(summaries: &[Summary]) -> Vec<DeviceTrend> {
+    let mut devices: Vec<DeviceTrend> = Vec::new();
+    let mut known: HashMap<&str, usize> = HashMap::new();
+    for device in summaries.iter().flat_map(|summary| &summary.devices) {
+        let index = *known.entry(&device.label).or_insert_with(|| {
+            devices.push(DeviceTrend {
+                label: device.label.clone(),
+                name: device.name.clone(),
+                total_bytes: None,
+                used_bytes: None,
+                pace: 0.0,
+                full_after: None,
+            });
+            devices.len() - 1
+        });
+        if let Some((total, used)) = device.total_and_used {
+            (devices[index].total_bytes, devices[index].used_bytes) = (Some(total), Some(used));
+        }
+    }
+    devices.sort_by(|a, b| (a.label.len(), &a.label).cmp(&(b.label.len(), &b.label)));
+    devices
+}
+
+impl DeviceTrend {
+    fn after(&self, pace: f64) -> Option<f64> {
+        let free = self.total_bytes?.saturating_sub(self.used_bytes?);
+        (pace > 0.0).then(|| free as f64 / pace)
+    }
+
+    fn with_pace_of(self, rows: &[Row]) -> DeviceTrend {
+        let growing = rows
+            .iter()
+            .filter(|row| row.class == Class::Growing && row.device.as_ref() == Some(&self.label));
+        let pace = growing.map(|row| row.bytes.pace).sum();
+        DeviceTrend {
+            pace,
+            full_after: self.after(pace),
+            ..self
+        }
+    }
+}
+
+fn warnings(summaries: &[Summary], points: &[Point], against: Against) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if against == Against::Marks && points.iter().all(|point| point.marks == 0) {
+        warnings.push("the program set no marks (culeak_mark), so there is nothing to compare growth with; leave out --against marks".to_owned());
+    }
+    let lost: u64 = summaries
+        .iter()
+        .map(|summary| summary.lost_allocations)
+        .max()
+        .unwrap_or_default();
+    if lost > 0 {
+        warnings.push(format!(
+            "{} could not be recorded, so sites may have grown more than is shown",
+            plural(lost, "allocation", "allocations")
+        ));
+    }
+    if summaries.iter().any(|summary| summary.bare) && summaries.iter().any(|summary| !summary.bare) {
+        warnings.push("some snapshots have no function names, so their call sites cannot be matched with those of the others; take them again where the binaries are".to_owned());
+    }
+    warnings
+}

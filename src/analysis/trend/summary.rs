@@ -1,0 +1,202 @@
+//! What a trend keeps of one snapshot: per call site bytes and blocks, and when it was taken.
+//!
+//! A trend may look at thousands of snapshots with millions of records each, so a snapshot is boiled down to this and can
+//! go. Sites are described in words of their own for the same reason.
+
+use serde::Serialize;
+
+use super::Options;
+use crate::analysis::function_name::plain;
+use crate::analysis::groups::{Group, Groups};
+use crate::analysis::pairing::Key;
+use crate::analysis::program::Program;
+use crate::analysis::report::{By, Row, Tally, device_name, is_finished, rows_by};
+use crate::analysis::site::{CallStacks, Role};
+use crate::snapshot::Snapshot;
+
+/// One moment of one process.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    /// How the user may name it again.
+    pub source: String,
+    pub program: Program,
+    pub(super) process: Process,
+    /// On the recording's own clock.
+    pub(super) at_ns: u64,
+    /// The process is over and this is what it left.
+    pub(super) at_end: bool,
+    /// How many moments the program had named by then, and the last one's name.
+    pub(super) marks: u64,
+    pub(super) mark: Option<String>,
+    pub(super) rows: Vec<SummaryRow>,
+    pub(super) devices: Vec<DeviceSummary>,
+    pub(super) lost_allocations: u64,
+    pub(super) bare: bool,
+}
+
+/// Whose moment it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Process {
+    pub started_unix_ns: u64,
+    pub host: String,
+    pub pid: u32,
+    pub command_line: Vec<String>,
+    pub ranks: std::collections::BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct SummaryRow {
+    pub key: Key,
+    pub site: Site,
+    pub tally: Tally,
+    /// Where most of it is.
+    pub device: Option<String>,
+}
+
+/// A device as one snapshot shows it.
+#[derive(Debug, Clone)]
+pub(super) struct DeviceSummary {
+    pub label: String,
+    pub name: String,
+    /// All there is and what is used, when the driver was asked.
+    pub total_and_used: Option<(u64, u64)>,
+}
+
+/// A call site in words.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Site {
+    /// The function, or what stands for it.
+    pub label: String,
+    /// `train.py:212`.
+    pub place: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub module: String,
+    /// A caching allocator holds it.
+    pub pool: bool,
+    /// The library of CUDA's that asked for it.
+    pub library: Option<&'static str>,
+    pub kinds: Vec<&'static str>,
+    /// `site_fingerprint` of a report, or `fingerprint` when rows are stacks.
+    pub fingerprint: String,
+    /// The shown frames of its largest stack, innermost first.
+    pub stack: Vec<SiteFrame>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SiteFrame {
+    pub function: String,
+    pub place: Option<String>,
+    pub module: String,
+    pub role: Role,
+    /// The frame that gave the site its name.
+    pub site: bool,
+}
+
+impl Summary {
+    pub fn of(snapshot: &Snapshot, source: String, options: &Options) -> Summary {
+        let stacks = CallStacks::of(snapshot);
+        let groups = Groups::of(snapshot, &stacks);
+        let wanted = |group: &&Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
+        let rows = rows_by(snapshot, &stacks, groups.listed().filter(wanted), options.by);
+        let process = &snapshot.process;
+        let mut passed = snapshot
+            .marks
+            .iter()
+            .filter(|mark| mark.time_ns <= snapshot.taken.at_ns);
+        let kept_at = snapshot.taken.automatic.as_ref().and_then(|kept| kept.name.clone());
+        Summary {
+            source,
+            program: Program::of(snapshot),
+            process: Process {
+                started_unix_ns: process.started_unix_ns,
+                host: process.host.clone(),
+                pid: process.pid,
+                command_line: process.command_line.clone(),
+                ranks: process.ranks.clone(),
+            },
+            at_ns: snapshot.taken.at_ns,
+            at_end: is_finished(snapshot),
+            marks: passed.clone().count() as u64,
+            mark: kept_at.or_else(|| passed.next_back().map(|mark| mark.name.clone())),
+            bare: !rows.is_empty()
+                && rows
+                    .iter()
+                    .all(|row| row.site().is_some_and(|site| site.function.is_none())),
+            rows: rows.iter().map(|row| SummaryRow::of(row, options.by)).collect(),
+            devices: devices(snapshot),
+            lost_allocations: snapshot.losses.lost_allocations,
+        }
+    }
+
+    /// Wall clock. Not when it was read: a finished recording can be read next year.
+    pub(super) fn at_unix_ns(&self) -> u64 {
+        self.process.started_unix_ns.saturating_add(self.at_ns)
+    }
+
+    pub(super) fn total(&self) -> Tally {
+        Tally::total(self.rows.iter().map(|row| row.tally))
+    }
+}
+
+impl SummaryRow {
+    fn of(row: &Row, by: By) -> SummaryRow {
+        let key = if by == By::Site {
+            Key::of_site(row)
+        } else {
+            Key::of_stack(row)
+        };
+        let stack = &row.stacks[0].stack;
+        let site = row.site();
+        let frames = stack.shown().map(|frame| SiteFrame {
+            function: plain(&frame.name()).into_owned(),
+            place: frame.short_place(),
+            module: frame.module_name().to_owned(),
+            role: frame.role,
+            site: Some(frame) == site,
+        });
+        SummaryRow {
+            site: Site {
+                label: plain(&row.label).into_owned(),
+                place: site.and_then(|site| site.short_place()),
+                file: site.and_then(|site| site.file).map(str::to_owned),
+                line: site.and_then(|site| site.line),
+                module: site.map_or_else(String::new, |site| site.module_name().to_owned()),
+                pool: row.pool,
+                library: row.library,
+                kinds: row.kinds.keys().copied().collect(),
+                fingerprint: key.exact.to_string(),
+                stack: frames.collect(),
+            },
+            key,
+            tally: Tally {
+                bytes: row.bytes,
+                count: row.count,
+            },
+            device: row
+                .devices
+                .iter()
+                .filter(|(name, _)| name.starts_with("GPU "))
+                .max_by_key(|(_, tally)| tally.bytes)
+                .map(|(name, _)| name.clone()),
+        }
+    }
+}
+
+fn devices(snapshot: &Snapshot) -> Vec<DeviceSummary> {
+    let usage_of = |index: usize| {
+        let usage = snapshot
+            .usage
+            .as_ref()?
+            .devices
+            .iter()
+            .find(|usage| usage.device == index)?;
+        Some((usage.total_bytes, usage.used_bytes))
+    };
+    let summary = |index: usize| DeviceSummary {
+        label: device_name(snapshot, Some(index)),
+        name: snapshot.devices[index].name.clone(),
+        total_and_used: usage_of(index),
+    };
+    (0..snapshot.devices.len()).map(summary).collect()
+}

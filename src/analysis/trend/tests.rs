@@ -1,0 +1,483 @@
+use std::collections::BTreeMap;
+
+use super::made_up::{BOUNDED, Family, GROWING, Random};
+use super::summary::{DeviceSummary, SummaryRow};
+use super::*;
+use crate::analysis::pairing::Key;
+use crate::analysis::site::Fingerprint;
+use crate::sample::{MAIN, MIB, PYTHON, RUNTIME, Sample};
+use crate::snapshot::{Automatic, DeviceUsage, Mark, ProcessState, Reason, Snapshot, Usage};
+
+const SECOND: u64 = 1_000_000_000;
+const MINUTE: u64 = 60 * SECOND;
+
+/// A process of one site, `step` in train.py, with these bytes in so many blocks, seen at these times.
+fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
+    let summary = |(&(bytes, count), &at_ns): (&(u64, u64), &u64)| {
+        let row = SummaryRow {
+            key: Key {
+                exact: Fingerprint(7),
+                loose: Fingerprint(8),
+                line: Some(212),
+                pool: false,
+            },
+            site: Site {
+                label: "step".to_owned(),
+                place: Some("train.py:212".to_owned()),
+                file: None,
+                line: Some(212),
+                module: String::new(),
+                pool: false,
+                library: None,
+                kinds: vec!["device"],
+                fingerprint: Fingerprint(7).to_string(),
+                stack: Vec::new(),
+            },
+            tally: Tally { bytes, count },
+            device: Some("GPU 0".to_owned()),
+        };
+        Summary {
+            source: String::new(),
+            program: Program::default(),
+            process: Process {
+                started_unix_ns: 1_800_000_000 * SECOND,
+                host: "node7".to_owned(),
+                pid: 4711,
+                command_line: Vec::new(),
+                ranks: BTreeMap::new(),
+            },
+            at_ns,
+            at_end: false,
+            marks: 0,
+            mark: None,
+            // What holds nothing is in no snapshot.
+            rows: if count > 0 { vec![row] } else { Vec::new() },
+            devices: vec![DeviceSummary {
+                label: "GPU 0".to_owned(),
+                name: "NVIDIA H200".to_owned(),
+                total_and_used: None,
+            }],
+            lost_allocations: 0,
+            bare: false,
+        }
+    };
+    values.iter().zip(times).map(summary).collect()
+}
+
+/// One snapshot a minute, values in MiB, one block each MiB.
+fn minutes(values: &[u64]) -> Vec<Summary> {
+    let values: Vec<(u64, u64)> = values.iter().map(|&value| (value * MIB, value)).collect();
+    let times: Vec<u64> = (1..=values.len() as u64).map(|minute| minute * MINUTE).collect();
+    summaries_of(&values, &times)
+}
+
+fn all() -> Options {
+    Options {
+        all: true,
+        ..Options::default()
+    }
+}
+
+fn only_row(summaries: &[Summary]) -> Row {
+    let mut trend = Trend::of(summaries, &all());
+    assert_eq!(trend.rows.len(), 1, "{trend:?}");
+    trend.rows.remove(0)
+}
+
+fn class(values: &[u64]) -> Class {
+    only_row(&minutes(values)).class
+}
+
+/// The class of a made-up series whose snapshots were taken at uneven times, in blocks of 64 KiB.
+fn class_of(family: &Family, seed: u64) -> Class {
+    let mut random = Random::new(seed);
+    let values = (family.1)(&mut random);
+    let bytes = values.iter().map(|mib| (mib.max(0.0) * MIB as f64) as u64);
+    let values: Vec<(u64, u64)> = bytes.map(|bytes| (bytes, bytes.div_ceil(1 << 16))).collect();
+    let mut now = 0;
+    let mut later = || {
+        now += (random.between(0.5, 1.5) * MINUTE as f64) as u64;
+        now
+    };
+    let times: Vec<u64> = values.iter().map(|_| later()).collect();
+    only_row(&summaries_of(&values, &times)).class
+}
+
+fn tally(families: &[Family], each: u64) -> BTreeMap<&'static str, BTreeMap<Class, usize>> {
+    let mut classes: BTreeMap<&str, BTreeMap<Class, usize>> = BTreeMap::new();
+    for (nth, family) in families.iter().enumerate() {
+        for seed in 0..each {
+            let class = class_of(family, seed * families.len() as u64 + nth as u64);
+            *classes.entry(family.0).or_default().entry(class).or_default() += 1;
+        }
+    }
+    classes
+}
+
+fn sum(classes: &BTreeMap<&str, BTreeMap<Class, usize>>, wanted: Class) -> usize {
+    classes.values().filter_map(|family| family.get(&wanted)).sum()
+}
+
+/// Stated in docs/trend.md; print the table with `cargo test -p culeak false_alarms -- --nocapture`.
+#[test]
+fn of_1000_bounded_series_hardly_any_raises_a_false_alarm() {
+    let classes = tally(&BOUNDED, 125);
+    println!("{classes:#?}");
+    let alarms = sum(&classes, Class::Growing) + sum(&classes, Class::FreedOnlyAtExit);
+    assert!(
+        alarms <= 4,
+        "{alarms} of 1000 bounded series are called growing: {classes:#?}"
+    );
+}
+
+/// Twenty times as many say it more exactly. Run it as docs/trend.md tells.
+#[test]
+#[ignore = "a minute in a debug build"]
+fn of_20000_bounded_series_as_few_raise_a_false_alarm() {
+    let classes = tally(&BOUNDED, 2500);
+    println!("{classes:#?}");
+    let alarms = sum(&classes, Class::Growing) + sum(&classes, Class::FreedOnlyAtExit);
+    assert!(
+        alarms <= 80,
+        "{alarms} of 20,000 bounded series are called growing: {classes:#?}"
+    );
+}
+
+#[test]
+fn of_700_leaks_nearly_all_are_found() {
+    let classes = tally(&GROWING, 100);
+    println!("{classes:#?}");
+    let found = sum(&classes, Class::Growing);
+    assert!(found >= 670, "{found} of 700 leaks are called growing: {classes:#?}");
+}
+
+#[test]
+fn every_class_is_told() {
+    let line: Vec<u64> = (0..12).map(|nth| 100 + 8 * nth).collect();
+    assert_eq!(class(&line), Class::Growing);
+    let root: Vec<u64> = (0..20u32).map(|nth| f64::from(nth * 10_000).sqrt() as u64).collect();
+    assert_eq!(class(&root), Class::Slowing);
+    let cache: Vec<u64> = (0..20).map(|nth| 100 + 30 * nth.min(6)).collect();
+    assert_eq!(class(&cache), Class::GrewThenBounded);
+    let wave: Vec<u64> = (0..24).map(|nth| 100 + 10 * (nth % 6)).collect();
+    assert_eq!(class(&wave), Class::Periodic);
+    assert_eq!(
+        class(&[10, 60, 80, 75, 20, 25, 30, 70, 15, 5, 12, 50, 90, 85, 40]),
+        Class::Irregular
+    );
+    let melting: Vec<u64> = (0..12).map(|nth| 500 - 8 * nth).collect();
+    assert_eq!(class(&melting), Class::Shrinking);
+    assert_eq!(class(&[500; 12]), Class::Steady);
+    assert_eq!(
+        class(&[500, 501, 499, 500, 502, 500, 498, 501, 500, 499]),
+        Class::Steady
+    );
+    assert_eq!(class(&line[..POINTS_NEEDED - 1]), Class::TooFew);
+    // As many as are needed are enough.
+    assert_eq!(class(&line[..POINTS_NEEDED]), Class::Growing);
+}
+
+#[test]
+fn the_pace_is_that_of_most_pairs_whatever_one_wild_point_says() {
+    let mut values: Vec<u64> = (0..13).map(|nth| 100 + 2 * nth).collect();
+    values[6] = 5000;
+    let row = only_row(&minutes(&values));
+    let mib_an_hour = row.bytes.pace / MIB as f64;
+    assert!((115.0..125.0).contains(&mib_an_hour), "{mib_an_hour}");
+    assert!(row.bytes.pace_low <= row.bytes.pace && row.bytes.pace <= row.bytes.pace_high);
+}
+
+#[test]
+fn uneven_times_change_no_pace() {
+    let minutes = [1, 2, 4, 8, 9, 15, 16, 20, 31, 32];
+    let times: Vec<u64> = minutes.iter().map(|minute| minute * MINUTE).collect();
+    let values: Vec<(u64, u64)> = minutes.iter().map(|minute| ((100 + minute) * MIB, *minute)).collect();
+    let row = only_row(&summaries_of(&values, &times));
+    assert_eq!(row.class, Class::Growing);
+    assert!((row.bytes.pace / MIB as f64 - 60.0).abs() < 0.01 && row.bytes.r_squared > 0.999);
+    assert!((row.count.pace - 60.0).abs() < 0.01);
+}
+
+#[test]
+fn a_site_that_came_late_is_judged_by_what_follows() {
+    let mut values = vec![0; 20];
+    values.extend((1..=10).map(|nth| 10 * nth));
+    let row = only_row(&minutes(&values));
+    assert_eq!(row.class, Class::Growing);
+    assert!((row.bytes.pace / MIB as f64 - 600.0).abs() < 1.0);
+    // Three snapshots of it say nothing, however many there were before.
+    assert_eq!(class(&[vec![0; 20], vec![10, 20, 30]].concat()), Class::TooFew);
+    // Once there, it has not moved.
+    assert_eq!(class(&[vec![0; 4], vec![50; 16]].concat()), Class::GrewThenBounded);
+}
+
+#[test]
+fn blocks_tell_what_bytes_of_many_sizes_hide() {
+    let sizes = [900, 20, 400, 10, 700, 5, 950, 300, 40, 600, 15, 990];
+    let values: Vec<(u64, u64)> = sizes
+        .iter()
+        .zip(1..)
+        .map(|(&size, nth)| ((size + 40 * nth) * MIB, nth))
+        .collect();
+    let times: Vec<u64> = (1..=12).map(|minute| minute * MINUTE).collect();
+    let row = only_row(&summaries_of(&values, &times));
+    assert_eq!((row.class, row.judged_by), (Class::Growing, Measure::Count));
+    assert!(row.sentence.contains("about 60 blocks an hour"), "{}", row.sentence);
+}
+
+/// As `minutes`, and the process has ended with this much left.
+fn ended_with(values: &[u64], left: u64) -> Vec<Summary> {
+    let mut summaries = minutes(&[values, &[left]].concat());
+    summaries.last_mut().expect("a summary").at_end = true;
+    summaries
+}
+
+#[test]
+fn what_grows_until_a_tidy_end_is_told_apart() {
+    let line: Vec<u64> = (0..12).map(|nth| 100 + 8 * nth).collect();
+    let row = only_row(&ended_with(&line, 0));
+    assert_eq!((row.class, row.bytes.at_end), (Class::FreedOnlyAtExit, Some(0)));
+    assert_eq!(
+        row.bytes.steps,
+        Steps {
+            up: 11,
+            down: 0,
+            same: 0
+        }
+    );
+    assert!(
+        row.sentence.ends_with("gave back 188 MiB only at its end"),
+        "{}",
+        row.sentence
+    );
+    // What is left at the end is a leak like any other, and what was steady was in use.
+    assert_eq!(only_row(&ended_with(&line, 200)).class, Class::Growing);
+    assert_eq!(only_row(&ended_with(&[500; 12], 0)).class, Class::Steady);
+}
+
+#[test]
+fn the_last_mark_may_be_the_end() {
+    let line: Vec<u64> = (0..12).map(|nth| 100 + 8 * nth).collect();
+    let mut summaries = minutes(&[line, vec![3]].concat());
+    for (nth, summary) in summaries.iter_mut().enumerate() {
+        summary.marks = nth as u64 + 1;
+        summary.mark = Some(format!("epoch {nth}"));
+    }
+    let options = Options {
+        against: Against::Marks,
+        ..all()
+    };
+    let trend = Trend::of(&summaries, &options);
+    assert_eq!(trend.rows[0].class, Class::FreedOnlyAtExit);
+    assert!(
+        (trend.rows[0].bytes.pace / MIB as f64 - 8.0).abs() < 0.01,
+        "a mark each"
+    );
+    // Against time, nothing says that the program is at its end.
+    assert_ne!(Trend::of(&summaries, &all()).rows[0].class, Class::FreedOnlyAtExit);
+}
+
+#[test]
+fn a_restart_is_no_step_and_each_process_is_judged_by_itself() {
+    let line: Vec<u64> = (0..10).map(|nth| 100 + 8 * nth).collect();
+    let (first, mut second) = (minutes(&line), minutes(&line));
+    for summary in &mut second {
+        summary.process.started_unix_ns += 3600 * SECOND;
+        summary.process.pid = 5000;
+    }
+    let together: Vec<Summary> = second.into_iter().chain(first).collect();
+    let lineages = lineages(together);
+    assert_eq!(lineages.len(), 1);
+    let trend = Trend::of(&lineages[0], &all());
+    assert_eq!((trend.processes.len(), trend.processes[1].process.pid), (2, 5000));
+    let row = &trend.rows[0];
+    assert_eq!((row.class, row.agreeing, row.judged), (Class::Growing, 2, 2));
+    assert_eq!(row.bytes.steps.down, 0);
+    assert!((row.bytes.pace / MIB as f64 - 480.0).abs() < 1.0);
+    assert!(row.sentence.ends_with("so in 2 of 2 processes"), "{}", row.sentence);
+}
+
+#[test]
+fn processes_side_by_side_are_apart_and_runs_in_a_row_are_points() {
+    let one = |started: u64, rank: &str, mib: u64| {
+        let mut summary = ended_with(&[], mib).remove(0);
+        summary.process.started_unix_ns += started * SECOND;
+        summary.process.ranks.insert("RANK".to_owned(), rank.to_owned());
+        summary
+    };
+    assert_eq!(lineages(vec![one(0, "0", 1), one(0, "1", 1), one(30, "0", 1)]).len(), 3);
+    let nightly: Vec<Summary> = (0..10).map(|night| one(night * 86_400, "0", 100 + night)).collect();
+    let lineages = lineages(nightly);
+    let trend = Trend::of(&lineages[0], &all());
+    assert_eq!(
+        (lineages.len(), trend.against, trend.rows[0].class),
+        (1, Against::Runs, Class::Growing)
+    );
+    assert!((trend.rows[0].bytes.pace / MIB as f64 - 1.0).abs() < 0.01, "a run");
+}
+
+#[test]
+fn one_moment_counts_once() {
+    let line: Vec<u64> = (0..10).map(|nth| 100 + 8 * nth).collect();
+    let twice: Vec<Summary> = minutes(&line).into_iter().chain(minutes(&line)).collect();
+    assert_eq!(lineages(twice)[0].len(), 10);
+}
+
+#[test]
+fn a_device_is_full_when_its_growing_sites_have_filled_it() {
+    let line: Vec<u64> = (0..12).map(|nth| 100 + 2 * nth).collect();
+    let mut summaries = minutes(&line);
+    for summary in &mut summaries {
+        summary.devices[0].total_and_used = Some((1000 * MIB, 640 * MIB));
+    }
+    let trend = Trend::of(&summaries, &all());
+    let after = trend.devices[0].full_after.expect("an estimate");
+    assert!((after - 3.0).abs() < 0.01, "{after} hours");
+    assert_eq!(
+        trend.rows[0].sentence,
+        "train.py:212 in step has grown in 11 of 11 steps by about 120 MiB an hour and has not slowed; at this pace \
+         GPU 0 is full in 3 h"
+    );
+}
+
+/// A running process in which `grows` leaks a block a snapshot, taken every minute.
+fn snapshots(count: u64) -> Vec<Snapshot> {
+    let snapshot = |nth: u64| {
+        let mut sample = Sample::new().running();
+        let leak = sample.stack(&[
+            RUNTIME,
+            ("step", "/src/train.py:212", PYTHON),
+            ("<module>", "/src/train.py:9", PYTHON),
+        ]);
+        let model = sample.stack(&[RUNTIME, ("load_weights", "/src/weights.cu:40", "/opt/app"), MAIN]);
+        sample.holds(Kind::Device, "cudaMalloc", 2 * MIB, nth, leak);
+        sample.holds(Kind::Device, "cudaMalloc", 100 * MIB, 3, model);
+        sample.0.taken.at_ns = (10 + nth) * MINUTE;
+        sample.0.process.state = ProcessState::Running;
+        sample.0.usage = Some(Usage {
+            source: "NVML".to_owned(),
+            devices: vec![DeviceUsage {
+                device: 0,
+                total_bytes: 1 << 40,
+                used_bytes: 1 << 30,
+                reserved_bytes: 0,
+                process_bytes: None,
+                others: None,
+            }],
+            missing: None,
+        });
+        sample.finish(0, 0)
+    };
+    (1..=count).map(snapshot).collect()
+}
+
+#[test]
+fn snapshots_become_a_trend_by_call_site() {
+    let summaries: Vec<Summary> = snapshots(12)
+        .iter()
+        .map(|snapshot| Summary::of(snapshot, String::new(), &Options::default()))
+        .collect();
+    let trend = Trend::of(&lineages(summaries)[0], &Options::default());
+    assert_eq!(
+        (trend.rows.len(), trend.hidden_rows),
+        (1, 1),
+        "what never moves is left out"
+    );
+    let row = &trend.rows[0];
+    assert_eq!(
+        (row.class, row.site.place.as_deref()),
+        (Class::Growing, Some("train.py:212"))
+    );
+    assert_eq!(row.series.counts, (1..=12).collect::<Vec<_>>());
+    assert_eq!(row.series.bytes.last(), Some(&(24 * MIB)));
+    assert_eq!(row.site.stack.iter().filter(|frame| frame.site).count(), 1);
+    assert!(row.full_after.is_some() && trend.classes.steady == 1);
+    assert_eq!(trend.points[3].held.bytes, 308 * MIB);
+}
+
+#[test]
+fn what_rises_with_every_snapshot_has_not_stopped_however_long_one_of_them_took() {
+    // One block a step; steps take a millisecond, but for the first ones, or the last, or one in the middle.
+    let values: Vec<(u64, u64)> = (1..=24).map(|nth| (4 * nth * MIB, nth)).collect();
+    let slow = |nths: std::ops::Range<u64>| {
+        let mut now = 0;
+        let times = (0..24).map(|nth| {
+            now += if nths.contains(&nth) { 160 } else { 1 } * SECOND / 1000;
+            now
+        });
+        times.collect::<Vec<u64>>()
+    };
+    for nths in [0..1, 1..2, 1..3, 5..6, 12..13, 20..22, 22..24, 23..24, 8..16] {
+        let row = only_row(&summaries_of(&values, &slow(nths.clone())));
+        assert!(
+            matches!(row.class, Class::Growing | Class::Slowing),
+            "slow in {nths:?}: {:?}, {}",
+            row.class,
+            row.sentence
+        );
+    }
+}
+
+#[test]
+fn the_end_of_a_killed_process_comes_last_though_its_time_is_not_known() {
+    let mut summaries = minutes(&[1, 2, 3]);
+    summaries[2].marks = 3;
+    let mut end = minutes(&[0, 9]).remove(1);
+    end.at_end = true;
+    summaries.push(end);
+    let lineage = lineages(summaries).remove(0);
+    let bytes: Vec<u64> = lineage
+        .iter()
+        .map(|summary| summary.rows[0].tally.bytes / MIB)
+        .collect();
+    assert_eq!(bytes, [1, 2, 3, 9]);
+    assert_eq!((lineage[3].at_ns, lineage[3].marks), (3 * MINUTE, 3));
+}
+
+#[test]
+fn marks_are_those_passed_when_the_snapshot_was_taken() {
+    let mut snapshot = snapshots(1).remove(0);
+    snapshot.marks = ["warm-up", "epoch 1", "epoch 2"]
+        .iter()
+        .zip([1, 5, 60])
+        .map(|(name, minute)| Mark {
+            time_ns: minute * MINUTE,
+            name: (*name).to_owned(),
+            thread: 0,
+        })
+        .collect();
+    let summary = Summary::of(&snapshot, String::new(), &Options::default());
+    assert_eq!((summary.marks, summary.mark.as_deref()), (2, Some("epoch 1")));
+    snapshot.taken.automatic = Some(Automatic {
+        reason: Reason::Mark,
+        name: Some("just now".to_owned()),
+        failed: None,
+    });
+    let summary = Summary::of(&snapshot, String::new(), &Options::default());
+    assert_eq!(summary.mark.as_deref(), Some("just now"));
+}
+
+#[test]
+fn any_series_is_survived() {
+    for values in [
+        &[][..],
+        &[0],
+        &[u64::MAX / MIB],
+        &[0, 0],
+        &[0; 40],
+        &[1, u64::MAX / MIB],
+    ] {
+        let summaries = minutes(values);
+        if !summaries.is_empty() {
+            Trend::of(&summaries, &all());
+        }
+    }
+    // All at one instant: a damaged file may say so.
+    let row = only_row(&summaries_of(
+        &[(MIB, 1), (2 * MIB, 2), (3 * MIB, 1)].repeat(4),
+        &[MINUTE; 12],
+    ));
+    assert_eq!(row.class, Class::Irregular);
+    let long: Vec<u64> = (0..5000).map(|nth| 100 + nth / 3).collect();
+    assert_eq!(class(&long), Class::Growing);
+}

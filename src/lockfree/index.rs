@@ -1,0 +1,274 @@
+//! A lock-free hash index: 64-bit hash → 32-bit number of a row elsewhere.
+//!
+//! ```text
+//! level 0   │ window │ window │ window │ …        a window is one cache line of 8 words
+//! level 1   │ window │ window │ window │ …  (twice as many)
+//! word      ┌─ tag: upper half of the hash ─┬─ row number + 1 ─┐      0: free
+//! ```
+//!
+//! A hash may stand in one window of each level, anywhere in it. Removing an entry therefore just clears its word: no
+//! probe runs over it, so there are no tombstones and nothing is ever rehashed. Entries go to the newest level but one,
+//! and where its window is full, to the newest. When a window of that is full too, a level of twice the size is added;
+//! older levels drain as their entries go. (With the newest level alone, the first full window would come while most
+//! are nearly empty: two levels hold three times as much before they grow.)
+//!
+//! Why it is right: every change is one compare-and-swap of one word. An entry is found if it was inserted before the
+//! search began and not removed meanwhile, since it never moves. The tag only saves look-ups; the caller's `same`
+//! decides, on the row itself, and re-checks there that the row did not change hands (records carry a generation).
+//! A level is announced (`newest`) by whoever first enters something into it, before that, and not only by whoever
+//! mapped it: that thread may be stopped in between, and a search begins with the newest level announced.
+//! `loom_models` tries all of this in every interleaving, and with every ordering weakened.
+//! For `intern`, two threads with the same hash race for the *first* free word of the same window, so one of them
+//! loses the swap and then sees the other's entry. (Across the moment at which a level is added, both may win: the
+//! rows are then duplicates, which readers merge.)
+//!
+//! The index is private to the process: readers of the recording scan the rows.
+
+use std::sync::atomic::Ordering::*;
+
+use crate::lockfree::sync::{AtomicPtr, AtomicU32, AtomicU64, elements, give_back, prefetch};
+use crate::recording::file::Errno;
+
+const WINDOW: usize = if cfg!(loom) { 2 } else { 8 };
+const LEVELS: usize = if cfg!(loom) { 2 } else { 20 };
+/// Windows in level 0: 512 KiB of address space, touched where used. So many that threads rarely meet in one.
+const FIRST: usize = if cfg!(loom) { 1 } else { 8192 };
+
+/// All zeros is an empty index.
+#[repr(C)]
+#[cfg_attr(loom, derive(Default))]
+pub struct Index {
+    levels: [AtomicPtr<AtomicU64>; LEVELS],
+    /// Number of the newest level.
+    newest: AtomicU32,
+}
+
+/// Where an entry was found, so that it can be removed without another search.
+#[derive(Clone, Copy)]
+pub struct Entry<'a> {
+    pub row: u32,
+    word: &'a AtomicU64,
+    seen: u64,
+}
+
+impl Entry<'_> {
+    /// Removes this entry unless somebody else did or the word serves another one by now.
+    pub fn remove(self) -> bool {
+        self.word.compare_exchange(self.seen, 0, Relaxed, Relaxed).is_ok()
+    }
+
+    /// The same where nobody but the caller may remove an entry of this row, or enter one: if the word still says what
+    /// it said, it goes on to say so. False: the row's entry stands elsewhere.
+    #[inline]
+    pub fn clear(self) -> bool {
+        let same = self.word.load(Relaxed) == self.seen;
+        if same {
+            self.word.store(0, Relaxed);
+        }
+        same
+    }
+}
+
+const fn word(hash: u64, row: u32) -> u64 {
+    (hash & 0xffff_ffff_0000_0000) | (row as u64 + 1)
+}
+
+impl Index {
+    fn window(&self, level: usize, hash: u64) -> Option<&[AtomicU64]> {
+        // Acquire: pairs with the Release in `add_level`, so the memory is mapped before it is used.
+        let base = self.levels[level].load(Acquire);
+        if base.is_null() {
+            return None;
+        }
+        let window = hash as usize & ((FIRST << level) - 1);
+        // SAFETY: the level was mapped with (FIRST << level) windows of WINDOW words, zeroed, and is never unmapped.
+        Some(unsafe { std::slice::from_raw_parts(base.add(window * WINDOW), WINDOW) })
+    }
+
+    fn add_level(&self, level: usize) -> Result<(), Errno> {
+        let words = (FIRST << level) * WINDOW;
+        let memory = elements(words)?;
+        // Release: pairs with the Acquire in `window`.
+        if self.levels[level]
+            .compare_exchange(std::ptr::null_mut(), memory, Release, Relaxed)
+            .is_err()
+        {
+            // SAFETY: made just now with this length; nobody has seen it.
+            unsafe { give_back(memory, words) };
+        }
+        Ok(())
+    }
+
+    /// The entry with this hash whose row is the one meant.
+    #[inline]
+    pub fn find(&self, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<Entry<'_>> {
+        let newest = self.newest.load(Relaxed) as usize;
+        if newest == 0 {
+            return self.find_in(0, hash, &mut same);
+        }
+        self.find_in(newest - 1, hash, &mut same)
+            .or_else(|| self.find_in(newest, hash, &mut same))
+            .or_else(|| {
+                let mut older = (0..newest - 1).rev();
+                older.find_map(|level| self.find_in(level, hash, &mut same))
+            })
+    }
+
+    #[inline]
+    fn find_in(&self, level: usize, hash: u64, same: &mut impl FnMut(u32) -> bool) -> Option<Entry<'_>> {
+        for word in self.window(level, hash)? {
+            // Acquire: pairs with the Release in `put`, so the row is written before its number is seen.
+            let seen = word.load(Acquire);
+            if seen != 0 && (seen ^ hash) >> 32 == 0 {
+                let row = seen as u32 - 1;
+                if same(row) {
+                    return Some(Entry { row, word, seen });
+                }
+            }
+        }
+        None
+    }
+
+    /// Asks for the cache line where this hash will be entered.
+    #[inline]
+    pub fn prepare(&self, hash: u64) {
+        let level = (self.newest.load(Relaxed) as usize).saturating_sub(1);
+        if let Some(window) = self.window(level, hash) {
+            prefetch(&window[0]);
+        }
+    }
+
+    /// Enters a row that is not yet there (the caller knows).
+    ///
+    /// # Errors
+    /// Why no level could be added, or `ENOSPC` when there are too many.
+    #[inline]
+    pub fn insert(&self, hash: u64, row: u32) -> Result<(), Errno> {
+        self.put(hash, row, |_| false).map(|_| ())
+    }
+
+    /// Enters a row unless an equal one is there; returns the number that is.
+    ///
+    /// # Errors
+    /// As `insert`.
+    pub fn intern(&self, hash: u64, row: u32, same: impl Fn(u32) -> bool) -> Result<u32, Errno> {
+        self.put(hash, row, same)
+    }
+
+    fn put(&self, hash: u64, row: u32, same: impl Fn(u32) -> bool) -> Result<u32, Errno> {
+        let new = word(hash, row);
+        let newest = self.newest.load(Relaxed) as usize;
+        let mut level = newest.saturating_sub(1);
+        while level < LEVELS {
+            if self.window(level, hash).is_none() {
+                self.add_level(level)?;
+            }
+            if level > newest {
+                // Said before anything is entered there, also by those who found the level mapped: its maker may not
+                // have come to it, and a search begins with the newest level it knows.
+                self.newest.fetch_max(level as u32, Relaxed);
+            }
+            let Some(window) = self.window(level, hash) else {
+                return Err(Errno(libc::ENOMEM));
+            };
+            for word in window {
+                // Acquire, Release: as in `find`.
+                let mut seen = word.load(Acquire);
+                if seen == 0 {
+                    match word.compare_exchange(0, new, AcqRel, Acquire) {
+                        Ok(_) => return Ok(row),
+                        Err(other) => seen = other,
+                    }
+                }
+                if (seen ^ hash) >> 32 == 0 && same(seen as u32 - 1) {
+                    return Ok(seen as u32 - 1);
+                }
+            }
+            level += 1;
+        }
+        Err(Errno(libc::ENOSPC))
+    }
+}
+
+/// Mixes 64 bits so that every input bit reaches every output bit (the finalizer of SplitMix64).
+#[inline]
+pub const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[cfg(all(test, loom))]
+mod loom_models;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    /// How many entries there are, in all levels.
+    pub(crate) fn entries(index: &Index) -> usize {
+        let windows = |level| (0..FIRST << level).map_while(move |at| index.window(level, at as u64));
+        let words = (0..LEVELS).flat_map(windows).flatten();
+        words.filter(|word| word.load(Relaxed) != 0).count()
+    }
+
+    pub(crate) fn empty() -> Box<Index> {
+        // SAFETY: documented: all zeros is an empty index.
+        Box::new(unsafe { std::mem::zeroed() })
+    }
+
+    #[test]
+    fn entries_are_found_until_removed_through_many_levels() {
+        const ROWS: u32 = if cfg!(miri) { 300 } else { 100_000 };
+        let index = empty();
+        for row in 0..ROWS {
+            index.insert(mix(u64::from(row)), row).unwrap();
+        }
+        for row in 0..ROWS {
+            assert_eq!(index.find(mix(u64::from(row)), |found| found == row).unwrap().row, row);
+        }
+        for row in (0..ROWS).step_by(2) {
+            assert!(index.find(mix(u64::from(row)), |found| found == row).unwrap().remove());
+        }
+        for row in 0..ROWS {
+            assert_eq!(
+                index.find(mix(u64::from(row)), |found| found == row).is_some(),
+                row % 2 == 1
+            );
+        }
+    }
+
+    #[test]
+    fn a_full_window_spills_into_the_next_level() {
+        let index = empty();
+        for row in 0..40 {
+            index.insert(0x5_0000_0001, row).unwrap();
+        }
+        for row in 0..40 {
+            assert!(index.find(0x5_0000_0001, |found| found == row).is_some(), "row {row}");
+        }
+    }
+
+    #[test]
+    fn threads_interning_the_same_values_agree_on_their_rows() {
+        let index = empty();
+        let rows: Vec<HashMap<u64, u32>> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..4u32)
+                .map(|worker| {
+                    let index = &index;
+                    scope.spawn(move || {
+                        (0..if cfg!(miri) { 20 } else { 500u64 })
+                            .map(|value| {
+                                let mine = value as u32 * 4 + worker;
+                                let same = |row: u32| u64::from(row / 4) == value;
+                                (value, index.intern(mix(value), mine, same).unwrap())
+                            })
+                            .collect()
+                    })
+                })
+                .collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        });
+        assert!(rows.iter().all(|seen| *seen == rows[0]));
+    }
+}

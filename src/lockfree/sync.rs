@@ -1,0 +1,198 @@
+//! What the lock-free parts are made of: atomics and memory that begins as zeros. The standard library's and the
+//! kernel's, or loom's and the heap's where `--cfg loom` asks for models of every interleaving: the source that is
+//! modelled is the source that ships.
+//!
+//! Under loom the constants of the lock-free parts are small, and every atomic operation is a place where a model may
+//! let a thread die or plant a mistake (`modelled`).
+
+#[cfg(not(loom))]
+pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
+
+#[cfg(loom)]
+pub mod modelled;
+#[cfg(loom)]
+pub use modelled::{AtomicPtr, AtomicU32, AtomicU64, fence};
+
+/// Asks for the cache line of a value that will soon be written.
+#[inline]
+pub fn prefetch<T>(value: &T) {
+    #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(std::ptr::from_ref(value).cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(loom), not(miri))))]
+    let _ = value;
+}
+
+/// Changes of a word that one thread alone changes, by signal handlers of its own too. Each is one instruction and none
+/// is locked: a handler comes before it or after it, and no other thread writes.
+pub trait Alone {
+    fn add_alone(&self, amount: u64);
+
+    /// # Errors
+    /// What is there instead of `seen`.
+    fn swap_alone(&self, seen: u64, new: u64) -> Result<(), u64>;
+}
+
+#[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
+impl Alone for AtomicU64 {
+    #[inline]
+    fn add_alone(&self, amount: u64) {
+        // SAFETY: a valid, aligned word; other threads only load it.
+        unsafe {
+            std::arch::asm!("add qword ptr [{word}], {amount}", word = in(reg) self.as_ptr(), amount = in(reg) amount,
+                options(nostack));
+        }
+    }
+
+    #[inline]
+    fn swap_alone(&self, seen: u64, new: u64) -> Result<(), u64> {
+        let now;
+        // SAFETY: as above.
+        unsafe {
+            std::arch::asm!("cmpxchg qword ptr [{word}], {new}", word = in(reg) self.as_ptr(), new = in(reg) new,
+                inout("rax") seen => now, options(nostack));
+        }
+        if now == seen { Ok(()) } else { Err(now) }
+    }
+}
+
+/// Elsewhere, by the ordinary ones.
+#[cfg(all(any(not(target_arch = "x86_64"), miri), not(loom)))]
+impl Alone for AtomicU64 {
+    #[inline]
+    fn add_alone(&self, amount: u64) {
+        self.fetch_add(amount, std::sync::atomic::Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn swap_alone(&self, seen: u64, new: u64) -> Result<(), u64> {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.compare_exchange(seen, new, Relaxed, Relaxed).map(|_| ())
+    }
+}
+
+/// Two words that can be swapped at once. Each may also be changed by itself.
+#[repr(C, align(16))]
+pub struct Pair {
+    pub first: AtomicU64,
+    pub second: AtomicU64,
+}
+
+#[cfg(not(loom))]
+impl Pair {
+    /// Whether this machine can. (aarch64 could as well; nobody has run it.)
+    pub const AT_ONCE: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+
+    /// Sequentially consistent. Not to be called unless `AT_ONCE`.
+    #[inline(always)]
+    pub fn swap(&self, seen: [u64; 2], new: [u64; 2]) -> bool {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        {
+            let swapped: u64;
+            // SAFETY: 16 valid bytes, aligned. The instruction is there on every 64-bit processor since 2006. rbx, which the
+            // compiler keeps to itself, is put back.
+            unsafe {
+                std::arch::asm!(
+                    "xchg {low}, rbx",
+                    "lock cmpxchg16b xmmword ptr [rdi]",
+                    "sete cl",
+                    "mov rbx, {low}",
+                    low = inout(reg) new[0] => _,
+                    in("rdi") self,
+                    inout("rcx") new[1] => swapped,
+                    inout("rax") seen[0] => _,
+                    inout("rdx") seen[1] => _,
+                    options(nostack),
+                );
+            }
+            swapped as u8 != 0
+        }
+        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+        {
+            let _ = (seen, new);
+            false
+        }
+    }
+}
+
+/// To a model, which knows no signal handlers, a load and a store.
+#[cfg(loom)]
+impl Alone for AtomicU64 {
+    fn add_alone(&self, amount: u64) {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.store(self.load(Relaxed).wrapping_add(amount), Relaxed);
+    }
+
+    fn swap_alone(&self, seen: u64, new: u64) -> Result<(), u64> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let now = self.load(Relaxed);
+        if now == seen {
+            self.store(new, Relaxed);
+            return Ok(());
+        }
+        Err(now)
+    }
+}
+
+#[cfg(loom)]
+pub use heap::{Zeroed, elements, give_back};
+#[cfg(not(loom))]
+pub use mapped::{Zeroed, elements, give_back};
+
+/// Memory of this process, without the heap.
+#[cfg(not(loom))]
+mod mapped {
+    use crate::recording::file::{Errno, anonymous};
+
+    /// What begins as zeros.
+    pub trait Zeroed {}
+    impl<T> Zeroed for T {}
+
+    /// `count` elements of zeros.
+    ///
+    /// # Errors
+    /// `ENOMEM` when the address space is used up.
+    pub fn elements<T>(count: usize) -> Result<*mut T, Errno> {
+        anonymous(count * size_of::<T>()).map(<*mut u8>::cast)
+    }
+
+    /// For the loser of a race to add the same elements.
+    ///
+    /// # Safety
+    /// Made by `elements` with this count, and nobody else has seen them.
+    pub unsafe fn give_back<T>(elements: *mut T, count: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { libc::munmap(elements.cast(), count * size_of::<T>()) };
+    }
+}
+
+/// Memory of a model.
+#[cfg(loom)]
+mod heap {
+    use crate::recording::file::Errno;
+
+    /// What begins as zeros.
+    pub trait Zeroed: Default {}
+    impl<T: Default> Zeroed for T {}
+
+    /// `count` empty elements.
+    ///
+    /// # Errors
+    /// None: the heap of a test is large.
+    pub fn elements<T: Zeroed>(count: usize) -> Result<*mut T, Errno> {
+        let elements: Box<[T]> = (0..count).map(|_| T::default()).collect();
+        Ok(Box::leak(elements).as_mut_ptr())
+    }
+
+    /// For the loser of a race to add the same elements.
+    ///
+    /// # Safety
+    /// Made by `elements` with this count, and nobody else has seen them.
+    pub unsafe fn give_back<T>(elements: *mut T, count: usize) {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(elements, count)) });
+    }
+}

@@ -1,0 +1,625 @@
+//! Every interleaving of small pieces of the table: groups and extents of four records, an index of two
+//! levels. Every thread may also die before any of its operations.
+
+use super::*;
+use crate::format::NONE;
+use crate::kind::Kind;
+use crate::lockfree::sync::modelled::{Mistake, Proof, dying, explore, quiet};
+use ::loom::thread::spawn;
+use std::cell::Cell;
+
+#[derive(Default)]
+struct Owned {
+    table: Table,
+    fresh: AtomicU64,
+}
+
+impl Owned {
+    fn new() -> TableIn<'static> {
+        let owned: &'static Owned = Box::leak(Box::default());
+        TableIn {
+            table: &owned.table,
+            backing: Backing::Private(4, 8),
+            fresh: &owned.fresh,
+            shard: Shard::shared(0),
+        }
+    }
+}
+
+const ONE: Key = key(1);
+const TWO: Key = key(2);
+const THREE: Key = key(3);
+
+const fn key(address: u64) -> Key {
+    Key {
+        space: Space::Pointer,
+        address,
+    }
+}
+
+/// The entry of a key: every field follows from the address.
+fn entry(key: Key) -> Entry {
+    Entry {
+        bytes: key.address * 100,
+        requested: key.address * 100,
+        time_ns: key.address,
+        extra: key.address,
+        pool: key.address,
+        stack: NONE,
+        thread: 0,
+        attributes: Attributes {
+            kind: Kind::Device,
+            space: key.space,
+            flags: 0,
+            device: 0,
+            api: 0,
+            context: 0,
+        },
+    }
+}
+
+/// Physical memory, whose key can be taken from it.
+const HANDLE: Key = Key {
+    space: Space::Physical,
+    address: 1,
+};
+
+impl TableIn<'static> {
+    /// The same as it is used by the one thread that owns a shard.
+    fn of_owner(self) -> TableIn<'static> {
+        TableIn {
+            shard: Shard::first_own(),
+            ..self
+        }
+    }
+
+    fn add(&self, key: Key) -> u32 {
+        self.insert(key, &entry(key)).unwrap()
+    }
+
+    fn free(&self, key: Key) -> bool {
+        let Some(withdrawn) = self.withdraw(key) else {
+            return false;
+        };
+        assert_eq!(self.commit(withdrawn), entry(key), "the record of that key");
+        true
+    }
+
+    /// The key of a record as a reader in another process sees it: state, fields, state again.
+    fn seen_from_outside(&self, number: u32) -> Option<Key> {
+        let record = self.record(number)?;
+        let before = record.state.load(Acquire);
+        // Two fields are enough to be torn, and save steps.
+        let (address, bytes) = (record.address.load(Relaxed), record.amount.load(Relaxed));
+        // A reader copies with system calls, which is more than a fence.
+        ::loom::sync::atomic::fence(Acquire);
+        let live = State::of(before)?.status == Status::Live;
+        if !live || record.state.load(Relaxed) != before {
+            return None;
+        }
+        assert_eq!(bytes, address * 100, "both of one entry");
+        assert_ne!(address, 0, "no link of a chain");
+        Some(key(address))
+    }
+
+    /// What a reader says of a table at rest.
+    fn contents(&self) -> Vec<Key> {
+        let mut keys: Vec<Key> = (0..self.fresh.load(Relaxed) as u32)
+            .filter_map(|number| self.seen_from_outside(number))
+            .collect();
+        keys.sort_by_key(|key| key.address);
+        keys
+    }
+
+    /// Every record that can be taken is taken once: nobody is left in the chain twice, and nobody who is live.
+    fn expect_sound_chain(&self) {
+        let live = self.contents().len() as u64;
+        let mut taken = Vec::new();
+        while let Some((number, record)) = self.take_bundle(self.free(0)) {
+            assert!(!taken.contains(&number), "record {number} twice in the chain");
+            assert_eq!(State::of(record.state.load(Relaxed)).unwrap().status, Status::Free);
+            taken.push(number);
+        }
+        assert!(taken.len() as u64 + live <= self.fresh.load(Relaxed));
+    }
+}
+
+fn of_two_frees_one_wins() {
+    let table = Owned::new();
+    table.add(ONE);
+    let other = spawn(move || table.free(ONE));
+    let (mine, other) = (table.free(ONE), other.join().unwrap());
+    assert!(mine ^ other);
+    assert!(table.contents().is_empty());
+}
+
+/// A thread finds a record, and is stopped. Meanwhile it is freed and serves another key.
+fn a_late_free_spares_the_records_next_owner() {
+    let table = Owned::new();
+    table.add(ONE);
+    let other = spawn(move || {
+        let freed = table.free(ONE);
+        table.add(TWO);
+        freed
+    });
+    let mine = table.free(ONE);
+    assert!(mine ^ other.join().unwrap());
+    assert_eq!(table.contents(), [TWO]);
+}
+
+fn two_threads_insert_and_both_are_found() {
+    let table = Owned::new();
+    let other = spawn(move || table.add(TWO));
+    table.add(ONE);
+    assert_eq!(table.get(ONE), Some(entry(ONE)));
+    other.join().unwrap();
+    assert_eq!(table.get(TWO), Some(entry(TWO)));
+    assert_eq!(table.contents(), [ONE, TWO]);
+}
+
+/// Found by another thread, without anything else between the two: complete or not at all.
+fn what_another_thread_finds_is_complete() {
+    let table = Owned::new();
+    table.add(ONE);
+    table.free(ONE);
+    spawn(move || table.add(TWO));
+    if let Some(found) = table.get(TWO) {
+        assert_eq!(found, entry(TWO));
+    }
+}
+
+fn what_another_thread_withdraws_is_complete() {
+    let table = Owned::new();
+    table.add(ONE);
+    table.free(ONE);
+    spawn(move || table.add(TWO));
+    table.free(TWO);
+}
+
+/// A thread reads the head of the chain and its successor, and is stopped. Meanwhile the head is taken, its successor
+/// too, and the head is given back: it is the head again, with another successor (ABA).
+fn a_record_is_never_taken_twice() {
+    let table = Owned::new();
+    for key in [ONE, TWO] {
+        table.add(key);
+    }
+    for key in [ONE, TWO] {
+        table.free(key);
+    }
+    let other = spawn(move || table.take().unwrap().0);
+    let (head, _) = table.take().unwrap();
+    let (successor, _) = table.take().unwrap();
+    table.give(head, 7);
+    let theirs = other.join().unwrap();
+    assert_ne!(theirs, successor, "that one is still ours");
+    assert_ne!(table.take().unwrap().0, successor, "and nobody left it in the chain");
+}
+
+/// Three are freed by an owner that keeps two: it passes some on, and another thread takes what it finds.
+fn what_an_owner_passes_on_is_taken_once() {
+    let table = Owned::new();
+    let owner = table.of_owner();
+    for key in [ONE, TWO, THREE] {
+        owner.add(key);
+    }
+    // Records 0 to 2, and one is left of the group.
+    let other = spawn(move || {
+        let found = table.take_bundle(table.free(1));
+        let rest = table.take_bundle(table.free(0));
+        [found, rest].into_iter().flatten().map(|(number, _)| number).collect()
+    });
+    for key in [ONE, TWO, THREE] {
+        assert!(owner.free(key));
+    }
+    let mut taken: Vec<u32> = std::iter::from_fn(|| {
+        owner
+            .take_own(owner.free(0))
+            .or_else(|| owner.take_bundle(owner.free(0)))
+    })
+    .map(|(number, _)| number)
+    .collect();
+    let theirs: Vec<u32> = other.join().unwrap();
+    taken.extend(theirs);
+    taken.extend(std::iter::from_fn(|| table.take_bundle(table.free(0))).map(|(number, _)| number));
+    taken.sort_unstable();
+    assert_eq!(taken, [0, 1, 2], "each once");
+}
+
+/// A thread finds an entry, and is stopped. Meanwhile the key is freed, another key takes the entry's place, and the
+/// first is there again, by the same record, elsewhere.
+fn a_late_free_spares_what_stands_where_its_entry_stood() {
+    let table = Owned::new();
+    table.add(ONE);
+    // A free record of another shard, so that the first key's own is left for that key.
+    table.of_owner().add(THREE);
+    table.of_owner().free(THREE);
+    let other = spawn(move || {
+        let freed = table.free(ONE);
+        table.of_owner().add(TWO);
+        table.add(ONE);
+        freed
+    });
+    let mine = table.free(ONE);
+    let theirs = other.join().unwrap();
+    assert_eq!(table.get(ONE).is_some(), !(mine && theirs));
+    assert!(table.free(TWO), "it is still found");
+}
+
+/// A group is made by one thread and used by others of its shard: each of its records is handed out, and once.
+fn every_fresh_record_is_handed_out_once() {
+    let table = Owned::new();
+    let take = move || table.take_fresh(table.free(0)).map(|(number, _)| number);
+    let others = [spawn(take), spawn(take)];
+    let (first, _) = table.take().unwrap();
+    let mut taken: Vec<u32> = others.into_iter().filter_map(|other| other.join().unwrap()).collect();
+    taken.push(first);
+    taken.extend(std::iter::from_fn(take));
+    taken.sort_unstable();
+    assert_eq!(taken, [0, 1, 2, 3]);
+}
+
+/// A record changes hands while a reader copies it.
+fn a_reader_takes_all_of_a_record_or_nothing() {
+    let table = Owned::new();
+    let number = table.add(ONE);
+    let writer = spawn(move || {
+        table.free(ONE);
+        table.add(TWO)
+    });
+    if let Some(key) = table.seen_from_outside(number) {
+        assert!(key == ONE || key == TWO, "{key:?}");
+    }
+    assert_eq!(writer.join().unwrap(), number, "the record was used again");
+}
+
+/// The same, with the record freed by one thread and used again by another, which the reader knows nothing of.
+fn a_reader_is_not_misled_by_two_threads_either() {
+    let table = Owned::new();
+    let number = table.add(ONE);
+    let free = spawn(move || table.free(ONE));
+    let reader = spawn(move || table.seen_from_outside(number));
+    if halves(table.free(0).bundles.load(Relaxed)).0 != 0 {
+        // Freed already: the same record, under another key.
+        assert_eq!(table.add(TWO), number);
+    }
+    if let Some(key) = reader.join().unwrap() {
+        assert!(key == ONE || key == TWO, "{key:?}");
+    }
+    free.join().unwrap();
+}
+
+/// Whoever finds a record that was put back by a thread which had not written it.
+fn a_record_put_back_is_complete() {
+    let table = Owned::new();
+    let number = table.add(ONE);
+    table.free(ONE);
+    spawn(move || table.add(TWO));
+    spawn(move || {
+        if let Some(withdrawn) = table.withdraw(TWO) {
+            table.restore(withdrawn).unwrap();
+        }
+    });
+    if let Some(key) = table.seen_from_outside(number) {
+        assert_eq!(key, TWO);
+    }
+}
+
+/// The same for a thread of the process, which looks with `get`.
+fn a_look_takes_all_of_a_record_or_nothing() {
+    let table = Owned::new();
+    table.add(ONE);
+    spawn(move || {
+        table.free(ONE);
+        table.add(TWO)
+    });
+    if let Some(found) = table.get(ONE) {
+        assert_eq!(found, entry(ONE));
+    }
+}
+
+fn a_link_to_a_record_used_again_leads_nowhere() {
+    let table = Owned::new();
+    let number = table.add(ONE);
+    let link = table.link(ONE).unwrap();
+    let other = spawn(move || {
+        let freed = table.free(ONE);
+        table.add(TWO);
+        freed
+    });
+    let mine = table.withdraw_linked(link).map(|withdrawn| {
+        assert_eq!(withdrawn.entry, entry(ONE));
+        table.commit(withdrawn);
+    });
+    assert!(mine.is_some() ^ other.join().unwrap());
+    assert_eq!(table.get(TWO), Some(entry(TWO)));
+    assert_eq!(table.contents(), [TWO]);
+    let _ = number;
+}
+
+fn a_record_put_back_is_there_for_the_next_free() {
+    let table = Owned::new();
+    table.add(ONE);
+    let other = spawn(move || table.free(ONE));
+    if let Some(withdrawn) = table.withdraw(ONE) {
+        table.restore(withdrawn).unwrap();
+    }
+    let freed = other.join().unwrap();
+    assert_eq!(table.get(ONE).is_some(), !freed);
+    assert_eq!(table.free(ONE), !freed);
+    assert!(table.contents().is_empty());
+}
+
+fn a_record_without_its_key_is_reached_by_links_and_found_again_with_it() {
+    let table = Owned::new();
+    table.add(HANDLE);
+    let link = table.link(HANDLE).unwrap();
+    let other = spawn(move || table.free(HANDLE));
+    let unkeyed = table.unkey(HANDLE);
+    if unkeyed {
+        table.rekey(link);
+    }
+    let freed = other.join().unwrap();
+    assert_eq!(table.get(HANDLE).is_some(), !freed);
+    assert_eq!(table.withdraw_linked(link).is_some(), !freed);
+}
+
+/// Counts kept in a live record by several threads.
+fn counts_in_a_record_are_changed_one_by_one() {
+    let table = Owned::new();
+    table.add(ONE);
+    let other = spawn(move || table.update_extra(ONE, |extra| extra + (1 << 32)));
+    table.update_extra(ONE, |extra| extra + 1);
+    other.join().unwrap();
+    assert_eq!(table.get(ONE).unwrap().extra, 1 + 1 + (1 << 32));
+}
+
+/// What a thread does that may die in it.
+type Deed = fn(TableIn<'static>);
+
+/// A thread dies before its operation `at`, whichever the other has come to; the other one works on, undisturbed, and
+/// what it did is there. Returns whether the thread died.
+fn dies(at: u32, deed: Deed) -> bool {
+    let table = Owned::new();
+    table.add(ONE);
+    table.add(THREE);
+    table.free(THREE);
+    let dead = spawn(move || dying(at, || deed(table)).is_none());
+    table.add(TWO);
+    assert!(table.free(TWO));
+    table.add(TWO);
+    let dead = dead.join().unwrap();
+    assert_eq!(table.get(TWO), Some(entry(TWO)));
+    let contents = table.contents();
+    assert!(contents.contains(&TWO));
+    assert!(
+        contents.iter().all(|key| [ONE, TWO, THREE].contains(key)),
+        "{contents:?}"
+    );
+    // At most the one record that the dead thread had in hand is out of service.
+    let in_flight = (0..table.fresh.load(Relaxed) as u32)
+        .filter_map(|number| State::of(table.record(number)?.state.load(Relaxed)))
+        .filter(|state| matches!(state.status, Status::Writing | Status::Withdrawn))
+        .count();
+    assert!(in_flight <= 1);
+    table.expect_sound_chain();
+    dead
+}
+
+thread_local! {
+    /// Before which operation the thread dies, in the executions that are explored now.
+    static AT: Cell<u32> = const { Cell::new(0) };
+    /// Whether it did in any of them.
+    static DIED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Tries every death there is in a deed.
+fn tries_every_death_in(deed: Deed) {
+    thread_local! {
+        static DEED: Cell<Option<Deed>> = const { Cell::new(None) };
+    }
+    DEED.set(Some(deed));
+    for at in 0.. {
+        AT.set(at);
+        DIED.set(false);
+        explore(
+            || {
+                let deed = DEED.get().expect("set above");
+                DIED.set(dies(AT.get(), deed) || DIED.get());
+            },
+            1,
+        );
+        if !DIED.get() {
+            println!("{at} deaths");
+            assert!(at > 5, "nobody died: nothing was tried");
+            return;
+        }
+    }
+}
+
+#[test]
+fn loom_a_thread_may_die_anywhere_in_an_insertion() {
+    tries_every_death_in(|table| {
+        table.add(THREE);
+    });
+}
+
+#[test]
+fn loom_a_thread_may_die_anywhere_in_a_free() {
+    tries_every_death_in(|table| {
+        table.free(ONE);
+    });
+}
+
+#[test]
+fn loom_a_thread_may_die_anywhere_in_a_free_that_fails() {
+    tries_every_death_in(|table| {
+        if let Some(withdrawn) = table.withdraw(ONE) {
+            table.restore(withdrawn).unwrap();
+        }
+    });
+}
+
+#[test]
+fn loom_a_thread_may_die_anywhere_while_it_changes_a_key() {
+    tries_every_death_in(|table| {
+        table.add(HANDLE);
+        if let Some(link) = table.link(HANDLE) {
+            table.unkey(HANDLE);
+            table.rekey(link);
+        }
+    });
+}
+
+#[test]
+fn loom_a_thread_may_die_anywhere_while_it_takes_from_its_own_and_gives_to_others() {
+    tries_every_death_in(|table| {
+        let owner = table.of_owner();
+        owner.free(ONE);
+        owner.add(THREE);
+        owner.free(THREE);
+    });
+}
+
+/// That the deaths above can fail: whoever gives a record back before it is withdrawn.
+#[test]
+fn loom_a_death_in_the_wrong_order_is_noticed() {
+    quiet(|| {
+        tries_every_death_in(|table| {
+            let link = table.link(ONE).unwrap();
+            let record = table.record(link.number).unwrap();
+            record.address.store(0, Relaxed);
+            let (first, tag) = halves(table.free(0).bundles.load(Relaxed));
+            record.address.store(pack(0, first), Relaxed);
+            table.free(0).bundles.store(pack(link.number + 1, tag + 1), Relaxed);
+            table.withdraw(ONE);
+        });
+    })
+    .expect_err("no model noticed");
+}
+
+const PROOF: Proof = Proof {
+    files: &["src/table.rs", "src/table/free_list.rs"],
+    models: &[
+        ("of two frees one wins", of_two_frees_one_wins),
+        (
+            "a late free spares the record's next owner",
+            a_late_free_spares_the_records_next_owner,
+        ),
+        (
+            "two threads insert and both are found",
+            two_threads_insert_and_both_are_found,
+        ),
+        (
+            "what another thread finds is complete",
+            what_another_thread_finds_is_complete,
+        ),
+        (
+            "what another thread withdraws is complete",
+            what_another_thread_withdraws_is_complete,
+        ),
+        ("a record is never taken twice", a_record_is_never_taken_twice),
+        (
+            "what an owner passes on is taken once",
+            what_an_owner_passes_on_is_taken_once,
+        ),
+        (
+            "a late free spares what stands where its entry stood",
+            a_late_free_spares_what_stands_where_its_entry_stood,
+        ),
+        (
+            "every fresh record is handed out once",
+            every_fresh_record_is_handed_out_once,
+        ),
+        (
+            "a reader takes all of a record or nothing",
+            a_reader_takes_all_of_a_record_or_nothing,
+        ),
+        (
+            "a reader is not misled by two threads either",
+            a_reader_is_not_misled_by_two_threads_either,
+        ),
+        ("a record put back is complete", a_record_put_back_is_complete),
+        (
+            "a look takes all of a record or nothing",
+            a_look_takes_all_of_a_record_or_nothing,
+        ),
+        (
+            "a link to a record used again leads nowhere",
+            a_link_to_a_record_used_again_leads_nowhere,
+        ),
+        (
+            "a record put back is there for the next free",
+            a_record_put_back_is_there_for_the_next_free,
+        ),
+        (
+            "a record without its key is reached by links and found again with it",
+            a_record_without_its_key_is_reached_by_links_and_found_again_with_it,
+        ),
+        (
+            "counts in a record are changed one by one",
+            counts_in_a_record_are_changed_one_by_one,
+        ),
+    ],
+    harmless: &[
+        (
+            Mistake::Relaxed,
+            ".compare_exchange(state.word(), gone.word(), Acquire, Relaxed)",
+            "`is` has just acquired the same state",
+        ),
+        (
+            Mistake::Relaxed,
+            ".compare_exchange(live.word(), gone.word(), Acquire, Relaxed)",
+            "`linked` has just acquired the same state",
+        ),
+        (
+            Mistake::Relaxed,
+            "(State::of(record.state.load(Acquire)) == Some(live)).then_some(record)",
+            "whoever has a link has it from somebody who saw the record live",
+        ),
+        (
+            Mistake::Relaxed,
+            ".fetch_update(AcqRel, Acquire, |extra| Some(change(extra)))",
+            "nothing is published by the counts",
+        ),
+        (
+            Mistake::RelaxedOnFailure,
+            ".fetch_update(AcqRel, Acquire, |extra| Some(change(extra)))",
+            "nothing is published by the counts",
+        ),
+        (
+            Mistake::Relaxed,
+            "pack(next_bundle, tag.wrapping_add(1)), AcqRel, Acquire)",
+            "the head was acquired when it was loaded, and a swap hands on what others have released",
+        ),
+        (
+            Mistake::Relaxed,
+            "spare.group.compare_exchange_weak(group, left, AcqRel, Acquire)",
+            "the group was acquired when it was loaded, and a swap hands on what others have released",
+        ),
+        (
+            Mistake::Relaxed,
+            "let mut group = spare.group.load(Acquire);",
+            "the swap acquires it too",
+        ),
+        (
+            Mistake::RelaxedOnFailure,
+            "spare.group.compare_exchange_weak(group, left, AcqRel, Acquire)",
+            "the swap that succeeds acquires it too",
+        ),
+        (
+            Mistake::HalfCompared,
+            "spare.group.compare_exchange_weak(group, left, AcqRel, Acquire)",
+            "no two groups hold the same number",
+        ),
+        (
+            Mistake::HalfCompared,
+            "pack(link, tag.wrapping_add(1)), Release, Relaxed)",
+            "a record may be pushed as long as the head is the one it links to, whatever happened meanwhile",
+        ),
+    ],
+};
+
+#[test]
+fn loom_the_table_holds_and_every_mistake_in_it_is_noticed() {
+    PROOF.check();
+}

@@ -1,0 +1,197 @@
+//! What a program tells by itself: blocks of its own allocator through `culeak.h` or NVTX, and moments that have a name.
+
+use culeak::kind::Kind::*;
+use culeak::snapshot::{Snapshot, Stream};
+
+use crate::support::claims::Claims;
+use crate::support::compile::executable;
+use crate::support::{Profile, fake_driver, profile, program, shim};
+
+/// Domain, bytes and place within the slab of each block.
+fn blocks(snapshot: &Snapshot) -> Vec<(&str, u64, u64)> {
+    let slab = snapshot.only(Device).address;
+    let mut blocks: Vec<_> = snapshot
+        .of_kind(Block)
+        .iter()
+        .map(|block| (block.domain().unwrap_or("?"), block.bytes, block.address - slab))
+        .collect();
+    blocks.sort();
+    blocks
+}
+
+#[test]
+fn blocks_of_two_allocators_at_one_address_are_two_rows() {
+    let outcome = profile("client_api").arg("blocks").run();
+    outcome.expect_success();
+    let snapshot = outcome.symbolized();
+    assert_eq!(blocks(&snapshot), [("arena", 100, 0), ("cache", 4096, 0)]);
+    assert_eq!(snapshot.losses.unknown_blocks, 1);
+    assert_eq!(
+        snapshot.device_peaks[0].peak_bytes,
+        1 << 20,
+        "blocks are not added to the memory they lie in"
+    );
+    for block in snapshot.of_kind(Block) {
+        assert_eq!(
+            (block.api.as_str(), block.stream),
+            ("culeak_alloc", Some(Stream::Handle(0x77)))
+        );
+        assert_eq!(block.device, Some(0));
+        assert_eq!(snapshot.functions(block)[0], "hand_out");
+    }
+}
+
+/// In a program that is not position independent the linker settles weak names for good.
+#[test]
+fn the_header_works_in_every_sort_of_program() {
+    for flags in [
+        &["-fPIE", "-pie"][..],
+        &["-fno-pie", "-no-pie"],
+        &["-fno-pie", "-no-pie", "-O2"],
+        &["-O2", "-fPIE", "-pie"],
+    ] {
+        let victim = executable("client_api", flags, &[fake_driver()]);
+        let run = |profile: Profile| profile.arg("blocks").run();
+        assert_eq!(
+            run(program(&victim)).only_snapshot().of_kind(Block).len(),
+            2,
+            "{flags:?}"
+        );
+        run(program(&victim).bare()).expect_success();
+    }
+}
+
+#[test]
+fn moments_are_told_in_order() {
+    let outcome = profile("client_api").arg("moments").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.only_snapshot();
+    let names: Vec<&str> = snapshot.marks.iter().map(|mark| mark.name.as_str()).collect();
+    assert_eq!(names, ["epoch 1", "epoch 2 \u{e9}"]);
+    let times: Vec<u64> = snapshot.allocations.iter().map(|a| a.time_ns).collect();
+    assert!(times[0] <= snapshot.marks[0].time_ns && snapshot.marks[0].time_ns <= times[1]);
+    assert!(times[2] <= snapshot.marks[1].time_ns);
+}
+
+#[test]
+fn a_moment_before_cuda_is_kept_and_nonsense_is_survived() {
+    let outcome = profile("client_api").arg("odd").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let snapshot = outcome.only_snapshot();
+    let names: Vec<&str> = snapshot.marks.iter().map(|mark| mark.name.as_str()).collect();
+    assert_eq!(names, ["before CUDA", ""]);
+    snapshot.expect_kinds(&[Device]);
+}
+
+#[test]
+fn blocks_told_by_eight_threads_are_all_there() {
+    let outcome = profile("client_api").arg("threads").run();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_nothing_lost().expect_live(Block, 8, 8 * 512);
+    assert_eq!(snapshot.counted(Block).total_count, 8 * 5001);
+    assert_eq!(snapshot.losses.unknown_blocks, 0);
+}
+
+#[test]
+fn a_forked_child_that_takes_back_its_parents_blocks_records_nothing() {
+    let outcome = profile("client_api").arg("forks").run();
+    outcome.expect_success();
+    outcome.only_snapshot().expect_live(Block, 1, 512);
+}
+
+#[test]
+fn python_finds_the_functions_by_their_names() {
+    let script = "import ctypes; me = ctypes.CDLL(None); me.culeak_mark(b'epoch 3') if hasattr(me, 'culeak_mark') else print('bare')";
+    let outcome = program("/usr/bin/env").args("python3 -c").arg(script).run();
+    outcome.expect_success();
+    assert_eq!(
+        outcome
+            .snapshots
+            .iter()
+            .flat_map(|s| &s.marks)
+            .map(|m| m.name.as_str())
+            .collect::<Vec<_>>(),
+        ["epoch 3"]
+    );
+    let bare = program("/usr/bin/env").args("python3 -c").arg(script).bare().run();
+    assert_eq!(bare.stdout, "bare\n");
+}
+
+#[test]
+fn an_interval_says_what_is_left_of_its_own_allocations_and_how_much_they_were() {
+    let outcome = profile("client_api")
+        .arg("intervals")
+        .env("CULEAK_INTERVALS", "1")
+        .run();
+    outcome.expect_success();
+    let expected = "\
+first: device -2 left 4096 in 1, needed 4096, holds 4096
+first: device -1 left 1000 in 2, needed 6000, holds 1000
+first: device 0 left 1000 in 2, needed 6000, holds 1000
+second: device -2 left 0 in 0, needed 0, holds 4096
+second: device -1 left 70 in 1, needed 70, holds 70
+second: device 0 left 70 in 1, needed 70, holds 70
+third: device -2 left 0 in 0, needed 0, holds 4096
+third: device -1 left 0 in 0, needed 3501, holds 70
+third: device 0 left 0 in 0, needed 3501, holds 70
+done
+";
+    assert_eq!(outcome.stdout, expected);
+    let marks: Vec<String> = outcome
+        .only_snapshot()
+        .marks
+        .iter()
+        .map(|mark| mark.name.clone())
+        .collect();
+    assert_eq!(marks, ["before CUDA", "second", "third"]);
+}
+
+#[test]
+fn intervals_are_measured_only_when_asked_for() {
+    let outcome = profile("client_api").arg("intervals").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    assert_eq!(outcome.stdout, "done\n");
+}
+
+#[test]
+fn regions_told_through_nvtx_are_blocks_of_their_heap() {
+    let outcome = profile("nvtx")
+        .arg("regions")
+        .env("NVTX_INJECTION64_PATH", shim())
+        .run();
+    outcome.expect_success();
+    let snapshot = outcome.symbolized();
+    expect_regions(&snapshot);
+    for block in snapshot.of_kind(Block) {
+        assert_eq!(block.api, "nvtxMemRegionsRegister");
+    }
+}
+
+fn expect_regions(snapshot: &Snapshot) {
+    let half = 1 << 19;
+    let expected = [("nvtx", 4096, half), ("textures", 256, 512), ("textures", 256, 768)];
+    assert_eq!(blocks(snapshot), expected);
+    assert_eq!(snapshot.losses.unknown_blocks, 0);
+    assert_eq!(snapshot.losses.implicit_frees, 5, "two heaps were emptied");
+}
+
+#[test]
+fn without_the_variable_nvtx_finds_no_tool() {
+    let outcome = profile("nvtx").arg("regions").run();
+    outcome.expect_success().expect_same_output_as_bare();
+    outcome.only_snapshot().expect_kinds(&[Device]);
+}
+
+/// `CULEAK_NVTX_INCLUDE`: the folder that holds `nvtx3/`, as Python's package nvidia-nvtx installs it.
+#[test]
+#[ignore = "needs NVIDIA's header: pip download nvidia-nvtx, unpack it, then CULEAK_NVTX_INCLUDE=…/include cargo test -p culeak-cli --test main -- --ignored nvidias_own"]
+fn regions_told_through_nvidias_own_header_are_blocks_of_their_heap() {
+    let folder = std::env::var("CULEAK_NVTX_INCLUDE").expect("CULEAK_NVTX_INCLUDE names the folder that holds nvtx3/");
+    let include = format!("-I{folder}");
+    let victim = executable("nvtx", &["-DREAL_HEADER", &include], &[fake_driver()]);
+    let outcome = program(victim)
+        .arg("regions")
+        .env("NVTX_INJECTION64_PATH", shim())
+        .run();
+    expect_regions(outcome.only_snapshot());
+}

@@ -1,0 +1,397 @@
+//! Hand-made snapshots for tests, here and in the CLI.
+
+#![allow(dead_code)]
+
+use std::collections::BTreeMap;
+
+use culeak::kind::Kind;
+use culeak::snapshot::*;
+
+/// One frame as a test writes it: `("Trainer::step", "/src/train.cu:212", "/opt/app")`; empty text is "unknown".
+pub type FrameText<'a> = (&'a str, &'a str, &'a str);
+
+/// Stands for the module of a line of Python, which has none: `("step", "/src/train.py:212", PYTHON)`.
+pub const PYTHON: &str = "(python)";
+
+pub const MIB: u64 = 1 << 20;
+pub const GIB: u64 = 1 << 30;
+const SECOND: u64 = 1_000_000_000;
+
+/// The frames above the user's own in a program with the shared runtime.
+pub const RUNTIME: FrameText = ("", "", "/usr/local/cuda/lib64/libcudart.so.13");
+pub const MAIN: FrameText = ("main", "/src/main.cu:12", "/opt/app");
+pub const START: FrameText = ("__libc_start_call_main", "", "/usr/lib/libc.so.6");
+
+pub struct Sample(pub Snapshot);
+
+impl Sample {
+    /// A process on one GPU that ran 60 s, allocated nothing, and exited.
+    pub fn new() -> Sample {
+        Sample(Snapshot {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            taken: Taken {
+                by: "0.1.0".to_owned(),
+                at_unix_ns: 1_800_000_060 * SECOND,
+                at_ns: 60 * SECOND,
+                events_during_read: 0,
+                in_flight: 0,
+                automatic: None,
+            },
+            process: Process {
+                pid: 4711,
+                pid_here: None,
+                parent_pid: 4700,
+                executable: "/opt/app".to_owned(),
+                command_line: vec!["/opt/app".to_owned(), "--epochs".to_owned(), "3".to_owned()],
+                host: "node7".to_owned(),
+                ranks: BTreeMap::new(),
+                started_unix_ns: 1_800_000_000 * SECOND,
+                state: ProcessState::Exited,
+                depth: 128,
+                recording: "/tmp/app.node7.4711.culeak".to_owned(),
+                python: None,
+            },
+            devices: vec![Device {
+                ordinal: 0,
+                uuid: "GPU-0000".to_owned(),
+                name: "NVIDIA H200".to_owned(),
+            }],
+            contexts: vec![Context {
+                handle: 0x5555_0000,
+                device: Some(0),
+                primary: true,
+                first_seen_ns: SECOND,
+                destroyed_ns: None,
+            }],
+            threads: vec![Thread {
+                tid: 4711,
+                name: "app".to_owned(),
+                first_seen_ns: SECOND,
+            }],
+            modules: Vec::new(),
+            locations: Vec::new(),
+            stacks: Vec::new(),
+            allocations: Allocations::default(),
+            failed: Vec::new(),
+            counters: Vec::new(),
+            totals: Vec::new(),
+            device_peaks: Vec::new(),
+            allocators: Vec::new(),
+            marks: Vec::new(),
+            usage: None,
+            losses: Losses::default(),
+        })
+    }
+
+    /// The process is alive, so it holds rather than leaks.
+    pub fn running(mut self) -> Sample {
+        self.0.process.state = ProcessState::Running;
+        self
+    }
+
+    /// A stack of these frames, innermost first.
+    pub fn stack(&mut self, frames: &[FrameText]) -> usize {
+        let frames = frames.iter().map(|frame| self.location(*frame)).collect();
+        self.0.stacks.push(Stack {
+            frames,
+            truncated: false,
+        });
+        self.0.stacks.len() - 1
+    }
+
+    fn location(&mut self, (function, place, module): FrameText) -> usize {
+        let language = if module == PYTHON {
+            Language::Python
+        } else {
+            Language::Native
+        };
+        let module = (!module.is_empty() && module != PYTHON).then(|| self.module(module));
+        let (file, line) = match place.rsplit_once(':') {
+            Some((file, line)) => (Some(file.to_owned()), line.parse().ok()),
+            None => (None, None),
+        };
+        let symbol = Symbol {
+            function: function.to_owned(),
+            file,
+            line,
+            inlined: false,
+        };
+        let symbols = if function.is_empty() { Vec::new() } else { vec![symbol] };
+        // Without a name the address tells frames apart; with one it must not matter.
+        let address = if symbols.is_empty() {
+            0x1234
+        } else {
+            0x1000 + self.0.locations.len() as u64
+        };
+        self.0.locations.push(Location {
+            module,
+            address,
+            symbols,
+            language,
+        });
+        self.0.locations.len() - 1
+    }
+
+    fn module(&mut self, path: &str) -> usize {
+        let known = self.0.modules.iter().position(|module| module.path == path);
+        known.unwrap_or_else(|| {
+            let bias = 0x7f00_0000_0000 + 0x100_0000 * self.0.modules.len() as u64;
+            self.0.modules.push(Module {
+                path: path.to_owned(),
+                build_id: "0123456789abcdef".to_owned(),
+                bias,
+                start: bias,
+                end: bias + 0x10_0000,
+                first_seen_ns: 0,
+                unloaded_ns: None,
+            });
+            self.0.modules.len() - 1
+        })
+    }
+
+    /// `count` live records of one stack, made one second apart from second 10 on.
+    pub fn holds(&mut self, kind: Kind, api: &str, bytes: u64, count: u64, stack: usize) -> &mut Sample {
+        for nth in 0..count {
+            let number = self.0.allocations.len() as u64 + 1;
+            let physical = kind.place() != culeak::kind::Place::Nowhere;
+            let call = Call {
+                kind,
+                domain: None,
+                api: api.to_owned(),
+                device: kind.place().on_device().then_some(0),
+                context: Some(0),
+                stream: (kind == Kind::Async).then_some(Stream::LegacyDefault),
+                pool: None,
+                thread: 0,
+                references: 0,
+                mappings: 0,
+            };
+            self.0.allocations.push(Allocation {
+                address: 0x7f5a_0000_0000 + number * 0x1000_0000,
+                bytes: if physical { bytes } else { 0 },
+                requested: bytes,
+                time_ns: (10 + nth % 50) * SECOND,
+                stack: Some(stack),
+                call: &call,
+            });
+        }
+        self
+    }
+
+    /// A refused call.
+    pub fn refuses(&mut self, bytes: u64, error: i32, stack: usize) -> &mut Sample {
+        self.0.failed.push(Failed {
+            bytes,
+            count: 1,
+            kind: Kind::Device,
+            api: "cudaMalloc".to_owned(),
+            device: Some(0),
+            error,
+            thread: 0,
+            stack: Some(stack),
+            first_ns: 20 * SECOND,
+            last_ns: 20 * SECOND,
+        });
+        self
+    }
+
+    /// Fills in counters that agree with the rows, plus `freed` records that are gone again.
+    pub fn finish(mut self, peak: u64, freed: u64) -> Snapshot {
+        let mut counters: BTreeMap<Kind, Counter> = BTreeMap::new();
+        for allocation in &self.0.allocations {
+            let counter = counters.entry(allocation.kind).or_insert(Counter {
+                device: allocation.device,
+                kind: allocation.kind,
+                live_bytes: 0,
+                live_count: 0,
+                peak_bytes: 0,
+                total_bytes: 0,
+                total_count: 0,
+                freed_count: 0,
+                failed_count: 0,
+            });
+            counter.live_bytes += allocation.bytes;
+            counter.live_count += 1;
+            counter.peak_bytes += allocation.bytes;
+            counter.total_bytes += allocation.bytes;
+            counter.total_count += 1;
+        }
+        let counter = counters.entry(Kind::Device).or_insert(Counter {
+            device: Some(0),
+            kind: Kind::Device,
+            live_bytes: 0,
+            live_count: 0,
+            peak_bytes: 0,
+            total_bytes: 0,
+            total_count: 0,
+            freed_count: 0,
+            failed_count: 0,
+        });
+        counter.total_count += freed;
+        counter.freed_count += freed;
+        counter.failed_count = self.0.failed.len() as u64;
+        counter.peak_bytes = counter.peak_bytes.max(peak);
+        self.0.counters = counters.into_values().collect();
+        self.0.device_peaks = if peak > 0 {
+            vec![DevicePeak {
+                device: 0,
+                peak_bytes: peak,
+            }]
+        } else {
+            Vec::new()
+        };
+        self.0.losses.events = self.0.allocations.len() as u64 + 2 * freed;
+        self.0.losses.recorder_ns = self.0.losses.events * 500;
+        self.0.validate().expect("a sample is valid");
+        self.0
+    }
+}
+
+/// A training program that leaks in several ways.
+pub fn leaky() -> Snapshot {
+    let mut sample = Sample::new();
+    let step = sample.stack(&[
+        RUNTIME,
+        (
+            "cudaError cudaMalloc<float>(float**, unsigned long)",
+            "/usr/local/cuda/include/cuda_runtime.h:100",
+            "/opt/app",
+        ),
+        ("Trainer::step(int, float*)", "/src/train.cu:212", "/opt/app"),
+        ("Trainer::run()", "/src/train.cu:90", "/opt/app"),
+        MAIN,
+        START,
+    ]);
+    let load = sample.stack(&[
+        RUNTIME,
+        (
+            "thrust::detail::vector_base<float>::allocate(unsigned long)",
+            "/usr/include/thrust/vector.inl:9",
+            "/opt/app",
+        ),
+        ("load_weights(std::string const&)", "/src/weights.cu:40", "/opt/app"),
+        MAIN,
+        START,
+    ]);
+    let plugin = sample.stack(&[RUNTIME, ("", "", "/opt/plugins/libfancy.so"), MAIN, START]);
+    let torch = sample.stack(&[
+        RUNTIME,
+        (
+            "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::alloc_block(int)",
+            "",
+            "/venv/torch/lib/libc10_cuda.so",
+        ),
+        ("at::empty_cuda(long)", "", "/venv/torch/lib/libtorch_cuda.so"),
+        MAIN,
+        START,
+    ]);
+    let window = sample.stack(&[
+        ("cuMemMap", "", "/opt/app"),
+        ("map_window", "/src/vmm.cu:7", "/opt/app"),
+        MAIN,
+        START,
+    ]);
+    sample
+        .holds(Kind::Device, "cudaMalloc", 9 * MIB, 128, step)
+        .holds(Kind::HostPinned, "cudaMallocHost", 64 * MIB, 1, load)
+        .holds(Kind::Managed, "cudaMallocManaged", 4096, 3, plugin)
+        .holds(Kind::Async, "cudaMallocAsync", 20 * MIB, 2, torch)
+        .holds(Kind::Mapping, "cuMemMap", 2 * MIB, 1, window)
+        .refuses(1 << 46, 2, load);
+    sample.0.losses.unknown_frees = 40;
+    sample.finish(6_871_947_674, 500)
+}
+
+/// A training program on PyTorch: two tensors in a segment, a pinned buffer, a workspace of cuBLAS, and memory of its own.
+pub fn training() -> Sample {
+    let mut sample = Sample::new();
+    let lib = "/venv/lib/python3.12/site-packages/torch/lib/libc10_cuda.so";
+    let python = "/usr/bin/python3.12";
+    let caching = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)";
+    let inside = [
+        (caching, "", lib),
+        (
+            "at::native::empty_cuda(long)",
+            "",
+            "/venv/lib/python3.12/site-packages/torch/lib/libtorch_cuda.so",
+        ),
+        ("_PyEval_EvalFrameDefault", "", python),
+    ];
+    let linear = "/venv/lib/python3.12/site-packages/torch/nn/modules/linear.py:125";
+    let lines = [
+        ("Linear.forward", linear, PYTHON),
+        ("training_step", "/home/me/train.py:212", PYTHON),
+        ("<module>", "/home/me/train.py:300", PYTHON),
+        ("Py_BytesMain", "", python),
+        START,
+    ];
+    let load = [("load", "/home/me/data.py:31", PYTHON), lines[2], lines[3], START];
+    let pinned = [
+        RUNTIME,
+        ("at::CachingHostAllocatorImpl::allocate(unsigned long)", "", lib),
+    ];
+    let cublas = [
+        RUNTIME,
+        (
+            "",
+            "",
+            "/venv/lib/python3.12/site-packages/nvidia/cublas/lib/libcublasLt.so.13",
+        ),
+    ];
+    let segment = sample.stack(&[&[RUNTIME][..], &inside, &lines].concat());
+    let tensor = sample.stack(&[&inside[..], &lines].concat());
+    let pinned = sample.stack(&[&pinned[..], &load].concat());
+    let cublas = sample.stack(&[&cublas[..], &lines].concat());
+    let own = sample.stack(&[&[RUNTIME][..], &load].concat());
+    sample
+        .holds(Kind::Physical, "cuMemCreate", 20 * MIB, 1, segment)
+        .holds(Kind::Mapping, "cuMemMap", 20 * MIB, 1, segment)
+        .holds(Kind::Tensor, "CUDACachingAllocator", 4 * MIB, 2, tensor)
+        .holds(Kind::HostPinned, "cudaHostAlloc", MIB, 1, pinned)
+        .holds(Kind::Device, "cudaMalloc", 32 * MIB, 1, cublas)
+        .holds(Kind::Device, "cudaMalloc", 2 * MIB, 1, own);
+    sample.0.allocators.push(Allocator {
+        domain: "pytorch".to_owned(),
+        device: Some(0),
+        live_bytes: 8 * MIB,
+        reserved_bytes: 20 * MIB,
+        events: 40,
+        mismatches: 0,
+        unseen_bytes: 0,
+    });
+    sample.0.marks.push(Mark {
+        time_ns: 50 * SECOND,
+        name: "epoch 3".to_owned(),
+        thread: 0,
+    });
+    let segment = sample.0.allocations.at(1).address;
+    let mut tensors = 0;
+    sample.0.allocations.change(|_, tensor, call| {
+        if call.kind == Kind::Tensor {
+            tensor.address = segment + tensors * 8 * MIB;
+            (call.device, call.context, call.domain) = (Some(0), None, Some("pytorch".to_owned()));
+            tensors += 1;
+        }
+    });
+    sample
+}
+
+/// What the driver said while that program ran.
+pub fn usage_while_training() -> Usage {
+    Usage {
+        source: "NVML 580.65.06".to_owned(),
+        devices: vec![DeviceUsage {
+            device: 0,
+            total_bytes: 140 * GIB,
+            used_bytes: 700 * MIB,
+            reserved_bytes: 600 * MIB,
+            process_bytes: Some(574 * MIB),
+            others: Some(OtherProcesses {
+                bytes: 100 * MIB,
+                count: 1,
+            }),
+        }],
+        missing: None,
+    }
+}

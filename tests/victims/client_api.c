@@ -1,0 +1,150 @@
+/* A program with an allocator of its own, which tells of its blocks and names its moments (shim/include/culeak.h). */
+#include "victim.h"
+#include "../../shim/include/culeak.h"
+#include <pthread.h>
+#include <sys/wait.h>
+
+static NOINLINE void hand_out(const char *domain, CUdeviceptr address, size_t bytes) {
+    culeak_alloc(domain, (void *)address, bytes, (void *)0x77);
+    STAY();
+}
+
+/* Blocks of two allocators, one within the other at the same address; one block is taken back. */
+static void blocks(void) {
+    start_cuda();
+    CUdeviceptr slab = leak(1 << 20);
+    hand_out("cache", slab, 4096);
+    hand_out("cache", slab + 8192, 512);
+    hand_out("arena", slab, 100);
+    culeak_free("cache", (void *)(slab + 8192));
+    culeak_free("cache", (void *)(slab + 1)); /* never handed out */
+    printf("slab %llx\n", slab);
+}
+
+static void moments(void) {
+    start_cuda();
+    leak(1000);
+    culeak_mark("epoch 1");
+    leak(2000);
+    culeak_snapshot("after warm-up");
+    leak(4000);
+    culeak_mark("epoch 2 \xc3\xa9");
+}
+
+/* Called before CUDA, and with nothing. */
+static void odd(void) {
+    culeak_mark("before CUDA");
+    culeak_mark(NULL);
+    culeak_free(NULL, NULL);
+    culeak_alloc("x", (void *)~0ul, 5, NULL); /* no address */
+    start_cuda();
+    leak(10);
+}
+
+static void *tell(void *argument) {
+    uintptr_t base = (uintptr_t)argument;
+    char domain[8];
+    for (int round = 0; round < 5000; round++) {
+        snprintf(domain, sizeof domain, "d%d", round % 5);
+        culeak_alloc(domain, (void *)(base + 512), 512, NULL);
+        culeak_free(domain, (void *)(base + 512));
+    }
+    culeak_alloc("d0", (void *)base, 512, NULL);
+    return NULL;
+}
+
+static void threads(void) {
+    start_cuda();
+    pthread_t all[8];
+    for (uintptr_t i = 0; i < 8; i++) REQUIRE(!pthread_create(&all[i], NULL, tell, (void *)((i + 1) << 20)));
+    for (int i = 0; i < 8; i++) REQUIRE(!pthread_join(all[i], NULL));
+}
+
+static void forks(void) {
+    start_cuda();
+    culeak_alloc("cache", (void *)0x1000, 512, NULL);
+    pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (!child) {
+        culeak_free("cache", (void *)0x1000);
+        _exit(0);
+    }
+    int status;
+    REQUIRE(waitpid(child, &status, 0) == child && !status);
+}
+
+/* Peaks of 1 MiB, 3 MiB, then less, then 4 MiB and a bit more. */
+static void peaks(void) {
+    start_cuda();
+    leak(1 << 20);
+    CUdeviceptr big = leak(2 << 20);
+    OK(cuMemFree_v2(big));
+    leak(1 << 20);
+    leak(2 << 20);
+    leak(1000);
+}
+
+/* Memory runs out on two stacks, more than once on each. */
+static NOINLINE void ask_for_too_much(size_t bytes) {
+    CUdeviceptr address;
+    EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&address, bytes));
+    STAY();
+}
+
+static void runs_out(void) {
+    start_cuda();
+    leak(4321);
+    for (int i = 0; i < 3; i++) ask_for_too_much(1ull << 50);
+    ask_for_too_much(1ull << 51);
+    for (int i = 0; i < 8; i++) {
+        CUdeviceptr address;
+        switch (i) { /* a call of its own for each */
+#define CASE(n) case n: EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&address, 1ull << 50)); break;
+            CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
+        }
+    }
+    leak(1234);
+}
+
+/* For claims about the time: events go on until a snapshot is there that shows more than one allocation. */
+static void goes_on(void) {
+    start_cuda();
+    for (int i = 0; i < 100; i++) {
+        leak(1000);
+        usleep(2000);
+    }
+}
+
+static void say(const char *what, unsigned number) {
+    struct culeak_interval of;
+    for (int device = -2; device < 2; device++)
+        if (culeak_interval_read(number, device, &of))
+            printf("%s: device %d left %llu in %llu, needed %llu, holds %llu\n", what, device, of.left_bytes,
+                   of.left_count, of.peak_bytes, of.held_bytes);
+}
+
+/* Three tests of a harness: one leaks, one frees what an earlier one left, one holds more than it may for a moment. */
+static void intervals(void) {
+    unsigned first = culeak_interval_begin("before CUDA", 0);
+    start_cuda();
+    CUdeviceptr kept = leak(1000), gone = leak(5000);
+    hand_out("cache", kept, 100);
+    OK(cuMemFree_v2(gone));
+    void *host;
+    OK(cuMemHostAlloc(&host, 4096, 0));
+    say("first", first);
+    unsigned second = culeak_interval_begin("second", 0);
+    OK(cuMemFree_v2(kept));
+    leak(70);
+    say("second", second);
+    say("gone", first);
+    unsigned third = culeak_interval_begin("third", 3000);
+    CUdeviceptr a = leak(2000), b = leak(1500), c = leak(1);
+    OK(cuMemFree_v2(a));
+    OK(cuMemFree_v2(b));
+    OK(cuMemFree_v2(c));
+    say("third", third);
+    say("none", 0);
+}
+
+MAIN(BEHAVIOUR(blocks), BEHAVIOUR(moments), BEHAVIOUR(odd), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(peaks), BEHAVIOUR(runs_out), BEHAVIOUR(goes_on), BEHAVIOUR(intervals))
