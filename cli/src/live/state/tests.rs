@@ -35,7 +35,7 @@ fn sites_are_sorted_as_asked() {
 fn a_filter_looks_into_sites_kinds_and_stacks() {
     let mut state = at_step(1);
     for (text, found) in [
-        ("group", &["load_batch"][..]),
+        ("batch", &["load_batch"][..]),
         ("PINNED", &["staging_buffer"]),
         ("cache.cu", &["Cache::grow"]),
         ("trainer::step io.cu", &["staging_buffer"]),
