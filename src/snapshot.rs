@@ -14,7 +14,7 @@ pub use crate::format::Reason;
 use crate::kind::Kind;
 
 pub(crate) mod allocations;
-pub mod rows_apart;
+pub mod streaming;
 
 pub use allocations::{Allocation, Allocations, Call, Gathering};
 
@@ -63,7 +63,7 @@ pub struct Snapshot {
 }
 
 /// When and how the snapshot was taken.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Taken {
     /// Version of the culeak that took it.
     pub by: String,
@@ -90,7 +90,7 @@ pub struct Automatic {
     pub failed: Option<usize>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     pub pid: u32,
     /// Its number where the snapshot was taken, if it runs there and has another one: it is in a container.
@@ -130,7 +130,7 @@ pub struct Python {
     pub no_frames: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// Still alive on this host.
@@ -140,6 +140,7 @@ pub enum ProcessState {
     /// Gone without exit handlers: `_exit`, a signal, exec, the OOM killer.
     Ended,
     /// Recorded on another host or in a container beside this one, whose processes are not visible here.
+    #[default]
     Unknown,
 }
 
@@ -161,7 +162,7 @@ pub struct Context {
     pub destroyed_ns: Option<u64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Thread {
     pub tid: u32,
     pub name: String,
@@ -392,6 +393,31 @@ const INLINED: usize = 6;
 const FEW: usize = 1 << 18;
 
 impl Snapshot {
+    /// A snapshot of an unknown process, with empty tables.
+    pub fn empty() -> Snapshot {
+        Snapshot {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            taken: Taken::default(),
+            process: Process::default(),
+            devices: Vec::new(),
+            contexts: Vec::new(),
+            threads: Vec::new(),
+            modules: Vec::new(),
+            locations: Vec::new(),
+            stacks: Vec::new(),
+            allocations: Allocations::default(),
+            failed: Vec::new(),
+            counters: Vec::new(),
+            totals: Vec::new(),
+            device_peaks: Vec::new(),
+            allocators: Vec::new(),
+            marks: Vec::new(),
+            usage: None,
+            losses: Losses::default(),
+        }
+    }
+
     /// Checks every index, so that code behind this can use them without looking, and that stacks are no larger than any
     /// program's.
     ///

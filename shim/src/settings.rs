@@ -7,6 +7,7 @@ use std::ffi::{CStr, c_char};
 
 use culeak::format::RANK_VARIABLES;
 use culeak::variables::{self, Mistake, Value, Variable};
+use culeak::wildcard;
 
 pub const DEPTH_MAX: usize = 256;
 const DEPTH_DEFAULT: usize = 128;
@@ -84,31 +85,9 @@ pub fn ranks() -> [Option<&'static [u8]>; RANK_VARIABLES.len()] {
 /// Whether `CULEAK_ONLY` and `CULEAK_PARENT` let this process through.
 pub fn is_wanted(program: &[u8], parent_pid: u32) -> bool {
     let pattern = variable(variables::ONLY.name);
-    let by_name = pattern.is_none_or(|pattern| pattern.is_empty() || matches(pattern, program));
+    let by_name = pattern.is_none_or(|pattern| pattern.is_empty() || wildcard::matches(pattern, program));
     let parent = value(variables::PARENT);
     by_name && parent.is_none_or(|parent| parent == Value::Number(parent_pid))
-}
-
-/// `*` stands for any characters, `?` for one.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if p < pattern.len() && pattern[p] == b'*' {
-            star = Some((p + 1, t));
-            p += 1;
-        } else if p < pattern.len() && (pattern[p] == b'?' || pattern[p] == text[t]) {
-            p += 1;
-            t += 1;
-        } else if let Some((after, from)) = star {
-            star = Some((after, from + 1));
-            p = after;
-            t = from + 1;
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|&byte| byte == b'*')
 }
 
 /// A path being put together; what does not fit makes it invalid. All zeros is a value, to be cleared before use: it is

@@ -16,7 +16,7 @@ use crate::analysis::tally::Tally;
 
 /// The value of [`Baseline::format`].
 pub const FORMAT: &str = "culeak-baseline";
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {

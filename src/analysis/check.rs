@@ -35,7 +35,7 @@ pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One reason why the check failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -17,7 +17,7 @@ use crate::snapshot::{Losses, Snapshot};
 
 /// The value of [`Diff::format`].
 pub const FORMAT: &str = "culeak-diff";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {

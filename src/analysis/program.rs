@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::site::file_name;
 use crate::snapshot::Snapshot;
+use crate::wildcard;
 
 /// A program, as far as it can be told. An executable that is not known is empty, and like any other.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -41,13 +42,13 @@ impl Program {
     }
 
     /// Whether it is called so: `train`, `train.py`, `python train.py`; `*` stands for any letters, `?` for one.
-    pub fn is_called(&self, pattern: &str) -> bool {
+    pub fn matches(&self, pattern: &str) -> bool {
         let names = [
             Some(self.executable.clone()),
             self.script.clone(),
             Some(self.to_string()),
         ];
-        names.iter().flatten().any(|name| is_like(pattern, name))
+        names.iter().flatten().any(|name| wildcard::matches(pattern.as_bytes(), name.as_bytes()))
     }
 
     /// Whether both may be the same program: nothing that is known of both differs.
@@ -66,28 +67,6 @@ impl fmt::Display for Program {
             None => out.write_str(&self.executable),
         }
     }
-}
-
-fn is_like(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    // The pattern behind the last star, and from where in the text it was tried last.
-    let mut star: Option<(usize, usize)> = None;
-    let (mut at, mut seen) = (0, 0);
-    while seen < text.len() {
-        match pattern.get(at) {
-            Some('*') => {
-                at += 1;
-                star = Some((at, seen));
-            }
-            Some(&wanted) if wanted == '?' || wanted == text[seen] => (at, seen) = (at + 1, seen + 1),
-            _ => {
-                let Some((behind, from)) = star else { return false };
-                star = Some((behind, from + 1));
-                (at, seen) = (behind, from + 1);
-            }
-        }
-    }
-    pattern[at..].iter().all(|&rest| rest == '*')
 }
 
 /// Something that runs other people's files.
@@ -214,12 +193,12 @@ mod tests {
             "tr??n.py",
             "*",
         ] {
-            assert!(train.is_called(pattern), "{pattern}");
+            assert!(train.matches(pattern), "{pattern}");
         }
         for pattern in ["", "train", "*.pyc", "python3*", "?", "src/train.py"] {
-            assert!(!train.is_called(pattern), "{pattern}");
+            assert!(!train.matches(pattern), "{pattern}");
         }
-        assert!(program("/opt/aab", &[]).is_called("*ab") && !program("/opt/aab", &[]).is_called("*abb"));
+        assert!(program("/opt/aab", &[]).matches("*ab") && !program("/opt/aab", &[]).matches("*abb"));
     }
 
     #[test]

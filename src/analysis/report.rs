@@ -34,7 +34,7 @@ pub use grouping::{By, Sort};
 
 /// The value of [`Report::format`].
 pub const FORMAT: &str = "culeak-report";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What to show.
 #[derive(Debug, Clone, Default)]

@@ -229,7 +229,7 @@ impl<'a> CallStack<'a> {
     /// A statically linked CUDA runtime asked the driver, as far as the stack says; `program_has_runtime`: there is one.
     pub fn is_of_static_runtime(&self, program_has_runtime: bool) -> bool {
         let innermost = self.frames.first().filter(|frame| !frame.is_python());
-        innermost.is_some_and(|frame| origin::is_static_runtime(frame, program_has_runtime))
+        innermost.is_some_and(|frame| role::is_static_runtime(frame, program_has_runtime))
     }
 
     /// The constructor of a static object asked, before `main` began or while a library was loaded.

@@ -28,29 +28,23 @@ impl Sample {
     /// A process on one GPU that ran 60 s, allocated nothing, and exited.
     pub fn new() -> Sample {
         Sample(Snapshot {
-            format: FORMAT.to_owned(),
-            version: VERSION,
             taken: Taken {
                 by: "0.1.0".to_owned(),
                 at_unix_ns: 1_800_000_060 * SECOND,
                 at_ns: 60 * SECOND,
-                events_during_read: 0,
-                in_flight: 0,
-                automatic: None,
+                ..Taken::default()
             },
             process: Process {
                 pid: 4711,
-                pid_here: None,
                 parent_pid: 4700,
                 executable: "/opt/app".to_owned(),
                 command_line: vec!["/opt/app".to_owned(), "--epochs".to_owned(), "3".to_owned()],
                 host: "node7".to_owned(),
-                ranks: BTreeMap::new(),
                 started_unix_ns: 1_800_000_000 * SECOND,
                 state: ProcessState::Exited,
                 depth: 128,
                 recording: "/tmp/app.node7.4711.culeak".to_owned(),
-                python: None,
+                ..Process::default()
             },
             devices: vec![Device {
                 ordinal: 0,
@@ -69,18 +63,7 @@ impl Sample {
                 name: "app".to_owned(),
                 first_seen_ns: SECOND,
             }],
-            modules: Vec::new(),
-            locations: Vec::new(),
-            stacks: Vec::new(),
-            allocations: Allocations::default(),
-            failed: Vec::new(),
-            counters: Vec::new(),
-            totals: Vec::new(),
-            device_peaks: Vec::new(),
-            allocators: Vec::new(),
-            marks: Vec::new(),
-            usage: None,
-            losses: Losses::default(),
+            ..Snapshot::empty()
         })
     }
 

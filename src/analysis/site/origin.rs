@@ -6,6 +6,7 @@
 //! Deliberately absent: what a framework handed out of its pool; those are records of their own.
 
 use super::{Frame, Role};
+use crate::analysis::function_name::plain;
 
 /// Libraries by the beginning of their file names, with or without a version behind (`libcublasLt.so.13`).
 const LIBRARIES: &[(&str, &str)] = &[
@@ -72,7 +73,7 @@ pub(super) fn library_of_function(name: &str) -> Option<&'static str> {
 pub(super) fn library(frames: &[Frame]) -> Option<&'static str> {
     for frame in frames {
         let by_module = library_of_module(frame.module_name());
-        let by_function = || library_of_function(&crate::analysis::function_name::plain(frame.function?));
+        let by_function = || library_of_function(&plain(frame.function?));
         if let Some(library) = by_module.or_else(by_function) {
             return Some(library);
         }
@@ -81,15 +82,6 @@ pub(super) fn library(frames: &[Frame]) -> Option<&'static str> {
         }
     }
     None
-}
-
-/// Whether a CUDA runtime that is linked statically asked the driver. Without names the module must do: one that is the
-/// user's own, in a program that has a runtime.
-pub(super) fn is_static_runtime(innermost: &Frame, program_has_runtime: bool) -> bool {
-    match innermost.function {
-        Some(function) => super::role::is_static_cudart(&crate::analysis::function_name::plain(function)),
-        None => program_has_runtime && innermost.role == Role::User && !innermost.module.is_empty(),
-    }
 }
 
 /// What the compiler and the loader call the code that makes static objects before `main`.

@@ -223,6 +223,15 @@ fn is_cuda_call(name: &str, file: Option<&str>) -> bool {
 }
 
 /// The statically linked runtime keeps its internal names, or what the vendor left of them.
-pub(super) fn is_static_cudart(name: &str) -> bool {
+fn is_static_cudart(name: &str) -> bool {
     starts_with_any(name, &["cudart::", "libcudart_static_", "__cudart"])
+}
+
+/// Whether the innermost frame belongs to a statically linked CUDA runtime. Without a function name, the module decides: it is
+/// if the module is the user's own and the program has a runtime.
+pub(super) fn is_static_runtime(innermost: &Frame, program_has_runtime: bool) -> bool {
+    match innermost.function {
+        Some(function) => is_static_cudart(&plain(function)),
+        None => program_has_runtime && innermost.role == Role::User && !innermost.module.is_empty(),
+    }
 }

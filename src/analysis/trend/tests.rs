@@ -1,12 +1,15 @@
 use std::collections::BTreeMap;
 
-use super::made_up::{BOUNDED, Family, GROWING, Random};
 use super::summary::{DeviceSummary, SummaryRow};
 use super::*;
 use crate::analysis::pairing::Key;
 use crate::analysis::site::Fingerprint;
 use crate::sample::{MAIN, MIB, PYTHON, RUNTIME, Sample};
 use crate::snapshot::{Automatic, DeviceUsage, Mark, ProcessState, Reason, Snapshot, Usage};
+
+mod synthetic;
+
+use synthetic::{BOUNDED, Family, GROWING, Random};
 
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
