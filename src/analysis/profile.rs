@@ -125,7 +125,7 @@ impl<'a> Profile<'a> {
         let mut filtering = Filtering::new(&options.filter, snapshot);
         let groups = match visit {
             Visit::Sizes(_) => Groups::with_sizes_apart(snapshot, &stacks, filtering.since_ns()),
-            _ => Groups::parted(snapshot, &stacks, filtering.since_ns()),
+            _ => Groups::split_at(snapshot, &stacks, filtering.since_ns()),
         };
         let mut paths = Paths::new(options, snapshot.stacks.len());
         let mut sums: HashMap<Key, Sums> = HashMap::new();

@@ -467,7 +467,7 @@ fn the_modes_of_pytorch_are_told_apart() {
         ),
     );
     assert_eq!(of(CACHING, Kind::Device, true), [Mode::Caching]);
-    assert_eq!(of(CACHING, Kind::Device, false), [Mode::Unreported]);
+    assert_eq!(of(CACHING, Kind::Device, false), [Mode::NoTensorEvents]);
     assert_eq!(of(uncached, Kind::Device, false), [Mode::Uncached]);
     assert_eq!(of(ordered, Kind::Async, false), [Mode::Ordered]);
     assert_eq!(of(RUNTIME, Kind::Device, false), []);
