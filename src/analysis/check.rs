@@ -392,7 +392,7 @@ fn warnings(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rules: &R
     if let Some(baseline) = rules.baseline.as_ref().filter(|baseline| !baseline.is_of(&program)) {
         let known: Vec<String> = baseline.programs.iter().map(ToString::to_string).collect();
         warnings.push(format!(
-            "the baseline is of {}, but this process runs {program}",
+            "the baseline was made from {}, but this process runs {program}",
             known.join(", ")
         ));
     }

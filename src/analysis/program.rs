@@ -48,7 +48,10 @@ impl Program {
             self.script.clone(),
             Some(self.to_string()),
         ];
-        names.iter().flatten().any(|name| wildcard::matches(pattern.as_bytes(), name.as_bytes()))
+        names
+            .iter()
+            .flatten()
+            .any(|name| wildcard::matches(pattern.as_bytes(), name.as_bytes()))
     }
 
     /// Whether both may be the same program: whatever is known of both is equal.

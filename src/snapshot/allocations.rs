@@ -394,7 +394,8 @@ impl<'de> Deserialize<'de> for Allocations {
         }
         let fields = Fields::deserialize(input)?;
         // A later version may append columns.
-        if fields.columns.len() < COLUMNS.len() || COLUMNS.iter().zip(&fields.columns).any(|(ours, found)| ours != found)
+        if fields.columns.len() < COLUMNS.len()
+            || COLUMNS.iter().zip(&fields.columns).any(|(ours, found)| ours != found)
         {
             return Err(D::Error::custom(
                 "the columns of `allocations` are not those that this version reads",

@@ -117,10 +117,7 @@ fn snapshots_of_the_future_and_damaged_ones_are_refused() {
 #[test]
 fn enormous_stacks_are_refused_before_anybody_reads_them() {
     let long = complaint(|json| json["stacks"][0]["frames"] = json!(vec![0; 100_000]));
-    assert!(
-        long.contains("stacks: row 0 has") && long.contains("at most"),
-        "{long}"
-    );
+    assert!(long.contains("stacks: row 0 has") && long.contains("at most"), "{long}");
     let symbol = json!({"function": "f", "file": null, "line": null, "inlined": true});
     let inlined = complaint(|json| {
         json["locations"][0]["symbols"] = json!(vec![symbol; 1_000]);

@@ -363,10 +363,8 @@ fn ranges<'a>(
     let starts: BTreeSet<u64> = reserved.map(|record| record.address).collect();
     ranges.dedup_by(|next, range| {
         let same_device = range.device.is_none() || next.device.is_none() || range.device == next.device;
-        let joins = range.is_followed_by(next)
-            && range.holder == next.holder
-            && same_device
-            && !starts.contains(&next.start);
+        let joins =
+            range.is_followed_by(next) && range.holder == next.holder && same_device && !starts.contains(&next.start);
         if joins {
             range.end = next.end;
             range.device = range.device.or(next.device);

@@ -83,7 +83,10 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
     if let Some(python) = &snapshot.process.python
         && let Some(reason) = &python.no_frames
     {
-        warnings.push(format!("the stacks contain no lines of Python {}: {reason}", python.version));
+        warnings.push(format!(
+            "the stacks contain no lines of Python {}: {reason}",
+            python.version
+        ));
     }
     if let Some(name) = filter.since.as_deref()
         && mark_time(snapshot, name).is_none()

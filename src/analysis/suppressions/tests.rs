@@ -85,9 +85,9 @@ fn a_line_that_is_no_rule_is_named_with_line_and_column() {
     };
     assert!(error("# fine\n\nleak:ok\nfunction_only").starts_with("my.supp:4:1: expected leak:PATTERN"));
     assert!(error("site:fill").starts_with("my.supp:1:6: expected FUNCTION in FILE"));
-    assert!(error("site:fill in *").starts_with("my.supp:1:14: a pattern that would match everything"));
+    assert!(error("site:fill in *").starts_with("my.supp:1:14: this pattern would match everything"));
     assert!(error("  race:foo").starts_with("my.supp:1:3: no such type of suppression: \"race\""));
-    assert!(error("leak:*").starts_with("my.supp:1:6: a pattern that would match everything"));
+    assert!(error("leak:*").starts_with("my.supp:1:6: this pattern would match everything"));
     assert!(error("leak:").starts_with("my.supp:1:6:"));
 }
 

@@ -1,6 +1,6 @@
-//! Made-up series of known classes, noise included, the same in every run.
+//! Synthetic series of known classes, with noise, the same in each run.
 
-/// SplitMix64, so that a seed means the same for ever.
+/// SplitMix64: a seed always gives the same numbers.
 pub struct Random(u64);
 
 impl Random {
@@ -28,21 +28,21 @@ impl Random {
         self.whole(0, 1) == 1
     }
 
-    /// Of mean 0 and deviation 1.
+    /// Mean 0, standard deviation 1.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.between(0.0, 1.0)).sum::<f64>() - 6.0
     }
 
-    /// How many snapshots somebody took.
+    /// A number of snapshots.
     fn count(&mut self) -> usize {
         self.whole(8, 120)
     }
 }
 
-/// A kind of series: its name, and how one is made.
+/// A kind of series: its name, and a function that makes one.
 pub type Family = (&'static str, fn(&mut Random) -> Vec<f64>);
 
-/// In MiB. None of them grows without end, and each shows its bound within the series.
+/// In MiB. Each is bounded, and reaches its bound within the series.
 pub const BOUNDED: [Family; 8] = [
     ("random walk between two walls", |random| {
         let count = random.count();
@@ -58,7 +58,7 @@ pub const BOUNDED: [Family; 8] = [
         };
         (0..count).map(|_| step()).collect()
     }),
-    ("blocks that come and go", |random| {
+    ("blocks allocated and freed", |random| {
         let count = random.count();
         let most = random.whole(3, 12);
         let mut blocks = random.whole(0, most);
@@ -138,7 +138,7 @@ pub const BOUNDED: [Family; 8] = [
     }),
 ];
 
-/// In MiB. Leaks, as they are met.
+/// In MiB. Leaks.
 pub const GROWING: [Family; 7] = [
     ("line", |random| {
         let count = random.count();
@@ -159,7 +159,7 @@ pub const GROWING: [Family; 7] = [
         let floor = random.between(0.0, 1000.0);
         (0..count).map(|nth| floor + 64.0 * (nth / every) as f64).collect()
     }),
-    ("sawtooth that is lifted", |random| {
+    ("rising sawtooth", |random| {
         let count = random.count().max(30);
         let cycles = random.between(5.0, count as f64 / 5.0);
         let height = random.between(10.0, 100.0);
