@@ -629,7 +629,7 @@ fn what_is_no_suppression_is_named_by_line_and_column() {
     for command in [&["check"][..], &["report"], &["export", "--format", "csv", "-o", "-"]] {
         for (file, said) in [
             ("bad.supp", "bad.supp:2:3: no such type of suppression"),
-            ("all.supp", "all.supp:2:6: a pattern that would match everything"),
+            ("all.supp", "all.supp:2:6: this pattern would match everything"),
             ("latin.supp", "latin.supp: suppressions cannot be read"),
             ("none.supp", "none.supp: suppressions cannot be read"),
         ] {

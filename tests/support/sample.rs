@@ -7,17 +7,17 @@ use std::collections::BTreeMap;
 use culeak::kind::Kind;
 use culeak::snapshot::*;
 
-/// One frame as a test writes it: `("Trainer::step", "/src/train.cu:212", "/opt/app")`; empty text is "unknown".
+/// One frame as (function, place, module): `("Trainer::step", "/src/train.cu:212", "/opt/app")`; an empty text is unknown.
 pub type FrameText<'a> = (&'a str, &'a str, &'a str);
 
-/// Stands for the module of a line of Python, which has none: `("step", "/src/train.py:212", PYTHON)`.
+/// The module of a Python line, which has none: `("step", "/src/train.py:212", PYTHON)`.
 pub const PYTHON: &str = "(python)";
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 const SECOND: u64 = 1_000_000_000;
 
-/// The frames above the user's own in a program with the shared runtime.
+/// The innermost frame in a program with the shared runtime.
 pub const RUNTIME: FrameText = ("", "", "/usr/local/cuda/lib64/libcudart.so.13");
 pub const MAIN: FrameText = ("main", "/src/main.cu:12", "/opt/app");
 pub const START: FrameText = ("__libc_start_call_main", "", "/usr/lib/libc.so.6");
@@ -67,7 +67,7 @@ impl Sample {
         })
     }
 
-    /// The process is alive, so it holds rather than leaks.
+    /// The process is alive, so its memory is held and not leaked.
     pub fn running(mut self) -> Sample {
         self.0.process.state = ProcessState::Running;
         self
@@ -101,7 +101,7 @@ impl Sample {
             inlined: false,
         };
         let symbols = if function.is_empty() { Vec::new() } else { vec![symbol] };
-        // Without a name the address tells frames apart; with one it must not matter.
+        // The address distinguishes frames without a name; it must not matter for others.
         let address = if symbols.is_empty() {
             0x1234
         } else {
@@ -162,8 +162,8 @@ impl Sample {
         self
     }
 
-    /// A refused call.
-    pub fn refuses(&mut self, bytes: u64, error: i32, stack: usize) -> &mut Sample {
+    /// An allocation call that failed.
+    pub fn fails(&mut self, bytes: u64, error: i32, stack: usize) -> &mut Sample {
         self.0.failed.push(Failed {
             bytes,
             count: 1,
@@ -179,7 +179,7 @@ impl Sample {
         self
     }
 
-    /// Fills in counters that agree with the rows, plus `freed` records that are gone again.
+    /// Adds counters that match the rows, plus `freed` records that were freed.
     pub fn finish(mut self, peak: u64, freed: u64) -> Snapshot {
         let mut counters: BTreeMap<Kind, Counter> = BTreeMap::new();
         for allocation in &self.0.allocations {
@@ -281,7 +281,7 @@ pub fn leaky() -> Snapshot {
         .holds(Kind::Managed, "cudaMallocManaged", 4096, 3, plugin)
         .holds(Kind::Async, "cudaMallocAsync", 20 * MIB, 2, torch)
         .holds(Kind::Mapping, "cuMemMap", 2 * MIB, 1, window)
-        .refuses(1 << 46, 2, load);
+        .fails(1 << 46, 2, load);
     sample.0.losses.unknown_frees = 40;
     sample.finish(6_871_947_674, 500)
 }
@@ -360,7 +360,7 @@ pub fn training() -> Sample {
     sample
 }
 
-/// What the driver said while that program ran.
+/// The figures of the driver while that program ran.
 pub fn usage_while_training() -> Usage {
     Usage {
         source: "NVML 580.65.06".to_owned(),
