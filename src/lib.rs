@@ -44,37 +44,39 @@
 //!
 //! # Decisions
 //!
-//! - **Each allocation is recorded at the driver layer, once.** Every runtime allocation reaches exactly one public driver
-//!   function (observed on driver 580 with cudart 13, shared and static). Runtime hooks add the name of the call that the
-//!   program wrote. They record themselves only if the driver layer saw nothing.
-//! - **Three lookups are interposed**: exported symbols, `dlsym`/`dlvsym`, and `cuGetProcAddress`. cudart uses only the last
-//!   two. The address that the real resolver returns decides which hook is handed out, so no table of ABI versions exists.
+//! - **Each allocation is recorded at the driver layer, once.** Every runtime allocation reaches exactly one public
+//!   driver function (observed on driver 580 with cudart 13, shared and static). Runtime hooks add the name of the call
+//!   that the program wrote. They record themselves only if the driver layer saw nothing.
+//! - **Three lookups are interposed**: exported symbols, `dlsym`/`dlvsym`, and `cuGetProcAddress`. cudart uses only the
+//!   last two. The address that the real resolver returns decides which hook is handed out, so no table of ABI versions
+//!   exists.
 //! - **Frees are recorded first**: a record is withdrawn before the real free, and restored if that fails
 //!   ([`lockfree::table`]).
-//! - **One file per process, complete at every instant** ([`format`](mod@format), [`recording::file`]): nothing needs to be flushed, so a
-//!   killed process loses nothing. Blocks are allocated before they are written, so a full disk costs records and never
-//!   raises a signal.
+//! - **One file per process, complete at every instant** ([`format`](mod@format), [`recording::file`]): nothing needs
+//!   to be flushed, so a killed process loses nothing. Blocks are allocated before they are written, so a full disk
+//!   costs records and never raises a signal.
 //! - **Stacks are taken on allocations only**, stored once as a trie of (module, address), and named later in another
-//!   process. Python frames are read from the interpreter's memory, without the GIL and without calling the interpreter.
-//!   They replace the frames of the interpreter itself. Each function is described once.
-//! - **A leak** is memory that is still live at exit and whose context was not destroyed. Destroying a context frees linear,
-//!   host and managed memory and arrays, but no pool and no VMM memory. VMM memory lives as long as a handle or a mapping
-//!   does. An opened IPC handle maps another process's memory and counts 0 bytes. Graph memory is live from a launch to
-//!   its free, not from its capture.
+//!   process. Python frames are read from the interpreter's memory, without the GIL and without calling the
+//!   interpreter. They replace the frames of the interpreter itself. Each function is described once.
+//! - **A leak** is memory that is still live at exit and whose context was not destroyed. Destroying a context frees
+//!   linear, host and managed memory and arrays, but no pool and no VMM memory. VMM memory lives as long as a handle or
+//!   a mapping does. An opened IPC handle maps another process's memory and counts 0 bytes. Graph memory is live from a
+//!   launch to its free, not from its capture.
 //! - **Every report ends with its losses** ([`snapshot::Losses`]): what could not be seen or recorded.
 //!
 //! # Libraries
 //!
 //! - `libc`: system calls, `errno`, `getenv`, `dlsym` and the structures of the loader, in the shim, its walker,
 //!   [`system`], [`recording`] and [`reader`]; it is the shim's only dependency that calls functions of the system.
-//! - `redhook`: exports the functions of the client API (`shim/src/frameworks/client_api.rs`). Nothing can unwind out of those,
-//!   and the macro catches panics. CUDA hooks do not use the macro, because exceptions, thread cancellation and `longjmp`
-//!   must pass through them as through the bare function.
-//! - `backtrace`: unwinds through libgcc in place of the walker if `CULEAK_UNWINDER=libgcc` is set (`shim/src/stacks.rs`), and
-//!   is the reference that the walker's tests and benchmarks compare with.
+//! - `redhook`: exports the functions of the client API (`shim/src/frameworks/client_api.rs`). Nothing can unwind out
+//!   of those, and the macro catches panics. CUDA hooks do not use the macro, because exceptions, thread cancellation
+//!   and `longjmp` must pass through them as through the bare function.
+//! - `backtrace`: unwinds through libgcc in place of the walker if `CULEAK_UNWINDER=libgcc` is set
+//!   (`shim/src/stacks.rs`), and is the reference that the walker's tests and benchmarks compare with.
 //! - `serde_json`: reads and writes snapshots, and writes every `--json` document ([`snapshot`], `cli/src/json.rs`).
 //! - `cudarc`: types for the arguments of hooks and of the fake driver, and the signatures that every row of
-//!   [`cuda_functions`] is checked against when the shim is compiled. None of its functions is called: those open the driver.
+//!   [`cuda_functions`] is checked against when the shim is compiled. None of its functions is called: those open the
+//!   driver.
 #![recursion_limit = "256"]
 
 pub mod cuda_functions;

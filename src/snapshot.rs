@@ -1,9 +1,9 @@
 //! A snapshot: the memory that one process held at one instant, as plain tables.
 //!
-//! `culeak snapshot` writes it as JSON (schema: `docs/snapshot.schema.json`), and every report, diff and check is computed
-//! from it. Tables refer to each other by index (`stack`, `module`, `device` …), as in other profile formats, so
-//! 100,000 allocations with the same stack store that stack once. All times are nanoseconds since the recording began
-//! (monotonic clock). All sizes are bytes.
+//! `culeak snapshot` writes it as JSON (schema: `docs/snapshot.schema.json`), and every report, diff and check is
+//! computed from it. Tables refer to each other by index (`stack`, `module`, `device` …), as in other profile formats,
+//! so 100,000 allocations with the same stack store that stack once. All times are nanoseconds since the recording
+//! began (monotonic clock). All sizes are bytes.
 //!
 //! Deliberately absent: sums. A report computes them, so they cannot contradict the rows.
 
@@ -20,8 +20,8 @@ pub use allocations::{Allocation, Allocations, Call, Gathering};
 
 /// The value of [`Snapshot::format`].
 pub const FORMAT: &str = "culeak-snapshot";
-/// The value of [`Taken::by`] for a snapshot that PyTorch took of its own allocator and that was converted. It covers only
-/// that allocator: process and host are unknown, and the pid is 0.
+/// The value of [`Taken::by`] for a snapshot that PyTorch took of its own allocator and that was converted. It covers
+/// only that allocator: process and host are unknown, and the pid is 0.
 pub const BY_PYTORCH: &str = "PyTorch";
 /// The version this build writes, and the newest it reads.
 pub const VERSION: u32 = 1;
@@ -44,8 +44,8 @@ pub struct Snapshot {
     pub allocations: Allocations,
     pub failed: Vec<Failed>,
     pub counters: Vec<Counter>,
-    /// Everything requested at each stack since the recording began, largest first. Includes stacks that hold nothing any
-    /// more. Empty unless the caller requested it.
+    /// Everything requested at each stack since the recording began, largest first. Includes stacks that hold nothing
+    /// any more. Empty unless the caller requested it.
     #[serde(default)]
     pub totals: Vec<Total>,
     /// Exact peak per device, over all kinds that live on it.
@@ -69,10 +69,11 @@ pub struct Taken {
     pub by: String,
     /// Wall clock, nanoseconds since 1970.
     pub at_unix_ns: u64,
-    /// On the recording's own clock; ages are measured from here. For a finished process this is when it ended, if known.
+    /// On the recording's own clock; ages are measured from here. For a finished process this is when it ended, if
+    /// known.
     pub at_ns: u64,
-    /// Events recorded while the snapshot was read. 0: the rows are exact. Otherwise they are the allocations that were live
-    /// during the whole read.
+    /// Events recorded while the snapshot was read. 0: the rows are exact. Otherwise they are the allocations that were
+    /// live during the whole read.
     pub events_during_read: u64,
     /// Records that were being freed when the process stopped or the snapshot was taken (withdrawn, outcome unknown).
     pub in_flight: u64,
@@ -189,8 +190,8 @@ pub struct Module {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Location {
     pub module: Option<usize>,
-    /// The return address as an address in the module's ELF file (runtime address minus bias); without a module, the runtime
-    /// address. For a Python frame, the offset of the instruction in its function.
+    /// The return address as an address in the module's ELF file (runtime address minus bias); without a module, the
+    /// runtime address. For a Python frame, the offset of the instruction in its function.
     pub address: u64,
     #[serde(default)]
     pub symbols: Vec<Symbol>,
@@ -257,7 +258,8 @@ pub struct Failed {
     pub last_ns: u64,
 }
 
-/// Everything requested at one stack, of one kind on one device, since the recording began, including memory that was freed.
+/// Everything requested at one stack, of one kind on one device, since the recording began, including memory that was
+/// freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Total {
     pub stack: Option<usize>,
@@ -287,8 +289,8 @@ pub struct DevicePeak {
     pub peak_bytes: u64,
 }
 
-/// A framework's allocator on one device, by its own statistics. It reports them with each block that it hands out or takes
-/// back, so the recorded blocks are compared with them each time.
+/// A framework's allocator on one device, by its own statistics. It reports them with each block that it hands out or
+/// takes back, so the recorded blocks are compared with them each time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocator {
     pub domain: String,
@@ -305,8 +307,8 @@ pub struct Allocator {
     pub unseen_bytes: u64,
 }
 
-/// Memory use of the devices as the driver reports it. It is not part of a recording: `culeak` asks the driver when it takes a
-/// snapshot of a running process.
+/// Memory use of the devices as the driver reports it. It is not part of a recording: `culeak` asks the driver when it
+/// takes a snapshot of a running process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// The library that was asked: `NVML 580.65.06`.
@@ -420,8 +422,8 @@ impl Snapshot {
         }
     }
 
-    /// Checks that every index is within its table, so that other code may rely on it, and that stacks are no larger than
-    /// those of real programs.
+    /// Checks that every index is within its table, so that other code may rely on it, and that stacks are no larger
+    /// than those of real programs.
     ///
     /// # Errors
     /// The first row whose index is out of range, or what is too large.

@@ -1,8 +1,8 @@
 //! Wildcards for names: `*` matches any text, the empty text too, and `?` matches one character.
 //!
-//! The preload library (`CULEAK_ONLY`) and the command line (`--only`) share this matcher, so it works on bytes and needs
-//! no heap. Only the last `*` is ever retried: an earlier one can always leave the additional text to a later one, so
-//! a match takes at most pattern × text steps. Deliberately absent: character classes and an escape character.
+//! The preload library (`CULEAK_ONLY`) and the command line (`--only`) share this matcher, so it works on bytes and
+//! needs no heap. Only the last `*` is ever retried: an earlier one can always leave the additional text to a later
+//! one, so a match takes at most pattern × text steps. Deliberately absent: character classes and an escape character.
 
 /// Whether the pattern matches the whole text.
 pub fn matches(mut pattern: &[u8], mut text: &[u8]) -> bool {

@@ -1,7 +1,7 @@
 //! A baseline: known memory by call site, so that a check reports only what is new or has grown.
 //!
-//! It is a small JSON file, to be committed with the code. [`pair`] matches its sites, so edits elsewhere in the file, another
-//! build or another machine change nothing. Deliberately absent: stacks; all stacks of a site are one entry.
+//! It is a small JSON file, to be committed with the code. [`pair`] matches its sites, so edits elsewhere in the file,
+//! another build or another machine change nothing. Deliberately absent: stacks; all stacks of a site are one entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -6,11 +6,11 @@
 //!                 └ ignored                └ suppressed
 //! ```
 //!
-//! Without limits, any leak fails; with at least one limit, only the given limits apply. Against a baseline, only new and
-//! grown sites fail, unless limits are given too. Claims (records that hold no memory) are judged only if their kind is
-//! selected by name, because a reserved address range is no memory leak. Pools of caching allocators are no leak either: if
-//! their blocks are known, those are judged instead. A recording that lost allocations fails unless losses are allowed
-//! explicitly, because it cannot prove that there is no leak.
+//! Without limits, any leak fails; with at least one limit, only the given limits apply. Against a baseline, only new
+//! and grown sites fail, unless limits are given too. Claims (records that hold no memory) are judged only if their
+//! kind is selected by name, because a reserved address range is no memory leak. Pools of caching allocators are no
+//! leak either: if their blocks are known, those are judged instead. A recording that lost allocations fails unless
+//! losses are allowed explicitly, because it cannot prove that there is no leak.
 
 use std::collections::BTreeMap;
 

@@ -1,8 +1,8 @@
 //! What changed between two snapshots, row by row, as in Python's tracemalloc.
 //!
-//! Rows match by module and function, and by line between the sites of one function (see `pairing`), but not by address. The
-//! two snapshots may show one process at two times, two runs of one program, or the same program on two machines.
-//! Deliberately absent: a verdict on whether a change is bad.
+//! Rows match by module and function, and by line between the sites of one function (see `pairing`), but not by
+//! address. The two snapshots may show one process at two times, two runs of one program, or the same program on two
+//! machines. Deliberately absent: a verdict on whether a change is bad.
 
 use serde::Serialize;
 
@@ -248,8 +248,8 @@ fn side(snapshot: &Snapshot, held: Tally) -> Side<'_> {
     }
 }
 
-/// Whether both snapshots show the same process. A pid alone may be reused, so start time and host must be equal too. Not
-/// reflexive: a snapshot with pid 0 is of an unknown process, which equals no process, not even itself.
+/// Whether both snapshots show the same process. A pid alone may be reused, so start time and host must be equal too.
+/// Not reflexive: a snapshot with pid 0 is of an unknown process, which equals no process, not even itself.
 pub fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
     let identity = |s: &Snapshot| (s.process.pid, s.process.started_unix_ns, s.process.host.clone());
     a.process.pid != 0 && identity(a) == identity(b)

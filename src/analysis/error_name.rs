@@ -1,7 +1,7 @@
 //! Names of the CUDA error codes that allocations return.
 //!
-//! The codes are those of CUresult; the runtime's cudaError_t uses the same numbers for all of them. Deliberately absent:
-//! codes of launches, textures and graphs, which no allocation returns.
+//! The codes are those of CUresult; the runtime's cudaError_t uses the same numbers for all of them. Deliberately
+//! absent: codes of launches, textures and graphs, which no allocation returns.
 
 /// The driver's name of an error code; `None` if allocations do not return it.
 pub const fn error_name(code: i32) -> Option<&'static str> {

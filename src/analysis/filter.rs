@@ -1,9 +1,9 @@
 //! A filter selects the live records that a report is about, by kind, device, stack and time.
 //!
 //! A record passes if it meets all conditions that are set. Several values of one condition are alternatives, as in
-//! `grep -e A -e B`: two kinds let both pass. Stacks are matched with the patterns of suppressions. The records that do not
-//! pass are added up, so a filtered report can state how much it leaves out. Deliberately absent: the ledger, peaks and
-//! counters. They are not known for a part of the memory, so a filter does not apply to them.
+//! `grep -e A -e B`: two kinds let both pass. Stacks are matched with the patterns of suppressions. The records that do
+//! not pass are added up, so a filtered report can state how much it leaves out. Deliberately absent: the ledger, peaks
+//! and counters. They are not known for a part of the memory, so a filter does not apply to them.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,8 +1,8 @@
 //! Framework allocators: whose blocks were recorded, and which memory they lie in.
 //!
 //! A framework's pool and the blocks that it hands out have separate records and two names: the pool has its owner
-//! (`PyTorch`, from the stack), the block its domain (`pytorch`, from the hook). If blocks were recorded, reports list them
-//! and not the pool; otherwise they list the pool. Deliberately absent: sums; see `ledger`.
+//! (`PyTorch`, from the stack), the block its domain (`pytorch`, from the hook). If blocks were recorded, reports list
+//! them and not the pool; otherwise they list the pool. Deliberately absent: sums; see `ledger`.
 
 use std::collections::BTreeSet;
 
@@ -114,7 +114,8 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// The records that blocks lie in, by address. The owner of the blocks uses this memory as a pool, whatever its stack shows.
+/// The records that blocks lie in, by address. The owner of the blocks uses this memory as a pool, whatever its stack
+/// shows.
 pub(crate) struct Carriers<'a> {
     by_address: Quick<u64, u32>,
     owners: Vec<&'a str>,
@@ -163,8 +164,8 @@ impl<'a> Carriers<'a> {
     }
 }
 
-/// One of these blocks (sorted by address) that lies in the record. `behind` caches the number of blocks before the previous
-/// record: consecutive allocations are often adjacent, with no block in between.
+/// One of these blocks (sorted by address) that lies in the record. `behind` caches the number of blocks before the
+/// previous record: consecutive allocations are often adjacent, with no block in between.
 pub(crate) fn block_in<'b>(all: &'b [Block], kind: Kind, row: &Row, behind: &mut usize) -> Option<&'b Block> {
     let (start, end) = span(kind, row)?;
     let before = |nth: usize| all.get(nth).is_some_and(|block| block.address < start);

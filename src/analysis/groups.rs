@@ -1,17 +1,17 @@
 //! Groups: ten million live records summarized as a few thousand groups.
 //!
-//! Records with the same stack, call and level differ only in size, age and address. They are counted once, in up to two threads, and
-//! everything that follows (reports, diffs, checks, most of the ledger) works on the groups.
+//! Records with the same stack, call and level differ only in size, age and address. They are counted once, in up to
+//! two threads, and everything that follows (reports, diffs, checks, most of the ledger) works on the groups.
 //!
 //! # Levels
 //!
-//! A snapshot lists memory twice: what the driver handed out, and the blocks that a framework handed out from it. A report
-//! must count each byte once. The [`Level`] of a record says how it counts:
+//! A snapshot lists memory twice: what the driver handed out, and the blocks that a framework handed out from it. A
+//! report must count each byte once. The [`Level`] of a record says how it counts:
 //!
-//! - If a framework's blocks were recorded, the blocks are *held*, and the pool that contains them is *behind* them: it is
-//!   not listed.
-//! - If a caching allocator's blocks were not recorded, its pool is listed as *cached*: which part of it is in use is not
-//!   known.
+//! - If a framework's blocks were recorded, the blocks are *held*, and the pool that contains them is *behind* them: it
+//!   is not listed.
+//! - If a caching allocator's blocks were not recorded, its pool is listed as *cached*: which part of it is in use is
+//!   not known.
 //! - Mappings, address ranges and pool objects are *claims*: they hold no memory.
 //! - All other memory is *held*.
 //!
@@ -40,8 +40,8 @@ pub enum Level {
 }
 
 impl Level {
-    /// The level of a record of this kind. `in_pool`: a caching allocator requested it. `blocks_are_known`: the blocks in it
-    /// were recorded.
+    /// The level of a record of this kind. `in_pool`: a caching allocator requested it. `blocks_are_known`: the blocks
+    /// in it were recorded.
     pub fn of(kind: Kind, in_pool: bool, blocks_are_known: bool) -> Level {
         match kind.place() {
             Place::Within => Level::Held,
@@ -111,7 +111,8 @@ impl<'a> Groups<'a> {
         Groups::by_size(snapshot, stacks, since_ns, |_| true)
     }
 
-    /// Groups of the records made since this time, with one group for each size that `apart` accepts. Other sizes share groups.
+    /// Groups of the records made since this time, with one group for each size that `apart` accepts. Other sizes share
+    /// groups.
     pub fn with_these_sizes_apart(
         snapshot: &'a Snapshot,
         stacks: &CallStacks,
@@ -229,8 +230,8 @@ const END: u32 = u32::MAX;
 /// The most groups of a stack that are searched linearly.
 const CHAIN: usize = 8;
 
-/// Groups in the order of their first records. A stack may have millions of records, so groups are found by the number of
-/// the stack, without hashing. If a stack has many groups, those after the first few are in a map.
+/// Groups in the order of their first records. A stack may have millions of records, so groups are found by the number
+/// of the stack, without hashing. If a stack has many groups, those after the first few are in a map.
 struct Counter {
     groups: Vec<Counted>,
     /// The first group of each stack; the last element is for records without a stack.
@@ -331,8 +332,8 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
     counter.groups
 }
 
-/// Counts with a group for each size that `apart` accepts. There may be as many groups as records, and finding each in a
-/// large table would cost several cache misses. The records are sorted instead.
+/// Counts with a group for each size that `apart` accepts. There may be as many groups as records, and finding each in
+/// a large table would cost several cache misses. The records are sorted instead.
 fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: impl Fn(u64) -> bool) -> Vec<Counted> {
     struct Sized {
         stack: u32,

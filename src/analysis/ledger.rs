@@ -10,14 +10,15 @@
 //!                         + unexplained                             the remainder, which may be negative
 //! ```
 //!
-//! The sum is exact by construction, because [`DeviceLedger::unexplained`] is the remainder. The lines above the context
-//! come from records. The others need the driver's figures ([`Usage`]); without these, the ledger contains the records'
-//! side and the reason. Blocks lie within records, so their bytes are subtracted from the enclosing record and never counted
-//! twice. This holds for damaged files too: overlaps are cut, and blocks outside all recorded memory are counted separately.
+//! The sum is exact by construction, because [`DeviceLedger::unexplained`] is the remainder. The lines above the
+//! context come from records. The others need the driver's figures ([`Usage`]); without these, the ledger contains the
+//! records' side and the reason. Blocks lie within records, so their bytes are subtracted from the enclosing record and
+//! never counted twice. This holds for damaged files too: overlaps are cut, and blocks outside all recorded memory are
+//! counted separately.
 //!
-//! Host memory and managed memory have separate totals: managed memory migrates, and its location cannot be observed from
-//! outside. Deliberately absent: the slack of the driver's own pools. Only the process itself could query it. The driver
-//! counts it for the process, so it is part of the line of the context.
+//! Host memory and managed memory have separate totals: managed memory migrates, and its location cannot be observed
+//! from outside. Deliberately absent: the slack of the driver's own pools. Only the process itself could query it. The
+//! driver counts it for the process, so it is part of the line of the context.
 
 use std::collections::BTreeMap;
 

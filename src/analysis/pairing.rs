@@ -1,8 +1,8 @@
 //! Matches the call sites of two snapshots of a program.
 //!
-//! Function and module identify a site; its line decides only between several sites of one function. First, sites with the
-//! same line are paired. The remaining sites of a function are paired in the order of their lines, because edits move lines
-//! and rarely change their order. Deliberately absent: similarity of names; a renamed function is a new one.
+//! Function and module identify a site; its line decides only between several sites of one function. First, sites with
+//! the same line are paired. The remaining sites of a function are paired in the order of their lines, because edits
+//! move lines and rarely change their order. Deliberately absent: similarity of names; a renamed function is a new one.
 
 use std::collections::HashMap;
 
@@ -42,8 +42,8 @@ impl Key {
     }
 }
 
-/// For each key of `after`, the index of its partner in `before`. Each partner is used once. `moved`: lines may have moved
-/// between the two.
+/// For each key of `after`, the index of its partner in `before`. Each partner is used once. `moved`: lines may have
+/// moved between the two.
 pub fn pair(before: &[Key], after: &[Key], moved: bool) -> Vec<Option<usize>> {
     let mut partners = vec![None; after.len()];
     let mut free = by_line(before, |key| (key.exact, key.pool), |_| true);

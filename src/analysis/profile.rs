@@ -1,11 +1,11 @@
 //! A profile: the live memory of a snapshot by the stacks that requested it, as plain data.
 //!
-//! Trees, flame graphs and the profile formats of other tools are made of this value, so they cannot contradict each other or
-//! the report: each byte counts once, as in a report's rows (see `groups`), and the same frames are shown.
+//! Trees, flame graphs and the profile formats of other tools are made of this value, so they cannot contradict each
+//! other or the report: each byte counts once, as in a report's rows (see `groups`), and the same frames are shown.
 //!
-//! Stacks are paths of frame numbers, outermost first, and each frame is stored once. Two stacks that look equal are one
-//! path, whatever their addresses. With [`Options::addresses`], stacks that differ in an address stay separate, for formats
-//! that contain addresses.
+//! Stacks are paths of frame numbers, outermost first, and each frame is stored once. Two stacks that look equal are
+//! one path, whatever their addresses. With [`Options::addresses`], stacks that differ in an address stay separate, for
+//! formats that contain addresses.
 //!
 //! Deliberately absent: percentages, and any order of siblings; the renderers add them.
 
@@ -74,8 +74,8 @@ pub struct Sample {
     /// Never [`Level::Behind`].
     pub level: Level,
     pub live: Tally,
-    /// Everything ever requested, including freed memory; `None` if [`Options::made`] is off or the snapshot does not contain
-    /// it.
+    /// Everything ever requested, including freed memory; `None` if [`Options::made`] is off or the snapshot does not
+    /// contain it.
     pub made: Option<Tally>,
 }
 
@@ -111,8 +111,8 @@ impl<'a> Profile<'a> {
         Profile::new(snapshot, options, Visit::Records(&mut visit))
     }
 
-    /// Makes a profile and visits the groups that its samples are made of, each with its path. A group's records have the same
-    /// size.
+    /// Makes a profile and visits the groups that its samples are made of, each with its path. A group's records have
+    /// the same size.
     pub fn visiting_sizes(
         snapshot: &'a Snapshot,
         options: &Options,
@@ -241,8 +241,8 @@ struct Tallies {
     made: Tally,
 }
 
-/// The level of each row of the snapshot's totals: that of the live memory of its stack, kind and device, if there is any.
-/// Otherwise the stack decides, because it is not recorded whether a framework's blocks lay in freed memory.
+/// The level of each row of the snapshot's totals: that of the live memory of its stack, kind and device, if there is
+/// any. Otherwise the stack decides, because it is not recorded whether a framework's blocks lay in freed memory.
 fn levels_of_totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -> Vec<Level> {
     let mut live: HashMap<(Option<usize>, Kind, Option<usize>), Level> = HashMap::new();
     for group in &groups.all {

@@ -1,8 +1,8 @@
 //! Which program a process runs, so that snapshots of different programs are not compared by mistake.
 //!
-//! A program is identified by the file name of its executable and, for an interpreter, the script or module that it runs.
-//! Folders and the version in an interpreter's name are ignored, because they differ between machines. Deliberately absent:
-//! arguments; users compare runs of one program with different options.
+//! A program is identified by the file name of its executable and, for an interpreter, the script or module that it
+//! runs. Folders and the version in an interpreter's name are ignored, because they differ between machines.
+//! Deliberately absent: arguments; users compare runs of one program with different options.
 
 use std::fmt;
 

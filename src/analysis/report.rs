@@ -1,12 +1,12 @@
 //! A report: the live records of a snapshot, added up and ranked, as a value.
 //!
-//! All renderers (text, HTML, `--json`) print this value, so they cannot contradict each other. Rows are the live records
-//! grouped [`By`] something, largest first; each row includes its largest stacks. Totals count every live record, even if
-//! `--top` or `--min-bytes` cut off its row.
+//! All renderers (text, HTML, `--json`) print this value, so they cannot contradict each other. Rows are the live
+//! records grouped [`By`] something, largest first; each row includes its largest stacks. Totals count every live
+//! record, even if `--top` or `--min-bytes` cut off its row.
 //!
 //! Terms: memory of a finished process is *leaked*, and a running process *holds* it. Memory of a caching allocator is
-//! *cached* (see `groups`). Records that hold no memory (mappings, pools, address ranges) are *claims*: they are listed,
-//! counted separately, and have 0 bytes.
+//! *cached* (see `groups`). Records that hold no memory (mappings, pools, address ranges) are *claims*: they are
+//! listed, counted separately, and have 0 bytes.
 //!
 //! Deliberately absent: text that depends on the width of the terminal, and colours.
 
@@ -75,8 +75,8 @@ pub struct Report<'a> {
     /// `hidden_rows` by option.
     #[serde(skip)]
     pub cut: Cut,
-    /// The filter, if there is one. It does not apply to the ledger, peaks, failed requests and the numbers of allocations
-    /// and frees.
+    /// The filter, if there is one. It does not apply to the ledger, peaks, failed requests and the numbers of
+    /// allocations and frees.
     pub filter: Option<Filtered>,
     /// The memory that suppressions removed from the rows, in total and by rule; no rules unless requested.
     pub suppressed: Tally,

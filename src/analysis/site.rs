@@ -1,9 +1,10 @@
-//! Call sites: the line of the user's program that requested the memory, and fingerprints that identify it in other runs.
+//! Call sites: the line of the user's program that requested the memory, and fingerprints that identify it in other
+//! runs.
 //!
-//! A stack under `cudaMalloc` begins inside the CUDA runtime and ends in the loader. The reader wants the line of their own
-//! program in between: the *call site*. Each frame therefore gets a [`Role`] (`site/role.rs`, for Python `site/python.rs`).
-//! The default view shows the frames between the runtime and `main`; the site is the innermost of these that is not a
-//! wrapper.
+//! A stack under `cudaMalloc` begins inside the CUDA runtime and ends in the loader. The reader wants the line of their
+//! own program in between: the *call site*. Each frame therefore gets a [`Role`] (`site/role.rs`, for Python
+//! `site/python.rs`). The default view shows the frames between the runtime and `main`; the site is the innermost of
+//! these that is not a wrapper.
 //!
 //! ```text
 //! 0x7f.. libcudart.so.13         Runtime      hidden     0x7f.. libcudart.so.13        Runtime      hidden
@@ -14,12 +15,12 @@
 //! __libc_start_main              BelowMain    hidden     step       train.py:212       User         the site
 //! ```
 //!
-//! In a Python program the site is the innermost Python line that the user wrote, else a line of library Python, else native
-//! code. If all frames of a stack are hidden, the frames of frameworks are shown, else all.
+//! In a Python program the site is the innermost Python line that the user wrote, else a line of library Python, else
+//! native code. If all frames of a stack are hidden, the frames of frameworks are shown, else all.
 //!
-//! [`Fingerprint`]s compare two runs of one program: hashes of module, source file, function and line of the shown frames.
-//! Files count by name alone, so address space randomization, another machine, another build folder or another install
-//! path change nothing. Deliberately absent: looking up symbols; the CLI does that before.
+//! [`Fingerprint`]s compare two runs of one program: hashes of module, source file, function and line of the shown
+//! frames. Files count by name alone, so address space randomization, another machine, another build folder or another
+//! install path change nothing. Deliberately absent: looking up symbols; the CLI does that before.
 
 use std::fmt;
 
@@ -111,7 +112,8 @@ impl<'a> Frame<'a> {
         matches!(self.role, Role::User | Role::Library | Role::Wrapper)
     }
 
-    /// The source file, or the module if no file is known, by a name that does not depend on where it was built or installed.
+    /// The source file, or the module if no file is known, by a name that does not depend on where it was built or
+    /// installed.
     pub fn source(&self) -> &'a str {
         match self.file {
             Some(file) if self.is_python() => python::name_in_package(file),
@@ -225,8 +227,8 @@ impl<'a> CallStack<'a> {
         self.site.map(|site| &self.frames[site])
     }
 
-    /// Whether the stack shows a statically linked CUDA runtime as the driver's caller. `program_has_runtime`: the program has
-    /// a CUDA runtime at all.
+    /// Whether the stack shows a statically linked CUDA runtime as the driver's caller. `program_has_runtime`: the
+    /// program has a CUDA runtime at all.
     pub fn is_of_static_runtime(&self, program_has_runtime: bool) -> bool {
         let innermost = self.frames.first().filter(|frame| !frame.is_python());
         innermost.is_some_and(|frame| role::is_static_runtime(frame, program_has_runtime))
@@ -320,8 +322,8 @@ impl<'a> CallStacks<'a> {
         stack.map_or(&self.unknown, |stack| &self.stacks[stack])
     }
 
-    /// Whether a record of this kind and stack belongs to a caching allocator: a pool object, or memory that such an allocator
-    /// requested. The blocks that it hands out do not count.
+    /// Whether a record of this kind and stack belongs to a caching allocator: a pool object, or memory that such an
+    /// allocator requested. The blocks that it hands out do not count.
     pub fn is_pool(&self, kind: Kind, stack: Option<usize>) -> bool {
         is_pool(kind, self.get(stack).pool)
     }
@@ -337,7 +339,8 @@ pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// A frame with everything that follows from its names. Computed once per location, because thousands of stacks share one.
+/// A frame with everything that follows from its names. Computed once per location, because thousands of stacks share
+/// one.
 #[derive(Clone, Copy)]
 struct Known<'a> {
     frame: Frame<'a>,

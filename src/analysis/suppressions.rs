@@ -10,16 +10,17 @@
 //!
 //! Each line is one rule:
 //!
-//! - `leak:PATTERN` matches a record if the pattern occurs in the function, the source file (a Python file too) or the module
-//!   of any frame of its stack, including hidden frames. Files and modules match by their whole path or by their name.
-//! - `keep:PATTERN` matches likewise, and excludes the record from the rules after it: a library may hold memory of its own
-//!   and also hand out memory.
-//! - `site:FUNCTION in FILE` matches the call site only: its whole function name and its source file (its module if no file is
-//!   known). It matches only memory that the program requested itself, unless `by LIBRARY` follows.
+//! - `leak:PATTERN` matches a record if the pattern occurs in the function, the source file (a Python file too) or the
+//!   module of any frame of its stack, including hidden frames. Files and modules match by their whole path or by their
+//!   name.
+//! - `keep:PATTERN` matches likewise, and excludes the record from the rules after it: a library may hold memory of its
+//!   own and also hand out memory.
+//! - `site:FUNCTION in FILE` matches the call site only: its whole function name and its source file (its module if no
+//!   file is known). It matches only memory that the program requested itself, unless `by LIBRARY` follows.
 //!
-//! In patterns, `*` matches any text, `^` and `$` match the two ends, and `\` escapes the next character. The first rule
-//! that matches takes the record, so each byte is suppressed once. LeakSanitizer has no `keep` and `site` rules; its
-//! types other than `leak` are deliberately absent.
+//! In patterns, `*` matches any text, `^` and `$` match the two ends, and `\` escapes the next character. The first
+//! rule that matches takes the record, so each byte is suppressed once. LeakSanitizer has no `keep` and `site` rules;
+//! its types other than `leak` are deliberately absent.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -170,8 +171,8 @@ impl Suppressions {
     }
 }
 
-/// Rules applied to one snapshot. Several records may share a stack and there may be hundreds of rules, so each stack is
-/// matched once.
+/// Rules applied to one snapshot. Several records may share a stack and there may be hundreds of rules, so each stack
+/// is matched once.
 pub struct Sieve<'r> {
     rules: &'r Suppressions,
     by_stack: HashMap<Option<usize>, Option<usize>>,

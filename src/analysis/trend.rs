@@ -7,10 +7,10 @@
 //!              per site      program, in order    of each site
 //! ```
 //!
-//! A *lineage* is one process, or the processes of a program that was restarted, in order of time. Each process is judged
-//! by itself, because a restart frees everything. Processes that ran at the same time are separate lineages. The snapshot of
-//! a finished process does not count for the slope: what a program holds at its end is not comparable with what it holds
-//! while it works. It shows whether the memory was freed at the end ([`Class::FreedOnlyAtExit`]).
+//! A *lineage* is one process, or the processes of a program that was restarted, in order of time. Each process is
+//! judged by itself, because a restart frees everything. Processes that ran at the same time are separate lineages. The
+//! snapshot of a finished process does not count for the slope: what a program holds at its end is not comparable with
+//! what it holds while it works. It shows whether the memory was freed at the end ([`Class::FreedOnlyAtExit`]).
 //!
 //! Deliberately absent: a verdict. A class is an observation with its evidence.
 

@@ -5,9 +5,9 @@
 //! call    kind, domain, function, device, context, stream, …    shared by all allocations that were requested alike
 //! ```
 //!
-//! A program requests memory in a few hundred ways, however often it does so. What allocations have in common is therefore
-//! stored once, as a [`Call`]. An [`Allocation`] is a row together with its call, so `allocation.bytes` and `allocation.kind`
-//! read alike. In JSON, rows are arrays of numbers whose names are in `columns`.
+//! A program requests memory in a few hundred ways, however often it does so. What allocations have in common is
+//! therefore stored once, as a [`Call`]. An [`Allocation`] is a row together with its call, so `allocation.bytes` and
+//! `allocation.kind` read alike. In JSON, rows are arrays of numbers whose names are in `columns`.
 //!
 //! Deliberately absent: sums, and any order other than that of the rows.
 
@@ -27,8 +27,8 @@ use crate::reader::progress::{Progress, Unit};
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Call {
     pub kind: Kind,
-    /// For kinds that lie within other memory, the allocator that owns the block: `pytorch`, `xla`, or a name that the program
-    /// chose.
+    /// For kinds that lie within other memory, the allocator that owns the block: `pytorch`, `xla`, or a name that the
+    /// program chose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
     /// The function that the program called: `cudaMalloc`, `cuMemAlloc_v2`, …

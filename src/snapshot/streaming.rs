@@ -5,10 +5,11 @@
 //!  └──────────────── kept as text ────────────────────────┘└─ row by row ───┘└── kept as text ──┘
 //! ```
 //!
-//! Rows become numbers as they are read, each from a slice: serde_json takes twice the time if it reads from a file byte
-//! by byte, and twice the memory if it gets the file as a whole. A mapping would be fast, but a file that is truncated
-//! meanwhile would end this process with SIGBUS. Only the form that [`Snapshot`] itself writes is read here. For any other
-//! form, and for a damaged file, the answer is `None`: the caller then gives the whole file to serde_json, which names the error.
+//! Rows become numbers as they are read, each from a slice: serde_json takes twice the time if it reads from a file
+//! byte by byte, and twice the memory if it gets the file as a whole. A mapping would be fast, but a file that is
+//! truncated meanwhile would end this process with SIGBUS. Only the form that [`Snapshot`] itself writes is read here.
+//! For any other form, and for a damaged file, the answer is `None`: the caller then gives the whole file to
+//! serde_json, which names the error.
 
 use std::io::{self, Read};
 

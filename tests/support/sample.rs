@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use culeak::kind::Kind;
 use culeak::snapshot::*;
 
-/// One frame as (function, place, module): `("Trainer::step", "/src/train.cu:212", "/opt/app")`; an empty text is unknown.
+/// One frame as (function, place, module): `("Trainer::step", "/src/train.cu:212", "/opt/app")`; an empty text is
+/// unknown.
 pub type FrameText<'a> = (&'a str, &'a str, &'a str);
 
 /// The module of a Python line, which has none: `("step", "/src/train.py:212", PYTHON)`.
@@ -286,7 +287,8 @@ pub fn leaky() -> Snapshot {
     sample.finish(6_871_947_674, 500)
 }
 
-/// A training program on PyTorch: two tensors in a segment, a pinned buffer, a workspace of cuBLAS, and memory of its own.
+/// A training program on PyTorch: two tensors in a segment, a pinned buffer, a workspace of cuBLAS, and memory of its
+/// own.
 pub fn training() -> Sample {
     let mut sample = Sample::new();
     let lib = "/venv/lib/python3.12/site-packages/torch/lib/libc10_cuda.so";

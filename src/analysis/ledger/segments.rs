@@ -13,8 +13,8 @@
 //!   segment therefore never exceed the segment.
 //! - A segment made of mappings holds no bytes: the physical memory has its own record, from which the blocks are
 //!   subtracted.
-//! - If a program maps its own memory where a framework's blocks lie, the memory counts as the framework's. Programs do this
-//!   that put PyTorch's memory to sleep and wake it up.
+//! - If a program maps its own memory where a framework's blocks lie, the memory counts as the framework's.
+//!   Programs that put PyTorch's memory to sleep and wake it up do this.
 //! - The device of a mapping may be unknown, because a thread may map without a current device. It is then that of the
 //!   adjacent mappings.
 
@@ -179,8 +179,8 @@ impl<'a> Spread<'a> {
         spread
     }
 
-    /// Moves physical memory to the framework whose blocks lie where it is mapped. Which memory a mapping maps is not recorded,
-    /// so any memory of the same size and holder is taken, and each only once.
+    /// Moves physical memory to the framework whose blocks lie where it is mapped. Which memory a mapping maps is not
+    /// recorded, so any memory of the same size and holder is taken, and each only once.
     fn give_to_owners(&mut self, mapped: &Mapped<'a>, only: Option<usize>) {
         let mut left = mapped.memory.clone();
         for (&(device, by, bytes, owner), &mappings) in &mapped.for_others {
@@ -215,7 +215,8 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// Lays a block over the range with this index and the adjacent mappings after it; returns the index of the last range.
+    /// Lays a block over the range with this index and the adjacent mappings after it; returns the index of the last
+    /// range.
     fn lay(&mut self, block: &Block, blocks: &Blocks<'a>, ranges: &mut [Range<'a>], mut nth: usize) -> usize {
         let owner = blocks.owner(block);
         let end = block.address.saturating_add(block.bytes);
@@ -244,8 +245,8 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// Counts a block outside all recorded memory. An XLA buffer is identified by its handle unless addresses are recorded: it
-    /// lies in XLA's pool at an unknown address. Other blocks count as outside.
+    /// Counts a block outside all recorded memory. An XLA buffer is identified by its handle unless addresses are
+    /// recorded: it lies in XLA's pool at an unknown address. Other blocks count as outside.
     fn unplaced(&mut self, block: &Block, blocks: &Blocks<'a>) {
         let call = &blocks.calls[block.call as usize];
         let Some(device) = call.device else { return };
@@ -306,8 +307,8 @@ fn holder<'a>(stack: Option<usize>, owner: Option<&'a str>, stacks: &CallStacks)
     }
 }
 
-/// The ranges that blocks can lie in, by address: mappings, with adjacent ones joined; records that contain blocks; and empty
-/// segments of pools whose blocks are recorded. Fills in `mapped_memory`.
+/// The ranges that blocks can lie in, by address: mappings, with adjacent ones joined; records that contain blocks; and
+/// empty segments of pools whose blocks are recorded. Fills in `mapped_memory`.
 fn ranges<'a>(
     snapshot: &Snapshot,
     stacks: &CallStacks,

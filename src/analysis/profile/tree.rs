@@ -1,14 +1,14 @@
 //! A profile as a tree: each frame with the memory that it and its callees requested.
 //!
 //! The first level is the location (a device, the host), because a sum over several locations is of no use. A frame
-//! with a single child shares a node with it. What `top` and `min_bytes` cut off still counts in the parents, and each parent
-//! states how much of its memory is not shown.
+//! with a single child shares a node with it. What `top` and `min_bytes` cut off still counts in the parents, and each
+//! parent states how much of its memory is not shown.
 //!
-//! A tree may also be the difference to an earlier profile: each node then has both tallies, and the largest changes come
-//! first. The tree of one profile is the difference to an empty one.
+//! A tree may also be the difference to an earlier profile: each node then has both tallies, and the largest changes
+//! come first. The tree of one profile is the difference to an empty one.
 //!
-//! Nodes are in a list and refer to each other by index. The stacks of a file may have any depth, so nothing here recurses.
-//! Deliberately absent: text.
+//! Nodes are in a list and refer to each other by index. The stacks of a file may have any depth, so nothing here
+//! recurses. Deliberately absent: text.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -117,8 +117,8 @@ impl Tree {
         grown.folded(&kept)
     }
 
-    /// The difference between two profiles. Frames with equal names are merged; nodes refer to the returned frames, not to
-    /// those of a profile.
+    /// The difference between two profiles. Frames with equal names are merged; nodes refer to the returned frames, not
+    /// to those of a profile.
     pub fn of_difference<'a>(
         before: &Profile<'a>,
         after: &Profile<'a>,

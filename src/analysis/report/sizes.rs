@@ -1,7 +1,7 @@
 //! Rows by exact size. There may be millions of sizes, so only those that are shown become rows.
 //!
-//! Sizes are counted and ranked first. Then each of the first sizes gets its groups, and all other sizes share theirs. This
-//! takes 16 bytes of memory per record in place of a row per size.
+//! Sizes are counted and ranked first. Then each of the first sizes gets its groups, and all other sizes share theirs.
+//! This takes 16 bytes of memory per record in place of a row per size.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;

@@ -1,9 +1,9 @@
 //! What requested memory on behalf of the user's line: a CUDA library, or a caching allocator.
 //!
-//! The first frame outside cudart and the driver identifies memory of cuBLAS, cuDNN or NCCL. These libraries contain a copy
-//! of cudart, so the module decides before the function does. A caching allocator keeps the memory that it gets from CUDA and hands out
-//! parts of it: its memory is a *pool*, which is cached and not a leak. Deliberately absent: the blocks that a framework
-//! hands out of its pool; they have records of their own.
+//! The first frame outside cudart and the driver identifies memory of cuBLAS, cuDNN or NCCL. These libraries contain a
+//! copy of cudart, so the module decides before the function does. A caching allocator keeps the memory that it gets
+//! from CUDA and hands out parts of it: its memory is a *pool*, which is cached and not a leak. Deliberately absent:
+//! the blocks that a framework hands out of its pool; they have records of their own.
 
 use super::{Frame, Role};
 use crate::analysis::function_name::plain;
@@ -130,8 +130,8 @@ const CACHES: &[Cache] = &[
     cache("rmm::mr::arena_memory_resource", "", "RMM"),
 ];
 
-/// The owner of the caching allocator that a frame belongs to. A recording is often read where the program's libraries are
-/// missing, so frames have no names. The module decides then, if what it did is known.
+/// The owner of the caching allocator that a frame belongs to. A recording is often read where the program's libraries
+/// are missing, so frames have no names. The module decides then, if what it did is known.
 pub(super) fn caching_allocator(frame: &Frame, tensors_recorded: bool) -> Option<&'static str> {
     if frame.is_python() {
         return None;

@@ -1,8 +1,8 @@
 //! Which Python lines are the user's own.
 //!
 //! The path of the file decides: packages are under `site-packages` or `dist-packages`, the standard library is under
-//! `lib/python3.x`, and generated code has a name in angle brackets. The user wrote everything else. Deliberately absent:
-//! access to the file itself, which may be on another machine.
+//! `lib/python3.x`, and generated code has a name in angle brackets. The user wrote everything else. Deliberately
+//! absent: access to the file itself, which may be on another machine.
 
 use super::{Frame, Role, file_name};
 
@@ -45,8 +45,8 @@ fn in_standard_library(file: &str) -> bool {
     })
 }
 
-/// Code that a program generated: `<frozen runpy>`, `<eval_with_key>.7`, output of `torch.compile`. Some names in brackets are
-/// the user's: a command line, a prompt, a notebook cell.
+/// Code that a program generated: `<frozen runpy>`, `<eval_with_key>.7`, output of `torch.compile`. Some names in
+/// brackets are the user's: a command line, a prompt, a notebook cell.
 fn generated(file: &str) -> bool {
     let typed = ["<string>", "<stdin>", "<ipython-input-", "<python-input-", "<console>"];
     (file.starts_with('<') && !typed.iter().any(|start| file.starts_with(start))) || file.contains("/torchinductor_")

@@ -1,7 +1,8 @@
 //! The role of a frame, by the names of its function, its source file and its module.
 //!
 //! The lists below describe other projects' programs and were collected from their stacks. They may be incomplete: an
-//! unknown frame counts as the user's, which shows an additional line and hides nothing. Deliberately absent: addresses.
+//! unknown frame counts as the user's, which shows an additional line and hides nothing. Deliberately absent:
+//! addresses.
 
 use super::{Frame, Role, python};
 use crate::analysis::function_name::plain;
@@ -43,8 +44,8 @@ pub(super) fn of(frame: &Frame) -> Role {
     }
 }
 
-/// Whether a framework's frame shows what the framework was doing. Used for stacks without a user's frame: PyTorch's autograd
-/// threads run the backward pass without Python.
+/// Whether a framework's frame shows what the framework was doing. Used for stacks without a user's frame: PyTorch's
+/// autograd threads run the backward pass without Python.
 pub(super) fn names_its_purpose(frame: &Frame) -> bool {
     frame.role == Role::Framework
         && frame.function.is_some_and(|function| {
@@ -227,8 +228,8 @@ fn is_static_cudart(name: &str) -> bool {
     starts_with_any(name, &["cudart::", "libcudart_static_", "__cudart"])
 }
 
-/// Whether the innermost frame belongs to a statically linked CUDA runtime. Without a function name, the module decides: it is
-/// if the module is the user's own and the program has a runtime.
+/// Whether the innermost frame belongs to a statically linked CUDA runtime. Without a function name, the module
+/// decides: it is if the module is the user's own and the program has a runtime.
 pub(super) fn is_static_runtime(innermost: &Frame, program_has_runtime: bool) -> bool {
     match innermost.function {
         Some(function) => is_static_cudart(&plain(function)),

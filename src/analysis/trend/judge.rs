@@ -7,10 +7,10 @@
 //!    ╱           ╱            ──┘             ╱  ╱  ╱                              ╲
 //! ```
 //!
-//! A series is growing if it meets three conditions. Its rise is not chance, by either test of `statistics`. Its minimum rises too,
-//! so a wave that happens to end high does not count. A line with a bend does not explain it better, so it has not slowed.
-//! All three are required, because a false alarm costs more than another snapshot. Deliberately absent: the meaning of the
-//! numbers; bytes and blocks are judged alike.
+//! A series is growing if it meets three conditions. Its rise is not chance, by either test of `statistics`. Its
+//! minimum rises too, so a wave that happens to end high does not count. A line with a bend does not explain it better,
+//! so it has not slowed. All three are required, because a false alarm costs more than another snapshot. Deliberately
+//! absent: the meaning of the numbers; bytes and blocks are judged alike.
 
 use serde::Serialize;
 
@@ -239,8 +239,8 @@ impl Series {
         }
     }
 
-    /// Whether it still rises from snapshot to snapshot after the bend, however slowly: a program that pauses between bursts
-    /// has not stopped growing.
+    /// Whether it still rises from snapshot to snapshot after the bend, however slowly: a program that pauses between
+    /// bursts has not stopped growing.
     fn climbs_behind(&self, bend: &Bend) -> bool {
         let behind = steps(&self.ys[bend.at..]);
         behind.down == 0 && behind.up >= 3 && behind.up > behind.same
@@ -329,7 +329,8 @@ fn rhythm(residuals: &[f64]) -> Option<usize> {
     best.map(|(lag, _)| lag)
 }
 
-/// Whether a wave rises: both the minimum and the maximum of its periods do. Returns the probability that this is chance.
+/// Whether a wave rises: both the minimum and the maximum of its periods do. Returns the probability that this is
+/// chance.
 fn lifted(ys: &[f64], period: usize) -> Option<f64> {
     let least = |points: &[f64]| points.iter().copied().fold(f64::INFINITY, f64::min);
     let most = |points: &[f64]| points.iter().copied().fold(f64::NEG_INFINITY, f64::max);

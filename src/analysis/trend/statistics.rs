@@ -1,10 +1,10 @@
 //! The statistics behind a judgement, each robust against the outliers that memory series have.
 //!
-//! Slopes are Theil–Sen estimates: the median of the slopes between all pairs of points, which tolerates 29 % of outliers. Two
-//! tests with different weaknesses decide whether there is a trend. [`signs`] counts single steps: a random walk does
-//! not mislead it, but noise hides the trend from it. [`kendall`] compares all pairs: it finds a trend in noise, but would take a random
-//! walk for a trend, so it counts only as many points as are independent. Deliberately absent: anything that assumes a
-//! normal distribution of bytes.
+//! Slopes are Theil–Sen estimates: the median of the slopes between all pairs of points, which tolerates 29 % of
+//! outliers. Two tests with different weaknesses decide whether there is a trend. [`signs`] counts single steps: a
+//! random walk does not mislead it, but noise hides the trend from it. [`kendall`] compares all pairs: it finds a trend
+//! in noise, but would take a random walk for a trend, so it counts only as many points as are independent.
+//! Deliberately absent: anything that assumes a normal distribution of bytes.
 
 /// A straight line through a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -170,7 +170,8 @@ pub fn autocorrelation(residuals: &[f64], lag: usize) -> f64 {
     if all > 0.0 { pairs / all } else { 0.0 }
 }
 
-/// The fraction of a normal distribution above this number of standard deviations (Abramowitz and Stegun 7.1.26, error below 1e-6).
+/// The fraction of a normal distribution above this number of standard deviations (Abramowitz and Stegun 7.1.26, error
+/// below 1e-6).
 fn above(deviations: f64) -> f64 {
     let x = deviations.abs() / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
