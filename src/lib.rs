@@ -11,15 +11,15 @@
 //!            └─ record  src/recording.rs         64 bytes in a mapped file,
 //!                       src/lockfree/table.rs    found by address when the memory is freed
 //!
-//! recording ─► reader ─────► snapshot ───► symbols ──────────► analysis ──────────────────► text, HTML, JSON
-//! src/format.rs src/reader.rs src/snapshot.rs cli/src/symbolize.rs src/analysis.rs              cli/src
-//!                                              │
-//!              ┌───────────────────────────────┘
-//!              └► site.rs ───► groups.rs ─────► ledger.rs ────────► report.rs | diff.rs | trend.rs | check.rs
-//!                 call sites   equal records    bytes per holder    what is left, changed, grows, is allowed
+//! recording ──► reader ────────► snapshot ────────► symbols ──────────────► analysis ────────► text, HTML, JSON
+//! src/format.rs src/reader.rs    src/snapshot.rs   cli/src/symbolize.rs    src/analysis.rs   cli/src
+//!                                                                            │
+//!               ┌────────────────────────────────────────────────────────────┘
+//!               └► site.rs ────► groups.rs ──────► ledger.rs ───────────► report.rs | diff.rs | trend.rs | check.rs
+//!                  call sites    like records      bytes per holder       what is left, changed, grows, is allowed
 //! ```
 //!
-//! Arrows point one way: a module uses only what precedes it here.
+//! Data flows along the arrows.
 //!
 //! # Modules
 //!
@@ -66,8 +66,8 @@
 //!
 //! # Libraries
 //!
-//! - `libc`: system calls, `errno`, `getenv`, `dlsym` and the structures of the loader, in the shim, its walker,
-//!   [`system`], [`recording`] and [`reader`]; it is the shim's only dependency that calls functions of the system.
+//! - `libc`: system calls, `errno`, `getenv`, `dlsym` and the structures of the loader, in the shim, its walker and its
+//!   Python reader, in [`system`], [`recording`] and [`reader`], and for files and child processes of the CLI.
 //! - `redhook`: exports the functions of the client API (`shim/src/frameworks/client_api.rs`). Nothing can unwind out
 //!   of those, and the macro catches panics. CUDA hooks do not use the macro, because exceptions, thread cancellation
 //!   and `longjmp` must pass through them as through the bare function.

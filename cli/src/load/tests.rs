@@ -496,7 +496,7 @@ mod schema {
             Some(columns)
         );
         described(&json["process"]["python"], &schema["$defs"]["python"]);
-        described(&json["taken"]["automatic"], &schema["$defs"]["kept"]);
+        described(&json["taken"]["automatic"], &schema["$defs"]["automatic"]);
         described(&json["usage"], &schema["$defs"]["usage"]);
         described(&json["usage"]["devices"][0], &schema["$defs"]["device_usage"]);
         described(

@@ -14,8 +14,8 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
     };
     warn(losses.lost_allocations, &|s| {
         format!(
-            "{} allocation{s} could not be recorded, so the totals are too low; free disk space, or set CULEAK_OUTPUT to a path \
-             on another disk",
+            "{} allocation{s} could not be recorded, so the totals are too low; free disk space, or set CULEAK_OUTPUT to a \
+             path on another disk",
             losses.lost_allocations
         )
     });
@@ -27,15 +27,15 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
     });
     warn(losses.lost_python, &|s| {
         format!(
-            "{} stack{s} without some or all Python lines, because these could not be read or stored",
+            "{} stack{s} recorded without some or all Python lines, which could not be read or stored",
             losses.lost_python
         )
     });
     warn(
         sum(snapshot.allocators.iter().map(|allocator| allocator.mismatches)),
         &|_| {
-            "a framework's allocator reported other totals than were recorded, so its tensors may be incomplete; please report \
-         a bug and name the framework's version"
+            "a framework's allocator reported other totals than were recorded, so its tensors may be incomplete; please \
+             report a bug and name the framework's version"
             .to_owned()
         },
     );
@@ -98,7 +98,8 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.extend(ended_early(snapshot)),
         _ if snapshot.taken.by == BY_PYTORCH => warnings.push(
-            "this snapshot was taken by PyTorch: it does not include memory of other libraries, the peak, and freed memory"
+            "this snapshot shows PyTorch's allocator only: it does not include memory of other libraries, the peak, and \
+             freed memory"
                 .to_owned(),
         ),
         ProcessState::Unknown => warnings.push(format!(

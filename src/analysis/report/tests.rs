@@ -76,7 +76,7 @@ fn totals_are_per_location_and_claims_have_no_bytes() {
 fn equal_failed_requests_count_each_time() {
     let mut sample = Sample::new();
     let stack = sample.stack(&[MAIN]);
-    sample.fails(100 * MIB, 2, stack).refuses(200 * MIB, 2, stack);
+    sample.fails(100 * MIB, 2, stack).fails(200 * MIB, 2, stack);
     sample.0.failed[0].count = 3;
     let snapshot = sample.finish(0, 0);
     let failed = report(&snapshot).totals.failed;
@@ -357,7 +357,7 @@ fn rows_can_be_python_lines_and_libraries() {
 fn the_failed_request_that_caused_the_snapshot_is_first() {
     let mut sample = Sample::new();
     let step = sample.stack(&[RUNTIME, ("training_step", "/home/me/train.py:212", PYTHON)]);
-    sample.fails(7, 2, step).refuses(1 << 40, 2, step);
+    sample.fails(7, 2, step).fails(1 << 40, 2, step);
     let mut snapshot = sample.finish(0, 0);
     assert!(report(&snapshot).trigger.is_none());
     snapshot.taken.automatic = Some(crate::snapshot::Automatic {
