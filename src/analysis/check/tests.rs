@@ -332,7 +332,7 @@ fn a_budget_that_matches_no_stack_is_a_warning() {
             ..Limits::default()
         };
         let mut warnings = verdict(&snapshot, &limits.into()).warnings;
-        warnings.retain(|warning| warning.starts_with("never matched"));
+        warnings.retain(|warning| warning.starts_with("the budget of"));
         warnings
     };
     assert_eq!(warnings("Trainer::step"), Vec::<String>::new());
