@@ -60,7 +60,7 @@ pub struct Steps {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
     pub class: Class,
-    /// 0 to 1: how well the class explains the points, times the probability that they are not chance.
+    /// 0 to 1: how well the class explains the points, and how unlikely they are by chance.
     pub confidence: f64,
     pub slope: f64,
     pub slope_low: f64,
