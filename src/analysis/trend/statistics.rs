@@ -171,7 +171,7 @@ pub fn autocorrelation(residuals: &[f64], lag: usize) -> f64 {
 }
 
 /// The fraction of a normal distribution above this number of standard deviations (Abramowitz and Stegun 7.1.26, error
-/// below 1e-6).
+/// below 1e-7).
 fn above(deviations: f64) -> f64 {
     let x = deviations.abs() / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
