@@ -161,7 +161,7 @@ fn json_has_everything_the_text_is_made_of() {
     let value: Value = serde_json::from_slice(&trend(&folder(12), &["runs", "--json"]).stdout).expect("JSON");
     assert_eq!(
         (&value["format"], &value["version"]),
-        (&Value::from("culeak-trend"), &Value::from(1))
+        (&Value::from("culeak-trend"), &Value::from(2))
     );
     let row = &value["rows"][0];
     assert_eq!(row["class"], "growing");
