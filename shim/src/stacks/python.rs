@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-use culeak_python::{self as python, End, Frame, Seen, Status};
+use culeak_cpython::{self as python, End, Frame, Seen, Status};
 
 use super::{is_closing_here, step};
 use crate::resolve::loader::{self, Loaded};

@@ -11,7 +11,7 @@
 mod undisturbed;
 
 use criterion::{BenchmarkId, Criterion};
-use culeak_python::{Frame, Seen, Status, prepare, walk};
+use culeak_cpython::{Frame, Seen, Status, prepare, walk};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_void};
 use std::hint::black_box;

@@ -21,7 +21,7 @@ fn probe() -> &'static Path {
                 "build",
                 "--quiet",
                 "--package",
-                "culeak-python",
+                "culeak-cpython",
                 "--example",
                 "probe",
                 "--target-dir",
@@ -136,7 +136,7 @@ fn frames_are_those_that_python_tells() {
 }
 
 /// Greenlets keep their part of the C stack elsewhere while they wait.
-/// `cargo test -p culeak-python --test oracle -- --ignored greenlets`
+/// `cargo test -p culeak-cpython --test oracle -- --ignored greenlets`
 #[test]
 #[ignore = "has pip fetch the package greenlet"]
 fn frames_of_greenlets_are_those_that_python_tells() {
@@ -320,7 +320,7 @@ fn threads_that_outlive_the_interpreter_are_safe_where_freed_memory_is_unmapped(
     interpreters_end(1, &UNMAPPED);
 }
 
-/// `cargo test -p culeak-python --test oracle -- --ignored`: five minutes.
+/// `cargo test -p culeak-cpython --test oracle -- --ignored`: five minutes.
 #[test]
 #[ignore = "takes minutes"]
 fn threads_that_outlive_the_interpreter_are_safe_a_hundred_times() {

@@ -7,7 +7,7 @@
 //! E end status
 //! ```
 
-use culeak_python::{Frame, Seen, describe, native_eval, prepare, status, walk};
+use culeak_cpython::{Frame, Seen, describe, native_eval, prepare, status, walk};
 use culeak_walker::{Registers, walk_each};
 use std::ffi::CStr;
 use std::fmt::Write;
