@@ -152,7 +152,7 @@ fn hash() -> usize {
                 step(shards[1], stamp.rotate_left(20) ^ u64::from(offset)),
             ];
         }
-        Seen::Mark(_) => shards[0] = shards[0].wrapping_add(1),
+        Seen::Boundary(_) => shards[0] = shards[0].wrapping_add(1),
     });
     (shards[0] ^ shards[1]) as usize
 }

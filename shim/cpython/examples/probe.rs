@@ -40,11 +40,11 @@ pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usiz
     for what in seen {
         match what {
             Seen::Frame(frame) => tell(&mut told, frame, &mut buffer),
-            Seen::Mark(0) => {
+            Seen::Boundary(0) => {
                 let place = by_symbol.next().map_or(-1, |(place, _)| place as i64);
                 writeln!(told, "M 0 {place} {}", symbol(&native, place)).unwrap();
             }
-            Seen::Mark(mark) => {
+            Seen::Boundary(mark) => {
                 let inside = native
                     .windows(2)
                     .position(|pair| (pair[0].1..pair[1].1).contains(&mark));

@@ -1,26 +1,27 @@
 //! The walk along a thread's frames.
 //!
-//! Whatever the memory says, the walk ends: after so many steps, at the first thing that is no frame or whose code is no
-//! code object, or at an instruction that the code does not have.
+//! The walk ends whatever the memory contains: after a limited number of steps, at the first object that is not a frame or
+//! whose code is not a code object, or at an instruction outside the code.
 
 use std::sync::atomic::Ordering::*;
 
 use crate::interpreter::Interpreter;
 use crate::layout::*;
-use crate::memory::{EXPECTED, Gathered, Memory, Trusting, View, Window, on_main_thread};
+use crate::memory::{Direct, EXPECTED, Gathered, Memory, View, Window, on_main_thread};
+use crate::stamp::{Code, stamp};
 use crate::{BEFORE_FIRST, End, Frame, Seen};
 
-/// How much of a thread state is read, and of a C frame record.
+/// Bytes read of a thread state, and of a C frame record.
 const THREAD_BYTES: u64 = 192;
 const RECORD_BYTES: u64 = 24;
-/// `owner` of a frame that a generator keeps, and the least of those that run no Python code.
+/// `owner` of a generator's frame, and the smallest `owner` of frames that run no Python code.
 const GENERATOR: u8 = 1;
 const NO_PYTHON: u8 = 3;
-/// The greatest that any version has.
+/// The largest `owner` of any version.
 const LAST_OWNER: u8 = 4;
-/// Instructions have this many bytes; since 3.6.
+/// Bytes per instruction, since 3.6.
 const UNIT: u64 = 2;
-/// Only in a function's first instructions can it not have begun yet: a frame further on need not be asked.
+/// A frame at a larger offset has begun: only a function's first instructions set up its frame.
 const PROLOGUE: u64 = 64;
 
 #[inline]
@@ -30,15 +31,15 @@ pub fn walk(interpreter: &Interpreter, limit: usize, see: impl FnMut(Seen)) -> E
         return End::Nothing;
     }
     if on_main_thread() || interpreter.holds_lock(thread) {
-        let memory = (Trusting::new(), Trusting::new(), Trusting::new());
+        let memory = (Direct::new(), Direct::new(), Direct::new());
         return walk_in::<_, _, _, 1>(interpreter, thread, memory, limit, see);
     }
-    walk_with_care(interpreter, thread, limit, see)
+    walk_checked(interpreter, thread, limit, see)
 }
 
-/// On a thread whose state, frames and code objects may be freed and unmapped at any moment, also before the first load.
+/// On a thread whose state, frames and code objects may be freed and unmapped at any time, even before the first load.
 #[inline(never)]
-fn walk_with_care(interpreter: &Interpreter, thread: u64, limit: usize, see: impl FnMut(Seen)) -> End {
+fn walk_checked(interpreter: &Interpreter, thread: u64, limit: usize, see: impl FnMut(Seen)) -> End {
     if interpreter.is_finalizing() {
         return End::Nothing;
     }
@@ -74,18 +75,20 @@ impl Start {
         let layout = &interpreter.layout.thread;
         let state = memory.object(thread, THREAD_BYTES)?;
         let (mut frame, record) = (state.word(layout.frame), state.word(layout.c_frame));
-        if !interpreter.proven.load(Relaxed) && !interpreter.prove(state.word(layout.thread_id)) {
+        if !interpreter.is_thread_layout_confirmed.load(Relaxed)
+            && !interpreter.confirm_thread_layout(state.word(layout.thread_id))
+        {
             return None;
         }
         if layout.frame == layout.c_frame {
-            // In the thread state itself, or on the thread's own stack.
+            // The record is in the thread state itself, or on the thread's own stack.
             frame = memory.object(record, RECORD_BYTES)?.word(layout.current);
         }
         Some(Start { frame, record })
     }
 }
 
-/// A frame as it lies in memory.
+/// A frame's fields.
 #[derive(Clone, Copy)]
 struct Link {
     frame: u64,
@@ -106,17 +109,17 @@ impl Link {
         is_entry: false,
     };
 
-    /// `None`: what lies there is no frame.
+    /// `None` if there is no frame at the address.
     #[inline(always)]
     fn of(interpreter: &Interpreter, memory: &mut impl Memory, frame: u64) -> Option<Link> {
         let layout = &interpreter.layout.frame;
         let here = memory.object(frame, layout.bytes)?;
         let (mut owner, mut is_entry, mut last_owner) = (0, false, LAST_OWNER);
         match interpreter.layout.chain {
-            Chain::Objects | Chain::ObjectsWithMarks if here.word(OBJECT_TYPE) != interpreter.frame_type => {
+            Chain::Objects | Chain::ObjectsWithRecords if here.word(OBJECT_TYPE) != interpreter.frame_type => {
                 return None;
             }
-            Chain::Objects | Chain::ObjectsWithMarks => {}
+            Chain::Objects | Chain::ObjectsWithRecords => {}
             Chain::EntryFlag => {
                 (owner, is_entry) = (here.byte(layout.owner), here.byte(layout.is_entry) != 0);
                 last_owner = NO_PYTHON - 1;
@@ -125,7 +128,7 @@ impl Link {
         }
         (owner <= last_owner).then(|| Link {
             frame,
-            // The low bits are marks of the interpreter's.
+            // The interpreter uses the low bits as flags.
             code: here.word(layout.code) & !3,
             previous: here.word(layout.previous),
             instruction: here.word(layout.instruction),
@@ -140,8 +143,9 @@ impl Link {
     }
 }
 
-/// Frames, code objects and what hangs on those lie in different places: three memories. `AHEAD` frames are read before
-/// their code objects, so that those can be asked for at once. `None`: the chain leads to something else.
+/// Frames, code objects, and their names and tables lie in different places, so each kind has its own `Memory`. `AHEAD`
+/// frames are read before their code objects, so that these can be read with one request. `None` if the chain leads to
+/// something that is not a frame.
 #[inline(always)]
 fn follow<F: Memory, C: Memory, T: Memory, const AHEAD: usize>(
     interpreter: &Interpreter,
@@ -151,15 +155,15 @@ fn follow<F: Memory, C: Memory, T: Memory, const AHEAD: usize>(
     mut see: impl FnMut(Seen),
 ) -> Option<End> {
     let layout = &interpreter.layout;
-    let (mut count, mut since_mark, mut files) = (0, false, (0, 0));
-    // At most one of CPython's own frames comes with each of Python's.
-    let mut patience = 2 * limit + 16;
+    let (mut count, mut since_boundary, mut last_file) = (0, false, (0, 0));
+    // CPython adds at most one internal frame for each Python frame.
+    let mut steps_left = 2 * limit + 16;
     while frame != 0 {
         let mut links = [Link::NONE; AHEAD];
         let mut ahead = 0;
         while ahead < AHEAD && frame != 0 {
             let Some(link) = Link::of(interpreter, frames, frame) else {
-                // What stands before it is good.
+                // The frames before it are valid; the next round ends the walk at this address.
                 frame = 8;
                 break;
             };
@@ -170,15 +174,15 @@ fn follow<F: Memory, C: Memory, T: Memory, const AHEAD: usize>(
         if ahead == 0 {
             return None;
         }
-        patience = patience.checked_sub(ahead)?;
+        steps_left = steps_left.checked_sub(ahead)?;
         if AHEAD > 1 {
-            ask_for_all(interpreter, &links[..ahead], codes, texts);
+            expect_all(interpreter, &links[..ahead], codes, texts);
         }
         for link in &links[..ahead] {
             if !link.is_python() {
-                if since_mark {
-                    see(Seen::Mark(link.frame));
-                    since_mark = false;
+                if since_boundary {
+                    see(Seen::Boundary(link.frame));
+                    since_boundary = false;
                 }
                 continue;
             }
@@ -191,23 +195,23 @@ fn follow<F: Memory, C: Memory, T: Memory, const AHEAD: usize>(
                 if count == limit {
                     return Some(End::Full);
                 }
-                let stamp = stamp(interpreter, texts, &code, &mut files)?;
+                let stamp = stamp(interpreter, texts, &code, &mut last_file)?;
                 see(Seen::Frame(Frame {
                     code: link.code,
                     stamp,
                     offset,
                 }));
                 count += 1;
-                since_mark = true;
+                since_boundary = true;
             }
             match layout.chain {
                 Chain::EntryFrame => {}
-                Chain::Objects => see(Seen::Mark(0)),
+                Chain::Objects => see(Seen::Boundary(0)),
                 Chain::EntryFlag if !link.is_entry => {}
-                Chain::ObjectsWithMarks | Chain::EntryFlag => {
-                    if since_mark {
-                        see(Seen::Mark(record));
-                        since_mark = false;
+                Chain::ObjectsWithRecords | Chain::EntryFlag => {
+                    if since_boundary {
+                        see(Seen::Boundary(record));
+                        since_boundary = false;
                     }
                     record = texts.object(record, RECORD_BYTES)?.word(layout.thread.previous);
                 }
@@ -217,8 +221,8 @@ fn follow<F: Memory, C: Memory, T: Memory, const AHEAD: usize>(
     Some(End::Root)
 }
 
-/// One request for the code objects, and where they have no versions, one for their names and tables.
-fn ask_for_all(interpreter: &Interpreter, links: &[Link], codes: &mut impl Memory, texts: &mut impl Memory) {
+/// Makes one request for the code objects and, if they have no versions, one for their names and tables.
+fn expect_all(interpreter: &Interpreter, links: &[Link], codes: &mut impl Memory, texts: &mut impl Memory) {
     let layout = &interpreter.layout.code;
     let mut addresses = [0; EXPECTED];
     let mut count = 0;
@@ -240,42 +244,15 @@ fn ask_for_all(interpreter: &Interpreter, links: &[Link], codes: &mut impl Memor
     texts.expect(&parts[..count * 3], BYTES_CONTENT + 8);
 }
 
-/// What is needed of a code object beyond its instructions.
-struct Code {
-    version: u32,
-    first_line: u32,
-    name: u64,
-    file: u64,
-    line_table: u64,
-}
-
-impl Code {
-    #[inline(always)]
-    fn of(interpreter: &Interpreter, object: View) -> Code {
-        let layout = &interpreter.layout.code;
-        Code {
-            version: if layout.version == 0 {
-                0
-            } else {
-                object.half(layout.version)
-            },
-            first_line: object.half(layout.first_line),
-            name: object.word(layout.name),
-            file: object.word(layout.file),
-            line_table: object.word(layout.line_table),
-        }
-    }
-}
-
-/// Offset of the instruction that is being executed; `Some(None)`: a frame being set up, which Python does not show
-/// either; `None`: the code has no such instruction.
+/// The offset of the current instruction. `Some(None)` for a frame that is being set up, which Python does not report
+/// either; `None` if the code has no such instruction.
 #[inline(always)]
 fn executing(interpreter: &Interpreter, code: View, link: &Link) -> Option<Option<u32>> {
     let Link { instruction, owner, .. } = *link;
     let layout = &interpreter.layout;
     match layout.chain {
         // 3.8 and 3.9 count in bytes.
-        Chain::Objects | Chain::ObjectsWithMarks => match instruction as i32 {
+        Chain::Objects | Chain::ObjectsWithRecords => match instruction as i32 {
             -1 => Some(Some(BEFORE_FIRST)),
             number if number < 0 => None,
             number if layout.chain == Chain::Objects => Some(Some(number as u32)),
@@ -284,7 +261,7 @@ fn executing(interpreter: &Interpreter, code: View, link: &Link) -> Option<Optio
         Chain::EntryFlag | Chain::EntryFrame => {
             let offset = instruction.wrapping_sub(link.code + layout.code.instructions);
             if offset == UNIT.wrapping_neg() {
-                // Not begun: Python shows a generator so, and nothing else.
+                // Not begun: Python reports such a frame only if a generator owns it.
                 return Some((owner == GENERATOR).then_some(BEFORE_FIRST));
             }
             if offset >= code.word(OBJECT_SIZE).wrapping_mul(UNIT) || offset > u64::from(u32::MAX) {
@@ -297,264 +274,5 @@ fn executing(interpreter: &Interpreter, code: View, link: &Link) -> Option<Optio
     }
 }
 
-/// What tells this code object from another that had its address: the version, or else a digest. `files` remembers the
-/// digest of the last file name: callers often stand in the same file.
-#[inline(always)]
-fn stamp(interpreter: &Interpreter, memory: &mut impl Memory, code: &Code, files: &mut (u64, u64)) -> Option<u64> {
-    // 0: no versions in this interpreter, or more code objects than numbers.
-    if code.version != 0 {
-        return Some(u64::from(code.version) << 32 | u64::from(code.first_line));
-    }
-    digest(interpreter, memory, code, files)
-}
-
-/// Of what the names and the line table hold: addresses would not do, since all parts of a code object are freed, and
-/// then taken again, together with it. What is left are functions of the same name, file and first line whose line
-/// tables begin alike and are equally long.
-#[inline(never)]
-fn digest(interpreter: &Interpreter, memory: &mut impl Memory, code: &Code, files: &mut (u64, u64)) -> Option<u64> {
-    let table = memory.object(code.line_table, BYTES_CONTENT + 8)?;
-    let (length, start) = (table.word(OBJECT_SIZE), table.word(BYTES_CONTENT));
-    // An empty table is followed by a zero, and then by anything.
-    let start = if length < 8 {
-        start & ((1 << (length * 8)) - 1)
-    } else {
-        start
-    };
-    let name = text_digest(interpreter, memory, code.name)?;
-    if files.0 != code.file {
-        *files = (code.file, text_digest(interpreter, memory, code.file)?);
-    }
-    Some(fold(&[
-        u64::from(code.first_line),
-        code.line_table,
-        length,
-        start,
-        name,
-        files.1,
-    ]))
-}
-
-/// The hash that the string itself keeps; if it was never asked for one, ours of its length and its end, where file names
-/// differ.
-#[inline(always)]
-fn text_digest(interpreter: &Interpreter, memory: &mut impl Memory, address: u64) -> Option<u64> {
-    let head = memory.object(address, STRING_STATE)?;
-    let (kept, length) = (head.word(STRING_HASH), head.word(STRING_LENGTH));
-    if kept != u64::MAX {
-        return Some(kept);
-    }
-    // As if all characters were one byte wide: of wider ones it is not the end, but within the string all the same.
-    let end = length.min(1 << 20).next_multiple_of(8);
-    let bytes = end.min(TEXT_END);
-    let tail = memory.object(address + interpreter.layout.string.ascii + end - bytes, bytes)?;
-    Some((0..bytes / 8).fold(length, |digest, place| fold(&[digest, tail.word(place * 8)])))
-}
-
-/// So much of the end of a text is taken.
-const TEXT_END: u64 = 64;
-
-#[inline(always)]
-fn fold(parts: &[u64]) -> u64 {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let step = |digest: u64, part: &u64| (digest.rotate_left(29) ^ part).wrapping_mul(ODD);
-    parts.iter().fold(ODD, step)
-}
-
 #[cfg(test)]
-mod tests {
-    //! Chains that are none, in memory that is made up: every walk must end, and none may fault.
-
-    use super::*;
-    use crate::layout;
-    use std::cell::Cell;
-
-    const WORDS: usize = 4096;
-    const CODE_TYPE: u64 = 0x1111_1110;
-    const FRAME_TYPE: u64 = 0x2222_2220;
-
-    thread_local!(static THREAD: Cell<u64> = const { Cell::new(0) });
-
-    extern "C" fn this_thread() -> u64 {
-        THREAD.get()
-    }
-
-    extern "C" fn no() -> u64 {
-        0
-    }
-
-    fn interpreter(layout: Layout, holds_lock: bool) -> Interpreter {
-        let current = if holds_lock { this_thread } else { no };
-        Interpreter::pretended(layout, this_thread, current, no, CODE_TYPE, FRAME_TYPE)
-    }
-
-    fn random(state: &mut u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state
-    }
-
-    /// Seen frames, and how it ended.
-    fn seen(interpreter: &Interpreter, thread: u64) -> (Vec<Frame>, End) {
-        THREAD.set(thread);
-        let mut frames = Vec::new();
-        let end = walk(interpreter, 100, |seen| {
-            if let Seen::Frame(frame) = seen {
-                frames.push(frame);
-            }
-        });
-        (frames, end)
-    }
-
-    /// A sound chain of `depth` frames of one code object in `memory`; the address of its thread state. Frames lie one
-    /// below the other from word 1024 on.
-    fn sound(memory: &mut [u64], layout: &Layout, depth: u64) -> u64 {
-        let base = memory.as_ptr() as u64;
-        let at = |word: u64| base + word * 8;
-        let mut put = |address: u64, offset: u64, value: u64| {
-            let place = (address + offset - base) as usize;
-            memory[place / 8] = match place % 8 {
-                0 => value,
-                shift => memory[place / 8] & !(u64::MAX << (shift * 8)) | value << (shift * 8),
-            };
-        };
-        let (thread, record, code, text) = (at(0), at(128), at(256), at(512));
-        let frame = |number: u64| at(1024 + 32 * (depth - number));
-        put(code, OBJECT_TYPE, CODE_TYPE);
-        put(code, OBJECT_SIZE, 50);
-        for part in [layout.code.file, layout.code.name, layout.code.line_table] {
-            put(code, part, text);
-        }
-        put(thread, layout.thread.c_frame, record);
-        put(record, layout.thread.previous, record);
-        if layout.thread.frame == layout.thread.c_frame {
-            put(record, layout.thread.current, frame(0));
-        } else {
-            put(thread, layout.thread.frame, frame(0));
-        }
-        for number in 0..depth {
-            let here = frame(number);
-            put(
-                here,
-                layout.frame.previous,
-                if number + 1 < depth { frame(number + 1) } else { 0 },
-            );
-            put(here, layout.frame.code, code);
-            match layout.chain {
-                Chain::Objects | Chain::ObjectsWithMarks => {
-                    put(here, OBJECT_TYPE, FRAME_TYPE);
-                    put(here, layout.frame.instruction, 4);
-                }
-                _ => put(here, layout.frame.instruction, code + layout.code.instructions + 80),
-            }
-        }
-        thread
-    }
-
-    #[test]
-    fn a_sound_chain_is_seen_whole() {
-        for layout in &layout::LAYOUTS {
-            for careful in [false, true] {
-                let mut memory = vec![0; WORDS];
-                let thread = sound(&mut memory, layout, 60);
-                let interpreter = interpreter(*layout, !careful);
-                let (frames, end) = seen(&interpreter, thread);
-                assert_eq!((frames.len(), end), (60, End::Root), "3.{}", layout.minor);
-                assert!(frames.iter().all(|frame| *frame == frames[0]));
-            }
-        }
-    }
-
-    #[test]
-    fn a_chain_that_bites_its_tail_ends() {
-        for layout in &layout::LAYOUTS {
-            let mut memory = vec![0; WORDS];
-            let thread = sound(&mut memory, layout, 10);
-            let base = memory.as_ptr() as u64;
-            // The outermost frame, whose caller is now the innermost.
-            let outermost = 1024 + 32;
-            memory[outermost + layout.frame.previous as usize / 8] = base + (1024 + 320) * 8;
-            let (frames, end) = seen(&interpreter(*layout, true), thread);
-            assert_eq!((frames.len(), end), (100, End::Full), "3.{}", layout.minor);
-        }
-    }
-
-    #[test]
-    fn any_word_of_a_chain_may_be_anything() {
-        let mut state = 0x9e37_79b9_7f4a_7c15;
-        let mut ends = [0; 4];
-        for layout in &layout::LAYOUTS {
-            let holds_lock = [interpreter(*layout, false), interpreter(*layout, true)];
-            for round in 0..3000 {
-                let mut memory = vec![0; WORDS];
-                let base = memory.as_ptr() as u64;
-                let thread = sound(&mut memory, layout, 12);
-                for _ in 0..1 + round % 4 {
-                    let place = match random(&mut state) % 4 {
-                        0 => random(&mut state) as usize % 320,
-                        _ => 1024 + random(&mut state) as usize % 420,
-                    };
-                    memory[place] = match random(&mut state) % 6 {
-                        0 => random(&mut state),
-                        1 => base + random(&mut state) % (WORDS as u64 * 8 - 256),
-                        2 => (base + random(&mut state) % (WORDS as u64 * 8 - 256)) & !7,
-                        3 => (random(&mut state) % (1 << 47)) & !7,
-                        4 => u64::MAX,
-                        _ => 0xdbdb_dbdb_dbdb_dbdb,
-                    };
-                }
-                let (frames, end) = seen(&holds_lock[round % 2], thread);
-                assert!(frames.len() <= 100);
-                ends[end as usize] += 1;
-            }
-        }
-        // The test is none unless both happen often.
-        assert!(
-            ends[End::Lost as usize] > 3000 && ends[End::Root as usize] > 3000,
-            "{ends:?}"
-        );
-    }
-
-    #[test]
-    fn a_thread_state_that_is_not_there_is_no_fault() {
-        for layout in &layout::LAYOUTS {
-            for holds_lock in [false, true] {
-                let interpreter = interpreter(*layout, holds_lock);
-                for nowhere in [8, 4096, 1 << 46, u64::MAX, u64::MAX - 7] {
-                    assert_eq!(seen(&interpreter, nowhere), (Vec::new(), End::Lost));
-                }
-                assert_eq!(seen(&interpreter, 0), (Vec::new(), End::Nothing));
-            }
-        }
-    }
-    /// Pages that were readable once and no longer are, as after `free` of an allocator that gives memory back. They stay
-    /// reserved, so that no other test gets them.
-    #[test]
-    fn a_thread_state_that_became_unreadable_is_no_fault() {
-        for layout in &layout::LAYOUTS {
-            let bytes = WORDS * 8;
-            // SAFETY: a fresh mapping at an address of the kernel's choice.
-            let mapped = unsafe {
-                libc::mmap(
-                    std::ptr::null_mut(),
-                    bytes,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-                    -1,
-                    0,
-                )
-            };
-            assert_ne!(mapped, libc::MAP_FAILED);
-            // SAFETY: mapped just now with this length, zeroed, and borrowed until it is protected below.
-            let memory = unsafe { std::slice::from_raw_parts_mut(mapped.cast::<u64>(), WORDS) };
-            let thread = sound(memory, layout, 60);
-            // A walk of the thread that holds the lock makes the pages known.
-            assert_eq!(seen(&interpreter(*layout, true), thread).1, End::Root);
-            // SAFETY: mapped above; nothing refers to it any more.
-            assert_eq!(unsafe { libc::mprotect(mapped, bytes, libc::PROT_NONE) }, 0);
-            let careful = interpreter(*layout, false);
-            assert_eq!(seen(&careful, thread), (Vec::new(), End::Lost), "3.{}", layout.minor);
-        }
-    }
-}
+mod tests;

@@ -1,34 +1,43 @@
-//! Takes the calling thread's Python stack out of the interpreter's own memory, for a few loads a frame.
+//! Reads the calling thread's Python stack from the interpreter's memory, for a few loads a frame.
 //!
 //! ```text
-//! thread state ──▶ frame ──▶ frame ──▶ … ──▶ mark ──▶ frame ──▶ … ──▶ mark ──▶ none
-//!                    │         │               │
-//!                    ▼         ▼               └ lies in the C frame of the interpreter call that runs the frames
-//!                  code      code                before it: this is where they belong in the native stack
+//! thread state ──▶ frame ──▶ frame ──▶ … ──▶ boundary ──▶ frame ──▶ … ──▶ boundary ──▶ none
+//!                    │         │                 │
+//!                    ▼         ▼                 └ an address in the C frame of the interpreter call that runs the frames
+//!                  code      code                  before it: their place in the native stack
 //!                    └ file, function, line table
 //! ```
 //!
-//! A thread's chain of frames is changed by that thread alone, and while it is in a CUDA call it is not running Python.
-//! Every frame keeps its code object alive, and names and line tables never change. So the chain can be read without
-//! the GIL, without allocating and without asking the interpreter to do anything ([`chain`]). What lies where differs
-//! from version to version ([`layout`]) and is checked against the running interpreter before anything is believed
-//! ([`interpreter`]): if it does not check out there are no Python frames, and a reason that can be shown.
+//! Only the thread itself changes its chain of frames, and while it is in a CUDA call it is not running Python. Every frame
+//! keeps its code object alive, and names and line tables never change. So the chain can be read without the GIL, without
+//! allocating and without running any Python code. Offsets differ between versions and are checked against the
+//! running interpreter before they are used. If a check fails there are no Python frames, and [`Status`] has the reason.
 //!
-//! It lives in other people's processes: no lock, no heap, no panic, `errno` as it was. Memory that may not be what it
-//! seems is read so that the worst outcome is [`End::Lost`] ([`memory`]).
+//! This crate runs inside other programs: it takes no lock, allocates nothing, never panics and preserves `errno`. Memory
+//! is read so that the worst outcome of a wrong pointer is [`End::Lost`].
 //!
-//! An address alone does not name a code object, since a new one soon lies where another was freed. With the address
-//! goes a stamp: the version number that CPython 3.12 and later give every code object, before that a digest of its
+//! An address alone does not identify a code object: a new one is soon allocated where another was freed. So a frame also
+//! has a stamp: the version number that CPython 3.12 and later give every code object, and before that a digest of its
 //! contents.
+//!
+//! * [`chain`]: the walk along a thread's frames
+//! * [`stamp`]: identifies a code object together with its address
+//! * [`code`]: file, function and line table of a code object
+//! * [`interpreter`]: the interpreter of this process, and the thread's state in it
+//! * [`examine`]: whether the interpreter is one whose structures are known
+//! * [`layout`]: the offsets in each version's structures
+//! * [`memory`]: reads of memory that may be freed at any time
 //!
 //! Deliberately absent: decoding of line tables and everything else that can be done later, in another process; other
 //! threads' stacks; locals and values of any kind.
 
 mod chain;
 mod code;
+mod examine;
 mod interpreter;
 mod layout;
 mod memory;
+mod stamp;
 
 pub use code::Described;
 pub use interpreter::{Status, code_address, forked, native_eval, prepare, status};
@@ -38,38 +47,38 @@ pub use interpreter::{Status, code_address, forked, native_eval, prepare, status
 pub struct Frame {
     /// Address of the code object.
     pub code: u64,
-    /// Tells apart code objects that had the same address one after the other.
+    /// Distinguishes code objects that had the same address one after the other.
     pub stamp: u64,
-    /// Of the instruction being executed, in bytes from the first; [`BEFORE_FIRST`] if there is none yet.
+    /// Offset of the current instruction in bytes; [`BEFORE_FIRST`] if none has been executed.
     pub offset: u32,
 }
 
-/// The frame has not begun: its line is the function's first.
+/// The offset in a frame that has not begun: its line is the function's first.
 pub const BEFORE_FIRST: u32 = u32::MAX;
 
-/// What a walk meets, innermost first.
+/// What a walk reports, innermost first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Seen {
     Frame(Frame),
-    /// The frames since the last mark are those of one interpreter call, in whose C frame this address lies. 0: it leaves
-    /// nothing there (before 3.10), so it is known by its code ([`native_eval`]).
-    Mark(u64),
+    /// The frames since the last boundary belong to one interpreter call, whose C frame contains this address. 0: the call
+    /// leaves no record on the C stack (before 3.10); its C frame is recognized by its code ([`native_eval`]).
+    Boundary(u64),
 }
 
-/// Why a stack has no more frames.
+/// Why a walk ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// The thread has no Python stack, or it cannot be had.
+    /// The thread has no Python stack, or it cannot be read.
     Nothing,
-    /// All were seen.
+    /// All frames were reported.
     Root,
-    /// There are more.
+    /// There are more frames than the limit.
     Full,
-    /// The chain leads to something that is no frame.
+    /// The chain leads to something that is not a frame.
     Lost,
 }
 
-/// Shows the calling thread's frames to `see`, at most `limit` of them.
+/// Calls `see` with the calling thread's frames, at most `limit` of them, and the boundaries between them.
 #[inline]
 pub fn walk(limit: usize, see: impl FnMut(Seen)) -> End {
     match interpreter::ready() {
@@ -78,7 +87,7 @@ pub fn walk(limit: usize, see: impl FnMut(Seen)) -> End {
     }
 }
 
-/// Names and line table of a code object that a walk has just shown, in `buffer`.
+/// Names and line table of a code object that a walk has just reported. The result borrows `buffer`.
 pub fn describe(frame: Frame, buffer: &mut [u8]) -> Option<Described<'_>> {
     code::describe(interpreter::ready()?, frame, buffer)
 }
