@@ -1,8 +1,8 @@
 //! Whether the process has a CPython, which version it is, and whether its structures are as [`layout`](crate::layout) has
 //! them.
 //!
-//! The interpreter is found by its exported names, in whichever module has them: libpython or the executable. Three of its
-//! functions are called, which change nothing; everything else is read.
+//! The interpreter is found by its exported names, in the module that has them: libpython or the executable. The few
+//! functions of it that are called change nothing; everything else is read.
 //!
 //! The version number alone is not trusted. The sizes of code and frame objects and the offsets of attributes of code
 //! objects are in the interpreter's type objects, and must equal those of the layout. From 3.13 on the interpreter
