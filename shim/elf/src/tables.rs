@@ -6,10 +6,10 @@ use core::ffi::{CStr, c_char, c_void};
 use core::ops::Range;
 
 /// The addresses of a loaded object's tables. Plain numbers, valid while the object is loaded; all zeros: no tables.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C)]
 pub struct Tables {
-    dynamic: *const [u64; 2],
+    dynamic: u64,
     bias: u64,
     symbols: u64,
     strings: u64,
@@ -41,20 +41,18 @@ impl<'a> Name<'a> {
 }
 
 /// The result of looking up a name in one object.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// The object does not define it.
     Absent,
     /// The object defines it, but not in the requested version.
     OtherVersion,
-    /// The object defines it at this address. `in_any`: whatever the requested version.
-    Defined { address: *const c_void, in_any: bool },
-}
-
-enum Match {
-    No,
-    OtherVersion,
-    Yes { value: u64, bytes: u64, in_any: bool },
+    /// The object defines it. `in_any`: whatever the requested version.
+    Defined {
+        address: *const c_void,
+        bytes: u64,
+        in_any: bool,
+    },
 }
 
 /// Tags of entries in a dynamic section.
@@ -80,16 +78,9 @@ impl Tables {
     /// `dynamic` is the dynamic section of an object loaded at `bias`.
     pub unsafe fn read(dynamic: *const [u64; 2], bias: u64) -> Tables {
         let mut tables = Tables {
-            dynamic,
+            dynamic: dynamic as u64,
             bias,
-            symbols: 0,
-            strings: 0,
-            gnu_hash: 0,
-            sysv_hash: 0,
-            versions: 0,
-            versions_defined: 0,
-            versions_needed: 0,
-            soname: 0,
+            ..Tables::default()
         };
         let absolute = |value| absolute(value, bias);
         // SAFETY: the caller's promise.
@@ -124,12 +115,9 @@ impl Tables {
     /// As `symbol`.
     pub unsafe fn extent(&self, name: Name) -> Option<Range<u64>> {
         // SAFETY: the caller's promise.
-        match unsafe { self.find(name, None) } {
-            Match::Yes { value, bytes, .. } => {
-                let start = self.bias.wrapping_add(value);
-                Some(start..start.wrapping_add(bytes))
-            }
-            Match::No | Match::OtherVersion => None,
+        match unsafe { self.look_up(name, None) } {
+            Answer::Defined { address, bytes, .. } => Some(address as u64..(address as u64).wrapping_add(bytes)),
+            Answer::Absent | Answer::OtherVersion => None,
         }
     }
 
@@ -139,25 +127,11 @@ impl Tables {
     /// # Safety
     /// As `symbol`.
     pub unsafe fn look_up(&self, name: Name, version: Option<&[u8]>) -> Answer {
-        // SAFETY: the caller's promise.
-        match unsafe { self.find(name, version) } {
-            Match::No => Answer::Absent,
-            Match::OtherVersion => Answer::OtherVersion,
-            Match::Yes { value, in_any, .. } => Answer::Defined {
-                address: self.bias.wrapping_add(value) as *const c_void,
-                in_any,
-            },
-        }
-    }
-
-    unsafe fn find(&self, name: Name, version: Option<&[u8]>) -> Match {
-        if self.symbols == 0 || self.strings == 0 {
-            return Match::No;
-        }
-        // SAFETY: tables of a loaded object, laid out as the format of either hash section says.
+        // SAFETY: tables of a loaded object, laid out as the format of either hash section requires.
         unsafe {
             match (self.gnu_hash, self.sysv_hash) {
-                (0, 0) => Match::No,
+                _ if self.symbols == 0 || self.strings == 0 => Answer::Absent,
+                (0, 0) => Answer::Absent,
                 (0, _) => self.sysv_lookup(name, version),
                 _ => self.gnu_lookup(name, version),
             }
@@ -232,7 +206,7 @@ impl Tables {
         let [mut data, mut data_bytes, mut calls, mut calls_bytes] = [0; 4];
         // SAFETY: the section is mapped as long as the object is, and gives the size of either list.
         unsafe {
-            each_entry(self.dynamic, |tag, value| match tag {
+            each_entry(self.dynamic as *const [u64; 2], |tag, value| match tag {
                 tag::RELA => data = value,
                 tag::RELASZ => data_bytes = value,
                 tag::JMPREL => calls = value,
@@ -286,7 +260,7 @@ impl Tables {
         }
         // SAFETY: the section and the string table are mapped as long as the object is.
         unsafe {
-            each_entry(self.dynamic, |tag, value| {
+            each_entry(self.dynamic as *const [u64; 2], |tag, value| {
                 if tag == tag::NEEDED {
                     each(self.string(value));
                 }
@@ -295,7 +269,7 @@ impl Tables {
     }
 
     pub fn is_loaded_at(&self, bias: u64) -> bool {
-        self.bias == bias && !self.dynamic.is_null()
+        self.bias == bias && self.dynamic != 0
     }
 
     /// The name by which other objects need this one; empty if there is none.
@@ -316,7 +290,7 @@ impl Tables {
     }
 
     /// Whether the symbol at `index` is the wanted definition.
-    unsafe fn matches(&self, index: u32, wanted: Name, version: Option<&[u8]>) -> Match {
+    unsafe fn matches(&self, index: u32, wanted: Name, version: Option<&[u8]>) -> Answer {
         /// Types of symbols whose value is not the address of a function or variable.
         const TLS: u8 = 6;
         const IFUNC: u8 = 10;
@@ -325,7 +299,7 @@ impl Tables {
             let symbol = &*(self.symbols as *const libc::Elf64_Sym).add(index as usize);
             let defined = symbol.st_shndx != 0 && symbol.st_value != 0 && !matches!(symbol.st_info & 15, TLS | IFUNC);
             if !defined || self.string(symbol.st_name.into()) != wanted.text.to_bytes() {
-                return Match::No;
+                return Answer::Absent;
             }
             let number = match self.versions {
                 0 => BASE_VERSION,
@@ -340,21 +314,20 @@ impl Tables {
             (_, None) | (None, _) => !is_hidden,
             (Some(wanted), Some(defined)) => wanted == defined,
         };
-        if fits {
-            Match::Yes {
-                value: symbol.st_value,
-                bytes: symbol.st_size,
-                in_any: defined.is_none(),
-            }
-        } else {
-            Match::OtherVersion
+        if !fits {
+            return Answer::OtherVersion;
+        }
+        Answer::Defined {
+            address: self.bias.wrapping_add(symbol.st_value) as *const c_void,
+            bytes: symbol.st_size,
+            in_any: defined.is_none(),
         }
     }
 
-    unsafe fn gnu_lookup(&self, wanted: Name, version: Option<&[u8]>) -> Match {
+    unsafe fn gnu_lookup(&self, wanted: Name, version: Option<&[u8]>) -> Answer {
         let hash = self.gnu_hash as *const u32;
         let value = wanted.gnu_hash;
-        let mut result = Match::No;
+        let mut result = Answer::Absent;
         // SAFETY: every index below follows the section's chain, whose last word is odd.
         unsafe {
             let [buckets, first, bloom_words, shift] = *hash.cast::<[u32; 4]>();
@@ -376,8 +349,8 @@ impl Tables {
                 let here = *chain.add((index - first) as usize);
                 if here | 1 == value | 1 {
                     match self.matches(index, wanted, version) {
-                        Match::No => {}
-                        Match::OtherVersion => result = Match::OtherVersion,
+                        Answer::Absent => {}
+                        Answer::OtherVersion => result = Answer::OtherVersion,
                         found => return found,
                     }
                 }
@@ -390,14 +363,14 @@ impl Tables {
     }
 
     /// The System V hash section, for objects without a GNU one.
-    unsafe fn sysv_lookup(&self, wanted: Name, version: Option<&[u8]>) -> Match {
+    unsafe fn sysv_lookup(&self, wanted: Name, version: Option<&[u8]>) -> Answer {
         let hash = self.sysv_hash as *const u32;
         let mut value = 0u32;
         for byte in wanted.text.to_bytes() {
             value = (value << 4).wrapping_add((*byte).into());
             value = (value ^ (value >> 28 << 4)) & 0x0fff_ffff;
         }
-        let mut result = Match::No;
+        let mut result = Answer::Absent;
         // SAFETY: every index below follows the section's chain, which ends with a 0.
         unsafe {
             let [buckets, _] = *hash.cast::<[u32; 2]>();
@@ -407,8 +380,8 @@ impl Tables {
             let mut index = *hash.add(2 + (value % buckets) as usize);
             while index != 0 {
                 match self.matches(index, wanted, version) {
-                    Match::No => {}
-                    Match::OtherVersion => result = Match::OtherVersion,
+                    Answer::Absent => {}
+                    Answer::OtherVersion => result = Answer::OtherVersion,
                     found => return found,
                 }
                 index = *hash.add(2 + buckets as usize + index as usize);
@@ -492,15 +465,20 @@ mod tests {
         })
         .expect("a loaded object refers to malloc");
         assert!(wanted.starts_with(b"GLIBC_2."));
-        let address = libc::malloc as *const () as *const c_void;
-        let expected = |in_any| Answer::Defined { address, in_any };
         let tables = of_libc();
+        let is_malloc = |answer| matches!(answer, Answer::Defined { address, in_any: false, .. } if address == libc::malloc as *const c_void);
         // SAFETY: libc stays loaded.
         unsafe {
-            assert!(tables.look_up(Name::new(name), Some(&wanted)) == expected(false));
-            assert!(tables.look_up(Name::new(name), None) == expected(false));
-            assert!(tables.look_up(Name::new(name), Some(b"GLIBC_9.9")) == Answer::OtherVersion);
-            assert!(tables.look_up(Name::new(c"no such function"), Some(&wanted)) == Answer::Absent);
+            assert!(is_malloc(tables.look_up(Name::new(name), Some(&wanted))));
+            assert!(is_malloc(tables.look_up(Name::new(name), None)));
+            assert_eq!(
+                tables.look_up(Name::new(name), Some(b"GLIBC_9.9")),
+                Answer::OtherVersion
+            );
+            assert_eq!(
+                tables.look_up(Name::new(c"no such function"), Some(&wanted)),
+                Answer::Absent
+            );
         }
     }
 
@@ -518,8 +496,7 @@ mod tests {
 
     #[test]
     fn empty_tables_define_nothing() {
-        // SAFETY: all zeros is a value of integers and pointers.
-        let empty: Tables = unsafe { core::mem::zeroed() };
+        let empty = Tables::default();
         // SAFETY: there is nothing to read.
         unsafe {
             assert!(empty.symbol(Name::new(c"malloc")).is_none());

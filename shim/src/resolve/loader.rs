@@ -29,8 +29,8 @@ unsafe extern "C" {
 
 /// The objects loaded at start-up, in the loader's order. Calls nothing.
 fn debug_list() -> impl Iterator<Item = &'static LinkMap> {
-    // SAFETY: the loader fills the list before it runs any code of ours. An entry exists as long as its object is loaded;
-    // the callers look at start-up, or only at libc, which is never unloaded, and at what comes before it.
+    // SAFETY: the loader fills the list before it runs any code of ours, and an entry exists as long as its object is loaded.
+    // Objects of the start-up stay loaded; libc, at which the later searches end, is one of them.
     let mut next = unsafe { DEBUG_LIST.first };
     std::iter::from_fn(move || {
         // SAFETY: as above.

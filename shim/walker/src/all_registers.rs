@@ -11,7 +11,7 @@ use crate::rule::Rule;
 use crate::stack::{self, Memory};
 use crate::{End, Registers, Walked, modules};
 
-/// `None` if no frame of this thread has the stack pointer of `start`.
+/// `None` if the frame of `start` is not reached.
 #[cold]
 #[inline(never)]
 pub fn walk(start: Registers, keep: &mut impl FnMut(usize, u64, u64) -> bool) -> Option<Walked> {

@@ -4,7 +4,7 @@ use crate::cfi::{self, Frame, Step};
 use crate::machine::{self, ADDRESS_BITS, FP, RA, SP};
 use crate::rule::{Base, Packed, Rule};
 use crate::stack::{self, Bounds, Memory};
-use crate::{TABLE, load, modules};
+use crate::{TABLE, modules};
 
 /// The registers of a frame that the rules of the table use.
 #[derive(Clone, Copy)]
@@ -185,4 +185,12 @@ impl Cursor {
         };
         Step::Caller
     }
+}
+
+/// # Safety
+/// Eight bytes are readable at `address`.
+#[inline(always)]
+pub unsafe fn load(address: u64) -> u64 {
+    // SAFETY: the caller's promise; the address may be unaligned.
+    unsafe { (address as *const u64).read_unaligned() }
 }

@@ -151,14 +151,6 @@ pub fn walk_each(start: Registers, mut keep: impl FnMut(usize, u64, u64) -> bool
     }
 }
 
-/// # Safety
-/// Eight bytes are readable at `address`.
-#[inline(always)]
-unsafe fn load(address: u64) -> u64 {
-    // SAFETY: the caller's promise; the address may be unaligned.
-    unsafe { (address as *const u64).read_unaligned() }
-}
-
 /// A module was unloaded: everything cached about addresses is invalid. Called between [`closing_began`] and
 /// [`closing_ended`].
 pub fn generation_changed() {
