@@ -33,7 +33,7 @@ pub enum Why {
 
 /// In the order of `Why`.
 const REASONS: [&str; 8] = [
-    "this build does not know its version",
+    "its version is not known to this build",
     "it is a free-threaded build, whose frames are kept differently",
     "it is a pre-release, whose structures may still change",
     "its code objects are not laid out as in other builds of this version",

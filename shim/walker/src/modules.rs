@@ -1,4 +1,4 @@
-//! Which loaded module holds an address, and where its unwind tables are.
+//! The loaded module that contains an address, and the index of its unwind tables.
 //!
 //! From glibc 2.35 on `_dl_find_object` answers: it takes no lock and works in signal handlers and under the loader's
 //! lock. Its address comes from the modules' symbol tables, read once under the short list lock of `dl_iterate_phdr`:
@@ -45,7 +45,7 @@ pub fn containing(address: u64, closing: bool) -> Option<Module> {
 
 /// The set of modules has changed.
 pub fn changed() {
-    KNOWN.forget();
+    KNOWN.invalidate();
 }
 
 /// In a forked child: a thread that was rebuilding the table does not exist here.
@@ -188,7 +188,7 @@ impl ModuleTable {
         self.building.store(false, Release);
     }
 
-    fn forget(&self) {
+    fn invalidate(&self) {
         let next = |version: u64| Some(((version >> 2) + 1) << 2 | version & 2);
         let _ = self.version.fetch_update(AcqRel, Relaxed, next);
     }
@@ -211,7 +211,7 @@ mod tests {
             assert_eq!(ours.index, theirs.index);
             assert!((ours.start..ours.end).contains(&address));
         }
-        KNOWN.forget();
+        KNOWN.invalidate();
         assert_eq!(KNOWN.look_up(addresses[0]), None);
         assert!(KNOWN.containing(addresses[0]).is_some());
         assert_eq!(KNOWN.containing(8), None);
