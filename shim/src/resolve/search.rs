@@ -191,7 +191,7 @@ impl Objects {
             match self.ask(place, name) {
                 Answer::Absent => {}
                 Answer::OtherVersion => is_global = false,
-                Answer::Defined { address, in_any } => {
+                Answer::Defined { address, in_any, .. } => {
                     return Some(Found {
                         address: address.cast_mut(),
                         is_global: is_global && in_any,

@@ -26,7 +26,7 @@ use crate::settings::DEPTH_MAX;
 #[repr(u64)]
 pub enum Frame {
     Native(u64),
-    Python(culeak_python::Frame),
+    Python(culeak_cpython::Frame),
 }
 
 /// A native frame: code address, and where on the stack it lies.
@@ -103,7 +103,7 @@ impl Merged {
 
     /// Puts Python's frames in.
     pub fn merge(&mut self, python: &python::Frames, depth: usize) {
-        let eval = culeak_python::native_eval();
+        let eval = culeak_cpython::native_eval();
         let mut calls = python.calls();
         for place in 0..self.native_count {
             let Native { address, low, high } = self.native[place];
@@ -126,7 +126,7 @@ impl Merged {
         self.cut |= python.cut;
     }
 
-    fn push_all(&mut self, frames: &[culeak_python::Frame], depth: usize) {
+    fn push_all(&mut self, frames: &[culeak_cpython::Frame], depth: usize) {
         for &frame in frames {
             self.push(Frame::Python(frame), depth);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-use culeak_python::{self as python, End, Frame, Seen, Status};
+use culeak_cpython::{self as python, End, Frame, Seen, Status};
 
 use super::{is_closing_here, step};
 use crate::resolve::loader::{self, Loaded};
@@ -26,7 +26,7 @@ pub fn hash(native: u64, depth: usize) -> u64 {
             ];
         }
         // Where it lies may differ; that there is one says which frames belong together.
-        Seen::Mark(_) => shards[0] = shards[0].wrapping_add(1),
+        Seen::Boundary(_) => shards[0] = shards[0].wrapping_add(1),
     });
     match end {
         End::Nothing => native,
@@ -62,7 +62,7 @@ impl Frames {
                     self.count += 1;
                 }
             }
-            Seen::Mark(mark) => {
+            Seen::Boundary(mark) => {
                 if let Some(slot) = self.marks.get_mut(self.mark_count) {
                     *slot = (self.count, mark);
                     self.mark_count += 1;
@@ -150,7 +150,7 @@ pub fn note(recording: &Recording) {
     let (version, why) = match python::status() {
         Status::Absent => return,
         Status::Ready { version } => (version, None),
-        Status::Refused { version, why } => (version, Some(why)),
+        Status::Unsupported { version, why } => (version, Some(why)),
     };
     let news = 1 << 33 | u64::from(why.is_some()) << 32 | u64::from(version);
     if NOTED.swap(news, Relaxed) != news {

@@ -1,17 +1,17 @@
-//! A walk along Python's frames: bare, and with everything that a recorder needs to know the stack again. This process
-//! becomes the interpreter, and Python calls back into the bench from so many frames deep.
+//! A walk along Python's frames: bare, and with the hash that the recorder needs to recognize a stack. This process loads
+//! the interpreter, and Python calls back into the bench at a given depth.
 //!
-//! The interpreter is `python3`, or the one in `CULEAK_PYTHON`; it must have a shared libpython. A time is one stack.
+//! The interpreter is `python3`, or the one in `CULEAK_PYTHON`; it must have a shared libpython. Times are per stack.
 //!
-//! * `inlined`: functions that call each other directly; `nested`: through `map`, so that each is an interpreter call of
-//!   its own.
+//! * `inlined`: functions that call each other directly; `nested`: through `map`, so that each is a separate interpreter
+//!   call.
 //! * `main`: the main thread, or any that holds the GIL; `other`: one that does not, whose memory the kernel copies.
 
 #[path = "../../../benches/undisturbed.rs"]
 mod undisturbed;
 
 use criterion::{BenchmarkId, Criterion};
-use culeak_python::{Frame, Seen, Status, prepare, walk};
+use culeak_cpython::{Frame, Seen, Status, prepare, walk};
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_void};
 use std::hint::black_box;
@@ -86,13 +86,13 @@ fn interpreter() -> Interpreter {
     if STARTED.get() == 0 {
         let command = std::env::var("CULEAK_PYTHON").unwrap_or_else(|_| "python3".into());
         let ask = "import sys, sysconfig as s; print(s.get_config_var('LIBDIR') + '/' + s.get_config_var('INSTSONAME')); print(sys.base_prefix)";
-        let said = Command::new(command).args(["-c", ask]).output().expect("a python3");
-        let said = String::from_utf8(said.stdout).expect("a path");
-        let (library, home) = said.trim().split_once('\n').expect("two lines");
-        // SAFETY: set before there is another thread, and before the interpreter reads it.
+        let output = Command::new(command).args(["-c", ask]).output().expect("a python3");
+        let output = String::from_utf8(output.stdout).expect("a path");
+        let (library, home) = output.trim().split_once('\n').expect("two lines");
+        // SAFETY: set before another thread exists and before the interpreter reads it.
         unsafe { std::env::set_var("PYTHONHOME", home) };
         let library = CString::new(library).expect("a path");
-        // SAFETY: the interpreter's own functions, called once each and in this order.
+        // SAFETY: the interpreter's functions, each called once and in this order.
         unsafe {
             let handle = libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
             assert!(
@@ -106,7 +106,7 @@ fn interpreter() -> Interpreter {
         }
     }
     type Run = extern "C" fn(*const libc::c_char, *mut c_void) -> i32;
-    // SAFETY: the address of the function of that type.
+    // SAFETY: the address of a function of that type.
     let run = unsafe { std::mem::transmute::<usize, Run>(STARTED.get()) };
     let interpreter = Interpreter { run };
     assert_eq!((interpreter.run)(PROGRAM.as_ptr(), std::ptr::null_mut()), 0);
@@ -114,7 +114,7 @@ fn interpreter() -> Interpreter {
     interpreter
 }
 
-/// What Python calls, on whichever thread.
+/// What Python calls, on either thread.
 static BODY: std::sync::Mutex<usize> = std::sync::Mutex::new(0);
 
 extern "C" fn called() {
@@ -144,15 +144,15 @@ fn count() -> usize {
 fn hash() -> usize {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let step = |hash: u64, word: u64| (hash.rotate_left(29) ^ word).wrapping_mul(ODD);
-    let mut shards = [1, 2];
+    let mut hashes = [1, 2];
     walk(128, |seen| match seen {
         Seen::Frame(Frame { code, stamp, offset }) => {
-            shards = [
-                step(shards[0], code),
-                step(shards[1], stamp.rotate_left(20) ^ u64::from(offset)),
+            hashes = [
+                step(hashes[0], code),
+                step(hashes[1], stamp.rotate_left(20) ^ u64::from(offset)),
             ];
         }
-        Seen::Mark(_) => shards[0] = shards[0].wrapping_add(1),
+        Seen::Boundary(_) => hashes[0] = hashes[0].wrapping_add(1),
     });
-    (shards[0] ^ shards[1]) as usize
+    (hashes[0] ^ hashes[1]) as usize
 }

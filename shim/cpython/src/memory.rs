@@ -1,14 +1,14 @@
-//! Reading memory that belongs to the interpreter.
+//! Reads of memory that belongs to the interpreter.
 //!
-//! On the main thread, and wherever the caller holds the GIL, nothing of the thread's chain can go away under our hands:
-//! loads do ([`Trusting`]). What is left to fear there is a chain that is no chain, because a signal handler came in the
-//! middle of a change. So an address must be plausible, and its page must have been found readable once. That costs a
-//! look-up a frame; asking the kernel each time would cost more than the walk.
+//! On the main thread, and on any thread that holds the GIL, the objects of the thread's chain cannot be freed during a
+//! walk, so plain loads suffice ([`Direct`]). The chain itself may still be inconsistent, if a signal handler interrupted a
+//! change to it. So an address must be plausible, and its page must have been found readable before. That costs a look-up
+//! per frame; a system call each time would cost more than the walk.
 //!
-//! Any other thread may be a daemon thread in a process whose main thread is taking the interpreter down: its thread
-//! state, its frames and its code objects can be freed and unmapped between any two loads, and no flag that is looked at
-//! before can prevent that. There the kernel copies: an error instead of a fault. It takes its time for every request, so
-//! as much as possible is asked for at once ([`Window`], [`Gathered`]).
+//! Any other thread may be a daemon thread while the main thread finalizes the interpreter: its thread state, frames and
+//! code objects can be freed and unmapped between any two loads, and no check beforehand can prevent that. There the
+//! kernel copies the memory and returns an error instead of faulting. Each system call is slow, so each one reads as much
+//! as possible ([`Window`], [`Gathered`]).
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -19,14 +19,14 @@ use culeak_walker::{read, read_each, readable};
 const PAGE: u64 = 4096;
 
 pub trait Memory {
-    /// So many bytes of an object, or `None` where there is none.
+    /// The first `bytes` bytes of an object; `None` if they cannot be read.
     fn object(&mut self, address: u64, bytes: u64) -> Option<View<'_>>;
 
-    /// These, of so many bytes each, will be asked for next.
+    /// Announces that these objects, of `bytes` bytes each, will be read next.
     fn expect(&mut self, _addresses: &[u64], _bytes: u64) {}
 }
 
-/// Some bytes that can be read.
+/// Readable bytes.
 #[derive(Clone, Copy)]
 pub struct View<'a> {
     at: u64,
@@ -38,8 +38,8 @@ impl View<'_> {
     #[inline(always)]
     fn load<T: Copy>(self, offset: u64) -> T {
         debug_assert!(offset + size_of::<T>() as u64 <= self.bytes);
-        // SAFETY: offsets come from a layout, whose sizes cover them (a test says so), and the bytes are readable. Plain
-        // integers only, wherever they lie.
+        // SAFETY: the bytes are readable, offsets come from a layout whose sizes cover them (a test checks that), and only
+        // integers are loaded, unaligned.
         unsafe { ((self.at + offset) as *const T).read_unaligned() }
     }
 
@@ -61,13 +61,13 @@ impl View<'_> {
 
 /// Objects lie at multiples of eight in the lower half of the address space.
 #[inline(always)]
-fn plausible(address: u64) -> bool {
+fn is_plausible(address: u64) -> bool {
     address & 7 == 0 && address >= PAGE && address >> 47 == 0
 }
 
-/// Pages found readable: eight to a set, which is one cache line. With fewer, three pages of one deep stack would often
-/// share a set, depending on where the interpreter's heap lies, and each walk would ask the kernel about them again. A
-/// page that was unmapped since is still believed in; only a chain that is none could lead there.
+/// Pages found readable: eight per set, which is one cache line. With smaller sets, the pages of one deep stack would often
+/// compete for a set, depending on the addresses of the interpreter's heap, and each walk would probe them again. A page
+/// that was unmapped since is still in the table; only an inconsistent chain could lead there.
 static PAGES: [Set; SETS] = [const { Set([const { AtomicU64::new(0) }; 8]) }; SETS];
 const SETS: usize = 512;
 
@@ -75,7 +75,7 @@ const SETS: usize = 512;
 struct Set([AtomicU64; 8]);
 
 #[inline(always)]
-fn known(page: u64) -> bool {
+fn is_readable(page: u64) -> bool {
     let set = &PAGES[(page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - SETS.ilog2())) as usize];
     set.0.iter().any(|known| known.load(Relaxed) == page) || probe(set, page)
 }
@@ -85,31 +85,31 @@ fn known(page: u64) -> bool {
 fn probe(set: &Set, page: u64) -> bool {
     let found = readable(page);
     if found {
-        // The oldest makes room.
+        // Replaces the oldest entry.
         set.0.iter().fold(page, |newer, slot| slot.swap(newer, Relaxed));
     }
     found
 }
 
-/// Loads, from pages that are there.
-pub struct Trusting {
+/// Plain loads, from pages that were found readable.
+pub struct Direct {
     page: u64,
 }
 
-impl Trusting {
-    pub fn new() -> Trusting {
-        Trusting { page: 0 }
+impl Direct {
+    pub fn new() -> Direct {
+        Direct { page: 0 }
     }
 }
 
-impl Memory for Trusting {
+impl Memory for Direct {
     #[inline(always)]
     fn object(&mut self, address: u64, bytes: u64) -> Option<View<'_>> {
-        if !plausible(address) {
+        if !is_plausible(address) {
             return None;
         }
         let (first, last) = (address & !(PAGE - 1), (address + bytes - 1) & !(PAGE - 1));
-        if (first != self.page && !known(first)) || (last != first && !known(last)) {
+        if (first != self.page && !is_readable(first)) || (last != first && !is_readable(last)) {
             return None;
         }
         self.page = last;
@@ -121,8 +121,8 @@ impl Memory for Trusting {
     }
 }
 
-/// Copies made by the kernel. A thread's frames lie one below the other from 3.11 on, so what lies below the one asked
-/// for comes with it.
+/// Copies made by the kernel. From 3.11 on a thread's frames lie one below the other, so the memory below the requested
+/// frame is copied with it.
 pub struct Window {
     copy: [u64; COPIED / 8],
     start: u64,
@@ -143,12 +143,12 @@ impl Window {
 
 impl Memory for Window {
     fn object(&mut self, address: u64, bytes: u64) -> Option<View<'_>> {
-        if !plausible(address) || bytes > COPIED as u64 {
+        if !is_plausible(address) || bytes > COPIED as u64 {
             return None;
         }
         let end = address + bytes;
         if address < self.start || end > self.end {
-            // Not into the page below, which may not be there.
+            // Does not reach into the page below, which may not be mapped.
             let start = (end - COPIED as u64).max(address & !(PAGE - 1)).min(address);
             let words = ((end - start).div_ceil(8)) as usize;
             (self.start, self.end) = (0, 0);
@@ -165,7 +165,7 @@ impl Memory for Window {
     }
 }
 
-/// Copies of the objects that were expected, made at once; of any other, one by one.
+/// Copies made by the kernel: of the expected objects together, of any other object alone.
 pub struct Gathered<const WORDS: usize> {
     copies: [u64; WORDS],
     addresses: [u64; EXPECTED],
@@ -174,7 +174,7 @@ pub struct Gathered<const WORDS: usize> {
     other: [u64; 32],
 }
 
-/// As many objects are gathered at most.
+/// The most objects that are copied together.
 pub const EXPECTED: usize = 48;
 
 impl<const WORDS: usize> Gathered<WORDS> {
@@ -191,7 +191,7 @@ impl<const WORDS: usize> Gathered<WORDS> {
 
 impl<const WORDS: usize> Memory for Gathered<WORDS> {
     fn object(&mut self, address: u64, bytes: u64) -> Option<View<'_>> {
-        if !plausible(address) {
+        if !is_plausible(address) {
             return None;
         }
         let known = self.addresses[..self.count].iter().position(|&known| known == address);
@@ -221,12 +221,12 @@ impl<const WORDS: usize> Memory for Gathered<WORDS> {
 }
 
 thread_local! {
-    // Constant and without a destructor: touching it never calls the loader or malloc. 0: not asked yet.
+    // Constant and without a destructor: touching it never calls the loader or malloc. 0: not known yet.
     static THREAD_KIND: Cell<u8> = const { Cell::new(0) };
 }
 
-/// Whether this is the thread the process began with. In a forked child the answer may be the parent's: on the careful
-/// side, since only that thread of the parent's said yes.
+/// Whether this is the process's main thread. In a forked child the cached answer may be that of the parent's thread: still
+/// safe, since it is true only for the parent's main thread.
 #[inline]
 pub fn on_main_thread() -> bool {
     THREAD_KIND.with(|kind| {
@@ -244,13 +244,13 @@ mod tests {
     use super::*;
 
     fn all(check: impl Fn(&mut dyn FnMut(u64, u64) -> Option<u64>)) {
-        let (mut trusting, mut window, mut gathered) = (Trusting::new(), Window::new(), Gathered::<400>::new());
-        check(&mut |address, bytes| Some(trusting.object(address, bytes)?.word(bytes - 8)));
+        let (mut direct, mut window, mut gathered) = (Direct::new(), Window::new(), Gathered::<400>::new());
+        check(&mut |address, bytes| Some(direct.object(address, bytes)?.word(bytes - 8)));
         check(&mut |address, bytes| Some(window.object(address, bytes)?.word(bytes - 8)));
         check(&mut |address, bytes| Some(gathered.object(address, bytes)?.word(bytes - 8)));
         let mut last = 0;
         check(&mut |address, bytes| {
-            // Every object is expected together with the one before.
+            // Every object is expected together with the previous one.
             gathered.expect(&[address, last], bytes);
             last = address;
             Some(gathered.object(address, bytes)?.word(bytes - 8))
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_there_is_read() {
+    fn mapped_memory_is_read() {
         let words: Vec<u64> = (0..4096).collect();
         all(|last| {
             for place in (0..4000).rev() {
@@ -270,20 +270,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_none() {
+    fn implausible_and_unmapped_addresses_are_none() {
         let words = [0u64; 64];
         let at = words.as_ptr() as u64;
         all(|last| {
-            for nowhere in [0, 8, at + 1, at + 4, 1 << 46, 1 << 47, u64::MAX - 7, u64::MAX] {
-                assert_eq!(last(nowhere, 80), None, "{nowhere:x}");
+            for address in [0, 8, at + 1, at + 4, 1 << 46, 1 << 47, u64::MAX - 7, u64::MAX] {
+                assert_eq!(last(address, 80), None, "{address:x}");
             }
         });
     }
 
-    /// The last page before a hole: what lies in it is read, what reaches into the hole is not.
+    /// A page between holes: objects inside it are read, objects that reach into a hole are not.
     #[test]
-    fn objects_that_end_in_a_hole_are_none() {
-        // SAFETY: fresh pages, of which the last is given back at once.
+    fn objects_that_reach_into_a_hole_are_none() {
+        // SAFETY: new pages, of which the first and the last are unmapped at once.
         let page = unsafe {
             let start = libc::mmap(
                 std::ptr::null_mut(),
@@ -306,8 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_a_deep_stack_are_asked_about_once() {
-        // As many pages as the frames and code objects of a deep stack lie in, anywhere in a heap of 64 MiB.
+    fn pages_of_a_deep_stack_fit_their_sets() {
+        // As many pages as the frames and code objects of a deep stack use, anywhere in a heap of 64 MiB.
         let mut random = 1u64;
         for layout in 0..2000 {
             let mut sets = [0; SETS];
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn one_thread_is_the_main_one() {
+    fn another_thread_is_not_the_main_one() {
         let others = std::thread::spawn(on_main_thread).join().unwrap();
         assert!(!others);
     }

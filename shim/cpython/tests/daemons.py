@@ -1,4 +1,4 @@
-"""Daemon threads that walk their frames without the GIL while the interpreter is taken down."""
+"""Daemon threads that walk their frames without the GIL while the interpreter is finalized."""
 
 import ctypes
 import sys

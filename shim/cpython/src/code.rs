@@ -1,7 +1,7 @@
-//! What a code object says of itself: file, function, line table.
+//! The file, function and line table of a code object.
 //!
-//! Read once per code object, and always with care: it costs little there. Names come as UTF-8; bytes that were no text
-//! in a file name (Python keeps them as lone surrogates) come out as the bytes they were.
+//! Read once per code object, always with checked reads. Names are converted to UTF-8; bytes of a file name that are not
+//! text, which Python keeps as lone surrogates, become the original bytes.
 
 use crate::interpreter::Interpreter;
 use crate::layout::*;
@@ -14,19 +14,19 @@ pub struct Described<'a> {
     /// Qualified from 3.11 on.
     pub function: &'a [u8],
     pub first_line: u32,
-    /// As the interpreter keeps it; each minor version may have its own format. `None`: too long for the buffer.
+    /// In the interpreter's format, which may differ between minor versions. `None`: too long for the buffer.
     pub line_table: Option<&'a [u8]>,
-    /// Of the interpreter: the 12 of 3.12.
+    /// The interpreter's minor version: 12 for 3.12.
     pub minor: u32,
 }
 
-/// Nothing is gathered here: each object is asked for alone.
+/// Each object is read alone.
 type One = Gathered<0>;
 
-/// Longest names kept, in bytes.
+/// Names are cut after this many bytes.
 const FILE_MAX: usize = 4096;
 const FUNCTION_MAX: usize = 1024;
-/// For what cannot be read.
+/// Replaces a name that cannot be read.
 const UNKNOWN: &[u8] = b"?";
 
 pub fn describe<'a>(interpreter: &Interpreter, frame: Frame, buffer: &'a mut [u8]) -> Option<Described<'a>> {
@@ -50,7 +50,7 @@ pub fn describe<'a>(interpreter: &Interpreter, frame: Frame, buffer: &'a mut [u8
     })
 }
 
-/// A `bytes` object, if it fits.
+/// The contents of a `bytes` object, if they fit.
 fn bytes<'a>(interpreter: &Interpreter, address: u64, room: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut memory = One::new();
     let object = memory.object(address, BYTES_CONTENT)?;
@@ -62,7 +62,7 @@ fn bytes<'a>(interpreter: &Interpreter, address: u64, room: &'a mut [u8]) -> Opt
     read(address + BYTES_CONTENT, room).then_some(&*room)
 }
 
-/// A `str` object, cut where the room ends.
+/// The contents of a `str` object, cut at the end of the buffer.
 fn text<'a>(interpreter: &Interpreter, address: u64, room: &'a mut [u8]) -> &'a [u8] {
     match encode(interpreter, address, room) {
         Some(length) => &room[..length],
@@ -70,7 +70,7 @@ fn text<'a>(interpreter: &Interpreter, address: u64, room: &'a mut [u8]) -> &'a 
     }
 }
 
-/// One character of so many bytes each, at a time.
+/// Characters read at a time.
 const PIECE: usize = 256;
 
 fn encode(interpreter: &Interpreter, address: u64, room: &mut [u8]) -> Option<usize> {
@@ -80,7 +80,7 @@ fn encode(interpreter: &Interpreter, address: u64, room: &mut [u8]) -> Option<us
         return None;
     }
     let length = usize::try_from(object.word(STRING_LENGTH)).ok()?;
-    // From the low end: interned 2, kind 3, compact 1, ascii 1.
+    // Bits from the lowest: interned 2, kind 3, compact 1, ascii 1.
     let state = object.half(STRING_STATE);
     let (width, compact, ascii) = ((state >> 2 & 7) as usize, state >> 5 & 1 == 1, state >> 6 & 1 == 1);
     if !compact || !matches!(width, 1 | 2 | 4) {
@@ -115,7 +115,7 @@ fn encode(interpreter: &Interpreter, address: u64, room: &mut [u8]) -> Option<us
 fn utf8(value: u32, room: &mut [u8; 4]) -> &[u8] {
     match (char::from_u32(value), value) {
         (Some(character), _) => character.encode_utf8(room).as_bytes(),
-        // What `surrogateescape` makes of a byte that is no text.
+        // `surrogateescape` maps a byte that is not text to this range.
         (None, 0xdc80..=0xdcff) => {
             room[0] = value as u8;
             &room[..1]
@@ -124,14 +124,14 @@ fn utf8(value: u32, room: &mut [u8; 4]) -> &[u8] {
     }
 }
 
-const _: () = assert!(BEFORE_FIRST == u32::MAX, "readers of recordings know it as such");
+const _: () = assert!(BEFORE_FIRST == u32::MAX, "the recording format defines this value");
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn every_character_has_an_encoding() {
+    fn every_value_is_encoded() {
         let encoded = |value| utf8(value, &mut [0; 4]).to_vec();
         assert_eq!(encoded(0x61), b"a");
         assert_eq!(encoded(0xe9), "é".as_bytes());

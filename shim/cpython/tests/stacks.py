@@ -1,5 +1,5 @@
-"""Frames in every way that Python makes them. In each, `check` tells what the interpreter says of this thread's frames
-and what the probe saw: one line of JSON on stdout."""
+"""Frames of every kind that Python creates. For each, `check` prints the frames that the interpreter reports for this
+thread and the output of the probe: one line of JSON on stdout."""
 
 import asyncio
 import atexit
@@ -15,8 +15,8 @@ import threading
 import weakref
 
 LIBRARY = sys.argv[1]
-probe = ctypes.CDLL(LIBRARY).probe  # lets the GIL go
-probe_locked = ctypes.PyDLL(LIBRARY).probe  # keeps it
+probe = ctypes.CDLL(LIBRARY).probe  # releases the GIL
+probe_locked = ctypes.PyDLL(LIBRARY).probe  # holds it
 for one in (probe, probe_locked):
     one.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t]
     one.restype = ctypes.c_size_t
@@ -29,28 +29,23 @@ def hexed(text):
 
 
 def here(frame):
-    """What Python itself says: file, function and line, innermost first."""
-    told = []
+    """The frames that Python reports: file, function and line, innermost first."""
+    frames = []
     while frame is not None:
         code = frame.f_code
         name = getattr(code, "co_qualname", code.co_name)
-        told.append([hexed(code.co_filename), hexed(name), frame.f_lineno])
+        frames.append([hexed(code.co_filename), hexed(name), frame.f_lineno])
         frame = frame.f_back
-    return told
-
-
-def seen(function, limit):
-    buffer = ctypes.create_string_buffer(ROOM)
-    return buffer.raw[: function(buffer, ROOM, limit)].decode()
+    return frames
 
 
 def check(case, limit=512):
-    # Both on one line, so that this frame's own line is the same for both.
+    # Both calls are on one line, so that this frame has the same line in both.
     for which, function in (("unlocked", probe), ("locked", probe_locked)):
         buffer = ctypes.create_string_buffer(ROOM)
-        told = here(sys._getframe()), function(buffer, ROOM, limit)
+        frames, length = here(sys._getframe()), function(buffer, ROOM, limit)
         with output:
-            print(json.dumps([case + " " + which, told[0], buffer.raw[: told[1]].decode()]), flush=True)
+            print(json.dumps([case + " " + which, frames, buffer.raw[:length].decode()]), flush=True)
     return 1
 
 
@@ -159,7 +154,7 @@ def raising():
 
 
 def far_apart():
-    """Steps in the line table that do not fit into one entry, forward and back."""
+    """Steps in the line table that do not fit one entry, forward and back."""
     lines = ["def far():", "  value = [0"] + [""] * 300 + ["  , check('far forward')", "  , max(1,", ""]
     lines += ["  check('nested'))"] + ["  , value_%d" % n for n in range(200)] + ["  ]", "  return value"]
     space = {"check": check}
@@ -304,7 +299,7 @@ def greenlets():
 
 
 def sub_interpreters():
-    """The program again, in an interpreter of its own, which tells its frames itself."""
+    """This program again, in a sub-interpreter, which reports its own frames."""
     try:
         from _testcapi import run_in_subinterp
     except ImportError:

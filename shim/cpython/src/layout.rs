@@ -1,22 +1,22 @@
-//! What lies where in the memory of each CPython version.
+//! The offsets in the structures of each CPython version.
 //!
-//! Taken from the headers of the versions named below, for 64-bit builds with the GIL. Within a minor version CPython
-//! keeps its structures as they are; [`interpreter`](crate::interpreter) checks that all the same.
+//! Taken from the headers of the versions named below, for 64-bit builds with the GIL. CPython does not change these
+//! structures within a minor version; [`examine`](crate::examine) checks that.
 
-/// How frames are linked, and where an interpreter call leaves its mark.
+/// How frames are linked, and how an interpreter call is recognized among them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Chain {
-    /// Frame objects on the heap, one interpreter call each, without a mark.
+    /// Frame objects on the heap, one interpreter call each, without a record on the C stack.
     Objects,
-    /// The same with a `CFrame` on the C stack for each.
-    ObjectsWithMarks,
-    /// `_PyInterpreterFrame`s; the first one of a call says so, and the call has its `_PyCFrame` on the C stack.
+    /// The same with a `CFrame` record on the C stack for each call.
+    ObjectsWithRecords,
+    /// `_PyInterpreterFrame`s; a flag marks the first one of a call, and the call has a `_PyCFrame` record on the C stack.
     EntryFlag,
-    /// `_PyInterpreterFrame`s; after those of a call comes one that lies on the C stack and runs nothing.
+    /// `_PyInterpreterFrame`s; those of a call are followed by one on the C stack that runs no code.
     EntryFrame,
 }
 
-/// Offsets in bytes, where not said otherwise.
+/// Offsets in bytes unless stated otherwise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Layout {
     pub minor: u32,
@@ -32,14 +32,14 @@ pub struct Layout {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Thread {
-    /// Leads to the innermost frame: itself, or by way of `current` of what it points to.
+    /// A pointer to the innermost frame, or to the C frame record whose `current` points to it.
     pub frame: u64,
-    /// Of the thread's C frame record: the innermost frame, and the record before.
+    /// In a C frame record: the innermost frame, and the previous record.
     pub current: u64,
     pub previous: u64,
-    /// The innermost such record.
+    /// A pointer to the innermost record.
     pub c_frame: u64,
-    /// What `pthread_self` says.
+    /// The value of `pthread_self`.
     pub thread_id: u64,
 }
 
@@ -47,13 +47,13 @@ pub struct Thread {
 pub struct Frame {
     pub code: u64,
     pub previous: u64,
-    /// A pointer to the instruction, or its number (`Code::unit` bytes each).
+    /// A pointer to the current instruction, or its offset (3.8, 3.9) or number (3.10).
     pub instruction: u64,
-    /// 3 and more: no Python frame.
+    /// 3 and larger: not a Python frame.
     pub owner: u64,
-    /// 3.11: the first frame of its interpreter call.
+    /// 3.11: set in the first frame of an interpreter call.
     pub is_entry: u64,
-    /// How much of a frame is read.
+    /// Bytes read of a frame.
     pub bytes: u64,
 }
 
@@ -61,33 +61,33 @@ pub struct Frame {
 pub struct Code {
     pub file: u64,
     pub name: u64,
-    /// The qualified name where there is one.
+    /// The qualified name if there is one.
     pub function: u64,
     pub first_line: u64,
     pub line_table: u64,
-    /// The instructions themselves, or where a pointer to them lies ([`Chain::Objects`] and its sibling).
+    /// The instructions, or a pointer to them ([`Chain::Objects`] and [`Chain::ObjectsWithRecords`]).
     pub instructions: u64,
-    /// Number of the first instruction that belongs to the function's own text, 3.11 and later.
+    /// The number of the first instruction of the function's own text, 3.11 and later.
     pub first_traceable: u64,
-    /// 3.12 and later; 0: there is none.
+    /// 3.12 and later; 0: none.
     pub version: u64,
-    /// How much of a code object is read.
+    /// Bytes read of a code object.
     pub bytes: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Str {
-    /// Where the characters lie if all are ASCII, and if not.
+    /// The characters if all are ASCII, and if not.
     pub ascii: u64,
     pub compact: u64,
 }
 
-/// Where a bytes object keeps its bytes; same in all versions.
+/// The contents of a bytes object; the same in all versions.
 pub const BYTES_CONTENT: u64 = 32;
 pub const OBJECT_TYPE: u64 = 8;
 pub const OBJECT_SIZE: u64 = 16;
 pub const STRING_LENGTH: u64 = 16;
-/// -1 if it was never asked for.
+/// -1 if it was never computed.
 pub const STRING_HASH: u64 = 24;
 pub const STRING_STATE: u64 = 32;
 /// `tp_basicsize` and `tp_members` of a type.
@@ -135,9 +135,9 @@ const fn objects(minor: u32) -> Layout {
 }
 
 /// 3.10.13.
-const fn objects_with_marks() -> Layout {
+const fn objects_with_records() -> Layout {
     let mut layout = objects(10);
-    layout.chain = Chain::ObjectsWithMarks;
+    layout.chain = Chain::ObjectsWithRecords;
     layout.thread.c_frame = 48;
     layout.thread.previous = 8;
     layout.frame.instruction = 96;
@@ -219,11 +219,11 @@ const fn entry_frame() -> Layout {
     }
 }
 
-/// 3.13.0, 3.14.10, 3.15.2: what the interpreter does not say itself, and what it should say.
+/// 3.13.0, 3.14.10, 3.15.2: the offsets that the interpreter does not describe, and the expected values of those it does.
 const fn described(minor: u32, thread_id: u64, owner: u64, code_basic_size: u64, frame_basic_size: u64) -> Layout {
     let mut layout = entry_frame();
     layout.minor = minor;
-    // The thread points to its innermost frame without a detour.
+    // The thread state points to the innermost frame directly.
     layout.thread.frame = 72;
     layout.thread.c_frame = 0;
     layout.thread.thread_id = thread_id;
@@ -241,7 +241,7 @@ pub const OLDEST: u32 = 8;
 pub static LAYOUTS: [Layout; 8] = [
     objects(8),
     objects(9),
-    objects_with_marks(),
+    objects_with_records(),
     entry_flag(),
     entry_frame(),
     described(13, 152, 70, 200, 136),
@@ -249,8 +249,8 @@ pub static LAYOUTS: [Layout; 8] = [
     described(15, 176, 74, 208, 152),
 ];
 
-/// Where `_Py_DebugOffsets`, with which `_PyRuntime` begins from 3.13 on, keeps the offsets: in words. Every minor version
-/// has moved them.
+/// Positions, in words, in `_Py_DebugOffsets`, with which `_PyRuntime` begins from 3.13 on. Every minor version has moved
+/// them.
 pub struct DebugOffsets {
     pub current_frame: u64,
     pub thread_id: u64,
@@ -288,12 +288,12 @@ pub const DEBUG_OFFSETS_WORDS: usize = 64;
 pub const DEBUG_VERSION: usize = 1;
 pub const DEBUG_FREE_THREADED: usize = 2;
 
-/// The layout of a version, if it is known.
+/// The layout of a minor version, if it is known.
 pub fn of(minor: u32) -> Option<&'static Layout> {
     LAYOUTS.get(minor.checked_sub(OLDEST)? as usize)
 }
 
-/// Where the interpreter of this version says what lies where.
+/// The positions for a minor version, if it describes its offsets.
 pub fn debug_offsets(minor: u32) -> Option<&'static DebugOffsets> {
     DEBUG_OFFSETS.get(minor.checked_sub(OLDEST_DESCRIBED)? as usize)
 }

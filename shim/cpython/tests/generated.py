@@ -1,4 +1,4 @@
-"""Functions made, called and forgotten, so that new code objects take the addresses of old ones."""
+"""Functions that are created, called and dropped, so that new code objects reuse the addresses of old ones."""
 
 import ctypes
 import sys
@@ -10,12 +10,12 @@ ROOM = 1 << 16
 buffer = ctypes.create_string_buffer(ROOM)
 
 
-def tell():
+def report():
     length = probe(buffer, ROOM, 3)
     print(buffer.raw[:length].decode().replace("\n", ";"))
 
 
 for number in range(int(sys.argv[2])):
-    space = {"tell": tell}
-    exec(compile("def made_{0}():\n  tell()\nmade_{0}()".format(number), "file_{}.py".format(number % 97), "exec"), space)
+    space = {"report": report}
+    exec(compile("def made_{0}():\n  report()\nmade_{0}()".format(number), "file_{}.py".format(number % 97), "exec"), space)
     space.clear()

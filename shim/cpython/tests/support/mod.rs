@@ -1,5 +1,5 @@
-//! The Pythons of this machine: `python3`, those of the system and of pyenv, and the commands named in `CULEAK_PYTHONS`,
-//! separated by colons. One is enough for the tests to pass, none is not.
+//! The Python interpreters of this machine: `python3`, the system's and pyenv's, and the commands in `CULEAK_PYTHONS`,
+//! separated by colons. The tests fail if there is none.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,16 +47,16 @@ pub fn interpreters() -> &'static [Python] {
     })
 }
 
-/// Version and command, if it is a CPython that we know.
+/// The version and command, if it is a CPython of a supported version.
 fn examine(command: &Path) -> Option<Python> {
     let ask = "import sys; print(sys.implementation.name, sys.version_info[1], sys.executable, sys.version.split()[0])";
-    let said = Command::new(command).args(["-c", ask]).output().ok()?;
-    let said = String::from_utf8(said.stdout).ok()?;
-    let mut words = said.split_whitespace();
+    let output = Command::new(command).args(["-c", ask]).output().ok()?;
+    let output = String::from_utf8(output.stdout).ok()?;
+    let mut words = output.split_whitespace();
     let (name, minor) = (words.next()?, words.next()?.parse().ok()?);
     let (executable, version) = (words.next()?, words.next()?);
     (name == "cpython" && (8..=15).contains(&minor)).then(|| Python {
-        // What a name stands for depends on where it is looked for.
+        // A relative name may find another interpreter later, with another PATH.
         command: if command.is_absolute() {
             command.to_owned()
         } else {

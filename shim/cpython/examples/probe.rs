@@ -1,23 +1,23 @@
-//! A library for a Python program to call, through ctypes: it tells in lines of text what a walk sees. The tests compare
-//! that with what the program knows of its own frames.
+//! A library that a Python program calls through ctypes: it writes the result of a walk as lines of text. The tests compare
+//! them with the frames that the program reports.
 //!
 //! ```text
 //! F code stamp offset first-line minor file function line-table     (names and table as hexadecimal digits)
-//! M address place name          the frames above lie in native frame number `place`, -1: in none; its symbol
+//! B address place name          the frames above belong to native frame number `place` (-1: none) with this symbol
 //! E end status
 //! ```
 
-use culeak_python::{Frame, Seen, describe, native_eval, prepare, status, walk};
+use culeak_cpython::{Frame, Seen, describe, native_eval, prepare, status, walk};
 use culeak_walker::{Registers, walk_each};
 use std::ffi::CStr;
 use std::fmt::Write;
 
 const FRAMES: usize = 512;
 
-/// Tells the calling thread's stack; the length of the text, which is cut at `room`.
+/// Writes the calling thread's stack to `text`, cut at `room` bytes; returns the length.
 ///
 /// # Safety
-/// `room` bytes at `text`.
+/// `room` bytes at `text` are writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usize {
     prepare();
@@ -31,7 +31,7 @@ pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usiz
     });
     let mut seen = Vec::new();
     let end = walk(limit, |what| seen.push(what));
-    let mut told = String::new();
+    let mut lines = String::new();
     let mut buffer = vec![0; 1 << 18];
     let mut by_symbol = native
         .iter()
@@ -39,28 +39,28 @@ pub unsafe extern "C" fn probe(text: *mut u8, room: usize, limit: usize) -> usiz
         .filter(|(_, frame)| native_eval().contains(&(frame.0 - 1)));
     for what in seen {
         match what {
-            Seen::Frame(frame) => tell(&mut told, frame, &mut buffer),
-            Seen::Mark(0) => {
+            Seen::Frame(frame) => write_frame(&mut lines, frame, &mut buffer),
+            Seen::Boundary(0) => {
                 let place = by_symbol.next().map_or(-1, |(place, _)| place as i64);
-                writeln!(told, "M 0 {place} {}", symbol(&native, place)).unwrap();
+                writeln!(lines, "B 0 {place} {}", symbol(&native, place)).unwrap();
             }
-            Seen::Mark(mark) => {
+            Seen::Boundary(boundary) => {
                 let inside = native
                     .windows(2)
-                    .position(|pair| (pair[0].1..pair[1].1).contains(&mark));
+                    .position(|pair| (pair[0].1..pair[1].1).contains(&boundary));
                 let place = inside.map_or(-1, |place| place as i64);
-                writeln!(told, "M {mark:x} {place} {}", symbol(&native, place)).unwrap();
+                writeln!(lines, "B {boundary:x} {place} {}", symbol(&native, place)).unwrap();
             }
         }
     }
-    writeln!(told, "E {end:?} {:?}", status()).unwrap();
-    let length = told.len().min(room);
+    writeln!(lines, "E {end:?} {:?}", status()).unwrap();
+    let length = lines.len().min(room);
     // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy_nonoverlapping(told.as_ptr(), text, length) };
+    unsafe { std::ptr::copy_nonoverlapping(lines.as_ptr(), text, length) };
     length
 }
 
-/// Walks again and again, without looking at what is seen; how many frames it was.
+/// Walks `times` times; returns the number of frames.
 #[unsafe(no_mangle)]
 pub extern "C" fn walk_times(times: u64) -> u64 {
     prepare();
@@ -71,10 +71,10 @@ pub extern "C" fn walk_times(times: u64) -> u64 {
     frames
 }
 
-fn tell(told: &mut String, frame: Frame, buffer: &mut [u8]) {
+fn write_frame(lines: &mut String, frame: Frame, buffer: &mut [u8]) {
     let Frame { code, stamp, offset } = frame;
     let Some(described) = describe(frame, buffer) else {
-        writeln!(told, "F {code:x} {stamp:x} {offset} 0 0 - - -").unwrap();
+        writeln!(lines, "F {code:x} {stamp:x} {offset} 0 0 - - -").unwrap();
         return;
     };
     let hex = |bytes: &[u8]| {
@@ -88,7 +88,7 @@ fn tell(told: &mut String, frame: Frame, buffer: &mut [u8]) {
         .map_or("-".into(), |table| format!("+{}", hex(table)));
     let (first_line, minor) = (described.first_line, described.minor);
     writeln!(
-        told,
+        lines,
         "F {code:x} {stamp:x} {offset} {first_line} {minor} {file} {function} {table}"
     )
     .unwrap();

@@ -1,83 +1,26 @@
-//! The CPython of this process: whether there is one, which, and whether it is what we think.
+//! Whether the process has a CPython, which version it is, and whether its structures are as [`layout`](crate::layout) has
+//! them.
 //!
-//! It is found by its exported names, in whichever module has them: libpython or the executable. What is asked of it
-//! then are three functions that look and change nothing; everything else is read.
+//! The interpreter is found by its exported names, in the module that has them: libpython or the executable. The few
+//! functions of it that are called change nothing; everything else is read.
 //!
-//! Nothing is believed because of a version number alone. The sizes of code and frame objects and the places of four
-//! attributes of code objects stand in the interpreter's type objects, and must be those of the layout. From 3.13 on the
-//! interpreter says itself what lies where, for debuggers, and is taken at its word where that makes sense. Thread
-//! states are proven by the first one met: it must name the thread we are on.
+//! The version number alone is not trusted. The sizes of code and frame objects and the offsets of attributes of code
+//! objects are in the interpreter's type objects, and must equal those of the layout. From 3.13 on the interpreter
+//! describes its offsets for debuggers; these are adopted if they are plausible. The layout of thread states is confirmed
+//! later, by the first one met: it must contain the id of the calling thread.
 
-use std::cell::UnsafeCell;
 use std::ffi::CStr;
-use std::mem::MaybeUninit;
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use culeak_walker::{exported, read};
 
+use crate::interpreter::{Getter, Interpreter};
 use crate::layout::{self, *};
 
-/// An interpreter that checked out.
-pub struct Interpreter {
-    pub layout: Layout,
-    pub code_type: u64,
-    pub frame_type: u64,
-    pub string_type: u64,
-    pub bytes_type: u64,
-    pub proven: AtomicBool,
-    unproven: AtomicU32,
-    this_thread: Look,
-    current_thread: Look,
-    is_finalizing: Look,
-    eval: Range<u64>,
-    version: u32,
-}
-
-/// A function of the interpreter's that takes nothing, changes nothing and takes no lock.
-pub type Look = unsafe extern "C" fn() -> u64;
-
-/// What is known of the process's interpreter.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Status {
-    /// None was found, so far.
-    Absent,
-    /// `0x030c01f0` is 3.12.1.
-    Ready { version: u32 },
-    /// There is one, and it is left alone. Version 0: it does not say.
-    Refused { version: u32, why: &'static str },
-}
-
-static STATE: AtomicU8 = AtomicU8::new(ABSENT);
-const ABSENT: u8 = 0;
-const BUSY: u8 = 1;
-const READY: u8 = 2;
-const REFUSED: u8 = 3;
-
-/// Filled by the one who found `STATE` absent, read when it says ready.
-struct Slot(UnsafeCell<MaybeUninit<Interpreter>>);
-// SAFETY: written once, before the Release of `STATE` that lets others read it; what changes afterwards is atomic.
-unsafe impl Sync for Slot {}
-static SLOT: Slot = Slot(UnsafeCell::new(MaybeUninit::uninit()));
-
-static REFUSED_VERSION: AtomicU32 = AtomicU32::new(0);
-static REFUSED_WHY: AtomicU8 = AtomicU8::new(0);
-
-/// Why an interpreter is left alone.
-const REASONS: [&str; 8] = [
-    "its version is not known to this build",
-    "it is a free-threaded build, whose frames are kept differently",
-    "it is a pre-release, whose structures may still change",
-    "its code objects are not laid out as in other builds of this version",
-    "its frames are not laid out as in other builds of this version",
-    "its description of its own structures is not as in other builds of this version",
-    "its thread states are not laid out as in other builds of this version",
-    "it does not say which version it is",
-];
-
+/// Why an interpreter's frames are not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-enum Why {
+pub enum Why {
     Unknown,
     FreeThreaded,
     PreRelease,
@@ -88,150 +31,34 @@ enum Why {
     NoVersion,
 }
 
-/// A refusal and the version it concerns.
-type Refusal = (u32, Why);
+/// In the order of `Why`.
+const REASONS: [&str; 8] = [
+    "its version is not known to this build",
+    "it is a free-threaded build, whose frames are kept differently",
+    "it is a pre-release, whose structures may still change",
+    "its code objects are not laid out as in other builds of this version",
+    "its frames are not laid out as in other builds of this version",
+    "its description of its own structures is not as in other builds of this version",
+    "its thread states are not laid out as in other builds of this version",
+    "its version cannot be determined",
+];
 
-/// The interpreter, if there is one whose frames can be read.
-#[inline(always)]
-pub fn ready() -> Option<&'static Interpreter> {
-    // Acquire: pairs with the Release in `prepare`, so the interpreter is written.
-    if STATE.load(Acquire) != READY {
-        return None;
-    }
-    // SAFETY: written before the state said so, and not exclusively borrowed since.
-    Some(unsafe { (*SLOT.0.get()).assume_init_ref() })
+/// The text for a `Why`.
+pub fn reason(why: u8) -> &'static str {
+    REASONS.get(usize::from(why)).copied().unwrap_or_default()
 }
 
-pub fn status() -> Status {
-    match STATE.load(Acquire) {
-        READY => ready().map_or(Status::Absent, |interpreter| Status::Ready {
-            version: interpreter.version,
-        }),
-        REFUSED => Status::Refused {
-            version: REFUSED_VERSION.load(Relaxed),
-            why: REASONS
-                .get(REFUSED_WHY.load(Relaxed) as usize)
-                .copied()
-                .unwrap_or_default(),
-        },
-        _ => Status::Absent,
-    }
-}
+/// A version, 0 if unknown, and why it is not supported.
+pub type Rejection = (u32, Why);
 
-/// Looks for an interpreter unless one was found. Waits for the loader's short list lock.
-pub fn prepare() -> Status {
-    if STATE.compare_exchange(ABSENT, BUSY, Acquire, Relaxed).is_err() {
-        return status();
-    }
-    let after = match find() {
-        None => ABSENT,
-        Some(Ok(interpreter)) => {
-            // SAFETY: nobody else writes while the state is busy, or reads before it is ready.
-            unsafe { (*SLOT.0.get()).write(interpreter) };
-            READY
-        }
-        Some(Err(refusal)) => {
-            refuse(refusal);
-            REFUSED
-        }
-    };
-    STATE.store(after, Release);
-    status()
-}
-
-fn refuse((version, why): Refusal) {
-    REFUSED_VERSION.store(version, Relaxed);
-    REFUSED_WHY.store(why as u8, Relaxed);
-}
-
-/// An address in the code of the interpreter whose functions are called; `None` while there is none.
-pub fn code_address() -> Option<u64> {
-    ready().map(|interpreter| interpreter.this_thread as usize as u64)
-}
-
-/// In the child of a fork: a thread that was looking is not there to finish.
-pub fn forked() {
-    let _ = STATE.compare_exchange(BUSY, ABSENT, Relaxed, Relaxed);
-}
-
-/// Where the function lies that runs Python code, one call for each frame: for interpreters that leave no mark.
-pub fn native_eval() -> Range<u64> {
-    ready().map_or(0..0, |interpreter| interpreter.eval.clone())
-}
-
-impl Interpreter {
-    /// One for tests, of which only what a walk needs is there.
-    #[cfg(test)]
-    pub fn pretended(
-        layout: Layout,
-        this_thread: Look,
-        current_thread: Look,
-        is_finalizing: Look,
-        code_type: u64,
-        frame_type: u64,
-    ) -> Interpreter {
-        Interpreter {
-            layout,
-            code_type,
-            frame_type,
-            string_type: 0,
-            bytes_type: 0,
-            proven: AtomicBool::new(true),
-            unproven: AtomicU32::new(0),
-            this_thread,
-            current_thread,
-            is_finalizing,
-            eval: 0..0,
-            version: 0,
-        }
-    }
-
-    /// The calling thread's state, 0 if it has none.
-    #[inline(always)]
-    pub fn this_thread(&self) -> u64 {
-        // SAFETY: `PyGILState_GetThisThreadState`, which reads a thread-specific value.
-        unsafe { (self.this_thread)() }
-    }
-
-    /// Whether the calling thread, whose state this is, holds the GIL. `PyGILState_Check` says so of every thread once the
-    /// process has made a sub-interpreter or taken the interpreter down, so it is not what is asked.
-    #[inline(always)]
-    pub fn holds_lock(&self, thread: u64) -> bool {
-        // SAFETY: `_PyThreadState_UncheckedGet`, which reads a variable.
-        unsafe { (self.current_thread)() == thread }
-    }
-
-    #[inline(always)]
-    pub fn is_finalizing(&self) -> bool {
-        // SAFETY: `Py_IsFinalizing`, which reads a variable; its result is an int.
-        unsafe { (self.is_finalizing)() as u32 != 0 }
-    }
-
-    /// The first thread states: do they name the thread we are on? A program may have made one on another thread, so a
-    /// few that do not are no proof of the contrary.
-    #[cold]
-    pub fn prove(&self, thread_id: u64) -> bool {
-        const PATIENCE: u32 = 32;
-        // SAFETY: no preconditions.
-        if thread_id == unsafe { libc::pthread_self() } as u64 {
-            self.proven.store(true, Relaxed);
-            return true;
-        }
-        if self.unproven.fetch_add(1, Relaxed) == PATIENCE {
-            refuse((self.version, Why::Threads));
-            STATE.store(REFUSED, Release);
-        }
-        false
-    }
-}
-
-fn find() -> Option<Result<Interpreter, Refusal>> {
+/// Looks for an interpreter among the loaded modules; `None` if there is none.
+pub fn find() -> Option<Result<Interpreter, Rejection>> {
     let this_thread = exported(c"PyGILState_GetThisThreadState")?;
     let code_type = exported(c"PyCode_Type")?;
     Some(examine(this_thread.start, code_type.start))
 }
 
-fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Refusal> {
+fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
     let version = version().ok_or((0, Why::NoVersion))?;
     let fail = |why| (version, why);
     if version >> 24 != 3 {
@@ -258,18 +85,18 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Refusal> {
     if word(frame_type + TYPE_BASIC_SIZE) != Some(layout.frame_basic_size) {
         return Err(fail(Why::Frames));
     }
-    let look = |name: &CStr| address(name).map(as_look);
-    let finalizing = look(c"Py_IsFinalizing").or_else(|| look(c"_Py_IsFinalizing"));
-    let current = look(c"PyThreadState_GetUnchecked").or_else(|| look(c"_PyThreadState_UncheckedGet"));
+    let getter = |name: &CStr| address(name).map(as_getter);
+    let finalizing = getter(c"Py_IsFinalizing").or_else(|| getter(c"_Py_IsFinalizing"));
+    let current = getter(c"PyThreadState_GetUnchecked").or_else(|| getter(c"_PyThreadState_UncheckedGet"));
     Ok(Interpreter {
         layout,
         code_type,
         frame_type,
         string_type: address(c"PyUnicode_Type").ok_or(fail(Why::Code))?,
         bytes_type: address(c"PyBytes_Type").ok_or(fail(Why::Code))?,
-        proven: AtomicBool::new(false),
-        unproven: AtomicU32::new(0),
-        this_thread: as_look(this_thread),
+        is_thread_layout_confirmed: AtomicBool::new(false),
+        mismatches: AtomicU32::new(0),
+        this_thread: as_getter(this_thread),
         current_thread: current.ok_or(fail(Why::Threads))?,
         is_finalizing: finalizing.ok_or(fail(Why::Threads))?,
         eval: exported(c"_PyEval_EvalFrameDefault").unwrap_or(0..0),
@@ -277,9 +104,9 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Refusal> {
     })
 }
 
-fn as_look(address: u64) -> Look {
-    // SAFETY: the address of an exported function of that kind; it is called only if the interpreter checks out.
-    unsafe { std::mem::transmute::<usize, Look>(address as usize) }
+fn as_getter(address: u64) -> Getter {
+    // SAFETY: the address of an exported function of that type; it is called only if all checks pass.
+    unsafe { std::mem::transmute::<usize, Getter>(address as usize) }
 }
 
 fn word(address: u64) -> Option<u64> {
@@ -287,14 +114,14 @@ fn word(address: u64) -> Option<u64> {
     read(address, &mut word).then_some(word[0])
 }
 
-/// As in `Py_Version`; from a text where that does not exist (before 3.11).
+/// The value of `Py_Version`, or the same number parsed from `Py_GetVersion` (before 3.11).
 fn version() -> Option<u32> {
     if let Some(number) = exported(c"Py_Version") {
         return word(number.start)?.try_into().ok();
     }
     let text = exported(c"Py_GetVersion")?;
-    // SAFETY: it takes nothing and returns a text that is always the same; before 3.11 it writes that text anew into a
-    // static array, over an equal one.
+    // SAFETY: it takes no argument and returns a constant string; before 3.11 each call writes that string into a static
+    // array, over an equal one.
     let text = unsafe {
         let get = std::mem::transmute::<usize, unsafe extern "C" fn() -> *const libc::c_char>(text.start as usize);
         CStr::from_ptr(get())
@@ -302,7 +129,7 @@ fn version() -> Option<u32> {
     version_in(text.to_bytes())
 }
 
-/// `3.10.13 (main, …` as a number; what comes after the numbers counts as a final release unless it begins with a or b.
+/// Parses `3.10.13 (main, …`. A version counts as a final release unless `a` or `b` follows the numbers.
 fn version_in(text: &[u8]) -> Option<u32> {
     let number = text.split(|&byte| byte == b' ').next()?;
     let mut parts = number.splitn(3, |&byte| byte == b'.');
@@ -321,7 +148,7 @@ fn version_in(text: &[u8]) -> Option<u32> {
     Some(major << 24 | minor << 16 | micro << 8 | level)
 }
 
-/// Takes over what the interpreter says of itself.
+/// Adopts the offsets that the interpreter describes.
 fn adopt(layout: &mut Layout, places: &DebugOffsets, words: &[u64], version: u32) -> Result<(), Why> {
     let at = |place: u64| words.get(place as usize).copied().unwrap_or(u64::MAX);
     if at(0) != u64::from_le_bytes(*b"xdebugpy") || at(DEBUG_VERSION as u64) != version.into() {
@@ -343,7 +170,7 @@ fn adopt(layout: &mut Layout, places: &DebugOffsets, words: &[u64], version: u32
     layout.code.first_line = at(places.code_size + 5);
     layout.code.instructions = at(places.code_size + 9);
     let (thread, frame, code) = (&layout.thread, &layout.frame, &layout.code);
-    // The size with its first instruction, rounded up to words.
+    // The described size includes the first instruction, rounded up to words.
     let whole = at(places.code_size) == layout.code_basic_size + 8 && code.instructions == layout.code_basic_size;
     let fits =
         |offset: u64, align: u64, bytes: u64| offset.is_multiple_of(align) && offset.saturating_add(align) <= bytes;
@@ -357,7 +184,7 @@ fn adopt(layout: &mut Layout, places: &DebugOffsets, words: &[u64], version: u32
     if sound { Ok(()) } else { Err(Why::Description) }
 }
 
-/// Whether the type of code objects tells the size and the attributes that the layout has.
+/// Whether the type of code objects has the size and attribute offsets of the layout.
 fn attributes_match(code_type: u64, layout: &Layout) -> bool {
     const ROW: u64 = 40;
     const ROWS_MAX: u64 = 64;
@@ -403,7 +230,7 @@ fn attributes_match(code_type: u64, layout: &Layout) -> bool {
     size == Some(layout.code_basic_size) && found == [true; 5]
 }
 
-/// Whether a C string is this one.
+/// Whether the C string at an address equals `wanted`.
 fn text_is(address: u64, wanted: &[u8]) -> bool {
     let mut text = [0u8; 16];
     let text = &mut text[..wanted.len() + 1];
@@ -415,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_from_their_text() {
+    fn versions_are_parsed_from_text() {
         assert_eq!(
             version_in(b"3.10.13 (main, May  9 2026, 00:00:00) [GCC]"),
             Some(0x030a_0df0)
@@ -452,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interpreter_that_describes_the_layout_is_believed() {
+    fn a_description_that_matches_the_layout_is_adopted() {
         for minor in 13..=15 {
             let (layout, words, version) = description(minor);
             let mut adopted = layout;
@@ -465,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_that_makes_no_sense_is_refused() {
+    fn a_nonsensical_description_is_rejected() {
         for minor in 13..=15 {
             let places = layout::debug_offsets(minor).unwrap();
             let (layout, words, version) = description(minor);
@@ -490,12 +317,5 @@ mod tests {
             assert_eq!(with(places.code_size, 8), Err(Why::Description));
             assert_eq!(with(places.frame_previous + 4, 4096), Err(Why::Description));
         }
-    }
-
-    #[test]
-    fn a_process_without_python_has_no_interpreter() {
-        assert_eq!(prepare(), Status::Absent);
-        assert!(ready().is_none());
-        assert_eq!(crate::walk(10, |_| panic!("a frame")), crate::End::Nothing);
     }
 }
