@@ -1,7 +1,12 @@
-//! Blocks that a framework's allocator handed out: what PyTorch, XLA, NVTX and the client API report.
+//! Blocks that a framework's allocator hands out of memory that it holds already.
 
-pub mod blocks;
+/// How all but XLA record a block.
+mod blocks;
+/// The client API of `culeak.h`.
 pub mod client_api;
-pub mod nvtx;
+/// NVTX heaps and regions.
+mod nvtx;
+/// PyTorch's caching allocator.
 pub mod pytorch;
+/// XLA buffers.
 pub mod xla;

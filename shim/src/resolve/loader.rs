@@ -4,7 +4,7 @@
 //! while constructors run, so it is safe where `dlopen`, `dlsym` and `dladdr` could wait for ever, except in a forked
 //! child. Either is asked once per module, not per event.
 
-use crate::stacks;
+use crate::resolve::closing;
 use culeak::system::Descriptor;
 use libc::{c_int, c_void, dl_phdr_info, size_t};
 use std::ffi::CStr;
@@ -617,7 +617,7 @@ pub fn find_loaded<R>(visit: impl FnMut(&Loaded) -> Option<R>) -> Option<R> {
         // SAFETY: `state` is the State passed below, alive during the call; the loader passes a valid `info`.
         let (state, info) = unsafe { (&mut *state.cast::<State<F, R>>(), &*info) };
         // In a signal handler that interrupted this thread's own dlclose, the list may name an object that is unmapped.
-        if stacks::is_closing_here() && !culeak_walker::read(info.dlpi_phdr as u64, &mut [0u64]) {
+        if closing::is_running_here() && !culeak_walker::read(info.dlpi_phdr as u64, &mut [0u64]) {
             return 0;
         }
         state.result = (state.visit)(&Loaded { info });
@@ -646,7 +646,7 @@ pub fn find_containing<R>(address: u64, mut then: impl FnMut(&Loaded) -> R) -> O
     if let Some(info) = find_object(address) {
         return Some(then(&Loaded { info: &info }));
     }
-    if list_is_unsafe() || stacks::is_closing_here() {
+    if list_is_unsafe() || closing::is_running_here() {
         return None;
     }
     find_loaded(|loaded| loaded.contains(address).then(|| then(loaded)))

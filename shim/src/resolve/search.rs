@@ -20,7 +20,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use crate::resolve::loader::{self, Answer, Name, Tables};
-use crate::resolve::real;
+use crate::resolve::own;
 use culeak::recording::file::{Uncancelled, anonymous};
 
 /// Objects that are looked at; a process that has more is searched as far as this.
@@ -104,7 +104,7 @@ pub fn next(name: &CStr, caller: u64, kind: &[u8]) -> Option<Found> {
 
 impl Objects {
     fn collect(&mut self, caller: u64) {
-        let here = real::here();
+        let here = own::here();
         loader::find_loaded(|loaded| {
             let place = self.count;
             if place == MOST {
@@ -171,7 +171,7 @@ impl Objects {
             (!self.version.is_null()).then(|| unsafe { std::slice::from_raw_parts(self.version, self.version_length) });
         // SAFETY: nothing is unloaded while the list's lock is held.
         match unsafe { self.list[place].tables.look_up(name, version) } {
-            Answer::Defined { address, .. } if real::is_ours(address as u64) => Answer::Absent,
+            Answer::Defined { address, .. } if own::is_ours(address as u64) => Answer::Absent,
             answer => answer,
         }
     }
@@ -296,10 +296,10 @@ pub fn is_second_copy() -> bool {
     IS_SECOND_COPY.load(Relaxed)
 }
 
-/// Finds that out, at start-up. Nothing is called: a sanitizer's functions may stand before libc's, and may not be ready.
-pub fn look_for_other_copies() {
-    let own = crate::frameworks::client_api::exported_address();
-    let first = loader::first_definition(c"culeak_interval_begin");
+/// Finds out at start-up whether this is a second copy; `own` is the address of this copy's `name`. It calls nothing:
+/// a sanitizer's functions may precede libc's and may not be ready.
+pub fn look_for_other_copies(name: &CStr, own: *const c_void) {
+    let first = loader::first_definition(name);
     IS_SECOND_COPY.store(first.is_some_and(|first| first != own), Relaxed);
 }
 
