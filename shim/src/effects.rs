@@ -7,20 +7,24 @@
 //! So `cuMemAlloc` is recorded by [`allocates`], and a failed `cuMemFree` restores its record in [`frees`]. A new function
 //! needs a row in `culeak::cuda_functions` with one of these verbs; a new kind of effect needs a new verb here.
 //!
-//! Out-parameters are read only after success. The only call of CUDA here is `real`, the function that the program called
-//! with the program's own arguments.
+//! Out-parameters are read only after success. Apart from a few queries ([`crate::resolve::driver`]), the only call of CUDA
+//! is `real`: the function that the program called, with the program's own arguments.
+//!
+//! ```text
+//! effects    linear memory, page-locked host memory, and what all verbs share
+//! pools      stream-ordered memory and its pools
+//! arrays     arrays and their sizes
+//! vmm        virtual memory management
+//! sharing    memory of other processes and other APIs
+//! contexts   contexts, which free what was allocated in them
+//! graphs     graphs with memory nodes
+//! ```
 
-/// Arrays and their sizes.
 pub mod arrays;
-/// Contexts, which free what was allocated in them.
 mod contexts;
-/// Graphs with memory nodes.
 mod graphs;
-/// Stream-ordered memory and its pools.
 mod pools;
-/// Memory of other processes and other APIs.
 mod sharing;
-/// Virtual memory management.
 mod vmm;
 
 pub use arrays::{creates_array, creates_mipmap, destroys_array};

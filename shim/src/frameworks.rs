@@ -1,12 +1,15 @@
-//! Blocks that a framework's allocator hands out of memory that it holds already.
+//! Blocks of a framework's allocator, which are parts of memory that the framework holds already.
+//!
+//! ```text
+//! client_api   the functions of culeak.h, which programs call
+//! pytorch      PyTorch's caching allocator
+//! nvtx         NVTX heaps and regions
+//! xla          XLA buffers
+//! blocks       how all but XLA record a block
+//! ```
 
-/// How all but XLA record a block.
 mod blocks;
-/// The client API of `culeak.h`.
 pub mod client_api;
-/// NVTX heaps and regions.
 mod nvtx;
-/// PyTorch's caching allocator.
 pub mod pytorch;
-/// XLA buffers.
 pub mod xla;

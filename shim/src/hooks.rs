@@ -18,12 +18,13 @@
 //!
 //! Everything here is `C-unwind`, and nothing catches: an exception, a cancellation or a jump passes through a hook as it
 //! passes through the bare function. (redhook's `hook!` exports plain C functions that catch panics, which would abort
-//! there. It exports the client API, which calls nothing.)
+//! there. It exports the client API, which calls no code of the program.)
 //!
 //! A hook returns CUDA's error code as a plain integer: newer drivers have codes that the bindings lack. If there is no
 //! function to go on to, it returns CUDA's error for that.
+//!
+//! [`lookup`] hooks `dlsym`, `dlvsym`, `cuGetProcAddress` and `dlclose`.
 
-/// How a call reaches a hook: `dlsym`, `dlvsym`, `cuGetProcAddress`, and the hook of `dlclose`.
 mod lookup;
 
 use libc::{c_int, c_void};

@@ -10,38 +10,43 @@
 //!
 //! ```text
 //! cuMemAlloc_v2(out, bytes)
-//!   hooks       the exported symbol `cuMemAlloc_v2`, generated from its row: `allocates(Device, out, bytes)`
-//!   effects     `allocates`: call the real function, then record
-//!   resolve       `next::definition`, `driver::function`: the real function
-//!   recorder    `allocated`: the recording, the thread, the current context and device, the name of the call
-//!   stacks        `stack`: native and Python frames
+//!   hooks      the exported symbol, generated from the row `cuMemAlloc_v2 … => allocates(Device, out, bytes)`
+//!   resolve      next::definition, driver::function: the real function
+//!   effects    allocates: call the real function, then record
+//!   recorder     allocated: the recording, the thread, the current context and device, the name of the call
+//!   stacks         stack: native and Python frames
 //!   culeak::recording::Recording::allocated_at
 //! ```
 //!
-//! `cuMemFree_v2` takes the same way through `effects::frees`, which withdraws the record before the real call and restores
-//! it if the call fails (`recorder::Held::settle`). A new CUDA function is a new row in `culeak::cuda_functions`.
+//! `cuMemFree_v2` takes the same path through `effects::frees`, which withdraws the record before the real call and restores
+//! it if the call fails (`recorder::Held::settle`). To add a CUDA function, add a row to `culeak::cuda_functions`.
 //!
-//! Every module uses only modules that come after it in the list below.
+//! # The modules
+//!
+//! Each uses only those below it, and starts with a map of its own.
+//!
+//! ```text
+//! hooks        the exported functions, generated from the function list, and the look-ups that return them
+//! frameworks   blocks that PyTorch, XLA, NVTX and programs report
+//! effects      what each verb of the function list does to the recording, and in which order around the real call
+//! recorder     the events of memory, and the recording that they go to
+//! stacks       the calling thread's stack
+//! resolve      the functions that a hook's call goes on to
+//! messages     lines on stderr
+//! settings     the variables of the environment
+//! ```
 #![recursion_limit = "512"]
 
-/// What each verb of the function list does to the recording, and in which order around the real call.
 mod effects;
-/// What PyTorch, XLA, NVTX and programs report about blocks of their allocators.
 mod frameworks;
-/// The exported functions, generated from the function list.
 mod hooks;
-/// Lines on stderr.
 mod messages;
-/// The events of memory, and the recording they go to.
 mod recorder;
-/// The functions that a hook's call goes on to.
 mod resolve;
-/// The variables of the environment.
 mod settings;
-/// The stack of the calling thread.
 mod stacks;
 
-/// Asks the loader while no other thread runs, so that no hook has to.
+/// Asks the loader before the program starts, so that no hook has to.
 extern "C" fn at_start() {
     resolve::dl::ensure();
     let (name, address) = frameworks::client_api::EXPORTED;

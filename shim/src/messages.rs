@@ -115,7 +115,7 @@ pub fn late(recording: &Recording) {
     if !WROTE_LATE.swap(true, Relaxed) {
         write_line(|line| {
             line.push(
-                b"culeak: the first allocations are not recorded, only counted: the file system took long to create ",
+                b"culeak: the first allocations are not recorded, only counted: the file system took too long to create ",
             );
             line.push_path(recording.path());
         });
@@ -193,7 +193,7 @@ impl Line {
             libc::EMFILE | libc::ENFILE => b"too many open files",
             libc::ENOTDIR => b"not a folder",
             libc::ELOOP => b"a symbolic link is in its place",
-            libc::EEXIST => b"the name is taken",
+            libc::EEXIST => b"the file exists already",
             libc::ENAMETOOLONG => b"name too long",
             libc::ENOMEM => b"no memory left",
             libc::ESTALE => b"another file has taken its name",

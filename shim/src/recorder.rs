@@ -2,32 +2,35 @@
 //!
 //! ```text
 //! a hook:   allocated(address, event)           recorded with time, thread, context, device, call and stack
-//!           failed(error, event)                a request that CUDA refused
-//!           withdraw(space, address) ─► Held    before the real free; `Held::settle` with its result afterwards
+//!           failed(error, event)                the request failed
+//!           withdraw(space, address) ─► Held    before the real free; `Held::settle` with its result after it
 //! ```
 //!
 //! A failure in here costs records, which are counted, and never the program: nothing panics out of this module, `errno`
 //! is preserved, and no lock is held.
+//!
+//! ```text
+//! session         the recording of this process: its start, a fork, its end
+//! create          the recording's file, and the description of the process in it
+//! auto_snapshot   snapshots that are taken while the program runs
+//! current         the calling thread's current context and device
+//! label           the calls that a thread is inside
+//! cost            the recorder's own cost
+//! thread          what a thread remembers between events
+//! call            whether a call has been left without returning
+//! unhooked        names of allocator-like functions that have no hook
+//! proof           facts about this process that `culeak run` reads
+//! ```
 
-/// Snapshots that are taken while the program runs.
 pub mod auto_snapshot;
-/// Whether a call has been left without returning.
 mod call;
-/// The recorder's own cost.
 mod cost;
-/// The recording's file, and what it says about the process.
 mod create;
-/// The calling thread's current context and device.
 pub mod current;
-/// The calls that a thread is inside.
 mod label;
-/// Facts for `culeak run`.
 mod proof;
-/// The recording of this process: its start, a fork, its end.
 mod session;
-/// What a thread remembers.
 mod thread;
-/// Names of allocator-like functions that have no hook.
 mod unhooked;
 
 pub use label::{Inside, Label, Place, mark_recorded, note_caller, take_caller, take_caller_and_nesting};
@@ -169,7 +172,7 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
 pub fn failed(error: i32, event: &AllocationEvent) {
     mark_recorded();
     quietly(|| {
-        // Without a driver the error is our own, and a process without CUDA has no recording.
+        // Without a driver the error comes from the hook, and a process without CUDA has no recording.
         if !driver::is_loaded() {
             return;
         }

@@ -7,14 +7,17 @@
 //!
 //! Native frames are return addresses, which the CLI symbolizes. Names of Python functions do not outlive the process, so
 //! they are stored when a function is first seen.
+//!
+//! ```text
+//! modules   the modules that addresses belong to, and what happens when they are unloaded
+//! merge     native and Python frames as one stack
+//! python    Python frames
+//! native    the native stack, as a hash
+//! ```
 
-/// Native and Python frames as one stack.
 mod merge;
-/// The modules that addresses belong to, and what happens when they are unloaded.
 mod modules;
-/// The native stack of the calling thread, as a hash.
 mod native;
-/// Python frames.
 mod python;
 
 use std::sync::atomic::{AtomicUsize, Ordering::*};
@@ -79,7 +82,8 @@ struct Scratch {
 fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> Option<R> {
     let _uncancelled = Uncancelled::new();
     let memory = anonymous(size_of::<Scratch>()).ok()?;
-    // SAFETY: mapped just now with this size, zeroed, which is a value of it, and ours alone until it is unmapped.
+    // SAFETY: mapped just now with this size; all zeros is a value of the type; nothing else refers to it until it is
+    // unmapped.
     let result = work(unsafe { &mut *memory.cast::<Scratch>() });
     // SAFETY: mapped above; nothing borrows it any more.
     unsafe { libc::munmap(memory.cast(), size_of::<Scratch>()) };

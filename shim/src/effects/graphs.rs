@@ -1,6 +1,5 @@
 //! Graphs with memory nodes: a node is recorded when it is added or captured, and counts when the graph is launched.
 
-/// The memory nodes of graphs.
 pub(super) mod nodes;
 
 use super::{Location, NullStream, PerThread, Word, read};

@@ -152,7 +152,7 @@ fn used(name: &CStr, block: u64, change: i64, live: u64, reserved: u64, device: 
     }
 }
 
-/// A request of the allocator failed finally.
+/// A request failed, even after the allocator freed its cache.
 fn ran_out(name: &CStr, bytes: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
     if let Some(ordinal) = device.ordinal() {
         let event = AllocationEvent {

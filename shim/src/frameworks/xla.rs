@@ -89,7 +89,7 @@ functions! {
     }
 }
 
-/// Words in the largest table that is copied; that of 2025 has 143.
+/// Words in the largest table that is copied; the present one has 143.
 const WORDS: usize = 512;
 /// The copy of the plugin's table.
 static TABLE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];

@@ -103,8 +103,8 @@ unsafe extern "C" fn decide_version(
     }
 }
 
-/// Whether the code at `caller` belongs to a preload before this library. (The main program precedes all preloads, but is
-/// none.)
+/// Whether the code at `caller` belongs to a preload before this library. The main program does
+/// not count.
 fn precedes_us(caller: u64) -> bool {
     let mut place = 0;
     loader::find_loaded(|loaded| {
@@ -240,7 +240,7 @@ fn exists_after(name: &CStr, caller: u64) -> bool {
 /// Whether the global scope after this library defines it. The program is inside the loader already, so its lock may be
 /// taken.
 fn exists_behind_us(name: &CStr) -> bool {
-    // SAFETY: RTLD_NEXT from our code.
+    // SAFETY: called by this library, so RTLD_NEXT means "after this library".
     let found = unsafe { dl::dlsym(libc::RTLD_NEXT, name) };
     // Another tool's `dlsym` may have answered without its own definitions.
     !found.is_null() || search::with_objects(0, |objects| objects.global_behind_us(name).is_some()) == Some(true)

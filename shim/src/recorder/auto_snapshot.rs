@@ -95,13 +95,13 @@ fn take_if_due(recording: &Recording, entry: &Entry) {
     let step = STEP.load(Relaxed);
     if step > 0 && entry.attributes.device != Attributes::NO_DEVICE {
         let device = entry.attributes.device;
-        let level = match entry.attributes.kind {
+        let peak_of = match entry.attributes.kind {
             Kind::Tensor => Some((1, Some(Kind::Tensor), &b"peak-of-tensors"[..])),
             kind if kind.place().on_device() => Some((0, None, &b"peak"[..])),
             _ => None,
         };
-        if let Some((level, kind, name)) = level
-            && let Some(last) = PEAKS[level].get(device as usize)
+        if let Some((place, kind, name)) = peak_of
+            && let Some(last) = PEAKS[place].get(device as usize)
         {
             let (peak, before) = (recording.peak_bytes(device, kind), last.load(Relaxed));
             if peak >= before.saturating_add(step)

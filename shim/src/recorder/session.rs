@@ -84,7 +84,7 @@ fn start(loss: Loss) -> Option<&'static Recording> {
                     let _ = STATE.compare_exchange(creating, NOT_STARTED, Relaxed, Relaxed);
                     forget_lost();
                 } else if now.wrapping_sub(since) > TIMEOUT_MS {
-                    return lose(loss);
+                    return give_up(loss);
                 } else {
                     drop(signals);
                     pauses.pause();
@@ -112,7 +112,7 @@ fn start(loss: Loss) -> Option<&'static Recording> {
 }
 
 /// The event has waited long enough for the recording that another thread is creating. It may have started just now.
-fn lose(loss: Loss) -> Option<&'static Recording> {
+fn give_up(loss: Loss) -> Option<&'static Recording> {
     if let Some((_, count)) = LOST_BEFORE.iter().find(|(of, _)| *of == loss) {
         count.fetch_add(1, Relaxed);
     }
@@ -127,7 +127,7 @@ fn lose(loss: Loss) -> Option<&'static Recording> {
 
 /// Adds the events that came too early to the losses of the recording.
 fn count_lost(recording: &Recording) {
-    // SeqCst: pairs with the fence in `lose`.
+    // SeqCst: pairs with the fence in `give_up`.
     fence(SeqCst);
     for (loss, count) in &LOST_BEFORE {
         let lost = count.swap(0, Relaxed);

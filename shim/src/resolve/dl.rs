@@ -36,7 +36,7 @@ fn find_libc() {
     }
     // A preload after this library may define them too; its definitions precede libc's.
     for (name, slot) in [(c"dlclose", &DLCLOSE), (c"dlsym", &DLSYM)] {
-        // SAFETY: libc's dlsym, asked from our own code, so RTLD_NEXT means "after us".
+        // SAFETY: libc's dlsym, called by this library, so RTLD_NEXT means "after this library".
         let next = unsafe { dlsym(libc::RTLD_NEXT, name) };
         if !next.is_null() {
             slot.store(next, Release);

@@ -23,7 +23,7 @@ pub fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Optio
 fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
     let _uncancelled = Uncancelled::new();
     let scratch = anonymous(SCRATCH).ok()?;
-    // SAFETY: mapped just now with this length, zeroed, and ours alone until it is unmapped.
+    // SAFETY: mapped just now with this length, zeroed; nothing else refers to it until it is unmapped.
     let buffer = unsafe { std::slice::from_raw_parts_mut(scratch, SCRATCH) };
     let found = loader::find_containing(address, |loaded| {
         if python::is_interpreter(loaded) {

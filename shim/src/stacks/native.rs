@@ -68,7 +68,7 @@ impl Native {
         self.cut = walked.end != End::Root;
     }
 
-    /// By libgcc: portable, and the reference for the walker.
+    /// By libgcc: portable, and the reference that the walker is tested against.
     #[cold]
     #[inline(never)]
     fn unwind(&mut self) {
@@ -108,8 +108,8 @@ pub fn step(hash: u64, word: u64) -> u64 {
     (hash.rotate_left(29) ^ word).wrapping_mul(ODD)
 }
 
-/// Calls `keep` with the code address and stack pointer of each frame that libgcc finds, until it returns false. Whether it
-/// did.
+/// Calls `keep` with the code address and stack pointer of each frame that libgcc finds, until it returns false.
+/// Returns whether it did.
 pub fn unwind(mut keep: impl FnMut(u64, u64) -> bool) -> bool {
     let mut stopped = false;
     let visit = |frame: &backtrace::Frame| {

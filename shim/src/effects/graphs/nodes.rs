@@ -35,7 +35,7 @@ struct Graph {
     first: AtomicU64,
 }
 
-/// One memory node. Plain words, so that rows can lie in zeroed memory.
+/// One memory node. Plain words, so that zeroed memory is a row.
 #[repr(C)]
 struct Node {
     /// Next node of the graph, or next free one, + 1.
