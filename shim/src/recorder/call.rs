@@ -46,6 +46,7 @@ impl Call {
         unsafe { (&raw mut place.0).write_volatile(0) };
     }
 
+    #[inline]
     pub fn is_none(self) -> bool {
         self.place.is_null()
     }

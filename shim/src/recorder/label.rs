@@ -87,6 +87,7 @@ impl Label {
 }
 
 /// The driver layer saw the event: the runtime function around it need not record it.
+#[inline]
 pub fn mark_recorded() {
     THREAD.with(|thread| thread.recorded.set(true));
 }

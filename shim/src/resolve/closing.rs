@@ -28,6 +28,7 @@ pub fn ended() {
     RUNNING.fetch_sub(1, AcqRel);
 }
 
+#[inline]
 pub fn is_running() -> bool {
     RUNNING.load(Acquire) != 0
 }

@@ -11,6 +11,7 @@ pub fn here() -> u64 {
 }
 
 /// Lowest and one past the highest address of this library.
+#[inline]
 pub fn bounds() -> (u64, u64) {
     static BOUNDS: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
     // Acquire: pairs with the Release below, so that both bounds are visible.
@@ -22,6 +23,7 @@ pub fn bounds() -> (u64, u64) {
     (BOUNDS[0].load(Relaxed), BOUNDS[1].load(Relaxed))
 }
 
+#[inline]
 pub fn is_ours(address: u64) -> bool {
     let (start, end) = bounds();
     (start..end).contains(&address)
