@@ -1,8 +1,8 @@
 //! Links the shim so that it depends on libc and the loader alone.
 //!
 //! The standard library links with libgcc_s, a shared library that slim containers lack and that would change the order
-//! in which the program's symbols are found. The same code exists as a static archive, libgcc_eh.a, which is linked in its
-//! place through a symbolic link of the name that the linker searches for.
+//! in which the program's symbols are found. The same code exists as a static archive, libgcc_eh.a, which is linked in
+//! its place through a symbolic link of the name that the linker searches for.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

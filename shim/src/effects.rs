@@ -4,11 +4,12 @@
 //! - *frees*: withdraw the record, call, then settle: the record goes, or is restored if the free failed;
 //! - what frees many records at once (contexts, unmapping, launches): call, then drop what is older than the call.
 //!
-//! So `cuMemAlloc` is recorded by [`allocates`], and a failed `cuMemFree` restores its record in [`frees`]. A new function
-//! needs a row in `culeak::cuda_functions` with one of these verbs; a new kind of effect needs a new verb here.
+//! So `cuMemAlloc` is recorded by [`allocates`], and a failed `cuMemFree` restores its record in [`frees`]. A new
+//! function needs a row in `culeak::cuda_functions` with one of these verbs; a new kind of effect needs a new verb
+//! here.
 //!
-//! Out-parameters are read only after success. Apart from a few queries ([`crate::resolve::driver`]), the only call of CUDA
-//! is `real`: the function that the program called, with the program's own arguments.
+//! Out-parameters are read only after success. Apart from a few queries ([`crate::resolve::driver`]), the only call of
+//! CUDA is `real`: the function that the program called, with the program's own arguments.
 //!
 //! ```text
 //! effects    linear memory, page-locked host memory, and what all verbs share

@@ -1,9 +1,9 @@
 //! The hooks, one for each row of the function list (`culeak::cuda_functions`), generated from it.
 //!
 //! The hook of a driver function calls the verb of its row in [`crate::effects`], which records. The hook of a runtime
-//! function sets a label, so that the driver call inside it is recorded under the name that the program called; it records
-//! an event itself only if the driver layer saw none. A hook has three entries, and the entry decides which function the
-//! call goes on to:
+//! function sets a label, so that the driver call inside it is recorded under the name that the program called; it
+//! records an event itself only if the driver layer saw none. A hook has three entries, and the entry decides which
+//! function the call goes on to:
 //!
 //! | entry | reached by | goes on to |
 //! |---|---|---|
@@ -13,12 +13,12 @@
 //!
 //! The first and the last are a few instructions of assembly that leave the caller's address for the body: the next
 //! definition depends on it, and a compiled function cannot see it. If a call goes on to another interposer, that
-//! interposer's own calls of the driver reach these hooks too. They are part of the call that is being recorded, and are
-//! passed through.
+//! interposer's own calls of the driver reach these hooks too. They are part of the call that is being recorded, and
+//! are passed through.
 //!
-//! Everything here is `C-unwind`, and nothing catches: an exception, a cancellation or a jump passes through a hook as it
-//! passes through the bare function. (redhook's `hook!` exports plain C functions that catch panics, which would abort
-//! there. It exports the client API, which calls no code of the program.)
+//! Everything here is `C-unwind`, and nothing catches: an exception, a cancellation or a jump passes through a hook as
+//! it passes through the bare function. (redhook's `hook!` exports plain C functions that catch panics, which would
+//! abort there. It exports the client API, which calls no code of the program.)
 //!
 //! A hook returns CUDA's error code as a plain integer: newer drivers have codes that the bindings lack. If there is no
 //! function to go on to, it returns CUDA's error for that.
@@ -29,7 +29,7 @@ mod lookup;
 
 use libc::{c_int, c_void};
 
-use crate::recorder::{self, AllocationEvent, Held, Inside, Label, Place, TEARDOWN};
+use crate::recorder::{self, AllocationEvent, FrameWord, Held, Inside, Label, TEARDOWN};
 use crate::resolve::{driver, next};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::kind::Kind;
@@ -97,10 +97,10 @@ macro_rules! driver_hooks {
                         if !target.is_interposers {
                             return function($($argument),*);
                         }
-                        let mut place = Place::new();
-                        let inside = Inside::enter(&mut place);
+                        let mut word = FrameWord::new();
+                        let inside = Inside::enter(&mut word);
                         let result = function($($argument),*);
-                        inside.leave(&mut place);
+                        inside.leave(&mut word);
                         result
                     };
                     if target.passes_through {
@@ -286,10 +286,10 @@ culeak::driver_functions!(driver_hooks);
 culeak::runtime_functions!(runtime_hooks);
 
 fn labels(api: Api, real: impl FnOnce() -> c_int) -> c_int {
-    let mut place = Place::new();
-    let label = Label::set(api, &mut place);
+    let mut word = FrameWord::new();
+    let label = Label::set(api, &mut word);
     let result = real();
-    label.end(&mut place);
+    label.end(&mut word);
     result
 }
 
@@ -311,8 +311,8 @@ fn labels_allocation(
     address: impl FnOnce() -> u64,
     bytes: impl FnOnce() -> u64,
 ) -> c_int {
-    let mut place = Place::new();
-    let label = Label::set(api, &mut place);
+    let mut word = FrameWord::new();
+    let label = Label::set(api, &mut word);
     let result = real();
     // A runtime that failed before it reached the driver (for lack of a device, say) failed no request for memory.
     if result == 0 && !label.was_recorded() {
@@ -328,13 +328,13 @@ fn labels_allocation(
             recorder::allocated(address, &event);
         }
     }
-    label.end(&mut place);
+    label.end(&mut word);
     result
 }
 
 fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_int) -> c_int {
-    let mut place = Place::new();
-    let label = Label::set(api, &mut place);
+    let mut word = FrameWord::new();
+    let label = Label::set(api, &mut word);
     let ours = recorder::running().is_some_and(|recording| {
         let entry = recording.table(0).get(Key { space, address });
         entry.is_some_and(|entry| entry.attributes.flags & Attributes::BACKED_UP != 0)
@@ -351,7 +351,7 @@ fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_in
         // The runtime is shutting down and did not call the driver: the memory is gone with it.
         recorder::withdraw(space, address).settle(result, address);
     }
-    label.end(&mut place);
+    label.end(&mut word);
     result
 }
 

@@ -2,9 +2,9 @@
 //!
 //! It runs inside the user's process: once a recording has started it allocates nothing from the heap, no panic crosses
 //! its boundary, `errno` is preserved, and CUDA is asked for nothing but the current context and device. Nothing waits,
-//! except for a part of the file that another thread is creating, and then for two seconds at most. Signals, descriptors
-//! below 64 and all but 16 KiB of the stack are left to the program (`culeak::system`). The library needs libc and the
-//! loader alone, is never unloaded, and does nothing until the process uses CUDA.
+//! except for a part of the file that another thread is creating, and then for two seconds at most. Signals,
+//! descriptors below 64 and all but 16 KiB of the stack are left to the program (`culeak::system`). The library needs
+//! libc and the loader alone, is never unloaded, and does nothing until the process uses CUDA.
 //!
 //! # Where a call goes
 //!
@@ -18,8 +18,9 @@
 //!   culeak::recording::Recording::allocated_at
 //! ```
 //!
-//! `cuMemFree_v2` takes the same path through `effects::frees`, which withdraws the record before the real call and restores
-//! it if the call fails (`recorder::Held::settle`). To add a CUDA function, add a row to `culeak::cuda_functions`.
+//! `cuMemFree_v2` takes the same path through `effects::frees`, which withdraws the record before the real call and
+//! restores it if the call fails (`recorder::Held::settle`). To add a CUDA function, add a row to
+//! `culeak::cuda_functions`.
 //!
 //! # The modules
 //!

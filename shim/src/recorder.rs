@@ -6,8 +6,8 @@
 //!           withdraw(space, address) ─► Held    before the real free; `Held::settle` with its result after it
 //! ```
 //!
-//! A failure in here costs records, which are counted, and never the program: nothing panics out of this module, `errno`
-//! is preserved, and no lock is held.
+//! A failure in here costs records, which are counted, and never the program: nothing panics out of this module,
+//! `errno` is preserved, and no lock is held.
 //!
 //! ```text
 //! session         the recording of this process: its start, a fork, its end
@@ -33,7 +33,7 @@ mod session;
 mod thread;
 mod unhooked;
 
-pub use label::{Inside, Label, Place, mark_recorded, note_caller, take_caller, take_caller_and_nesting};
+pub use label::{FrameWord, Inside, Label, mark_recorded, note_caller, take_caller, take_caller_and_nesting};
 pub use session::{is_exiting, recording, running, watch_exit};
 pub use thread::{epoch, thread_row};
 

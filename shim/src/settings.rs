@@ -1,7 +1,7 @@
 //! The settings in the environment, read when the recording starts; the variables are listed in `culeak::variables`.
 //!
-//! An invalid value is reported once and ignored. Nothing else of the environment is recorded, except the rank variables
-//! (`culeak::format::RANK_VARIABLES`).
+//! An invalid value is reported once and ignored. Nothing else of the environment is recorded, except the rank
+//! variables (`culeak::format::RANK_VARIABLES`).
 
 use std::ffi::{CStr, c_char};
 
@@ -48,8 +48,8 @@ pub fn depth() -> usize {
     }
 }
 
-/// Calls `report` for every variable of culeak with an invalid value, and for every name that looks like culeak's but is
-/// unknown.
+/// Calls `report` for every variable of culeak with an invalid value, and for every name that looks like culeak's but
+/// is unknown.
 pub fn each_mistake(report: impl Fn(&Mistake)) {
     // SAFETY: the C library's list; it is read as getenv reads it.
     let mut entry = unsafe { environ };
@@ -112,8 +112,8 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
     pattern[p..].iter().all(|&byte| byte == b'*')
 }
 
-/// A path under construction; one that is too long is invalid. All zeros is a value, to be cleared before use. It is too
-/// large for a small stack, so it is kept in a [`Scratch`](culeak::system::Scratch).
+/// A path under construction; one that is too long is invalid. All zeros is a value, to be cleared before use. It is
+/// too large for a small stack, so it is kept in a [`Scratch`](culeak::system::Scratch).
 pub struct Path {
     bytes: [u8; culeak::recording::file::PATH_MAX],
     length: usize,
@@ -183,8 +183,8 @@ impl Path {
             .filter(|value| !value.is_empty())
             .unwrap_or(DEFAULT_NAME);
         if pattern[0] != b'/' {
-            // The program may change its working folder, and the file may have to be opened again.
-            // SAFETY: the buffer has this length.
+            // The program may change its working folder, and the file may have to be opened again. SAFETY: the buffer
+            // has this length.
             if unsafe { !libc::getcwd(self.bytes.as_mut_ptr().cast(), self.bytes.len()).is_null() } {
                 self.length = self.bytes.iter().position(|&byte| byte == 0).unwrap_or(0);
                 self.push(b"/");

@@ -5,8 +5,8 @@
 //! outermost first, as (module, address in the module) or (function, instruction), so that it stays valid after another
 //! module or function takes the place of its own.
 //!
-//! Native frames are return addresses, which the CLI symbolizes. Names of Python functions do not outlive the process, so
-//! they are stored when a function is first seen.
+//! Native frames are return addresses, which the CLI symbolizes. Names of Python functions do not outlive the process,
+//! so they are stored when a function is first seen.
 //!
 //! ```text
 //! modules   the modules that addresses belong to, and what happens when they are unloaded

@@ -1,5 +1,5 @@
-//! Arrays, and how many bytes one takes by its descriptor: element format × channels × extent. The driver adds padding and
-//! does not report how much.
+//! Arrays, and how many bytes one takes by its descriptor: element format × channels × extent. The driver adds padding
+//! and does not report how much.
 
 use libc::c_uint;
 

@@ -123,8 +123,8 @@ pub fn begins_capture(_: Api, real: impl FnOnce() -> i32) -> i32 {
     result
 }
 
-/// A failed call ends the capture if it was invalidated, and does nothing on a stream that is not being captured, so the
-/// driver is asked before and after.
+/// A failed call ends the capture if it was invalidated, and does nothing on a stream that is not being captured, so
+/// the driver is asked before and after.
 pub fn ends_capture(_: Api, real: impl FnOnce() -> i32, stream: impl Word, null: NullStream) -> i32 {
     let is_captured = || nodes::is_captured(stream.word(), null == PerThread);
     let before = is_captured();

@@ -1,9 +1,10 @@
-//! The client API (`include/culeak.h`): a program reports the blocks of its own allocator, sets marks, requests snapshots,
-//! and measures intervals.
+//! The client API (`include/culeak.h`): a program reports the blocks of its own allocator, sets marks, requests
+//! snapshots, and measures intervals.
 //!
 //! The functions are exported under plain names, so that Python finds them too: `ctypes.CDLL(None).culeak_mark(b"…")`.
-//! redhook exports them and catches panics; nothing else can unwind out of them, because they call no code of the program. They
-//! may be called at any time, on any thread and under any lock. They start the recording if it has not started.
+//! redhook exports them and catches panics; nothing else can unwind out of them, because they call no code of the
+//! program. They may be called at any time, on any thread and under any lock. They start the recording if it has not
+//! started.
 
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;

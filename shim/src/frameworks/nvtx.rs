@@ -1,12 +1,13 @@
 //! The memory extension of NVTX: heaps, and the regions of them that a program reports, as for Compute Sanitizer.
 //!
 //! A program with NVTX opens the library that `NVTX_INJECTION64_PATH` names and passes a table of slots to its
-//! [`InitializeInjectionNvtxExtension`]. That must be the copy of this library that is preloaded, as `culeak run --nvtx`
-//! arranges. Only the memory extension is filled in; other extensions, ranges and messages find no tool, as without
-//! culeak. Domains are therefore unknown, and regions are attributed to the name of their heap.
+//! [`InitializeInjectionNvtxExtension`]. That must be the copy of this library that is preloaded, as `culeak run
+//! --nvtx` arranges. Only the memory extension is filled in; other extensions, ranges and messages find no tool, as
+//! without culeak. Domains are therefore unknown, and regions are attributed to the name of their heap.
 //!
-//! A region is unregistered by its address alone, whatever its heap. So all regions are recorded as blocks of one domain,
-//! with the heap as an attribute. The handle of a region is its address; that of a heap combines its number and its name's.
+//! A region is unregistered by its address alone, whatever its heap. So all regions are recorded as blocks of one
+//! domain, with the heap as an attribute. The handle of a region is its address; that of a heap combines its number and
+//! its name's.
 
 use libc::{c_int, c_void};
 use std::ffi::CStr;
@@ -119,8 +120,8 @@ unsafe extern "C" fn InitializeInjectionNvtxExtension(module: *const Module) -> 
     1
 }
 
-/// Returns the heap's number shifted by 8 bits, plus the domain number of its name. It is never 0, the handle of the heap of
-/// the whole process.
+/// Returns the heap's number shifted by 8 bits, plus the domain number of its name. It is never 0, the handle of the
+/// heap of the whole process.
 unsafe extern "C" fn heap_register(_domain: *mut c_void, description: *const HeapDescription) -> u64 {
     static HEAPS: AtomicU64 = AtomicU64::new(1);
     recorder::quietly(|| {
@@ -170,7 +171,8 @@ unsafe extern "C" fn regions_register(_domain: *mut c_void, batch: *const NewReg
         return;
     }
     for number in 0..batch.count {
-        // SAFETY: a batch of this kind has `count` elements of `element_bytes` bytes, each of which begins with a region.
+        // SAFETY: a batch of this kind has `count` elements of `element_bytes` bytes, each of which begins with a
+        // region.
         let region = unsafe { &*batch.elements.add(number * batch.element_bytes).cast::<Region>() };
         allocated(region, batch.heap);
         if !batch.handles.is_null() {

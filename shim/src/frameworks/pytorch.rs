@@ -1,9 +1,10 @@
 //! PyTorch's caching allocator, through the two functions by which it informs the profiler.
 //!
 //! `libc10_cuda` calls `c10::reportMemoryUsageToProfiler` for every block that it hands out or takes back, even if no
-//! profiler runs. It calls through the PLT, so our definition comes first: it records, and goes on to PyTorch's own. That
-//! one is in a libc10 that was loaded RTLD_LOCAL, so it is found in the ELF tables of the loaded objects, never with
-//! `dlsym` or `dlopen`: the allocator's lock is held here, and another thread may hold the loader's lock and wait for it.
+//! profiler runs. It calls through the PLT, so our definition comes first: it records, and goes on to PyTorch's own.
+//! That one is in a libc10 that was loaded RTLD_LOCAL, so it is found in the ELF tables of the loaded objects, never
+//! with `dlsym` or `dlopen`: the allocator's lock is held here, and another thread may hold the loader's lock and wait
+//! for it.
 //!
 //! The mangled name contains the argument types; totals were signed until PyTorch 1.13. If the caching allocator is
 //! switched off or replaced by `cudaMallocAsync`, these functions are never called, and each tensor is an allocation of

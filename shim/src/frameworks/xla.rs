@@ -1,19 +1,20 @@
 //! XLA buffers, through the table of functions that a PJRT plugin returns. Requires `CULEAK_JAX_BUFFERS`.
 //!
-//! XLA takes one large slab from CUDA, and none of its allocator's functions can be interposed. But JAX reaches the plugin
-//! only through a C interface, `GetPjrtApi`, which it looks up with `dlsym`. The look-up returns a function that returns a
-//! copy of the interface's table, in which the functions that create and destroy buffers are replaced.
+//! XLA takes one large slab from CUDA, and none of its allocator's functions can be interposed. But JAX reaches the
+//! plugin only through a C interface, `GetPjrtApi`, which it looks up with `dlsym`. The look-up returns a function that
+//! returns a copy of the interface's table, in which the functions that create and destroy buffers are replaced.
 //!
-//! It is off by default because a buffer can end without a call. One that was *donated* to a computation ends when that is
-//! enqueued, and its memory becomes part of a result; so after each execution every argument is asked whether it still
-//! exists. This, and the size, memory and device of each new buffer, are calls of the plugin that the program did not
-//! make. A buffer whose computation fails later stays recorded until it is destroyed. Temporaries are not buffers.
+//! It is off by default because a buffer can end without a call. One that was *donated* to a computation ends when that
+//! is enqueued, and its memory becomes part of a result; so after each execution every argument is asked whether it
+//! still exists. This, and the size, memory and device of each new buffer, are calls of the plugin that the program did
+//! not make. A buffer whose computation fails later stays recorded until it is destroyed. Temporaries are not buffers.
 //!
-//! The interface grows at its end: a field is used only if the `struct_size` of the table and of the arguments covers it,
-//! and nothing is replaced unless the major version is 0. A buffer is identified by its handle. Its address is asked for
-//! only if `CULEAK_JAX_BUFFERS` is `addresses`, because the plugin may have to wait for the allocation.
+//! The interface grows at its end: a field is used only if the `struct_size` of the table and of the arguments covers
+//! it, and nothing is replaced unless the major version is 0. A buffer is identified by its handle. Its address is
+//! asked for only if `CULEAK_JAX_BUFFERS` is `addresses`, because the plugin may have to wait for the allocation.
 //!
-//! Deliberately absent: views of memory that another library owns (`CreateViewOfDeviceBuffer`), aliases, and host memory.
+//! Deliberately absent: views of memory that another library owns (`CreateViewOfDeviceBuffer`), aliases, and host
+//! memory.
 
 use libc::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
@@ -35,8 +36,8 @@ type Error = *mut c_void;
 type Function = unsafe extern "C-unwind" fn(Arguments) -> Error;
 type GetApi = unsafe extern "C-unwind" fn() -> *const u64;
 
-/// The functions of the interface that are used here, each by its byte offset in the table. Those that are wrapped name the
-/// verb that does it, with its own arguments; the table of replacements is made from them.
+/// The functions of the interface that are used here, each by its byte offset in the table. Those that are wrapped name
+/// the verb that does it, with its own arguments; the table of replacements is made from them.
 macro_rules! functions {
     (
         asked { $( $asked:ident = $asked_offset:literal; )* }
@@ -136,7 +137,7 @@ unsafe extern "C-unwind" fn get_api() -> *const u64 {
         let theirs = unsafe { real.add(number).read() };
         let ours = REPLACEMENTS
             .iter()
-            .find(|(place, _)| *place == number * 8 && theirs != 0);
+            .find(|(offset, _)| *offset == number * 8 && theirs != 0);
         // One store each, so that a concurrent reader never sees another value.
         word.store(ours.map_or(theirs, |(_, function)| *function as usize as u64), Relaxed);
     }
@@ -145,28 +146,28 @@ unsafe extern "C-unwind" fn get_api() -> *const u64 {
 }
 
 /// Calls the plugin's own function; `None` if it has none.
-fn real(place: usize, arguments: Arguments) -> Option<Error> {
+fn real(offset: usize, arguments: Arguments) -> Option<Error> {
     let table = REAL.load(Acquire);
     if table.is_null() {
         return None;
     }
     // SAFETY: the plugin's table begins with its size.
     let bytes = unsafe { table.read() } as usize;
-    if place + 8 > bytes {
+    if offset + 8 > bytes {
         return None;
     }
     // SAFETY: within its size; a null pointer is `None`.
-    let function = unsafe { table.add(place / 8).cast::<Option<Function>>().read() }?;
+    let function = unsafe { table.add(offset / 8).cast::<Option<Function>>().read() }?;
     // SAFETY: the arguments of this function.
     Some(unsafe { function(arguments) })
 }
 
 /// Calls a function of the plugin on `subject` with our own arguments and returns those; `None` if it fails.
-fn ask<const WORDS: usize>(place: usize, subject: u64) -> Option<[u64; WORDS]> {
+fn ask<const WORDS: usize>(offset: usize, subject: u64) -> Option<[u64; WORDS]> {
     let mut arguments = [0u64; WORDS];
     arguments[0] = (WORDS * 8) as u64;
     arguments[2] = subject;
-    let error = real(place, arguments.as_mut_ptr())?;
+    let error = real(offset, arguments.as_mut_ptr())?;
     if error.is_null() {
         return Some(arguments);
     }
@@ -248,8 +249,8 @@ fn failed(api: Api, error: Error) {
 ///
 /// # Safety
 /// The arguments of that function.
-unsafe fn makes(place: usize, api: Api, out: usize, arguments: Arguments) -> Error {
-    let Some(error) = real(place, arguments) else {
+unsafe fn makes(offset: usize, api: Api, out: usize, arguments: Arguments) -> Error {
+    let Some(error) = real(offset, arguments) else {
         return std::ptr::null_mut();
     };
     if error.is_null() {
@@ -265,11 +266,11 @@ unsafe fn makes(place: usize, api: Api, out: usize, arguments: Arguments) -> Err
 ///
 /// # Safety
 /// The arguments of that function.
-unsafe fn ends(place: usize, arguments: Arguments) -> Error {
+unsafe fn ends(offset: usize, arguments: Arguments) -> Error {
     // SAFETY: the caller vouches for it.
     let buffer = unsafe { word(arguments, 2) }.unwrap_or(0);
     let held = withdraw(buffer);
-    let error = real(place, arguments).unwrap_or(std::ptr::null_mut());
+    let error = real(offset, arguments).unwrap_or(std::ptr::null_mut());
     if held.is_something() {
         held.settle((!error.is_null()).into(), buffer);
     }
@@ -289,11 +290,11 @@ fn withdraw(buffer: u64) -> Held {
 ///
 /// # Safety
 /// The arguments of that function.
-unsafe fn donates(place: usize, api: Api, out: usize, arguments: Arguments) -> Error {
+unsafe fn donates(offset: usize, api: Api, out: usize, arguments: Arguments) -> Error {
     // SAFETY: the caller vouches for it.
     let given = unsafe { word(arguments, 2) }.unwrap_or(0);
     // SAFETY: as above.
-    let error = unsafe { makes(place, api, out, arguments) };
+    let error = unsafe { makes(offset, api, out, arguments) };
     if error.is_null() {
         end_if_deleted(given);
     }
@@ -317,8 +318,8 @@ fn end_if_deleted(buffer: u64) {
 ///
 /// # Safety
 /// The arguments of that function.
-unsafe fn executes(place: usize, api: Api, arguments: Arguments) -> Error {
-    let Some(error) = real(place, arguments) else {
+unsafe fn executes(offset: usize, api: Api, arguments: Arguments) -> Error {
+    let Some(error) = real(offset, arguments) else {
         return std::ptr::null_mut();
     };
     if !error.is_null() {
@@ -354,9 +355,9 @@ unsafe fn for_each(lists: u64, outer: usize, inner: usize, each: impl Fn(u64)) {
     for list in 0..outer {
         // SAFETY: the caller vouches for it.
         let list = unsafe { (lists as *const *const u64).add(list).read() };
-        for place in (0..inner).filter(|_| !list.is_null()) {
+        for index in (0..inner).filter(|_| !list.is_null()) {
             // SAFETY: as above.
-            match unsafe { list.add(place).read() } {
+            match unsafe { list.add(index).read() } {
                 0 => {}
                 handle => each(handle),
             }
@@ -387,9 +388,9 @@ fn results_of(executable: u64) -> Option<usize> {
 ///
 /// # Safety
 /// The arguments of that function.
-unsafe fn destroys_executable(place: usize, arguments: Arguments) -> Error {
+unsafe fn destroys_executable(offset: usize, arguments: Arguments) -> Error {
     // SAFETY: the arguments of this function.
     let executable = unsafe { word(arguments, 2) }.unwrap_or(0);
     RESULTS.forget(mix(executable).max(1));
-    real(place, arguments).unwrap_or(std::ptr::null_mut())
+    real(offset, arguments).unwrap_or(std::ptr::null_mut())
 }

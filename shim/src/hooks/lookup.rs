@@ -1,8 +1,10 @@
-//! Look-ups of functions: `dlsym`, `dlvsym` and the driver's `cuGetProcAddress` return hooks. `dlclose` is hooked here too.
+//! Look-ups of functions: `dlsym`, `dlvsym` and the driver's `cuGetProcAddress` return hooks. `dlclose` is hooked here
+//! too.
 //!
-//! The result of `dlsym` depends on its caller's address (RTLD_NEXT, RTLD_DEFAULT), so the entry preserves the caller: it
-//! saves the arguments, asks [`decide`], and either returns the decision or jumps to the real function with the stack as
-//! it was. `dlopen` is never hooked: the RUNPATH of its caller is searched, and a wrapper would be that caller.
+//! The result of `dlsym` depends on its caller's address (RTLD_NEXT, RTLD_DEFAULT), so the entry preserves the caller:
+//! it saves the arguments, asks [`decide`], and either returns the decision or jumps to the real function with the
+//! stack as it was. `dlopen` is never hooked: the RUNPATH of its caller is searched, and a wrapper would be that
+//! caller.
 //!
 //! Which hook to return is decided by the address that the real look-up returned, never by a table of versions. If that
 //! address is another interposer's function, the caller gets a hook that goes on to it.
@@ -94,8 +96,8 @@ unsafe extern "C" fn decide_version(
     // SAFETY: the arguments of `dlvsym`.
     unsafe {
         // Preloads find libc's `dlsym` this way: our export has no version, so the look-up skips it. A preload before
-        // this library gets our `dlsym`, or its look-ups would bypass the hooks. One after it must get libc's, or the two
-        // would call each other.
+        // this library gets our `dlsym`, or its look-ups would bypass the hooks. One after it must get libc's, or the
+        // two would call each other.
         if handle == libc::RTLD_NEXT && !name.is_null() && CStr::from_ptr(name) == c"dlsym" && precedes_us(caller) {
             return dlsym as *const () as usize;
         }
@@ -103,14 +105,13 @@ unsafe extern "C" fn decide_version(
     }
 }
 
-/// Whether the code at `caller` belongs to a preload before this library. The main program does
-/// not count.
+/// Whether the code at `caller` belongs to a preload before this library. The main program does not count.
 fn precedes_us(caller: u64) -> bool {
-    let mut place = 0;
+    let mut position = 0;
     loader::find_loaded(|loaded| {
-        place += 1;
+        position += 1;
         if loaded.contains(caller) {
-            Some(place > 1)
+            Some(position > 1)
         } else {
             loaded.contains(decide as *const () as u64).then_some(false)
         }
@@ -154,8 +155,8 @@ unsafe fn answer(
     if caller_is_excluded(caller) {
         return PASS;
     }
-    // The result of these two depends on the caller, so the real function must be called by it. It would find our export
-    // even if there is no other definition, and programs detect CUDA this way.
+    // The result of these two depends on the caller, so the real function must be called by it. It would find our
+    // export even if there is no other definition, and programs detect CUDA this way.
     if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT {
         if handle == libc::RTLD_DEFAULT && api.is_driver() && dl::dlsym_is_another_tools() {
             // The function that this tool returns may not be exported, so no call of it would reach our export.
@@ -180,8 +181,8 @@ unsafe fn answer(
     } else if api.is_driver() {
         substitute(found, Some(api)) as usize
     } else {
-        // A runtime function of a particular library is returned as it is: its hook goes on by the caller's address, not by
-        // this handle.
+        // A runtime function of a particular library is returned as it is: its hook goes on by the caller's address,
+        // not by this handle.
         found as usize
     }
 }
@@ -343,9 +344,9 @@ fn looks_like_an_allocator(name: &[u8]) -> bool {
     WORDS.iter().any(contains) && !HARMLESS.iter().any(contains)
 }
 
-/// `dlclose`. (Unlike that of `dlopen`, its effect does not depend on its caller, so it can be hooked.) Modules that were
-/// unloaded end in the recording, and everything that was cached by address is void, since another library may be mapped
-/// there.
+/// `dlclose`. (Unlike that of `dlopen`, its effect does not depend on its caller, so it can be hooked.) Modules that
+/// were unloaded end in the recording, and everything that was cached by address is void, since another library may be
+/// mapped there.
 ///
 /// # Safety
 /// As `dlclose`.

@@ -3,8 +3,8 @@
 //!
 //! A snapshot is taken inside the event that causes it, not by another process: a program that ran out of memory may
 //! exit before another process reacts, and with `LD_PRELOAD` alone there is no other process. There is no thread and no
-//! timer either. Live memory changes only at events, so a snapshot at the first event after the interval has elapsed shows
-//! what a timer would have seen, and that event.
+//! timer either. Live memory changes only at events, so a snapshot at the first event after the interval has elapsed
+//! shows what a timer would have seen, and that event.
 //!
 //! One snapshot is taken at a time; an event that would cause another one meanwhile is counted as a loss. Out-of-memory
 //! snapshots are limited to one per stack and a few in all, because some programs run out of memory regularly.

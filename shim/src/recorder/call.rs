@@ -8,47 +8,47 @@
 use std::cell::Cell;
 
 /// A word in the frame of a hook. While the hook runs it holds a number that no other call has.
-pub struct Place(u64);
+pub struct FrameWord(u64);
 
-impl Place {
-    pub fn new() -> Place {
-        Place(0)
+impl FrameWord {
+    pub fn new() -> FrameWord {
+        FrameWord(0)
     }
 }
 
 /// A call that a thread is inside, identified by the word in its frame.
 #[derive(Clone, Copy)]
 pub struct Call {
-    place: *const u64,
+    word: *const u64,
     number: u64,
 }
 
 impl Call {
     pub const NONE: Call = Call {
-        place: std::ptr::null(),
+        word: std::ptr::null(),
         number: 0,
     };
 
     /// `numbers` is the thread's counter of calls.
     #[inline]
-    pub fn begin(numbers: &Cell<u64>, place: &mut Place) -> Call {
+    pub fn begin(numbers: &Cell<u64>, word: &mut FrameWord) -> Call {
         let number = numbers.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
         numbers.set(number);
-        let place = &raw mut place.0;
+        let word = &raw mut word.0;
         // SAFETY: a word of the caller's. Volatile, because it is read through its address alone.
-        unsafe { place.write_volatile(number) };
-        Call { place, number }
+        unsafe { word.write_volatile(number) };
+        Call { word, number }
     }
 
     #[inline]
-    pub fn end(place: &mut Place) {
+    pub fn end(word: &mut FrameWord) {
         // SAFETY: as above.
-        unsafe { (&raw mut place.0).write_volatile(0) };
+        unsafe { (&raw mut word.0).write_volatile(0) };
     }
 
     #[inline]
     pub fn is_none(self) -> bool {
-        self.place.is_null()
+        self.word.is_null()
     }
 
     /// Whether the call has not been left. The caller's frame must lie within that of the call if it has not.
@@ -59,12 +59,12 @@ impl Call {
         /// As much as most of them put there. Beyond that, the address may be on another stack, which may be unmapped.
         const NEAR: usize = 8 << 10;
         let here = 0u8;
-        let above = (self.place as usize).wrapping_sub(std::ptr::from_ref(&here) as usize);
+        let above = (self.word as usize).wrapping_sub(std::ptr::from_ref(&here) as usize);
         let mut found = [0];
         match above {
             // SAFETY: a little above a frame of this thread: its own stack, where a frame is or was.
-            0..NEAR => unsafe { self.place.read_volatile() == self.number },
-            NEAR..DEEPEST => culeak_walker::read(self.place as u64, &mut found) && found == [self.number],
+            0..NEAR => unsafe { self.word.read_volatile() == self.number },
+            NEAR..DEEPEST => culeak_walker::read(self.word as u64, &mut found) && found == [self.number],
             _ => false,
         }
     }

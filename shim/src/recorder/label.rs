@@ -5,7 +5,7 @@ use crate::recorder::call::Call;
 use crate::recorder::thread::{THREAD, ThreadState};
 use culeak::cuda_functions::Api;
 
-pub use crate::recorder::call::Place;
+pub use crate::recorder::call::FrameWord;
 
 /// The assembly entries of hooks leave their caller's address here.
 pub extern "C" fn note_caller(caller: u64) {
@@ -36,15 +36,15 @@ pub struct Inside {
 
 impl Inside {
     #[inline]
-    pub fn enter(place: &mut Place) -> Inside {
+    pub fn enter(word: &mut FrameWord) -> Inside {
         THREAD.with(|thread| Inside {
-            before: thread.inside_call.replace(Call::begin(&thread.calls, place)),
+            before: thread.inside_call.replace(Call::begin(&thread.calls, word)),
         })
     }
 
     #[inline]
-    pub fn leave(self, place: &mut Place) {
-        Call::end(place);
+    pub fn leave(self, word: &mut FrameWord) {
+        Call::end(word);
         THREAD.with(|thread| thread.inside_call.set(self.before));
     }
 }
@@ -57,13 +57,13 @@ pub struct Label {
 impl Label {
     /// The outermost label stays: it is the function that the program called.
     #[inline]
-    pub fn set(api: Api, place: &mut Place) -> Label {
+    pub fn set(api: Api, word: &mut FrameWord) -> Label {
         THREAD.with(|thread| {
             drop_left_label(thread);
             let before = (thread.label.get(), thread.recorded.get(), thread.label_call.get());
             if before.0 == 0 {
                 thread.label.set(api.0 + 1);
-                thread.label_call.set(Call::begin(&thread.calls, place));
+                thread.label_call.set(Call::begin(&thread.calls, word));
             }
             thread.recorded.set(false);
             Label { before }
@@ -76,8 +76,8 @@ impl Label {
     }
 
     #[inline]
-    pub fn end(self, place: &mut Place) {
-        Call::end(place);
+    pub fn end(self, word: &mut FrameWord) {
+        Call::end(word);
         THREAD.with(|thread| {
             thread.label.set(self.before.0);
             thread.recorded.set(thread.recorded.get() | self.before.1);

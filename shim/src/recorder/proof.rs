@@ -1,7 +1,8 @@
-//! Facts about this process that `culeak run` reads (see `culeak::proof`). Without `CULEAK_RUN` this module does nothing.
+//! Facts about this process that `culeak run` reads (see `culeak::proof`). Without `CULEAK_RUN` this module does
+//! nothing.
 //!
-//! The file is mapped when the library is loaded, and its descriptor is closed at once. A fact is a byte in the mapping:
-//! stating it takes no system call, and works where the file cannot be opened any more.
+//! The file is mapped when the library is loaded, and its descriptor is closed at once. A fact is a byte in the
+//! mapping: stating it takes no system call, and works where the file cannot be opened any more.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
@@ -57,7 +58,8 @@ pub fn created() {
 /// The atomic at an offset of the file.
 fn at<T>(offset: usize) -> Option<&'static T> {
     let facts = FACTS.load(Acquire);
-    // SAFETY: the mapping is BYTES long, aligned to a page and never unmapped; the offsets are those of `culeak::proof`.
+    // SAFETY: the mapping is BYTES long, aligned to a page and never unmapped; the offsets are those of
+    // `culeak::proof`.
     (!facts.is_null()).then(|| unsafe { &*facts.add(offset).cast::<T>() })
 }
 

@@ -1,5 +1,5 @@
-//! One recording per process: the first CUDA event starts it, a forked child gives the parent's up, and it ends with the
-//! process.
+//! One recording per process: the first CUDA event starts it, a forked child gives the parent's up, and it ends with
+//! the process.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
@@ -191,8 +191,8 @@ fn forget_parent() {
 }
 
 /// Registers a handler of `exit`. Handlers run in reverse order of registration: registered at the first events, this
-/// one runs before those that the runtime registered when it was loaded, so that frees by the runtime's teardown are not
-/// recorded as the program's.
+/// one runs before those that the runtime registered when it was loaded, so that frees by the runtime's teardown are
+/// not recorded as the program's.
 pub fn watch_exit() {
     extern "C" fn exiting() {
         EXITING.store(true, Relaxed);

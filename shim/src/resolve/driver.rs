@@ -1,8 +1,9 @@
 //! The driver library: the address of each of its functions, which function an address is, and the few functions that
 //! culeak calls itself.
 //!
-//! The driver's exports are read once from its own ELF tables, so no other interposer can answer in its place. A pointer
-//! that the driver returns is recognised by its address, under whatever name and version the program asked for it.
+//! The driver's exports are read once from its own ELF tables, so no other interposer can answer in its place. A
+//! pointer that the driver returns is recognised by its address, under whatever name and version the program asked for
+//! it.
 
 use libc::{c_char, c_int, c_uint, c_void};
 use std::ffi::CStr;
@@ -142,8 +143,8 @@ pub fn pin() {
 }
 
 /// Calls of the driver that culeak makes itself. Each row becomes a function of its name, with the signature that
-/// cudarc's binding has (`none`: cudarc has no binding of it for this CUDA version). It returns [`ABSENT`] if the driver
-/// lacks the function.
+/// cudarc's binding has (`none`: cudarc has no binding of it for this CUDA version). It returns [`ABSENT`] if the
+/// driver lacks the function.
 macro_rules! queries {
     ($( $name:ident = $binding:ident ($($argument:ident : $type:ty),*); )*) => {
         #[allow(non_camel_case_types)]

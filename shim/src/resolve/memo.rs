@@ -1,8 +1,9 @@
 //! A fixed-size map from 64-bit keys to non-zero words, read and written without locks.
 //!
-//! An entry is two words: the value, and the key mixed with the value. A reader that sees the words of two writers gets a
-//! key that matches nothing, so a torn entry is a miss. An entry may be overwritten at any time; a miss costs the caller
-//! another look-up. A key may be in any of [`WAYS`] slots, so that two keys in constant use do not evict each other.
+//! An entry is two words: the value, and the key mixed with the value. A reader that sees the words of two writers gets
+//! a key that matches nothing, so a torn entry is a miss. An entry may be overwritten at any time; a miss costs the
+//! caller another look-up. A key may be in any of [`WAYS`] slots, so that two keys in constant use do not evict each
+//! other.
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 

@@ -7,12 +7,12 @@
 //! ```
 //!
 //! `dlsym` would answer this, but its lock is held while constructors of libraries run: a constructor that waits for a
-//! thread that calls CUDA would deadlock. So the order is derived here from the ELF tables of the loaded objects, under the
-//! short lock of `dl_iterate_phdr`, which no constructor runs under. That lock is recursive: an outer call of
+//! thread that calls CUDA would deadlock. So the order is derived here from the ELF tables of the loaded objects, under
+//! the short lock of `dl_iterate_phdr`, which no constructor runs under. That lock is recursive: an outer call of
 //! `dl_iterate_phdr` holds it, so that no object is loaded or unloaded during the calls inside it.
 //!
-//! A library that is opened with `RTLD_GLOBAL` after start-up joins the global order. The tables do not show that, and such
-//! a library is searched last ([`Objects::anywhere`]).
+//! A library that is opened with `RTLD_GLOBAL` after start-up joins the global order. The tables do not show that, and
+//! such a library is searched last ([`Objects::anywhere`]).
 
 use libc::c_void;
 use std::ffi::CStr;
@@ -45,8 +45,8 @@ pub struct Objects {
     own: usize,
     /// Number + 1 of the object that contains the caller; 0: no object does.
     caller: usize,
-    /// The version that the caller's object refers to: a string in its tables, valid while the list's lock is held. Null:
-    /// none.
+    /// The version that the caller's object refers to: a string in its tables, valid while the list's lock is held.
+    /// Null: none.
     version: *const u8,
     version_length: usize,
     list: [Object; MAXIMUM],
@@ -59,12 +59,13 @@ pub struct Objects {
 #[derive(Clone, Copy)]
 pub struct Found {
     pub address: *mut c_void,
-    /// Found among the objects loaded at start-up, regardless of a version: every caller gets the same answer, for good.
+    /// Found among the objects loaded at start-up, regardless of a version: every caller gets the same answer, for
+    /// good.
     pub is_global: bool,
 }
 
-/// Calls `work` with the loaded objects while none can be loaded or unloaded. `None` in a forked child, or if memory runs
-/// out.
+/// Calls `work` with the loaded objects while none can be loaded or unloaded. `None` in a forked child, or if memory
+/// runs out.
 pub fn with_objects<R>(caller: u64, work: impl FnOnce(&mut Objects) -> R) -> Option<R> {
     if loader::list_is_unsafe() {
         return None;
@@ -106,21 +107,21 @@ impl Objects {
     fn collect(&mut self, caller: u64) {
         let here = own::here();
         loader::find_loaded(|loaded| {
-            let place = self.count;
-            if place == MAXIMUM {
+            let index = self.count;
+            if index == MAXIMUM {
                 return Some(());
             }
             if loaded.contains(here) {
-                self.own = place;
+                self.own = index;
             }
             if loaded.contains(caller) {
-                self.caller = place + 1;
+                self.caller = index + 1;
             }
             // An object without tables defines nothing, but has a number.
             if let Some(tables) = loaded.tables() {
                 // SAFETY: the object is loaded.
                 let soname = unsafe { tables.soname() };
-                self.list[place] = Object {
+                self.list[index] = Object {
                     tables,
                     names: [name_hash(soname), name_hash(loaded.name())],
                 };
@@ -137,18 +138,18 @@ impl Objects {
         AT_START.load(Relaxed).min(self.count)
     }
 
-    /// Constructors that ran before this library may have opened more objects. In the list, an object's dependencies come
-    /// after it, and preloaded libraries come before the loader's own entry. So the first object after that entry that no
-    /// earlier object depends on was opened later, and so were all that follow.
+    /// Constructors that ran before this library may have opened more objects. In the list, an object's dependencies
+    /// come after it, and preloaded libraries come before the loader's own entry. So the first object after that entry
+    /// that no earlier object depends on was opened later, and so were all that follow.
     fn count_at_start(&mut self) -> usize {
         self.reached[..self.count].fill(false);
         let mut is_behind_loader = false;
-        for place in 0..self.count {
-            if is_behind_loader && !self.reached[place] {
-                return place;
+        for index in 0..self.count {
+            if is_behind_loader && !self.reached[index] {
+                return index;
             }
-            is_behind_loader |= self.list[place].tables.is_loaded_at(loader::loader_bias());
-            self.reach_needed(place, |_, _| {});
+            is_behind_loader |= self.list[index].tables.is_loaded_at(loader::loader_bias());
+            self.reach_needed(index, |_, _| {});
         }
         self.count
     }
@@ -165,19 +166,19 @@ impl Objects {
         }
     }
 
-    fn ask(&self, place: usize, name: Name) -> Answer {
+    fn ask(&self, index: usize, name: Name) -> Answer {
         // SAFETY: set together, from a string in an object that stays loaded while the list's lock is held.
         let version =
             (!self.version.is_null()).then(|| unsafe { std::slice::from_raw_parts(self.version, self.version_length) });
         // SAFETY: nothing is unloaded while the list's lock is held.
-        match unsafe { self.list[place].tables.look_up(name, version) } {
+        match unsafe { self.list[index].tables.look_up(name, version) } {
             Answer::Defined { address, .. } if own::is_ours(address as u64) => Answer::Absent,
             answer => answer,
         }
     }
 
-    fn definition(&self, place: usize, name: Name) -> Option<*mut c_void> {
-        match self.ask(place, name) {
+    fn definition(&self, index: usize, name: Name) -> Option<*mut c_void> {
+        match self.ask(index, name) {
             Answer::Defined { address, .. } => Some(address.cast_mut()),
             Answer::Absent | Answer::OtherVersion => None,
         }
@@ -187,8 +188,8 @@ impl Objects {
     pub fn global_behind_us(&self, name: &CStr) -> Option<Found> {
         let name = Name::new(name);
         let mut is_global = true;
-        for place in self.own + 1..self.at_start() {
-            match self.ask(place, name) {
+        for index in self.own + 1..self.at_start() {
+            match self.ask(index, name) {
                 Answer::Absent => {}
                 Answer::OtherVersion => is_global = false,
                 Answer::Defined { address, in_any } => {
@@ -206,7 +207,7 @@ impl Objects {
     pub fn is_global_before_us(&self, name: &CStr, after_caller: bool) -> bool {
         let name = Name::new(name);
         let first = if after_caller { self.caller } else { 0 };
-        (first..self.own.min(self.at_start())).any(|place| self.definition(place, name).is_some())
+        (first..self.own.min(self.at_start())).any(|index| self.definition(index, name).is_some())
     }
 
     /// Whether the caller precedes this library in the global order.
@@ -214,9 +215,9 @@ impl Objects {
         (1..=self.own).contains(&self.caller)
     }
 
-    /// The first definition in the scope of a library opened later, which is that library and its dependencies, the caller's
-    /// object among them. The library that was opened with the caller's object as a dependency precedes it in the list; one
-    /// that was opened later and depends on it follows.
+    /// The first definition in the scope of a library opened later, which is that library and its dependencies, the
+    /// caller's object among them. The library that was opened with the caller's object as a dependency precedes it in
+    /// the list; one that was opened later and depends on it follows.
     pub fn in_scope_of_caller(&mut self, name: &CStr) -> Option<*mut c_void> {
         let name = Name::new(name);
         let caller = self.caller.checked_sub(1)?;
@@ -235,12 +236,12 @@ impl Objects {
         let name = Name::new(name);
         let first = if self.own < self.at_start() { self.own + 1 } else { 0 };
         let mut any = None;
-        for place in first..self.count {
-            let Some(found) = self.definition(place, name) else {
+        for index in first..self.count {
+            let Some(found) = self.definition(index, name) else {
                 continue;
             };
             // SAFETY: nothing is unloaded while the list's lock is held.
-            if unsafe { self.list[place].tables.soname() }.starts_with(kind) {
+            if unsafe { self.list[index].tables.soname() }.starts_with(kind) {
                 return Some(found);
             }
             any = any.or(Some(found));
@@ -255,9 +256,9 @@ impl Objects {
         self.queue[0] = root as u16;
         let (mut done, mut length) = (0, 1);
         while done < length {
-            let place = self.queue[done] as usize;
+            let index = self.queue[done] as usize;
             done += 1;
-            self.reach_needed(place, |objects, needed| {
+            self.reach_needed(index, |objects, needed| {
                 objects.queue[length] = needed as u16;
                 length += 1;
             });
@@ -266,8 +267,8 @@ impl Objects {
     }
 
     /// Marks an object's dependencies as reached; calls `newly` with those that were not.
-    fn reach_needed(&mut self, place: usize, mut newly: impl FnMut(&mut Objects, usize)) {
-        let tables = self.list[place].tables;
+    fn reach_needed(&mut self, index: usize, mut newly: impl FnMut(&mut Objects, usize)) {
+        let tables = self.list[index].tables;
         // SAFETY: nothing is unloaded while the list's lock is held.
         unsafe {
             tables.for_each_needed(|needed| {
@@ -275,9 +276,9 @@ impl Objects {
                 let meant = self.list[..self.count]
                     .iter()
                     .position(|object| object.names.contains(&wanted));
-                if let Some(place) = meant.filter(|&place| !self.reached[place]) {
-                    self.reached[place] = true;
-                    newly(self, place);
+                if let Some(index) = meant.filter(|&index| !self.reached[index]) {
+                    self.reached[index] = true;
+                    newly(self, index);
                 }
             });
         }
@@ -286,13 +287,14 @@ impl Objects {
     fn first_of(&self, length: usize, name: Name) -> Option<*mut c_void> {
         self.queue[..length]
             .iter()
-            .find_map(|&place| self.definition(place.into(), name))
+            .find_map(|&index| self.definition(index.into(), name))
     }
 }
 
 static IS_SECOND_COPY: AtomicBool = AtomicBool::new(false);
 
-/// Whether another copy of this library was preloaded before this one. That copy records; this one passes calls through.
+/// Whether another copy of this library was preloaded before this one. That copy records; this one passes calls
+/// through.
 pub fn is_second_copy() -> bool {
     IS_SECOND_COPY.load(Relaxed)
 }

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! The arrows need no symbols: each interpreter call has an object in its C frame, whose address lies between the stack
-//! pointers of that frame and of its caller. (Before Python 3.10 there is no such object, and the code address decides.)
-//! Python frames without a native frame keep their order: they precede the next Python frames that have one, or are
-//! outermost.
+//! pointers of that frame and of its caller. (Before Python 3.10 there is no such object, and the code address
+//! decides.) Python frames without a native frame keep their order: they precede the next Python frames that have one,
+//! or are outermost.
 
 use culeak_walker::{self as walker, End, Registers};
 
@@ -53,8 +53,8 @@ pub struct Merged {
 impl Merged {
     /// Collects the native frames without our own.
     pub fn walk(&mut self, at: Registers, depth: usize) {
-        let walked = walker::walk_each(at, |place, address, sp| {
-            if place == 0 {
+        let walked = walker::walk_each(at, |index, address, sp| {
+            if index == 0 {
                 (self.native_count, self.is_open) = (0, false);
             }
             self.add(address, sp, depth)
@@ -106,8 +106,8 @@ impl Merged {
     pub fn merge(&mut self, python: &python::Frames, depth: usize) {
         let eval = culeak_python::native_eval();
         let mut calls = python.calls();
-        for place in 0..self.native_count {
-            let Native { address, low, high } = self.native[place];
+        for index in 0..self.native_count {
+            let Native { address, low, high } = self.native[index];
             let runs = |mark: u64| match mark {
                 0 => eval.contains(&address.wrapping_sub(1)),
                 _ => (low..high).contains(&mark),

@@ -16,8 +16,8 @@ pub fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Optio
     identify(recording, address)
 }
 
-/// Asks the loader, and adds the module to the recording if it is new. The buffer is mapped, since a signal handler's stack
-/// may be small.
+/// Asks the loader, and adds the module to the recording if it is new. The buffer is mapped, since a signal handler's
+/// stack may be small.
 #[cold]
 #[inline(never)]
 fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
@@ -69,7 +69,8 @@ pub struct Closing {
 impl Closing {
     /// Before the real call.
     pub fn begin() -> Closing {
-        // Libraries whose code or addresses this library uses must stay loaded. The loader may be asked to pin them here.
+        // Libraries whose code or addresses this library uses must stay loaded. The loader may be asked to pin them
+        // here.
         driver::pin();
         python::pin();
         closing::began();

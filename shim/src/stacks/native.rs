@@ -31,8 +31,8 @@ pub fn forked() {
     }
 }
 
-/// The native frames of the calling thread without our own, as a hash. The frames are not kept: a stack is usually known,
-/// and a new one is walked again.
+/// The native frames of the calling thread without our own, as a hash. The frames are not kept: a stack is usually
+/// known, and a new one is walked again.
 struct Native {
     count: usize,
     /// The most frames to count.
@@ -59,8 +59,8 @@ impl Native {
     /// By our own walker: a few loads per frame.
     #[inline(always)]
     fn walk(&mut self, at: Registers) {
-        let walked = walker::walk_each(at, |place, address, _| {
-            if place == 0 {
+        let walked = walker::walk_each(at, |index, address, _| {
+            if index == 0 {
                 self.clear();
             }
             self.add(address)
@@ -123,8 +123,8 @@ pub fn unwind(mut keep: impl FnMut(u64, u64) -> bool) -> bool {
     stopped
 }
 
-/// The hash of the calling thread's native stack; `None` if it is empty. If the stack is complete and within `depth`, only
-/// the frames that differ from the thread's previous stack are walked.
+/// The hash of the calling thread's native stack; `None` if it is empty. If the stack is complete and within `depth`,
+/// only the frames that differ from the thread's previous stack are walked.
 #[inline(always)]
 pub fn hash(at: Registers, depth: usize, shard: Shard) -> Option<u64> {
     let libgcc = LIBGCC.load(Relaxed);

@@ -76,8 +76,8 @@ impl Frames {
     /// Innermost first. The last call may have been cut before its mark.
     pub fn calls(&self) -> impl Iterator<Item = Call<'_>> + Clone {
         let marks = &self.marks[..self.mark_count];
-        let marked = marks.iter().enumerate().map(|(place, &(end, mark))| Call {
-            frames: &self.frames[place.checked_sub(1).map_or(0, |before| marks[before].0)..end],
+        let marked = marks.iter().enumerate().map(|(index, &(end, mark))| Call {
+            frames: &self.frames[index.checked_sub(1).map_or(0, |before| marks[before].0)..end],
             mark,
         });
         let rest = &self.frames[marks.last().map_or(0, |last| last.0)..self.count];
@@ -117,8 +117,8 @@ pub fn pin() {
 
 /// What was last recorded about the interpreter; 0: nothing.
 static RECORDED: AtomicU64 = AtomicU64::new(0);
-/// A module on a stack has the interpreter's functions. Finding them takes the loader's list lock, under which a callback
-/// of the program may be waiting, so they are searched for only after this is set.
+/// A module on a stack has the interpreter's functions. Finding them takes the loader's list lock, under which a
+/// callback of the program may be waiting, so they are searched for only after this is set.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether a module is libpython, or a program that contains it.

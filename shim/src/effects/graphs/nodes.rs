@@ -7,9 +7,9 @@
 //!                        every address that it frees and does not allocate is freed
 //! ```
 //!
-//! A graph with memory nodes cannot be cloned, cannot have two executables at a time, and is moved when it becomes a child
-//! graph, so one row per graph is enough. Such graphs are few and their calls rare: rows are searched one by one. A lock
-//! protects them; a thread that cannot take it counts a loss, since it may have interrupted the owner.
+//! A graph with memory nodes cannot be cloned, cannot have two executables at a time, and is moved when it becomes a
+//! child graph, so one row per graph is enough. Such graphs are few and their calls rare: rows are searched one by one.
+//! A lock protects them; a thread that cannot take it counts a loss, since it may have interrupted the owner.
 //!
 //! A forked child inherits all of this, although CUDA does not work there: the lock of a thread of the parent does not
 //! count in the child.
