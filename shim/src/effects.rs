@@ -41,7 +41,7 @@ use crate::recorder::{self, AllocationEvent, Device};
 use culeak::cuda_functions::Api;
 use culeak::format::Loss;
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Key, Space};
+use culeak::lockfree::table::Space;
 
 /// An address or handle, whatever C type it has.
 pub trait Word: Copy {
@@ -171,10 +171,7 @@ fn frees_in(space: Space, address: u64, real: impl FnOnce() -> i32) -> i32 {
 
 pub fn registers(api: Api, real: impl FnOnce() -> i32, address: impl Word, bytes: impl Word) -> i32 {
     let result = real();
-    let event = AllocationEvent {
-        space: Space::Registered,
-        ..AllocationEvent::new(api, Kind::HostRegistered, bytes.word())
-    };
+    let event = AllocationEvent::new(api, Kind::HostRegistered, bytes.word()).in_space(Space::Registered);
     record(result, || address.word(), &event);
     result
 }
@@ -243,7 +240,7 @@ fn add_reference(space: Space, address: u64) -> bool {
     recorder::quietly(|| {
         let recording = recorder::running()?;
         let table = recording.table(recorder::thread_row(recording));
-        table.update_extra(Key { space, address }, |counts| counts.wrapping_add(1))
+        table.update_extra(recorder::key(space, address), |counts| counts.wrapping_add(1))
     })
     .flatten()
     .is_some()

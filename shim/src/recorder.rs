@@ -107,6 +107,11 @@ impl AllocationEvent {
             at: Registers::here(),
         }
     }
+
+    #[inline(always)]
+    pub fn in_space(self, space: Space) -> AllocationEvent {
+        AllocationEvent { space, ..self }
+    }
 }
 
 /// Adds what the hook does not know: time, thread, context, device, label, stack.
@@ -142,6 +147,11 @@ pub fn entry(recording: &Recording, event: &AllocationEvent) -> Entry {
     }
 }
 
+#[inline]
+pub fn key(space: Space, address: u64) -> Key {
+    Key { space, address }
+}
+
 /// An allocation succeeded.
 pub fn allocated(address: u64, event: &AllocationEvent) {
     mark_recorded();
@@ -150,10 +160,7 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
             return;
         };
         let cost = Cost::of(recording);
-        let key = Key {
-            space: event.space,
-            address,
-        };
+        let key = key(event.space, address);
         let (_, shard) = thread_and_shard(recording);
         recording.prepare(shard, key);
         let entry = entry(recording, event);

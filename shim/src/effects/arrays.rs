@@ -48,10 +48,7 @@ unsafe fn creates_handle<T: Word, D: Descriptor>(
     // SAFETY: a descriptor that the driver has read just now.
     let shape = (was_read(result) && !descriptor.is_null()).then(|| unsafe { D::shape(descriptor) });
     let bytes = shape.map_or(0, |shape: Shape| shape.bytes(levels));
-    let event = AllocationEvent {
-        space: Space::Array,
-        ..AllocationEvent::new(api, kind, bytes)
-    };
+    let event = AllocationEvent::new(api, kind, bytes).in_space(Space::Array);
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &event);
     result

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use super::graphs::nodes;
 use super::{Location, Word, frees_in, read, record};
-use crate::recorder::{self, AllocationEvent, Device, current};
+use crate::recorder::{self, AllocationEvent, Device, current, key};
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Attributes, Key, Space};
+use culeak::lockfree::table::{Attributes, Space};
 
 /// How a function takes stream 0.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,10 +93,7 @@ fn with_pool(event: AllocationEvent, pool: u64) -> AllocationEvent {
     }
     let known = recorder::running().and_then(|recording| {
         let shard = recorder::thread_row(recording);
-        recording.table(shard).get(Key {
-            space: Space::Pool,
-            address: pool,
-        })
+        recording.table(shard).get(key(Space::Pool, pool))
     });
     let device = known.map_or(Device::Current, |pool| Device::Row(pool.attributes.device));
     AllocationEvent {
@@ -144,10 +141,7 @@ pub unsafe fn imports_pool<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *
     record(
         result,
         || unsafe { read(out) },
-        &AllocationEvent {
-            space: Space::Pool,
-            ..AllocationEvent::new(api, Kind::PoolImport, 0)
-        },
+        &AllocationEvent::new(api, Kind::PoolImport, 0).in_space(Space::Pool),
     );
     result
 }

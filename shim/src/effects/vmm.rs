@@ -4,11 +4,11 @@
 //! handle: a handle that was released while mapped may name other memory later.
 
 use super::{Location, ON_DEVICE, Word, add_reference, frees_in, parameter, read, record};
-use crate::recorder::{self, AllocationEvent, Device, Held, TEARDOWN};
+use crate::recorder::{self, AllocationEvent, Device, Held, TEARDOWN, key};
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, halves, pack};
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Attributes, Key, Link, Space};
+use culeak::lockfree::table::{Attributes, Link, Space};
 
 /// # Safety
 /// As `allocates`.
@@ -113,10 +113,7 @@ pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
         recorder::quietly(|| {
             let recording = recorder::running()?;
             let table = recording.table(recorder::thread_row(recording));
-            let mapping = table.get(Key {
-                space: Space::Mapping,
-                address: address.word(),
-            });
+            let mapping = table.get(key(Space::Mapping, address.word()));
             let link = Link::from_word(mapping.map_or(Link::NOWHERE.to_word(), |mapping| mapping.pool));
             if table.update_extra_of(link, |counts| counts.wrapping_add(1)).is_some() {
                 table.rekey(link);
@@ -131,10 +128,7 @@ pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
 
 /// Drops a reference. The last one frees the memory unless a mapping exists.
 pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32 {
-    let key = Key {
-        space: Space::Physical,
-        address: handle,
-    };
+    let key = key(Space::Physical, handle);
     // Before the call, since the handle may name other memory after it.
     let known = recorder::quietly(|| {
         let recording = recorder::running()?;
@@ -188,10 +182,7 @@ pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
     let memory = recorder::quietly(|| {
         let recording = recorder::recording()?;
         let table = recording.table(recorder::thread_row(recording));
-        let key = Key {
-            space: Space::Physical,
-            address: handle,
-        };
+        let key = key(Space::Physical, handle);
         let link = table.link(key)?;
         table.update_extra_of(link, |counts| pack(halves(counts).0, halves(counts).1.wrapping_add(1)))?;
         // Mapping needs no context, and the calling thread's context may be on another device than the memory.
@@ -228,10 +219,7 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
         let end = address.saturating_add(bytes.word());
         let mut at = address;
         while at < end {
-            let key = Key {
-                space: Space::Mapping,
-                address: at,
-            };
+            let key = key(Space::Mapping, at);
             let Some(mapping) = table.get(key).filter(|mapping| mapping.time_ns <= before) else {
                 if at == address {
                     recording.add(Loss::UnknownFrees, 1);

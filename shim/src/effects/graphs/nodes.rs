@@ -16,7 +16,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use crate::recorder::{self, AllocationEvent};
+use crate::recorder::{self, AllocationEvent, key};
 use crate::resolve::driver;
 use culeak::format::{Loss, halves, pack};
 use culeak::kind::Kind;
@@ -317,10 +317,7 @@ pub fn launched(exec: u64, before: u64) {
             };
             for node in nodes(row) {
                 let address = node.address.load(Relaxed);
-                let key = Key {
-                    space: Space::Pointer,
-                    address,
-                };
+                let key = key(Space::Pointer, address);
                 if node.attributes.load(Relaxed) == 0 {
                     if !has_node(address, false) {
                         free_if_older(recording, key, shard, before);
