@@ -4,7 +4,7 @@
 //! while constructors run. So both are safe where `dlopen`, `dlsym` and `dladdr` could deadlock, except that a forked
 //! child must not iterate. Either is called once per module, not per event.
 
-use crate::stacks;
+use crate::resolve::closing;
 use culeak::system::Descriptor;
 pub use culeak_elf::{Answer, Loaded, Name, Tables};
 use culeak_elf::{LinkMap, find_object};
@@ -66,7 +66,7 @@ pub fn libc_symbol(name: &CStr) -> Option<*const c_void> {
 pub fn find_loaded<R>(mut visit: impl FnMut(&Loaded) -> Option<R>) -> Option<R> {
     culeak_elf::find_loaded(|loaded| {
         // In a signal handler that interrupted this thread's own dlclose, the list may name an object that is unmapped.
-        if stacks::is_closing_here() && !culeak_walker::read(loaded.info().dlpi_phdr as u64, &mut [0u64]) {
+        if closing::is_running_here() && !culeak_walker::read(loaded.info().dlpi_phdr as u64, &mut [0u64]) {
             return None;
         }
         visit(loaded)
@@ -86,7 +86,7 @@ pub fn find_containing<R>(address: u64, mut then: impl FnMut(&Loaded) -> R) -> O
         // SAFETY: as above.
         return Some(then(&unsafe { Loaded::new(&info) }));
     }
-    if list_is_unsafe() || stacks::is_closing_here() {
+    if list_is_unsafe() || closing::is_running_here() {
         return None;
     }
     find_loaded(|loaded| loaded.contains(address).then(|| then(loaded)))

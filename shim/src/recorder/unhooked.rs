@@ -1,5 +1,5 @@
-//! Names of allocator-like functions that were handed out before there was a recording: cudart asks for all of its
-//! functions before it initializes the driver.
+//! Names of allocator-like functions without a hook that the driver returned before there was a recording: cudart looks
+//! all of its functions up before it initializes the driver.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::*};
 
@@ -28,7 +28,7 @@ pub fn keep(name: &[u8]) {
     }
 }
 
-/// Writes the kept names into a recording that has just begun. They stay, for a forked child's recording.
+/// Writes the kept names into a new recording. They are kept for a forked child's recording too.
 pub fn flush(recording: &Recording) {
     for kept in &KEPT[..COUNT.load(Acquire).min(NAMES)] {
         let name: [u8; LENGTH] = std::array::from_fn(|index| kept[index].load(Relaxed));

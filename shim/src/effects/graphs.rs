@@ -1,7 +1,8 @@
-//! Graphs with memory nodes: noted when built or captured, counted when launched.
+//! Graphs with memory nodes: a node is recorded when it is added or captured, and counts when the graph is launched.
+
+pub(super) mod nodes;
 
 use super::{Location, NullStream, PerThread, Word, read};
-use crate::effects::graph_state;
 use crate::recorder::{self, AllocationEvent};
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
@@ -24,7 +25,7 @@ pub unsafe fn adds_alloc_node<P>(api: Api, real: impl FnOnce() -> i32, graph: im
             device: location.device(),
             ..AllocationEvent::new(api, Kind::Graph, bytes)
         };
-        graph_state::allocation_added(graph.word(), address, &event);
+        nodes::allocation_added(graph.word(), address, &event);
     }
     result
 }
@@ -32,7 +33,7 @@ pub unsafe fn adds_alloc_node<P>(api: Api, real: impl FnOnce() -> i32, graph: im
 pub fn adds_free_node(_: Api, real: impl FnOnce() -> i32, graph: impl Word, address: u64) -> i32 {
     let result = real();
     if result == 0 {
-        graph_state::free_added(graph.word(), address);
+        nodes::free_added(graph.word(), address);
     }
     result
 }
@@ -58,11 +59,11 @@ pub unsafe fn adds_node<P>(api: Api, real: impl FnOnce() -> i32, graph: impl Wor
                     device: location.device(),
                     ..AllocationEvent::new(api, Kind::Graph, words.add(15).read())
                 };
-                graph_state::allocation_added(graph.word(), words.add(16).read(), &event);
+                nodes::allocation_added(graph.word(), words.add(16).read(), &event);
             }
-            FREE => graph_state::free_added(graph.word(), words.add(2).read()),
+            FREE => nodes::free_added(graph.word(), words.add(2).read()),
             CHILD if words.add(3).cast::<i32>().read() == 1 => {
-                graph_state::child_moved(graph.word(), words.add(2).read());
+                nodes::child_moved(graph.word(), words.add(2).read());
             }
             _ => {}
         }
@@ -70,7 +71,7 @@ pub unsafe fn adds_node<P>(api: Api, real: impl FnOnce() -> i32, graph: impl Wor
     result
 }
 
-/// Clones the child; a graph with memory nodes cannot be cloned, so there is nothing to note.
+/// Clones the child. A graph with memory nodes cannot be cloned, so nothing is recorded.
 pub fn adds_child(_: Api, real: impl FnOnce() -> i32, _graph: impl Word, _child: impl Word) -> i32 {
     real()
 }
@@ -79,21 +80,21 @@ pub fn adds_child(_: Api, real: impl FnOnce() -> i32, _graph: impl Word, _child:
 /// As `allocates`.
 pub unsafe fn instantiates<T: Word>(_: Api, real: impl FnOnce() -> i32, out: *mut T, graph: impl Word) -> i32 {
     let result = real();
-    if result == 0 && graph_state::exist() {
+    if result == 0 && nodes::exist() {
         // SAFETY: read only after success.
-        graph_state::instantiated(unsafe { read(out) }, graph.word());
+        nodes::instantiated(unsafe { read(out) }, graph.word());
     }
     result
 }
 
 pub fn launches(_: Api, real: impl FnOnce() -> i32, exec: impl Word, _stream: impl Word, _null: NullStream) -> i32 {
-    if !graph_state::exist() {
+    if !nodes::exist() {
         return real();
     }
     let before = recorder::running().map_or(0, |recording| recording.now());
     let result = real();
     if result == 0 {
-        graph_state::launched(exec.word(), before);
+        nodes::launched(exec.word(), before);
     }
     result
 }
@@ -101,7 +102,7 @@ pub fn launches(_: Api, real: impl FnOnce() -> i32, exec: impl Word, _stream: im
 pub fn destroys_exec(_: Api, real: impl FnOnce() -> i32, exec: impl Word) -> i32 {
     let result = real();
     if result == 0 {
-        graph_state::exec_destroyed(exec.word());
+        nodes::exec_destroyed(exec.word());
     }
     result
 }
@@ -109,7 +110,7 @@ pub fn destroys_exec(_: Api, real: impl FnOnce() -> i32, exec: impl Word) -> i32
 pub fn destroys_graph(_: Api, real: impl FnOnce() -> i32, graph: impl Word) -> i32 {
     let result = real();
     if result == 0 {
-        graph_state::graph_destroyed(graph.word());
+        nodes::graph_destroyed(graph.word());
     }
     result
 }
@@ -117,19 +118,19 @@ pub fn destroys_graph(_: Api, real: impl FnOnce() -> i32, graph: impl Word) -> i
 pub fn begins_capture(_: Api, real: impl FnOnce() -> i32) -> i32 {
     let result = real();
     if result == 0 {
-        graph_state::capture_began();
+        nodes::capture_began();
     }
     result
 }
 
-/// A call that fails may have ended a capture (an invalidated one) or none (on a stream that is not captured), so the
-/// driver is asked before and after.
+/// A failed call ends the capture if it was invalidated, and does nothing on a stream that is not being captured, so
+/// the driver is asked before and after.
 pub fn ends_capture(_: Api, real: impl FnOnce() -> i32, stream: impl Word, null: NullStream) -> i32 {
-    let is_captured = || graph_state::is_captured(stream.word(), null == PerThread);
+    let is_captured = || nodes::is_captured(stream.word(), null == PerThread);
     let before = is_captured();
     let result = real();
     if result == 0 || (before && !is_captured()) {
-        graph_state::capture_ended();
+        nodes::capture_ended();
     }
     result
 }

@@ -1,22 +1,23 @@
-//! Memory of CUDA graphs: live from a launch, not from a capture.
+//! The memory nodes of CUDA graphs: their memory is live from a launch on, not from the capture.
 //!
 //! ```text
 //! capture / add node     graph ── nodes: (address, bytes, stack) …, freed addresses …
 //! instantiate            graph ── exec
-//! launch                 every allocated address that the same graph does not free becomes live,
-//!                        every freed address that it did not allocate stops being live
+//! launch                 every address that the graph allocates and does not free is allocated,
+//!                        every address that it frees and does not allocate is freed
 //! ```
 //!
-//! A graph with memory nodes cannot be cloned, cannot be instantiated twice at a time, and as a child is moved into its
-//! parent, so one row per graph says it all. Such graphs are few, and their calls rare: rows are searched one by one,
-//! under a lock that gives up (and counts a loss) rather than wait for a thread it may have interrupted.
+//! A graph with memory nodes cannot be cloned, cannot have two executables at a time, and is moved when it becomes a
+//! child graph, so one row per graph is enough. Such graphs are few and their calls rare: rows are searched one by one.
+//! A lock protects them; a thread that cannot take it counts a loss, since it may have interrupted the owner.
+//!
+//! A forked child inherits all of this, although CUDA does not work there: the lock of a thread of the parent does not
+//! count in the child.
 
-use libc::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use crate::effects::context::ask;
-use crate::recorder::{self, AllocationEvent};
-use crate::resolve::real::{self, Query};
+use crate::recorder::{self, AllocationEvent, key};
+use crate::resolve::driver;
 use culeak::format::{Loss, halves, pack};
 use culeak::kind::Kind;
 use culeak::lockfree::segmented::{Backing, Element, SegmentedArray};
@@ -34,17 +35,17 @@ struct Graph {
     first: AtomicU64,
 }
 
-/// One memory node. Plain words, so that rows can lie in zeroed memory.
+/// One memory node. Plain words, so that zeroed memory is a row.
 #[repr(C)]
 struct Node {
     /// Next node of the graph, or next free one, + 1.
     next: AtomicU64,
     address: AtomicU64,
     bytes: AtomicU64,
-    /// `Entry::what`; 0 for a free node.
+    /// `Attributes` as a word; 0 for a free node.
     attributes: AtomicU64,
     /// Stack and thread.
-    place: AtomicU64,
+    origin: AtomicU64,
     launched: AtomicU64,
 }
 
@@ -54,19 +55,20 @@ unsafe impl Element for Graph {}
 unsafe impl Element for Node {}
 
 struct Graphs {
-    locked: AtomicBool,
+    /// The epoch of the process whose thread holds the lock; 0: free.
+    locked: AtomicU32,
     graphs: SegmentedArray<Graph>,
     graph_count: AtomicU32,
     nodes: SegmentedArray<Node>,
     node_count: AtomicU32,
     free_node: AtomicU64,
-    /// Graphs in use: 0 lets every launch pass at the cost of one load.
+    /// Graphs in use: while it is 0, a launch costs one load.
     live: AtomicU32,
-    /// Captures under way.
+    /// Captures that are running.
     captures: AtomicU32,
 }
 
-// SAFETY: all zeros is an empty array, a false flag, a zero number.
+// SAFETY: all zeros is an empty array and a zero number.
 static GRAPHS: Graphs = unsafe { std::mem::zeroed() };
 const GRAPH_ROWS: Backing = Backing::Private(64, 4096);
 const NODE_ROWS: Backing = Backing::Private(256, 1 << 14);
@@ -75,10 +77,16 @@ struct Lock;
 
 impl Lock {
     fn take(recording: &Recording) -> Option<Lock> {
+        let epoch = recorder::epoch();
         for _ in 0..20_000 {
             // Acquire: pairs with the Release in `drop`.
-            if GRAPHS.locked.compare_exchange(false, true, Acquire, Relaxed).is_ok() {
-                return Some(Lock);
+            match GRAPHS.locked.compare_exchange(0, epoch, Acquire, Relaxed) {
+                Ok(_) => return Some(Lock),
+                // A thread of the parent held it at the fork.
+                Err(other) if other != epoch => {
+                    let _ = GRAPHS.locked.compare_exchange(other, 0, Relaxed, Relaxed);
+                }
+                Err(_) => {}
             }
             // SAFETY: no preconditions.
             unsafe { libc::sched_yield() };
@@ -90,14 +98,8 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        GRAPHS.locked.store(false, Release);
+        GRAPHS.locked.store(0, Release);
     }
-}
-
-/// Forked: CUDA does not work here, and the thread that held the lock may not exist.
-pub fn forget() {
-    GRAPHS.locked.store(false, Release);
-    GRAPHS.captures.store(0, Relaxed);
 }
 
 pub fn capture_began() {
@@ -110,41 +112,32 @@ pub fn capture_ended() {
         .fetch_update(Relaxed, Relaxed, |captures| captures.checked_sub(1));
 }
 
-/// The graph that `stream` is being captured into; asks the driver only while some capture is under way.
+/// The graph that `stream` is being captured into; asks the driver only while some capture is running.
 pub fn captured_into(stream: u64, per_thread: bool) -> Option<u64> {
     // 1: CU_STREAM_CAPTURE_STATUS_ACTIVE.
     capture_of(stream, per_thread).and_then(|(status, graph)| (status == 1).then_some(graph))
 }
 
-/// Whether `stream` is being captured, also in vain: an invalidated capture goes on until it is ended.
+/// Whether `stream` is being captured; an invalidated capture continues until it is ended.
 pub fn is_captured(stream: u64, per_thread: bool) -> bool {
     capture_of(stream, per_thread).is_some_and(|(status, _)| status != 0)
 }
 
 /// Status and graph of a stream's capture.
-fn capture_of(stream: u64, per_thread: bool) -> Option<(i32, u64)> {
+fn capture_of(stream: u64, per_thread: bool) -> Option<(u32, u64)> {
     if GRAPHS.captures.load(Relaxed) == 0 {
         return None;
     }
-    let query = if per_thread {
-        Query::StreamGetCaptureInfoPerThread
+    let get = if per_thread {
+        driver::cuStreamGetCaptureInfo_v2_ptsz
     } else {
-        Query::StreamGetCaptureInfo
+        driver::cuStreamGetCaptureInfo_v2
     };
-    let (mut status, mut id, mut graph) = (0i32, 0u64, 0u64);
-    let asked = ask!(
-        query,
-        (u64, *mut i32, *mut u64, *mut u64, *mut c_void, *mut c_void),
-        (
-            stream,
-            &mut status,
-            &mut id,
-            &mut graph,
-            std::ptr::null_mut(),
-            std::ptr::null_mut()
-        )
-    );
-    (asked == 0).then_some((status, graph))
+    let (mut status, mut id, mut graph) = (0, 0, std::ptr::null_mut());
+    let (stream, unwanted) = (stream as *mut _, std::ptr::null_mut());
+    // SAFETY: valid out-parameters; null for those that are not wanted.
+    let result = unsafe { get(stream, &mut status, &mut id, &mut graph, unwanted, std::ptr::null_mut()) };
+    (result == 0).then_some((status, graph as u64))
 }
 
 fn rows() -> impl Iterator<Item = &'static Graph> {
@@ -200,14 +193,14 @@ fn new_node() -> Option<(u64, &'static Node)> {
     Some((u64::from(count) + 1, found))
 }
 
-fn add(recording: &Recording, graph: u64, address: u64, bytes: u64, attributes: u64, place: u64) {
+fn add(recording: &Recording, graph: u64, address: u64, bytes: u64, attributes: u64, origin: u64) {
     let Some(_lock) = Lock::take(recording) else { return };
     let added = row_of(graph).and_then(|row| {
         let (link, new) = new_node()?;
         new.address.store(address, Relaxed);
         new.bytes.store(bytes, Relaxed);
         new.attributes.store(attributes, Relaxed);
-        new.place.store(place, Relaxed);
+        new.origin.store(origin, Relaxed);
         new.launched.store(0, Relaxed);
         new.next.store(row.first.load(Relaxed), Relaxed);
         row.first.store(link, Relaxed);
@@ -218,11 +211,11 @@ fn add(recording: &Recording, graph: u64, address: u64, bytes: u64, attributes: 
     }
 }
 
-/// A memory-allocation node was captured or added: 0 bytes until the graph is launched.
+/// An allocation node was captured or added. It counts 0 bytes until the graph is launched.
 pub fn allocation_added(graph: u64, address: u64, event: &AllocationEvent) {
     recorder::mark_recorded();
     recorder::quietly(|| {
-        let Some(recording) = recorder::begin() else { return };
+        let Some(recording) = recorder::recording() else { return };
         let entry = recorder::entry(recording, event);
         recording.add(Loss::CapturedNodes, 1);
         add(
@@ -236,11 +229,11 @@ pub fn allocation_added(graph: u64, address: u64, event: &AllocationEvent) {
     });
 }
 
-/// A memory-free node was captured or added.
+/// A free node was captured or added.
 pub fn free_added(graph: u64, address: u64) {
     recorder::mark_recorded();
     recorder::quietly(|| {
-        let Some(recording) = recorder::begin() else { return };
+        let Some(recording) = recorder::recording() else { return };
         add(recording, graph, address, 0, 0, 0);
     });
 }
@@ -291,14 +284,14 @@ fn with_rows(wanted: impl Fn(&Graph) -> bool, then: impl Fn(&'static Graph)) {
     });
 }
 
-/// Gives a row and its nodes back once neither the graph nor its executable exists.
+/// Frees a row and its nodes if neither the graph nor its executable exists.
 fn release(row: &Graph) {
     if row.graph.load(Relaxed) != 0 || row.exec.load(Relaxed) != 0 {
         return;
     }
     let mut link = row.first.swap(0, Relaxed);
-    while let Some(gone) = node(link) {
-        let next = gone.next.swap(GRAPHS.free_node.load(Relaxed), Relaxed);
+    while let Some(freed) = node(link) {
+        let next = freed.next.swap(GRAPHS.free_node.load(Relaxed), Relaxed);
         GRAPHS.free_node.store(link, Relaxed);
         link = next;
     }
@@ -306,31 +299,27 @@ fn release(row: &Graph) {
     GRAPHS.live.fetch_sub(1, Relaxed);
 }
 
-/// Whether any graph with memory nodes exists, so that its launch must be looked at.
+/// Whether any graph with memory nodes exists: only then a launch may allocate or free.
 pub fn exist() -> bool {
     GRAPHS.live.load(Relaxed) != 0
 }
 
-/// An executable graph was launched; `before` is the time just before.
+/// An executable graph was launched; `before` is the time before the call.
 pub fn launched(exec: u64, before: u64) {
     recorder::quietly(|| {
         let Some(recording) = recorder::running() else { return };
         let Some(_lock) = Lock::take(recording) else { return };
-        let shard = recorder::thread(recording);
+        let shard = recorder::thread_row(recording);
         for row in rows().filter(|row| row.exec.load(Relaxed) == exec) {
-            let is_here = |address: u64, freed: bool| {
+            let has_node = |address: u64, freed: bool| {
                 nodes(row)
                     .any(|node| node.address.load(Relaxed) == address && (node.attributes.load(Relaxed) == 0) == freed)
             };
             for node in nodes(row) {
                 let address = node.address.load(Relaxed);
-                let key = Key {
-                    space: Space::Pointer,
-                    address,
-                };
-                let what = node.attributes.load(Relaxed);
-                if what == 0 {
-                    if !is_here(address, false) {
+                let key = key(Space::Pointer, address);
+                if node.attributes.load(Relaxed) == 0 {
+                    if !has_node(address, false) {
                         free_if_older(recording, key, shard, before);
                     }
                     continue;
@@ -338,8 +327,8 @@ pub fn launched(exec: u64, before: u64) {
                 if node.launched.swap(1, Relaxed) == 0 {
                     recording.add(Loss::LaunchedNodes, 1);
                 }
-                if !is_here(address, true) {
-                    // Relaunched with auto-free: the driver freed the last launch's memory first.
+                if !has_node(address, true) {
+                    // Relaunched with auto-free: the driver freed the memory of the last launch first.
                     if free_if_older(recording, key, shard, before) {
                         recording.add(Loss::ImplicitFrees, 1);
                     }
@@ -363,7 +352,7 @@ fn free_if_older(recording: &Recording, key: Key, shard: u32, before: u64) -> bo
 
 fn allocate(recording: &Recording, key: Key, node: &Node) {
     let (_, _, _, device, api, context) = Attributes::parts(node.attributes.load(Relaxed));
-    let (stack, thread) = halves(node.place.load(Relaxed));
+    let (stack, thread) = halves(node.origin.load(Relaxed));
     let bytes = node.bytes.load(Relaxed);
     let entry = Entry {
         bytes,
@@ -383,6 +372,6 @@ fn allocate(recording: &Recording, key: Key, node: &Node) {
         },
     };
     if !recording.allocated(key, &entry) {
-        crate::messages::say_loss(recording);
+        crate::messages::loss(recording);
     }
 }
