@@ -327,8 +327,8 @@ fn look_ups(outcome: &Outcome) -> u64 {
 
 #[test]
 fn each_call_site_is_looked_up_once() {
-    // More call sites than a small cache by address can hold: with such a cache some of them would evict each other for
-    // ever, depending on where the loader maps things.
+    // More call sites than a small cache by address can hold: in such a cache some of them would keep evicting each other,
+    // depending on where the loader maps things.
     let counts = library("counts_look_ups", "libcounts_look_ups.so", &[], &[]);
     let c10 = library("libc10", "libc10.so", &["-DCOPY=1"], &[]);
     let copies = (0..10).map(|copy| {

@@ -11,7 +11,7 @@ use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::{Outcome, Preload, Profile, fake_driver, library, profile, program};
 
-/// A runtime of this version, which, as in NVIDIA's, is on every symbol.
+/// A runtime whose symbols all have this version, like those of NVIDIA's.
 fn runtime(version: &str) -> PathBuf {
     let file = format!("libcudart.so.{version}");
     lookup::runtime(&file, version, &file, &[])

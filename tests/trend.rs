@@ -117,7 +117,7 @@ fn a_running_process_is_watched_from_outside_to_its_end() {
         step(&mut victim);
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // The end of its input ends it.
+    // The victim ends at the end of its input.
     victim.finish();
     let output = watcher.wait_with_output().expect("it ends");
     let mut stderr_text = String::new();
