@@ -1,10 +1,10 @@
-/* How many instructions one allocation and one free take, and how many of them are locked: figures that do not depend on
- * what else the machine does. Linked to a driver that does nothing; x86-64 only.
+/* The number of instructions of one allocation and one free, and how many of them are locked: figures that do not depend on
+ * the load of the machine. Linked with a driver that does nothing; x86-64 only.
  *
  *   count FRAMES
  *
- * A child takes and gives blocks at the end of a stack of FRAMES frames until all is warm; then the parent steps through
- * ten allocations and ten frees and prints the means, those of this program and of the driver included. */
+ * A child allocates and frees blocks at the end of a stack of FRAMES frames until everything is warm; then the parent steps
+ * through ten allocations and ten frees and prints the means, including this program and the driver. */
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -23,7 +23,7 @@ int cuMemFree_v2(address);
 enum { ROUNDS = 300, KEPT = 64, COUNTED = 10 };
 static volatile int sink;
 
-/* Calls from one place each: another one would be another stack. */
+/* Calls from one line each: another line would be another stack. */
 __attribute__((noinline)) static void get(address *block, int mark) {
     if (mark) __asm__ volatile("int3");
     cuMemAlloc_v2(block, 512);
@@ -49,7 +49,7 @@ __attribute__((noinline)) static void deep(int left) {
     }
 }
 
-/* The prefix, or an exchange with memory, which is always locked. */
+/* The lock prefix, or an exchange with memory, which is always locked. */
 static int is_locked(const unsigned char *code) {
     int at = 0, locked = 0;
     while (code[at] == 0xf0 || code[at] == 0xf2 || code[at] == 0xf3 || code[at] == 0x66 || code[at] == 0x2e || code[at] == 0x64)
@@ -93,7 +93,7 @@ int main(int arguments, char **argument) {
     waitpid(child, &status, 0);
     go_on(child);
     count(child, "allocation");
-    go_on(child); /* over the mark that ended it */
+    go_on(child); /* past the mark at which it stopped */
     go_on(child);
     count(child, "free");
     kill(child, SIGKILL);

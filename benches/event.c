@@ -1,14 +1,14 @@
-/* What one allocation and one free cost the caller. Linked to a driver that does nothing, so that all of it is the
- * recorder's; with -DMALLOC the same with malloc and free, for heap profilers to be put beside; with -DCONTROL calls that do
- * ten locked additions to a word of the thread's own, which shows how far threads on this machine get in each other's way
- * without sharing anything.
+/* What one allocation and one free cost the caller. Linked with a driver that does nothing, so that all of the cost is the
+ * recorder's; with -DMALLOC the same with malloc and free, for comparison with heap profilers; with -DCONTROL calls that do
+ * ten locked additions to a thread-local word, which shows how much threads on this machine slow each other down without
+ * sharing anything.
  *
  *   event FRAMES [THREADS]
  *
  * prints three numbers: nanoseconds of an allocation and of a free at the end of a stack of FRAMES frames, when ROUNDS
- * blocks are taken and then given back, and pairs a second of all threads together when each keeps 64 blocks alive.
- * The clock is looked at every CHUNK calls and the median of all chunks counts, so that what the machine does between, as
- * running something else for a while, does not. With several threads the first two are means over the threads. */
+ * blocks are allocated and then freed, and pairs a second of all threads together when each has 64 live blocks.
+ * The clock is read every CHUNK calls and the median of all chunks counts, so that interruptions by other processes do not.
+ * With several threads the first two are means over the threads. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -88,7 +88,7 @@ __attribute__((noinline)) static void deep(Worker *self, int left, int repeat) {
     for (int i = 0; i < KEPT; i++) give(self->blocks[i]);
 }
 
-/* Below `deep` lie this function and those that start a thread or the program. */
+/* Below `deep` are this function and those that start a thread or the program. */
 static void *work(void *self) {
     for (int repeat = 0; repeat < REPEATS; repeat++) deep(self, frames - 4, repeat);
     return NULL;
@@ -114,7 +114,7 @@ int main(int count, char **arguments) {
     start();
     pthread_barrier_init(&together, NULL, threads);
     for (int i = 0; i < threads; i++) workers[i] = calloc(1, sizeof(Worker));
-    /* One thread is the first one: nothing of it differs from a program without threads. */
+    /* One thread runs on the main thread, so that it is a program without threads. */
     if (threads == 1) work(workers[0]);
     for (int i = 0; threads > 1 && i < threads; i++) pthread_create(&workers[i]->thread, NULL, work, workers[i]);
     for (int i = 0; threads > 1 && i < threads; i++) pthread_join(workers[i]->thread, NULL);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What one recorded event costs on a driver that does nothing: bare, recorded, and recorded with libgcc's unwinder; and
-# heaptrack on the same shape of malloc program, where it is installed. Then how many threads share the work, and at last
-# how many instructions an event takes.
+# heaptrack on a malloc program of the same shape, if it is installed. Then how the cost scales with threads, and finally how
+# many instructions an event takes.
 #
 #   benches/event.sh [CULEAK]          default: target/release/culeak
 #   benches/event.sh --build FOLDER    only builds `event`, `malloc`, `control`, `count` and driver/libcuda.so.1 there
@@ -28,7 +28,7 @@ build "$work"
 export LD_LIBRARY_PATH=$work/driver CULEAK_OUTPUT=$work/ CULEAK_QUIET=1
 shim=$("$culeak" shim-path)
 
-row() { # row NAME FRAMES THREADS COMMAND…: a line of three figures, or question marks where there are none
+row() { # row NAME FRAMES THREADS COMMAND…: a line of three figures, or question marks without a result
     local figures
     figures=$("${@:4}" "$2" "$3" 2>/dev/null | grep -E '^[0-9.]+ [0-9.]+ [0-9]+$' || echo "? ? ?")
     printf '| %s | %s | %s | %s | %s | %s |\n' "$1" "$2" "$3" $figures

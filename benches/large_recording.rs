@@ -1,15 +1,14 @@
-//! Makes a recording as large as they come: by default 10 million live allocations from 50,000 stacks.
+//! Makes a very large recording: by default 10 million live allocations from 50,000 stacks.
 //!
 //!     cargo run --release --example large_recording -- OUT.culeak [ALLOCATIONS [STACKS [MODULE…]]]
 //!
-//! With `STAY=idle` or `STAY=busy` in the environment it does not end then: it says its number and waits for the end of its
-//! input, holding all of it like a running program; busy, with ten thousand allocations and frees a second.
+//! With `STAY=idle` or `STAY=busy` in the environment it does not end then: it prints its pid and waits for the end of its
+//! input, with all allocations live like a running program; busy, with ten thousand allocations and frees a second.
 //!
-//! Filled through the writer's own operations, so it is what a program would have left. Stacks are 20 to 40 frames deep,
-//! share their outer frames as call trees do, and consist of 10,000 places, half of them lines of Python. The places of
-//! native code lie in the ELF files named as MODULE, else in files that do not exist. Three fifths of the allocations are
-//! tensors within PyTorch's segments, the rest is memory of all sorts. 16 threads, 8 streams, 2 devices; three threads come each
-//! way.
+//! Filled through the writer's own operations, so it is what a program would have written. Stacks are 20 to 40 frames deep,
+//! share their outer frames as call trees do, and consist of 10,000 locations, half of them lines of Python. Native locations
+//! are in the ELF files named as MODULE, else in files that do not exist. Three fifths of the allocations are tensors within
+//! PyTorch's segments, the rest is memory of all kinds. 16 threads, 8 streams, 2 devices; each stack is used by three threads.
 
 use std::ffi::CString;
 
@@ -58,7 +57,7 @@ fn main() {
     };
     while memory.made < allocations {
         let nth = random.next() % stacks.len() as u64;
-        // Who asks for what is the stack's doing; a few threads of a pool come the same way.
+        // The stack determines what is allocated; a few threads of a pool use the same stack.
         let thread = threads[((nth + random.next() % 3) % THREADS) as usize];
         memory.one(nth, stacks[nth as usize], thread, &mut random);
     }
@@ -68,7 +67,7 @@ fn main() {
     recording.end();
 }
 
-/// Until standard input ends.
+/// Runs until standard input ends.
 fn stay(memory: &mut Memory, stack: u32, thread: u32, busy: bool) {
     println!("{}", std::process::id());
     let waiting = std::thread::spawn(|| std::io::stdin().read_line(&mut String::new()));
@@ -115,7 +114,7 @@ fn name_of(thread: u64) -> [u8; 16] {
     name
 }
 
-/// The same numbers each time.
+/// The same numbers in every run.
 struct Random(u64);
 
 impl Random {
@@ -177,7 +176,7 @@ fn places(recording: &Recording, modules: &[String], random: &mut Random) -> Vec
     places
 }
 
-/// One instruction a line, ten lines, as Python 3.12 writes it.
+/// One instruction per line, ten lines, as Python 3.12 encodes it.
 const LINES: &[u8] = &[
     0x80 | 13 << 3,
     2,
@@ -201,7 +200,7 @@ const LINES: &[u8] = &[
     2,
 ];
 
-/// Each new stack leaves an earlier one somewhere on its way.
+/// Each new stack branches off an earlier one at a random frame.
 fn make_stacks(recording: &Recording, count: u64, places: &[Place], random: &mut Random) -> Vec<u32> {
     let mut chains: Vec<Vec<u32>> = Vec::new();
     let mut leaves = Vec::new();
@@ -225,7 +224,7 @@ fn make_stacks(recording: &Recording, count: u64, places: &[Place], random: &mut
     leaves
 }
 
-/// The same stack, asking through PyTorch's allocator.
+/// The same stack, continued into PyTorch's allocator.
 fn caching_stack(recording: &Recording, caller: u32) -> u32 {
     let library = recording.add_module(&ModuleSeen {
         path: b"/opt/imagined/torch/lib/libc10_cuda.so",
@@ -240,9 +239,9 @@ fn caching_stack(recording: &Recording, caller: u32) -> u32 {
 struct Memory {
     recording: &'static Recording,
     segment_stack: u32,
-    /// The next address that nobody has.
+    /// The next unused address.
     next: [u64; DEVICES as usize],
-    /// What is left of the segment that tensors are taken from.
+    /// The unused rest of the segment from which tensors are allocated.
     room: [(u64, u64); DEVICES as usize],
     live: [i64; DEVICES as usize],
     reserved: [u64; DEVICES as usize],
@@ -294,7 +293,7 @@ impl Memory {
             self.reserved[index] += SEGMENT;
         }
         let (address, left) = self.room[index];
-        // Some blocks are free, so that there is something to say about segments.
+        // Some blocks are free, so that segments are partly used.
         let gap = TENSOR * u64::from(random.next().is_multiple_of(8) && left > bytes + TENSOR);
         self.room[index] = (address + gap + bytes, left - gap - bytes);
         self.record(
@@ -350,17 +349,17 @@ impl Memory {
     }
 }
 
-/// The little of an ELF file that makes a module of it.
+/// The few facts of an ELF file that make it a module.
 struct Elf {
     path: String,
     build_id: Vec<u8>,
-    /// Session and length of its code, as addresses in the file's own terms.
+    /// Begin and length of its code, as addresses in the file.
     text: (u64, u64),
 }
 
 impl Elf {
     fn add(&self, recording: &Recording) -> Option<u32> {
-        // Any place will do, as long as no other module is there.
+        // Any address will do, as long as no other module is there.
         let bias = self.path.bytes().fold(0x5000_0000_0000, |sum: u64, byte| {
             sum.wrapping_mul(31).wrapping_add(byte.into()) & 0x7fff_0000_0000
         });

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Whether what a pair of allocation and free costs depends on where the loader happens to put things: the same loop in many
-# processes, whose addresses the kernel draws anew each time, bare and recorded. Prints the median and the worst figure of
-# each, and every run that took more than three times the median, with how often it walked the loader's list in the loop.
+# Checks whether the cost of a pair of allocation and free depends on where the loader maps things: the same loop in many
+# processes with random addresses, bare and recorded. Prints the median and the worst figure of each, and every run that took
+# more than three times the median, with how often it walked the loader's list in the loop.
 #
 #   benches/layouts.sh [--runs N] [--torch] [CULEAK]     default: 100 runs, target/release/culeak
 #
 #   --torch   torch.empty and del on a GPU (PYTHON names the interpreter; default python3) instead of the stand-ins on a
-#             driver that does nothing; look-ups are counted all the same
-# A look-up in the loop is a fault whatever the clock says, so the exit code is 1 if there was one.
+#             driver that does nothing; lookups are counted too
+# A lookup in the loop is a defect whatever the times are, so the exit code is 1 if there was one.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 
@@ -16,7 +16,7 @@ while [ $# -gt 0 ]; do
     case $1 in
         --runs) runs=${2:?--runs needs a number}; shift 2 ;;
         --torch) torch=1; shift ;;
-        -*) echo "$1: no such option; there are --runs and --torch" >&2; exit 2 ;;
+        -*) echo "$1: unknown option; known are --runs and --torch" >&2; exit 2 ;;
         *) break ;;
     esac
 done
@@ -52,7 +52,7 @@ fi
 export CULEAK_OUTPUT=$work/out/ CULEAK_QUIET=1
 shim=$("$culeak" shim-path)
 
-# Each way to draw addresses: anew for every process, none at all, and from the bottom up as kernels did long ago.
+# Each kind of address layout: random for every process, not random, and from the bottom up as in old kernels.
 measure() { # measure NAME PRELOAD
     local run way
     for ((run = 0; run < runs; run++)); do
@@ -61,13 +61,13 @@ measure() { # measure NAME PRELOAD
             1) way="setarch -L" ;;
             *) way="" ;;
         esac
-        $way env LD_PRELOAD="$2" "${loop[@]}" | sed -n "s/^\([0-9]*\) ns a pair, \([0-9]*\) look-ups/\1 \2 $run ${way:-anew}/p"
+        $way env LD_PRELOAD="$2" "${loop[@]}" | sed -n "s/^\([0-9]*\) ns a pair, \([0-9]*\) look-ups/\1 \2 $run ${way:-random}/p"
         rm -f "$work"/out/*
     done >"$work/$1"
     sort -n "$work/$1" | awk -v name="$1" -v runs="$runs" '
         { ns[NR] = $1; line[NR] = $0; if ($2) walked++ }
         END {
-            if (NR != runs) { printf "%s: only %d of %d runs gave a figure\n", name, NR, runs; exit 1 }
+            if (NR != runs) { printf "%s: only %d of %d runs printed a figure\n", name, NR, runs; exit 1 }
             median = ns[int((NR + 1) / 2)]
             printf "| %s | %d | %d | %d | %d |\n", name, NR, median, ns[NR], walked
             for (i = 1; i <= NR; i++) if (ns[i] > 3 * median) {

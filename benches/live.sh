@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The live view with a million live allocations, on one core: how often it draws, and what that takes.
+# The live view with a million live allocations, on one core: how often it draws, and how much CPU time that takes.
 #
 # Usage: benches/live.sh CULEAK        a release build; needs tmux, a C compiler and two cores (the program has the other)
 set -euo pipefail

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# The readers of culeak, heaptrack and memray beside each other, on recordings of like size.
+# The readers of culeak, heaptrack and memray compared, on recordings of similar size.
 #
 #   benches/reader.sh [FOLDER]
 #
-# Makes three recordings in FOLDER (kept, and used again the next time): ALLOCATIONS live allocations from about STACKS call
+# Makes three recordings in FOLDER (and uses them again the next time): ALLOCATIONS live allocations from about STACKS call
 # stacks each, ours by `large_recording`, the others' by a C and a Python program recorded with those tools. Then reads each
-# with its tool, by turns, ROUNDS times, and prints a table in Markdown: medians of wall and CPU time, most memory.
-# Eight sizes. heaptrack's file has no address and no time of an allocation, so those of one size and stack are the same few
-# bytes; memray's has addresses, ours both.
+# with its tool, alternately, ROUNDS times, and prints a table in Markdown: medians of wall and CPU time, most memory.
+# The allocations have eight sizes. heaptrack's format stores neither address nor time of an allocation, so those of one size
+# and stack are the same few bytes; memray's stores addresses, ours both.
 #   ALLOCATIONS  default 10000000        STACKS  default 50000        ROUNDS  default 3        LIMIT  seconds a run, default 600
 #   CULEAK_BIN   folder with `culeak` and `examples/large_recording`; default: target/release, built if need be
-# Installs heaptrack with apt, and memray with pip into FOLDER/venv, where they are missing. Needs cc, python3 and 20 GB of memory.
+# Installs heaptrack with apt, and memray with pip into FOLDER/venv, if they are missing. Needs cc, python3 and 20 GB of memory.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 folder=${1:-$(mktemp -d "${TMPDIR:-/tmp}/culeak-reader.XXXXXX")}
@@ -36,7 +36,7 @@ if [ -z "${CULEAK_BIN:-}" ]; then
     (cd "$root" && cargo build -q --release -p culeak-cli && cargo build -q --release --example large_recording)
 fi
 
-# Every allocation from another of 8^k ways through eight functions, below a chain that makes stacks 20 to 40 frames deep.
+# Every allocation takes another of 8^k paths through eight functions, below a chain that makes stacks 20 to 40 frames deep.
 cat > made.c <<'C'
 #include <stdlib.h>
 static unsigned long per_stack;
@@ -96,7 +96,7 @@ if ! ls heaptrack.made.* >/dev/null 2>&1; then
     cc -g -O1 -fno-optimize-sibling-calls -o made made.c
     heaptrack -o heaptrack.made ./made "$allocations" "$stacks" >heaptrack.log 2>&1
 fi
-# So that each object is an allocation of its own.
+# So that each object is a separate allocation.
 [ -s memray.bin ] || PYTHONMALLOC=malloc venv/bin/memray run -q -f -o memray.bin made.py "$allocations" "$stacks"
 heaptrack_file=$(ls heaptrack.made.* | head -n 1)
 

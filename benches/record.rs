@@ -1,8 +1,8 @@
-//! What the recording alone costs, without hooks and stacks: an allocation and its free on 1, 2, 4 … threads, the same of
-//! the table and of the sums by themselves, and looking up what is known.
+//! What recording alone costs, without hooks and stacks: an allocation and its free on 1, 2, 4 … threads, the same of the
+//! table and of the counters by themselves, and lookups of known keys.
 //!
-//! A time is one allocation and one free (or one look-up) as each of the threads sees it: a time that stays the same
-//! with more threads means that they do not wait for one another. Every thread keeps 64 blocks alive.
+//! A time is one allocation and one free (or one lookup) as each thread experiences it: a time that stays the same with more
+//! threads means that they do not wait for one another. Every thread has 64 live blocks.
 
 mod undisturbed;
 
@@ -24,7 +24,7 @@ use culeak::lockfree::table::{Attributes, Entry, Key, Space};
 use culeak::recording::{Recording, Session};
 use undisturbed::undisturbed;
 
-/// Blocks that every thread keeps alive.
+/// Live blocks of every thread.
 const KEPT: u64 = 64;
 const BYTES: u64 = 512;
 
@@ -91,12 +91,12 @@ fn entry(thread: u32) -> Entry {
     }
 }
 
-/// How long the slowest of `threads` threads takes for `rounds` rounds, begun together.
+/// How long the slowest of `threads` threads takes for `rounds` rounds, started together.
 fn together(threads: u32, rounds: u64, body: impl Fn(u32, u64) + Sync) -> Duration {
     const CHUNK: u64 = 1024;
     let start = Barrier::new(threads as usize);
     let one = |thread| {
-        // The first rounds make what every thread has for itself.
+        // The first rounds create the per-thread structures.
         body(thread, CHUNK);
         start.wait();
         undisturbed(rounds, CHUNK, |rounds| {
@@ -112,7 +112,7 @@ fn together(threads: u32, rounds: u64, body: impl Fn(u32, u64) + Sync) -> Durati
     })
 }
 
-/// On a cache line of its own, as rows of the recording are.
+/// On a separate cache line, as rows of the recording are.
 #[repr(align(128))]
 struct Apart(AtomicU64, AtomicU32);
 
@@ -158,7 +158,7 @@ fn pairs(criterion: &mut Criterion, folder: &Path) {
     group.finish();
 }
 
-/// Allocates a block a round and frees the one of `KEPT` rounds ago, and in the end all.
+/// Allocates a block in each round and frees the one of `KEPT` rounds ago, and all of them at the end.
 fn churn(recording: &Recording, thread: u32, rounds: u64) {
     let free = |block| {
         if let Some(withdrawn) = recording.withdraw(key(thread, block), thread) {

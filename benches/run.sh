@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs the benches and prints their tables: the walker beside other unwinders, a walk along Python's frames, the recording by
-# itself, and a whole event on a driver that does nothing.
+# Runs the benches and prints their tables: the walker and other unwinders, a walk along Python's frames, the recording
+# alone, and a whole event on a driver that does nothing.
 #
 #   benches/run.sh [--quick] [NAME…]      names: walk, python, record, event; default: all
 #
 #   CULEAK_BIN    folder filled by benches/collect.sh; without it `cargo bench` builds and runs them
-# `cargo bench` alone runs the same and prints criterion's own words.
+# `cargo bench` alone runs the same and prints criterion's own output.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 quick=()
@@ -31,6 +31,6 @@ for name in "$@"; do
                 culeak=${CARGO_TARGET_DIR:-target}/release/culeak
             fi
             benches/event.sh "$culeak" ;;
-        *) echo "$name: no such bench; there are walk, python, record and event" >&2; exit 2 ;;
+        *) echo "$name: unknown bench; known are walk, python, record and event" >&2; exit 2 ;;
     esac
 done

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Long and rough: 10^9 events over 64 threads that swap blocks while a timer's handler allocates every millisecond,
-# children are forked and a library comes and goes; then 10 million live allocations. On a driver that does nothing.
+# A long stress test: 10^9 events over 64 threads that swap blocks while a timer's handler allocates every millisecond,
+# children are forked and a library is opened and closed; then 10 million live allocations. On a driver that does nothing.
 # Needs the built CLI, a C compiler and python3; no GPU, no Rust.
 #
 #   benches/soak.sh [CULEAK] [EVENTS] [THREADS] [LIVE]      default: target/release/culeak 1000000000 64 10000000
@@ -20,9 +20,9 @@ cc -O2 -shared -fPIC -DLEAKS=unused -DBYTES=1 tests/victims/plugin.c "$work/driv
 shim=$("$culeak" shim-path)
 export LD_LIBRARY_PATH=$work/driver CULEAK_QUIET=1 CULEAK_OUTPUT=$work/out/
 
-recorded() { # recorded FOLDER COMMAND…: runs it, and says every ten seconds how large it and its recording are
+recorded() { # recorded FOLDER COMMAND…: runs it, and prints every ten seconds how large it and its recording are
     mkdir "$work/out"
-    LD_PRELOAD=$shim "${@:2}" >"$work/said" &
+    LD_PRELOAD=$shim "${@:2}" >"$work/output" &
     local process=$! second=0
     while kill -0 $process 2>/dev/null; do
         sleep 1
@@ -33,9 +33,9 @@ recorded() { # recorded FOLDER COMMAND…: runs it, and says every ten seconds h
                 "$(awk '/VmRSS/ { print $2 }' /proc/$process/status 2>/dev/null || true)"
         fi
     done
-    wait $process || { echo "FAILED  the program ended with status $?"; cat "$work/said"; exit 1; }
+    wait $process || { echo "FAILED  the program ended with status $?"; cat "$work/output"; exit 1; }
     mv "$work/out" "$work/$1"
-    mv "$work/said" "$work/$1/said"
+    mv "$work/output" "$work/$1/output"
     "$culeak" snapshot "$work/$1"/*."$process".culeak -o "$work/$1/parent.json" >/dev/null
 }
 
@@ -58,7 +58,7 @@ def claim(text, holds, evidence=""):
     print("ok     " if holds else "FAILED ", text, evidence)
 
 def numbers(part):
-    return [float(word) for word in re.findall(r"[0-9.]+", open(f"{work}/{part}/said").read())]
+    return [float(word) for word in re.findall(r"[0-9.]+", open(f"{work}/{part}/output").read())]
 
 def lost(snapshot):
     losses = snapshot["losses"]
@@ -72,7 +72,7 @@ allocations, live = map(int, numbers("churn"))
 snapshot = json.load(open(f"{work}/churn/parent.json"))
 total = sum(counter["total_count"] for counter in snapshot["counters"])
 claim("every allocation was counted", total == allocations, f"{total} of {allocations}")
-claim("what is live is recorded, and nothing else", len(snapshot["allocations"]["rows"]) == live,
+claim("exactly the live allocations are recorded", len(snapshot["allocations"]["rows"]) == live,
       f"{len(snapshot['allocations']['rows'])} of {live}")
 claim("nothing was lost", not lost(snapshot), lost(snapshot))
 recordings = len(glob.glob(f"{work}/churn/*.culeak"))

@@ -1,4 +1,4 @@
-"""Prints what criterion measured as Markdown tables, one a group: a row for each function, a column for each parameter."""
+"""Prints criterion's results as Markdown tables, one per group: a row for each function, a column for each parameter."""
 
 import collections
 import json
@@ -13,9 +13,9 @@ def shown(nanoseconds):
 def groups(home):
     """{group: {function: {parameter: median in nanoseconds}}}"""
     found = collections.defaultdict(lambda: collections.defaultdict(dict))
-    for told in sorted(pathlib.Path(home).glob("**/new/benchmark.json"), key=lambda path: path.stat().st_mtime_ns):
-        name = json.loads(told.read_text())
-        median = json.loads((told.parent / "estimates.json").read_text())["median"]["point_estimate"]
+    for result in sorted(pathlib.Path(home).glob("**/new/benchmark.json"), key=lambda path: path.stat().st_mtime_ns):
+        name = json.loads(result.read_text())
+        median = json.loads((result.parent / "estimates.json").read_text())["median"]["point_estimate"]
         found[name["group_id"]][name["function_id"]][name["value_str"]] = median
     return found
 

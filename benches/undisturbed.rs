@@ -1,9 +1,9 @@
-//! How long something takes when the machine does nothing else. Shared by the benches of this repository.
+//! How long something takes without interruptions. Shared by the benches of this repository.
 
 use std::time::Duration;
 
-/// Times `rounds` rounds of what `take` does so many times and times itself: the median of chunks short enough that most
-/// are not interrupted. With others at work on the machine, means are two to three times too long and repeat badly.
+/// Times `rounds` rounds in chunks; `take` runs the given number of rounds and times itself. The result is the median of
+/// chunks so short that most are not interrupted: on a busy machine, means are two to three times too long and not repeatable.
 pub fn undisturbed(rounds: u64, chunk: u64, mut take: impl FnMut(u64) -> Duration) -> Duration {
     let mut each: Vec<f64> = (0..rounds.div_ceil(chunk))
         .map(|_| take(chunk).as_secs_f64() / chunk as f64)

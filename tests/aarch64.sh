@@ -1,8 +1,7 @@
-#!/usr/bin/env bash
-# The preload library built for aarch64, and its walker compared with libgcc in an emulator: as far as one gets without
-# such a machine. What the emulator does otherwise than Linux is left out: signal frames, system calls given bad
-# addresses, and where libraries are loaded again. Takes some minutes. Needs rustup; installs a nightly toolchain with
-# its sources, cross compilers and qemu.
+# The preload library built for aarch64, and its walker compared with libgcc in an emulator: as much as can be tested without
+# such a machine. Left out is what the emulator does differently from Linux: signal frames, system calls with bad addresses,
+# and the addresses of reloaded libraries. Takes some minutes. Needs rustup; installs a nightly toolchain with its sources,
+# cross compilers and qemu.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 

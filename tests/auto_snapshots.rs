@@ -1,18 +1,24 @@
-//! Snapshots kept on disk while the program runs: read like any recording, and as it was at that moment.
+//! Automatic snapshots: written while the program runs, read like any recording, and exact for the time they were taken.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use culeak::kind::Kind::*;
 use culeak::reader;
 use culeak::snapshot::{ProcessState, Reason, Snapshot};
 
+use crate::disk::Mounted;
 use crate::support::claims::Claims;
+use crate::support::outcome::{read, recordings_in};
 use crate::support::{Outcome, invariants, profile};
 
-/// What was kept beside the recording, by name.
-fn kept(outcome: &Outcome) -> Vec<(String, Snapshot)> {
-    let mut paths: Vec<PathBuf> = fs::read_dir(outcome.out())
+/// The automatic snapshots beside the recording, each with the part of its file name that gives its reason.
+fn automatic_snapshots(outcome: &Outcome) -> Vec<(String, Snapshot)> {
+    snapshots_in(&outcome.out())
+}
+
+fn snapshots_in(folder: &Path) -> Vec<(String, Snapshot)> {
+    let mut paths: Vec<PathBuf> = fs::read_dir(folder)
         .expect("readable")
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension().is_some_and(|end| end == "culeak-snapshot"))
@@ -40,10 +46,10 @@ fn names(snapshots: &[(String, Snapshot)]) -> Vec<&str> {
 }
 
 #[test]
-fn a_request_that_fails_for_lack_of_memory_is_kept_once_per_stack_and_three_times_in_all() {
+fn a_request_that_runs_out_of_memory_is_snapshotted_once_per_stack_and_three_times_at_most() {
     let outcome = profile("client_api").arg("runs_out").run();
     outcome.expect_success().expect_same_output_as_bare();
-    let snapshots = kept(&outcome);
+    let snapshots = automatic_snapshots(&outcome);
     assert_eq!(
         names(&snapshots),
         ["out-of-memory-1", "out-of-memory-2", "out-of-memory-3"]
@@ -57,20 +63,16 @@ fn a_request_that_fails_for_lack_of_memory_is_kept_once_per_stack_and_three_time
         assert_eq!(snapshot.process.state, ProcessState::Running);
         assert_eq!(snapshot.taken.events_during_read, 0);
     }
-    assert_eq!(
-        snapshots[0].1.failed.len(),
-        1,
-        "it shows the moment, not what came later"
-    );
-    let said: Vec<&str> = outcome
+    assert_eq!(snapshots[0].1.failed.len(), 1, "it does not include later failures");
+    let messages: Vec<&str> = outcome
         .our_lines()
         .into_iter()
         .filter(|line| line.contains("out of memory"))
         .collect();
-    assert_eq!(said.len(), 3, "{said:?}");
+    assert_eq!(messages.len(), 3, "{messages:?}");
     assert!(
-        said[0].starts_with("culeak: out of memory: cuMemAlloc_v2 of 1024 TiB failed"),
-        "{said:?}"
+        messages[0].starts_with("culeak: out of memory: cuMemAlloc_v2 of 1024 TiB failed"),
+        "{messages:?}"
     );
     assert_eq!(outcome.only_snapshot().losses.lost_snapshots, 0);
 }
@@ -81,19 +83,19 @@ fn snapshots_of_failed_requests_can_be_switched_off_and_limited() {
         .arg("runs_out")
         .setting("CULEAK_OOM_SNAPSHOTS", "0")
         .run();
-    assert_eq!(kept(&none).len(), 0);
+    assert_eq!(automatic_snapshots(&none).len(), 0);
     assert!(!none.stderr.contains("out of memory"), "{}", none.stderr);
     let one = profile("client_api")
         .arg("runs_out")
         .setting("CULEAK_OOM_SNAPSHOTS", "1")
         .run();
-    assert_eq!(names(&kept(&one)), ["out-of-memory-1"]);
+    assert_eq!(names(&automatic_snapshots(&one)), ["out-of-memory-1"]);
 }
 
 #[test]
-fn the_program_can_ask_for_snapshots_and_marks_make_them_when_told_to() {
-    let asked = profile("client_api").arg("moments").run();
-    let snapshots = kept(&asked);
+fn a_program_can_request_snapshots_and_marks_take_them_on_request() {
+    let asked = profile("client_api").arg("marks").run();
+    let snapshots = automatic_snapshots(&asked);
     assert_eq!(names(&snapshots), ["snapshot-1"]);
     let snapshot = &snapshots[0].1;
     snapshot.expect_live(Device, 2, 3000);
@@ -104,10 +106,10 @@ fn the_program_can_ask_for_snapshots_and_marks_make_them_when_told_to() {
     );
 
     let marked = profile("client_api")
-        .arg("moments")
+        .arg("marks")
         .setting("CULEAK_SNAPSHOT_AT_MARK", "1")
         .run();
-    let snapshots = kept(&marked);
+    let snapshots = automatic_snapshots(&marked);
     assert_eq!(names(&snapshots), ["mark-1", "mark-3", "snapshot-2"]);
     snapshots[1].1.expect_live(Device, 3, 7000);
     assert_eq!(
@@ -116,43 +118,43 @@ fn the_program_can_ask_for_snapshots_and_marks_make_them_when_told_to() {
             .taken
             .automatic
             .as_ref()
-            .and_then(|kept| kept.name.as_deref()),
+            .and_then(|automatic| automatic.name.as_deref()),
         Some("epoch 2 \u{e9}")
     );
 }
 
 #[test]
-fn the_highest_peak_is_kept_in_one_file() {
+fn the_highest_peak_is_stored_in_one_file() {
     let outcome = profile("client_api")
         .arg("peaks")
         .setting("CULEAK_SNAPSHOT_AT_PEAK", "1MB")
         .run();
     outcome.expect_success().expect_same_output_as_bare();
-    let snapshots = kept(&outcome);
+    let snapshots = automatic_snapshots(&outcome);
     assert_eq!(names(&snapshots), ["peak-0"]);
     let (_, snapshot) = &snapshots[0];
     assert_eq!(
-        snapshot.taken.automatic.as_ref().map(|kept| kept.reason),
+        snapshot.taken.automatic.as_ref().map(|automatic| automatic.reason),
         Some(Reason::Peak)
     );
-    // 4 MiB; the last thousand bytes were less than a step.
+    // 4 MiB; the last thousand bytes are less than a step.
     snapshot.expect_live(Device, 3, 4 << 20);
 }
 
 #[test]
-fn a_snapshot_is_kept_each_time_the_time_has_passed() {
+fn a_snapshot_is_taken_at_every_interval() {
     let outcome = profile("client_api")
         .arg("goes_on")
         .setting("CULEAK_SNAPSHOT_EVERY", "20ms")
         .run();
-    let snapshots = kept(&outcome);
+    let snapshots = automatic_snapshots(&outcome);
     assert!(snapshots.len() > 1, "{:?}", names(&snapshots));
     let mut before = 0;
     for (name, snapshot) in &snapshots {
         assert!(name.starts_with("every-"), "{name}");
         assert!(snapshot.taken.at_ns >= 20_000_000);
         assert_eq!(
-            snapshot.taken.automatic.as_ref().map(|kept| kept.reason),
+            snapshot.taken.automatic.as_ref().map(|automatic| automatic.reason),
             Some(Reason::Every)
         );
     }
@@ -168,53 +170,57 @@ fn a_snapshot_is_kept_each_time_the_time_has_passed() {
 }
 
 #[test]
-fn pytorch_giving_up_makes_one_snapshot_though_the_driver_refused_it_first() {
+fn an_allocation_that_fails_in_the_driver_and_in_pytorch_makes_one_snapshot() {
     let outcome = crate::tensors::tensors("runs_out", &crate::tensors::torch(1, &[])).run();
     outcome.expect_success().expect_same_output_as_bare();
-    let snapshots = kept(&outcome);
-    // Two calls, one stack each; what the driver refused was PyTorch's own asking.
+    let snapshots = automatic_snapshots(&outcome);
+    // Two calls with one stack each. The driver's failures happened on behalf of PyTorch's.
     assert_eq!(names(&snapshots), ["out-of-memory-1", "out-of-memory-2"]);
     for (_, snapshot) in &snapshots {
-        let why = snapshot.taken.automatic.as_ref().and_then(|kept| kept.failed);
+        let why = snapshot.taken.automatic.as_ref().and_then(|automatic| automatic.failed);
         assert_eq!(snapshot.failed[why.expect("the request that failed")].kind, Tensor);
         snapshot.expect_live(Tensor, 1, 1024);
     }
 }
 
 #[test]
-fn the_highest_peak_of_tensors_is_kept_too() {
+fn the_highest_peak_of_tensors_is_stored_too() {
     let torch = crate::tensors::torch(1, &[]);
     let outcome = crate::tensors::tensors("leaks", &torch)
         .setting("CULEAK_SNAPSHOT_AT_PEAK", "100000")
         .run();
     outcome.expect_success().expect_same_output_as_bare();
-    let snapshots = kept(&outcome);
+    let snapshots = automatic_snapshots(&outcome);
     assert_eq!(names(&snapshots), ["peak-0", "peak-of-tensors-0"]);
     snapshots[1].1.expect_live(Tensor, 4, 1024 + 5120 + 2048 + 100_352);
 }
 
 #[test]
-fn nothing_is_kept_unless_asked_for() {
+fn no_snapshot_is_taken_unless_requested() {
     let outcome = profile("client_api").arg("peaks").run();
-    assert_eq!(kept(&outcome).len(), 0);
+    assert_eq!(automatic_snapshots(&outcome).len(), 0);
 }
 
 #[test]
-fn a_full_disk_costs_the_snapshot_and_nothing_else() {
-    // The recording fits below this file-size limit, and then grows no more; nor does anything else.
-    let outcome = profile("client_api")
-        .arg("runs_out")
-        .wrapped_in(&["sh", "-c", "ulimit -f 640; exec \"$@\"", "sh"])
-        .run();
-    outcome.expect_success();
-    let snapshot = outcome.only_snapshot();
-    assert_eq!(kept(&outcome).len() as u64 + snapshot.losses.lost_snapshots, 3);
-    let left = fs::read_dir(outcome.out()).expect("readable").count();
-    assert_eq!(left, 1 + kept(&outcome).len(), "nothing half made is left behind");
+fn a_full_disk_loses_snapshots_and_nothing_else() {
+    // Room for the recording and one snapshot of the same size.
+    let mounted = Mounted::on_out_with("size=256k");
+    let out = mounted.path().join("out");
+    let pattern = format!("{}/%p.culeak", out.display());
+    let outcome = profile("client_api").arg("runs_out").output(&pattern).run();
+    outcome.expect_success().expect_same_output_as_bare();
+    let [recording] = &recordings_in(&out)[..] else {
+        panic!("{}", outcome.everything())
+    };
+    let snapshot = read(recording);
+    snapshot.expect_live(Device, 2, 5555).expect_nothing_lost();
+    assert_eq!((snapshots_in(&out).len(), snapshot.losses.lost_snapshots), (1, 2));
+    let files = fs::read_dir(&out).expect("readable").count();
+    assert_eq!(files, 2, "no incomplete file is left behind");
 }
 
 #[test]
-fn culeak_run_passes_the_wishes_on_and_says_what_was_kept() {
+fn culeak_run_passes_its_options_on_and_reports_the_snapshots() {
     let folder = crate::support::profile::folder();
     let victim = crate::support::victim("client_api", crate::support::Lookup::Linked);
     let driver = crate::support::profile::fake_driver_folder();
@@ -223,16 +229,19 @@ fn culeak_run_passes_the_wishes_on_and_says_what_was_kept() {
         .arg(folder.path())
         .arg("--")
         .arg(victim)
-        .arg("moments")
+        .arg("marks")
         .env("LD_LIBRARY_PATH", driver)
         .env("TF_GPU_ALLOCATOR", "mine");
     let output = run.output().expect("culeak starts");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}");
-    assert!(said.contains("kept 3 automatic snapshots in"), "{said}");
-    assert!(said.contains("PYTORCH_NO_CUDA_MEMORY_CACHING=1"), "{said}");
-    assert!(said.contains("TF_GPU_ALLOCATOR stays as you set it: mine"), "{said}");
-    let words: Vec<&str> = said
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stderr.contains("kept 3 automatic snapshots in"), "{stderr}");
+    assert!(stderr.contains("PYTORCH_NO_CUDA_MEMORY_CACHING=1"), "{stderr}");
+    assert!(
+        stderr.contains("TF_GPU_ALLOCATOR stays as you set it: mine"),
+        "{stderr}"
+    );
+    let words: Vec<&str> = stderr
         .split("culeak report ")
         .nth(1)
         .expect("a command")
@@ -246,12 +255,12 @@ fn culeak_run_passes_the_wishes_on_and_says_what_was_kept() {
 }
 
 #[test]
-fn the_moment_when_an_interval_needs_more_than_it_may_is_kept_once() {
+fn an_interval_that_exceeds_its_limit_is_snapshotted_once() {
     let outcome = profile("client_api")
         .arg("intervals")
         .env("CULEAK_INTERVALS", "1")
         .run();
-    let snapshots = kept(&outcome);
+    let snapshots = automatic_snapshots(&outcome);
     assert_eq!(names(&snapshots), ["exceeded-1"]);
     let snapshot = &snapshots[0].1;
     let since = snapshot.marks.last().expect("the interval").time_ns;
@@ -262,5 +271,9 @@ fn the_moment_when_an_interval_needs_more_than_it_may_is_kept_once() {
         .map(|a| a.bytes)
         .collect();
     bytes.sort();
-    assert_eq!(bytes, [1500, 2000], "the moment, with the allocation that went too far");
+    assert_eq!(
+        bytes,
+        [1500, 2000],
+        "at the allocation that exceeded the limit, that one included"
+    );
 }

@@ -1,7 +1,7 @@
-//! XLA's buffers, through the table of functions that its plugin hands out.
+//! XLA's buffers, recorded through the function table of its plugin.
 //!
-//! Plugin and JAX are played by `victims/pjrt_plugin.c` and `victims/pjrt_host.c`, which share nothing with the library but
-//! the interface. The real ones have their claims in `gpu/`.
+//! `victims/pjrt_plugin.c` stands in for the plugin and `victims/pjrt_host.c` for JAX; they share only the PJRT interface
+//! with the library. Claims about the real ones are in `gpu/`.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ fn sizes(snapshot: &Snapshot) -> Vec<u64> {
 }
 
 #[test]
-fn every_way_to_make_and_to_end_a_buffer_is_followed() {
+fn every_way_to_create_and_delete_a_buffer_is_recorded() {
     let outcome = host("all", &plugin(&[])).run();
     outcome.expect_success().expect_same_output_as_bare();
     let snapshot = outcome.symbolized();
@@ -51,7 +51,7 @@ fn every_way_to_make_and_to_end_a_buffer_is_followed() {
 }
 
 #[test]
-fn addresses_are_asked_for_when_wanted_and_lie_in_the_slab() {
+fn addresses_are_queried_on_request_and_lie_in_the_slab() {
     let outcome = host("all", &plugin(&[]))
         .setting("CULEAK_JAX_BUFFERS", "addresses")
         .run();
@@ -66,14 +66,14 @@ fn addresses_are_asked_for_when_wanted_and_lie_in_the_slab() {
 }
 
 #[test]
-fn a_plugin_with_a_shorter_table_is_followed_as_far_as_it_reaches() {
+fn a_plugin_with_a_shorter_table_is_recorded_through_the_functions_it_has() {
     let outcome = host("all", &plugin(&["-DSHORT"])).run();
     outcome.expect_success().expect_same_output_as_bare();
     assert_eq!(sizes(outcome.only_snapshot()), [400, 400, 1000, 1000, 2000, 2048, 4096]);
 }
 
 #[test]
-fn a_plugin_of_an_unknown_version_and_one_that_is_not_for_cuda_are_left_alone() {
+fn plugins_of_an_unknown_version_or_for_other_devices_are_left_alone() {
     let other = library("pjrt_plugin", "libtpu.so", &[], &[fake_driver()]);
     for plugin in [plugin(&["-DNEXT_MAJOR"]), other] {
         let outcome = host("all", &plugin).run();
@@ -83,7 +83,7 @@ fn a_plugin_of_an_unknown_version_and_one_that_is_not_for_cuda_are_left_alone() 
 }
 
 #[test]
-fn without_the_switch_the_plugin_is_asked_nothing() {
+fn without_the_option_the_plugin_is_not_called() {
     let outcome = profile("pjrt_host").arg("asked").arg(plugin(&[])).run();
     outcome.expect_success().expect_same_output_as_bare();
     assert!(outcome.stdout.contains("questions 0\n"), "{}", outcome.stdout);
@@ -91,16 +91,16 @@ fn without_the_switch_the_plugin_is_asked_nothing() {
 }
 
 #[test]
-fn memory_that_ran_out_inside_xla_is_a_refusal() {
+fn running_out_of_memory_inside_xla_is_a_failed_request() {
     let outcome = host("runs_out", &plugin(&[])).run();
     outcome.expect_success().expect_same_output_as_bare();
     let snapshot = outcome.only_snapshot();
     assert_eq!(sizes(snapshot), [400]);
-    let [refused] = &snapshot.failed[..] else {
+    let [failed] = &snapshot.failed[..] else {
         panic!("{:#?}", snapshot.failed)
     };
     assert_eq!(
-        (refused.kind, refused.error, refused.api.as_str()),
+        (failed.kind, failed.error, failed.api.as_str()),
         (Buffer, 2, "PJRT_Client_BufferFromHostBuffer")
     );
 }

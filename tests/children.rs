@@ -1,4 +1,4 @@
-//! fork, vfork, exec: who records what.
+//! fork, vfork, exec: which process records what.
 
 use std::io::{BufRead, BufReader};
 
@@ -52,7 +52,7 @@ fn what_a_child_inherits_is_not_its_leak() {
 }
 
 #[test]
-fn a_child_that_uses_cuda_after_fork_harms_nobody() {
+fn a_child_that_uses_cuda_after_fork_leaves_the_parents_recording_intact() {
     let outcome = children("fork_after_and_use");
     outcome.expect_same_output_as_bare();
     let parent = outcome
@@ -64,7 +64,7 @@ fn a_child_that_uses_cuda_after_fork_harms_nobody() {
 }
 
 #[test]
-fn children_forked_while_threads_allocate_harm_nobody() {
+fn children_forked_while_threads_allocate_leave_the_recording_intact() {
     let outcome = children("fork_among_threads");
     outcome.only_snapshot().expect_live(Device, 1, 50).expect_nothing_lost();
 }
@@ -90,7 +90,7 @@ fn spawned_programs_have_recordings_of_their_own() {
 }
 
 #[test]
-fn a_program_started_in_the_same_process_begins_anew() {
+fn a_program_started_by_exec_has_a_new_recording() {
     let outcome = children("exec_self");
     assert_eq!(live(&outcome), [7, 100]);
     let pids: Vec<_> = outcome.snapshots.iter().map(|s| s.process.pid).collect();
@@ -104,12 +104,12 @@ fn a_program_started_in_the_same_process_begins_anew() {
 }
 
 #[test]
-fn a_program_that_was_replaced_has_ended_while_its_process_runs_on() {
+fn a_program_replaced_by_exec_has_ended_although_its_process_runs() {
     let folder = folder();
     let mut running = profile("children").arg("exec_and_wait").start_in(folder.path());
     let mut line = String::new();
-    let said = BufReader::new(running.stdout()).read_line(&mut line);
-    assert_eq!((said.expect("the victim speaks"), line.as_str()), (6, "ready\n"));
+    let read = BufReader::new(running.stdout()).read_line(&mut line);
+    assert_eq!((read.expect("the victim prints a line"), line.as_str()), (6, "ready\n"));
     let [recording] = &recordings_in(&folder.path().join("out"))[..] else {
         panic!("one recording")
     };
@@ -121,7 +121,7 @@ fn a_program_that_was_replaced_has_ended_while_its_process_runs_on() {
 }
 
 #[test]
-fn a_program_without_cuda_in_the_same_process_leaves_the_recording_as_it_was() {
+fn exec_of_a_program_without_cuda_leaves_the_recording_intact() {
     let outcome = children("exec_other");
     outcome.expect_same_output_as_bare();
     outcome.only_snapshot().expect_live(Device, 1, 100);
@@ -129,7 +129,7 @@ fn a_program_without_cuda_in_the_same_process_leaves_the_recording_as_it_was() {
 }
 
 #[test]
-fn a_thousand_short_lived_children_leave_the_recordings_of_those_that_used_cuda() {
+fn of_a_thousand_short_lived_children_those_that_use_cuda_leave_recordings() {
     let outcome = children("thousand");
     let mut expected = vec![7; 10];
     expected.push(100);
@@ -146,7 +146,7 @@ fn a_thousand_forked_children_leave_one_recording() {
 }
 
 #[test]
-fn a_child_outlives_its_parent_and_is_recorded() {
+fn a_child_that_outlives_its_parent_is_recorded() {
     let outcome = children("orphan");
     assert_eq!(live(&outcome), [100, 200]);
 }

@@ -1,4 +1,4 @@
-//! What a program tells by itself: blocks of its own allocator through `culeak.h` or NVTX, and moments that have a name.
+//! The client API: blocks of the program's own allocator, registered through `culeak.h` or NVTX, and marks.
 
 use culeak::kind::Kind::*;
 use culeak::snapshot::{Snapshot, Stream};
@@ -7,7 +7,7 @@ use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::{Profile, fake_driver, profile, program, shim};
 
-/// Domain, bytes and place within the slab of each block.
+/// Domain, bytes and offset within the slab of each block.
 fn blocks(snapshot: &Snapshot) -> Vec<(&str, u64, u64)> {
     let slab = snapshot.only(Device).address;
     let mut blocks: Vec<_> = snapshot
@@ -41,9 +41,9 @@ fn blocks_of_two_allocators_at_one_address_are_two_rows() {
     }
 }
 
-/// In a program that is not position independent the linker settles weak names for good.
+/// In a program that is not position independent, the linker resolves weak names for good.
 #[test]
-fn the_header_works_in_every_sort_of_program() {
+fn the_header_works_in_every_kind_of_executable() {
     for flags in [
         &["-fPIE", "-pie"][..],
         &["-fno-pie", "-no-pie"],
@@ -62,8 +62,8 @@ fn the_header_works_in_every_sort_of_program() {
 }
 
 #[test]
-fn moments_are_told_in_order() {
-    let outcome = profile("client_api").arg("moments").run();
+fn marks_are_recorded_in_order() {
+    let outcome = profile("client_api").arg("marks").run();
     outcome.expect_success().expect_same_output_as_bare();
     let snapshot = outcome.only_snapshot();
     let names: Vec<&str> = snapshot.marks.iter().map(|mark| mark.name.as_str()).collect();
@@ -74,7 +74,7 @@ fn moments_are_told_in_order() {
 }
 
 #[test]
-fn a_moment_before_cuda_is_kept_and_nonsense_is_survived() {
+fn a_mark_before_cuda_is_recorded_and_invalid_calls_are_ignored() {
     let outcome = profile("client_api").arg("odd").run();
     outcome.expect_success().expect_same_output_as_bare();
     let snapshot = outcome.only_snapshot();
@@ -84,7 +84,7 @@ fn a_moment_before_cuda_is_kept_and_nonsense_is_survived() {
 }
 
 #[test]
-fn blocks_told_by_eight_threads_are_all_there() {
+fn blocks_registered_by_eight_threads_are_all_recorded() {
     let outcome = profile("client_api").arg("threads").run();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_nothing_lost().expect_live(Block, 8, 8 * 512);
@@ -93,14 +93,14 @@ fn blocks_told_by_eight_threads_are_all_there() {
 }
 
 #[test]
-fn a_forked_child_that_takes_back_its_parents_blocks_records_nothing() {
+fn a_forked_child_that_frees_its_parents_blocks_records_nothing() {
     let outcome = profile("client_api").arg("forks").run();
     outcome.expect_success();
     outcome.only_snapshot().expect_live(Block, 1, 512);
 }
 
 #[test]
-fn python_finds_the_functions_by_their_names() {
+fn python_finds_the_functions_by_name() {
     let script = "import ctypes; me = ctypes.CDLL(None); me.culeak_mark(b'epoch 3') if hasattr(me, 'culeak_mark') else print('bare')";
     let outcome = program("/usr/bin/env").args("python3 -c").arg(script).run();
     outcome.expect_success();
@@ -118,7 +118,7 @@ fn python_finds_the_functions_by_their_names() {
 }
 
 #[test]
-fn an_interval_says_what_is_left_of_its_own_allocations_and_how_much_they_were() {
+fn an_interval_measures_what_is_left_of_its_allocations_and_their_peak() {
     let outcome = profile("client_api")
         .arg("intervals")
         .env("CULEAK_INTERVALS", "1")
@@ -147,14 +147,14 @@ done
 }
 
 #[test]
-fn intervals_are_measured_only_when_asked_for() {
+fn intervals_are_measured_only_on_request() {
     let outcome = profile("client_api").arg("intervals").run();
     outcome.expect_success().expect_same_output_as_bare();
     assert_eq!(outcome.stdout, "done\n");
 }
 
 #[test]
-fn regions_told_through_nvtx_are_blocks_of_their_heap() {
+fn regions_registered_through_nvtx_are_blocks_of_their_heap() {
     let outcome = profile("nvtx")
         .arg("regions")
         .env("NVTX_INJECTION64_PATH", shim())
@@ -172,7 +172,7 @@ fn expect_regions(snapshot: &Snapshot) {
     let expected = [("nvtx", 4096, half), ("textures", 256, 512), ("textures", 256, 768)];
     assert_eq!(blocks(snapshot), expected);
     assert_eq!(snapshot.losses.unknown_blocks, 0);
-    assert_eq!(snapshot.losses.implicit_frees, 5, "two heaps were emptied");
+    assert_eq!(snapshot.losses.implicit_frees, 5, "two heaps were reset");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn without_the_variable_nvtx_finds_no_tool() {
 /// `CULEAK_NVTX_INCLUDE`: the folder that holds `nvtx3/`, as Python's package nvidia-nvtx installs it.
 #[test]
 #[ignore = "needs NVIDIA's header: pip download nvidia-nvtx, unpack it, then CULEAK_NVTX_INCLUDE=…/include cargo test -p culeak-cli --test main -- --ignored nvidias_own"]
-fn regions_told_through_nvidias_own_header_are_blocks_of_their_heap() {
+fn regions_registered_through_nvidias_own_header_are_blocks_of_their_heap() {
     let folder = std::env::var("CULEAK_NVTX_INCLUDE").expect("CULEAK_NVTX_INCLUDE names the folder that holds nvtx3/");
     let include = format!("-I{folder}");
     let victim = executable("nvtx", &["-DREAL_HEADER", &include], &[fake_driver()]);

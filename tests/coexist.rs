@@ -1,9 +1,10 @@
-//! Other tools in the same process: each sees the calls that it sees without culeak, and the program notices neither.
+//! Other tools in the same process: each receives the calls that it receives without culeak, and the program's output is
+//! the same.
 //!
-//! An interposer is played by `victims/wrapper.c`, which counts the calls that reach it; a program that reaches CUDA by
-//! every route is `victims/routes.c`. Every claim compares with the other tool alone, so it holds for what that tool does
-//! without culeak, sensible or not. What programs do with limits, disks and descriptors is in `disk.rs`, sanitizers are in
-//! `inert.rs`, hooks of `dlsym` in `doors.rs`.
+//! `victims/wrapper.c` stands in for an interposer and counts the calls that reach it; `victims/routes.c` is a program
+//! that reaches CUDA by every route. Every claim compares with the other tool alone, so it holds for what that tool does
+//! without culeak, sensible or not. Limits, disks and descriptors are in `disk.rs`, sanitizers in `without_cuda.rs`, hooks
+//! of `dlsym` in `lookup.rs`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,15 +19,15 @@ use crate::support::{Outcome, Preload, Profile, culeak, fake_driver, library, pr
 /// How a wrapper finds the function that it forwards to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// `dlsym(RTLD_NEXT, …)`, and it is linked with the libraries that it wraps.
+    /// `dlsym(RTLD_NEXT, …)`; the wrapper is linked with the libraries that it wraps.
     Next,
-    /// The same, without being linked with them: behind a library opened RTLD_LOCAL it finds nothing.
+    /// The same, but not linked with them: behind a library opened with RTLD_LOCAL it finds nothing.
     NextUnlinked,
     /// The libraries' own handles.
     Handle,
-    /// It exports `dlsym`, which answers with its functions.
+    /// It exports its own `dlsym`, which returns its functions.
     Dlsym,
-    /// The same, and the functions themselves are not exported.
+    /// The same, but the functions themselves are not exported.
     HiddenDlsym,
 }
 
@@ -45,7 +46,7 @@ fn wrapper(way: Way, bound_to_itself: bool) -> PathBuf {
         Way::Dlsym => (vec!["-DBY_DLSYM"], vec![]),
         Way::HiddenDlsym => (vec!["-DBY_DLSYM", "-DHIDDEN"], vec![]),
     };
-    // It names none of their functions, and some linkers leave out what nothing names.
+    // The wrapper names none of their functions, and some linkers drop libraries that are not referenced.
     flags.push("-Wl,--no-as-needed");
     if bound_to_itself {
         flags.push("-Wl,-Bsymbolic");
@@ -53,7 +54,7 @@ fn wrapper(way: Way, bound_to_itself: bool) -> PathBuf {
     library("wrapper", "libwrapper.so", &flags, &libraries)
 }
 
-/// The program of each route to CUDA.
+/// One program for each route to CUDA.
 fn routes() -> Vec<(&'static str, Profile)> {
     let linked = executable("routes", &["-DLINKED"], &[runtime(), fake_driver()]);
     let host = executable("routes", &[], &[]);
@@ -71,7 +72,7 @@ fn routes() -> Vec<(&'static str, Profile)> {
     routes
 }
 
-/// What the program says it made, holds, and how many bytes that are.
+/// How many allocations the program reports as made and as live, and the live bytes.
 fn accounted(outcome: &Outcome) -> Option<[u64; 3]> {
     let line = outcome.stdout.lines().find(|line| line.starts_with("made "))?;
     let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
@@ -80,7 +81,7 @@ fn accounted(outcome: &Outcome) -> Option<[u64; 3]> {
 
 /// What culeak recorded, in the same terms.
 fn recorded(outcome: &Outcome) -> [u64; 3] {
-    // A program that got nothing at all leaves no recording.
+    // A program whose allocations all failed leaves no recording.
     let Some(snapshot) = outcome.snapshots.first() else {
         return [0; 3];
     };
@@ -88,7 +89,7 @@ fn recorded(outcome: &Outcome) -> [u64; 3] {
     [counter.total_count, counter.live_count, counter.live_bytes]
 }
 
-/// Why `profile` with the other tool and culeak is not what it is with the other tool alone.
+/// How `profile` with the other tool and culeak differs from the other tool alone.
 fn difference(profile: &Profile) -> Option<String> {
     let bare = profile.clone().bare().run();
     let outcome = profile.clone().run();
@@ -96,9 +97,13 @@ fn difference(profile: &Profile) -> Option<String> {
         let lines = outcome.stderr.lines().filter(|line| !line.starts_with("culeak"));
         lines.map(str::to_owned).collect()
     };
-    let said = |outcome: &Outcome| (outcome.status, outcome.stdout.clone(), theirs(outcome));
-    if said(&outcome) != said(&bare) {
-        return Some(format!("bare {:?}\n  with culeak {:?}", said(&bare), said(&outcome)));
+    let result = |outcome: &Outcome| (outcome.status, outcome.stdout.clone(), theirs(outcome));
+    if result(&outcome) != result(&bare) {
+        return Some(format!(
+            "bare {:?}\n  with culeak {:?}",
+            result(&bare),
+            result(&outcome)
+        ));
     }
     if !outcome.unreadable.is_empty() || outcome.snapshots.len() > 1 {
         return Some(format!("{:?}, {:?}", outcome.recordings, outcome.unreadable));
@@ -106,36 +111,38 @@ fn difference(profile: &Profile) -> Option<String> {
     let made = accounted(&outcome)?;
     (recorded(&outcome) != made).then(|| {
         format!(
-            "the program made, holds, in bytes: {made:?}, recorded {:?}",
+            "made, live, live bytes: the program printed {made:?}, recorded were {:?}",
             recorded(&outcome)
         )
     })
 }
 
-/// Every route, with a wrapper of this way on this side of culeak, bound to itself or not.
+/// Every route, with a wrapper on either side of culeak, with and without `-Bsymbolic`.
 #[track_caller]
-fn expect_undisturbed(way: Way, place: Preload) {
+fn expect_undisturbed(way: Way) {
     let mut differences = Vec::new();
     for bound_to_itself in [false, true] {
         let wrapper = wrapper(way, bound_to_itself);
-        for (route, profile) in routes() {
-            if let Some(difference) = difference(&profile.with_preload(place, wrapper.clone())) {
-                let bound = if bound_to_itself { ", -Bsymbolic" } else { "" };
-                differences.push(format!("{route}{bound}: {difference}"));
+        for place in ORDERS {
+            for (route, profile) in routes() {
+                if let Some(difference) = difference(&profile.with_preload(place, wrapper.clone())) {
+                    let bound = if bound_to_itself { ", -Bsymbolic" } else { "" };
+                    differences.push(format!("{route}, {place:?}{bound}: {difference}"));
+                }
             }
         }
     }
     assert!(
         differences.is_empty(),
-        "{way:?}, {place:?}: {} of 12\n{}",
+        "{way:?}: {} of 24\n{}",
         differences.len(),
         differences.join("\n")
     );
 }
 
 #[test]
-fn the_routes_reach_the_wrapper_where_there_is_no_culeak() {
-    // Otherwise the comparisons below compare nothing.
+fn the_routes_reach_the_wrapper_without_culeak() {
+    // Otherwise the comparisons below would prove nothing.
     for (way, reached) in [
         (Way::Next, 4),
         (Way::NextUnlinked, 4),
@@ -163,53 +170,28 @@ fn the_routes_reach_the_wrapper_where_there_is_no_culeak() {
 }
 
 #[test]
-fn a_wrapper_by_rtld_next_before_culeak_sees_what_it_sees_alone() {
-    expect_undisturbed(Way::Next, Preload::BeforeCuleak);
+fn a_wrapper_by_rtld_next_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::Next);
 }
 
 #[test]
-fn a_wrapper_by_rtld_next_behind_culeak_sees_what_it_sees_alone() {
-    expect_undisturbed(Way::Next, Preload::AfterCuleak);
+fn a_wrapper_whose_rtld_next_finds_nothing_still_finds_nothing() {
+    expect_undisturbed(Way::NextUnlinked);
 }
 
 #[test]
-fn a_wrapper_that_finds_nothing_next_finds_nothing_before_culeak_either() {
-    expect_undisturbed(Way::NextUnlinked, Preload::BeforeCuleak);
+fn a_wrapper_by_handle_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::Handle);
 }
 
 #[test]
-fn a_wrapper_that_finds_nothing_next_finds_nothing_behind_culeak_either() {
-    expect_undisturbed(Way::NextUnlinked, Preload::AfterCuleak);
+fn a_wrapper_with_its_own_dlsym_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::Dlsym);
 }
 
 #[test]
-fn a_wrapper_by_handle_before_culeak_sees_what_it_sees_alone() {
-    expect_undisturbed(Way::Handle, Preload::BeforeCuleak);
-}
-
-#[test]
-fn a_wrapper_by_handle_behind_culeak_sees_what_it_sees_alone() {
-    expect_undisturbed(Way::Handle, Preload::AfterCuleak);
-}
-
-#[test]
-fn a_wrapper_with_a_dlsym_of_its_own_before_culeak_sees_what_it_sees_alone() {
-    expect_undisturbed(Way::Dlsym, Preload::BeforeCuleak);
-}
-
-#[test]
-fn a_wrapper_with_a_dlsym_of_its_own_behind_culeak_sees_what_it_sees_alone() {
-    expect_undisturbed(Way::Dlsym, Preload::AfterCuleak);
-}
-
-#[test]
-fn a_wrapper_that_only_its_dlsym_leads_to_before_culeak_sees_what_it_sees_alone() {
-    expect_undisturbed(Way::HiddenDlsym, Preload::BeforeCuleak);
-}
-
-#[test]
-fn a_wrapper_that_only_its_dlsym_leads_to_behind_culeak_sees_what_it_sees_alone() {
-    expect_undisturbed(Way::HiddenDlsym, Preload::AfterCuleak);
+fn a_wrapper_reached_only_through_its_dlsym_sees_what_it_sees_alone() {
+    expect_undisturbed(Way::HiddenDlsym);
 }
 
 #[test]
@@ -236,7 +218,7 @@ fn culeak_between_two_wrappers_disturbs_neither() {
 const MIB: u64 = 1 << 20;
 const ORDERS: [Preload; 2] = [Preload::BeforeCuleak, Preload::AfterCuleak];
 
-/// PyTorch's stand-in under a preload that can put its memory to sleep, ended in one phase.
+/// A stand-in for PyTorch under a preloaded library that can release its memory for a while, up to one phase.
 fn sleeper(phase: &str, place: Preload) -> Outcome {
     let c10 = library("libc10", "libc10.so", &["-DCOPY=1"], &[]);
     let allocator = library(
@@ -274,7 +256,7 @@ fn report(outcome: &Outcome) -> Value {
     serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
-/// `what`, owner and bytes of the lines that hold something.
+/// `what`, owner and bytes of the lines that are not 0.
 fn ledger(report: &Value) -> Vec<(String, Option<String>, u64)> {
     let lines = report["ledger"]["devices"][0]["lines"].as_array().expect("lines");
     let lines = lines.iter().map(|line| {
@@ -289,11 +271,11 @@ fn ledger(report: &Value) -> Vec<(String, Option<String>, u64)> {
 }
 
 #[test]
-fn a_memory_saver_gives_back_under_culeak_what_it_gives_back_alone() {
+fn a_memory_saver_releases_as_much_under_culeak_as_alone() {
     for place in ORDERS {
         let asleep = sleeper("asleep", place);
         assert!(
-            asleep.stdout.contains("gave back 2097152 bytes of 1 block"),
+            asleep.stdout.contains("released 2097152 bytes of 1 block"),
             "{}",
             asleep.stdout
         );
@@ -311,7 +293,7 @@ fn a_memory_saver_gives_back_under_culeak_what_it_gives_back_alone() {
 }
 
 #[test]
-fn memory_that_came_back_after_a_pause_is_pytorchs_again() {
+fn memory_mapped_again_after_a_pause_is_pytorchs_again() {
     let own = |what: &str, bytes| (what.to_owned(), Some("PyTorch".to_owned()), bytes);
     let program = ("program".to_owned(), None, 100);
     for place in ORDERS {
@@ -329,12 +311,12 @@ fn memory_that_came_back_after_a_pause_is_pytorchs_again() {
         }
         let report = report(&sleeper("asleep", place));
         assert_eq!(ledger(&report), std::slice::from_ref(&program), "{place:?}");
-        // The tensor is still PyTorch's, and lies in no memory.
+        // The tensor is still PyTorch's, but no physical memory is behind it.
         assert_eq!(report["ledger"]["devices"][0]["outside"]["bytes"], MIB, "{place:?}");
     }
 }
 
-/// How often the loader's list was walked in the program's loop.
+/// How often the program's loop walked the loader's list of libraries.
 #[track_caller]
 fn look_ups(outcome: &Outcome) -> u64 {
     outcome.expect_success();
@@ -344,9 +326,9 @@ fn look_ups(outcome: &Outcome) -> u64 {
 }
 
 #[test]
-fn a_call_site_is_looked_up_once_however_many_there_are() {
-    // More than a small cache by address holds: with one, some call sites would evict each other all the time, which of
-    // them being decided by where the loader puts things.
+fn each_call_site_is_looked_up_once() {
+    // More call sites than a small cache by address can hold: in such a cache some of them would keep evicting each other,
+    // depending on where the loader maps things.
     let counts = library("counts_look_ups", "libcounts_look_ups.so", &[], &[]);
     let c10 = library("libc10", "libc10.so", &["-DCOPY=1"], &[]);
     let copies = (0..10).map(|copy| {

@@ -1,4 +1,4 @@
-//! What ends with a context, and what outlives it.
+//! Which memory a context takes with it when it ends, and which outlives it.
 
 use culeak::kind::Kind::*;
 
@@ -9,7 +9,7 @@ fn contexts(behaviour: &str) -> Outcome {
     profile("contexts").args(behaviour).run()
 }
 
-/// Pool and VMM memory outlive a context; everything else `fill` took is gone with it.
+/// Pool and VMM memory outlive a context; everything else that `fill` allocated is freed with it.
 #[track_caller]
 fn expect_only_pool_and_vmm_memory(outcome: &Outcome) {
     let snapshot = outcome.only_snapshot();
@@ -30,14 +30,14 @@ fn destroying_a_context_frees_all_but_pool_and_vmm_memory() {
 }
 
 #[test]
-fn the_first_version_of_the_call_destroys_too() {
+fn the_first_version_of_cu_ctx_destroy_frees_too() {
     contexts("destroyed_v1").only_snapshot().expect_no_leaks();
 }
 
 #[test]
-fn a_context_that_is_not_destroyed_keeps_its_memory() {
+fn a_failed_destroy_leaves_the_contexts_memory_live() {
     let outcome = profile("contexts")
-        .arg("destroy_refused")
+        .arg("destroy_fails")
         .failing("cuCtxDestroy_v2:1:700")
         .run();
     let snapshot = outcome.only_snapshot();
@@ -46,14 +46,14 @@ fn a_context_that_is_not_destroyed_keeps_its_memory() {
 }
 
 #[test]
-fn a_context_under_the_handle_of_one_that_is_ending_keeps_its_memory_until_its_own_end() {
+fn a_new_context_under_a_reused_handle_keeps_its_memory_until_its_own_end() {
     let run = |words: &str| profile("contexts").tiny_driver().args(words).run();
     let outcome = run("handle_used_again");
     outcome.expect_success();
     outcome.only_snapshot().expect_live(Device, 1, 200);
     let outcome = run("handle_used_again destroyed");
     outcome.expect_success();
-    outcome.only_snapshot().expect_no_leaks().expect_nothing_lost();
+    outcome.only_snapshot().expect_clean();
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn releasing_the_primary_context_frees_all_but_pool_and_vmm_memory() {
 }
 
 #[test]
-fn a_primary_context_retained_twice_and_released_once_lives() {
+fn a_primary_context_retained_twice_and_released_once_is_alive() {
     contexts("primary_still_retained")
         .only_snapshot()
         .expect_live(Device, 1, 1000);
@@ -88,8 +88,7 @@ fn pool_memory_outlives_a_reset_and_can_be_freed_after_it() {
         .expect_live(Async, 1, 4000);
     contexts("pool_memory_outlives_reset free")
         .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+        .expect_clean();
 }
 
 #[test]
@@ -136,7 +135,7 @@ fn memory_may_be_freed_under_another_context() {
 }
 
 #[test]
-fn the_primary_context_is_told_from_others() {
+fn primary_contexts_are_marked_as_such() {
     let outcome = contexts("primary_still_retained");
     let snapshot = outcome.only_snapshot();
     assert!(snapshot.contexts[snapshot.only(Device).context.expect("known")].primary);
@@ -146,16 +145,16 @@ fn the_primary_context_is_told_from_others() {
 }
 
 #[test]
-fn devices_carry_the_uuid_the_driver_gives_them() {
+fn devices_have_the_uuid_that_the_driver_reports() {
     let outcome = contexts("uuids");
     let snapshot = outcome.only_snapshot();
-    let told: Vec<String> = outcome
+    let uuids: Vec<String> = outcome
         .stdout
         .lines()
         .filter(|line| line.len() == 32)
         .map(str::to_owned)
         .collect();
-    assert_eq!(told.len(), 2, "{}", outcome.stdout);
+    assert_eq!(uuids.len(), 2, "{}", outcome.stdout);
     for row in snapshot.of_kind(Device) {
         let device = &snapshot.devices[row.device.expect("the device is known")];
         let plain: String = device
@@ -164,14 +163,14 @@ fn devices_carry_the_uuid_the_driver_gives_them() {
             .chars()
             .filter(|c| *c != '-')
             .collect();
-        assert_eq!(plain, told[device.ordinal as usize]);
+        assert_eq!(plain, uuids[device.ordinal as usize]);
         assert!(device.uuid.starts_with("GPU-"), "{}", device.uuid);
     }
     assert_eq!(snapshot.device_peaks.len(), 2, "{:?}", snapshot.device_peaks);
 }
 
 #[test]
-fn private_tables_of_the_driver_are_counted() {
+fn requests_for_private_driver_tables_are_counted() {
     let outcome = contexts("private_table");
     outcome.expect_same_output_as_bare();
     assert!(outcome.only_snapshot().losses.export_tables >= 1);

@@ -12,7 +12,7 @@ use crate::support::{shim, sources};
 /// A line of `data/tier1.txt`.
 struct Tier1 {
     name: String,
-    /// The driver function that is hooked in its place.
+    /// The driver function that is hooked instead.
     via: Option<String>,
 }
 
@@ -46,7 +46,7 @@ fn exports() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_function_that_moves_memory_is_in_the_list() {
+fn every_memory_function_is_in_the_list() {
     let missing: Vec<String> = tier1()
         .into_iter()
         .filter(|row| Api::find(row.via.as_ref().unwrap_or(&row.name).as_bytes()).is_none())
@@ -56,7 +56,7 @@ fn every_function_that_moves_memory_is_in_the_list() {
 }
 
 #[test]
-fn every_function_that_moves_memory_is_exported_by_the_shim() {
+fn every_memory_function_is_exported_by_the_shim() {
     let exports = exports();
     let missing: Vec<String> = tier1()
         .into_iter()
@@ -82,19 +82,19 @@ fn a_name_hooked_elsewhere_is_not_hooked_twice() {
     for row in tier1().iter().filter(|row| row.via.is_some()) {
         assert!(
             Api::find(row.name.as_bytes()).is_none(),
-            "{} has a row of its own and needs no `via`",
+            "{} has its own row and needs no `via`",
             row.name
         );
     }
 }
 
 #[test]
-fn the_list_of_what_must_be_covered_is_whole() {
+fn the_list_of_required_functions_is_complete() {
     let names: BTreeSet<String> = tier1().into_iter().map(|row| row.name).collect();
     assert_eq!(
         names.len(),
         114,
-        "a line was lost, doubled or added; when it was added, change this number"
+        "a line was removed, repeated or added; if it was added, change this number"
     );
     for name in [
         "cuMemAlloc",
@@ -123,8 +123,8 @@ fn the_library_passes_its_gate() {
 }
 
 #[test]
-fn the_gate_refuses_other_libraries() {
-    // libc needs no libc and exports other things: a gate that lets it pass lets everything pass.
+fn the_gate_rejects_other_libraries() {
+    // libc depends on no libc and exports other names: a gate that accepts it accepts everything.
     let maps = fs::read_to_string("/proc/self/maps").expect("readable");
     let libc = maps.lines().find_map(|line| {
         line.split_whitespace()
@@ -136,13 +136,13 @@ fn the_gate_refuses_other_libraries() {
         .arg(libc.expect("we use libc"))
         .output();
     let gate = gate.expect("bash runs");
-    let said = String::from_utf8_lossy(&gate.stdout).into_owned();
-    assert!(!gate.status.success(), "{said}");
+    let output = String::from_utf8_lossy(&gate.stdout).into_owned();
+    assert!(!gate.status.success(), "{output}");
     for claim in [
         "exports every function of the list",
         "exports nothing else",
         "is never unloaded",
     ] {
-        assert!(said.contains(&format!("FAILED  {claim}")), "{said}");
+        assert!(output.contains(&format!("FAILED  {claim}")), "{output}");
     }
 }

@@ -1,8 +1,8 @@
 //! Programs on the CUDA runtime: NVIDIA's own as far as it starts without a GPU, and a stand-in for the rest.
 //!
-//! NVIDIA's cudart asks the driver to prove what it is, which the fake driver cannot (`fake_driver/README.md`). What is
-//! proven here is that the recorder stands in its way nowhere up to that point; allocations through it are proven on a
-//! GPU (`gpu/`). The stand-in takes the same way to the same driver functions and allocates.
+//! NVIDIA's cudart asks the driver to prove its identity, which the fake driver cannot (`fake_driver/README.md`). These
+//! claims show that the recorder changes nothing up to that point; `gpu/` shows that allocations through it are recorded.
+//! The stand-in calls the same driver functions in the same way, and allocates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn on_stand_in(victim: &str, linked: Linked) -> Profile {
     })
 }
 
-/// What `victims/cudart_leaks.c` leaves: bytes, the runtime call, and the driver function it reaches.
+/// What `victims/cudart_leaks.c` leaks: bytes, the runtime call, and the driver function behind it.
 const LEAKS: [(Kind, u64, &str, &str); 14] = [
     (Device, 101, "cudaMalloc", "cuMemAlloc_v2"),
     (Pitched, 2 * 512, "cudaMallocPitch", "cuMemAllocPitch_v2"),
@@ -99,7 +99,7 @@ fn every_leak_is_found(linked: Linked) {
 }
 
 #[test]
-fn leaks_through_a_shared_runtime_carry_the_names_of_its_calls() {
+fn leaks_through_a_shared_runtime_have_the_names_of_its_calls() {
     every_leak_is_found(Linked::Shared);
 }
 
@@ -114,23 +114,23 @@ fn a_program_that_frees_everything_leaks_nothing_through_either_runtime() {
         let outcome = on_stand_in("cudart_smoke", linked).run();
         outcome.expect_success().expect_same_output_as_bare();
         assert!(outcome.stdout.ends_with("all ok\n"), "{}", outcome.stdout);
-        outcome.only_snapshot().expect_no_leaks().expect_nothing_lost();
+        outcome.only_snapshot().expect_clean();
     }
 }
 
 #[test]
-fn a_refused_request_through_a_runtime_is_told_with_its_call() {
+fn a_failed_request_through_a_runtime_has_the_name_of_its_call() {
     let outcome = on_stand_in("cudart_smoke", Linked::Shared).run();
-    let told: Vec<_> = outcome
+    let failed: Vec<_> = outcome
         .only_snapshot()
         .failed
         .iter()
         .map(|row| (row.api.as_str(), row.bytes, row.error))
         .collect();
-    assert!(told.contains(&("cudaMalloc", 64 << 40, 2)), "{told:?}");
+    assert!(failed.contains(&("cudaMalloc", 64 << 40, 2)), "{failed:?}");
 }
 
-/// NVIDIA's runtimes, fetched once into the target folder.
+/// NVIDIA's runtimes, downloaded once into the target folder.
 fn cudart() -> &'static Path {
     static FETCHED: OnceLock<PathBuf> = OnceLock::new();
     FETCHED.get_or_init(|| {
@@ -145,15 +145,15 @@ fn cudart() -> &'static Path {
         let fetch = fetch.expect("sh runs");
         assert!(
             fetch.status.success(),
-            "NVIDIA's cudart could not be fetched; these claims need it (network and pip, once), or its folder in \
-             CULEAK_CUDART:\n{}",
+            "cannot download NVIDIA's cudart, which these claims need: allow network and pip once, or set CULEAK_CUDART to \
+             its folder\n{}",
             String::from_utf8_lossy(&fetch.stderr)
         );
         folder
     })
 }
 
-/// The smoke test on NVIDIA's runtime, with the driver writing down who called it.
+/// The smoke test on NVIDIA's runtime, with the fake driver logging every call.
 fn on_nvidias(version: &str, linked: Linked, log: &Path) -> Profile {
     let root = cudart().join(version);
     let include = format!("-I{}", root.join("include").display());
@@ -166,9 +166,9 @@ fn on_nvidias(version: &str, linked: Linked, log: &Path) -> Profile {
     program(executable("cudart_smoke", &flags, &[root.join("lib").join(file)])).env("CULEAK_FAKE_LOG", log)
 }
 
-/// Runs to the end, or as far as this runtime gets, exactly as without the recorder: same words, same driver calls.
+/// Runs to the end, or as far as this runtime gets, exactly as without the recorder: same output, same driver calls.
 #[track_caller]
-fn starts_as_ever(version: &str, linked: Linked) {
+fn starts_unchanged(version: &str, linked: Linked) {
     let logs = folder();
     let (with, without) = (logs.path().join("with"), logs.path().join("without"));
     let outcome = on_nvidias(version, linked, &with).run();
@@ -178,7 +178,7 @@ fn starts_as_ever(version: &str, linked: Linked) {
     let calls = |log: &Path| fs::read_to_string(log).expect("the driver was called");
     assert!(calls(&with).contains("cuInit 0"), "{}", calls(&with));
     if outcome.status.success() {
-        outcome.only_snapshot().expect_no_leaks().expect_nothing_lost();
+        outcome.only_snapshot().expect_clean();
     } else {
         outcome.expect_exit(77);
         assert_eq!(
@@ -190,21 +190,21 @@ fn starts_as_ever(version: &str, linked: Linked) {
 }
 
 #[test]
-fn nvidias_cudart_12_starts_as_ever() {
-    starts_as_ever("12", Linked::Shared);
+fn nvidias_cudart_12_starts_unchanged() {
+    starts_unchanged("12", Linked::Shared);
 }
 
 #[test]
-fn nvidias_cudart_12_linked_statically_starts_as_ever() {
-    starts_as_ever("12", Linked::Static);
+fn nvidias_cudart_12_linked_statically_starts_unchanged() {
+    starts_unchanged("12", Linked::Static);
 }
 
 #[test]
-fn nvidias_cudart_13_starts_as_ever() {
-    starts_as_ever("13", Linked::Shared);
+fn nvidias_cudart_13_starts_unchanged() {
+    starts_unchanged("13", Linked::Shared);
 }
 
 #[test]
-fn nvidias_cudart_13_linked_statically_starts_as_ever() {
-    starts_as_ever("13", Linked::Static);
+fn nvidias_cudart_13_linked_statically_starts_unchanged() {
+    starts_unchanged("13", Linked::Static);
 }

@@ -1,4 +1,4 @@
-//! What a row says besides its bytes: thread, order, time, stack.
+//! What a row holds besides its bytes: thread, order, time, stack.
 
 use culeak::kind::Kind::*;
 use culeak::snapshot::ProcessState;
@@ -10,12 +10,12 @@ use crate::support::{Lookup, profile};
 fn the_thread_is_named_by_number_and_name() {
     let outcome = profile("threads").arg("named").run();
     let snapshot = outcome.only_snapshot();
-    let told = |word: &str| -> u32 {
+    let printed = |word: &str| -> u32 {
         let line = outcome
             .stdout
             .lines()
             .find_map(|line| line.strip_prefix(word))
-            .expect("the victim says it");
+            .expect("the victim prints it");
         line.parse().expect("a number")
     };
     let thread_of = |bytes: u64| {
@@ -28,16 +28,16 @@ fn the_thread_is_named_by_number_and_name() {
     };
     assert_eq!(
         (thread_of(70).tid, thread_of(70).name.as_str()),
-        (told("tid "), "loader-7")
+        (printed("tid "), "loader-7")
     );
     assert_eq!(
         (thread_of(71).tid, thread_of(71).name.as_str()),
-        (told("main "), "threads")
+        (printed("main "), "threads")
     );
 }
 
 #[test]
-fn rows_stand_in_the_order_of_the_calls_and_of_time() {
+fn rows_are_in_the_order_of_the_calls_and_of_time() {
     let outcome = profile("pools").arg("streams").run();
     let snapshot = outcome.only_snapshot();
     let bytes: Vec<u64> = snapshot.allocations.iter().map(|a| a.bytes).collect();
@@ -47,10 +47,10 @@ fn rows_stand_in_the_order_of_the_calls_and_of_time() {
 
 #[test]
 fn the_process_is_described() {
-    let outcome = profile("frees").arg("refused_once").failing("cuMemFree_v2:1:700").run();
+    let outcome = profile("frees").arg("fails_once").failing("cuMemFree_v2:1:700").run();
     let process = &outcome.only_snapshot().process;
     assert!(process.executable.ends_with("/frees"), "{}", process.executable);
-    assert_eq!(process.command_line[1..], ["refused_once"]);
+    assert_eq!(process.command_line[1..], ["fails_once"]);
     assert_eq!(process.state, ProcessState::Exited);
     assert_eq!(process.parent_pid, std::process::id());
     assert!(process.ranks.is_empty());
@@ -65,7 +65,7 @@ fn the_process_is_described() {
 }
 
 #[test]
-fn the_stack_leads_from_the_call_to_main_through_every_door() {
+fn the_stack_reaches_from_the_call_to_main_for_every_lookup() {
     for lookup in Lookup::ALL {
         let snapshot = profile("endings").lookup(lookup).arg("returns").run().symbolized();
         let functions = snapshot.functions(snapshot.only(Device));
@@ -85,7 +85,7 @@ fn the_stack_leads_from_the_call_to_main_through_every_door() {
 }
 
 #[test]
-fn lines_are_found() {
+fn source_lines_are_found() {
     let snapshot = profile("endings").arg("returns").run().symbolized();
     let row = snapshot.only(Device);
     let stack = &snapshot.stacks[row.stack.expect("a stack")];
@@ -121,7 +121,7 @@ fn equal_stacks_are_stored_once() {
 }
 
 #[test]
-fn a_stack_deeper_than_the_limit_is_cut_and_says_so() {
+fn a_stack_deeper_than_the_limit_is_cut_and_marked_as_truncated() {
     let outcome = profile("threads")
         .args("from_deep 300")
         .setting("CULEAK_DEPTH", "5")
@@ -133,7 +133,7 @@ fn a_stack_deeper_than_the_limit_is_cut_and_says_so() {
 }
 
 #[test]
-fn the_usual_limit_is_128_frames() {
+fn the_default_limit_is_128_frames() {
     let outcome = profile("threads").args("from_deep 300").run();
     let snapshot = outcome.only_snapshot();
     let stack = &snapshot.stacks[snapshot.only(Device).stack.expect("a stack")];
@@ -153,14 +153,14 @@ fn the_usual_limit_is_128_frames() {
 }
 
 #[test]
-fn a_depth_that_is_no_number_is_reported_and_ignored() {
+fn an_invalid_depth_is_reported_and_ignored() {
     for depth in ["0", "-1", "many", "999999999999", ""] {
         let outcome = profile("endings").arg("returns").setting("CULEAK_DEPTH", depth).run();
         let snapshot = outcome.only_snapshot();
         snapshot.expect_live(Device, 1, 100);
         assert_eq!(snapshot.process.depth, 128);
-        let said = format!("culeak: CULEAK_DEPTH={depth} is ignored; allowed: a whole number from 1 to 256");
-        let times = outcome.our_lines().iter().filter(|&&line| line == said).count();
+        let message = format!("culeak: CULEAK_DEPTH={depth} is ignored; allowed: a whole number from 1 to 256");
+        let times = outcome.our_lines().iter().filter(|&&line| line == message).count();
         assert_eq!(times, usize::from(!depth.is_empty()), "{}", outcome.stderr);
     }
 }

@@ -1,4 +1,4 @@
-//! However a process ends, its recording is complete.
+//! A recording is complete however its process ends.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::Command;
@@ -51,7 +51,7 @@ fn dying_by_a_signal_leaves_a_complete_recording_and_the_same_signal() {
 }
 
 #[test]
-fn the_program_says_the_same_however_it_ends() {
+fn the_output_is_the_same_for_every_ending() {
     for behaviour in [
         "returns",
         "exits",
@@ -89,14 +89,14 @@ fn every_allocation_acknowledged_before_sigkill_is_in_the_recording() {
     }
 }
 
-/// Starts a behaviour that says "ready", and hands over the recording while it runs.
+/// Starts a behaviour that prints "ready", and calls `look` with its recording while it runs.
 fn while_running(behaviour: &str, look: impl FnOnce(&std::path::Path, &crate::support::process::Started)) {
     let folder = folder();
     let mut running = profile("endings").arg(behaviour).start_in(folder.path());
     let mut line = String::new();
     BufReader::new(running.stdout())
         .read_line(&mut line)
-        .expect("the victim speaks");
+        .expect("the victim prints a line");
     assert_eq!(line, "ready\n");
     let [recording] = &recordings_in(&folder.path().join("out"))[..] else {
         panic!("one recording")
@@ -120,11 +120,11 @@ fn a_running_process_can_be_read_from_outside() {
 }
 
 #[test]
-fn a_process_that_never_rests_can_be_read_again_and_again() {
+fn a_busy_process_can_be_read_repeatedly() {
     while_running("restless", |recording, _| {
         for _ in 0..200 {
             let snapshot = reader::read(recording).expect("readable");
-            snapshot.validate().expect("every index leads somewhere");
+            snapshot.validate().expect("every index is in range");
             let steady = |a: &culeak::snapshot::Allocation| a.bytes == 12345;
             assert_eq!(
                 snapshot.allocations.iter().filter(steady).count(),
@@ -138,7 +138,7 @@ fn a_process_that_never_rests_can_be_read_again_and_again() {
 }
 
 #[test]
-fn a_running_process_is_found_by_its_number() {
+fn a_running_process_is_found_by_its_pid() {
     while_running("waits", |_, running| {
         let pid = running.child.id().to_string();
         let json = folder();
@@ -155,12 +155,12 @@ fn a_running_process_is_found_by_its_number() {
 }
 
 #[test]
-fn a_waiting_process_goes_on_when_it_was_read() {
+fn a_waiting_process_continues_after_it_was_read() {
     let folder = folder();
     let mut running = profile("endings").arg("waits").start_in(folder.path());
     let mut from = BufReader::new(running.stdout());
     let mut line = String::new();
-    from.read_line(&mut line).expect("the victim speaks");
+    from.read_line(&mut line).expect("the victim prints a line");
     let recording = recordings_in(&folder.path().join("out")).remove(0);
     for _ in 0..20 {
         reader::read(&recording).expect("readable");
@@ -171,9 +171,9 @@ fn a_waiting_process_goes_on_when_it_was_read() {
         .take()
         .expect("a pipe")
         .write_all(b"go on")
-        .expect("it listens");
+        .expect("its stdin is open");
     line.clear();
-    from.read_line(&mut line).expect("the victim speaks");
+    from.read_line(&mut line).expect("the victim prints a line");
     assert_eq!(line, "done\n");
     assert!(running.finish().status.success());
 }
@@ -182,7 +182,7 @@ fn a_waiting_process_goes_on_when_it_was_read() {
 fn static_destructors_and_exit_handlers_may_free_after_cuda_is_gone() {
     let outcome = ending("frees_in_destructor");
     outcome.expect_same_output_as_bare();
-    // 0 or 4, as the driver likes: in both cases it is no leak.
+    // The driver answers 0 or 4; neither is a leak.
     outcome.only_snapshot().expect_live(Device, 1, 101);
 
     let outcome = ending("frees_in_atexit");
@@ -191,14 +191,14 @@ fn static_destructors_and_exit_handlers_may_free_after_cuda_is_gone() {
 }
 
 #[test]
-fn memory_taken_by_an_exit_handler_is_recorded() {
+fn memory_allocated_by_an_exit_handler_is_recorded() {
     let outcome = profile("endings").tiny_driver().arg("allocates_in_atexit").run();
     outcome.expect_same_output_as_bare();
     outcome.only_snapshot().expect_live(Device, 1, 111);
 }
 
 #[test]
-fn memory_taken_before_main_is_recorded() {
+fn memory_allocated_before_main_is_recorded() {
     let outcome = program(executable("before_main", &[], &[fake_driver()])).run();
     outcome.expect_same_output_as_bare();
     outcome.only_snapshot().expect_live(Device, 1, 100);

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Facts about a built preload library, checked before it may live in other people's processes.
+# Properties of a built preload library, checked before it is loaded into other people's processes.
 #
 #   tests/gate.sh path/to/libculeak_shim.so [highest glibc version allowed]
 #
-# Without a version, the one of this machine is the limit (a released library is checked with 2.17).
+# Without a version, that of this machine is the limit (a released library is checked with 2.17).
 set -euo pipefail
 export LC_ALL=C
 
@@ -13,7 +13,7 @@ sources=$(dirname "$(realpath "$0")")/..
 limit=${2:-$(getconf GNU_LIBC_VERSION | cut -d' ' -f2)}
 failures=0
 
-claim() { # claim TEXT EVIDENCE: holds when the evidence against it is empty
+claim() { # claim TEXT EVIDENCE: holds if the evidence against it is empty
     if [ -z "$2" ]; then
         echo "ok      $1"
     else
@@ -28,13 +28,13 @@ symbols=$(readelf --dyn-syms -W "$library")
 versions=$(readelf -VW "$library")
 
 needed=$(sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' <<<"$dynamic")
-# Before glibc 2.34, dlsym and the threads lived in libraries of their own.
-claim "needs libc and the loader alone" \
+# Before glibc 2.34, dlsym and the threads were in separate libraries.
+claim "needs only libc and the loader" \
     "$(grep -vxE 'libc\.so\.6|ld-linux[^ ]*\.so\.[0-9]+|libdl\.so\.2|libpthread\.so\.0' <<<"$needed" || true)"
 
 listed=$(sed -nE 's/^ {12}(cu[A-Za-z0-9_]+) = [A-Za-z0-9_]+ \(.*\) => .*;$/\1/p' "$sources/src/cuda_functions.rs")
 claim "the list of functions can be read" "$([ "$(wc -l <<<"$listed")" -gt 100 ] || echo "found ${listed:-nothing}")"
-# By which PyTorch's allocator keeps the profiler informed, as signed and unsigned sums.
+# The functions by which PyTorch's allocator informs the profiler, with signed and unsigned totals.
 torch=$(printf '_ZN3c1027report%sNS_6DeviceE\n' {MemoryUsageToProfilerEPv,OutOfMemoryToProfilerE}l{mm,ll})
 expected=$(printf '%s\n' "$listed" "$torch" culeak_{alloc,free,mark,snapshot,interval_begin,interval_read} InitializeInjectionNvtxExtension dlsym dlvsym dlclose | sort)
 exported=$(awk '$7 != "UND" && ($5 == "GLOBAL" || $5 == "WEAK") { sub(/@.*/, "", $8); print $8 }' <<<"$symbols" | sort)
@@ -42,14 +42,14 @@ claim "exports every function of the list" "$(comm -23 <(echo "$expected") <(ech
 claim "exports nothing else" "$(comm -13 <(echo "$expected") <(echo "$exported"))"
 
 asked=$(grep -oE 'Name: GLIBC_[0-9.]+' <<<"$versions" | sed 's/.*GLIBC_//' | sort -Vu)
-claim "asks for no glibc newer than $limit" "$(awk -v limit="$limit" '
+claim "needs no glibc newer than $limit" "$(awk -v limit="$limit" '
     function number(text, part) { split(text, part, "."); return part[1] * 1000000 + part[2] * 1000 + part[3] }
     NF && number($1) > number(limit)' <<<"$asked")"
 
 claim "is never unloaded" "$(grep -q 'FLAGS_1.*NODELETE' <<<"$dynamic" || echo 'no NODELETE in DT_FLAGS_1')"
 claim "needs no executable stack" "$(readelf -lW "$library" | grep -E 'GNU_STACK.*E' || true)"
 claim "has no text relocations" "$(grep -E 'TEXTREL' <<<"$dynamic" || true)"
-claim "has no path of the build machine to search in" "$(grep -E 'RPATH|RUNPATH' <<<"$dynamic" || true)"
+claim "has no search path of the build machine" "$(grep -E 'RPATH|RUNPATH' <<<"$dynamic" || true)"
 claim "loads lazily bound" "$(LD_PRELOAD=$library /bin/true 2>&1 || echo "exit status $?")"
 claim "loads bound at start" "$(LD_BIND_NOW=1 LD_PRELOAD=$library /bin/true 2>&1 || echo "exit status $?")"
 

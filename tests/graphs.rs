@@ -1,4 +1,4 @@
-//! Graph memory is live from a launch until it is freed; a capture alone is nothing.
+//! Graph memory is live from a launch until it is freed; a captured allocation alone holds nothing.
 
 use culeak::kind::Kind::*;
 
@@ -10,7 +10,7 @@ fn graphs(words: &str) -> Outcome {
 }
 
 #[test]
-fn a_captured_allocation_that_is_never_launched_is_no_memory() {
+fn a_captured_allocation_that_is_never_launched_holds_no_memory() {
     let outcome = graphs("captured");
     let snapshot = outcome.only_snapshot();
     snapshot.expect_no_leaks();
@@ -28,7 +28,7 @@ fn a_launch_makes_it_live() {
 }
 
 #[test]
-fn a_capture_goes_on_when_the_end_of_another_streams_fails() {
+fn a_capture_continues_when_ending_another_streams_capture_fails() {
     let outcome = graphs("another_end_fails");
     outcome.expect_success();
     let snapshot = outcome.only_snapshot();
@@ -38,14 +38,8 @@ fn a_capture_goes_on_when_the_end_of_another_streams_fails() {
 
 #[test]
 fn a_graph_that_frees_what_it_allocates_leaves_nothing() {
-    graphs("captured freed launch")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
-    graphs("captured freed launch again")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+    graphs("captured freed launch").only_snapshot().expect_clean();
+    graphs("captured freed launch again").only_snapshot().expect_clean();
 }
 
 #[test]
@@ -56,7 +50,7 @@ fn a_relaunch_that_fails_does_not_count_twice() {
 }
 
 #[test]
-fn a_relaunch_with_auto_free_frees_and_takes_again() {
+fn a_relaunch_with_auto_free_frees_and_allocates_again() {
     let outcome = graphs("captured auto launch again");
     let snapshot = outcome.only_snapshot();
     snapshot.expect_live(Graph, 1, 6000);
@@ -66,25 +60,16 @@ fn a_relaunch_with_auto_free_frees_and_takes_again() {
 
 #[test]
 fn graph_memory_may_be_freed_by_address() {
-    graphs("captured launch free")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
-    graphs("captured launch freeasync")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+    graphs("captured launch free").only_snapshot().expect_clean();
+    graphs("captured launch freeasync").only_snapshot().expect_clean();
 }
 
 #[test]
-fn destroying_the_graph_frees_nothing_and_the_address_can_still_be_freed() {
+fn destroying_the_graph_frees_nothing_and_its_memory_can_still_be_freed() {
     graphs("captured launch destroy")
         .only_snapshot()
         .expect_live(Graph, 1, 6000);
-    graphs("captured launch destroy free")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+    graphs("captured launch destroy free").only_snapshot().expect_clean();
 }
 
 #[test]
@@ -95,7 +80,7 @@ fn memory_freed_and_launched_again_is_live_again() {
 }
 
 #[test]
-fn nodes_added_by_hand_count_like_captured_ones() {
+fn nodes_added_explicitly_count_like_captured_ones() {
     for how in ["alloc", "node", "node_v2"] {
         graphs(&format!("built {how}")).only_snapshot().expect_no_leaks();
         graphs(&format!("built {how} launch"))
@@ -103,8 +88,7 @@ fn nodes_added_by_hand_count_like_captured_ones() {
             .expect_live(Graph, 1, 7000);
         graphs(&format!("built {how} freed launch again"))
             .only_snapshot()
-            .expect_no_leaks()
-            .expect_nothing_lost();
+            .expect_clean();
         graphs(&format!("built {how} params launch"))
             .only_snapshot()
             .expect_live(Graph, 1, 7000);
@@ -115,7 +99,7 @@ fn nodes_added_by_hand_count_like_captured_ones() {
 }
 
 #[test]
-fn memory_of_a_graph_moved_into_another_is_live_from_the_outer_launch() {
+fn memory_of_a_child_graph_is_live_from_the_parents_launch() {
     graphs("child").only_snapshot().expect_no_leaks();
     graphs("child launch").only_snapshot().expect_live(Graph, 1, 6000);
 }

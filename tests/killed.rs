@@ -1,5 +1,4 @@
-//! A process may be killed at any instant: every call that had returned by then is in the recording, and nothing that did
-//! not happen.
+//! A process may be killed at any instant: every call that had returned by then is in the recording, and nothing else is.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,69 +12,73 @@ const EVENTS: usize = 2000;
 
 /// As in `victims/killed.c`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Said {
-    Nothing,
+enum Progress {
+    NotStarted,
     Allocating,
     Live,
     Freeing,
     Freed,
 }
 
-struct Told {
-    said: Said,
+struct Call {
+    progress: Progress,
     bytes: u64,
     address: u64,
 }
 
-fn told(page: &[u8]) -> Vec<Told> {
+fn calls(page: &[u8]) -> Vec<Call> {
     let words: Vec<u64> = page
         .chunks_exact(8)
         .map(|eight| u64::from_le_bytes(eight.try_into().expect("eight bytes")))
         .collect();
-    let said = |number| match number {
-        0 => Said::Nothing,
-        1 => Said::Allocating,
-        2 => Said::Live,
-        3 => Said::Freeing,
-        4 => Said::Freed,
-        other => panic!("the victim said {other}"),
+    let progress = |number| match number {
+        0 => Progress::NotStarted,
+        1 => Progress::Allocating,
+        2 => Progress::Live,
+        3 => Progress::Freeing,
+        4 => Progress::Freed,
+        other => panic!("the victim wrote {other}"),
     };
     words
         .chunks_exact(3)
-        .map(|three| Told {
-            said: said(three[0]),
+        .map(|three| Call {
+            progress: progress(three[0]),
             bytes: three[1],
             address: three[2],
         })
         .collect()
 }
 
-/// What one child said against what its recording says. Returns how many calls had returned.
-fn compare(pid: u32, told: &[Told], snapshot: Option<&Snapshot>) -> usize {
+/// Compares one child's notes with its recording. Returns how many calls had returned.
+fn compare(pid: u32, calls: &[Call], snapshot: Option<&Snapshot>) -> usize {
     let mut recorded: HashMap<u64, Allocation> = HashMap::new();
     for allocation in snapshot.iter().flat_map(|snapshot| &snapshot.allocations) {
         let twice = recorded.insert(allocation.bytes, allocation);
         assert!(twice.is_none(), "{pid}: {} bytes recorded twice", allocation.bytes);
     }
     let mut returned = 0;
-    for one in told.iter().filter(|one| one.said != Said::Nothing) {
+    for one in calls.iter().filter(|one| one.progress != Progress::NotStarted) {
         let record = recorded.remove(&one.bytes);
-        returned += usize::from(matches!(one.said, Said::Live | Said::Freed));
-        match one.said {
-            Said::Live => assert!(record.is_some(), "{pid}: {} bytes are not recorded", one.bytes),
-            Said::Freed => assert!(record.is_none(), "{pid}: {} bytes were freed", one.bytes),
-            // Under way: before or after.
+        returned += usize::from(matches!(one.progress, Progress::Live | Progress::Freed));
+        match one.progress {
+            Progress::Live => assert!(record.is_some(), "{pid}: {} bytes are not recorded", one.bytes),
+            Progress::Freed => assert!(record.is_none(), "{pid}: {} bytes were freed", one.bytes),
+            // In progress: recorded or not.
             _ => {}
         }
-        if let Some(record) = record.filter(|_| one.said != Said::Allocating) {
+        if let Some(record) = record.filter(|_| one.progress != Progress::Allocating) {
             assert_eq!(record.address, one.address, "{pid}: the address of {} bytes", one.bytes);
         }
     }
-    assert!(recorded.is_empty(), "{pid}: nobody allocated {:?}", recorded.keys());
+    assert!(
+        recorded.is_empty(),
+        "{pid}: recorded but never allocated: {:?}",
+        recorded.keys()
+    );
     returned
 }
 
-/// Kills so many children of so many threads each.
+/// Kills `kills` children with `threads` threads each, and compares their recordings with their own notes.
 fn kill(profile: Profile, kills: usize, threads: usize) {
     let folder = folder();
     let pages = folder.path().join("pages");
@@ -92,14 +95,14 @@ fn kill(profile: Profile, kills: usize, threads: usize) {
     let (mut seen, mut returned, mut halfway) = (0, 0, 0);
     for file in fs::read_dir(&pages).expect("the pages").flatten() {
         let name = file.file_name().into_string().expect("a number");
-        let pid: u32 = name.strip_suffix(".said").expect("a page").parse().expect("a number");
-        let told = told(&fs::read(file.path()).expect("a page"));
-        assert_eq!(told.len(), EVENTS * threads);
-        // Without a recording it was killed before the first call had returned.
+        let pid: u32 = name.strip_suffix(".calls").expect("a page").parse().expect("a number");
+        let calls = calls(&fs::read(file.path()).expect("a page"));
+        assert_eq!(calls.len(), EVENTS * threads);
+        // Without a recording, it was killed before its first call returned.
         seen += 1;
-        returned += compare(pid, &told, snapshots.get(&pid).copied());
-        let under_way = |one: &Told| matches!(one.said, Said::Allocating | Said::Freeing);
-        halfway += usize::from(told.iter().any(under_way));
+        returned += compare(pid, &calls, snapshots.get(&pid).copied());
+        let under_way = |one: &Call| matches!(one.progress, Progress::Allocating | Progress::Freeing);
+        halfway += usize::from(calls.iter().any(under_way));
         if let Some(snapshot) = snapshots.get(&pid) {
             assert_eq!(snapshot.losses.unknown_frees, 0, "{pid}");
             assert!(
@@ -111,10 +114,10 @@ fn kill(profile: Profile, kills: usize, threads: usize) {
     }
     println!("{seen} kills, {halfway} of them in a call, {returned} allocations had returned");
     assert_eq!(seen, kills);
-    // How many depends on what else the machine does: every second one when idle.
+    // How many depends on the load of the machine: about half when idle.
     assert!(
         halfway * 50 > kills,
-        "only {halfway} of {kills} were in a call: nothing was tried"
+        "only {halfway} of {kills} were in a call: the test is void"
     );
 }
 
@@ -123,20 +126,20 @@ fn killed() -> Profile {
 }
 
 #[test]
-fn of_500_processes_killed_at_random_every_one_left_a_true_recording() {
+fn of_500_processes_killed_at_random_all_leave_a_correct_recording() {
     kill(killed(), 250, 1);
     kill(killed().env("TINY_RECYCLES", "1"), 250, 1);
 }
 
 #[test]
-fn of_500_processes_of_four_threads_killed_at_random_every_one_left_a_true_recording() {
+fn of_500_processes_with_four_threads_killed_at_random_all_leave_a_correct_recording() {
     kill(killed(), 250, 4);
     kill(killed().env("TINY_RECYCLES", "1"), 250, 4);
 }
 
-/// That the claims above can fail: on a program that nobody records.
+/// Shows that the claims above can fail: on processes that are not recorded.
 #[test]
 #[should_panic(expected = "bytes are not recorded")]
-fn what_was_not_recorded_is_missed() {
+fn an_unrecorded_process_fails_the_comparison() {
     kill(killed().bare(), 8, 1);
 }

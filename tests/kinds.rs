@@ -1,11 +1,11 @@
-//! Every kind of memory, leaked and given back, through every door a program can take to the driver.
+//! Every kind of memory, leaked and freed, through every way of looking up the driver's functions.
 
 use culeak::kind::Kind::{self, *};
 
 use crate::support::claims::Claims;
 use crate::support::{Lookup, profile};
 
-/// A behaviour of `victims/kinds.c` and what it leaves: bytes held, bytes asked for, the function that was called.
+/// A behaviour of `victims/kinds.c` and what it leaks: bytes held, bytes requested, the function called.
 struct Left {
     behaviour: &'static str,
     kind: Kind,
@@ -61,7 +61,7 @@ const ALL: [Left; 26] = [
 ];
 
 impl Left {
-    /// The function the driver hands out for the per-thread default stream.
+    /// The function that the driver returns for the per-thread default stream.
     fn api_through(&self, lookup: Lookup) -> String {
         let has_variant = matches!(self.api, "cuMemAllocAsync" | "cuMemAllocFromPoolAsync");
         if lookup == Lookup::ProcPtsz && has_variant {
@@ -71,7 +71,7 @@ impl Left {
         }
     }
 
-    /// What is wrong with the recording of a leak, and with that of the same program giving back what it took.
+    /// What is wrong with the recording of a leak, and with that of the same program when it frees its memory.
     fn check(&self, lookup: Lookup) -> Vec<String> {
         let mut wrong = Vec::new();
         let mut claim = |holds: bool, what: String| {
@@ -89,7 +89,7 @@ impl Left {
                 );
                 claim(
                     found.requested == self.requested,
-                    format!("asked for {}, not {}", self.requested, found.requested),
+                    format!("requested {}, not {}", self.requested, found.requested),
                 );
                 let api = self.api_through(lookup);
                 claim(found.api == api, format!("came from {api}, not {}", found.api));
@@ -126,27 +126,27 @@ fn every_kind_through(lookup: Lookup) {
 }
 
 #[test]
-fn every_kind_is_seen_through_exported_symbols() {
+fn every_kind_is_recorded_through_exported_symbols() {
     every_kind_through(Lookup::Linked);
 }
 
 #[test]
-fn every_kind_is_seen_through_dlsym() {
+fn every_kind_is_recorded_through_dlsym() {
     every_kind_through(Lookup::Dlsym);
 }
 
 #[test]
-fn every_kind_is_seen_through_the_first_cu_get_proc_address() {
+fn every_kind_is_recorded_through_the_first_cu_get_proc_address() {
     every_kind_through(Lookup::ProcV1);
 }
 
 #[test]
-fn every_kind_is_seen_through_the_second_cu_get_proc_address() {
+fn every_kind_is_recorded_through_the_second_cu_get_proc_address() {
     every_kind_through(Lookup::ProcV2);
 }
 
 #[test]
-fn every_kind_is_seen_with_per_thread_default_streams() {
+fn every_kind_is_recorded_with_per_thread_default_streams() {
     every_kind_through(Lookup::ProcPtsz);
 }
 

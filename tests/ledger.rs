@@ -1,6 +1,6 @@
-//! The ledger of a process that runs: the driver's side is read from outside, and kept in the snapshot.
+//! The ledger of a running process: the driver's numbers are read from outside, and stored in the snapshot.
 //!
-//! The driver's side is played by a library of NVML's name (`victims/nvml.c`).
+//! A library with NVML's name stands in for the driver's side (`victims/nvml.c`).
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -14,18 +14,18 @@ use crate::support::{culeak, library, profile};
 
 const MIB: i64 = 1 << 20;
 
-/// A process that holds 4096 bytes until it is told to go on.
+/// A process that holds 4096 bytes until its stdin closes.
 fn waiting(folder: &Path) -> Started {
     let mut running = profile("endings").arg("waits").start_in(folder);
     let mut line = String::new();
     BufReader::new(running.stdout())
         .read_line(&mut line)
-        .expect("the victim speaks");
+        .expect("the victim prints a line");
     assert_eq!(line, "ready\n");
     running
 }
 
-/// `culeak` with the stand-in NVML in reach.
+/// `culeak` with the stand-in for NVML in its library path.
 fn with_nvml(words: &[&str]) -> Command {
     let nvml = library("nvml", "libnvidia-ml.so.1", &[], &[]);
     let mut command = Command::new(culeak());
@@ -55,7 +55,7 @@ fn lines(ledger: &Value) -> Vec<(&str, i64)> {
 }
 
 #[test]
-fn what_the_driver_counts_is_told_line_by_line_and_the_rest_is_unexplained() {
+fn the_ledger_lists_the_bytes_that_the_driver_counts_and_the_rest_is_unexplained() {
     let folder = folder();
     let running = waiting(folder.path());
     let pid = running.child.id().to_string();
@@ -79,7 +79,7 @@ fn what_the_driver_counts_is_told_line_by_line_and_the_rest_is_unexplained() {
 }
 
 #[test]
-fn a_driver_that_does_not_know_the_process_leaves_more_unexplained() {
+fn more_is_unexplained_if_the_driver_does_not_know_the_process() {
     let folder = folder();
     let running = waiting(folder.path());
     let pid = running.child.id().to_string();
@@ -98,7 +98,7 @@ fn a_driver_that_does_not_know_the_process_leaves_more_unexplained() {
 }
 
 #[test]
-fn a_snapshot_keeps_the_drivers_answer_for_another_day_and_another_machine() {
+fn a_snapshot_stores_the_drivers_numbers_for_later_reports() {
     let folder = folder();
     let running = waiting(folder.path());
     let pid = running.child.id().to_string();
@@ -114,7 +114,7 @@ fn a_snapshot_keeps_the_drivers_answer_for_another_day_and_another_machine() {
 }
 
 #[test]
-fn without_nvml_the_records_side_is_shown_and_why() {
+fn without_nvml_the_ledger_lists_the_records_and_gives_the_reason() {
     let folder = folder();
     let running = waiting(folder.path());
     let pid = running.child.id().to_string();
@@ -124,7 +124,7 @@ fn without_nvml_the_records_side_is_shown_and_why() {
     let ledger = json(&mut report)["ledger"].take();
     assert_eq!(lines(&ledger), [("program", 4096)]);
     let missing = ledger["missing"].as_str().expect("a reason");
-    // On a machine with a GPU there is an NVML, which does not know the fake driver's device.
+    // A machine with a GPU has a real NVML, which does not know the fake driver's device.
     assert!(
         missing.contains("libnvidia-ml.so.1") || missing.contains("NVML answered"),
         "{missing}"
@@ -133,7 +133,7 @@ fn without_nvml_the_records_side_is_shown_and_why() {
 }
 
 #[test]
-fn tensors_are_listed_and_the_segment_around_them_is_cached_memory() {
+fn tensors_are_listed_and_the_rest_of_their_segment_is_cached_memory() {
     let mut profile = profile("tensors").arg("leaks");
     for library in crate::tensors::torch(1, &[]) {
         profile = profile.arg(library);
@@ -154,7 +154,7 @@ fn tensors_are_listed_and_the_segment_around_them_is_cached_memory() {
     assert_eq!(
         report["totals"]["device"]["bytes"],
         2 * MIB,
-        "what the driver handed out"
+        "what the driver allocated"
     );
     let labels: Vec<_> = report["rows"]
         .as_array()
@@ -166,7 +166,7 @@ fn tensors_are_listed_and_the_segment_around_them_is_cached_memory() {
 }
 
 #[test]
-fn a_finished_process_has_the_records_side_alone() {
+fn the_ledger_of_a_finished_process_lists_the_records_only() {
     let outcome = profile("endings").arg("frees_in_destructor").run();
     let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
     let mut report = with_nvml(&["report", recording.to_str().expect("a plain path"), "--json"]);

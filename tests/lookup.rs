@@ -1,4 +1,4 @@
-//! The recorder stands in front of `dlsym`, `dlvsym` and `cuGetProcAddress`; nobody who asks there may notice.
+//! The recorder interposes `dlsym`, `dlvsym` and `cuGetProcAddress`; callers must get the same answers as without it.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use crate::support::compile::executable;
 use crate::support::{Lookup, Outcome, Preload, fake_driver, library, profile, program};
 
 #[test]
-fn a_process_without_libcuda_is_told_that_there_is_no_cuda() {
+fn a_process_without_libcuda_finds_no_cuda() {
     let outcome = profile("probes")
         .lookup(Lookup::Dlsym)
         .without_driver()
@@ -24,7 +24,7 @@ fn a_process_without_libcuda_is_told_that_there_is_no_cuda() {
 }
 
 #[test]
-fn dlerror_speaks_about_the_last_look_up() {
+fn dlerror_describes_the_last_lookup() {
     let outcome = profile("probes").lookup(Lookup::Dlsym).arg("errors").run();
     outcome.expect_success().expect_same_output_as_bare();
     assert!(
@@ -35,7 +35,7 @@ fn dlerror_speaks_about_the_last_look_up() {
 }
 
 #[test]
-fn dlvsym_answers_as_ever() {
+fn dlvsym_returns_what_it_returns_without_culeak() {
     profile("probes")
         .lookup(Lookup::Dlsym)
         .arg("versions")
@@ -45,7 +45,7 @@ fn dlvsym_answers_as_ever() {
 }
 
 #[test]
-fn cu_get_proc_address_answers_as_ever_for_empty_unknown_and_known_names() {
+fn cu_get_proc_address_returns_what_it_returns_without_culeak() {
     let outcome = profile("probes").lookup(Lookup::Dlsym).arg("proc_addresses").run();
     outcome.expect_success().expect_same_output_as_bare();
     assert!(
@@ -56,7 +56,7 @@ fn cu_get_proc_address_answers_as_ever_for_empty_unknown_and_known_names() {
 }
 
 #[test]
-fn cu_get_proc_address_found_through_itself_keeps_its_number_of_arguments() {
+fn cu_get_proc_address_found_through_itself_has_the_right_number_of_arguments() {
     let outcome = profile("probes")
         .lookup(Lookup::Dlsym)
         .arg("proc_address_of_itself")
@@ -76,7 +76,7 @@ fn a_weak_reference_in_a_program_without_libcuda_gets_an_error_and_no_crash() {
     outcome.expect_success().expect_same_output_as_bare().expect_no_file();
 }
 
-/// A library whose function looks for the next one of its own name, as OpenMP runtimes do.
+/// A library whose function looks for the next definition of its own name, as OpenMP runtimes do.
 fn forwarder() -> PathBuf {
     library("forwarder", "libforwarder.so", &[], &[])
 }
@@ -93,7 +93,7 @@ fn a_weak_forwarder_does_not_find_itself() {
 }
 
 #[test]
-fn a_preloaded_forwarder_finds_the_next_one() {
+fn a_preloaded_forwarder_finds_the_next_definition() {
     let forwarded = executable("forwarded", &[], &[forwarder(), fake_driver()]);
     for place in [Preload::BeforeCuleak, Preload::AfterCuleak] {
         let first = library("forwarder", "libfirst_forwarder.so", &[], &[]);
@@ -115,7 +115,7 @@ fn with_other_hook(place: Preload, lookup: Lookup) -> Outcome {
 }
 
 #[test]
-fn another_dlsym_hook_behind_ours_still_sees_its_look_ups() {
+fn a_dlsym_hook_after_culeak_still_receives_lookups() {
     for lookup in [Lookup::Dlsym, Lookup::ProcV2] {
         let outcome = with_other_hook(Preload::AfterCuleak, lookup);
         outcome.expect_success().expect_same_output_as_bare();
@@ -129,7 +129,7 @@ fn another_dlsym_hook_behind_ours_still_sees_its_look_ups() {
 }
 
 #[test]
-fn another_dlsym_hook_before_ours_does_not_hide_the_program() {
+fn a_dlsym_hook_before_culeak_does_not_hide_the_program() {
     for lookup in [Lookup::Linked, Lookup::Dlsym, Lookup::ProcV2] {
         let outcome = with_other_hook(Preload::BeforeCuleak, lookup);
         outcome.expect_success().expect_same_output_as_bare();
@@ -137,7 +137,7 @@ fn another_dlsym_hook_before_ours_does_not_hide_the_program() {
     }
 }
 
-/// A runtime library of its own file name and symbol version, and a plugin that needs exactly that one.
+/// A runtime library with its own file name and symbol version, and a plugin that needs exactly that one.
 pub fn runtime(file: &str, copy: &str, version: &str, extra: &[&str]) -> PathBuf {
     let script = crate::support::compile::run_folder().join(format!("{file}.map"));
     std::fs::write(&script, format!("{version} {{ global: cuda*; local: *; }};\n")).expect("written");
@@ -214,7 +214,7 @@ fn a_programs_runtime_and_a_plugins_runtime_are_not_mixed_up() {
 }
 
 #[test]
-fn a_runtime_whose_memory_no_driver_function_saw_is_recorded_all_the_same() {
+fn a_runtime_that_calls_no_driver_function_is_recorded_at_its_own_calls() {
     let hidden = runtime("libcudart.so.12", "hidden", "libcudart.so.12", &["-DWITHOUT_DRIVER"]);
     let outcome = program(executable("runtimes", &[], &[]))
         .arg(user_of(&hidden, "libhidden.so"))
@@ -246,7 +246,7 @@ fn runtime_functions_looked_up_by_name_and_version_are_recorded_where_they_reach
 }
 
 #[test]
-fn the_program_is_bound_at_start_as_well_as_lazily() {
+fn programs_bound_at_start_are_recorded_too() {
     for lookup in Lookup::ALL {
         let outcome = profile("kinds")
             .lookup(lookup)

@@ -1,4 +1,4 @@
-//! Processes in containers: in a pid namespace or a time namespace of their own, read from outside.
+//! Processes in containers, that is, in new pid or time namespaces, read from outside.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -13,8 +13,8 @@ use crate::support::outcome::recordings_in;
 use crate::support::profile::folder;
 use crate::support::{culeak, is_root, profile};
 
-/// Runs a behaviour of `endings` that says "ready" in new namespaces, shows its recording to `look` while it runs, and
-/// returns the snapshot of it when it was killed.
+/// Runs a behaviour of `endings` that prints "ready" in new namespaces, calls `look` with its recording while it runs, and
+/// returns the snapshot of the recording after the process was killed.
 fn in_new(namespaces: &[&str], behaviour: &str, look: impl FnOnce(&Path)) -> Snapshot {
     let mut words = vec!["unshare", "--fork", "--kill-child"];
     if !is_root() {
@@ -29,7 +29,7 @@ fn in_new(namespaces: &[&str], behaviour: &str, look: impl FnOnce(&Path)) -> Sna
     let mut line = String::new();
     BufReader::new(running.stdout())
         .read_line(&mut line)
-        .expect("the victim speaks");
+        .expect("the victim prints a line");
     if line != "ready\n" {
         let ended = running.finish();
         panic!(
@@ -47,7 +47,7 @@ fn in_new(namespaces: &[&str], behaviour: &str, look: impl FnOnce(&Path)) -> Sna
 }
 
 #[test]
-fn a_process_in_a_pid_namespace_runs_and_has_a_number_here() {
+fn a_process_in_a_pid_namespace_runs_and_has_a_host_pid() {
     for namespaces in [&["--pid"][..], &["--pid", "--mount-proc"]] {
         let ended = in_new(namespaces, "waits", |recording| {
             let snapshot = reader::read(recording).expect("readable");
@@ -56,7 +56,7 @@ fn a_process_in_a_pid_namespace_runs_and_has_a_number_here() {
                 (snapshot.process.pid, snapshot.process.state),
                 (1, ProcessState::Running)
             );
-            let here = snapshot.process.pid_here.expect("its number here");
+            let here = snapshot.process.pid_here.expect("its pid outside");
             let maps = std::fs::read_to_string(format!("/proc/{here}/maps")).expect("it runs");
             assert!(maps.contains(recording.to_str().expect("a path")), "{here}: {maps}");
             let report = Command::new(culeak()).arg("report").arg(recording).output();
@@ -74,7 +74,7 @@ fn a_process_in_a_pid_namespace_runs_and_has_a_number_here() {
 }
 
 #[test]
-fn what_a_busy_process_holds_is_read_whatever_its_clocks_say() {
+fn a_busy_process_in_a_time_namespace_is_read_correctly() {
     // The offsets must leave the clocks above zero.
     for offset in ["1000000", "-1"] {
         let clocks = ["--time", "--monotonic", offset, "--boottime", offset];

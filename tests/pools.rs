@@ -1,4 +1,4 @@
-//! Stream-ordered memory, its pools and streams, and memory that belongs to another process.
+//! Stream-ordered memory, its pools and streams, and memory of other processes.
 
 use culeak::kind::Kind::*;
 use culeak::snapshot::Stream;
@@ -10,20 +10,20 @@ fn pools(words: &str) -> Outcome {
     profile("pools").args(words).run()
 }
 
-/// The number a victim printed after a word.
-fn told(outcome: &Outcome, word: &str) -> u64 {
+/// The number that the victim printed after a word.
+fn printed(outcome: &Outcome, word: &str) -> u64 {
     let line = outcome
         .stdout
         .lines()
         .find_map(|line| line.strip_prefix(word))
-        .expect("the victim says it");
+        .expect("the victim prints it");
     line.trim().parse().expect("a number")
 }
 
 #[test]
-fn default_streams_are_told_from_each_other_and_from_handles() {
+fn default_streams_differ_from_each_other_and_from_handles() {
     let outcome = pools("streams");
-    let stream = Stream::Handle(told(&outcome, "stream "));
+    let stream = Stream::Handle(printed(&outcome, "stream "));
     let snapshot = outcome.only_snapshot();
     let found: Vec<_> = snapshot
         .of_kind(Async)
@@ -46,12 +46,12 @@ fn default_streams_are_told_from_each_other_and_from_handles() {
 fn memory_of_a_named_pool_names_the_pool() {
     let outcome = pools("named_pool");
     let snapshot = outcome.only_snapshot();
-    assert_eq!(snapshot.only(Async).pool, Some(told(&outcome, "pool ")));
-    assert_eq!(snapshot.only(Pool).address, told(&outcome, "pool "));
+    assert_eq!(snapshot.only(Async).pool, Some(printed(&outcome, "pool ")));
+    assert_eq!(snapshot.only(Pool).address, printed(&outcome, "pool "));
 }
 
 #[test]
-fn memory_of_the_devices_pool_names_it_once_it_was_changed() {
+fn memory_of_the_devices_pool_names_the_pool_after_the_program_replaced_it() {
     let outcome = pools("current_pool");
     let found: Vec<_> = outcome
         .only_snapshot()
@@ -59,7 +59,7 @@ fn memory_of_the_devices_pool_names_it_once_it_was_changed() {
         .iter()
         .map(|a| (a.bytes, a.pool))
         .collect();
-    assert_eq!(found, [(100, None), (200, Some(told(&outcome, "pool ")))]);
+    assert_eq!(found, [(100, None), (200, Some(printed(&outcome, "pool ")))]);
 }
 
 #[test]
@@ -69,32 +69,26 @@ fn memory_outlives_the_destruction_of_its_pool() {
         .only_snapshot()
         .expect_live(Async, 1, 100)
         .expect_kinds(&[Async]);
-    pools("destroyed_with_memory free")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+    pools("destroyed_with_memory free").only_snapshot().expect_clean();
 }
 
 #[test]
-fn pages_kept_by_a_pool_are_no_leak() {
-    pools("trimmed").only_snapshot().expect_no_leaks().expect_nothing_lost();
+fn pages_retained_by_a_pool_are_no_leak() {
+    pools("trimmed").only_snapshot().expect_clean();
 }
 
 #[test]
-fn an_imported_pool_and_its_pointers_are_windows() {
+fn an_imported_pool_and_its_pointers_count_0_bytes() {
     let outcome = pools("imported");
     let snapshot = outcome.only_snapshot();
     let held: u64 = snapshot.allocations.iter().map(|a| a.bytes).sum();
     assert_eq!(held, 100, "{:#?}", snapshot.allocations);
     snapshot.expect_live(PoolImport, 2, 0);
-    pools("imported free")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+    pools("imported free").only_snapshot().expect_clean();
 }
 
 #[test]
-fn memory_opened_from_another_process_is_the_owners() {
+fn memory_opened_from_another_process_counts_for_its_owner() {
     let outcome = profile("sharing").arg("owner").run();
     outcome.expect_success();
     outcome
@@ -110,12 +104,6 @@ fn memory_opened_from_another_process_is_the_owners() {
 fn memory_opened_and_closed_leaves_nothing() {
     let outcome = profile("sharing").arg("polite_owner").run();
     outcome.expect_success();
-    outcome
-        .recording_of("polite_owner")
-        .expect_no_leaks()
-        .expect_nothing_lost();
-    outcome
-        .recording_of("polite_opener")
-        .expect_no_leaks()
-        .expect_nothing_lost();
+    outcome.recording_of("polite_owner").expect_clean();
+    outcome.recording_of("polite_opener").expect_clean();
 }

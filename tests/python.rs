@@ -1,4 +1,4 @@
-//! Python's frames in the stacks, under every interpreter that is installed.
+//! Python frames in the stacks, under every installed interpreter.
 
 #[path = "../shim/cpython/tests/support/mod.rs"]
 mod interpreters;
@@ -23,7 +23,7 @@ fn train(python: &Python) -> Profile {
 /// Function, file and line.
 type Frame = (String, String, u32);
 
-/// What the program said of an allocation: the case, the address, and its frames.
+/// What the program printed about an allocation: the case, the address, and its frames.
 type Line = (String, u64, Vec<Frame>);
 
 fn lines(outcome: &Outcome) -> Vec<Line> {
@@ -41,8 +41,8 @@ fn lines(outcome: &Outcome) -> Vec<Line> {
     lines.collect()
 }
 
-/// Case and frames by address.
-fn said(outcome: &Outcome) -> HashMap<u64, (String, Vec<Frame>)> {
+/// Case and frames by address, as the program printed them.
+fn expected_frames(outcome: &Outcome) -> HashMap<u64, (String, Vec<Frame>)> {
     let lines = lines(outcome).into_iter();
     lines.map(|(case, address, frames)| (address, (case, frames))).collect()
 }
@@ -77,7 +77,7 @@ fn shape(locations: &[&Location]) -> String {
     locations.iter().map(letter).collect()
 }
 
-fn told(snapshot: &Snapshot, stack: Option<usize>) -> String {
+fn stack_text(snapshot: &Snapshot, stack: Option<usize>) -> String {
     locations(snapshot, stack)
         .iter()
         .fold(String::new(), |mut text, location| {
@@ -98,10 +98,10 @@ fn every_allocation_names_the_python_lines_that_asked_for_it() {
         let known = snapshot.process.python.as_ref().expect("an interpreter");
         assert_eq!(known.no_frames, None);
         assert_eq!(known.version, python.version);
-        let said = said(&outcome);
-        assert_eq!(said.len(), snapshot.allocations.len());
+        let expected_frames = expected_frames(&outcome);
+        assert_eq!(expected_frames.len(), snapshot.allocations.len());
         for allocation in &snapshot.allocations {
-            let (case, expected) = &said[&allocation.address];
+            let (case, expected) = &expected_frames[&allocation.address];
             let locations = locations(&snapshot, allocation.stack);
             let mut frames = python_frames(&locations);
             let cut = snapshot.stacks[allocation.stack.expect("a stack")].truncated;
@@ -110,21 +110,21 @@ fn every_allocation_names_the_python_lines_that_asked_for_it() {
                 assert!(frames.len() >= 20, "{} {case}: {}", python.version, frames.len());
                 frames.extend_from_slice(&expected[frames.len()..]);
             }
-            let all = told(&snapshot, allocation.stack);
+            let all = stack_text(&snapshot, allocation.stack);
             assert_eq!(&frames, expected, "{} {case}:\n{all}", python.version);
         }
     }
 }
 
 #[test]
-fn a_container_that_forbids_reading_memory_by_system_call_changes_nothing() {
+fn without_process_vm_readv_the_python_frames_are_the_same() {
     let forbids = executable("forbids", &[], &[]);
     for python in interpreters() {
         let outcome = train(python).wrapped_in(&[forbids.to_str().expect("a path")]).run();
-        let (snapshot, said) = (outcome.only_snapshot(), said(&outcome));
+        let (snapshot, expected_frames) = (outcome.only_snapshot(), expected_frames(&outcome));
         snapshot.expect_nothing_lost();
         for allocation in &snapshot.allocations {
-            let (case, expected) = &said[&allocation.address];
+            let (case, expected) = &expected_frames[&allocation.address];
             let frames = python_frames(&locations(snapshot, allocation.stack));
             assert!(
                 case == "deep recursion" || frames == *expected,
@@ -140,12 +140,12 @@ fn native_frames_between_python_frames_stay_where_they_are() {
     for python in interpreters() {
         let outcome = train(python).run();
         let snapshot = outcome.symbolized();
-        let said = said(&outcome);
+        let expected_frames = expected_frames(&outcome);
         for allocation in &snapshot.allocations {
-            let (case, _) = &said[&allocation.address];
+            let (case, _) = &expected_frames[&allocation.address];
             let locations = locations(&snapshot, allocation.stack);
-            let (shape, all) = (shape(&locations), told(&snapshot, allocation.stack));
-            // Every Python function calls ctypes or is called by something; the process begins in C.
+            let (shape, all) = (shape(&locations), stack_text(&snapshot, allocation.stack));
+            // Python functions call ctypes or are called by other functions; the process begins in C.
             assert!(shape.starts_with('n'), "{} {case}: {shape}\n{all}", python.version);
             if case == "deep recursion" {
                 continue;
@@ -172,9 +172,12 @@ fn native_frames_between_python_frames_stay_where_they_are() {
 fn equal_stacks_are_one_stack() {
     for python in interpreters() {
         let outcome = train(python).run();
-        let (snapshot, said) = (outcome.only_snapshot(), said(&outcome));
+        let (snapshot, expected_frames) = (outcome.only_snapshot(), expected_frames(&outcome));
         let of = |case: &str| {
-            let rows = snapshot.allocations.iter().filter(|a| said[&a.address].0 == case);
+            let rows = snapshot
+                .allocations
+                .iter()
+                .filter(|a| expected_frames[&a.address].0 == case);
             let mut stacks: Vec<_> = rows.map(|a| a.stack).collect();
             stacks.dedup();
             stacks.len()
@@ -184,7 +187,7 @@ fn equal_stacks_are_one_stack() {
 }
 
 #[test]
-fn a_forked_child_tells_its_own_frames() {
+fn a_forked_child_records_its_own_frames() {
     for python in interpreters() {
         let outcome = train(python).arg("forks").run();
         outcome.expect_success();
@@ -203,7 +206,7 @@ fn a_forked_child_tells_its_own_frames() {
     }
 }
 
-/// Freed memory is overwritten, so that what is read too late is noticed.
+/// Freed memory is overwritten, so that a late read finds garbage.
 #[test]
 fn daemon_threads_at_work_while_the_interpreter_ends_are_safe() {
     for python in interpreters() {
@@ -219,7 +222,7 @@ fn daemon_threads_at_work_while_the_interpreter_ends_are_safe() {
 }
 
 #[test]
-fn an_interpreter_that_does_not_check_out_is_left_alone_and_the_reason_told() {
+fn an_unsupported_interpreter_is_left_alone_and_the_reason_is_reported() {
     let pretender = executable("pretender", &["-DLOOKUP_LINKED", "-rdynamic"], &[fake_driver()]);
     for (arguments, version, reason) in [
         ("031000f0", "3.16.0", "not known"),
@@ -243,7 +246,7 @@ fn an_interpreter_that_does_not_check_out_is_left_alone_and_the_reason_told() {
             .arg(&outcome.recordings[0])
             .output();
         let report = String::from_utf8_lossy(&report.expect("a report").stdout).into_owned();
-        // It may be broken over lines.
+        // It may be wrapped over lines.
         let words: Vec<&str> = report.split_whitespace().collect();
         assert!(words.join(" ").contains(reason), "{report}");
     }
@@ -254,13 +257,18 @@ fn libgcc_as_the_unwinder_gives_the_same_stacks() {
     let python = &interpreters()[0];
     let shapes = |profile: Profile| {
         let outcome = profile.run();
-        let (snapshot, said) = (outcome.only_snapshot(), said(&outcome));
+        let (snapshot, expected_frames) = (outcome.only_snapshot(), expected_frames(&outcome));
         let rows = snapshot
             .allocations
             .iter()
-            .filter(|a| said[&a.address].0 != "deep recursion");
-        rows.map(|a| (said[&a.address].0.clone(), shape(&locations(snapshot, a.stack))))
-            .collect::<Vec<_>>()
+            .filter(|a| expected_frames[&a.address].0 != "deep recursion");
+        rows.map(|a| {
+            (
+                expected_frames[&a.address].0.clone(),
+                shape(&locations(snapshot, a.stack)),
+            )
+        })
+        .collect::<Vec<_>>()
     };
     let other = train(python).setting("CULEAK_UNWINDER", "libgcc");
     assert_eq!(shapes(train(python)), shapes(other));
@@ -268,10 +276,10 @@ fn libgcc_as_the_unwinder_gives_the_same_stacks() {
 
 #[test]
 fn a_report_adds_up_by_line_of_python_and_shows_no_interpreter() {
-    // One interpreter is enough: that all of them give such frames is shown above.
+    // One interpreter is enough: the tests above show that all of them record such frames.
     for python in interpreters().iter().take(1) {
         let outcome = train(python).run();
-        let said = said(&outcome);
+        let expected_frames = expected_frames(&outcome);
         let recording = crate::support::outcome::recordings_in(&outcome.out()).remove(0);
         let report = |by: &str| {
             let mut command = std::process::Command::new(crate::support::culeak());
@@ -285,7 +293,7 @@ fn a_report_adds_up_by_line_of_python_and_shows_no_interpreter() {
             report["rows"].as_array().expect("rows").clone()
         };
         // Every allocation of the script goes through one line of one function.
-        let (function, file, line) = &said.values().next().expect("it allocates").1[0];
+        let (function, file, line) = &expected_frames.values().next().expect("it allocates").1[0];
         let file = file.rsplit('/').next().expect("a name");
         let lines: Vec<_> = report("python-line")
             .iter()
@@ -293,7 +301,10 @@ fn a_report_adds_up_by_line_of_python_and_shows_no_interpreter() {
             .collect();
         assert_eq!(
             lines,
-            [(format!("{file}:{line} in {function}").into(), said.len().into())],
+            [(
+                format!("{file}:{line} in {function}").into(),
+                expected_frames.len().into()
+            )],
             "{}",
             python.version
         );

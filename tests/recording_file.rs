@@ -1,4 +1,4 @@
-//! The recording as a file: where it appears, who may read it, what it keeps to itself; and the settings.
+//! The recording as a file: where it is created, who can read it, what it leaves out; and the settings.
 
 use std::ffi::CString;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::outcome::recordings_in;
 use crate::support::profile::folder;
-use crate::support::{Outcome, Profile, fake_driver, is_root, profile, program, shim};
+use crate::support::{Outcome, Profile, expect_root, fake_driver, profile, program, shim};
 
 fn leaks() -> Profile {
     profile("endings").arg("returns")
@@ -24,7 +24,7 @@ fn names(outcome: &Outcome) -> Vec<String> {
 }
 
 #[test]
-fn only_the_user_may_read_it_whatever_the_umask() {
+fn only_the_user_can_read_it_under_any_umask() {
     for mask in ["000", "022", "077", "777"] {
         let umask = format!("umask {mask}; exec \"$@\"");
         let outcome = leaks().wrapped_in(&["sh", "-c", &umask, "sh"]).run();
@@ -34,34 +34,34 @@ fn only_the_user_may_read_it_whatever_the_umask() {
             .permissions()
             .mode()
             & 0o7777;
-        // umask can only take away
+        // umask can only remove permissions
         assert_eq!(mode & !0o600, 0, "umask {mask} gave mode {mode:o}");
         assert!(mask == "777" || mode == 0o600, "umask {mask} gave mode {mode:o}");
     }
 }
 
-/// Runs a leaking program whose recording wants a name that something else has.
-fn run_where_taken(place: impl Fn(&Path)) -> Outcome {
+/// Runs a leaking program whose recording is to get a name that already exists.
+fn run_where_the_name_exists(place: impl Fn(&Path)) -> Outcome {
     let folder = folder();
     let out = folder.path().join("out");
     fs::create_dir(&out).expect("made");
-    place(&out.join("taken.culeak"));
-    let outcome = leaks().output("{}/taken.culeak").run_in(folder);
+    place(&out.join("existing.culeak"));
+    let outcome = leaks().output("{}/existing.culeak").run_in(folder);
     outcome.expect_success();
     assert_eq!(outcome.stdout, "done\n");
     outcome
 }
 
 #[test]
-fn a_file_of_that_name_is_left_alone() {
-    let outcome = run_where_taken(|path| fs::write(path, "precious").expect("written"));
+fn an_existing_file_of_that_name_is_left_alone() {
+    let outcome = run_where_the_name_exists(|path| fs::write(path, "precious").expect("written"));
     assert_eq!(
-        fs::read(outcome.out().join("taken.culeak")).expect("still there"),
+        fs::read(outcome.out().join("existing.culeak")).expect("still there"),
         b"precious"
     );
     assert!(
         !outcome.our_lines().is_empty(),
-        "where the recording went, or that there is none, is said"
+        "where the recording went, or that there is none, is reported"
     );
 }
 
@@ -70,17 +70,17 @@ fn a_symlink_of_that_name_is_not_followed() {
     let elsewhere = folder();
     let (target, missing) = (elsewhere.path().join("target"), elsewhere.path().join("missing"));
     fs::write(&target, "precious").expect("written");
-    let outcome = run_where_taken(|path| symlink(&target, path).expect("linked"));
+    let outcome = run_where_the_name_exists(|path| symlink(&target, path).expect("linked"));
     assert_eq!(fs::read(&target).expect("still there"), b"precious");
     assert!(!outcome.our_lines().is_empty(), "{}", outcome.everything());
-    let outcome = run_where_taken(|path| symlink(&missing, path).expect("linked"));
+    let outcome = run_where_the_name_exists(|path| symlink(&missing, path).expect("linked"));
     assert!(!missing.exists(), "a file appeared behind the link");
     assert!(!outcome.our_lines().is_empty(), "{}", outcome.everything());
 }
 
 #[test]
 fn a_pipe_or_device_of_that_name_does_not_stop_the_program() {
-    let outcome = run_where_taken(|path| {
+    let outcome = run_where_the_name_exists(|path| {
         let path = CString::new(path.as_os_str().as_encoded_bytes()).expect("no NUL in it");
         nix::unistd::mkfifo(path.as_c_str(), nix::sys::stat::Mode::S_IRWXU).expect("made");
     });
@@ -100,7 +100,7 @@ fn placeholders_stand_for_host_process_program_and_rank() {
 }
 
 #[test]
-fn a_folder_is_enough_and_the_name_is_the_usual_one() {
+fn an_output_folder_gets_the_default_file_name() {
     for folder in ["{}", "{}/"] {
         let outcome = leaks().output(folder).run();
         let process = &outcome.only_snapshot().process;
@@ -112,7 +112,7 @@ fn a_folder_is_enough_and_the_name_is_the_usual_one() {
 }
 
 #[test]
-fn the_rank_is_taken_from_whichever_launcher_set_it() {
+fn the_rank_is_read_from_the_variable_of_any_launcher() {
     for (variable, value) in [
         ("RANK", "7"),
         ("SLURM_PROCID", "12"),
@@ -137,7 +137,7 @@ fn a_rank_cannot_lead_out_of_the_folder() {
 }
 
 #[test]
-fn without_a_setting_it_lies_in_the_folder_the_program_started_in() {
+fn without_a_setting_it_is_written_to_the_initial_working_folder() {
     let outcome = leaks().output_unset().run();
     outcome.expect_success();
     let [recording] = &recordings_in(&outcome.work())[..] else {
@@ -149,7 +149,7 @@ fn without_a_setting_it_lies_in_the_folder_the_program_started_in() {
 }
 
 #[test]
-fn of_the_environment_only_the_rank_variables_are_kept() {
+fn of_the_environment_only_the_rank_variables_are_recorded() {
     let ranks = [
         ("RANK", "11"),
         ("LOCAL_RANK", "1"),
@@ -164,9 +164,9 @@ fn of_the_environment_only_the_rank_variables_are_kept() {
         run = run.env(name, value);
     }
     let outcome = run.run();
-    let kept = &outcome.only_snapshot().process.ranks;
+    let ranks_recorded = &outcome.only_snapshot().process.ranks;
     assert_eq!(
-        *kept,
+        *ranks_recorded,
         ranks.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
     );
     let bytes = fs::read(&outcome.recordings[0]).expect("readable");
@@ -183,7 +183,7 @@ fn of_the_environment_only_the_rank_variables_are_kept() {
 }
 
 #[test]
-fn it_can_be_switched_off() {
+fn recording_can_be_switched_off() {
     let outcome = leaks().setting("CULEAK_DISABLE", "1").run();
     outcome.expect_success().expect_same_output_as_bare().expect_no_file();
     assert!(outcome.our_lines().is_empty());
@@ -195,7 +195,7 @@ fn it_can_be_switched_off() {
 }
 
 #[test]
-fn it_can_be_kept_to_programs_whose_name_fits() {
+fn recording_can_be_limited_to_programs_by_name() {
     for (glob, fits) in [
         ("endings", true),
         ("end*", true),
@@ -210,7 +210,7 @@ fn it_can_be_kept_to_programs_whose_name_fits() {
 }
 
 #[test]
-fn it_can_be_kept_to_the_children_of_one_process() {
+fn recording_can_be_limited_to_the_children_of_one_process() {
     let ours = std::process::id().to_string();
     leaks()
         .setting("CULEAK_PARENT", ours)
@@ -226,7 +226,7 @@ fn it_can_be_kept_to_the_children_of_one_process() {
 }
 
 #[test]
-fn one_line_at_the_end_says_what_is_left_and_it_can_be_silenced() {
+fn one_line_at_the_end_sums_up_and_can_be_silenced() {
     let outcome = leaks().run();
     let lines = outcome.our_lines();
     assert_eq!(lines.len(), 1, "{}", outcome.stderr);
@@ -285,10 +285,8 @@ fn the_command_that_the_last_line_suggests_can_be_pasted() {
 
 #[test]
 fn a_program_that_raises_its_privileges_is_not_recorded() {
-    // The loader drops LD_PRELOAD in such a program; linked to it, the recorder runs and has to see for itself.
-    if !is_root() {
-        return eprintln!("not root: cannot make a program that raises its privileges");
-    }
+    // The loader drops LD_PRELOAD in such a program; linked with it, the recorder is loaded and has to detect this itself.
+    expect_root("creates a set-user-ID program");
     let folder = tempfile::Builder::new()
         .permissions(fs::Permissions::from_mode(0o755))
         .tempdir_in(crate::support::compile::run_folder())
@@ -296,7 +294,7 @@ fn a_program_that_raises_its_privileges_is_not_recorded() {
     let out = folder.path().join("out");
     fs::create_dir(&out).expect("made");
     fs::set_permissions(&out, fs::Permissions::from_mode(0o777)).expect("changed");
-    // All it needs has to be found without LD_LIBRARY_PATH, which the loader drops as well.
+    // Its libraries have to be found without LD_LIBRARY_PATH, which the loader drops too.
     let rpath = format!("-Wl,-rpath,{}", folder.path().display());
     let linked = executable("secure", &["-Wl,--no-as-needed", &rpath], &[shim(), fake_driver()]);
     for (library, file) in [(shim(), "libculeak.so"), (fake_driver(), "libcuda.so.1")] {
@@ -304,10 +302,10 @@ fn a_program_that_raises_its_privileges_is_not_recorded() {
     }
     let privileged = folder.path().join("secure");
     fs::copy(&linked, &privileged).expect("copied");
-    let nobody = 65534;
-    std::os::unix::fs::chown(&privileged, Some(nobody), None).expect("changed");
+    let other_user = 65534;
+    std::os::unix::fs::chown(&privileged, Some(other_user), None).expect("changed");
     fs::set_permissions(&privileged, fs::Permissions::from_mode(0o4755)).expect("changed");
-    assert_eq!(fs::metadata(&privileged).expect("there").uid(), nobody);
+    assert_eq!(fs::metadata(&privileged).expect("there").uid(), other_user);
 
     let outcome = program(&privileged)
         .bare()
@@ -324,7 +322,7 @@ fn a_program_that_raises_its_privileges_is_not_recorded() {
         "a program with raised privileges was recorded"
     );
 
-    // The same program without raised privileges is recorded, so the claim above says something.
+    // The same program without raised privileges is recorded; otherwise the claim above would prove nothing.
     fs::set_permissions(&privileged, fs::Permissions::from_mode(0o755)).expect("changed");
     let outcome = program(&privileged)
         .bare()

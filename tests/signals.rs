@@ -1,6 +1,6 @@
-//! Signals: hooks are interrupted, entered again from handlers, and left by `siglongjmp`.
+//! Signals: hooks are interrupted, reentered from handlers, and left by `siglongjmp`.
 //!
-//! These run on a driver without locks, so that whatever hangs or crashes is the recorder.
+//! The driver here has no locks, so any hang or crash is the recorder's.
 
 use culeak::kind::Kind::*;
 
@@ -14,25 +14,25 @@ fn signals(behaviour: &str) -> Outcome {
 }
 
 #[test]
-fn hooks_interrupted_a_thousand_times_a_second_record_on() {
+fn hooks_interrupted_a_thousand_times_a_second_keep_recording() {
     let outcome = signals("interrupted");
     outcome.only_snapshot().expect_live(Device, 1, 65).expect_nothing_lost();
 }
 
 #[test]
-fn memory_taken_inside_a_signal_handler_is_recorded() {
+fn memory_allocated_inside_a_signal_handler_is_recorded() {
     let outcome = signals("allocated_in_handler");
     assert!(outcome.stdout.contains("kept 300"), "{}", outcome.stdout);
     let snapshot = outcome.only_snapshot();
-    let told = &snapshot.losses;
+    let losses = &snapshot.losses;
     let found = snapshot.of_kind(Device).iter().filter(|a| a.bytes == 32).count() as u64;
-    // In the middle of recording, the handler's own block may be impossible to record: then it is counted as lost.
-    assert_eq!(found + told.lost_allocations, 300, "{told:#?}");
+    // A handler that interrupts the recorder may be unable to record its own block; the block is then counted as lost.
+    assert_eq!(found + losses.lost_allocations, 300, "{losses:#?}");
     assert!(found > 0);
 }
 
 #[test]
-fn a_handler_on_its_own_stack_is_recorded() {
+fn a_handler_on_an_alternate_stack_is_recorded() {
     let outcome = signals("on_alternate_stack");
     outcome
         .only_snapshot()
@@ -41,7 +41,7 @@ fn a_handler_on_its_own_stack_is_recorded() {
 }
 
 #[test]
-fn hooks_left_by_siglongjmp_stop_nothing() {
+fn recording_continues_after_siglongjmp_out_of_a_hook() {
     let outcome = profile("signals")
         .tiny_driver()
         .leaving_hooks_halfway()
@@ -52,7 +52,7 @@ fn hooks_left_by_siglongjmp_stop_nothing() {
     assert_eq!(
         snapshot.of_kind(Device).iter().filter(|a| a.bytes == 17).count(),
         1,
-        "recording goes on afterwards"
+        "recording continues afterwards"
     );
 }
 
@@ -65,12 +65,12 @@ fn threads_cancelled_while_they_allocate_finish_the_call() {
     assert_eq!(
         snapshot.of_kind(Device).iter().filter(|a| a.bytes == 17).count(),
         1,
-        "recording goes on afterwards"
+        "recording continues afterwards"
     );
 }
 
 #[test]
-fn the_programs_handlers_and_masks_stay_its_own() {
+fn the_programs_signal_handlers_and_masks_are_unchanged() {
     for behaviour in ["interrupted", "on_alternate_stack"] {
         signals(behaviour).expect_same_output_as_bare();
     }

@@ -1,4 +1,4 @@
-//! Everything at once: threads, signals, forks and libraries that come and go, on a driver without locks.
+//! Everything at once: threads, signals, forks and libraries opened and closed, on a driver without locks.
 
 use culeak::kind::Kind::*;
 
@@ -6,7 +6,7 @@ use crate::support::claims::Claims;
 use crate::support::{library, profile};
 
 #[test]
-fn threads_signals_forks_and_closing_libraries_together_lose_and_invent_nothing() {
+fn threads_signals_forks_and_closing_libraries_together_lose_and_add_nothing() {
     let plugin = library("plugin", "libcomes_and_goes.so", &["-DLEAKS=unused", "-DBYTES=1"], &[]);
     // The full length, 10^9 events on 64 threads: benches/soak.sh.
     let outcome = profile("churn")
@@ -16,12 +16,12 @@ fn threads_signals_forks_and_closing_libraries_together_lose_and_invent_nothing(
         .args("8 100000 60")
         .run();
     outcome.expect_success();
-    let said: Vec<u64> = outcome
+    let numbers: Vec<u64> = outcome
         .stdout
         .split_whitespace()
         .filter_map(|word| word.parse().ok())
         .collect();
-    let [allocations, live] = said[..] else {
+    let [allocations, live] = numbers[..] else {
         panic!("{}", outcome.stdout);
     };
     assert!(outcome.unreadable.is_empty(), "{:?}", outcome.unreadable);
@@ -33,7 +33,7 @@ fn threads_signals_forks_and_closing_libraries_together_lose_and_invent_nothing(
             .any(|a| a.bytes == 99 && snapshot.allocations.len() == 1)
     });
     let [parent] = parents[..] else {
-        panic!("{} recordings are no child's", parents.len());
+        panic!("{} recordings are not a child's", parents.len());
     };
     assert_eq!(children.len(), 60);
     parent.expect_nothing_lost();
@@ -54,13 +54,13 @@ fn threads_signals_forks_and_closing_libraries_together_lose_and_invent_nothing(
 
 #[test]
 fn a_live_allocation_costs_less_than_96_bytes_of_file_and_its_stack_is_stored_once() {
-    // Extents are made whole, twice as large each time: so many that the last one is nearly full.
+    // Extents are allocated whole and double in size; with this count the last one is nearly full.
     const COUNT: usize = 260_000;
     let outcome = profile("churn").tiny_driver().args(&format!("keep {COUNT} 4")).run();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_nothing_lost();
     assert_eq!(snapshot.allocations.len(), COUNT + 1);
-    // The first block, and those of the threads.
+    // The stack of the first block, and that of the threads.
     assert_eq!(snapshot.stacks.len(), 2);
     let bytes = std::fs::metadata(&outcome.recordings[0]).expect("the recording").len();
     assert!(bytes / (COUNT as u64) < 96, "{bytes} bytes");

@@ -1,8 +1,8 @@
-//! Programs in surroundings that are not the usual ones: other allocators, sandboxes, namespaces and file systems. The
-//! program says the same as without culeak, and the totals are exact or what is missing is counted.
+//! Unusual surroundings: other allocators, sandboxes, namespaces and file systems. The program's output is the same as
+//! without culeak, and the totals are exact or the losses are counted.
 //!
-//! Full and read-only disks and limits are in `disk.rs`, sanitizers in `inert.rs`, exec and fork in `children.rs`. What
-//! mounts or enters a namespace needs root and fails without it: these claims pass by no other way than by holding.
+//! Full and read-only disks and limits are in `disk.rs`, sanitizers in `without_cuda.rs`, exec and fork in `children.rs`.
+//! Claims that mount or enter a namespace need root and fail without it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::support::profile::folder;
 use crate::support::{Outcome, Preload, fake_driver, library, profile, program, shim};
 
 const ORDERS: [Preload; 2] = [Preload::BeforeCuleak, Preload::AfterCuleak];
-/// What `grows` of `victims/surroundings.c` leaves.
+/// How many blocks `grows` of `victims/surroundings.c` leaves.
 const GROWN: usize = 3000;
 
 /// A library of the system, by its soname.
@@ -56,7 +56,7 @@ fn a_program_on_tcmalloc_is_recorded_exactly() {
 }
 
 #[test]
-fn of_two_copies_of_culeak_the_one_that_the_client_api_reaches_records() {
+fn of_two_preloaded_copies_of_culeak_the_one_behind_the_client_api_records() {
     let copy = folder();
     let second = copy.path().join("libculeak-other.so");
     fs::copy(shim(), &second).expect("copied");
@@ -87,7 +87,7 @@ fn a_program_that_closes_every_descriptor_at_once_is_recorded_to_its_end() {
 }
 
 #[test]
-fn a_sandbox_without_tgkill_and_process_vm_readv_costs_nothing() {
+fn a_sandbox_without_tgkill_and_process_vm_readv_loses_nothing() {
     let outcome = profile("surroundings").arg("sandboxed").run();
     outcome.expect_success().expect_same_output_as_bare();
     let snapshot = outcome.symbolized();
@@ -115,9 +115,9 @@ fn on_a_slow_file_system_every_allocation_is_recorded_or_counted() {
         outcome.expect_success().expect_same_output_as_bare();
         let snapshot = outcome.only_snapshot();
         let made = if behaviour == "grows" { GROWN as u64 } else { 800 };
-        let kept = snapshot.of_kind(Device).len() as u64;
+        let saved = snapshot.of_kind(Device).len() as u64;
         assert_eq!(
-            kept + snapshot.losses.lost_allocations,
+            saved + snapshot.losses.lost_allocations,
             made,
             "{behaviour}: {:#?}",
             snapshot.losses
@@ -125,20 +125,20 @@ fn on_a_slow_file_system_every_allocation_is_recorded_or_counted() {
     }
 }
 
-/// Runs `grows` behind a shell script in namespaces of its own; `$out` is where the recording goes. What is there in the
-/// end is kept, since a mount goes with its namespace.
+/// Runs `grows` in new namespaces, after the shell command `before`, in which `$out` is the folder of the recording. The
+/// recordings are copied at the end, since a mount disappears with its namespace.
 #[track_caller]
 fn in_namespaces(flags: &[&str], before: &str) -> Outcome {
     let place = folder();
     let out = place.path().join("mounted");
-    let kept = place.path().join("kept");
-    for made in [&out, &kept] {
+    let saved = place.path().join("saved");
+    for made in [&out, &saved] {
         fs::create_dir(made).expect("made");
     }
     let script = format!(
-        "out={} kept={}; {before} || exit 90; \"$@\"; code=$?; cp -p \"$out\"/* \"$kept\" || exit 91; exit $code",
+        "out={} saved={}; {before} || exit 90; \"$@\"; code=$?; cp -p \"$out\"/* \"$saved\" || exit 91; exit $code",
         out.display(),
-        kept.display()
+        saved.display()
     );
     let mut wrapper = vec!["unshare"];
     wrapper.extend(flags);
@@ -155,7 +155,7 @@ fn in_namespaces(flags: &[&str], before: &str) -> Outcome {
         outcome.everything()
     );
     assert_eq!(outcome.stdout, "done\n", "{}", outcome.everything());
-    expect_grown(&kept);
+    expect_grown(&saved);
     outcome
 }
 
@@ -171,7 +171,7 @@ fn expect_grown(folder: &Path) {
 }
 
 #[test]
-fn a_file_system_that_runs_no_programs_holds_recordings() {
+fn a_mount_namespace_with_a_noexec_file_system_holds_recordings() {
     in_namespaces(
         &["--mount"],
         "mount -t tmpfs -o noexec,nosuid,nodev culeak-test \"$out\"",
@@ -185,7 +185,7 @@ fn a_process_in_a_pid_namespace_of_its_own_is_recorded_exactly() {
 
 #[test]
 fn a_process_in_a_pid_namespace_without_its_own_proc_is_recorded_exactly() {
-    // /proc shows the processes outside, so what it says under our number is about another one.
+    // /proc shows the outer processes, so what it lists under our pid is another process.
     in_namespaces(&["--pid", "--fork"], "true");
 }
 

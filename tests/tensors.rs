@@ -1,7 +1,7 @@
-//! Tensors: blocks of PyTorch's caching allocator, seen through the functions by which it keeps the profiler informed.
+//! Tensors: blocks of PyTorch's caching allocator, recorded through the functions by which it informs the profiler.
 //!
-//! PyTorch is played by two libraries with the same exported names and the same calls through the PLT
-//! (`victims/libc10.c`, `victims/libc10_cuda.c`). The real one has its claims in `gpu/`.
+//! Two libraries with the same exported names and the same calls through the PLT stand in for PyTorch
+//! (`victims/libc10.c`, `victims/libc10_cuda.c`). Claims about the real one are in `gpu/`.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub fn tensors(behaviour: &str, libraries: &[PathBuf]) -> Profile {
 }
 
 #[test]
-fn live_tensors_are_rows_within_the_segments_they_were_cut_from() {
+fn live_tensors_are_rows_within_their_segments() {
     for flags in [&[][..], &["-DSIGNED_TOTALS"][..]] {
         let outcome = tensors("leaks", &torch(1, flags)).run();
         outcome.expect_success().expect_same_output_as_bare();
@@ -45,41 +45,44 @@ fn live_tensors_are_rows_within_the_segments_they_were_cut_from() {
         assert_eq!(snapshot.counted(Tensor).total_count, 5);
         assert_eq!(
             snapshot.device_peaks[0].peak_bytes, segment.bytes,
-            "tensors are not added to what the driver handed out"
+            "tensors are not added to what the driver allocated"
         );
-        let [told] = &snapshot.allocators[..] else {
+        let [allocator] = &snapshot.allocators[..] else {
             panic!("{:#?}", snapshot.allocators)
         };
-        assert_eq!((told.domain.as_str(), told.device), ("pytorch", Some(0)));
-        assert_eq!((told.live_bytes, told.reserved_bytes), (103_424, 2 << 20));
-        assert_eq!((told.events, told.mismatches, told.unseen_bytes), (7, 0, 0));
+        assert_eq!((allocator.domain.as_str(), allocator.device), ("pytorch", Some(0)));
+        assert_eq!((allocator.live_bytes, allocator.reserved_bytes), (103_424, 2 << 20));
+        assert_eq!(
+            (allocator.events, allocator.mismatches, allocator.unseen_bytes),
+            (7, 0, 0)
+        );
     }
 }
 
 #[test]
-fn a_request_that_pytorch_gives_up_on_is_refused_at_both_levels() {
+fn a_request_that_fails_in_pytorch_is_recorded_at_both_levels() {
     let outcome = tensors("runs_out", &torch(1, &[])).run();
     outcome.expect_success().expect_same_output_as_bare();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_live(Tensor, 1, 1024);
     for kind in [Device, Tensor] {
-        let refused: Vec<_> = snapshot.failed.iter().filter(|refused| refused.kind == kind).collect();
-        let count: u64 = refused.iter().map(|refused| refused.count).sum();
-        assert_eq!(count, 2, "{refused:#?}");
+        let failed: Vec<_> = snapshot.failed.iter().filter(|failed| failed.kind == kind).collect();
+        let count: u64 = failed.iter().map(|failed| failed.count).sum();
+        assert_eq!(count, 2, "{failed:#?}");
         assert!(
-            refused
+            failed
                 .iter()
                 .all(|r| (r.bytes, r.error, r.device) == (1 << 50, 2, Some(0))),
-            "{refused:#?}"
+            "{failed:#?}"
         );
     }
 }
 
 #[test]
-fn an_account_that_does_not_add_up_is_counted() {
+fn mismatches_between_pytorchs_totals_and_the_record_are_counted() {
     let outcome = tensors("lies", &torch(1, &[])).run();
     let snapshot = outcome.only_snapshot();
-    // It went wrong once and back once.
+    // One wrong event, and one that returns to the right total.
     assert_eq!(snapshot.allocators[0].mismatches, 2);
     assert_eq!(snapshot.losses.unknown_blocks, 1);
     assert_eq!(snapshot.losses.unknown_frees, 0);
@@ -92,8 +95,8 @@ fn no_event_of_eight_threads_is_lost() {
     let snapshot = outcome.only_snapshot();
     snapshot.expect_nothing_lost().expect_live(Tensor, 9, 9 * 512);
     assert_eq!(snapshot.counted(Tensor).total_count, 8 * 10_001 + 1);
-    let told = &snapshot.allocators[0];
-    assert_eq!((told.events, told.mismatches), (8 * 20_001 + 1, 0));
+    let allocator = &snapshot.allocators[0];
+    assert_eq!((allocator.events, allocator.mismatches), (8 * 20_001 + 1, 0));
     assert_eq!(snapshot.losses.unknown_blocks, 0);
 }
 
@@ -106,7 +109,7 @@ fn each_copy_of_pytorch_keeps_its_own_profiler_informed() {
 }
 
 #[test]
-fn pytorch_unloaded_and_loaded_again_is_followed() {
+fn pytorch_unloaded_and_loaded_again_is_recorded() {
     let outcome = tensors("reloaded", &torch(1, &[])).run();
     outcome.expect_success().expect_same_output_as_bare();
     outcome.only_snapshot().expect_live(Tensor, 3, 3 * 512);
@@ -127,7 +130,7 @@ fn tensors_of_the_cpu_leave_no_recording() {
 }
 
 #[test]
-fn an_interval_counts_tensors_and_not_the_segments_they_are_cut_from() {
+fn an_interval_counts_tensors_and_not_their_segments() {
     let outcome = tensors("intervals", &torch(1, &[])).env("CULEAK_INTERVALS", "1").run();
     outcome.expect_success();
     let expected = "\

@@ -1,4 +1,4 @@
-//! Threads created and gone, many at once, with small stacks and destructors.
+//! Threads: many over time, many at once, with small stacks, and in their destructors.
 
 use culeak::kind::Kind::*;
 
@@ -6,7 +6,7 @@ use crate::support::claims::Claims;
 use crate::support::profile;
 
 #[test]
-fn a_thousand_threads_come_and_go_and_no_record_with_them() {
+fn records_of_a_thousand_finished_threads_remain() {
     let outcome = profile("threads").arg("created_and_gone").run();
     let snapshot = outcome.only_snapshot();
     snapshot.expect_live(Device, 1000, 8000).expect_nothing_lost();
@@ -23,28 +23,27 @@ fn eight_threads_at_once_lose_nothing() {
 }
 
 #[test]
-fn threads_keep_their_counters_where_a_filter_hides_which_threads_are_alive() {
+fn counters_are_exact_where_a_seccomp_filter_hides_live_threads() {
     let outcome = profile("threads").tiny_driver().arg("without_tgkill").run();
     outcome.expect_success();
     let snapshot = outcome.only_snapshot();
-    snapshot.expect_no_leaks().expect_nothing_lost();
+    snapshot.expect_clean();
     assert_eq!(snapshot.counted(Device).total_count, 120 * 3000 * 8);
 }
 
 #[test]
 fn memory_freed_by_a_thread_that_is_ending_is_freed() {
-    // Key destructors run when thread-local storage of libraries is gone already.
+    // Key destructors run after thread-local storage of libraries was destroyed.
     profile("threads")
         .tiny_driver()
         .arg("key_destructor")
         .run()
         .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+        .expect_clean();
 }
 
 #[test]
-fn a_thread_with_a_small_stack_survives() {
+fn a_thread_with_a_small_stack_does_not_overflow() {
     profile("threads")
         .arg("small_stack")
         .run()

@@ -1,5 +1,5 @@
-//! What the loader and the unwinder do is what they do without the recorder: no lock is taken that others wait for, no
-//! error is left behind, and what leaves a function otherwise than by returning passes through its hook.
+//! The loader and the unwinder behave as without the recorder: it holds no lock that others wait for, leaves no error
+//! behind, and lets exits other than a return pass through its hooks.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +11,7 @@ use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::{Outcome, Preload, Profile, fake_driver, library, profile, program};
 
-/// A runtime of this version, as NVIDIA's are: with its version on every symbol.
+/// A runtime whose symbols all have this version, like those of NVIDIA's.
 fn runtime(version: &str) -> PathBuf {
     let file = format!("libcudart.so.{version}");
     lookup::runtime(&file, version, &file, &[])
@@ -69,7 +69,7 @@ fn a_callback_about_loaded_libraries_may_wait_for_a_thread_that_allocates() {
 }
 
 #[test]
-fn a_look_up_that_succeeds_leaves_no_error_behind() {
+fn a_lookup_that_succeeds_leaves_no_dlerror() {
     let outcome = program(executable("transparent", &["-DLOOKUP_DLSYM"], &[]))
         .without_driver()
         .arg("looks_up")
@@ -108,7 +108,7 @@ fn a_thread_that_ends_inside_a_tensor_allocators_report_unwinds_through_the_hook
 }
 
 #[test]
-fn a_call_after_a_jump_out_of_the_runtime_carries_its_own_name() {
+fn a_call_after_a_jump_out_of_the_runtime_is_recorded_under_its_own_name() {
     let outcome = with_runtime(&runtime("12"))
         .leaving_hooks_halfway()
         .with_preload(Preload::AfterCuleak, library("leaves", "libleaves.so", &[], &[]))
@@ -131,14 +131,14 @@ fn a_runtime_that_moved_after_256_unloads_is_found_again() {
     outcome.expect_success().expect_same_output_as_bare();
     assert!(
         outcome.stdout.contains("same place"),
-        "the plugin was mapped apart: {}",
+        "the plugin was mapped at different addresses: {}",
         outcome.stdout
     );
     assert_eq!(bytes(&outcome), [100, 100]);
 }
 
 #[test]
-fn a_dlclose_that_was_looked_up_is_noticed() {
+fn a_dlclose_found_through_dlsym_is_recorded() {
     let plugin = |name: &str, bytes: u64| {
         let flags = [format!("-DLEAKS={name}_leaks"), format!("-DBYTES={bytes}")];
         library(
@@ -157,7 +157,7 @@ fn a_dlclose_that_was_looked_up_is_noticed() {
     assert_eq!(
         outcome.stdout.matches("same place").count(),
         2,
-        "the plugins were mapped apart"
+        "the plugins were mapped at different addresses"
     );
     let snapshot = outcome.symbolized();
     let named: Vec<_> = snapshot
@@ -194,32 +194,32 @@ fn libpython() -> PathBuf {
 }
 
 #[test]
-fn a_host_that_embeds_python_for_a_while_allocates_afterwards() {
+fn a_host_that_unloads_an_embedded_python_can_allocate_afterwards() {
     let outcome = profile("transparent").arg("embeds").arg(libpython()).run();
     outcome.expect_success().expect_same_output_as_bare();
     assert_eq!(bytes(&outcome), [100, 200]);
 }
 
 #[test]
-fn a_forked_child_reaches_a_runtime_function_that_its_parent_never_called() {
+fn a_forked_child_can_call_a_runtime_function_that_its_parent_never_called() {
     let outcome = with_runtime(&runtime("12")).arg("forks_with_runtime").run();
     outcome.expect_success().expect_same_output_as_bare();
     assert!(outcome.stdout.contains("cudaMallocAsync of 12"), "{}", outcome.stdout);
 }
 
-/// A runtime without versions, as other tools' wrappers are, which says its name.
+/// A runtime without symbol versions, as other tools' wrappers are, which prints its name.
 fn wrapper(name: &str) -> PathBuf {
     let copy = format!("-DCOPY=\"{name}\"");
     library("runtime", &format!("lib{name}.so"), &[&copy], &[])
 }
 
-/// The number of calls of this copy.
+/// The number of calls to this copy.
 fn calls(outcome: &Outcome, copy: &str) -> usize {
     outcome.stdout.matches(&format!("cudaMalloc of {copy}\n")).count()
 }
 
 #[test]
-fn a_plugin_finds_first_what_it_was_linked_with_first() {
+fn a_plugin_finds_the_library_it_was_linked_with_first() {
     let flags = ["-Wl,--no-as-needed"];
     let linked = [wrapper("wrapper"), user_of(&runtime("12"), "libuser.so")];
     let plugin = library("look_alike", "libplugin.so", &flags, &linked);
@@ -229,7 +229,7 @@ fn a_plugin_finds_first_what_it_was_linked_with_first() {
 }
 
 #[test]
-fn what_a_constructor_opened_is_not_what_the_program_was_linked_with() {
+fn a_library_opened_by_a_constructor_is_not_one_the_program_was_linked_with() {
     let opens = format!("-DOPENS=\"{}\"", wrapper("opened").display());
     let early = library("early", "libearly.so", &[&opens], &[]);
     let flags = ["-DLOOKUP_DLSYM", "-Wl,--no-as-needed"];
@@ -259,7 +259,7 @@ fn a_constructor_that_runs_before_the_recorders_reaches_the_wrapper_behind_it() 
 }
 
 #[test]
-fn a_program_that_exports_nothing_reaches_the_version_that_it_was_linked_with() {
+fn a_program_without_exports_reaches_the_version_it_was_linked_with() {
     for flags in [
         ["-no-pie", "-fno-pie"],
         ["-pie", "-fpie"],
@@ -274,7 +274,7 @@ fn a_program_that_exports_nothing_reaches_the_version_that_it_was_linked_with() 
 }
 
 #[test]
-fn a_label_on_a_stack_that_is_gone_is_forgotten() {
+fn a_label_on_an_unmapped_stack_is_dropped() {
     let outcome = with_runtime(&runtime("12"))
         .leaving_hooks_halfway()
         .with_preload(Preload::AfterCuleak, library("leaves", "libleaves.so", &[], &[]))
@@ -287,7 +287,7 @@ fn a_label_on_a_stack_that_is_gone_is_forgotten() {
 }
 
 #[test]
-fn a_driver_that_is_being_opened_is_not_called() {
+fn a_driver_that_is_still_being_loaded_is_not_called() {
     let resolves = library("resolves", "libresolves.so", &[], &[]);
     let driver = library("tiny_driver", "libcuda.so.1", &["-Wl,--no-as-needed"], &[resolves]);
     let outcome = program(executable("transparent", &["-DLOOKUP_DLSYM", "-rdynamic"], &[]))
@@ -300,7 +300,7 @@ fn a_driver_that_is_being_opened_is_not_called() {
 }
 
 #[test]
-fn locks_on_the_programs_own_files_are_kept() {
+fn locks_on_the_programs_own_files_survive() {
     let outcome = profile("transparent").arg("locks").run();
     outcome.expect_success().expect_same_output_as_bare();
     assert!(outcome.stdout.contains("locked"), "{}", outcome.stdout);

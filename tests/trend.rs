@@ -1,4 +1,4 @@
-//! Growth of a real process, from snapshots kept at its marks and from snapshots taken from outside while it runs.
+//! Growth of a real process, from automatic snapshots at its marks and from snapshots taken while it runs.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -28,7 +28,7 @@ fn classes(trend: &Value) -> BTreeMap<&str, &str> {
 }
 
 #[test]
-fn snapshots_kept_at_marks_tell_leaks_from_caches_and_waves() {
+fn snapshots_at_marks_distinguish_leaks_from_caches_and_periodic_use() {
     let outcome = profile("grows")
         .arg("steps")
         .setting("CULEAK_SNAPSHOT_AT_MARK", "1")
@@ -65,7 +65,7 @@ fn snapshots_kept_at_marks_tell_leaks_from_caches_and_waves() {
 }
 
 #[test]
-fn a_recording_brings_the_snapshots_kept_beside_it() {
+fn a_recording_includes_the_automatic_snapshots_beside_it() {
     let outcome = profile("grows")
         .arg("steps")
         .setting("CULEAK_SNAPSHOT_AT_MARK", "1")
@@ -78,7 +78,7 @@ fn a_recording_brings_the_snapshots_kept_beside_it() {
     assert_eq!(trend["points"].as_array().map(Vec::len), Some(25));
 }
 
-/// Starts to watch, and returns once the process has been seen: it says so, and waits for the second snapshot.
+/// Starts to watch, and returns after the first snapshot: the watcher then prints a line and waits for the second.
 fn watch(victim: &Started, options: &[&str]) -> (Child, ChildStderr) {
     let mut watcher = Command::new(culeak())
         .arg("trend")
@@ -91,7 +91,7 @@ fn watch(victim: &Started, options: &[&str]) -> (Child, ChildStderr) {
     let mut stderr = watcher.stderr.take().expect("a pipe");
     let mut byte = [0];
     while byte != *b"\n" {
-        stderr.read_exact(&mut byte).expect("it says what it does");
+        stderr.read_exact(&mut byte).expect("it prints a line");
     }
     (watcher, stderr)
 }
@@ -100,7 +100,7 @@ fn watch(victim: &Started, options: &[&str]) -> (Child, ChildStderr) {
 fn a_running_process_is_watched_from_outside_to_its_end() {
     let folder = folder();
     let mut victim = profile("grows").arg("on_and_on").start_in(folder.path());
-    let mut told = victim.stdout();
+    let mut stdout = victim.stdout();
     let mut step = |victim: &mut Started| {
         victim
             .child
@@ -108,8 +108,8 @@ fn a_running_process_is_watched_from_outside_to_its_end() {
             .as_mut()
             .expect("a pipe")
             .write_all(b"x")
-            .expect("it listens");
-        told.read_exact(&mut [0]).expect("it answers");
+            .expect("its stdin is open");
+        stdout.read_exact(&mut [0]).expect("the victim answers");
     };
     step(&mut victim);
     let (watcher, mut stderr) = watch(&victim, &["--every", "1ms", "--json", "--by", "stack"]);
@@ -117,13 +117,13 @@ fn a_running_process_is_watched_from_outside_to_its_end() {
         step(&mut victim);
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    // Its input ends, and so does it.
+    // The victim ends at the end of its input.
     victim.finish();
     let output = watcher.wait_with_output().expect("it ends");
-    let mut said = String::new();
-    stderr.read_to_string(&mut said).expect("text");
-    assert!(said.contains("has ended"), "{said}");
-    let trend: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let mut stderr_text = String::new();
+    stderr.read_to_string(&mut stderr_text).expect("text");
+    assert!(stderr_text.contains("has ended"), "{stderr_text}");
+    let trend: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {stderr_text}"));
     let row = &trend["rows"][0];
     assert_eq!(
         (&row["site"]["stack"][1]["function"], &row["bytes"]["steps"]["down"]),
@@ -138,11 +138,11 @@ fn a_running_process_is_watched_from_outside_to_its_end() {
 }
 
 #[test]
-fn ctrl_c_reports_what_there_is() {
+fn ctrl_c_prints_the_report_so_far() {
     let folder = folder();
     let mut victim = profile("grows").arg("on_and_on").start_in(folder.path());
-    let mut told = victim.stdout();
-    told.read_exact(&mut [0]).expect("it has begun");
+    let mut stdout = victim.stdout();
+    stdout.read_exact(&mut [0]).expect("it has started");
     let (watcher, _stderr) = watch(&victim, &["--every", "1h"]);
     let id = nix::unistd::Pid::from_raw(watcher.id().cast_signed());
     nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGINT).expect("it lives");

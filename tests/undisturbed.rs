@@ -1,4 +1,4 @@
-//! What a program has for itself stays its own: signals, descriptors, stack.
+//! Signals, descriptors and the stack of the program are not touched.
 
 use crate::support::profile::folder;
 use crate::support::{Outcome, Preload, library, profile};
@@ -10,7 +10,7 @@ fn undisturbed(behaviour: &str) -> Outcome {
 }
 
 #[test]
-fn a_reader_of_stderr_that_is_gone_raises_no_signal() {
+fn a_closed_reader_of_stderr_raises_no_signal() {
     undisturbed("stderr_without_reader");
 }
 
@@ -20,13 +20,13 @@ fn a_log_at_the_file_size_limit_raises_no_signal() {
 }
 
 #[test]
-fn a_reader_of_stderr_that_does_not_read_is_not_waited_for() {
+fn a_full_stderr_pipe_does_not_block_the_program() {
     undisturbed("stderr_without_room");
 }
 
-/// On a slow disk, so that whatever number the recording is opened under stays taken for a while.
+/// On a slow disk, so that the descriptor of the recording stays open for a while.
 #[test]
-fn what_is_written_to_a_closed_stderr_reaches_no_file_of_ours() {
+fn writes_to_a_closed_stderr_do_not_reach_the_recording() {
     let disk = library("slow_disk", "libslow_disk.so", &[], &[]);
     let run = profile("undisturbed")
         .with_preload(Preload::AfterCuleak, disk)
@@ -38,11 +38,11 @@ fn what_is_written_to_a_closed_stderr_reaches_no_file_of_ours() {
 }
 
 #[test]
-fn no_descriptor_below_64_is_kept() {
+fn the_recorder_holds_no_descriptor_below_64() {
     undisturbed("lists_descriptors");
 }
 
-/// The bytes of stack that the first event of a process takes.
+/// The bytes of stack that the first event of a process uses.
 fn stack_of(event: &str, recorded: bool) -> u64 {
     let run = profile("undisturbed").tiny_driver().arg("stack_of").arg(event);
     let run = if recorded { run } else { run.bare() };
@@ -55,7 +55,7 @@ fn stack_of(event: &str, recorded: bool) -> u64 {
 }
 
 #[test]
-fn the_first_event_of_a_process_takes_16_kib_of_stack_at_most() {
+fn the_first_event_of_a_process_uses_at_most_16_kib_of_stack() {
     for event in ["allocates", "initializes", "fails", "keeps_snapshot", "ends"] {
         let (bare, recorded) = (stack_of(event, false), stack_of(event, true));
         assert!(

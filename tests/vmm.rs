@@ -1,4 +1,4 @@
-//! Virtual memory management: physical memory is live while a reference to its handle or a mapping of it is.
+//! Virtual memory management: physical memory is live while its handle or a mapping of it exists.
 
 use culeak::kind::Kind::*;
 
@@ -12,16 +12,13 @@ fn vmm(behaviour: &str) -> Outcome {
 }
 
 #[test]
-fn a_whole_life_leaves_nothing() {
-    vmm("whole_life")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+fn a_complete_life_cycle_leaves_nothing() {
+    vmm("whole_life").only_snapshot().expect_clean();
 }
 
-#[test]
-fn memory_released_while_mapped_is_live() {
-    let outcome = vmm("released_while_mapped");
+/// The handle was released, and one mapping keeps the memory alive.
+#[track_caller]
+fn expect_mapped_once(outcome: &Outcome) {
     let snapshot = outcome.only_snapshot();
     snapshot
         .expect_live(Physical, 1, CHUNK)
@@ -32,7 +29,12 @@ fn memory_released_while_mapped_is_live() {
 }
 
 #[test]
-fn memory_unmapped_but_held_is_live() {
+fn memory_released_while_mapped_is_live() {
+    expect_mapped_once(&vmm("released_while_mapped"));
+}
+
+#[test]
+fn memory_unmapped_but_not_released_is_live() {
     let outcome = vmm("unmapped_but_held");
     let snapshot = outcome.only_snapshot();
     snapshot.expect_live(Physical, 1, CHUNK).expect_kinds(&[Physical]);
@@ -54,10 +56,7 @@ fn a_retained_handle_keeps_the_memory() {
 
 #[test]
 fn a_retained_handle_released_as_often_leaves_nothing() {
-    vmm("retained_and_released")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+    vmm("retained_and_released").only_snapshot().expect_clean();
 }
 
 #[test]
@@ -69,7 +68,7 @@ fn memory_mapped_twice_is_not_leaked_twice() {
 }
 
 #[test]
-fn a_mapping_is_on_the_device_of_its_memory_whatever_the_thread_uses() {
+fn a_mapping_is_on_the_device_of_its_memory_and_not_of_the_thread() {
     let outcome = vmm("mapped_without_context");
     let snapshot = outcome.only_snapshot();
     let (memory, mapping) = (snapshot.only(Physical), snapshot.only(Mapping));
@@ -79,25 +78,16 @@ fn a_mapping_is_on_the_device_of_its_memory_whatever_the_thread_uses() {
 
 #[test]
 fn memory_mapped_twice_and_unmapped_once_is_live() {
-    let outcome = vmm("mapped_twice_unmapped_once");
-    let snapshot = outcome.only_snapshot();
-    snapshot
-        .expect_live(Physical, 1, CHUNK)
-        .expect_live(Mapping, 1, 0)
-        .expect_live(Reserved, 1, 0);
-    assert_eq!(snapshot.only(Physical).mappings, 1);
+    expect_mapped_once(&vmm("mapped_twice_unmapped_once"));
 }
 
 #[test]
 fn one_unmap_may_cover_several_mappings() {
-    vmm("unmapped_together")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+    vmm("unmapped_together").only_snapshot().expect_clean();
 }
 
 #[test]
-fn a_handle_number_used_again_is_other_memory() {
+fn a_reused_handle_number_is_new_memory() {
     let outcome = vmm("handle_reused");
     let snapshot = outcome.only_snapshot();
     snapshot
@@ -110,7 +100,7 @@ fn a_handle_number_used_again_is_other_memory() {
 #[test]
 fn a_release_and_an_unmap_that_fail_change_nothing() {
     let outcome = profile("vmm")
-        .arg("refused")
+        .arg("release_fails")
         .failing("cuMemRelease:1:700,cuMemUnmap:1:700")
         .run();
     let snapshot = outcome.only_snapshot();
@@ -124,7 +114,7 @@ fn a_release_and_an_unmap_that_fail_change_nothing() {
 #[test]
 fn a_map_that_fails_maps_nothing() {
     profile("vmm")
-        .arg("map_refused")
+        .arg("map_fails")
         .failing("cuMemMap:1:700")
         .run()
         .only_snapshot()
@@ -132,17 +122,14 @@ fn a_map_that_fails_maps_nothing() {
 }
 
 #[test]
-fn an_imported_handle_is_a_window_not_memory() {
+fn an_imported_handle_counts_0_bytes() {
     let outcome = vmm("imported");
     let snapshot = outcome.only_snapshot();
     let held: u64 = snapshot.allocations.iter().map(|a| a.bytes).sum();
     assert_eq!(
         held, CHUNK,
-        "memory exists once however many handles there are: {:#?}",
+        "memory counts once, however many handles exist: {:#?}",
         snapshot.allocations
     );
-    vmm("imported free")
-        .only_snapshot()
-        .expect_no_leaks()
-        .expect_nothing_lost();
+    vmm("imported free").only_snapshot().expect_clean();
 }

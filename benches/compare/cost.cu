@@ -1,7 +1,7 @@
-// What calls of the real driver cost, for comparing runs with and without a recorder. Prints one line: nanoseconds per operation.
+// What calls of the real driver cost, with and without a recorder. Prints one line: nanoseconds per operation.
 //
 // Pairs are timed in chunks short enough that most are not interrupted, and the median counts. Blocks that stay are timed as
-// a whole, since now and then one of them costs the driver much; the median of five rounds counts.
+// a whole, since some of them cost the driver much more; the median of five rounds counts.
 #include "../../tests/gpu/victims/victim.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ static double now(void) {
     return 1e9 * time.tv_sec + time.tv_nsec;
 }
 
-// Times `operations` runs of `once` at a time, `times` over.
+// Times `times` chunks of `operations` runs of `once`.
 template <class Once> static void report(int times, int operations, Once once) {
     std::vector<double> each;
     for (int i = 0; i < times; i++) {
@@ -27,7 +27,7 @@ template <class Once> static void report(int times, int operations, Once once) {
     say("NANOSECONDS %.1f", each[times / 2]);
 }
 
-// cudaMallocAsync and cudaFreeAsync: the cheapest pair there is, so the dearest in proportion.
+// cudaMallocAsync and cudaFreeAsync: the cheapest pair, for which the recorder's share is largest.
 CASE(ordered_pair) {
     void *pointer;
     OK(cudaMallocAsync(&pointer, 1 << 20, 0)); // keeps the pool warm

@@ -1,15 +1,15 @@
 #!/bin/bash
-# culeak beside nothing, heaptrack, compute-sanitizer and PyTorch's own recorder: what each costs, against what culeak must reach.
+# Compares culeak with no recorder, heaptrack, compute-sanitizer and PyTorch's own recorder: the cost of each, and culeak's targets.
 #
 #   benches/compare/run.sh [--only REGEX] [--out DIR] [--limit SECONDS] [--trial]
 #
-# Prints one row per target: what it is, what must be reached, what was, yes or no; or why it was not measured here.
+# Prints one row per target: its subject, the required figure, the measured one, and whether it is met or why it was not measured.
 # Needs python3 and a C compiler; for the rows about the GPU also nvcc, a GPU and PyTorch; for the ratio to heaptrack also that.
 #   CULEAK_BIN    folder with `culeak` and the bench `walk`, as benches/collect.sh fills it; default: target/release
 #   CULEAK_SHIM   the preload library; default: libculeak.so in that folder, else the one inside culeak
 #   NVCC          the compiler; default: the one on the PATH, else /usr/local/cuda/bin/nvcc
 # --limit is the time for everything together (default 330 s): rows that no longer fit are not measured.
-# --trial runs everything once and small, PyTorch on the CPU if need be, to see that it works: its figures mean nothing.
+# --trial runs everything once and with small sizes, PyTorch on the CPU if necessary, to check that it works: its figures mean nothing.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -31,7 +31,7 @@ if ! "$root/benches/event.sh" --build "$out/bin" >"$out/bin/event.log" 2>&1; the
     echo "could not build event.c and its driver; see $out/bin/event.log" >&2
 fi
 rm -f "$out/bin/cost"
-# In a shell of its own: toolkit.sh ends it where there is no nvcc.
+# In a subshell: toolkit.sh exits if there is no nvcc.
 (
     source "$root/tests/gpu/toolkit.sh"
     "$nvcc" -O2 -g -cudart static "$here/cost.cu" "${libraries[@]}" -o "$out/bin/cost"

@@ -1,9 +1,9 @@
-"""One transformer training step in PyTorch, timed: what the allocation of every tensor costs in the end.
+"""One transformer training step in PyTorch, timed: the total cost of recording every tensor.
 
     step.py plain | recorder [DEVICE] [STEPS]
 
-prints `STEP milliseconds events`: the median of the steps, and how many blocks the allocator handed out in one. `recorder` times
-the same steps with PyTorch's own memory recorder (native and Python stacks) off and on in turn, and prints `STEP` and `RECORDED`.
+prints `STEP milliseconds events`: the median of the steps, and how many blocks the allocator allocated in one. `recorder` times
+the same steps with PyTorch's own memory recorder (native and Python stacks) off and on alternately, and prints `STEP` and `RECORDED`.
 """
 
 import statistics

@@ -1,8 +1,8 @@
-"""Measures every target that culeak sets itself, one row each; started by run.sh, which see for the options.
+"""Measures every performance target of culeak, one row each; started by run.sh, which lists the options.
 
-A row is measured, or says why it is not: a figure that nobody measured is never printed. Ratios are of pairs of runs that
-took turns; their median counts, and the range stands beside it. `targets.md` holds the table, and `events.md`, `calls.md` and `steps.md`
-the figures behind it.
+A row is measured, or gives the reason why not: a figure that was not measured is never printed. Ratios are of alternating
+pairs of runs; their median counts, with the range beside it. `targets.md` contains the table, and `events.md`, `calls.md` and
+`steps.md` the figures behind it.
 """
 
 import argparse
@@ -57,7 +57,7 @@ WAYS = ("walker", "trail", "framehop", "backtrace", "libgcc", "frame pointers")
 def walker(t):
     walk = t.binaries / "walk"
     if not walk.exists():
-        raise Missing(f"{walk}: not there; benches/collect.sh puts it there")
+        raise Missing(f"{walk}: missing; benches/collect.sh puts it there")
     if not shutil.which("g++"):
         raise Missing("no g++, which compiles the code that is walked")
     times = collections.defaultdict(list)
@@ -78,7 +78,7 @@ def walker(t):
 
 
 def event(t, program, frames=20, threads=1, under=()):
-    """One run: nanoseconds of an allocation and of a free, pairs a second of all threads, and CPU time a pair of all processes."""
+    """One run: nanoseconds of an allocation and of a free, pairs a second of all threads, and CPU time per pair of all processes."""
     path = t.machine.out / "bin" / program
     if not path.exists():
         raise Missing(f"{program} was not built; see {t.machine.out / 'bin' / 'event.log'}")
@@ -90,22 +90,22 @@ def event(t, program, frames=20, threads=1, under=()):
         command = [*under, *command]
         env["LD_LIBRARY_PATH"] += f":{t.binaries / 'heaptrack' / 'lib'}"
     before = cpu_seconds()
-    said = t.must(command, env=env).stdout
+    output = t.must(command, env=env).stdout
     spent = cpu_seconds() - before
-    found = re.search(r"^([\d.]+) ([\d.]+) (\d+)$", said, re.M)
+    found = re.search(r"^([\d.]+) ([\d.]+) (\d+)$", output, re.M)
     if not found:
-        raise Failure(f"{' '.join(map(str, command))} printed no figures\n{tail(said)}")
+        raise Failure(f"{' '.join(map(str, command))} printed no figures\n{tail(output)}")
     return (*map(float, found.groups()), 1e9 * spent / (threads * PAIRS_OF_EVENT))
 
 
-# 15 times 20,000 blocks taken and then given back, and as many in turn: benches/event.c.
+# 15 times 20,000 blocks allocated and then freed, and as many alternately: benches/event.c.
 PAIRS_OF_EVENT = 2 * 15 * 20_000
 
 
 def cpu_seconds():
-    """Of all processes that ended so far."""
-    told = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return told.ru_utime + told.ru_stime
+    """CPU time of all processes that have ended so far."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def heaptrack(t):
@@ -165,7 +165,7 @@ def threads(t):
                 rates[name][count].append(event(t, program, 20, count, under=under)[2])
     against_one = lambda name, count: Ratio(rates[name][1], rates[name][count])
     rows = [[count, *(f"{median(rates[name][count]) / 1e6:.2f}" for name in ways), str(against_one("control", count)), str(against_one("culeak", count))] for count in counts]
-    title = f"Pairs a second of all threads, 64 blocks kept by each, 20 frames; medians of {t.times(3)}. The control is calls of ten locked additions to words that no other thread touches: what the machine itself gives."
+    title = f"Pairs a second of all threads, 64 live blocks in each, 20 frames; medians of {t.times(3)}. The control calls ten locked additions to words that no other thread touches: the scaling of the machine itself."
     heads = ["threads", "control, million", "bare, million", "culeak, million", "control against one thread", "culeak against one thread"]
     table(t.machine.out / "threads.md", title, heads, rows)
     for count, wanted in ((2, 1.9), (16, 13)):
@@ -221,7 +221,7 @@ def calls(t):
 
 
 def torch_of(t):
-    """The device PyTorch can use here."""
+    """The device that PyTorch can use here."""
     asked = subprocess.run([t.machine.python, "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"], capture_output=True, text=True)
     if asked.returncode != 0:
         raise Missing(f"no PyTorch: {asked.stderr.strip().splitlines()[-1]}")
@@ -247,19 +247,19 @@ def steps(t):
     device = torch_of(t)
     seen, events, last = collections.defaultdict(list), {}, {}
     ways = [("caching off", UNCACHED), ("caching on", {})]
-    step(t, device)  # warms the caches of files up
+    step(t, device)  # warms up the file caches
     for _ in range(t.times(4)):
         for name, env in ways:
             for how in ("bare", "preload"):
-                told, run = step(t, device, how=how, env=env)
-                seen[name, how].append(told["STEP"][0])
-                events[name] = max(events.get(name, 0), told["STEP"][1])
+                timed, run = step(t, device, how=how, env=env)
+                seen[name, how].append(timed["STEP"][0])
+                events[name] = max(events.get(name, 0), timed["STEP"][1])
                 last[name, how] = run
     recorder = "not measured: no GPU"
     if device == "cuda":
         try:
             times = [step(t, device, "recorder")[0] for _ in range(t.times(2))]
-            recorder = Ratio([told["STEP"][0] for told in times], [told["RECORDED"][0] for told in times])
+            recorder = Ratio([timed["STEP"][0] for timed in times], [timed["RECORDED"][0] for timed in times])
         except Failure as failure:
             recorder = f"not measured: {str(failure).splitlines()[0]}"
     rows = []
@@ -287,8 +287,8 @@ def first_tensor(t):
 # ---- a program that does not use CUDA ----
 
 
-@group("inert", ("/bin/true under the preload", "<= 0.2 ms more"), ("its files", "none"), ("its threads", "none of ours"))
-def inert(t):
+@group("without_cuda", ("/bin/true under the preload", "<= 0.2 ms more"), ("its files", "none"), ("its threads", "no additional ones"))
+def without_cuda(t):
     folder = t.machine.folder("true")
     bare = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     watched = {**bare, **t.preloaded(folder)}
@@ -313,7 +313,7 @@ def inert(t):
 
 
 class Trial:
-    """The machine, and how much may be done on it."""
+    """The machine, and the limits of the measurement."""
 
     def __init__(self, machine, options):
         self.machine, self.trial, self.deadline = machine, options.trial, time.monotonic() + options.limit
@@ -335,7 +335,7 @@ class Trial:
         return {**self.quiet, "LD_PRELOAD": str(self.machine.shim), "CULEAK_OUTPUT": f"{folder or self.machine.out}/"}
 
     def must(self, command, env):
-        """Runs a command to its end; its output."""
+        """Runs a command to its end and returns its output."""
         command = [str(word) for word in command]
         clean = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD" and not name.startswith("CULEAK_")}
         try:
@@ -348,7 +348,7 @@ class Trial:
 
 
 def measure(t, name, rows, function):
-    """Rows with what `function` yields for them; those it does not come to say why."""
+    """Rows with the values that `function` yields; rows without a value give the reason."""
     measured = []
     try:
         t.left(20)

@@ -4,9 +4,9 @@
 #   cli/python/build.sh [--portable] [--debug] FOLDER
 #
 # Without --portable it is for machines with a glibc at least as new as this one's. With it, for glibc 2.17 and newer
-# (manylinux_2_17): zig brings the old libraries to link against. --debug takes cargo's dev profile, for tests.
-# Needs Rust, a C compiler and python3 with venv; fetches maturin, and for --portable zig and cargo-zigbuild, into a
-# virtual environment beside cargo's other output.
+# (manylinux_2_17): zig provides the old libraries to link with. --debug uses cargo's dev profile, for tests.
+# Needs Rust, a C compiler and python3 with venv; installs maturin, and for --portable zig and cargo-zigbuild, into a
+# virtual environment in cargo's target folder.
 set -euo pipefail
 here=$(dirname "$(realpath "$0")")
 
@@ -15,7 +15,7 @@ while [[ ${1:-} == --* ]]; do
     case $1 in
         --portable) portable=yes ;;
         --debug) profile=dev ;;
-        *) echo "build.sh: no option $1" >&2; exit 2 ;;
+        *) echo "build.sh: unknown option: $1" >&2; exit 2 ;;
     esac
     shift
 done
@@ -32,7 +32,7 @@ PATH=$tools/bin:$PATH
 options=(--profile "$profile" --locked --out "$out")
 if [ -n "$portable" ]; then
     triple=$(rustc -vV | sed -n 's/^host: //p')
-    # The library to carry first, as cli/build.rs would make it, but linked for the old glibc.
+    # First the libraries to embed, built as cli/build.rs does, but linked for the old glibc.
     CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_PROFILE_RELEASE_LTO=fat \
         CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_PROFILE_RELEASE_PANIC=abort CARGO_TARGET_DIR=$target/portable \
         cargo zigbuild --release --locked --target "$triple.2.17" --package culeak-shim --package culeak-fake-driver
@@ -41,10 +41,10 @@ if [ -n "$portable" ]; then
     tests/gate.sh "$CULEAK_PREBUILT_SHIM" 2.17
     options+=(--zig --target "$triple" --compatibility manylinux_2_17)
 else
-    # Installers take it here; an index of packages would not.
+    # Installers accept this tag; a package index would not.
     options+=(--compatibility linux)
 fi
-# Lines would be most of the command's size; the names of its functions stay (the demo looks at itself), and zig's linker knows
-# no way to take out the one without the other.
+# Line tables would be most of the command's size. Function names stay (the demo symbolizes itself), and zig's linker
+# cannot remove the one without the other.
 cd "$here"
 CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=none maturin build "${options[@]}"

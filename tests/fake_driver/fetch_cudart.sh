@@ -1,7 +1,7 @@
 #!/bin/sh
 # Fetches NVIDIA's CUDA runtime, 12 and 13, from Python packages:
 #   fetch_cudart.sh DIR   ->   DIR/12/include DIR/12/lib DIR/13/include DIR/13/lib
-# Each lib folder holds the shared libcudart.so.N and libcudart_static.a. Does nothing where they are already there.
+# Each lib folder holds the shared libcudart.so.N and libcudart_static.a. Does nothing if they are already there.
 set -eu
 
 [ $# -eq 1 ] || { echo "usage: $0 DIR" >&2; exit 2; }
@@ -15,14 +15,14 @@ fetch() { # package, version
     "$python" -m zipfile -e "$work/$(echo "$1" | tr - _)"-*.whl "$work/$1"
 }
 
-# The header folder and the library folder of a package are found by what is in them.
+# The header folder and the library folder of a package are found by their contents.
 install() { # package, major version
     header=$(find "$work/$1" -name cuda_runtime_api.h)
     library=$(find "$work/$1" -name libcudart_static.a)
     mkdir -p "$work/$2"
     cp -r "$(dirname "$header")" "$work/$2/include"
     cp -r "$(dirname "$library")" "$work/$2/lib"
-    # The runtime's headers include crt/, which is a package of its own.
+    # The runtime's headers include crt/, which is in another package.
     [ -e "$work/$2/include/crt/host_defines.h" ] || cp -r "$crt" "$work/$2/include/"
     rm -rf "${dir:?}/$2"
     mv "$work/$2" "$dir/$2"

@@ -1,14 +1,14 @@
-//! A fuzzer of everything that culeak reads: recordings, snapshots, pickles and the module files that names come from.
+//! A fuzzer of everything that culeak reads: recordings, snapshots, pickles and the module files used for symbols.
 //!
 //!     cargo build --release -p culeak-cli
 //!     CULEAK_BIN=$PWD/target/release/culeak cargo test -p culeak-cli --test fuzz -- --seconds 3600 [--seed N] [--out FOLDER] [SEED…]
 //!
-//! Valid files of each type are changed at random, and a `culeak` of its own reads each result, by a command that changes
-//! too. A finding is an input below 1 MiB on which it panics, dies, takes more than [`CPU_SECONDS`] of processor time or
-//! [`MEMORY`] of memory, or does not end at all. Findings are kept in the folder, each with the command that shows it, and
-//! make the exit code 1. Files that are named are seeds besides those that are made here.
+//! Valid files of each type are changed at random, and a new `culeak` process reads each result, by a command that changes
+//! too. A finding is an input below 1 MiB on which it panics, crashes, takes more than [`CPU_SECONDS`] of processor time or
+//! [`MEMORY`] of memory, or does not end at all. Findings are stored in the folder, each with the command that reproduces it,
+//! and make the exit code 1. Files named on the command line are seeds beside those that are made here.
 //!
-//! Deliberately absent: coverage feedback, which would need a nightly compiler. Changes know the formats instead (`mutate`).
+//! Deliberately absent: coverage feedback, which would need a nightly compiler. Instead, changes follow the formats (`mutate`).
 
 #[path = "../support/sample.rs"]
 mod sample;
@@ -30,7 +30,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use mutate::Random;
 use seeds::{Seed, Type};
 
-/// The program under test: what `CULEAK_BIN` names, else the one that was built beside this.
+/// The program under test: `CULEAK_BIN`, else the one that was built beside this test.
 fn culeak() -> PathBuf {
     let named = std::env::var_os("CULEAK_BIN").map(PathBuf::from);
     let path = named.unwrap_or_else(|| PathBuf::from(env!("CARGO_BIN_EXE_culeak")));
@@ -41,12 +41,12 @@ fn culeak() -> PathBuf {
 const INPUT: usize = 1 << 20;
 const CPU_SECONDS: u64 = 2;
 const MEMORY: u64 = 256 << 20;
-/// Addresses are not memory, so more of them are allowed. Who asks for more at once is a finding too.
+/// Addresses are not memory, so more of them are allowed. Requesting more at once is a finding too.
 const ADDRESSES: u64 = 1 << 30;
 /// A reader that waits without working is ended after this time. Long, since the machine may be busy.
 const WAIT_SECONDS: u32 = 120;
 
-/// How an input is read; `@` stands for it, `%` for a valid snapshot.
+/// How an input is read; `@` is replaced by its path, `%` by that of a valid snapshot.
 const COMMANDS: &[&str] = &[
     "report @",
     "report @ --by stack --full-stacks",
@@ -72,7 +72,7 @@ const COMMANDS: &[&str] = &[
     "export @ -o - --format parquet",
     "export @ -o - --format memory_viz",
 ];
-/// How a snapshot is read that sends the reader to a changed module.
+/// How a snapshot is read that refers to a changed module.
 const MODULE_COMMANDS: &[&str] = &["report % --full-stacks", "report % --by stack --json"];
 
 struct Options {
@@ -96,25 +96,25 @@ fn options() -> Options {
             "--seconds" => options.lasting = Duration::from_secs(value().parse().expect("a number of seconds")),
             "--seed" => options.random = Random::new(value().parse().expect("a number")),
             "--out" => options.out = PathBuf::from(value()),
-            flag if flag.starts_with("--") => panic!("{flag}: there are --seconds, --seed and --out"),
+            flag if flag.starts_with("--") => panic!("unknown option {flag}; known are --seconds, --seed and --out"),
             file => options.seeds.push(PathBuf::from(file)),
         }
     }
     options
 }
 
-/// What came of one input.
+/// The result of one input.
 struct Outcome {
-    /// Why it is a finding; equal ones are one.
+    /// Why it is a finding; equal reasons are one finding.
     finding: Option<String>,
-    said: String,
+    output: String,
 }
 
 struct Fuzzer {
     random: Random,
     culeak: PathBuf,
     folder: tempfile::TempDir,
-    said: File,
+    output: File,
     tried: BTreeMap<Type, u64>,
     findings: BTreeMap<String, u64>,
     out: PathBuf,
@@ -127,7 +127,7 @@ fn main() -> ExitCode {
     let mut fuzzer = Fuzzer {
         random: options.random,
         culeak: culeak(),
-        said: tempfile::tempfile().expect("a file"),
+        output: tempfile::tempfile().expect("a file"),
         folder,
         tried: BTreeMap::new(),
         findings: BTreeMap::new(),
@@ -140,52 +140,52 @@ fn main() -> ExitCode {
             "{}, unchanged: {:?}\n{}",
             seed.name,
             outcome.finding,
-            outcome.said
+            outcome.output
         );
         assert!(
-            !outcome.said.contains("damaged"),
+            !outcome.output.contains("damaged"),
             "{}, unchanged: {}",
             seed.name,
-            outcome.said
+            outcome.output
         );
     }
-    let (began, mut told) = (Instant::now(), Instant::now());
+    let (began, mut reported) = (Instant::now(), Instant::now());
     while began.elapsed() < options.lasting {
         let of = Type::ALL[fuzzer.random.below(Type::ALL.len())];
         let seeds: Vec<&Seed> = seeds.iter().filter(|seed| seed.of == of).collect();
         fuzzer.once(&seeds);
-        if told.elapsed() > Duration::from_secs(60) {
-            told = Instant::now();
-            fuzzer.tell();
+        if reported.elapsed() > Duration::from_secs(60) {
+            reported = Instant::now();
+            fuzzer.report();
         }
     }
-    fuzzer.tell();
+    fuzzer.report();
     ExitCode::from(u8::from(!fuzzer.findings.is_empty()))
 }
 
 impl Fuzzer {
-    /// Tries one input made of these seeds, which are of one type.
+    /// Tries one input made from these seeds, which have one type.
     fn once(&mut self, seeds: &[&Seed]) {
         let [seed, other] = [(); 2].map(|()| seeds[self.random.below(seeds.len())]);
         let mut bytes = mutate::changed(seed, other, &mut self.random);
         bytes.truncate(INPUT - 1);
         *self.tried.entry(seed.of).or_default() += 1;
         let command = self.random.below(COMMANDS.len() * MODULE_COMMANDS.len());
-        let Outcome { finding, said } = self.read(seed, &bytes, command);
+        let Outcome { finding, output } = self.read(seed, &bytes, command);
         let Some(finding) = finding else { return };
         let count = self.findings.entry(finding.clone()).or_default();
         *count += 1;
         if *count == 1 {
             let number = self.findings.len();
-            self.keep(seed, &bytes, command, &format!("{finding}\n{said}"), number);
+            self.keep(seed, &bytes, command, &format!("{finding}\n{output}"), number);
         }
     }
 
-    fn tell(&self) {
+    fn report(&self) {
         println!("tried: {:?}; findings: {:#?}", self.tried, self.findings);
     }
 
-    /// The words of a command, and where its input lies.
+    /// The words of a command, and the path of its input.
     fn words(&self, seed: &Seed, command: usize, folder: &Path) -> (Vec<String>, PathBuf) {
         let (commands, input, snapshot) = match seed.of {
             Type::Module => (MODULE_COMMANDS, seeds::MODULE, seed.name.as_str()),
@@ -203,8 +203,8 @@ impl Fuzzer {
     fn read(&mut self, seed: &Seed, bytes: &[u8], command: usize) -> Outcome {
         let (words, input) = self.words(seed, command, self.folder.path());
         fs::write(&input, bytes).expect("room for the input");
-        self.said.set_len(0).expect("an empty file");
-        self.said.rewind().expect("its beginning");
+        self.output.set_len(0).expect("an empty file");
+        self.output.rewind().expect("its beginning");
         let mut child = Command::new(&self.culeak);
         child
             .args(&words)
@@ -212,29 +212,29 @@ impl Fuzzer {
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(self.said.try_clone().expect("another descriptor"));
-        // SAFETY: system calls alone between fork and exec.
+            .stderr(self.output.try_clone().expect("another descriptor"));
+        // SAFETY: only system calls between fork and exec.
         unsafe { child.pre_exec(limited) };
-        #[expect(clippy::zombie_processes, reason = "`wait` below waits, and learns what it used")]
+        #[expect(clippy::zombie_processes, reason = "`wait` below waits, and gets its resource usage")]
         let child = child.spawn().expect("culeak starts");
         let (status, used) = wait(child.id());
-        let mut said = Vec::new();
-        self.said.rewind().expect("its beginning");
-        let mut start = (&self.said).take(1 << 16);
-        start.read_to_end(&mut said).expect("what it said");
-        let said = String::from_utf8_lossy(&said).into_owned();
-        // With all that its own children used.
+        let mut output = Vec::new();
+        self.output.rewind().expect("its beginning");
+        let mut start = (&self.output).take(1 << 16);
+        start.read_to_end(&mut output).expect("its output");
+        let output = String::from_utf8_lossy(&output).into_owned();
+        // Includes the usage of its own children.
         let memory = u64::try_from(used.ru_maxrss).unwrap_or(0) << 10;
         let seconds = used.ru_utime.tv_sec + used.ru_stime.tv_sec;
         let name = words[0].as_str();
         let finding = if libc::WIFSIGNALED(status) {
-            let words = said.lines().last().unwrap_or_default();
+            let words = output.lines().last().unwrap_or_default();
             Some(format!(
                 "{:?}, {name}: signal {}: {words}",
                 seed.of,
                 libc::WTERMSIG(status)
             ))
-        } else if let Some(panic) = said.lines().find(|line| line.contains("panicked at")) {
+        } else if let Some(panic) = output.lines().find(|line| line.contains("panicked at")) {
             Some(
                 panic
                     .split_once("panicked at")
@@ -258,10 +258,10 @@ impl Fuzzer {
         } else {
             None
         };
-        Outcome { finding, said }
+        Outcome { finding, output }
     }
 
-    /// Writes down a finding, so that its command can be run again.
+    /// Stores a finding, so that its command can be run again.
     fn keep(&self, seed: &Seed, bytes: &[u8], command: usize, why: &str, number: usize) {
         let folder = self.out.join(number.to_string());
         fs::create_dir_all(&folder).expect("a folder");
@@ -280,17 +280,17 @@ fn limited() -> std::io::Result<()> {
     setrlimit(Resource::RLIMIT_CPU, CPU_SECONDS, CPU_SECONDS + 1)?;
     setrlimit(Resource::RLIMIT_AS, ADDRESSES, ADDRESSES)?;
     setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
-    // SAFETY: a system call. It outlives the exec, and by default ends the process.
+    // SAFETY: a system call. The alarm survives the exec, and by default ends the process.
     unsafe { libc::alarm(WAIT_SECONDS) };
     Ok(())
 }
 
-/// Waits for a child and says how it ended and what it used.
+/// Waits for a child and returns how it ended and what it used.
 fn wait(pid: u32) -> (i32, libc::rusage) {
     let mut status = 0;
     // SAFETY: plain numbers, for which all zeros is a value.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the child is ours and nobody else waits for it; both places can be written.
+    // SAFETY: the child is ours and nothing else waits for it; both pointers can be written.
     let ended = unsafe { libc::wait4(pid.cast_signed(), &mut status, 0, &mut used) };
     assert_eq!(ended, pid.cast_signed(), "{}", std::io::Error::last_os_error());
     (status, used)

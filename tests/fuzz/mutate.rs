@@ -1,7 +1,7 @@
-//! Changes to a valid file that have a chance to get past the first checks.
+//! Changes to a valid file that are likely to pass the first checks.
 //!
-//! Most bytes of a recording are zeros, and most changes to JSON are syntax errors. So binary files are changed mostly where
-//! something is, by words as well as bytes, with the numbers at which code breaks; and JSON mostly by whole values.
+//! Most bytes of a recording are zeros, and most changes to JSON are syntax errors. So binary files are changed mostly at
+//! nonzero bytes, by words as well as bytes, with boundary values; and JSON mostly by whole values.
 
 use crate::seeds::{Seed, Type};
 
@@ -29,7 +29,7 @@ impl Random {
     }
 }
 
-/// Values for a place in JSON.
+/// Replacement values in JSON.
 const VALUES: &[&str] = &[
     "0",
     "1",
@@ -59,7 +59,7 @@ const VALUES: &[&str] = &[
     "\"(\\\"\"",
 ];
 
-/// Instructions of pickles that need something on the stack or make something large.
+/// Instructions of pickles that need something on the stack or create something large.
 const PICKLE: &[&[u8]] = &[
     b"(",
     b")",
@@ -109,7 +109,7 @@ pub fn changed(seed: &Seed, other: &Seed, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A place where something is, mostly.
+/// Mostly the position of a nonzero byte.
 fn place(bytes: &[u8], random: &mut Random) -> usize {
     let at = random.below(bytes.len());
     if random.one_in(8) {
@@ -129,7 +129,7 @@ fn change_bytes(bytes: &mut Vec<u8>, other: &Seed, random: &mut Random) {
         1 => bytes[at] = random.next() as u8,
         2 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
         3..7 => {
-            // A number, at its own place or not.
+            // A number, aligned or not.
             let width = [2, 4, 8, 8][random.below(4)];
             let at = if random.one_in(4) { at } else { at / width * width };
             let Some(word) = bytes.get_mut(at..at + width) else {
@@ -175,13 +175,13 @@ fn number(before: u64, random: &mut Random) -> u64 {
     }
 }
 
-/// Replaces a value of JSON with another, or a value with a copy of one that stands elsewhere.
+/// Replaces a value of JSON by another one, or by a copy of a value elsewhere in the file.
 fn change_value(bytes: &mut Vec<u8>, random: &mut Random) {
     let Some(place) = value(bytes, random) else { return };
     let with = match random.below(4) {
         0 => value(bytes, random).map_or_else(Vec::new, |from| bytes[from].to_vec()),
         1 if bytes.len() < 1 << 18 => {
-            // A value many times over: long lists of equal things.
+            // A value repeated many times: long lists of equal things.
             let one = [&bytes[place.clone()], b","].concat();
             let mut many = one.repeat(1 + random.below((1 << 16) / one.len() + 1));
             many.pop();
@@ -192,7 +192,7 @@ fn change_value(bytes: &mut Vec<u8>, random: &mut Random) {
     bytes.splice(place, with);
 }
 
-/// Where a value stands: behind a colon, a comma or a bracket, up to where it ends.
+/// The range of a value: after a colon, a comma or a bracket, up to its end.
 fn value(bytes: &[u8], random: &mut Random) -> Option<std::ops::Range<usize>> {
     let at = random.below(bytes.len());
     let start = at + 1 + bytes[at..].iter().position(|byte| b":,[".contains(byte))?;

@@ -1,4 +1,4 @@
-//! Valid files of each type, small and full of everything that the format knows.
+//! Valid files of each type, small, with everything that the format can contain.
 
 use std::ffi::CString;
 use std::fs;
@@ -30,7 +30,7 @@ impl Type {
 
 pub struct Seed {
     pub of: Type,
-    /// Of a module: the file name of the snapshot that leads there.
+    /// Of a module: the file name of the snapshot that refers to it.
     pub name: String,
     pub bytes: Vec<u8>,
 }
@@ -78,7 +78,7 @@ pub fn all(folder: &Path, more: &[PathBuf]) -> Vec<Seed> {
     seeds
 }
 
-/// The snapshots of one folder, as they read in another.
+/// The snapshots of one folder, rewritten for another.
 pub fn snapshots_beside(folder: &Path, there: &Path) -> Vec<(String, String)> {
     let entries = fs::read_dir(folder).expect("the folder").flatten();
     let json = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "json"));
@@ -107,7 +107,7 @@ fn pickle(folder: &Path) -> Vec<u8> {
     fs::read(folder.join("p.pickle")).expect("written")
 }
 
-/// One of everything that a recording holds.
+/// A recording with one of everything.
 fn recording(folder: &Path) -> Vec<u8> {
     let path = folder.join("seed.culeak");
     let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
@@ -150,7 +150,7 @@ fn recording(folder: &Path) -> Vec<u8> {
             file: b"/src/train.py",
             function: b"Trainer.step",
             first_line: 11,
-            // Two instructions a line, as Python 3.12 writes it.
+            // Two instructions per line, as Python 3.12 encodes it.
             line_table: Some(&[0x80 | 13 << 3, 2, 0x80 | 13 << 3, 2]),
             minor: 12,
         })
@@ -238,7 +238,7 @@ extern "C" int step(int n) {
 }
 "#;
 
-/// A library without a build id, so that a changed one is read all the same.
+/// A library without a build id, so that a changed one is read too.
 fn module(folder: &Path, options: &[&str]) -> Vec<u8> {
     fs::write(folder.join("module.cc"), PROGRAM).expect("written");
     let base = [
@@ -254,13 +254,13 @@ fn module(folder: &Path, options: &[&str]) -> Vec<u8> {
     fs::read(folder.join(MODULE)).expect("built")
 }
 
-/// A snapshot with addresses all over the module.
+/// A snapshot with addresses throughout the module.
 fn snapshot_of(folder: &Path, module: &[u8]) -> Snapshot {
     let mut sample = Sample::new();
     let stack = sample.stack(&[("", "", "")]);
     sample.holds(Kind::Device, "cudaMalloc", 4096, 3, stack);
     let mut snapshot = sample.finish(0, 0);
-    // Later than the file, so that nothing is said of its age.
+    // Later than the file's time, so that there is no warning about its age.
     snapshot.process.started_unix_ns = u64::MAX;
     snapshot.modules = vec![Module {
         path: folder.join(MODULE).display().to_string(),

@@ -1,4 +1,4 @@
-"""Claims about C, C++ and Rust programs: kinds of memory, threads, processes, contexts, graphs, sharing, and looking from outside."""
+"""Claims about C, C++ and Rust programs: kinds of memory, threads, processes, contexts, graphs, sharing, and observation from outside."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from harness import Failure, Missing, claim, expect, expect_equal, plain_api, si
 # ---- every kind of allocation, in every way to build a program ----
 
 BUILDS = ["shared", "static", "rdynamic", "stripped", "ptds"]
-# The runtime call, and the driver call it becomes, which is the name a statically linked runtime leaves us.
+# The runtime call, and the driver call behind it, which is the name that is recorded with a statically linked runtime.
 RUNTIME_CALLS = {
     "cudaMalloc": "cuMemAlloc",
     "cudaMallocPitch": "cuMemAllocPitch",
@@ -69,7 +69,7 @@ def a_pool_and_its_stream_are_named(t, build):
 
 
 @claim(over=BUILDS)
-def the_default_stream_is_told_apart_from_the_per_thread_one(t, build):
+def the_default_stream_differs_from_the_per_thread_one(t, build):
     done = kinds(t, build)
     snapshot = done.snapshot()
     [live] = [l for l in done.live() if l.label == "cudaMallocAsync"]
@@ -170,7 +170,7 @@ def allocations_during_exception_unwinding_name_their_lines(t):
     snapshot = done.snapshot()
     snapshot.expect_exactly(done.live())
     labels = [l.label for l in done.live()]
-    expect_equal((labels.count("unwinding"), labels.count("handler")), (1, 6), "allocations the program says it made")
+    expect_equal((labels.count("unwinding"), labels.count("handler")), (1, 6), "allocations that the program printed")
     for live in done.live():
         row = snapshot.find(live)
         snapshot.expect_site(row, live.label)
@@ -178,12 +178,12 @@ def allocations_during_exception_unwinding_name_their_lines(t):
 
 
 @claim
-def a_stack_deeper_than_the_limit_is_cut_at_its_far_end_and_says_so(t):
+def a_stack_deeper_than_the_limit_is_cut_at_its_outer_end_and_marked_as_truncated(t):
     done = t.run(t.program("rt-static"), "deep_stack").must(0)
     snapshot = done.snapshot()
     row = snapshot.find(done.live()[0])
     stack = snapshot.data["stacks"][row["stack"]]
-    expect_equal((stack["truncated"], len(stack["frames"])), (True, snapshot.data["process"]["depth"]), f"truncated, and frames kept\n{snapshot.where()}")
+    expect_equal((stack["truncated"], len(stack["frames"])), (True, snapshot.data["process"]["depth"]), f"truncated, and number of frames\n{snapshot.where()}")
     snapshot.expect_site(row, "deep")
 
 
@@ -210,7 +210,7 @@ def the_pool_made_current_for_a_device_is_named(t):
 def sixteen_threads_lose_no_record(t, build):
     done = t.run(t.program("rt-" + build), "threads").must(0)
     snapshot = done.snapshot()
-    expect_equal(len(done.live()), 80, "blocks the program says it kept")
+    expect_equal(len(done.live()), 80, "blocks that the program printed")
     snapshot.expect_exactly(done.live())
     names = {}
     for live in done.live():
@@ -237,7 +237,7 @@ ENDS = {"sigkill": (-9, 137), "underscore_exit": (5,), "aborts": (-6, 134), "qui
 def a_process_that_ends_abruptly_loses_no_record(t, end_and_how):
     end, how = end_and_how
     done = t.run(t.program("rt-static"), end, how=how).must(*ENDS[end])
-    expect_equal(len(done.live()), 500, "blocks the program says it kept")
+    expect_equal(len(done.live()), 500, "blocks that the program printed")
     snapshot = done.snapshot()
     snapshot.expect_exactly(done.live())
     for live in done.live()[::100]:
@@ -252,11 +252,11 @@ def static_destructors_may_free_after_cuda_is_gone(t, build):
     live = [row for row in snapshot.memory() if row["address"] == address]
     if result == 0 or build == "shared":
         expect(not live, f"cudaFree gave {result} and the row is still live: {snapshot.show(live[0]) if live else ''}\n{snapshot.where()}")
-    # With static cudart, error 4 comes from cudart itself and nothing reaches the driver: the row may stay.
+    # With static cudart, error 4 comes from cudart itself and the driver is not called: the row may stay.
 
 
 @claim
-def exit_code_and_output_stay_as_they_were(t):
+def exit_code_and_output_are_unchanged(t):
     command = [t.program("rt-static"), "clean", "7"]
     bare, run = t.run(*command, how="bare"), t.run(*command)
     expect_equal((run.code, run.out), (bare.code, bare.out), f"exit code and stdout\n{run.story()}")
@@ -267,7 +267,7 @@ def exit_code_and_output_stay_as_they_were(t):
 
 
 @claim(over=["shared", "static"])
-def a_child_forked_before_cuda_has_a_recording_of_its_own(t, build):
+def a_child_forked_before_cuda_has_its_own_recording(t, build):
     done = t.run(t.program("rt-" + build), "fork_before").must(0)
     for who in ("parent", "child"):
         pid = done.pid_of(who)
@@ -277,7 +277,7 @@ def a_child_forked_before_cuda_has_a_recording_of_its_own(t, build):
 
 
 @claim(over=["shared", "static"])
-def a_child_forked_after_cuda_fails_as_before_and_leaks_nothing(t, build):
+def a_child_forked_after_cuda_fails_as_without_culeak_and_leaks_nothing(t, build):
     done = t.run(t.program("rt-" + build), "fork_after").must(0)
     bare = t.run(t.program("rt-" + build), "fork_after", how="bare").must(0)
     for name in ("child_malloc", "child_free", "child_status"):
@@ -293,7 +293,7 @@ def a_child_forked_after_cuda_fails_as_before_and_leaks_nothing(t, build):
 
 
 @claim
-def exec_starts_a_fresh_recording(t):
+def exec_starts_a_new_recording(t):
     done = t.run(t.program("rt-static"), "execs").must(0)
     wanted, problems = done.live(), []
     for recording in done.recordings():
@@ -319,11 +319,11 @@ def stacks_of_an_unloaded_plugin_still_name_its_functions(t):
         expect({"plugin_one.so", "plugin_two.so"} <= gone, f"modules known to be unloaded: {gone}\n{snapshot.where()}")
 
 
-# ---- frees that fail, requests that are refused ----
+# ---- frees that fail, requests that fail ----
 
 
 @claim(over=["shared", "static"])
-def a_double_free_and_a_free_of_the_middle_change_nothing(t, build):
+def a_double_free_and_a_free_inside_a_block_change_nothing(t, build):
     done = t.run(t.program("rt-" + build), "bad_frees").must(0)
     expect(done.fact("double_free") != 0 and done.fact("middle_free") != 0, f"CUDA accepted a bad free\n{done.story()}")
     snapshot = done.snapshot()
@@ -333,38 +333,38 @@ def a_double_free_and_a_free_of_the_middle_change_nothing(t, build):
 
 
 @claim(over=["shared", "static"])
-def device_memory_given_to_the_wrong_free_stays_in_the_books(t, build):
+def device_memory_passed_to_the_wrong_free_stays_recorded(t, build):
     done = t.run(t.program("rt-" + build), "wrong_free").must(0)
     done.snapshot().expect_exactly(done.live())
 
 
-def expect_refused(snapshot, label):
+def expect_failed_request(snapshot, label):
     rows = snapshot.data["failed"]
     file, line = site(label)
     for row in rows:
         if (file, line) in [(os.path.basename(f or ""), n) for _, f, n, _ in snapshot.frames(row)]:
-            expect_equal((row["bytes"], row["count"], row["error"]), (64 << 40, 1, 2), f"bytes, count and error of the refused request\n{snapshot.where()}")
+            expect_equal((row["bytes"], row["count"], row["error"]), (64 << 40, 1, 2), f"bytes, count and error of the failed request\n{snapshot.where()}")
             return
-    raise Failure(f"no refused request at {file}:{line} among {[(r['api'], r['bytes'], snapshot.frames(r)[:6]) for r in rows]}\n{snapshot.where()}")
+    raise Failure(f"no failed request at {file}:{line} among {[(r['api'], r['bytes'], snapshot.frames(r)[:6]) for r in rows]}\n{snapshot.where()}")
 
 
 @claim(over=["shared", "static"])
-def a_refused_request_for_64_tib_is_shown_and_is_not_live(t, build):
-    done = t.run(t.program("rt-" + build), "refused").must(0)
+def a_failed_request_for_64_tib_is_recorded_and_is_not_live(t, build):
+    done = t.run(t.program("rt-" + build), "request_fails").must(0)
     expect_equal((done.fact("plain"), done.fact("ordered")), (2, 2), f"errors of the two requests\n{done.story()}")
     snapshot = done.snapshot()
     snapshot.expect_exactly([])
-    expect_refused(snapshot, "refused")
-    expect_refused(snapshot, "refused_async")
+    expect_failed_request(snapshot, "request_fails")
+    expect_failed_request(snapshot, "request_fails_async")
     expect_equal(sum(c["failed_count"] for c in snapshot.data["counters"]), 2, f"failed_count\n{snapshot.where()}")
 
 
 @claim
-def a_refused_driver_request_is_shown_and_is_not_live(t):
-    done = t.run(t.program("drv"), "refused").must(0)
+def a_failed_driver_request_is_recorded_and_is_not_live(t):
+    done = t.run(t.program("drv"), "request_fails").must(0)
     expect_equal(done.fact("plain"), 2, "error of the request")
     done.snapshot().expect_exactly([])
-    expect_refused(done.snapshot(), "drv_refused")
+    expect_failed_request(done.snapshot(), "drv_request_fails")
 
 
 # ---- contexts and reset ----
@@ -395,7 +395,7 @@ def the_last_release_of_the_primary_context_frees_its_memory(t):
 
 
 @claim
-def a_runtime_allocation_in_a_foreign_context_goes_with_it(t):
+def a_runtime_allocation_in_another_context_is_freed_with_it(t):
     done = t.run(t.program("mixed"), "foreign_context").must(0)
     done.snapshot().expect_exactly(done.live())
 
@@ -406,7 +406,7 @@ def memory_may_be_freed_by_the_other_api(t):
 
 
 @claim(over=["entry_point", "proc_address"])
-def driver_functions_fetched_by_name_are_watched(t, case):
+def driver_functions_looked_up_by_name_are_recorded(t, case):
     done = t.run(t.program("mixed"), case).must(0)
     snapshot = done.snapshot()
     snapshot.expect_exactly(done.live())
@@ -430,7 +430,7 @@ def vmm_memory_is_counted_once_however_often_it_is_mapped(t, case):
 
 
 @claim
-def vmm_memory_is_freed_by_unmap_and_release_in_either_order_and_a_range_holds_nothing(t):
+def vmm_memory_is_freed_by_unmap_and_release_in_either_order_and_a_range_holds_0_bytes(t):
     done = t.run(t.program("drv"), "vmm_clean").must(0)
     snapshot = done.snapshot()
     snapshot.expect_exactly([])
@@ -439,7 +439,7 @@ def vmm_memory_is_freed_by_unmap_and_release_in_either_order_and_a_range_holds_n
 
 
 @claim(over=["vmm_released_while_mapped", "vmm_retained"])
-def vmm_memory_lives_while_a_handle_or_a_mapping_does(t, case):
+def vmm_memory_is_live_while_its_handle_or_a_mapping_exists(t, case):
     done = t.run(t.program("drv"), case).must(0)
     snapshot = done.snapshot()
     rows = snapshot.of_kind("physical")
@@ -477,7 +477,7 @@ def graph_memory_is_live_from_launch_to_free(t, case):
 
 
 def producer_and_consumer(t, case):
-    """Runs both; the producer's memory is its own. Gives the consumer's snapshot."""
+    """Runs both; the producer's memory counts for the producer. Returns the consumer's snapshot."""
     done = t.run(t.program("share"), case).must(0)
     producer = done.snapshot(done.pid_of("consumer"))
     producer.expect_exactly(done.live())
@@ -493,7 +493,7 @@ def an_ipc_handle_opened_twice_is_one_row_of_0_bytes(t):
 
 
 @claim
-def an_ipc_handle_closed_as_often_as_opened_is_no_row(t):
+def an_ipc_handle_closed_as_often_as_opened_has_no_row(t):
     _, consumer = producer_and_consumer(t, "ipc_closed")
     consumer.expect_exactly([])
     expect_equal(consumer.of_kind("ipc"), [], f"opened IPC handles\n{consumer.where()}")
@@ -516,7 +516,7 @@ def a_vmm_handle_imported_where_it_was_exported_is_counted_once(t):
 
 
 @claim
-def a_vmm_handle_exported_and_imported_and_released_is_gone(t):
+def a_vmm_handle_exported_imported_and_released_has_no_row(t):
     t.run(t.program("share"), "vmm_fd_within_released").must(0).snapshot().expect_exactly([])
 
 
@@ -538,7 +538,7 @@ def a_pointer_imported_from_a_shared_pool_can_be_freed(t):
 
 
 @claim
-def a_slice_forgotten_by_a_rust_program_on_cudarc_is_found(t):
+def a_slice_leaked_by_a_rust_program_on_cudarc_is_found(t):
     command = t.rust_program()
     bare, done = t.run(command, how="bare").must(0), t.run(command).must(0)
     expect_equal(done.results(), bare.results(), "results with and without culeak")
@@ -549,11 +549,11 @@ def a_slice_forgotten_by_a_rust_program_on_cudarc_is_found(t):
     snapshot.expect_function(row, "leaks_a_slice")
 
 
-# ---- watched from outside ----
+# ---- observed from outside ----
 
 
 class Watched:
-    """A program that runs until it is told to quit, by default `rt-static watched`; a context manager that obeys it out."""
+    """A program that runs until it gets the command to quit, by default `rt-static watched`; a context manager that ends it."""
 
     def __init__(self, t, how="run", command=None, env=None):
         self.t, self.folder = t, t.folder("watched-" + how)
@@ -587,9 +587,9 @@ class Watched:
             self.lines.append(line)
             if line.startswith(word):
                 return line
-        raise Failure(f"the watched program ended before it said {word}\n{tail((self.folder / 'stderr').read_text())}")
+        raise Failure(f"the watched program ended before it printed {word}\n{tail((self.folder / 'stderr').read_text())}")
 
-    def tell(self, word):
+    def send(self, word):
         self.process.stdin.write(word + "\n")
         self.process.stdin.flush()
         self.until("DONE " + word)
@@ -609,7 +609,7 @@ def addresses(snapshot):
 
 
 @claim(over=["run", "preload"])
-def a_running_program_can_be_looked_at_from_outside(t, how):
+def a_running_program_can_be_read_from_outside(t, how):
     with Watched(t, how) as watched:
         snapshot = watched.snapshot("steady")
         expect_equal(snapshot.data["process"]["pid"], watched.pid, "pid")
@@ -625,15 +625,15 @@ def a_running_program_can_be_looked_at_from_outside(t, how):
 @claim
 def a_snapshot_taken_while_threads_allocate_is_consistent(t):
     with Watched(t) as watched:
-        watched.tell("churn")
+        watched.send("churn")
         for i in range(10):
             snapshot = watched.snapshot(f"churn-{i}")
             snapshot.expect_no_duplicates()
             missing = set(watched.live()) - set(addresses(snapshot))
             expect(not missing, f"{len(missing)} steady blocks are missing from snapshot {i}\n{snapshot.where()}")
             churned = len(snapshot.memory()) - len(watched.live())
-            expect(0 <= churned <= 4 * 8, f"{churned} blocks of the churning threads, who hold 32 at most\n{snapshot.where()}")
-        watched.tell("calm")
+            expect(0 <= churned <= 4 * 8, f"{churned} blocks of the churning threads, which hold at most 32\n{snapshot.where()}")
+        watched.send("calm")
         snapshot = watched.snapshot("calm")
         expect_equal(addresses(snapshot), watched.live(), f"addresses live after the threads stopped\n{snapshot.where()}")
         snapshot.expect_sane()
@@ -643,7 +643,7 @@ def a_snapshot_taken_while_threads_allocate_is_consistent(t):
 def a_diff_of_two_snapshots_shows_exactly_the_growth_by_site(t):
     with Watched(t) as watched:
         before = watched.snapshot("before")
-        watched.tell("grow")
+        watched.send("grow")
         after = watched.snapshot("after")
     code, out, err = t.cli("diff", before.path, after.path, "--json")
     expect_equal(code, 0, f"exit code of culeak diff\n{tail(err)}")
@@ -676,11 +676,11 @@ def check_exits_0_1_or_2(t):
 
 
 @claim
-def the_site_that_breaks_a_check_is_named(t):
+def the_call_site_that_fails_a_check_is_named(t):
     recording = t.run(t.program("rt-static"), "cudaMalloc").must(0).recording()
     _, out, err = t.cli("check", recording, "--max-leaked", 0)
     file, line = site("cudaMalloc")
-    expect(re.search(rf"{re.escape(file)}:{line}\b|case_cudaMalloc", out + err), f"culeak check does not say which site it was:\n{tail(out + err, 30)}")
+    expect(re.search(rf"{re.escape(file)}:{line}\b|case_cudaMalloc", out + err), f"culeak check does not name the call site:\n{tail(out + err, 30)}")
 
 
 @claim
@@ -696,7 +696,7 @@ def programs_without_cuda_leave_no_recording(t):
 def the_recorder_takes_no_gpu_memory(t):
     command = [t.program("rt-static"), "memory_info"]
     bare, done = t.run(*command, how="bare").must(0), t.run(*command).must(0)
-    expect_equal(done.fact("used_by_64_mib"), bare.fact("used_by_64_mib"), "device memory that 64 MiB take, with and without culeak")
+    expect_equal(done.fact("used_by_64_mib"), bare.fact("used_by_64_mib"), "device memory used by 64 MiB, with and without culeak")
     apart = abs(done.fact("free_before") - bare.fact("free_before"))
     expect(apart <= 8 << 20, f"free memory of a fresh context differs by {apart} bytes with and without culeak")
-    expect_equal(done.snapshot().bytes_of("device"), bare.fact("used_by_64_mib"), "bytes live, and the memory that went")
+    expect_equal(done.snapshot().bytes_of("device"), bare.fact("used_by_64_mib"), "live bytes, and the decrease of free memory")

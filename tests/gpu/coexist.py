@@ -1,6 +1,6 @@
-"""Claims about culeak beside other tools in one process: each does what it does without culeak, and culeak's bytes are exact.
+"""Claims about culeak beside other tools in one process: each tool works as it does without culeak, and culeak's bytes are exact.
 
-What is not part of every machine is named by a variable of the environment (run.sh says which); without it the claim lacks it.
+Optional tools are named by environment variables (listed in run.sh); without them the claims are reported as missing.
 """
 
 import glob
@@ -19,12 +19,12 @@ def named(variable, what, pattern):
     folder = os.environ.get(variable)
     found = sorted(glob.glob(os.path.join(folder, "**", pattern), recursive=True)) if folder else []
     if not found:
-        raise Missing(f"{what}: {variable} names no folder with {pattern} in it")
+        raise Missing(f"{what}: {variable} is not set to a folder that contains {pattern}")
     return pathlib.Path(found[0])
 
 
 def pytorch(t, *expressions):
-    """What these expressions come to in a Python that has PyTorch."""
+    """The values of these expressions in a Python with PyTorch."""
     code = "import torch, importlib.util, pathlib; " + "; ".join(f"print({e})" for e in expressions)
     asked = t.run(t.python, "-c", code, how="bare", timeout=200)
     if asked.code != 0:
@@ -32,7 +32,7 @@ def pytorch(t, *expressions):
     return asked.out.split()
 
 
-# ---- a preload that puts memory to sleep ----
+# ---- a preload that releases memory for a while ----
 
 
 def saver_of(t, kind):
@@ -41,14 +41,14 @@ def saver_of(t, kind):
         return t.program("saver.so"), {}
     cuda = pytorch(t, "torch.version.cuda.split('.')[0]")[0]
     library = named("TORCH_MEMORY_SAVER", "torch_memory_saver", f"torch_memory_saver_hook_mode_preload_cu{cuda}.abi3.so")
-    # It is linked with PyTorch's own runtime, which the loader does not find by itself.
+    # It is linked with PyTorch's own runtime, which is not in the loader's search path.
     found = pytorch(t, "*sorted(str(p.parent) for p in pathlib.Path(torch.__file__).parent.parent.glob('nvidia/*/lib/libcudart.so*'))")
     folders = ":".join([*dict.fromkeys(found), os.environ.get("LD_LIBRARY_PATH", "")]).strip(":")
     return library, {"PYTHONPATH": str(library.parent), **({"LD_LIBRARY_PATH": folders} if folders else {})}
 
 
 def asleep_or_awake(t, kind, place, phase):
-    """Runs the program with the saver alone and with culeak on one side of it; the latter printed what the former did."""
+    """Runs the program with the saver alone and with culeak before or after it; both must print the same results."""
     saver, env = saver_of(t, kind)
     command = [t.python, HERE / "victims" / "fw_saver.py", kind, phase]
     bare = t.run(*command, env=env, how="bare", preload=(saver,), timeout=200)
@@ -60,7 +60,7 @@ def asleep_or_awake(t, kind, place, phase):
 
 
 def ledger_of(report):
-    """Bytes of the lines of the only device, by what and whose."""
+    """Bytes of the only device's lines, by `what` and owner."""
     return {(line["what"], line["of"]): line["bytes"] for line in report["ledger"]["devices"][0]["lines"] if line["bytes"]}
 
 
@@ -69,7 +69,7 @@ def pytorchs(ledger):
 
 
 @claim(over=[(kind, place, phase) for kind in ("stand_in", "package") for place in ORDERS for phase in ("awake", "asleep", "awake_again")], alone=True)
-def memory_that_is_put_to_sleep_is_told_as_what_it_is(t, case):
+def released_memory_is_no_longer_in_the_ledger(t, case):
     kind, place, phase = case
     done = asleep_or_awake(t, kind, place, phase)
     snapshot = done.snapshot(done.pid())
@@ -83,7 +83,7 @@ def memory_that_is_put_to_sleep_is_told_as_what_it_is(t, case):
     expect_equal(pytorchs(ledger), held, f"bytes that PyTorch holds, {phase}, in {ledger}\n{snapshot.where()}")
     if phase != "awake":
         freed = next(line for line in done.results() if line.startswith("freed_mib"))
-        expect_equal(freed, f"freed_mib {region >> 20}", "what pause() gave back to the driver")
+        expect_equal(freed, f"freed_mib {region >> 20}", "bytes that pause() released to the driver")
 
 
 # ---- profilers and checkers ----
@@ -114,16 +114,16 @@ def compute_sanitizer_finds_the_same_beside_culeak(t):
         raise Missing(f"a working compute-sanitizer (it fails without culeak too)\n{tail(bare.out + bare.err)}")
     done = t.run(*command, timeout=300).must(0)
 
-    def said(run):
+    def findings(run):
         lines = [line for line in run.out.splitlines() if "Leaked" in line or "SUMMARY" in line]
         return sorted(line.split(" at 0x")[0] for line in lines)
 
-    expect(said(bare), f"compute-sanitizer said nothing\n{tail(bare.out)}")
-    expect_equal(said(done), said(bare), f"what compute-sanitizer says with and without culeak\n{done.story()}")
+    expect(findings(bare), f"compute-sanitizer printed no findings\n{tail(bare.out)}")
+    expect_equal(findings(done), findings(bare), f"findings of compute-sanitizer with and without culeak\n{done.story()}")
     done.snapshot(done.pid()).expect_exactly(done.live())
 
 
-# ---- an interposer with a dlsym of its own ----
+# ---- an interposer with its own dlsym ----
 
 
 @claim(over=[(place, build) for place in ORDERS for build in ("shared", "static")])
@@ -131,7 +131,7 @@ def beside_hami_core_every_row_is_exact(t, place_and_build):
     place, build = place_and_build
     hami = named("HAMI_CORE", "HAMi-core", "libvgpu.so")
     command = [t.program("rt-" + build), "kinds"]
-    # A limit makes it intercept; it is far from what the program takes. Its own region is a file.
+    # A limit makes it intercept calls; it is far above what the program needs. Its shared region is a file.
     shared = t.folder("hami-" + "-".join(place_and_build)) / "region.cache"
     env = {"CUDA_DEVICE_MEMORY_LIMIT": "8g", "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(shared), "LIBCUDA_LOG_LEVEL": "0"}
     bare = t.run(*command, env=env, how="bare", preload=(hami,))
@@ -142,7 +142,7 @@ def beside_hami_core_every_row_is_exact(t, place_and_build):
     def held(run):
         return sorted((live.label, live.kind, live.bytes) for live in run.live())
 
-    expect_equal(held(done), held(bare), f"what the program holds with and without culeak\n{done.story()}")
+    expect_equal(held(done), held(bare), f"live memory of the program with and without culeak\n{done.story()}")
     done.snapshot().expect_exactly(done.live())
 
 

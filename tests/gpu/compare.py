@@ -1,6 +1,6 @@
-"""culeak beside compute-sanitizer's leak check: the bytes that each says are left, and how long each takes. Writes a Markdown table.
+"""culeak and compute-sanitizer's leak check: the bytes that each reports as left, and how long each takes. Writes a Markdown table.
 
-What recording costs is measured in benches/compare.
+The cost of recording is measured in benches/compare.
 """
 
 import statistics

@@ -1,4 +1,4 @@
-"""Claims about PyTorch's own memory snapshots: those it writes, read by culeak, and those culeak writes, read by it."""
+"""Claims about PyTorch's own memory snapshots: culeak reads PyTorch's, and PyTorch reads those that culeak exports."""
 
 import json
 
@@ -26,7 +26,7 @@ def ran(t, *words):
 
 
 @claim(over=["", "expandable"], slow=True)
-def a_snapshot_that_pytorch_dumps_reads_as_what_it_held(t, mode):
+def a_snapshot_dumped_by_pytorch_has_the_bytes_that_pytorch_reports(t, mode):
     done = same_results(t, "dump", env=EXPANDABLE if mode else None)
     dump = done.folder / "dump.pickle"
     report = json.loads(ran(t, "report", dump, "--json"))
@@ -38,7 +38,7 @@ def a_snapshot_that_pytorch_dumps_reads_as_what_it_held(t, mode):
 
 
 @claim(over=["", "expandable"], slow=True)
-def what_culeak_writes_for_pytorchs_viewer_pytorch_reads(t, mode):
+def pytorch_reads_what_culeak_exports_for_its_viewer(t, mode):
     done = same_results(t, "dump", env=EXPANDABLE if mode else None)
     written = done.folder / "culeak.pickle"
     ran(t, "export", done.recording(), "--format", "memory_viz", "--kind", "tensor", "--kind", "device", "--kind", "mapping",

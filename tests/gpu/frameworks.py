@@ -1,7 +1,7 @@
 """Claims about unmodified Python programs on PyTorch, JAX, CuPy, numba and Triton.
 
-Each program runs twice, with and without culeak, and must print the same results. What culeak saw is then compared with
-what the framework itself says it holds.
+Each program runs twice, with and without culeak, and must print the same results. What culeak recorded is then compared with
+what the framework reports as held.
 """
 
 import collections
@@ -18,7 +18,7 @@ PLATFORM = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform", "XLA_PYTHON_CLIENT_PREALL
 
 
 def same_results(t, program, *mode, env=None):
-    """Runs the program bare and under culeak; gives the run under culeak, whose results equal the bare one's."""
+    """Runs the program bare and under culeak; returns the run under culeak, whose results equal the bare one's."""
     command = [t.python, HERE / "victims" / f"fw_{program}.py", *mode]
     bare = t.run(*command, env=env, how="bare", timeout=200)
     if bare.code != 0:
@@ -30,12 +30,12 @@ def same_results(t, program, *mode, env=None):
 
 
 def snapshot_of(done):
-    """Of the program itself, should it have started others that use CUDA."""
+    """The snapshot of the program itself, not of other CUDA programs that it may have started."""
     return done.snapshot(done.pid())
 
 
 def bytes_by_module(snapshot, kinds, module):
-    """Bytes and rows of these kinds that were asked for through a module whose file name begins so."""
+    """Bytes and number of rows of these kinds that were allocated through a module whose file name begins so."""
     rows = [row for row in snapshot.of_kind(*kinds) if any(os.path.basename(m).startswith(module) for _, _, _, m in snapshot.frames(row))]
     return sum(row["bytes"] for row in rows), len(rows)
 
@@ -46,17 +46,17 @@ def rows_by_size(snapshot):
 
 
 def expect_pooled(t, done, expected):
-    """The report marks as pools what the framework's caching allocator holds on the device, to the byte."""
+    """The report marks as pools the device memory of the framework's caching allocator, to the byte."""
     recording = done.recording(done.pid())
     report = json.loads(t.cli("report", recording, "--by", "stack", "--json")[1])
     pools = [row for row in report["rows"] + report["pools"] if row["pool"]]
-    on_device = sum(share["bytes"] for row in pools for kind, share in row["kinds"].items() if kind in ("device", "physical", "async"))
+    on_device = sum(tally["bytes"] for row in pools for kind, tally in row["kinds"].items() if kind in ("device", "physical", "async"))
     named = [(row["label"], row["bytes"]) for row in pools]
     expect_equal(on_device, expected, f"device bytes marked as pools, which are {named}")
-    # What the frameworks' own handles and workspaces hold is held too, though a check hides it unless asked not to.
+    # The frameworks' handles and workspaces are held too, although a check suppresses them by default.
     judged = json.loads(t.cli("check", recording, "--max-leaked", "1TiB", "--no-builtin-suppressions", "--json")[1])
-    held = sum(share["bytes"] for share in report["totals"]["held"].values())
-    expect_equal(judged["judged"]["bytes"], held, "bytes that check judges: what is held, and no pool")
+    held = sum(tally["bytes"] for tally in report["totals"]["held"].values())
+    expect_equal(judged["judged"]["bytes"], held, "bytes that check counts: held memory without pools")
 
 
 # ---- PyTorch ----
@@ -122,7 +122,7 @@ def the_pytorch_profiler_works_beside_culeak(t):
 
 
 def stacks(snapshot):
-    """Every row that holds memory as (kind, bytes, stack), the stack by file and address."""
+    """Every row with memory as (kind, bytes, stack), the stack by file and address."""
     data = snapshot.data
     def place(location):
         module = location["module"]
@@ -134,12 +134,12 @@ def stacks(snapshot):
 
 
 @claim(slow=True)
-def both_unwinders_tell_the_same_stacks_in_a_pytorch_training_step(t):
+def both_unwinders_record_the_same_stacks_in_a_pytorch_training_step(t):
     seen = {}
     for unwinder, setting in (("own", {}), ("libgcc", {"CULEAK_UNWINDER": "libgcc"})):
         done = same_results(t, "torch", "training", env={**UNCACHED, **setting})
         seen[unwinder] = stacks(snapshot_of(done))
-    expect(sum(seen["own"].values()) >= 100, f"only {sum(seen['own'].values())} rows: no test of anything")
+    expect(sum(seen["own"].values()) >= 100, f"only {sum(seen['own'].values())} rows: the claim is void")
     differing = (seen["own"] - seen["libgcc"]) + (seen["libgcc"] - seen["own"])
     expect(not differing, f"{sum(differing.values())} rows differ, the first: {next(iter(differing), None)}")
 
@@ -148,33 +148,33 @@ def both_unwinders_tell_the_same_stacks_in_a_pytorch_training_step(t):
 
 
 def expect_python_lines(t, framework, env=None, inside=False):
-    """Every allocation has the Python frames that Python told at that moment, and the report names the first of them."""
+    """Every allocation has the Python frames that Python reported when it was made, and the report names the first of them."""
     done = same_results(t, "lines", framework, env=env)
     snapshot = snapshot_of(done)
     python = snapshot.data["process"].get("python")
     expect(python and not python.get("no_frames"), f"no Python frames: {python}\n{snapshot.where()}")
     expect_equal(snapshot.losses["lost_python"], 0, f"losses.lost_python\n{snapshot.where()}")
-    told = done.lines()
-    expect(len(told) >= 8, f"the program told of {len(told)} allocations only\n{done.story()}")
-    for label, address, frames in told:
+    reported = done.lines()
+    expect(len(reported) >= 8, f"the program reported only {len(reported)} allocations\n{done.story()}")
+    for label, address, frames in reported:
         snapshot.expect_lines(label, address, frames, inside)
     report = t.cli("report", done.recording(done.pid()))[1]
-    line = next(frames[0][2] for label, _, frames in told if label == "step")
+    line = next(frames[0][2] for label, _, frames in reported if label == "step")
     expect(f"fw_lines.py:{line}" in report, f"the report does not name fw_lines.py:{line}\n{report[:2000]}")
 
 
 @claim(slow=True)
-def python_lines_of_an_uncached_pytorch_program_are_those_that_python_tells(t):
+def python_lines_of_an_uncached_pytorch_program_are_those_that_python_reports(t):
     expect_python_lines(t, "torch", env=UNCACHED)
 
 
 @claim(slow=True)
-def python_lines_of_a_cupy_program_are_those_that_python_tells(t):
+def python_lines_of_a_cupy_program_are_those_that_python_reports(t):
     expect_python_lines(t, "cupy", inside=True)
 
 
 @claim(slow=True)
-def python_lines_of_a_numba_program_are_those_that_python_tells(t):
+def python_lines_of_a_numba_program_are_those_that_python_reports(t):
     expect_python_lines(t, "numba", inside=True)
 
 

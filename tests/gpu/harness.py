@@ -1,7 +1,7 @@
-"""What the acceptance suite stands on: run a program under culeak, read its snapshot, compare it with what the program says.
+"""The base of the acceptance suite: runs a program under culeak, reads its snapshot, and compares it with the program's own output.
 
-A claim is a function of one argument `t` (a `Machine`) that raises when it does not hold. Programs are run once per command line
-and shared between claims. Nothing here knows CUDA; it reads the JSON that `culeak snapshot` writes.
+A claim is a function of one argument `t` (a `Machine`) that raises if it does not hold. Programs are run once per command line
+and shared between claims. Nothing here depends on CUDA; it reads the JSON that `culeak snapshot` writes.
 """
 
 import collections
@@ -19,7 +19,7 @@ from concurrent.futures import Future
 HERE = pathlib.Path(__file__).resolve().parent
 NOWHERE = {"pool", "reserved", "mapping", "imported", "ipc", "pool-import", "external", "external-mapping", "multicast"}
 HOST = {"pinned", "registered", "host-physical"}
-# Where culeak's library stands in a list of preloads.
+# The place of culeak's library in a list of preloads.
 CULEAK = "culeak"
 
 
@@ -61,14 +61,14 @@ def expect_equal(got, expected, what):
         raise Failure(f"{what}\n  expected: {expected}\n  got:      {got}")
 
 
-# ---- what programs say ----
+# ---- the output of programs ----
 
 Live = collections.namedtuple("Live", "pid label kind address bytes requested")
 
 
 def tail(text, lines=15):
-    kept = text.rstrip().splitlines()[-lines:]
-    return "\n".join("    | " + line for line in kept) or "    | (nothing)"
+    shown = text.rstrip().splitlines()[-lines:]
+    return "\n".join("    | " + line for line in shown) or "    | (nothing)"
 
 
 def site(label):
@@ -89,7 +89,7 @@ def _sites(cache={}):
 
 
 class Finished:
-    """A program that ended: what it printed, how it ended, and what culeak recorded of it."""
+    """A program that ended: its output, its exit code, and its recordings."""
 
     def __init__(self, machine, command, folder, code, seconds):
         self.machine, self.command, self.folder, self.code, self.seconds = machine, command, folder, code, seconds
@@ -111,7 +111,7 @@ class Finished:
         return int(found[-1], 16)
 
     def lines(self):
-        """(label, address, [[function, file, line], …]) of what Python said of its own frames."""
+        """(label, address, [[function, file, line], …]) of the frames that Python reported."""
         return [(label, int(address, 16), json.loads(frames)) for _, label, address, frames in self._lines("LINES")]
 
     def pid_of(self, name):
@@ -122,9 +122,9 @@ class Finished:
         raise Failure(f"no process printed {name}\n{self.story()}")
 
     def pid(self):
-        """The one process that spoke."""
+        """The only process that printed lines."""
         pids = {int(words[0]) for words in self._lines("FACT") + self._lines("LIVE") + self._lines("LINES")}
-        expect(len(pids) == 1, f"expected one process to speak, got {pids}\n{self.story()}")
+        expect(len(pids) == 1, f"expected lines from one process, got {pids}\n{self.story()}")
         return pids.pop()
 
     def results(self):
@@ -164,7 +164,7 @@ class Finished:
 
 
 def allocations(data):
-    """The live allocations of a snapshot's JSON, each with the names of its own places and those of its call."""
+    """The live allocations of a snapshot's JSON, each merged with the row of its call."""
     table, rows = data["allocations"], []
     for places in table["rows"]:
         row = dict(zip(table["columns"], places))
@@ -209,7 +209,7 @@ class Snapshot:
         return [[symbol["function"], symbol["file"], symbol["line"]] for symbol in symbols]
 
     def expect_lines(self, label, address, frames, inside=False):
-        """The memory at this address was asked for by these Python frames; `inside`: by way of others."""
+        """These Python frames allocated the memory at this address; `inside`: through other frames."""
         rows = [row for row in self.rows if row["address"] == address and row["bytes"]]
         expect(len(rows) == 1, f"expected one row at {address:#x} ({label}), found {len(rows)}\n{self.where()}")
         got = self.python_frames(rows[0])
@@ -233,7 +233,7 @@ class Snapshot:
     def where(self):
         return f"  snapshot: {self.path}\n{self.story}"
 
-    # What must hold of every row.
+    # What must hold for every row.
 
     def find(self, live):
         found = [row for row in self.rows if row["address"] == live.address and row["kind"] == live.kind]
@@ -246,12 +246,12 @@ class Snapshot:
         return row
 
     def expect_exactly(self, lives):
-        """The rows that hold memory are those the program named, neither more nor fewer, and the counters agree with them."""
+        """The rows with memory are those that the program printed, no more and no fewer, and the counters agree with them."""
         wanted = [self.find(live) for live in lives]
         names = {id(row) for row in wanted}
         extra = [row for row in self.memory() if id(row) not in names]
         shown = "".join(f"\n    {self.show(row)}" for row in extra[:10])
-        expect(not extra, f"{len(extra)} rows hold memory that the program freed or never took:{shown}\n{self.where()}")
+        expect(not extra, f"{len(extra)} rows hold memory that the program freed or never allocated:{shown}\n{self.where()}")
         self.expect_sane()
 
     def expect_sane(self):
@@ -264,7 +264,7 @@ class Snapshot:
         for counter in self.data["counters"]:
             if counter["kind"] not in NOWHERE:
                 counters[counter["kind"]] += counter["live_bytes"]
-            expect(counter["peak_bytes"] >= counter["live_bytes"], f"a peak below what is live: {counter}\n{self.where()}")
+            expect(counter["peak_bytes"] >= counter["live_bytes"], f"a peak below the live bytes: {counter}\n{self.where()}")
         expect_equal(+counters, +rows, f"live bytes by kind: the counters (got) and the rows (expected)\n{self.where()}")
 
     def expect_no_duplicates(self):
@@ -293,7 +293,7 @@ class Machine:
     def __init__(self, out, programs, culeak, shim, python="python3"):
         self.out, self.programs, self.culeak, self.shim, self.python = out, programs, culeak, shim, python
         self._runs, self._lock = {}, threading.Lock()
-        self._count = len(list((out / "runs").glob("*")))  # an earlier suite may have used this folder
+        self._count = len(list((out / "runs").glob("*")))  # an earlier run may have used this folder
 
     def program(self, name):
         path = self.programs / name
@@ -303,7 +303,7 @@ class Machine:
         return path
 
     def rust_program(self):
-        """Built elsewhere and carried in beside culeak, or built by run.sh."""
+        """Built elsewhere and delivered beside culeak, or built by run.sh."""
         carried = self.culeak.parent / "victim-cudarc"
         return carried if carried.exists() else self.program("victim-cudarc")
 
@@ -321,8 +321,8 @@ class Machine:
     def run(self, *command, env=None, how="run", timeout=90, fresh=False, cwd=None, preload=()):
         """Runs a program under culeak (`how`: 'run' the CLI, 'preload' the bare shim, 'bare' neither), once per command line.
 
-        It runs in a folder of its own, unless `cwd` names another. `preload`: libraries in their order, CULEAK among them
-        unless `how` is 'bare'."""
+        It runs in a new folder, unless `cwd` names one. `preload`: libraries in their order, CULEAK among them unless `how` is
+        'bare'."""
         command = [str(word) for word in command]
         key = (how, tuple(command), tuple(sorted((env or {}).items())), cwd, tuple(map(str, preload)))
         with self._lock:
@@ -340,7 +340,7 @@ class Machine:
         return future.result()
 
     def wrapped(self, command, how, recordings, preload=()):
-        """The command line and the extra environment that put `command` under the recorder, and other preloads beside it."""
+        """The command line and the extra environment that run `command` under the recorder, with other preloads beside it."""
         if (CULEAK in preload) != (how == "preload" and bool(preload)):
             raise ValueError(f"{how!r} with the preloads {preload}")
         if how == "bare":
@@ -362,7 +362,7 @@ class Machine:
             process = subprocess.Popen(
                 full, env=self.environment({**(env or {}), **more}), cwd=cwd or folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True
             )
-            # A timer, since `wait` with a time limit polls, and then wall times are multiples of 50 ms.
+            # A timer, since `wait` with a time limit polls, which rounds wall times to multiples of 50 ms.
             late = threading.Event()
 
             def end():
@@ -378,7 +378,7 @@ class Machine:
         return Finished(self, full, folder, "none: it hung" if late.is_set() else code, seconds)
 
     def cli(self, *arguments, timeout=180):
-        """Runs a culeak command that is no `run`; gives (exit code, stdout, stderr)."""
+        """Runs a culeak command other than `run`; returns (exit code, stdout, stderr)."""
         try:
             done = subprocess.run([str(self.culeak), *map(str, arguments)], env=self.environment(None), capture_output=True, text=True, errors="replace", timeout=timeout)
         except subprocess.TimeoutExpired as late:
@@ -393,7 +393,7 @@ class Machine:
         return Snapshot(data, path, story)
 
     def losses(self, recording):
-        """The losses rows of a recording, without looking names up."""
+        """The losses of a recording, without symbolizing it."""
         path = recording.with_suffix(".json")
         code, out, err = self.cli("snapshot", recording, "--no-symbols", "--force", "-o", path)
         expect(code == 0, f"{recording}: cannot be read\n{tail(out + err)}")

@@ -1,4 +1,4 @@
-"""Runs in pairs: a program bare and under a recorder in turn, so that both meet the same machine; and tables of what came out."""
+"""Runs in pairs: a program bare and under a recorder alternately, so that both meet the same load; and tables of the results."""
 
 import pathlib
 import re
@@ -11,7 +11,7 @@ from harness import Missing
 
 
 def alternating(machine, command, env=None, pairs=5, codes=(0,), how="run"):
-    """Runs the program bare and under culeak in turn, after one run that warms up; gives both lists of finished runs."""
+    """Runs the program bare and under culeak alternately, after one warm-up run; returns both lists of finished runs."""
     run = lambda how: machine.run(*command, env=env, how=how, fresh=True, timeout=300).must(*codes)
     run("bare")
     each = [(run("bare"), run(how)) for _ in range(pairs)]
@@ -19,7 +19,7 @@ def alternating(machine, command, env=None, pairs=5, codes=(0,), how="run"):
 
 
 class Ratio:
-    """Of each pair: its second by its first. Shown as the median and the range."""
+    """The second of each pair divided by the first. Shown as the median and the range."""
 
     def __init__(self, first, second):
         self.each = [b / a for a, b in zip(first, second)]
@@ -47,7 +47,7 @@ def sanitizer(*options):
 
 
 def exclusion(program, found={}):
-    """The option that keeps memcheck away from every kernel; its spelling changed between releases. `program` does little and ends."""
+    """The option that excludes every kernel from memcheck; its spelling depends on the release. `program` does little and ends."""
     if not found:
         found["option"] = []
         for spelling in (["--kernel-name-exclude", "kernel_substring="], ["--kernel-name-exclude", "kns=_"], ["--kernel-name-exclude", "regex:.*"], ["--kernel-regex-exclude", "kns=.*"]):
@@ -60,9 +60,9 @@ def exclusion(program, found={}):
 
 
 def leaked(run):
-    """What compute-sanitizer says of leaks."""
-    said = run.out + run.err
-    found = re.search(r"LEAK SUMMARY: (\d+) bytes leaked in (\d+) allocations", said)
+    """The leaks that compute-sanitizer reports."""
+    output = run.out + run.err
+    found = re.search(r"LEAK SUMMARY: (\d+) bytes leaked in (\d+) allocations", output)
     if found:
         return f"{found[1]} in {found[2]}"
-    return "nothing" if "ERROR SUMMARY" in said else f"no summary (exit {run.code})"
+    return "nothing" if "ERROR SUMMARY" in output else f"no summary (exit {run.code})"

@@ -1,9 +1,9 @@
-"""Runs other people's programs with and without culeak and compares what they do; started by peers.sh, which see.
+"""Runs other projects' programs with and without culeak and compares the results; started by peers.sh, which lists the options.
 
 A CUDA sample is compared by its exit code and its lines, a test suite by the outcome of every test. Samples run twice without
-culeak: what differs between those two (times, addresses, the order of threads) is no difference. A test whose outcome
-differs runs again, both ways, and counts only if it differs again. Nothing of those projects is kept here: samples are
-built as their CMakeLists.txt says, but for the one GPU that is there.
+culeak: differences between those two runs (times, addresses, the order of threads) are ignored. A test whose outcome differs
+runs again, both ways, and counts only if it differs again. No file of those projects is stored here: samples are built as
+their CMakeLists.txt describes, but only for the present GPU.
 """
 
 import argparse
@@ -25,17 +25,17 @@ from harness import Failure, Machine, Missing, tail
 from suite import find_machine
 
 HERE = pathlib.Path(__file__).resolve().parent
-HUNG = "none: it hung"  # what harness.py says of a program that it had to end
-WAIVED = 2  # the exit code by which a CUDA sample says that this machine lacks what it shows
+HUNG = "none: it hung"  # harness.py's exit code for a program that it had to end
+WAIVED = 2  # the exit code of a CUDA sample that cannot run on this machine
 
-# Folder of the sample, and what of the memory API it goes through.
+# Folder of the sample, and the part of the memory API that it uses.
 SAMPLES = {
     "0_Introduction/vectorAdd": "cudaMalloc",
     "0_Introduction/asyncAPI": "cudaMallocHost",
     "0_Introduction/simpleStreams": "registered or mapped host memory",
     "0_Introduction/simpleMultiCopy": "cudaHostAlloc beside device memory",
     "0_Introduction/simpleCallback": "host functions and threads",
-    "0_Introduction/simpleMultiGPU": "one allocation set a device",
+    "0_Introduction/simpleMultiGPU": "one set of allocations per device",
     "0_Introduction/simpleZeroCopy": "mapped host memory",
     "0_Introduction/simpleTexture": "arrays",
     "0_Introduction/simpleTextureDrv": "arrays of the driver API",
@@ -43,7 +43,7 @@ SAMPLES = {
     "0_Introduction/simpleLayeredTexture": "3D arrays",
     "0_Introduction/simpleCubemapTexture": "cubemap arrays",
     "0_Introduction/simpleSurfaceWrite": "arrays written by surfaces",
-    "0_Introduction/vectorAddDrv": "cuMemAlloc, linked to libcuda",
+    "0_Introduction/vectorAddDrv": "cuMemAlloc, linked with libcuda",
     "0_Introduction/matrixMulDrv": "driver API with modules",
     "0_Introduction/simpleDrvRuntime": "both APIs in one program",
     "0_Introduction/vectorAddMMAP": "virtual memory management",
@@ -53,7 +53,7 @@ SAMPLES = {
     "2_Concepts_and_Techniques/streamOrderedAllocation": "stream-ordered memory",
     "2_Concepts_and_Techniques/streamOrderedAllocationIPC": "pools shared between processes",
     "2_Concepts_and_Techniques/streamOrderedAllocationP2P": "pools and peers",
-    "2_Concepts_and_Techniques/threadMigration": "contexts that change threads",
+    "2_Concepts_and_Techniques/threadMigration": "contexts that move between threads",
     "2_Concepts_and_Techniques/radixSortThrust": "thrust's vectors",
     "3_CUDA_Features/StreamPriorities": "streams with priorities",
     "3_CUDA_Features/cudaCompressibleMemory": "compressible VMM memory",
@@ -62,7 +62,7 @@ SAMPLES = {
     "3_CUDA_Features/simpleCudaGraphs": "graphs, built and captured",
     "3_CUDA_Features/jacobiCudaGraphs": "graphs, updated",
     "3_CUDA_Features/memMapIPCDrv": "VMM handles between processes",
-    "3_CUDA_Features/newdelete": "the heap of the device",
+    "3_CUDA_Features/newdelete": "the device heap",
     "3_CUDA_Features/ptxjit": "a linked module",
     "4_CUDA_Libraries/simpleCUBLAS": "cuBLAS's own memory",
     "4_CUDA_Libraries/simpleCUFFT": "cuFFT's own memory",
@@ -74,7 +74,7 @@ LEFT_OUT = {
     "3_CUDA_Features/bindlessTexture": "needs OpenGL",
     "4_CUDA_Libraries/conjugateGradientUM": "little but managed memory, which others cover",
     "5_Domain_Specific/simpleVulkanMMAP": "needs Vulkan",
-    "6_Performance/UnifiedMemoryPerf": "a benchmark of managed memory: minutes, and results that are times",
+    "6_Performance/UnifiedMemoryPerf": "a benchmark of managed memory: takes minutes, and its results are times",
 }
 
 Suite = collections.namedtuple("Suite", "name checkout folder files options")
@@ -119,7 +119,7 @@ class Peers:
         print(f"{verdict:9} {name:62} {words}", flush=True)
 
     def left(self, wanted, needed=15):
-        """Seconds a run may take: what it wants, or what is left of the whole."""
+        """Seconds a run may take: what it wants, or the rest of the time limit."""
         left = self.limit - time.monotonic()
         if left < needed:
             raise Missing("no time is left within --limit")
@@ -131,18 +131,18 @@ class Peers:
     # ---- what culeak recorded ----
 
     def recorded(self, run):
-        """A few words on the recordings of a run; a Failure when one lost something, or when there is none: then culeak was not there."""
+        """A short description of a run's recordings; a Failure if one lost something, or if there is none: then culeak was not loaded."""
         files = sorted(run.recordings(), key=lambda file: -file.stat().st_size)
         if not files:
-            raise Failure(f"it ran alike, but nothing was recorded: was culeak there?\nlogs in {run.folder}")
+            raise Failure(f"the results are the same, but nothing was recorded: was culeak loaded?\nlogs in {run.folder}")
         read = files[:6]
         with ThreadPoolExecutor(4) as pool:
-            told = list(pool.map(self.machine.losses, read))
-        lost = [f"{file.name}: {name} {value}" for file, row in zip(read, told) for name, value in row.items() if name.startswith("lost_") and value]
+            losses = list(pool.map(self.machine.losses, read))
+        lost = [f"{file.name}: {name} {value}" for file, row in zip(read, losses) for name, value in row.items() if name.startswith("lost_") and value]
         if lost:
             raise Failure("records were lost: " + "; ".join(lost))
         unread = f", the largest {len(read)} read" if len(files) > len(read) else ""
-        return f"{len(files)} recording{'s' * (len(files) != 1)}{unread}, {sum(row['events'] for row in told):,} events, 0 lost"
+        return f"{len(files)} recording{'s' * (len(files) != 1)}{unread}, {sum(row['events'] for row in losses):,} events, 0 lost"
 
     # ---- CUDA samples ----
 
@@ -151,7 +151,7 @@ class Peers:
             return dict(zip(names, pool.map(self.build, names)))
 
     def build(self, name):
-        """Builds a sample as its CMakeLists.txt says; gives its folder and program, or why there is none."""
+        """Builds a sample as its CMakeLists.txt describes; returns its folder and program, or the reason why it cannot."""
         source = self.folder / "cuda-samples" / "Samples" / name
         if not (source / "CMakeLists.txt").exists():
             return f"{source}: not in the checkout"
@@ -183,17 +183,17 @@ class Peers:
         if first.code != bare[1].code:
             raise Missing(f"without culeak it gave exit {first.code}, then {bare[1].code}")
         if first.code == watched[0].code != 0:
-            why = "this machine lacks what it shows" if first.code == WAIVED else f"exit {first.code} without culeak too"
-            raise Missing(f"{why}; it says: " + " / ".join((first.out + first.err).strip().splitlines()[-2:]))
+            why = "it cannot run on this machine" if first.code == WAIVED else f"exit {first.code} without culeak too"
+            raise Missing(f"{why}; its output: " + " / ".join((first.out + first.err).strip().splitlines()[-2:]))
         if watched[0].code != first.code:
             raise Failure(f"exit {first.code} without, {watched[0].code} with\n{tail(watched[0].out + watched[0].err, 8)}\nlogs in {watched[0].folder}")
-        told = lambda: unlike(*([lines(run.out + run.err) for run in runs] for runs in (bare, watched)))
-        if told():
-            # Threads may fall out otherwise by chance: once more, both ways.
+        differences = lambda: unlike(*([lines(run.out + run.err) for run in runs] for runs in (bare, watched)))
+        if differences():
+            # The order of threads may differ by chance: once more, both ways.
             bare.append(go("bare"))
             watched.append(go("preload"))
-        if told():
-            raise Failure("\n".join(told()) + f"\nlogs in {watched[-1].folder}")
+        if differences():
+            raise Failure("\n".join(differences()) + f"\nlogs in {watched[-1].folder}")
         return f"exit {first.code}, {len(lines(first.out + first.err))} lines; {self.recorded(watched[0])}"
 
     # ---- test suites ----
@@ -212,7 +212,7 @@ class Peers:
         differing = [test for test in {**without, **within} if without.get(test) != within.get(test)]
         unstable = []
         if differing and watched.code != HUNG:
-            # Outcomes that change by themselves are told apart from those that culeak changes.
+            # Outcomes that change by themselves are separated from those that culeak changes.
             once_more, twice_more = (self.tests(suite, folder, [*files, *suite.options], how, differing)[1] for how in ("bare", "preload"))
             unstable = [test for test in differing if test in once_more and once_more.get(test) == twice_more.get(test)]
             differing = [test for test in differing if test not in unstable]
@@ -229,7 +229,7 @@ class Peers:
         return f"{words}{noted}; {bare.seconds:.0f} s and {watched.seconds:.0f} s; {self.recorded(watched)}"
 
     def tests(self, suite, folder, arguments, how, only=()):
-        """Runs pytest on all tests or on those named; gives the finished run and {test: outcome}."""
+        """Runs pytest on all tests or on those given; returns the finished run and {test: outcome}."""
         with tempfile.NamedTemporaryFile(dir=self.machine.out, suffix=".results") as results:
             command = [self.machine.python, "-m", "pytest", "-q", "-p", "peers_plugin", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
             run = self.run(command, how, folder, 200, PEERS_RESULTS=results.name, PEERS_ONLY="\n".join(only))
@@ -251,7 +251,7 @@ def recipe_of(cmake):
 
 
 def lines(text):
-    """The lines of an output without what no two runs share: addresses, times and rates, ids of processes and threads."""
+    """The lines of an output without what differs between any two runs: addresses, times and rates, ids of processes and threads."""
     text = re.sub(r"0x[0-9a-fA-F]+|\b[0-9a-f]{12,16}\b", "ADDRESS", text)
     text = re.sub(r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?", "NUMBER", text)
     text = re.sub(r"(?i)\b(pid|process|thread id|tid)(\W{0,3})\d+", r"\1\2N", text)
@@ -259,16 +259,16 @@ def lines(text):
 
 
 def unlike(bare, watched):
-    """Lines that every run under culeak lacks or adds. Those in which the bare runs differ are noise, and that many may differ."""
+    """Lines that every run under culeak lacks or adds. Lines in which the bare runs differ are noise, and as many may differ here."""
     bare, watched = ([collections.Counter(lines) for lines in runs] for runs in (bare, watched))
     every, some = (functools.reduce(operation, bare) for operation in (operator.and_, operator.or_))
     noise = sum((some - every).values())
     lacking = every - functools.reduce(operator.or_, watched)
     added = functools.reduce(operator.and_, watched) - some
-    told = [f"a line is lacking: {line}" for line in lacking]
+    found = [f"a line is missing: {line}" for line in lacking]
     if sum(added.values()) > noise:
-        told += [f"a line is added: {line}" for line in added]
-    return told[:12]
+        found += [f"a line is added: {line}" for line in added]
+    return found[:12]
 
 
 def outcomes(text):

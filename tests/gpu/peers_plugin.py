@@ -1,5 +1,5 @@
-"""A pytest plugin of ours for other people's tests: writes the outcome of every phase of a test to $PEERS_RESULTS as it happens,
-so that a crash loses nothing, and keeps to the tests that $PEERS_ONLY names, should it name any.
+"""A pytest plugin for other projects' tests: writes the outcome of every phase of a test to $PEERS_RESULTS as it happens, so
+that a crash loses nothing, and runs only the tests listed in $PEERS_ONLY, if that is set.
 """
 
 import os
@@ -7,7 +7,7 @@ import re
 
 
 def name(test):
-    """Addresses in the names of parameters differ between runs."""
+    """Without the addresses in parameters, which differ between runs."""
     return re.sub(r"0x[0-9a-fA-F]+", "ADDRESS", test)
 
 

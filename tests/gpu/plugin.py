@@ -11,7 +11,7 @@ MODES = {"caching": {}, "expandable": EXPANDABLE, "uncached": UNCACHED}
 
 
 @claim(over=sorted(MODES), slow=True)
-def tests_that_leak_or_need_too_much_fail_and_no_others(t, mode):
+def only_tests_that_exceed_their_limits_fail(t, mode):
     for module in ("torch", "pytest"):
         if importlib.util.find_spec(module) is None:
             raise Missing(f"the Python package {module}")
@@ -31,10 +31,10 @@ def tests_that_leak_or_need_too_much_fail_and_no_others(t, mode):
         return records[name]["left_bytes"], records[name]["peak_bytes"]
 
     expect_equal(sums("test_needs_64_mib_and_leaves_nothing"), (0, 64 * MIB), "bytes left and needed, 32 MiB twice")
-    expect_equal(sums("test_leaks_16_mib_FAILS"), (16 * MIB, 16 * MIB), "bytes left and needed, 16 MiB kept")
+    expect_equal(sums("test_leaks_16_mib_FAILS"), (16 * MIB, 16 * MIB), "bytes left and needed, 16 MiB leaked")
     expect_equal(sums("test_cached_segments_are_no_leak"), (0, 256 * MIB), "bytes left and needed, one after the other")
     expect_equal(sums("test_needs_120_mib_FAILS"), (0, 120 * MIB), "bytes left and needed, 60 MiB twice")
-    for label, said in [("pytest_leak", "GPU memory left behind: 16 MiB in 1 block, allowed 8 MiB"), ("pytest_peak", "GPU memory needed: 120 MiB at once, allowed 100 MiB")]:
+    for label, message in [("pytest_leak", "GPU memory left behind: 16 MiB in 1 block, allowed 8 MiB"), ("pytest_peak", "GPU memory needed: 120 MiB at once, allowed 100 MiB")]:
         file, line = site(label)
-        expect(said in done.out, f"expected in pytest's output: {said}\n{tail(done.out, 60)}")
+        expect(message in done.out, f"expected in pytest's output: {message}\n{tail(done.out, 60)}")
         expect(f"{file}:{line}: in " in done.out, f"expected the line {file}:{line} in pytest's output\n{tail(done.out, 60)}")

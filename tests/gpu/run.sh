@@ -1,5 +1,5 @@
 #!/bin/bash
-# The acceptance suite on a real GPU: builds the victims with nvcc, runs each under culeak, and checks what culeak saw.
+# The acceptance suite on a real GPU: builds the victims with nvcc, runs each under culeak, and checks what culeak recorded.
 #
 #   tests/gpu/run.sh [--only REGEX] [--out DIR] [--jobs N] [--allow-missing] [--list] [--compare]
 #
@@ -7,13 +7,13 @@
 #   CULEAK_BIN    folder with `culeak` and `victim-cudarc` (tests/gpu/cudarc_victim); default: target/release
 #   CULEAK_SHIM   the preload library; default: libculeak.so in that folder, else the one inside culeak
 #   NVCC          the compiler; default: the one on the PATH, else /usr/local/cuda/bin/nvcc
-# Optional, and missing where not given:
+# Optional; without them their claims are reported as missing:
 #   TORCH_MEMORY_SAVER   folder of its unpacked wheel (pip download --no-deps torch_memory_saver)
 #   MEMRAY               folder of its unpacked wheel, with what it needs (pip install --target FOLDER memray)
 #   HAMI_CORE            folder with a libvgpu.so in it (Project-HAMi/HAMi-core, built by its build.sh)
-# The last line is `N passed, N failed`; the exit code is 0 when nothing failed. Something that this machine cannot
-# run counts as failed, unless --allow-missing is given. --compare measures instead (compare.md); what recording costs is
-# measured by benches/compare/run.sh.
+# The last line is `N passed, N failed`; the exit code is 0 if nothing failed. A claim that this machine cannot run counts as
+# failed, unless --allow-missing is given. --compare measures instead (compare.md); the cost of recording is measured by
+# benches/compare/run.sh.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -33,7 +33,7 @@ bin=$out/bin victims=$here/victims
 
 source "$here/toolkit.sh"
 
-# build NAME COMMAND…: runs the command, keeps its output in NAME.log. A program that was not built fails its claims.
+# build NAME COMMAND…: runs the command with its output in NAME.log. A program that was not built fails its claims.
 build() {
     local name=$1
     shift
@@ -62,7 +62,7 @@ for plugin in one:1111 two:2222; do
     build "$name.so" "$nvcc" -O2 -g -cudart shared -shared -Xcompiler -fPIC -Xlinker --build-id \
         "-DPLUGIN_FUNCTION=$name" "-DLEAK_BYTES=${plugin#*:}" "$victims/plugin.cpp" "${libraries[@]}" -o "$bin/$name.so" &
 done
-# The Rust victim usually comes prebuilt; where it does not and there is a Rust toolchain, build it.
+# The Rust victim usually comes prebuilt; if not, and if there is a Rust toolchain, build it.
 if [ ! -x "${CULEAK_BIN:-$here/../../target/release}/victim-cudarc" ] && command -v cargo >/dev/null; then
     (
         build cudarc cargo build --release --manifest-path "$here/cudarc_victim/Cargo.toml" --target-dir "$out/cargo"

@@ -1,4 +1,4 @@
-"""Runs the acceptance suite on programs that are already built; started by run.sh, which see for the options."""
+"""Runs the acceptance suite on programs that are already built; started by run.sh, which lists the options."""
 
 import argparse
 import json
@@ -42,7 +42,7 @@ def parse():
     parser.add_argument("--only", metavar="REGEX", help="run the claims whose name matches")
     parser.add_argument("--list", action="store_true", help="print the names of all claims and stop")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder for logs, recordings, snapshots and results.json")
-    parser.add_argument("--allow-missing", action="store_true", help="what this machine cannot run is listed, not failed")
+    parser.add_argument("--allow-missing", action="store_true", help="list what this machine cannot run instead of failing")
     parser.add_argument("--jobs", type=int, default=6)
     parser.add_argument("--compare", action="store_true", help="instead, compare with compute-sanitizer's leak check: compare.md")
     options = parser.parse_args()
@@ -56,7 +56,7 @@ def find_machine(options):
     binaries = pathlib.Path(os.environ.get("CULEAK_BIN") or harness.HERE.parent.parent / "target" / "release").resolve()
     culeak = binaries / "culeak"
     if not os.access(culeak, os.X_OK):
-        sys.exit(f"{culeak}: not there, or not executable; build it with `cargo build --release`, or name its folder in CULEAK_BIN")
+        sys.exit(f"{culeak}: missing or not executable; build it with `cargo build --release`, or set CULEAK_BIN to its folder")
     return harness.Machine(options.out.resolve(), options.out.resolve() / "bin", culeak, find_shim(binaries, culeak))
 
 
@@ -95,7 +95,7 @@ def run_claims(machine, options):
         print("\nfailed:", *names["FAILED"], sep="\n  ")
     if names["not run"]:
         print("\nnot run:", *names["not run"], sep="\n  ")
-        print(f"{len(names['not run'])} not run, since this machine lacks what they need (--allow-missing)")
+        print(f"{len(names['not run'])} not run, because this machine lacks what they need (--allow-missing)")
     print(f"\nlogs, snapshots and results.json in {machine.out}; {time.monotonic() - began:.0f} s with {options.jobs} jobs")
     print(f"{len(names['ok'])} passed, {len(names['FAILED'])} failed", flush=True)
     return len(names["FAILED"]) + (0 if chosen else 1)
@@ -109,7 +109,7 @@ def verdict(claim, machine, options):
         return ("not run" if options.allow_missing else "FAILED"), f"this machine lacks {missing}"
     except harness.Failure as failure:
         return "FAILED", str(failure)
-    except Exception:  # a checker that breaks is a failure too, told with its own traceback
+    except Exception:  # an error in the claim itself is a failure too, printed with its traceback
         return "FAILED", traceback.format_exc()
 
 

@@ -1,6 +1,6 @@
-"""Claims about the tensor level: blocks of PyTorch's caching allocator, buffers of XLA, and snapshots kept while a program runs.
+"""Claims about the tensor level: blocks of PyTorch's caching allocator, buffers of XLA, and automatic snapshots.
 
-Each program asks for a snapshot of its steps and says what its framework holds at that moment, to the byte.
+Each program requests a snapshot at each of its steps and prints what its framework holds then, to the byte.
 """
 
 import json
@@ -12,7 +12,7 @@ MODES = ["steps", "threads", "loader_fork", "loader_spawn", "compiled", "graph",
 
 
 def snapshots(t, done):
-    """Snapshots kept beside the recordings, as (name, snapshot without names), in the order in which they were made."""
+    """Automatic snapshots beside the recordings, as (path, snapshot without symbols), in the order in which they were taken."""
     found = []
     for path in sorted((done.folder / "rec").glob("*.culeak-snapshot")):
         json_path = path.with_suffix(".json")
@@ -26,22 +26,22 @@ def tensors(data):
     return [row for row in allocations(data) if row["kind"] == "tensor"]
 
 
-def expect_true_account(t, data, whose):
-    """PyTorch's own sum was that of our rows after every event."""
-    [told] = data["allocators"] or [None]
-    expect(told, f"{whose}: PyTorch's allocator never told of anything")
-    expect_equal((told["mismatches"], told["unseen_bytes"]), (0, 0), f"{whose}: events after which the sums differ, and bytes never seen")
-    expect_equal(told["live_bytes"], sum(row["bytes"] for row in tensors(data)), f"{whose}: PyTorch's sum (expected) and that of the rows (got)")
+def expect_matching_totals(t, data, whose):
+    """PyTorch's own total was that of our rows after every event."""
+    [allocator] = data["allocators"] or [None]
+    expect(allocator, f"{whose}: PyTorch's allocator reported nothing")
+    expect_equal((allocator["mismatches"], allocator["unseen_bytes"]), (0, 0), f"{whose}: events after which the totals differ, and bytes allocated before the first event")
+    expect_equal(allocator["live_bytes"], sum(row["bytes"] for row in tensors(data)), f"{whose}: PyTorch's total (expected) and that of the rows (got)")
     for field in ("lost_allocations", "lost_stacks", "lost_snapshots", "unknown_blocks"):
         expect_equal(data["losses"][field], 0, f"{whose}: losses.{field}")
 
 
 def expect_every_step(t, done):
-    kept = snapshots(t, done)
+    taken = snapshots(t, done)
     facts = [words[1] for words in done._lines("FACT") if words[1].startswith("at_")]
-    expect(facts, f"the program told of no step\n{done.story()}")
-    expect_equal([data["taken"]["automatic"]["name"] for _, data in kept], facts, f"snapshots that were kept, by name\n{done.story()}")
-    for path, data in kept:
+    expect(facts, f"the program printed no step\n{done.story()}")
+    expect_equal([data["taken"]["automatic"]["name"] for _, data in taken], facts, f"automatic snapshots, by name\n{done.story()}")
+    for path, data in taken:
         name = data["taken"]["automatic"]["name"]
         got = sum(row["bytes"] for row in tensors(data))
         expect_equal(got, done.fact(name), f"{name}: bytes in tensors (got) and torch.cuda.memory_allocated() (expected), {path}")
@@ -62,7 +62,7 @@ def tensors_add_up_with_expandable_segments(t, mode):
 
 
 @claim(slow=True)
-def tensors_lie_within_the_memory_that_cuda_handed_out(t):
+def tensors_lie_within_device_memory_from_cuda(t):
     done = same_results(t, "tensors", "steps")
     _, data = snapshots(t, done)[2]
     segments = [(r["address"], r["address"] + r["bytes"]) for r in allocations(data) if r["kind"] == "device"]
@@ -75,7 +75,7 @@ def where_the_allocator_is_not_used_there_are_no_tensors(t, mode):
     env = {"uncached": UNCACHED, "ordered": ORDERED}[mode]
     done = same_results(t, "torch", mode, env=env)
     data = done.snapshot(done.pid()).data
-    expect_equal((len(tensors(data)), data["allocators"]), (0, []), "rows of tensors, and what an allocator told")
+    expect_equal((len(tensors(data)), data["allocators"]), (0, []), "rows of tensors, and totals of an allocator")
 
 
 @claim(over=["losses_with_graphs", "activations_kept", "reference_cycle"], slow=True)
@@ -104,7 +104,7 @@ def a_tensor_in_the_pool_of_a_cuda_graph_is_named_by_its_python_line(t):
 
 
 @claim(slow=True)
-def a_tensor_kept_by_an_extension_in_cpp_is_named_by_the_python_line_that_called_it(t):
+def a_tensor_leaked_by_a_cpp_extension_is_named_by_the_python_line_that_called_it(t):
     done = same_results(t, "tensors", "extension", env={"TORCH_EXTENSIONS_DIR": str(t.out / "extensions")})
     expect_every_step(t, done)
     snapshot = done.snapshot(done.pid())
@@ -116,22 +116,22 @@ def a_tensor_kept_by_an_extension_in_cpp_is_named_by_the_python_line_that_called
 
 
 @claim(slow=True)
-def the_profiler_hears_of_every_tensor_as_without_culeak(t):
+def pytorchs_profiler_receives_the_same_events_as_without_culeak(t):
     done = same_results(t, "tensors", "profiler")
-    expect(int(done.results()[0].split()[2]) > 0, f"the profiler heard of no memory, with or without culeak: {done.results()}")
+    expect(int(done.results()[0].split()[2]) > 0, f"the profiler received no memory events, with or without culeak: {done.results()}")
 
 
 @claim(slow=True)
-def memory_that_ran_out_leaves_a_snapshot_with_the_python_line(t):
+def running_out_of_memory_leaves_a_snapshot_with_the_python_line(t):
     done = same_results(t, "tensors", "out_of_memory")
-    kept = [(path, data) for path, data in snapshots(t, done) if data["taken"]["automatic"]["why"] == "out_of_memory"]
-    expect_equal(len(kept), 1, f"snapshots, for one line that asked twice\n{done.story()}")
-    path, data = kept[0]
+    taken = [(path, data) for path, data in snapshots(t, done) if data["taken"]["automatic"]["reason"] == "out_of_memory"]
+    expect_equal(len(taken), 1, f"snapshots, for one line that failed twice\n{done.story()}")
+    path, data = taken[0]
     failed = data["failed"][data["taken"]["automatic"]["failed"]]
     expect_equal((failed["kind"], failed["bytes"], failed["error"]), ("tensor", 1 << 46, 2), "the request that failed")
     expect_true_account(t, data, path.name)
-    told = [line for line in done.err.splitlines() if line.startswith("culeak: out of memory")]
-    expect(len(told) == 1 and str(path) in told[0], f"no line on stderr says where the snapshot is: {told}")
+    messages = [line for line in done.err.splitlines() if line.startswith("culeak: out of memory")]
+    expect(len(messages) == 1 and str(path) in messages[0], f"no message on stderr names the snapshot: {messages}")
     code, out, err = t.cli("report", path)
     expect_equal(code, 0, f"exit code of culeak report\n{tail(err)}")
     file, line = site("torch_out_of_memory")
@@ -154,17 +154,17 @@ def ten_million_tensor_events_on_eight_threads_are_all_counted(t):
 
 
 @claim(slow=True)
-def no_pool_makes_each_tensor_an_allocation_of_its_own(t):
+def no_pool_makes_each_tensor_a_separate_allocation(t):
     folder = t.folder("no-pool")
     code, out, err = t.cli("run", "--no-pool", "--no-report", "-o", folder / "rec", "--", t.python, HERE / "victims" / "fw_torch.py", "uncached")
     if code != 0:
         raise Missing(f"a working torch\n{tail(err)}")
-    expect("PYTORCH_NO_CUDA_MEMORY_CACHING=1" in err, f"what was set is not told:\n{tail(err)}")
+    expect("PYTORCH_NO_CUDA_MEMORY_CACHING=1" in err, f"the message does not name the variable that was set:\n{tail(err)}")
     [recording] = (folder / "rec").glob("*.culeak")
-    [said] = [line.split() for line in out.splitlines() if line.startswith("LIVE")]
+    [live] = [line.split() for line in out.splitlines() if line.startswith("LIVE")]
     snapshot = t.snapshot(recording, folder / "snapshot.json")
-    rows = [row for row in snapshot.of_kind("device") if row["address"] == int(said[4], 16)]
-    expect_equal([row["bytes"] for row in rows], [int(said[5])], "rows at the address of the tensor")
+    rows = [row for row in snapshot.of_kind("device") if row["address"] == int(live[4], 16)]
+    expect_equal([row["bytes"] for row in rows], [int(live[5])], "rows at the address of the tensor")
 
 
 # ---- JAX ----
@@ -177,18 +177,18 @@ def buffers_of_jax_are_its_live_arrays(t):
     bare = t.run(*command, env={"XLA_PYTHON_CLIENT_MEM_FRACTION": ".05"}, how="bare", timeout=200)
     if bare.code != 0:
         raise Missing(f"a working jax\n{tail(bare.err)}")
-    # The bare library: `culeak run` sets this variable itself, by a flag.
+    # The bare library: `culeak run` sets this variable itself, through an option.
     done = t.run(*command, env=env, how="preload", timeout=200).must(0)
     expect_equal(done.results(), bare.results(), "results with and without culeak")
     snapshot = done.snapshot(done.pid())
     wanted = sorted((l.address, l.bytes) for l in done.live())
     rows = snapshot.of_kind("buffer")
-    expect_equal(len(done.live()), done.fact("live_arrays"), "live arrays that were said")
+    expect_equal(len(done.live()), done.fact("live_arrays"), "live arrays that were printed")
     missing = [f"{address:#x} of {size} bytes" for address, size in wanted if (address, size) not in {(r["address"], r["bytes"]) for r in rows}]
     expect(not missing, f"live arrays without a row: {missing}\n{snapshot.where()}")
     extra = [snapshot.show(r) for r in rows if (r["address"], r["bytes"]) not in set(wanted)]
     expect(not extra, f"{len(extra)} rows that are no live array:\n    {extra[:5]}\n{snapshot.where()}")
-    # Physical memory has a handle where others have an address: it lies where it is mapped.
+    # A physical row has a handle in place of an address: its address is that of its mapping.
     slabs = [row for row in snapshot.of_kind("device", "async", "mapping") if row["requested"] > 1 << 30]
     for row in rows:
         within = any(s["address"] <= row["address"] < s["address"] + s["requested"] for s in slabs)

@@ -1,4 +1,4 @@
-"""Checks of the claims about other tools, on programs and files made up here: no GPU."""
+"""Checks of the claims about other tools, on synthetic programs and files: no GPU."""
 
 import os
 import pathlib
@@ -24,20 +24,20 @@ class Preloads(unittest.TestCase):
     def preloaded(self, how, preload):
         return self.machine.wrapped(["program"], how, "rec", preload)[1].get("LD_PRELOAD")
 
-    def test_both_orders_are_those_that_were_asked_for(self):
+    def test_both_orders_are_as_requested(self):
         self.assertEqual(self.preloaded("preload", coexist.ORDERS["before"](OTHER)), f"{OTHER}:{self.shim}")
         self.assertEqual(self.preloaded("preload", coexist.ORDERS["behind"](OTHER)), f"{self.shim}:{OTHER}")
         self.assertEqual(self.preloaded("bare", (OTHER,)), OTHER)
         self.assertEqual(self.preloaded("preload", ()), str(self.shim))
         self.assertIsNone(self.preloaded("bare", ()))
 
-    def test_a_bare_run_never_has_culeak_in_it_nor_a_recorded_one_none(self):
+    def test_culeak_is_preloaded_in_recorded_runs_and_not_in_bare_ones(self):
         for how, preload in (("bare", (OTHER, CULEAK)), ("preload", (OTHER,)), ("run", (OTHER, CULEAK))):
             with self.assertRaises(ValueError):
                 self.preloaded(how, preload)
 
-    def test_runs_with_other_preloads_are_other_runs(self):
-        # An empty file is no library: the loader says so and goes on.
+    def test_runs_with_different_preloads_are_not_shared(self):
+        # An empty file is not a library: the loader prints a message and continues.
         other = self.out / "other.so"
         other.touch()
         command = [sys.executable, "-c", "import os; print(os.environ.get('LD_PRELOAD', ''))"]
@@ -48,14 +48,14 @@ class Preloads(unittest.TestCase):
 
 
 class Inputs(unittest.TestCase):
-    def test_what_is_not_given_is_missing_and_said(self):
+    def test_an_input_that_is_not_given_is_reported_as_missing(self):
         with mock.patch.dict(os.environ):
             os.environ.pop("HAMI_CORE", None)
             with self.assertRaises(Missing) as missing:
                 coexist.named("HAMI_CORE", "HAMi-core", "libvgpu.so")
-        self.assertIn("HAMI_CORE names no folder with libvgpu.so", str(missing.exception))
+        self.assertIn("HAMI_CORE is not set to a folder that contains libvgpu.so", str(missing.exception))
 
-    def test_what_is_given_is_found_wherever_it_lies_in_the_folder(self):
+    def test_an_input_is_found_anywhere_in_its_folder(self):
         with tempfile.TemporaryDirectory() as folder:
             library = pathlib.Path(folder, "build", "libvgpu.so")
             library.parent.mkdir()
@@ -65,7 +65,7 @@ class Inputs(unittest.TestCase):
 
 
 class Ledgers(unittest.TestCase):
-    def test_pytorchs_bytes_are_its_blocks_and_its_cache_and_nothing_else(self):
+    def test_pytorchs_bytes_are_its_blocks_its_cache_and_its_pool(self):
         lines = [("blocks", "PyTorch", 5), ("cached", "PyTorch", 3), ("blocks", "CuPy", 70), ("program", None, 100), ("cached", "CuPy", 0)]
         report = {"ledger": {"devices": [{"lines": [{"what": w, "of": o, "bytes": b} for w, o, b in lines]}]}}
         ledger = coexist.ledger_of(report)
@@ -73,7 +73,7 @@ class Ledgers(unittest.TestCase):
         self.assertEqual(coexist.pytorchs(ledger), 8)
 
     def test_every_claim_names_both_orders(self):
-        names = [c.name for c in harness.claims if c.function.__module__ == "harness" or c.name.startswith(("memory_that_is_put", "beside_hami"))]
+        names = [c.name for c in harness.claims if c.function.__module__ == "harness" or c.name.startswith(("released_memory_is", "beside_hami"))]
         for place in coexist.ORDERS:
             self.assertTrue(any(f"beside_hami_core_every_row_is_exact[{place}:" in name for name in names), place)
             self.assertTrue(any(f"[stand_in:{place}:asleep]" in name for name in names), place)

@@ -1,4 +1,4 @@
-"""Tests of the checker itself, without a GPU: a hand-made snapshot, right and wrong. Run: python3 -m unittest discover tests/gpu"""
+"""Tests of the harness itself, without a GPU: a hand-made snapshot, right and wrong. Run: python3 -m unittest discover tests/gpu"""
 
 import pathlib
 import sys
@@ -38,7 +38,7 @@ def snapshot(*rows, live_bytes=1000, **losses):
     ]
     counters = [{"device": 0, "kind": "device", "live_bytes": live_bytes, "peak_bytes": 4000, "live_count": 1, "total_count": 2, "freed_count": 1}]
     return Snapshot({
-        "allocations": table(rows), "counters": counters, "refused": [],
+        "allocations": table(rows), "counters": counters, "failed": [],
         "stacks": [{"frames": [0, 1], "truncated": False}],
         "locations": [{"module": 0, "address": 16, "symbols": symbols}, {"module": None, "address": 32, "symbols": []}],
         "modules": [{"path": "/bin/rt-static"}],
@@ -50,7 +50,7 @@ TRUTH = Live(1, "cudaMalloc", "device", 0x7F00, 1000, 1000)
 
 
 class Rows(unittest.TestCase):
-    def test_a_right_snapshot_passes(self):
+    def test_a_correct_snapshot_passes(self):
         good = snapshot(row(), row(kind="reserved", bytes=0, address=1))
         good.expect_exactly([TRUTH])
         good.expect_site(good.find(TRUTH), "cudaMalloc")
@@ -85,17 +85,17 @@ class Rows(unittest.TestCase):
 
 
     def test_python_frames_are_compared_in_order(self):
-        told = [["step", "/src/train.py", 7], ["<module>", "/src/train.py", 9]]
+        outer = [["step", "/src/train.py", 7], ["<module>", "/src/train.py", 9]]
         good = snapshot(row())
-        frames = [["inner", "/lib/empty.py", 1], *told]
+        frames = [["inner", "/lib/empty.py", 1], *outer]
         good.data["locations"] = [{"module": 0, "address": 16, "symbols": []}]
         for function, file, line in frames:
             symbols = [{"function": function, "file": file, "line": line, "inlined": False}]
             good.data["locations"].append({"module": None, "address": 4, "symbols": symbols, "language": "python"})
         good.data["stacks"] = [{"frames": [0, 1, 0, 2, 3, 0], "truncated": False}]
         good.expect_lines("all", 0x7F00, frames)
-        good.expect_lines("inside", 0x7F00, told, inside=True)
-        for wrong in [told, frames[:2], frames[::-1], [["step", "/src/train.py", 8], told[1]]]:
+        good.expect_lines("inside", 0x7F00, outer, inside=True)
+        for wrong in [outer, frames[:2], frames[::-1], [["step", "/src/train.py", 8], outer[1]]]:
             with self.assertRaises(Failure):
                 good.expect_lines("wrong", 0x7F00, wrong)
         with self.assertRaises(Failure):
@@ -120,7 +120,7 @@ class Programs(unittest.TestCase):
         with self.assertRaises(Failure):
             self.finished("", code=3).must(0)
         with self.assertRaises(Missing):
-            self.finished("UNSUPPORTED 7 such a thing\n").must(0)
+            self.finished("UNSUPPORTED 7 some feature\n").must(0)
 
     def test_recordings_are_found_by_pid(self):
         done = self.finished("")
@@ -137,7 +137,7 @@ class Names(unittest.TestCase):
             self.assertEqual(harness.plain_api(name), "cuMemAllocAsync")
         self.assertEqual(harness.plain_api("cuArray3DCreate_v2"), "cuArray3DCreate")
 
-    def test_every_site_that_claims_ask_for_is_marked(self):
+    def test_every_call_site_named_in_a_claim_is_marked(self):
         for label in [*claims.RUNTIME_CALLS, *claims.DRIVER_CALLS, "vmm", "threads", "many", "cudarc", "plugin"]:
             self.assertTrue(harness.site(label))
 

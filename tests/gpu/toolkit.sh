@@ -1,11 +1,11 @@
-# Where the CUDA toolkit and a libcuda to link with lie. Sourced by the scripts beside it; sets nvcc, cuda, libraries, driver.
+# Finds the CUDA toolkit and a libcuda to link with. Sourced by the scripts beside it; sets nvcc, cuda, libraries, driver.
 #   NVCC   the compiler; default: the one on the PATH, else /usr/local/cuda/bin/nvcc
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
 if ! "$nvcc" --version >/dev/null 2>&1; then
-    echo "$nvcc: cannot run it; put nvcc on the PATH or name it in NVCC" >&2
+    echo "$nvcc: cannot run it; put nvcc on the PATH or set NVCC to its path" >&2
     exit 2
 fi
-# The toolkit's own idea of where it lies: nvcc may be a link or a wrapper.
+# The toolkit's folder as nvcc itself knows it: nvcc may be a link or a wrapper.
 cuda=$("$nvcc" --dryrun -x cu /dev/null 2>&1 | sed -n 's/^#\$ TOP=//p')
 cuda=${cuda:-$(dirname "$(dirname "$(readlink -f "$nvcc")")")}
 libraries=()

@@ -1,4 +1,4 @@
-"""Claims about what is watched over time: growth told from a cache that fills, and the live view of a running PyTorch."""
+"""Claims about observation over time: growth as opposed to a cache that fills, and the live view of a running PyTorch."""
 
 import contextlib
 import fcntl
@@ -24,29 +24,29 @@ MODES = {"caching": {}, "expandable": EXPANDABLE, "uncached": UNCACHED}
 
 
 def classes(trend):
-    """The rows of a trend by the line of the program that they are charged to."""
+    """The rows of a trend by call site."""
     return {(os.path.basename(row["site"]["file"] or ""), row["site"]["line"]): row for row in trend["rows"]}
 
 
-def expect_told_apart(trend, story):
+def expect_leak_and_cache_classified(trend, story):
     rows = classes(trend)
-    said = {place: row["class"] for place, row in rows.items()}
-    expect(site("growth_leak") in rows, f"no row for the leak\n  rows: {said}\n{story}")
+    named = {place: row["class"] for place, row in rows.items()}
+    expect(site("growth_leak") in rows, f"no row for the leak\n  rows: {named}\n{story}")
     leak = rows[site("growth_leak")]
-    expect_equal(leak["class"], "growing", f"class of what is kept; rows: {said}\n{story}")
-    grown = [place for place, name in said.items() if name == "growing" and place != site("growth_leak")]
-    expect(not grown, f"called growing without reason: {grown}\n{story}")
-    return leak, said
+    expect_equal(leak["class"], "growing", f"class of the leak; rows: {named}\n{story}")
+    grown = [place for place, name in named.items() if name == "growing" and place != site("growth_leak")]
+    expect(not grown, f"classified as growing, but bounded: {grown}\n{story}")
+    return leak, named
 
 
 @claim(over=sorted(MODES), slow=True)
-def growth_from_mark_to_mark_is_told_from_a_cache_that_fills(t, mode):
+def growth_between_marks_is_distinguished_from_a_cache_that_fills(t, mode):
     done = t.run(t.python, PROGRAM, env={**MODES[mode], "CULEAK_SNAPSHOT_AT_MARK": "1"}).must(0)
     code, out, err = t.cli("trend", done.folder / "rec", "--against", "marks", "--json")
     expect_equal(code, 0, f"exit code of culeak trend\n{tail(err)}\n{done.story()}")
-    leak, said = expect_told_apart(json.loads(out), done.story())
+    leak, named = expect_leak_and_cache_classified(json.loads(out), done.story())
     expect(abs(leak["bytes"]["pace"] - 4 * MIB) < 1024, f"pace of a leak of 4 MiB an epoch: {leak['bytes']}\n{done.story()}")
-    expect_equal(said.get(site("growth_cache")), "grew_then_bounded", f"class of the cache; rows: {said}\n{done.story()}")
+    expect_equal(named.get(site("growth_cache")), "grew_then_bounded", f"class of the cache; rows: {named}\n{done.story()}")
     code, out, err = t.cli("trend", done.folder / "rec", "--against", "marks", "--fail-on", "growing")
     expect_equal(code, 1, f"exit code with --fail-on growing\n{tail(out + err)}")
 
@@ -56,11 +56,11 @@ def a_running_program_that_grows_is_seen_from_outside(t):
     with Watched(t, command=[t.python, PROGRAM, "watched", "and-grow"]) as watched:
         code, out, err = t.cli("trend", "--pid", watched.pid, "--every", "400ms", "--for", "8s", "--json")
     expect_equal(code, 0, f"exit code of culeak trend --pid\n{tail(err)}")
-    expect_told_apart(json.loads(out), f"  logs in {watched.folder}\n{tail(err)}")
+    expect_leak_and_cache_classified(json.loads(out), f"  logs in {watched.folder}\n{tail(err)}")
 
 
 class Screen:
-    """`culeak live` in a terminal of 120 x 40, of which it understands as much as the view uses."""
+    """`culeak live` in a terminal of 120 x 40 that understands the sequences which the view uses."""
 
     def __init__(self, t, *words, size=(40, 120)):
         self.size, self.cells, self.at, self.rest = size, {}, (0, 0), ""
@@ -86,7 +86,7 @@ class Screen:
         os.write(self.near, text.encode())
 
     def take(self, text):
-        """Puts what the program wrote into the cells: text, and the sequences that move and clear."""
+        """Applies the program's output to the cells: text, and the sequences that move the cursor and clear."""
         text = self.rest + text
         cut = re.search(r"\x1b(\[[0-9;?]*)?$", text)
         self.rest = text[cut.start() :] if cut else ""
@@ -111,7 +111,7 @@ class Screen:
         return "\n".join("".join(self.cells.get((r, c), " ") for c in range(columns)).rstrip() for r in range(rows))
 
     def until(self, *patterns, seconds=60):
-        """Reads until the screen shows all of these."""
+        """Reads until the screen shows all of these patterns."""
         late = time.monotonic() + seconds
         while time.monotonic() < late:
             if all(re.search(pattern, self.text()) for pattern in patterns):
@@ -128,11 +128,11 @@ class Screen:
 @claim(slow=True)
 def the_live_view_shows_what_a_running_pytorch_holds(t):
     with Watched(t, command=[t.python, PROGRAM, "watched"]) as watched:
-        said = facts(watched)
+        stated = facts(watched)
         with Screen(t, watched.pid) as screen:
             (file, leak), (_, cache) = site("growth_leak"), site("growth_cache")
-            # 12 epochs kept 4 MiB each, the cache holds 6 of 8 MiB, the weights are 1 MiB.
-            expect_equal(said["allocated"], (12 * 4 + 6 * 8 + 1) * MIB, "what PyTorch says is allocated")
+            # 12 epochs leaked 4 MiB each, the cache holds 6 of 8 MiB, the weights are 1 MiB.
+            expect_equal(stated["allocated"], (12 * 4 + 6 * 8 + 1) * MIB, "memory_allocated()")
             screen.until(r"48 MiB +12 .*" + re.escape(f"{file}:{leak}"), r"48 MiB +6 .*" + re.escape(f"{file}:{cache}"))
             screen.until(r"GPU 0 .* peak +[\d.]+ GiB of [\d.]+ GiB used")
             screen.keys("q")

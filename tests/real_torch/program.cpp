@@ -1,4 +1,4 @@
-// Tensors' blocks straight from PyTorch's allocator: some stay, many go, one cannot be had. Says what the allocator holds.
+// Tensor blocks straight from PyTorch's allocator: some stay, many are freed, one request fails. Prints the allocator's totals.
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include <cstdio>
@@ -20,7 +20,7 @@ extern "C" int run() {
     try {
         allocator::raw_alloc(1ull << 50);
     } catch (const std::exception &) {
-        std::printf("refused yes\n");
+        std::printf("failed yes\n");
     }
     auto held = allocator::getDeviceStats(0);
     std::printf("allocated %ld\nreserved %ld\nevents %ld\n", (long)held.allocated_bytes[0].current, (long)held.reserved_bytes[0].current, events);

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# PyTorch's own caching allocator, the libraries of its wheel unchanged, on the fake driver: no GPU needed, but 530 MB of
-# downloads, which is why CI plays it with stand-ins (tests/tensors.rs).
+# PyTorch's own caching allocator, the libraries of its wheel unchanged, on the fake driver: no GPU is needed, but 530 MB of
+# downloads, which is why CI uses stand-ins instead (tests/tensors.rs).
 #
-#   tests/real_torch/run.sh DIR [TORCH VERSION]      DIR keeps what was downloaded
+#   tests/real_torch/run.sh DIR [TORCH VERSION]      DIR keeps the downloads
 #
-# Of CUDA's runtime only what the allocator calls is made here: its allocations go to the fake driver, all else succeeds
-# and does nothing. The last line is `ok` and the events compared.
+# Of CUDA's runtime only the functions that the allocator calls are implemented: allocations go to the fake driver, all others
+# succeed and do nothing. The last line is `ok` and the number of events compared.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 sources=$(cd "$here/../.." && pwd)
@@ -32,7 +32,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp "$target/libculeak_fake_driver.so" "$work/libcuda.so.1"
 
-# A runtime that has every function the allocator asks for.
+# A runtime with every function that the allocator imports.
 nm -D --undefined-only "$torch/lib/libc10_cuda.so" | sed -nE 's/.* U (cuda[A-Za-z0-9_]+).*/\1/p' | sort -u >"$work/wanted"
 sed -nE 's/^[a-z ]+\*? ?(cuda[A-Za-z0-9_]+)\(.*\{.*/\1/p' "$here/runtime.c" | sort -u >"$work/made"
 {
@@ -59,18 +59,18 @@ culeak snapshot "$work/r.culeak" --no-symbols -o "$work/r.json"
 import json
 import sys
 
-said = dict(line.split() for line in open(sys.argv[1]))
+printed = dict(line.split() for line in open(sys.argv[1]))
 snapshot = json.load(open(sys.argv[2]))
 table = snapshot["allocations"]
 rows = [{**table["calls"][row[4]], "bytes": row[1]} for row in table["rows"]]
 tensors = [row for row in rows if row["kind"] == "tensor"]
 segments = [row for row in rows if row["kind"] == "device"]
-[told] = snapshot["allocators"]
-assert sum(row["bytes"] for row in tensors) == told["live_bytes"] == int(said["allocated"]), (tensors, told, said)
-assert sum(row["bytes"] for row in segments) == told["reserved_bytes"] == int(said["reserved"]), (segments, told, said)
-assert (told["mismatches"], told["unseen_bytes"], snapshot["losses"]["unknown_blocks"]) == (0, 0, 0), told
-assert told["events"] == int(said["events"]), (told, said)
-assert any(row["kind"] == "tensor" and row["bytes"] == 1 << 50 for row in snapshot["refused"]), snapshot["refused"]
-assert len(sys.argv) == 4, f"one request was given up, and {len(sys.argv) - 3} snapshots were kept"
-print("ok", told["events"], "events")
+[allocator] = snapshot["allocators"]
+assert sum(row["bytes"] for row in tensors) == allocator["live_bytes"] == int(printed["allocated"]), (tensors, allocator, printed)
+assert sum(row["bytes"] for row in segments) == allocator["reserved_bytes"] == int(printed["reserved"]), (segments, allocator, printed)
+assert (allocator["mismatches"], allocator["unseen_bytes"], snapshot["losses"]["unknown_blocks"]) == (0, 0, 0), allocator
+assert allocator["events"] == int(printed["events"]), (allocator, printed)
+assert any(row["kind"] == "tensor" and row["bytes"] == 1 << 50 for row in snapshot["failed"]), snapshot["failed"]
+assert len(sys.argv) == 4, f"one request failed, and {len(sys.argv) - 3} snapshots were taken"
+print("ok", allocator["events"], "events")
 PYTHON

@@ -1,5 +1,5 @@
-/* What PyTorch's allocator needs of CUDA's runtime to allocate: memory from the fake driver, and a device to be on. The rest
- * of what it asks for is added by run.sh as functions that succeed and do nothing. One function a line: run.sh reads them. */
+/* What PyTorch's allocator needs of CUDA's runtime to allocate: memory from the fake driver, and a device. run.sh adds the
+ * other imported functions, which succeed and do nothing. One function per line: run.sh reads them. */
 #include "cuda.h"
 #include <string.h>
 

@@ -8,7 +8,11 @@ use culeak::snapshot::{Allocation, Counter, Snapshot};
 pub trait Claims {
     /// Nothing is left: no memory, no handle, no mapping.
     fn expect_no_leaks(&self) -> &Self;
-    /// This many blocks of the kind are live, with this many bytes together.
+    /// Nothing is left, and nothing was lost.
+    fn expect_clean(&self) -> &Self {
+        self.expect_no_leaks().expect_nothing_lost()
+    }
+    /// `count` blocks of the kind are live, with `bytes` bytes in total.
     fn expect_live(&self, kind: Kind, count: usize, bytes: u64) -> &Self;
     /// The rows of a kind, in order.
     fn of_kind(&self, kind: Kind) -> Vec<Allocation<'_>>;
@@ -16,9 +20,9 @@ pub trait Claims {
     fn only(&self, kind: Kind) -> Allocation<'_>;
     /// The kinds that are live.
     fn expect_kinds(&self, kinds: &[Kind]) -> &Self;
-    /// Nothing was lost, and no free was of memory that nobody knew.
+    /// Nothing was lost, and no free was of unknown memory.
     fn expect_nothing_lost(&self) -> &Self;
-    /// Sums of a kind's counters over all devices.
+    /// A kind's counters, added up over all devices.
     fn counted(&self, kind: Kind) -> Counter;
     /// The functions of an allocation's stack, innermost first; needs a symbolized snapshot.
     fn functions(&self, allocation: Allocation) -> Vec<String>;
@@ -65,15 +69,15 @@ impl Claims for Snapshot {
 
     #[track_caller]
     fn expect_nothing_lost(&self) -> &Snapshot {
-        let told = &self.losses;
+        let losses = &self.losses;
         let lost = (
-            told.lost_allocations,
-            told.lost_stacks,
-            told.lost_details,
-            told.vanished,
-            told.unknown_frees,
+            losses.lost_allocations,
+            losses.lost_stacks,
+            losses.lost_details,
+            losses.vanished,
+            losses.unknown_frees,
         );
-        assert_eq!(lost, (0, 0, 0, 0, 0), "{told:#?}");
+        assert_eq!(lost, (0, 0, 0, 0, 0), "{losses:#?}");
         self
     }
 

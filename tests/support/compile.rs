@@ -1,6 +1,6 @@
 //! Compiles victims with `cc`, each variant once per test run, into a folder of that run.
 //!
-//! Nothing is kept between runs, so nothing can be stale; folders of runs that are over are removed.
+//! No file is reused by a later run, so none can be stale; folders of finished runs are removed.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::{fake_driver, sources};
 
-/// How a victim reaches the driver; see `tests/victims/cuda.h`.
+/// How a victim finds the driver's functions; see `tests/victims/cuda.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lookup {
     Linked,
@@ -51,7 +51,7 @@ pub fn run_folder() -> &'static Path {
                 .strip_prefix("run-")
                 .is_some_and(|pid| !Path::new("/proc").join(pid).exists());
             if finished {
-                // Another run may be tidying up at the same moment.
+                // Another run may be removing it at the same time.
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
@@ -61,7 +61,7 @@ pub fn run_folder() -> &'static Path {
     })
 }
 
-/// The victim `tests/victims/<name>.c`, compiled for a door.
+/// The victim `tests/victims/<name>.c`, compiled for one lookup.
 pub fn victim(name: &str, lookup: Lookup) -> PathBuf {
     let driver = if lookup == Lookup::Linked {
         vec![fake_driver()]
@@ -71,12 +71,12 @@ pub fn victim(name: &str, lookup: Lookup) -> PathBuf {
     executable(name, &[lookup.flag()], &driver)
 }
 
-/// An executable with its own flags, linked with these libraries in this order.
+/// An executable compiled with `flags` and linked with `libraries` in this order.
 pub fn executable(name: &str, flags: &[&str], libraries: &[PathBuf]) -> PathBuf {
     compile(name, name, flags, libraries)
 }
 
-/// A shared library out of `tests/victims/<source>.c`, in a folder of its own, since its file name is its soname.
+/// A shared library from `tests/victims/<source>.c`, in its own folder, since its file name is its soname.
 pub fn library(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) -> PathBuf {
     let soname = format!("-Wl,-soname,{file}");
     let mut all = vec!["-shared", "-fPIC", soname.as_str()];

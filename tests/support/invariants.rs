@@ -1,17 +1,17 @@
-//! What is true of every recording, whatever the program did. Checked on each one the tests read.
+//! Invariants of every recording, whatever the program did. Checked on each one that the tests read.
 
 use std::collections::{BTreeMap, HashSet};
 
 use culeak::kind::Kind;
 use culeak::snapshot::{ProcessState, Snapshot};
 
-/// `hooks_returned`: no hook was left by a jump or a cancelled thread.
+/// `hooks_returned`: no hook was left by a jump or by a cancelled thread.
 pub fn check(snapshot: &Snapshot, hooks_returned: bool) {
-    snapshot.validate().expect("every index leads somewhere");
+    snapshot.validate().expect("every index is in range");
     oldest_first(snapshot);
-    places_are_taken_once(snapshot);
+    addresses_are_unique(snapshot);
     times_fit(snapshot);
-    // Who was killed may have been between a record and its counter.
+    // A killed process may have been between a record and its counter.
     if snapshot.process.state == ProcessState::Exited && hooks_returned {
         counters_agree_with_rows(snapshot);
     }
@@ -26,8 +26,8 @@ fn oldest_first(snapshot: &Snapshot) {
     );
 }
 
-/// Live memory does not overlap: one address, one record of a kind (and of an allocator).
-fn places_are_taken_once(snapshot: &Snapshot) {
+/// An address has at most one live record of a kind and allocator.
+fn addresses_are_unique(snapshot: &Snapshot) {
     let mut seen = HashSet::new();
     for a in &snapshot.allocations {
         assert!(
@@ -48,8 +48,8 @@ fn times_fit(snapshot: &Snapshot) {
             snapshot.taken.at_ns
         );
     }
-    for refused in &snapshot.failed {
-        assert!(refused.first_ns <= refused.last_ns && refused.count > 0);
+    for failed in &snapshot.failed {
+        assert!(failed.first_ns <= failed.last_ns && failed.count > 0);
     }
 }
 

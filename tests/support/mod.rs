@@ -1,11 +1,11 @@
-//! What the claims are written with: victims are compiled, run under the recorder and looked at in one sentence.
+//! The vocabulary of the claims: a victim is compiled, run under the recorder and checked in one sentence.
 //!
 //! ```text
 //! profile("frees").arg("elsewhere").run().expect_no_leaks();
-//! │                │                │     └ outcome.rs, claims.rs: what the recordings say
-//! │                │                └ profile.rs, process.rs: a folder of its own, the environment, a hard timeout
-//! │                └ passed on to the victim, which picks a behaviour by it
-//! └ compile.rs: tests/victims/frees.c, compiled once per door
+//! │                │                │     └ outcome.rs, claims.rs: what was recorded
+//! │                │                └ profile.rs, process.rs: a temporary folder, the environment, a hard timeout
+//! │                └ an argument of the victim, which selects its behaviour
+//! └ compile.rs: tests/victims/frees.c, compiled once per lookup
 //! ```
 //!
 //! The preload library and the fake driver are the ones the CLI carries (`cli/build.rs` builds both from the present
@@ -45,6 +45,15 @@ pub fn culeak() -> PathBuf {
 /// The `tests` folder in the sources.
 pub fn sources() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests")
+}
+
+/// Fails unless the tests run as root, as they do in CI.
+#[track_caller]
+pub fn expect_root(action: &str) {
+    assert!(
+        is_root(),
+        "this claim {action}, which needs root: run the tests as root"
+    );
 }
 
 pub fn is_root() -> bool {

@@ -1,4 +1,4 @@
-//! What a run left behind: how it ended, what it said, and its recordings, read back through the library.
+//! The outcome of a run: how it ended, what it printed, and its recordings, read back through the library.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -17,10 +17,10 @@ pub struct Outcome {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
-    /// One for every recording, in order of their paths.
+    /// One for each recording, in order of their paths.
     pub snapshots: Vec<Snapshot>,
     pub recordings: Vec<PathBuf>,
-    /// What the reader said about recordings that are none.
+    /// The reader's errors about files that are not valid recordings.
     pub unreadable: Vec<String>,
     folder: TempDir,
     profile: Profile,
@@ -52,12 +52,12 @@ impl Outcome {
         }
     }
 
-    /// The folder the recordings were to go to.
+    /// The output folder for recordings.
     pub fn out(&self) -> PathBuf {
         self.folder.path().join("out")
     }
 
-    /// The folder the program started in.
+    /// The working folder of the program.
     pub fn work(&self) -> PathBuf {
         self.folder.path().join("work")
     }
@@ -122,7 +122,7 @@ impl Outcome {
         self
     }
 
-    /// Nothing was recorded, not even a file begun.
+    /// Nothing was recorded: not even an empty file was created.
     #[track_caller]
     pub fn expect_no_file(&self) -> &Outcome {
         let left: Vec<_> = fs::read_dir(self.out())
@@ -134,18 +134,18 @@ impl Outcome {
         self
     }
 
-    /// The same program without the recorder ends the same way and says the same, our own lines on stderr aside.
+    /// The same program without the recorder ends the same way and prints the same, apart from our own lines on stderr.
     #[track_caller]
     pub fn expect_same_output_as_bare(&self) -> &Outcome {
         let bare = self.profile.clone().bare().run();
-        let told = |outcome: &Outcome| {
+        let result = |outcome: &Outcome| {
             (
                 outcome.status.into_raw(),
                 outcome.stdout.clone(),
                 without_our_lines(&outcome.stderr),
             )
         };
-        assert_eq!(told(self), told(&bare), "with the recorder (left) and without");
+        assert_eq!(result(self), result(&bare), "with the recorder (left) and without");
         self
     }
 
@@ -177,7 +177,7 @@ pub fn recordings_in(folder: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(folder) else {
         return Vec::new();
     };
-    // A pipe or a link of that name is something a claim put there.
+    // A claim may have created a pipe or a link of that name.
     let files = entries
         .flatten()
         .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
@@ -189,14 +189,14 @@ pub fn recordings_in(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Reads a recording and checks what is true of every one.
+/// Reads a recording and checks the invariants of every one.
 pub fn read(path: &Path) -> Snapshot {
     let snapshot = reader::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     invariants::check(&snapshot, true);
     snapshot
 }
 
-/// `culeak snapshot FILE -o …`: the recording as the CLI tells it, with names.
+/// `culeak snapshot FILE -o …`: the recording with names, as the CLI writes it.
 pub fn symbolize(recording: &Path) -> Snapshot {
     let json = recording.with_extension("json");
     let result = Command::new(culeak())

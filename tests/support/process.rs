@@ -1,4 +1,4 @@
-//! Runs a process that must end by itself: whoever hangs is killed with all its children, and the claim fails.
+//! Runs a process that must end by itself: one that hangs is killed with all its children, and the claim fails.
 
 use std::io::Read;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 
-/// Far beyond what any victim needs, since a loaded machine is no failure.
+/// Far more than any victim needs, since a loaded machine is no failure.
 const LIMIT: Duration = Duration::from_secs(100);
 
 pub struct Ended {
@@ -53,7 +53,7 @@ pub fn start(command: &mut Command) -> Started {
 }
 
 impl Started {
-    /// Its stdout, for those who talk with it. What was read here is not part of the outcome.
+    /// Its stdout, for claims that talk with it. What is read from it is not part of the outcome.
     pub fn stdout(&mut self) -> ChildStdout {
         self.stdout.take().expect("stdout is taken once")
     }
@@ -63,7 +63,7 @@ impl Started {
         let _ = killpg(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL);
     }
 
-    /// Waits for its end and that of its output.
+    /// Waits until the process has ended and its output is closed.
     pub fn finish(mut self) -> Ended {
         drop(self.child.stdin.take());
         let stdout = self.stdout.take().map(collect);
@@ -75,7 +75,7 @@ impl Started {
                 .map_or(Ok(Vec::new()), |stdout| stdout.recv())
                 .unwrap_or_default();
             let err = self.stderr.recv().unwrap_or_default();
-            // Nobody listens any more after the time limit.
+            // After the time limit, the receiver is gone.
             let _ = done.send((status, out, err));
         });
         match ended.recv_timeout(LIMIT) {
@@ -89,15 +89,15 @@ impl Started {
             }
             Err(_) => {
                 let _ = killpg(group, Signal::SIGKILL);
-                let said = ended
+                let output = ended
                     .recv_timeout(Duration::from_secs(5))
                     .map(|(_, out, err)| (out, err))
                     .unwrap_or_default();
                 panic!(
                     "still running after {LIMIT:?}, killed: {}\nstdout: {}\nstderr: {}",
                     self.what,
-                    String::from_utf8_lossy(&said.0),
-                    String::from_utf8_lossy(&said.1)
+                    String::from_utf8_lossy(&output.0),
+                    String::from_utf8_lossy(&output.1)
                 );
             }
         }
@@ -108,7 +108,7 @@ fn collect(mut from: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
     let (to, collected) = mpsc::channel();
     thread::spawn(move || {
         let mut all = Vec::new();
-        // A pipe that breaks ends there.
+        // A broken pipe ends here.
         let _ = from.read_to_end(&mut all);
         let _ = to.send(all);
     });

@@ -14,7 +14,7 @@ use super::outcome::Outcome;
 use super::process::{self, Started};
 use super::{fake_driver, library, shim, victim};
 
-/// Where another preloaded library stands.
+/// On which side of culeak another library is preloaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Preload {
     BeforeCuleak,
@@ -57,7 +57,7 @@ pub struct Profile {
     hooks_return: bool,
 }
 
-/// A victim, reached through exported symbols unless another door is chosen.
+/// A victim, linked with the driver unless another lookup is chosen.
 pub fn profile(victim: &str) -> Profile {
     Profile::of(What::Victim(victim.to_owned(), Lookup::Linked))
 }
@@ -116,7 +116,7 @@ impl Profile {
         self.env("CULEAK_FAKE_FAIL", calls)
     }
 
-    /// The driver that signals may interrupt anywhere (`tests/victims/tiny_driver.c`).
+    /// A driver without locks, which signals may interrupt anywhere (`tests/victims/tiny_driver.c`).
     pub fn tiny_driver(mut self) -> Profile {
         self.driver = Driver::Tiny;
         self
@@ -132,25 +132,25 @@ impl Profile {
         self
     }
 
-    /// Pattern for the recording's path; `{}` stands for the temporary folder.
+    /// Pattern for the recording's path; `{}` is replaced by the output folder.
     pub fn output(mut self, pattern: &str) -> Profile {
         self.output = Output::Pattern(pattern.to_owned());
         self
     }
 
-    /// Leaves it to the recorder where the recording goes.
+    /// Leaves the path of the recording to the recorder.
     pub fn output_unset(mut self) -> Profile {
         self.output = Output::Unset;
         self
     }
 
-    /// Words put before the program: a shell that sets a limit, `setpriv` … They run without the recorder.
+    /// Words before the program: a shell that sets a limit, `setpriv` … They run without the recorder.
     pub fn wrapped_in(mut self, words: &[&str]) -> Profile {
         self.wrapper = words.iter().map(OsString::from).collect();
         self
     }
 
-    /// Hooks are left by jumps or end with their threads: a record may be without its counter.
+    /// Hooks are left by jumps or end with their threads, so a record may lack its counter.
     pub fn leaving_hooks_halfway(mut self) -> Profile {
         self.hooks_return = false;
         self
@@ -171,7 +171,7 @@ impl Profile {
         self.run_in(folder())
     }
 
-    /// Runs it in a folder prepared by the claim.
+    /// Runs it in a folder that the claim prepared.
     pub fn run_in(self, folder: TempDir) -> Outcome {
         let ended = process::run(&mut self.command(folder.path()));
         Outcome::new(ended, folder, self)
@@ -209,7 +209,7 @@ impl Profile {
         recorder.push(("LD_LIBRARY_PATH".into(), self.driver.folder().into_os_string()));
         recorder.extend(self.environment.iter().cloned());
 
-        // The wrapper itself runs without all this: `env` adds it for the program alone.
+        // The wrapper itself runs without these variables: `env` sets them for the program alone.
         let mut words = self.wrapper.clone();
         if !words.is_empty() {
             words.push("env".into());
@@ -273,7 +273,7 @@ impl Driver {
             Driver::Tiny => TINY
                 .get_or_init(|| {
                     let file = library("tiny_driver", "libcuda.so.1", &["-fvisibility=hidden"], &[]);
-                    file.parent().expect("a file stands in a folder").to_owned()
+                    file.parent().expect("a file has a folder").to_owned()
                 })
                 .clone(),
         }

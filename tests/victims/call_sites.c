@@ -1,7 +1,7 @@
-/* Pairs of an allocation and a free from many places, over and over. Prints nanoseconds a pair, and how often the loader's
- * list was walked meanwhile, which `counts_look_ups.c` counts.
- *   tensors LIBC10_CUDA…   blocks of PyTorch's stand-in; every copy of it has call sites of its own
- *   runtime                -DRUNTIME: cudaMalloc and cudaFree from 64 places */
+/* Pairs of an allocation and a free from many call sites. Prints nanoseconds per pair, and how often the loader's list was
+ * walked meanwhile, which `counts_look_ups.c` counts.
+ *   tensors LIBC10_CUDA…   blocks of the stand-in for PyTorch; every copy of it has its own call sites
+ *   runtime                -DRUNTIME: cudaMalloc and cudaFree from 64 call sites */
 #include "victim.h"
 #include <time.h>
 
@@ -18,12 +18,12 @@ static int ascending(const void *a, const void *b) {
     return (difference > 0) - (difference < 0);
 }
 
-/* The median of CHUNKS stretches, so that what else the machine does in between does not count. */
+/* The median of CHUNKS chunks, so that other load on the machine does not count. */
 static void measure(void (*round)(void), int pairs, int rounds) {
     unsigned long *look_ups = dlsym(RTLD_DEFAULT, "look_ups");
     double took[CHUNKS];
     unsigned long before = 0;
-    /* From one line: from another one they would be other stacks, met for the first time. */
+    /* From the same line: another line would have other stacks, which the recorder meets for the first time. */
     for (int chunk = -WARM; chunk < CHUNKS; chunk++) {
         if (chunk == 0 && look_ups) before = *look_ups;
         double began = now();

@@ -1,4 +1,4 @@
-/* A program that is linked with a runtime and exports nothing. */
+/* A program that is linked with a runtime and exports no symbols. */
 #include "victim.h"
 
 extern int cudaMalloc(void **, size_t);

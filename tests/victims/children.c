@@ -14,7 +14,7 @@ static void wait_for(pid_t child) {
     if (status) printf("child status %x\n", status);
 }
 
-/* The child starts CUDA on its own: its leak is its own. */
+/* The child starts CUDA by itself, so its leak is its own. */
 static void fork_before(void) {
     pid_t child = fork();
     if (!child) {
@@ -27,7 +27,7 @@ static void fork_before(void) {
     leak(100);
 }
 
-/* The child inherits 100 bytes it never asked for, and does nothing with CUDA. */
+/* The child inherits 100 bytes that it did not allocate, and does not use CUDA. */
 static void fork_after(void) {
     start_cuda();
     leak(100);
@@ -37,7 +37,7 @@ static void fork_after(void) {
     leak(101);
 }
 
-/* The child allocates although CUDA forbids it: nothing may break, and the parent's records stay the parent's. */
+/* The child allocates although CUDA forbids it: nothing may crash, and the parent's records stay the parent's. */
 static void fork_after_and_use(void) {
     start_cuda();
     CUdeviceptr inherited = leak(100);
@@ -113,7 +113,7 @@ static void small(void) {
     leak(7);
 }
 
-/* The same process, another program: its recording starts anew. */
+/* exec: the same process, but another program, with a new recording. */
 static void exec_self(void) {
     start_cuda();
     leak(100);
@@ -121,7 +121,7 @@ static void exec_self(void) {
     execl("/proc/self/exe", "children", "small", (char *)NULL);
 }
 
-/* The other program goes on until its stdin closes. */
+/* The other program runs until its stdin closes. */
 static void exec_and_wait(void) {
     char byte;
     if (arguments[0]) {
@@ -153,7 +153,7 @@ static void thousand(void) {
     }
 }
 
-/* 1,000 forked children, none of which touches CUDA. */
+/* 1,000 forked children that do not use CUDA. */
 static void thousand_forks(void) {
     start_cuda();
     leak(100);
@@ -165,7 +165,7 @@ static void thousand_forks(void) {
     leak(101);
 }
 
-/* A child whose parent is gone before it allocates. */
+/* A child whose parent has ended before the child allocates. */
 static void orphan(void) {
     int ready[2];
     char byte;

@@ -1,6 +1,6 @@
-/* churn PLUGIN THREADS SWAPS CHILDREN: threads swap blocks, each so many times, while a timer's handler allocates, a
- * library comes and goes, and children are forked all the while.
- * keep COUNT THREADS: so many blocks are live at the end; says what memory the process holds for each. */
+/* churn PLUGIN THREADS SWAPS CHILDREN: each thread swaps blocks SWAPS times, while a timer's handler allocates, a library
+ * is opened and closed, and children are forked.
+ * keep COUNT THREADS: COUNT blocks are live at the end; prints how much memory the process uses for each. */
 #include "victim.h"
 #include <dlfcn.h>
 #include <pthread.h>

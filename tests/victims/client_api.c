@@ -1,4 +1,4 @@
-/* A program with an allocator of its own, which tells of its blocks and names its moments (shim/include/culeak.h). */
+/* A program with its own allocator, which registers its blocks and sets marks (shim/include/culeak.h). */
 #include "victim.h"
 #include "../../shim/include/culeak.h"
 #include <pthread.h>
@@ -9,7 +9,7 @@ static NOINLINE void hand_out(const char *domain, CUdeviceptr address, size_t by
     STAY();
 }
 
-/* Blocks of two allocators, one within the other at the same address; one block is taken back. */
+/* Blocks of two allocators, one within the other at the same address; one block is freed. */
 static void blocks(void) {
     start_cuda();
     CUdeviceptr slab = leak(1 << 20);
@@ -17,11 +17,11 @@ static void blocks(void) {
     hand_out("cache", slab + 8192, 512);
     hand_out("arena", slab, 100);
     culeak_free("cache", (void *)(slab + 8192));
-    culeak_free("cache", (void *)(slab + 1)); /* never handed out */
+    culeak_free("cache", (void *)(slab + 1)); /* never registered */
     printf("slab %llx\n", slab);
 }
 
-static void moments(void) {
+static void marks(void) {
     start_cuda();
     leak(1000);
     culeak_mark("epoch 1");
@@ -31,7 +31,7 @@ static void moments(void) {
     culeak_mark("epoch 2 \xc3\xa9");
 }
 
-/* Called before CUDA, and with nothing. */
+/* Called before CUDA, and with null arguments. */
 static void odd(void) {
     culeak_mark("before CUDA");
     culeak_mark(NULL);
@@ -41,7 +41,7 @@ static void odd(void) {
     leak(10);
 }
 
-static void *tell(void *argument) {
+static void *register_blocks(void *argument) {
     uintptr_t base = (uintptr_t)argument;
     char domain[8];
     for (int round = 0; round < 5000; round++) {
@@ -56,7 +56,7 @@ static void *tell(void *argument) {
 static void threads(void) {
     start_cuda();
     pthread_t all[8];
-    for (uintptr_t i = 0; i < 8; i++) REQUIRE(!pthread_create(&all[i], NULL, tell, (void *)((i + 1) << 20)));
+    for (uintptr_t i = 0; i < 8; i++) REQUIRE(!pthread_create(&all[i], NULL, register_blocks, (void *)((i + 1) << 20)));
     for (int i = 0; i < 8; i++) REQUIRE(!pthread_join(all[i], NULL));
 }
 
@@ -98,7 +98,7 @@ static void runs_out(void) {
     ask_for_too_much(1ull << 51);
     for (int i = 0; i < 8; i++) {
         CUdeviceptr address;
-        switch (i) { /* a call of its own for each */
+        switch (i) { /* one call site for each */
 #define CASE(n) case n: EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&address, 1ull << 50)); break;
             CASE(0) CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7)
         }
@@ -106,7 +106,7 @@ static void runs_out(void) {
     leak(1234);
 }
 
-/* For claims about the time: events go on until a snapshot is there that shows more than one allocation. */
+/* Allocates until an automatic snapshot exists that shows more than one allocation. */
 static void goes_on(void) {
     start_cuda();
     for (int i = 0; i < 100; i++) {
@@ -123,7 +123,7 @@ static void say(const char *what, unsigned number) {
                    of.left_count, of.peak_bytes, of.held_bytes);
 }
 
-/* Three tests of a harness: one leaks, one frees what an earlier one left, one holds more than it may for a moment. */
+/* Three tests of a harness: one leaks, one frees what an earlier one left, one exceeds its limit for a while. */
 static void intervals(void) {
     unsigned first = culeak_interval_begin("before CUDA", 0);
     start_cuda();
@@ -147,4 +147,4 @@ static void intervals(void) {
     say("none", 0);
 }
 
-MAIN(BEHAVIOUR(blocks), BEHAVIOUR(moments), BEHAVIOUR(odd), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(peaks), BEHAVIOUR(runs_out), BEHAVIOUR(goes_on), BEHAVIOUR(intervals))
+MAIN(BEHAVIOUR(blocks), BEHAVIOUR(marks), BEHAVIOUR(odd), BEHAVIOUR(threads), BEHAVIOUR(forks), BEHAVIOUR(peaks), BEHAVIOUR(runs_out), BEHAVIOUR(goes_on), BEHAVIOUR(intervals))

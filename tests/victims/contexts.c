@@ -1,4 +1,4 @@
-/* What ends with a context and what does not. */
+/* What a context frees when it ends, and what it does not. */
 #include "victim.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -46,7 +46,7 @@ static void destroyed_v1(void) {
 }
 
 /* Injected: cuCtxDestroy_v2 fails with 700. */
-static void destroy_refused(void) {
+static void destroy_fails(void) {
     REQUIRE(open_driver());
     OK(cuInit(0));
     CUcontext context = create(0);
@@ -77,7 +77,7 @@ static void primary_released_v1(void) {
     OK(cuDevicePrimaryCtxRelease(0));
 }
 
-/* Retained twice, released once: still there. */
+/* Retained twice, released once: still alive. */
 static void primary_still_retained(void) {
     start_cuda();
     CUcontext again;
@@ -99,7 +99,7 @@ static void reset_v1(void) {
     OK(cuDevicePrimaryCtxReset(0));
 }
 
-/* Pool memory outlives a reset: still valid, still freeable. */
+/* Pool memory outlives a reset: it stays valid and can be freed. */
 static void pool_memory_outlives_reset(void) {
     start_cuda();
     CUdeviceptr address;
@@ -125,7 +125,7 @@ static void two(void) {
     OK(cuCtxDestroy_v2(first));
 }
 
-/* On the tiny driver: while one thread is inside cuCtxDestroy, another gets the next context, at the same address. */
+/* On the tiny driver: while one thread is inside cuCtxDestroy, another creates a context, at the same address. */
 static CUcontext recreated;
 
 static void *creates_and_allocates(void *nothing) {
@@ -153,7 +153,7 @@ static void handle_used_again(void) {
     if (arguments[0]) OK(cuCtxDestroy_v2(recreated));
 }
 
-/* Memory of a context that is not current when it is freed. */
+/* Memory that is freed while another context is current. */
 static void freed_under_another(void) {
     REQUIRE(open_driver());
     OK(cuInit(0));
@@ -164,7 +164,7 @@ static void freed_under_another(void) {
     leak(200);
 }
 
-/* What the driver says the devices are called. */
+/* The UUIDs that the driver reports for the devices. */
 static void uuids(void) {
     start_cuda();
     int count;
@@ -182,7 +182,7 @@ static void uuids(void) {
     leak(200);
 }
 
-/* Libraries of NVIDIA's ask for private tables; what flows through those nobody can see. */
+/* NVIDIA's libraries ask for private tables; calls through those cannot be intercepted. */
 static void private_table(void) {
     const void *table;
     CUuuid runtime_interface = {"\x6b\xd5\xfb\x6c\x5b\xf4\xe7\x4a\x89\x87\xd9\x39\x12\xfd\x9d\xf9"}, unknown = {"?"};
@@ -192,7 +192,7 @@ static void private_table(void) {
     printf("unknown %d\n", cuGetExportTable(&table, &unknown));
 }
 
-MAIN(BEHAVIOUR(destroyed), BEHAVIOUR(destroyed_v1), BEHAVIOUR(destroy_refused), BEHAVIOUR(detached),
+MAIN(BEHAVIOUR(destroyed), BEHAVIOUR(destroyed_v1), BEHAVIOUR(destroy_fails), BEHAVIOUR(detached),
      BEHAVIOUR(primary_released), BEHAVIOUR(primary_released_v1), BEHAVIOUR(primary_still_retained), BEHAVIOUR(reset),
      BEHAVIOUR(reset_v1), BEHAVIOUR(pool_memory_outlives_reset), BEHAVIOUR(two), BEHAVIOUR(handle_used_again),
      BEHAVIOUR(freed_under_another), BEHAVIOUR(uuids), BEHAVIOUR(private_table))

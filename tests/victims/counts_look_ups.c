@@ -1,5 +1,5 @@
-/* A preload that counts how often the process walks the loader's list of objects. A hook does so at a call site that it does
- * not know yet; nothing else does it in a loop. */
+/* Preloaded: counts how often the process walks the loader's list of objects. A hook does so at a call site that is new to
+ * it; nothing else does it in a loop. */
 #include <dlfcn.h>
 #include <link.h>
 

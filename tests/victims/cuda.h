@@ -1,11 +1,11 @@
-/* The part of the CUDA driver API that the victims use, and the doors through which a program can reach it.
+/* The part of the CUDA driver API that the victims use, and the ways in which a program can look it up.
  *
- * A victim calls `cuMemAlloc_v2(…)` like any CUDA program. Which door that goes through is chosen when it is compiled:
+ * A victim calls `cuMemAlloc_v2(…)` like any CUDA program. The lookup is chosen when the victim is compiled:
  *   -DLOOKUP_LINKED   linked with libcuda.so.1 (the default)
  *   -DLOOKUP_DLSYM    dlopen + dlsym of every name
  *   -DLOOKUP_PROC_V1  dlsym("cuGetProcAddress"), then every name through its 4 arguments
  *   -DLOOKUP_PROC_V2  dlsym("cuGetProcAddress_v2"), then every name through its 5 arguments
- *   -DLOOKUP_PROC_PTSZ the same, asking for the per-thread default stream
+ *   -DLOOKUP_PROC_PTSZ the same, requesting the per-thread default stream
  * Written for these tests: nothing here needs a CUDA toolkit. */
 #pragma once
 #include <dlfcn.h>
@@ -68,7 +68,7 @@ enum { CU_AUTO_FREE_ON_LAUNCH = 1, CU_CAPTURE_GLOBAL = 0, CU_CAPTURE_RELAXED = 2
 #define CU_STREAM_LEGACY ((CUstream)1)
 #define CU_STREAM_PER_THREAD ((CUstream)2)
 
-/* X(exported symbol, base name, CUDA version at which cuGetProcAddress answers with it, flags, parameters) */
+/* X(exported symbol, base name, CUDA version from which cuGetProcAddress returns it, flags, parameters) */
 #define CUDA_FUNCTIONS(X) \
     X(cuInit, "cuInit", 2000, 0, (unsigned)) \
     X(cuGetExportTable, "cuGetExportTable", 3000, 0, (const void **, const CUuuid *)) \
@@ -168,7 +168,7 @@ static __attribute__((unused)) void *libcuda(void) {
     return libcuda_handle;
 }
 
-/* Resolves everything; a name the driver lacks stays NULL. Returns 0 when there is no driver. */
+/* Resolves every function; one that the driver lacks stays NULL. Returns 0 if there is no driver. */
 static __attribute__((unused)) int open_driver(void) {
     if (!libcuda()) return 0;
 #if defined(LOOKUP_DLSYM)

@@ -1,4 +1,4 @@
-/* One leak of every allocation call of the CUDA runtime, each of its own size. */
+/* One leak through every allocation call of the CUDA runtime, each of a different size. */
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* Every allocation call of the CUDA runtime once, with what it must answer, one line each.
+/* Every allocation call of the CUDA runtime once, with the expected result, one line each.
  *
- * Exit status 0: all as expected, last line `all ok`. 1: a call answered otherwise, its line begins with FAIL.
+ * Exit status 0: all as expected, last line `all ok`. 1: a call returned something else; its line begins with FAIL.
  * 77: the runtime refused to start, last line `stopped …`: NVIDIA's cudart does so on the fake driver, see
  * tests/fake_driver/README.md. Built against cudart 12 or 13, shared or static, or the stand-in in
  * tests/fake_driver/runtime; the calls used have the same arguments in all of them. */

@@ -1,4 +1,4 @@
-"""Daemon threads that allocate and free without pause while the interpreter is taken down around them."""
+"""Daemon threads that allocate and free continuously while the interpreter shuts down."""
 
 import ctypes
 import threading

@@ -44,7 +44,7 @@ static void terminated(void) {
     raise(SIGTERM);
 }
 
-/* Says each allocation on stdout once it has it, then waits to be killed. */
+/* Prints each allocation after it was made, then waits to be killed. */
 static void acknowledges(void) {
     start_cuda();
     for (int i = 0; i < 1000; i++) {
@@ -56,7 +56,7 @@ static void acknowledges(void) {
     for (;;) pause();
 }
 
-/* Never stops allocating, and never says so: for readers that look while it changes. */
+/* Allocates without end and without output, for readers of a changing recording. */
 static void restless(void) {
     start_cuda();
     leak(12345);
@@ -64,7 +64,7 @@ static void restless(void) {
     for (;;) OK(cuMemFree_v2(leak(64)));
 }
 
-/* Waits for its stdin to close, so that somebody else can look at it meanwhile. */
+/* Waits for its stdin to close, so that its recording can be read meanwhile. */
 static void waits(void) {
     char byte;
     start_cuda();
@@ -73,7 +73,7 @@ static void waits(void) {
     while (read(0, &byte, 1) > 0) {}
 }
 
-/* An object of static storage gives its memory back after main. */
+/* A static object frees its memory after main. */
 static CUdeviceptr kept_until_the_end;
 
 __attribute__((destructor)) static void static_destructor(void) {

@@ -1,4 +1,4 @@
-/* Runs the program in the arguments where the kernel refuses process_vm_readv, as some containers have it. */
+/* Runs the program in the arguments under a filter that denies process_vm_readv, as some containers do. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,4 +1,4 @@
-/* Calls a forwarder (a library in front of this one may have none to forward to). */
+/* Calls a forwarder, which may have no next definition to forward to. */
 #include "victim.h"
 
 extern void *ompt_start_tool(unsigned, const char *);

@@ -1,4 +1,4 @@
-/* The pattern of OpenMP's ompt_start_tool: a weak function that hands over to the next one of its name. */
+/* The pattern of OpenMP's ompt_start_tool: a weak function that forwards to the next definition of its name. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>

@@ -1,8 +1,8 @@
-/* Ways of giving memory back, and of failing to. Failures are injected from outside through CULEAK_FAKE_FAIL. */
+/* Ways of freeing memory, and of failing to. Failures are injected through CULEAK_FAKE_FAIL. */
 #include "victim.h"
 #include <pthread.h>
 
-/* cudaFree of stream-ordered memory reaches cuMemFree_v2, and both directions are legal. */
+/* cudaFree of stream-ordered memory calls cuMemFree_v2; both directions are legal. */
 static void async_freed_as_device(void) {
     start_cuda();
     CUdeviceptr address;
@@ -59,13 +59,13 @@ static void elsewhere(void) {
 }
 
 /* Injected: the first cuMemFree_v2 fails with 700, the second succeeds if there is one. */
-static void refused_once(void) {
+static void fails_once(void) {
     start_cuda();
     CUdeviceptr address = leak(700);
     EXPECT(700, cuMemFree_v2(address));
 }
 
-static void refused_then_freed(void) {
+static void fails_then_frees(void) {
     start_cuda();
     CUdeviceptr address = leak(700);
     EXPECT(700, cuMemFree_v2(address));
@@ -84,7 +84,7 @@ static void at_teardown(void) {
     EXPECT(CUDA_ERROR_DEINITIALIZED, cuMemFreeHost(host));
 }
 
-/* An address that is no memory, and one given back twice: the driver refuses both. */
+/* An invalid address, and one that is freed twice: the driver rejects both. */
 static void unknown(void) {
     start_cuda();
     CUdeviceptr kept = leak(10), twice = leak(20);
@@ -120,14 +120,14 @@ static void no_memory_of_any_kind(void) {
     EXPECT(2, cuMemCreate(&handle, 2 << 20, &properties, 0));
 }
 
-/* The same call site asks in vain 50 times. */
+/* The same call site fails 50 times. */
 static void no_memory_again_and_again(void) {
     start_cuda();
     CUdeviceptr address;
     for (int i = 0; i < 50; i++) EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2(&address, 1ull << 50));
 }
 
-/* A failing driver writes nothing: out-parameters that point nowhere must not be read. */
+/* A failed call writes nothing: invalid out-parameters must not be read. */
 static void nowhere_to_write(void) {
     start_cuda();
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAlloc_v2((CUdeviceptr *)16, 64));
@@ -135,7 +135,7 @@ static void nowhere_to_write(void) {
     EXPECT(CUDA_ERROR_OUT_OF_MEMORY, cuMemAllocAsync((CUdeviceptr *)16, 64, NULL));
 }
 
-/* errno is the program's own. */
+/* errno must not change. */
 static void keeps_errno(void) {
     start_cuda();
     errno = 77;
@@ -145,7 +145,7 @@ static void keeps_errno(void) {
     REQUIRE(errno == 77);
 }
 
-/* 20,000 allocations in order, every second one given back. */
+/* 20,000 allocations in order; every second one is freed. */
 static void many(void) {
     start_cuda();
     static CUdeviceptr all[20000];
@@ -153,7 +153,7 @@ static void many(void) {
     for (int i = 0; i < 20000; i += 2) OK(cuMemFree_v2(all[i]));
 }
 
-/* 100 + 200 at once is the most that is live at any time. */
+/* At most 100 + 200 bytes are live at once. */
 static void peak(void) {
     start_cuda();
     leak(100);
@@ -163,7 +163,7 @@ static void peak(void) {
     leak(50);
 }
 
-/* One address, allocated and freed 200,000 times, then kept. */
+/* One address, allocated and freed 200,000 times, and live at the end. */
 static void churn(void) {
     start_cuda();
     for (int i = 0; i < 200000; i++) OK(cuMemFree_v2(leak(256)));
@@ -171,7 +171,7 @@ static void churn(void) {
 }
 
 MAIN(BEHAVIOUR(async_freed_as_device), BEHAVIOUR(device_freed_as_async), BEHAVIOUR(managed_freed_as_device),
-     BEHAVIOUR(v1_freed_as_v2), BEHAVIOUR(from_pool_freed_as_device), BEHAVIOUR(elsewhere), BEHAVIOUR(refused_once),
-     BEHAVIOUR(refused_then_freed), BEHAVIOUR(at_teardown), BEHAVIOUR(unknown), BEHAVIOUR(no_memory),
+     BEHAVIOUR(v1_freed_as_v2), BEHAVIOUR(from_pool_freed_as_device), BEHAVIOUR(elsewhere), BEHAVIOUR(fails_once),
+     BEHAVIOUR(fails_then_frees), BEHAVIOUR(at_teardown), BEHAVIOUR(unknown), BEHAVIOUR(no_memory),
      BEHAVIOUR(no_memory_of_any_kind), BEHAVIOUR(no_memory_again_and_again), BEHAVIOUR(nowhere_to_write),
      BEHAVIOUR(keeps_errno), BEHAVIOUR(many), BEHAVIOUR(peak), BEHAVIOUR(churn))

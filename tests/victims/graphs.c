@@ -42,7 +42,7 @@ static void captured(void) {
     if (has("relaunch")) OK(cuGraphLaunch(exec, stream));
 }
 
-/* Nodes added by hand: node | node_v2 | alloc, with the matching free node with "freed". */
+/* Nodes added explicitly: node | node_v2 | alloc, with the matching free node with "freed". */
 static void built(void) {
     start_cuda();
     CUstream stream = new_stream();
@@ -84,7 +84,7 @@ static void built(void) {
     if (has("again")) OK(cuGraphLaunch(exec, stream));
 }
 
-/* The allocation stands in a graph that became part of another; memory nodes allow nothing less than a move. */
+/* The allocation is in a child graph; memory nodes require that the child graph is moved into its parent. */
 static void child(void) {
     start_cuda();
     CUstream stream = new_stream();
@@ -101,7 +101,7 @@ static void child(void) {
     if (has("launch")) OK(cuGraphLaunch(exec, stream));
 }
 
-/* Ends the capture of a stream that is not captured, in the middle of another stream's. */
+/* Ends the capture of a stream that is not capturing, during another stream's capture. */
 static void another_end_fails(void) {
     start_cuda();
     CUstream stream = new_stream(), other = new_stream();

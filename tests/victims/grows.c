@@ -1,4 +1,4 @@
-/* A program whose call sites grow in different ways, one step at a time. */
+/* A program whose call sites grow in different ways, step by step. */
 #include "victim.h"
 #include "../../shim/include/culeak.h"
 
@@ -34,7 +34,7 @@ static NOINLINE CUdeviceptr model(void) {
     return block;
 }
 
-/* Every way at once; each step ends with a mark. */
+/* All patterns at once; each step ends with a mark. */
 static void steps(void) {
     CUdeviceptr tidy[STEPS];
     start_cuda();
@@ -52,7 +52,7 @@ static void steps(void) {
     for (int step = 0; step < STEPS; step++) OK(cuMemFree_v2(tidy[step]));
 }
 
-/* Grows until its input ends. A line of output tells each block. */
+/* Grows until its input ends. Prints a line for each block. */
 static void on_and_on(void) {
     char byte;
     start_cuda();

@@ -1,5 +1,5 @@
-/* Children allocate and free, say so before and after every call in a page that outlives them, and are killed at a
- * random instant: killed KILLS THREADS FOLDER leaves FOLDER/PID.said for every child. */
+/* Children allocate and free, note every call before and after it in a shared page that outlives them, and are killed at a
+ * random instant: killed KILLS THREADS FOLDER leaves FOLDER/PID.calls for every child. */
 #include "victim.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -9,15 +9,15 @@
 #include <time.h>
 
 enum { EVENTS = 2000, MOST_THREADS = 8 };
-enum said { NOTHING, ALLOCATING, LIVE, FREEING, FREED };
+enum progress { NOT_STARTED, ALLOCATING, LIVE, FREEING, FREED };
 
-/* What a thread says of one allocation. The bytes are no other's, so they name it while it has no address. */
-struct allocation { uint64_t said, bytes, address; };
+/* A thread's note on one allocation. The size is unique, so it identifies the allocation before it has an address. */
+struct allocation { uint64_t progress, bytes, address; };
 struct thread_page { struct allocation all[EVENTS]; };
 static struct thread_page *page;
 static CUcontext context;
 
-static void say(struct allocation *one, enum said what) { __atomic_store_n(&one->said, what, __ATOMIC_SEQ_CST); }
+static void note(struct allocation *one, enum progress what) { __atomic_store_n(&one->progress, what, __ATOMIC_SEQ_CST); }
 
 static void *work(void *number) {
     struct allocation *all = page[(size_t)number].all;
@@ -25,20 +25,20 @@ static void *work(void *number) {
     OK(cuCtxSetCurrent(context));
     for (int made = 0; made < EVENTS;) {
         random = random * 1664525 + 1013904223;
-        /* One of the last few, so that some live on. */
+        /* One of the last few, so that some stay live. */
         int other = made - 1 - (int)(random >> 8) % 16;
-        if (random >> 31 && other >= 0 && all[other].said == LIVE) {
-            say(&all[other], FREEING);
+        if (random >> 31 && other >= 0 && all[other].progress == LIVE) {
+            note(&all[other], FREEING);
             OK(cuMemFree_v2(all[other].address));
-            say(&all[other], FREED);
+            note(&all[other], FREED);
         } else {
             struct allocation *one = &all[made++];
             one->bytes = ((uint64_t)(size_t)number << 20) + (uint64_t)made;
-            say(one, ALLOCATING);
+            note(one, ALLOCATING);
             CUdeviceptr address;
             OK(cuMemAlloc_v2(&address, one->bytes));
             one->address = address;
-            say(one, LIVE);
+            note(one, LIVE);
         }
     }
     for (;;) pause();
@@ -63,7 +63,7 @@ static void killed(void) {
     unsigned random = 12345;
     REQUIRE(threads <= MOST_THREADS);
     for (int i = 0; i < kills; i++) {
-        char name[4096], kept[4200];
+        char name[4096], page_name[4200];
         snprintf(name, sizeof name, "%s/next", arguments[2]);
         int file = open(name, O_RDWR | O_CREAT | O_TRUNC, 0600);
         REQUIRE(file >= 0 && !ftruncate(file, (off_t)sizeof *page * threads));
@@ -72,16 +72,16 @@ static void killed(void) {
         pid_t pid = fork();
         REQUIRE(pid >= 0);
         if (!pid) child(threads);
-        /* Every eighth one dies young, while its recording is made; the others after a first allocation. */
+        /* Every eighth child is killed early, while its recording is created; the others after a first allocation. */
         if (i % 8)
-            while (__atomic_load_n(&page->all[0].said, __ATOMIC_SEQ_CST) < LIVE) usleep(50);
+            while (__atomic_load_n(&page->all[0].progress, __ATOMIC_SEQ_CST) < LIVE) usleep(50);
         random = random * 1664525 + 1013904223;
         spend(random >> 12);
         REQUIRE(!kill(pid, SIGKILL));
         int status;
         REQUIRE(waitpid(pid, &status, 0) == pid && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-        snprintf(kept, sizeof kept, "%s/%d.said", arguments[2], pid);
-        REQUIRE(!munmap(page, sizeof *page * threads) && !close(file) && !rename(name, kept));
+        snprintf(page_name, sizeof page_name, "%s/%d.calls", arguments[2], pid);
+        REQUIRE(!munmap(page, sizeof *page * threads) && !close(file) && !rename(name, page_name));
     }
 }
 

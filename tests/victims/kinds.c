@@ -1,4 +1,4 @@
-/* Every kind of memory, allocated once, and given back when the last argument is "free". */
+/* Every kind of memory, allocated once, and freed if the last argument is "free". */
 #include "victim.h"
 
 static int give_back(void) { return arguments[0] && !strcmp(arguments[0], "free"); }

@@ -1,5 +1,4 @@
-/* Preloaded behind the recorder: a driver function that is left by the end of its thread, and a runtime function that is
- * left by a jump. */
+/* Preloaded after the recorder: a driver function that ends its thread, and a runtime function that is left by a jump. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

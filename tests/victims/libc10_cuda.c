@@ -1,6 +1,6 @@
-/* Stands in for PyTorch's libc10_cuda: segments from the driver, blocks of 512 bytes and multiples out of them, every one
- * told to libc10 under the allocator's lock. Blocks are cut from the end of a segment; freed ones are kept by size.
- * -DOVER_RUNTIME: segments come from cudaMalloc, as the real one's do. */
+/* Stands in for PyTorch's libc10_cuda: segments from the driver, divided into blocks of multiples of 512 bytes, each
+ * reported to libc10 under the allocator's lock. Blocks are cut from the end of a segment; free lists are per size.
+ * -DOVER_RUNTIME: segments come from cudaMalloc, as in the real one. */
 #include "cuda.h"
 #include <pthread.h>
 #include <stdlib.h>
@@ -37,7 +37,7 @@ static CUdeviceptr segment;
 static size_t left, live, reserved;
 static const struct device gpu = {1, 0};
 
-/* How much the allocator's own account is wrong: for claims about the check. */
+/* The error in the allocator's totals, for claims about the check. */
 size_t lie;
 
 struct block *stand_in_malloc(size_t bytes) {
@@ -78,7 +78,7 @@ void stand_in_free(struct block *block) {
     pthread_mutex_unlock(&lock);
 }
 
-/* Gives the newest segment back; its blocks must be free. */
+/* Frees the newest segment; its blocks must be free. */
 void stand_in_empty_cache(void) {
     if (give_segment_back(segment) != CUDA_SUCCESS) abort();
     reserved = left = 0;
@@ -86,10 +86,10 @@ void stand_in_empty_cache(void) {
 
 CUdeviceptr stand_in_address(struct block *block) { return block->at; }
 
-/* A block that was handed out before anybody listened. */
+/* A block that was allocated before the recorder was there. */
 void stand_in_free_of_unknown(void) { report_usage((void *)0x1000, -512, live, reserved, gpu); }
 
-/* Other kinds of devices tell through the same function. */
+/* Other kinds of devices are reported through the same function. */
 void stand_in_other_device(void) { report_usage((void *)0x2000, 4096, 4096, 4096, (struct device){20, 0}); }
 
 size_t stand_in_live(void) { return live; }

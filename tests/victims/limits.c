@@ -1,4 +1,4 @@
-/* A program that runs into limits, or whose surroundings change under the recorder. It must not notice the recorder. */
+/* A program that runs into limits, or whose surroundings change under the recorder. It must not be affected by it. */
 #include "victim.h"
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -40,7 +40,7 @@ static void grows(void) {
     grow();
 }
 
-/* file_size <bytes>: no file of this process may become larger. Losing records is right, SIGXFSZ is not. */
+/* file_size <bytes>: no file of this process may become larger. Records may be lost; SIGXFSZ must not be raised. */
 static void file_size(void) {
     limit(RLIMIT_FSIZE, strtoull(arguments[0], NULL, 10));
     start_cuda();
@@ -67,7 +67,7 @@ static void no_descriptors_later(void) {
     grow();
 }
 
-/* A daemon closes everything, then opens files of its own, which get the recorder's old numbers. */
+/* A daemon closes every descriptor, then opens its own files, which get the recorder's old numbers. */
 static void closes_everything(void) {
     start_cuda();
     leak(100);
@@ -81,7 +81,7 @@ static void closes_everything(void) {
         REQUIRE(mkstemp(name) >= 0);
     }
     grow();
-    /* nobody wrote into, or changed the size of, the program's own files */
+    /* nothing else wrote to the program's own files or changed their size */
     for (int fd = 1; fd <= 20; fd++) {
         struct stat file;
         REQUIRE(!fstat(fd, &file) && file.st_size == 0);
@@ -90,7 +90,7 @@ static void closes_everything(void) {
     _exit(0);
 }
 
-/* Every number there is becomes a file of the program's own. */
+/* The program opens a file under every available descriptor number. */
 static void takes_every_number(void) {
     struct stat file;
     start_cuda();
@@ -109,7 +109,7 @@ static void changes_folder(void) {
     grow();
 }
 
-/* Somebody tidies the output folder while the program runs: argument = the folder. */
+/* The recording is deleted while the program runs: argument = the folder. */
 static void recording_removed(void) {
     start_cuda();
     leak(100);
@@ -126,7 +126,7 @@ static void little_address_space(void) {
     grow();
 }
 
-/* A server gives up its user once it has its sockets. */
+/* A server drops its user after it has opened its sockets. */
 static void drops_user(void) {
     start_cuda();
     leak(100);
@@ -141,7 +141,7 @@ static void changes_root(void) {
     grow();
 }
 
-/* moves_folder <from> <to>: the results are moved while the program runs. */
+/* moves_folder <from> <to>: the output folder is moved while the program runs. */
 static void moves_folder(void) {
     start_cuda();
     leak(100);
@@ -149,7 +149,7 @@ static void moves_folder(void) {
     grow();
 }
 
-/* The same, after every descriptor was closed: nothing leads to the recording any more. */
+/* The same, after every descriptor was closed: the recording can no longer be reopened. */
 static void moves_folder_and_closes(void) {
     start_cuda();
     leak(100);
@@ -158,7 +158,7 @@ static void moves_folder_and_closes(void) {
     grow();
 }
 
-/* From here on the kernel answers this system call with EPERM. */
+/* From here on this system call fails with EPERM. */
 static void forbid(int call) {
     struct sock_filter filter[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
@@ -184,7 +184,7 @@ static void may_not_extend_files(void) {
     grow();
 }
 
-/* A full disk has room again: the program goes on until the recorder has asked for it. */
+/* A full disk has room again: the program continues until the recorder has retried. */
 long slow_disk_asked(void) __attribute__((weak));
 static void disk_is_full_for_a_while(void) {
     struct timespec time = {0, 10 * 1000 * 1000};

@@ -1,2 +1,2 @@
-/* A library that is no driver and exports one of its names. */
+/* A library that is not a driver but exports one of its names. */
 __attribute__((visibility("default"))) int cuInit(unsigned flags) { return (int)flags; }

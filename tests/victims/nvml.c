@@ -1,4 +1,4 @@
-/* An NVML that knows one device, the fake driver's first, and the processes that the environment names. */
+/* An NVML that knows one device, the first of the fake driver, and the processes in its environment variables. */
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -38,7 +38,7 @@ int nvmlDeviceGetMemoryInfo_v2(void *device, Memory *memory) {
     return SUCCESS;
 }
 
-/* One process called NVML_PID, if that is set, and one other. */
+/* The process NVML_PID, if that is set, and another one. */
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *processes) {
     unsigned there = getenv("NVML_PID") ? 2 : 0;
     unsigned room = processes ? *count : 0;

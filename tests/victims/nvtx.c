@@ -1,5 +1,5 @@
-/* Tells of heaps and regions through NVTX's memory extension. With -DREAL_HEADER through NVIDIA's own header, otherwise
- * through the same interface written down here: what a library that NVTX_INJECTION64_PATH names is asked for. */
+/* Registers heaps and regions through NVTX's memory extension: with -DREAL_HEADER through NVIDIA's header, otherwise through
+ * a copy of the interface that a library named by NVTX_INJECTION64_PATH is asked to fill. */
 #include "victim.h"
 
 #ifdef REAL_HEADER
@@ -103,7 +103,7 @@ static void drop(int type, nvtxMemRegionRef_t region) {
     regions_unregister(&batch);
 }
 
-/* Regions of two heaps and of the whole process: some taken back by address, one by handle, a heap's all at once, one resized. */
+/* Regions of two heaps and of the whole process: some freed by address, one by handle, one heap's all at once, one resized. */
 static void regions(void) {
     start_cuda();
     open_nvtx();

@@ -1,4 +1,4 @@
-/* Another tool with a dlsym hook, as found in the wild: libc's own by dlvsym, then a tail call. Counts what it sees. */
+/* Another tool with a dlsym hook, of a common kind: libc's own through dlvsym, then a tail call. Counts its calls. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

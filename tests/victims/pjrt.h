@@ -1,5 +1,5 @@
-/* The part of the PJRT C interface that the stand-ins use, written down as words: each structure begins with its size and
- * a list of extensions; functions stand at fixed places in the table. */
+/* The part of the PJRT C interface that the stand-ins use, as 64-bit words: each structure begins with its size and a list
+ * of extensions; functions are at fixed places in the table. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* Stands in for JAX: reaches a PJRT plugin through dlsym("GetPjrtApi") and the table it hands out. Arguments: behaviour,
- * plugin. */
+/* Stands in for JAX: reaches a PJRT plugin through dlsym("GetPjrtApi") and the table that it returns. Arguments:
+ * behaviour, plugin. */
 #include "victim.h"
 #include "pjrt.h"
 
@@ -17,7 +17,7 @@ static void load(void) {
     REQUIRE(api && api == get());
     live_buffers = dlsym(plugin, "live_buffers");
     questions = dlsym(plugin, "questions");
-    REQUIRE(live_buffers && questions && !dlsym(plugin, "GetPjrtApiOfNobody"));
+    REQUIRE(live_buffers && questions && !dlsym(plugin, "GetPjrtApiOfAnotherName"));
 }
 
 static error call(int place, void *args) { return api->functions[place](args); }
@@ -55,7 +55,7 @@ static uint64_t copy(int how, uint64_t buffer) {
     return args.more;
 }
 
-/* Every way to make and to end a buffer. */
+/* Every way to create and to delete a buffer. */
 static void all(void) {
     load();
     uint64_t results[3];
@@ -64,14 +64,14 @@ static void all(void) {
     end(BUFFER_DESTROY, destroyed);
     uint64_t deleted = put(300);
     end(BUFFER_DELETE, deleted);
-    end(BUFFER_DESTROY, deleted);         /* its memory went before */
+    end(BUFFER_DESTROY, deleted);         /* its memory was freed before */
     run(3, 0, stays, results);            /* 3 results of 1000 bytes */
     end(BUFFER_DESTROY, results[1]);
     uint64_t given = put(500);
-    run(1, 1, given, results);            /* 2000 bytes go over into the result */
+    run(1, 1, given, results);            /* 2000 bytes are donated to the result */
     end(BUFFER_DESTROY, given);
     copy(COPY_TO_DEVICE, stays);          /* another 400 */
-    copy(COPY_TO_MEMORY, stays);          /* on the host: not ours */
+    copy(COPY_TO_MEMORY, stays);          /* on the host: not recorded */
     copy(RETRIEVE, stays);                /* 2048 */
     uninitialized_args fresh = {.size = sizeof fresh};
     REQUIRE(!call(UNINITIALIZED, &fresh)); /* 4096 */

@@ -1,5 +1,5 @@
 /* Stands in for xla_cuda_plugin: a table of PJRT functions over one slab from the driver. -DSHORT: an older plugin, whose
- * table ends before buffers can be donated. -DNEXT_MAJOR: one of a version nobody knows. */
+ * table lacks donation. -DNEXT_MAJOR: a plugin of an unknown major version. */
 #include "cuda.h"
 #include "pjrt.h"
 #include <stdlib.h>
@@ -56,7 +56,7 @@ static error execute(void *a) {
     for (uint64_t d = 0; d < args->devices; d++) {
         struct buffer **inputs = ((struct buffer ***)args->arguments)[d], **outputs = ((struct buffer ***)args->outputs)[d];
         for (uint64_t r = 0; r < executable->results; r++) {
-            /* A donated input's memory becomes the first result's; no function is called for it. */
+            /* A donated input's memory becomes the first result's, without a call. */
             if (executable->donates && r == 0 && args->count) {
                 outputs[r] = make(inputs[0]->bytes, 0);
                 outputs[r]->at = inputs[0]->at;

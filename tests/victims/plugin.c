@@ -3,7 +3,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-static char weight[256 << 10]; /* makes all plugins the same size, so that one fits where another was */
+static char weight[256 << 10]; /* makes all plugins the same size, so that one fits where another was mapped */
 
 static __attribute__((noinline)) CUresult LEAKS(CUdeviceptr *address) {
     weight[BYTES] = 1;

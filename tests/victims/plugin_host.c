@@ -16,7 +16,7 @@ static uintptr_t run_and_close(const char *path, int flags) {
     return base;
 }
 
-/* one after the other, each where the one before was */
+/* one after the other, each at the address of the one before */
 static void in_turn(void) {
     start_cuda();
     uintptr_t first = 0;
@@ -39,7 +39,7 @@ static void deepbind(void) {
     leak(5);
 }
 
-/* Its memory comes through functions that nobody stands in front of, and is freed by the program. */
+/* The plugin's memory comes from functions that are not hooked, and the program frees it. */
 static void freed_for_a_blind_spot(void) {
     start_cuda();
     leak(5);
@@ -52,7 +52,7 @@ static void freed_for_a_blind_spot(void) {
     OK(cuMemFree_v2(*address));
 }
 
-/* The other way round: the driver hands the address out again, and nobody saw it come back. */
+/* The other way round: the driver reuses the address of a block whose free was not recorded. */
 static void freed_by_a_blind_spot(void) {
     start_cuda();
     void *plugin = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
@@ -64,7 +64,7 @@ static void freed_by_a_blind_spot(void) {
     REQUIRE(leak(512) == before);
 }
 
-/* In a namespace of its own, with its own copy of everything. */
+/* In a new link-map namespace, with its own copy of every library. */
 static void own_namespace(void) {
     start_cuda();
     void *plugin = dlmopen(LM_ID_NEWLM, arguments[0], RTLD_NOW);

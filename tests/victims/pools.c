@@ -8,7 +8,7 @@ static CUpool new_pool(void) {
     return pool;
 }
 
-/* Says the handles, so that the recording can be compared with them. */
+/* Prints the handles, so that the recording can be compared with them. */
 static void streams(void) {
     start_cuda();
     CUstream stream;
@@ -42,7 +42,7 @@ static void current_pool(void) {
     printf("pool %llu\n", (unsigned long long)(uintptr_t)pool);
 }
 
-/* Destroying a pool is put off until its last allocation is freed, so that allocation is still a leak. */
+/* A pool is destroyed when its last allocation is freed, so that allocation is still a leak. */
 static void destroyed_with_memory(void) {
     start_cuda();
     CUpool pool = new_pool();
@@ -52,7 +52,7 @@ static void destroyed_with_memory(void) {
     if (arguments[0] && !strcmp(arguments[0], "free")) OK(cuMemFreeAsync(address, NULL));
 }
 
-/* Keeping pages in the pool is not keeping memory. */
+/* Pages that the pool retains are not live memory. */
 static void trimmed(void) {
     start_cuda();
     CUpool pool = new_pool();
@@ -63,22 +63,22 @@ static void trimmed(void) {
     OK(cuMemPoolDestroy(pool));
 }
 
-/* A pool and a pointer of it, imported into the process that exported them. */
+/* A pool and a pointer from it, imported into the process that exported them. */
 static void imported(void) {
     start_cuda();
-    CUpool pool = new_pool(), window;
+    CUpool pool = new_pool(), imported_pool;
     CUdeviceptr address, same;
     CUpoolPointer pointer;
     int fd = -1;
     OK(cuMemAllocFromPoolAsync(&address, 100, pool, NULL));
     OK(cuMemPoolExportToShareableHandle(&fd, pool, CU_HANDLE_FD, 0));
-    OK(cuMemPoolImportFromShareableHandle(&window, (void *)(intptr_t)fd, CU_HANDLE_FD, 0));
+    OK(cuMemPoolImportFromShareableHandle(&imported_pool, (void *)(intptr_t)fd, CU_HANDLE_FD, 0));
     OK(cuMemPoolExportPointer(&pointer, address));
-    OK(cuMemPoolImportPointer(&same, window, &pointer));
+    OK(cuMemPoolImportPointer(&same, imported_pool, &pointer));
     if (arguments[0] && !strcmp(arguments[0], "free")) {
         OK(cuMemFreeAsync(same, NULL));
         OK(cuMemFreeAsync(address, NULL));
-        OK(cuMemPoolDestroy(window));
+        OK(cuMemPoolDestroy(imported_pool));
         OK(cuMemPoolDestroy(pool));
     }
 }

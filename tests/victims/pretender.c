@@ -1,5 +1,5 @@
-/* Not a Python, but it exports what one would: an interpreter that the recorder must leave alone. The argument is its
- * version as a hexadecimal number; a second one makes it say of itself that it is free-threaded. */
+/* Not a Python, but it exports the same symbols: an interpreter that the recorder must leave alone. The argument is its
+ * version as a hexadecimal number; a second one makes it declare itself free-threaded. */
 #include "victim.h"
 
 unsigned long Py_Version;

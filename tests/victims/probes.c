@@ -1,15 +1,14 @@
-/* Looks names up in every way and says what came back, in words that do not depend on addresses: the same with and
- * without a recorder. */
+/* Looks names up in every way and prints the results without addresses: the same with and without a recorder. */
 #include "victim.h"
 
 static const char *present(void *address) { return address ? "found" : "null"; }
 
-/* A process without libcuda asks whether CUDA is here. */
+/* A process without libcuda checks for CUDA. */
 static void without_cuda(void) {
     const char *names[] = {"cuMemAlloc_v2", "cuInit", "cudaMalloc", "cuGetProcAddress_v2", "dlsym", "dlclose", "malloc"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         printf("default %s: %s", names[i], present(dlsym(RTLD_DEFAULT, names[i])));
-        printf(" %s\n", dlerror() ? "said" : "silent");
+        printf(" %s\n", dlerror() ? "set" : "none");
         printf("next %s: %s\n", names[i], present(dlsym(RTLD_NEXT, names[i])));
         void *self = dlopen(NULL, RTLD_NOW);
         printf("self %s: %s\n", names[i], present(dlsym(self, names[i])));
@@ -17,7 +16,7 @@ static void without_cuda(void) {
     }
 }
 
-/* What dlerror says must be about this call, and nothing after success. */
+/* dlerror must describe this call, and return nothing after success. */
 static void errors(void) {
     void *libc = dlopen("libc.so.6", RTLD_NOW);
     REQUIRE(libc);
@@ -33,23 +32,23 @@ static void errors(void) {
     printf("%s\n", dlerror());
     printf("%s\n", present(dlvsym(libc, "malloc", "GLIBC_2.2.5")));
     printf("%s\n", present(dlsym(RTLD_NEXT, "no_such_name")));
-    printf("%s\n", dlerror() ? "said" : "silent");
+    printf("%s\n", dlerror() ? "set" : "none");
     printf("%s\n", present(dlsym(RTLD_DEFAULT, "cuMemAlloc_v9")));
-    printf("%s\n", dlerror() ? "said" : "silent");
+    printf("%s\n", dlerror() ? "set" : "none");
 }
 
-/* dlvsym: in libcuda, which has no versions; and as people find libc's own dlsym. */
+/* dlvsym: in libcuda, which has no versions; and for libc's own dlsym, a common technique. */
 static void versions(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     REQUIRE(driver);
     printf("%s\n", present(dlvsym(driver, "cuMemAlloc_v2", "libcuda.so.1")));
-    printf("%s\n", dlerror() ? "said" : "silent");
+    printf("%s\n", dlerror() ? "set" : "none");
     void *(*look_up)(void *, const char *) = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
     printf("%s\n", present((void *)look_up));
     if (look_up) printf("%s\n", present(look_up(driver, "cuMemAlloc_v2")));
 }
 
-/* Answers of cuGetProcAddress, both forms. */
+/* Results of both forms of cuGetProcAddress. */
 static void proc_addresses(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     REQUIRE(driver);
@@ -74,7 +73,7 @@ static void proc_addresses(void) {
             }
 }
 
-/* cuGetProcAddress asked for itself: at 11030 the form with 4 arguments, at 12000 the one with 5. */
+/* cuGetProcAddress looked up through itself: at 11030 the form with 4 arguments, at 12000 the one with 5. */
 static void proc_address_of_itself(void) {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     CUresult (*first)(const char *, void **, int, uint64_t, int *) = dlsym(driver, "cuGetProcAddress_v2");

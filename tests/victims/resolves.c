@@ -1,12 +1,12 @@
 /* A library that a driver is linked with. While it is relocated, before the driver is, it waits until a thread of the
- * program has told the recorder of a block. */
-extern volatile int relocates, has_told;
+ * program has registered a block with the recorder. */
+extern volatile int relocates, block_registered;
 
 static int answer(void) { return 1; }
 
 static int (*resolve(void))(void) {
     relocates = 1;
-    while (!has_told) {}
+    while (!block_registered) {}
     return answer;
 }
 

@@ -1,7 +1,7 @@
-/* Allocates and frees by the route that the first argument names. Built as
+/* Allocates and frees by the route named in the first argument. Built as
  *   -DLINKED  a program linked with the runtime and the driver
  *   -DPLUGIN  a library linked with them, for the program below to open
- *   neither   a program that finds them while it runs; the second argument is a plugin or a runtime */
+ *   neither   a program that finds them at run time; the second argument is a plugin or a runtime */
 #include "victim.h"
 
 struct functions {
@@ -9,7 +9,7 @@ struct functions {
     CUresult (*driver_alloc)(CUdeviceptr *, size_t), (*driver_free)(CUdeviceptr);
 };
 
-/* Keeps 1000 and 500 bytes, gives 64 and 32 back, and says what it holds: a wrapper that finds nothing gives nothing. */
+/* Keeps 1000 and 500 bytes, frees 64 and 32, and prints what is live: behind a wrapper that finds nothing, every call fails. */
 static NOINLINE void use(struct functions cuda) {
     void *kept = NULL, *freed = NULL;
     CUdeviceptr kept_too = 0, freed_too = 0;

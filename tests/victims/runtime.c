@@ -1,5 +1,5 @@
-/* A CUDA runtime in miniature: asks the driver as cudart does and says which copy was called.
- * -DCOPY="\"a\""; -DWITHOUT_DRIVER for one whose memory never reaches a driver function; -DQUIET says nothing. */
+/* A CUDA runtime in miniature: calls the driver as cudart does and prints which copy was called.
+ * -DCOPY="\"a\""; -DWITHOUT_DRIVER for one that never calls the driver; -DQUIET prints nothing. */
 #define _GNU_SOURCE
 #define LOOKUP_PROC_V2
 #include "cuda.h"
@@ -14,7 +14,7 @@
 
 static int ready;
 
-/* In a forked child the driver answers with an error, as cudart does then. */
+/* In a forked child the driver returns an error, and so does cudart. */
 static int start(void) {
     static CUcontext context;
     if (!ready++ && (!open_driver() || cuInit(0) || cuDevicePrimaryCtxRetain(&context, 0))) abort();

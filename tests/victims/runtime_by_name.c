@@ -1,4 +1,4 @@
-/* Loads a runtime and looks its functions up by name and version, as bindings of other languages do. */
+/* Loads a runtime and looks up its functions by name and version, as bindings for other languages do. */
 #include "victim.h"
 
 int main(int argc, char **argv) {

@@ -20,7 +20,7 @@ int main(int argc, char **argv) {
         int (*use)(size_t) = dlsym(plugin, "use_runtime");
         printf("plugin: %d\n", use(100 * i));
     }
-    /* the other way round, now that all are loaded */
+    /* in reverse order, now that all are loaded */
     for (int i = argc - 1; i > 0; i--) {
         void *plugin = dlopen(argv[i], RTLD_NOW | RTLD_NOLOAD);
         int (*use)(size_t) = dlsym(plugin, "use_runtime");

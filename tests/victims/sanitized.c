@@ -1,4 +1,4 @@
-/* For AddressSanitizer: heap use of its own beside CUDA memory, on several threads. */
+/* For AddressSanitizer: its own heap beside CUDA memory, on several threads. */
 #include "victim.h"
 #include <pthread.h>
 

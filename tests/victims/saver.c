@@ -1,6 +1,6 @@
-/* Another tool's preload, of torch_memory_saver's structure: it wraps cudaMalloc and cudaFree by RTLD_NEXT. Within a region
- * it answers with physical memory that it maps itself, so that it can give that back (pause) and bring other memory to the
- * same address (resume). */
+/* Another tool's preload, built like torch_memory_saver: it wraps cudaMalloc and cudaFree by RTLD_NEXT. Within a region it
+ * returns physical memory that it maps itself, so that it can release that memory (pause) and map other memory at the same
+ * address (resume). */
 #include "cuda.h"
 #include <stdio.h>
 
@@ -45,7 +45,7 @@ EXPORT int cudaFree(void *address) {
     return next ? next(address) : 999;
 }
 
-/* What it gives back and takes again it also tells, as the real one does in its log. */
+/* It prints what it releases and maps again, as the real one does in its log. */
 EXPORT int saver_pause(void) {
     int result = 0;
     for (int i = 0; i < count && !result; i++) {
@@ -53,7 +53,7 @@ EXPORT int saver_pause(void) {
         if (!result) result = cuMemRelease(blocks[i].memory);
         given_back += blocks[i].bytes;
     }
-    printf("saver: gave back %d bytes of %d blocks\n", given_back, count);
+    printf("saver: released %d bytes of %d blocks\n", given_back, count);
     return result;
 }
 

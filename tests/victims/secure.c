@@ -1,4 +1,4 @@
-/* Says whether the kernel started it with raised privileges, and leaks. */
+/* Prints whether the kernel started it with raised privileges, and leaks. */
 #include "victim.h"
 #include <sys/auxv.h>
 

@@ -1,4 +1,4 @@
-/* Memory of another process: one exports, the other opens. Both are this program; the handle travels through a pipe. */
+/* Memory of another process: one exports, the other opens. Both run this program; the handle travels through a pipe. */
 #include "victim.h"
 #include <sys/wait.h>
 
@@ -28,12 +28,12 @@ static void owner(void) {
     CUipcHandle handle;
     OK(cuIpcGetMemHandle(&handle, leak(4096)));
     REQUIRE(write(to, &handle, sizeof handle) == sizeof handle);
-    REQUIRE(read(from, &answer, 1) == 1); /* the other one has it open */
+    REQUIRE(read(from, &answer, 1) == 1); /* the other process has opened it */
     close(to);
     REQUIRE(waitpid(child, &status, 0) == child && status == 0);
 }
 
-/* Opens the handle twice, closes it once, then leaves with one opening left. */
+/* Opens the handle twice, closes it once, then exits with one opening left. */
 static void opener(void) {
     CUipcHandle handle;
     start_cuda();

@@ -22,7 +22,7 @@ static void count(int signal) {
     interruptions++;
 }
 
-/* Allocates and frees until 300 interruptions have come. */
+/* Allocates and frees until 300 interruptions have occurred. */
 static void interrupted(void) {
     start_cuda();
     handle(SIGALRM, count, SA_RESTART);
@@ -31,7 +31,7 @@ static void interrupted(void) {
     leak(65);
 }
 
-/* The handler allocates, mostly while a hook is running. It keeps every block. */
+/* The handler allocates, mostly while a hook is running, and frees nothing. */
 static volatile sig_atomic_t kept;
 
 static void allocate(int signal) {
@@ -84,8 +84,8 @@ static void jumps_out(void) {
     leak(17);
 }
 
-/* A thread is cancelled while it allocates. Its own code can be cancelled in one place only; whatever waits, opens or
- * writes inside a hook must not become another. */
+/* A thread is cancelled while it allocates. Its own code has a single cancellation point; waiting, opening or writing
+ * inside a hook must not add another. */
 static CUcontext context;
 static volatile int started;
 
@@ -110,7 +110,7 @@ static void cancelled(void) {
         REQUIRE(!pthread_cancel(thread));
         REQUIRE(!pthread_join(thread, NULL));
     }
-    /* whoever began a round has finished it */
+    /* every round that was begun was finished */
     printf("%s\n", kept >= 20 ? "rounds" : "cut short");
     leak(17);
 }

@@ -1,5 +1,5 @@
-/* PyTorch's allocator under a preload that can put its memory to sleep (saver.c). Arguments: when to end (awake, asleep,
- * awake_again, freed), then libc10_cuda, which takes its segments from the runtime. */
+/* PyTorch's allocator under a preload that can release its memory for a while (saver.c). Arguments: when to end (awake,
+ * asleep, awake_again, freed), then libc10_cuda, which takes its segments from the runtime. */
 #include "victim.h"
 
 typedef struct block block;

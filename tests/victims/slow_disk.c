@@ -1,5 +1,5 @@
-/* Preloaded: a file system on which making room takes SLOW_DISK_MS milliseconds from SLOW_DISK_FROM bytes on, and fails
- * SLOW_DISK_FAILS times once SLOW_DISK_ROOM bytes are used. What it was asked for is written to SLOW_DISK_LOG. */
+/* Preloaded: a file system on which allocating space takes SLOW_DISK_MS milliseconds from SLOW_DISK_FROM bytes on, and
+ * fails SLOW_DISK_FAILS times once SLOW_DISK_ROOM bytes are used. Its requests are logged to SLOW_DISK_LOG. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ static long milliseconds(void) {
     return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* For the program: how often it was asked for room. */
+/* For the program: the number of requests. */
 __attribute__((visibility("default"))) long slow_disk_asked(void) { return __atomic_load_n(&asked, __ATOMIC_RELAXED); }
 
 __attribute__((visibility("default"))) int posix_fallocate(int fd, off_t offset, off_t length) {
@@ -36,8 +36,8 @@ __attribute__((visibility("default"))) int posix_fallocate(int fd, off_t offset,
     return syscall(SYS_fallocate, fd, 0, offset, length) ? errno : 0;
 }
 
-/* How many requests have failed, and the milliseconds between the first and the last of them. */
-__attribute__((destructor)) static void tell(void) {
+/* The number of failed requests, and the milliseconds between the first and the last of them. */
+__attribute__((destructor)) static void report(void) {
     const char *path = getenv("SLOW_DISK_LOG");
     FILE *log = path ? fopen(path, "w") : NULL;
     if (!log) return;

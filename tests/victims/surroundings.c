@@ -1,4 +1,4 @@
-/* A program whose surroundings take something away from the recorder. It must not notice the recorder. */
+/* A program whose surroundings take something away from the recorder. It must not be affected by it. */
 #include "victim.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -20,7 +20,7 @@ static void grows(void) {
     if (mark) mark("grown");
 }
 
-/* As daemons and sandboxes do, in one call and without knowing what is open. */
+/* As daemons and sandboxes do: in one call, without knowing which descriptors are open. */
 static void closes_a_range(void) {
     start_cuda();
     leak(100);
@@ -43,7 +43,7 @@ static void *work(void *nothing) {
     return nothing;
 }
 
-/* A sandbox refuses what it takes for prying: signals to threads by number, and reading memory by way of the kernel. */
+/* A sandbox denies signals to threads by number, and reading memory through the kernel. */
 static void sandboxed(void) {
 #define REFUSE(call) \
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM)
@@ -67,7 +67,7 @@ static void sandboxed(void) {
     grow(5);
 }
 
-/* Its first allocations come from many threads at once, while the recording is being made. */
+/* Its first allocations come from many threads at once, while the recording is created. */
 static void *first(void *nothing) {
     CUdeviceptr block;
     pthread_barrier_wait(&together);

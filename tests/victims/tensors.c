@@ -1,5 +1,5 @@
-/* A program whose tensors come from PyTorch's allocator, or what stands in for it: libc10 and libc10_cuda are loaded
- * RTLD_LOCAL, as Python loads extension modules. Arguments: behaviour, then libc10_cuda and libc10 (one or two pairs). */
+/* A program whose tensors come from PyTorch's allocator, or from its stand-in: libc10 and libc10_cuda are loaded RTLD_LOCAL,
+ * as Python loads extension modules. Arguments: behaviour, then libc10_cuda and libc10 (one or two pairs). */
 #include "victim.h"
 #include "../../shim/include/culeak.h"
 #include <pthread.h>
@@ -31,7 +31,7 @@ static struct torch load_torch(int pair) {
     void *cuda = load(arguments[pair * 2]), *c10 = load(arguments[pair * 2 + 1]);
     return (struct torch){
         find(cuda, "stand_in_malloc"), find(cuda, "stand_in_free"), find(cuda, "stand_in_free_of_unknown"),
-        find(cuda, "stand_in_other_device"), find(c10, "say_what_was_told"), find(c10, "tell_of_cpu_memory"),
+        find(cuda, "stand_in_other_device"), find(c10, "print_profiler_calls"), find(c10, "report_cpu_memory"),
         find(cuda, "stand_in_address"), find(cuda, "stand_in_live"), find(cuda, "stand_in_reserved"), find(cuda, "lie"),
     };
 }
@@ -42,7 +42,7 @@ static NOINLINE block *training_step(struct torch *torch, size_t bytes) {
     return made;
 }
 
-/* Three tensors live, one freed, one freed and its block used again. */
+/* Three tensors are live, one is freed, and one is freed and its block reused. */
 static void leaks(void) {
     start_cuda();
     struct torch torch = load_torch(0);
@@ -59,7 +59,7 @@ static void leaks(void) {
     printf("live %zu reserved %zu\n", torch.live(), torch.reserved());
 }
 
-/* The allocator gives up; the driver refused it before. */
+/* The allocator fails, after the driver has failed. */
 static void runs_out(void) {
     start_cuda();
     struct torch torch = load_torch(0);
@@ -69,7 +69,7 @@ static void runs_out(void) {
     torch.say();
 }
 
-/* Its account and ours differ once, and it forgets a block it never told of. */
+/* The allocator's total and the recorder's differ once, and a block is freed whose allocation was never reported. */
 static void lies(void) {
     start_cuda();
     struct torch torch = load_torch(0);
@@ -92,11 +92,11 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* 8 threads, 20,000 events each and one tensor that stays. */
+/* 8 threads, each with 20,000 events and one tensor that stays live. */
 static void threads(void) {
     start_cuda();
     struct torch torch = load_torch(0);
-    training_step(&torch, 512); /* takes the segment: the threads have no context */
+    training_step(&torch, 512); /* allocates the segment: the threads have no context */
     pthread_t all[8];
     for (int i = 0; i < 8; i++) REQUIRE(!pthread_create(&all[i], NULL, work, &torch));
     for (int i = 0; i < 8; i++) REQUIRE(!pthread_join(all[i], NULL));
@@ -113,7 +113,7 @@ static void two_copies(void) {
     two.say();
 }
 
-/* A forked child, as a DataLoader's worker, drops what it inherited. */
+/* A forked child, as a DataLoader's worker, frees what it inherited. */
 static void forks(void) {
     start_cuda();
     struct torch torch = load_torch(0);
@@ -138,12 +138,12 @@ static void cpu_only(void) {
     torch.say();
 }
 
-/* Unloaded and loaded again: the definition meant lies elsewhere. */
+/* Unloaded and loaded again: the function is at another address. */
 static void reloaded(void) {
     start_cuda();
     for (int round = 0; round < 3; round++) {
         void *cuda = load(arguments[0]), *c10 = load(arguments[1]);
-        struct torch torch = {.malloc = find(cuda, "stand_in_malloc"), .say = find(c10, "say_what_was_told")};
+        struct torch torch = {.malloc = find(cuda, "stand_in_malloc"), .say = find(c10, "print_profiler_calls")};
         training_step(&torch, 512);
         torch.say();
         fflush(stdout);
@@ -151,7 +151,7 @@ static void reloaded(void) {
     }
 }
 
-/* A test of a harness in which PyTorch takes a segment, and one in which it does not. */
+/* A test of a harness in which PyTorch allocates a segment, and one in which it does not. */
 static void intervals(void) {
     start_cuda();
     struct torch torch = load_torch(0);

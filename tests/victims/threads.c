@@ -1,4 +1,4 @@
-/* Threads created and gone, many at once, named, and asking from deep stacks. */
+/* Threads: created and finished, many at once, named, and allocating from deep stacks. */
 #include "victim.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -15,7 +15,7 @@ static void *one_leak(void *bytes) {
     return NULL;
 }
 
-/* 1,000 threads, one after the other in batches of 50; each leaks 8 bytes and is gone. */
+/* 1,000 threads in batches of 50; each leaks 8 bytes and ends. */
 static void created_and_gone(void) {
     context = start_cuda();
     for (int batch = 0; batch < 20; batch++) {
@@ -45,7 +45,7 @@ static void named(void) {
 
 enum { WORKERS = 8, ROUNDS = 5000, KEPT = 100 };
 
-/* Frees what the worker before it allocated, so that every address changes threads. */
+/* Frees what the previous worker allocated, so that every address changes threads. */
 static CUdeviceptr *passed[WORKERS];
 static pthread_barrier_t barrier;
 
@@ -58,7 +58,7 @@ static void *work(void *number) {
     return NULL;
 }
 
-/* 8 threads at once: 40,000 allocations, 800 kept. */
+/* 8 threads at once: 40,000 allocations, 800 of them live at the end. */
 static void at_once(void) {
     context = start_cuda();
     pthread_t threads[WORKERS];
@@ -68,8 +68,8 @@ static void at_once(void) {
     for (int i = 0; i < WORKERS; i++) REQUIRE(!pthread_join(threads[i], NULL));
 }
 
-/* More threads than shards, all alive at once, each allocating and freeing in a tight loop. The kernel refuses to say
- * which of them are alive. */
+/* More threads than shards, all alive at once, each allocating and freeing in a tight loop. A filter hides from the
+ * recorder which of them are alive. */
 enum { CROWD = 120, CROWD_ROUNDS = 3000, AT_ONCE = 8 };
 
 static void refuse_tgkill(void) {
@@ -106,7 +106,7 @@ static void without_tgkill(void) {
     for (int i = 0; i < CROWD; i++) REQUIRE(!pthread_join(threads[i], NULL));
 }
 
-/* A thread that ends by pthread_exit in the middle of its work, one that is cancelled, and a key destructor that frees. */
+/* A thread that ends by pthread_exit during its work, one that is cancelled, and a key destructor that frees. */
 static pthread_key_t key;
 
 static void give_back(void *address) { OK(cuMemFree_v2((CUdeviceptr)(uintptr_t)address)); }
@@ -128,7 +128,7 @@ static void key_destructor(void) {
     }
 }
 
-/* A small stack, as a runtime for many threads would choose it. */
+/* A small stack, as a runtime with many threads would choose. */
 static void small_stack(void) {
     context = start_cuda();
     pthread_t thread;

@@ -1,5 +1,5 @@
-/* A driver that is nothing but a counter: no lock, no allocation, so that a signal may interrupt it anywhere.
- * Stands in for libcuda.so.1 where handlers allocate or threads die inside a call. */
+/* A driver that is a mere counter: no lock, no allocation, so that a signal may interrupt it anywhere.
+ * Stands in for libcuda.so.1 where handlers allocate or threads end inside a call. */
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #define EXPORT __attribute__((visibility("default")))
 #ifdef ADDRESSES_PER_THREAD
-/* Threads share nothing, so that what they wait for in a measurement is not this driver: 64 GiB of addresses each. */
+/* Threads share nothing, so that a measurement never waits for this driver: each has 64 GiB of addresses. */
 static uint64_t threads = 0x700000000000;
 static __thread uint64_t next __attribute__((tls_model("initial-exec")));
 static uint64_t take(uint64_t bytes) {
@@ -20,7 +20,7 @@ static uint64_t next = 0x700000000000;
 static uint64_t take(uint64_t bytes) { return __atomic_fetch_add(&next, bytes, __ATOMIC_RELAXED); }
 #endif
 
-/* With TINY_RECYCLES set, what a thread has freed is what it gets next, whatever the size. */
+/* With TINY_RECYCLES set, a thread gets its last freed address again, for any size. */
 static int recycles;
 static __thread uint64_t freed[64];
 static __thread int freed_count;
@@ -41,7 +41,7 @@ EXPORT int cuCtxSetCurrent(void *context) { current = context; return 0; }
 EXPORT int cuCtxGetCurrent(void **context) { *context = current; return 0; }
 EXPORT int cuCtxGetDevice(int *device) { *device = 0; return 0; }
 
-/* Every created context has the same handle. `tiny_destroyed` is called when one is gone, before the call returns. */
+/* Every created context has the same handle. `tiny_destroyed` is called when one is destroyed, before the call returns. */
 EXPORT void (*tiny_destroyed)(void);
 EXPORT int cuCtxCreate_v2(void **context, unsigned flags, int device) {
     (void)flags, (void)device;

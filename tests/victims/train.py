@@ -1,5 +1,5 @@
-"""A training script that asks the driver for memory itself, and never gives it back. For every allocation it writes one
-line of JSON: what was done, the address, and what Python says of its own frames at that moment."""
+"""A training script that calls the driver itself, and never frees. For every allocation it writes one line of JSON: what was
+done, the address, and Python's own account of its frames at that call."""
 
 import ctypes
 import json
@@ -27,20 +27,20 @@ def use(context):
 
 
 def here(frame):
-    told = []
+    frames = []
     while frame is not None:
         code = frame.f_code
-        told.append([code.co_filename, getattr(code, "co_qualname", code.co_name), frame.f_lineno])
+        frames.append([code.co_filename, getattr(code, "co_qualname", code.co_name), frame.f_lineno])
         frame = frame.f_back
-    return told
+    return frames
 
 
 def allocate(case, size=1024):
     address = ctypes.c_uint64()
     # On one line, so that this frame's own line is the same for both.
-    told, result = here(sys._getframe()), driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
+    frames, result = here(sys._getframe()), driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size))
     assert result == 0
-    print(json.dumps([case, address.value, told]), flush=True)
+    print(json.dumps([case, address.value, frames]), flush=True)
     return address.value
 
 
@@ -72,7 +72,7 @@ def called_back(n):
 
 
 def generated():
-    """Functions made and forgotten: their code objects follow each other at the same addresses."""
+    """Functions created and dropped: their code objects follow each other at the same addresses."""
     for number in range(300):
         source = "def made_{0}():\n  return allocate('made')\nmade_{0}()".format(number)
         exec(compile(source, "made_{}.py".format(number), "exec"), {"allocate": allocate})

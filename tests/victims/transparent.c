@@ -1,4 +1,4 @@
-/* Programs that would notice a recorder that takes the loader's lock, changes dlerror or does not let unwind. */
+/* Programs that fail if a recorder takes the loader's lock, changes dlerror or blocks unwinding. */
 #include "victim.h"
 #include <pthread.h>
 #include <link.h>
@@ -15,7 +15,7 @@ static void opens(void) {
     REQUIRE(plugin);
 }
 
-/* The same where the program has used the runtime before, which then asks the loader for nothing any more. */
+/* The same, in a program that has used the runtime before, so that the runtime no longer asks the loader. */
 static void opens_after_use(void) {
     int (*use)(size_t) = dlsym(RTLD_DEFAULT, "use_runtime");
     REQUIRE(use && !use(100));
@@ -70,7 +70,7 @@ static void jumps_out_of_the_runtime(void) {
     leak(17);
 }
 
-/* A callback of dl_iterate_phdr waits for a thread that allocates where nothing did before. */
+/* A callback of dl_iterate_phdr waits for a thread that makes the first allocation. */
 static void *allocates(void *context) {
     OK(cuCtxSetCurrent(context));
     leak(300);
@@ -121,7 +121,7 @@ static int find_runtime(struct dl_phdr_info *info, size_t size, void *range) {
     return 1;
 }
 
-/* A plugin comes back at the same address, its runtime at another, after as many unloads as a byte counts. */
+/* A plugin is mapped again at the same address, its runtime at another, after as many unloads as a byte can count. */
 static void reopens(void) {
     start_cuda();
     void *plugin = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL);
@@ -147,7 +147,7 @@ static void reopens(void) {
     printf("used: %d\n", use(100));
 }
 
-/* A plugin is closed by a `dlclose` that was looked up, and another takes its place. */
+/* A plugin is closed through a `dlclose` that was looked up, and another takes its place. */
 static void closes_by_handle(void) {
     start_cuda();
     void *libc = dlopen("libc.so.6", RTLD_NOW);
@@ -168,7 +168,7 @@ static void closes_by_handle(void) {
     }
 }
 
-/* A host that embeds Python for a while: argument: libpython. */
+/* A host that embeds Python for a while. Argument: libpython. */
 static void embeds(void) {
     start_cuda();
     void *library = dlopen(arguments[0], RTLD_NOW | RTLD_LOCAL);
@@ -186,7 +186,7 @@ static void embeds(void) {
     leak(200);
 }
 
-/* A plugin uses its runtime, also after a library is gone that a constructor had opened. */
+/* A plugin uses its runtime, also after a library that a constructor had opened was closed. */
 extern void close_early(void) __attribute__((weak));
 
 static void uses(void) {
@@ -202,7 +202,7 @@ static void uses(void) {
     }
 }
 
-/* A runtime function is left by a jump, and the stack that it was called on is given back. */
+/* A runtime function is left by a jump, and the stack on which it was called is unmapped. */
 static ucontext_t program_context;
 
 static void allocates_and_jumps(void) {
@@ -233,29 +233,29 @@ static void gives_a_stack_back(void) {
     printf("done\n");
 }
 
-/* The driver is opened while a thread tells the recorder of a block. */
-volatile int relocates, has_told;
+/* The driver is opened while a thread registers a block with the recorder. */
+volatile int relocates, block_registered;
 
-static void (*tell)(const char *, const void *, size_t, void *);
+static void (*register_block)(const char *, const void *, size_t, void *);
 
-static void *tells(void *nothing) {
+static void *registers(void *nothing) {
     while (!relocates) {}
-    if (tell) tell("pool", arguments, 100, nothing);
-    has_told = 1;
+    if (register_block) register_block("pool", arguments, 100, nothing);
+    block_registered = 1;
     return NULL;
 }
 
 static void opens_the_driver(void) {
     pthread_t thread;
-    tell = dlsym(RTLD_DEFAULT, "culeak_alloc");
-    REQUIRE(!pthread_create(&thread, NULL, tells, NULL));
+    register_block = dlsym(RTLD_DEFAULT, "culeak_alloc");
+    REQUIRE(!pthread_create(&thread, NULL, registers, NULL));
     void *driver = dlopen(arguments[0], RTLD_NOW);
     if (!driver) printf("%s\n", dlerror());
     REQUIRE(driver && !pthread_join(thread, NULL));
     printf("opened\n");
 }
 
-/* The program closes all descriptors, has a file of its own under each number, and holds a lock on it. */
+/* The program closes all descriptors, opens its own file under each number, and locks it. */
 static void locks(void) {
     start_cuda();
     leak(1);

@@ -1,4 +1,4 @@
-/* A program that would notice if the recorder raised signals, took its descriptors or used up its stack. */
+/* A program that fails if the recorder raises signals, uses its descriptors or needs much of its stack. */
 #include "victim.h"
 #include "../../shim/include/culeak.h"
 #include <dirent.h>
@@ -14,7 +14,7 @@ static void allocates(void) {
     leak(100);
 }
 
-/* The reader of the log is gone before the program ends. */
+/* The reader of the log has ended before the program ends. */
 static void stderr_without_reader(void) {
     int ends[2];
     REQUIRE(!pipe(ends) && dup2(ends[1], 2) == 2 && !close(ends[0]));
@@ -33,7 +33,7 @@ static void stderr_without_room(void) {
     allocates();
 }
 
-/* The log is as large as it may be, and so is the recording. */
+/* The log has reached its size limit, and so has the recording. */
 static void stderr_at_its_limit(void) {
     struct rlimit none = {0, 0};
     int log = open("log", O_RDWR | O_CREAT, 0600);
@@ -42,7 +42,7 @@ static void stderr_at_its_limit(void) {
     allocates();
 }
 
-/* A library goes on writing to stderr, which a daemon has closed. */
+/* A library keeps writing to stderr, which a daemon has closed. */
 static volatile int stop;
 static void *writes(void *unused) {
     long written = 0;
@@ -64,7 +64,7 @@ static void stderr_closed(void) {
     printf("written %ld\n", (long)written);
 }
 
-/* The descriptors that a program counts on: those below 64. */
+/* The descriptors below 64, which programs expect to be free. */
 static void lists_descriptors(void) {
     start_cuda();
     culeak_snapshot("one");
@@ -74,7 +74,7 @@ static void lists_descriptors(void) {
         if (fcntl(fd, F_GETFD) >= 0) printf("%d is open\n", fd);
 }
 
-/* stack_of <event>: how much stack the first event of a process takes, when it is of this kind. */
+/* stack_of <event>: how much stack the first event of a process uses, if it is of this kind. */
 static void initializes(void) { cuInit(0); }
 static void fails(void) {
     CUdeviceptr address;

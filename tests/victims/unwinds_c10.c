@@ -1,4 +1,4 @@
-/* A thread that ends inside the function by which PyTorch's allocators keep the profiler informed. */
+/* A thread that ends inside the function by which PyTorch's allocators inform the profiler. */
 #include "victim.h"
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-/* What every victim needs: say which call failed, start CUDA, pick a behaviour by its name. */
+/* What every victim needs: reports which call failed, starts CUDA, selects a behaviour by its name. */
 #pragma once
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Exit status 3: a CUDA call answered otherwise than the victim expects; 4: something else went wrong. */
+/* Exit status 3: a CUDA call returned something unexpected; 4: another condition failed. */
 #define EXPECT(expected, call) \
     do { \
         CUresult got_ = (call); \

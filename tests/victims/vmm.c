@@ -1,4 +1,4 @@
-/* Virtual memory management: physical memory lives while a reference to its handle or a mapping does. */
+/* Virtual memory management: physical memory is live while its handle or a mapping of it exists. */
 #include "victim.h"
 
 enum { CHUNK = 2 << 20 };
@@ -114,7 +114,7 @@ static void handle_reused(void) {
 }
 
 /* Injected: the first cuMemRelease and the first cuMemUnmap fail with 700. */
-static void refused(void) {
+static void release_fails(void) {
     start_cuda();
     CUhandle handle = create();
     CUdeviceptr address = reserve(1);
@@ -124,7 +124,7 @@ static void refused(void) {
 }
 
 /* Injected: the first cuMemMap fails with 700. */
-static void map_refused(void) {
+static void map_fails(void) {
     start_cuda();
     CUhandle handle = create();
     CUdeviceptr address = reserve(1);
@@ -133,7 +133,7 @@ static void map_refused(void) {
     OK(cuMemAddressFree(address, CHUNK));
 }
 
-/* As a thread does that has not used the runtime yet. */
+/* As a thread that has not used the runtime yet. */
 static void mapped_without_context(void) {
     start_cuda();
     CUhandle handle = create();
@@ -142,20 +142,20 @@ static void mapped_without_context(void) {
     OK(cuMemMap(address, CHUNK, 0, handle, 0));
 }
 
-/* A handle imported from its own export: a window on memory that exists once. */
+/* A handle imported from its own export: the memory exists once. */
 static void imported(void) {
     start_cuda();
-    CUhandle handle = create(), window;
+    CUhandle handle = create(), imported_handle;
     int fd = -1;
     OK(cuMemExportToShareableHandle(&fd, handle, CU_HANDLE_FD, 0));
-    OK(cuMemImportFromShareableHandle(&window, (void *)(intptr_t)fd, CU_HANDLE_FD));
+    OK(cuMemImportFromShareableHandle(&imported_handle, (void *)(intptr_t)fd, CU_HANDLE_FD));
     if (arguments[0] && !strcmp(arguments[0], "free")) {
-        OK(cuMemRelease(window));
+        OK(cuMemRelease(imported_handle));
         OK(cuMemRelease(handle));
     }
 }
 
 MAIN(BEHAVIOUR(whole_life), BEHAVIOUR(released_while_mapped), BEHAVIOUR(unmapped_but_held), BEHAVIOUR(retained),
      BEHAVIOUR(retained_and_released), BEHAVIOUR(mapped_twice), BEHAVIOUR(mapped_twice_unmapped_once),
-     BEHAVIOUR(unmapped_together), BEHAVIOUR(handle_reused), BEHAVIOUR(refused), BEHAVIOUR(map_refused), BEHAVIOUR(imported),
+     BEHAVIOUR(unmapped_together), BEHAVIOUR(handle_reused), BEHAVIOUR(release_fails), BEHAVIOUR(map_fails), BEHAVIOUR(imported),
      BEHAVIOUR(mapped_without_context))

@@ -1,9 +1,9 @@
-/* Another tool's preload: stands in front of cudaMalloc and cuMemAlloc_v2, counts the calls, and forwards them.
+/* Another tool's preload: wraps cudaMalloc and cuMemAlloc_v2, counts the calls, and forwards them.
  *   -DBY_NEXT    to dlsym(RTLD_NEXT, name), as the manual page of dlsym shows
- *   -DBY_HANDLE  to what the libraries export, asked of their handles
- *   -DBY_DLSYM   the same, and it exports `dlsym`, which answers with these functions
- *   -DHIDDEN     the two functions are not exported: only its `dlsym` leads to them
- * At its end it prints the calls it saw. */
+ *   -DBY_HANDLE  to what the libraries export, looked up through their handles
+ *   -DBY_DLSYM   the same, and it exports `dlsym`, which returns these functions
+ *   -DHIDDEN     the two functions are not exported: only its `dlsym` returns them
+ * At its end it prints how many calls it received. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -59,7 +59,7 @@ EXPORT int cuMemAlloc_v2(unsigned long long *address, size_t bytes) {
 #ifdef BY_DLSYM
 __attribute__((visibility("default"))) void *dlsym(void *handle, const char *name) {
     void *found = libc_dlsym()(handle, name);
-    /* Names only the process has: a probe for CUDA must go on failing without CUDA. */
+    /* Only names that the process has: a check for CUDA must still fail without CUDA. */
     if (found && !strcmp(name, "cudaMalloc")) return (void *)cudaMalloc;
     if (found && !strcmp(name, "cuMemAlloc_v2")) return (void *)cuMemAlloc_v2;
     return found;

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Claims about the wheel: it installs into a clean virtual environment, brings the command and the pytest plugin, and both
-# work there, on the fake driver that it carries.
+# Claims about the wheel: it installs into a clean virtual environment with the command and the pytest plugin, and both work
+# there, on the fake driver that it contains.
 #
-#   tests/wheel/run.sh               a wheel of the dev profile for this machine, as CI has just built everything
-#   tests/wheel/run.sh --portable    the wheel for glibc 2.17 and newer, as it is released; checks what it asks for
-#   tests/wheel/run.sh WHEEL         one that is built already
+#   tests/wheel/run.sh               a wheel of the dev profile for this machine, like CI's other builds
+#   tests/wheel/run.sh --portable    the wheel for glibc 2.17 and newer, as released; checks its requirements
+#   tests/wheel/run.sh WHEEL         an existing one
 #
 # PYTHONS names other interpreters to try one after the other, e.g. "python3.8 python3.13".
 set -euo pipefail
@@ -26,11 +26,11 @@ if [[ $wheel == *manylinux_2_17* ]]; then
     python3 -m venv "$work/audit"
     "$work/audit/bin/pip" install --quiet auditwheel
     "$work/audit/bin/auditwheel" show "$wheel" | tee "$work/audit.txt"
-    # It must not promise more than it keeps.
+    # The tag must not promise more than the wheel provides.
     tr -s '\n ' ' ' <"$work/audit.txt" | grep -q 'consistent with the following platform tag: "manylinux_2_17_'
 fi
 
-# Where the source tree cannot stand in for what was installed.
+# In a folder where the source tree cannot be imported instead of the installed package.
 cp -r "$root/cli/python/tests" "$work/tests"
 cd "$work"
 for python in ${PYTHONS:-python3}; do

@@ -1,7 +1,7 @@
-"""culeak from Python: names for moments, and snapshots of them, in a process that is being recorded.
+"""culeak from Python: marks and snapshots, in a process that is being recorded.
 
-Nothing here records: the preload library does, which ``culeak run`` or ``pytest --culeak`` puts in front of the
-interpreter. Without it these functions do nothing, so they may stay in a program.
+The preload library does the recording; ``culeak run`` or ``pytest --culeak`` loads it into the interpreter. Without it
+these functions do nothing, so they may stay in a program.
 """
 
 from typing import Optional
@@ -17,14 +17,14 @@ def is_recorded() -> bool:
 
 
 def mark(name: str) -> None:
-    """Gives this moment a name, which reports, ``culeak trend`` and ``culeak check --since`` know it by."""
+    """Sets a mark: a named point in time for reports, ``culeak trend`` and ``culeak check --since``."""
     recorder: Optional[Recorder] = Recorder.here()
     if recorder is not None:
         recorder.mark(name)
 
 
 def snapshot(name: str) -> None:
-    """Keeps a snapshot of this moment beside the recording, for every command to read."""
+    """Writes a snapshot of this point in time beside the recording, for every command to read."""
     recorder: Optional[Recorder] = Recorder.here()
     if recorder is not None:
         recorder.snapshot(name)

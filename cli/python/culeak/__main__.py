@@ -1,4 +1,4 @@
-"""``python -m culeak`` is the command ``culeak`` of this installation."""
+"""``python -m culeak`` runs the command ``culeak`` of this installation."""
 
 import os
 import sys
@@ -7,7 +7,7 @@ from culeak.command import CommandMissing, find_command
 
 
 def main() -> None:
-    """Becomes the command; returns only if there is none."""
+    """Replaces this process by the command; returns only if there is none."""
     try:
         command = find_command()
         os.execv(command, [command] + sys.argv[1:])

@@ -1,5 +1,5 @@
-"""What a failing test says: how much, how much was allowed, and the way to each line that asked for it, written as
-pytest writes short tracebacks."""
+"""The messages of failing tests: how much was left, how much is allowed, and the stacks of the allocations, in the format of
+pytest's short tracebacks."""
 
 import linecache
 import os
@@ -8,12 +8,12 @@ from typing import List, NamedTuple, Optional
 from culeak.sizes import show_blocks, show_size
 from culeak.verdict import Frame, Site, Verdict
 
-#: Call sites told of in one failure.
+#: Call sites listed in one failure.
 MOST_SITES = 10
 
 
 class Test(NamedTuple):
-    """The test a complaint is about: where its function stands, and the folder that paths are shown from."""
+    """The test that a message is about: the file of its function, and the folder that paths are relative to."""
 
     file: str
     function: str
@@ -29,15 +29,15 @@ def leaked(test: Test, verdict: Verdict, limit: int) -> str:
     )
     lines = [first] + _sites(test, verdict.sites)
     if verdict.suppressed_bytes:
-        lines += ["", "Suppressions left out another {}.".format(show_size(verdict.suppressed_bytes))]
+        lines += ["", "Another {} is suppressed.".format(show_size(verdict.suppressed_bytes))]
     return "\n".join(lines)
 
 
 def needed(test: Test, peak: int, limit: int, verdict: Optional[Verdict]) -> str:
-    """The test needed too much at once. ``verdict`` is on the moment when it went over the limit."""
+    """The test exceeded its memory limit; ``verdict`` is about the time when it did."""
     lines = ["GPU memory needed: {} at once, allowed {}".format(show_size(peak), show_size(limit))]
     if verdict is not None:
-        lines.append("When it went over the limit, it held {}:".format(show_size(verdict.bytes)))
+        lines.append("When it exceeded the limit, it held {}:".format(show_size(verdict.bytes)))
         lines += _sites(test, verdict.sites)
     return "\n".join(lines)
 
@@ -49,13 +49,13 @@ def one_line(site: Site) -> str:
 
 
 def below(test: Test, site: Site) -> Site:
-    """The same with the frames from the test's own function inwards: those outside it are pytest's."""
+    """The same with the frames from the test's own function inwards; the frames outside it belong to pytest."""
     return site._replace(stacks=[stack._replace(frames=_inner(test, stack.frames)) for stack in site.stacks])
 
 
 def _inner(test: Test, frames: List[Frame]) -> List[Frame]:
     for place, frame in enumerate(frames):
-        # A qualified name, where the interpreter has one.
+        # A qualified name, if the interpreter provides one.
         if frame.file == test.file and frame.function.split(".")[-1] == test.function:
             return frames[place:]
     return frames
@@ -71,7 +71,7 @@ def _sites(test: Test, sites: List[Site]) -> List[str]:
                 lines.append("  {} in {} of them".format(show_size(stack.bytes), show_blocks(stack.blocks)))
             lines += [line for frame in stack.frames for line in _frame(test, frame)] or ["    " + site.label]
         if site.stacks_in_all > len(site.stacks):
-            lines.append("  and {} other stacks that end there".format(site.stacks_in_all - len(site.stacks)))
+            lines.append("  and {} other stacks with this call site".format(site.stacks_in_all - len(site.stacks)))
     if len(sites) > MOST_SITES:
         rest = sum(site.bytes for site in sites[MOST_SITES:])
         lines += ["", "and {} more call sites with {}".format(len(sites) - MOST_SITES, show_size(rest))]

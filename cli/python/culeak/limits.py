@@ -1,13 +1,13 @@
-"""What a test may do to GPU memory, as its marks say."""
+"""The limits on a test's GPU memory, from its marks."""
 
 from typing import Any, NamedTuple, Optional
 
 from culeak.sizes import parse_size
 
 MARKS = (
-    "limit_gpu_leaks(limit, warmups=0): fail the test when it leaves more than this behind, e.g. \"1 MB\"; "
+    "limit_gpu_leaks(limit, warmups=0): fail the test if it leaves more than this behind, e.g. \"1 MB\"; "
     "run it `warmups` times before it is measured",
-    'limit_gpu_memory(limit): fail the test when its own allocations need more than this at once, e.g. "2 GB"',
+    'limit_gpu_memory(limit): fail the test if its own allocations need more than this at once, e.g. "2 GB"',
 )
 
 
@@ -20,9 +20,9 @@ class Limits(NamedTuple):
 
 
 def limits_of(item: Any, leaks: Optional[int]) -> Limits:
-    """The limits of a test, from its nearest marks; ``leaks`` in bytes is that of tests without one.
+    """The limits of a test, from its nearest marks; ``leaks``, in bytes, is the limit for tests without a mark.
 
-    Raises ValueError when a mark makes no sense."""
+    Raises ValueError if a mark is invalid."""
     memory, warmups = None, 0
     mark = item.get_closest_marker("limit_gpu_leaks")
     if mark is not None:
@@ -34,13 +34,13 @@ def limits_of(item: Any, leaks: Optional[int]) -> Limits:
 
 
 def has_limits(item: Any) -> bool:
-    """Whether a test is marked with one of them."""
+    """Whether a test has one of the marks."""
     return any(item.get_closest_marker(name) for name in ("limit_gpu_leaks", "limit_gpu_memory"))
 
 
 def _leaks(limit: Any, *, warmups: int = 0) -> Any:
     if isinstance(warmups, bool) or not isinstance(warmups, int) or warmups < 0:
-        raise ValueError("warmups is a number of runs, not {!r}".format(warmups))
+        raise ValueError("warmups must be a whole number of runs, 0 or more, not {!r}".format(warmups))
     return parse_size(limit), warmups
 
 

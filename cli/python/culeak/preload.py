@@ -1,7 +1,7 @@
-"""Puts the preload library in front of a Python program that is running already: by starting it anew.
+"""Loads the preload library into a Python program that is already running, by restarting it.
 
-A library can only be preloaded when a process begins, so the process replaces itself by one of the same command line
-and id. That must happen before it has done anything; see `pytest_plugin` for the moment.
+A library can only be preloaded when a process starts, so the process replaces itself by one with the same command line
+and pid. That must happen before it has done anything; see `pytest_plugin` for the time.
 """
 
 import os
@@ -12,9 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional
 
-#: The process that has started itself anew; its children, workers among them, inherit the recording from it.
+#: The pid of the restarted process; its children, workers among them, inherit the recording from it.
 STARTED = "CULEAK_PYTEST"
-#: A folder for recordings that goes when that process ends.
+#: A folder for recordings that is removed when that process ends.
 TEMPORARY = "CULEAK_PYTEST_TEMPORARY"
 
 
@@ -23,24 +23,24 @@ class CannotPreload(Exception):
 
 
 def is_ready() -> bool:
-    """Whether this process is recorded in such a way that tests can be told apart."""
+    """Whether this process is recorded with intervals, so that the memory of each test can be measured."""
     from culeak.recorder import Recorder
 
     return Recorder.here() is not None and os.environ.get("CULEAK_INTERVALS", "0") not in ("", "0")
 
 
-def start_anew(command: str, recordings: Optional[str]) -> None:
+def restart(command: str, recordings: Optional[str]) -> None:
     """Replaces this process by itself under the preload library of ``command``; does not return.
 
     ``recordings``: the folder to keep the recordings in; None for a temporary one."""
     if os.environ.get(STARTED) == str(os.getpid()):
         raise CannotPreload(
-            "the interpreter {} does not load the preload library; `culeak doctor` may know why".format(sys.executable)
+            "the interpreter {} does not load the preload library; run `culeak doctor` to find out why".format(sys.executable)
         )
     line = _command_line()
     if not _is_only_pytest(line):
         raise CannotPreload(
-            "pytest was started from within another program, which cannot be started anew; start it with\n"
+            "pytest was started from within another program, which cannot be restarted; start that program with\n"
             "  LD_PRELOAD=$(culeak shim-path) CULEAK_INTERVALS=1 {}".format(" ".join(line))
         )
     environment = changed(os.environ, _library(command), recordings)
@@ -50,11 +50,11 @@ def start_anew(command: str, recordings: Optional[str]) -> None:
 
 
 def changed(present: Mapping[str, str], library: str, recordings: Optional[str]) -> Dict[str, str]:
-    """The environment to start in: the library in front of others, and where the recordings go."""
+    """The environment to restart in: the library before other preloaded ones, and the path of the recordings."""
     environment = dict(present)
     preloaded = present.get("LD_PRELOAD", "").replace(":", " ").split()
     temporary = None
-    # Somebody who records already (`culeak run -- pytest`) has a folder and wants it used.
+    # An outer recorder (`culeak run -- pytest`) has set the output and expects recordings there.
     if recordings is not None or library not in preloaded or not present.get("CULEAK_OUTPUT"):
         if recordings is None:
             recordings = temporary = tempfile.mkdtemp(prefix="culeak-pytest-")
@@ -76,7 +76,7 @@ def changed(present: Mapping[str, str], library: str, recordings: Optional[str])
 
 
 def without_preload(present: Mapping[str, str]) -> Dict[str, str]:
-    """The environment for programs of ours, which nobody wants to record."""
+    """The environment for our own programs, which are not to be recorded."""
     return {name: value for name, value in present.items() if name != "LD_PRELOAD"}
 
 
@@ -88,19 +88,19 @@ def _library(command: str) -> str:
 
 
 def _command_line() -> List[str]:
-    """As the kernel knows it: what was typed, the interpreter's own options included."""
+    """As the kernel has it: what was typed, the interpreter's own options included."""
     return [os.fsdecode(word) for word in Path("/proc/self/cmdline").read_bytes().split(b"\0")[:-1]]
 
 
 def _is_only_pytest(line: List[str]) -> bool:
-    """Whether the process is pytest's (or that of a tool that runs it whole): nothing has happened in it before."""
+    """Whether pytest (or a tool that only runs it) is all that this process runs, so that nothing has happened in it yet."""
     words = iter(line[1:])
     for word in words:
         if not word.startswith("-"):
             script = Path(word)
             at_home = script.name == "__main__.py" and script.parent.name == "pytest"
             return at_home or script.name in ("pytest", "py.test", "coverage")
-        # The interpreter's options of one letter, the first that takes a value ends the word: -Bm pytest, -mpytest.
+        # Short options of the interpreter; the first that takes a value ends the word: -Bm pytest, -mpytest.
         option = re.match("-([^-cmWX]*)([cmWX])(.*)", word)
         if option is None:
             continue

@@ -1,7 +1,7 @@
-"""The pytest plugin, as far as every run of pytest meets it: options, marks, and the start under the preload library.
+"""The pytest plugin as far as every run of pytest loads it: options, marks, and the restart under the preload library.
 
-What measures is in `session`, and is there only with ``--culeak``. Without it tests run as ever, and those that carry a
-limit say in a warning that nobody looked.
+`session` does the measuring and is loaded only with ``--culeak``. Without the option tests run unchanged, and a warning
+counts the tests whose limits were not checked.
 """
 
 import os
@@ -17,20 +17,20 @@ from culeak.sizes import parse_size
 
 def pytest_addoption(parser: Any) -> None:
     group = parser.getgroup("culeak", "GPU memory of every test, recorded by culeak")
-    group.addoption("--culeak", action="store_true", help="record the GPU memory of every test, and judge the limits in their marks")
+    group.addoption("--culeak", action="store_true", help="record the GPU memory of every test, and check the limits in their marks")
     group.addoption(
-        "--culeak-max-leaked", metavar="SIZE", type=_size, help="the limit for every test without one of its own: fail it if it leaves more than this behind"
+        "--culeak-max-leaked", metavar="SIZE", type=_size, help="the limit for every test without a mark: fail it if it leaves more than this behind"
     )
     group.addoption(
-        "--culeak-suppressions", metavar="FILE", action="append", default=[], help="leave out what matches a rule in this file (leak:PATTERN); repeatable"
+        "--culeak-suppressions", metavar="FILE", action="append", default=[], help="ignore allocations that match a rule in this file (leak:PATTERN); repeatable"
     )
-    group.addoption("--culeak-out", metavar="FILE", help="write a line of JSON for every test")
-    group.addoption("--culeak-force", action="store_true", help="let --culeak-out replace a file that exists")
-    group.addoption("--culeak-recordings", metavar="DIR", help="keep the recordings, one for each process, in this folder")
+    group.addoption("--culeak-out", metavar="FILE", help="write one line of JSON per test to this file")
+    group.addoption("--culeak-force", action="store_true", help="let --culeak-out overwrite an existing file")
+    group.addoption("--culeak-recordings", metavar="DIR", help="keep the recordings, one per process, in this folder")
     group.addoption(
-        "--culeak-sites", metavar="N", type=int, default=3, help="look up N call sites for every test that leaves memory behind, 0 for failures alone [default: 3]"
+        "--culeak-sites", metavar="N", type=int, default=3, help="list N call sites for every test that leaves memory behind; 0: only for failures [default: 3]"
     )
-    group.addoption("--culeak-top", metavar="N", type=int, default=10, help="show N tests in the summary, 0 for all [default: 10]")
+    group.addoption("--culeak-top", metavar="N", type=int, default=10, help="show N tests in the summary; 0: all [default: 10]")
     parser.addini("culeak", "record every run, as --culeak does", type="bool", default=False)
 
 
@@ -47,7 +47,7 @@ def is_wanted(config: Any) -> bool:
     return bool(config.known_args_namespace.culeak or config.getini("culeak"))
 
 
-# Around everything else, output capture included: the process that takes over has to have the real stdout.
+# Outermost, output capture included: the restarted process needs the real stdout.
 @pytest.hookimpl(hookwrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config: Any) -> Iterator[None]:
     if is_wanted(early_config):
@@ -56,15 +56,15 @@ def pytest_load_initial_conftests(early_config: Any) -> Iterator[None]:
 
 
 def _be_recorded(options: Any) -> None:
-    """Returns in a process that is recorded, and in no other."""
+    """Returns only in a process that is recorded."""
     from culeak import command, preload
 
     if preload.is_ready():
         return
     if "PYTEST_XDIST_WORKER" in os.environ:
-        raise pytest.UsageError("--culeak: this worker was started without its parent's environment, so it cannot be recorded")
+        raise pytest.UsageError("--culeak: this worker was started without its parent's environment, so it cannot be recorded; let the workers inherit the environment")
     try:
-        preload.start_anew(command.find_command(), options.culeak_recordings)
+        preload.restart(command.find_command(), options.culeak_recordings)
     except (preload.CannotPreload, command.CommandMissing, OSError) as error:
         pytest_unconfigure()
         raise pytest.UsageError("--culeak: {}".format(error))
@@ -89,6 +89,6 @@ def pytest_collection_modifyitems(config: Any, items: List[Any]) -> None:
 def pytest_unconfigure() -> None:
     from culeak import preload
 
-    # In the process that made it, and in none of its workers.
+    # Only in the process that created it, not in its workers.
     if os.environ.get(preload.STARTED) == str(os.getpid()) and os.environ.get(preload.TEMPORARY):
         shutil.rmtree(os.environ[preload.TEMPORARY], ignore_errors=True)

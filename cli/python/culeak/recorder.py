@@ -1,25 +1,25 @@
-"""The preload library as this process sees it: plain functions, found by name, that cost a call and never wait."""
+"""The preload library as seen from this process: plain functions, found by name, that cost a call and never wait."""
 
 import ctypes
 from typing import NamedTuple, Optional
 
-#: Stand for all devices together, and for page-locked memory of the host, where a device's number is expected.
+#: Pseudo device numbers for the total of all devices, and for page-locked memory of the host.
 ALL_DEVICES = -1
 HOST = -2
-#: Devices that a recording has room for.
+#: The capacity of a recording.
 MOST_DEVICES = 32
 
 
 class Reading(NamedTuple):
-    """What an interval says of a device, in bytes."""
+    """An interval's values for one device, in bytes."""
 
     #: Allocated in the interval and not freed.
     left: int
-    #: In so many blocks.
+    #: The number of blocks of ``left``.
     left_count: int
-    #: The most that ``left`` ever was: exact.
+    #: The maximum of ``left`` so far: exact.
     peak: int
-    #: In use now, whenever it was allocated.
+    #: In use now, no matter when it was allocated.
     held: int
 
 
@@ -30,7 +30,7 @@ class _Interval(ctypes.Structure):
 
 
 class Recorder:
-    """The library, where there is one."""
+    """The library, if it is loaded."""
 
     _found = None  # type: Optional[Recorder]
 
@@ -47,7 +47,7 @@ class Recorder:
 
     @classmethod
     def here(cls) -> "Optional[Recorder]":
-        """The library of this process; None in one that is not recorded."""
+        """The library of this process; None if the process is not recorded."""
         if cls._found is None:
             library = ctypes.CDLL(None)
             if hasattr(library, "culeak_interval_begin"):
@@ -61,12 +61,12 @@ class Recorder:
         self._library.culeak_snapshot(mark_name(name).encode())
 
     def begin(self, name: str, limit: int = 0) -> int:
-        """Begins an interval and says its number; 0 where nobody measures intervals. With a limit in bytes, a snapshot is
-        kept of the moment when all devices together need more."""
+        """Begins an interval and returns its number, or 0 if intervals are disabled. With a limit in bytes, a snapshot is written
+        when all devices together need more."""
         return int(self._library.culeak_interval_begin(mark_name(name).encode(), limit))
 
     def read(self, number: int, device: int) -> Optional[Reading]:
-        """What the interval says of a device; None when another one has begun, or the device was never used."""
+        """The interval's values for a device; None if another interval has begun, or the device was never used."""
         interval = _Interval()
         if not self._library.culeak_interval_read(number, device, ctypes.byref(interval)):
             return None
@@ -74,5 +74,5 @@ class Recorder:
 
 
 def mark_name(name: str) -> str:
-    """A name as the recording will have it: names travel as C strings, and long ones are cut."""
+    """A name as the recording stores it: names are passed as C strings, and long ones are cut."""
     return name.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:1000]

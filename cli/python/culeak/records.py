@@ -1,4 +1,4 @@
-"""Collects the records of all tests, wherever they ran: a line of JSON for each, and a summary at the end."""
+"""Collects the records of all tests from all workers: one line of JSON per test, and a summary at the end."""
 
 import json
 from typing import Any, Dict, List, Optional, TextIO
@@ -23,7 +23,7 @@ class Records:
         record = dict(record, outcome=report.outcome)
         self.records.append(record)
         if self.file is not None:
-            # A run that is killed has told of the tests before.
+            # Flushed line by line, so that a run that is killed leaves the records of the finished tests.
             self.file.write(json.dumps(record, sort_keys=True) + "\n")
             self.file.flush()
 
@@ -32,7 +32,7 @@ class Records:
         shown.sort(key=lambda record: (-record["left_bytes"], -record["peak_bytes"], record["test"]))
         terminalreporter.write_sep("=", "GPU memory (culeak)")
         if not shown:
-            terminalreporter.write_line("no test allocated any")
+            terminalreporter.write_line("no test allocated GPU memory")
             return
         terminalreporter.write_line("{:>10} {:>10}  test".format("left", "needed"))
         for record in shown[: self.top or None]:

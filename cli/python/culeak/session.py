@@ -1,4 +1,4 @@
-"""Measures every test of a run, judges it, and keeps a record of it.
+"""Measures every test of a run, checks its limits, and makes a record of it.
 
 ::
 
@@ -7,9 +7,9 @@
                                                               ├─ more than the limits allow: it fails
                                                               └─ record: report, JUnit, JSON, summary
 
-What a test left is known exactly and at no cost, from the preload library. Only if that is not nothing is the command
-asked, which knows call sites and suppressions. One test at a time is measured in a process, so the workers of
-pytest-xdist measure theirs, and the records travel in the reports.
+The preload library measures exactly and cheaply what a test left. Only if that is not nothing, the command is run, which
+knows call sites and suppressions. A process measures one test at a time, so the workers of pytest-xdist measure their own
+tests, and the records travel in the reports.
 """
 
 import gc
@@ -30,9 +30,9 @@ from culeak.verdict import CannotJudge, Judge, Verdict
 
 
 def begin(config: Any) -> None:
-    """Registers what measures, in the processes that run tests, and what collects, in the one that reports."""
+    """Registers the measuring in the processes that run tests, and the collecting in the one that reports."""
     recorder = Recorder.here()
-    assert recorder is not None, "the start under the preload library made sure of that"
+    assert recorder is not None, "the restart under the preload library ensures this"
     if not hasattr(getattr(pluggy, "Result", None), "force_exception"):
         raise pytest.UsageError("--culeak: pluggy {} is too old; install 1.3 or newer".format(pluggy.__version__))
     is_worker = hasattr(config, "workerinput")
@@ -43,13 +43,13 @@ def begin(config: Any) -> None:
 
 
 class Measured:
-    """A test under way: the interval's number and what each device held when it began."""
+    """A running test: the interval's number, and the bytes that each device held when it began."""
 
     def __init__(self, recorder: Recorder, item: Any, limits: Limits) -> None:
         self.recorder = recorder
         self.name = mark_name(item.nodeid)
         self.older_snapshots = snapshots(os.getpid()) if limits.memory is not None else set()
-        # A limit of 0 would be none; what it allows is compared anyway.
+        # The recorder reads 0 as "no limit"; 1 makes it write the snapshot, and the comparison below uses the real limit.
         self.number = recorder.begin(item.nodeid, max(limits.memory or 0, 1) if limits.memory is not None else 0)
         self.before = self._held()
 
@@ -57,7 +57,7 @@ class Measured:
         return {device: reading.held for device, reading in self.readings().items()}
 
     def readings(self) -> Dict[int, Reading]:
-        """By device, the host and all devices together among them."""
+        """By device, including the host and the total of all devices."""
         read = {device: self.recorder.read(self.number, device) for device in range(HOST, MOST_DEVICES)}
         return {device: reading for device, reading in read.items() if reading is not None}
 
@@ -73,7 +73,7 @@ class Session:
         self.measured: Optional[Measured] = None
         self.record: Optional[Dict[str, Any]] = None
 
-    # Before fixtures work for a test that cannot be judged.
+    # Before fixtures run for a test whose mark is invalid.
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: Any) -> None:
         try:
@@ -81,29 +81,29 @@ class Session:
         except ValueError as error:
             pytest.fail("culeak: error: {}; correct the mark".format(error), pytrace=False)
 
-    # Innermost: what other plugins do around a test is not the test's.
+    # Innermost: allocations by other plugins around a test do not count.
     @pytest.hookimpl(hookwrapper=True, trylast=True)
     def pytest_runtest_call(self, item: Any) -> Iterator[None]:
         self.limits = limits_of(item, self.config.option.culeak_max_leaked)
         self.measured = Measured(self.recorder, item, self.limits)
         outcome: Any = yield
-        # A traceback holds the frames of a test that failed, and they hold its memory: that is no leak.
+        # A failed test's traceback holds its frames, which hold its memory: that is no leak.
         failed = outcome.excinfo is not None
-        said = None
+        message = None
         readings = self.measured.readings()
-        # Garbage holds memory only if any is left. Older garbage is no business of the test's, whoever collects it.
+        # Collecting garbage is useful only if memory is left. Memory from before the test does not count, even if this frees it.
         if not failed and ALL_DEVICES in readings and readings[ALL_DEVICES].left_count:
             gc.collect()
             readings = self.measured.readings()
         if ALL_DEVICES in readings:
             try:
-                said = self._look(item, readings, failed)
+                message = self._look(item, readings, failed)
             except CannotJudge as error:
-                said = str(error)
+                message = str(error)
         elif not failed and self.limits != Limits(None, None):
-            said = "No verdict on GPU memory: the test, or a plugin, began an interval of its own."
-        if said is not None and not failed:
-            outcome.force_exception(pytest.fail.Exception(said, pytrace=False))
+            message = "No verdict on GPU memory: the test, or another plugin, began its own interval; remove that use of culeak_interval_begin."
+        if message is not None and not failed:
+            outcome.force_exception(pytest.fail.Exception(message, pytrace=False))
 
     @pytest.hookimpl(hookwrapper=True, tryfirst=True)
     def pytest_pyfunc_call(self, pyfuncitem: Any) -> Iterator[None]:
@@ -125,12 +125,12 @@ class Session:
             self.record = None
 
     def _look(self, item: Any, readings: Dict[int, Reading], failed: bool) -> Optional[str]:
-        """Keeps a record of the test; what is wrong with it, if anything."""
+        """Makes the record of the test, and returns the message of its failure, if any."""
         assert self.measured is not None
         everywhere = readings[ALL_DEVICES]
         limit = None if failed else self.limits.leaks
         verdict = None
-        # Blocks of the program's own allocators lie in memory that counts already: they are left in number only.
+        # Blocks of the program's own allocators lie in memory that is counted already, so they are counted but add no bytes.
         could_be_over = limit is not None and (everywhere.left > limit or everywhere.left_count > 0)
         if everywhere.left_count and (could_be_over or self.config.option.culeak_sites > 0) and not failed:
             verdict = self.judge.judge(os.getpid(), self.measured.name, limit)
@@ -144,7 +144,7 @@ class Session:
         return None
 
     def _when_exceeded(self) -> Optional[Verdict]:
-        """A verdict on the snapshot that was kept when the interval's limit was exceeded."""
+        """A verdict on the snapshot that was written when the interval's limit was exceeded."""
         assert self.measured is not None
         for snapshot in snapshots(os.getpid()) - self.measured.older_snapshots:
             return self.judge.judge(snapshot, self.measured.name)
@@ -157,7 +157,7 @@ class Session:
         sites = [complaint.below(_test(item), site) for site in sites]
         worker = getattr(self.config, "workerinput", {}).get("workerid")
 
-        def told(device: int, reading: Reading) -> Dict[str, int]:
+        def numbers(device: int, reading: Reading) -> Dict[str, int]:
             return {
                 "before_bytes": before.get(device, 0),
                 "after_bytes": reading.held,
@@ -166,15 +166,15 @@ class Session:
             }
 
         self.record = dict(
-            told(ALL_DEVICES, everywhere),
+            numbers(ALL_DEVICES, everywhere),
             format="culeak-pytest",
             version=1,
             test=item.nodeid,
             worker=worker,
             pid=os.getpid(),
             left_count=everywhere.left_count,
-            devices=[dict(told(device, readings[device]), device=device) for device in sorted(readings) if device >= 0],
-            pinned=told(HOST, readings[HOST]) if HOST in readings else None,
+            devices=[dict(numbers(device, readings[device]), device=device) for device in sorted(readings) if device >= 0],
+            pinned=numbers(HOST, readings[HOST]) if HOST in readings else None,
             leaked_bytes=None if verdict is None else verdict.bytes,
             suppressed_bytes=None if verdict is None else verdict.suppressed_bytes,
             sites=[site.as_json() for site in sites],
@@ -187,7 +187,7 @@ class Session:
 
 
 def snapshots(pid: int) -> Set[Path]:
-    """What this process kept beside its recording when limits were exceeded: a snapshot for each test that did so."""
+    """The automatic snapshots that this process wrote because a limit was exceeded: one per test that did so."""
     output = os.environ.get("CULEAK_OUTPUT", "").replace("%%", "%")
     folder = Path(output) if output.endswith("/") or os.path.isdir(output) else Path(output).parent
     return set(folder.glob("*.{}.exceeded-*.culeak-snapshot".format(pid)))

@@ -1,4 +1,4 @@
-"""Sizes in bytes as people write and read them, the same way the command does."""
+"""Sizes in bytes as people write and read them, in the same format as the command's."""
 
 import re
 from typing import Union
@@ -22,7 +22,7 @@ def parse_size(size: Union[str, int]) -> int:
 
 
 def show_size(size: int) -> str:
-    """``1.2 GiB``: one decimal at most, none when it says nothing."""
+    """``1.2 GiB``: at most one decimal, and none if it is 0."""
     if size < 1024:
         return "{} B".format(size)
     value, units = size / 1024, ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]

@@ -1,5 +1,5 @@
-"""Asks the command for its verdict on one test: what was allocated since the test began and is still there, by call
-site. The command knows symbols, levels and suppressions; nothing of that is repeated here."""
+"""Asks the command for its verdict on one test: what was allocated since the test began and is still live, by call site.
+Symbols, levels and suppressions are the command's business; nothing of that is repeated here."""
 
 import json
 import os
@@ -9,18 +9,18 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from culeak.preload import without_preload
 
-#: Memory of GPUs, at the driver's level and within what it handed out; no page-locked host memory.
+#: Memory of GPUs, both the driver's and the frameworks' blocks in it; not page-locked host memory.
 KINDS = "device pitched array mipmapped async physical graph managed tensor buffer block".split()
-#: More than there is anywhere: asks for call sites and not for a verdict.
+#: More than any machine has: the command then lists call sites and finds no leak.
 NO_LIMIT = 1 << 62
 
 
 class CannotJudge(Exception):
-    """The command gave no verdict; the message says what it said instead."""
+    """The command gave no verdict; the message contains its own."""
 
 
 class Frame(NamedTuple):
-    """A line of the user's on the way to an allocation."""
+    """A line of the user's code in the stack of an allocation."""
 
     function: str
     file: Optional[str]
@@ -28,7 +28,7 @@ class Frame(NamedTuple):
 
 
 class Stack(NamedTuple):
-    """One way to a call site, and what was asked for on it."""
+    """One stack of a call site, and what was allocated with it."""
 
     bytes: int
     blocks: int
@@ -37,16 +37,16 @@ class Stack(NamedTuple):
 
 
 class Site(NamedTuple):
-    """What one line of code asked for."""
+    """The allocations of one line of code."""
 
     bytes: int
     blocks: int
     label: str
-    #: ``cache.py:31``, where it is known.
+    #: ``cache.py:31``, if known.
     place: Optional[str]
     #: ``tensor, GPU 0``.
     what: str
-    #: Largest first, five at most.
+    #: Largest first, at most five.
     stacks: List[Stack]
     stacks_in_all: int
 
@@ -56,20 +56,20 @@ class Site(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What the command found."""
+    """The command's findings."""
 
     passed: bool
     bytes: int
     blocks: int
     suppressed_bytes: int
-    #: Allocations that could not be recorded; without them no test passes.
+    #: Allocations that could not be recorded; if there are any, no test passes.
     lost: int
     #: Largest first.
     sites: List[Site]
 
 
 class Judge:
-    """The command, and what it is told every time."""
+    """The command, and its options for every test."""
 
     def __init__(self, command: str, suppressions: Sequence[str]) -> None:
         self._command = command
@@ -77,7 +77,7 @@ class Judge:
         self._options += [word for kind in KINDS for word in ("--kind", kind)]
 
     def judge(self, source: Union[int, Path], since: str, limit: Optional[int] = None) -> Verdict:
-        """The verdict on a process or on a snapshot of one. ``limit`` in bytes; None: whatever is there passes."""
+        """The verdict on a process or on a snapshot of one. ``limit`` in bytes; None: no limit."""
         most = NO_LIMIT if limit is None else limit
         words = [self._command, "check", str(source), "--since=" + since, "--max-leaked", str(most), "--json"]
         asked = subprocess.run(
@@ -89,19 +89,19 @@ class Judge:
         try:
             return _verdict(json.loads(asked.stdout.decode("utf-8")))
         except (ValueError, KeyError, TypeError) as error:
-            said = asked.stderr.decode("utf-8", "replace").strip() or repr(error)
-            raise CannotJudge("culeak check gave no verdict: {}".format(said)) from error
+            message = asked.stderr.decode("utf-8", "replace").strip() or repr(error)
+            raise CannotJudge("culeak check gave no verdict: {}".format(message)) from error
 
 
-def _verdict(said: Dict[str, Any]) -> Verdict:
-    lost = [breach["count"] for breach in said["breaches"] if breach["reason"] == "lost_allocations"]
+def _verdict(found: Dict[str, Any]) -> Verdict:
+    lost = [breach["count"] for breach in found["breaches"] if breach["reason"] == "lost_allocations"]
     return Verdict(
-        passed=said["passed"],
-        bytes=said["judged"]["bytes"],
-        blocks=said["judged"]["count"],
-        suppressed_bytes=said["suppressed"]["bytes"],
+        passed=found["passed"],
+        bytes=found["judged"]["bytes"],
+        blocks=found["judged"]["count"],
+        suppressed_bytes=found["suppressed"]["bytes"],
         lost=sum(lost),
-        sites=sorted((_site(row) for row in said["rows"]), key=lambda site: -site.bytes),
+        sites=sorted((_site(row) for row in found["rows"]), key=lambda site: -site.bytes),
     )
 
 

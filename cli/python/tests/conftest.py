@@ -1,4 +1,4 @@
-"""Runs of pytest with the plugin, on the fake driver that the command carries: no GPU is needed."""
+"""Runs pytest with the plugin on the fake driver that the command contains: no GPU is needed."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from culeak.command import find_command
 
 pytest_plugins = ["pytester"]
 
-#: A driver and no framework: what tests of the plugin's users are made of here.
+#: A driver and no framework: stands in for the code under test.
 GPU = '''
 import ctypes
 
@@ -36,7 +36,7 @@ def free(address):
 
 
 class Tensor:
-    """Freed with the object, as a framework's are."""
+    """Freed with the object, like a framework's tensor."""
 
     def __init__(self, size):
         self.address = allocate(size)
@@ -69,7 +69,7 @@ def run(pytester, monkeypatch, plugin):
 
 @pytest.fixture
 def plugin():
-    """Options that load the plugin. The installed wheel registers the plugin itself; the source tree does not."""
+    """Options that load the plugin. The installed wheel registers the plugin; the source tree does not."""
     try:
         from importlib.metadata import entry_points
     except ImportError:  # pragma: no cover

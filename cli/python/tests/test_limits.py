@@ -1,10 +1,18 @@
-"""What tests with limits do, and what they say when they fail."""
+"""Tests with limits: their results, and the messages when they fail."""
 
 import pytest
 
 
-def test_memory_that_outlives_its_test_fails_it_with_the_lines_that_asked_for_it(run):
-    result = run(
+def expect_failure(run, source, *lines):
+    """The only test of this source fails, and the output has these lines."""
+    result = run(source, "--culeak")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(list(lines))
+
+
+def test_memory_that_outlives_its_test_fails_it_with_the_lines_that_allocated_it(run):
+    expect_failure(
+        run,
         """
         import pytest
         from gpu import allocate
@@ -19,23 +27,18 @@ def test_memory_that_outlives_its_test_fails_it_with_the_lines_that_asked_for_it
         def test_fills():
             fill(3)
         """,
-        "--culeak",
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "GPU memory left behind: 3 MiB in 3 blocks, allowed 2 MiB",
-            "3 MiB in 3 blocks (device, GPU 0)",
-            "    test_it.py:12: in test_fills",
-            "        fill(3)",
-            "    test_it.py:8: in fill",
-            "        cache.append(allocate(1 << 20))",
-        ]
+        "GPU memory left behind: 3 MiB in 3 blocks, allowed 2 MiB",
+        "3 MiB in 3 blocks (device, GPU 0)",
+        "    test_it.py:12: in test_fills",
+        "        fill(3)",
+        "    test_it.py:8: in fill",
+        "        cache.append(allocate(1 << 20))",
     )
 
 
-def test_every_way_to_a_line_is_told(run):
-    result = run(
+def test_every_stack_of_a_line_is_listed(run):
+    expect_failure(
+        run,
         """
         import pytest
         from gpu import allocate
@@ -45,21 +48,15 @@ def test_every_way_to_a_line_is_told(run):
             allocate(1 << 20)
             allocate(2 << 20)
         """,
-        "--culeak",
-    )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        [
-            "3 MiB in 2 blocks (device, GPU 0)",
-            "  2 MiB in 1 block of them",
-            "        allocate(2 << 20)",
-            "  1 MiB in 1 block of them",
-            "        allocate(1 << 20)",
-        ]
+        "3 MiB in 2 blocks (device, GPU 0)",
+        "  2 MiB in 1 block of them",
+        "        allocate(2 << 20)",
+        "  1 MiB in 1 block of them",
+        "        allocate(1 << 20)",
     )
 
 
-def test_as_much_as_allowed_is_allowed(run):
+def test_exactly_the_limit_passes(run):
     result = run(
         """
         import pytest
@@ -79,7 +76,7 @@ def test_as_much_as_allowed_is_allowed(run):
     result.stdout.fnmatch_lines(["GPU memory left behind: 1 B in 1 block, allowed 0 B"])
 
 
-def test_what_others_left_and_what_fixtures_hold_is_not_the_tests(run):
+def test_memory_of_other_tests_and_of_fixtures_does_not_count(run):
     result = run(
         """
         import pytest
@@ -104,7 +101,7 @@ def test_what_others_left_and_what_fixtures_hold_is_not_the_tests(run):
     result.assert_outcomes(passed=2)
 
 
-def test_cycles_are_garbage_and_no_leak(run):
+def test_garbage_cycles_are_no_leak(run):
     result = run(
         """
         import gc
@@ -123,7 +120,7 @@ def test_cycles_are_garbage_and_no_leak(run):
     result.assert_outcomes(passed=1)
 
 
-def test_warm_ups_fill_what_is_filled_once(run):
+def test_warm_ups_fill_caches_before_the_measurement(run):
     source = """
         import pytest
         from gpu import allocate
@@ -147,7 +144,7 @@ def test_warm_ups_fill_what_is_filled_once(run):
     run(source % (", warmups=2", 3), "--culeak").assert_outcomes(passed=2)
 
 
-def test_the_peak_of_a_test_is_its_own_and_exact(run):
+def test_the_peak_is_exact_and_counts_the_test_alone(run):
     result = run(
         """
         import pytest
@@ -174,14 +171,15 @@ def test_the_peak_of_a_test_is_its_own_and_exact(run):
     result.stdout.fnmatch_lines(
         [
             "GPU memory needed: 3 MiB at once, allowed 3 MiB",
-            "When it went over the limit, it held 3 MiB:",
+            "When it exceeded the limit, it held 3 MiB:",
             "    test_it.py:12: in test_a_byte_more",
         ]
     )
 
 
 def test_both_devices_count_together(run):
-    result = run(
+    expect_failure(
+        run,
         """
         import pytest
         from gpu import allocate, use
@@ -192,13 +190,11 @@ def test_both_devices_count_together(run):
             use(1)
             allocate(2000)
         """,
-        "--culeak",
+        "GPU memory needed: 3.9 KiB at once, allowed 2.9 KiB",
     )
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["GPU memory needed: 3.9 KiB at once, allowed 2.9 KiB"])
 
 
-def test_a_test_that_fails_by_itself_keeps_its_own_reason(run):
+def test_a_test_that_fails_for_another_reason_reports_that_reason(run):
     result = run(
         """
         import pytest
@@ -254,7 +250,7 @@ def test_suppressed_sites_are_no_leak(run, pytester):
         "--culeak-suppressions=known.supp",
     )
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["GPU memory left behind: 1 B in 1 block, allowed 0 B", "Suppressions left out another 1 MiB."])
+    result.stdout.fnmatch_lines(["GPU memory left behind: 1 B in 1 block, allowed 0 B", "Another 1 MiB is suppressed."])
 
 
 def test_every_test_can_be_limited(run):
@@ -275,12 +271,12 @@ def test_every_test_can_be_limited(run):
     [
         ('limit_gpu_leaks("much")', "leaks: expected a size such as*"),
         ("limit_gpu_leaks()", "leaks: *missing*argument*limit*"),
-        ('limit_gpu_leaks("1 MB", warmups=-1)', "leaks: warmups is a number of runs*"),
+        ('limit_gpu_leaks("1 MB", warmups=-1)', "leaks: warmups must be a whole number*"),
         ('limit_gpu_memory("1 MB", 2)', "memory: *argument*"),
     ],
     ids=["no size", "nothing", "negative", "too much"],
 )
-def test_a_wrong_mark_is_an_error_of_its_test_alone(run, mark, reason):
+def test_an_invalid_mark_is_an_error_of_its_test_alone(run, mark, reason):
     source = """
         import pytest
 
@@ -301,7 +297,7 @@ def test_a_wrong_mark_is_an_error_of_its_test_alone(run, mark, reason):
     result.stdout.no_fnmatch_line("*was here*")
 
 
-def test_limits_that_nobody_looks_at_are_told_of(run):
+def test_limits_that_are_not_checked_cause_a_warning(run):
     result = run(
         """
         import pytest

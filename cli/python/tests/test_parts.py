@@ -1,4 +1,4 @@
-"""The parts that need no run of pytest."""
+"""The parts of the package, without running pytest."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ def test_sizes_are_read_as_the_command_reads_them(text, size):
 
 
 @pytest.mark.parametrize("text", ["", "MB", "-1", "1 XB", "1e3", "١", None, -1, True, 1.5])
-def test_other_sizes_are_refused(text):
+def test_invalid_sizes_are_rejected(text):
     with pytest.raises(ValueError):
         parse_size(text)
 
@@ -33,7 +33,7 @@ def test_sizes_are_shown_as_the_command_shows_them(size, text):
     assert show_size(size) == text
 
 
-def test_the_library_comes_first_and_others_stay(tmp_path):
+def test_the_library_is_preloaded_first_and_others_stay(tmp_path):
     environment = changed({"LD_PRELOAD": "/a.so /lib/culeak.so:/b.so", "CULEAK_DISABLE": "1"}, "/lib/culeak.so", str(tmp_path / "100%"))
     assert environment["LD_PRELOAD"] == "/lib/culeak.so:/a.so:/b.so"
     assert environment["CULEAK_OUTPUT"] == "{}/100%%/%e.%h.%p.culeak".format(tmp_path)
@@ -57,30 +57,30 @@ def test_the_library_comes_first_and_others_stay(tmp_path):
         ("python", False),
     ],
 )
-def test_only_a_process_that_is_pytests_own_is_started_anew(line, only):
+def test_only_a_process_that_runs_pytest_alone_is_restarted(line, only):
     assert _is_only_pytest(line.split()) == only
 
 
-def test_names_of_moments_are_what_a_recording_can_hold():
+def test_names_of_marks_are_limited_to_what_a_recording_can_hold():
     assert mark_name("test_a[\0\udcff]") == "test_a[\\0\\udcff]"
     assert len(mark_name("x" * 5000)) == 1000
 
 
-def test_without_the_library_moments_cost_nothing():
+def test_without_the_library_marks_do_nothing():
     assert not culeak.is_recorded()
     culeak.mark("epoch 3")
     culeak.snapshot("after warm-up")
 
 
-def test_the_package_is_the_command_too():
-    said = [
+def test_the_package_runs_the_command():
+    versions = [
         subprocess.run(words + ["--version"], stdout=subprocess.PIPE, check=True, universal_newlines=True).stdout
         for words in ([find_command()], [sys.executable, "-m", "culeak"])
     ]
-    assert said[0] == said[1] and said[0].startswith("culeak ")
+    assert versions[0] == versions[1] and versions[0].startswith("culeak ")
 
 
-def test_a_command_that_is_none_is_named(monkeypatch):
+def test_an_invalid_path_of_the_command_is_named(monkeypatch):
     monkeypatch.setenv("CULEAK", "/nowhere/culeak")
-    with pytest.raises(CommandMissing, match="CULEAK=/nowhere/culeak: not a program"):
+    with pytest.raises(CommandMissing, match="CULEAK=/nowhere/culeak: not an executable file"):
         find_command()

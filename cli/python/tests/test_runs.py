@@ -1,4 +1,4 @@
-"""How a run is started, and what it leaves: records, summary, recordings."""
+"""How a run starts, and what it leaves: records, summary, recordings."""
 
 import json
 import os
@@ -66,10 +66,10 @@ def test_the_summary_names_the_tests_that_left_most(run):
     )
 
 
-def test_a_run_without_cuda_says_so(run):
+def test_a_run_without_cuda_reports_no_allocation(run):
     result = run("def test_nothing(): pass", "--culeak")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["no test allocated any"])
+    result.stdout.fnmatch_lines(["no test allocated GPU memory"])
 
 
 def test_workers_measure_their_own_tests(run, pytester):
@@ -94,7 +94,7 @@ def test_workers_measure_their_own_tests(run, pytester):
     result.stdout.fnmatch_lines(["*GPU memory left behind: 2 MiB in 2 blocks, allowed 1 MiB"])
 
 
-def test_recordings_are_kept_where_asked_and_nowhere_else(run, pytester, monkeypatch):
+def test_recordings_are_kept_only_in_the_requested_folder(run, pytester, monkeypatch):
     temporary = pytester.path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -106,7 +106,7 @@ def test_recordings_are_kept_where_asked_and_nowhere_else(run, pytester, monkeyp
     assert report.returncode == 0 and "3 MiB" in report.stdout, report.stdout
 
 
-def test_a_run_within_culeak_run_is_recorded_where_that_looks(run, pytester, plugin):
+def test_a_run_within_culeak_run_uses_its_output_folder(run, pytester, plugin):
     run(LEAKY)
     words = [os.environ["CULEAK"], "run", "-o", "outer", "--check", "--", sys.executable, "-m", "pytest"]
     words += plugin + ["--culeak", "--culeak-max-leaked=1MiB", "test_it.py"]
@@ -117,7 +117,7 @@ def test_a_run_within_culeak_run_is_recorded_where_that_looks(run, pytester, plu
     assert len(list((pytester.path / "outer").glob("*.culeak"))) == 1
 
 
-def test_records_replace_no_file_unless_told_to(run, pytester):
+def test_records_overwrite_a_file_only_with_force(run, pytester):
     pytester.makefile(".jsonl", out="precious")
     result = run(LEAKY, "--culeak", "--culeak-out=out.jsonl")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -127,7 +127,7 @@ def test_records_replace_no_file_unless_told_to(run, pytester):
     assert len(records(pytester)) == 4
 
 
-def test_the_command_line_stays_as_it_was(run):
+def test_the_command_line_survives_the_restart(run):
     source = """
         import os
 
@@ -141,12 +141,12 @@ def test_the_command_line_stays_as_it_was(run):
     result.stdout.fnmatch_lines(["out of capture"])
 
 
-def test_an_ini_file_switches_it_on(run, pytester):
+def test_an_ini_file_can_enable_recording(run, pytester):
     pytester.makeini("[pytest]\nculeak = true\n")
     run(LEAKY).stdout.fnmatch_lines(["*= GPU memory (culeak) =*"])
 
 
-def test_a_program_around_pytest_is_not_started_anew(run, pytester, plugin):
+def test_a_program_around_pytest_is_not_restarted(run, pytester, plugin):
     run(LEAKY)
     pytester.makepyfile(program="import pytest, sys; print('once'); sys.exit(pytest.main(sys.argv[1:]))")
     words = [sys.executable, "program.py"] + plugin + ["--culeak", "test_it.py"]
@@ -156,8 +156,8 @@ def test_a_program_around_pytest_is_not_started_anew(run, pytester, plugin):
     assert "LD_PRELOAD=$(culeak shim-path) CULEAK_INTERVALS=1" in outcome.stdout
 
 
-def test_an_interpreter_that_does_not_preload_is_said_and_not_tried_for_ever(run, pytester, monkeypatch):
-    # The library exists and is none of ours.
+def test_an_interpreter_that_ignores_the_preload_is_reported_after_one_restart(run, pytester, monkeypatch):
+    # The library exists, but is not the recorder.
     import _ctypes
 
     monkeypatch.setenv("CULEAK_SHIM", _ctypes.__file__)

@@ -1,5 +1,5 @@
-/* A stand-in for cudart, for machines where NVIDIA's cannot start: the same calls reach the same driver functions by the
- * same door.
+/* A stand-in for cudart, for machines where NVIDIA's cannot start: its calls reach the same driver functions in the same
+ * way.
  *
  * What it imitates was measured on driver 580 with cudart 12.9 and 13.5: dlopen("libcuda.so.1"), one dlsym of
  * cuGetProcAddress_v2, every driver function by base name and version, cuInit and the primary context at the first call
@@ -18,7 +18,7 @@ typedef int CUresult;
 typedef unsigned long long CUdeviceptr;
 typedef struct { size_t width, height, depth; int format; unsigned channels, flags; } ArrayShape;
 
-/* name, version asked for, arguments */
+/* name, version requested, arguments */
 #define DRIVER(X) \
     X(cuInit, 2000, (unsigned)) \
     X(cuDriverGetVersion, 2020, (int *)) \
@@ -105,7 +105,7 @@ static cudaError_t need_driver(void) {
     return loaded;
 }
 
-/* The primary context of this thread's device, made current; retained anew after a reset. */
+/* The primary context of this thread's device, made current; retained again after a reset. */
 static char retained[64];
 
 static cudaError_t need_context(void) {
@@ -118,7 +118,7 @@ static cudaError_t need_context(void) {
     return cu.cuCtxSetCurrent(context);
 }
 
-/* Calls a driver function with a context; its result is the runtime's, number for number. */
+/* Calls a driver function with a context; returns its result as the runtime's, since the numbers are the same. */
 #define CALL(call) \
     do { \
         cudaError_t result_ = need_context(); \

@@ -1,4 +1,4 @@
-//! Addresses: a reserved range handed out in pieces, the last piece given back being the first one handed out again.
+//! Addresses: a reserved range allocated in pieces; the piece freed last is allocated first.
 //!
 //! A real driver reuses addresses eagerly, and a leak profiler must get that right, so the reuse here is eager and
 //! predictable: the next request of the same rounded size gets the address freed last.
@@ -10,17 +10,17 @@ pub struct Arena {
     end: u64,
     unit: u64,
     free: HashMap<u64, Vec<u64>>,
-    /// Freed contents are given back to the kernel from this size on.
+    /// From this size on, the pages of freed pieces are returned to the kernel.
     backed: bool,
 }
 
 impl Arena {
-    /// A range that can be read and written; pages cost nothing until they are touched.
+    /// A range that can be read and written; pages use no memory until they are touched.
     pub fn backed(bytes: u64, unit: u64) -> Option<Arena> {
         Arena::at(map(bytes, libc::PROT_READ | libc::PROT_WRITE, 0)?, bytes, unit, true)
     }
 
-    /// A range that faults on every access: for handles, which no program may look into.
+    /// A range that faults on every access: for handles, which no program may dereference.
     pub fn unbacked(bytes: u64, unit: u64) -> Option<Arena> {
         Arena::at(map(bytes, libc::PROT_NONE, 0)?, bytes, unit, false)
     }
@@ -117,7 +117,7 @@ fn drop_pages(address: u64, bytes: u64) {
     let start = address.next_multiple_of(4096);
     let end = (address + bytes) & !4095;
     if start < end {
-        // SAFETY: the pages lie wholly inside a piece of our own mapping that was just given back.
+        // SAFETY: the pages lie wholly inside a piece of our own mapping that was just freed.
         unsafe { libc::madvise(start as *mut libc::c_void, (end - start) as usize, libc::MADV_DONTNEED) };
     }
 }
@@ -127,7 +127,7 @@ pub fn reserve(bytes: u64) -> Option<u64> {
     map(bytes, libc::PROT_NONE, 0)
 }
 
-/// Makes part of a reserved range usable, keeping what is in it.
+/// Makes part of a reserved range accessible, with its contents.
 pub fn open_pages(address: u64, bytes: u64) -> bool {
     // SAFETY: callers pass whole pages inside a range from `reserve`, which nothing but mapped CUDA memory uses.
     unsafe {
@@ -139,7 +139,7 @@ pub fn open_pages(address: u64, bytes: u64) -> bool {
     }
 }
 
-/// Empties part of a reserved range and makes it fault again.
+/// Clears part of a reserved range and makes it fault again.
 pub fn close_pages(address: u64, bytes: u64) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: callers pass whole pages inside a range from `reserve`, which nothing but mapped CUDA memory uses.
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_address_freed_last_is_handed_out_first() {
+    fn the_address_freed_last_is_allocated_first() {
         let mut arena = Arena::unbacked(1 << 20, 512).unwrap();
         let (a, b) = (arena.take(1000).unwrap(), arena.take(1000).unwrap());
         assert_eq!(b - a, 1024);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn small_pieces_come_back_as_one_large_range() {
+    fn freed_pieces_are_joined_into_one_large_range() {
         let mut arena = Arena::unbacked(1 << 16, 512).unwrap();
         let pieces: Vec<u64> = std::iter::from_fn(|| arena.take(512)).collect();
         assert_eq!(pieces.len(), 128);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_sizes_are_refused() {
+    fn impossible_sizes_are_rejected() {
         let mut arena = Arena::unbacked(1 << 16, 512).unwrap();
         assert_eq!(arena.take(u64::MAX), None);
         assert_eq!(arena.take(u64::MAX - 1000), None);

@@ -1,10 +1,10 @@
-//! Pointers as they come from C, made safe to use by one check each.
+//! Pointers from C, made safe to use by one check each.
 
 use crate::gate::Outcome;
 use cudarc::driver::sys::CUresult;
 use std::ffi::{CStr, c_char, c_uint, c_void};
 
-/// Where a result goes. Part of exported signatures, hence transparent.
+/// A pointer to write a result to. Part of exported signatures, hence transparent.
 #[repr(transparent)]
 pub struct Out<T>(*mut T);
 
@@ -42,12 +42,12 @@ impl<T> Out<T> {
         Ok(())
     }
 
-    /// For results the caller may decline.
+    /// For optional results: does nothing if the pointer is null.
     pub fn put_if_wanted(self, value: T) {
         let _ = self.put(value);
     }
 
-    /// The same place seen as another type, for results whose type depends on another argument.
+    /// The same pointer as another type, for results whose type depends on another argument.
     pub fn cast<U>(self) -> Out<U> {
         Out(self.0.cast())
     }
@@ -56,7 +56,7 @@ impl<T> Out<T> {
         Out(self.0.wrapping_add(index))
     }
 
-    /// A field of the struct pointed to, which is never seen whole: its enums may hold values Rust does not know.
+    /// A field of the struct behind the pointer, which is never read as a whole: its enums may hold values unknown to Rust.
     pub fn field<U>(self, offset: usize) -> Out<U> {
         Out(if self.0.is_null() {
             std::ptr::null_mut()
@@ -70,7 +70,7 @@ impl<T> Out<T> {
     }
 }
 
-/// Where an argument comes from.
+/// A pointer to read an argument from.
 #[repr(transparent)]
 pub struct In<T>(*const T);
 

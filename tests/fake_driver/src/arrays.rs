@@ -14,7 +14,7 @@ pub struct ArrayObject {
     pub context: Handle,
     pub shape: ArrayShape,
     pub mipmap: bool,
-    /// The mipmapped or planar array this is a view of.
+    /// The mipmapped or planar array that this is a view of.
     pub part_of: Option<(Handle, c_uint)>,
 }
 
@@ -78,65 +78,44 @@ impl Shape for In<CUDA_ARRAY3D_DESCRIPTOR> {
 impl Shape for In<CUDA_ARRAY_DESCRIPTOR> {
     fn read(self) -> Outcome<ArrayShape> {
         let flat = self.cast::<ArrayShape2d>().get()?;
-        let ArrayShape2d {
-            width,
-            height,
-            format,
-            channels,
-        } = flat;
-        Ok(ArrayShape {
-            width,
-            height,
-            depth: 0,
-            format,
-            channels,
-            flags: 0,
-        })
+        Ok(ArrayShape::flat(flat.width, flat.height, flat.format, flat.channels))
     }
 }
 
 impl Shape for In<ArrayDescriptorV1> {
     fn read(self) -> Outcome<ArrayShape> {
-        let ArrayDescriptorV1 {
-            width,
-            height,
-            format,
-            channels,
-        } = self.get()?;
-        Ok(ArrayShape {
-            width: width as usize,
-            height: height as usize,
-            depth: 0,
-            format,
-            channels,
-            flags: 0,
-        })
+        let flat = self.get()?;
+        let (width, height) = (flat.width as usize, flat.height as usize);
+        Ok(ArrayShape::flat(width, height, flat.format, flat.channels))
     }
 }
 
 impl Shape for In<Array3dDescriptorV1> {
     fn read(self) -> Outcome<ArrayShape> {
-        let Array3dDescriptorV1 {
-            width,
-            height,
-            depth,
-            format,
-            channels,
-            flags,
-        } = self.get()?;
-        let (width, height, depth) = (width as usize, height as usize, depth as usize);
+        let solid = self.get()?;
         Ok(ArrayShape {
-            width,
-            height,
-            depth,
-            format,
-            channels,
-            flags,
+            width: solid.width as usize,
+            height: solid.height as usize,
+            depth: solid.depth as usize,
+            format: solid.format,
+            channels: solid.channels,
+            flags: solid.flags,
         })
     }
 }
 
 impl ArrayShape {
+    fn flat(width: usize, height: usize, format: c_uint, channels: c_uint) -> ArrayShape {
+        ArrayShape {
+            width,
+            height,
+            depth: 0,
+            format,
+            channels,
+            flags: 0,
+        }
+    }
+
     fn bytes(&self, levels: c_uint) -> Option<u64> {
         let channel = match self.format {
             1 | 8 => 1,
@@ -230,7 +209,7 @@ impl Driver {
         owned.into_iter().for_each(|handle| self.drop_array(handle));
     }
 
-    /// A view of a level or plane, the same one each time it is asked for.
+    /// A view of a level or plane; repeated requests return the same one.
     fn part(&mut self, whole: Handle, index: c_uint, mipmap: bool) -> Outcome<Handle> {
         let array = self
             .arrays

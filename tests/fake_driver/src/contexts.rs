@@ -17,7 +17,7 @@ pub struct Context {
     pub primary: bool,
     /// Retains of a primary context, attachments of another.
     pub count: u64,
-    /// A primary context exists as a handle even while it holds nothing.
+    /// A primary context has a handle even while it holds nothing.
     pub alive: bool,
     pub flags: c_uint,
     pub id: u64,
@@ -181,7 +181,7 @@ impl Driver {
         Ok(())
     }
 
-    /// What was retained stays retained; what was in the context is gone.
+    /// Retains are kept; everything in the context is freed.
     pub fn reset_primary(&mut self, device: CUdevice) -> Outcome {
         let handle = self.device(device)?.primary;
         self.context(handle as CUcontext)?.alive = false;
@@ -189,7 +189,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The primary context without a further retain, made alive: what cudart's private table asks for.
+    /// The primary context without a further retain, initialized: what cudart's private table returns.
     pub fn primary_for_runtime(&mut self, device: CUdevice) -> Outcome<Handle> {
         let handle = self.device(device)?.primary;
         let context = self.context(handle as CUcontext)?;

@@ -1,7 +1,7 @@
-//! Copies and fills: done at once, on the calling thread, and refused where a kernel would fault.
+//! Copies and fills: done immediately, on the calling thread; they fail where a kernel would fault.
 //!
-//! Device memory of the imitation is readable host memory, so contents survive a round trip. Copies between arrays
-//! check their handles and move nothing.
+//! Device memory is readable host memory here, so contents survive a round trip. Copies between arrays check their
+//! handles and move nothing.
 
 use crate::arguments::In;
 use crate::driver::Driver;
@@ -12,7 +12,7 @@ use cudarc::driver::sys::*;
 use std::ffi::{c_uint, c_void};
 
 impl Driver {
-    /// Device side of a copy: must lie wholly inside memory CUDA knows.
+    /// Device side of a copy: must lie wholly inside memory known to CUDA.
     fn inside(&self, address: u64, bytes: usize) -> Outcome<*mut u8> {
         let (start, length) = self.range_at(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let end = address.checked_add(bytes as u64).ok_or(CUDA_ERROR_INVALID_VALUE)?;
@@ -23,7 +23,7 @@ impl Driver {
         }
     }
 
-    /// Either side of a copy whose direction the driver finds out: host memory is taken as it comes.
+    /// Either side of a copy whose direction follows from the addresses: any other address is host memory.
     fn anywhere(&self, address: u64, bytes: usize) -> Outcome<*mut u8> {
         if address == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);

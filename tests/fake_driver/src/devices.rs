@@ -1,4 +1,4 @@
-//! Devices: what programs and cudart ask about them.
+//! Devices: the properties that programs and cudart query.
 
 use crate::arguments::{In, Out};
 use crate::exports::exports;
@@ -74,14 +74,14 @@ fn put_text(out: Out<c_char>, length: c_int, text: &str) -> Outcome {
         .ok()
         .filter(|room| *room > 0)
         .ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let kept = &text.as_bytes()[..text.len().min(room - 1)];
-    for (index, byte) in kept.iter().chain([&0]).enumerate() {
+    let written = &text.as_bytes()[..text.len().min(room - 1)];
+    for (index, byte) in written.iter().chain([&0]).enumerate() {
         out.at(index).put(*byte as c_char)?;
     }
     Ok(())
 }
 
-/// The same at every run: a test may name a device by it.
+/// The same in every run, so that a test may select a device by it.
 fn uuid(device: usize) -> CUuuid {
     let mut bytes = *b"culeak fake GPU ";
     bytes[15] = device as u8;

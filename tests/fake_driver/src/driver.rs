@@ -1,6 +1,6 @@
-//! All state of the imitation, behind one lock: devices with their bytes, and a table for each sort of object.
+//! All state of the fake driver, behind one lock: devices with their bytes, and a table for each kind of object.
 //!
-//! The functions on these tables stand in the file of their idea (`memory.rs`, `vmm.rs`, …).
+//! The functions on these tables are in the file of their subject (`memory.rs`, `vmm.rs`, …).
 
 use crate::arena::Arena;
 use crate::arrays::ArrayObject;
@@ -18,7 +18,7 @@ use crate::vmm::{Physical, PhysicalHandle, Range};
 use cudarc::driver::sys::CUresult::*;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// Any object handle, as the number a program sees.
+/// Any object handle, as the number that a program gets.
 pub type Handle = u64;
 
 /// Device addresses are multiples of this, as on real devices.
@@ -63,15 +63,15 @@ pub struct Driver {
     pub external: HashMap<Handle, External>,
     pub modules: HashMap<Handle, Module>,
     pub local_storage: LocalStorage,
-    /// What must be called once the lock is open again.
+    /// Callbacks to run after the lock is released.
     pub after: Vec<Box<dyn FnOnce() + Send>>,
-    /// Exported name of the function running.
+    /// Exported name of the running function.
     pub called: &'static str,
     serial: u64,
 }
 
 impl Driver {
-    /// `None` when the address space is too small for the devices asked for.
+    /// `None` if the address space is too small for the requested devices.
     pub fn new(settings: Settings) -> Option<Driver> {
         let mut driver = Driver {
             failures: settings.failures,
@@ -103,7 +103,7 @@ impl Driver {
             serial: 0,
         };
         for ordinal in 0..settings.devices {
-            // Twice the memory: graph memory and imported memory take addresses without taking bytes.
+            // Twice the memory: graph memory and imported memory use addresses without using bytes.
             let addresses = Arena::backed(settings.device_bytes.checked_mul(2)?.max(1 << 30), ADDRESS_UNIT)?;
             let (primary, pool) = (driver.new_handle(), driver.new_handle());
             driver.contexts.insert(primary, Context::primary(ordinal));
@@ -149,7 +149,7 @@ impl Driver {
             .ok_or(CUDA_ERROR_INVALID_DEVICE)
     }
 
-    /// Takes bytes of a device's memory, or reports that there are not enough.
+    /// Reserves bytes of a device's memory, or fails if there are not enough.
     pub fn charge(&mut self, device: usize, bytes: u64) -> Outcome {
         let device = &mut self.devices[device];
         if bytes > device.total - device.used {

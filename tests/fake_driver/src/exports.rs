@@ -1,4 +1,4 @@
-//! How functions outside the list of memory functions are declared and found again by name.
+//! How functions outside the list of memory functions are declared and looked up by name.
 //!
 //! ```text
 //! exports! {
@@ -8,7 +8,7 @@
 //! ```
 //! Each name becomes an exported C function; all names of one declaration share the body, which gets the locked driver.
 
-/// An exported function, for look-ups by name.
+/// An exported function, for lookups by name.
 pub struct Export {
     pub name: &'static str,
     pub address: *const (),

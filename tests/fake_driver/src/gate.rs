@@ -1,4 +1,4 @@
-//! The door every exported function goes through: life cycle, injected failures, the log, the lock.
+//! The entry of every exported function: life cycle, injected failures, the log, the lock.
 //!
 //! ```text
 //! before cuInit           3 CUDA_ERROR_NOT_INITIALIZED
@@ -14,7 +14,7 @@ use std::ffi::c_uint;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// What a driver function comes to; `Err` is never `CUDA_SUCCESS`.
+/// The result of a driver function; `Err` is never `CUDA_SUCCESS`.
 pub type Outcome<T = ()> = Result<T, CUresult>;
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
@@ -77,10 +77,10 @@ pub fn initialize(flags: c_uint) -> Outcome {
             return Err(crate::names::result(injected).unwrap_or(CUresult::CUDA_ERROR_UNKNOWN));
         }
         *guard = Some(Driver::new(settings).ok_or(CUresult::CUDA_ERROR_OUT_OF_MEMORY)?);
-        // SAFETY: `leave` is an extern "C" function of this library, which is never unloaded while it is registered:
-        // glibc runs the handlers of a library when it is unloaded.
+        // SAFETY: `leave` is an extern "C" function of this library and stays loaded while it is registered: glibc runs a
+        // library's handlers when the library is unloaded.
         unsafe { libc::atexit(leave) };
-        // Release: pairs with the Acquire in `alive`; whoever sees the owner finds the driver built.
+        // Release: pairs with the Acquire in `alive`, so a thread that reads the owner finds the driver built.
         OWNER.store(process, Ordering::Release);
     }
     Ok(())
@@ -93,7 +93,7 @@ extern "C" fn leave() {
     }
 }
 
-/// Asked before the lock is touched: in a forked child another thread may have held it.
+/// Checked before the lock is touched: in a forked child another thread may have held it.
 pub fn alive() -> Outcome {
     // SAFETY: getpid has no preconditions.
     let process = unsafe { libc::getpid() };
@@ -112,7 +112,7 @@ fn number(outcome: Outcome) -> c_uint {
     outcome.err().unwrap_or(CUresult::CUDA_SUCCESS) as c_uint
 }
 
-/// A line of its own in the log.
+/// A separate line in the log.
 pub fn note(line: &str) {
     write_line(&format!("{line}\n"));
 }
@@ -134,7 +134,7 @@ fn log_file() -> Option<libc::c_int> {
     })
 }
 
-/// One `write` a line, so that lines of several threads and processes do not mix.
+/// One `write` per line, so that lines of several threads and processes do not mix.
 fn write_line(line: &str) {
     if let Some(file) = log_file() {
         // SAFETY: the buffer is a live string of that length.

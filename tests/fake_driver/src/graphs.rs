@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! capture / add node   addresses reserved      no bytes
-//! launch               allocation enters the ledger
-//! free node, cuMemFree, relaunch with auto-free     it leaves
+//! launch               allocation enters the table
+//! free node, cuMemFree, relaunch with auto-free     it leaves the table
 //! ```
-//! The reserved addresses go back once no graph, no executable and no live allocation needs them, so a program may
+//! The reserved addresses are released once no graph, no executable and no live allocation needs them, so a program may
 //! destroy the graph and free its memory afterwards.
 
 use crate::arguments::{In, Out};
@@ -59,7 +59,7 @@ pub struct NodeOwner {
 pub struct GraphRange {
     device: usize,
     bytes: u64,
-    /// Graphs, executables and the live allocation that need them.
+    /// The number of graphs, executables and live allocations that need them.
     users: u64,
 }
 
@@ -160,7 +160,7 @@ impl Driver {
         }
     }
 
-    /// Called when a graph's allocation left the ledger.
+    /// Called after a graph's allocation has left the table.
     pub fn graph_memory_freed(&mut self, address: u64) {
         self.unuse_ranges(&[address]);
     }
@@ -171,7 +171,7 @@ impl Driver {
             .remove(&(handle as Handle))
             .ok_or(CUDA_ERROR_INVALID_VALUE)?;
         self.drop_handle(handle as Handle);
-        // Its handle may come back for another graph.
+        // Its handle may be reused for another graph.
         self.execs
             .values_mut()
             .filter(|exec| exec.graph == handle as Handle)
@@ -188,7 +188,7 @@ impl Driver {
         out.check()?;
         let steps = self.graph(graph as Handle)?.works();
         let held = addresses(&steps);
-        // A graph with memory of its own has one executable at a time.
+        // A graph with memory nodes has one executable at a time.
         if !held.is_empty() && self.execs.values().any(|exec| exec.graph == graph as Handle) {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
@@ -277,7 +277,7 @@ impl Driver {
         self.add_work(graph, Work::Child(works))
     }
 
-    /// Parameters of an allocation node lie alike in CUDA_MEM_ALLOC_NODE_PARAMS of either version.
+    /// An allocation node's parameters have the same place in both versions of CUDA_MEM_ALLOC_NODE_PARAMS.
     pub fn add_alloc_node_from(&mut self, graph: CUgraph, params: Out<CUDA_MEM_ALLOC_NODE_PARAMS>) -> Outcome<Handle> {
         params.check()?;
         let location_at = offset_of!(CUDA_MEM_ALLOC_NODE_PARAMS, poolProps) + offset_of!(CUmemPoolProps, location);
@@ -316,7 +316,7 @@ impl Driver {
         out.put(self.add_work(graph as Handle, Work::Other { node_type })? as CUgraphNode)
     }
 
-    /// What a captured operation without effect on memory leaves behind.
+    /// Adds the node of a captured operation that does not affect memory.
     pub fn note_captured(&mut self, stream: CUstream, node_type: c_uint) {
         if let Some(graph) = self.capture_of(stream).map(|capture| capture.graph) {
             let _ = self.add_work(graph, Work::Other { node_type });

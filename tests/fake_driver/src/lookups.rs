@@ -1,7 +1,7 @@
 //! `cuGetProcAddress` and its second ABI: from a base name, a CUDA version and flags to an exported address.
 //!
-//! The answer is always the address of an export, never of an alias, as on every real driver. A base name leads to the
-//! newest ABI not newer than the version asked for; flag 2 prefers the per-thread-stream variant.
+//! The result is always the address of an export, never of an alias, as in every real driver. A base name leads to the
+//! newest ABI not newer than the requested version; flag 2 prefers the per-thread-stream variant.
 
 use crate::arguments::{In, Out};
 use crate::exports::Export;
@@ -10,10 +10,10 @@ use cudarc::driver::sys::CUresult::*;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-/// The newest version whose functions the imitation knows.
+/// The newest version whose functions are implemented.
 const NEWEST: c_int = 13040;
 
-/// The version the imitation claims: `CULEAK_FAKE_VERSION`, or the newest.
+/// The reported version: `CULEAK_FAKE_VERSION`, or the newest.
 pub fn driver_version() -> c_int {
     static VERSION: OnceLock<c_int> = OnceLock::new();
     *VERSION.get_or_init(|| {
@@ -28,7 +28,7 @@ const PER_THREAD_STREAM: u64 = 2;
 const FOUND: c_uint = 0;
 const NOT_FOUND: c_uint = 1;
 
-/// Since which version a base name means a suffixed export. Names not listed have one ABI, or `_v2` since 3020.
+/// The version from which a base name means a suffixed export. Names not listed have one ABI, or `_v2` since 3020.
 const SINCE: &[(&str, c_int)] = &[
     ("cuGetProcAddress_v2", 12000),
     ("cuMemHostRegister_v2", 6050),
@@ -64,7 +64,7 @@ const SINCE: &[(&str, c_int)] = &[
     ("cuMulticastBindAddr_v2", 13010),
 ];
 
-/// Base names that did not exist in the first version; older requests find nothing.
+/// Base names that did not exist in the first version; requests for older versions find nothing.
 const FIRST: &[(&str, c_int)] = &[("cuGetProcAddress", 11030)];
 
 fn tables() -> [&'static [&'static [Export]]; 13] {
@@ -105,7 +105,7 @@ fn since(symbol: &str) -> c_int {
 }
 
 fn find(base: &str, version: c_int, flags: u64) -> Option<*mut c_void> {
-    // Suffixed names are no base names.
+    // Suffixed names are not base names.
     if base
         .rsplit('_')
         .next()
@@ -123,7 +123,7 @@ fn find(base: &str, version: c_int, flags: u64) -> Option<*mut c_void> {
         .iter()
         .filter(|symbol| since(symbol) <= version)
         .find_map(|symbol| {
-            // A function only the newest ABI of which exists here is found by old versions too.
+            // A function of which only the newest ABI exists here is found for old versions too.
             export(symbol).map(|address| (symbol, address))
         })?;
     let variant = |ending: &str| export(&format!("{symbol}{ending}"));

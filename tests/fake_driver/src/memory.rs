@@ -1,6 +1,6 @@
 //! Linear, pitched, managed, page-locked and registered memory.
 //!
-//! One ledger by address for everything that is freed by address, since a program may free stream-ordered, managed,
+//! One table by address for everything that is freed by address, since a program may free stream-ordered, managed,
 //! imported and graph memory with the same cuMemFree.
 
 use crate::arena::Arena;
@@ -16,10 +16,10 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 pub struct Allocation {
     pub kind: Kind,
     pub bytes: u64,
-    /// Bytes of the device's memory it holds.
+    /// Bytes of device memory that it holds.
     pub charged: u64,
     pub device: usize,
-    /// Whose destruction frees it; `None`: nobody's.
+    /// The context whose destruction frees it, if any.
     pub context: Option<Handle>,
     pub room: Room,
     pub pool: Option<Handle>,
@@ -28,7 +28,7 @@ pub struct Allocation {
     pub id: u64,
 }
 
-/// Where an allocation's addresses came from and go back to.
+/// The origin of an allocation's addresses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Room {
     Device,
@@ -56,7 +56,7 @@ impl Driver {
         }
     }
 
-    /// Takes addresses and, for device memory, bytes, and enters the allocation in the ledger.
+    /// Reserves addresses and, for device memory, bytes, and adds the allocation to the table.
     pub fn enter(&mut self, mut allocation: Allocation) -> Outcome<u64> {
         let rounded = match allocation.room {
             Room::Low | Room::Device => allocation.bytes.checked_next_multiple_of(PITCH),
@@ -82,7 +82,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// Takes an allocation out of the ledger and gives back what it held.
+    /// Removes an allocation from the table and releases its addresses and bytes.
     pub fn leave(&mut self, address: u64) -> Option<Allocation> {
         let allocation = self.memory.remove(&address)?;
         match allocation.pool {
@@ -102,7 +102,7 @@ impl Driver {
         out.check()?;
         let context = self.current()?;
         self.refuse_while_capturing()?;
-        // Of page-locked memory even nothing can be had.
+        // Page-locked memory of 0 bytes can be allocated.
         if bytes == 0 && kind != Kind::HostPinned {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -154,7 +154,7 @@ impl Driver {
         pitch.put(S::from_size(row))
     }
 
-    /// cuMemFree and cuMemFreeHost, told apart by `host`.
+    /// cuMemFree and cuMemFreeHost, distinguished by `host`.
     pub fn free(&mut self, address: u64, host: bool) -> Outcome {
         if address == 0 {
             return Ok(());
@@ -232,7 +232,7 @@ impl Driver {
         }
     }
 
-    /// The allocation an address lies in.
+    /// The allocation that contains an address.
     pub fn allocation_at(&self, address: u64) -> Option<(u64, &Allocation)> {
         let (start, allocation) = self.memory.range(..=address).next_back()?;
         (address < start + allocation.bytes).then_some((*start, allocation))
@@ -313,7 +313,7 @@ const MEMORY_TYPE_HOST: c_uint = 1;
 const MEMORY_TYPE_DEVICE: c_uint = 2;
 
 impl Driver {
-    /// Start and size of the allocation, mapping or reserved range an address lies in.
+    /// Start and size of the allocation, mapping or reserved range that contains an address.
     pub fn range_at(&self, address: u64) -> Option<(u64, u64)> {
         match self.allocation_at(address) {
             Some((start, allocation)) => Some((start, allocation.bytes)),
@@ -321,7 +321,7 @@ impl Driver {
         }
     }
 
-    /// Writes an attribute; of an address CUDA does not know, the null value (as cuPointerGetAttributes does).
+    /// Writes an attribute; for an address unknown to CUDA the null value (as cuPointerGetAttributes does).
     fn put_attribute(&self, out: Out<c_void>, attribute: c_int, address: u64) -> Outcome {
         let found = self.allocation_at(address);
         let range = self.range_at(address);

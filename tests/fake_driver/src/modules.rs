@@ -17,7 +17,7 @@ pub struct Module {
     globals: HashMap<String, u64>,
 }
 
-/// Every global variable is this large: the image is not read.
+/// The size of every global variable, since the image is not read.
 const GLOBAL_BYTES: u64 = 4096;
 
 impl Driver {

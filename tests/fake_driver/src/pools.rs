@@ -1,7 +1,7 @@
 //! Memory pools and stream-ordered allocation.
 //!
-//! A pool keeps freed memory up to its release threshold, which is why free device memory need not rise after
-//! cuMemFreeAsync. Destroying a pool is put off until its last allocation is freed.
+//! A pool keeps freed memory up to its release threshold, so cuMemFreeAsync need not increase the free device memory.
+//! A destroyed pool lives until its last allocation is freed.
 
 use crate::arguments::{In, Out};
 use crate::driver::{Driver, Handle};
@@ -24,7 +24,7 @@ pub struct Pool {
     reserved_high: u64,
     threshold: u64,
     reuse: [c_int; 3],
-    /// Memory of another process.
+    /// Imported from another process.
     pub imported: bool,
 }
 
@@ -68,7 +68,7 @@ const LOCATION_DEVICE: c_uint = 1;
 const KIND_PINNED: c_uint = 1;
 
 impl Location {
-    /// Whether it names host memory, and else which device.
+    /// The device; `None` for host memory.
     pub fn device(self, driver: &Driver) -> Outcome<Option<usize>> {
         match self.kind {
             LOCATION_DEVICE => driver.ordinal(self.id).map(Some),
@@ -129,14 +129,14 @@ impl Driver {
 
     pub fn trim_pool(&mut self, pool: CUmemoryPool, keep: u64) -> Outcome {
         let pool = self.live_pool(pool)?;
-        let (device, kept) = (pool.device, pool.reserved.min(pool.used.max(keep)));
-        let released = pool.reserved - kept;
-        pool.reserved = kept;
+        let (device, retained) = (pool.device, pool.reserved.min(pool.used.max(keep)));
+        let released = pool.reserved - retained;
+        pool.reserved = retained;
         self.uncharge(device, released);
         Ok(())
     }
 
-    /// Memory for an allocation, out of what the pool already holds if possible.
+    /// Memory for an allocation, from the pool's unused bytes if possible.
     pub fn charge_pool(&mut self, handle: Handle, bytes: u64) -> Outcome {
         let pool = &self.pools[&handle];
         let (device, missing) = (pool.device, (pool.used + bytes).saturating_sub(pool.reserved));
@@ -159,7 +159,7 @@ impl Driver {
         self.settle_pool(handle);
     }
 
-    /// Gives back what is above the threshold, and the pool itself once it is destroyed and empty.
+    /// Releases the bytes above the threshold, and the pool itself once it is destroyed and empty.
     fn settle_pool(&mut self, handle: Handle) {
         let Some(pool) = self.pools.get_mut(&handle) else {
             return;

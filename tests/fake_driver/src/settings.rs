@@ -1,12 +1,12 @@
-//! What the environment asks of the imitation: size, failures to inject, a log of calls.
+//! Settings from the environment: size, failures to inject, a log of calls.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `CULEAK_FAKE_DEVICES` | number of devices (2) |
 //! | `CULEAK_FAKE_BYTES` | memory of each device in bytes (8 GiB) |
 //! | `CULEAK_FAKE_FAIL` | `cuMemAlloc_v2:3:2,cuMemFree_v2:*:4`: the third call returns 2, every call returns 4 |
-//! | `CULEAK_FAKE_LOG` | file that gets one line per call: exported name and result (appended, one `write` each) |
-//! | `CULEAK_FAKE_VERSION` | CUDA version the driver claims (13040); newer look-ups are refused |
+//! | `CULEAK_FAKE_LOG` | log file with one line per call: exported name and result (appended, one `write` each) |
+//! | `CULEAK_FAKE_VERSION` | CUDA version that the driver reports (13040); lookups for newer versions fail |
 
 use std::ffi::c_uint;
 
@@ -38,7 +38,7 @@ fn number(name: &str) -> Option<u64> {
     parsed.ok()
 }
 
-/// Calls that shall fail, and how often each of those functions was called so far.
+/// Calls that are to fail, and how often each of those functions was called so far.
 #[derive(Default)]
 pub struct Failures {
     rules: Vec<Rule>,
@@ -67,7 +67,7 @@ impl Failures {
         Failures { rules: rules.collect() }
     }
 
-    /// Counts a call and says whether it fails.
+    /// Counts a call, and returns its error if it is to fail.
     pub fn of(&mut self, function: &str) -> Option<c_uint> {
         let mut failure = None;
         for rule in self.rules.iter_mut().filter(|rule| rule.function == function) {

@@ -1,7 +1,7 @@
 //! Memory of other processes and other APIs: IPC handles, file descriptors, external memory.
 //!
-//! A shared object is a name, not shared bytes: contents are not visible to the other process. What is exact is what a
-//! leak profiler sees: handles, addresses, counts, and that none of it is this process's memory.
+//! A shared object has an identity but no shared contents: the other process does not see the bytes. What a leak profiler
+//! observes is exact: handles, addresses, counts, and that none of it is this process's memory.
 
 use crate::arguments::{In, Out};
 use crate::arrays::ArrayShape;
@@ -45,7 +45,7 @@ fn process() -> u64 {
     std::process::id() as u64
 }
 
-/// Device and inode number: who has the same ones stands for the same memory.
+/// Device and inode number: files with the same ones represent the same memory.
 fn identity(file: c_int) -> Option<((u64, u64), u64)> {
     // SAFETY: an all-zero stat is a valid value for fstat to overwrite.
     let mut facts: libc::stat = unsafe { std::mem::zeroed() };
@@ -53,7 +53,7 @@ fn identity(file: c_int) -> Option<((u64, u64), u64)> {
     (unsafe { libc::fstat(file, &mut facts) } == 0).then_some(((facts.st_dev, facts.st_ino), facts.st_size as u64))
 }
 
-/// A file of the size of the memory it stands for, named after the device.
+/// A file of the size of the memory that it represents, named after the device.
 fn stand_in(bytes: u64, device: c_int) -> Option<OwnedFd> {
     let name = std::ffi::CString::new(format!("culeak-fake-{device}")).ok()?;
     // SAFETY: the name is a NUL-terminated string that outlives the call.
@@ -61,13 +61,13 @@ fn stand_in(bytes: u64, device: c_int) -> Option<OwnedFd> {
     if file < 0 {
         return None;
     }
-    // SAFETY: memfd_create returned this descriptor and nobody else owns it.
+    // SAFETY: memfd_create returned this descriptor, and nothing else owns it.
     let file = unsafe { OwnedFd::from_raw_fd(file) };
     // SAFETY: the descriptor is open; growing an empty memfd allocates nothing.
     (unsafe { libc::ftruncate(std::os::fd::AsRawFd::as_raw_fd(&file), bytes as i64) } == 0).then_some(file)
 }
 
-/// The device a stand-in file was made for.
+/// The device that a stand-in file was made for.
 fn device_of(file: c_int) -> Option<c_int> {
     let name = std::fs::read_link(format!("/proc/self/fd/{file}")).ok()?;
     let name = name
@@ -240,7 +240,7 @@ impl Driver {
                 .field(offset_of!(CUDA_EXTERNAL_MEMORY_HANDLE_DESC, handle))
                 .get()?;
             identity(file).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-            // SAFETY: importing a descriptor hands it to the driver, which alone may close it from now on.
+            // SAFETY: importing a descriptor passes it to the driver, which alone may close it from now on.
             drop(unsafe { OwnedFd::from_raw_fd(file) });
         }
         let handle = self.new_handle();
@@ -283,7 +283,7 @@ impl Driver {
         self.enter_array(out.cast(), shape, 0, true)
     }
 
-    /// What was mapped from it stays until it is freed by itself.
+    /// Mappings of it stay until they are freed separately.
     pub fn destroy_external(&mut self, external: CUexternalMemory) -> Outcome {
         self.external
             .remove(&(external as Handle))

@@ -1,6 +1,6 @@
-//! Streams, events, and which stream is being captured into which graph.
+//! Streams, events, and which stream is captured into which graph.
 //!
-//! Work is done the moment it is asked for, so every stream is always idle and every event has always happened.
+//! Work is done immediately, so every stream is always idle and every event has always happened.
 
 use crate::arguments::{In, Out};
 use crate::driver::{Driver, Handle};
@@ -21,7 +21,7 @@ pub struct Stream {
     pub capture: Option<Capture>,
 }
 
-/// A capture in progress. `graph` is handed out when it ends.
+/// A capture in progress. Its end returns `graph`.
 #[derive(Clone)]
 pub struct Capture {
     pub graph: Handle,
@@ -31,7 +31,7 @@ pub struct Capture {
     invalid: bool,
     /// The graph belongs to the program (cuStreamBeginCaptureToGraph).
     borrowed: bool,
-    /// Event-joined streams end with the stream the capture began on.
+    /// Streams that joined through events end with the stream on which the capture began.
     origin: bool,
 }
 
@@ -55,7 +55,7 @@ fn resolve(stream: CUstream, called: &str) -> Handle {
 }
 
 impl Driver {
-    /// Accepts default streams and living ones.
+    /// Accepts default streams and existing ones.
     pub fn check_stream(&self, stream: CUstream) -> Outcome {
         let known = (stream as Handle) <= STREAM_PER_THREAD || self.streams.contains_key(&(stream as Handle));
         if known { Ok(()) } else { Err(CUDA_ERROR_INVALID_HANDLE) }
@@ -102,8 +102,8 @@ impl Driver {
         self.streams.get(&(stream as Handle))?.capture.as_ref()
     }
 
-    /// Calls that may not be made while a capture is under way, by the rules of cuThreadExchangeStreamCaptureMode.
-    /// Such a call also spoils the capture.
+    /// Fails calls that are prohibited during a capture, by the rules of cuThreadExchangeStreamCaptureMode.
+    /// Such a call also invalidates the capture.
     pub fn refuse_while_capturing(&mut self) -> Outcome {
         let (mode, thread) = (MODE.get(), std::thread::current().id());
         let spoils = |capture: &Capture| match (mode, capture.thread == thread) {
@@ -112,30 +112,30 @@ impl Driver {
             (GLOBAL, false) => capture.mode == GLOBAL,
             _ => false,
         };
-        let mut refused = false;
+        let mut prohibited = false;
         for capture in self.streams.values_mut().filter_map(|stream| stream.capture.as_mut()) {
             if spoils(capture) {
                 capture.invalid = true;
-                refused = true;
+                prohibited = true;
             }
         }
-        if refused {
+        if prohibited {
             Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
         } else {
             Ok(())
         }
     }
 
-    /// Stream-ordered calls on a stream that is not captured itself.
+    /// The same for stream-ordered calls on a stream that is not captured itself.
     pub fn refuse_beside_capture(&mut self, stream: CUstream) -> Outcome {
-        let refused = self.refuse_while_capturing();
+        let result = self.refuse_while_capturing();
         if (stream as Handle) <= STREAM_LEGACY && self.legacy_is_involved() {
             return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
         }
-        refused
+        result
     }
 
-    /// The legacy default stream waits for every blocking stream, hence for a captured one.
+    /// The legacy default stream waits for every blocking stream, including a captured one.
     fn legacy_is_involved(&self) -> bool {
         self.streams
             .values()

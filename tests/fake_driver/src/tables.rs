@@ -1,10 +1,10 @@
-//! `cuGetExportTable`: the private tables cudart asks for, as far as it calls them.
+//! `cuGetExportTable`: the private tables that cudart requests, as far as it calls them.
 //!
-//! A table is named by a UUID. Most begin with their size in bytes; the rest are function pointers. Which slots cudart
-//! 12 and 13 call was found by running them on tables whose every slot reports itself (`slot`, seen in
-//! `CULEAK_FAKE_LOG` as `table-slot …`); the README says what they turned out to be.
+//! A table is identified by a UUID. Most begin with their size in bytes; the rest are function pointers. The slots that
+//! cudart 12 and 13 call were found by running them on tables whose every slot logs its calls (`slot`; in
+//! `CULEAK_FAKE_LOG` as `table-slot …`); the README lists their meaning.
 //!
-//! Deliberately absent: the table with which cudart has the driver prove that it is NVIDIA's. This one is not.
+//! Deliberately absent: the table by which the driver proves to cudart that it is NVIDIA's, which this one is not.
 
 use crate::arguments::{In, Out};
 use crate::driver::{Driver, Handle};
@@ -38,7 +38,7 @@ const fn bytes(slots: usize) -> Slot {
     std::ptr::without_provenance(slots * size_of::<Slot>())
 }
 
-/// A slot nobody has been seen to call: says so in the log and fails.
+/// A slot that has never been called: logs the call and fails.
 extern "C" fn slot<const TABLE: usize, const INDEX: usize>() -> c_uint {
     const NAMES: [&str; 5] = [
         "runtime-interface",
@@ -115,7 +115,7 @@ pub fn hand_out(out: Out<Slot>, id: In<CUuuid>) -> Outcome {
     out.put(table.cast())
 }
 
-/// Runtime interface, slot 2: the device's primary context, made alive.
+/// Runtime interface, slot 2: the device's primary context, initialized.
 extern "C" fn primary_context(out: Out<CUcontext>, device: CUdevice) -> c_uint {
     gate::enter("table primary-context", |driver| {
         out.check()?;
@@ -123,28 +123,28 @@ extern "C" fn primary_context(out: Out<CUcontext>, device: CUdevice) -> c_uint {
     })
 }
 
-/// Runtime interface, slot 12: a number whose meaning is unknown; 13.5 goes on with 0. It reads this slot whatever size
-/// the table states.
+/// Runtime interface, slot 12: a number of unknown meaning; 13.5 continues with 0. It reads this slot whatever size the
+/// table states.
 extern "C" fn put_zero(out: Out<c_uint>) -> c_uint {
     out.put(0).err().unwrap_or(CUDA_SUCCESS) as c_uint
 }
 
-/// Context checks, slot 3: whether contexts of some special sort are about. None are.
+/// Context checks, slot 3: whether contexts of some special kind exist. None do.
 extern "C" fn nothing_special() -> c_uint {
     0
 }
 
-/// A buffer handed to the runtime, which writes and reads it without the driver.
+/// A buffer for the runtime, which writes and reads it without the driver.
 #[repr(C)]
 struct Buffer(std::cell::UnsafeCell<[u64; 128]>);
 
-// SAFETY: the driver never touches the contents; the runtime that asked for the buffer orders its own accesses.
+// SAFETY: the driver never touches the contents; the runtime that requested the buffer orders its own accesses.
 unsafe impl Sync for Buffer {}
 
 static CALLBACK_BUFFER: Buffer = Buffer(std::cell::UnsafeCell::new([0; 128]));
 static CALLBACK_FLAGS: Buffer = Buffer(std::cell::UnsafeCell::new([0; 128]));
 
-/// Runtime callbacks, slots 2 and 6: where a profiler would enter what it wants to be told. Nobody profiles here.
+/// Runtime callbacks, slots 2 and 6: the subscriptions of a profiler. There is none here.
 extern "C" fn callback_buffer(out: Out<*mut c_void>, size: Out<usize>) {
     gate::note("table callback-buffer");
     out.put_if_wanted(CALLBACK_BUFFER.0.get().cast());
@@ -157,7 +157,7 @@ extern "C" fn callback_flags(out: Out<*mut c_void>, size: Out<usize>) {
     size.put_if_wanted(14);
 }
 
-/// Values libraries keep per context, with what to call when the context goes.
+/// Values that libraries store per context, with a destructor to call when the context ends.
 #[derive(Default)]
 pub struct LocalStorage(HashMap<(Handle, u64), Entry>);
 

@@ -1,7 +1,6 @@
-//! The functions of the list, each exported with its own signature and behaving as its verb says.
+//! The functions of the list, each exported with its own signature and implemented by its verb.
 //!
-//! A row gives three things to the arm of its verb: its name, its arguments, and what stands behind the verb. An arm
-//! takes what it needs; most need only the arguments.
+//! A row passes its name, its arguments and its verb's details to the arm of the verb. Most arms need only the arguments.
 
 use crate::arguments::{In, Out};
 use crate::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
@@ -12,7 +11,7 @@ use cudarc::driver::sys::*;
 use culeak::kind::Kind;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
-/// How the list writes an argument that C calls an enum: an integer, since programs may pass values Rust has no name for.
+/// The type of an argument that C declares as an enum: an integer, since programs may pass values unknown to Rust.
 type Enum<T> = <T as Numbered>::Number;
 
 pub trait Numbered {
@@ -40,13 +39,13 @@ macro_rules! export_rows {
 /// A pointer argument of the exported function around it.
 macro_rules! out {
     ($pointer:ident) => {{
-        // SAFETY: a result pointer of an exported C function: null, or good for one value during the call.
+        // SAFETY: a result pointer of an exported C function: null, or valid for one value during the call.
         unsafe { Out::new($pointer) }
     }};
 }
 macro_rules! input {
     ($pointer:ident) => {{
-        // SAFETY: an argument pointer of an exported C function: null, or good for one value during the call.
+        // SAFETY: an argument pointer of an exported C function: null, or valid for one value during the call.
         unsafe { In::new($pointer) }
     }};
 }
@@ -59,7 +58,7 @@ macro_rules! driving {
 }
 
 macro_rules! behaviour {
-    // Look-ups and start-up.
+    // Lookups and start-up.
     (initializes $name:ident [$flags:ident] $($what:tt)*) => {
         gate::enter_early(stringify!($name), || gate::initialize($flags))
     };
@@ -280,7 +279,7 @@ macro_rules! behaviour {
         driving!($name, |driver| driver.reset_primary($device))
     };
 
-    // Functions the list only watches: no change to what is live, so each behaves by name.
+    // Functions that the list only observes: they do not change what is live, so each is implemented by name.
     (observes cuMemPoolTrimTo [$pool:ident $keep:ident] $($what:tt)*) => {
         driving!(cuMemPoolTrimTo, |driver| driver.trim_pool($pool, $keep as u64))
     };

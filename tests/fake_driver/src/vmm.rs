@@ -1,11 +1,10 @@
-//! Virtual memory management: physical memory lives while a handle reference or a mapping does.
+//! Virtual memory management: physical memory is live while a handle or a mapping of it exists.
 //!
 //! ```text
 //! handle ──► physical ◄── mapping ──► reserved range
 //! refs        bytes                     addresses
 //! ```
-//! A handle keeps its number while memory mapped with it stays mapped, since cuMemRetainAllocationHandle must find the
-//! same number again.
+//! A handle keeps its number while its memory is mapped, since cuMemRetainAllocationHandle must return the same number.
 
 use crate::arena;
 use crate::arguments::{In, Out};
@@ -20,12 +19,12 @@ use std::ffi::{c_int, c_uint, c_ulonglong, c_void};
 
 pub struct Physical {
     pub bytes: u64,
-    /// `None`: host memory, or memory of another process, which holds no device bytes here.
+    /// `None`: host memory, or memory of another process, which uses no device bytes here.
     pub charged: Option<usize>,
     pub device: c_int,
-    /// Handles that lead here.
+    /// The number of handles of it.
     pub handles: u64,
-    /// File that stands for it once it was exported.
+    /// The file that represents it once it was exported.
     pub file: Option<(u64, u64)>,
     properties: Properties,
 }
@@ -36,10 +35,18 @@ pub struct PhysicalHandle {
     mappings: u64,
 }
 
-/// A reserved address range and what is mapped into it.
+/// A reserved address range and its mappings.
 pub struct Range {
     bytes: u64,
     mappings: BTreeMap<u64, Mapping>,
+}
+
+impl Range {
+    /// Whether the last mapping that begins below `limit` ends above `address`.
+    fn reaches_beyond(&self, address: u64, limit: u64) -> bool {
+        let last = self.mappings.range(..limit).next_back();
+        last.is_some_and(|(start, mapping)| start + mapping.bytes > address)
+    }
 }
 
 struct Mapping {
@@ -136,7 +143,7 @@ impl Driver {
         handle
     }
 
-    /// Physical memory of another process, or our own found again by the file that stands for it.
+    /// Physical memory of another process, or our own, identified by the file that represents it.
     pub fn import_physical_file(&mut self, file: (u64, u64), bytes: u64, device: c_int) -> Handle {
         let known = self
             .physical
@@ -213,7 +220,7 @@ impl Driver {
     pub fn map(&mut self, address: u64, bytes: u64, offset: u64, handle: Handle) -> Outcome {
         let multicast = self.multicasts.contains(&handle);
         let size = match self.physical_handles.get(&handle) {
-            // Released but still mapped is still good.
+            // A released handle that is still mapped is still valid.
             Some(known) => self.physical[&known.physical].bytes,
             _ if multicast => u64::MAX,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
@@ -226,17 +233,8 @@ impl Driver {
         if offset.checked_add(bytes).is_none_or(|last| last > size) {
             return Err(CUDA_ERROR_NOT_SUPPORTED);
         }
-        let (start, range) = self
-            .ranges
-            .range_mut(..=address)
-            .next_back()
-            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let taken = range
-            .mappings
-            .range(..end)
-            .next_back()
-            .is_some_and(|(at, mapping)| at + mapping.bytes > address);
-        if end > start + range.bytes || taken {
+        let (range, range_end) = self.range_around(address)?;
+        if end > range_end || range.reaches_beyond(address, end) {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         range.mappings.insert(address, Mapping { bytes, handle });
@@ -246,26 +244,26 @@ impl Driver {
         Ok(())
     }
 
-    /// Takes whole mappings only, but any number of them, and what is not mapped between them.
+    /// The reserved range that begins at or below an address, and its end.
+    fn range_around(&mut self, address: u64) -> Outcome<(&mut Range, u64)> {
+        let found = self.ranges.range_mut(..=address).next_back();
+        let (start, range) = found.ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        let end = start + range.bytes;
+        Ok((range, end))
+    }
+
+    /// Accepts whole mappings only, but any number of them, with unmapped gaps between them.
     pub fn unmap(&mut self, address: u64, bytes: u64) -> Outcome {
         let end = address.checked_add(bytes).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let (start, range) = self
-            .ranges
-            .range_mut(..=address)
-            .next_back()
-            .ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let cut_before = range
-            .mappings
-            .range(..address)
-            .next_back()
-            .is_some_and(|(at, m)| at + m.bytes > address);
+        let (range, range_end) = self.range_around(address)?;
+        let cut_before = range.reaches_beyond(address, address);
         let covered: Vec<(u64, u64)> = range
             .mappings
             .range(address..end)
             .map(|(at, m)| (*at, m.bytes))
             .collect();
         let cut_after = covered.last().is_some_and(|(at, length)| at + length > end);
-        if end > start + range.bytes || cut_before || cut_after {
+        if end > range_end || cut_before || cut_after {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         let handles: Vec<Handle> = covered

@@ -1,17 +1,17 @@
-//! C programs run on the fake driver: against the answers of a real one, and through a CUDA runtime.
+//! C programs on the fake driver: compared with the answers of a real one, and through a CUDA runtime.
 //!
 //! NVIDIA's runtimes and headers come from `fetch_cudart.sh` (network and pip, once); `CULEAK_CUDART` names a folder that
-//! it has filled already.
+//! already has them.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Exit status of the smoke test when the runtime refused to start.
+/// Exit status of the smoke test if the runtime does not start.
 const STOPPED: i32 = 77;
 
-/// A folder of its own with the fake driver under its usual name and a compiled program.
+/// A temporary folder with the fake driver under its usual name and a compiled program.
 struct Stage {
     folder: PathBuf,
 }
@@ -50,7 +50,7 @@ impl Stage {
     }
 }
 
-/// Cargo puts the library beside the folder this test runs from.
+/// Cargo puts the library beside the folder of this test.
 fn fake_driver() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     program.ancestors().nth(1).unwrap().join("libculeak_fake_driver.so")
@@ -64,7 +64,7 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A file fetched by `fetch_cudart.sh`.
+/// A file downloaded by `fetch_cudart.sh`.
 fn cudart(path: &str) -> String {
     static FOLDER: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
     let folder = FOLDER.get_or_init(|| {
@@ -80,7 +80,7 @@ fn cudart(path: &str) -> String {
         let words = String::from_utf8_lossy(&fetched.stderr);
         assert!(
             fetched.status.success(),
-            "NVIDIA's cudart could not be fetched (network and pip, once):\n{words}"
+            "cannot download NVIDIA's cudart; allow network and pip once, or set CULEAK_CUDART:\n{words}"
         );
         folder
     });
@@ -88,7 +88,7 @@ fn cudart(path: &str) -> String {
 }
 
 #[test]
-fn every_answer_is_the_one_a_real_driver_gave() {
+fn every_answer_matches_a_real_driver() {
     let include = cudart("12/include");
     let stage = Stage::new("answers");
     stage.compile(
@@ -156,9 +156,9 @@ fn the_stand_in_runtime_passes_the_smoke_test_linked_statically() {
     );
 }
 
-/// How far NVIDIA's runtime gets is written in the README; this notices when that changes.
+/// The README describes how far NVIDIA's runtime gets; this fails when that changes.
 #[test]
-fn nvidias_runtimes_start_up_to_their_check_of_the_driver() {
+fn nvidias_runtimes_start_until_their_check_of_the_driver() {
     for version in ["12", "13"] {
         for linked in ["shared", "static"] {
             let root = cudart(version);

@@ -1,4 +1,4 @@
-// A plain C program on the driver API: linked to libcuda, no runtime anywhere.
+// A plain C program on the driver API: linked with libcuda, without the runtime.
 #include "victim.h"
 
 #include <cuda.h>
@@ -33,7 +33,7 @@ static size_t granularity(void) {
 
 static uint64_t number(const void *handle) { return (uint64_t)(uintptr_t)handle; }
 
-// ---- every kind of allocation: one kept, one freed ----
+// ---- every kind of allocation: one is kept, one is freed ----
 
 CASE(cuMemAlloc) {
     CUdeviceptr kept, freed;
@@ -131,7 +131,7 @@ CASE(vmm_handle) {
     live("vmm", "physical", create(bytes), bytes, bytes);
 }
 
-// Created, mapped, unmapped and released in either order: freed. A range alone holds 0 bytes.
+// Created, mapped, then unmapped and released in either order: freed. An address range alone holds 0 bytes.
 CASE(vmm_clean) {
     size_t bytes = granularity();
     CUdeviceptr range;
@@ -201,7 +201,7 @@ CASE(vmm_unmap_many) {
 
 // ---- contexts ----
 
-// Destroying one of two contexts frees what was in it, pool and VMM memory apart; the other one keeps its own.
+// Destroying one of two contexts frees its memory, except for pool and VMM memory; the other context keeps its own.
 CASE(two_contexts) {
     CUdeviceptr gone, ordered, other;
     CUarray array;
@@ -226,7 +226,7 @@ CASE(two_contexts) {
     fact("second", number(second));
 }
 
-// The last release of the primary context frees what was in it.
+// The last release of the primary context frees its memory.
 CASE(primary_release) {
     CUcontext primary;
     CUdeviceptr pointer;
@@ -239,15 +239,15 @@ CASE(primary_release) {
     OK(cuDevicePrimaryCtxRelease(device));
 }
 
-// 64 TiB: refused, and shown as refused.
-CASE(refused) {
+// A request for 64 TiB fails, and is recorded as failed.
+CASE(request_fails) {
     CUdeviceptr pointer;
-    fact("plain", cuMemAlloc(&pointer, 64ull << 40)); // site: drv_refused
+    fact("plain", cuMemAlloc(&pointer, 64ull << 40)); // site: drv_request_fails
 }
 
 static const Case cases[] = {
     ENTRY(kinds), ENTRY(vmm_handle), ENTRY(vmm_clean), ENTRY(vmm_released_while_mapped), ENTRY(vmm_mapped_twice), ENTRY(vmm_retained),
-    ENTRY(vmm_unmap_many), ENTRY(two_contexts), ENTRY(primary_release), ENTRY(refused), {NULL, NULL},
+    ENTRY(vmm_unmap_many), ENTRY(two_contexts), ENTRY(primary_release), ENTRY(request_fails), {NULL, NULL},
 };
 
 int main(int argc, char **argv) {

@@ -1,10 +1,10 @@
-"""A JAX program that ends with live arrays, jitted, donated and sharded results among them, and says which."""
+"""A JAX program that ends with live arrays, jitted, donated and sharded results among them, and prints them."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from said import digest, fact, leave, live, result
+from printing import digest, fact, leave, live, result
 
 
 def main():

@@ -1,10 +1,10 @@
-"""CuPy programs; the first argument picks one."""
+"""CuPy programs; the first argument selects one."""
 
 import sys
 
 import cupy
 
-from said import digest, fact, leak, leave, live, result
+from printing import digest, fact, leak, leave, live, result
 
 
 def compute():
@@ -24,7 +24,7 @@ def no_pool():
 
 
 def pooled():
-    """The default pool: its total is what the driver handed out."""
+    """The default pool: its total is the memory that the driver allocated for it."""
     compute()
     kept = [cupy.ones((i + 1) * 300_000, dtype=cupy.float32) for i in range(5)]
     result("sum", sum(float(a.sum()) for a in kept))

@@ -1,10 +1,10 @@
-"""A PyTorch program that dumps its allocator's own snapshot, says what it holds, and leaves."""
+"""A PyTorch program that dumps its allocator's own snapshot, prints what it holds, and ends."""
 
 import sys
 
 import torch
 
-from said import fact, leave, result
+from printing import fact, leave, result
 
 torch.cuda.memory._record_memory_history(stacks="python")
 

@@ -1,4 +1,4 @@
-"""PyTorch in training: a loss that is kept with its graph, a cache that fills, batches that come and go; each epoch has a mark.
+"""PyTorch in training: a loss that stays with its graph, a cache that fills, and temporary batches; each epoch has a mark.
 
     fw_growth.py                 24 epochs, then the end
     fw_growth.py watched         12 epochs, READY, then nothing until standard input has a line
@@ -12,14 +12,14 @@ import threading
 
 import torch
 
-from said import fact, leave
+from printing import fact, leave
 
 EPOCHS, CACHED = 24, 6
 history, cache = [], {}
 
 
 def mark(name):
-    """The symbol is there under culeak alone."""
+    """The symbol exists only under culeak."""
     try:
         ctypes.CDLL(None).culeak_mark(name.encode())
     except AttributeError:
@@ -62,10 +62,10 @@ for epoch in range(EPOCHS // 2):
     train(weights, epoch)
 fact("allocated", torch.cuda.memory_allocated())
 print("READY", os.getpid(), flush=True)
-told = threading.Event()
-threading.Thread(target=lambda: (sys.stdin.readline(), told.set()), daemon=True).start()
+quit_requested = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), quit_requested.set()), daemon=True).start()
 if "and-grow" in sys.argv:
-    while not told.wait(0.1):
+    while not quit_requested.wait(0.1):
         train(weights, epoch := epoch + 1)
-told.wait()
+quit_requested.wait()
 leave()

@@ -1,4 +1,4 @@
-"""JAX programs; the first argument picks one."""
+"""JAX programs; the first argument selects one."""
 
 import sys
 
@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from said import digest, fact, leave, result
+from printing import digest, fact, leave, result
 
 
 def compute():
-    # Integers: XLA picks its kernels by timing them, and floating-point results differ in the last bits from run to run.
+    # Integers: XLA selects its kernels by timing them, and floating-point results differ in the last bits from run to run.
     x = jnp.asarray(np.arange(256 * 256, dtype=np.int32).reshape(256, 256))
     step = jax.jit(lambda a: (a * 3 + a.T) % 1_000_003)
     for _ in range(5):
@@ -19,7 +19,7 @@ def compute():
 
 
 def preallocated():
-    """The default: one slab, a fixed part of the device, never given back."""
+    """The default: one slab, a fixed part of the device, never freed."""
     compute()
     stats = jax.devices()[0].memory_stats() or {}
     fact("limit", stats.get("bytes_limit", 0))
@@ -27,7 +27,7 @@ def preallocated():
 
 
 def platform():
-    """XLA_PYTHON_CLIENT_ALLOCATOR=platform: each array is an allocation of its own."""
+    """XLA_PYTHON_CLIENT_ALLOCATOR=platform: each array is a separate allocation."""
     compute()
     array = jax.device_put(np.ones(1_234_567, dtype=np.uint8))
     array.block_until_ready()

@@ -1,11 +1,11 @@
-"""PyTorch in training that stops between two steps and says what its allocator says, so that its ledger can be read from outside."""
+"""PyTorch in training that stops between two steps and prints its allocator's totals, so that its ledger can be read from outside."""
 
 import os
 import sys
 
 import torch
 
-from said import fact
+from printing import fact
 
 kept = []
 
@@ -19,7 +19,7 @@ def ask_for_too_much():
     try:
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")  # site: ledger_too_much
     except torch.OutOfMemoryError:
-        print("REFUSED", flush=True)
+        print("FAILED", flush=True)
 
 
 model = torch.nn.Linear(4096, 4096, device="cuda")

@@ -1,11 +1,11 @@
-"""Programs that say of every allocation which Python lines asked for it; the first argument picks the framework. Nothing is
-given back, so that every one of them is still there at the end."""
+"""Programs that print for every allocation the Python lines that made it; the first argument selects the framework. Nothing is
+freed, so that every allocation is live at the end."""
 
 import functools
 import sys
 import threading
 
-from said import here, leave, lines, result
+from printing import here, leave, lines, result
 
 KEPT = []
 
@@ -53,17 +53,17 @@ def numba():
 
 def ask(label, size=4096):
     # On one line, so that this frame's own line is the same for both.
-    told, thing = here(sys._getframe()), MAKE(size + len(KEPT), **OPTIONS)
+    frames, thing = here(sys._getframe()), MAKE(size + len(KEPT), **OPTIONS)
     KEPT.append(thing)
-    lines(label, ADDRESS(thing), told)
+    lines(label, ADDRESS(thing), frames)
     return len(KEPT)
 
 
 class Trainer:
     def step(self):
-        told, thing = here(sys._getframe()), MAKE(1_000_003, **OPTIONS)
+        frames, thing = here(sys._getframe()), MAKE(1_000_003, **OPTIONS)
         KEPT.append(thing)
-        lines("step", ADDRESS(thing), told)
+        lines("step", ADDRESS(thing), frames)
 
     def batches(self):
         for number in range(2):
@@ -110,7 +110,7 @@ def main():
     except ValueError:
         ask("handler")
     TRAINING()
-    result("kept", len(KEPT))
+    result("live", len(KEPT))
     leave()
 
 

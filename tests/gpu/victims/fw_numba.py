@@ -2,13 +2,13 @@
 
 import numpy as np
 
-# numba-cuda 0.2x looks this name up at import; NumPy 2.5 dropped it (it was an alias).
+# numba-cuda 0.2x looks up this name at import; NumPy 2.5 removed it (it was an alias).
 if not hasattr(np, "row_stack"):
     np.row_stack = np.vstack
 
 from numba import cuda
 
-from said import digest, leak, leave, live, result
+from printing import digest, leak, leave, live, result
 
 
 @cuda.jit

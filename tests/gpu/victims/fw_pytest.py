@@ -1,4 +1,4 @@
-"""Tests on PyTorch for the pytest plugin: the names say what shall become of them. Run by pytest, not by itself."""
+"""Tests on PyTorch for the pytest plugin; their names contain the expected results. Run by pytest, not directly."""
 
 import pytest
 import torch

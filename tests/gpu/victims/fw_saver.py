@@ -1,4 +1,4 @@
-"""A PyTorch program whose memory is put to sleep and woken by a preload: the one of victims/saver.c or torch_memory_saver.
+"""A PyTorch program whose memory is released and mapped again by a preload: that of victims/saver.c or torch_memory_saver.
 
 Arguments: stand_in or package, and when to end: awake, asleep or awake_again.
 """
@@ -8,7 +8,7 @@ import sys
 
 import torch
 
-from said import fact, leave, result
+from printing import fact, leave, result
 
 MIB = 1 << 20
 kind, phase = sys.argv[1:]
@@ -42,9 +42,9 @@ def package():
 
 
 saver = StandIn() if kind == "stand_in" else package()
-outside = torch.ones(8 * MIB, device="cuda")  # 32 MiB that stay
+outside = torch.ones(8 * MIB, device="cuda")  # 32 MiB that stay mapped
 with saver.region():
-    inside = torch.ones(16 * MIB, device="cuda")  # 64 MiB, a segment of their own
+    inside = torch.ones(16 * MIB, device="cuda")  # 64 MiB, a separate segment
 torch.cuda.synchronize()
 result("sum", outside.sum().item(), inside.sum().item())
 fact("reserved", torch.cuda.memory_reserved())

@@ -1,7 +1,7 @@
-"""PyTorch programs that say at every step what the caching allocator holds; the first argument picks one.
+"""PyTorch programs that print at every step what the caching allocator holds; the first argument selects one.
 
-Under culeak they also ask for a snapshot of each step, through ctypes; without it that name is not there. Sizes are chosen so
-that a block is a tensor rounded up to 512 bytes."""
+Under culeak they also request a snapshot of each step, through ctypes; without it that symbol does not exist. Sizes are chosen
+so that a block is a tensor rounded up to 512 bytes."""
 
 import ctypes
 import gc
@@ -10,14 +10,14 @@ import threading
 
 import torch
 
-from said import digest, fact, leave, live, result
+from printing import digest, fact, leave, live, result
 
 DEVICE = "cuda"
 culeak = ctypes.CDLL(None)
 
 
 def step(name):
-    """What is allocated at this moment, by PyTorch's account and, as a snapshot, by ours."""
+    """What is allocated now, by PyTorch's totals and, as a snapshot, by ours."""
     torch.cuda.synchronize()
     fact(f"at_{name}", torch.cuda.memory_allocated())
     if hasattr(culeak, "culeak_snapshot"):
@@ -62,7 +62,7 @@ def steps():
 
 
 def threads():
-    """Four threads that train at once, each with a stream and a model of its own."""
+    """Four threads that train at once, each with its own stream and model."""
     def work(number):
         with torch.cuda.stream(torch.cuda.Stream()):
             model = torch.nn.Linear(32, 32, device=DEVICE)
@@ -131,7 +131,7 @@ def graph():
 
 
 def leaks():
-    """One leak of each sort that training scripts have; every live tensor is said."""
+    """One leak of each kind that training scripts have; every live tensor is printed."""
     # (a) losses that keep their graphs
     weight = torch.ones(1000, device=DEVICE, requires_grad=True)
     losses = []
@@ -145,7 +145,7 @@ def leaks():
     layer.register_forward_hook(lambda module, given, output: activations.append(output.detach().clone()))  # site: activations_kept
     layer(torch.ones(10, 300, device=DEVICE))
     tensor_lives("activations_kept", activations[0])
-    # (c) a reference cycle that nobody collects
+    # (c) a reference cycle that is never collected
     gc.disable()
     cycle = {"tensor": torch.ones(77_777, device=DEVICE)}  # site: reference_cycle
     cycle["self"] = cycle
@@ -160,7 +160,7 @@ def leaks():
 
 
 def graph_pool():
-    """(d) the pool of a captured graph that is kept."""
+    """(d) the pool of a captured graph that stays alive."""
     static = torch.ones(100, 100, device=DEVICE)
     static @ static
     torch.cuda.synchronize()
@@ -175,7 +175,7 @@ def graph_pool():
 
 
 def extension():
-    """(f) an extension in C++ that keeps what it makes. Needs ninja and a C++ compiler; built once per TORCH_EXTENSIONS_DIR."""
+    """(f) a C++ extension that keeps its tensors. Needs ninja and a C++ compiler; built once per TORCH_EXTENSIONS_DIR."""
     from torch.utils.cpp_extension import load_inline
 
     source = """
@@ -198,14 +198,14 @@ def out_of_memory():
         try:
             torch.empty(1 << 46, dtype=torch.uint8, device=DEVICE)  # site: torch_out_of_memory
         except torch.cuda.OutOfMemoryError as error:
-            result("refused", type(error).__name__, str(error).split(".")[0].replace(" ", "_"))
+            result("request_failed", type(error).__name__, str(error).split(".")[0].replace(" ", "_"))
     step("after")
     result("kept", sum(int(t.sum().item()) for t in kept))
     leave()
 
 
 def profiler():
-    """The profiler's own memory events come through the same function."""
+    """The profiler's own memory events pass through the same function."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         kept = [torch.ones(1000, device=DEVICE) for _ in range(7)]
         del kept[3:]

@@ -1,10 +1,10 @@
-"""PyTorch programs; the first argument picks one. They print a result that must not depend on who is watching."""
+"""PyTorch programs; the first argument selects one. They print a result that must not depend on a recorder."""
 
 import sys
 
 import torch
 
-from said import digest, fact, leak, leave, live, result
+from printing import digest, fact, leak, leave, live, result
 
 DEVICE = "cuda"
 
@@ -31,7 +31,7 @@ def leaks_a_tensor(size=1_234_567):
 
 
 def caching():
-    """The default: few large segments, whose sum is memory_reserved()."""
+    """The default: few large segments, which add up to memory_reserved()."""
     model = train()
     kept = [torch.ones(1 << 20, device=DEVICE) for _ in range(8)]
     result("sum", sum(t.sum().item() for t in kept))
@@ -111,7 +111,7 @@ def profiler():
 
 
 def training():
-    """A transformer in training, every step's output kept: many stacks, deep ones, on the main and the autograd thread."""
+    """A transformer in training that keeps every step's output: many deep stacks, on the main and the autograd thread."""
     torch.manual_seed(2)
     layer = torch.nn.TransformerEncoderLayer(128, 4, 256, batch_first=True, dropout=0.0)
     model = torch.nn.TransformerEncoder(layer, 3).to(DEVICE)

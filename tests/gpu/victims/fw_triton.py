@@ -4,7 +4,7 @@ import torch
 import triton
 import triton.language as tl
 
-from said import digest, fact, leave, result
+from printing import digest, fact, leave, result
 
 
 @triton.jit

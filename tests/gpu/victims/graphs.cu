@@ -1,4 +1,4 @@
-// Memory that belongs to graphs: it is live from launch to free, not from capture.
+// Memory of graphs: it is live from launch to free, not from capture.
 #include "victim.h"
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@ static cudaStream_t new_stream(void) {
     return stream;
 }
 
-// Captures one allocation, and its free if asked; gives the graph and the address it will use.
+// Captures one allocation, and its free on request; returns the graph and the address it will use.
 static cudaGraph_t capture(cudaStream_t stream, void **pointer, size_t bytes, bool with_free) {
     cudaGraph_t graph;
     OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -32,7 +32,7 @@ CASE(never_launched) {
     OK(cudaGraphInstantiate(&exec, graph, 0));
 }
 
-// Once launched, its memory is live, under the bytes that were asked for.
+// Once launched, its memory is live, with the requested number of bytes.
 CASE(launched) {
     void *pointer;
     cudaGraphExec_t exec;
@@ -42,7 +42,7 @@ CASE(launched) {
     OK(cudaGraphLaunch(exec, stream));
     OK(cudaStreamSynchronize(stream));
     live("launched", "graph", number(pointer), 3 * MIB, 3 * MIB);
-    fact("relaunch", cudaGraphLaunch(exec, stream)); // refused: its memory is still live
+    fact("relaunch", cudaGraphLaunch(exec, stream)); // fails: its memory is still live
 }
 
 // A graph that frees on relaunch holds its memory once, however often it ran.
@@ -87,7 +87,7 @@ CASE(outlives_graph) {
     live("outlives_graph", "graph", number(pointers[2]), 3 * MIB, 3 * MIB);
 }
 
-// Nodes added by hand count like captured ones; a free node in another graph frees.
+// Nodes added explicitly count like captured ones; a free node in another graph frees.
 CASE(explicit_nodes) {
     cudaStream_t stream = new_stream();
     cudaGraph_t allocates, frees;

@@ -1,4 +1,4 @@
-// One program on both APIs, linked to libcuda and to cudart: each may free what the other allocated.
+// One program on both APIs, linked with libcuda and cudart: each may free what the other allocated.
 #include "victim.h"
 
 #include <cuda.h>
@@ -6,7 +6,7 @@
 
 static uint64_t number(const void *pointer) { return (uint64_t)(uintptr_t)pointer; }
 
-// Whatever function frees it, freed memory is not a leak.
+// Whichever function frees it, freed memory is not a leak.
 CASE(mixed_frees) {
     void *runtime, *ordered, *ordered_too, *pinned;
     CUdeviceptr driver, driver_ordered;
@@ -40,7 +40,7 @@ static void *driver_function(const char *name) {
     return function;
 }
 
-// Driver functions fetched through the runtime are watched too.
+// Driver functions looked up through the runtime are recorded too.
 CASE(entry_point) {
     CUdeviceptr kept, freed;
     OK(cudaFree(0));
@@ -52,7 +52,7 @@ CASE(entry_point) {
     live("entry_point", "device", kept, 6000, 6000);
 }
 
-// And those fetched from the driver itself.
+// And those looked up through the driver itself.
 CASE(proc_address) {
     CUdeviceptr kept, freed;
     MemAlloc allocate;
@@ -67,7 +67,7 @@ CASE(proc_address) {
     live("proc_address", "device", kept, 8000, 8000);
 }
 
-// With a second context current, a runtime allocation belongs to it and goes with it.
+// With a second context current, a runtime allocation belongs to it and is freed with it.
 CASE(foreign_context) {
     CUcontext context;
     void *gone, *kept;

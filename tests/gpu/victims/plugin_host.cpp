@@ -1,4 +1,4 @@
-// Loads each plugin named on its command line, lets it leak, and unloads it again. It uses CUDA itself, as hosts of CUDA plugins do.
+// Loads each plugin named on its command line, lets it leak, and unloads it. It uses CUDA itself, as hosts of CUDA plugins do.
 #include "victim.h"
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// Programs on the CUDA runtime: every kind of allocation, and every way for a process to live and die.
+// Programs on the CUDA runtime: every kind of allocation, and every way in which a process starts and ends.
 // Built with shared and with static cudart, with -rdynamic, stripped, and with a per-thread default stream.
 #include "victim.h"
 
@@ -18,7 +18,7 @@ CASE(cudaMalloc) {
     OK(cudaMalloc(&kept, 1000)); // site: cudaMalloc
     OK(cudaMalloc(&freed, 2000));
     OK(cudaFree(freed));
-    OK(cudaMalloc(&none, 0)); // gives NULL and allocates nothing
+    OK(cudaMalloc(&none, 0)); // returns NULL and allocates nothing
     OK(cudaFree(NULL));
     live("cudaMalloc", "device", number(kept), 1000, 1000);
 }
@@ -152,7 +152,7 @@ CASE(kinds) {
     case_cudaMallocFromPoolAsync();
 }
 
-// A program that frees everything it takes is clean.
+// A program that frees everything it allocates is clean.
 CASE(clean) {
     void *a, *b, *c;
     OK(cudaMalloc(&a, 1000));
@@ -165,7 +165,7 @@ CASE(clean) {
 
 // ---- streams ----
 
-// An allocation carries the stream it was asked on: legacy default, per-thread default, or a handle.
+// An allocation has the stream it was made on: legacy default, per-thread default, or a handle.
 CASE(streams) {
     void *pointer;
     OK(cudaMallocAsync(&pointer, 1000, cudaStreamLegacy));
@@ -184,7 +184,7 @@ CASE(streams) {
     OK(cudaDeviceSynchronize());
 }
 
-// After cudaDeviceSetMemPool, a cudaMallocAsync that names no pool still shows the pool it came from.
+// After cudaDeviceSetMemPool, a cudaMallocAsync without a pool argument still has the pool it came from.
 CASE(current_pool) {
     cudaMemPoolProps properties = {};
     properties.allocType = cudaMemAllocationTypePinned;
@@ -225,7 +225,7 @@ static void *worker(void *argument) {
     return NULL;
 }
 
-// 16 threads allocate and free at once and keep 5 blocks each: exactly those 80 are live, each under its thread's name.
+// 16 threads allocate and free at once and keep 5 blocks each: exactly those 80 are live, each with its thread's name.
 CASE(threads) {
     OK(cudaFree(0));
     pthread_t threads[THREADS];
@@ -257,7 +257,7 @@ static void allocate_many(void) {
     }
 }
 
-// However abruptly the process ends, everything allocated before is in the recording.
+// However abruptly the process ends, every earlier allocation is in the recording.
 CASE(sigkill) { allocate_many(); raise(SIGKILL); }
 CASE(underscore_exit) { allocate_many(); _exit(5); }
 CASE(aborts) { allocate_many(); abort(); }
@@ -272,7 +272,7 @@ struct FreesLate {
 };
 static FreesLate frees_late;
 
-// A static destructor that frees after CUDA may be gone: no crash, and what the driver freed is not a leak.
+// A static destructor that frees after CUDA may have shut down: no crash, and what the driver freed is not a leak.
 CASE(static_destructor) {
     OK(cudaMalloc(&frees_late.pointer, 3 << 20));
     fact("late_address", number(frees_late.pointer));
@@ -280,7 +280,7 @@ CASE(static_destructor) {
 
 // ---- fork and exec ----
 
-// A child forked before CUDA has a recording of its own, apart from its parent's.
+// A child forked before CUDA has its own recording, separate from its parent's.
 CASE(fork_before) {
     void *pointer;
     pid_t child = fork();
@@ -295,7 +295,7 @@ CASE(fork_before) {
     if (waitpid(child, &status, 0) != child || status != 0) exit(95);
 }
 
-// In a child forked after CUDA began every call fails; the child leaks nothing and the parent is unharmed.
+// In a child forked after CUDA was initialized every call fails; the child leaks nothing and the parent is unaffected.
 CASE(fork_after) {
     void *first, *second, *freed;
     OK(cudaMalloc(&first, 7000)); // site: before_fork
@@ -319,7 +319,7 @@ CASE(fork_after) {
 
 static char **arguments;
 
-// exec starts afresh: what the new program leaks is told apart from what the old one held.
+// exec starts a new recording: the new program's leaks are separate from what the old one held.
 CASE(execs) {
     void *pointer;
     OK(cudaMalloc(&pointer, 9000));
@@ -331,7 +331,7 @@ CASE(execs) {
 
 // ---- frees that fail ----
 
-// A double free, and a free of the middle of a block: refused by CUDA, and the books stay right.
+// A double free, and a free of the middle of a block: CUDA rejects both, and the records stay correct.
 CASE(bad_frees) {
     char *kept, *freed;
     OK(cudaMalloc((void **)&kept, 10000)); // site: bad_frees
@@ -342,7 +342,7 @@ CASE(bad_frees) {
     live("bad_frees", "device", number(kept), 10000, 10000);
 }
 
-// Device memory given to the wrong free function stays allocated and stays in the books.
+// Device memory given to the wrong free function stays allocated and recorded.
 CASE(wrong_free) {
     void *kept;
     OK(cudaMalloc(&kept, 10000)); // site: wrong_free
@@ -351,13 +351,13 @@ CASE(wrong_free) {
     if (error) live("wrong_free", "device", number(kept), 10000, 10000);
 }
 
-// ---- refused ----
+// ---- requests that fail ----
 
-// A request for 64 TiB is refused: shown as refused, with its size and error, never as live.
-CASE(refused) {
+// A request for 64 TiB fails: recorded as failed, with its size and error, never as live.
+CASE(request_fails) {
     void *pointer;
-    fact("plain", cudaMalloc(&pointer, 64ull << 40)); // site: refused
-    fact("ordered", cudaMallocAsync(&pointer, 64ull << 40, 0)); // site: refused_async
+    fact("plain", cudaMalloc(&pointer, 64ull << 40)); // site: request_fails
+    fact("ordered", cudaMallocAsync(&pointer, 64ull << 40, 0)); // site: request_fails_async
     cudaGetLastError();
     OK(cudaMalloc(&pointer, 1000));
     OK(cudaFree(pointer));
@@ -365,7 +365,7 @@ CASE(refused) {
 
 // ---- device reset ----
 
-// cudaDeviceReset frees plain, pinned and managed memory and arrays, but not what came from a pool.
+// cudaDeviceReset frees plain, pinned and managed memory and arrays, but not pool memory.
 CASE(reset) {
     void *plain, *pinned, *managed, *ordered, *after;
     cudaArray_t array;
@@ -410,7 +410,7 @@ __attribute__((noinline)) static int descend(int depth) {
     }
 }
 
-// Allocations while an exception unwinds 60 frames, and in its handlers, name their own lines.
+// Allocations while an exception unwinds 60 frames, and in its handlers, have their own lines.
 CASE(exceptions) {
     OK(cudaFree(0));
     try {
@@ -432,7 +432,7 @@ __attribute__((noinline)) static int deep(int depth) {
     return 0;
 }
 
-// A stack deeper than the recorder keeps is cut at its far end, and says so.
+// A stack deeper than the limit is cut at its outer end, and marked as truncated.
 CASE(deep_stack) {
     static volatile int depth = 300;
     if (deep(depth) != 300) exit(91);
@@ -453,7 +453,7 @@ CASE(inlined) {
     live("template", "device", number(pointer), 1200, 1200);
 }
 
-// ---- watched from outside ----
+// ---- observed from outside ----
 
 static volatile bool churning = true;
 
@@ -484,7 +484,7 @@ __attribute__((noinline)) static void grow_b(int count) {
     }
 }
 
-// Obeys words on stdin, so that someone outside can look between them: steady, grow, churn, calm, quit.
+// Reads commands from stdin, so that snapshots can be taken in between: steady, grow, churn, calm, quit.
 CASE(watched) {
     char word[32] = "start";
     pthread_t churners[4];
@@ -496,8 +496,8 @@ CASE(watched) {
     }
     do {
         bool start = strcmp(word, "start") == 0, grow = strcmp(word, "grow") == 0;
-        grow_a(start ? 1 : grow ? 10 : 0); // one stack, which holds a block from the start and grows
-        grow_b(grow ? 5 : 0);              // and one that is new
+        grow_a(start ? 1 : grow ? 10 : 0); // one stack with a block from the start, which grows
+        grow_b(grow ? 5 : 0);              // and a new one
         if (strcmp(word, "churn") == 0) {
             churning = true;
             for (pthread_t &thread : churners) OK(pthread_create(&thread, NULL, churn, NULL));
@@ -509,7 +509,7 @@ CASE(watched) {
     } while (scanf("%31s", word) == 1 && strcmp(word, "quit") != 0);
 }
 
-// Free device memory after the same calls, for comparing runs with and without a recorder.
+// Free device memory after the same calls, to compare runs with and without a recorder.
 CASE(memory_info) {
     size_t before, after, total;
     void *pointer;
@@ -524,7 +524,7 @@ CASE(memory_info) {
 static const Case cases[] = {
     ENTRY(cudaMalloc), ENTRY(kinds), ENTRY(clean), ENTRY(streams), ENTRY(current_pool), ENTRY(threads), ENTRY(freed_elsewhere),
     ENTRY(sigkill), ENTRY(underscore_exit), ENTRY(aborts), ENTRY(quick_exits), ENTRY(segfault), ENTRY(static_destructor),
-    ENTRY(fork_before), ENTRY(fork_after), ENTRY(execs), ENTRY(bad_frees), ENTRY(wrong_free), ENTRY(refused), ENTRY(reset),
+    ENTRY(fork_before), ENTRY(fork_after), ENTRY(execs), ENTRY(bad_frees), ENTRY(wrong_free), ENTRY(request_fails), ENTRY(reset),
     ENTRY(exceptions), ENTRY(deep_stack), ENTRY(inlined), ENTRY(watched), ENTRY(memory_info), {NULL, NULL},
 };
 

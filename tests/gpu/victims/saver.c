@@ -1,6 +1,5 @@
-// A preload of torch_memory_saver's structure: it wraps cudaMalloc and cudaFree by RTLD_NEXT. Within a region it answers with
-// physical memory that it maps itself, so that it can give that back (pause) and bring other memory to the same address
-// (resume).
+// A preload built like torch_memory_saver: it wraps cudaMalloc and cudaFree by RTLD_NEXT. Within a region it returns physical
+// memory that it maps itself, so that it can release that memory (pause) and map other memory at the same address (resume).
 #define _GNU_SOURCE
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -62,7 +61,7 @@ EXPORT cudaError_t cudaFree(void *address) {
     return next ? next(address) : cudaErrorSymbolNotFound;
 }
 
-// Bytes that were given back; negative: an error.
+// Bytes that were released; negative: an error.
 EXPORT long long saver_pause(void) {
     long long bytes = 0;
     for (int i = 0; i < count; bytes += blocks[i++].bytes)

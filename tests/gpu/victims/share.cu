@@ -1,4 +1,4 @@
-// Memory shared between a producer (the parent) and a consumer (forked before CUDA): it is counted in the producer alone.
+// Memory shared between a producer (the parent) and a consumer (forked before CUDA): it counts in the producer alone.
 #include "victim.h"
 
 #include <cuda.h>
@@ -101,7 +101,7 @@ static void ipc_closes(int socket) {
     send_bytes(socket, "d", 1);
 }
 
-// Opened twice is one row with two references and 0 bytes; closed as often as opened, no row.
+// Opened twice: one row with two references and 0 bytes. Closed as often as opened: no row.
 CASE(ipc) { between_processes(ipc_producer, ipc_leaks); }
 CASE(ipc_closed) { between_processes(ipc_producer, ipc_closes); }
 

@@ -1,9 +1,9 @@
-// What every victim shares: check each call, and tell the checker on stdout what stays allocated.
+// Shared by all victims: checks each call, and prints what stays allocated for the harness.
 //
-// A victim knows best what it leaks. It prints one line for each thing it keeps,
+// A victim prints one line for each thing that it keeps,
 //     LIVE pid label kind address bytes requested
-// and the checker compares these lines with the rows of the snapshot, both ways. The line of source that
-// allocated carries the comment `// site: label`, which is how the checker knows the line number.
+// and the harness compares these lines with the rows of the snapshot, both ways. The source line of the allocation has the
+// comment `// site: label`, from which the harness knows the line number.
 #pragma once
 
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-//! A Rust program on cudarc's safe API: it drops one slice, forgets another, and says which it forgot.
+//! A Rust program on cudarc's safe API: it drops one slice, leaks another, and prints the leaked one.
 
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr, DriverError};
 use std::sync::Arc;

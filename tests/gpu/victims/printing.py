@@ -1,4 +1,4 @@
-"""What the Python victims share: the lines a checker reads. None of them knows of culeak."""
+"""Shared by the Python victims: prints the lines that the harness reads. None of them depends on culeak."""
 
 import ctypes
 import hashlib
@@ -16,17 +16,17 @@ def fact(name, value):
 
 
 def here(frame):
-    """What Python says of a frame and its callers: function, file and line, innermost first."""
-    told = []
+    """Python's own account of a frame and its callers: function, file and line, innermost first."""
+    frames = []
     while frame is not None:
         code = frame.f_code
-        told.append([getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno])
+        frames.append([getattr(code, "co_qualname", code.co_name), code.co_filename, frame.f_lineno])
         frame = frame.f_back
-    return told
+    return frames
 
 
 def lines(label, address, frames):
-    """These frames asked for the memory at this address."""
+    """These frames allocated the memory at this address."""
     print(f"LINES {os.getpid()} {label} {address:#x}", json.dumps(frames, separators=(",", ":")).replace(" ", "\\u0020"), flush=True)
 
 
@@ -35,7 +35,7 @@ def result(*words):
 
 
 def digest(array):
-    """Of a numpy array, to the bit."""
+    """Of a numpy array, bit for bit."""
     return hashlib.sha256(array.tobytes()).hexdigest()[:16]
 
 
@@ -45,6 +45,6 @@ def leak(thing):
 
 
 def leave():
-    """Ends without teardown, so that what the framework holds is what the recording shows."""
+    """Ends without teardown, so that the recording shows what the framework holds."""
     sys.stdout.flush()
     os._exit(0)

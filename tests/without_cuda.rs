@@ -1,4 +1,4 @@
-//! Programs without CUDA: no file, no thread, no descriptor, no signal handler, and the same output.
+//! Programs without CUDA: no file, no thread, no descriptor, no signal handler, and the same output; and sanitizers.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -46,7 +46,7 @@ fn git_runs_unchanged() {
     assert!(outcome.stdout.contains("first line"), "{}", outcome.everything());
 }
 
-/// What a program can see of a recorder inside it.
+/// Prints what a program can observe of a recorder inside it.
 const LOOK_AT_MYSELF: &str = "\
 import ctypes, os, signal, subprocess, threading, multiprocessing\n\
 status = dict(line.rstrip('\\n').split(':\\t', 1) for line in open('/proc/self/status'))\n\
@@ -62,7 +62,7 @@ if pid == 0: os._exit(5)\n\
 print('forked', os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n";
 
 #[test]
-fn a_program_sees_nothing_of_the_recorder_in_itself() {
+fn a_program_finds_no_trace_of_the_recorder_in_itself() {
     let outcome = runs_unchanged(&python(), LOOK_AT_MYSELF);
     assert!(outcome.stdout.contains("threads 1 "), "{}", outcome.stdout);
     assert!(outcome.stdout.contains("cuda False False"), "{}", outcome.stdout);
@@ -88,7 +88,7 @@ fn a_compiler_runs_unchanged() {
 
 #[test]
 fn loading_libcuda_without_using_it_leaves_no_file() {
-    // Many programs load it only to ask whether there is a GPU.
+    // Many programs load it only to check whether there is a GPU.
     let outcome = program(python())
         .arg("-c")
         .arg("import ctypes; ctypes.CDLL('libcuda.so.1'); print('loaded')")
@@ -113,7 +113,7 @@ print('done')\n";
         .expect_nothing_lost();
 }
 
-/// gcc's AddressSanitizer, as a file that can be preloaded.
+/// gcc's AddressSanitizer runtime, as a file that can be preloaded.
 fn address_sanitizer() -> PathBuf {
     let path = Command::new("gcc")
         .arg("-print-file-name=libasan.so")
@@ -126,7 +126,7 @@ fn address_sanitizer() -> PathBuf {
 }
 
 #[test]
-fn a_program_built_with_address_sanitizer_runs_unharmed() {
+fn a_program_built_with_address_sanitizer_runs_unchanged() {
     let sanitized = executable("sanitized", &["-fsanitize=address"], &[fake_driver()]);
     let outcome = program(&sanitized)
         .with_preload(Preload::BeforeCuleak, address_sanitizer())
@@ -137,7 +137,7 @@ fn a_program_built_with_address_sanitizer_runs_unharmed() {
         .only_snapshot()
         .expect_live(Device, 1, 100)
         .expect_nothing_lost();
-    // As the CLI starts it: our library first, the order not checked.
+    // As the CLI starts it: our library first, and the check of the order disabled.
     let outcome = program(&sanitized)
         .env("ASAN_OPTIONS", "verify_asan_link_order=0")
         .run();
@@ -149,7 +149,7 @@ fn a_program_built_with_address_sanitizer_runs_unharmed() {
 }
 
 #[test]
-fn a_program_built_with_thread_sanitizer_sees_no_race_in_hooks() {
+fn thread_sanitizer_finds_no_race_in_hooks() {
     let threads = executable("threads", &["-fsanitize=thread"], &[fake_driver()]);
     let outcome = program(&threads).tiny_driver().arg("key_destructor").run();
     outcome.expect_success();
@@ -162,7 +162,7 @@ fn a_program_built_with_thread_sanitizer_sees_no_race_in_hooks() {
 }
 
 #[test]
-fn a_missing_driver_is_the_programs_to_report() {
+fn a_missing_driver_is_reported_by_the_program_alone() {
     let outcome = profile("endings")
         .lookup(crate::support::Lookup::Dlsym)
         .without_driver()
