@@ -21,6 +21,7 @@ use crate::commands::shim_path::ShimPathArgs;
 use crate::commands::snapshot::SnapshotArgs;
 use crate::commands::trend::TrendArgs;
 use crate::usage::ProbeUsageArgs;
+use crate::{probe, symbolize, usage};
 
 /// Shown under `culeak --help`; every command returns one of these.
 const EXIT_CODES: &str = "\
@@ -53,13 +54,6 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// How `probe` calls this program.
-pub const PROBE: &str = "__probe-driver";
-/// How `symbolize` calls this program.
-pub const SYMBOLIZE: &str = "__symbolize";
-/// How `usage` calls this program.
-pub const PROBE_USAGE: &str = "__probe-usage";
-
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Run(RunArgs),
@@ -80,13 +74,13 @@ pub enum Command {
     #[command(hide = true)]
     DemoProgram,
     /// Ask the CUDA driver and print its answers as JSON
-    #[command(name = PROBE, hide = true)]
+    #[command(name = probe::COMMAND, hide = true)]
     Probe,
     /// Look up names of functions in module files, as requests on standard input say
-    #[command(name = SYMBOLIZE, hide = true)]
+    #[command(name = symbolize::COMMAND, hide = true)]
     Symbolize,
     /// Ask NVML about devices and print its answers as JSON
-    #[command(name = PROBE_USAGE, hide = true)]
+    #[command(name = usage::COMMAND, hide = true)]
     ProbeUsage(ProbeUsageArgs),
 }
 
@@ -152,53 +146,4 @@ pub fn public() -> clap::Command {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The commands in a page's examples, without prompt, comment, redirection and what stands before `culeak`.
-    fn commands(page: &str) -> Vec<Vec<&str>> {
-        let example =
-            |line: &&str| line.starts_with("    ") || line.trim_start().starts_with("- ") || line.starts_with("  run:");
-        let lines = page.lines().filter(example);
-        let found = lines.filter_map(|line| {
-            let line = line
-                .trim_start()
-                .trim_start_matches(['-', '$', ' '])
-                .trim_start_matches("run: ");
-            let end = ["  #", " > ", " >> ", " | "]
-                .iter()
-                .filter_map(|end| line.find(end))
-                .min();
-            let words: Vec<_> = line[..end.unwrap_or(line.len())].split_whitespace().collect();
-            (words.first() == Some(&"culeak")).then_some(words)
-        });
-        found
-            .map(|words| words.into_iter().map(|word| word.trim_matches('\'')).collect())
-            .collect()
-    }
-
-    #[test]
-    fn what_to_record_is_refused_where_nothing_is_started() {
-        let understood = |words: &str| Arguments::try_parse_from(words.split(' ')).is_ok();
-        assert!(understood("culeak live 4711 --interval 2"));
-        assert!(understood("culeak live 4711 --interval 500ms"));
-        assert!(understood("culeak live -o runs --snapshot-at-mark -- ./app --its own"));
-        assert!(!understood("culeak live -o runs 4711"));
-        assert!(!understood("culeak live --snapshot-at-mark 4711"));
-        assert!(!understood("culeak live 4711 -- ./app"));
-        assert!(!understood("culeak live"));
-        assert!(!understood("culeak live 4711 --interval 0"));
-    }
-
-    #[test]
-    fn every_command_in_the_readme_is_understood() {
-        let commands = commands(include_str!("../../README.md"));
-        assert!(commands.len() > 10, "{commands:?}");
-        assert!(commands.iter().any(|words| words.contains(&"junit")), "{commands:?}");
-        for words in commands {
-            if let Err(error) = Arguments::try_parse_from(&words) {
-                panic!("{words:?}: {error}");
-            }
-        }
-    }
-}
+mod tests;

@@ -7,7 +7,9 @@ use std::fmt;
 
 use crate::escape::Escaped;
 
-/// Exit code of a command that was used wrongly or given input it cannot read. 1 is the verdict "leak".
+/// Exit code for a leak over the limit.
+pub const LEAK: u8 = 1;
+/// Exit code for wrong usage, or input that cannot be read.
 pub const USAGE: u8 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

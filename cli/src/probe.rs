@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 use crate::driver::Findings;
 use crate::errors::Failure;
 
+/// The hidden command that runs [`answer`] in the child.
+pub const COMMAND: &str = "__probe-driver";
 /// Initializing eight GPUs without a persistence daemon takes this long on real machines.
 const DRIVER_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -73,7 +75,7 @@ fn text(file: &mut File) -> io::Result<String> {
 pub fn driver(folder: Option<&Path>) -> Result<Findings, String> {
     let program = env::current_exe().map_err(|error| format!("cannot find this program's own file: {error}"))?;
     let mut command = Command::new(program);
-    command.arg(crate::args::PROBE).env_remove("LD_PRELOAD");
+    command.arg(COMMAND).env_remove("LD_PRELOAD");
     if let Some(folder) = folder {
         command.env("LD_LIBRARY_PATH", folder);
     }

@@ -26,7 +26,7 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use culeak::analysis::function_name::plain;
 use culeak::snapshot::{Location, Snapshot, Symbol};
 
-pub use apart::answer;
+pub use apart::{COMMAND, answer};
 pub use cache::folder as cache_folder;
 pub use note::{Note, sentences};
 

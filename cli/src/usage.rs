@@ -19,6 +19,8 @@ use crate::errors::Failure;
 use crate::load::Loaded;
 use crate::probe;
 
+/// The hidden command that runs [`answer`] in the child.
+pub const COMMAND: &str = "__probe-usage";
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Asks about the devices of a process that runs here, and writes the answer into its snapshot.
@@ -46,7 +48,7 @@ pub fn ask_driver(item: &mut Loaded) {
 pub fn ask(pid: u32, uuids: &[&str]) -> Result<Usage, String> {
     let program = env::current_exe().map_err(|error| format!("cannot find this program's own file: {error}"))?;
     let mut command = Command::new(program);
-    command.arg(crate::args::PROBE_USAGE).arg(pid.to_string());
+    command.arg(COMMAND).arg(pid.to_string());
     command.args(uuids);
     command.env_remove("LD_PRELOAD");
     let answer = probe::ask(&mut command, LIMIT).map_err(|error| format!("asking NVML failed: {error}"))?;

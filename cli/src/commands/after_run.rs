@@ -10,24 +10,18 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 use culeak::analysis::check::{Rules, verdict};
-use culeak::analysis::report::Report;
+use culeak::analysis::report::{Options, Report};
 
-use super::NameArgs;
-use super::check::{self, Format};
-use super::report::ReportArgs;
-use super::rules::{RULE_OPTIONS, RuleArgs};
-use crate::environment;
-use crate::errors::{Failure, USAGE};
-use crate::html;
-use crate::load::{self, Loaded};
-use crate::output::{self, Overwrite};
-use crate::progress;
-use crate::proof::{Gap, Proof};
+use crate::errors::{Failure, LEAK, USAGE};
 use crate::escape::Escaped;
-use crate::text;
-
-/// Exit code for a leak over the limit.
-const LEAK: u8 = 1;
+use crate::launch::environment;
+use crate::launch::proof::{Gap, Proof};
+use crate::load::{self, Loaded};
+use crate::options::format::{self, Format};
+use crate::options::rules::{RULE_OPTIONS, RuleArgs};
+use crate::options::{NameArgs, rows_shown};
+use crate::output::{self, Overwrite};
+use crate::{html, progress, text};
 
 /// What happens after the run.
 #[derive(Debug, Args)]
@@ -184,11 +178,11 @@ fn nothing_recorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>) -> u8 {
 
 /// File names of this run's recordings, in order.
 fn recordings(folder: &Path, tag: &str) -> Vec<OsString> {
-    let mark = environment::mark(tag);
+    let part = environment::tag_part(tag);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_ours = |name: &OsString| {
         let name = name.to_string_lossy();
-        name.contains(&mark) && name.ends_with(".culeak")
+        name.contains(&part) && name.ends_with(".culeak")
     };
     let mut names: Vec<OsString> = entries.map(|entry| entry.file_name()).filter(is_ours).collect();
     names.sort();
@@ -229,13 +223,13 @@ fn write_files(args: &AfterArgs, rules: &Rules, kept: &[Loaded]) -> Result<(), F
     let Some(path) = args.html.as_ref().filter(|_| !kept.is_empty()) else {
         return Ok(());
     };
-    let options = ReportArgs {
-        html: args.html.clone(),
-        ..ReportArgs::of(Vec::new())
-    };
     let items = kept.iter().map(|item| html::Item {
         snapshot: &item.snapshot,
-        options: options.options(item.source.clone()),
+        options: Options {
+            top: None,
+            source: item.source.clone(),
+            ..Options::default()
+        },
         full_stacks: false,
     });
     let items: Vec<_> = items.collect();
@@ -247,7 +241,7 @@ fn write_verdicts(args: &AfterArgs, rules: &Rules, kept: &[Loaded], out: &mut dy
         .iter()
         .map(|item| (item.source.as_str(), verdict(&item.snapshot, rules)));
     let verdicts: Vec<_> = verdicts.collect();
-    check::write(args.format.unwrap_or(Format::Text), &verdicts, None, out)
+    format::write(args.format.unwrap_or(Format::Text), &verdicts, None, out)
 }
 
 /// Prints what was asked for, one process after the other, and says with which exit code it ends if all must pass. What
@@ -260,10 +254,6 @@ fn write(
     out: &mut dyn Write,
 ) -> io::Result<u8> {
     let one_document = args.verdict_file.is_some() || args.format.is_some_and(|format| format != Format::Text);
-    let options = ReportArgs {
-        top: args.top,
-        ..ReportArgs::of(Vec::new())
-    };
     let (mut passed, mut written, mut unreadable) = (true, 0, 0);
     for (path, source) in recordings {
         let item = match load::one(path) {
@@ -284,7 +274,12 @@ fn write(
             writeln!(out, "{gap}== {} ==", Escaped(&item.source))?;
         }
         if !args.no_report {
-            let report = Report::of(&item.snapshot, &options.options(item.source.clone()));
+            let options = Options {
+                top: rows_shown(args.top, true),
+                source: item.source.clone(),
+                ..Options::default()
+            };
+            let report = Report::of(&item.snapshot, &options);
             text::report::write(&report, false, out)?;
         }
         if args.check {

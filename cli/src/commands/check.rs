@@ -1,29 +1,24 @@
 //! `culeak check`: a verdict for scripts and CI.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use culeak::analysis::baseline::Baseline;
 use culeak::analysis::check::{Rules, Verdict, baseline_of, verdict};
 use culeak::analysis::program::Program;
 use culeak::analysis::suppressions::{BUILT_IN, rule_for};
 
-use super::NameArgs;
-use super::rules::{RuleArgs, is_baseline};
-use crate::config::ConfigArgs;
-use crate::errors::{Failure, USAGE};
+use crate::errors::{Failure, LEAK, USAGE};
 use crate::escape::Escaped;
-use crate::json;
 use crate::load::{self, Loaded, Several};
+use crate::options::NameArgs;
+use crate::options::config::ConfigArgs;
+use crate::options::format::{self, Format};
+use crate::options::rules::{RuleArgs, is_baseline};
 use crate::output::{self, Overwrite};
-use crate::text;
-use crate::verdict::{self, SourceRoot};
-
-/// Exit code for a leak over the limit.
-const LEAK: u8 = 1;
+use crate::{json, text};
 
 /// Fail when a process leaked more than allowed
 #[derive(Debug, Args)]
@@ -70,22 +65,6 @@ pub struct CheckArgs {
     pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For a terminal
-    Text,
-    /// Everything, as docs/json.md describes it
-    Json,
-    /// A test report: one test per call site
-    Junit,
-    /// SARIF 2.1.0, for code scanning
-    Sarif,
-    /// Annotations on the leaking lines, as GitHub's runners read them
-    Github,
-    /// A summary for a pull request or a job page
-    Markdown,
 }
 
 pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
@@ -141,31 +120,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
 
 fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
     let format = if args.json { Format::Json } else { args.format };
-    text::print(|out| write(format, verdicts, args.source_root.as_deref(), out))
-}
-
-/// All verdicts as one document; `root` is where the sources lie, if the user said so.
-pub fn write(format: Format, verdicts: &[(&str, Verdict)], root: Option<&Path>, out: &mut dyn Write) -> io::Result<()> {
-    let root = || SourceRoot::find(root);
-    match format {
-        Format::Json => match verdicts {
-            [(_, one)] => text::write_json(one, out),
-            several => text::write_json(&several.iter().map(|(_, verdict)| verdict).collect::<Vec<_>>(), out),
-        },
-        Format::Text => {
-            for (source, verdict) in verdicts {
-                if verdicts.len() > 1 {
-                    writeln!(out, "== {} ==", Escaped(source))?;
-                }
-                text::check::write(verdict, source, out)?;
-            }
-            Ok(())
-        }
-        Format::Junit => verdict::junit::write(verdicts, out),
-        Format::Sarif => text::write_json(&verdict::sarif::log(verdicts, &root()), out),
-        Format::Github => verdict::github::write(verdicts, &root(), out),
-        Format::Markdown => verdict::markdown::write(verdicts, out),
-    }
+    text::print(|out| format::write(format, verdicts, args.source_root.as_deref(), out))
 }
 
 /// One rule per call site, each with what it would take.

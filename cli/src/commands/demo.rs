@@ -18,9 +18,10 @@ use culeak::variables;
 use crate::demo_program::{Planted, ROUND_DONE};
 use crate::driver::Findings;
 use crate::errors::Failure;
+use crate::launch::shim;
 use crate::text::parts::{BAD, BOLD, DIM, GOOD, Styled};
 use crate::text::{self, units};
-use crate::{load, probe, shim};
+use crate::{load, probe};
 
 /// Run a small program with known leaks through record, report, diff and check
 #[derive(Debug, Args)]

@@ -13,12 +13,12 @@ use culeak::analysis::program::Program;
 use culeak::analysis::report::{By, Sort};
 use culeak::kind::Kind;
 
-use super::NameArgs;
 use crate::errors::Failure;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
 use crate::export::names::{self, Detail};
 use crate::load::Loaded;
+use crate::options::{NameArgs, kind_parser, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::{html, load, text};
 
@@ -54,7 +54,7 @@ pub struct DiffArgs {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
     /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
     /// Show unchanged rows too
     #[arg(long)]
@@ -97,11 +97,10 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = &args.flamegraph {
         return write_flamegraph(args, &before, &after, path);
     }
-    let default = (!args.json && args.html.is_none()).then_some(20);
     let options = Options {
         by: By::from_name(&args.by).unwrap_or(By::Stack),
         sort: Sort::from_name(&args.sort).unwrap_or_default(),
-        top: args.top.map_or(default, |top| (top > 0).then_some(top)),
+        top: rows_shown(args.top, !args.json && args.html.is_none()),
         min_bytes: args.min_bytes,
         all: args.all,
         kinds: args.kind.clone(),

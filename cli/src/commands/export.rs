@@ -12,8 +12,6 @@ use culeak::analysis::report;
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
 
-use super::NameArgs;
-use super::rules::suppressions_if_any;
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::{self, Cost};
 use crate::export::names::Detail;
@@ -21,6 +19,8 @@ use crate::export::records::Rows;
 use crate::export::{csv, firefox, memory_viz, parquet, perfetto, pprof, speedscope};
 use crate::html;
 use crate::load::{self, Loaded, Several};
+use crate::options::rules::suppressions_if_any;
+use crate::options::{NameArgs, kind_parser};
 use crate::output::{self, Overwrite};
 use crate::text::parts::{self, amount};
 
@@ -44,7 +44,7 @@ pub struct ExportArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
     /// Leave out stacks that match a rule in this file, or a built-in one (as check does), and say how much; repeatable
     #[arg(long, value_name = "FILE")]

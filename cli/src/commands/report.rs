@@ -15,20 +15,18 @@ use culeak::analysis::suppressions::{Pattern, Suppressions};
 use culeak::kind::Kind;
 use serde::ser::{SerializeSeq, Serializer};
 
-use super::NameArgs;
-use super::rules::suppressions_if_any;
 use crate::errors::{Failure, USAGE};
+use crate::escape::Escaped;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
 use crate::export::names::Detail;
 use crate::html::{self, Item};
 use crate::load::{self, Loaded, Place};
+use crate::options::rules::suppressions_if_any;
+use crate::options::{NameArgs, kind_parser, parse_pattern, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::progress::{self, Progress, Unit};
 use crate::{json, text, usage};
-
-/// Rows in text when nothing else is asked for.
-const ROWS_IN_TEXT: usize = 20;
 
 /// Show what a process holds or has leaked, ranked by the code that asked for it
 #[derive(Debug, Args)]
@@ -90,16 +88,16 @@ pub struct ReportArgs {
 #[derive(Debug, Clone, Default, Args)]
 pub struct FilterArgs {
     /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
     /// Only memory on the GPU of this number (in the process), or on the host; repeatable
     #[arg(long, value_name = "N|host", value_parser = parse_location)]
     pub device: Vec<Location>,
     /// Only stacks with a function, file or module that matches (as in suppressions: *, ^ and $); repeatable
-    #[arg(long, value_name = "PATTERN", value_parser = super::parse_pattern)]
+    #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub focus: Vec<Pattern>,
     /// No stacks with a function, file or module that matches; repeatable
-    #[arg(long, value_name = "PATTERN", value_parser = super::parse_pattern)]
+    #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub ignore: Vec<Pattern>,
     /// Only what was allocated after the program set this mark (culeak_mark)
     #[arg(long, value_name = "MARK")]
@@ -135,27 +133,6 @@ fn sort_parser() -> impl TypedValueParser<Value = Sort> {
 }
 
 impl ReportArgs {
-    /// The defaults, for other commands that end with a report of these inputs.
-    pub fn of(inputs: Vec<OsString>) -> ReportArgs {
-        ReportArgs {
-            inputs,
-            by: By::default(),
-            sort: Sort::default(),
-            top: None,
-            filter: FilterArgs::default(),
-            min_bytes: 0,
-            full_stacks: false,
-            json: false,
-            tree: false,
-            flamegraph: None,
-            html: None,
-            suppressions: Vec::new(),
-            no_builtin_suppressions: false,
-            names: NameArgs::default(),
-            overwrite: Overwrite::default(),
-        }
-    }
-
     fn profile_options(&self, suppressions: &Suppressions) -> profile::Options {
         profile::Options {
             full_stacks: self.full_stacks,
@@ -166,12 +143,11 @@ impl ReportArgs {
     }
 
     /// How to report one of the inputs.
-    pub fn options(&self, source: String) -> Options {
-        let default = (!self.json && self.html.is_none()).then_some(ROWS_IN_TEXT);
+    fn options(&self, source: String) -> Options {
         Options {
             by: self.by,
             sort: self.sort,
-            top: self.top.map_or(default, |top| (top > 0).then_some(top)),
+            top: rows_shown(self.top, !self.json && self.html.is_none()),
             min_bytes: self.min_bytes,
             filter: self.filter.filter(),
             source,
@@ -301,7 +277,7 @@ fn print_text(args: &ReportArgs, suppressions: &Suppressions, inputs: &mut Input
         }
         for (index, item) in inputs.enumerate() {
             let gap = if index > 0 { "\n" } else { "" };
-            writeln!(out, "{gap}== {} ==", crate::escape::Escaped(&item.source))?;
+            writeln!(out, "{gap}== {} ==", Escaped(&item.source))?;
             print_item(args, suppressions, &item, out)?;
         }
         Ok(())

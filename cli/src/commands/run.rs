@@ -13,13 +13,13 @@ use clap::Args;
 use culeak::analysis::report::shell_word;
 
 use super::after_run::{self, AfterArgs};
-use super::record::{self, RecordArgs};
-use crate::config::ConfigArgs;
 use crate::errors::Failure;
-use crate::proof::Gap;
 use crate::escape::Escaped;
+use crate::launch::proof::Gap;
+use crate::launch::{self, RecordArgs, environment, preload, supervise};
+use crate::options::config::ConfigArgs;
+use crate::progress;
 use crate::text::units;
-use crate::{environment, preload, progress, supervise};
 
 /// Run a program, record its GPU memory, and report what is left when it ends
 #[derive(Debug, Args)]
@@ -54,7 +54,7 @@ pub struct RunArgs {
 
 pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     args.after.examine()?;
-    let mut prepared = record::prepare(&args.record, &args.command)?;
+    let mut prepared = launch::prepare(&args.record, &args.command)?;
     let ended = supervise::run(&mut prepared.command).map_err(|error| {
         let shown = prepared.executable.display();
         Failure::with_exit(format!("{shown}: cannot be executed: {error}"), preload::NOT_EXECUTABLE)
@@ -89,11 +89,11 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
 
 /// Snapshots kept while the program ran are no recordings of a process, so they are named and not reported.
 fn name_auto_snapshots(folder: &Path, tag: &str) {
-    let mark = environment::mark(tag);
+    let part = environment::tag_part(tag);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names
-        .filter(|name| name.contains(&mark) && name.ends_with(".culeak-snapshot"))
+        .filter(|name| name.contains(&part) && name.ends_with(".culeak-snapshot"))
         .collect();
     names.sort();
     if let Some(first) = names.first() {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::errors::Failure;
-use crate::shim;
+use crate::launch::shim;
 
 /// Print the path of the preload library, unpacked for this user
 #[derive(Debug, Args)]

@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::NameArgs;
 use crate::errors::{Failure, USAGE};
-use crate::output::{self, Overwrite};
 use crate::escape::Escaped;
+use crate::options::NameArgs;
+use crate::output::{self, Overwrite};
 use crate::text::units;
 use crate::{json, load, progress, usage};
 

@@ -10,8 +10,8 @@ use culeak::analysis::report::{By, shell_word};
 use culeak::analysis::trend::{Against, Options, POINTS_NEEDED, Summary, Trend, lineages, programs};
 use culeak::kind::Kind;
 
-use super::NameArgs;
 use crate::errors::{Failure, USAGE};
+use crate::options::{NameArgs, kind_parser, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::{html, text};
 
@@ -59,7 +59,7 @@ pub struct TrendArgs {
     #[arg(long, default_value = "site", value_parser = ["site", "stack"])]
     pub by: String,
     /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
     /// Show at most N rows (0: all) [default: 20, with --json or --html all]
     #[arg(long, value_name = "N")]
@@ -131,7 +131,6 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
 
 impl TrendArgs {
     fn options(&self) -> Options {
-        let default = (!self.json && self.html.is_none()).then_some(20);
         Options {
             by: By::from_name(&self.by).unwrap_or(By::Site),
             against: match self.against {
@@ -139,7 +138,7 @@ impl TrendArgs {
                 Axis::Marks => Against::Marks,
             },
             kinds: self.kind.clone(),
-            top: self.top.map_or(default, |top| (top > 0).then_some(top)),
+            top: rows_shown(self.top, !self.json && self.html.is_none()),
             min_bytes: self.min_bytes,
             all: self.all,
         }

@@ -1,8 +1,9 @@
+use std::ffi::{CString, OsString};
 use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-
-use std::ffi::CString;
 
 use culeak::format::RANK_VARIABLES;
 use culeak::recording::{Recording, Session};
@@ -10,6 +11,8 @@ use culeak::snapshot::Snapshot;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::file::read_pipe;
+use super::process::{mapped_recording, no_map};
 use super::*;
 use crate::symbolize::tests::opens_fifo;
 use crate::text::sample::{Sample, leaky};
@@ -233,12 +236,12 @@ fn a_recording_can_come_through_a_pipe() {
     };
     assert!(Recording::create(&name, &beginning).is_ok());
     let bytes = fs::read(&path).expect("the recording");
-    let piped = from_pipe(&*bytes, "pipe", reader::read).expect("a recording");
+    let piped = read_pipe(&*bytes, "pipe", reader::read).expect("a recording");
     assert_eq!(
         (piped.process.pid, piped.process.recording.as_str()),
         (4_100_007, "pipe")
     );
-    let cut = from_pipe(&bytes[..bytes.len() / 2], "pipe", reader::read).expect_err("cut");
+    let cut = read_pipe(&bytes[..bytes.len() / 2], "pipe", reader::read).expect_err("cut");
     assert!(cut.message.starts_with("pipe: truncated"), "{cut}");
 }
 

@@ -23,6 +23,9 @@ use serde::{Deserialize, Serialize};
 use super::{Names, Reader, locate};
 use crate::errors::Failure;
 
+/// The hidden command that runs [`answer`] in the child.
+pub const COMMAND: &str = "__symbolize";
+
 /// Processor time for a file, whatever its size; then for a mebibyte of it, and for an address that is asked for.
 const TIME: Duration = Duration::from_secs(1);
 const TIME_OF_MEBIBYTE: Duration = Duration::from_millis(250);
@@ -108,7 +111,7 @@ impl Running {
             return Err(io::Error::other("the test is another program"));
         }
         let mut child = Command::new(env::current_exe()?)
-            .arg(crate::args::SYMBOLIZE)
+            .arg(COMMAND)
             .env_remove("LD_PRELOAD")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

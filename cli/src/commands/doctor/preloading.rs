@@ -10,7 +10,8 @@ use std::time::Duration;
 use culeak::variables::{DISABLE, Value};
 
 use super::Finding;
-use crate::{probe, shim};
+use crate::launch::{environment, shim};
+use crate::probe;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -109,7 +110,7 @@ pub fn environment() -> Vec<Finding> {
         );
         findings.push(Finding::ok(SUBJECT, text));
     }
-    if let Err(failure) = crate::environment::examine(env::vars_os()) {
+    if let Err(failure) = environment::examine(env::vars_os()) {
         findings.push(Finding::fail(SUBJECT, failure.message, "culeak help environment"));
     }
     let disabled = env::var_os("CULEAK_DISABLE").and_then(|value| DISABLE.values.read(value.as_bytes()));

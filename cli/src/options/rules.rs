@@ -14,6 +14,7 @@ use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::Kind;
 use serde::Deserialize;
 
+use super::{NameArgs, kind_parser, parse_kind, parse_pattern};
 use crate::errors::Failure;
 use crate::text::units;
 use crate::{load, output};
@@ -40,7 +41,7 @@ pub struct RuleArgs {
     #[arg(long, value_name = "MARK")]
     pub since: Option<String>,
     /// Judge only this kind of memory; repeatable [default: all that hold memory]
-    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
     /// Also judge what caching allocators (XLA, CuPy, RMM) hold for reuse; the tensors of PyTorch are judged in any case
     #[arg(long)]
@@ -198,7 +199,7 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     let Some(Envelope { version, .. }) = envelope.filter(|e| e.format.as_deref() == Some(baseline::FORMAT)) else {
         // A snapshot or a recording will do as well; what is wrong with anything else, its reader says best.
         let mut item = load::read_already(path, &bytes)?;
-        super::NameArgs::default().name_frames(&mut item);
+        NameArgs::default().name_frames(&mut item);
         return Ok(baseline_of(&item.snapshot, rules));
     };
     if version != Some(u64::from(baseline::VERSION)) {
@@ -223,7 +224,7 @@ fn key_and_size(text: &str) -> Result<(&str, u64), String> {
 
 fn parse_kind_limit(text: &str) -> Result<(Kind, u64), String> {
     let (kind, size) = key_and_size(text)?;
-    Ok((super::parse_kind(kind)?, size))
+    Ok((parse_kind(kind)?, size))
 }
 
 /// Completions offer the kinds.
@@ -251,7 +252,7 @@ impl TypedValueParser for KindLimitParser {
 
 fn parse_budget(text: &str) -> Result<Budget, String> {
     let (pattern, bytes) = key_and_size(text)?;
-    let pattern = super::parse_pattern(pattern)?;
+    let pattern = parse_pattern(pattern)?;
     Ok(Budget { pattern, bytes })
 }
 

@@ -1,5 +1,12 @@
 //! How a program is recorded: the options of `run` and `live`, and the command line with its environment.
 
+pub mod environment;
+mod no_pool;
+pub mod preload;
+pub mod proof;
+pub mod shim;
+pub mod supervise;
+
 use std::collections::hash_map::RandomState;
 use std::env;
 use std::ffi::{CString, OsStr, OsString};
@@ -10,18 +17,15 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
-use std::time::Duration;
 
 use clap::Args;
 use culeak::recording::file::{Errno, File};
 
-use crate::environment::{self, Settings};
 use crate::errors::Failure;
 use crate::escape::Escaped;
-use crate::preload::{self, Program};
-use crate::proof::Proof;
-use crate::text::units;
-use crate::{no_pool, shim};
+use environment::{AutoSnapshotArgs, Settings};
+use preload::Program;
+use proof::Proof;
 
 /// Everything in [`RecordArgs`], for commands that do not always record.
 pub const RECORD_OPTIONS: [&str; 12] = [
@@ -75,26 +79,6 @@ pub struct RecordArgs {
 
     #[command(flatten)]
     pub auto_snapshots: AutoSnapshotArgs,
-}
-
-/// Automatic snapshots of the running program, kept beside its recording, named NAME.WHY-N.culeak-snapshot
-#[derive(Debug, Args)]
-pub struct AutoSnapshotArgs {
-    /// Keep at most N snapshots when requests fail for lack of memory, one per stack [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
-    pub oom_snapshots: Option<u32>,
-
-    /// Keep a snapshot of the highest peak; a new one when it is higher by SIZE
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
-    pub snapshot_at_peak: Option<u64>,
-
-    /// Keep a snapshot at each mark that the program sets with culeak_mark
-    #[arg(long)]
-    pub snapshot_at_mark: bool,
-
-    /// Keep a snapshot at the first allocation after each such time, e.g. 500ms, 10s, 1m
-    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
-    pub snapshot_every: Option<Duration>,
 }
 
 /// A program that is ready to be started.
@@ -225,4 +209,21 @@ fn run_tag() -> String {
     (0..4)
         .map(|place| char::from(LETTERS[(random >> (place * 5)) as usize % LETTERS.len()]))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_recording_option_is_in_the_list() {
+        #[derive(clap::Parser)]
+        struct Alone {
+            #[command(flatten)]
+            record: RecordArgs,
+        }
+        let command = <Alone as clap::CommandFactory>::command();
+        let options: Vec<&str> = command.get_arguments().map(|option| option.get_id().as_str()).collect();
+        assert_eq!(options, RECORD_OPTIONS);
+    }
 }

@@ -18,9 +18,8 @@ use culeak::variables::CONFIG;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use crate::args::Command;
-use crate::commands::rules::{self, RuleArgs};
-use crate::commands::{parse_kind, parse_pattern};
+use super::rules::{self, RuleArgs};
+use super::{parse_kind, parse_pattern};
 use crate::errors::Failure;
 use crate::text::units;
 
@@ -77,13 +76,11 @@ struct CheckDefaults {
 ///
 /// # Errors
 /// The file that was named cannot be read, or some file has a mistake: says in which line.
-pub fn apply(command: &mut Command) -> Result<(), Failure> {
-    let (args, rules, output) = match command {
-        Command::Run(run) => (&run.config, Some(&mut run.after.rules), Some(&mut run.record.output)),
-        Command::Check(check) => (&check.config, Some(&mut check.rules), None),
-        Command::Live(live) if !live.command.is_empty() => (&live.config, None, Some(&mut live.record.output)),
-        _ => return Ok(()),
-    };
+pub fn apply(
+    args: &ConfigArgs,
+    rules: Option<&mut RuleArgs>,
+    output: Option<&mut Option<PathBuf>>,
+) -> Result<(), Failure> {
     let Some(path) = find(args) else { return Ok(()) };
     let config = read(&path)?;
     let base = path.parent().unwrap_or(Path::new(""));

@@ -6,12 +6,34 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::time::Duration;
 
+use clap::Args;
 use culeak::variables::{self, Mistake};
 
-use crate::commands::record::AutoSnapshotArgs;
 use crate::errors::Failure;
 use crate::escape::Escaped;
+use crate::text::units;
+
+/// Automatic snapshots of the running program, kept beside its recording, named NAME.WHY-N.culeak-snapshot
+#[derive(Debug, Args)]
+pub struct AutoSnapshotArgs {
+    /// Keep at most N snapshots when requests fail for lack of memory, one per stack [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub oom_snapshots: Option<u32>,
+
+    /// Keep a snapshot of the highest peak; a new one when it is higher by SIZE
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    pub snapshot_at_peak: Option<u64>,
+
+    /// Keep a snapshot at each mark that the program sets with culeak_mark
+    #[arg(long)]
+    pub snapshot_at_mark: bool,
+
+    /// Keep a snapshot at the first allocation after each such time, e.g. 500ms, 10s, 1m
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+    pub snapshot_every: Option<Duration>,
+}
 
 /// The choices of one run.
 #[derive(Debug)]
@@ -171,12 +193,12 @@ fn pattern(folder: &Path, tag: &str) -> OsString {
             std::slice::from_ref(&byte)
         });
     }
-    pattern.extend_from_slice(format!("/%e{}%h.%p.culeak", mark(tag)).as_bytes());
+    pattern.extend_from_slice(format!("/%e{}%h.%p.culeak", tag_part(tag)).as_bytes());
     OsString::from_vec(pattern)
 }
 
 /// What the names of this run's recordings contain.
-pub fn mark(tag: &str) -> String {
+pub fn tag_part(tag: &str) -> String {
     format!(".{tag}.")
 }
 
@@ -184,7 +206,6 @@ pub fn mark(tag: &str) -> String {
 mod tests {
     use super::*;
     use std::collections::HashMap;
-    use std::time::Duration;
 
     fn settings() -> Settings<'static> {
         Settings {
