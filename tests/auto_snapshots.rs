@@ -231,7 +231,7 @@ fn culeak_run_passes_the_wishes_on_and_says_what_was_kept() {
     assert!(output.status.success(), "{said}");
     assert!(said.contains("kept 3 automatic snapshots in"), "{said}");
     assert!(said.contains("PYTORCH_NO_CUDA_MEMORY_CACHING=1"), "{said}");
-    assert!(said.contains("TF_GPU_ALLOCATOR stays as you set it: mine"), "{said}");
+    assert!(said.contains("TF_GPU_ALLOCATOR keeps your value: mine"), "{said}");
     let words: Vec<&str> = said
         .split("culeak report ")
         .nth(1)

@@ -126,7 +126,7 @@ fn without_nvml_the_records_side_is_shown_and_why() {
     let missing = ledger["missing"].as_str().expect("a reason");
     // On a machine with a GPU there is an NVML, which does not know the fake driver's device.
     assert!(
-        missing.contains("libnvidia-ml.so.1") || missing.contains("NVML answered"),
+        missing.contains("libnvidia-ml.so.1") || missing.contains("NVML returned"),
         "{missing}"
     );
     running.finish();

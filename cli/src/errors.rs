@@ -1,7 +1,7 @@
-//! How a command fails: one sentence for the user and an exit code for the script that called.
+//! How a command fails: one sentence for the user, and an exit code for scripts.
 //!
-//! The sentence says what was tried, on what, why it failed and what to do next. Deliberately absent: error types per
-//! cause, since nobody above a command does anything but print them.
+//! The sentence says what was tried, on what, why it failed and what to do next. Deliberately absent: error types per cause,
+//! since the caller only prints the failure.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Paths in it may come from a stranger's process.
+        // The message may contain paths from a recording.
         write!(out, "{}", Escaped(&self.message))
     }
 }

@@ -1,8 +1,8 @@
-//! From an argument to snapshots: a process id, a recording, a snapshot file of ours or PyTorch's, a pipe, `-`, or a folder.
+//! Arguments to snapshots: process ids, recordings, snapshot files of culeak or PyTorch, pipes, `-`, and folders.
 //!
-//! A number is a process; what a file is, its first bytes say, never its name. A folder stands for the recordings in it, or
-//! without any for its snapshots. Every way this can fail is one line: what was read, why not, what to do. What was named is
-//! remembered ([`output::protect`]), so that no command writes over it. Deliberately absent: symbols; see `symbolize`.
+//! A number is a process ([`process`]); the first bytes of a file determine its type ([`file`]). A folder means the recordings
+//! in it, or, if there are none, its snapshots. Inputs are protected ([`crate::output::protect`]), so that no command replaces
+//! them. Deliberately absent: symbols; see `symbolize`.
 
 mod file;
 pub mod memory_viz;
@@ -23,15 +23,16 @@ use file::Reader;
 use crate::errors::Failure;
 use crate::progress::{self, Progress, Unit};
 
-/// A snapshot and how the user may name it again.
+/// A snapshot and the name of its source.
 pub struct Loaded {
     pub snapshot: Snapshot,
+    /// The argument, as the user can repeat it.
     pub source: String,
-    /// Where the process sees its files, when that is not where we do: `/proc/PID/root`.
+    /// The root of the file system as the process sees it, for a running process: `/proc/PID/root`.
     pub root: Option<PathBuf>,
 }
 
-/// One snapshot to be read.
+/// The source of one snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     Process(u32),
@@ -39,10 +40,10 @@ pub enum Place {
     StandardInput,
 }
 
-/// What an argument stands for: one place, or of a folder each recording in it; if it has none, each snapshot.
+/// The sources that an argument names: one, or for a folder its recordings, or its snapshots if it has no recordings.
 ///
 /// # Errors
-/// A folder that cannot be read, or has nothing of ours.
+/// The folder cannot be read, or contains neither.
 pub fn places(argument: impl AsRef<OsStr>) -> Result<Vec<Place>, Failure> {
     let argument = argument.as_ref();
     if let Some(pid) = as_pid(argument) {
@@ -63,17 +64,17 @@ pub fn places(argument: impl AsRef<OsStr>) -> Result<Vec<Place>, Failure> {
     Ok(paths.into_iter().map(Place::File).collect())
 }
 
-/// The files of a folder that are ours, in the order of their names.
+/// The recordings and snapshots in a folder, sorted by name.
 pub struct Members {
     /// `*.culeak`.
     pub recordings: Vec<PathBuf>,
-    /// `*.culeak-snapshot`, and those of `*.json` that are snapshots: other people's JSON may lie there too.
+    /// `*.culeak-snapshot`, and those `*.json` files that are snapshots.
     pub snapshots: Vec<PathBuf>,
 }
 
 impl Members {
     /// # Errors
-    /// The folder cannot be read, or there are none.
+    /// The folder cannot be read, or contains no such files.
     pub fn of(folder: &Path) -> Result<Members, Failure> {
         let shown = folder.display().to_string();
         let entries = fs::read_dir(folder).map_err(|error| file::unreadable(&shown, &error))?;
@@ -82,7 +83,7 @@ impl Members {
         let extension = |path: &PathBuf| path.extension().unwrap_or_default().to_owned();
         let (recordings, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| extension(path) == "culeak");
         let is_snapshot = |path: &PathBuf| match extension(path) {
-            kept if kept == "culeak-snapshot" => true,
+            automatic if automatic == "culeak-snapshot" => true,
             json => json == "json" && file::begins_as_snapshot(path),
         };
         let snapshots: Vec<PathBuf> = others.into_iter().filter(is_snapshot).collect();
@@ -97,7 +98,10 @@ impl Members {
 }
 
 impl Place {
-    /// Reads it.
+    /// Reads the snapshot.
+    ///
+    /// # Errors
+    /// The source cannot be read; the message says what to do.
     pub fn load(&self) -> Result<Loaded, Failure> {
         self.load_by(reader::read)
     }
@@ -119,12 +123,18 @@ impl Place {
     }
 }
 
-/// Reads one input that must be exactly one process.
+/// Reads an argument that must name exactly one snapshot.
+///
+/// # Errors
+/// It names several, or cannot be read.
 pub fn one(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
     single(argument.as_ref())?.load()
 }
 
-/// The same of a file whose bytes were read already: from a pipe they do not come twice.
+/// As [`one`], for a file whose content has been read already, since a pipe can be read only once.
+///
+/// # Errors
+/// See [`one`].
 pub fn read_already(path: &Path, bytes: &[u8]) -> Result<Loaded, Failure> {
     if path.metadata().is_ok_and(|metadata| metadata.is_file()) {
         return one(path);
@@ -137,7 +147,10 @@ pub fn read_already(path: &Path, bytes: &[u8]) -> Result<Loaded, Failure> {
     })
 }
 
-/// The same, with what every stack asked for in all.
+/// As [`one`], with the totals of every stack since the start.
+///
+/// # Errors
+/// See [`one`].
 pub fn one_with_totals(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
     single(argument.as_ref())?.load_by(reader::read_with_totals)
 }
@@ -153,25 +166,25 @@ fn single(argument: &OsStr) -> Result<Place, Failure> {
     }
 }
 
-/// What several inputs stand for.
+/// The snapshots of several inputs.
 pub struct Several {
     pub items: Vec<Loaded>,
-    /// How many could not be read, each of which was said.
+    /// The number of unreadable inputs; each was reported.
     pub unreadable: usize,
 }
 
-/// Reads inputs, which may be folders. One that cannot be read does not spoil the others.
+/// Reads inputs, which may be folders. Unreadable ones are reported and skipped.
 ///
 /// # Errors
-/// None of them can be read.
+/// No input can be read.
 pub fn all(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
     all_by(arguments, reader::read)
 }
 
-/// The same, with what every stack asked for in all.
+/// As [`all`], with the totals of every stack since the start.
 ///
 /// # Errors
-/// As above.
+/// See [`all`].
 pub fn all_with_totals(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
     all_by(arguments, reader::read_with_totals)
 }

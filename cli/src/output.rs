@@ -20,16 +20,16 @@ use nix::unistd::linkat;
 
 use crate::errors::Failure;
 
-/// What may happen to a file that is there already. Flattened into the arguments of every command that writes one.
+/// Whether existing files are replaced, for every command that writes a file.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub struct Overwrite {
-    /// Replace files that exist
+    /// Replace existing files
     #[arg(long)]
     pub force: bool,
 }
 
 impl Overwrite {
-    /// The same, with leave to replace a file that this program has written earlier, as its content shows.
+    /// Also allows replacing a file that this program wrote earlier, according to `is_ours`.
     pub fn or_ours(self, path: &Path, is_ours: impl FnOnce(&[u8]) -> bool) -> Overwrite {
         let ours = || path.is_file() && fs::read(path).is_ok_and(|content| is_ours(&content));
         Overwrite {
@@ -38,17 +38,17 @@ impl Overwrite {
     }
 }
 
-/// Whether `path` stands for standard output.
+/// Whether `path` means standard output.
 pub fn is_standard_output(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Device and inode of every file that this command was given to read.
+/// Device and inode of every input file.
 static INPUTS: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
 
-/// Nothing is written over this file from now on, by whatever name.
+/// From now on this file is not replaced, under any name.
 pub fn protect(input: &Metadata) {
-    // A terminal and `/dev/null` may well be read and written.
+    // Terminals and `/dev/null` may be both input and output.
     if input.is_file() || input.file_type().is_fifo() {
         let mut inputs = INPUTS.lock().unwrap_or_else(PoisonError::into_inner);
         inputs.insert((input.dev(), input.ino()));
@@ -60,19 +60,19 @@ fn is_input(metadata: io::Result<Metadata>) -> bool {
     metadata.is_ok_and(|found| inputs.contains(&(found.dev(), found.ino())))
 }
 
-/// Refuses standard output if that is one of the inputs: what is written there would be read as a part of it.
+/// Refuses standard output if it is one of the inputs, which would then read its own output.
 ///
 /// # Errors
-/// It is.
+/// Standard output is an input.
 pub fn check_standard_output() -> Result<(), Failure> {
     let own = io::stdout().as_fd().try_clone_to_owned().map(File::from);
     match is_input(own.and_then(|file| file.metadata())) {
-        true => Err(read_here(Path::new("standard output"))),
+        true => Err(is_an_input(Path::new("standard output"))),
         false => Ok(()),
     }
 }
 
-/// Refuses what cannot be written anyway; for commands that work long before they write.
+/// Checks in advance whether a file can be written, for commands that run long before they write.
 ///
 /// # Errors
 /// The file exists and may not be replaced, is a folder, or its folder is missing.
@@ -87,16 +87,16 @@ pub fn check(path: &Path, overwrite: Overwrite) -> Result<(), Failure> {
         Ok(_) => Ok(()),
         Err(_) if folder_of(path).is_dir() => Ok(()),
         Err(_) => Err(Failure::new(format!(
-            "{shown}: cannot be written: there is no folder {}; create it or choose another path",
+            "{shown}: cannot be written: there is no folder {}; create it, or choose another path",
             folder_of(path).display()
         ))),
     }
 }
 
-/// Makes a folder for files of ours, and those above it; `option` names another.
+/// Creates a folder for `what`, and its parents; `option` is the option that names the folder.
 ///
 /// # Errors
-/// Whatever the disk says.
+/// The folder cannot be created.
 pub fn create_folder(folder: &Path, what: &str, option: &str) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(|error| {
         let shown = folder.display();
@@ -106,10 +106,10 @@ pub fn create_folder(folder: &Path, what: &str, option: &str) -> Result<(), Fail
     })
 }
 
-/// Makes the file, or writes to standard output for `-`. A device or a named pipe is written to and never replaced.
+/// Writes a file, or standard output for `-`. A device or a named pipe is written to, never replaced.
 ///
 /// # Errors
-/// Those of [`check`], and whatever the disk says. Nothing is left behind then.
+/// Those of [`check`], and I/O errors. The target is then unchanged, and no other file is left behind.
 pub fn create(
     path: &Path,
     overwrite: Overwrite,
@@ -118,10 +118,10 @@ pub fn create(
     create_for(MODE, path, overwrite, write)
 }
 
-/// The same for what only its owner may read, as recordings are: command lines, paths, addresses.
+/// Writes a file that only its owner can read, such as a snapshot: it contains command lines, paths and addresses.
 ///
 /// # Errors
-/// As above.
+/// See [`create`].
 pub fn create_private(
     path: &Path,
     overwrite: Overwrite,
@@ -162,7 +162,7 @@ fn create_for(
 
 fn check_is_no_input(path: &Path) -> Result<(), Failure> {
     match is_input(path.metadata()) {
-        true => Err(read_here(path)),
+        true => Err(is_an_input(path)),
         false => Ok(()),
     }
 }
@@ -184,7 +184,7 @@ fn unnamed(folder: &Path, mode: u32) -> io::Result<File> {
     options.open(folder).or_else(|_| tempfile::tempfile_in(folder))
 }
 
-/// Gives a complete file its name, in one step for anyone who looks at the folder.
+/// Gives a complete file its name in one step.
 fn name(mut file: File, mode: u32, path: &Path, overwrite: Overwrite) -> io::Result<()> {
     let folder = folder_of(path);
     let mut beside = tempfile::Builder::new();
@@ -213,12 +213,12 @@ fn name(mut file: File, mode: u32, path: &Path, overwrite: Overwrite) -> io::Res
     }
 }
 
-/// A file that grows beyond what the user's limit allows is an error like a full disk, and not the end of this program.
+/// Ignores SIGXFSZ, so that exceeding the file size limit is an I/O error and does not end this program.
 struct LimitIsAnError(Option<SigHandler>);
 
 impl LimitIsAnError {
     fn new() -> LimitIsAnError {
-        // SAFETY: to ignore a signal calls nothing.
+        // SAFETY: ignoring a signal installs no handler.
         LimitIsAnError(unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) }.ok())
     }
 }
@@ -226,7 +226,7 @@ impl LimitIsAnError {
 impl Drop for LimitIsAnError {
     fn drop(&mut self) {
         if let Some(before) = self.0 {
-            // SAFETY: it was in place before.
+            // SAFETY: this restores the previous disposition.
             let _ = unsafe { signal(Signal::SIGXFSZ, before) };
         }
     }
@@ -246,14 +246,14 @@ fn exists(path: &Path) -> Failure {
     ))
 }
 
-fn read_here(path: &Path) -> Failure {
+fn is_an_input(path: &Path) -> Failure {
     Failure::new(format!(
-        "{}: is one of the files that are read here, and would be lost; choose another name",
+        "{}: is an input of this command, and would be lost; choose another name",
         path.display()
     ))
 }
 
-/// Nobody reading standard output any more is no failure.
+/// Turns an I/O error into a failure, except a closed pipe.
 fn written(result: io::Result<()>, path: &Path) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(format!(
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_half_way_leaves_what_was_there_and_nothing_else() {
+    fn a_failure_half_way_leaves_the_target_unchanged_and_nothing_else() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out");
         create(&path, KEEP, text("first")).expect("a new file");
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(names(folder.path()), ["out"]);
     }
 
-    /// Not a claim, but what the next one runs: it writes half a file, and gets a signal.
+    /// Not a claim; the next test runs it in a child process: it writes half a file and raises a signal.
     #[test]
     #[ignore = "run by another test"]
     fn dies_while_it_writes() {
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_and_missing_folders_are_said_to_be_so() {
+    fn folders_and_missing_folders_are_reported() {
         let folder = tempfile::tempdir().expect("a folder");
         let error = create(folder.path(), FORCE, text("x")).expect_err("a folder");
         assert!(error.message.contains("is a folder"), "{error}");

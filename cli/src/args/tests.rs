@@ -7,7 +7,7 @@ use culeak::variables;
 use super::*;
 use crate::commands::man::{self, Page};
 
-/// The commands in a page's examples, without prompt, comment, redirection and what stands before `culeak`.
+/// The commands in a page's examples, without prompt, comment and redirection.
 fn commands(page: &str) -> Vec<Vec<&str>> {
     let example =
         |line: &&str| line.starts_with("    ") || line.trim_start().starts_with("- ") || line.starts_with("  run:");
@@ -30,7 +30,7 @@ fn commands(page: &str) -> Vec<Vec<&str>> {
 }
 
 #[test]
-fn what_to_record_is_refused_where_nothing_is_started() {
+fn recording_options_without_a_command_are_refused() {
     let understood = |words: &str| Arguments::try_parse_from(words.split(' ')).is_ok();
     assert!(understood("culeak live 4711 --interval 2"));
     assert!(understood("culeak live 4711 --interval 500ms"));
@@ -43,7 +43,7 @@ fn what_to_record_is_refused_where_nothing_is_started() {
 }
 
 #[test]
-fn every_command_in_the_readme_is_understood() {
+fn every_command_in_the_readme_parses() {
     let commands = commands(include_str!("../../../README.md"));
     assert!(commands.len() > 10, "{commands:?}");
     assert!(commands.iter().any(|words| words.contains(&"junit")), "{commands:?}");
@@ -68,13 +68,13 @@ fn every_command_has_a_page_that_names_its_options() {
         let page = pages.iter().find(|page| page.name == name).expect("a page");
         for option in command.get_arguments().filter_map(|argument| argument.get_long()) {
             let spelled = format!("\\-\\-{}", option.replace('-', "\\-"));
-            assert!(page_text(page).contains(&spelled), "{name} says nothing of --{option}");
+            assert!(page_text(page).contains(&spelled), "{name} does not mention --{option}");
         }
     }
 }
 
 #[test]
-fn no_page_tells_of_what_only_this_program_calls() {
+fn no_page_mentions_a_hidden_command() {
     for page in man::pages(public()) {
         assert!(
             !page_text(&page).contains("probe") && !page_text(&page).contains("demo\\-program"),
@@ -85,7 +85,7 @@ fn no_page_tells_of_what_only_this_program_calls() {
 }
 
 #[test]
-fn every_page_has_its_exit_status_environment_and_examples() {
+fn every_page_has_exit_status_environment_and_examples() {
     for page in man::pages(public()) {
         for section in [".SH EXIT STATUS", ".SH ENVIRONMENT", ".SH EXAMPLES"] {
             assert!(page_text(&page).contains(section), "{} has no {section}", page.name);
@@ -117,7 +117,7 @@ fn the_pages_list_every_variable_or_name_the_page_that_does() {
 }
 
 #[test]
-fn every_shell_is_told_of_every_command_and_of_none_that_is_hidden() {
+fn every_shell_completes_every_command_and_no_hidden_one() {
     for &shell in Shell::value_variants() {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut public(), "culeak", &mut script);

@@ -20,21 +20,21 @@ use crate::options::rules::{RuleArgs, is_baseline};
 use crate::output::{self, Overwrite};
 use crate::{json, text};
 
-/// Fail when a process leaked more than allowed
+/// Fail if a process leaked more than allowed
 #[derive(Debug, Args)]
-#[command(mut_arg("force", |force| force.help("Accept a baseline of another program; replace a file that is not a baseline")))]
+#[command(mut_arg("force", |force| force.help("Accept a baseline of another program, and replace a file that is not a baseline")))]
 #[command(after_help = "\
-Without any limit any leak fails; with one limit the others are off. With a baseline, what is new or grown fails. \
-Defaults may be in a config file, culeak.toml: see docs/config.md.
+Without limits, any leak fails; with limits, only leaks over a limit fail. With a baseline, new and grown leaks fail. \
+Defaults can be set in a config file, culeak.toml: see docs/config.md.
 
-Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or an input that cannot be read; the others are judged all the same.
+Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage or unreadable input; the other inputs are still judged.
 
 Examples:
   culeak check app.culeak
-  culeak check rank0.culeak rank1.culeak runs/       every one must pass
+  culeak check rank0.culeak rank1.culeak runs/       all must pass
   culeak check app.culeak --max-leaked 64MiB --kind device
   culeak check app.culeak --suppressions app.supp --format github
-  culeak check app.culeak --baseline leaks.json --update-baseline     once, then without the last option")]
+  culeak check app.culeak --baseline leaks.json --update-baseline     once; afterwards without --update-baseline")]
 pub struct CheckArgs {
     /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "print_suppressions")]
@@ -43,22 +43,22 @@ pub struct CheckArgs {
     pub rules: RuleArgs,
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Write the present leaks to the file of --baseline, and pass
+    /// Write the current leaks to the file of --baseline, and pass
     #[arg(long, conflicts_with_all = ["tolerance", "fail_on"])]
     pub update_baseline: bool,
-    /// Print a suppression rule for each judged call site instead of the verdict
+    /// Print a suppression rule for each leaking call site instead of the verdict
     #[arg(long, conflicts_with_all = ["format", "json", "update_baseline"])]
     pub gen_suppressions: bool,
     /// Print the built-in suppressions
     #[arg(long, conflicts_with = "inputs")]
     pub print_suppressions: bool,
-    /// How to print the verdict
+    /// Format of the verdict
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
-    /// The same as --format json
+    /// Short for --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Root of the source tree, for formats that point into it [default: the repository around the current folder]
+    /// Root of the source tree, for formats that refer to source files [default: the repository of the current folder]
     #[arg(long, value_name = "DIR")]
     pub source_root: Option<PathBuf>,
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     }
     if args.update_baseline && args.rules.baseline.is_none() {
         return Err(Failure::new(
-            "--update-baseline: no file is named; add --baseline FILE, or baseline in the config file",
+            "--update-baseline: no baseline is given; add --baseline FILE, or set baseline in the config file",
         ));
     }
     let rules = if args.update_baseline {
@@ -88,7 +88,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     } = load::all(&args.inputs)?;
     if args.update_baseline && unreadable > 0 {
         return Err(Failure::new(
-            "a baseline is made of all inputs or of none; name those that can be read",
+            "no baseline written: some inputs cannot be read (see above); leave them out, or repair them",
         ));
     }
     for item in &mut loaded {
@@ -98,7 +98,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         return update(path, args.overwrite, &loaded, &rules);
     }
     if !args.overwrite.force {
-        of_these_programs(&rules, &loaded)?;
+        check_programs(&rules, &loaded)?;
     }
     let verdicts: Vec<_> = loaded
         .iter()
@@ -113,7 +113,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(match (unreadable, passed) {
         (0, true) => 0,
         (0, false) => LEAK,
-        // A gate that cannot judge all does not open.
+        // An input that cannot be judged does not pass.
         _ => USAGE,
     }))
 }
@@ -123,7 +123,7 @@ fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> 
     text::print(|out| format::write(format, verdicts, args.source_root.as_deref(), out))
 }
 
-/// One rule per call site, each with what it would take.
+/// Prints one rule per call site, with the bytes and blocks that it suppresses.
 fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
     text::print(|out| {
         let mut seen = Vec::new();
@@ -145,8 +145,8 @@ fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
     })
 }
 
-/// Against a baseline of other programs, everything would be new.
-fn of_these_programs(rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
+/// Refuses a baseline of other programs, against which every leak would be new.
+fn check_programs(rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
     let Some(baseline) = &rules.baseline else { return Ok(()) };
     let programs: Vec<Program> = loaded.iter().map(|item| Program::of(&item.snapshot)).collect();
     if programs.is_empty() || programs.iter().any(|program| baseline.is_of(program)) {
@@ -154,7 +154,7 @@ fn of_these_programs(rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
     }
     let known: Vec<String> = baseline.programs.iter().map(ToString::to_string).collect();
     Err(Failure::new(format!(
-        "the baseline was made from {}, but {} is of {}; name this program's baseline, or judge it anyway with --force",
+        "the baseline is from {}, but {} is from {}; name this program's baseline, or use it anyway with --force",
         known.join(", "),
         loaded[0].source,
         programs[0]
@@ -170,7 +170,7 @@ fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -
     }
     let baselines = loaded.iter().map(|item| baseline_of(&item.snapshot, rules));
     let baseline = Baseline::most_of(baselines);
-    // To update a baseline is what was asked for.
+    // The user asked for the update, so no --force is needed.
     output::create(path, Overwrite { force: true }, |out| {
         json::write_pretty(&mut *out, &baseline)?;
         writeln!(out)

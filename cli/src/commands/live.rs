@@ -31,7 +31,7 @@ use crate::options::config::ConfigArgs;
 use crate::text::units;
 use crate::{load, text};
 
-/// Watch what a running program holds, by call site, refreshed twice a second
+/// Watch the memory that a running program holds, by call site
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("what").args(["source", "command"]).required(true))]
 #[command(group = ArgGroup::new("recording").args(RECORD_OPTIONS).multiple(true).conflicts_with("source"))]
@@ -39,30 +39,30 @@ use crate::{load, text};
 culeak live [OPTIONS] <PID|RECORDING|FOLDER>
        culeak live [OPTIONS] -- <COMMAND>...")]
 #[command(after_help = "\
-The process is not stopped or touched: the view reads its recording. Processes that it starts appear by themselves.
-If the recording does not exist yet, the view waits for it. Press ? for the keys.
+The view reads the recording of the process, which is neither stopped nor modified. Child processes are included. \
+If the recording does not exist yet, the view waits for it. Press ? for help on keys.
 
-With -- COMMAND the program's output goes to a file, PROGRAM.RUN.output beside the recordings, and its exit code becomes \
-ours. Leaving the view does not end the program.
+With -- COMMAND, the program's output goes to a file, PROGRAM.RUN.output beside the recordings. \
+Quitting the view does not end the program.
 
-Exit code: 0; the program's own after -- COMMAND, 126 when it cannot be executed, 127 when there is no such program; 2 \
-without a terminal, or when there is nothing to watch.
+Exit code: 0; with -- COMMAND the program's own, 126 if it cannot be executed, 127 if it is not found; 2 without a terminal, \
+or if there is nothing to watch.
 
 Examples:
   culeak live 4711
-  culeak live 4711 --once                one reading, as plain text
-  culeak live runs/                      all processes that record into this folder
+  culeak live 4711 --once                print once, as plain text
+  culeak live runs/                      all processes that record to this folder
   culeak live -o runs -- python train.py")]
 pub struct LiveArgs {
     /// Process id, recording, or folder of recordings
     #[arg(value_name = "PID|RECORDING|FOLDER")]
     pub source: Option<OsString>,
 
-    /// Print what there is now as plain text, and exit; needs no terminal
+    /// Print the current state as plain text and exit; needs no terminal
     #[arg(long, conflicts_with = "command")]
     pub once: bool,
 
-    /// Time between two refreshes, from 50ms to 1h
+    /// Interval between refreshes, from 50ms to 1h
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = interval)]
     pub interval: Duration,
 
@@ -94,7 +94,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
         return once(args);
     }
     terminal::examine()?;
-    // What can be wrong is found out while errors can still be read.
+    // Errors are detected before the view takes the terminal.
     let prepared = match args.command.as_slice() {
         [] => None,
         command => Some(launch::prepare(&args.record, command)?),
@@ -112,7 +112,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
         }
     };
     let mask = terminal::hold_signals()
-        .map_err(|error| Failure::new(format!("live: signals cannot be waited for ({error})")))?;
+        .map_err(|error| Failure::new(format!("live: cannot wait for signals ({error}); use --once")))?;
     let (messages, inbox) = mpsc::channel();
     let program = match prepared {
         None => None,
@@ -151,7 +151,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
     event_loop::finish(&end, program, ended, &inbox)
 }
 
-/// Prints every process that there is, one after the other.
+/// Prints the current state of every process.
 fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
     let source = named_source(args.source.as_deref().unwrap_or_default())?;
     let mut states = watch::once(&source, |root| args.names.places(root));
@@ -182,21 +182,21 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if unreadable { USAGE } else { 0 }))
 }
 
-/// As wide as the rows with all columns are.
+/// The width of rows with all columns.
 const WIDTH_WITHOUT_TERMINAL: u16 = 120;
 
-/// Without a terminal nobody can watch it, or end it.
+/// Ends the program, which the user could not do without a view.
 fn end_program(program: Option<&Running>) {
     if let Some(program) = program {
         program.signal(Signal::SIGTERM);
     }
 }
 
-/// A number is a process; anything else is a path, which may not exist yet.
+/// What to watch: a process id, or a path that may not exist yet.
 fn named_source(argument: &OsStr) -> Result<Source, Failure> {
     if let Some(pid) = load::as_pid(argument) {
         if !load::process_lives(pid) {
-            // Says what to do instead.
+            // Fails, with a message that says what to do instead.
             load::recording_of(pid)?;
         }
         return Ok(Source::Process(pid));

@@ -1,4 +1,4 @@
-//! One file per command: its options, and the order in which it does things.
+//! One file per command: its options and its steps.
 
 pub mod after_run;
 pub mod check;

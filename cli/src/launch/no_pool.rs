@@ -1,9 +1,9 @@
-//! `--no-pool`: the switches by which frameworks give up their caching allocators, so that every block is an allocation of
-//! CUDA's own, seen with its stack and with the very bytes asked for.
+//! `--no-pool`: environment variables that switch off the caching allocators of frameworks. Every block is then a CUDA
+//! allocation, recorded with its stack and its requested size.
 //!
-//! It is the fallback: culeak sees the blocks of PyTorch's allocator as it is, at a fraction of the cost. What is set is
-//! told, with what it costs. A variable that the user has set stays. Deliberately absent: frameworks without such a
-//! variable; they are named, so that nobody takes silence for success.
+//! This is a fallback: culeak records the blocks of PyTorch's allocator without it, at a fraction of the cost. The variables
+//! and their costs are printed. A variable that the user has set stays. Deliberately absent: frameworks without such a
+//! variable; the message lists them.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -20,25 +20,25 @@ const SWITCHES: [Switch; 6] = [
         framework: "PyTorch",
         name: "PYTORCH_NO_CUDA_MEMORY_CACHING",
         value: "1",
-        cost: "each free waits for the GPU, so timing changes and races hide; CUDA graphs cannot be captured; torch's own memory statistics read 0",
+        cost: "each free waits for the GPU, which changes timing and may hide races; CUDA graphs cannot be captured; torch's memory statistics are 0",
     },
     Switch {
         framework: "JAX, XLA",
         name: "XLA_PYTHON_CLIENT_ALLOCATOR",
         value: "platform",
-        cost: "very slow; temporaries of a computation are still one block",
+        cost: "very slow; the temporaries of a computation remain one block",
     },
     Switch {
         framework: "JAX, XLA",
         name: "XLA_PYTHON_CLIENT_PREALLOCATE",
         value: "false",
-        cost: "memory is asked for when it is needed, so it may run out later than usual",
+        cost: "memory is allocated on demand, so the program may run out of it later than usual",
     },
     Switch {
         framework: "TensorFlow",
         name: "TF_GPU_ALLOCATOR",
         value: "cuda_malloc_async",
-        cost: "blocks come from CUDA's own pool, which keeps freed memory",
+        cost: "blocks come from a CUDA memory pool, which keeps freed memory",
     },
     Switch {
         framework: "numba",
@@ -50,23 +50,25 @@ const SWITCHES: [Switch; 6] = [
         framework: "cudf.pandas",
         name: "CUDF_PANDAS_RMM_MODE",
         value: "cuda",
-        cost: "no managed memory: what does not fit on the GPU fails",
+        cost: "no managed memory: allocations that do not fit on the GPU fail",
     },
 ];
 
-/// Frameworks that cannot be told by their environment, and how else.
-const OTHERS: &str =
-    "not reached this way: CuPy (cupy.cuda.set_allocator(None) in the program), ONNX Runtime, llama.cpp";
+/// Frameworks without such a variable, and what to do instead.
+const OTHERS: &str = "not affected: CuPy (call cupy.cuda.set_allocator(None) in the program), ONNX Runtime, llama.cpp";
 
-/// The variables to set: those the user has not set.
+/// The variables to set: all that the user has not set.
 pub fn changes(present: impl Fn(&str) -> Option<OsString>) -> Vec<(&'static str, &'static str)> {
     let free = SWITCHES.iter().filter(|switch| present(switch.name).is_none());
     free.map(|switch| (switch.name, switch.value)).collect()
 }
 
-/// Says what is set and what that costs.
-pub fn tell(present: impl Fn(&str) -> Option<OsString>, out: &mut dyn Write) -> io::Result<()> {
-    writeln!(out, "culeak: --no-pool sets, for the program and what it starts:")?;
+/// Prints the variables and their costs.
+pub fn report(present: impl Fn(&str) -> Option<OsString>, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "culeak: --no-pool sets these variables for the program and its children:"
+    )?;
     for switch in &SWITCHES {
         match present(switch.name) {
             None => writeln!(
@@ -74,12 +76,7 @@ pub fn tell(present: impl Fn(&str) -> Option<OsString>, out: &mut dyn Write) -> 
                 "  {}={}  ({}: {})",
                 switch.name, switch.value, switch.framework, switch.cost
             )?,
-            Some(value) => writeln!(
-                out,
-                "  {} stays as you set it: {}",
-                switch.name,
-                value.to_string_lossy()
-            )?,
+            Some(value) => writeln!(out, "  {} keeps your value: {}", switch.name, value.to_string_lossy())?,
         }
     }
     writeln!(out, "  {OTHERS}")
@@ -90,18 +87,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_user_has_set_stays_and_all_is_told() {
+    fn every_variable_is_reported_and_user_settings_stay() {
         let present = |name: &str| (name == "TF_GPU_ALLOCATOR").then(|| OsString::from("mine"));
         let set = changes(present);
         assert_eq!(set.len(), SWITCHES.len() - 1);
         assert!(set.contains(&("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")));
         assert!(set.iter().all(|(name, _)| *name != "TF_GPU_ALLOCATOR"));
-        let mut told = Vec::new();
-        tell(present, &mut told).expect("written");
-        let told = String::from_utf8(told).expect("text");
+        let mut report_bytes = Vec::new();
+        report(present, &mut report_bytes).expect("written");
+        let text = String::from_utf8(report_bytes).expect("text");
         for switch in &SWITCHES {
-            assert!(told.contains(switch.name), "{} is not told of:\n{told}", switch.name);
+            assert!(text.contains(switch.name), "{} is missing:\n{text}", switch.name);
         }
-        assert!(told.contains("stays as you set it: mine"), "{told}");
+        assert!(text.contains("keeps your value: mine"), "{text}");
     }
 }

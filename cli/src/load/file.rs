@@ -1,4 +1,4 @@
-//! From a file or a pipe to a snapshot; the first bytes decide what it is, never the name.
+//! Files and pipes to snapshots; the first bytes determine the type, never the name.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, Write};
@@ -18,10 +18,10 @@ use crate::{output, pickle};
 /// How recordings are read: [`reader::read`] or [`reader::read_with_totals`].
 pub type Reader = fn(&Path) -> Result<Snapshot, ReadError>;
 
-/// Refuses a file that has a content and is no recording.
+/// Refuses a file that is neither empty nor a recording.
 ///
 /// # Errors
-/// Says what it is instead, as far as that can be told.
+/// The file is something else, or cannot be read.
 pub fn must_be_recording(path: &Path) -> Result<(), Failure> {
     let shown = path.display().to_string();
     let mut start = Vec::new();
@@ -31,17 +31,17 @@ pub fn must_be_recording(path: &Path) -> Result<(), Failure> {
         .map_err(|error| unreadable(&shown, &error))?;
     if start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{') {
         return Err(Failure::new(format!(
-            "{shown}: a snapshot, which does not change; use culeak report, or name the recording"
+            "{shown}: a snapshot, which does not change; use `culeak report`, or name the recording"
         )));
     }
     match culeak::reader::identity(path) {
-        // It is being made.
+        // The recording is being created.
         Ok(_) | Err(ReadError::Empty(_) | ReadError::Unfinished(_)) => Ok(()),
         Err(error) => Err(Failure::new(error.to_string())),
     }
 }
 
-/// Whether a file begins as a snapshot does; its first field says so.
+/// Whether a file begins like a snapshot, whose first field is its format.
 pub fn begins_as_snapshot(path: &Path) -> bool {
     let mut start = Vec::new();
     let read = open_regular(path).and_then(|file| file.take(256).read_to_end(&mut start));
@@ -56,7 +56,7 @@ pub fn read(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failur
             "{shown}: is a folder; name a recording or snapshot in it"
         )));
     }
-    // Process substitution, or a FIFO that the user made. This waits for its writer, as any reader of one does.
+    // Process substitution, or a FIFO. Opening it waits for a writer.
     if metadata.file_type().is_fifo() {
         let pipe = File::open(path).map_err(|error| unreadable(shown, &error))?;
         return read_pipe(pipe, shown, reader);
@@ -72,7 +72,7 @@ pub fn read(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failur
     let start = &start[..length];
     let json = start.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b'{');
     if !json && !pickle::is_pickle(start) {
-        // What is wrong with anything else, the reader of recordings says best.
+        // The reader of recordings reports what is wrong with any other file.
         return reader(path).map_err(|error| Failure::new(error.to_string()));
     }
     let mut text = || -> io::Result<Result<Snapshot, Vec<u8>>> {
@@ -94,7 +94,7 @@ pub fn read(path: &Path, shown: &str, reader: Reader) -> Result<Snapshot, Failur
     }
 }
 
-/// A file that shows how far it has been read.
+/// A file that reports how far it has been read.
 struct Watched<'f> {
     file: &'f mut File,
     progress: Progress,
@@ -111,7 +111,7 @@ impl<'f> Watched<'f> {
 
 impl Read for Watched<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        // Large files are read a piece at a time, so that there is something to see.
+        // Large files are read in pieces, so that the bar moves.
         const PIECE: usize = 1 << 22;
         let most = into.len().min(PIECE);
         let count = self.file.read(&mut into[..most])?;
@@ -129,7 +129,7 @@ pub fn read_stdin(reader: Reader) -> Result<Snapshot, Failure> {
     read_pipe(stdin.lock(), "standard input", reader)
 }
 
-/// Reads what can be read only once.
+/// Reads a pipe, which can be read only once.
 pub fn read_pipe(mut input: impl Read, shown: &str, reader: Reader) -> Result<Snapshot, Failure> {
     let mut bytes = Vec::new();
     let taken = input.by_ref().take(64).read_to_end(&mut bytes);
@@ -145,13 +145,13 @@ pub fn read_pipe(mut input: impl Read, shown: &str, reader: Reader) -> Result<Sn
     }
     if bytes.is_empty() {
         return Err(Failure::new(format!(
-            "{shown}: empty; pipe a recording, or the output of `culeak snapshot … -o -`, into it"
+            "{shown}: empty; pipe a recording or the output of `culeak snapshot … -o -` into it"
         )));
     }
     parse(&bytes, shown)
 }
 
-/// A recording is read here and there, so one that comes through a pipe is put into a file first.
+/// Copies a recording from a pipe to a file, since reading a recording needs random access.
 fn spooled(start: &[u8], mut rest: impl Read, shown: &str, reader: Reader) -> Result<Snapshot, Failure> {
     let mut copy = || {
         let mut file = tempfile::NamedTempFile::new()?;
@@ -180,14 +180,14 @@ pub fn unreadable(shown: &str, error: &io::Error) -> Failure {
         }
         io::ErrorKind::PermissionDenied => {
             format!(
-                "{shown}: permission denied; recordings belong to the user who ran the program, so read it as that user"
+                "{shown}: permission denied; only the user who ran the program can read its recording; run culeak as that user"
             )
         }
         _ => format!("{shown}: cannot be read ({error}); check the file and try again"),
     })
 }
 
-/// Reads a snapshot that PyTorch took.
+/// Reads a memory snapshot of PyTorch.
 fn unpickle(bytes: &[u8], shown: &str) -> Result<Snapshot, Failure> {
     let bad = |reason: String| {
         Failure::new(format!(
@@ -199,7 +199,7 @@ fn unpickle(bytes: &[u8], shown: &str) -> Result<Snapshot, Failure> {
     Ok(snapshot)
 }
 
-/// The two fields that say what a JSON file is.
+/// The fields that identify a JSON file.
 #[derive(Deserialize)]
 struct Envelope {
     format: Option<serde_json::Value>,
@@ -223,14 +223,14 @@ fn damaged(reason: &str, shown: &str) -> Failure {
     ))
 }
 
-/// What was read, if it is a snapshot that this version knows, and whole.
+/// Validates a snapshot that was read.
 fn checked(snapshot: Snapshot, shown: &str) -> Result<Snapshot, Failure> {
     known(Some(&snapshot.format), Some(snapshot.version.into()), shown)?;
     snapshot.validate().map_err(|error| damaged(&error, shown))?;
     Ok(snapshot)
 }
 
-/// Why a file that cannot be read as a snapshot is none of ours.
+/// Checks whether JSON that cannot be parsed as a snapshot claims to be one.
 fn envelope(bytes: &[u8], shown: &str) -> Result<(), Failure> {
     let envelope: Envelope = serde_json::from_slice(bytes).map_err(|error| {
         let reason = if error.is_eof() {
@@ -254,18 +254,18 @@ fn known(format: Option<&str>, version: Option<u64>, shown: &str) -> Result<(), 
         Some(snapshot::FORMAT) => {}
         Some(other) if other.starts_with("culeak-") => {
             return bad(format!(
-                "a {} of culeak, not a snapshot; use the recording or `culeak snapshot` output",
+                "a {} of culeak, not a snapshot; name a recording, or the output of `culeak snapshot`",
                 &other[7..]
             ));
         }
-        _ => return bad("JSON of some other program; make a snapshot with `culeak snapshot`".to_owned()),
+        _ => return bad("JSON of another program; take a snapshot with `culeak snapshot`".to_owned()),
     }
     match version {
         Some(version) if version > u64::from(snapshot::VERSION) => bad(format!(
-            "snapshot version {version}, this build reads up to {}; use a newer culeak",
+            "snapshot version {version}, but this build reads versions up to {}; use a newer culeak",
             snapshot::VERSION
         )),
         Some(1..) => Ok(()),
-        _ => bad("snapshot without a valid version; take it again with `culeak snapshot`".to_owned()),
+        _ => bad("a snapshot without a valid version; take it again with `culeak snapshot`".to_owned()),
     }
 }

@@ -1,4 +1,4 @@
-//! From a process id to the recording that the process maps.
+//! Process ids to recordings: the memory map of a process names its recording.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -11,7 +11,7 @@ use culeak::reader;
 
 use crate::errors::Failure;
 
-/// A number names a process unless a file of that name lies here and no such process lives.
+/// The process id in an argument; `None` if no such process lives and a file has that name.
 pub fn as_pid(argument: impl AsRef<OsStr>) -> Option<u32> {
     let argument = argument.as_ref().to_str()?;
     let pid = argument.parse().ok()?;
@@ -23,28 +23,28 @@ pub fn process_lives(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
-/// A process's recording, and where it sees its files.
+/// The recording of a process, and the root of the file system as the process sees it.
 ///
 /// # Errors
-/// There is no such process, it has no recording, or it may not be looked at.
+/// The process does not exist, has no recording, or its memory map cannot be read.
 pub fn recording_of(pid: u32) -> Result<(PathBuf, PathBuf), Failure> {
     if !process_lives(pid) {
         return Err(Failure::new(format!(
-            "process {pid}: no such process; its recording stays behind as *.{pid}.culeak where it ran"
+            "process {pid}: no such process; if it was recorded, name its recording (*.{pid}.culeak)"
         )));
     }
     let maps = fs::read(format!("/proc/{pid}/maps"))
         .map_err(|error| Failure::new(no_map(pid, &error, nix::unistd::geteuid().is_root())))?;
-    // In a container it has another number, by which it named its recording.
+    // A process in a container names its recording after its id there.
     let own_pid = reader::own_pid(pid).unwrap_or(pid);
     let recording = mapped_recording(&maps, own_pid).ok_or_else(|| {
         Failure::new(format!(
-            "process {pid}: has no recording (not started under culeak, or no CUDA call yet); start it with `culeak run -- …`"
+            "process {pid}: has no recording (not started with culeak, or no CUDA call yet); start it with `culeak run -- …`"
         ))
     })?;
     let root = PathBuf::from(format!("/proc/{pid}/root"));
     let inside = root.join(recording.strip_prefix("/").unwrap_or(&recording));
-    // The path means what the process meant by it, which in another mount namespace is not our file of that name.
+    // The path is valid in the mount namespace of the process, where it may name another file than here.
     let path = if same_file(&inside, &recording) || !inside.exists() {
         recording.clone()
     } else {
@@ -59,18 +59,18 @@ pub fn recording_of(pid: u32) -> Result<(PathBuf, PathBuf), Failure> {
     Ok((path, root))
 }
 
-/// Why a process's memory map, which names its recording, cannot be read.
+/// Why the memory map of a process cannot be read, and what to do.
 pub fn no_map(pid: u32, error: &io::Error, is_root: bool) -> String {
     match error.kind() {
         io::ErrorKind::PermissionDenied if is_root => format!(
-            "process {pid}: its memory map may not be read even by root (without CAP_SYS_PTRACE, as in most containers), so \
-             whether it is recorded is unknown; if it is, name its recording (*.{pid}.culeak)"
+            "process {pid}: its memory map cannot be read, even by root, without CAP_SYS_PTRACE (as in most containers); \
+             name its recording (*.{pid}.culeak)"
         ),
         io::ErrorKind::PermissionDenied => format!(
-            "process {pid}: its memory map may not be read (another user's process?); run culeak as that user or as root"
+            "process {pid}: its memory map cannot be read (another user's process?); run culeak as that user or as root"
         ),
         io::ErrorKind::NotFound => {
-            format!("process {pid}: it ended while it was being read; name its recording (*.{pid}.culeak) instead")
+            format!("process {pid}: ended while it was being read; name its recording (*.{pid}.culeak) instead")
         }
         _ => format!(
             "process {pid}: its memory map cannot be read ({error}); name its recording (*.{pid}.culeak) instead"
@@ -83,7 +83,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
     matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// The recording among the files a process maps: its own by name, else any.
+/// The recording among the files that a process maps: the one named after its id, else any.
 pub fn mapped_recording(maps: &[u8], pid: u32) -> Option<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     for line in maps.split(|&byte| byte == b'\n') {
@@ -104,7 +104,7 @@ pub fn mapped_recording(maps: &[u8], pid: u32) -> Option<PathBuf> {
     (!found.is_empty()).then(|| found.swap_remove(position))
 }
 
-/// A path as the kernel writes it in a memory map: a line break in it is `\012`.
+/// Decodes a path in a memory map, where the kernel writes a line break as `\012`.
 fn with_line_breaks(path: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(path.len());
     let mut rest = path;

@@ -12,21 +12,21 @@ use crate::verdict::{self, SourceRoot};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For a terminal
+    /// Text for a terminal
     Text,
-    /// Everything, as docs/json.md describes it
+    /// JSON with every field, described in docs/json.md
     Json,
-    /// A test report: one test per call site
+    /// JUnit test report with one test per call site
     Junit,
     /// SARIF 2.1.0, for code scanning
     Sarif,
-    /// Annotations on the leaking lines, as GitHub's runners read them
+    /// GitHub workflow commands that annotate the leaking lines
     Github,
-    /// A summary for a pull request or a job page
+    /// Markdown summary for a pull request or a job page
     Markdown,
 }
 
-/// All verdicts as one document; `root` is where the sources lie, if the user said so.
+/// Writes all verdicts as one document; `root` is the root of the source tree if the user named it.
 pub fn write(format: Format, verdicts: &[(&str, Verdict)], root: Option<&Path>, out: &mut dyn Write) -> io::Result<()> {
     let root = || SourceRoot::find(root);
     match format {
