@@ -27,7 +27,7 @@ use crate::{probe, symbolize, usage};
 const EXIT_CODES: &str = "\
 Exit codes:
   0        success
-  1        check, run --check: a leak over the limit; trend --fail-on: growth; demo, doctor: a check failed
+  1        check, run --check: leak over the limit; trend --fail-on: growth; demo, doctor: failure
   2        wrong usage or environment, or input that cannot be read
   126,127  run, live: the program cannot be executed, or was not found
   other    run, live: the program's own exit code, or 128+N if signal N ended it

@@ -1,11 +1,16 @@
-//! `culeak`: records the GPU memory of CUDA programs and reports what was never freed, and which code asked for it.
+//! `culeak`: records the GPU memory of CUDA programs and reports leaks, by the code that allocated the memory.
 //!
 //! This file is the contents page. Modules use what is below them in this list:
 //!
 //! ```text
 //! args            the command line: the list of commands and the global options
-//! commands/       one file per command: its options, and the order in which it does things
+//! commands/       one file per command: its options and its steps
 //! options/        option groups that several commands share: names, rules, formats, the config file
+//!
+//! live/           the live view
+//! verdict/        verdicts for CI: JUnit, SARIF, GitHub annotations, Markdown
+//! export/         formats of other tools: pprof, Perfetto, Firefox Profiler, Parquet and more
+//! html/           reports as HTML pages
 //!
 //! launch          a program prepared for recording: its options and its environment
 //!   preload         whether a library can be preloaded into the program
@@ -13,21 +18,17 @@
 //!   environment     the variables that the program gets
 //!   no_pool         the variables that switch off caching allocators
 //!   proof           why a run has no recording
-//!   supervise       the program run to its end, with signals passed on
+//!   supervise       a program run to its end, with signals forwarded
 //!
-//! live/           the live view
-//! verdict/        verdicts for CI: JUnit, SARIF, GitHub annotations, Markdown
-//! export/         other tools' formats: pprof, Perfetto, Firefox Profiler, Parquet and more
-//! html/           reports as pages for a browser
-//! text/           reports as text, for a terminal
-//!
-//! usage           the driver's own account of device memory, through NVML
-//! load            arguments to snapshots: process ids, recordings, snapshot files, pipes, folders
-//! pickle          Python's pickle format, for PyTorch's snapshots
-//! symbolize       names for code addresses
+//! usage           the memory in use on each device, queried through NVML
+//! probe           queries in a child process, with a time limit
 //! demo_program    the program that `demo` records
-//! probe           questions asked in a child process, with a time limit
 //! driver          the CUDA driver, opened at run time
+//!
+//! text/           reports as text, for a terminal
+//! load            arguments to snapshots: process ids, recordings, snapshot files, pipes, folders
+//! pickle          Python's pickle format, for memory snapshots of PyTorch
+//! symbolize       names for code addresses
 //!
 //! output          files written completely or not at all
 //! progress        progress bars and messages on stderr

@@ -15,7 +15,7 @@ use crate::errors::Failure;
 
 /// The hidden command that runs [`answer`] in the child.
 pub const COMMAND: &str = "__probe-driver";
-/// Initializing eight GPUs without a persistence daemon takes this long on real machines.
+/// Initializing eight GPUs without a persistence daemon can take this long.
 const DRIVER_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -68,7 +68,7 @@ fn text(file: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Queries the CUDA driver in a new process; `folder` is searched first for the driver.
+/// Queries the CUDA driver in a child process; with a folder, the driver in it.
 ///
 /// # Errors
 /// One line that says why the driver cannot be used.

@@ -10,10 +10,10 @@
 //! name that it has elsewhere in the same source file.
 //!
 //! Deliberately absent: fatal errors. An address without a name is shown as `module+0xoffset`, and a note says why. Files are
-//! read in a child process ([`apart`]), since a damaged one may crash its reader.
+//! read in a child process ([`child`]), since a damaged one may crash its reader.
 
-mod apart;
 mod cache;
+mod child;
 mod demangle;
 mod locate;
 mod note;
@@ -26,12 +26,12 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use culeak::analysis::function_name::plain;
 use culeak::snapshot::{Location, Snapshot, Symbol};
 
-pub use apart::{COMMAND, answer};
 pub use cache::folder as cache_folder;
+pub use child::{COMMAND, answer};
 pub use note::{Note, sentences};
 
-use apart::{Asking, Unanswered};
 use cache::Cached;
+use child::{ChildReader, Unanswered};
 use locate::Located;
 
 use crate::progress::{Progress, Unit};
@@ -71,7 +71,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
     });
     let progress = Progress::over("looking up names", wanted.len() as u64, Unit::Of("addresses"));
     let debug_dirs = places.all_debug_dirs();
-    let mut asking = Asking::default();
+    let mut reader = ChildReader::default();
     let mut notes = Vec::new();
     let module_of: Vec<Option<usize>> = snapshot.locations.iter().map(|location| location.module).collect();
     for group in wanted.chunk_by(|&a, &b| module_of[a] == module_of[b]) {
@@ -85,7 +85,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
                 let mut cached = folder.and_then(|folder| Cached::open(folder, build_id, &located));
                 let unknown = name_known(cached.as_ref(), &mut snapshot.locations, group);
                 progress.advance((group.len() - unknown.len()) as u64);
-                if !name_group(&mut asking, &located, &mut snapshot.locations, &unknown, &progress) {
+                if !name_group(&mut reader, &located, &mut snapshot.locations, &unknown, &progress) {
                     notes.push(Note::Doubtful {
                         module: snapshot.modules[module].path.clone(),
                         problem:
@@ -138,7 +138,7 @@ fn name_known(cached: Option<&Cached>, locations: &mut [Location], group: &[usiz
 
 /// Looks up the symbols of locations; false if a file crashed or overloaded its reader.
 fn name_group(
-    asking: &mut Asking,
+    reader: &mut ChildReader,
     located: &Located,
     locations: &mut [Location],
     group: &[usize],
@@ -164,7 +164,7 @@ fn name_group(
                 .iter()
                 .map(|&location| locations[location].address.saturating_sub(1))
                 .collect();
-            let mut found = match asking.lookup(path, debug_info, &calls) {
+            let mut found = match reader.lookup(path, debug_info, &calls) {
                 Ok(found) => found,
                 Err(why) => {
                     survived &= why != Unanswered::Died;
@@ -172,7 +172,7 @@ fn name_group(
                 }
             };
             if debug_info {
-                qualify(asking, located, &calls, &mut found);
+                qualify(reader, located, &calls, &mut found);
             }
             unnamed = unnamed
                 .into_iter()
@@ -189,7 +189,7 @@ fn name_group(
 }
 
 /// Replaces names of which debug information has only the last part by those of the ELF symbols.
-fn qualify(asking: &mut Asking, located: &Located, calls: &[u64], found: &mut [Vec<Symbol>]) {
+fn qualify(reader: &mut ChildReader, located: &Located, calls: &[u64], found: &mut [Vec<Symbol>]) {
     let is_short = |symbols: &Vec<Symbol>| symbols.last().is_some_and(|symbol| is_unqualified(&symbol.function));
     // A separate debug file has more symbols than the module.
     for path in located.debug.iter().chain(&located.module) {
@@ -198,7 +198,7 @@ fn qualify(asking: &mut Asking, located: &Located, calls: &[u64], found: &mut [V
             return;
         }
         let addresses: Vec<u64> = short.iter().map(|&nth| calls[nth]).collect();
-        let Ok(names) = asking.lookup(path, false, &addresses) else {
+        let Ok(names) = reader.lookup(path, false, &addresses) else {
             continue;
         };
         for (nth, name) in short.into_iter().zip(names) {
@@ -216,8 +216,8 @@ fn qualify(asking: &mut Asking, located: &Located, calls: &[u64], found: &mut [V
 /// Whether a name has neither namespace nor parameters, as in debug information without linkage names.
 fn is_unqualified(function: &str) -> bool {
     let bare = plain(function);
-    let behind = function.strip_prefix(bare.as_ref());
-    !bare.contains("::") && behind.is_some_and(|behind| behind.is_empty() || behind.starts_with('<'))
+    let rest = function.strip_prefix(bare.as_ref());
+    !bare.contains("::") && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('<'))
 }
 
 /// Whether `short` is the last part of `long`.

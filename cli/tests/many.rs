@@ -94,15 +94,15 @@ fn unreadable_files_in_a_folder_are_reported_and_skipped() {
     ];
     for (words, shown) in cases {
         let output = culeak(folder.path(), words).output().expect("culeak starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {message}");
         assert!(
-            said.contains("./cut.culeak: ") && said.contains("./x.culeak: is a folder"),
-            "{words:?}: {said}"
+            message.contains("./cut.culeak: ") && message.contains("./x.culeak: is a folder"),
+            "{words:?}: {message}"
         );
         assert!(
             String::from_utf8_lossy(&output.stdout).contains(shown),
-            "{words:?}: {said}"
+            "{words:?}: {message}"
         );
     }
     let words = ["check", ".", "--baseline", "known.json", "--update-baseline"];
@@ -129,8 +129,8 @@ fn a_folder_of_snapshots_is_read_like_one_of_recordings() {
     ];
     for (words, code) in cases {
         let output = culeak(folder.path(), words).output().expect("culeak starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {message}");
     }
 }
 

@@ -224,7 +224,7 @@ fn since_leaves_out_what_was_allocated_before_the_mark() {
 #[test]
 fn every_form_of_a_report_is_filtered_and_shows_the_filter() {
     let folder = folder();
-    let says = "stack does not match Trainer; leaves out 1.1 GiB in 128 blocks";
+    let filter_line = "stack does not match Trainer; leaves out 1.1 GiB in 128 blocks";
     let report = |words: &[&str]| {
         stdout(
             folder.path(),
@@ -232,16 +232,19 @@ fn every_form_of_a_report_is_filtered_and_shows_the_filter() {
         )
     };
     let plain = report(&[]);
-    assert!(plain.contains(says) && plain.contains("(filtered)"), "{plain}");
+    assert!(plain.contains(filter_line) && plain.contains("(filtered)"), "{plain}");
     assert!(!plain.contains("Trainer::step"), "{plain}");
     let tree = report(&["--tree"]);
-    assert!(tree.contains(says) && !tree.contains("Trainer::step"), "{tree}");
+    assert!(tree.contains(filter_line) && !tree.contains("Trainer::step"), "{tree}");
     let graph = report(&["--flamegraph", "-"]);
-    assert!(graph.contains(says) && !graph.contains("Trainer::step"), "{graph}");
+    assert!(
+        graph.contains(filter_line) && !graph.contains("Trainer::step"),
+        "{graph}"
+    );
     let page = report(&["--html", "-"]);
     // The text for browsers without scripts; the page itself is drawn from the same report.
     assert!(
-        page.contains(says) && !page.contains("Trainer::step"),
+        page.contains(filter_line) && !page.contains("Trainer::step"),
         "an unfiltered page"
     );
     let whole = stdout(folder.path(), &["report", "leaky.json"]);
@@ -382,8 +385,8 @@ fn a_check_without_a_recording_writes_no_page_and_no_verdict() {
     ];
     let ended = output(folder.path(), &words);
     assert_eq!(ended.status.code(), Some(2));
-    let said = text(&ended.stderr);
-    assert!(said.contains("no verdict, since there is no recording"), "{said}");
+    let message = text(&ended.stderr);
+    assert!(message.contains("no verdict, since there is no recording"), "{message}");
     for file in ["page.html", "leaks.txt"] {
         assert!(!folder.path().join(file).exists(), "{file}");
     }
@@ -591,7 +594,7 @@ fn mistakes_in_the_config_file_are_reported_with_their_line() {
         let output = output(project(config).path(), &["check", "clean.json"]);
         assert_eq!(output.status.code(), Some(2), "{config}");
         assert!(
-            text(&output.stderr).contains(says),
+            text(&output.stderr).contains(filter_line),
             "{config}: {}",
             text(&output.stderr)
         );
@@ -738,7 +741,7 @@ fn a_second_demo_in_the_same_folder_works() {
 
 #[test]
 fn commands_of_other_tools_get_a_hint() {
-    for (word, says) in [
+    for (word, expected) in [
         (
             "attach",
             "cannot attach to a running program; start it with 'culeak run",
@@ -747,6 +750,6 @@ fn commands_of_other_tools_get_a_hint() {
     ] {
         let output = output(folder().path(), &[word, "4711"]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
 }

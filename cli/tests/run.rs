@@ -232,10 +232,10 @@ fn a_wrong_variable_is_an_error_before_the_program_runs() {
             (Some(2), ""),
             "{name}={value}"
         );
-        let said = stderr(&output);
+        let message = stderr(&output);
         assert!(
-            said.starts_with("culeak: error: environment: ") && said.contains(expected),
-            "{said}"
+            message.starts_with("culeak: error: environment: ") && message.contains(expected),
+            "{message}"
         );
     }
 }
@@ -397,10 +397,10 @@ fn a_folder_that_cannot_hold_a_recording_is_reported_before_the_program_runs() {
             "{}",
             stderr(&output)
         );
-        let said = stderr(&output);
+        let message = stderr(&output);
         assert!(
-            said.contains("cannot hold a recording") && said.contains("--output"),
-            "{said}"
+            message.contains("cannot hold a recording") && message.contains("--output"),
+            "{message}"
         );
     }
     assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
@@ -460,9 +460,12 @@ fn a_check_fails_if_a_process_that_used_cuda_was_not_recorded() {
     ];
     for (options, script, reason) in unrecorded {
         let output = check_of_script(options, script);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{script}: {said}");
-        assert!(said.contains("no verdict") && said.contains(reason), "{script}: {said}");
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{script}: {message}");
+        assert!(
+            message.contains("no verdict") && message.contains(reason),
+            "{script}: {message}"
+        );
     }
 }
 
@@ -514,7 +517,7 @@ fn a_leaking_program_is_reported_on_stderr_and_keeps_its_exit_code() {
     let output = run_leaking(&folder, &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("forget_weights"), "{}", stderr(&output));
-    assert!(!stdout(&output).contains("leak"), "{}", stdout(&output));
+    assert!(!stdout(&output).contains("call sites leak"), "{}", stdout(&output));
 }
 
 #[test]
@@ -635,12 +638,12 @@ fn a_recording_with_any_name_is_reported_and_its_name_escaped() {
                 cp snapshot \"${name%/*}/$odd${name##*/}\"\n";
     script(&folder, "app", text, 0o700);
     let output = run_in(&folder, &["--no-report", "-o", "runs", "--", "./app"]);
-    let said = stderr(&output);
-    assert!(said.contains("culeak: recorded runs/a\\u{1b}[31m"), "{said:?}");
+    let message = stderr(&output);
+    assert!(message.contains("culeak: recorded runs/a\\u{1b}[31m"), "{message:?}");
     let output = run_in(&folder, &["-o", "runs", "--", "./app"]);
-    let said = stderr(&output);
+    let message = stderr(&output);
     assert!(
-        said.contains("3 call sites leak") && !said.contains('\u{1b}'),
-        "{said:?}"
+        message.contains("3 call sites leak") && !message.contains('\u{1b}'),
+        "{message:?}"
     );
 }

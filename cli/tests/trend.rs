@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const MINUTE: u64 = 60_000_000_000;
 
-/// A running process, a minute later each time, with a leak and a model.
+/// A snapshot of a running process after some minutes, with a leak and a model.
 fn summary(minute: u64) -> Snapshot {
     let mut sample = Sample::new().running();
     let leak = sample.stack(&[
@@ -178,21 +178,21 @@ fn different_programs_are_refused_by_name_unless_one_is_chosen_or_forced() {
     write(folder.path(), "runs/other.json", &other);
     let refused = trend(&folder, &["runs"]);
     assert_eq!(refused.status.code(), Some(2));
-    let said = stderr(&refused);
+    let message = stderr(&refused);
     assert!(
-        said.contains("app, serve; choose one with --only app") && said.contains("--force"),
-        "{said}"
+        message.contains("app, serve; choose one with --only app") && message.contains("--force"),
+        "{message}"
     );
     for pattern in ["app", "a*"] {
         let chosen = trend(&folder, &["runs", "--only", pattern]);
         assert!(stdout(&chosen).starts_with("app: 8 snapshots"), "{}", stdout(&chosen));
     }
-    let nobody = trend(&folder, &["runs", "--only", "train"]);
-    assert_eq!(nobody.status.code(), Some(2));
-    let said = stderr(&nobody);
+    let unmatched = trend(&folder, &["runs", "--only", "train"]);
+    assert_eq!(unmatched.status.code(), Some(2));
+    let message = stderr(&unmatched);
     assert!(
-        said.contains("--only train: no such program; the snapshots are from app, serve"),
-        "{said}"
+        message.contains("--only train: no such program; the snapshots are from app, serve"),
+        "{message}"
     );
     let forced = trend(&folder, &["runs", "--force"]);
     assert!(

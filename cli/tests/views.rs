@@ -204,19 +204,19 @@ fn a_module_that_crashes_its_reader_loses_only_its_lines() {
     let output = culeak(folder.path(), &["report", "damaged.json", "leaky.json"])
         .output()
         .expect("culeak starts");
-    let (text, said) = (
+    let (text, message) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert_eq!(output.status.code(), Some(0), "{message}");
     // The symbol table has the function's name.
     assert!(
         text.contains("1 block   leak") && text.contains("Trainer::step"),
         "{text}"
     );
     assert!(
-        said.contains("lib.so: is damaged") && !said.contains("panicked"),
-        "{said}"
+        message.contains("lib.so: is damaged") && !message.contains("panicked"),
+        "{message}"
     );
 }
 
@@ -370,8 +370,11 @@ fn generated_suppressions_make_the_check_pass_and_bad_ones_are_reported_with_lin
         "bad.supp",
     ]);
     assert_eq!(bad.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&bad.stderr);
-    assert!(said.contains("bad.supp:2:3: no such type of suppression"), "{said}");
+    let message = String::from_utf8_lossy(&bad.stderr);
+    assert!(
+        message.contains("bad.supp:2:3: no such type of suppression"),
+        "{message}"
+    );
     let built_in = stdout(&["check", "--print-suppressions"]);
     assert!(built_in.contains("\nleak:^cublasCreate_v2$\n"), "{built_in}");
     fs::write(folder.path().join("built-in.supp"), built_in).expect("written");
@@ -457,11 +460,12 @@ fn different_programs_are_compared_only_with_force() {
     .expect("written");
     let run = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
     let refused = run(&["diff", "leaky.json", "other.json"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let message = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        said.contains("leaky.json is from app, but other.json is from python serve.py") && said.contains("--force"),
-        "{said}"
+        message.contains("leaky.json is from app, but other.json is from python serve.py")
+            && message.contains("--force"),
+        "{message}"
     );
     let forced = run(&["diff", "leaky.json", "other.json", "--force"]);
     let text = String::from_utf8_lossy(&forced.stdout);
@@ -477,11 +481,11 @@ fn different_programs_are_compared_only_with_force() {
         Some(0)
     );
     let refused = run(&["check", "other.json", "--baseline", "base.json"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let message = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        said.contains("the baseline is from app") && said.contains("python serve.py"),
-        "{said}"
+        message.contains("the baseline is from app") && message.contains("python serve.py"),
+        "{message}"
     );
     let forced = run(&["check", "other.json", "--baseline", "base.json", "--force"]);
     assert_ne!(forced.status.code(), Some(2));
@@ -601,8 +605,8 @@ fn trees_flame_graphs_and_exports_hide_suppressed_stacks() {
         ("csv", true),
         ("pprof", false),
     ] {
-        let (text, said) = run(&[&["export", "--format", format, "-o", format][..], &rules].concat());
-        assert!(text.is_empty() && said.contains(took), "{format}: {said}");
+        let (text, message) = run(&[&["export", "--format", format, "-o", format][..], &rules].concat());
+        assert!(text.is_empty() && message.contains(took), "{format}: {message}");
         let file = fs::read(folder.path().join(format)).expect("a file");
         let shows_it = needs_text && String::from_utf8_lossy(&file).contains("load_weights");
         assert!(!file.is_empty() && !shows_it, "{format}");
@@ -627,7 +631,7 @@ fn a_line_that_is_not_a_rule_is_reported_with_line_and_column() {
     fs::write(folder.path().join("all.supp"), "\nleak:*\n").expect("written");
     fs::write(folder.path().join("latin.supp"), b"leak:\xff\n").expect("written");
     for command in [&["check"][..], &["report"], &["export", "--format", "csv", "-o", "-"]] {
-        for (file, said) in [
+        for (file, message) in [
             ("bad.supp", "bad.supp:2:3: no such type of suppression"),
             ("all.supp", "all.supp:2:6: a pattern that would match everything"),
             ("latin.supp", "latin.supp: suppressions cannot be read"),
@@ -641,7 +645,7 @@ fn a_line_that_is_not_a_rule_is_reported_with_line_and_column() {
             .expect("culeak starts");
             let error = String::from_utf8_lossy(&output.stderr);
             assert!(
-                output.status.code() == Some(2) && error.contains(said),
+                output.status.code() == Some(2) && error.contains(message),
                 "{command:?} {file}: {error}"
             );
         }

@@ -82,10 +82,10 @@ fn names(folder: &TempDir) -> Vec<String> {
 
 /// Expects exit code 2, a message that names the file, and an unchanged folder.
 fn expect_refused(folder: &TempDir, writer: &[&str], output: &Output, file: &str, before: &[String]) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{writer:?} {file}: {said}");
-    assert!(said.contains(file), "{writer:?} {file}: {said}");
-    assert_eq!(names(folder), before, "{writer:?} {file}: {said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{writer:?} {file}: {message}");
+    assert!(message.contains(file), "{writer:?} {file}: {message}");
+    assert_eq!(names(folder), before, "{writer:?} {file}: {message}");
 }
 
 fn is_man(writer: &[&str]) -> bool {
@@ -140,13 +140,7 @@ fn an_input_is_never_replaced_under_any_name_even_with_force() {
             .stdout(itself)
             .output()
             .expect("culeak starts");
-        expect_refused(
-            &folder,
-            words,
-            &refused,
-            "standard output: is one of the files",
-            &before,
-        );
+        expect_refused(&folder, words, &refused, "standard output: is an input", &before);
         assert_eq!(fs::read(&path).expect("there"), content);
     }
 }

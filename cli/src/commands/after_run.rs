@@ -42,7 +42,7 @@ pub struct AfterArgs {
     #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
 
-    /// Show at most N call sites per process (0: all) [default: 20]
+    /// Show at most N call sites per process; 0: all [default: 20]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
 
@@ -139,9 +139,9 @@ pub fn report(
     };
     let paths = recordings.iter().map(|name| folder.join(name));
     let paths: Vec<(PathBuf, String)> = paths.zip(named).collect();
-    let mut kept = Vec::new();
-    let code = write_to_destination(args, &rules, &paths, &mut kept);
-    let code = code.and_then(|code| write_files(args, &rules, &kept).map(|()| code));
+    let mut loaded = Vec::new();
+    let code = write_to_destination(args, &rules, &paths, &mut loaded);
+    let code = code.and_then(|code| write_files(args, &rules, &loaded).map(|()| code));
     let code = code.map_err(|failure| {
         let message = format!("{}; the recordings are complete", failure.message);
         Failure { message, ..failure }
@@ -197,36 +197,36 @@ fn write_to_destination(
     args: &AfterArgs,
     rules: &Rules,
     recordings: &[(PathBuf, String)],
-    kept: &mut Vec<Loaded>,
+    loaded: &mut Vec<Loaded>,
 ) -> Result<u8, Failure> {
     let Some(path) = &args.report_file else {
         let mut out = io::BufWriter::new(anstream::stderr());
-        let code = text::columns::fitting(io::stderr(), || write(args, rules, recordings, kept, &mut out));
+        let code = text::columns::fitting(io::stderr(), || write(args, rules, recordings, loaded, &mut out));
         let code = code.and_then(|code| out.flush().map(|()| code));
         return code.map_err(|error| Failure::new(format!("standard error: the report cannot be written: {error}")));
     };
     let mut code = 0;
     output::create(path, args.overwrite, |out| {
         let mut plain = anstream::StripStream::new(Vec::new());
-        code = write(args, rules, recordings, kept, &mut plain)?;
+        code = write(args, rules, recordings, loaded, &mut plain)?;
         out.write_all(&plain.into_inner())
     })?;
     Ok(code)
 }
 
 /// Writes the files that cover all processes.
-fn write_files(args: &AfterArgs, rules: &Rules, kept: &[Loaded]) -> Result<(), Failure> {
+fn write_files(args: &AfterArgs, rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
     if let Some(path) = &args.verdict_file {
         output::create(path, args.overwrite, |out| {
             let mut plain = anstream::StripStream::new(Vec::new());
-            write_verdicts(args, rules, kept, &mut plain)?;
+            write_verdicts(args, rules, loaded, &mut plain)?;
             out.write_all(&plain.into_inner())
         })?;
     }
-    let Some(path) = args.html.as_ref().filter(|_| !kept.is_empty()) else {
+    let Some(path) = args.html.as_ref().filter(|_| !loaded.is_empty()) else {
         return Ok(());
     };
-    let items = kept.iter().map(|item| html::Item {
+    let items = loaded.iter().map(|item| html::Item {
         snapshot: &item.snapshot,
         options: Options {
             top: None,
@@ -239,8 +239,8 @@ fn write_files(args: &AfterArgs, rules: &Rules, kept: &[Loaded]) -> Result<(), F
     output::create(path, args.overwrite, |out| html::write_report(&items, out))
 }
 
-fn write_verdicts(args: &AfterArgs, rules: &Rules, kept: &[Loaded], out: &mut dyn Write) -> io::Result<()> {
-    let verdicts = kept
+fn write_verdicts(args: &AfterArgs, rules: &Rules, loaded: &[Loaded], out: &mut dyn Write) -> io::Result<()> {
+    let verdicts = loaded
         .iter()
         .map(|item| (item.source.as_str(), verdict(&item.snapshot, rules)));
     let verdicts: Vec<_> = verdicts.collect();
@@ -248,12 +248,12 @@ fn write_verdicts(args: &AfterArgs, rules: &Rules, kept: &[Loaded], out: &mut dy
 }
 
 /// Writes the report and the verdict of each process, and returns the exit code if all must pass. Snapshots that a document
-/// about all processes needs are added to `kept`.
+/// about all processes needs are added to `loaded`.
 fn write(
     args: &AfterArgs,
     rules: &Rules,
     recordings: &[(PathBuf, String)],
-    kept: &mut Vec<Loaded>,
+    loaded: &mut Vec<Loaded>,
     out: &mut dyn Write,
 ) -> io::Result<u8> {
     let one_document = args.verdict_file.is_some() || args.format.is_some_and(|format| format != Format::Text);
@@ -294,11 +294,11 @@ fn write(
         }
         written += 1;
         if args.html.is_some() || args.check && one_document {
-            kept.push(item);
+            loaded.push(item);
         }
     }
     if args.check && one_document && args.verdict_file.is_none() {
-        write_verdicts(args, rules, kept, out)?;
+        write_verdicts(args, rules, loaded, out)?;
     }
     Ok(match (unreadable, passed) {
         (0, true) => 0,

@@ -34,7 +34,8 @@ Examples:
   culeak check rank0.culeak rank1.culeak runs/       all must pass
   culeak check app.culeak --max-leaked 64MiB --kind device
   culeak check app.culeak --suppressions app.supp --format github
-  culeak check app.culeak --baseline leaks.json --update-baseline     once; afterwards without --update-baseline")]
+  culeak check app.culeak --baseline leaks.json --update-baseline     write the baseline
+  culeak check app.culeak --baseline leaks.json                       compare with the baseline")]
 pub struct CheckArgs {
     /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "print_suppressions")]

@@ -233,11 +233,11 @@ impl Stage {
     }
 
     fn farewell(&self) {
-        let kept = match self.temporary {
+        let files = match self.temporary {
             Some(_) => "The demo's files were removed; keep them with --output DIR.".to_owned(),
             None => format!("The demo's files are in {}.", self.folder.display()),
         };
-        say(format_args!("\n{kept}\nnext: culeak run -- your-program"));
+        say(format_args!("\n{files}\nnext: culeak run -- your-program"));
     }
 }
 

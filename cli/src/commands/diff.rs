@@ -24,7 +24,7 @@ use crate::{html, load, text};
 
 /// Show changes between two snapshots, by call site
 #[derive(Debug, Args)]
-#[command(mut_arg("force", |force| force.help("Compare different programs, and replace files that exist")))]
+#[command(mut_arg("force", |force| force.help("Compare different programs, and replace existing files")))]
 #[command(after_help = "\
 Rows are matched by module, function and line, so snapshots from different runs or machines can be compared.
 
@@ -44,7 +44,7 @@ pub struct DiffArgs {
     /// stack: one row per stack; site: one row per call site
     #[arg(long, default_value = "stack", value_parser = ["stack", "site"])]
     pub by: String,
-    /// Sort rows by the size of this change
+    /// Sort rows by the change of this property
     #[arg(long, default_value = "bytes", value_parser = ["bytes", "count"])]
     pub sort: String,
     /// Show at most N rows; 0: all [default: 20; all with --json or --html]
@@ -74,7 +74,7 @@ pub struct DiffArgs {
     /// Write a flame graph of AFTER, coloured by change, instead of rows
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "by", "sort", "top", "min_bytes", "all", "stacks"])]
     pub flamegraph: Option<PathBuf>,
-    /// Write the diff as a self-contained HTML page; -: to standard output
+    /// Write the diff as a self-contained HTML page; -: standard output
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "flamegraph"])]
     pub html: Option<PathBuf>,
     #[command(flatten)]

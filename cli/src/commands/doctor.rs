@@ -18,7 +18,7 @@ use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts::{BAD, GOOD, Styled, WARN};
 
-/// Check whether culeak works on this machine, and how to fix what does not
+/// Check whether culeak works on this machine, and suggest fixes
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Exit codes: 0 no check failed (there may be warnings), 1 a check failed.

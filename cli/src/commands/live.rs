@@ -185,7 +185,7 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
 /// The width of rows with all columns.
 const WIDTH_WITHOUT_TERMINAL: u16 = 120;
 
-/// Ends the program, which the user could not do without a view.
+/// Ends the program if the view cannot start.
 fn end_program(program: Option<&Running>) {
     if let Some(program) = program {
         program.signal(Signal::SIGTERM);
@@ -208,8 +208,8 @@ fn named_source(argument: &OsStr) -> Result<Source, Failure> {
     Ok(Source::Path(path))
 }
 
-/// Starts the threads that read recordings, look up names and ask the driver. The sender returned tells the first of them which
-/// recording is on the screen.
+/// Starts the threads that read recordings, look up names and query the driver. Through the returned sender, the first of them
+/// learns which recording is on the screen.
 fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) -> Sender<PathBuf> {
     let (choose, chosen) = mpsc::channel();
     let (unnamed, to_name): (Sender<Unnamed>, _) = mpsc::channel();

@@ -69,7 +69,7 @@ pub struct ReportArgs {
     /// Write a flame graph of live bytes instead of a report; one input only
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "tree", "by", "sort", "top", "min_bytes"])]
     pub flamegraph: Option<PathBuf>,
-    /// Write the report as a self-contained HTML page; -: to standard output
+    /// Write the report as a self-contained HTML page; -: standard output
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "tree", "flamegraph"])]
     pub html: Option<PathBuf>,
     /// Hide stacks that match a rule in this file or a built-in rule (as in check), and show their total; repeatable

@@ -19,7 +19,7 @@ use crate::{json, load, progress, usage};
 docs/snapshot.schema.json describes the format. As with a recording, only its owner can read the file.
 
 Examples:
-  culeak snapshot --list                 list the recorded processes
+  culeak snapshot --list                 list the processes that use CUDA
   culeak snapshot 4711 -o before.json
   culeak snapshot --all -o before        all recorded processes, one file each in the folder before
   culeak snapshot 4711 -o - | ssh desk culeak report -")]

@@ -31,9 +31,9 @@ these. They are sorted by time; concurrent processes are judged separately.
 Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few snapshots or no marks for --fail-on.
 
 Examples:
-  culeak trend --pid 4711 --every 30s --for 10m      take snapshots of a running process, then report
+  culeak trend --pid 4711 --every 30s --for 10m      take snapshots, then report
   culeak trend monday.json tuesday.json …            snapshots taken earlier
-  culeak run -o runs --snapshot-every 30s -- ./serve  automatic snapshots while it runs; afterwards:
+  culeak run -o runs --snapshot-every 30s -- ./serve take automatic snapshots; afterwards:
   culeak trend runs --fail-on growing
   culeak trend runs --only serve                     one of several programs in the folder")]
 pub struct TrendArgs {
@@ -76,7 +76,7 @@ pub struct TrendArgs {
     /// Print the trend as JSON; an array if there are several concurrent processes
     #[arg(long)]
     pub json: bool,
-    /// Write the trend as a self-contained HTML page with charts; -: to standard output
+    /// Write the trend as a self-contained HTML page with charts; -: standard output
     #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
     pub html: Option<PathBuf>,
     #[command(flatten)]

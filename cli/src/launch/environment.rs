@@ -65,36 +65,36 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
     let text = |value: Option<String>| value.map(OsString::from);
     let auto_snapshots = settings.auto_snapshots;
     // Without an option, the user's own variable applies.
-    let asked = |name: &'static str, value: Option<String>| (name, text(value).or_else(|| present(name)));
+    let chosen = |name: &'static str, value: Option<String>| (name, text(value).or_else(|| present(name)));
     let mut changes = vec![
         (
             "LD_PRELOAD",
             Some(preload(settings.shim, present("LD_PRELOAD").as_deref())),
         ),
         ("CULEAK_OUTPUT", Some(pattern(settings.folder, settings.tag))),
-        asked("CULEAK_DEPTH", settings.depth.map(|depth| depth.to_string())),
+        chosen("CULEAK_DEPTH", settings.depth.map(|depth| depth.to_string())),
         ("CULEAK_ONLY", text(settings.only.map(str::to_owned))),
         (
             "CULEAK_PARENT",
             text(settings.only_child_of.map(|parent| parent.to_string())),
         ),
-        asked(
+        chosen(
             "CULEAK_JAX_BUFFERS",
             settings.jax_buffers.then(|| "addresses".to_owned()),
         ),
-        asked(
+        chosen(
             "CULEAK_OOM_SNAPSHOTS",
             auto_snapshots.oom_snapshots.map(|most| most.to_string()),
         ),
-        asked(
+        chosen(
             "CULEAK_SNAPSHOT_AT_PEAK",
             auto_snapshots.snapshot_at_peak.map(|step| step.to_string()),
         ),
-        asked(
+        chosen(
             "CULEAK_SNAPSHOT_AT_MARK",
             auto_snapshots.snapshot_at_mark.then(|| "1".to_owned()),
         ),
-        asked(
+        chosen(
             "CULEAK_SNAPSHOT_EVERY",
             auto_snapshots.snapshot_every.map(|time| time.as_secs_f64().to_string()),
         ),

@@ -61,7 +61,7 @@ pub struct RuleArgs {
     /// Let call sites in the baseline grow by this much, e.g. 1MiB or 5%; new call sites still fail
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_tolerance)]
     pub tolerance: Option<Tolerance>,
-    /// What fails against a baseline: new: new call sites; grown: new or grown ones; any: any leak [default: grown]
+    /// Leaks that fail against a baseline; new: at new call sites; grown: new or grown; any: all [default: grown]
     #[arg(long, value_name = "new|grown|any", value_parser = fail_on_parser(), hide_possible_values = true)]
     pub fail_on: Option<FailOn>,
 }

@@ -53,7 +53,7 @@ pub enum Unanswered {
 
 /// Sends requests to a child process.
 #[derive(Default)]
-pub struct Asking {
+pub struct ChildReader {
     child: Option<Running>,
     /// Requests that killed a child; they are not repeated.
     deadly: HashSet<(PathBuf, bool)>,
@@ -67,7 +67,7 @@ struct Running {
     answers: BufReader<ChildStdout>,
 }
 
-impl Asking {
+impl ChildReader {
     /// The symbols at each address of a file.
     ///
     /// # Errors
