@@ -229,7 +229,7 @@ fn culeak_run_passes_the_wishes_on_and_says_what_was_kept() {
     let output = run.output().expect("culeak starts");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("kept 3 automatic snapshots in"), "{said}");
+    assert!(said.contains("culeak: 3 automatic snapshots in"), "{said}");
     assert!(said.contains("PYTORCH_NO_CUDA_MEMORY_CACHING=1"), "{said}");
     assert!(said.contains("TF_GPU_ALLOCATOR keeps your value: mine"), "{said}");
     let words: Vec<&str> = said

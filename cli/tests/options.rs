@@ -570,7 +570,7 @@ fn every_key_of_the_config_file_has_an_effect() {
 
 #[test]
 fn mistakes_in_the_config_file_are_reported_with_their_line() {
-    for (config, says) in [
+    for (config, expected) in [
         (
             "[check]\nmax-leeked = 1\n",
             "culeak.toml:2:1: unknown field `max-leeked`",
@@ -594,7 +594,7 @@ fn mistakes_in_the_config_file_are_reported_with_their_line() {
         let output = output(project(config).path(), &["check", "clean.json"]);
         assert_eq!(output.status.code(), Some(2), "{config}");
         assert!(
-            text(&output.stderr).contains(filter_line),
+            text(&output.stderr).contains(expected),
             "{config}: {}",
             text(&output.stderr)
         );
