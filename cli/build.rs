@@ -1,8 +1,8 @@
-//! Builds the preload library and the fake driver, so that the CLI can carry both inside its one file.
+//! Builds the preload library and the fake driver, which are embedded in the CLI.
 //!
-//! A nested cargo does it, with a target directory of its own: the outer cargo holds the lock of the usual one. Cargo's
-//! artifact dependencies would say the same in one line, but are unstable. Packagers who build the library elsewhere
-//! (for an older glibc, say) name the finished files in `CULEAK_PREBUILT_SHIM` and `CULEAK_PREBUILT_FAKE_DRIVER`.
+//! A nested cargo builds them in a separate target directory, since the outer cargo locks the usual one. Cargo's artifact
+//! dependencies would need one line, but are unstable. Packagers who build the libraries elsewhere (for example for an older
+//! glibc) name the files in `CULEAK_PREBUILT_SHIM` and `CULEAK_PREBUILT_FAKE_DRIVER`.
 
 use std::collections::hash_map::DefaultHasher;
 use std::env;
@@ -11,7 +11,7 @@ use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What gets embedded: package, file it produces, name for the CLI, variable that replaces the build.
+/// The embedded libraries: package, file, name in the CLI, variable that replaces the build.
 const LIBRARIES: [(&str, &str, &str, &str); 2] = [
     ("culeak-shim", "libculeak_shim.so", "SHIM", "CULEAK_PREBUILT_SHIM"),
     (
@@ -22,7 +22,7 @@ const LIBRARIES: [(&str, &str, &str, &str); 2] = [
     ),
 ];
 
-/// Everything the two libraries are made of, relative to the workspace.
+/// The sources of the two libraries, relative to the workspace.
 const SOURCES: [&str; 5] = ["Cargo.toml", "Cargo.lock", "src", "shim", "tests/fake_driver"];
 
 fn main() {
@@ -45,7 +45,7 @@ fn prebuilt(variable: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// Hands a library to `include_bytes!`, with a short hash of its content for the name it is unpacked under.
+/// Passes a library to `include_bytes!`, with a hash of its content that becomes part of its unpacked name.
 fn embed(name: &str, path: &Path) {
     let bytes = fs::read(path).unwrap_or_else(|error| panic!("cannot read {}: {error}", path.display()));
     let mut hasher = DefaultHasher::new();
@@ -54,14 +54,14 @@ fn embed(name: &str, path: &Path) {
     println!("cargo::rustc-env=CULEAK_{name}_ID={:016x}", hasher.finish());
 }
 
-/// Runs the nested cargo and returns the folder with its results.
+/// Runs the nested cargo and returns the folder of the built libraries.
 fn build_libraries() -> PathBuf {
     let workspace = Path::new(&variable("CARGO_MANIFEST_DIR")).join("..");
     for source in SOURCES {
         println!("cargo::rerun-if-changed={}", workspace.join(source).display());
     }
     let target_dir = Path::new(&variable("OUT_DIR")).join("embedded");
-    // A CLI linked statically to musl still carries libraries for the glibc programs it watches.
+    // A CLI that is linked to musl still embeds libraries for glibc programs.
     let target = variable("TARGET").replace("-musl", "-gnu");
 
     let mut cargo = Command::new(variable("CARGO"));
@@ -77,23 +77,23 @@ fn build_libraries() -> PathBuf {
             cargo.env_remove(name);
         }
     }
-    // Debug information of the libraries would be most of this program's size, and no report shows their lines.
+    // Debug information of the libraries would be most of this program's size, and reports do not show their lines.
     cargo
         .env("CARGO_PROFILE_RELEASE_DEBUG", "0")
         .env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo")
-        // An event passes through all crates of the library: as one piece of code it costs a fifth less.
+        // Recording an event calls into all crates of the library; LTO makes it about 20 % faster.
         .env("CARGO_PROFILE_RELEASE_LTO", "fat")
         .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "1");
-    // Panics unwind, as they do by default: where they abort, so does an exception that passes through a hook.
+    // Panics unwind, which is the default: with panic=abort, a C++ exception that passes through a hook would abort too.
     match cargo.status() {
         Ok(status) if status.success() => target_dir.join(target).join("release"),
-        Ok(status) => panic!("building the preload library failed ({status}); cargo's own words stand above"),
+        Ok(status) => panic!("building the preload library failed ({status}); see the output of cargo above"),
         Err(error) => panic!("cannot start {cargo:?}: {error}"),
     }
 }
 
-/// Whether a variable describes the build of the CLI (flags, wrappers such as clippy, profile, package) and would leak
-/// into that of the libraries. Linkers, registries, network settings and the job server are meant for both.
+/// Whether a variable describes the build of the CLI (flags, wrappers such as clippy, profile, package) and would leak into
+/// the build of the libraries. Linkers, registries, network settings and the job server apply to both.
 fn belongs_to_outer_build(name: &str) -> bool {
     let for_both = [
         "CARGO_HOME",

@@ -235,10 +235,10 @@ fn culeak_run_passes_its_options_on_and_reports_the_snapshots() {
     let output = run.output().expect("culeak starts");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
-    assert!(stderr.contains("kept 3 automatic snapshots in"), "{stderr}");
+    assert!(stderr.contains("culeak: 3 automatic snapshots in"), "{stderr}");
     assert!(stderr.contains("PYTORCH_NO_CUDA_MEMORY_CACHING=1"), "{stderr}");
     assert!(
-        stderr.contains("TF_GPU_ALLOCATOR stays as you set it: mine"),
+        stderr.contains("TF_GPU_ALLOCATOR keeps your value: mine"),
         "{stderr}"
     );
     let words: Vec<&str> = stderr

@@ -1,6 +1,6 @@
-//! The command line, as clap sees it: the list of commands and what is true for all of them.
+//! The command line: the list of commands, the global options, and hints for misspelled commands.
 //!
-//! The options of a command stand in that command's own file, beside the code they steer.
+//! The options of a command are in that command's own file, beside the code that they configure.
 
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -21,26 +21,27 @@ use crate::commands::shim_path::ShimPathArgs;
 use crate::commands::snapshot::SnapshotArgs;
 use crate::commands::trend::TrendArgs;
 use crate::usage::ProbeUsageArgs;
+use crate::{probe, symbolize, usage};
 
-/// Shown under `culeak --help`; every command returns one of these.
+/// Shown by `culeak --help`. Every command returns one of these codes.
 const EXIT_CODES: &str = "\
 Exit codes:
   0        success
-  1        check, run --check: a leak over the limit; trend --fail-on: growth; demo, doctor: something does not work
+  1        check, run --check: leak over the limit; trend --fail-on: growth; demo, doctor: failure
   2        wrong usage or environment, or input that cannot be read
   126,127  run, live: the program cannot be executed, or was not found
-  other    run, live: the program's own exit code; 128+N when signal N ended it
+  other    run, live: the program's own exit code, or 128+N if signal N ended it
 
 First steps:
   culeak demo                          a tour on a program with known leaks
-  culeak run -- python train.py        record a program, then report what it left behind
-  LD_PRELOAD=$(culeak shim-path) app   the same without this program; the recording stays behind";
+  culeak run -- python train.py        record a program, then report what it leaked
+  LD_PRELOAD=$(culeak shim-path) app   record without `culeak run`; report the recording later";
 
-/// Finds the GPU memory that a CUDA program never frees, and the lines of code that asked for it.
+/// Find the GPU memory that a CUDA program never frees, and the code that allocated it.
 #[derive(Debug, Parser)]
 #[command(name = "culeak", version, after_help = EXIT_CODES, max_term_width = 120)]
 pub struct Arguments {
-    /// When to colour the output; auto: on a terminal, unless NO_COLOR is set, and if CLICOLOR_FORCE is
+    /// When to use colour; auto: on a terminal unless NO_COLOR is set, and always if CLICOLOR_FORCE is set
     #[arg(
         long,
         global = true,
@@ -52,13 +53,6 @@ pub struct Arguments {
     #[command(subcommand)]
     pub command: Command,
 }
-
-/// How `probe` calls this program.
-pub const PROBE: &str = "__probe-driver";
-/// How `symbolize` calls this program.
-pub const SYMBOLIZE: &str = "__symbolize";
-/// How `usage` calls this program.
-pub const PROBE_USAGE: &str = "__probe-usage";
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -76,21 +70,21 @@ pub enum Command {
     Environment(EnvironmentArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
-    /// The program that the demo watches
+    /// The program that the demo records
     #[command(hide = true)]
     DemoProgram,
-    /// Ask the CUDA driver and print its answers as JSON
-    #[command(name = PROBE, hide = true)]
+    /// Query the CUDA driver and print the answers as JSON
+    #[command(name = probe::COMMAND, hide = true)]
     Probe,
-    /// Look up names of functions in module files, as requests on standard input say
-    #[command(name = SYMBOLIZE, hide = true)]
+    /// Look up function names in module files; requests arrive on standard input
+    #[command(name = symbolize::COMMAND, hide = true)]
     Symbolize,
-    /// Ask NVML about devices and print its answers as JSON
-    #[command(name = PROBE_USAGE, hide = true)]
+    /// Query NVML about devices and print the answers as JSON
+    #[command(name = usage::COMMAND, hide = true)]
     ProbeUsage(ProbeUsageArgs),
 }
 
-/// What people type who know another tool, and what they look for.
+/// Commands of other tools, and the hint that each gets.
 const HINTS: [(&str, &str); 8] = [
     (
         "attach",
@@ -105,10 +99,10 @@ const HINTS: [(&str, &str); 8] = [
     ("flamegraph", "did you mean 'culeak report --flamegraph FILE.svg'?"),
 ];
 
-/// The command line of this process.
+/// Parses the command line of this process.
 ///
 /// # Errors
-/// It is wrong, or only asks for help.
+/// The command line is wrong, or asks for help or the version.
 pub fn parse() -> Result<Arguments, clap::Error> {
     Arguments::try_parse().map_err(with_hint)
 }
@@ -130,7 +124,7 @@ fn with_hint(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// The command line without what only this program itself calls, for completions and manual pages.
+/// The command line without hidden commands, for completions and manual pages.
 pub fn public() -> clap::Command {
     let whole = Arguments::command();
     let commands = whole.get_subcommands().filter(|command| !command.is_hide_set());
@@ -152,53 +146,4 @@ pub fn public() -> clap::Command {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The commands in a page's examples, without prompt, comment, redirection and what stands before `culeak`.
-    fn commands(page: &str) -> Vec<Vec<&str>> {
-        let example =
-            |line: &&str| line.starts_with("    ") || line.trim_start().starts_with("- ") || line.starts_with("  run:");
-        let lines = page.lines().filter(example);
-        let found = lines.filter_map(|line| {
-            let line = line
-                .trim_start()
-                .trim_start_matches(['-', '$', ' '])
-                .trim_start_matches("run: ");
-            let end = ["  #", " > ", " >> ", " | "]
-                .iter()
-                .filter_map(|end| line.find(end))
-                .min();
-            let words: Vec<_> = line[..end.unwrap_or(line.len())].split_whitespace().collect();
-            (words.first() == Some(&"culeak")).then_some(words)
-        });
-        found
-            .map(|words| words.into_iter().map(|word| word.trim_matches('\'')).collect())
-            .collect()
-    }
-
-    #[test]
-    fn what_to_record_is_refused_where_nothing_is_started() {
-        let understood = |words: &str| Arguments::try_parse_from(words.split(' ')).is_ok();
-        assert!(understood("culeak live 4711 --interval 2"));
-        assert!(understood("culeak live 4711 --interval 500ms"));
-        assert!(understood("culeak live -o runs --snapshot-at-mark -- ./app --its own"));
-        assert!(!understood("culeak live -o runs 4711"));
-        assert!(!understood("culeak live --snapshot-at-mark 4711"));
-        assert!(!understood("culeak live 4711 -- ./app"));
-        assert!(!understood("culeak live"));
-        assert!(!understood("culeak live 4711 --interval 0"));
-    }
-
-    #[test]
-    fn every_command_in_the_readme_is_understood() {
-        let commands = commands(include_str!("../../README.md"));
-        assert!(commands.len() > 10, "{commands:?}");
-        assert!(commands.iter().any(|words| words.contains(&"junit")), "{commands:?}");
-        for words in commands {
-            if let Err(error) = Arguments::try_parse_from(&words) {
-                panic!("{words:?}: {error}");
-            }
-        }
-    }
-}
+mod tests;

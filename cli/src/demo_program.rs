@@ -1,9 +1,9 @@
-//! The program the demo looks for leaks in: it forgets memory in several known ways, in functions named after them.
+//! The program that the demo records: it leaks memory in several known ways, in functions named after them.
 //!
-//! Part of this executable (`culeak demo-program`, not listed), so that the demo needs no compiler. It announces every
-//! block it plants on its standard output, and `demo` holds the recording against that. Each of its two rounds leaks
-//! the same; between them it waits for a line on standard input, which is when the demo takes a snapshot. Deliberately
-//! absent: any knowledge of being watched.
+//! It is part of this executable (the hidden command `culeak demo-program`), so that the demo needs no compiler. It prints
+//! every leak that it plants, and `demo` compares the recording with these lines. Each of its two rounds makes the same leaks;
+//! between them it waits for a line on standard input while the demo takes a snapshot. Deliberately absent: any knowledge of
+//! being recorded.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::fmt;
@@ -21,13 +21,13 @@ const MIB: usize = 1 << 20;
 /// More than any GPU has.
 const TOO_MUCH: usize = 1 << 50;
 
-/// A line the program says once a round is over.
+/// The first word of the line that ends a round.
 pub const ROUND_DONE: &str = "round";
 
-/// One thing that a perfect report must contain.
+/// A leak or a failed request that a correct report contains.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Planted {
-    /// `None`: the driver refused it.
+    /// `None` for a failed request.
     pub kind: Option<Kind>,
     pub bytes: u64,
     pub function: String,
@@ -38,12 +38,12 @@ impl fmt::Display for Planted {
         match self.kind {
             Some(kind) => write!(
                 out,
-                "{} forgets {} bytes of {kind} memory",
+                "{} leaks {} bytes of {kind} memory",
                 self.function,
                 self.bytes,
                 kind = kind.name()
             ),
-            None => write!(out, "{} is refused {} bytes", self.function, self.bytes),
+            None => write!(out, "{} fails to allocate {} bytes", self.function, self.bytes),
         }
     }
 }
@@ -54,10 +54,10 @@ impl FromStr for Planted {
     fn from_str(line: &str) -> Result<Planted, ()> {
         let words: Vec<&str> = line.split(' ').collect();
         let (function, bytes, kind) = match words[..] {
-            [function, "forgets", bytes, "bytes", "of", kind, "memory"] => {
+            [function, "leaks", bytes, "bytes", "of", kind, "memory"] => {
                 (function, bytes, Some(Kind::from_name(kind).ok_or(())?))
             }
-            [function, "is", "refused", bytes, "bytes"] => (function, bytes, None),
+            [function, "fails", "to", "allocate", bytes, "bytes"] => (function, bytes, None),
             _ => return Err(()),
         };
         Ok(Planted {
@@ -68,7 +68,7 @@ impl FromStr for Planted {
     }
 }
 
-/// The driver functions it calls itself, so that a stack leads from the driver straight to the function to blame.
+/// The driver functions, which the planting functions call directly, so that the stack shows them next to the driver.
 struct Cuda {
     driver: Driver,
     allocate: unsafe extern "C" fn(*mut Address, usize) -> c_int,
@@ -108,7 +108,7 @@ pub fn execute() -> Result<ExitCode, Failure> {
         train(&cuda).map_err(|error| failed(error.to_string()))?;
         say(format_args!("{ROUND_DONE} {round} done in process {}", process::id()));
         if round == 1 {
-            // End of input is as good as a line.
+            // The end of input counts as a line.
             let _ = io::stdin().lock().read_line(&mut String::new());
         }
     }
@@ -125,12 +125,12 @@ fn train(cuda: &Cuda) -> Result<(), DriverError> {
     cuda.driver.synchronize()
 }
 
-/// Gives back everything it takes.
+/// Frees everything it allocates.
 #[inline(never)]
 fn well_behaved(cuda: &Cuda) -> Result<(), DriverError> {
     let (mut device, mut pinned, mut ordered) = (0, ptr::null_mut(), 0);
-    // SAFETY: the out pointers lead to live variables; each address is freed once, by the partner of what made it, and
-    // after the default stream has caught up.
+    // SAFETY: the out pointers lead to live variables; each address is freed once, by the function that matches its
+    // allocation, and after the default stream has been synchronized.
     unsafe {
         cuda.driver
             .outcome("cuMemAlloc_v2", (cuda.allocate)(&raw mut device, 2 * MIB))?;
@@ -169,7 +169,7 @@ fn forget_staging_buffer(cuda: &Cuda) -> Result<(), DriverError> {
     Ok(())
 }
 
-/// Where there is no stream-ordered memory, there is nothing to forget.
+/// Leaks nothing if the device has no stream-ordered memory.
 #[inline(never)]
 fn forget_activations(cuda: &Cuda) {
     let Some(allocate) = cuda.allocate_async else { return };
@@ -180,7 +180,7 @@ fn forget_activations(cuda: &Cuda) {
     }
 }
 
-/// A request that no GPU can grant: reported as refused, never as leaked.
+/// A request that no GPU can satisfy: reported as failed, never as leaked.
 #[inline(never)]
 fn ask_for_too_much(cuda: &Cuda) {
     let mut address = 0;
@@ -201,7 +201,7 @@ fn plant(kind: Option<Kind>, bytes: usize, function: &str) {
     ));
 }
 
-/// A reader that went away does not end the program.
+/// Prints a line. A closed pipe does not end the program.
 fn say(line: fmt::Arguments) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_planted_can_be_read_back() {
+    fn planted_leaks_are_parsed_back() {
         for kind in [Some(Kind::HostPinned), None] {
             let planted = Planted {
                 kind,
@@ -221,7 +221,7 @@ mod tests {
             };
             assert_eq!(planted.to_string().parse(), Ok(planted));
         }
-        assert_eq!("f forgets 1 bytes of tape memory".parse::<Planted>(), Err(()));
+        assert_eq!("f leaks 1 bytes of tape memory".parse::<Planted>(), Err(()));
         assert_eq!("round 1 done".parse::<Planted>(), Err(()));
     }
 }

@@ -1,7 +1,7 @@
-//! The CUDA driver, opened by name at run time: enough of it to look at the GPUs and to run the demo.
+//! The CUDA driver, opened at run time: the functions that `doctor` and the demo need.
 //!
-//! This program must work on machines without a driver, so nothing here is linked. Deliberately absent: the runtime
-//! library, and every function that neither `doctor` nor the demo needs.
+//! This program must work on machines without a driver, so nothing is linked. Deliberately absent: the runtime library, and
+//! all other functions.
 
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -12,25 +12,25 @@ use std::ptr;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 
-/// The name that every CUDA program opens.
+/// The name by which CUDA programs open the driver.
 pub const LIBRARY: &str = "libcuda.so.1";
 
 const CUDA_SUCCESS: c_int = 0;
 
 pub struct Driver {
-    /// Never closed: the driver's own threads would lose their code.
+    /// Never closed, since threads of the driver still run its code.
     libcuda: ManuallyDrop<Library>,
 }
 
 pub type Address = u64;
 
-/// Why a driver function did not do its work.
+/// Why a driver function failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DriverError {
     Missing {
         function: &'static str,
     },
-    Refused {
+    Failed {
         function: &'static str,
         code: c_int,
         name: String,
@@ -41,16 +41,16 @@ impl fmt::Display for DriverError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DriverError::Missing { function } => write!(out, "the driver has no function {function}"),
-            DriverError::Refused { function, code, name } => write!(out, "{function} returned {code} ({name})"),
+            DriverError::Failed { function, code, name } => write!(out, "{function} returned {code} ({name})"),
         }
     }
 }
 
-/// Calls a driver function by name. The types are those of cuda.h and must be written out in full.
+/// Calls a driver function by name. The argument types must be those of cuda.h.
 macro_rules! call {
     ($driver:expr, $name:literal, $($argument:expr => $type:ty),*) => {{
-        // SAFETY: every use of this macro states the signature that cuda.h gives the function; pointers lead to live
-        // variables of the pointed-to type.
+        // SAFETY: every use of this macro states the signature in cuda.h, and passes pointers to live variables of the
+        // pointed-to type.
         unsafe {
             match $driver.libcuda.get::<unsafe extern "C" fn($($type),*) -> c_int>($name) {
                 Ok(function) => $driver.outcome($name, function($($argument),*)),
@@ -64,9 +64,9 @@ impl Driver {
     /// Opens the library and initializes it.
     ///
     /// # Errors
-    /// Says in the loader's or the driver's own words what went wrong.
+    /// The message of the loader or the driver.
     pub fn open() -> Result<Driver, String> {
-        // SAFETY: initializers of the CUDA driver run, as in any CUDA program.
+        // SAFETY: opening runs the initializers of the CUDA driver, as in any CUDA program.
         let library = unsafe { Library::open(Some(LIBRARY), RTLD_NOW | RTLD_LOCAL) }.map_err(in_full)?;
         let driver = Driver {
             libcuda: ManuallyDrop::new(library),
@@ -75,12 +75,12 @@ impl Driver {
         Ok(driver)
     }
 
-    /// What a function returned, in words if it is an error.
+    /// The outcome of a call: an error with its name unless the code is `CUDA_SUCCESS`.
     pub fn outcome(&self, function: &'static str, code: c_int) -> Result<(), DriverError> {
         if code == CUDA_SUCCESS {
             Ok(())
         } else {
-            Err(DriverError::Refused {
+            Err(DriverError::Failed {
                 function,
                 code,
                 name: self.error_name(code),
@@ -90,7 +90,7 @@ impl Driver {
 
     fn error_name(&self, code: c_int) -> String {
         let mut name: *const c_char = ptr::null();
-        // SAFETY: the signature is that of cuda.h; the driver returns a pointer to a constant string, or leaves null.
+        // SAFETY: the signature is that of cuda.h; the driver stores a pointer to a constant string, or leaves null.
         unsafe {
             if let Ok(function) = self
                 .libcuda
@@ -119,7 +119,7 @@ impl Driver {
         Ok(count)
     }
 
-    /// What is known about the device with this ordinal.
+    /// The properties of the device with this ordinal.
     pub fn device(&self, ordinal: c_int) -> Result<Device, DriverError> {
         let mut device: c_int = 0;
         call!(self, "cuDeviceGet", &raw mut device => *mut c_int, ordinal => c_int)?;
@@ -154,15 +154,15 @@ impl Driver {
         call!(self, "cuCtxSetCurrent", context => *mut c_void)
     }
 
-    /// A driver function for callers who want to be the ones that call it.
+    /// The address of a driver function, for callers whose frames must appear in the stack.
     ///
     /// # Errors
-    /// When the driver has no such function.
+    /// The driver has no such function.
     ///
     /// # Safety
     /// `F` must be a function pointer type with the signature that cuda.h gives the function.
     pub unsafe fn function<F: Copy>(&self, name: &'static str) -> Result<F, DriverError> {
-        // SAFETY: the caller states the type; the library stays open as long as the process lives.
+        // SAFETY: the caller guarantees the type; the library stays open until the process ends.
         let found = unsafe { self.libcuda.get::<F>(name) };
         found
             .map(|function| *function)
@@ -174,14 +174,14 @@ impl Driver {
     }
 }
 
-/// The loader's own words stand behind libloading's.
+/// The message of the loader, without that of libloading.
 fn in_full(error: libloading::Error) -> String {
     error
         .source()
         .map_or_else(|| error.to_string(), |source| source.to_string())
 }
 
-/// As nvidia-smi prints it.
+/// A UUID as nvidia-smi prints it.
 fn uuid_text(bytes: &[u8; 16], mig: bool) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let kind = if mig { "MIG" } else { "GPU" };
@@ -195,10 +195,10 @@ fn uuid_text(bytes: &[u8; 16], mig: bool) -> String {
     )
 }
 
-/// A driver as it answered in a process of its own; see `probe`.
+/// The answers of a driver, gathered in a child process; see `probe`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Findings {
-    /// File the library was loaded from.
+    /// The file from which the library was loaded.
     pub file: String,
     pub version: c_int,
     pub devices: Vec<Device>,
@@ -213,10 +213,10 @@ pub struct Device {
 }
 
 impl Findings {
-    /// Opens the driver in this process and asks it everything.
+    /// Opens the driver in this process and queries it.
     ///
     /// # Errors
-    /// The first thing that went wrong, as the loader or the driver said it.
+    /// The first error, with the message of the loader or the driver.
     pub fn gather() -> Result<Findings, String> {
         let driver = Driver::open()?;
         let ask = || {
@@ -238,7 +238,7 @@ impl Findings {
     }
 }
 
-/// The file behind the library's name, as the kernel mapped it.
+/// The path of the library, from the memory map.
 fn loaded_from() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let path = maps
@@ -266,8 +266,8 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_function_code_and_meaning() {
-        let error = DriverError::Refused {
+    fn an_error_names_function_code_and_meaning() {
+        let error = DriverError::Failed {
             function: "cuInit",
             code: 100,
             name: "CUDA_ERROR_NO_DEVICE".to_owned(),

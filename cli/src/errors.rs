@@ -1,13 +1,15 @@
-//! How a command fails: one sentence for the user and an exit code for the script that called.
+//! How a command fails: one sentence for the user, and an exit code for scripts.
 //!
-//! The sentence says what was tried, on what, why it failed and what to do next. Deliberately absent: error types per
-//! cause, since nobody above a command does anything but print them.
+//! The sentence says what was tried, on what, why it failed and what to do next. Deliberately absent: error types per cause,
+//! since the caller only prints the failure.
 
 use std::fmt;
 
 use crate::escape::Escaped;
 
-/// Exit code of a command that was used wrongly or given input it cannot read. 1 is the verdict "leak".
+/// Exit code for a leak over the limit.
+pub const LEAK: u8 = 1;
+/// Exit code for wrong usage, or input that cannot be read.
 pub const USAGE: u8 = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +34,7 @@ impl Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Paths in it may come from a stranger's process.
+        // The message may contain paths from a recording.
         write!(out, "{}", Escaped(&self.message))
     }
 }

@@ -1,11 +1,11 @@
-//! Text from a recording, made harmless to print.
+//! Escapes text from a recording for printing.
 //!
-//! Names and paths come from a stranger's process. A terminal would obey escape sequences in them, a line break would
-//! forge rows, and right-to-left marks would turn a line around. All of these are shown as `\u{…}` instead.
+//! Names and paths come from an untrusted process. A terminal would execute escape sequences in them, a line break would
+//! forge rows, and right-to-left marks would reorder a line. All of these are printed as `\u{…}`.
 
 use std::fmt;
 
-/// Displays text with everything that is not plainly visible escaped.
+/// Displays text with active characters escaped.
 pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
@@ -31,7 +31,8 @@ fn escaped(text: &str) -> String {
     safe
 }
 
-/// Whether a character does something other than appear. The last two of the first plane are none, and no XML may hold them.
+/// Whether a character has an effect other than its appearance. Includes the noncharacters U+FFFE and U+FFFF, which XML
+/// forbids.
 pub fn is_active(c: char) -> bool {
     c.is_control()
         || matches!(c,
@@ -45,7 +46,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_spelled_out() {
+    fn active_characters_are_escaped() {
         assert_eq!(Escaped("Trainer::step").to_string(), "Trainer::step");
         assert_eq!(Escaped("a\x1b[31mb\nc").to_string(), "a\\u{1b}[31mb\\nc");
         assert_eq!(Escaped("evil\u{202e}cod").to_string(), "evil\\u{202e}cod");
@@ -55,7 +56,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_active_comes_through(text in any::<String>()) {
+        fn no_active_character_remains(text in any::<String>()) {
             prop_assert!(!Escaped(&text).to_string().contains(is_active));
         }
     }

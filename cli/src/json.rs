@@ -1,8 +1,8 @@
-//! JSON that is safe to print: what a terminal would obey, or what would turn a line around, is written as `\u009b`.
+//! JSON that is safe to print: control characters and bidirectional marks are escaped, as in `\u009b`.
 //!
-//! To a reader of JSON this is the same text, so it is done always, whether a person looks or a program. serde_json by
-//! itself escapes only what the format demands, which leaves DEL, the controls of Latin-1 and the marks of bidirectional
-//! text as they are. Deliberately absent: escaping of anything that plainly appears.
+//! For a JSON reader the text is the same, so the escapes are always written. serde_json escapes only what the format
+//! requires, which excludes DEL, the controls of Latin-1 and bidirectional marks. Deliberately absent: escapes of visible
+//! characters.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use serde_json::ser::{CompactFormatter, Formatter, PrettyFormatter, Serializer};
 
 use crate::escape::is_active;
 
-/// Writes a value in one line.
+/// Writes a value on one line.
 pub fn write(out: impl Write, value: &impl Serialize) -> io::Result<()> {
     value.serialize(&mut Serializer::with_formatter(out, Escaping(CompactFormatter)))?;
     Ok(())
@@ -23,16 +23,16 @@ pub fn write_pretty(out: impl Write, value: &impl Serialize) -> io::Result<()> {
     Ok(())
 }
 
-/// For values that are written a piece at a time.
+/// A serializer for values that are written in parts.
 pub fn pretty<W: Write>(out: W) -> Serializer<W, Escaping<PrettyFormatter<'static>>> {
     Serializer::with_formatter(out, Escaping(PrettyFormatter::new()))
 }
 
-/// Another formatter, with texts escaped further.
+/// A formatter that also escapes active characters in strings.
 pub struct Escaping<F>(F);
 
-/// Methods that only pass the call on.
-macro_rules! pass_on {
+/// Methods that forward to the inner formatter.
+macro_rules! forward {
     ($($name:ident($($argument:ident: $type:ty),*))*) => {$(
         fn $name<W: ?Sized + Write>(&mut self, out: &mut W $(, $argument: $type)*) -> io::Result<()> {
             self.0.$name(out $(, $argument)*)
@@ -43,19 +43,19 @@ macro_rules! pass_on {
 impl<F: Formatter> Formatter for Escaping<F> {
     fn write_string_fragment<W: ?Sized + Write>(&mut self, out: &mut W, fragment: &str) -> io::Result<()> {
         let mut rest = fragment;
-        while let Some(place) = rest.find(is_active) {
-            out.write_all(&rest.as_bytes()[..place])?;
-            let mut behind = rest[place..].chars();
-            for unit in behind.next().unwrap_or_default().encode_utf16(&mut [0; 2]) {
+        while let Some(index) = rest.find(is_active) {
+            out.write_all(&rest.as_bytes()[..index])?;
+            let mut after = rest[index..].chars();
+            for unit in after.next().unwrap_or_default().encode_utf16(&mut [0; 2]) {
                 write!(out, "\\u{unit:04x}")?;
             }
-            rest = behind.as_str();
+            rest = after.as_str();
         }
         out.write_all(rest.as_bytes())
     }
 
-    // All that one of the two formatters does in a way of its own.
-    pass_on! {
+    // All methods that CompactFormatter or PrettyFormatter overrides.
+    forward! {
         begin_array()
         end_array()
         begin_array_value(first: bool)
@@ -75,12 +75,12 @@ mod tests {
 
     fn text(write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> String {
         let mut bytes = Vec::new();
-        write(&mut bytes).expect("memory takes everything");
+        write(&mut bytes).expect("memory is writable");
         String::from_utf8(bytes).expect("text")
     }
 
     #[test]
-    fn what_a_terminal_would_obey_is_a_number_and_everything_else_as_serde_writes_it() {
+    fn active_characters_are_escaped_and_everything_else_is_as_serde_writes_it() {
         let value = serde_json::json!({"a": ["a\u{9b}31m\u{7f}", "b\u{202e}c\u{e0041}", "é\n\"\u{1b}"], "n": {}});
         assert_eq!(
             text(|out| write(out, &value)),
@@ -93,7 +93,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_comes_back_and_is_inert(value in any::<String>()) {
+        fn any_text_is_escaped_and_parsed_back(value in any::<String>()) {
             let json = text(|out| write(out, &value));
             prop_assert!(!json.contains(is_active));
             prop_assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), value);

@@ -1,31 +1,59 @@
-//! `culeak`: records the GPU memory of CUDA programs and says who never gave it back.
+//! `culeak`: records the GPU memory of CUDA programs and reports leaks, by the code that allocated the memory.
 //!
-//! This file is the contents page: one line per command, each at home in `commands/`. They stand on `load` (anything
-//! readable into a snapshot), `symbolize` (names for addresses), `usage` (what the driver says) and `text` (values onto the screen); `run` also on
-//! `preload`, `environment`, `shim` and `supervise`, in this order.
+//! This file is the contents page. Modules use what is below them in this list:
+//!
+//! ```text
+//! args            the command line: the list of commands and the global options
+//! commands/       one file per command: its options and its steps
+//! options/        option groups that several commands share: names, rules, formats, the config file
+//!
+//! live/           the live view
+//! verdict/        verdicts for CI: JUnit, SARIF, GitHub annotations, Markdown
+//! export/         formats of other tools: pprof, Perfetto, Firefox Profiler, Parquet and more
+//! html/           reports as HTML pages
+//!
+//! launch          a program prepared for recording: its options and its environment
+//!   preload         whether a library can be preloaded into the program
+//!   shim            the preload library, unpacked for this user
+//!   environment     the variables that the program gets
+//!   no_pool         the variables that switch off caching allocators
+//!   proof           why a run has no recording
+//!   supervise       a program run to its end, with signals forwarded
+//!
+//! usage           the memory in use on each device, queried through NVML
+//! probe           queries in a child process, with a time limit
+//! demo_program    the program that `demo` records
+//! driver          the CUDA driver, opened at run time
+//!
+//! text/           reports as text, for a terminal
+//! load            arguments to snapshots: process ids, recordings, snapshot files, pipes, folders
+//! pickle          Python's pickle format, for memory snapshots of PyTorch
+//! symbolize       names for code addresses
+//!
+//! output          files written completely or not at all
+//! progress        progress bars and messages on stderr
+//! json            JSON that is safe to print
+//! errors          how a command fails: one sentence and an exit code
+//! escape          text from a recording, made safe to print
+//! ```
 
 mod args;
 mod commands;
-mod config;
 mod demo_program;
 mod driver;
-mod environment;
 mod errors;
 mod escape;
 mod export;
 mod html;
 mod json;
+mod launch;
 mod live;
 mod load;
-mod no_pool;
+mod options;
 mod output;
 mod pickle;
-mod preload;
 mod probe;
 mod progress;
-mod proof;
-mod shim;
-mod supervise;
 mod symbolize;
 mod text;
 mod usage;
@@ -34,15 +62,17 @@ mod verdict;
 use std::process::ExitCode;
 
 use args::Command;
+use errors::Failure;
+use options::config;
 
 fn main() -> ExitCode {
     let arguments = match args::parse() {
         Ok(arguments) => arguments,
-        Err(error) => return not_understood(&error),
+        Err(error) => return refuse(&error),
     };
     text::choose_color(arguments.color);
     let mut command = arguments.command;
-    if let Err(failure) = config::apply(&mut command) {
+    if let Err(failure) = apply_config(&mut command) {
         progress::fail(&failure);
         return ExitCode::from(failure.exit);
     }
@@ -62,8 +92,8 @@ fn main() -> ExitCode {
         Command::Demo(args) => commands::demo::execute(&args),
         Command::Doctor(args) => commands::doctor::execute(&args),
         Command::Environment(args) => commands::environment::execute(&args),
-        Command::Completions(args) => commands::completions::execute(&args),
-        Command::Man(args) => commands::man::execute(&args),
+        Command::Completions(args) => commands::completions::execute(&args, args::public()),
+        Command::Man(args) => commands::man::execute(&args, args::public()),
         Command::ShimPath(args) => commands::shim_path::execute(&args),
         Command::DemoProgram => demo_program::execute(),
         Command::Probe => probe::answer(),
@@ -76,12 +106,24 @@ fn main() -> ExitCode {
     })
 }
 
-/// Wrong usage begins with the prefix of all our messages; help and version are printed as they are.
-fn not_understood(error: &clap::Error) -> ExitCode {
+/// Fills in defaults from the config file, for commands that read one.
+fn apply_config(command: &mut Command) -> Result<(), Failure> {
+    match command {
+        Command::Run(run) => config::apply(&run.config, Some(&mut run.after.rules), Some(&mut run.record.output)),
+        Command::Check(check) => config::apply(&check.config, Some(&mut check.rules), None),
+        Command::Live(live) if !live.command.is_empty() => {
+            config::apply(&live.config, None, Some(&mut live.record.output))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Prints why the command line was refused, with the prefix of all messages; or the help or version asked for, without it.
+fn refuse(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         anstream::eprint!("culeak: {}", error.render().ansi());
     } else {
-        // A reader that has gone away has seen enough.
+        // The reader may have closed the pipe.
         let _ = error.print();
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(errors::USAGE))

@@ -1,12 +1,12 @@
-//! Python's pickles as data: lists, dictionaries, numbers and texts, and nothing that runs.
+//! Reads Python's pickles as data: lists, dictionaries, numbers and texts. No code runs.
 //!
-//! A pickle is a program for a small machine, and the full machine may call anything. This one has no instruction that
-//! names or calls a function; a pickle that asks for one is refused by that, with nothing done. Values are kept in a list
-//! and refer to each other by number, as the pickle's own memo does. So a value used a million times is there once, which
-//! keeps the memory taken within a fixed multiple of the file; and a list that contains itself is just a number. The libraries for
-//! pickles that there are copy a value wherever it is used, which turns a file of a kilobyte into a full memory.
+//! A pickle is a program for a stack machine, which can call any function. This reader has no instruction that names or calls
+//! a function, and refuses a pickle that contains one. Values are stored in a list and refer to each other by index, like the
+//! memo of a pickle. A value that is used a million times is stored once, so memory is bounded by a multiple of the file size,
+//! and a list that contains itself is only an index. Existing libraries copy a value at each use, so that a file of a kilobyte
+//! can exhaust memory.
 //!
-//! [`write`] is the way back. Deliberately absent: protocols 0 and 1, which Python stopped writing by itself in 2008, and sets.
+//! [`write`] writes pickles. Deliberately absent: sets, and protocols 0 and 1, which Python 3 does not write by default.
 
 pub mod write;
 
@@ -29,7 +29,7 @@ pub enum Value<'i> {
     Dictionary(Vec<(Id, Id)>),
 }
 
-/// What a pickle holds.
+/// The values of a pickle.
 #[derive(Debug)]
 pub struct Pickle<'i> {
     values: Vec<Value<'i>>,
@@ -38,15 +38,15 @@ pub struct Pickle<'i> {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Error {
-    /// It ends before it says so.
+    /// The input ends before the STOP instruction.
     Ends,
-    /// Written by a protocol that is not known here.
+    /// An unknown protocol.
     Protocol(u8),
-    /// Asks to import or call something.
+    /// The pickle imports or calls something.
     Runs(&'static str),
-    /// An instruction that does not exist, or is not for data.
+    /// An instruction that does not exist, or does not create data.
     Unknown { instruction: u8, at: usize },
-    /// An instruction finds something else than it needs.
+    /// An instruction finds an operand of the wrong type.
     Damaged { at: usize },
     /// More values than any snapshot has.
     TooLarge,
@@ -59,28 +59,28 @@ impl fmt::Display for Error {
             Error::Protocol(version) => write!(out, "pickle protocol {version}; 2 to 5 are read"),
             Error::Runs(what) => write!(
                 out,
-                "it asks to {what}, which a pickle of mere data does not; nothing was run"
+                "it asks to {what}, which a pickle of plain data does not; nothing was run"
             ),
             Error::Unknown { instruction, at } => {
                 write!(
                     out,
-                    "byte {at} is {instruction:#04x}, no instruction that makes lists, numbers or text"
+                    "byte {at} is {instruction:#04x}, which is not an instruction for lists, numbers or text"
                 )
             }
-            Error::Damaged { at } => write!(out, "the instruction at byte {at} does not fit what stands before it"),
+            Error::Damaged { at } => write!(out, "the instruction at byte {at} does not fit the values before it"),
             Error::TooLarge => write!(out, "more values than can be counted"),
         }
     }
 }
 
-/// Whether this is how a pickle of protocol 2 or later begins.
+/// Whether the bytes begin like a pickle of protocol 2 or later.
 pub fn is_pickle(bytes: &[u8]) -> bool {
     matches!(bytes, [PROTO, 2..=9, ..])
 }
 
 const PROTO: u8 = 0x80;
 
-/// Reads what a pickle holds.
+/// Reads a pickle.
 ///
 /// # Errors
 /// See [`Error`].
@@ -121,8 +121,8 @@ impl<'i> Pickle<'i> {
         }
     }
 
-    /// What a dictionary has under a name; the last, as in Python. Dictionaries here are small records: of one with very many
-    /// entries only the last are looked at, so that nobody can make this slow.
+    /// The value of a key; the last if there are several, as in Python. Dictionaries are expected to be small: of a very large
+    /// one only the last entries are searched, which bounds the time.
     pub fn get(&self, dictionary: Id, name: &str) -> Option<Id> {
         const FIELDS: usize = 64;
         let Value::Dictionary(entries) = self.value(dictionary) else {
@@ -140,7 +140,7 @@ impl<'i> Pickle<'i> {
         }
     }
 
-    /// A number that is none below 0.
+    /// A number that is not negative.
     pub fn number(&self, id: Id) -> Option<u64> {
         match *self.value(id) {
             Value::Integer(number) => u64::try_from(number).ok(),
@@ -155,7 +155,7 @@ struct Machine<'i> {
     at: usize,
     values: Vec<Value<'i>>,
     stack: Vec<Id>,
-    /// Heights of the stack.
+    /// Heights of the stack at the open marks.
     marks: Vec<usize>,
     memo: HashMap<u32, Id>,
     memoized: u32,
@@ -169,7 +169,7 @@ impl<'i> Machine<'i> {
         Ok(bytes)
     }
 
-    /// A number without sign, lowest byte first.
+    /// An unsigned number, little-endian.
     fn unsigned(&mut self, width: usize) -> Result<u64, Error> {
         let bytes = self.bytes(width)?;
         Ok(bytes
@@ -203,7 +203,7 @@ impl<'i> Machine<'i> {
         self.push(Value::Integer(number.into()))
     }
 
-    /// A number of any width with a sign, lowest byte first.
+    /// A signed number of any width, little-endian.
     fn long(&mut self, width: usize) -> Result<(), Error> {
         let bytes = self.bytes(width)?;
         if width > 16 {
@@ -223,7 +223,7 @@ impl<'i> Machine<'i> {
         let bytes = self.bytes(length)?;
         match std::str::from_utf8(bytes) {
             Ok(text) => self.push(Value::Text(text)),
-            // Python writes half characters of file names that are no text in a way of its own.
+            // Python writes the surrogates of file names that are not UTF-8 in a special encoding.
             Err(_) => self.push(Value::Text("(not text)")),
         }
     }
@@ -233,7 +233,7 @@ impl<'i> Machine<'i> {
         self.push(Value::Bytes(bytes))
     }
 
-    /// Takes the topmost values.
+    /// Removes the topmost values.
     fn pop(&mut self, count: usize) -> Result<Vec<Id>, Error> {
         let floor = self.marks.last().copied().unwrap_or(0);
         match self.stack.len().checked_sub(count) {
@@ -289,7 +289,7 @@ impl<'i> Machine<'i> {
         Ok(())
     }
 
-    /// One instruction; the value, when it was the last.
+    /// Executes one instruction; returns the value if it was the last.
     fn step(&mut self) -> Result<Option<Id>, Error> {
         let at = self.at;
         let instruction = self.bytes(1)?[0];
@@ -298,7 +298,7 @@ impl<'i> Machine<'i> {
                 2..=5 => {}
                 other => return Err(Error::Protocol(other)),
             },
-            // Frame: how much to read ahead.
+            // FRAME: a hint for reading ahead.
             0x95 => drop(self.bytes(8)?),
             b'.' => return self.top().map(Some),
             b'(' => self.marks.push(self.stack.len()),

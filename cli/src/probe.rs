@@ -1,6 +1,6 @@
-//! Questions that only another process may be asked, because the answer may be a crash, a hang or a loaded driver.
+//! Queries that run in a child process, because they may crash, hang or load the driver.
 //!
-//! The child is given a time limit and killed beyond it. Deliberately absent: streaming; answers are short.
+//! A child that exceeds its time limit is killed. Deliberately absent: streaming; answers are short.
 
 use std::env;
 use std::fs::File;
@@ -13,11 +13,13 @@ use std::time::{Duration, Instant};
 use crate::driver::Findings;
 use crate::errors::Failure;
 
-/// Initializing eight GPUs without a persistence daemon takes this long on real machines.
+/// The hidden command that runs [`answer`] in the child.
+pub const COMMAND: &str = "__probe-driver";
+/// Initializing eight GPUs without a persistence daemon can take this long.
 const DRIVER_LIMIT: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What a finished child said.
+/// The output of a finished child.
 #[derive(Debug)]
 pub struct Answer {
     pub status: ExitStatus,
@@ -28,9 +30,9 @@ pub struct Answer {
 /// Runs the command to its end, or to the limit.
 ///
 /// # Errors
-/// It could not be started, or was killed because it took too long.
+/// The command cannot be started, or exceeded the limit and was killed.
 pub fn ask(command: &mut Command, limit: Duration) -> io::Result<Answer> {
-    // Files instead of pipes: nobody has to read while the child writes.
+    // Files need no reader while the child writes; pipes would.
     let (mut stdout, mut stderr) = (tempfile::tempfile()?, tempfile::tempfile()?);
     command
         .stdin(Stdio::null())
@@ -66,30 +68,31 @@ fn text(file: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What the CUDA driver says, when a fresh process opens it; with a folder, the driver that lies there.
+/// Queries the CUDA driver in a child process; with a folder, the driver in it.
 ///
 /// # Errors
-/// One line that says why there is no driver to talk to.
+/// One line that says why the driver cannot be used.
 pub fn driver(folder: Option<&Path>) -> Result<Findings, String> {
-    let program = env::current_exe().map_err(|error| format!("cannot find this program's own file: {error}"))?;
+    let program = env::current_exe().map_err(|error| format!("cannot find the culeak executable: {error}"))?;
     let mut command = Command::new(program);
-    command.arg(crate::args::PROBE).env_remove("LD_PRELOAD");
+    command.arg(COMMAND).env_remove("LD_PRELOAD");
     if let Some(folder) = folder {
         command.env("LD_LIBRARY_PATH", folder);
     }
-    let answer = ask(&mut command, DRIVER_LIMIT).map_err(|error| format!("asking the driver failed: {error}"))?;
+    let answer = ask(&mut command, DRIVER_LIMIT).map_err(|error| format!("querying the driver failed: {error}"))?;
     if !answer.status.success() {
-        let said = answer.stderr.trim();
-        return Err(if said.is_empty() {
-            format!("the driver ended its process ({})", answer.status)
+        let message = answer.stderr.trim();
+        return Err(if message.is_empty() {
+            format!("the driver crashed the process that queried it ({})", answer.status)
         } else {
-            said.to_owned()
+            message.to_owned()
         });
     }
-    serde_json::from_str(&answer.stdout).map_err(|error| format!("the driver's process answered strangely: {error}"))
+    serde_json::from_str(&answer.stdout)
+        .map_err(|error| format!("the process that queries the driver printed invalid JSON: {error}"))
 }
 
-/// The other side of [`driver`]: this process opens the driver and prints what it says.
+/// The child's part of [`driver`]: opens the driver and prints its answers.
 pub fn answer() -> Result<ExitCode, Failure> {
     match Findings::gather() {
         Ok(findings) => crate::text::print_json(&findings).map(|()| ExitCode::SUCCESS),
@@ -118,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_that_hangs_is_ended() {
+    fn a_child_that_hangs_is_killed() {
         let error = ask(Command::new("sleep").arg("1000"), Duration::ZERO).expect_err("too slow");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }

@@ -1,9 +1,8 @@
-//! Progress bars: what takes longer than half a second shows how far it has come, on standard error if that is a terminal.
+//! Progress bars on standard error, for work that takes longer than half a second, and messages that do not disturb them.
 //!
-//! The one place for them. Work says how far it is through [`culeak::reader::progress`]; several pieces of work that go on at once
-//! (files of a folder, records of one file) stand below each other, and each is gone without a trace when it is over.
-//! Whatever else is said on standard error meanwhile goes through [`say`], above the bars. Deliberately absent: anything
-//! where standard error is a file or a pipe, or where the live view has the screen.
+//! Work reports its progress through [`culeak::reader::progress`]. Concurrent work (the files of a folder, the records of one
+//! file) has one bar each, and a bar disappears when its work is done. Messages go through [`say`], which prints them above
+//! the bars. Deliberately absent: bars if standard error is not a terminal, or if the live view has the screen.
 
 use std::fmt::Display;
 use std::io::{IsTerminal, stderr};
@@ -18,26 +17,26 @@ use nix::sys::signal::SigSet;
 
 use crate::errors::Failure;
 
-/// Shorter work is over before anyone could read a bar.
+/// Work that is shorter gets no bar.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// Once a bar was seen, what comes next is shown after this time.
+/// The same limit once a bar has been shown.
 const LATER: Duration = Duration::from_millis(150);
-/// Between two looks at what goes on.
+/// Interval between updates of the bars.
 const TICK: Duration = Duration::from_millis(100);
 
-/// From now on work is shown, if there is a terminal to show it on.
+/// Shows progress from now on, if standard error is a terminal.
 pub fn show() {
     if !stderr().is_terminal() {
         return;
     }
-    // Signals are for other threads, some of which wait for them.
+    // The new thread inherits a mask that leaves all signals to other threads.
     let before = SigSet::all().thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_SETMASK);
     let started = thread::Builder::new().name("progress".to_owned()).spawn(|| {
         let mut patience = PATIENCE;
         loop {
             thread::sleep(TICK);
-            for work in going_on().iter_mut() {
-                work.look(patience);
+            for work in current_work().iter_mut() {
+                work.update(patience);
                 if work.shown {
                     patience = LATER;
                 }
@@ -52,7 +51,7 @@ pub fn show() {
     }
 }
 
-/// Says something on standard error without tearing a bar.
+/// Prints a message on standard error, above the bars.
 pub fn say(words: impl Display) {
     bars().suspend(|| eprintln!("culeak: {words}"));
 }
@@ -67,8 +66,8 @@ fn bars() -> &'static MultiProgress {
     BARS.get_or_init(|| MultiProgress::with_draw_target(ProgressDrawTarget::stderr()))
 }
 
-/// Work that is under way, shown or not yet.
-fn going_on() -> MutexGuard<'static, Vec<Work>> {
+/// All current work.
+fn current_work() -> MutexGuard<'static, Vec<Work>> {
     static WORK: Mutex<Vec<Work>> = Mutex::new(Vec::new());
     WORK.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -81,7 +80,7 @@ struct Work {
 }
 
 impl Work {
-    fn look(&mut self, patience: Duration) {
+    fn update(&mut self, patience: Duration) {
         if !self.shown && self.began.elapsed() > patience {
             bars().add(self.bar.clone());
             self.shown = true;
@@ -92,7 +91,7 @@ impl Work {
     }
 }
 
-/// Work as it sees itself: a number to set, and nothing that takes time.
+/// The handle through which work sets its position.
 struct Bar {
     number: u64,
     bar: ProgressBar,
@@ -108,9 +107,9 @@ impl Bar {
         let style = ProgressStyle::with_template(&format!("{{msg:20}} {{bar:30}} {numbers}"));
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.set_message(what.to_owned());
-        let mut going_on = going_on();
-        let number = going_on.last().map_or(0, |last| last.number + 1);
-        going_on.push(Work {
+        let mut work = current_work();
+        let number = work.last().map_or(0, |last| last.number + 1);
+        work.push(Work {
             number,
             bar: bar.clone(),
             began: Instant::now(),
@@ -128,8 +127,8 @@ impl Shown for Bar {
 
 impl Drop for Bar {
     fn drop(&mut self) {
-        let mut going_on = going_on();
-        going_on.retain(|work| work.number != self.number);
+        let mut work = current_work();
+        work.retain(|work| work.number != self.number);
         self.bar.finish_and_clear();
         bars().remove(&self.bar);
     }

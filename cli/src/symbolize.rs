@@ -1,19 +1,19 @@
-//! Names for code addresses: which function, file and line each frame of a snapshot is.
+//! Names for code addresses: function, file and line of each frame of a snapshot.
 //!
-//! Runs where the binaries (or their debug files) lie, and writes the answer into the snapshot, so that everything
-//! behind it needs no binary. blazesym reads symbols, DWARF and inlined calls; which file it may read is decided by our
-//! own [`locate`], because names out of a file that was rebuilt since would be worse than none. One group per module,
-//! sorted by address. A frame holds a *return* address, so the call is one byte before it.
+//! Runs where the binaries (or their debug files) are, and writes the names into the snapshot, so that later stages need no
+//! binary. blazesym reads symbols, DWARF and inlined calls; [`locate`] decides which files it may read, because names from a
+//! rebuilt file would be wrong. Addresses are grouped by module and sorted. A frame holds a *return* address, so the call is
+//! one byte before it.
 //!
-//! One function has one name, the qualified one. Debug information with lines alone, and that of lambdas, has the last part
-//! of a name; then the ELF symbol says the rest. A function that was inlined has no symbol at that address, and takes the
+//! Every function has one name, the qualified one. Debug information with line tables only, and that of lambdas, contains only
+//! the last part of a name; the ELF symbol supplies the rest. An inlined function has no symbol at that address, and takes the
 //! name that it has elsewhere in the same source file.
 //!
-//! Deliberately absent: anything fatal. What has no name keeps `module+0xoffset`, and a note says why; and what a damaged file
-//! does to its reader happens in another process ([`apart`]).
+//! Deliberately absent: fatal errors. An address without a name is shown as `module+0xoffset`, and a note says why. Files are
+//! read in a child process ([`child`]), since a damaged one may crash its reader.
 
-mod apart;
 mod cache;
+mod child;
 mod demangle;
 mod locate;
 mod note;
@@ -26,29 +26,29 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use culeak::analysis::function_name::plain;
 use culeak::snapshot::{Location, Snapshot, Symbol};
 
-pub use apart::answer;
 pub use cache::folder as cache_folder;
+pub use child::{COMMAND, answer};
 pub use note::{Note, sentences};
 
-use apart::{Asking, Unanswered};
 use cache::Cached;
+use child::{ChildReader, Unanswered};
 use locate::Located;
 
 use crate::progress::{Progress, Unit};
 
-/// Where the distribution puts debug files.
+/// Where distributions install debug files.
 const SYSTEM_DEBUG_DIR: &str = "/usr/lib/debug";
-/// Addresses asked for at once; the progress bar moves between groups.
+/// Addresses per request; the progress bar moves between requests.
 const BATCH: usize = 512;
 
-/// Where to look.
+/// Where to look up names.
 #[derive(Debug, Clone, Default)]
 pub struct Places {
-    /// Searched before the system's own.
+    /// Debug folders, searched before the system's.
     pub debug_dirs: Vec<PathBuf>,
-    /// The file system as the process sees it, when that differs from ours.
+    /// The root of the file system as the process sees it, if that differs from this process's.
     pub root: Option<PathBuf>,
-    /// Where names are kept that were looked up before.
+    /// The folder of cached names.
     pub cache: Option<PathBuf>,
 }
 
@@ -60,7 +60,7 @@ impl Places {
     }
 }
 
-/// Fills in the symbols of every location that has none yet; the notes say which modules could not be read and why.
+/// Adds symbols to every location that has none; the notes say which modules could not be read, and why.
 pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
     let mut wanted: Vec<usize> = needed(snapshot);
     wanted.sort_by_key(|&location| {
@@ -71,7 +71,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
     });
     let progress = Progress::over("looking up names", wanted.len() as u64, Unit::Of("addresses"));
     let debug_dirs = places.all_debug_dirs();
-    let mut asking = Asking::default();
+    let mut reader = ChildReader::default();
     let mut notes = Vec::new();
     let module_of: Vec<Option<usize>> = snapshot.locations.iter().map(|location| location.module).collect();
     for group in wanted.chunk_by(|&a, &b| module_of[a] == module_of[b]) {
@@ -85,11 +85,12 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
                 let mut cached = folder.and_then(|folder| Cached::open(folder, build_id, &located));
                 let unknown = name_known(cached.as_ref(), &mut snapshot.locations, group);
                 progress.advance((group.len() - unknown.len()) as u64);
-                if !name_group(&mut asking, &located, &mut snapshot.locations, &unknown, &progress) {
+                if !name_group(&mut reader, &located, &mut snapshot.locations, &unknown, &progress) {
                     notes.push(Note::Doubtful {
                         module: snapshot.modules[module].path.clone(),
-                        problem: "is damaged, or takes too much to be read: names and lines of it may be missing"
-                            .to_owned(),
+                        problem:
+                            "is damaged, or needs too much time or memory to read; its names and lines may be missing"
+                                .to_owned(),
                     });
                 }
                 if let Some(cached) = &mut cached {
@@ -110,7 +111,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
     notes
 }
 
-/// Locations that lie in a module and have no symbols yet.
+/// Locations in a module that have no symbols yet.
 fn needed(snapshot: &Snapshot) -> Vec<usize> {
     (0..snapshot.locations.len())
         .filter(|&location| {
@@ -120,7 +121,7 @@ fn needed(snapshot: &Snapshot) -> Vec<usize> {
         .collect()
 }
 
-/// Names what is cached, and gives the rest back.
+/// Adds cached symbols, and returns the locations without any.
 fn name_known(cached: Option<&Cached>, locations: &mut [Location], group: &[usize]) -> Vec<usize> {
     let Some(cached) = cached else { return group.to_vec() };
     let mut unknown = group.to_vec();
@@ -135,9 +136,9 @@ fn name_known(cached: Option<&Cached>, locations: &mut [Location], group: &[usiz
     unknown
 }
 
-/// Names what has no name yet; false when a file was too much for its reader.
+/// Looks up the symbols of locations; false if a file crashed or overloaded its reader.
 fn name_group(
-    asking: &mut Asking,
+    reader: &mut ChildReader,
     located: &Located,
     locations: &mut [Location],
     group: &[usize],
@@ -145,16 +146,16 @@ fn name_group(
 ) -> bool {
     let mut survived = true;
     let attempts: Vec<(&Path, bool)> = match group {
-        // All was in the cache.
+        // All symbols were cached.
         [] => Vec::new(),
         _ => located
             .attempts()
-            .filter(|(path, dwarf)| !dwarf || !locate::leads_astray(path))
+            .filter(|(path, dwarf)| !dwarf || !locate::has_unsafe_links(path))
             .collect(),
     };
     for group in group.chunks(BATCH) {
         let mut unnamed: Vec<usize> = group.to_vec();
-        // The file with the most detail first; what it does not know, the next one may.
+        // The file with the most detail comes first; the next may have names that it lacks.
         for &(path, debug_info) in &attempts {
             if unnamed.is_empty() {
                 break;
@@ -163,7 +164,7 @@ fn name_group(
                 .iter()
                 .map(|&location| locations[location].address.saturating_sub(1))
                 .collect();
-            let mut found = match asking.lookup(path, debug_info, &calls) {
+            let mut found = match reader.lookup(path, debug_info, &calls) {
                 Ok(found) => found,
                 Err(why) => {
                     survived &= why != Unanswered::Died;
@@ -171,7 +172,7 @@ fn name_group(
                 }
             };
             if debug_info {
-                qualify(asking, located, &calls, &mut found);
+                qualify(reader, located, &calls, &mut found);
             }
             unnamed = unnamed
                 .into_iter()
@@ -187,24 +188,24 @@ fn name_group(
     survived
 }
 
-/// Gives functions whose debug information has only the last part of their name the name of their ELF symbol.
-fn qualify(asking: &mut Asking, located: &Located, calls: &[u64], found: &mut [Vec<Symbol>]) {
+/// Replaces names of which debug information has only the last part by those of the ELF symbols.
+fn qualify(reader: &mut ChildReader, located: &Located, calls: &[u64], found: &mut [Vec<Symbol>]) {
     let is_short = |symbols: &Vec<Symbol>| symbols.last().is_some_and(|symbol| is_unqualified(&symbol.function));
-    // Where a separate debug file is, it has more symbols than the module.
+    // A separate debug file has more symbols than the module.
     for path in located.debug.iter().chain(&located.module) {
         let short: Vec<usize> = (0..found.len()).filter(|&nth| is_short(&found[nth])).collect();
         if short.is_empty() {
             return;
         }
         let addresses: Vec<u64> = short.iter().map(|&nth| calls[nth]).collect();
-        let Ok(names) = asking.lookup(path, false, &addresses) else {
+        let Ok(names) = reader.lookup(path, false, &addresses) else {
             continue;
         };
         for (nth, name) in short.into_iter().zip(names) {
             if let (Some(symbol), Some(name)) = (found[nth].last_mut(), name.into_iter().next())
                 && is_last_part(&symbol.function, &name.function)
             {
-                // Parts that the compiler split off are the function's, too.
+                // Parts that the compiler split off belong to the function.
                 let name = name.function.split(" [clone ").next();
                 symbol.function = name.unwrap_or_default().to_owned();
             }
@@ -212,14 +213,14 @@ fn qualify(asking: &mut Asking, located: &Located, calls: &[u64], found: &mut [V
     }
 }
 
-/// Neither a name space nor parameters: what debug information says without a linkage name.
+/// Whether a name has neither namespace nor parameters, as in debug information without linkage names.
 fn is_unqualified(function: &str) -> bool {
     let bare = plain(function);
-    let behind = function.strip_prefix(bare.as_ref());
-    !bare.contains("::") && behind.is_some_and(|behind| behind.is_empty() || behind.starts_with('<'))
+    let rest = function.strip_prefix(bare.as_ref());
+    !bare.contains("::") && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('<'))
 }
 
-/// Whether the longer name is one of a function that is called so.
+/// Whether `short` is the last part of `long`.
 fn is_last_part(short: &str, long: &str) -> bool {
     let (short, long) = (plain(short), plain(long));
     long == short
@@ -228,12 +229,12 @@ fn is_last_part(short: &str, long: &str) -> bool {
             .is_some_and(|before| before.ends_with("::"))
 }
 
-/// Inlined functions of Rust take the qualified name that one function of their source file has elsewhere. Only there has
-/// debug information names without name spaces; in C++ a short name is that of a function outside all of them.
+/// Gives inlined Rust functions the qualified name that the function has elsewhere in its source file. Only Rust's debug
+/// information omits namespaces; in C++ a short name means a function in the global namespace.
 fn name_inlined(locations: &mut [Location], group: &[usize]) {
     let key = |symbol: &Symbol| {
         let file = symbol.file.as_ref().filter(|file| file.ends_with(".rs"))?;
-        // Closures are numbered in each function, so their names say nothing.
+        // Closures are numbered per function, so their names are ambiguous.
         Some((file.clone(), last_part(&symbol.function))).filter(|(_, name)| !name.starts_with('{'))
     };
     let mut known: HashMap<(String, String), Option<String>> = HashMap::new();
@@ -241,7 +242,7 @@ fn name_inlined(locations: &mut [Location], group: &[usize]) {
     for symbol in symbols.filter(|symbol| !is_unqualified(&symbol.function)) {
         let Some(key) = key(symbol) else { continue };
         let entry = known.entry(key).or_insert_with(|| Some(symbol.function.clone()));
-        // Of several with that last part, none is meant.
+        // Several functions have that last part, so the name is ambiguous.
         entry.take_if(|name| *name != symbol.function);
     }
     for &location in group {
@@ -260,10 +261,10 @@ fn last_part(function: &str) -> String {
     bare.rsplit("::").next().unwrap_or_default().to_owned()
 }
 
-/// The symbols at each of some addresses; none where nothing is known.
+/// The symbols at each of several addresses; empty if unknown.
 type Names = Vec<Vec<Symbol>>;
 
-/// Reads names out of files.
+/// Reads names from files.
 struct Reader(Symbolizer);
 
 impl Reader {
@@ -271,12 +272,12 @@ impl Reader {
         let builder = Symbolizer::builder()
             .enable_auto_reload(false)
             .enable_demangling(false)
-            // Debug files were located before; of those that a file's own links name, see `locate`.
+            // `locate` has found the debug files, and checked those that a file links to.
             .set_debug_dirs::<[&Path; 0], &Path>(Some([]));
         Reader(builder.build())
     }
 
-    /// `None`: the file cannot be read so.
+    /// `None` if the file cannot be read.
     fn lookup(&self, path: &Path, debug_info: bool, calls: &[u64]) -> Option<Names> {
         let mut elf = Elf::new(path);
         elf.debug_syms = debug_info;
@@ -294,7 +295,7 @@ fn symbols(sym: &Sym) -> Vec<Symbol> {
     if sym.name.is_empty() {
         return Vec::new();
     }
-    // More calls inlined into each other than any compiler writes.
+    // More nested inlined calls than any compiler generates.
     const INLINED: usize = 256;
     let inlined = &sym.inlined[sym.inlined.len().saturating_sub(INLINED)..];
     let mut symbols = Vec::with_capacity(inlined.len() + 1);

@@ -1,9 +1,9 @@
-//! The driver's own account of the devices, read through NVML from outside the process.
+//! The memory in use on each device according to the driver, queried through NVML.
 //!
-//! NVML needs no context, so asking changes nothing on the device; `cuMemGetInfo` would need one, which takes about 500
-//! MiB and would be part of the answer. The library is opened at run time, in a child process with a time limit (a GPU
-//! that fell off the bus can hang whoever asks for it). Devices are matched by UUID, since ordinals mean something else
-//! in every process. Deliberately absent: anything about processes that are over.
+//! NVML needs no context, so a query does not change the result; `cuMemGetInfo` needs one, which takes about 500 MiB. The
+//! library is opened at run time in a child process with a time limit, since a GPU that has fallen off the bus can hang its
+//! callers. Devices are matched by UUID, since ordinals differ between processes. Deliberately absent: processes that have
+//! ended.
 
 use std::env;
 use std::process::{Command, ExitCode};
@@ -19,17 +19,19 @@ use crate::errors::Failure;
 use crate::load::Loaded;
 use crate::probe;
 
+/// The hidden command that runs [`answer`] in the child.
+pub const COMMAND: &str = "__probe-usage";
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Asks about the devices of a process that runs here, and writes the answer into its snapshot.
+/// Queries the devices of a process that runs on this machine, and stores the answer in its snapshot.
 pub fn ask_driver(item: &mut Loaded) {
     let snapshot = &mut item.snapshot;
-    // A snapshot kept while it ran shows a moment that is over, whatever the process does now.
+    // An automatic snapshot shows the past, so current usage does not belong to it.
     let present = snapshot.process.state == ProcessState::Running && snapshot.taken.automatic.is_none();
     if !present || snapshot.usage.is_some() || snapshot.devices.is_empty() {
         return;
     }
-    // A process in a container knows itself by another number than we and the driver do.
+    // A process in a container has another process id here, which the driver uses too.
     let pid = item.source.parse().unwrap_or_else(|_| snapshot.process.number());
     let uuids: Vec<&str> = snapshot.devices.iter().map(|device| device.uuid.as_str()).collect();
     snapshot.usage = Some(ask(pid, &uuids).unwrap_or_else(|why| Usage {
@@ -39,42 +41,42 @@ pub fn ask_driver(item: &mut Loaded) {
     }));
 }
 
-/// What NVML says of these devices, told by their number in the list, and of this process on them.
+/// Queries NVML about these devices, identified by their index in the list, and about this process on them.
 ///
 /// # Errors
-/// Why nobody answered, in words.
+/// Why there is no answer, as a sentence.
 pub fn ask(pid: u32, uuids: &[&str]) -> Result<Usage, String> {
-    let program = env::current_exe().map_err(|error| format!("cannot find this program's own file: {error}"))?;
+    let program = env::current_exe().map_err(|error| format!("cannot find the culeak executable: {error}"))?;
     let mut command = Command::new(program);
-    command.arg(crate::args::PROBE_USAGE).arg(pid.to_string());
+    command.arg(COMMAND).arg(pid.to_string());
     command.args(uuids);
     command.env_remove("LD_PRELOAD");
-    let answer = probe::ask(&mut command, LIMIT).map_err(|error| format!("asking NVML failed: {error}"))?;
+    let answer = probe::ask(&mut command, LIMIT).map_err(|error| format!("querying NVML failed: {error}"))?;
     if !answer.status.success() {
-        let said = answer.stderr.trim();
-        return Err(if said.is_empty() {
-            format!("NVML ended its process ({})", answer.status)
+        let message = answer.stderr.trim();
+        return Err(if message.is_empty() {
+            format!("NVML crashed the process that queried it ({})", answer.status)
         } else {
-            said.to_owned()
+            message.to_owned()
         });
     }
-    let usage: Usage =
-        serde_json::from_str(&answer.stdout).map_err(|error| format!("NVML's process answered strangely: {error}"))?;
+    let usage: Usage = serde_json::from_str(&answer.stdout)
+        .map_err(|error| format!("the process that queries NVML printed invalid JSON: {error}"))?;
     let known = usage.devices.iter().all(|device| device.device < uuids.len());
     known
         .then_some(usage)
-        .ok_or_else(|| "the NVML helper process answered for devices that were not asked about".to_owned())
+        .ok_or_else(|| "the process that queries NVML returned unknown devices".to_owned())
 }
 
-/// What the child is asked.
+/// The arguments of the child.
 #[derive(Debug, clap::Args)]
 pub struct ProbeUsageArgs {
     pid: u32,
-    /// In the order of the snapshot's devices.
+    /// UUIDs in the order of the snapshot's devices.
     uuids: Vec<String>,
 }
 
-/// The other side of [`ask`].
+/// The child's part of [`ask`].
 pub fn answer(args: &ProbeUsageArgs) -> Result<ExitCode, Failure> {
     fn print(usage: &impl Serialize) -> Result<ExitCode, Failure> {
         crate::text::print_json(usage).map(|()| ExitCode::SUCCESS)
@@ -91,14 +93,14 @@ pub fn answer(args: &ProbeUsageArgs) -> Result<ExitCode, Failure> {
 fn in_words(error: &NvmlError) -> String {
     match error {
         NvmlError::LibloadingError(_) => {
-            "no NVML here (libnvidia-ml.so.1 cannot be loaded; it comes with the NVIDIA driver)".to_owned()
+            "NVML is not available (libnvidia-ml.so.1 cannot be loaded; the NVIDIA driver contains it)".to_owned()
         }
-        other => format!("NVML answered: {other}"),
+        other => format!("NVML returned: {other}"),
     }
 }
 
 fn gather(args: &ProbeUsageArgs) -> Result<Usage, NvmlError> {
-    // The versioned name is what the driver installs; the other one comes with development packages.
+    // The driver installs the versioned name; development packages add the other.
     let nvml = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init()?;
     let source = nvml
         .sys_driver_version()
@@ -111,7 +113,7 @@ fn gather(args: &ProbeUsageArgs) -> Result<Usage, NvmlError> {
     for (device, uuid) in args.uuids.iter().enumerate() {
         match device_usage(&nvml, device, uuid, args.pid) {
             Ok(found) => usage.devices.push(found),
-            Err(error) => usage.missing = Some(format!("{}, asked for {uuid}", in_words(&error))),
+            Err(error) => usage.missing = Some(format!("{}, queried for {uuid}", in_words(&error))),
         }
     }
     Ok(usage)
@@ -120,7 +122,7 @@ fn gather(args: &ProbeUsageArgs) -> Result<Usage, NvmlError> {
 fn device_usage(nvml: &Nvml, device: usize, uuid: &str, pid: u32) -> Result<DeviceUsage, NvmlError> {
     let found = nvml.device_by_uuid(uuid)?;
     let memory = found.memory_info()?;
-    // A process that computes and draws is in both lists, with one and the same number.
+    // A process that computes and draws is in both lists, with the same size.
     let mut processes = found.running_compute_processes().unwrap_or_default();
     processes.extend(found.running_graphics_processes().unwrap_or_default());
     processes.sort_by_key(|process| process.pid);
@@ -138,7 +140,7 @@ fn device_usage(nvml: &Nvml, device: usize, uuid: &str, pid: u32) -> Result<Devi
         used_bytes: memory.used,
         reserved_bytes: memory.reserved,
         process_bytes: own.and_then(|process| bytes(&process.used_gpu_memory)),
-        // A list without the process itself is no list of the others: inside a container it is empty.
+        // A list without this process is incomplete: inside a container it is empty.
         others: own.and(sum).map(|bytes| OtherProcesses {
             bytes,
             count: others.len() as u64,

@@ -1,5 +1,5 @@
-//! Claims about trees, flame graphs and exported files as a script sees them; what other programs make of the files is
-//! tested by `tests/formats/run.sh`.
+//! Claims about trees, flame graphs and exported files in scripts; `tests/formats/run.sh` tests whether other programs read
+//! the files.
 
 #[path = "../../tests/support/sample.rs"]
 mod sample;
@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use sample::{Sample, leaky, training};
 use tempfile::TempDir;
 
-/// Every format there is.
+/// Every format.
 const FORMATS: &[&str] = &[
     "pprof",
     "speedscope",
@@ -68,7 +68,7 @@ fn stdout(words: &[&str]) -> String {
 
 #[test]
 #[ignore = "writes the snapshots that tests/formats/run.sh exports: CULEAK_SAMPLES=FOLDER"]
-fn samples_for_the_readers_of_other_programs() {
+fn samples_for_other_programs() {
     let folder = std::env::var_os("CULEAK_SAMPLES").expect("CULEAK_SAMPLES names a folder");
     write_samples(Path::new(&folder));
 }
@@ -85,7 +85,7 @@ fn a_tree_reads_from_the_device_inwards() {
 }
 
 #[test]
-fn a_tree_cut_short_says_what_is_missing() {
+fn a_limited_tree_shows_how_much_is_missing() {
     let tree = stdout(&["report", "leaky.json", "--tree", "--top", "1"]);
     assert!(tree.contains("… 2 branches more"), "{tree}");
     let tree = stdout(&["report", "leaky.json", "--tree", "--min-bytes", "1GiB"]);
@@ -93,7 +93,7 @@ fn a_tree_cut_short_says_what_is_missing() {
 }
 
 #[test]
-fn snapshots_and_exports_never_replace_a_file_unasked() {
+fn flame_graphs_and_exports_replace_no_file_without_force() {
     let folder = folder();
     let export = |format| vec!["export", "leaky.json", "--format", format, "-o", "out"];
     let mut commands = vec![
@@ -118,7 +118,7 @@ fn snapshots_and_exports_never_replace_a_file_unasked() {
 }
 
 #[test]
-fn exports_of_nothing_are_files_too() {
+fn exports_without_allocations_are_valid() {
     let folder = folder();
     let mut commands = vec![
         vec!["report", "clean.json", "--flamegraph", "-"],
@@ -132,7 +132,7 @@ fn exports_of_nothing_are_files_too() {
 }
 
 #[test]
-fn several_inputs_are_for_the_formats_that_can_hold_them() {
+fn several_inputs_require_a_format_that_can_hold_them() {
     let folder = folder();
     let export = |format| {
         let words = ["export", "leaky.json", "training.json", "--format", format, "-o", "-"];

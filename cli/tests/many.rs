@@ -1,4 +1,4 @@
-//! Claims about many inputs: they are read one at a time, and how far that is, is shown on a terminal and nowhere else.
+//! Claims about many inputs: they are read one at a time, and progress is shown on a terminal only.
 
 #[path = "../../tests/support/sample.rs"]
 mod sample;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
 
-/// A folder with so many snapshots of one process, one after the other.
+/// A folder with this many consecutive snapshots of one process.
 fn folder(count: usize) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut snapshot = leaky();
@@ -28,7 +28,7 @@ fn folder(count: usize) -> TempDir {
     folder
 }
 
-/// With few open files allowed.
+/// `culeak` with a limit of 32 open files.
 fn culeak(folder: &Path, words: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command
@@ -42,7 +42,7 @@ fn culeak(folder: &Path, words: &[&str]) -> Command {
 }
 
 #[test]
-fn thousands_of_inputs_are_reported_judged_and_followed() {
+fn thousands_of_inputs_are_reported_and_judged() {
     const COUNT: usize = 1_000;
     let folder = folder(COUNT);
     let output = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
@@ -69,7 +69,7 @@ fn thousands_of_inputs_are_reported_judged_and_followed() {
 }
 
 #[test]
-fn what_cannot_be_read_in_a_folder_is_named_and_does_not_spoil_the_rest() {
+fn unreadable_files_in_a_folder_are_reported_and_skipped() {
     let folder = folder(3);
     let at = |name: &str| folder.path().join(name);
     let whole = fs::read(at("00000.culeak")).expect("a snapshot");
@@ -94,15 +94,15 @@ fn what_cannot_be_read_in_a_folder_is_named_and_does_not_spoil_the_rest() {
     ];
     for (words, shown) in cases {
         let output = culeak(folder.path(), words).output().expect("culeak starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(2), "{words:?}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {message}");
         assert!(
-            said.contains("./cut.culeak: ") && said.contains("./x.culeak: is a folder"),
-            "{words:?}: {said}"
+            message.contains("./cut.culeak: ") && message.contains("./x.culeak: is a folder"),
+            "{words:?}: {message}"
         );
         assert!(
             String::from_utf8_lossy(&output.stdout).contains(shown),
-            "{words:?}: {said}"
+            "{words:?}: {message}"
         );
     }
     let words = ["check", ".", "--baseline", "known.json", "--update-baseline"];
@@ -112,7 +112,7 @@ fn what_cannot_be_read_in_a_folder_is_named_and_does_not_spoil_the_rest() {
 }
 
 #[test]
-fn a_folder_of_snapshots_is_as_good_as_one_of_recordings() {
+fn a_folder_of_snapshots_is_read_like_one_of_recordings() {
     let folder = folder(2);
     fs::rename(folder.path().join("00000.culeak"), folder.path().join("00000.json")).expect("renamed");
     fs::rename(
@@ -129,12 +129,12 @@ fn a_folder_of_snapshots_is_as_good_as_one_of_recordings() {
     ];
     for (words, code) in cases {
         let output = culeak(folder.path(), words).output().expect("culeak starts");
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {message}");
     }
 }
 
-/// What a command writes to standard error when that is a terminal, and how long it takes.
+/// What a command writes to standard error on a terminal, and how long it takes.
 fn on_a_terminal(mut command: Command) -> (String, Duration) {
     let (mut ours, mut theirs) = (0, 0);
     let size = nix::libc::winsize {
@@ -143,19 +143,19 @@ fn on_a_terminal(mut command: Command) -> (String, Duration) {
         ws_xpixel: 0,
         ws_ypixel: 0,
     };
-    // SAFETY: the places to write to are two numbers, the size is read, and what is null may be.
+    // SAFETY: the first two pointers lead to live integers, the size is only read, and the others may be null.
     let opened = unsafe { nix::libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
     assert_eq!(opened, 0, "a terminal");
-    // SAFETY: both were opened just now, and belong to nobody else.
+    // SAFETY: both were just opened, and nothing else owns them.
     let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
     command.env("TERM", "xterm").stdout(Stdio::null()).stderr(theirs);
     let began = Instant::now();
     let mut child = command.spawn().expect("culeak starts");
-    // Else our end of theirs keeps it open.
+    // Otherwise this copy would keep the terminal open.
     drop(command);
     let mut text = Vec::new();
     let mut piece = [0; 4096];
-    // The end of a terminal is an error.
+    // A terminal without writers ends with an error.
     while let Ok(count @ 1..) = ours.read(&mut piece) {
         text.extend_from_slice(&piece[..count]);
     }
@@ -164,7 +164,7 @@ fn on_a_terminal(mut command: Command) -> (String, Duration) {
 }
 
 #[test]
-fn what_takes_long_shows_how_far_it_is_on_a_terminal_and_leaves_no_trace() {
+fn long_work_shows_a_bar_on_a_terminal_and_removes_it() {
     let mut count = 500;
     let (folder, shown) = loop {
         let folder = folder(count);
@@ -179,7 +179,7 @@ fn what_takes_long_shows_how_far_it_is_on_a_terminal_and_leaves_no_trace() {
         shown.contains("reading") && shown.contains(&with_commas(count)),
         "{shown}"
     );
-    // The line is cleared when all is done.
+    // The line is cleared at the end.
     let last = shown.rfind('█').expect("a bar");
     assert!(shown[last..].contains("\u{1b}[2K"), "{shown:?}");
     let piped = culeak(folder.path(), &["trend", "."]).output().expect("culeak starts");

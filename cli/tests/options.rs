@@ -1,5 +1,5 @@
-//! Claims about options: filters, several inputs, colours, the config file, and what shells and manuals are given. What has
-//! to be recorded first is the demo's program on the built-in imitation of a driver.
+//! Claims about options: filters, several inputs, colours, the config file, completions and manual pages. Recordings are of
+//! the demo program on the built-in fake driver.
 
 #[path = "../../tests/support/sample.rs"]
 mod sample;
@@ -77,7 +77,7 @@ fn json(folder: &Path, words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", text(&output.stderr)))
 }
 
-/// The folder of the built-in imitation of a driver.
+/// The folder of the built-in fake driver.
 fn fake_driver() -> &'static str {
     static FOLDER: OnceLock<String> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -87,7 +87,7 @@ fn fake_driver() -> &'static str {
     })
 }
 
-/// `culeak run` with these words, of the demo's program, which leaks.
+/// `culeak run` with these words and the demo program, which leaks.
 fn run(folder: &Path, words: &[&str]) -> Command {
     let mut command = culeak(folder, &[&["run"], words, &["--", CULEAK, "demo-program"]].concat());
     command.env("LD_LIBRARY_PATH", fake_driver());
@@ -118,7 +118,7 @@ fn check_judges_every_input_and_all_must_pass() {
 }
 
 #[test]
-fn check_judges_what_it_can_read_and_still_does_not_pass() {
+fn check_judges_readable_inputs_and_fails_because_of_the_others() {
     let folder = folder();
     let output = output(folder.path(), &["check", "missing.json", "clean.json"]);
     assert_eq!(output.status.code(), Some(2));
@@ -155,7 +155,7 @@ fn held(report: &Value) -> u64 {
 const ALL: u64 = (1152 + 64) * MIB + 3 * 4096;
 
 #[test]
-fn a_filter_decides_what_rows_and_totals_are_of_and_says_what_it_leaves_out() {
+fn a_filter_applies_to_rows_and_totals_and_shows_what_it_leaves_out() {
     assert_eq!(held(&filtered(&[])), ALL);
     assert!(filtered(&[])["filter"].is_null());
     for (words, expected) in [
@@ -185,7 +185,7 @@ fn a_filter_decides_what_rows_and_totals_are_of_and_says_what_it_leaves_out() {
 }
 
 #[test]
-fn a_filter_holds_for_rows_by_size_too() {
+fn a_filter_applies_to_rows_by_size() {
     let report = filtered(&["--by", "size", "--kind", "pinned"]);
     assert_eq!(report["rows"].as_array().expect("rows").len(), 1);
     assert_eq!((held(&report), report["hidden_rows"].as_u64()), (64 * MIB, Some(0)));
@@ -222,9 +222,9 @@ fn since_leaves_out_what_was_allocated_before_the_mark() {
 }
 
 #[test]
-fn every_form_of_a_report_is_filtered_and_says_so() {
+fn every_form_of_a_report_is_filtered_and_shows_the_filter() {
     let folder = folder();
-    let says = "stack does not match Trainer; leaves out 1.1 GiB in 128 blocks";
+    let filter_line = "stack does not match Trainer; leaves out 1.1 GiB in 128 blocks";
     let report = |words: &[&str]| {
         stdout(
             folder.path(),
@@ -232,24 +232,27 @@ fn every_form_of_a_report_is_filtered_and_says_so() {
         )
     };
     let plain = report(&[]);
-    assert!(plain.contains(says) && plain.contains("(filtered)"), "{plain}");
+    assert!(plain.contains(filter_line) && plain.contains("(filtered)"), "{plain}");
     assert!(!plain.contains("Trainer::step"), "{plain}");
     let tree = report(&["--tree"]);
-    assert!(tree.contains(says) && !tree.contains("Trainer::step"), "{tree}");
+    assert!(tree.contains(filter_line) && !tree.contains("Trainer::step"), "{tree}");
     let graph = report(&["--flamegraph", "-"]);
-    assert!(graph.contains(says) && !graph.contains("Trainer::step"), "{graph}");
-    let page = report(&["--html", "-"]);
-    // The text for browsers without scripts; the same report draws the page.
     assert!(
-        page.contains(says) && !page.contains("Trainer::step"),
-        "a page of other things"
+        graph.contains(filter_line) && !graph.contains("Trainer::step"),
+        "{graph}"
+    );
+    let page = report(&["--html", "-"]);
+    // The text for browsers without scripts; the page itself is drawn from the same report.
+    assert!(
+        page.contains(filter_line) && !page.contains("Trainer::step"),
+        "an unfiltered page"
     );
     let whole = stdout(folder.path(), &["report", "leaky.json"]);
     assert!(!whole.contains("filter"), "{whole}");
 }
 
 #[test]
-fn a_filter_that_nothing_passes_is_not_a_clean_program() {
+fn a_filter_without_matches_is_not_reported_as_a_clean_program() {
     let folder = folder();
     let text = stdout(folder.path(), &["report", "leaky.json", "--kind", "array"]);
     assert!(text.contains("nothing leaked that passes the filter"), "{text}");
@@ -257,7 +260,7 @@ fn a_filter_that_nothing_passes_is_not_a_clean_program() {
 }
 
 #[test]
-fn a_filter_that_cannot_be_meant_is_refused() {
+fn an_invalid_filter_is_refused() {
     let folder = folder();
     for words in [
         &["--kind", "tape"][..],
@@ -295,7 +298,7 @@ fn a_difference_is_shown_as_a_tree() {
 // ---- colours
 
 #[test]
-fn color_decides_before_the_environment_does() {
+fn color_overrides_the_environment() {
     let folder = folder();
     let coloured = |words: &[&str], variables: &[(&str, &str)]| {
         let mut command = culeak(folder.path(), words);
@@ -334,14 +337,14 @@ fn run_writes_a_page_and_a_verdict_for_another_tool() {
     let ended = run(folder.path(), &words).output().expect("culeak starts");
     assert_eq!(ended.status.code(), Some(1), "{}", text(&ended.stderr));
     let page = fs::read_to_string(folder.path().join("page.html")).expect("a page");
-    assert!(page.contains("forget_weights"), "the page is of something else");
+    assert!(page.contains("forget_weights"), "the page is of another program");
     let verdict = fs::read_to_string(folder.path().join("leaks.xml")).expect("a verdict");
     assert!(
         verdict.starts_with("<?xml") && verdict.contains("forget_weights"),
         "{verdict}"
     );
     assert!(!text(&ended.stderr).contains("<?xml"), "{}", text(&ended.stderr));
-    // A mistake is found before the program runs.
+    // A mistake is reported before the program runs.
     let again = run(folder.path(), &words).output().expect("culeak starts");
     assert_eq!(again.status.code(), Some(2));
     assert!(
@@ -353,7 +356,7 @@ fn run_writes_a_page_and_a_verdict_for_another_tool() {
 }
 
 #[test]
-fn run_writes_a_verdict_in_another_format_behind_the_report() {
+fn run_writes_a_verdict_in_another_format_after_the_report() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let words = ["--check", "--format", "markdown", "--report-file", "report.md"];
     let ended = run(folder.path(), &words).output().expect("culeak starts");
@@ -363,11 +366,11 @@ fn run_writes_a_verdict_in_another_format_behind_the_report() {
     assert!(report.contains("call sites leak"), "{written}");
     assert!(verdict.contains("| "), "a table of Markdown: {written}");
     let words = ["run", "--format", "junit", "--", "true"];
-    assert_eq!(code(folder.path(), &words), 2, "a format of no verdict");
+    assert_eq!(code(folder.path(), &words), 2, "a format without --check");
 }
 
 #[test]
-fn a_gate_without_a_recording_writes_no_page_and_no_verdict() {
+fn a_check_without_a_recording_writes_no_page_and_no_verdict() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let words = [
         "run",
@@ -382,8 +385,8 @@ fn a_gate_without_a_recording_writes_no_page_and_no_verdict() {
     ];
     let ended = output(folder.path(), &words);
     assert_eq!(ended.status.code(), Some(2));
-    let said = text(&ended.stderr);
-    assert!(said.contains("no verdict, since there is no recording"), "{said}");
+    let message = text(&ended.stderr);
+    assert!(message.contains("no verdict, since there is no recording"), "{message}");
     for file in ["page.html", "leaks.txt"] {
         assert!(!folder.path().join(file).exists(), "{file}");
     }
@@ -391,7 +394,7 @@ fn a_gate_without_a_recording_writes_no_page_and_no_verdict() {
 
 // ---- processes that run
 
-/// The demo's program between its rounds, with its process id.
+/// The demo program between its rounds, with its process id.
 struct Running {
     child: Child,
     pid: String,
@@ -411,7 +414,7 @@ impl Running {
         let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
         let round = lines.find_map(|line| line.ok().filter(|line| line.starts_with("round")));
         let round = round.expect("a round ends");
-        // A reader that stops early would end it by SIGPIPE.
+        // Closing the pipe early would end the program by SIGPIPE.
         std::thread::spawn(move || lines.count());
         Running {
             child,
@@ -431,11 +434,11 @@ impl Drop for Running {
 }
 
 #[test]
-fn running_processes_are_shown_once_listed_and_kept_all_together() {
+fn running_processes_are_shown_listed_and_written_with_all() {
     let running = Running::start();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let pid = running.pid.as_str();
-    // Neither a terminal nor a key is needed.
+    // No terminal is needed.
     let once = output(folder.path(), &["live", pid, "--once"]);
     let screen = text(&once.stdout);
     assert_eq!(once.status.code(), Some(0), "{}", text(&once.stderr));
@@ -461,7 +464,7 @@ fn running_processes_are_shown_once_listed_and_kept_all_together() {
     assert_eq!(process["state"], "recorded");
     assert!(process["device_bytes"].as_u64() > Some(0), "{process}");
 
-    // Other tests may start and end processes meanwhile, so this is about our own alone.
+    // Other tests may start and end processes meanwhile, so only this process is checked.
     let all = output(folder.path(), &["snapshot", "--all", "-o", "deep/all"]);
     let names = || {
         fs::read_dir(folder.path().join("deep/all"))
@@ -480,7 +483,7 @@ fn running_processes_are_shown_once_listed_and_kept_all_together() {
 }
 
 #[test]
-fn one_look_at_nothing_says_what_is_missing() {
+fn once_without_a_recording_reports_what_is_missing() {
     let folder = folder();
     let missing = output(folder.path(), &["live", "missing.culeak", "--once"]);
     assert_eq!(missing.status.code(), Some(2));
@@ -492,7 +495,7 @@ fn one_look_at_nothing_says_what_is_missing() {
 }
 
 #[test]
-fn the_doctor_answers_in_json_too() {
+fn the_doctor_prints_json() {
     let doctor = json(folder().path(), &["doctor", "--json"]);
     assert_eq!(
         (&doctor["format"], &doctor["version"]),
@@ -507,7 +510,7 @@ fn the_doctor_answers_in_json_too() {
 
 // ---- the config file
 
-/// The samples, with this config file.
+/// A folder with the samples and this config file.
 fn project(config: &str) -> TempDir {
     let folder = folder();
     fs::write(folder.path().join("culeak.toml"), config).expect("written");
@@ -515,12 +518,12 @@ fn project(config: &str) -> TempDir {
 }
 
 #[test]
-fn limits_come_from_the_config_file_unless_the_command_line_has_them() {
+fn limits_come_from_the_config_file_unless_the_command_line_sets_them() {
     let folder = project("[check]\nmax-leaked = \"2GiB\"\n");
     let code = |words: &[&str]| code(folder.path(), words);
     assert_eq!(code(&["check", "leaky.json"]), 0);
     assert_eq!(code(&["check", "leaky.json", "--max-leaked", "1MiB"]), 1);
-    assert_eq!(code(&["check", "leaky.json", "--max-count", "3"]), 1, "both hold");
+    assert_eq!(code(&["check", "leaky.json", "--max-count", "3"]), 1, "both apply");
     assert_eq!(code(&["check", "leaky.json", "--no-config"]), 1);
 }
 
@@ -566,8 +569,8 @@ fn every_key_of_the_config_file_has_an_effect() {
 }
 
 #[test]
-fn mistakes_in_the_config_file_are_named_with_their_line() {
-    for (config, says) in [
+fn mistakes_in_the_config_file_are_reported_with_their_line() {
+    for (config, expected) in [
         (
             "[check]\nmax-leeked = 1\n",
             "culeak.toml:2:1: unknown field `max-leeked`",
@@ -591,7 +594,7 @@ fn mistakes_in_the_config_file_are_named_with_their_line() {
         let output = output(project(config).path(), &["check", "clean.json"]);
         assert_eq!(output.status.code(), Some(2), "{config}");
         assert!(
-            text(&output.stderr).contains(says),
+            text(&output.stderr).contains(expected),
             "{config}: {}",
             text(&output.stderr)
         );
@@ -648,7 +651,7 @@ fn paths_in_the_config_file_are_relative_to_it() {
 }
 
 #[test]
-fn options_that_compare_ask_for_a_baseline_wherever_they_come_from() {
+fn options_for_baselines_require_a_baseline_from_any_source() {
     let folder = folder();
     for words in [
         &["--tolerance", "5%"][..],
@@ -668,10 +671,10 @@ fn options_that_compare_ask_for_a_baseline_wherever_they_come_from() {
     assert_eq!(code(folder.path(), &["check", "leaky.json", "--tolerance", "5%"]), 0);
 }
 
-// ---- shells and manuals
+// ---- completions and manual pages
 
 #[test]
-fn completions_offer_the_values_of_kinds_and_of_what_fails() {
+fn completions_offer_the_values_of_options() {
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout(folder().path(), &["completions", shell]);
         for value in ["host-physical", "host-physical=", "grown", "sarif"] {
@@ -681,7 +684,7 @@ fn completions_offer_the_values_of_kinds_and_of_what_fails() {
 }
 
 #[test]
-fn completions_go_into_a_folder_that_is_made_as_often_as_wanted() {
+fn completions_are_written_to_a_folder_and_replaced() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     for (shell, file) in [
         ("bash", "culeak"),
@@ -706,7 +709,7 @@ fn completions_go_into_a_folder_that_is_made_as_often_as_wanted() {
 }
 
 #[test]
-fn manual_pages_are_written_as_often_as_wanted_but_never_over_another_file() {
+fn manual_pages_are_replaced_but_other_files_are_not() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let man = ["man", "--out", "share/man/man1"];
     assert_eq!((code(folder.path(), &man), code(folder.path(), &man)), (0, 0));
@@ -737,8 +740,8 @@ fn a_second_demo_in_the_same_folder_works() {
 }
 
 #[test]
-fn words_of_other_tools_lead_to_the_command_that_is_meant() {
-    for (word, says) in [
+fn commands_of_other_tools_get_a_hint() {
+    for (word, expected) in [
         (
             "attach",
             "cannot attach to a running program; start it with 'culeak run",
@@ -747,6 +750,6 @@ fn words_of_other_tools_lead_to_the_command_that_is_meant() {
     ] {
         let output = output(folder().path(), &[word, "4711"]);
         assert_eq!(output.status.code(), Some(2));
-        assert!(text(&output.stderr).contains(says), "{}", text(&output.stderr));
+        assert!(text(&output.stderr).contains(expected), "{}", text(&output.stderr));
     }
 }

@@ -1,4 +1,4 @@
-//! Claims about `culeak run` as a stand-in for the program it runs; none of them needs a GPU or a compiler.
+//! Claims about `culeak run` itself and how it treats the program; none needs a GPU or a compiler.
 
 #[path = "../../tests/support/sample.rs"]
 mod sample;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
 
-/// `culeak run` with these words, in a folder of its own.
+/// `culeak run` with these words, in a temporary folder.
 fn run(words: &[&str]) -> Output {
     run_in(&folder(), words)
 }
@@ -40,10 +40,10 @@ fn culeak(folder: &Path) -> Command {
     command
 }
 
-/// Under nohup, or behind `&`, these are ignored, and what is ignored when a shell begins it can never trap.
+/// Restores default actions: under nohup or `&` signals are ignored, and a shell cannot trap a signal ignored at its start.
 fn no_signal_ignored() -> io::Result<()> {
     for ignored in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT] {
-        // SAFETY: the default action is no code of ours.
+        // SAFETY: the default action installs no handler.
         unsafe { signal(ignored, SigHandler::SigDfl) }?;
     }
     Ok(())
@@ -76,7 +76,7 @@ fn the_exit_code_is_the_programs_own() {
 }
 
 #[test]
-fn death_by_signal_is_told_as_a_shell_tells_it() {
+fn death_by_signal_has_the_exit_code_of_a_shell() {
     for (signal, code) in [("KILL", 137), ("SEGV", 139), ("TERM", 143)] {
         assert_eq!(
             run(&["--", "sh", "-c", &format!("kill -{signal} $$")]).status.code(),
@@ -94,7 +94,7 @@ fn a_signal_sent_to_culeak_reaches_the_program() {
 }
 
 #[test]
-fn signal_dispositions_and_mask_are_handed_on_untouched() {
+fn signal_dispositions_and_mask_are_passed_on_unchanged() {
     let output = run(&["--", "grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]);
     let mut plain = Command::new("grep");
     plain.args(["-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"]);
@@ -118,21 +118,21 @@ fn input_and_output_belong_to_the_program() {
         .stdin
         .take()
         .expect("a pipe")
-        .write_all(b"through and through")
+        .write_all(b"some input")
         .expect("written");
     let output = child.wait_with_output().expect("it ends");
-    assert_eq!(stdout(&output), "through and through");
+    assert_eq!(stdout(&output), "some input");
     assert!(stderr(&output).contains("nothing recorded"), "{}", stderr(&output));
 }
 
 #[test]
-fn options_behind_the_program_are_the_programs() {
+fn options_after_the_program_belong_to_the_program() {
     let output = run(&["sh", "-c", "echo $1", "name", "--check"]);
     assert_eq!(stdout(&output), "--check\n");
 }
 
 #[test]
-fn the_library_is_preloaded_in_front_of_others() {
+fn the_library_is_preloaded_before_others() {
     let folder = folder();
     let print = [
         "run",
@@ -149,7 +149,7 @@ fn the_library_is_preloaded_in_front_of_others() {
     let path = stdout(&path).trim().to_owned();
     assert!(Path::new(&path).is_file(), "{path}");
     let mut command = culeak(folder.path());
-    // A library that is always there and changes nothing.
+    // A library that always exists and changes nothing.
     let output = command
         .args(print)
         .env("LD_PRELOAD", "libc.so.6")
@@ -164,7 +164,7 @@ fn the_library_is_preloaded_in_front_of_others() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_127() {
+fn a_missing_program_is_127() {
     let output = run(&["--", "no-such-program-anywhere"]);
     assert_eq!(output.status.code(), Some(127));
     assert!(stderr(&output).contains("not found in PATH"), "{}", stderr(&output));
@@ -232,16 +232,16 @@ fn a_wrong_variable_is_an_error_before_the_program_runs() {
             (Some(2), ""),
             "{name}={value}"
         );
-        let said = stderr(&output);
+        let message = stderr(&output);
         assert!(
-            said.starts_with("culeak: error: environment: ") && said.contains(expected),
-            "{said}"
+            message.starts_with("culeak: error: environment: ") && message.contains(expected),
+            "{message}"
         );
     }
 }
 
 #[test]
-fn variables_take_the_units_of_options() {
+fn variables_accept_the_units_of_options() {
     let folder = folder();
     let mut command = culeak(folder.path());
     command.args([
@@ -261,7 +261,7 @@ fn variables_take_the_units_of_options() {
 }
 
 #[test]
-fn every_error_begins_the_same_way() {
+fn every_error_has_the_same_prefix() {
     for words in [
         &["run"][..],
         &["report", "no-such-file"],
@@ -282,7 +282,7 @@ fn every_error_begins_the_same_way() {
 }
 
 #[test]
-fn a_wrong_size_or_time_says_what_to_write() {
+fn a_wrong_size_or_time_is_reported_with_what_is_expected() {
     for (words, expected) in [
         (
             ["report", "x", "--min-bytes", "much"],
@@ -323,7 +323,7 @@ fn help_lists_the_variables() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_told_before_the_program_runs() {
+fn a_folder_that_cannot_be_created_is_reported_before_the_program_runs() {
     let output = run(&["--output", "/proc/nowhere", "--", "echo", "ran"]);
     assert_eq!(output.status.code(), Some(2));
     assert_eq!(stdout(&output), "");
@@ -331,7 +331,7 @@ fn a_folder_that_cannot_be_made_is_told_before_the_program_runs() {
 }
 
 #[test]
-fn a_script_runs_as_ever() {
+fn a_script_runs_as_without_culeak() {
     let folder = folder();
     script(&folder, "job", "#!/bin/sh\necho \"job $1\"\nexit 3\n", 0o755);
     let output = run_in(&folder, &["--", "./job", "one"]);
@@ -348,24 +348,28 @@ fn a_program_without_cuda_passes_the_check_and_leaves_no_file() {
 }
 
 #[test]
-fn a_child_that_drops_the_recorder_is_said_to_be_out_of_sight() {
+fn children_without_the_library_are_mentioned() {
     let output = run(&["--check", "--", "sh", "-c", "env -u LD_PRELOAD true; :"]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    let told = stderr(&output);
+    let message = stderr(&output);
     assert!(
-        told.contains("children started without LD_PRELOAD are not seen"),
-        "{told}"
+        message.contains("child processes without LD_PRELOAD are not recorded"),
+        "{message}"
     );
     let help = stdout(&run(&["--help"]));
     let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert_eq!(help.matches("started without the preload library").count(), 2, "{help}");
+    assert_eq!(
+        help.matches("child processes without the preload library").count(),
+        2,
+        "{help}"
+    );
 }
 
 #[test]
-fn a_recording_can_be_required_also_of_a_program_without_cuda() {
+fn a_recording_can_be_required_even_of_a_program_without_cuda() {
     let output = run(&["--check", "--", "true"]);
     assert!(
-        stderr(&output).contains("no process that ran under the recorder asked CUDA for memory; children started without LD_PRELOAD are not seen"),
+        stderr(&output).contains("no process with the preload library requested memory from CUDA; child processes without LD_PRELOAD are not recorded"),
         "{}",
         stderr(&output)
     );
@@ -379,12 +383,12 @@ fn a_recording_can_be_required_also_of_a_program_without_cuda() {
 }
 
 #[test]
-fn a_folder_that_cannot_hold_a_recording_is_told_before_the_program_runs() {
+fn a_folder_that_cannot_hold_a_recording_is_reported_before_the_program_runs() {
     let folder = folder();
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -f 1; exec \"$0\" run -- echo ran", CULEAK]);
     let limited = limited.current_dir(&folder).output().expect("sh starts");
-    // No one may create files there, not even the superuser.
+    // Even root cannot create files there.
     let read_only = run(&["-o", "/sys", "--", "echo", "ran"]);
     for output in [limited, read_only] {
         assert_eq!(
@@ -393,16 +397,16 @@ fn a_folder_that_cannot_hold_a_recording_is_told_before_the_program_runs() {
             "{}",
             stderr(&output)
         );
-        let said = stderr(&output);
+        let message = stderr(&output);
         assert!(
-            said.contains("cannot hold a recording") && said.contains("--output"),
-            "{said}"
+            message.contains("cannot hold a recording") && message.contains("--output"),
+            "{message}"
         );
     }
     assert_eq!(fs::read_dir(folder.path()).expect("readable").count(), 0);
 }
 
-/// The check of a shell script on the fake driver, in which `$0` is a program that uses CUDA.
+/// Checks a shell script on the fake driver; `$0` is a program that uses CUDA.
 fn check_of_script(options: &[&str], script: &str) -> Output {
     let folder = folder();
     let driver = culeak(folder.path())
@@ -417,17 +421,17 @@ fn check_of_script(options: &[&str], script: &str) -> Output {
 }
 
 #[test]
-fn a_check_does_not_pass_when_nothing_that_used_cuda_was_recorded() {
+fn a_check_fails_if_a_process_that_used_cuda_was_not_recorded() {
     let recorded = check_of_script(&[], "$0 demo-program; exit 0");
     assert_eq!(recorded.status.code(), Some(0), "{}", stderr(&recorded));
     let unrecorded: [(&[&str], &str, &str); 10] = [
         (&[], "exec env -u LD_PRELOAD \"$0\" demo-program", "keep LD_PRELOAD"),
         (&[], "rm -r out; $0 demo-program; exit 0", "could not be created in"),
-        // One recording is not that of all.
+        // One process has a recording, another has none.
         (
             &[],
             "$0 demo-program; mv out moved; ln -s out out; $0 demo-program; rm out; mv moved out",
-            "on all processes",
+            "since a process was not recorded",
         ),
         (&["--only", "other*"], "$0 demo-program; exit 0", "--only"),
         (
@@ -439,15 +443,15 @@ fn a_check_does_not_pass_when_nothing_that_used_cuda_was_recorded() {
         (
             &[],
             "$0 demo-program; CULEAK_DISABLE=1 $0 demo-program; exit 0",
-            "on all processes",
+            "since a process was not recorded",
         ),
         (&[], "$0 demo-program; rm out/*; exit 0", "removed, moved"),
         (
             &[],
             "$0 demo-program; CULEAK_OUTPUT=$PWD/elsewhere.culeak $0 demo-program; exit 0",
-            "on all processes",
+            "since a process was not recorded",
         ),
-        // It gives up its user before it first asks CUDA; needs root.
+        // It changes its user before its first CUDA call; needs root.
         (
             &[],
             "python3 -c 'import ctypes, os; cuda = ctypes.CDLL(\"libcuda.so.1\"); os.setuid(12345); cuda.cuInit(0)'; exit 0",
@@ -456,17 +460,20 @@ fn a_check_does_not_pass_when_nothing_that_used_cuda_was_recorded() {
     ];
     for (options, script, reason) in unrecorded {
         let output = check_of_script(options, script);
-        let said = stderr(&output);
-        assert_eq!(output.status.code(), Some(2), "{script}: {said}");
-        assert!(said.contains("no verdict") && said.contains(reason), "{script}: {said}");
+        let message = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{script}: {message}");
+        assert!(
+            message.contains("no verdict") && message.contains(reason),
+            "{script}: {message}"
+        );
     }
 }
 
 #[test]
-fn a_check_of_a_program_that_the_library_cannot_reach_does_not_pass() {
+fn a_check_fails_if_the_library_does_not_load() {
     let folder = folder();
     let mut command = culeak(folder.path());
-    // The loader says that it cannot preload this, and goes on without it.
+    // The loader warns that it cannot preload this, and continues without it.
     fs::write(folder.path().join("broken.so"), "no library").expect("written");
     command.env("CULEAK_SHIM", folder.path().join("broken.so"));
     let output = command
@@ -475,13 +482,13 @@ fn a_check_of_a_program_that_the_library_cannot_reach_does_not_pass() {
         .expect("culeak starts");
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     assert!(
-        stderr(&output).contains("was not loaded in the program"),
+        stderr(&output).contains("was not loaded into the program"),
         "{}",
         stderr(&output)
     );
 }
 
-/// How many recordings lie here; snapshots kept while a program ran are none.
+/// The number of recordings in a folder, without automatic snapshots.
 fn recordings(folder: &Path) -> usize {
     let names = fs::read_dir(folder)
         .expect("made")
@@ -490,7 +497,7 @@ fn recordings(folder: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().ends_with(".culeak")).count()
 }
 
-/// `culeak run` on the demo's program and the fake driver.
+/// `culeak run` with the demo program and the fake driver.
 fn run_leaking(folder: &TempDir, words: &[&str]) -> Output {
     let driver = culeak(folder.path())
         .args(["shim-path", "--fake-driver"])
@@ -510,7 +517,7 @@ fn a_leaking_program_is_reported_on_stderr_and_keeps_its_exit_code() {
     let output = run_leaking(&folder, &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stderr(&output).contains("forget_weights"), "{}", stderr(&output));
-    assert!(!stdout(&output).contains("leak"), "{}", stdout(&output));
+    assert!(!stdout(&output).contains("call sites leak"), "{}", stdout(&output));
 }
 
 #[test]
@@ -522,7 +529,7 @@ fn the_check_turns_a_leak_into_exit_code_1() {
 }
 
 #[test]
-fn suppressions_and_baselines_judge_a_run_and_mistakes_in_them_are_told_before_it() {
+fn rules_apply_to_a_run_and_mistakes_in_them_are_reported_before_it() {
     let folder = folder();
     fs::write(folder.path().join("demo.supp"), "leak:demo_program\n").expect("written");
     let suppressed = run_leaking(&folder, &["--check", "--no-report", "--suppressions", "demo.supp"]);
@@ -557,7 +564,7 @@ fn a_report_can_go_to_a_file() {
         "{report}"
     );
     assert!(!stderr(&output).contains("forget_weights"), "{}", stderr(&output));
-    // Told before the program runs, which may take days.
+    // Reported before the program runs, which may take days.
     let again = run_in(&folder, &["--report-file", "leaks.txt", "--", "echo", "ran"]);
     assert_eq!((again.status.code(), stdout(&again).as_str()), (Some(2), ""));
     assert!(stderr(&again).contains("--force"), "{}", stderr(&again));
@@ -570,13 +577,13 @@ fn a_report_can_go_to_a_file() {
 }
 
 #[test]
-fn only_and_no_follow_children_choose_the_processes() {
+fn only_and_no_follow_children_select_processes() {
     let folder = folder();
     let driver = culeak(folder.path())
         .args(["shim-path", "--fake-driver"])
         .output()
         .expect("culeak starts");
-    // The shell stays, since it has more to do; the program is its child.
+    // The shell has another command, so it runs the program as a child.
     let nested = format!("{CULEAK} demo-program; exit 0");
     let choices = [
         ("none", "--no-follow-children", 0),
@@ -614,16 +621,16 @@ fn the_demo_finds_what_it_planted() {
 }
 
 #[test]
-fn the_doctor_has_no_complaint_about_this_machine() {
+fn the_doctor_reports_no_failure_on_this_machine() {
     let folder = folder();
     let output = culeak(folder.path()).arg("doctor").output().expect("culeak starts");
     assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
 }
 
 #[test]
-fn a_recording_of_any_name_is_reported_and_its_name_printed_harmlessly() {
+fn a_recording_with_any_name_is_reported_and_its_name_escaped() {
     let folder = folder();
-    // Stands for the library: a snapshot reads like a recording.
+    // Replaces the library: a snapshot is read like a recording.
     let json = serde_json::to_vec(&sample::leaky()).expect("JSON");
     fs::write(folder.path().join("snapshot"), json).expect("written");
     let text = "odd=$(printf 'a\\033[31m\\377b')\n\
@@ -631,12 +638,12 @@ fn a_recording_of_any_name_is_reported_and_its_name_printed_harmlessly() {
                 cp snapshot \"${name%/*}/$odd${name##*/}\"\n";
     script(&folder, "app", text, 0o700);
     let output = run_in(&folder, &["--no-report", "-o", "runs", "--", "./app"]);
-    let said = stderr(&output);
-    assert!(said.contains("culeak: recorded runs/a\\u{1b}[31m"), "{said:?}");
+    let message = stderr(&output);
+    assert!(message.contains("culeak: recorded runs/a\\u{1b}[31m"), "{message:?}");
     let output = run_in(&folder, &["-o", "runs", "--", "./app"]);
-    let said = stderr(&output);
+    let message = stderr(&output);
     assert!(
-        said.contains("3 call sites leak") && !said.contains('\u{1b}'),
-        "{said:?}"
+        message.contains("3 call sites leak") && !message.contains('\u{1b}'),
+        "{message:?}"
     );
 }

@@ -1,4 +1,4 @@
-//! Claims about `culeak trend` as a script sees it: exit codes, streams, files; no GPU needed.
+//! Claims about `culeak trend` in scripts: exit codes, streams, files; no GPU needed.
 
 #[path = "../../tests/support/sample.rs"]
 mod sample;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 const MINUTE: u64 = 60_000_000_000;
 
-/// A running process, a minute later each time, with a leak and a model.
+/// A snapshot of a running process after some minutes, with a leak and a model.
 fn summary(minute: u64) -> Snapshot {
     let mut sample = Sample::new().running();
     let leak = sample.stack(&[
@@ -34,7 +34,7 @@ fn write(folder: &Path, name: &str, snapshot: &Snapshot) {
     fs::write(folder.join(name), serde_json::to_vec(snapshot).expect("json")).expect("written");
 }
 
-/// A folder `runs` with so many snapshots, and somebody else's JSON.
+/// A folder `runs` with this many snapshots, and a JSON file that is not one.
 fn folder(summaries: u64) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::create_dir(folder.path().join("runs")).expect("a folder");
@@ -68,7 +68,7 @@ fn stderr(output: &Output) -> String {
 }
 
 #[test]
-fn a_folder_of_snapshots_is_a_trend_with_a_sentence_per_suspect() {
+fn a_folder_of_snapshots_is_a_trend_with_a_sentence_per_growing_site() {
     let output = trend(&folder(12), &["runs"]);
     let text = stdout(&output);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
@@ -87,7 +87,7 @@ fn a_folder_of_snapshots_is_a_trend_with_a_sentence_per_suspect() {
 }
 
 #[test]
-fn a_gate_closes_on_growth_and_does_not_open_unjudged() {
+fn fail_on_fails_on_growth_and_without_a_judgement() {
     assert_eq!(
         trend(&folder(12), &["runs", "--fail-on", "growing"]).status.code(),
         Some(1)
@@ -101,7 +101,7 @@ fn a_gate_closes_on_growth_and_does_not_open_unjudged() {
     let few = trend(&folder(4), &["runs", "--fail-on", "growing"]);
     assert_eq!(few.status.code(), Some(2));
     assert!(
-        stderr(&few).contains("too few snapshots of any process for --fail-on: 8 are needed, there are 4 at most"),
+        stderr(&few).contains("--fail-on needs 8 snapshots of a process, but no process has more than 4"),
         "{}",
         stderr(&few)
     );
@@ -123,12 +123,12 @@ fn a_gate_closes_on_growth_and_does_not_open_unjudged() {
 }
 
 #[test]
-fn a_gate_against_marks_does_not_open_where_none_were_set() {
+fn fail_on_against_marks_fails_without_marks() {
     let folder = folder(12);
     let output = trend(&folder, &["runs", "--against", "marks", "--fail-on", "growing"]);
     assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
     assert!(
-        stderr(&output).contains("no marks for --fail-on"),
+        stderr(&output).contains("--fail-on with --against marks needs marks"),
         "{}",
         stderr(&output)
     );
@@ -157,7 +157,7 @@ fn the_next_command_compares_snapshots_of_one_process() {
 }
 
 #[test]
-fn json_has_everything_the_text_is_made_of() {
+fn json_contains_everything_in_the_text() {
     let value: Value = serde_json::from_slice(&trend(&folder(12), &["runs", "--json"]).stdout).expect("JSON");
     assert_eq!(
         (&value["format"], &value["version"]),
@@ -178,21 +178,21 @@ fn different_programs_are_refused_by_name_unless_one_is_chosen_or_forced() {
     write(folder.path(), "runs/other.json", &other);
     let refused = trend(&folder, &["runs"]);
     assert_eq!(refused.status.code(), Some(2));
-    let said = stderr(&refused);
+    let message = stderr(&refused);
     assert!(
-        said.contains("app, serve; choose one with --only app") && said.contains("--force"),
-        "{said}"
+        message.contains("app, serve; choose one with --only app") && message.contains("--force"),
+        "{message}"
     );
     for pattern in ["app", "a*"] {
         let chosen = trend(&folder, &["runs", "--only", pattern]);
         assert!(stdout(&chosen).starts_with("app: 8 snapshots"), "{}", stdout(&chosen));
     }
-    let nobody = trend(&folder, &["runs", "--only", "train"]);
-    assert_eq!(nobody.status.code(), Some(2));
-    let said = stderr(&nobody);
+    let unmatched = trend(&folder, &["runs", "--only", "train"]);
+    assert_eq!(unmatched.status.code(), Some(2));
+    let message = stderr(&unmatched);
     assert!(
-        said.contains("--only train: no such program; the snapshots are of app, serve"),
-        "{said}"
+        message.contains("--only train: no such program; the snapshots are from app, serve"),
+        "{message}"
     );
     let forced = trend(&folder, &["runs", "--force"]);
     assert!(
@@ -203,7 +203,7 @@ fn different_programs_are_refused_by_name_unless_one_is_chosen_or_forced() {
 }
 
 #[test]
-fn processes_side_by_side_are_told_apart() {
+fn concurrent_processes_are_judged_separately() {
     let folder = folder(8);
     for minute in 1..=8 {
         let mut rank = summary(minute);
@@ -223,7 +223,7 @@ fn processes_side_by_side_are_told_apart() {
 }
 
 #[test]
-fn what_cannot_be_read_is_named_and_hides_nothing() {
+fn unreadable_inputs_are_reported_and_the_rest_is_judged() {
     let folder = folder(9);
     fs::write(folder.path().join("runs/torn.culeak-snapshot"), "torn").expect("written");
     let output = trend(&folder, &["runs", "runs/98.json"]);

@@ -1,4 +1,4 @@
-//! Claims about report, snapshot, diff and check as a script sees them: exit codes, streams, files; no GPU needed.
+//! Claims about report, snapshot, diff and check in scripts: exit codes, streams, files; no GPU needed.
 
 #[path = "../../tests/support/sample.rs"]
 mod sample;
@@ -55,7 +55,7 @@ fn json(words: &[&str]) -> Value {
 }
 
 #[test]
-fn check_answers_with_its_exit_code() {
+fn check_returns_its_verdict_as_exit_code() {
     assert_eq!(code(&["check", "clean.json"]), 0);
     assert_eq!(code(&["check", "leaky.json"]), 1);
     assert_eq!(code(&["check", "leaky.json", "--max-leaked", "2GiB"]), 0);
@@ -69,7 +69,7 @@ fn check_answers_with_its_exit_code() {
 }
 
 #[test]
-fn wrong_usage_and_unreadable_input_are_2_and_say_so_on_stderr() {
+fn wrong_usage_and_unreadable_input_are_2_with_a_message_on_stderr() {
     for words in [
         &["check", "missing.json"][..],
         &["report", "missing.json"],
@@ -88,7 +88,7 @@ fn wrong_usage_and_unreadable_input_are_2_and_say_so_on_stderr() {
 }
 
 #[test]
-fn inputs_may_be_pipes_and_have_names_that_are_no_text() {
+fn inputs_may_be_pipes_and_have_names_that_are_not_utf8() {
     let folder = folder();
     let odd = OsStr::from_bytes(b"l\xff.json");
     fs::rename(folder.path().join("leaky.json"), folder.path().join(odd)).expect("renamed");
@@ -122,7 +122,7 @@ fn inputs_may_be_pipes_and_have_names_that_are_no_text() {
 }
 
 #[test]
-fn json_holds_nothing_that_a_terminal_obeys_and_says_the_same() {
+fn json_contains_no_active_characters_and_the_same_text() {
     let folder = folder();
     let mut snapshot = leaky();
     let hostile = "a\u{9b}31m\u{7f}\u{202e}b";
@@ -158,8 +158,8 @@ fn json_holds_nothing_that_a_terminal_obeys_and_says_the_same() {
     assert_eq!(copy, snapshot);
 }
 
-/// Builds a library whose compressed debug information claims to be larger than any memory, and a snapshot that leads to it.
-fn library_that_kills_its_reader(folder: &Path) {
+/// Builds a library whose compressed debug information claims to be larger than any memory, and a snapshot that refers to it.
+fn library_that_crashes_its_reader(folder: &Path) {
     fs::write(folder.join("leak.c"), "int leak(int n) { return n + 1; }").expect("written");
     let words = [
         "-g",
@@ -178,7 +178,7 @@ fn library_that_kills_its_reader(folder: &Path) {
     let section = elf.section_by_name(".debug_info").expect("debug information");
     let (at, _) = section.file_range().expect("in the file");
     let address = elf.symbol_by_name("leak").expect("a symbol").address();
-    // The second word of the section says how large it is without compression.
+    // The second word of the section is its uncompressed size.
     let size = at as usize + 8;
     bytes[size..size + 8].copy_from_slice(&(u64::MAX / 4).to_le_bytes());
     fs::write(folder.join("lib.so"), bytes).expect("written");
@@ -198,25 +198,25 @@ fn library_that_kills_its_reader(folder: &Path) {
 }
 
 #[test]
-fn a_module_that_kills_its_reader_costs_its_lines_and_nothing_else() {
+fn a_module_that_crashes_its_reader_loses_only_its_lines() {
     let folder = folder();
-    library_that_kills_its_reader(folder.path());
+    library_that_crashes_its_reader(folder.path());
     let output = culeak(folder.path(), &["report", "damaged.json", "leaky.json"])
         .output()
         .expect("culeak starts");
-    let (text, said) = (
+    let (text, message) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    assert_eq!(output.status.code(), Some(0), "{said}");
-    // The function's name is in the symbol table.
+    assert_eq!(output.status.code(), Some(0), "{message}");
+    // The symbol table has the function's name.
     assert!(
         text.contains("1 block   leak") && text.contains("Trainer::step"),
         "{text}"
     );
     assert!(
-        said.contains("lib.so: is damaged") && !said.contains("panicked"),
-        "{said}"
+        message.contains("lib.so: is damaged") && !message.contains("panicked"),
+        "{message}"
     );
 }
 
@@ -257,7 +257,7 @@ fn json_is_one_document_with_format_and_version() {
 }
 
 #[test]
-fn colours_are_for_those_who_can_see_them() {
+fn colours_are_used_on_terminals_and_on_request_only() {
     assert!(!stdout(&["report", "leaky.json"]).contains('\x1b'));
     let folder = folder();
     let forced = |name, value| {
@@ -274,7 +274,7 @@ fn colours_are_for_those_who_can_see_them() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let folder = folder();
     let mut sample = Sample::new();
     for nth in 0..3000 {
@@ -314,13 +314,13 @@ fn a_snapshot_can_be_piped_from_one_culeak_to_the_next() {
 }
 
 #[test]
-fn a_snapshot_replaces_its_file_whole_or_not_at_all() {
+fn a_snapshot_replaces_its_file_completely_or_not_at_all() {
     let folder = folder();
     let read = |name: &str| fs::read(folder.path().join(name)).expect("readable");
     let write = |words: &[&str]| culeak(folder.path(), words).status().expect("culeak starts").code();
     let before = read("clean.json");
     let onto = ["snapshot", "leaky.json", "-o", "clean.json", "--no-symbols"];
-    assert_eq!(write(&onto), Some(2), "nobody said that it may be replaced");
+    assert_eq!(write(&onto), Some(2), "replaced without --force");
     assert_eq!(read("clean.json"), before);
     assert_eq!(write(&[&onto[..], &["--force"]].concat()), Some(0));
     let copy: Snapshot = serde_json::from_slice(&read("clean.json")).expect("a snapshot");
@@ -348,7 +348,7 @@ fn a_snapshot_replaces_its_file_whole_or_not_at_all() {
 }
 
 #[test]
-fn generated_suppressions_make_the_check_pass_and_bad_ones_name_line_and_column() {
+fn generated_suppressions_make_the_check_pass_and_bad_ones_are_reported_with_line_and_column() {
     let folder = folder();
     let run = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
     let generated = run(&["check", "leaky.json", "--gen-suppressions"]);
@@ -370,8 +370,11 @@ fn generated_suppressions_make_the_check_pass_and_bad_ones_name_line_and_column(
         "bad.supp",
     ]);
     assert_eq!(bad.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&bad.stderr);
-    assert!(said.contains("bad.supp:2:3: no such type of suppression"), "{said}");
+    let message = String::from_utf8_lossy(&bad.stderr);
+    assert!(
+        message.contains("bad.supp:2:3: no such type of suppression"),
+        "{message}"
+    );
     let built_in = stdout(&["check", "--print-suppressions"]);
     assert!(built_in.contains("\nleak:^cublasCreate_v2$\n"), "{built_in}");
     fs::write(folder.path().join("built-in.supp"), built_in).expect("written");
@@ -384,7 +387,7 @@ fn generated_suppressions_make_the_check_pass_and_bad_ones_name_line_and_column(
 }
 
 #[test]
-fn a_baseline_is_written_and_then_held_against() {
+fn a_baseline_is_written_and_then_compared_with() {
     let folder = folder();
     let run = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
     let missing = run(&["check", "leaky.json", "--baseline", "base.json"]);
@@ -403,7 +406,7 @@ fn a_baseline_is_written_and_then_held_against() {
         first,
         "the same again"
     );
-    // A snapshot will do for a baseline.
+    // A snapshot serves as a baseline.
     assert_eq!(
         run(&["check", "leaky.json", "--baseline", "leaky.json"]).status.code(),
         Some(0)
@@ -444,7 +447,7 @@ fn every_format_has_the_same_verdict_and_exit_code() {
 }
 
 #[test]
-fn different_programs_are_compared_only_by_force() {
+fn different_programs_are_compared_only_with_force() {
     let folder = folder();
     let mut other = leaky();
     other.process.pid = 4712;
@@ -457,11 +460,12 @@ fn different_programs_are_compared_only_by_force() {
     .expect("written");
     let run = |words: &[&str]| culeak(folder.path(), words).output().expect("culeak starts");
     let refused = run(&["diff", "leaky.json", "other.json"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let message = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        said.contains("leaky.json is of app, but other.json is of python serve.py") && said.contains("--force"),
-        "{said}"
+        message.contains("leaky.json is from app, but other.json is from python serve.py")
+            && message.contains("--force"),
+        "{message}"
     );
     let forced = run(&["diff", "leaky.json", "other.json", "--force"]);
     let text = String::from_utf8_lossy(&forced.stdout);
@@ -477,18 +481,18 @@ fn different_programs_are_compared_only_by_force() {
         Some(0)
     );
     let refused = run(&["check", "other.json", "--baseline", "base.json"]);
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let message = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(2));
     assert!(
-        said.contains("the baseline was made from app") && said.contains("python serve.py"),
-        "{said}"
+        message.contains("the baseline is from app") && message.contains("python serve.py"),
+        "{message}"
     );
     let forced = run(&["check", "other.json", "--baseline", "base.json", "--force"]);
     assert_ne!(forced.status.code(), Some(2));
 }
 
 #[test]
-fn snapshots_of_two_culeaks_are_compared_and_it_is_said() {
+fn snapshots_of_two_culeak_versions_are_compared_with_a_note() {
     let folder = folder();
     let mut newer = leaky();
     newer.taken.by = "0.2.0".to_owned();
@@ -531,7 +535,7 @@ fn only_a_baseline_is_updated_without_force() {
 }
 
 #[test]
-fn a_report_leaves_out_what_is_suppressed_and_says_how_much() {
+fn a_report_hides_suppressed_stacks_and_shows_their_total() {
     let folder = folder();
     fs::write(
         folder.path().join("known.supp"),
@@ -570,7 +574,7 @@ fn a_report_leaves_out_what_is_suppressed_and_says_how_much() {
 }
 
 #[test]
-fn trees_snapshots_and_exports_leave_out_what_is_suppressed_too() {
+fn trees_flame_graphs_and_exports_hide_suppressed_stacks() {
     let folder = folder();
     fs::write(folder.path().join("known.supp"), "leak:^load_weights$\n").expect("written");
     let run = |words: &[&str]| {
@@ -601,8 +605,8 @@ fn trees_snapshots_and_exports_leave_out_what_is_suppressed_too() {
         ("csv", true),
         ("pprof", false),
     ] {
-        let (text, said) = run(&[&["export", "--format", format, "-o", format][..], &rules].concat());
-        assert!(text.is_empty() && said.contains(took), "{format}: {said}");
+        let (text, message) = run(&[&["export", "--format", format, "-o", format][..], &rules].concat());
+        assert!(text.is_empty() && message.contains(took), "{format}: {message}");
         let file = fs::read(folder.path().join(format)).expect("a file");
         let shows_it = needs_text && String::from_utf8_lossy(&file).contains("load_weights");
         assert!(!file.is_empty() && !shows_it, "{format}");
@@ -621,13 +625,13 @@ fn trees_snapshots_and_exports_leave_out_what_is_suppressed_too() {
 }
 
 #[test]
-fn what_is_no_suppression_is_named_by_line_and_column() {
+fn a_line_that_is_not_a_rule_is_reported_with_line_and_column() {
     let folder = folder();
     fs::write(folder.path().join("bad.supp"), "leak:fine\n  race:x\n").expect("written");
     fs::write(folder.path().join("all.supp"), "\nleak:*\n").expect("written");
     fs::write(folder.path().join("latin.supp"), b"leak:\xff\n").expect("written");
     for command in [&["check"][..], &["report"], &["export", "--format", "csv", "-o", "-"]] {
-        for (file, said) in [
+        for (file, message) in [
             ("bad.supp", "bad.supp:2:3: no such type of suppression"),
             ("all.supp", "all.supp:2:6: this pattern would match everything"),
             ("latin.supp", "latin.supp: suppressions cannot be read"),
@@ -641,7 +645,7 @@ fn what_is_no_suppression_is_named_by_line_and_column() {
             .expect("culeak starts");
             let error = String::from_utf8_lossy(&output.stderr);
             assert!(
-                output.status.code() == Some(2) && error.contains(said),
+                output.status.code() == Some(2) && error.contains(message),
                 "{command:?} {file}: {error}"
             );
         }

@@ -1,5 +1,5 @@
-//! Claims about every command that writes a file: never over another one unasked, whole or not at all, and a reason when
-//! it cannot. `run --report-file` is with the other claims about `run`.
+//! Claims about every command that writes a file: it replaces no file without --force, writes completely or not at all, and
+//! reports why it cannot write. `run --report-file` is with the other claims about `run`.
 
 #[path = "../../tests/support/sample.rs"]
 mod sample;
@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, setrlimit};
 use sample::{Sample, leaky};
 use tempfile::TempDir;
 
-/// Everything that writes to a file it is given, without that file's name, which comes last.
+/// Every command that writes a file, without the file's name, which comes last.
 const WRITERS: [&[&str]; 17] = [
     &["snapshot", "leaky.json", "-o"],
     &["report", "leaky.json", "--html"],
@@ -33,11 +33,11 @@ const WRITERS: [&[&str]; 17] = [
     &["export", "leaky.json", "--format", "memory_viz", "-o"],
     &["export", "leaky.json", "--format", "html", "-o"],
     &["check", "leaky.json", "--update-baseline", "--baseline"],
-    // Pages go to a folder, under names of their own.
+    // Manual pages are written to a folder, under fixed names.
     &["man", "--out"],
 ];
 
-/// Everything that prints, with more than a little to say.
+/// Commands with long output.
 const PRINTERS: [&[&str]; 9] = [
     &["report", "leaky.json"],
     &["report", "leaky.json", "--json"],
@@ -80,12 +80,12 @@ fn names(folder: &TempDir) -> Vec<String> {
     names
 }
 
-/// Exit code 2, a sentence that names the file, and nothing new in the folder.
+/// Expects exit code 2, a message that names the file, and an unchanged folder.
 fn expect_refused(folder: &TempDir, writer: &[&str], output: &Output, file: &str, before: &[String]) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{writer:?} {file}: {said}");
-    assert!(said.contains(file), "{writer:?} {file}: {said}");
-    assert_eq!(names(folder), before, "{writer:?} {file}: {said}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{writer:?} {file}: {message}");
+    assert!(message.contains(file), "{writer:?} {file}: {message}");
+    assert_eq!(names(folder), before, "{writer:?} {file}: {message}");
 }
 
 fn is_man(writer: &[&str]) -> bool {
@@ -93,7 +93,7 @@ fn is_man(writer: &[&str]) -> bool {
 }
 
 #[test]
-fn a_file_that_exists_is_replaced_by_force_alone() {
+fn an_existing_file_is_replaced_only_with_force() {
     for writer in WRITERS.iter().filter(|writer| !is_man(writer)) {
         let folder = folder();
         fs::write(folder.path().join("out"), "precious").expect("written");
@@ -116,7 +116,7 @@ fn a_file_that_exists_is_replaced_by_force_alone() {
 }
 
 #[test]
-fn what_is_read_is_not_written_over_by_any_name_and_force_does_not_help() {
+fn an_input_is_never_replaced_under_any_name_even_with_force() {
     for writer in WRITERS.iter().filter(|writer| !is_man(writer)) {
         let folder = folder();
         let at = |name: &str| folder.path().join(name);
@@ -126,13 +126,7 @@ fn what_is_read_is_not_written_over_by_any_name_and_force_does_not_help() {
         let absolute = at("leaky.json").display().to_string();
         for name in ["leaky.json", "./leaky.json", "link", "twin", &absolute] {
             let refused = output(&folder, writer, &[name, "--force"]);
-            expect_refused(
-                &folder,
-                writer,
-                &refused,
-                "one of the files that are read here",
-                &before,
-            );
+            expect_refused(&folder, writer, &refused, "an input of this command", &before);
             assert!(at("link").is_symlink(), "{writer:?} {name}");
             assert_eq!(fs::read(at("leaky.json")).expect("there"), content, "{writer:?} {name}");
         }
@@ -146,19 +140,13 @@ fn what_is_read_is_not_written_over_by_any_name_and_force_does_not_help() {
             .stdout(itself)
             .output()
             .expect("culeak starts");
-        expect_refused(
-            &folder,
-            words,
-            &refused,
-            "standard output: is one of the files",
-            &before,
-        );
+        expect_refused(&folder, words, &refused, "standard output: is an input", &before);
         assert_eq!(fs::read(&path).expect("there"), content);
     }
 }
 
 #[test]
-fn rules_that_are_read_are_not_written_over() {
+fn suppressions_and_baselines_are_not_replaced() {
     let folder = folder();
     fs::write(folder.path().join("known.supp"), "leak:no_such_function\n").expect("written");
     let before = names(&folder);
@@ -171,17 +159,11 @@ fn rules_that_are_read_are_not_written_over() {
         "--html",
     ];
     let refused = output(&folder, &words, &["known.supp"]);
-    expect_refused(
-        &folder,
-        &words,
-        &refused,
-        "one of the files that are read here",
-        &before,
-    );
+    expect_refused(&folder, &words, &refused, "an input of this command", &before);
 }
 
 #[test]
-fn a_snapshot_can_be_read_by_its_owner_alone_as_a_recording_can() {
+fn only_its_owner_can_read_a_snapshot() {
     let folder = folder();
     let written = output(&folder, &["snapshot", "leaky.json", "-o"], &["out"]);
     assert_eq!(written.status.code(), Some(0), "{written:?}");
@@ -190,7 +172,7 @@ fn a_snapshot_can_be_read_by_its_owner_alone_as_a_recording_can() {
 }
 
 #[test]
-fn a_folder_is_no_file_and_a_missing_one_is_named() {
+fn folders_and_missing_folders_are_reported() {
     for writer in WRITERS.iter().filter(|writer| !is_man(writer)) {
         let folder = folder();
         fs::create_dir(folder.path().join("taken")).expect("a folder");
@@ -205,25 +187,25 @@ fn a_folder_is_no_file_and_a_missing_one_is_named() {
 }
 
 #[test]
-fn a_place_that_takes_no_files_is_named() {
+fn a_folder_without_write_permission_is_reported() {
     for writer in WRITERS {
         let folder = folder();
         let before = names(&folder);
-        // Not even root can make a file there.
+        // Even root cannot create a file there.
         let refused = output(&folder, writer, &["/proc/self/out"]);
         expect_refused(&folder, writer, &refused, "/proc/self/out", &before);
     }
 }
 
 #[test]
-fn a_disk_that_fills_in_the_middle_leaves_nothing_behind() {
+fn a_disk_that_becomes_full_leaves_nothing_behind() {
     for writer in WRITERS {
         let folder = folder();
         fs::create_dir(folder.path().join("pages")).expect("a folder");
         let before = names(&folder);
         let file = if is_man(writer) { "pages" } else { "out" };
         let mut command = culeak(folder.path(), &[writer, &[file]].concat());
-        // SAFETY: it is a system call, and nothing else happens between fork and exec.
+        // SAFETY: between fork and exec only this system call happens.
         unsafe { command.pre_exec(files_end_after_100_bytes) };
         let refused = command.output().expect("culeak starts");
         expect_refused(&folder, writer, &refused, file, &before);
@@ -237,13 +219,13 @@ fn a_disk_that_fills_in_the_middle_leaves_nothing_behind() {
     }
 }
 
-/// A write beyond the limit is told by a signal, which ends a program that does not expect it.
+/// Limits files to 100 bytes. A write beyond the limit raises SIGXFSZ, which ends a program by default.
 fn files_end_after_100_bytes() -> io::Result<()> {
     Ok(setrlimit(Resource::RLIMIT_FSIZE, 100, 100)?)
 }
 
 #[test]
-fn a_full_device_is_told() {
+fn a_full_device_is_reported() {
     for writer in WRITERS.iter().filter(|writer| !is_man(writer)) {
         let folder = folder();
         let before = names(&folder);
@@ -265,7 +247,7 @@ fn a_full_device_is_told() {
 }
 
 #[test]
-fn thousands_of_inputs_are_read_and_every_bad_one_is_named() {
+fn thousands_of_inputs_are_read_and_every_bad_one_is_reported() {
     let folder = folder();
     let mut words = vec!["report"];
     words.extend(["clean.json"; 2000]);

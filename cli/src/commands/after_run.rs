@@ -1,7 +1,7 @@
-//! What `run` says once the program has ended: the report of every process that used CUDA, and the verdict if asked.
+//! The end of `run`: a report of every process that used CUDA, and a verdict with `--check`.
 //!
-//! Recordings of this run are known by the tag in their names. Everything goes to stderr or to a file, since stdout is
-//! the program's. Deliberately absent: waiting for processes that outlive the program; they are reported as running.
+//! The tag in their names identifies the recordings of this run. All output goes to stderr or to a file, since stdout belongs
+//! to the program. Deliberately absent: waiting for processes that outlive the program; they are reported as running.
 
 use std::ffi::OsString;
 use std::fs;
@@ -10,63 +10,57 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
 use culeak::analysis::check::{Rules, verdict};
-use culeak::analysis::report::Report;
+use culeak::analysis::report::{Options, Report};
 
-use super::NameArgs;
-use super::check::{self, Format};
-use super::report::ReportArgs;
-use super::rules::{RULE_OPTIONS, RuleArgs};
-use crate::environment;
-use crate::errors::{Failure, USAGE};
+use crate::errors::{Failure, LEAK, USAGE};
 use crate::escape::Escaped;
-use crate::html;
+use crate::launch::environment;
+use crate::launch::proof::{Gap, Proof};
 use crate::load::{self, Loaded};
+use crate::options::format::{self, Format};
+use crate::options::rules::{RULE_OPTIONS, RuleArgs};
+use crate::options::{NameArgs, rows_shown};
 use crate::output::{self, Overwrite};
-use crate::progress;
-use crate::proof::{Gap, Proof};
-use crate::text;
+use crate::{html, progress, text};
 
-/// Exit code for a leak over the limit.
-const LEAK: u8 = 1;
-
-/// What happens after the run.
+/// The options for what follows the run.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("limits")
     .args(RULE_OPTIONS)
     .multiple(true)
     .requires("check"))]
 pub struct AfterArgs {
-    /// Only record; print no report at the end
+    /// Record only; print no report
     #[arg(long)]
     pub no_report: bool,
 
-    /// Write the report here instead of standard error
+    /// Write the report to FILE instead of standard error
     #[arg(long, value_name = "FILE", conflicts_with = "no_report")]
     pub report_file: Option<PathBuf>,
 
-    /// Write the report of all processes as a page for a browser, too
+    /// Also write the report of all processes as an HTML page
     #[arg(long, value_name = "FILE.html")]
     pub html: Option<PathBuf>,
 
-    /// Show at most N call sites per process (0: all) [default: 20]
+    /// Show at most N call sites per process; 0: all [default: 20]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
 
-    /// Exit with code 1 when the program itself succeeded, but leaked more than allowed; a child that is started without
-    /// the preload library (no LD_PRELOAD, static, setuid) is not seen
+    /// Exit with code 1 if the program succeeded but leaked more than allowed; child processes without the preload library
+    /// (no LD_PRELOAD, static, setuid) are not recorded
     #[arg(long)]
     pub check: bool,
 
-    /// Exit with code 2 when nothing was recorded, also when no process asked CUDA for memory; one recorded process is
-    /// enough, and a child that is started without the preload library is not seen
+    /// Exit with code 2 if no process was recorded, even if none requested memory from CUDA; child processes without the
+    /// preload library are not recorded
     #[arg(long)]
     pub require_recording: bool,
 
-    /// How to write the verdict of --check [default: text]
+    /// Format of the verdict of --check [default: text]
     #[arg(long, value_enum, requires = "check")]
     pub format: Option<Format>,
 
-    /// Write the verdict here instead of behind the report
+    /// Write the verdict to FILE instead of after the report
     #[arg(long, value_name = "FILE", requires = "check")]
     pub verdict_file: Option<PathBuf>,
 
@@ -78,10 +72,10 @@ pub struct AfterArgs {
 }
 
 impl AfterArgs {
-    /// Looks at what will be needed, so that a mistake in it is told before the program runs.
+    /// Checks output files and rules, so that mistakes are reported before the program runs.
     ///
     /// # Errors
-    /// As [`RuleArgs::rules`] and [`output::check`].
+    /// See [`RuleArgs::rules`] and [`output::check`].
     pub fn examine(&self) -> Result<(), Failure> {
         for path in [&self.report_file, &self.html, &self.verdict_file]
             .into_iter()
@@ -89,7 +83,7 @@ impl AfterArgs {
         {
             if output::is_standard_output(path) {
                 return Err(Failure::new(
-                    "-: standard output is the program's; name a file for the report, the page or the verdict",
+                    "-: standard output belongs to the program; name a file for the report, the page or the verdict",
                 ));
             }
             output::check(path, self.overwrite)?;
@@ -101,19 +95,19 @@ impl AfterArgs {
     }
 }
 
-/// What else is known of the run.
+/// What else is known about the run.
 pub struct Started<'a> {
     pub proof: Option<&'a Proof>,
-    /// Its own options leave processes out.
-    pub chooses: bool,
+    /// Options of the run exclude processes.
+    pub excludes: bool,
 }
 
-/// Reports and judges; `given` is the output folder as the user named it. The result is the exit code of `run` in case
-/// the program itself succeeded.
+/// Writes the report and the verdict; `given` is the output folder as the user named it. Returns the exit code of `run` for a
+/// program that succeeded.
 ///
 /// # Errors
-/// When a report was asked for and cannot be written.
-pub fn look(
+/// A report, page or verdict cannot be written.
+pub fn report(
     args: &AfterArgs,
     folder: &Path,
     given: Option<&Path>,
@@ -145,34 +139,37 @@ pub fn look(
     };
     let paths = recordings.iter().map(|name| folder.join(name));
     let paths: Vec<(PathBuf, String)> = paths.zip(named).collect();
-    let mut kept = Vec::new();
-    let code = write_where_asked(args, &rules, &paths, &mut kept);
-    let code = code.and_then(|code| write_files(args, &rules, &kept).map(|()| code));
+    let mut loaded = Vec::new();
+    let code = write_to_destination(args, &rules, &paths, &mut loaded);
+    let code = code.and_then(|code| write_files(args, &rules, &loaded).map(|()| code));
     let code = code.map_err(|failure| {
-        let message = format!("{}; the recordings themselves are complete", failure.message);
+        let message = format!("{}; the recordings are complete", failure.message);
         Failure { message, ..failure }
     })?;
-    // One process has a recording, another one has none.
-    let is_open = |gap: &&Gap| match gap {
+    // One process has a recording, another has none.
+    let prevents_verdict = |gap: &&Gap| match gap {
         Gap::NotCreated(_) | Gap::Disabled | Gap::Missing(_) => true,
-        Gap::NotChosen => !run.chooses,
+        Gap::NotChosen => !run.excludes,
         _ => false,
     };
-    if let (true, Some(gap)) = (args.check, gap.filter(is_open)) {
+    if let (true, Some(gap)) = (args.check, gap.filter(prevents_verdict)) {
         let why = gap.sentence(folder);
-        eprintln!("culeak: no verdict on all processes: {}", Escaped(&why));
+        eprintln!(
+            "culeak: no verdict, since a process was not recorded: {}",
+            Escaped(&why)
+        );
         return Ok(USAGE);
     }
     Ok(if args.check { code } else { 0 })
 }
 
-/// Says why, and with which exit code that ends: a gate does not pass on nothing.
+/// Prints why nothing was recorded, and returns the exit code: without a recording a check does not pass.
 fn nothing_recorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>) -> u8 {
     match gap {
         Some(gap) => eprintln!("culeak: nothing recorded: {}", Escaped(&gap.sentence(folder))),
         None => eprintln!(
-            "culeak: nothing recorded: no process that ran under the recorder asked CUDA for memory; children started \
-             without LD_PRELOAD are not seen; if one should have: culeak doctor"
+            "culeak: nothing recorded: no process with the preload library requested memory from CUDA; child processes \
+             without LD_PRELOAD are not recorded; if you expected a recording, run culeak doctor"
         ),
     }
     if args.require_recording || (args.check && gap.is_some()) {
@@ -182,88 +179,84 @@ fn nothing_recorded(args: &AfterArgs, folder: &Path, gap: Option<&Gap>) -> u8 {
     0
 }
 
-/// File names of this run's recordings, in order.
+/// The file names of this run's recordings, sorted.
 fn recordings(folder: &Path, tag: &str) -> Vec<OsString> {
-    let mark = environment::mark(tag);
+    let part = environment::tag_part(tag);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let is_ours = |name: &OsString| {
         let name = name.to_string_lossy();
-        name.contains(&mark) && name.ends_with(".culeak")
+        name.contains(&part) && name.ends_with(".culeak")
     };
     let mut names: Vec<OsString> = entries.map(|entry| entry.file_name()).filter(is_ours).collect();
     names.sort();
     names
 }
 
-/// To the file that was named, else to standard error, since stdout is the program's.
-fn write_where_asked(
+/// Writes to the file that the user named, else to standard error.
+fn write_to_destination(
     args: &AfterArgs,
     rules: &Rules,
     recordings: &[(PathBuf, String)],
-    kept: &mut Vec<Loaded>,
+    loaded: &mut Vec<Loaded>,
 ) -> Result<u8, Failure> {
     let Some(path) = &args.report_file else {
         let mut out = io::BufWriter::new(anstream::stderr());
-        let code = text::columns::fitting(io::stderr(), || write(args, rules, recordings, kept, &mut out));
+        let code = text::columns::fitting(io::stderr(), || write(args, rules, recordings, loaded, &mut out));
         let code = code.and_then(|code| out.flush().map(|()| code));
         return code.map_err(|error| Failure::new(format!("standard error: the report cannot be written: {error}")));
     };
     let mut code = 0;
     output::create(path, args.overwrite, |out| {
         let mut plain = anstream::StripStream::new(Vec::new());
-        code = write(args, rules, recordings, kept, &mut plain)?;
+        code = write(args, rules, recordings, loaded, &mut plain)?;
         out.write_all(&plain.into_inner())
     })?;
     Ok(code)
 }
 
-/// The files that hold all processes at once.
-fn write_files(args: &AfterArgs, rules: &Rules, kept: &[Loaded]) -> Result<(), Failure> {
+/// Writes the files that cover all processes.
+fn write_files(args: &AfterArgs, rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
     if let Some(path) = &args.verdict_file {
         output::create(path, args.overwrite, |out| {
             let mut plain = anstream::StripStream::new(Vec::new());
-            write_verdicts(args, rules, kept, &mut plain)?;
+            write_verdicts(args, rules, loaded, &mut plain)?;
             out.write_all(&plain.into_inner())
         })?;
     }
-    let Some(path) = args.html.as_ref().filter(|_| !kept.is_empty()) else {
+    let Some(path) = args.html.as_ref().filter(|_| !loaded.is_empty()) else {
         return Ok(());
     };
-    let options = ReportArgs {
-        html: args.html.clone(),
-        ..ReportArgs::of(Vec::new())
-    };
-    let items = kept.iter().map(|item| html::Item {
+    let items = loaded.iter().map(|item| html::Item {
         snapshot: &item.snapshot,
-        options: options.options(item.source.clone()),
+        options: Options {
+            top: None,
+            source: item.source.clone(),
+            ..Options::default()
+        },
         full_stacks: false,
     });
     let items: Vec<_> = items.collect();
     output::create(path, args.overwrite, |out| html::write_report(&items, out))
 }
 
-fn write_verdicts(args: &AfterArgs, rules: &Rules, kept: &[Loaded], out: &mut dyn Write) -> io::Result<()> {
-    let verdicts = kept
+fn write_verdicts(args: &AfterArgs, rules: &Rules, loaded: &[Loaded], out: &mut dyn Write) -> io::Result<()> {
+    let verdicts = loaded
         .iter()
         .map(|item| (item.source.as_str(), verdict(&item.snapshot, rules)));
     let verdicts: Vec<_> = verdicts.collect();
-    check::write(args.format.unwrap_or(Format::Text), &verdicts, None, out)
+    format::write(args.format.unwrap_or(Format::Text), &verdicts, None, out)
 }
 
-/// Prints what was asked for, one process after the other, and says with which exit code it ends if all must pass. What
-/// goes into one document with others is kept for it.
+/// Writes the report and the verdict of each process, and returns the exit code if all must pass. Snapshots that a document
+/// about all processes needs are added to `loaded`.
 fn write(
     args: &AfterArgs,
     rules: &Rules,
     recordings: &[(PathBuf, String)],
-    kept: &mut Vec<Loaded>,
+    loaded: &mut Vec<Loaded>,
     out: &mut dyn Write,
 ) -> io::Result<u8> {
     let one_document = args.verdict_file.is_some() || args.format.is_some_and(|format| format != Format::Text);
-    let options = ReportArgs {
-        top: args.top,
-        ..ReportArgs::of(Vec::new())
-    };
     let (mut passed, mut written, mut unreadable) = (true, 0, 0);
     for (path, source) in recordings {
         let item = match load::one(path) {
@@ -284,7 +277,12 @@ fn write(
             writeln!(out, "{gap}== {} ==", Escaped(&item.source))?;
         }
         if !args.no_report {
-            let report = Report::of(&item.snapshot, &options.options(item.source.clone()));
+            let options = Options {
+                top: rows_shown(args.top, true),
+                source: item.source.clone(),
+                ..Options::default()
+            };
+            let report = Report::of(&item.snapshot, &options);
             text::report::write(&report, false, out)?;
         }
         if args.check {
@@ -296,11 +294,11 @@ fn write(
         }
         written += 1;
         if args.html.is_some() || args.check && one_document {
-            kept.push(item);
+            loaded.push(item);
         }
     }
     if args.check && one_document && args.verdict_file.is_none() {
-        write_verdicts(args, rules, kept, out)?;
+        write_verdicts(args, rules, loaded, out)?;
     }
     Ok(match (unreadable, passed) {
         (0, true) => 0,
@@ -314,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_this_runs_recordings_are_its_own() {
+    fn recordings_of_other_runs_are_ignored() {
         let folder = tempfile::tempdir().expect("a folder");
         for name in [
             "app.k3f9.host.7.culeak",

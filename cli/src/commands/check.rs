@@ -1,45 +1,41 @@
 //! `culeak check`: a verdict for scripts and CI.
 
 use std::ffi::OsString;
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use culeak::analysis::baseline::Baseline;
 use culeak::analysis::check::{Rules, Verdict, baseline_of, verdict};
 use culeak::analysis::program::Program;
 use culeak::analysis::suppressions::{BUILT_IN, rule_for};
 
-use super::NameArgs;
-use super::rules::{RuleArgs, is_baseline};
-use crate::config::ConfigArgs;
-use crate::errors::{Failure, USAGE};
+use crate::errors::{Failure, LEAK, USAGE};
 use crate::escape::Escaped;
-use crate::json;
 use crate::load::{self, Loaded, Several};
+use crate::options::NameArgs;
+use crate::options::config::ConfigArgs;
+use crate::options::format::{self, Format};
+use crate::options::rules::{RuleArgs, is_baseline};
 use crate::output::{self, Overwrite};
-use crate::text;
-use crate::verdict::{self, SourceRoot};
+use crate::{json, text};
 
-/// Exit code for a leak over the limit.
-const LEAK: u8 = 1;
-
-/// Fail when a process leaked more than allowed
+/// Fail if a process leaked more than allowed
 #[derive(Debug, Args)]
-#[command(mut_arg("force", |force| force.help("Accept a baseline of another program; replace a file that is not a baseline")))]
+#[command(mut_arg("force", |force| force.help("Accept a baseline of another program, and replace a file that is not a baseline")))]
 #[command(after_help = "\
-Without any limit any leak fails; with one limit the others are off. With a baseline, what is new or grown fails. \
-Defaults may be in a config file, culeak.toml: see docs/config.md.
+Without limits, any leak fails; with limits, only leaks over a limit fail. With a baseline, new and grown leaks fail. \
+Defaults can be set in a config file, culeak.toml: see docs/config.md.
 
-Exit codes: 0 clean, 1 leak over the limit, 2 wrong usage or an input that cannot be read; the others are judged all the same.
+Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage or unreadable input; the other inputs are still judged.
 
 Examples:
   culeak check app.culeak
-  culeak check rank0.culeak rank1.culeak runs/       every one must pass
+  culeak check rank0.culeak rank1.culeak runs/       all must pass
   culeak check app.culeak --max-leaked 64MiB --kind device
   culeak check app.culeak --suppressions app.supp --format github
-  culeak check app.culeak --baseline leaks.json --update-baseline     once, then without the last option")]
+  culeak check app.culeak --baseline leaks.json --update-baseline     write the baseline
+  culeak check app.culeak --baseline leaks.json                       compare with the baseline")]
 pub struct CheckArgs {
     /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
     #[arg(value_name = "FILE", required_unless_present = "print_suppressions")]
@@ -48,44 +44,28 @@ pub struct CheckArgs {
     pub rules: RuleArgs,
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Write the present leaks to the file of --baseline, and pass
+    /// Write the current leaks to the file of --baseline, and pass
     #[arg(long, conflicts_with_all = ["tolerance", "fail_on"])]
     pub update_baseline: bool,
-    /// Print a suppression rule for each judged call site instead of the verdict
+    /// Print a suppression rule for each leaking call site instead of the verdict
     #[arg(long, conflicts_with_all = ["format", "json", "update_baseline"])]
     pub gen_suppressions: bool,
     /// Print the built-in suppressions
     #[arg(long, conflicts_with = "inputs")]
     pub print_suppressions: bool,
-    /// How to print the verdict
+    /// Format of the verdict
     #[arg(long, value_enum, default_value = "text")]
     pub format: Format,
-    /// The same as --format json
+    /// Short for --format json
     #[arg(long, conflicts_with = "format")]
     pub json: bool,
-    /// Root of the source tree, for formats that point into it [default: the repository around the current folder]
+    /// Root of the source tree, for formats that refer to source files [default: the repository of the current folder]
     #[arg(long, value_name = "DIR")]
     pub source_root: Option<PathBuf>,
     #[command(flatten)]
     pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For a terminal
-    Text,
-    /// Everything, as docs/json.md describes it
-    Json,
-    /// A test report: one test per call site
-    Junit,
-    /// SARIF 2.1.0, for code scanning
-    Sarif,
-    /// Annotations on the leaking lines, as GitHub's runners read them
-    Github,
-    /// A summary for a pull request or a job page
-    Markdown,
 }
 
 pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
@@ -95,7 +75,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     }
     if args.update_baseline && args.rules.baseline.is_none() {
         return Err(Failure::new(
-            "--update-baseline: no file is named; add --baseline FILE, or baseline in the config file",
+            "--update-baseline: no baseline is given; add --baseline FILE, or set baseline in the config file",
         ));
     }
     let rules = if args.update_baseline {
@@ -109,7 +89,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     } = load::all(&args.inputs)?;
     if args.update_baseline && unreadable > 0 {
         return Err(Failure::new(
-            "a baseline is made of all inputs or of none; name those that can be read",
+            "no baseline written: some inputs cannot be read (see above); leave them out, or repair them",
         ));
     }
     for item in &mut loaded {
@@ -119,7 +99,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         return update(path, args.overwrite, &loaded, &rules);
     }
     if !args.overwrite.force {
-        of_these_programs(&rules, &loaded)?;
+        check_programs(&rules, &loaded)?;
     }
     let verdicts: Vec<_> = loaded
         .iter()
@@ -134,41 +114,17 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(match (unreadable, passed) {
         (0, true) => 0,
         (0, false) => LEAK,
-        // A gate that cannot judge all does not open.
+        // An input that cannot be judged does not pass.
         _ => USAGE,
     }))
 }
 
 fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
     let format = if args.json { Format::Json } else { args.format };
-    text::print(|out| write(format, verdicts, args.source_root.as_deref(), out))
+    text::print(|out| format::write(format, verdicts, args.source_root.as_deref(), out))
 }
 
-/// All verdicts as one document; `root` is where the sources lie, if the user said so.
-pub fn write(format: Format, verdicts: &[(&str, Verdict)], root: Option<&Path>, out: &mut dyn Write) -> io::Result<()> {
-    let root = || SourceRoot::find(root);
-    match format {
-        Format::Json => match verdicts {
-            [(_, one)] => text::write_json(one, out),
-            several => text::write_json(&several.iter().map(|(_, verdict)| verdict).collect::<Vec<_>>(), out),
-        },
-        Format::Text => {
-            for (source, verdict) in verdicts {
-                if verdicts.len() > 1 {
-                    writeln!(out, "== {} ==", Escaped(source))?;
-                }
-                text::check::write(verdict, source, out)?;
-            }
-            Ok(())
-        }
-        Format::Junit => verdict::junit::write(verdicts, out),
-        Format::Sarif => text::write_json(&verdict::sarif::log(verdicts, &root()), out),
-        Format::Github => verdict::github::write(verdicts, &root(), out),
-        Format::Markdown => verdict::markdown::write(verdicts, out),
-    }
-}
-
-/// One rule per call site, each with what it would take.
+/// Prints one rule per call site, with the bytes and blocks that it suppresses.
 fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
     text::print(|out| {
         let mut seen = Vec::new();
@@ -190,8 +146,8 @@ fn generate(verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
     })
 }
 
-/// Against a baseline of other programs, everything would be new.
-fn of_these_programs(rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
+/// Refuses a baseline of other programs, against which every leak would be new.
+fn check_programs(rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
     let Some(baseline) = &rules.baseline else { return Ok(()) };
     let programs: Vec<Program> = loaded.iter().map(|item| Program::of(&item.snapshot)).collect();
     if programs.is_empty() || programs.iter().any(|program| baseline.is_of(program)) {
@@ -199,7 +155,7 @@ fn of_these_programs(rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
     }
     let known: Vec<String> = baseline.programs.iter().map(ToString::to_string).collect();
     Err(Failure::new(format!(
-        "the baseline was made from {}, but {} is of {}; name this program's baseline, or judge it anyway with --force",
+        "the baseline is from {}, but {} is from {}; name this program's baseline, or use it anyway with --force",
         known.join(", "),
         loaded[0].source,
         programs[0]
@@ -215,7 +171,7 @@ fn update(path: &Path, overwrite: Overwrite, loaded: &[Loaded], rules: &Rules) -
     }
     let baselines = loaded.iter().map(|item| baseline_of(&item.snapshot, rules));
     let baseline = Baseline::most_of(baselines);
-    // To update a baseline is what was asked for.
+    // The user asked for the update, so no --force is needed.
     output::create(path, Overwrite { force: true }, |out| {
         json::write_pretty(&mut *out, &baseline)?;
         writeln!(out)

@@ -1,8 +1,8 @@
-//! `culeak demo`: a tour on a program with known leaks, which is also a test of this installation.
+//! `culeak demo`: a tour on a program with known leaks, and a test of this installation.
 //!
-//! Every command line shown is the one that runs, in a folder of its own, so anyone can type it again. At the end the
-//! recording is held against what the program planted: exactly these leaks, with the functions that made them, or the
-//! demo fails. Deliberately absent: prepared output.
+//! Every command line shown is executed as shown, in a separate folder, and can be typed again. At the end the recording is
+//! compared with what the program planted: exactly these leaks, in the functions that made them, or the demo fails.
+//! Deliberately absent: prepared output.
 
 use std::env;
 use std::ffi::OsStr;
@@ -18,24 +18,25 @@ use culeak::variables;
 use crate::demo_program::{Planted, ROUND_DONE};
 use crate::driver::Findings;
 use crate::errors::Failure;
+use crate::launch::shim;
 use crate::text::parts::{BAD, BOLD, DIM, GOOD, Styled};
 use crate::text::{self, units};
-use crate::{load, probe, shim};
+use crate::{load, probe};
 
-/// Run a small program with known leaks through record, report, diff and check
+/// Record, report, diff and check a small program with known leaks
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 the recording shows exactly what the program leaks, 1 it does not, or something does not work.
+Exit codes: 0 the recording contains exactly the known leaks, 1 it does not, or a step failed.
 
 Examples:
   culeak demo
-  culeak demo --fake -o tour            keeps the recording and the snapshots; a second time too")]
+  culeak demo --fake -o tour            keep the recording and the snapshots")]
 pub struct DemoArgs {
-    /// Use the built-in imitation of a GPU driver even if there is a GPU
+    /// Use the built-in fake driver even if there is a GPU
     #[arg(long)]
     pub fake: bool,
 
-    /// Keep the recording and the snapshots here
+    /// Keep the recording and the snapshots in this folder
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 }
@@ -44,46 +45,46 @@ pub fn execute(args: &DemoArgs) -> Result<ExitCode, Failure> {
     let stage = Stage::set(args)?;
     say(format_args!(
         "{}",
-        Styled(BOLD, "culeak demo: a program that forgets to free GPU memory")
+        Styled(BOLD, "culeak demo: a program that leaks GPU memory")
     ));
-    say(format_args!("It runs on {}.", stage.driver.told()));
+    say(format_args!("It runs on {}.", stage.driver.description()));
 
-    stage.heading("Record it, and look at it while it runs");
+    stage.heading("Record the program, and take a snapshot while it runs");
     let (planted, recording) = stage.record()?;
 
-    stage.heading("What is left, and who asked for it");
+    stage.heading("What it leaked, and where");
     stage.run(&["report", &recording], 0)?;
 
-    stage.heading("What the second round added");
+    stage.heading("What the second round leaked");
     stage.run(&["diff", &stage.before, &recording], 0)?;
 
-    stage.heading("The verdict for CI: no leak allowed (exit code 1), then 64 MiB allowed (exit code 0)");
+    stage.heading("A verdict for CI: no leak allowed (exit code 1), then 64 MiB allowed (exit code 0)");
     stage.run(&["check", &recording], 1)?;
     stage.run(&["check", &recording, "--max-leaked", "64MiB"], 0)?;
 
-    stage.heading("Is that true?");
+    stage.heading("Is the report correct?");
     stage.run(&["snapshot", &recording, "-o", &stage.after], 0)?;
     let after = load::one(stage.folder.join(&stage.after))?;
     let truth = compare(&planted, &after.snapshot);
     match &truth {
-        Ok(said) => say(format_args!("{} {said}", Styled(GOOD, "yes:"))),
+        Ok(result) => say(format_args!("{} {result}", Styled(GOOD, "yes:"))),
         Err(wrong) => say(format_args!("{} {wrong}", Styled(BAD, "no:"))),
     }
     stage.farewell();
     Ok(ExitCode::from(u8::from(truth.is_err())))
 }
 
-/// Where the demo plays: a folder for its files and a driver.
+/// The setting of the demo: a folder for its files, and a driver.
 struct Stage {
     folder: PathBuf,
-    /// Removed with everything in it when the demo ends.
+    /// Removed with its content when the demo ends.
     temporary: Option<tempfile::TempDir>,
     program: PathBuf,
     driver: Driver,
-    /// Names of the snapshots; an earlier demo in the same folder keeps its own.
+    /// Names of the snapshots, which differ from those of earlier demos in the folder.
     before: String,
     after: String,
-    /// Recordings that were there before.
+    /// Files that existed before.
     earlier: Vec<String>,
 }
 
@@ -95,7 +96,7 @@ enum Driver {
 impl Driver {
     fn choose(fake: bool) -> Result<Driver, Failure> {
         let why = match probe::driver(None) {
-            _ if fake => "as asked".to_owned(),
+            _ if fake => "as requested".to_owned(),
             Ok(findings) if !findings.devices.is_empty() => return Ok(Driver::Real(findings)),
             Ok(_) => "the driver found no GPU".to_owned(),
             Err(reason) => reason,
@@ -106,12 +107,12 @@ impl Driver {
         })
     }
 
-    fn told(&self) -> String {
+    fn description(&self) -> String {
         match self {
             Driver::Real(findings) => {
                 format!("{}, CUDA driver {}", findings.devices[0].name, findings.cuda_version())
             }
-            Driver::Fake { why, .. } => format!("the built-in imitation of a CUDA driver ({why})"),
+            Driver::Fake { why, .. } => format!("the built-in fake driver ({why})"),
         }
     }
 }
@@ -120,16 +121,17 @@ impl Stage {
     fn set(args: &DemoArgs) -> Result<Stage, Failure> {
         let cannot =
             |what: &str, error: std::io::Error| Failure::with_exit(format!("the demo cannot {what}: {error}"), 1);
-        let program = env::current_exe().map_err(|error| cannot("find this program's own file", error))?;
+        let program = env::current_exe().map_err(|error| cannot("find its own executable", error))?;
         let driver = Driver::choose(args.fake)?;
         let (folder, temporary) = match &args.output {
             Some(folder) => {
-                fs::create_dir_all(folder).map_err(|error| cannot(&format!("make {}", folder.display()), error))?;
+                fs::create_dir_all(folder).map_err(|error| cannot(&format!("create {}", folder.display()), error))?;
                 (folder.clone(), None)
             }
             None => {
                 let temporary = tempfile::Builder::new().prefix("culeak-demo-").tempdir();
-                let temporary = temporary.map_err(|error| cannot("make a folder for its files; set TMPDIR", error))?;
+                let temporary =
+                    temporary.map_err(|error| cannot("create a folder for its files; set TMPDIR", error))?;
                 (temporary.path().to_path_buf(), Some(temporary))
             }
         };
@@ -149,7 +151,7 @@ impl Stage {
         say(format_args!("\n{}", Styled(BOLD, format_args!("── {text}"))));
     }
 
-    /// A command of ours in the demo's folder, shown as a user would type it.
+    /// A culeak command in the demo's folder, printed as a user would type it.
     fn command(&self, words: &[&str]) -> Command {
         say(format_args!(
             "{}",
@@ -163,14 +165,16 @@ impl Stage {
                 .map(|&word| if word == "culeak" { program } else { OsStr::new(word) }),
         );
         command.current_dir(&self.folder);
-        // What the demo shows does not depend on a project that it happens to run in.
+        // A config file of the current project must not affect the demo.
         command.env(variables::CONFIG.name(), "/dev/null");
         text::pass_color_on(&mut command);
         if let Driver::Fake { folder, .. } = &self.driver {
-            command.env(
-                "LD_LIBRARY_PATH",
-                first(folder, env::var_os("LD_LIBRARY_PATH").as_deref()),
-            );
+            let mut folders = folder.as_os_str().to_owned();
+            if let Some(others) = env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty()) {
+                folders.push(":");
+                folders.push(others);
+            }
+            command.env("LD_LIBRARY_PATH", folders);
         }
         command
     }
@@ -187,7 +191,7 @@ impl Stage {
         }
     }
 
-    /// Runs the program under the recorder, with a snapshot between its rounds.
+    /// Records the program, and takes a snapshot between its rounds.
     fn record(&self) -> Result<(Vec<Planted>, String), Failure> {
         let words = ["run", "--no-report", "--", "culeak", "demo-program"];
         let failed = |error: std::io::Error| broken(&words, &error.to_string());
@@ -217,23 +221,23 @@ impl Stage {
         Ok((planted, self.recording(&process)?))
     }
 
-    /// The recording of this process, by its name in the demo's folder.
+    /// The name of this process's recording.
     fn recording(&self, process: &str) -> Result<String, Failure> {
         let ending = format!(".{process}.culeak");
         let mut names = names_in(&self.folder).into_iter();
         let name = names.find(|name| name.ends_with(&ending) && !self.earlier.contains(name));
         name.ok_or_else(|| {
-            let message = "the demo: the program ran, but nothing was recorded; `culeak doctor` looks for the reason";
+            let message = "the demo: the program ran, but nothing was recorded; run `culeak doctor` to find the reason";
             Failure::with_exit(message, 1)
         })
     }
 
     fn farewell(&self) {
-        let kept = match self.temporary {
+        let files = match self.temporary {
             Some(_) => "The demo's files were removed; keep them with --output DIR.".to_owned(),
             None => format!("The demo's files are in {}.", self.folder.display()),
         };
-        say(format_args!("\n{kept}\nnext: culeak run -- your-program"));
+        say(format_args!("\n{files}\nnext: culeak run -- your-program"));
     }
 }
 
@@ -255,37 +259,28 @@ fn free_names(folder: &Path) -> (String, String) {
     pairs.find(is_free).unwrap_or_else(|| pair(1))
 }
 
-/// The child of the demo; it does not outlive it when something fails halfway.
+/// A child that does not outlive the demo, even if a step fails.
 struct Ended(Child);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        // Closing its input lets the program finish by itself; both calls fail harmlessly when it already has.
+        // The end of its input lets the program finish. Waiting for a child that has been reaped returns at once.
         drop(self.0.stdin.take());
         let _ = self.0.wait();
     }
 }
 
-fn first(folder: &Path, rest: Option<&OsStr>) -> std::ffi::OsString {
-    let mut list = folder.as_os_str().to_owned();
-    if let Some(rest) = rest.filter(|rest| !rest.is_empty()) {
-        list.push(":");
-        list.push(rest);
-    }
-    list
-}
-
 fn broken(words: &[&str], what: &str) -> Failure {
     Failure::with_exit(
         format!(
-            "the demo: culeak {}: {what}; `culeak doctor` looks for the reason",
+            "the demo: culeak {}: {what}; run `culeak doctor` to find the reason",
             words.join(" ")
         ),
         1,
     )
 }
 
-/// Holds the recording against what was planted.
+/// Compares the recording with what was planted.
 fn compare(planted: &[Planted], found: &Snapshot) -> Result<String, String> {
     let mut expected: Vec<Planted> = planted.to_vec();
     let mut recorded: Vec<Planted> = Vec::new();
@@ -325,10 +320,10 @@ fn compare(planted: &[Planted], found: &Snapshot) -> Result<String, String> {
     let names = if named {
         ""
     } else {
-        " (this build has no symbols, so functions were not compared)"
+        " (functions were not compared, since this build has no symbols)"
     };
     Ok(format!(
-        "the recording holds exactly the {} planted leaks ({}) and the {} failed requests, nothing else{names}",
+        "the recording contains exactly the {} planted leaks ({}) and the {} failed requests{names}",
         leaked.len(),
         units::bytes(bytes),
         expected.len() - leaked.len(),
@@ -377,7 +372,7 @@ fn difference(expected: &[Planted], recorded: &[Planted]) -> String {
     )
 }
 
-/// A reader that went away does not end the demo; its exit code still counts.
+/// Prints a line. A closed pipe does not end the demo, whose exit code still matters.
 fn say(line: std::fmt::Arguments) {
     let mut out = anstream::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());

@@ -1,4 +1,4 @@
-//! `culeak diff`: what changed between two snapshots.
+//! `culeak diff`: changes between two snapshots, by call site.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -13,68 +13,68 @@ use culeak::analysis::program::Program;
 use culeak::analysis::report::{By, Sort};
 use culeak::kind::Kind;
 
-use super::NameArgs;
 use crate::errors::Failure;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
 use crate::export::names::{self, Detail};
 use crate::load::Loaded;
+use crate::options::{NameArgs, kind_parser, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::{html, load, text};
 
-/// Show what grew, shrank, came and went between two snapshots, by call site
+/// Show changes between two snapshots, by call site
 #[derive(Debug, Args)]
-#[command(mut_arg("force", |force| force.help("Compare different programs, and replace files that exist")))]
+#[command(mut_arg("force", |force| force.help("Compare different programs, and replace existing files")))]
 #[command(after_help = "\
-Rows are matched by module, function and line, so two runs or two machines can be compared.
+Rows are matched by module, function and line, so snapshots from different runs or machines can be compared.
 
 Examples:
   culeak snapshot 4711 -o before.json     … some time later …
-  culeak diff before.json 4711            what the process gained since
-  culeak diff main.culeak branch.culeak   what a change costs
-  culeak diff before.json 4711 --tree     who asked for it, from main inwards
+  culeak diff before.json 4711            changes since then
+  culeak diff main.culeak branch.culeak   the effect of a code change
+  culeak diff before.json 4711 --tree     the changes as a tree of call stacks
   culeak diff before.json 4711 --flamegraph grown.svg")]
 pub struct DiffArgs {
-    /// The earlier process, recording or snapshot
+    /// Earlier process, recording or snapshot
     #[arg(value_name = "BEFORE")]
     pub before: OsString,
-    /// The later one
+    /// Later process, recording or snapshot
     #[arg(value_name = "AFTER")]
     pub after: OsString,
-    /// stack: one row per way to a call site; site: one row per call site
+    /// stack: one row per stack; site: one row per call site
     #[arg(long, default_value = "stack", value_parser = ["stack", "site"])]
     pub by: String,
-    /// What comes first: the largest change of bytes or of count
+    /// Sort rows by the change of this property
     #[arg(long, default_value = "bytes", value_parser = ["bytes", "count"])]
     pub sort: String,
-    /// Show at most N rows (0: all) [default: 20, with --json or --html all]
+    /// Show at most N rows; 0: all [default: 20; all with --json or --html]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
-    /// Leave out rows that changed by less than this
+    /// Hide rows that changed by less than SIZE
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
-    /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    /// Show only this kind of memory; repeatable
+    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
-    /// Show unchanged rows too
+    /// Also show unchanged rows
     #[arg(long)]
     pub all: bool,
-    /// Show each row's stack
+    /// Show the stack of each row
     #[arg(long)]
     pub stacks: bool,
-    /// Show frames inside the CUDA runtime and below main too (implies --stacks)
+    /// Also show frames inside the CUDA runtime and below main; implies --stacks
     #[arg(long)]
     pub full_stacks: bool,
     /// Print the diff as JSON
     #[arg(long)]
     pub json: bool,
-    /// Print what changed as a tree, from main inwards, with the stacks that changed most (--top, --min-bytes)
+    /// Print the changes as a tree with main at its root; --top and --min-bytes limit its branches
     #[arg(long, conflicts_with_all = ["json", "by", "sort", "stacks", "flamegraph", "html"])]
     pub tree: bool,
-    /// Write a flame graph of the later one, coloured by what has changed, and no rows
+    /// Write a flame graph of AFTER, coloured by change, instead of rows
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "by", "sort", "top", "min_bytes", "all", "stacks"])]
     pub flamegraph: Option<PathBuf>,
-    /// Write the diff as a page for a browser (-: to standard output), what grew in red; loads nothing
+    /// Write the diff as a self-contained HTML page; -: standard output
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "flamegraph"])]
     pub html: Option<PathBuf>,
     #[command(flatten)]
@@ -90,18 +90,17 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     let mut before = load::one(&args.before)?;
     let mut after = load::one(&args.after)?;
     if !args.overwrite.force {
-        of_one_program(&before, &after)?;
+        check_programs(&before, &after)?;
     }
     args.names.name_frames(&mut before);
     args.names.name_frames(&mut after);
     if let Some(path) = &args.flamegraph {
         return write_flamegraph(args, &before, &after, path);
     }
-    let default = (!args.json && args.html.is_none()).then_some(20);
     let options = Options {
         by: By::from_name(&args.by).unwrap_or(By::Stack),
         sort: Sort::from_name(&args.sort).unwrap_or_default(),
-        top: args.top.map_or(default, |top| (top > 0).then_some(top)),
+        top: rows_shown(args.top, !args.json && args.html.is_none()),
         min_bytes: args.min_bytes,
         all: args.all,
         kinds: args.kind.clone(),
@@ -123,14 +122,14 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What differs between two programs is everything, which helps nobody.
-fn of_one_program(before: &Loaded, after: &Loaded) -> Result<(), Failure> {
+/// Refuses snapshots of different programs, in which every row would differ.
+fn check_programs(before: &Loaded, after: &Loaded) -> Result<(), Failure> {
     let (old, new) = (Program::of(&before.snapshot), Program::of(&after.snapshot));
     if old.is_like(&new) {
         return Ok(());
     }
     Err(Failure::new(format!(
-        "{} is of {old}, but {} is of {new}; different programs tally no call sites; compare them anyway with --force",
+        "{} is from {old}, but {} is from {new}; different programs share no call sites; compare them anyway with --force",
         before.source, after.source
     )))
 }
@@ -147,7 +146,7 @@ fn profiles<'l>(args: &DiffArgs, before: &'l Loaded, after: &'l Loaded) -> (Prof
     };
     let detail = Detail {
         signatures: args.full_stacks,
-        // Within one process no line of code moves.
+        // Line numbers do not change within one process.
         lines: same_process(&before.snapshot, &after.snapshot),
     };
     let (old, new) = (

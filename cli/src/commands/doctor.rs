@@ -1,7 +1,7 @@
-//! `culeak doctor`: what is found on this machine, what will not work here, and what to do about it.
+//! `culeak doctor`: what this machine offers, what does not work here, and what to do about it.
 //!
-//! Every check is one function that returns findings; this file runs them in order and prints. Only a `fail` changes the
-//! exit code: recording would not work. Deliberately absent: repairs.
+//! Each check is a function that returns findings; this file runs the checks in order and prints the findings. Only a finding
+//! of level `fail`, with which recording does not work, changes the exit code. Deliberately absent: repairs.
 
 mod machine;
 mod preloading;
@@ -18,10 +18,10 @@ use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts::{BAD, GOOD, Styled, WARN};
 
-/// Check this machine: what culeak finds, what will not work, and what to do about it
+/// Check whether culeak works on this machine, and suggest fixes
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit codes: 0 nothing failed (warnings may stand), 1 a check failed.
+Exit codes: 0 no check failed (there may be warnings), 1 a check failed.
 
 Examples:
   culeak doctor
@@ -46,7 +46,7 @@ struct Findings<'f> {
 #[serde(rename_all = "snake_case")]
 enum Level {
     Ok,
-    /// Something that some people need is missing.
+    /// A feature that some users need does not work.
     Warn,
     /// Recording does not work.
     Fail,
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_remedy_stands_under_its_finding() {
+    fn a_remedy_follows_its_finding() {
         let findings = [
             Finding::ok("driver", "580"),
             Finding::fail("output folder", "read-only", "use --output"),

@@ -1,6 +1,6 @@
-//! `culeak environment`: the variables that steer the preload library and this program.
+//! `culeak environment`: the environment variables of the preload library and of this program.
 //!
-//! `culeak help environment` shows the same, and so does the manual; all of it comes from `culeak::variables`.
+//! `culeak help environment` and the manual page list the same; the source of all is `culeak::variables`.
 
 use std::process::ExitCode;
 
@@ -27,20 +27,20 @@ pub fn list() -> String {
         list.push_str(&format!("\n  {}\n      {}", variable.name(), meaning(variable)));
     }
     list.push_str(
-        "\n\n`culeak run` refuses wrong values and unknown names. A program under LD_PRELOAD alone reports them on standard \
+        "\n\n`culeak run` refuses wrong values and unknown names. Without `culeak run`, the preload library reports them on standard \
          error and ignores them.\nSizes: 4096, 64MiB (powers of 1024), 64MB (powers of 1000). Times: 500ms, 10s, 1m, 2h; a \
          bare number means seconds.",
     );
     list
 }
 
-/// What a variable does, and its default, as plain text.
+/// The meaning and the default of a variable, as plain text.
 pub fn meaning(variable: &Variable) -> String {
     let default = match variable.default {
         "" => String::new(),
         default => format!(" [default: {default}]"),
     };
-    // Backticks are for the README.
+    // The README uses the backticks.
     format!("{}{default}", variable.meaning).replace('`', "")
 }
 

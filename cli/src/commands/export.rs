@@ -1,4 +1,4 @@
-//! `culeak export`: what a process holds, in the format of another tool.
+//! `culeak export`: the memory that a process holds, in formats of other tools.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -12,8 +12,6 @@ use culeak::analysis::report;
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
 
-use super::NameArgs;
-use super::rules::suppressions_if_any;
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::{self, Cost};
 use crate::export::names::Detail;
@@ -21,13 +19,15 @@ use crate::export::records::Rows;
 use crate::export::{csv, firefox, memory_viz, parquet, perfetto, pprof, speedscope};
 use crate::html;
 use crate::load::{self, Loaded, Several};
+use crate::options::rules::suppressions_if_any;
+use crate::options::{NameArgs, kind_parser};
 use crate::output::{self, Overwrite};
 use crate::text::parts::{self, amount};
 
-/// Write what a process holds in the format of another tool
+/// Write the memory that a process holds in the format of another tool
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What each format can show, and what it cannot: docs/formats.md.
+docs/formats.md describes what each format can hold.
 
 Examples:
   culeak export 4711 --format pprof -o gpu.pb.gz         then: pprof -http=: gpu.pb.gz
@@ -35,27 +35,28 @@ Examples:
   culeak export rank-*.culeak --format perfetto -o job.pftrace
   culeak export 4711 --format folded -o - | flamegraph.pl > gpu.svg")]
 pub struct ExportArgs {
-    /// Process id, recording or snapshot; several, or a folder, for perfetto and html
+    /// Process id, recording or snapshot; perfetto and html accept several, and folders
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
     pub inputs: Vec<OsString>,
+    /// Output format
     #[arg(short, long, value_name = "FORMAT")]
     pub format: Format,
-    /// Where to write; - for standard output
+    /// Output file; -: standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    /// Include only this kind of memory; repeatable
+    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
-    /// Leave out stacks that match a rule in this file, or a built-in one (as check does), and say how much; repeatable
+    /// Exclude stacks that match a rule in this file or a built-in rule (as in check), and print their total; repeatable
     #[arg(long, value_name = "FILE")]
     pub suppressions: Vec<PathBuf>,
-    /// Leave out only what the files of --suppressions name
+    /// Apply only the rules in the files of --suppressions
     #[arg(long, requires = "suppressions")]
     pub no_builtin_suppressions: bool,
-    /// folded: what the number of a line counts
+    /// folded: meaning of the number in each line
     #[arg(long, default_value = "bytes")]
     pub cost: Cost,
-    /// Include frames inside the CUDA runtime and below main
+    /// Also include frames inside the CUDA runtime and below main
     #[arg(long)]
     pub full_stacks: bool,
     #[command(flatten)]
@@ -66,24 +67,24 @@ pub struct ExportArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// Gzipped protobuf of pprof
+    /// Gzipped protobuf for pprof
     Pprof,
-    /// JSON of speedscope
+    /// JSON for speedscope
     Speedscope,
     /// One line per stack, for flamegraph.pl, inferno and speedscope
     Folded,
-    /// Trace with counters over time, for ui.perfetto.dev; takes several inputs
+    /// Trace with counters over time, for ui.perfetto.dev; several inputs
     Perfetto,
     /// Processed profile, for profiler.firefox.com
     Firefox,
     /// One row per live allocation
     Csv,
-    /// The same rows, typed and compressed
+    /// One row per live allocation, typed and compressed
     Parquet,
-    /// Memory snapshot as PyTorch writes it, for pytorch.org/memory_viz
+    /// PyTorch memory snapshot, for pytorch.org/memory_viz
     #[value(name = "memory_viz")]
     MemoryViz,
-    /// The report as one page for a browser, as `report --html` writes it; takes several inputs
+    /// Self-contained HTML page, as from `report --html`; several inputs
     Html,
 }
 
@@ -92,13 +93,13 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
     let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
     if args.format == Format::Perfetto && !suppressions.is_empty() {
         return Err(Failure::new(
-            "perfetto shows counters per device, which have no stacks; leave out --suppressions",
+            "perfetto holds counters per device without stacks, so suppressions do not apply; leave out --suppressions",
         ));
     }
     let Several { mut items, unreadable } = load::all_with_totals(&args.inputs)?;
     if items.len() > 1 && !matches!(args.format, Format::Perfetto | Format::Html) {
         return Err(Failure::new(format!(
-            "{} processes or snapshots to export, but only perfetto and html can hold several; name one",
+            "{} processes or snapshots, but only perfetto and html can hold more than one; name one",
             items.len()
         )));
     }
@@ -107,7 +108,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         .find(|item| item.snapshot.totals.is_empty() && !item.snapshot.allocations.is_empty());
     if let (true, Some(item)) = (args.cost.is_made(), unreported) {
         return Err(Failure::new(format!(
-            "{}: does not contain what was freed; use --cost bytes or count, or export the recording itself",
+            "{}: contains no freed memory; use --cost bytes or count, or export the recording itself",
             item.source
         )));
     }
@@ -124,15 +125,15 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         ..profile::Options::default()
     };
     output::create(&args.output, args.overwrite, |out| write(args, &options, &items, out))?;
-    // The page says it itself.
+    // The page shows suppressions itself.
     if !options.suppressions.is_empty() && args.format != Format::Html {
-        say_what_is_suppressed(&items, &options);
+        print_suppressed(&items, &options);
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
 }
 
-/// What is not in the file, where no reader of the file can miss it.
-fn say_what_is_suppressed(items: &[Loaded], options: &profile::Options) {
+/// Prints the total of the suppressed stacks, which are not in the file.
+fn print_suppressed(items: &[Loaded], options: &profile::Options) {
     for item in items {
         let profile = Profile::of(&item.snapshot, options);
         let _ = parts::suppressions(profile.suppressed, &profile.suppressions, &mut anstream::stderr());
@@ -178,7 +179,7 @@ fn write(args: &ExportArgs, options: &profile::Options, items: &[Loaded], out: &
             let left_out = memory_viz::write(snapshot, options, detail, out)?;
             if left_out.count > 0 {
                 eprintln!(
-                    "culeak: note: {} without a device address (host memory, arrays, pools) was left out: this format cannot hold it",
+                    "culeak: note: {} without a device address (host memory, arrays, pools) is left out: this format cannot hold it",
                     amount(left_out)
                 );
             }

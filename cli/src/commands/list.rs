@@ -1,8 +1,8 @@
-//! `culeak snapshot --list`: the processes of this user that can be looked at, and those that were started without us.
+//! `culeak snapshot --list`: the processes of this user that use CUDA, recorded or not.
 //!
-//! A recording is found as the kernel shows it, among the files a process maps, so nothing has to be registered and
-//! nothing can be stale. Processes come and go meanwhile: one that vanished is left out. Deliberately absent: other
-//! users' processes, whose memory maps only root may read.
+//! A recording is found among the files that a process maps, so nothing has to be registered and nothing can be stale.
+//! Processes that end during the scan are left out. Deliberately absent: other users' processes, whose memory maps only root
+//! may read.
 
 use std::fs;
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use crate::text::columns;
 use crate::text::parts::{BOLD, DIM, Styled};
 use crate::text::{self, units};
 
-/// A process that uses CUDA, or could.
+/// A process that maps the CUDA driver or a recording.
 struct Found {
     pid: u32,
     name: String,
@@ -31,7 +31,7 @@ struct Found {
 enum Recording {
     Readable(Box<Snapshot>),
     Unreadable(String),
-    /// The driver is mapped, but nobody records.
+    /// The driver is mapped, but not a recording.
     Missing,
 }
 
@@ -110,12 +110,12 @@ fn pids() -> Result<impl Iterator<Item = u32>, Failure> {
 }
 
 fn scan() -> Result<Vec<Found>, Failure> {
-    let mut found: Vec<Found> = pids()?.filter_map(look_at).collect();
+    let mut found: Vec<Found> = pids()?.filter_map(inspect).collect();
     found.sort_by_key(|process| process.pid);
     Ok(found)
 }
 
-/// What a process maps; `None` for processes of others, or gone.
+/// The memory map of a process; `None` if it belongs to another user or has ended.
 fn memory_map(pid: u32) -> Option<String> {
     let folder = format!("/proc/{pid}");
     let user = geteuid();
@@ -126,8 +126,8 @@ fn memory_map(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&maps).into_owned())
 }
 
-/// `None` for processes of others, without CUDA, or gone.
-fn look_at(pid: u32) -> Option<Found> {
+/// `None` if the process belongs to another user, does not use CUDA, or has ended.
+fn inspect(pid: u32) -> Option<Found> {
     let recording = match uses(&memory_map(pid)?) {
         Use::Recorded => match load::one(pid.to_string()) {
             Ok(loaded) => Recording::Readable(Box::new(loaded.snapshot)),
@@ -151,7 +151,7 @@ enum Use {
     None,
 }
 
-/// What a memory map says about CUDA.
+/// How a process uses CUDA, from its memory map.
 fn uses(maps: &str) -> Use {
     let files = || {
         maps.lines()
@@ -196,7 +196,7 @@ fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
             }
             Recording::Unreadable(why) => ("?".to_owned(), "?".to_owned(), Escaped(why).to_string()),
             Recording::Missing => {
-                let why = "started without culeak: restart it with `culeak run`";
+                let why = "not recorded; restart it with `culeak run`";
                 ("-".to_owned(), "-".to_owned(), Styled(DIM, why).to_string())
             }
         };
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_driver_without_a_recording_is_told() {
+    fn a_driver_without_a_recording_is_reported() {
         assert_eq!(uses(DRIVER), Use::Unrecorded);
         assert_eq!(
             uses("7f00-7f10 r-xp 00000000 08:01 42  /usr/lib/libcudart.so.13\n"),
@@ -242,10 +242,10 @@ mod tests {
     }
 
     #[test]
-    fn this_process_can_be_looked_at() {
+    fn a_process_without_cuda_is_not_listed() {
         assert!(
-            look_at(std::process::id()).is_none(),
-            "it has neither a driver nor a recording"
+            inspect(std::process::id()).is_none(),
+            "this process has neither a driver nor a recording"
         );
         assert!(scan().is_ok());
     }

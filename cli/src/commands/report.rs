@@ -1,4 +1,4 @@
-//! `culeak report`: what is held or leaked, by whom.
+//! `culeak report`: memory that is held or leaked, by call site.
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -15,69 +15,67 @@ use culeak::analysis::suppressions::{Pattern, Suppressions};
 use culeak::kind::Kind;
 use serde::ser::{SerializeSeq, Serializer};
 
-use super::NameArgs;
-use super::rules::suppressions_if_any;
 use crate::errors::{Failure, USAGE};
+use crate::escape::Escaped;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
 use crate::export::names::Detail;
 use crate::html::{self, Item};
 use crate::load::{self, Loaded, Place};
+use crate::options::rules::suppressions_if_any;
+use crate::options::{NameArgs, kind_parser, parse_pattern, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::progress::{self, Progress, Unit};
 use crate::{json, text, usage};
 
-/// Rows in text when nothing else is asked for.
-const ROWS_IN_TEXT: usize = 20;
-
-/// Show what a process holds or has leaked, ranked by the code that asked for it
+/// Show the memory that a process holds or leaked, by call site
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  culeak report app.host.4711.culeak            what a finished program left behind
-  culeak report 4711 --by kind                  what a running one holds
-  culeak report 4711 --kind pinned --focus loader.py     only some of it; the totals say what is left out
-  culeak report 4711 --tree                     the same from main inwards, as a tree
-  culeak report 4711 --flamegraph gpu.svg       as a flame graph
+  culeak report app.host.4711.culeak            leaks of a finished program
+  culeak report 4711 --by kind                  memory held by a running program
+  culeak report 4711 --kind pinned --focus loader.py     pinned memory from loader.py only
+  culeak report 4711 --tree                     call stacks as a tree
+  culeak report 4711 --flamegraph gpu.svg       call stacks as a flame graph
   culeak report runs/ --json > report.json      every recording in a folder
-  culeak report runs/ --html report.html        the same for a browser, in one file that loads nothing")]
+  culeak report runs/ --html report.html        a self-contained HTML page")]
 pub struct ReportArgs {
     /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
     pub inputs: Vec<OsString>,
-    /// Group rows by this
+    /// Group rows by this property
     #[arg(long, default_value = "site", value_parser = by_parser())]
     pub by: By,
-    /// Sort rows by this; age: oldest first
+    /// Sort rows by this property; age: oldest first
     #[arg(long, default_value = "bytes", value_parser = sort_parser())]
     pub sort: Sort,
-    /// Show at most N rows (0: all) [default: 20, with --json or --html all]
+    /// Show at most N rows; 0: all [default: 20; all with --json or --html]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
     #[command(flatten)]
     pub filter: FilterArgs,
-    /// Leave out rows below this size, e.g. 4096, 1MB, 2GiB
+    /// Hide rows smaller than SIZE, e.g. 4096, 1MB, 2GiB
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
-    /// Show frames inside the CUDA runtime and below main too
+    /// Also show frames inside the CUDA runtime and below main
     #[arg(long)]
     pub full_stacks: bool,
-    /// Print the report as JSON (an array when there are several inputs)
+    /// Print the report as JSON; an array if there are several inputs
     #[arg(long)]
     pub json: bool,
-    /// Print call stacks as a tree, from main inwards; --top and --min-bytes choose the largest
+    /// Print call stacks as a tree with main at its root; --top and --min-bytes limit its branches
     #[arg(long, conflicts_with_all = ["json", "by", "sort"])]
     pub tree: bool,
-    /// Write a flame graph of live bytes (of one input), and no report
+    /// Write a flame graph of live bytes instead of a report; one input only
     #[arg(long, value_name = "FILE.svg", conflicts_with_all = ["json", "tree", "by", "sort", "top", "min_bytes"])]
     pub flamegraph: Option<PathBuf>,
-    /// Write the report as a page for a browser (-: to standard output): graph, tables, search; loads nothing
+    /// Write the report as a self-contained HTML page; -: standard output
     #[arg(long, value_name = "FILE.html", conflicts_with_all = ["json", "tree", "flamegraph"])]
     pub html: Option<PathBuf>,
-    /// Leave out stacks that match a rule in this file, or a built-in one (as check does), and say how much; repeatable
+    /// Hide stacks that match a rule in this file or a built-in rule (as in check), and show their total; repeatable
     #[arg(long, value_name = "FILE")]
     pub suppressions: Vec<PathBuf>,
-    /// Leave out only what the files of --suppressions name
+    /// Apply only the rules in the files of --suppressions
     #[arg(long, requires = "suppressions")]
     pub no_builtin_suppressions: bool,
     #[command(flatten)]
@@ -86,22 +84,22 @@ pub struct ReportArgs {
     pub overwrite: Overwrite,
 }
 
-/// Which memory the report is about. Every form of it, totals included, is of what passes, and says what does not.
+/// Which memory the report covers. Every form of the report, totals included, is filtered and shows what is left out.
 #[derive(Debug, Clone, Default, Args)]
 pub struct FilterArgs {
-    /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    /// Show only this kind of memory; repeatable
+    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
-    /// Only memory on the GPU of this number (in the process), or on the host; repeatable
+    /// Show only memory on this GPU (its ordinal in the process) or on the host; repeatable
     #[arg(long, value_name = "N|host", value_parser = parse_location)]
     pub device: Vec<Location>,
-    /// Only stacks with a function, file or module that matches (as in suppressions: *, ^ and $); repeatable
-    #[arg(long, value_name = "PATTERN", value_parser = super::parse_pattern)]
+    /// Show only stacks with a matching function, file or module (*, ^ and $ as in suppressions); repeatable
+    #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub focus: Vec<Pattern>,
-    /// No stacks with a function, file or module that matches; repeatable
-    #[arg(long, value_name = "PATTERN", value_parser = super::parse_pattern)]
+    /// Hide stacks with a matching function, file or module; repeatable
+    #[arg(long, value_name = "PATTERN", value_parser = parse_pattern)]
     pub ignore: Vec<Pattern>,
-    /// Only what was allocated after the program set this mark (culeak_mark)
+    /// Show only memory allocated after this mark (culeak_mark)
     #[arg(long, value_name = "MARK")]
     pub since: Option<String>,
 }
@@ -121,7 +119,7 @@ impl FilterArgs {
 fn parse_location(text: &str) -> Result<Location, String> {
     let gpu = || text.parse().ok().filter(|&ordinal| ordinal >= 0).map(Location::Gpu);
     let location = (text == "host").then_some(Location::Host).or_else(gpu);
-    location.ok_or_else(|| "expected the number of a GPU, such as 0, or host".to_owned())
+    location.ok_or_else(|| "expected the ordinal of a GPU, such as 0, or host".to_owned())
 }
 
 fn by_parser() -> impl TypedValueParser<Value = By> {
@@ -135,27 +133,6 @@ fn sort_parser() -> impl TypedValueParser<Value = Sort> {
 }
 
 impl ReportArgs {
-    /// The defaults, for other commands that end with a report of these inputs.
-    pub fn of(inputs: Vec<OsString>) -> ReportArgs {
-        ReportArgs {
-            inputs,
-            by: By::default(),
-            sort: Sort::default(),
-            top: None,
-            filter: FilterArgs::default(),
-            min_bytes: 0,
-            full_stacks: false,
-            json: false,
-            tree: false,
-            flamegraph: None,
-            html: None,
-            suppressions: Vec::new(),
-            no_builtin_suppressions: false,
-            names: NameArgs::default(),
-            overwrite: Overwrite::default(),
-        }
-    }
-
     fn profile_options(&self, suppressions: &Suppressions) -> profile::Options {
         profile::Options {
             full_stacks: self.full_stacks,
@@ -166,12 +143,11 @@ impl ReportArgs {
     }
 
     /// How to report one of the inputs.
-    pub fn options(&self, source: String) -> Options {
-        let default = (!self.json && self.html.is_none()).then_some(ROWS_IN_TEXT);
+    fn options(&self, source: String) -> Options {
         Options {
             by: self.by,
             sort: self.sort,
-            top: self.top.map_or(default, |top| (top > 0).then_some(top)),
+            top: rows_shown(self.top, !self.json && self.html.is_none()),
             min_bytes: self.min_bytes,
             filter: self.filter.filter(),
             source,
@@ -180,7 +156,7 @@ impl ReportArgs {
     }
 }
 
-/// Reports every input that can be read; one that cannot makes the exit code 2.
+/// Reports every input that can be read; any other input makes the exit code 2.
 pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = args.flamegraph.as_ref().or(args.html.as_ref()) {
         output::check(path, args.overwrite)?;
@@ -192,7 +168,7 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     let mut inputs = Inputs::new(args)?;
     if let Some(path) = &args.html {
         let items: Vec<Loaded> = inputs.only.take().into_iter().chain(&mut inputs).collect();
-        // A page about nothing would hide that nothing could be read.
+        // An empty page would hide that no input could be read.
         if !items.is_empty() {
             write_html(args, &suppressions, &items, path)?
         }
@@ -204,10 +180,10 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if inputs.unreadable > 0 { USAGE } else { 0 }))
 }
 
-/// What is reported, read one at a time and forgotten before the next: there may be thousands.
+/// The inputs, read one at a time and dropped before the next, since there may be thousands.
 struct Inputs<'a> {
     args: &'a ReportArgs,
-    /// The only one, which is read before anything is written.
+    /// A single input, read before anything is written.
     only: Option<Loaded>,
     places: std::vec::IntoIter<Place>,
     unreadable: usize,
@@ -216,7 +192,7 @@ struct Inputs<'a> {
 
 impl<'a> Inputs<'a> {
     /// # Errors
-    /// There is one input, and it cannot be read.
+    /// The single input cannot be read.
     fn new(args: &'a ReportArgs) -> Result<Inputs<'a>, Failure> {
         let (mut places, mut unreadable) = (Vec::new(), 0);
         for input in &args.inputs {
@@ -239,10 +215,10 @@ impl<'a> Inputs<'a> {
         match places.as_slice() {
             [place] if args.inputs.len() == 1 => inputs.only = Some(inputs.prepared(place.load()?)),
             several => {
-                // Reports that go by on a terminal say themselves how far this is.
-                let unseen = args.html.is_some() || !io::stdout().is_terminal();
+                // Reports that scroll by on a terminal already show the progress.
+                let invisible = args.html.is_some() || !io::stdout().is_terminal();
                 let progress = || Progress::over("reading", several.len() as u64, Unit::Of("files"));
-                inputs.progress = unseen.then(progress);
+                inputs.progress = invisible.then(progress);
                 inputs.places = places.into_iter();
             }
         }
@@ -301,7 +277,7 @@ fn print_text(args: &ReportArgs, suppressions: &Suppressions, inputs: &mut Input
         }
         for (index, item) in inputs.enumerate() {
             let gap = if index > 0 { "\n" } else { "" };
-            writeln!(out, "{gap}== {} ==", crate::escape::Escaped(&item.source))?;
+            writeln!(out, "{gap}== {} ==", Escaped(&item.source))?;
             print_item(args, suppressions, &item, out)?;
         }
         Ok(())
@@ -316,7 +292,7 @@ fn print_item(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out
     text::report::write(&report, args.full_stacks, out)
 }
 
-/// What frames are called in trees and snapshots.
+/// How frames are named in trees and flame graphs.
 fn detail(args: &ReportArgs) -> Detail {
     Detail {
         signatures: args.full_stacks,

@@ -1,8 +1,8 @@
-//! `culeak run`: a program under the preload library, then the report of what it left behind.
+//! `culeak run`: runs a program with the preload library, then reports what it leaked.
 //!
-//! Everything the program sees stays as it was (stdin, stdout, stderr, signals, terminal); it gets two more things in
-//! its environment, `LD_PRELOAD` and the `CULEAK_…` settings, and so do its children. Our own words go to stderr, so
-//! that the program's output can still be piped. Deliberately absent: changes to our own environment.
+//! The program keeps its stdin, stdout, stderr, signals and terminal. Only its environment gains `LD_PRELOAD` and the
+//! `CULEAK_…` settings, which its children inherit. All messages go to stderr, so the program's output can still be piped.
+//! Deliberately absent: changes to this process's own environment.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,22 +13,22 @@ use clap::Args;
 use culeak::analysis::report::shell_word;
 
 use super::after_run::{self, AfterArgs};
-use super::record::{self, RecordArgs};
-use crate::config::ConfigArgs;
 use crate::errors::Failure;
 use crate::escape::Escaped;
-use crate::proof::Gap;
+use crate::launch::proof::Gap;
+use crate::launch::{self, RecordArgs, environment, preload, supervise};
+use crate::options::config::ConfigArgs;
+use crate::progress;
 use crate::text::units;
-use crate::{environment, preload, progress, supervise};
 
-/// Run a program, record its GPU memory, and report what is left when it ends
+/// Run a program, record its GPU memory, and report what it leaked
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The recordings are named PROGRAM.RUN.HOST.PID.culeak, with four random characters for RUN. \
-They are complete at every instant, whatever ends the process.
+Recordings are named PROGRAM.RUN.HOST.PID.culeak; RUN is four random characters. \
+A recording can be read at any time, however the process ends.
 
-Exit code: the program's own, or 128+N when signal N ended it; 126 when it cannot be executed, 127 when there is no such \
-program. If it succeeded: 1 when --check found a leak, 2 when culeak itself failed, or when --check has no recording to judge \
+Exit code: the program's own, or 128+N if signal N ended it; 126 if it cannot be executed; 127 if it is not found. \
+If the program succeeded: 1 if --check found a leak; 2 if culeak itself failed, or if --check has no recording to judge \
 although CUDA was or may have been used.
 
 Examples:
@@ -54,7 +54,7 @@ pub struct RunArgs {
 
 pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     args.after.examine()?;
-    let mut prepared = record::prepare(&args.record, &args.command)?;
+    let mut prepared = launch::prepare(&args.record, &args.command)?;
     let ended = supervise::run(&mut prepared.command).map_err(|error| {
         let shown = prepared.executable.display();
         Failure::with_exit(format!("{shown}: cannot be executed: {error}"), preload::NOT_EXECUTABLE)
@@ -65,7 +65,7 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         Some(proof) => proof.gap(ended.name.as_deref()),
         None => Some(Gap::Unknown),
     };
-    let verdict = after_run::look(
+    let verdict = after_run::report(
         &args.after,
         &prepared.folder,
         args.record.output.as_deref(),
@@ -73,12 +73,12 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         gap.as_ref(),
         &after_run::Started {
             proof: prepared.proof.as_ref(),
-            chooses: args.record.only.is_some() || args.record.no_follow_children,
+            excludes: args.record.only.is_some() || args.record.no_follow_children,
         },
     );
-    name_auto_snapshots(&prepared.folder, &prepared.tag);
+    mention_auto_snapshots(&prepared.folder, &prepared.tag);
     match verdict {
-        // What the program says about itself comes first.
+        // The program's own exit code takes precedence.
         _ if code != 0 => {
             verdict.inspect_err(progress::fail).ok();
             Ok(ExitCode::from(code))
@@ -87,13 +87,13 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Snapshots kept while the program ran are no recordings of a process, so they are named and not reported.
-fn name_auto_snapshots(folder: &Path, tag: &str) {
-    let mark = environment::mark(tag);
+/// Prints how many automatic snapshots were taken; the report covers recordings only.
+fn mention_auto_snapshots(folder: &Path, tag: &str) {
+    let part = environment::tag_part(tag);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names
-        .filter(|name| name.contains(&mark) && name.ends_with(".culeak-snapshot"))
+        .filter(|name| name.contains(&part) && name.ends_with(".culeak-snapshot"))
         .collect();
     names.sort();
     if let Some(first) = names.first() {
@@ -101,7 +101,7 @@ fn name_auto_snapshots(folder: &Path, tag: &str) {
         let shown = folder.display().to_string();
         let first = shell_word(&folder.join(first).display().to_string());
         eprintln!(
-            "culeak: kept {snapshots} in {}; see: culeak report {}",
+            "culeak: {snapshots} in {}; next: culeak report {}",
             Escaped(&shown),
             Escaped(&first)
         );

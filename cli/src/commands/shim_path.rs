@@ -1,4 +1,4 @@
-//! `culeak shim-path`: where the preload library lies, for programs that are not started through `culeak run`.
+//! `culeak shim-path`: the path of the preload library, for programs that are not started with `culeak run`.
 
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -7,16 +7,16 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::errors::Failure;
-use crate::shim;
+use crate::launch::shim;
 
-/// Print the path of the preload library, unpacked for this user
+/// Unpack the preload library and print its path
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   LD_PRELOAD=$(culeak shim-path) ./server
-  LD_LIBRARY_PATH=$(culeak shim-path --fake-driver) culeak run -- ./tests    on a machine without a GPU")]
+  LD_LIBRARY_PATH=$(culeak shim-path --fake-driver) culeak run -- ./tests    without a GPU")]
 pub struct ShimPathArgs {
-    /// Print the folder of the built-in fake driver instead, for `LD_LIBRARY_PATH`
+    /// Print the folder of the built-in fake driver instead, for LD_LIBRARY_PATH
     #[arg(long)]
     pub fake_driver: bool,
 }

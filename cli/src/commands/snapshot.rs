@@ -1,4 +1,4 @@
-//! `culeak snapshot`: one instant of a process as a JSON file that needs neither the process nor its binaries.
+//! `culeak snapshot`: the state of a process as a JSON file, which can be read without the process and its binaries.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -6,39 +6,39 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::NameArgs;
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
+use crate::options::NameArgs;
 use crate::output::{self, Overwrite};
 use crate::text::units;
 use crate::{json, load, progress, usage};
 
-/// Write what a process holds right now to a JSON file, without stopping it
+/// Write a snapshot of a process to a JSON file, without stopping the process
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The format is described by docs/snapshot.schema.json. Like a recording, the file can be read by its owner alone.
+docs/snapshot.schema.json describes the format. As with a recording, only its owner can read the file.
 
 Examples:
-  culeak snapshot --list                 which processes can be looked at
+  culeak snapshot --list                 list the processes that use CUDA
   culeak snapshot 4711 -o before.json
-  culeak snapshot --all -o before        all of them, one file each in the folder before
+  culeak snapshot --all -o before        all recorded processes, one file each in the folder before
   culeak snapshot 4711 -o - | ssh desk culeak report -")]
 pub struct SnapshotArgs {
     /// Process id, recording or snapshot
     #[arg(value_name = "PID|RECORDING", required_unless_present_any = ["list", "all"])]
     pub input: Option<OsString>,
-    /// Where to write; - for standard output; with --all a folder, which is made
+    /// Output file; -: standard output; with --all: a folder, created if necessary
     #[arg(short, long, value_name = "FILE.json", required_unless_present = "list")]
     pub output: Option<PathBuf>,
-    /// Keep addresses only; names can be looked up later where the binaries are
+    /// Write addresses without names; they can be looked up later where the binaries are
     #[arg(long)]
     pub no_symbols: bool,
     #[command(flatten)]
     pub names: NameArgs,
-    /// List the processes of this user that are being recorded
+    /// List the processes of this user that use CUDA, recorded or not
     #[arg(long, conflicts_with_all = ["input", "output"])]
     pub list: bool,
-    /// Take a snapshot of every process of this user that is being recorded
+    /// Take a snapshot of every recorded process of this user
     #[arg(long, conflicts_with_all = ["input", "list"])]
     pub all: bool,
     /// Print the list as JSON
@@ -61,11 +61,11 @@ pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One file for each process; one that cannot be read makes the exit code 2.
+/// Writes one file per process; an unreadable process makes the exit code 2.
 fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
     let shown = folder.display().to_string();
     if output::is_standard_output(folder) {
-        return Err(Failure::new("-: --all writes a file for each process; name a folder"));
+        return Err(Failure::new("-: --all writes one file per process; name a folder"));
     }
     let processes = super::list::recorded()?;
     if processes.is_empty() {
@@ -86,7 +86,7 @@ fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
         });
         match result {
             Ok(()) => taken += 1,
-            // It ended meanwhile.
+            // The process has ended.
             Err(_) if !load::process_lives(pid) => {}
             Err(failure) => {
                 progress::fail(&failure);
@@ -102,8 +102,8 @@ fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
     Ok(ExitCode::from(if failed || taken == 0 { USAGE } else { 0 }))
 }
 
-/// `app.4711.json`, also where the process's id is no part of its recording's name: recordings in two folders, or of one
-/// folder in two containers, may be called the same.
+/// `app.4711.json`. The process id is added if the recording's name lacks it: recordings in two folders, or in one folder
+/// used by two containers, may have the same name.
 fn file_name(recording: &Path, pid: u32) -> OsString {
     let mut name = recording.file_stem().unwrap_or_default().to_owned();
     let pid = format!(".{pid}");
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_whose_recordings_are_called_the_same_have_files_of_their_own() {
+    fn processes_with_equally_named_recordings_get_different_files() {
         let name = |recording: &str, pid| file_name(Path::new(recording), pid);
         assert_eq!(name("/a/job.culeak", 7), "job.7.json");
         assert_eq!(name("/b/job.culeak", 8), "job.8.json");

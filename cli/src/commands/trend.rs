@@ -1,4 +1,4 @@
-//! `culeak trend`: which call sites grow over many snapshots, and which have stopped.
+//! `culeak trend`: growth of call sites over many snapshots.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -10,8 +10,8 @@ use culeak::analysis::report::{By, shell_word};
 use culeak::analysis::trend::{Against, Options, POINTS_NEEDED, Summary, Trend, lineages, programs};
 use culeak::kind::Kind;
 
-use super::NameArgs;
 use crate::errors::{Failure, USAGE};
+use crate::options::{NameArgs, kind_parser, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::{html, text};
 
@@ -21,62 +21,62 @@ mod watch;
 /// Exit code for growth under `--fail-on growing`.
 const GROWTH: u8 = 1;
 
-/// Show which call sites grow over many snapshots, how fast and how surely, and which have stopped
+/// Show which call sites grow over many snapshots, how fast, and with what confidence
 #[derive(Debug, Args)]
-#[command(mut_arg("force", |force| force.help("Judge snapshots of different programs as if they were one, and replace files that exist")))]
+#[command(mut_arg("force", |force| force.help("Treat snapshots of different programs as one program, and replace existing files")))]
 #[command(after_help = "\
-Snapshots may be JSON files, recordings, automatic snapshots beside them (--snapshot-every, --snapshot-at-mark), or folders of \
-all these. They are put in the order of time; processes that ran side by side are judged apart.
+Inputs are snapshots (JSON), recordings, automatic snapshots beside them (--snapshot-every, --snapshot-at-mark), or folders of \
+these. They are sorted by time; concurrent processes are judged separately.
 
 Exit codes: 0 done, 1 growth (with --fail-on growing), 2 wrong usage, unreadable input, or too few snapshots or no marks for --fail-on.
 
 Examples:
-  culeak trend --pid 4711 --every 30s --for 10m      watch a running process from outside, then report
+  culeak trend --pid 4711 --every 30s --for 10m      take snapshots, then report
   culeak trend monday.json tuesday.json …            snapshots taken earlier
-  culeak run -o runs --snapshot-every 30s -- ./serve  keep snapshots while it runs; afterwards:
+  culeak run -o runs --snapshot-every 30s -- ./serve take automatic snapshots; afterwards:
   culeak trend runs --fail-on growing
-  culeak trend runs --only serve                     of the programs that recorded there, this one")]
+  culeak trend runs --only serve                     one of several programs in the folder")]
 pub struct TrendArgs {
     /// Snapshots, recordings, automatic snapshots, or folders of them
     #[arg(value_name = "FILE|FOLDER", required_unless_present = "pid")]
     pub inputs: Vec<OsString>,
-    /// Only snapshots of this program, e.g. serve, train.py, 'python *'; * stands for any letters, ? for one
+    /// Use only snapshots of this program, e.g. serve, train.py, 'python *'; * and ? are wildcards
     #[arg(long, value_name = "PATTERN", conflicts_with = "pid")]
     pub only: Option<String>,
-    /// Take snapshots of this process from outside, without stopping it
+    /// Take snapshots of this process now, without stopping it
     #[arg(long, value_name = "PID", conflicts_with = "inputs")]
     pub pid: Option<u32>,
-    /// Time between two snapshots, e.g. 500ms, 30s, 10m
+    /// Interval between snapshots, e.g. 500ms, 30s, 10m
     #[arg(long, value_name = "TIME", default_value = "30s", requires = "pid", value_parser = text::units::parse_duration)]
     pub every: Duration,
-    /// Stop after this time [default: when the process ends, or at Ctrl-C, which reports what there is]
+    /// Stop after TIME [default: when the process ends or at Ctrl-C; both report the snapshots taken]
     #[arg(long = "for", value_name = "TIME", requires = "pid", value_parser = text::units::parse_duration)]
     pub lasting: Option<Duration>,
-    /// What growth is measured against: time, or the marks that the program sets with culeak_mark
+    /// Measure growth against time, or against marks that the program sets (culeak_mark)
     #[arg(long, value_enum, default_value = "time")]
     pub against: Axis,
-    /// site: one row per call site; stack: one row per way to a call site
+    /// site: one row per call site; stack: one row per stack
     #[arg(long, default_value = "site", value_parser = ["site", "stack"])]
     pub by: String,
-    /// Only this kind of memory; repeatable
-    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    /// Show only this kind of memory; repeatable
+    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
-    /// Show at most N rows (0: all) [default: 20, with --json or --html all]
+    /// Show at most N rows; 0: all [default: 20; all with --json or --html]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
-    /// Leave out call sites that never held this much
+    /// Hide call sites that never held SIZE
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
     pub min_bytes: u64,
-    /// Show call sites that never changed too
+    /// Also show call sites that never changed
     #[arg(long)]
     pub all: bool,
-    /// Exit with code 1 when a call site is growing
+    /// Exit with code 1 if a call site is growing
     #[arg(long, value_enum, value_name = "CLASS")]
     pub fail_on: Option<FailOn>,
-    /// Print the trend as JSON (an array when there are several processes side by side)
+    /// Print the trend as JSON; an array if there are several concurrent processes
     #[arg(long)]
     pub json: bool,
-    /// Write the trend as a page for a browser (-: to standard output), with charts; loads nothing
+    /// Write the trend as a self-contained HTML page with charts; -: standard output
     #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
     pub html: Option<PathBuf>,
     #[command(flatten)]
@@ -105,7 +105,7 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
         Some(pid) => (watch::summaries(pid, args, &options)?, 0),
         None => inputs::summaries(args, &options)?,
     };
-    one_program(&mut summaries, args.overwrite.force)?;
+    unify_programs(&mut summaries, args.overwrite.force)?;
     let lineages = lineages(summaries);
     let trends: Vec<Trend> = lineages.iter().map(|lineage| Trend::of(lineage, &options)).collect();
     if let Some(path) = &args.html {
@@ -131,7 +131,6 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
 
 impl TrendArgs {
     fn options(&self) -> Options {
-        let default = (!self.json && self.html.is_none()).then_some(20);
         Options {
             by: By::from_name(&self.by).unwrap_or(By::Site),
             against: match self.against {
@@ -139,15 +138,15 @@ impl TrendArgs {
                 Axis::Marks => Against::Marks,
             },
             kinds: self.kind.clone(),
-            top: self.top.map_or(default, |top| (top > 0).then_some(top)),
+            top: rows_shown(self.top, !self.json && self.html.is_none()),
             min_bytes: self.min_bytes,
             all: self.all,
         }
     }
 }
 
-/// Growth over snapshots of different programs would be nonsense, unless the user knows better.
-fn one_program(summaries: &mut [Summary], force: bool) -> Result<(), Failure> {
+/// Refuses snapshots of different programs, whose growth has no meaning; with `force`, treats them as one program.
+fn unify_programs(summaries: &mut [Summary], force: bool) -> Result<(), Failure> {
     if force {
         let program = summaries.first().map(|first| first.program.clone()).unwrap_or_default();
         for summary in summaries {
@@ -158,7 +157,7 @@ fn one_program(summaries: &mut [Summary], force: bool) -> Result<(), Failure> {
     let names: Vec<String> = programs(summaries).iter().map(ToString::to_string).collect();
     if names.len() > 1 {
         return Err(Failure::new(format!(
-            "snapshots of different programs: {}; choose one with --only {}, or judge them as one with --force",
+            "snapshots of different programs: {}; choose one with --only {}, or treat them as one with --force",
             names.join(", "),
             shell_word(&names[0])
         )));
@@ -166,7 +165,7 @@ fn one_program(summaries: &mut [Summary], force: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The exit code. A gate that cannot judge does not open.
+/// The exit code. Without a judgement `--fail-on` does not pass.
 fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, Failure> {
     if args.fail_on.is_some() && trends.iter().any(Trend::is_growing) {
         return Ok(GROWTH);
@@ -180,15 +179,15 @@ fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, 
             .flat_map(|trend| &trend.processes)
             .map(|process| process.points);
         return Err(Failure::new(format!(
-            "too few snapshots of any process for --fail-on: {POINTS_NEEDED} are needed, there are {} at most; \
-             take them more often or for longer (--every, --for; culeak run --snapshot-every TIME)",
+            "--fail-on needs {POINTS_NEEDED} snapshots of a process, but no process has more than {}; \
+             take snapshots more often or for longer (--every, --for; culeak run --snapshot-every TIME)",
             most.max().unwrap_or(0)
         )));
     }
     if args.fail_on.is_some() && trends.iter().all(|trend| trend.too_few || trend.no_marks) {
         return Err(Failure::new(
-            "no marks for --fail-on: the program set none (culeak_mark) between the snapshots of a process, so growth has \
-             nothing to be held against; set marks, or leave out --against marks",
+            "--fail-on with --against marks needs marks, but no program set one (culeak_mark) between its snapshots; set \
+             marks, or leave out --against marks",
         ));
     }
     Ok(0)

@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 
 use super::Message;
 use crate::errors::Failure;
-use crate::supervise::shell_code;
+use crate::launch::supervise::shell_code;
 
 pub struct Running {
     /// `None` once it was reaped, since its number may be somebody else's then.

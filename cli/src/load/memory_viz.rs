@@ -1,18 +1,18 @@
-//! Snapshots that PyTorch took of its own allocator (`torch.cuda.memory._dump_snapshot`), read as ours.
+//! Converts memory snapshots of PyTorch (`torch.cuda.memory._dump_snapshot`) to snapshots of culeak.
 //!
 //! ```text
-//! segment                     → device memory, asked for by PyTorch's caching allocator
-//!   block, active_allocated   → tensor, with its stack if PyTorch kept one
-//! device_traces: alloc        → when that tensor was made
-//!                oom          → a refused request
+//! segment                     → device memory, allocated by PyTorch's caching allocator
+//!   block, active_allocated   → tensor, with its stack if PyTorch recorded one
+//! device_traces: alloc        → time of that tensor's allocation
+//!                oom          → a failed request
 //! ```
 //!
-//! What PyTorch does not know stays unknown: other libraries' memory, the process, its peak, and when blocks were made that
-//! its history has forgotten. A report of such a file says so. A block that is freed and waits for a stream is no tensor
-//! any more; it counts as cached.
+//! PyTorch does not record the memory of other libraries, the process, its peak, or the allocation time of blocks that have
+//! left its history; a report of such a file says so. A freed block that waits for a stream is not a tensor; it counts as
+//! cached.
 //!
-//! The file is a stranger's. It is read by [`crate::pickle`], which runs nothing, and no part of it may be used twice, since
-//! a small file could then stand for endless work.
+//! The file is untrusted. It is read by [`crate::pickle`], which runs no code, and each part may be used only once, since a
+//! small file could otherwise cause unbounded work.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -24,20 +24,19 @@ use culeak::snapshot::{
 
 use crate::pickle::{self, Id, Pickle};
 
-/// Stands innermost in a segment's stack, since Python's lines alone do not say who keeps the memory.
+/// The innermost frame of a segment's stack, since Python's frames alone do not show that the allocator holds the memory.
 const CACHE: &str = "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::(a segment)";
 /// `CUDA_ERROR_OUT_OF_MEMORY`.
 const OUT_OF_MEMORY: i32 = 2;
-/// More GPUs than any machine has; ordinals beyond come from damaged files.
+/// More GPUs than any machine has; a higher ordinal means a damaged file.
 const DEVICES: u64 = 1024;
 
 /// Reads the bytes of such a file.
 ///
 /// # Errors
-/// Says in words what is wrong with it.
+/// A description of what is wrong with the file.
 pub fn read(bytes: &[u8], shown: &str) -> Result<Snapshot, String> {
-    let pickle =
-        pickle::read(bytes).map_err(|error| format!("a damaged pickle, or none of a memory snapshot: {error}"))?;
+    let pickle = pickle::read(bytes).map_err(|error| format!("a damaged pickle, or not a memory snapshot: {error}"))?;
     let mut reader = Reader {
         pickle: &pickle,
         used: HashSet::new(),
@@ -57,18 +56,18 @@ pub fn read(bytes: &[u8], shown: &str) -> Result<Snapshot, String> {
 
 struct Reader<'p, 'i> {
     pickle: &'p Pickle<'i>,
-    /// Lists and dictionaries that were read.
+    /// Lists and dictionaries that have been read.
     used: HashSet<Id>,
     snapshot: Snapshot,
     gathering: Gathering,
-    /// Index in the snapshot, by ordinal.
+    /// Index of the device in the snapshot, by ordinal.
     devices: BTreeMap<u64, usize>,
     locations: HashMap<(&'i str, &'i str, u64), usize>,
-    /// The location of a frame, and the stack of a list of frames; PyTorch writes equal ones once.
+    /// The location of a frame, and the stack of a list of frames; PyTorch writes equal values once.
     frames: HashMap<Id, usize>,
     stacks: HashMap<Vec<usize>, usize>,
     lists: HashMap<Id, Option<usize>>,
-    /// The location that stands for the caching allocator, and its stacks by what stands below it.
+    /// The location of the caching allocator, and its stacks by the stack that called it.
     cache: Option<usize>,
     cached: HashMap<Option<Id>, usize>,
 }
@@ -84,12 +83,14 @@ impl<'i> Reader<'_, 'i> {
         let root = self.pickle.root();
         let (segments, traces) = match self.pickle.get(root, "segments") {
             Some(segments) => (segments, self.pickle.get(root, "device_traces")),
-            // Older ones are the list of segments alone.
+            // Older snapshots consist of the list of segments.
             None if self.pickle.items(root).is_some() => (root, None),
             None => {
-                return Err("a pickle, but no memory snapshot of PyTorch (it has no `segments`); \
+                return Err(
+                    "a pickle, but not a memory snapshot of PyTorch (it has no `segments`); \
                             torch.cuda.memory._dump_snapshot writes one"
-                    .to_owned());
+                        .to_owned(),
+                );
             }
         };
         let made = self.history(traces)?;
@@ -102,12 +103,12 @@ impl<'i> Reader<'_, 'i> {
         Ok(())
     }
 
-    /// The items of a list that is read for the first time.
+    /// The items of a list, which may be read only once.
     fn list(&mut self, id: Id, what: &str) -> Result<Vec<Id>, String> {
         let items = self
             .pickle
             .items(id)
-            .ok_or_else(|| format!("a memory snapshot whose `{what}` is no list"))?;
+            .ok_or_else(|| format!("a damaged memory snapshot: `{what}` is not a list"))?;
         let items = items.to_vec();
         self.once(id, what)?;
         Ok(items)
@@ -117,7 +118,7 @@ impl<'i> Reader<'_, 'i> {
         let first = self.used.insert(id);
         first
             .then_some(())
-            .ok_or_else(|| format!("a damaged memory snapshot: the same `{what}` stands in it twice"))
+            .ok_or_else(|| format!("a damaged memory snapshot: it contains the same `{what}` twice"))
     }
 
     fn number(&self, record: Id, name: &str) -> Option<u64> {
@@ -148,12 +149,12 @@ impl<'i> Reader<'_, 'i> {
         }))
     }
 
-    /// A time of day on the snapshot's clock, once all events were read.
+    /// Converts a time of day to the snapshot's clock; call it after all events have been read.
     fn since_the_first(&self, time_ns: u64) -> u64 {
         time_ns.saturating_sub(self.snapshot.process.started_unix_ns)
     }
 
-    /// When the block at an address was made last, by device and address.
+    /// The time of the last allocation at an address, by device and address.
     fn history(&mut self, traces: Option<Id>) -> Result<HashMap<(u64, u64), u64>, String> {
         let mut made = HashMap::new();
         let Some(traces) = traces else { return Ok(made) };
@@ -171,11 +172,11 @@ impl<'i> Reader<'_, 'i> {
         Ok(made)
     }
 
-    /// `None` for what history of old releases had no time for.
+    /// `None` for events of old releases, which have no time.
     fn event(&mut self, entry: Id) -> Option<Event> {
         let time_us = self.number(entry, "time_us")?;
         let taken = &mut self.snapshot.taken;
-        // Times of day until `finish` knows the first.
+        // A time of day; `finish` subtracts the first.
         let ns = time_us.saturating_mul(1000);
         taken.at_unix_ns = taken.at_unix_ns.max(ns);
         let started = &mut self.snapshot.process.started_unix_ns;
@@ -263,7 +264,7 @@ impl<'i> Reader<'_, 'i> {
         for block in self.list(blocks, "blocks")? {
             self.once(block, "block")?;
             let size = self.needed(block, "size", "block")?;
-            // Blocks fill their segment in order; only newer releases write where each begins.
+            // Blocks fill their segment in order; only newer releases write their addresses.
             let address = self.number(block, "address").unwrap_or(at);
             at = address.saturating_add(size);
             if self.text(block, "state") != Some("active_allocated") {
@@ -283,7 +284,7 @@ impl<'i> Reader<'_, 'i> {
         Ok(())
     }
 
-    /// The stack of a record, if PyTorch kept one.
+    /// The stack of a record, if PyTorch recorded one.
     fn stack_of(&mut self, record: Id) -> Result<Option<usize>, String> {
         match self.frames_of(record) {
             Some(frames) => self.stack(frames),
@@ -291,7 +292,7 @@ impl<'i> Reader<'_, 'i> {
         }
     }
 
-    /// Where the list of frames is; in the format before 2.0, in the block's history.
+    /// The list of frames; before PyTorch 2.0 it is in the block's history.
     fn frames_of(&self, record: Id) -> Option<Id> {
         let old = || {
             let history = self.pickle.items(self.pickle.get(record, "history")?)?;
@@ -314,7 +315,7 @@ impl<'i> Reader<'_, 'i> {
         let frames = self
             .pickle
             .items(frames)
-            .ok_or("a damaged memory snapshot: `frames` that are no list")?;
+            .ok_or("a damaged memory snapshot: `frames` is not a list")?;
         frames.iter().map(|&frame| self.location(frame)).collect()
     }
 
@@ -329,7 +330,7 @@ impl<'i> Reader<'_, 'i> {
         })
     }
 
-    /// A segment's stack, which says in front whose it is.
+    /// A segment's stack, with the caching allocator as the innermost frame.
     fn cache_stack(&mut self, segment: Id) -> Result<usize, String> {
         let cache = *self.cache.get_or_insert_with(|| {
             self.snapshot.locations.push(named(CACHE, "", 0));
@@ -365,7 +366,7 @@ impl<'i> Reader<'_, 'i> {
         Ok(location)
     }
 
-    /// Times from the first event on, and sums.
+    /// Makes times relative to the first event, and computes sums.
     fn finish(mut self) -> Snapshot {
         let snapshot = &mut self.snapshot;
         let began = snapshot.process.started_unix_ns;
@@ -382,10 +383,10 @@ impl<'i> Reader<'_, 'i> {
     }
 }
 
-/// The longest name of a function that is kept. A small file may refer to one name millions of times.
+/// The maximum length of a function name. A small file may refer to one name millions of times.
 const LONGEST_NAME: usize = 1000;
 
-/// The beginning of a name that is too long.
+/// A name, cut at the maximum length.
 fn shortened(name: &str) -> String {
     match name.char_indices().nth(LONGEST_NAME) {
         None => name.to_owned(),
@@ -393,10 +394,10 @@ fn shortened(name: &str) -> String {
     }
 }
 
-/// One frame as a location of its own. Module and address are unknown to PyTorch.
+/// A frame as a location. PyTorch does not record module and address.
 fn named(function: &str, file: &str, line: u64) -> Location {
     let python = file.ends_with(".py") || file.starts_with('<');
-    // PyTorch's word for an unknown file.
+    // PyTorch writes "??" for an unknown file.
     let file = Some(file).filter(|file| !file.is_empty() && *file != "??");
     Location {
         module: None,
@@ -411,7 +412,7 @@ fn named(function: &str, file: &str, line: u64) -> Location {
     }
 }
 
-/// Counters and PyTorch's own sums, as far as the live records tell them.
+/// Computes counters and PyTorch's sums from the live records.
 fn sum_up(snapshot: &mut Snapshot) {
     let mut counters: BTreeMap<(Option<usize>, Kind), Counter> = BTreeMap::new();
     let mut allocators: BTreeMap<Option<usize>, Allocator> = BTreeMap::new();

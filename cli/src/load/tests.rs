@@ -1,8 +1,9 @@
+use std::ffi::{CString, OsString};
 use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
-
-use std::ffi::CString;
 
 use culeak::format::RANK_VARIABLES;
 use culeak::recording::{Recording, Session};
@@ -10,6 +11,8 @@ use culeak::snapshot::Snapshot;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::file::read_pipe;
+use super::process::{mapped_recording, no_map};
 use super::*;
 use crate::symbolize::tests::opens_fifo;
 use crate::text::sample::{Sample, leaky};
@@ -32,15 +35,15 @@ fn load(bytes: &[u8]) -> Result<Snapshot, String> {
     })
 }
 
-/// What is said about a snapshot after one change to its JSON.
-fn complaint(change: impl FnOnce(&mut Value)) -> String {
+/// The error for a snapshot after one change to its JSON.
+fn error_after(change: impl FnOnce(&mut Value)) -> String {
     let mut json = serde_json::to_value(leaky()).expect("json");
     change(&mut json);
     load(json.to_string().as_bytes()).expect_err("a complaint")
 }
 
 #[test]
-fn a_memory_map_that_root_may_not_read_is_no_reason_to_become_root() {
+fn root_is_not_advised_to_become_root() {
     let error = || io::Error::from(io::ErrorKind::PermissionDenied);
     let (root, user) = (no_map(1, &error(), true), no_map(1, &error(), false));
     assert!(
@@ -58,7 +61,7 @@ fn failure(argument: &str) -> String {
 }
 
 #[test]
-fn a_snapshot_comes_back_as_it_was_written() {
+fn a_snapshot_is_read_back_as_written() {
     let snapshot = leaky();
     let json = serde_json::to_vec_pretty(&snapshot).expect("json");
     assert_eq!(load(&json).as_ref(), Ok(&snapshot));
@@ -67,7 +70,7 @@ fn a_snapshot_comes_back_as_it_was_written() {
 }
 
 #[test]
-fn bad_files_get_one_line_with_file_reason_and_remedy() {
+fn bad_files_are_reported_in_one_line_with_file_reason_and_remedy() {
     let json = serde_json::to_vec(&leaky()).expect("json");
     let cases: [(&[u8], &str); 8] = [
         (b"", "empty"),
@@ -75,7 +78,7 @@ fn bad_files_get_one_line_with_file_reason_and_remedy() {
         (b"hello", "not a culeak recording"),
         (b"[1, 2]", "not a culeak recording"),
         (b"CULEAK\r\n", ""),
-        (b"{}", "some other program"),
+        (b"{}", "JSON of another program"),
         (b"{\"format\": \"culeak-report\", \"version\": 1}", "not a snapshot"),
         (&json[..json.len() / 2], "ends in the middle"),
     ];
@@ -90,46 +93,50 @@ fn bad_files_get_one_line_with_file_reason_and_remedy() {
 }
 
 #[test]
-fn snapshots_of_the_future_and_damaged_ones_are_refused() {
+fn newer_and_damaged_snapshots_are_refused() {
     assert!(
-        complaint(|json| json["version"] = json!(99)).contains("version 99, this build reads up to 1; use a newer")
+        error_after(|json| json["version"] = json!(99))
+            .contains("version 99, but this build reads versions up to 1; use a newer")
     );
-    assert!(complaint(|json| json["version"] = json!(-1)).contains("without a valid version"));
-    assert!(complaint(|json| json["format"] = json!("heaptrack")).contains("some other program"));
+    assert!(error_after(|json| json["version"] = json!(-1)).contains("without a valid version"));
+    assert!(error_after(|json| json["format"] = json!("heaptrack")).contains("JSON of another program"));
     assert!(
-        complaint(|json| json["allocations"]["calls"][0]["thread"] = json!(99))
+        error_after(|json| json["allocations"]["calls"][0]["thread"] = json!(99))
             .contains("calls: thread of row 0 is 99")
     );
     let place = |row: usize, place: usize, value: Value| {
-        complaint(move |json| json["allocations"]["rows"][row][place] = value.clone())
+        error_after(move |json| json["allocations"]["rows"][row][place] = value.clone())
     };
     assert!(place(0, 1, json!(-5)).contains("damaged snapshot"));
     assert!(place(1, 4, json!(99)).contains("allocations: call of row 1 is 99"));
     assert!(place(2, 3, json!(99)).contains("allocations: stack of row 2 is 99"));
     assert!(place(2, 3, json!(u32::MAX)).contains("the index of a stack is too large"));
-    assert!(complaint(|json| json["allocations"]["rows"][0] = json!([1, 2])).contains("an array of 5 or 6 numbers"));
-    assert!(complaint(|json| json["allocations"]["columns"][1] = json!("weight")).contains("the columns"));
-    assert!(complaint(|json| json["stacks"][0]["frames"][0] = json!(u64::MAX)).contains("stacks: frame"));
-    assert!(complaint(|json| json["losses"] = Value::Null).contains("damaged snapshot"));
+    assert!(error_after(|json| json["allocations"]["rows"][0] = json!([1, 2])).contains("an array of 5 or 6 numbers"));
+    assert!(error_after(|json| json["allocations"]["columns"][1] = json!("weight")).contains("the columns"));
+    assert!(error_after(|json| json["stacks"][0]["frames"][0] = json!(u64::MAX)).contains("stacks: frame"));
+    assert!(error_after(|json| json["losses"] = Value::Null).contains("damaged snapshot"));
 }
 
 /// A few kilobytes that claim billions of frames.
 #[test]
-fn enormous_stacks_are_refused_before_anybody_reads_them() {
-    let long = complaint(|json| json["stacks"][0]["frames"] = json!(vec![0; 100_000]));
-    assert!(long.contains("stacks: row 0 has") && long.contains("at most"), "{long}");
+fn enormous_stacks_are_refused_before_use() {
+    let long = error_after(|json| json["stacks"][0]["frames"] = json!(vec![0; 100_000]));
+    assert!(
+        long.contains("stacks: row 0 has") && long.contains("at most"),
+        "{long}"
+    );
     let symbol = json!({"function": "f", "file": null, "line": null, "inlined": true});
-    let inlined = complaint(|json| {
+    let inlined = error_after(|json| {
         json["locations"][0]["symbols"] = json!(vec![symbol; 1_000]);
         json["stacks"][0]["frames"] = json!(vec![0; 1_000]);
     });
     assert!(inlined.contains("stacks: row 0 has"), "{inlined}");
-    let many = complaint(|json| {
+    let many = error_after(|json| {
         json["stacks"] = json!(vec![json!({"frames": vec![0; 65_000], "truncated": false}); 600]);
     });
     assert!(many.contains("frames in total"), "{many}");
     let few = json!({"function": "f", "file": null, "line": null, "inlined": true});
-    let shared = complaint(|json| {
+    let shared = error_after(|json| {
         json["locations"][0]["symbols"] = json!(vec![few; 10_000]);
         json["stacks"] = json!(vec![json!({"frames": [0, 0, 0], "truncated": false}); 1_000]);
     });
@@ -147,7 +154,7 @@ fn unknown_fields_of_a_later_minor_version_are_ignored() {
 }
 
 #[test]
-fn what_is_no_regular_file_is_refused_without_reading_it() {
+fn special_files_are_refused_without_reading_them() {
     assert!(failure("/dev/zero").contains("neither a file nor a pipe"));
     assert!(failure("/no/such/file").contains("no such file or process"));
     let folder = tempfile::tempdir().expect("a folder");
@@ -155,13 +162,13 @@ fn what_is_no_regular_file_is_refused_without_reading_it() {
 }
 
 #[test]
-fn a_file_of_somebody_else_is_refused_with_advice() {
+fn an_unreadable_file_is_refused_with_advice() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     fs::set_permissions(file.path(), fs::Permissions::from_mode(0o000)).expect("permissions");
     if fs::File::open(file.path()).is_ok() {
-        return; // Root may read everything.
+        return; // Root can read every file.
     }
-    assert!(failure(&file.path().display().to_string()).contains("permission denied; recordings belong to"));
+    assert!(failure(&file.path().display().to_string()).contains("permission denied; only the user who"));
 }
 
 #[test]
@@ -230,17 +237,17 @@ fn a_recording_can_come_through_a_pipe() {
     };
     assert!(Recording::create(&name, &beginning).is_ok());
     let bytes = fs::read(&path).expect("the recording");
-    let piped = from_pipe(&*bytes, "pipe", reader::read).expect("a recording");
+    let piped = read_pipe(&*bytes, "pipe", reader::read).expect("a recording");
     assert_eq!(
         (piped.process.pid, piped.process.recording.as_str()),
         (4_100_007, "pipe")
     );
-    let cut = from_pipe(&bytes[..bytes.len() / 2], "pipe", reader::read).expect_err("cut");
+    let cut = read_pipe(&bytes[..bytes.len() / 2], "pipe", reader::read).expect_err("cut");
     assert!(cut.message.starts_with("pipe: truncated"), "{cut}");
 }
 
 #[test]
-fn a_process_that_is_gone_or_was_never_recorded_is_told_apart() {
+fn a_process_that_ended_and_one_without_recording_have_different_messages() {
     let mut child = Command::new("sleep")
         .arg("60")
         .stdin(Stdio::null())
@@ -250,7 +257,7 @@ fn a_process_that_is_gone_or_was_never_recorded_is_told_apart() {
     assert!(failure(&pid.to_string()).contains("has no recording"));
     child.kill().expect("killed");
     child.wait().expect("reaped");
-    assert!(failure(&pid.to_string()).contains("no such process; its recording stays behind"));
+    assert!(failure(&pid.to_string()).contains("no such process; if it was recorded"));
     assert!(failure("99999999999999").contains("no such file"));
 }
 
@@ -311,12 +318,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..400), json in any::<bool>(), magic in any::<bool>()) {
+    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..400), json in any::<bool>(), magic in any::<bool>()) {
         let start: &[u8] = if magic { b"CULEAK\r\n" } else if json { b"{\"format\":\"culeak-snapshot\",\"version\":1," } else { b"" };
         let _ = load(&[start, &bytes].concat());
     }
 
-    /// Whatever is still accepted can also be reported, compared and judged.
+    /// Every accepted snapshot can be reported, compared and judged.
     #[test]
     fn mutated_snapshots_are_refused_or_printable(
         changes in proptest::collection::vec((proptest::collection::vec(0usize..20, 1..5), any_value()), 1..4)
@@ -338,14 +345,14 @@ proptest! {
 }
 
 mod schema {
-    //! `docs/snapshot.schema.json` and the model say the same.
+    //! `docs/snapshot.schema.json` matches the model.
 
     use super::*;
 
     fn validator() -> jsonschema::Validator {
         let text = include_str!("../../../docs/snapshot.schema.json");
         jsonschema::validator_for(&serde_json::from_str(text).expect("the schema is JSON"))
-            .expect("the schema is a schema")
+            .expect("the schema is valid")
     }
 
     fn problems(snapshot: &Snapshot) -> Vec<String> {
@@ -353,7 +360,7 @@ mod schema {
         validator().iter_errors(&json).map(|error| error.to_string()).collect()
     }
 
-    fn tell_of_frameworks(full: &mut Snapshot) {
+    fn add_frameworks(full: &mut Snapshot) {
         full.allocations.change(|nth, _, call| {
             if nth == 0 {
                 (call.kind, call.domain) = (culeak::kind::Kind::Tensor, Some("pytorch".to_owned()));
@@ -412,7 +419,7 @@ mod schema {
             version: "3.12.1".to_owned(),
             no_frames: Some("a reason".to_owned()),
         });
-        tell_of_frameworks(&mut full);
+        add_frameworks(&mut full);
         let named = full.locations.iter().position(|location| location.symbols.len() == 1);
         let python = &mut full.locations[named.expect("a location with one symbol")];
         (python.module, python.language) = (None, culeak::snapshot::Language::Python);
@@ -429,7 +436,7 @@ mod schema {
         use culeak::snapshot::Reason::*;
         for reason in [OutOfMemory, Peak, Mark, Requested, Every] {
             let mut snapshot = leaky();
-            tell_of_frameworks(&mut snapshot);
+            add_frameworks(&mut snapshot);
             snapshot.taken.automatic = snapshot
                 .taken
                 .automatic
@@ -444,7 +451,7 @@ mod schema {
         }
     }
 
-    /// Fields the schema does not list would go unnoticed, since unknown ones are allowed.
+    /// The validator alone would not notice a missing field, since unknown fields are allowed.
     #[test]
     fn every_field_of_the_model_is_described() {
         let schema: Value = serde_json::from_str(include_str!("../../../docs/snapshot.schema.json")).expect("json");
@@ -455,7 +462,7 @@ mod schema {
             version: "3.12.1".to_owned(),
             no_frames: Some("a reason".to_owned()),
         });
-        tell_of_frameworks(&mut full);
+        add_frameworks(&mut full);
         let named = full.locations.iter().position(|location| location.symbols.len() == 1);
         let python = &mut full.locations[named.expect("a location with one symbol")];
         (python.module, python.language) = (None, culeak::snapshot::Language::Python);
@@ -513,7 +520,7 @@ mod schema {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
 
-        /// The schema and the reader refuse and accept alike, but for what a schema cannot say (indices, additions).
+        /// The schema accepts everything that the reader accepts.
         #[test]
         fn what_the_reader_accepts_the_schema_accepts(
             path in proptest::collection::vec(0usize..20, 1..5), value in any_value()

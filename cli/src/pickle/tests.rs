@@ -2,7 +2,7 @@ use super::write::{Pickler, Sort};
 use super::*;
 use proptest::prelude::*;
 
-/// What a pickle says, as Python would print it.
+/// The value of a pickle, as Python would print it.
 fn shown(input: &[u8]) -> Result<String, Error> {
     fn show(pickle: &Pickle, id: Id, depth: usize) -> String {
         if depth > 8 {
@@ -33,7 +33,7 @@ fn shown(input: &[u8]) -> Result<String, Error> {
 }
 
 #[test]
-fn what_python_writes_is_read() {
+fn pickles_of_python_are_read() {
     // pickle.dumps({"a": [1, -2, 300, 70000, 1 << 40], "b": (True, None, 1.5), "c": "a"}) in protocols 2 and 4.
     let two = b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01]q\x02(K\x01J\xfe\xff\xff\xffM,\x01Jp\x11\x01\x00\x8a\x06\x00\x00\x00\x00\x00\x01eX\x01\x00\x00\x00bq\x03\x88NG?\xf8\x00\x00\x00\x00\x00\x00\x87q\x04X\x01\x00\x00\x00cq\x05h\x01u.";
     let four = b"\x80\x04\x95=\x00\x00\x00\x00\x00\x00\x00}\x94(\x8c\x01a\x94]\x94(K\x01J\xfe\xff\xff\xffM,\x01Jp\x11\x01\x00\x8a\x06\x00\x00\x00\x00\x00\x01e\x8c\x01b\x94\x88NG?\xf8\x00\x00\x00\x00\x00\x00\x87\x94\x8c\x01c\x94h\x01u.";
@@ -43,8 +43,8 @@ fn what_python_writes_is_read() {
 }
 
 #[test]
-fn what_would_run_is_refused_by_name() {
-    // What `os.system` looks like in the ways there are to write it.
+fn instructions_that_run_code_are_refused_by_name() {
+    // `os.system` in every encoding.
     for (input, what) in [
         (&b"\x80\x02cos\nsystem\nX\x02\x00\x00\x00id\x85R."[..], "import"),
         (b"\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02id\x85R.", "import"),
@@ -60,7 +60,7 @@ fn what_would_run_is_refused_by_name() {
 }
 
 #[test]
-fn damaged_pickles_say_where() {
+fn damage_is_reported_with_its_position() {
     for (input, error) in [
         (&b""[..], Error::Ends),
         (b"\x80\x02", Error::Ends),
@@ -86,13 +86,13 @@ fn damaged_pickles_say_where() {
 }
 
 #[test]
-fn a_list_within_itself_is_just_a_number() {
+fn a_list_may_contain_itself() {
     let pickle = read(b"\x80\x02]q\x00h\x00a.").expect("read");
     assert_eq!(pickle.items(pickle.root()), Some(&[pickle.root()][..]));
 }
 
 #[test]
-fn doubling_a_list_a_hundred_times_takes_a_hundred_lists() {
+fn a_list_doubled_a_hundred_times_is_a_hundred_lists() {
     let mut bomb = b"\x80\x02]".to_vec();
     for _ in 0..100 {
         // Twice the same list in a new one.
@@ -104,7 +104,7 @@ fn doubling_a_list_a_hundred_times_takes_a_hundred_lists() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn written_pickles_are_read_back() {
     let mut out = Vec::new();
     let mut pickler = Pickler::new(&mut out);
     let numbers = [
@@ -152,12 +152,12 @@ fn what_is_written_is_read_back() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_survived(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = read(&[b"\x80\x04".as_slice(), &bytes].concat());
     }
 
     #[test]
-    fn any_instructions_are_survived(
+    fn any_instructions_are_read_or_refused(
         instructions in proptest::collection::vec(
             proptest::sample::select(b"(](}K\x01Naeut.sqh\x02\x85\x86\x87\x94012ld)".to_vec()), 0..80),
     ) {

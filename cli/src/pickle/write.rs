@@ -1,30 +1,30 @@
-//! Writes pickles of protocol 4, in the instructions that PyTorch's viewer knows too.
+//! Writes pickles of protocol 4, with the instructions that PyTorch's viewer supports.
 //!
-//! The viewer takes a list's items as arguments of one call, so they come in groups, as Python's own do. Texts, and what
-//! a caller keeps under a number, are written once and referred to after that. Names of fields come by the million: they are
-//! found again by where they lie in the program, without a look at their letters.
+//! The viewer passes a list's items as arguments of one call, so they are written in batches, as Python does. Texts, and values
+//! that a caller identifies by a number, are written once and then referred to. Field names occur millions of times, so they
+//! are looked up by their address instead of their content.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
 use culeak::quick::Quick;
 
-/// Python's own number.
+/// The batch size of Python.
 const BATCH: usize = 1000;
-/// Written to the file at once.
+/// Bytes written to the file at once.
 const BUFFER: usize = 1 << 16;
 
 pub struct Pickler<'o> {
     out: &'o mut dyn Write,
     buffer: Vec<u8>,
-    /// What was memoized under which number: texts, words of the program by their place, and values by the caller's number.
+    /// Memo indices: of texts, of words by their address, and of shared values by the caller's number.
     texts: HashMap<String, u32>,
     words: Quick<(usize, usize), u32>,
     values: Quick<(Sort, usize), u32>,
     memoized: u32,
 }
 
-/// Whose numbers those of shared values are.
+/// The namespace of the numbers of shared values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Sort {
     Frame,
@@ -56,7 +56,7 @@ impl<'o> Pickler<'o> {
             self.buffer.push(b'J');
             return self.buffer.extend(small.to_le_bytes());
         }
-        // One bit more, so that the highest is no sign.
+        // One byte more, so that the highest bit is not a sign.
         let width = (64 - number.leading_zeros() as usize) / 8 + 1;
         self.buffer.extend([0x8a, width as u8]);
         self.buffer.extend(&u128::from(number).to_le_bytes()[..width]);
@@ -80,7 +80,7 @@ impl<'o> Pickler<'o> {
         Ok(())
     }
 
-    /// A text of this program's own.
+    /// A text that is part of this program, such as a field name.
     pub fn word(&mut self, word: &'static str) -> io::Result<()> {
         let place = (word.as_ptr() as usize, word.len());
         if let Some(&known) = self.words.get(&place) {
@@ -120,7 +120,7 @@ impl<'o> Pickler<'o> {
         Ok(())
     }
 
-    /// A value that may come again: the next time under this number it is only referred to.
+    /// A value that may occur again: it is written once per number, and then referred to.
     pub fn shared(
         &mut self,
         sort: Sort,

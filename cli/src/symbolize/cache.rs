@@ -1,13 +1,13 @@
-//! Names that were looked up before, kept between runs: a large library takes seconds to search, and never changes.
+//! A cache of names, since a search in a large library takes seconds, and the library does not change.
 //!
-//! One file per build id, in `$CULEAK_CACHE_DIR`, else `culeak` in the user's cache folder. It answers only for the files
-//! that were asked when it was written ([`Sources`]: debug information that was installed since asks anew), and only if
-//! it is whole: what another process is writing, what was cut short or changed by hand fails the checksum and counts as
-//! absent. Files take their name in one step; of two culeaks that write at once one is forgotten and asks again next time.
-//! The folder is kept below [`FOLDER_MAX`] by throwing out what was used longest ago.
+//! There is one file per build id, in `$CULEAK_CACHE_DIR`, else in `culeak` in the user's cache folder. It is valid only for
+//! the files that were read when it was written ([`Sources`]), so debug information installed later is found, and only if its
+//! checksum matches: an incomplete or modified file counts as absent. Files are renamed into place; if two processes write at
+//! once, one result is lost and looked up again. The folder is kept below [`FOLDER_MAX`] by removing the least recently used
+//! files.
 //!
-//! Deliberately absent: errors. Without a cache everything is only slower. And modules without a build id, which another
-//! file of that name could not be told from.
+//! Deliberately absent: errors, since a missing cache only costs time; and modules without a build id, which cannot be
+//! identified.
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -21,17 +21,17 @@ use serde::{Deserialize, Serialize};
 
 use super::locate::Located;
 
-/// All files together.
+/// The maximum size of all files.
 const FOLDER_MAX: u64 = 256 << 20;
-/// One file: more than a million addresses.
+/// The maximum size of one file: more than a million addresses.
 const FILE_MAX: u64 = 128 << 20;
-/// Changes when older files must not be read any more.
+/// Changes when older files must no longer be read.
 const FORMAT: &str = "culeak-symbols-3";
 
-/// Symbols by address; an address without any is one that is known to have no name.
+/// Symbols by address; an empty list means that the address has no name.
 pub type Names = HashMap<u64, Vec<Symbol>>;
 
-/// The folder that the user's settings name.
+/// The folder of the cache; `None` if there is none.
 pub fn folder() -> Option<PathBuf> {
     folder_of(|name| std::env::var_os(name).map(PathBuf::from))
 }
@@ -39,7 +39,7 @@ pub fn folder() -> Option<PathBuf> {
 fn folder_of(setting: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     let full = |path: PathBuf| path.is_absolute().then_some(path);
     match setting("CULEAK_CACHE_DIR") {
-        // Empty: none is wanted.
+        // An empty value disables the cache.
         Some(own) => full(own),
         None => setting("XDG_CACHE_HOME")
             .and_then(full)
@@ -48,7 +48,7 @@ fn folder_of(setting: impl Fn(&str) -> Option<PathBuf>) -> Option<PathBuf> {
     }
 }
 
-/// What is known of one module.
+/// The cached names of one module.
 pub struct Cached {
     path: PathBuf,
     sources: Sources,
@@ -57,7 +57,7 @@ pub struct Cached {
     changed: bool,
 }
 
-/// The files that names are read from, as they are now.
+/// The files that names are read from: path, debug information, size and modification time.
 type Sources = Vec<(PathBuf, bool, u64, i64, i64)>;
 
 #[derive(Serialize, Deserialize)]
@@ -68,9 +68,9 @@ struct Content {
 }
 
 impl Cached {
-    /// Reads what is known. `None`: this module cannot be cached.
+    /// Reads the cached names; `None` if the module cannot be cached.
     pub fn open(folder: &Path, build_id: &str, located: &Located) -> Option<Cached> {
-        // Also keeps a hostile "build id" from climbing out of the folder.
+        // A hostile "build id" could otherwise contain "../".
         if build_id.len() < 8 || !build_id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return None;
         }
@@ -91,16 +91,16 @@ impl Cached {
         })
     }
 
-    /// Remembers what an address is called.
+    /// Adds the symbols at an address.
     pub fn add(&mut self, address: u64, symbols: &[Symbol]) {
         self.names.insert(address, symbols.to_vec());
         self.changed = true;
     }
 
-    /// Writes what was added, and says that the rest was used.
+    /// Writes the names if any were added, and otherwise marks the file as used.
     pub fn close(self) {
         if !self.changed {
-            // The age of a file is the time since it was used last.
+            // The modification time is that of the last use.
             let file = File::options()
                 .append(true)
                 .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW)
@@ -125,9 +125,9 @@ impl Cached {
     }
 }
 
-/// A line with the format and a checksum, then JSON.
+/// Reads a file: a line with the format and a checksum, then JSON.
 fn read(path: &Path) -> Option<Content> {
-    // Without waiting: the name may be that of a FIFO. And only what this user wrote.
+    // O_NONBLOCK, since the path may be a FIFO; and only files of this user are read.
     let file = File::options()
         .read(true)
         .custom_flags(nix::libc::O_NONBLOCK | nix::libc::O_NOFOLLOW)
@@ -159,7 +159,7 @@ fn write(folder: &Path, path: &Path, content: &Content) -> Option<()> {
     Some(())
 }
 
-/// Throws out what was used longest ago until the rest fits. Also what a killed culeak left half written.
+/// Removes the least recently used files until the rest fits, including incomplete files of killed processes.
 fn limit(folder: &Path, most: u64) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let ours = |path: &Path| {

@@ -1,24 +1,23 @@
-//! Names as people write them, and only as long as people would read.
+//! Demangles names of Rust and C++, with a limit on the length of the result.
 //!
-//! A mangled name refers back to its own parts, so one of a few hundred bytes can stand for gigabytes. Such a name stays
-//! as it is in the file.
+//! A mangled name can refer back to its own parts, so a few hundred bytes can expand to gigabytes. Such a name stays mangled.
 
 use std::fmt::{self, Write};
 
-/// Longer names are not spelled out; those of the largest templates have some ten thousand letters.
+/// The maximum length of a demangled name; those of the largest templates have tens of thousands of characters.
 const LENGTH: usize = 1 << 16;
 
-/// How a mangled name begins. The grammars go on without it, so a C function `f` would read as the type `float`.
+/// Prefixes of mangled names. The parsers accept names without them, so a C function `f` would become the type `float`.
 const PREFIXES: [&str; 3] = ["_Z", "__Z", "_R"];
 
-/// The name in Rust's or C++'s own terms, if it is one of theirs.
+/// The demangled name, or the name itself if it is not mangled.
 pub fn demangled(name: &str) -> String {
     if !PREFIXES.iter().any(|prefix| name.starts_with(prefix)) {
         return name.to_owned();
     }
     let rust = || {
         let name = rustc_demangle::try_demangle(name).ok()?;
-        // Without the hash behind it.
+        // The alternate form omits the hash.
         written(|out| write!(out, "{name:#}"))
     };
     let cpp = || {
@@ -34,7 +33,7 @@ fn written(write: impl FnOnce(&mut Limited) -> fmt::Result) -> Option<String> {
     Some(out.0)
 }
 
-/// A text that takes no more than a certain length.
+/// A string with a maximum length.
 struct Limited(String);
 
 impl Write for Limited {
@@ -52,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_both_languages_are_spelled_out_and_others_left() {
+    fn names_of_both_languages_are_demangled_and_others_stay() {
         assert_eq!(demangled("_ZN7Trainer4stepEi"), "Trainer::step(int)");
         assert_eq!(demangled("_ZN3app4grow17h0123456789abcdefE"), "app::grow");
         assert_eq!(demangled("_RNvC3app4grow"), "app::grow");
@@ -60,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn short_names_of_c_functions_are_no_types_of_cpp() {
+    fn short_names_of_c_functions_are_not_types_of_cpp() {
         for name in [
             "a",
             "f",
@@ -78,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_doubles_itself_again_and_again_stays_as_it_is() {
+    fn a_name_that_expands_exponentially_stays_mangled() {
         // A pair of pairs of pairs …, each of which occurs in the name once.
         let twice = |nth: usize| match nth {
             0 => "S_IS0_S0_E".to_owned(),

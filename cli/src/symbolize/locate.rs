@@ -1,11 +1,11 @@
-//! Which files on this machine may speak for a recorded module.
+//! Locates the files on this machine that belong to a recorded module.
 //!
-//! The build id decides: a file with another one is another program, however alike the paths. Searched in this order,
-//! as gdb does: the recorded path; `.build-id/xx/yyyy.debug` in each debug folder; the module's debug link beside it,
-//! in `.debug/`, and below each debug folder; last the module's own symbols. Deliberately absent: downloads.
+//! The build id decides: a file with another build id is another program, even under the same path. The order of search is
+//! that of gdb: the recorded path; `.build-id/xx/yyyy.debug` in each debug folder; the module's debug link beside it, in
+//! `.debug/`, and below each debug folder; last the module's own symbols. Deliberately absent: downloads.
 //!
-//! A name out of a recording or a module may lead to anything. Only regular files are opened, and DWARF is not read where
-//! blazesym would follow a link in it to something else ([`leads_astray`]).
+//! Paths in a recording or a module are untrusted. Only regular files are opened, and DWARF is not read if blazesym would
+//! follow a link in it to a special file ([`has_unsafe_links`]).
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -21,40 +21,40 @@ use object::{CompressionFormat, Object, ObjectSection};
 
 use super::{Note, Places};
 
-/// The files to ask about a module, best first.
+/// The files to search for names of a module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Located {
-    /// Holds debug information; its addresses are the module's.
+    /// The separate debug file, which has the same addresses as the module.
     pub debug: Option<PathBuf>,
     /// The module itself.
     pub module: Option<PathBuf>,
-    /// Something the reader of the names should know.
+    /// A warning about the names.
     pub note: Option<Note>,
 }
 
 impl Located {
-    /// Files in the order of asking, and whether to read DWARF there.
+    /// Files in the order of search, and whether to read their DWARF.
     pub fn attempts(&self) -> impl Iterator<Item = (&Path, bool)> {
         let debug = self.debug.as_deref().map(|path| (path, true));
-        // With a debug file at hand, the module can only add exported names.
+        // If there is a debug file, the module can only add exported names.
         let module = self
             .module
             .as_deref()
             .filter(|_| self.debug.is_none())
             .map(|path| (path, true));
-        // Damaged DWARF fails a whole group; names without lines are left then.
+        // Damaged DWARF fails a whole request; the symbol table then still has names without lines.
         let names = self.module.as_deref().map(|path| (path, false));
         debug.into_iter().chain(module).chain(names)
     }
 }
 
-/// What an ELF file says about itself.
+/// The identification in an ELF file.
 struct Identity {
     build_id: String,
     debug_link: Option<(String, u32)>,
 }
 
-/// Finds a module's files, or says why there are none.
+/// Finds the files of a module, or the reason why there are none.
 pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_unix_ns: u64) -> Result<Located, Note> {
     let recorded = module.path.trim_end_matches(" (deleted)");
     if !recorded.starts_with('/') {
@@ -101,7 +101,7 @@ pub fn locate(module: &Module, places: &Places, debug_dirs: &[PathBuf], started_
     })
 }
 
-/// The path as the process meant it, then as it reads here.
+/// The path in the file system of the process, then in this one.
 fn candidates(recorded: &str, root: Option<&Path>) -> Vec<PathBuf> {
     let inside = root.map(|root| root.join(recorded.trim_start_matches('/')));
     inside.into_iter().chain([PathBuf::from(recorded)]).collect()
@@ -120,25 +120,25 @@ fn identity(path: &Path) -> io::Result<Identity> {
 }
 
 const DEBUG_LINK: &str = ".gnu_debuglink";
-/// The sections that name another file, and the bytes before that name in them.
+/// Sections that name another file, and the offset of the name.
 const LINKS: [(&str, usize); 3] = [
     (DEBUG_LINK, 0),
     (".gnu_debugaltlink", 0),
-    // A version and whether this is the supplementary file.
+    // After a version, and whether this is the supplementary file.
     (".debug_sup", 3),
 ];
 
-/// Whether blazesym, asked for a file's DWARF, would open something that is not to be opened. It opens what the file's links
-/// name, seen from the file's own folder, and the package (`.dwp`) beside it, whatever these are. A debug link that leads
-/// to a file has been judged before: a file that belongs is [`Located::debug`], and any other makes blazesym give up.
-pub fn leads_astray(path: &Path) -> bool {
+/// Whether blazesym would open a special file when it reads this file's DWARF. It opens the targets of the file's links,
+/// relative to the file's folder, and the package (`.dwp`) beside it, without checks. A debug link to an existing file also
+/// counts as unsafe: a matching file is already [`Located::debug`], and any other makes blazesym fail.
+pub fn has_unsafe_links(path: &Path) -> bool {
     let is_special = |path: &Path| path.metadata().is_ok_and(|metadata| !metadata.is_file());
     let Ok(companions) = companions(path) else { return true };
     let mut companions = companions.iter();
     companions.any(|(link, target)| is_special(target) || *link == Some(DEBUG_LINK) && target.exists())
 }
 
-/// A file and those that are read with it.
+/// A file and the files that are read with it.
 pub fn with_companions(path: &Path) -> Vec<PathBuf> {
     let companions = companions(path)
         .unwrap_or_default()
@@ -147,7 +147,7 @@ pub fn with_companions(path: &Path) -> Vec<PathBuf> {
     [path.to_path_buf()].into_iter().chain(companions).collect()
 }
 
-/// Where blazesym looks for more, and the section that says so.
+/// The other files that blazesym reads, and the section that names each.
 fn companions(path: &Path) -> io::Result<Vec<(Option<&'static str>, PathBuf)>> {
     let links = linked_names(&ReadCache::new(open_regular(path)?))?;
     let own = path.canonicalize()?;
@@ -160,7 +160,7 @@ fn companions(path: &Path) -> io::Result<Vec<(Option<&'static str>, PathBuf)>> {
     Ok([(None, PathBuf::from(package))].into_iter().chain(targets).collect())
 }
 
-/// The names in all sections that link to another file.
+/// The file names in all link sections.
 fn linked_names(cache: &ReadCache<File>) -> io::Result<Vec<(&'static str, PathBuf)>> {
     let file = object::File::parse(cache).map_err(io::Error::other)?;
     let mut names = Vec::new();
@@ -169,7 +169,7 @@ fn linked_names(cache: &ReadCache<File>) -> io::Result<Vec<(&'static str, PathBu
         let Some(&(link, skipped)) = LINKS.iter().find(|(link, _)| link.as_bytes() == name) else {
             continue;
         };
-        // No tool compresses so short a section, and blazesym would read a name in it that is not seen here.
+        // No tool compresses such short sections, and blazesym would read a name that this code does not see.
         let range = section.compressed_file_range().map_err(io::Error::other)?;
         if range.format != CompressionFormat::None {
             return Err(io::Error::other("a compressed link"));
@@ -194,7 +194,7 @@ fn newer_than(path: &Path, started_unix_ns: u64) -> bool {
 }
 
 fn by_build_id(build_id: &str, debug_dirs: &[PathBuf]) -> Option<PathBuf> {
-    // Also keeps a hostile "build id" from climbing out of the folder.
+    // A hostile "build id" could otherwise contain "../".
     if build_id.len() < 4 || !build_id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return None;
     }
@@ -222,7 +222,7 @@ fn by_debug_link(module: &Path, identity: &Identity, debug_dirs: &[PathBuf]) -> 
         .find(|path| belongs(path, identity, *crc))
 }
 
-/// The build id says so, or without one, the checksum in the link.
+/// Whether a debug file belongs to the module: by build id, or without one by the checksum in the link.
 fn belongs(debug_file: &Path, module: &Identity, crc: u32) -> bool {
     match self::identity(debug_file) {
         Ok(found) if !found.build_id.is_empty() && !module.build_id.is_empty() => found.build_id == module.build_id,

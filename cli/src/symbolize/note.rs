@@ -1,15 +1,15 @@
-//! What the reader of names should know: which modules have none, and why; many modules in one sentence.
+//! Notes on modules without reliable names, combined into sentences.
 //!
-//! A recording that is read on another machine misses all of its program's libraries at once.
+//! A recording that is read on another machine lacks all of its program's libraries, so many modules share one sentence.
 
 use std::collections::BTreeMap;
 
-/// Modules named in one sentence.
+/// The maximum number of modules named in one sentence.
 const NAMED: usize = 4;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Note {
-    /// No name of this module could be read.
+    /// No names of this module could be read.
     Nameless { module: String, problem: String },
     /// The names of this module may be wrong.
     Doubtful { module: String, problem: String },
@@ -17,11 +17,11 @@ pub enum Note {
 
 /// The notes as sentences, one for each problem.
 pub fn sentences(notes: impl IntoIterator<Item = Note>) -> Vec<String> {
-    let (mut told, mut nameless) = (Vec::new(), BTreeMap::<String, Vec<String>>::new());
+    let (mut sentences, mut nameless) = (Vec::new(), BTreeMap::<String, Vec<String>>::new());
     for note in notes {
         match note {
             Note::Nameless { module, problem } => nameless.entry(problem).or_default().push(module),
-            Note::Doubtful { module, problem } => told.push(format!("{module}: {problem}")),
+            Note::Doubtful { module, problem } => sentences.push(format!("{module}: {problem}")),
         }
     }
     let sentence = |(problem, modules): (String, Vec<String>)| match modules.as_slice() {
@@ -34,8 +34,8 @@ pub fn sentences(notes: impl IntoIterator<Item = Note>) -> Vec<String> {
             list(many)
         ),
     };
-    told.extend(nameless.into_iter().map(sentence));
-    told
+    sentences.extend(nameless.into_iter().map(sentence));
+    sentences
 }
 
 fn list(modules: &[String]) -> String {
@@ -69,9 +69,9 @@ mod tests {
             problem: "is newer".to_owned(),
         };
         let all = ["/v/a.so", "/v/b.so", "/v/c.so", "/v/d.so", "/w/e.so"].map(missing);
-        let told = sentences([doubtful].into_iter().chain(all));
+        let combined = sentences([doubtful].into_iter().chain(all));
         assert_eq!(
-            told,
+            combined,
             [
                 "/opt/app: is newer",
                 "5 modules: not on this machine, so their frames are shown as offsets; point --debug-dir at their debug \

@@ -1,4 +1,4 @@
-//! Names are looked up in small programs built here, whose addresses are known from their symbol tables.
+//! Names are looked up in small programs that the tests build; their symbol tables contain the addresses.
 
 use std::fs::{self, File};
 use std::os::unix::fs::OpenOptionsExt;
@@ -28,7 +28,7 @@ __attribute__((noinline)) int grow(int n) { return step(n) - 2; }
 /// A folder with `libprobe.so` in it.
 struct Probe {
     folder: TempDir,
-    /// Where its functions lie, from before anything was stripped.
+    /// Its symbols, read before anything was stripped.
     symbols: Vec<(String, u64, u64)>,
     build_id: String,
 }
@@ -114,7 +114,7 @@ impl Probe {
         snapshot
     }
 
-    /// The function's names as they are found, one for each of its bytes, and the notes.
+    /// The function's name at each of its bytes, and the notes.
     fn names(&self, function: &str, places: &Places) -> (Vec<String>, Vec<String>) {
         let mut snapshot = self.snapshot(function);
         let notes = sentences(symbolize(&mut snapshot, places));
@@ -177,7 +177,7 @@ fn names_are_demangled() {
 }
 
 #[test]
-fn what_is_named_already_is_left_alone() {
+fn existing_names_are_kept() {
     let probe = Probe::build(&["-g"]);
     let mut snapshot = probe.snapshot("work");
     let own = Symbol {
@@ -199,7 +199,7 @@ fn what_is_named_already_is_left_alone() {
 }
 
 #[test]
-fn a_stripped_library_names_only_what_an_exported_symbol_covers() {
+fn a_stripped_library_has_names_only_for_exported_symbols() {
     let probe = Probe::build(&["-g0"]);
     probe.run("objcopy", &["--strip-all", "libprobe.so"]);
     probe.expect_names("work", &Places::default(), "work");
@@ -207,7 +207,7 @@ fn a_stripped_library_names_only_what_an_exported_symbol_covers() {
 }
 
 #[test]
-fn names_that_were_looked_up_before_are_taken_from_the_cache_for_the_same_files_alone() {
+fn cached_names_are_used_for_the_same_files_only() {
     let probe = Probe::build(&["-g"]);
     let cache = probe.path("cache");
     let places = || Places {
@@ -215,7 +215,7 @@ fn names_that_were_looked_up_before_are_taken_from_the_cache_for_the_same_files_
         ..Places::default()
     };
     probe.expect_names("work", &places(), "work");
-    // Were it not for the cache, nobody could tell this name.
+    // This name can come only from the cache.
     let file = fs::read_dir(&cache)
         .expect("a folder")
         .next()
@@ -224,13 +224,13 @@ fn names_that_were_looked_up_before_are_taken_from_the_cache_for_the_same_files_
         .path();
     let text = fs::read_to_string(&file).expect("the file");
     let (_, json) = text.split_once('\n').expect("two lines");
-    let json = json.replace("\"work\"", "\"told\"");
+    let json = json.replace("\"work\"", "\"cached\"");
     let line = format!("culeak-symbols-3 {:08x}", crc32fast::hash(json.as_bytes()));
     fs::write(&file, format!("{line}\n{json}")).expect("written");
-    probe.expect_names("work", &places(), "told");
-    // Another function of the same file is added, and what was known stays.
+    probe.expect_names("work", &places(), "cached");
+    // Another function of the same file is added, and the known names stay.
     probe.expect_names("leaf", &places(), "leaf");
-    probe.expect_names("work", &places(), "told");
+    probe.expect_names("work", &places(), "cached");
     probe.run("objcopy", &["--strip-debug", "libprobe.so"]);
     probe.expect_names("work", &places(), "work");
 }
@@ -280,7 +280,7 @@ fn debug_links_are_followed_beside_the_module_in_dot_debug_and_below_debug_folde
 }
 
 #[test]
-fn a_debug_file_of_another_build_is_not_believed() {
+fn a_debug_file_of_another_build_is_ignored() {
     let probe = Probe::build(&["-g"]);
     let other = Probe::build(&["-g", "-DOTHER=1", "-O0"]);
     probe.split("probe.debug");
@@ -291,7 +291,7 @@ fn a_debug_file_of_another_build_is_not_believed() {
 }
 
 #[test]
-fn a_module_that_changed_since_is_told_and_not_asked() {
+fn a_module_that_changed_is_reported_and_not_read() {
     let probe = Probe::build(&["-g"]);
     let mut snapshot = probe.snapshot("work");
     snapshot.modules[0].build_id = "00112233".to_owned();
@@ -302,7 +302,7 @@ fn a_module_that_changed_since_is_told_and_not_asked() {
 }
 
 #[test]
-fn a_module_that_is_missing_or_no_elf_file_is_told_once() {
+fn a_module_that_is_missing_or_not_an_elf_file_is_reported_once() {
     let probe = Probe::build(&["-g"]);
     fs::write(probe.path("libprobe.so"), "no longer a library").expect("written");
     assert!(probe.names("work", &Places::default()).1[0].contains("cannot be read"));
@@ -320,7 +320,7 @@ fn code_without_a_file_needs_no_note() {
 }
 
 #[test]
-fn a_module_deleted_while_mapped_is_found_where_it_was() {
+fn a_module_deleted_while_mapped_is_found_at_its_path() {
     let probe = Probe::build(&["-g"]);
     let mut snapshot = probe.snapshot("work");
     snapshot.modules[0].path.push_str(" (deleted)");
@@ -329,7 +329,7 @@ fn a_module_deleted_while_mapped_is_found_where_it_was() {
 }
 
 #[test]
-fn files_are_looked_up_as_the_process_sees_them() {
+fn files_are_located_in_the_root_of_the_process() {
     let probe = Probe::build(&["-g"]);
     let mut snapshot = probe.snapshot("work");
     snapshot.modules[0].path = "/libprobe.so".to_owned();
@@ -342,7 +342,7 @@ fn files_are_looked_up_as_the_process_sees_them() {
     assert!(snapshot.locations.iter().all(|location| !location.symbols.is_empty()));
 }
 
-/// A program of one file, built by this compiler, and a snapshot with the addresses of its functions that match.
+/// Builds a program from one file; returns a snapshot with the addresses of the wanted functions.
 fn program(compiler: &str, source: (&str, &str), options: &[&str], wanted: &[&str]) -> (TempDir, Snapshot) {
     let folder = tempfile::tempdir().expect("a folder");
     fs::write(folder.path().join(source.0), source.1).expect("source written");
@@ -379,7 +379,7 @@ fn program(compiler: &str, source: (&str, &str), options: &[&str], wanted: &[&st
     (folder, snapshot)
 }
 
-/// Every name that is found, once.
+/// All names, without duplicates.
 fn all_names(snapshot: &mut Snapshot) -> Vec<String> {
     symbolize(snapshot, &Places::default());
     let symbols = snapshot.locations.iter().flat_map(|location| &location.symbols);
@@ -390,7 +390,7 @@ fn all_names(snapshot: &mut Snapshot) -> Vec<String> {
 }
 
 #[test]
-fn functions_of_rust_with_lines_alone_have_one_qualified_name_each() {
+fn rust_functions_with_line_tables_only_have_one_qualified_name_each() {
     let source = "
 mod inner {
     #[inline(never)]
@@ -419,7 +419,7 @@ fn main() { let mut n = 1; inner::outer(&mut n); std::hint::black_box(inner::SMA
 }
 
 #[test]
-fn lambdas_are_named_with_the_function_they_lie_in() {
+fn lambdas_are_named_with_their_function() {
     let source = "
 static int sink;
 __attribute__((noinline)) void fill() {
@@ -444,8 +444,8 @@ int main() {
     );
 }
 
-/// Makes a FIFO of this name, does something, and says whether the FIFO was opened for reading meanwhile. An `open` that
-/// waits for a writer gets one, so that the test fails in place of waiting.
+/// Creates a FIFO, calls `act`, and returns whether the FIFO was opened for reading meanwhile. An `open` that waits for a
+/// writer gets one, so that the test fails instead of hanging.
 pub fn opens_fifo(path: &Path, act: impl FnOnce()) -> bool {
     nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).expect("a FIFO");
     let over = AtomicBool::new(false);
@@ -487,7 +487,7 @@ fn a_fifo_in_place_of_a_module_is_not_opened() {
 }
 
 #[test]
-fn a_fifo_that_a_module_or_its_build_id_leads_to_is_not_opened() {
+fn a_fifo_that_a_module_links_to_is_not_opened() {
     // The package beside it, the supplementary file, the debug link.
     let probe = Probe::build(&["-g"]);
     let opened = opens_fifo(&probe.path("libprobe.so.dwp"), || {

@@ -1,4 +1,4 @@
-//! What the machine offers: driver, GPUs, runtimes, a place for recordings, symbols.
+//! Checks of the machine: driver, GPUs, CUDA runtimes, output folder, symbols.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -16,11 +16,11 @@ use crate::driver::LIBRARY;
 use crate::probe;
 use crate::text::units;
 
-/// A recording of a training run takes some tens of MiB.
+/// Free space below this gives a warning; a recording of a training run takes tens of MiB.
 const COMFORTABLE: u64 = 256 << 20;
 const PYTHON_LIMIT: Duration = Duration::from_secs(10);
 
-/// The driver and its GPUs, asked in a process of its own.
+/// The driver and its GPUs, queried in a child process.
 pub fn driver() -> Vec<Finding> {
     let kernel_module = fs::read_to_string("/proc/driver/nvidia/version").ok();
     let mut findings = Vec::new();
@@ -40,25 +40,26 @@ pub fn driver() -> Vec<Finding> {
                 ));
             }
             if found.devices.is_empty() {
-                findings.push(Finding::warn("GPU", "the driver found none", visible_devices_hint()));
+                findings.push(Finding::warn("GPU", "the driver found no GPU", visible_devices_hint()));
             }
         }
         Err(reason) if version.is_some() => {
             let remedy = format!(
-                "the kernel module is there, so only {LIBRARY} or the devices are missing: in a container, start it with \
+                "the kernel module is loaded, so {LIBRARY} or the devices are missing; start a container with \
                  --gpus all and NVIDIA_DRIVER_CAPABILITIES=compute,utility"
             );
             findings.push(Finding::warn("CUDA driver", reason, remedy));
         }
         Err(reason) => {
-            let remedy = "without a GPU, recordings can still be read and `culeak demo` runs on its built-in driver";
+            let remedy =
+                "without a GPU, culeak still reads recordings, and `culeak demo` uses its built-in fake driver";
             findings.push(Finding::warn("CUDA driver", reason, remedy));
         }
     }
     findings
 }
 
-/// `580.65.06` out of `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul …`.
+/// `580.65.06` from `NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul …`.
 fn module_version(text: &str) -> Option<&str> {
     text.lines()
         .next()?
@@ -69,11 +70,11 @@ fn module_version(text: &str) -> Option<&str> {
 fn visible_devices_hint() -> String {
     match env::var("CUDA_VISIBLE_DEVICES") {
         Ok(value) => format!("CUDA_VISIBLE_DEVICES is {value:?}; unset it to see all GPUs"),
-        Err(_) => "`culeak demo` runs on its built-in driver".to_owned(),
+        Err(_) => "without a GPU, `culeak demo` uses its built-in fake driver".to_owned(),
     }
 }
 
-/// Copies of the CUDA runtime that programs here may load.
+/// The shared CUDA runtimes that programs on this machine may load.
 pub fn runtimes() -> Vec<Finding> {
     const SUBJECT: &str = "CUDA runtime";
     let found: BTreeSet<PathBuf> = runtime_folders()
@@ -83,7 +84,7 @@ pub fn runtimes() -> Vec<Finding> {
     if found.is_empty() {
         return vec![Finding::ok(
             SUBJECT,
-            "no shared libcudart found; programs with a static one need none",
+            "no shared libcudart found; programs linked to the static one do not need it",
         )];
     }
     found.iter().map(|path| Finding::ok(SUBJECT, path.display())).collect()
@@ -108,7 +109,7 @@ fn runtime_folders() -> Vec<PathBuf> {
     folders
 }
 
-/// Where Python packages bring their own CUDA.
+/// The package folders of Python, whose packages may contain CUDA runtimes.
 fn python_sites() -> Vec<PathBuf> {
     let script = "import site, sys; print('\\n'.join(site.getsitepackages() + [site.getusersitepackages()]))";
     let answer = probe::ask(Command::new("python3").args(["-c", script]), PYTHON_LIMIT);
@@ -141,10 +142,10 @@ fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The current folder, where `culeak run` puts recordings unless told otherwise.
+/// The current folder, in which `culeak run` writes recordings by default.
 pub fn output_folder() -> Vec<Finding> {
     const SUBJECT: &str = "output folder";
-    const ELSEWHERE: &str = "record elsewhere: culeak run --output DIR";
+    const ELSEWHERE: &str = "use another folder: culeak run --output DIR";
     let folder = match env::current_dir() {
         Ok(folder) => folder,
         Err(error) => {
@@ -161,7 +162,7 @@ pub fn output_folder() -> Vec<Finding> {
     if let Err(error) = reserved {
         return vec![Finding::warn(
             SUBJECT,
-            format_args!("{shown}: no room can be reserved for a recording: {error}"),
+            format_args!("{shown}: cannot reserve space for a recording: {error}"),
             ELSEWHERE,
         )];
     }
@@ -179,17 +180,17 @@ pub fn output_folder() -> Vec<Finding> {
     if let Ok((limit, _)) = getrlimit(Resource::RLIMIT_FSIZE)
         && limit != RLIM_INFINITY
     {
-        let text = format_args!("files may not grow beyond {} (ulimit -f)", units::bytes(limit));
+        let text = format_args!("files are limited to {} (ulimit -f)", units::bytes(limit));
         findings.push(Finding::warn(
             SUBJECT,
             text,
-            "raise it with `ulimit -f unlimited`; records beyond it are lost",
+            "raise the limit with `ulimit -f unlimited`; records beyond it are lost",
         ));
     }
     findings
 }
 
-/// What it takes to look at a running process: less than a debugger needs.
+/// Access to running processes; culeak needs less than a debugger.
 pub fn running_processes() -> Vec<Finding> {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let scope = match scope.trim() {
@@ -198,27 +199,28 @@ pub fn running_processes() -> Vec<Finding> {
     };
     vec![Finding::ok(
         "snapshots",
-        format!("work for your own processes; culeak needs no ptrace ({scope})"),
+        format!("work for your own processes; no ptrace needed ({scope})"),
     )]
 }
 
-/// Separate debug files; without them, names come from the programs' own symbols.
+/// Separate debug files; without them, names come from the symbols of the programs.
 pub fn symbols() -> Vec<Finding> {
     let system = Path::new("/usr/lib/debug/.build-id");
     vec![Finding::ok(
         "symbols",
         match system.is_dir() {
-            true => "from the programs themselves and from /usr/lib/debug",
-            false => "from the programs themselves; /usr/lib/debug has no debug files",
+            true => "from the programs and from /usr/lib/debug",
+            false => "from the programs; /usr/lib/debug has no debug files",
         },
     )]
 }
 
-/// A hint that paths and process ids mean something else outside.
+/// Whether this is a container, whose files may be lost with it.
 pub fn container() -> Vec<Finding> {
     let marks = ["/.dockerenv", "/run/.containerenv"];
     let inside = marks.iter().any(|mark| Path::new(mark).exists()) || env::var_os("KUBERNETES_SERVICE_HOST").is_some();
-    let text = "this is one: put recordings on a volume (--output DIR), or they go when it goes";
+    let text =
+        "running in a container; write recordings to a volume (--output DIR), or they are lost with the container";
     inside.then(|| Finding::ok("container", text)).into_iter().collect()
 }
 
@@ -227,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_module_version_is_found_in_both_flavours() {
+    fn the_version_of_both_kernel_modules_is_found() {
         let closed =
             "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.161.08  Thu Feb 1 02:44:18 UTC 2024\nGCC version: …";
         let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build";
@@ -237,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_counts_once_however_many_links_lead_to_it() {
+    fn a_runtime_with_several_links_is_listed_once() {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("libcudart.so.13.0.48"), b"").expect("written");
         for link in ["libcudart.so.13", "libcudart.so"] {

@@ -1,4 +1,4 @@
-//! Does the preload library reach a program at all, and does anything in the environment work against it?
+//! Checks of preloading: whether the library loads into a program, and whether the environment interferes.
 
 use std::env;
 use std::fs;
@@ -10,11 +10,12 @@ use std::time::Duration;
 use culeak::variables::{DISABLE, Value};
 
 use super::Finding;
-use crate::{probe, shim};
+use crate::launch::{environment, shim};
+use crate::probe;
 
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Unpacks the library and starts a program under it.
+/// Unpacks the library and starts a program with it.
 pub fn library() -> Vec<Finding> {
     const SUBJECT: &str = "preload library";
     let path = match shim::locate() {
@@ -23,12 +24,12 @@ pub fn library() -> Vec<Finding> {
             return vec![Finding::fail(
                 SUBJECT,
                 failure,
-                "give culeak a folder that only you can write",
+                "set XDG_CACHE_HOME to a folder that only you can write",
             )];
         }
     };
     let mut findings = Vec::new();
-    // A shell is dynamically linked wherever glibc is, and its silence proves that the loader took the library.
+    // A shell is dynamically linked on glibc systems, and empty stderr shows that the loader accepted the library.
     let tried = probe::ask(
         Command::new("/bin/sh").args(["-c", ":"]).env("LD_PRELOAD", &path),
         LIMIT,
@@ -47,28 +48,28 @@ pub fn library() -> Vec<Finding> {
         ),
         Err(error) => Finding::fail(
             SUBJECT,
-            format_args!("/bin/sh under it: {error}"),
-            "try: LD_PRELOAD= culeak doctor",
+            format_args!("cannot run /bin/sh with it: {error}"),
+            "run: LD_PRELOAD= culeak doctor",
         ),
     });
     findings.extend(glibc(&path));
     if !cfg!(target_arch = "x86_64") {
-        let text = format_args!("{}: compiled, but tested on x86_64 alone", env::consts::ARCH);
+        let text = format_args!("{}: supported, but tested on x86_64 only", env::consts::ARCH);
         findings.push(Finding::warn(
             "architecture",
             text,
-            "hold reports against known leaks first: culeak demo",
+            "verify reports against known leaks: culeak demo",
         ));
     }
     findings
 }
 
-/// The oldest glibc the library runs on, which matters when recordings are made in another container.
+/// The oldest glibc that the library runs on, which matters for recording in another container.
 fn glibc(library: &Path) -> Option<Finding> {
     let (major, minor) = newest_glibc_symbol(&fs::read(library).ok()?)?;
     Some(Finding::ok(
         "glibc",
-        format_args!("the preload library runs on glibc {major}.{minor} and newer"),
+        format_args!("the preload library needs glibc {major}.{minor} or newer"),
     ))
 }
 
@@ -91,13 +92,13 @@ fn newest_glibc_symbol(bytes: &[u8]) -> Option<(u32, u32)> {
     versions.max()
 }
 
-/// Variables and files that change what a preloaded library can do.
+/// Variables and files that affect preloading.
 pub fn environment() -> Vec<Finding> {
     const SUBJECT: &str = "environment";
     let mut findings = Vec::new();
     if let Some(present) = env::var_os("LD_PRELOAD").filter(|present| !present.is_empty()) {
         let text = format!(
-            "LD_PRELOAD is already {}; it stays in force beside culeak",
+            "LD_PRELOAD is already {}; culeak keeps it",
             Path::new(&present).display()
         );
         findings.push(Finding::ok(SUBJECT, text));
@@ -109,16 +110,16 @@ pub fn environment() -> Vec<Finding> {
         );
         findings.push(Finding::ok(SUBJECT, text));
     }
-    if let Err(failure) = crate::environment::examine(env::vars_os()) {
+    if let Err(failure) = environment::examine(env::vars_os()) {
         findings.push(Finding::fail(SUBJECT, failure.message, "culeak help environment"));
     }
     let disabled = env::var_os("CULEAK_DISABLE").and_then(|value| DISABLE.values.read(value.as_bytes()));
     if disabled == Some(Value::Switch(true)) {
-        let text = "CULEAK_DISABLE is set: a preloaded library records nothing";
+        let text = "CULEAK_DISABLE is set, so a preloaded library records nothing";
         findings.push(Finding::warn(
             SUBJECT,
             text,
-            "unset CULEAK_DISABLE; culeak run does so by itself",
+            "unset CULEAK_DISABLE; culeak run does this itself",
         ));
     }
     if env::var_os("CULEAK_SHIM").is_some() {

@@ -1,6 +1,6 @@
-//! Snapshots that somebody has taken before: snapshots, recordings and what the recorder kept beside them.
+//! Snapshots taken earlier: snapshot files, recordings, and the automatic snapshots beside recordings.
 //!
-//! One snapshot is read at a time and boiled down before the next, so that thousands of them fit into memory.
+//! Each snapshot is reduced to a summary before the next is read, so that thousands fit into memory.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -17,10 +17,10 @@ use crate::load::{Loaded, Members, Place};
 use crate::progress::{self, Progress, Unit};
 use crate::{load, usage};
 
-/// All that can be read, and how many cannot.
+/// Summaries of all readable inputs, and the number of unreadable ones.
 ///
 /// # Errors
-/// When nothing can be read.
+/// No input can be read, or `--only` matches none.
 pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, usize), Failure> {
     let mut files = Vec::new();
     for input in &args.inputs {
@@ -52,13 +52,13 @@ pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, u
     if let (true, Some(pattern), false) = (summaries.is_empty(), &args.only, others.is_empty()) {
         let others: Vec<_> = others.into_iter().collect();
         return Err(Failure::new(format!(
-            "--only {pattern}: no such program; the snapshots are of {}; name one of these (* matches any characters)",
+            "--only {pattern}: no such program; the snapshots are from {}; name one of these (* matches any characters)",
             others.join(", ")
         )));
     }
     if summaries.is_empty() {
         return Err(Failure::new(format!(
-            "none of {} snapshots can be read (see above); check the files or take them again",
+            "none of {} snapshots can be read (see above); check the files, or take the snapshots again",
             files.len()
         )));
     }
@@ -70,7 +70,7 @@ fn is_wanted(args: &TrendArgs, item: &Loaded) -> bool {
     args.only.as_ref().is_none_or(called)
 }
 
-/// What an argument stands for: a folder for the snapshots in it, a recording also for those kept beside it.
+/// The files that an argument names: those in a folder, or a recording and the automatic snapshots beside it.
 fn expand(input: &OsStr) -> Result<Vec<Place>, Failure> {
     let path = Path::new(input);
     if path.is_dir() {
@@ -89,14 +89,14 @@ fn expand(input: &OsStr) -> Result<Vec<Place>, Failure> {
             .into_iter()
             .flatten()
             .flatten();
-        let is_kept = |path: &PathBuf| {
+        let is_automatic = |path: &PathBuf| {
             let file = path.file_name().unwrap_or_default().as_bytes();
             let rest = file.strip_prefix(name.as_bytes());
             rest.is_some_and(|rest| rest.starts_with(b".") && rest.ends_with(b".culeak-snapshot"))
         };
-        let mut kept: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_kept).collect();
-        kept.sort();
-        files.extend(kept.into_iter().map(Place::File));
+        let mut automatic: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_automatic).collect();
+        automatic.sort();
+        files.extend(automatic.into_iter().map(Place::File));
     }
     Ok(files)
 }

@@ -1,6 +1,6 @@
-//! Snapshots taken now: a process is looked at from outside, again and again, until time is up, it ends, or Ctrl-C.
+//! Snapshots taken now: of a running process, at an interval, until the time is up, the process ends, or Ctrl-C.
 //!
-//! Signals wait in a signalfd, so that one of them ends the waiting and not this program: what was seen is reported.
+//! Signals arrive through a signalfd, so that they end the waiting and not this program: the snapshots are still reported.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ use crate::usage;
 pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Summary>, Failure> {
     let signals = block_signals().map_err(|error| {
         Failure::new(format!(
-            "signals cannot be waited for: {error}; take snapshots with `culeak snapshot` instead"
+            "cannot wait for signals: {error}; take snapshots with `culeak snapshot` instead"
         ))
     })?;
     let began = Instant::now();
@@ -43,7 +43,7 @@ pub fn summaries(pid: u32, args: &TrendArgs, options: &Options) -> Result<Vec<Su
         }
         match load::one(pid.to_string()) {
             Ok(item) => summaries.push(summary(item, args, options)),
-            // What it left behind is the last snapshot.
+            // Its recording is the last snapshot.
             Err(_) => {
                 match load::one(&recording) {
                     Ok(item) if item.snapshot.process.state != ProcessState::Running => {
@@ -80,11 +80,11 @@ fn announce(pid: u32, args: &TrendArgs) {
         .lasting
         .map(|lasting| lasting.as_nanos() / args.every.as_nanos().max(1) + 1);
     if let Some(taken) = taken.filter(|&taken| taken < POINTS_NEEDED as u128) {
-        eprintln!("culeak: note: that makes {taken} snapshots; {POINTS_NEEDED} are needed to judge growth");
+        eprintln!("culeak: note: this takes {taken} snapshots; judging growth needs {POINTS_NEEDED}");
     }
 }
 
-/// Ctrl-C and polite kills, from now on for us to wait for. Called before there are threads that could take them.
+/// Blocks SIGINT, SIGTERM and SIGHUP. Call this before starting threads, which would receive them.
 fn block_signals() -> io::Result<SignalFd> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -97,11 +97,11 @@ fn block_signals() -> io::Result<SignalFd> {
     )?)
 }
 
-/// Waits for the moment, or for a signal, which is then named.
+/// Waits until a time, or for a signal, which is returned.
 fn wait(signals: &SignalFd, until: Instant) -> Option<Signal> {
     loop {
         let left = until.saturating_duration_since(Instant::now());
-        // A part of a millisecond is waited for too, else the last one would be spent spinning.
+        // Rounded up to milliseconds; otherwise the last millisecond would be spent spinning.
         let timeout = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
         let _ = poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], timeout);
         if let Ok(Some(arrived)) = signals.read_signal() {

@@ -175,16 +175,16 @@ fn a_segment_without_tensors_is_cached_too() {
 }
 
 #[test]
-fn files_that_would_make_endless_work_are_refused() {
+fn files_that_cause_unbounded_work_are_refused() {
     let twice = snapshot(|made| (made.segments, made.same_block) = (2, true)).expect_err("refused");
-    assert!(twice.contains("stands in it twice"), "{twice}");
+    assert!(twice.contains("contains the same"), "{twice}");
     let many = snapshot(|made| made.ordinal = 1 << 40).expect_err("refused");
     assert!(many.contains("GPU 1099511627776"), "{many}");
 }
 
 /// A list of frames that each of many segments refers to is read once.
 #[test]
-fn segments_with_the_same_long_stack_take_no_longer_than_one() {
+fn segments_with_the_same_long_stack_are_read_in_the_time_of_one() {
     let began = std::time::Instant::now();
     let snapshot = snapshot(|made| {
         made.segments = 20_000;
@@ -196,13 +196,13 @@ fn segments_with_the_same_long_stack_take_no_longer_than_one() {
 }
 
 #[test]
-fn what_is_no_memory_snapshot_says_so() {
+fn other_pickles_are_refused_with_a_reason() {
     for (bytes, reason) in [
         (&b"\x80\x02K\x01."[..], "no `segments`"),
         (b"\x80\x02}.", "no `segments`"),
         (b"\x80\x02]K\x01a.", "without `address`"),
         (b"\x80\x02cos\nsystem\n.", "nothing was run"),
-        (b"\x80\x02}(X\x08\x00\x00\x00segmentsK\x01u.", "no list"),
+        (b"\x80\x02}(X\x08\x00\x00\x00segmentsK\x01u.", "is not a list"),
     ] {
         let error = read(bytes, "x").expect_err("refused");
         assert!(error.contains(reason), "{error}");
@@ -210,7 +210,7 @@ fn what_is_no_memory_snapshot_says_so() {
 }
 
 #[test]
-fn sums_of_any_size_are_survived() {
+fn sums_that_overflow_are_saturated() {
     let snapshot = snapshot(|made| made.block_size = u64::MAX).expect("read");
     snapshot.validate().expect("valid");
     Report::of(&snapshot, &Options::default());

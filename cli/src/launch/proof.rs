@@ -1,9 +1,8 @@
-//! Why a run has no recording: because no process asked CUDA for memory, or because none could be recorded.
+//! Why a run has no recording: either no process requested memory from CUDA, or none could be recorded.
 //!
-//! A gate must tell the two apart. The preload library leaves its facts in a small file of ours (`culeak::proof`); this
-//! reads them once the program has ended. A process further down that took the library out of its environment leaves
-//! nothing, so nothing is known of it: `--require-recording` is for those who expect a recording. Deliberately absent:
-//! hooks of `exec`.
+//! `run --check` must distinguish the two. The preload library records facts in a small file (`culeak::proof`), which is read
+//! here after the program has ended. A descendant that removed the library from its environment leaves no trace;
+//! `--require-recording` is for users who expect a recording. Deliberately absent: hooks of `exec`.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -15,29 +14,30 @@ use tempfile::NamedTempFile;
 
 use crate::escape::Escaped;
 
-/// The file; removed when this is dropped.
+/// The file of facts; removed on drop.
 pub struct Proof(NamedTempFile);
 
-/// What kept processes that may have used CUDA from being recorded.
+/// Why processes that may have used CUDA were not recorded.
 #[derive(Debug)]
 pub enum Gap {
-    /// The program is one that no library can be preloaded into, which was said before it ran.
+    /// No library can be preloaded into the program; a warning was printed before it ran.
     Obstacle,
     NotCreated(io::Error),
+    /// An option excludes the processes that used CUDA.
     NotChosen,
     Disabled,
     NotLoaded,
-    /// The started process ended as a program of this name, in which the library was not.
+    /// The process replaced itself by the program of this name, in which the library was not loaded.
     Replaced(String),
     Unknown,
-    /// As many recordings were created and are not there any more.
+    /// This many recordings were created and have disappeared.
     Missing(u32),
 }
 
 impl Proof {
     /// # Errors
-    /// No file can be made in the folder for temporary files.
-    pub fn make() -> io::Result<Proof> {
+    /// The file cannot be created in the folder for temporary files.
+    pub fn create() -> io::Result<Proof> {
         let mut file = tempfile::Builder::new().prefix("culeak-run-").tempfile()?;
         file.write_all(&[0; BYTES])?;
         Ok(Proof(file))
@@ -50,7 +50,7 @@ impl Proof {
         setting
     }
 
-    /// How many recordings of this run are missing where `found` were found.
+    /// How many recordings of this run are missing if `found` were found.
     pub fn missing(&self, found: usize) -> u32 {
         match std::fs::read(self.0.path()) {
             Ok(bytes) if bytes.len() == BYTES => {
@@ -60,7 +60,7 @@ impl Proof {
         }
     }
 
-    /// `ended_as`: the name that the started process had when it ended.
+    /// Why processes were not recorded, if that is known; `ended_as` is the name of the process when it ended.
     pub fn gap(&self, ended_as: Option<&str>) -> Option<Gap> {
         match std::fs::read(self.0.path()) {
             Ok(bytes) if bytes.len() == BYTES => gap(&bytes, ended_as),
@@ -69,7 +69,7 @@ impl Proof {
     }
 }
 
-/// How many recordings were created.
+/// The number of recordings that were created.
 fn created(bytes: &[u8]) -> u32 {
     let count = bytes[CREATED..].first_chunk().copied().unwrap_or_default();
     u32::from_ne_bytes(count)
@@ -92,49 +92,53 @@ fn gap(bytes: &[u8], ended_as: Option<&str>) -> Option<Gap> {
     if name.is_empty() {
         return Some(Gap::NotLoaded);
     }
-    // A program may rename itself, but then its exit handlers have usually run.
+    // A program may also rename itself. Its exit handlers then usually ran, which `Ended` shows.
     let replaced = ended_as.filter(|&ended_as| fact(Fact::Ended) == 0 && ended_as != name);
     replaced.map(|ended_as| Gap::Replaced(ended_as.to_owned()))
 }
 
 impl Gap {
-    /// What happened and what to do; `folder` is that of the recordings.
+    /// What happened and what to do; `folder` is the folder of recordings.
     pub fn sentence(&self, folder: &Path) -> String {
         match self {
             Gap::Obstacle => "the program could not be recorded (see the warning above)".to_owned(),
             Gap::NotCreated(error) => format!(
-                "a process used CUDA, but its recording could not be created in {}: {error}; name another folder with \
-                 --output",
+                "a process used CUDA, but its recording could not be created in {}: {error}; choose another folder \
+                 with --output",
                 folder.display()
             ),
             Gap::NotChosen => {
-                "CUDA was used only by processes that --only or --no-follow-children leaves out; drop the \
+                "CUDA was used only by processes that --only or --no-follow-children excludes; remove the \
                                option, or change its pattern"
                     .to_owned()
             }
             Gap::Disabled => {
-                "a process used CUDA while CULEAK_DISABLE was set or with raised privileges; start it without"
+                "a process used CUDA with CULEAK_DISABLE set or with raised privileges; start it without either"
                     .to_owned()
             }
             Gap::NotLoaded => {
-                "the preload library was not loaded in the program; a message of the loader above may say \
-                               why, and so may culeak doctor"
+                "the preload library was not loaded into the program; see the loader's messages above, or run \
+                               culeak doctor"
                     .to_owned()
             }
             Gap::Replaced(name) => format!(
-                "the program replaced itself by {}, in which the preload library was not loaded; keep LD_PRELOAD in its \
+                "the program replaced itself by {}, into which the preload library was not loaded; keep LD_PRELOAD in its \
                  environment",
                 Escaped(name)
             ),
             Gap::Missing(count) => format!(
-                "{} of this run not in {}: removed, moved, or written elsewhere by a CULEAK_OUTPUT of the program's own; \
-                 leave them there until the run ends",
-                crate::text::units::plural((*count).into(), "recording is", "recordings are"),
+                "{} missing from {}: removed, moved, or written elsewhere because the program sets CULEAK_OUTPUT; leave \
+                 them in place until the run ends",
+                crate::text::units::plural(
+                    (*count).into(),
+                    "recording of this run is",
+                    "recordings of this run are"
+                ),
                 folder.display()
             ),
             Gap::Unknown => format!(
-                "whether the preload library was loaded is not known, since its file in {} is missing; set TMPDIR to a \
-                 folder that the program can write",
+                "whether the preload library was loaded is unknown, since its file in {} is missing; set TMPDIR to a folder \
+                 that the program can write",
                 std::env::temp_dir().display()
             ),
         }
@@ -155,12 +159,12 @@ mod tests {
     #[test]
     fn a_program_that_kept_the_library_to_its_end_has_no_gap() {
         assert!(gap(&facts("train", &[]), Some("train")).is_none());
-        // It gave itself another name.
+        // It renamed itself.
         assert!(gap(&facts("python3", &[(Fact::Ended, 1)]), Some("worker 1")).is_none());
     }
 
     #[test]
-    fn whatever_kept_a_process_from_being_recorded_is_a_gap() {
+    fn every_reason_for_a_missing_recording_is_a_gap() {
         assert!(matches!(gap(&facts("", &[]), Some("train")), Some(Gap::NotLoaded)));
         assert!(matches!(gap(&facts("env", &[]), Some("train")), Some(Gap::Replaced(name)) if name == "train"));
         assert!(matches!(

@@ -1,78 +1,100 @@
-//! What the program's environment needs so that the preload library loads and records: computed here, set by `run`.
+//! The environment variables that make the preload library load and record; computed here, set by `run` and `live`.
 //!
-//! Only the variables named here change, and an `LD_PRELOAD` that was already there stays in force. Deliberately absent:
+//! Only the variables named here change, and libraries already in `LD_PRELOAD` stay in it. Deliberately absent:
 //! `LD_LIBRARY_PATH`; a recorder must not change which libraries a program finds.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
+use std::time::Duration;
 
+use clap::Args;
 use culeak::variables::{self, Mistake};
 
-use crate::commands::record::AutoSnapshotArgs;
 use crate::errors::Failure;
 use crate::escape::Escaped;
+use crate::text::units;
 
-/// The choices of one run.
+/// Automatic snapshots of the running program, written beside its recording as NAME.WHY-N.culeak-snapshot
+#[derive(Debug, Args)]
+pub struct AutoSnapshotArgs {
+    /// Take at most N automatic snapshots when requests fail for lack of memory, one per stack [default: 3]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
+    pub oom_snapshots: Option<u32>,
+
+    /// Take an automatic snapshot at the peak; replace it when the peak rises by SIZE
+    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    pub snapshot_at_peak: Option<u64>,
+
+    /// Take an automatic snapshot at each mark that the program sets (culeak_mark)
+    #[arg(long)]
+    pub snapshot_at_mark: bool,
+
+    /// Take an automatic snapshot every TIME, e.g. 500ms, 10s, 1m, at the next allocation
+    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
+    pub snapshot_every: Option<Duration>,
+}
+
+/// The settings of one run.
 #[derive(Debug)]
 pub struct Settings<'a> {
     pub shim: &'a Path,
     /// Absolute folder for the recordings.
     pub folder: &'a Path,
-    /// Stands in the name of every recording of this run, so that runs side by side can share a folder.
+    /// Part of the name of every recording of this run, so that concurrent runs can share a folder.
     pub tag: &'a str,
     pub depth: Option<u32>,
     /// Record only processes whose executable's name matches.
     pub only: Option<&'a str>,
-    /// Record only the process whose parent has this id: the one we start ourselves.
+    /// Record only the process whose parent has this id: the program itself.
     pub only_child_of: Option<u32>,
     /// The program is linked to a shared AddressSanitizer runtime.
     pub address_sanitizer: bool,
     pub jax_buffers: bool,
     pub nvtx: bool,
     pub auto_snapshots: &'a AutoSnapshotArgs,
-    /// Where the library leaves its facts for us.
+    /// The file in which the library records facts about the run.
     pub proof: Option<OsString>,
 }
 
-/// A variable to set, or (`None`) to remove.
+/// A variable to set, or to remove (`None`).
 pub type Change = (&'static str, Option<OsString>);
 
-/// The changes, given how to look up the present values.
+/// The changes to the environment; `present` looks up a current value.
 pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
     let text = |value: Option<String>| value.map(OsString::from);
     let auto_snapshots = settings.auto_snapshots;
-    // What was not asked for on the command line stays as the user's environment has it.
-    let asked = |name: &'static str, value: Option<String>| (name, text(value).or_else(|| present(name)));
+    // Without an option, the user's own variable applies.
+    let chosen = |name: &'static str, value: Option<String>| (name, text(value).or_else(|| present(name)));
     let mut changes = vec![
         (
             "LD_PRELOAD",
             Some(preload(settings.shim, present("LD_PRELOAD").as_deref())),
         ),
         ("CULEAK_OUTPUT", Some(pattern(settings.folder, settings.tag))),
-        asked("CULEAK_DEPTH", settings.depth.map(|depth| depth.to_string())),
+        chosen("CULEAK_DEPTH", settings.depth.map(|depth| depth.to_string())),
         ("CULEAK_ONLY", text(settings.only.map(str::to_owned))),
         (
             "CULEAK_PARENT",
             text(settings.only_child_of.map(|parent| parent.to_string())),
         ),
-        asked(
+        chosen(
             "CULEAK_JAX_BUFFERS",
             settings.jax_buffers.then(|| "addresses".to_owned()),
         ),
-        asked(
+        chosen(
             "CULEAK_OOM_SNAPSHOTS",
             auto_snapshots.oom_snapshots.map(|most| most.to_string()),
         ),
-        asked(
+        chosen(
             "CULEAK_SNAPSHOT_AT_PEAK",
             auto_snapshots.snapshot_at_peak.map(|step| step.to_string()),
         ),
-        asked(
+        chosen(
             "CULEAK_SNAPSHOT_AT_MARK",
             auto_snapshots.snapshot_at_mark.then(|| "1".to_owned()),
         ),
-        asked(
+        chosen(
             "CULEAK_SNAPSHOT_EVERY",
             auto_snapshots.snapshot_every.map(|time| time.as_secs_f64().to_string()),
         ),
@@ -80,14 +102,14 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         ("CULEAK_RUN", settings.proof.clone()),
         ("CULEAK_DISABLE", None),
     ];
-    // Somebody else's tool stays: there can be one only.
+    // NVTX supports one tool, and the user's own takes precedence.
     if settings.nvtx && present("NVTX_INJECTION64_PATH").is_none() {
-        // The very file that is preloaded, so that the loader hands out the copy that is there.
+        // The path of the preloaded file, so that the loader returns the loaded copy.
         changes.push(("NVTX_INJECTION64_PATH", Some(settings.shim.into())));
     }
     if settings.address_sanitizer {
-        // Its runtime refuses to start behind another preloaded library. Ours replaces nothing that it replaces, so the
-        // order does not matter; putting the runtime first instead would load it into every child process, too.
+        // The ASan runtime refuses to start after another preloaded library. The two libraries replace different functions, so
+        // the order does not matter. Preloading the runtime first instead would load it into every child process.
         let mut options = present("ASAN_OPTIONS").unwrap_or_default();
         if !options.is_empty() {
             options.push(":");
@@ -98,10 +120,10 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
     changes
 }
 
-/// Refuses variables of ours that have a wrong value or a wrong name, before a program runs for hours without them.
+/// Refuses `CULEAK_` variables with a wrong name or value before the program starts.
 ///
 /// # Errors
-/// Names each of them, and what is allowed.
+/// Lists every such variable, and the values it allows.
 pub fn examine(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<(), Failure> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut mistakes: Vec<String> = variables
@@ -129,7 +151,7 @@ pub fn examine(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<
     }
 }
 
-/// Ours first, since the first definition of a symbol wins; behind AddressSanitizer, which must be first itself.
+/// Puts the shim first, since the first definition of a symbol wins, but after AddressSanitizer, which must come first.
 fn preload(shim: &Path, present: Option<&OsStr>) -> OsString {
     let shim = shim.as_os_str().as_bytes();
     let present = present.map(OsStr::as_bytes).unwrap_or_default();
@@ -143,8 +165,7 @@ fn preload(shim: &Path, present: Option<&OsStr>) -> OsString {
     OsString::from_vec(names.join(&b':'))
 }
 
-/// The libraries of an `LD_PRELOAD` in the order in which their symbols are found, for a message; `None` where ours is
-/// alone.
+/// The libraries in `LD_PRELOAD` in the order of symbol look-up, for a message; `None` if the shim is alone.
 pub fn order_beside_others(list: &OsStr) -> Option<String> {
     let names: Vec<&str> = list.to_str()?.split(':').collect();
     (names.len() > 1).then(|| {
@@ -161,7 +182,7 @@ fn is_address_sanitizer(path: &[u8]) -> bool {
     name.starts_with(b"libasan.so") || name.starts_with(b"libclang_rt.asan")
 }
 
-/// Program, tag, host and pid; a `%` in the folder's own name is doubled, so that it stays one.
+/// The pattern of file names: program, tag, host and pid. A `%` in the folder's name is doubled.
 fn pattern(folder: &Path, tag: &str) -> OsString {
     let mut pattern = Vec::new();
     for &byte in folder.as_os_str().as_bytes() {
@@ -171,12 +192,12 @@ fn pattern(folder: &Path, tag: &str) -> OsString {
             std::slice::from_ref(&byte)
         });
     }
-    pattern.extend_from_slice(format!("/%e{}%h.%p.culeak", mark(tag)).as_bytes());
+    pattern.extend_from_slice(format!("/%e{}%h.%p.culeak", tag_part(tag)).as_bytes());
     OsString::from_vec(pattern)
 }
 
-/// What the names of this run's recordings contain.
-pub fn mark(tag: &str) -> String {
+/// The part that the names of this run's recordings have in common.
+pub fn tag_part(tag: &str) -> String {
     format!(".{tag}.")
 }
 
@@ -184,7 +205,6 @@ pub fn mark(tag: &str) -> String {
 mod tests {
     use super::*;
     use std::collections::HashMap;
-    use std::time::Duration;
 
     fn settings() -> Settings<'static> {
         Settings {
@@ -223,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn an_existing_preload_stays_and_ours_comes_first() {
+    fn an_existing_preload_stays_and_the_shim_comes_first() {
         assert_eq!(preloaded(""), "/cache/libculeak.so");
         assert_eq!(
             preloaded("/lib/a.so /lib/b.so"),
@@ -232,10 +252,10 @@ mod tests {
     }
 
     #[test]
-    fn the_order_beside_others_is_stated() {
-        let stated = |present| order_beside_others(OsStr::new(&preloaded(present)));
-        assert_eq!(stated("").as_deref(), None);
-        assert_eq!(stated("/lib/a.so").as_deref(), Some("/cache/libculeak.so, /lib/a.so"));
+    fn the_order_beside_other_libraries_is_reported() {
+        let reported = |present| order_beside_others(OsStr::new(&preloaded(present)));
+        assert_eq!(reported("").as_deref(), None);
+        assert_eq!(reported("/lib/a.so").as_deref(), Some("/cache/libculeak.so, /lib/a.so"));
     }
 
     #[test]
@@ -284,12 +304,12 @@ mod tests {
         assert_eq!(
             changed["CULEAK_DEPTH"].as_deref(),
             Some("9"),
-            "a user's own default holds"
+            "the user's own default applies"
         );
     }
 
     #[test]
-    fn snapshots_are_asked_for_in_the_librarys_own_words() {
+    fn snapshot_options_become_variables() {
         let auto_snapshots = AutoSnapshotArgs {
             oom_snapshots: Some(0),
             snapshot_at_peak: Some(1 << 20),
@@ -311,13 +331,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_command_line_does_not_say_the_environment_may() {
+    fn without_an_option_the_environment_applies() {
         let changed = changed(
             &settings(),
             &[
                 ("CULEAK_SNAPSHOT_EVERY", "30"),
                 ("CULEAK_JAX_BUFFERS", "1"),
-                // Those of a run around this one, which are not for its children's own runs.
+                // Set by an outer run, and not meant for this one.
                 ("CULEAK_ONLY", "sh"),
                 ("CULEAK_PARENT", "7"),
             ],
@@ -332,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wrong_variable_is_named_with_what_is_allowed() {
+    fn every_wrong_variable_is_reported_with_its_allowed_values() {
         let of = |pairs: &[(&str, &str)]| {
             let pairs: Vec<(OsString, OsString)> = pairs.iter().map(|&(n, v)| (n.into(), v.into())).collect();
             examine(pairs.into_iter()).map_err(|failure| failure.to_string())
@@ -350,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn another_tool_for_nvtx_stays() {
+    fn another_nvtx_tool_stays() {
         let settings = Settings {
             nvtx: true,
             ..settings()

@@ -1,4 +1,4 @@
-//! What a check is told to allow: limits, suppressions and a baseline, as options and as files.
+//! What a check allows: limits, suppressions and a baseline, from options and files.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -14,58 +14,59 @@ use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::Kind;
 use serde::Deserialize;
 
+use super::{NameArgs, kind_parser, parse_kind, parse_pattern};
 use crate::errors::Failure;
 use crate::text::units;
 use crate::{load, output};
 
-/// What is allowed.
+/// The rules of a check.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RuleArgs {
-    /// Allow this much in all, e.g. 0, 64MiB
+    /// Allow SIZE in total, e.g. 0, 64MiB
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub max_leaked: Option<u64>,
-    /// Allow this many blocks in all
+    /// Allow N blocks in total
     #[arg(long, value_name = "N")]
     pub max_count: Option<u64>,
-    /// Allow every call site this much
+    /// Allow SIZE per call site
     #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
     pub max_per_site: Option<u64>,
-    /// Allow this much of one kind of memory, e.g. pinned=1GiB; repeatable
+    /// Allow SIZE of one kind of memory, e.g. pinned=1GiB; repeatable
     #[arg(long, value_name = "KIND=SIZE", value_parser = KindLimitParser, hide_possible_values = true)]
     pub max_kind: Vec<(Kind, u64)>,
-    /// Allow this much in all stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
+    /// Allow SIZE in total for stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
     #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
     pub budget: Vec<Budget>,
-    /// Judge only what was allocated after this mark (culeak_mark)
+    /// Judge only allocations made after this mark (culeak_mark)
     #[arg(long, value_name = "MARK")]
     pub since: Option<String>,
-    /// Judge only this kind of memory; repeatable [default: all that hold memory]
-    #[arg(long, value_name = "KIND", value_parser = super::kind_parser(), hide_possible_values = true)]
+    /// Judge only this kind of memory; repeatable [default: all kinds that hold memory]
+    #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
-    /// Also judge what caching allocators (XLA, CuPy, RMM) hold for reuse; the tensors of PyTorch are judged in any case
+    /// Also judge memory that caching allocators (XLA, CuPy, RMM) hold for reuse; PyTorch tensors are always judged
     #[arg(long)]
     pub judge_pools: bool,
-    /// Judge an incomplete recording by what it contains, instead of failing
+    /// Judge an incomplete recording by its content instead of failing
     #[arg(long)]
     pub allow_losses: bool,
-    /// Leave out leaks that match a rule in this file, in LeakSanitizer's syntax (leak:PATTERN); repeatable
+    /// Ignore leaks that match a rule in this file, in LeakSanitizer's syntax (leak:PATTERN); repeatable
     #[arg(long, value_name = "FILE")]
     pub suppressions: Vec<PathBuf>,
-    /// Also judge what CUDA's libraries and frameworks keep for the life of the process
+    /// Also judge memory that CUDA libraries and frameworks keep until the process ends
     #[arg(long)]
     pub no_builtin_suppressions: bool,
-    /// Fail only on what is new or grown since this baseline, snapshot or recording
+    /// Fail only on leaks that are new or have grown since this baseline, snapshot or recording
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
-    /// Let call sites that the baseline has grow beyond it by this much, e.g. 1MiB or 5%; new ones fail all the same
+    /// Let call sites in the baseline grow by this much, e.g. 1MiB or 5%; new call sites still fail
     #[arg(long, value_name = "SIZE|PERCENT", value_parser = parse_tolerance)]
     pub tolerance: Option<Tolerance>,
-    /// What fails against a baseline: new call sites; new and grown ones; any leak [default: grown]
+    /// Leaks that fail against a baseline; new: at new call sites; grown: new or grown; any: all [default: grown]
     #[arg(long, value_name = "new|grown|any", value_parser = fail_on_parser(), hide_possible_values = true)]
     pub fail_on: Option<FailOn>,
 }
 
-/// The names of [`RuleArgs`]' options, for those who put conditions on them.
+/// The ids of the options in [`RuleArgs`], for commands that restrict them.
 pub const RULE_OPTIONS: [&str; 14] = [
     "max_leaked",
     "max_count",
@@ -84,19 +85,19 @@ pub const RULE_OPTIONS: [&str; 14] = [
 ];
 
 impl RuleArgs {
-    /// Reads the files.
+    /// The rules, with the suppressions and the baseline read from their files.
     ///
     /// # Errors
-    /// Names the file that cannot be read, or the line in it that is wrong.
+    /// A file cannot be read or has a mistake; the message names the file and the line.
     pub fn rules(&self) -> Result<Rules, Failure> {
-        // The baseline may come from the config file, so the parser of the command line cannot ask for it.
+        // The baseline may come from the config file, so clap cannot require it.
         let needs_baseline = [
             ("tolerance", self.tolerance.is_some()),
             ("fail-on", self.fail_on.is_some()),
         ];
         if let (None, Some((option, _))) = (&self.baseline, needs_baseline.iter().find(|(_, given)| *given)) {
             return Err(Failure::new(format!(
-                "{option} says how to compare with a baseline, and none is named; add --baseline FILE"
+                "{option} applies to a baseline, but none is given; add --baseline FILE"
             )));
         }
         let mut rules = self.without_baseline()?;
@@ -106,10 +107,10 @@ impl RuleArgs {
         Ok(rules)
     }
 
-    /// The same for a baseline that is about to be written.
+    /// The rules without the baseline, for a baseline that is about to be written.
     ///
     /// # Errors
-    /// As above.
+    /// See [`RuleArgs::rules`].
     pub fn without_baseline(&self) -> Result<Rules, Failure> {
         let suppressions = read_suppressions(&self.suppressions, !self.no_builtin_suppressions)?;
         Ok(Rules {
@@ -132,10 +133,10 @@ impl RuleArgs {
     }
 }
 
-/// Reads the rules of these files, and of the built-in list behind them.
+/// Reads suppressions from files, followed by the built-in list if wanted.
 ///
 /// # Errors
-/// Names the file that cannot be read, or the line and column of what is no rule.
+/// A file cannot be read, or a line is not a rule; the message names the file, line and column.
 pub fn read_suppressions(files: &[PathBuf], built_in: bool) -> Result<Suppressions, Failure> {
     let mut suppressions = Suppressions::default();
     for path in files {
@@ -153,10 +154,10 @@ pub fn read_suppressions(files: &[PathBuf], built_in: bool) -> Result<Suppressio
     Ok(suppressions)
 }
 
-/// The same for those who leave nothing out unless a file is named, and then also what the built-in list names.
+/// Suppressions for commands that suppress nothing, not even the built-in list, unless a file is named.
 ///
 /// # Errors
-/// As above.
+/// See [`read_suppressions`].
 pub fn suppressions_if_any(files: &[PathBuf], not_built_in: bool) -> Result<Suppressions, Failure> {
     match files {
         [] => Ok(Suppressions::default()),
@@ -164,21 +165,21 @@ pub fn suppressions_if_any(files: &[PathBuf], not_built_in: bool) -> Result<Supp
     }
 }
 
-/// Neither is written over by the command that reads it.
+/// Keeps this command from replacing a file that it reads.
 fn protect(path: &Path) {
     if let Ok(metadata) = path.metadata() {
         output::protect(&metadata);
     }
 }
 
-/// The field that says what a JSON file is.
+/// The fields that identify a JSON file.
 #[derive(Deserialize)]
 struct Envelope {
     format: Option<String>,
     version: Option<u64>,
 }
 
-/// Whether a file says that it is a baseline, of whatever version.
+/// Whether a file is a baseline, of any version.
 pub fn is_baseline(path: &Path) -> bool {
     let bytes = fs::read(path).unwrap_or_default();
     serde_json::from_slice(&bytes).is_ok_and(|envelope: Envelope| envelope.format.as_deref() == Some(baseline::FORMAT))
@@ -196,9 +197,9 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     })?;
     let envelope: Option<Envelope> = serde_json::from_slice(&bytes).ok();
     let Some(Envelope { version, .. }) = envelope.filter(|e| e.format.as_deref() == Some(baseline::FORMAT)) else {
-        // A snapshot or a recording will do as well; what is wrong with anything else, its reader says best.
+        // A snapshot or a recording serves as a baseline too. Its reader reports what is wrong with any other file.
         let mut item = load::read_already(path, &bytes)?;
-        super::NameArgs::default().name_frames(&mut item);
+        NameArgs::default().name_frames(&mut item);
         return Ok(baseline_of(&item.snapshot, rules));
     };
     if version != Some(u64::from(baseline::VERSION)) {
@@ -215,7 +216,7 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     })
 }
 
-/// `KEY=SIZE`, where the key may hold equals signs itself.
+/// `KEY=SIZE`; the key may contain equals signs.
 fn key_and_size(text: &str) -> Result<(&str, u64), String> {
     let (key, size) = text.rsplit_once('=').ok_or("expected NAME=SIZE, e.g. pinned=1GiB")?;
     Ok((key, units::parse_size(size)?))
@@ -223,10 +224,10 @@ fn key_and_size(text: &str) -> Result<(&str, u64), String> {
 
 fn parse_kind_limit(text: &str) -> Result<(Kind, u64), String> {
     let (kind, size) = key_and_size(text)?;
-    Ok((super::parse_kind(kind)?, size))
+    Ok((parse_kind(kind)?, size))
 }
 
-/// Completions offer the kinds.
+/// A parser for `KIND=SIZE`; completions offer the kinds.
 #[derive(Debug, Clone)]
 struct KindLimitParser;
 
@@ -251,7 +252,7 @@ impl TypedValueParser for KindLimitParser {
 
 fn parse_budget(text: &str) -> Result<Budget, String> {
     let (pattern, bytes) = key_and_size(text)?;
-    let pattern = super::parse_pattern(pattern)?;
+    let pattern = parse_pattern(pattern)?;
     Ok(Budget { pattern, bytes })
 }
 
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_with_names_and_percentages_are_understood() {
+    fn sizes_with_names_and_percentages_parse() {
         assert_eq!(parse_kind_limit("pinned=1GiB"), Ok((Kind::HostPinned, 1 << 30)));
         let budget = parse_budget("operator==*=2k").expect("a budget");
         assert_eq!((budget.pattern.text(), budget.bytes), ("operator==*", 2048));

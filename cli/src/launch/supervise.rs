@@ -1,9 +1,9 @@
-//! Starts the program and stands behind it like a shell: signals go to the program, its exit code comes back.
+//! Runs a program to its end: forwards signals to it and returns its exit status.
 //!
-//! The program stays in our process group, so the terminal's own signals (Ctrl-C, Ctrl-\) reach it without us; those
-//! that somebody sends to us alone are passed on. All of them wait in a signalfd, where a dead child is just one more
-//! signal: no handler runs, and no signal can go to a process id that was already given to someone else, because the
-//! same loop that forwards is the one that reaps. Deliberately absent: killing what the program left running.
+//! The program stays in this process group, so signals of the terminal (Ctrl-C, Ctrl-\) reach it directly; signals sent to
+//! this process alone are forwarded. All signals arrive through a signalfd, and so does the end of the child. No handler
+//! runs, and no signal can reach a reused process id, because one loop both forwards and reaps. Deliberately absent: killing
+//! processes that the program left running.
 
 use std::fs;
 use std::io;
@@ -16,7 +16,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd, siginfo};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-/// Sent to us, meant for the program. Stopping and continuing are left to the terminal.
+/// Signals that are forwarded. Stopping and continuing are left to the terminal.
 const FORWARDED: [Signal; 8] = [
     Signal::SIGHUP,
     Signal::SIGINT,
@@ -31,24 +31,24 @@ const FORWARDED: [Signal; 8] = [
 /// How a program ended.
 pub struct Ended {
     pub status: ExitStatus,
-    /// What the kernel called it then (`/proc/PID/comm`): another name than at its start if it replaced itself.
+    /// Its name at the end (`/proc/PID/comm`), which differs from the name at the start if it replaced itself.
     pub name: Option<String>,
 }
 
-/// Runs the program to its end. Call it while this process has one thread: another would swallow the signals.
+/// Runs the program to its end. This process must have one thread: any other would receive the signals.
 ///
 /// # Errors
-/// When it cannot be started, with the reason the kernel gave.
+/// The program cannot be started.
 pub fn run(command: &mut Command) -> io::Result<Ended> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGCHLD);
     for forwarded in FORWARDED {
         signals.add(forwarded);
     }
-    // SAFETY: no handler is installed; the default action of SIGCHLD is to stay quiet. It may have been inherited as
-    // ignored, and then the kernel would throw the child's exit status away.
+    // If SIGCHLD was inherited as ignored, the kernel would discard the child's exit status.
+    // SAFETY: no handler is installed, and the default action of SIGCHLD does nothing.
     unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
-    // Blocked before the child exists, so that its end cannot be missed.
+    // Blocked before the child starts, so that its end cannot be missed.
     let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK)?;
     // SAFETY: between fork and exec only async-signal-safe functions may run; setting the signal mask is one.
     unsafe { command.pre_exec(move || before.thread_set_mask().map_err(io::Error::from)) };
@@ -59,10 +59,10 @@ pub fn run(command: &mut Command) -> io::Result<Ended> {
     outcome
 }
 
-/// Passes signals on until the child has ended.
+/// Forwards signals until the child has ended.
 fn attend(child: &mut Child, arrivals: &SignalFd) -> io::Result<Ended> {
     let id = Pid::from_raw(child.id().cast_signed());
-    // It keeps its name until it is reaped.
+    // A process keeps its name until it is reaped.
     let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     loop {
         if waitid(Id::Pid(id), look).is_ok_and(|state| state != WaitStatus::StillAlive) {
@@ -75,7 +75,7 @@ fn attend(child: &mut Child, arrivals: &SignalFd) -> io::Result<Ended> {
         match arrivals.read_signal() {
             Ok(Some(arrived)) => {
                 if let Some(signal) = to_forward(&arrived) {
-                    // The child may be a zombie by now; then there is nobody left to tell.
+                    // Harmless if the child is a zombie.
                     let _ = kill(id, signal);
                 }
             }
@@ -85,8 +85,8 @@ fn attend(child: &mut Child, arrivals: &SignalFd) -> io::Result<Ended> {
     }
 }
 
-/// What the terminal sends goes to the whole process group, the program included; only what a process sent is for us,
-/// and the alarm that somebody set before starting us.
+/// The terminal signals the whole process group, including the program. So only signals from processes are forwarded, and
+/// SIGALRM, whose timer may have been set before this program was executed.
 fn to_forward(arrived: &siginfo) -> Option<Signal> {
     let from_kernel = arrived.ssi_code > 0;
     let signal = Signal::try_from(arrived.ssi_signo.cast_signed()).ok()?;
@@ -94,9 +94,9 @@ fn to_forward(arrived: &siginfo) -> Option<Signal> {
     ours.then_some(signal)
 }
 
-/// The exit code a shell would report: the program's own, or 128 and the number of the signal that ended it.
+/// The exit code that a shell reports: the program's own, or 128 plus the number of the signal that ended it.
 pub fn shell_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| Some(128 + status.signal()?));
-    // Both lie between 0 and 255: the kernel keeps eight bits of an exit code, and signals end at 64.
+    // Both fit: the kernel keeps eight bits of an exit code, and signal numbers end at 64.
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX)
 }

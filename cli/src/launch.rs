@@ -1,4 +1,14 @@
-//! How a program is recorded: the options of `run` and `live`, and the command line with its environment.
+//! A program prepared for recording: the options of `run` and `live`, and the command with its environment.
+//!
+//! The parts in the order of their use: [`preload`] examines the program, [`shim`] unpacks the library, [`environment`] and
+//! [`no_pool`] compute variables, [`supervise`] runs the program, and [`proof`] explains a missing recording.
+
+pub mod environment;
+mod no_pool;
+pub mod preload;
+pub mod proof;
+pub mod shim;
+pub mod supervise;
 
 use std::collections::hash_map::RandomState;
 use std::env;
@@ -10,20 +20,17 @@ use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
-use std::time::Duration;
 
 use clap::Args;
 use culeak::recording::file::{Errno, File};
 
-use crate::environment::{self, Settings};
 use crate::errors::Failure;
 use crate::escape::Escaped;
-use crate::preload::{self, Program};
-use crate::proof::Proof;
-use crate::text::units;
-use crate::{no_pool, shim};
+use environment::{AutoSnapshotArgs, Settings};
+use preload::Program;
+use proof::Proof;
 
-/// Everything in [`RecordArgs`], for commands that do not always record.
+/// The ids of the options in [`RecordArgs`], for commands that do not always record.
 pub const RECORD_OPTIONS: [&str; 12] = [
     "output",
     "follow_children",
@@ -39,37 +46,38 @@ pub const RECORD_OPTIONS: [&str; 12] = [
     "snapshot_every",
 ];
 
+/// What to record, and where.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
-    /// Folder for the recordings, one per process that uses CUDA [default: the current folder]
+    /// Folder for recordings, one per process that uses CUDA [default: the current folder]
     #[arg(short, long, value_name = "DIR")]
     pub output: Option<PathBuf>,
 
-    /// Also record the processes it starts (the default)
+    /// Also record child processes (the default)
     #[arg(long, overrides_with = "no_follow_children")]
     pub follow_children: bool,
 
-    /// Record only the program itself, not the processes it starts
+    /// Record only the program itself, not its child processes
     #[arg(long, overrides_with = "follow_children")]
     pub no_follow_children: bool,
 
-    /// Record only processes whose executable's file name matches; * and ? are wildcards
+    /// Record only processes whose executable's file name matches GLOB; * and ? are wildcards
     #[arg(long, value_name = "GLOB")]
     pub only: Option<String>,
 
-    /// Frames to keep per stack, 1 to 256 [default: 128]
+    /// Record at most N frames per stack, 1 to 256 [default: 128]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub depth: Option<u32>,
 
-    /// Switch off the caching allocators of frameworks, and print what that costs
+    /// Switch off the caching allocators of frameworks, and print the cost
     #[arg(long)]
     pub no_pool: bool,
 
-    /// Record XLA's buffers one by one (JAX); waits for each until its memory exists
+    /// Record each XLA buffer (JAX); waits until the memory of each buffer exists
     #[arg(long)]
     pub jax_buffers: bool,
 
-    /// Record the blocks that programs report through NVTX's memory extension
+    /// Record blocks that the program reports through the NVTX memory extension
     #[arg(long)]
     pub nvtx: bool,
 
@@ -77,53 +85,33 @@ pub struct RecordArgs {
     pub auto_snapshots: AutoSnapshotArgs,
 }
 
-/// Automatic snapshots of the running program, kept beside its recording, named NAME.WHY-N.culeak-snapshot
-#[derive(Debug, Args)]
-pub struct AutoSnapshotArgs {
-    /// Keep at most N snapshots when requests fail for lack of memory, one per stack [default: 3]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=64))]
-    pub oom_snapshots: Option<u32>,
-
-    /// Keep a snapshot of the highest peak; a new one when it is higher by SIZE
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
-    pub snapshot_at_peak: Option<u64>,
-
-    /// Keep a snapshot at each mark that the program sets with culeak_mark
-    #[arg(long)]
-    pub snapshot_at_mark: bool,
-
-    /// Keep a snapshot at the first allocation after each such time, e.g. 500ms, 10s, 1m
-    #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
-    pub snapshot_every: Option<Duration>,
-}
-
 /// A program that is ready to be started.
 pub struct Prepared {
     pub command: Command,
-    /// Where it is found.
+    /// The file that is executed; for a script, its interpreter.
     pub executable: PathBuf,
-    /// Absolute.
+    /// Folder of the recordings, absolute.
     pub folder: PathBuf,
-    /// Stands in the names of its recordings.
+    /// Part of the names of its recordings.
     pub tag: String,
-    /// It will not be recorded, which was said.
+    /// The program cannot be recorded; a warning was printed.
     pub blind: bool,
-    /// What the library leaves for us; `None` when no file can be made for it.
+    /// The file in which the library records facts about the run; `None` if it cannot be created.
     pub proof: Option<Proof>,
 }
 
-/// Looks for the program, says what stands in the way of recording it, and prepares its environment.
+/// Finds the program, warns of obstacles to recording it, and prepares its environment.
 ///
 /// # Errors
-/// There is no such program, or no folder for its recordings.
+/// A `CULEAK_` variable is wrong, the program cannot be executed, or the folder cannot hold recordings.
 pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failure> {
     environment::examine(env::vars_os())?;
     let program = preload::examine(&words[0])?;
-    warn_of(&program, &words[0]);
+    warn_about(&program, &words[0]);
     let folder = output_folder(args.output.as_deref())?;
     let tag = run_tag();
     try_folder(&folder, &tag)?;
-    let proof = Proof::make().ok();
+    let proof = Proof::create().ok();
 
     let shim = shim::locate()?;
     let settings = Settings {
@@ -155,8 +143,8 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
     }
     if args.no_pool {
         let present = |name: &str| env::var_os(name);
-        // Nobody can be told where there is no stderr.
-        let _ = no_pool::tell(present, &mut io::stderr());
+        // stderr may be closed.
+        let _ = no_pool::report(present, &mut io::stderr());
         command.envs(no_pool::changes(present));
     }
     Ok(Prepared {
@@ -169,7 +157,7 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
     })
 }
 
-fn warn_of(program: &Program, typed: &OsStr) {
+fn warn_about(program: &Program, typed: &OsStr) {
     let shown = Path::new(typed).display();
     let through = match program.executable.file_name() == Path::new(typed).file_name() {
         true => String::new(),
@@ -193,10 +181,10 @@ fn output_folder(given: Option<&Path>) -> Result<PathBuf, Failure> {
     })
 }
 
-/// The smallest recording that is of any use has this much behind its header.
+/// The smallest useful recording has this many bytes after its header.
 const FIRST_EXTENTS: usize = 1 << 20;
 
-/// Makes a file as the library does and removes it again: better now than after hours.
+/// Creates a file as the library does, and removes it: a full or read-only folder is reported before the program runs.
 fn try_folder(folder: &Path, tag: &str) -> Result<(), Failure> {
     let path = folder.join(format!(".culeak-probe-{tag}"));
     let made = CString::new(path.as_os_str().as_bytes())
@@ -206,11 +194,11 @@ fn try_folder(folder: &Path, tag: &str) -> Result<(), Failure> {
             let made = File::create(&mut place, &name).and_then(|file| file.extend(FIRST_EXTENTS));
             made.map_err(|Errno(number)| io::Error::from_raw_os_error(number))
         });
-    // Not there if it could not be created.
+    // Fails if the file could not be created.
     let _ = fs::remove_file(&path);
     made.map_err(|error| {
         Failure::new(format!(
-            "{}: cannot hold a recording: {error}; name another folder with --output",
+            "{}: cannot hold a recording: {error}; choose another folder with --output",
             folder.display()
         ))
     })?
@@ -218,11 +206,28 @@ fn try_folder(folder: &Path, tag: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Four characters that tell this run's recordings from those of others in the same folder.
+/// Four characters that distinguish this run's recordings from those of other runs in the same folder.
 fn run_tag() -> String {
     const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
     let random = RandomState::new().hash_one(process::id());
     (0..4)
         .map(|place| char::from(LETTERS[(random >> (place * 5)) as usize % LETTERS.len()]))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_recording_option_is_in_the_list() {
+        #[derive(clap::Parser)]
+        struct Alone {
+            #[command(flatten)]
+            record: RecordArgs,
+        }
+        let command = <Alone as clap::CommandFactory>::command();
+        let options: Vec<&str> = command.get_arguments().map(|option| option.get_id().as_str()).collect();
+        assert_eq!(options, RECORD_OPTIONS);
+    }
 }

@@ -65,7 +65,7 @@ fn other_machines_are_named() {
 }
 
 #[test]
-fn a_32_bit_program_is_not_ours() {
+fn a_32_bit_program_has_another_architecture() {
     let folder = folder();
     let mut bytes = shell();
     bytes[CLASS] = 1;
@@ -98,7 +98,7 @@ fn a_sanitized_program_is_recognized() {
 }
 
 #[test]
-fn raised_privileges_switch_the_preload_off() {
+fn raised_privileges_prevent_preloading() {
     let folder = folder();
     let path = put(&folder, "raised", &shell());
     fs::set_permissions(&path, Permissions::from_mode(0o4755)).expect("changed");
@@ -111,7 +111,7 @@ fn raised_privileges_switch_the_preload_off() {
 }
 
 #[test]
-fn a_script_is_judged_by_its_interpreter() {
+fn a_script_has_the_obstacles_of_its_interpreter() {
     let folder = folder();
     let mut bytes = shell();
     bytes[MACHINE] = 243;
@@ -142,7 +142,7 @@ fn env_is_looked_through() {
 }
 
 #[test]
-fn scripts_that_name_each_other_end() {
+fn scripts_that_name_each_other_are_followed_only_so_far() {
     let folder = folder();
     let path = folder.path().join("circle");
     put(&folder, "circle", format!("#!{}\n", path.display()).as_bytes());
@@ -150,7 +150,7 @@ fn scripts_that_name_each_other_end() {
 }
 
 #[test]
-fn damaged_programs_are_survived() {
+fn damaged_programs_do_not_crash_the_examination() {
     let folder = folder();
     let whole = shell();
     for length in [0, 1, 4, 20, 63, 64, 100, 600, whole.len() / 2] {
@@ -164,7 +164,7 @@ fn damaged_programs_are_survived() {
 }
 
 #[test]
-fn troubles_have_the_exit_codes_of_a_shell() {
+fn errors_have_the_exit_codes_of_a_shell() {
     let exit = |command: &str| examine(OsStr::new(command)).expect_err("cannot run").exit;
     assert_eq!(exit("no-such-program-anywhere"), NOT_FOUND);
     assert_eq!(exit("./no-such-file"), NOT_FOUND);
@@ -181,7 +181,7 @@ fn troubles_have_the_exit_codes_of_a_shell() {
 }
 
 #[test]
-fn clients_of_daemons_are_told() {
+fn clients_of_daemons_are_reported() {
     let folder = folder();
     let path = put(&folder, "docker", &shell());
     assert!(matches!(&obstacles(&path)[..], [Obstacle::StartsElsewhere(_)]));

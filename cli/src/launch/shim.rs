@@ -1,9 +1,9 @@
-//! Finds the preload library: it travels inside this program and is unpacked once per user and version.
+//! The preload library: embedded in this program, and unpacked once per user and version.
 //!
-//! An unpacked file is never written again, since programs may have it mapped: new content gets a new name, and a file
-//! appears under its name only when it is complete. What already lies there is used only if it is ours, byte for byte.
-//! Deliberately absent: any search through the current directory or beside the program, where others could put a
-//! library that would then run inside the user's processes.
+//! An unpacked file is never rewritten, since programs may have it mapped: new content gets a new name, and a file gets its
+//! name only when it is complete. An existing file is used only if it belongs to the user and matches byte for byte.
+//! Deliberately absent: a search in the current folder or beside the program, where others could put a library that would
+//! then run inside the user's processes.
 
 use std::env;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use nix::unistd::geteuid;
 
 use crate::errors::Failure;
 
-/// A library this program carries.
+/// A library embedded in this program.
 struct Embedded {
     bytes: &'static [u8],
     id: &'static str,
@@ -35,7 +35,10 @@ const FAKE_DRIVER: Embedded = Embedded {
     id: env!("CULEAK_FAKE_DRIVER_ID"),
 };
 
-/// The preload library: what `CULEAK_SHIM` names, else our own, unpacked.
+/// The path of the preload library: the value of `CULEAK_SHIM`, else the embedded library, unpacked.
+///
+/// # Errors
+/// `CULEAK_SHIM` is unusable, or no folder can hold the library.
 pub fn locate() -> Result<PathBuf, Failure> {
     match env::var_os("CULEAK_SHIM").filter(|path| !path.is_empty()) {
         Some(path) => overridden(&path),
@@ -43,7 +46,10 @@ pub fn locate() -> Result<PathBuf, Failure> {
     }
 }
 
-/// A folder to put first in `LD_LIBRARY_PATH`: its `libcuda.so.1` is the fake driver.
+/// A folder to put first in `LD_LIBRARY_PATH`; its `libcuda.so.1` is the fake driver.
+///
+/// # Errors
+/// No folder can hold the library.
 pub fn fake_driver_folder() -> Result<PathBuf, Failure> {
     let library = unpack(&FAKE_DRIVER, |id| {
         Path::new(&format!("{id}-fake-driver/libcuda.so.1")).into()
@@ -55,12 +61,12 @@ fn overridden(path: &OsString) -> Result<PathBuf, Failure> {
     let shown = Path::new(path).display();
     let path = fs::canonicalize(path).map_err(|error| {
         Failure::new(format!(
-            "CULEAK_SHIM={shown}: {error}; name the preload library, or unset it to use the built-in one"
+            "CULEAK_SHIM={shown}: {error}; set it to the path of the preload library, or unset it to use the built-in one"
         ))
     })?;
     if !preloadable_name(&path) {
         return Err(Failure::new(format!(
-            "CULEAK_SHIM={shown}: the loader splits LD_PRELOAD at spaces and colons; move the library to a path without"
+            "CULEAK_SHIM={shown}: the loader splits LD_PRELOAD at spaces and colons; move the library to a path without them"
         )));
     }
     Ok(path)
@@ -68,20 +74,20 @@ fn overridden(path: &OsString) -> Result<PathBuf, Failure> {
 
 fn unpack(library: &Embedded, name: impl Fn(&str) -> PathBuf) -> Result<PathBuf, Failure> {
     let name = name(&format!("{}-{}", env!("CARGO_PKG_VERSION"), library.id));
-    let mut refusals = Vec::new();
+    let mut reasons = Vec::new();
     for folder in candidates() {
         match unpack_into(&folder, &name, library.bytes) {
             Ok(path) => return Ok(path),
-            Err(reason) => refusals.push(format!("{}: {reason}", folder.display())),
+            Err(reason) => reasons.push(format!("{}: {reason}", folder.display())),
         }
     }
     Err(Failure::new(format!(
         "the preload library cannot be unpacked ({}); set XDG_CACHE_HOME to a folder that only you can write",
-        refusals.join("; ")
+        reasons.join("; ")
     )))
 }
 
-/// Folders of ours in order of preference; none of them is shared with other users.
+/// Folders to unpack into, in order of preference; none is shared with other users.
 fn candidates() -> Vec<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")));
@@ -93,7 +99,7 @@ fn candidates() -> Vec<PathBuf> {
         .collect()
 }
 
-/// The path of the unpacked library, or why this folder will not do.
+/// The path of the unpacked library, or why the folder is unsuitable.
 fn unpack_into(folder: &Path, name: &Path, bytes: &[u8]) -> Result<PathBuf, String> {
     let target = folder.join(name);
     if !preloadable_name(&target) {
@@ -105,18 +111,18 @@ fn unpack_into(folder: &Path, name: &Path, bytes: &[u8]) -> Result<PathBuf, Stri
     }
     let flags = statvfs(parent).map_err(|error| error.to_string())?.flags();
     if flags.contains(FsFlags::ST_NOEXEC) {
-        return Err("mounted noexec, so the loader could not map the library".to_owned());
+        return Err("mounted noexec, so the loader cannot map the library".to_owned());
     }
     if !holds(&target, bytes)? {
         write_whole(parent, &target, bytes).map_err(|error| error.to_string())?;
         if !holds(&target, bytes)? {
-            return Err("the unpacked library disappeared again".to_owned());
+            return Err("the unpacked library has disappeared".to_owned());
         }
     }
     Ok(target)
 }
 
-/// Makes the directory, or makes sure that nobody else can put things into it.
+/// Creates the directory if necessary, and checks that only this user can write to it.
 fn private_directory(path: &Path) -> Result<(), String> {
     match DirBuilder::new().recursive(true).mode(0o700).create(path) {
         Ok(()) => {}
@@ -136,7 +142,7 @@ fn private_directory(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether our own, untouched copy already lies there. A different file is an error: it may be in use, so it stays.
+/// Whether an intact copy already exists. A different file is an error: it may be in use, so it stays.
 fn holds(target: &Path, bytes: &[u8]) -> Result<bool, String> {
     let opened = OpenOptions::new()
         .read(true)
@@ -157,7 +163,7 @@ fn holds(target: &Path, bytes: &[u8]) -> Result<bool, String> {
         Ok(true)
     } else {
         Err(format!(
-            "{} is not the file that culeak put there; remove it",
+            "{} differs from the file that culeak unpacks; remove it",
             target.display()
         ))
     }
@@ -169,20 +175,20 @@ fn same_content(file: &mut File, bytes: &[u8]) -> io::Result<bool> {
     Ok(content == bytes)
 }
 
-/// Writes under another name and renames, so that no process ever loads half a library.
+/// Writes under a temporary name and renames, so that no process can load an incomplete library.
 fn write_whole(folder: &Path, target: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut file = tempfile::Builder::new().prefix(".unpacking-").tempfile_in(folder)?;
     file.write_all(bytes)?;
     file.as_file().set_permissions(Permissions::from_mode(0o555))?;
     match file.persist_noclobber(target) {
         Ok(_) => Ok(()),
-        // Another culeak was faster; its file is checked like any other.
+        // Another culeak was faster; the caller checks its file.
         Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         Err(failed) => Err(failed.error),
     }
 }
 
-/// Whether the loader takes the path as one word of `LD_PRELOAD`.
+/// Whether the loader reads the path as one entry of `LD_PRELOAD`.
 fn preloadable_name(path: &Path) -> bool {
     !path
         .as_os_str()
@@ -204,11 +210,11 @@ mod tests {
         tempfile::Builder::new()
             .permissions(Permissions::from_mode(0o700))
             .tempdir()
-            .expect("a folder of our own")
+            .expect("a private folder")
     }
 
     #[test]
-    fn a_library_is_unpacked_once_and_complete() {
+    fn a_library_is_unpacked_once() {
         let folder = private_folder();
         let first = unpack_into(folder.path(), &name(), b"code").expect("unpacked");
         let inode = fs::metadata(&first).expect("it is there").ino();
@@ -227,8 +233,8 @@ mod tests {
     fn a_file_with_other_content_is_refused_and_left_alone() {
         let folder = private_folder();
         let path = unpack_into(folder.path(), &name(), b"code").expect("unpacked");
-        let refusal = unpack_into(folder.path(), &name(), b"evil").expect_err("same name, other content");
-        assert!(refusal.contains("not the file"), "{refusal}");
+        let reason = unpack_into(folder.path(), &name(), b"evil").expect_err("same name, other content");
+        assert!(reason.contains("differs from"), "{reason}");
         assert_eq!(fs::read(path).expect("readable"), b"code");
     }
 
@@ -253,12 +259,12 @@ mod tests {
     fn a_folder_that_others_can_write_is_refused() {
         let folder = private_folder();
         fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("changed");
-        let refusal = unpack_into(folder.path(), &name(), b"code").expect_err("shared folder");
-        assert!(refusal.contains("others can write"), "{refusal}");
+        let reason = unpack_into(folder.path(), &name(), b"code").expect_err("shared folder");
+        assert!(reason.contains("others can write"), "{reason}");
     }
 
     #[test]
-    fn a_path_the_loader_would_split_is_refused() {
+    fn a_path_that_the_loader_would_split_is_refused() {
         let folder = private_folder();
         assert!(unpack_into(&folder.path().join("my cache"), &name(), b"code").is_err());
         assert!(unpack_into(&folder.path().join("a:b"), &name(), b"code").is_err());

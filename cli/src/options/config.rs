@@ -1,9 +1,8 @@
 //! The config file: defaults for options that are the same in every run of a project, in `culeak.toml`.
 //!
-//! It is looked for in the current folder and its parents, up to the root of the repository; outside a repository in the
-//! current folder alone. An option on the command line replaces what the file says of it. Paths in the file are relative to
-//! the file. Deliberately absent: options that differ from run to run, or that change what a report shows; see
-//! docs/config.md.
+//! The search starts in the current folder and ends at the root of the repository; outside a repository only the current
+//! folder is searched. An option on the command line replaces the value in the file. Paths in the file are relative to the
+//! file. Deliberately absent: options that differ from run to run, or that change what a report shows; see docs/config.md.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -18,19 +17,18 @@ use culeak::variables::CONFIG;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use crate::args::Command;
-use crate::commands::rules::{self, RuleArgs};
-use crate::commands::{parse_kind, parse_pattern};
+use super::rules::{self, RuleArgs};
+use super::{parse_kind, parse_pattern};
 use crate::errors::Failure;
 use crate::text::units;
 
-/// The name that is looked for.
+/// The file name that is searched for.
 const NAME: &str = "culeak.toml";
 
-/// Which config file is read. Flattened into the arguments of the commands that read one.
+/// Which config file is read, for the commands that read one.
 #[derive(Debug, Clone, Default, Args)]
 pub struct ConfigArgs {
-    /// Take defaults of options from this file [default: culeak.toml here or in a parent folder of the repository]
+    /// Read defaults of options from this file [default: culeak.toml in this folder or a parent, up to the repository root]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Read no config file
@@ -45,14 +43,14 @@ struct Config {
     check: CheckDefaults,
 }
 
-/// Of `run` and `live`.
+/// Defaults for `run` and `live`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct RunDefaults {
     output: Option<PathBuf>,
 }
 
-/// Of `check` and `run --check`.
+/// Defaults for `check` and `run --check`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 struct CheckDefaults {
@@ -73,17 +71,15 @@ struct CheckDefaults {
     fail_on: Option<FailOn>,
 }
 
-/// Gives a command the defaults of its config file, where it reads one.
+/// Fills in options that the command line does not set: limits and other rules, and the output folder.
 ///
 /// # Errors
-/// The file that was named cannot be read, or some file has a mistake: says in which line.
-pub fn apply(command: &mut Command) -> Result<(), Failure> {
-    let (args, rules, output) = match command {
-        Command::Run(run) => (&run.config, Some(&mut run.after.rules), Some(&mut run.record.output)),
-        Command::Check(check) => (&check.config, Some(&mut check.rules), None),
-        Command::Live(live) if !live.command.is_empty() => (&live.config, None, Some(&mut live.record.output)),
-        _ => return Ok(()),
-    };
+/// The file cannot be read, or has a mistake; the message names the line and the column.
+pub fn apply(
+    args: &ConfigArgs,
+    rules: Option<&mut RuleArgs>,
+    output: Option<&mut Option<PathBuf>>,
+) -> Result<(), Failure> {
     let Some(path) = find(args) else { return Ok(()) };
     let config = read(&path)?;
     let base = path.parent().unwrap_or(Path::new(""));
@@ -96,7 +92,7 @@ pub fn apply(command: &mut Command) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The file that was named, or the one that lies nearest.
+/// The file that the user named, else the nearest one.
 fn find(args: &ConfigArgs) -> Option<PathBuf> {
     if args.no_config {
         return None;
@@ -186,7 +182,7 @@ fn size<'de, D: Deserializer<'de>>(value: D) -> Result<Option<u64>, D::Error> {
     Size::deserialize(value)?.bytes().map(Some).map_err(D::Error::custom)
 }
 
-/// A table of sizes, whose keys mean something.
+/// A table of sizes; `entry` parses each key.
 fn sizes<'de, D: Deserializer<'de>, T>(
     value: D,
     entry: fn(&str, u64) -> Result<T, String>,

@@ -1,9 +1,9 @@
-//! Names read in a process of its own, since reading a file may kill.
+//! Reads names in a child process, since reading a damaged file may crash.
 //!
-//! A damaged module makes the libraries that read it panic, ask for endless memory or work without end, and one that
-//! shrinks while it is mapped is a SIGBUS. So a child reads, within limits on its time and memory that grow with the file.
-//! If it dies, that file has no names from what was asked, and another child reads the next. Requests and answers are lines
-//! of JSON, one after the other. Where no child can be started, this process reads.
+//! A damaged module can make the libraries that read it panic, exhaust memory or loop, and a file that shrinks while it is
+//! mapped causes SIGBUS. So a child reads, with limits on time and memory that grow with the file. If it dies, the request has
+//! no answer, and a new child handles the next request. Requests and answers are lines of JSON. If no child can be started,
+//! this process reads.
 
 use std::collections::{HashMap, HashSet};
 use std::env;
@@ -23,38 +23,41 @@ use serde::{Deserialize, Serialize};
 use super::{Names, Reader, locate};
 use crate::errors::Failure;
 
-/// Processor time for a file, whatever its size; then for a mebibyte of it, and for an address that is asked for.
+/// The hidden command that runs [`answer`] in the child.
+pub const COMMAND: &str = "__symbolize";
+
+/// CPU time per file, per mebibyte of it, and per requested address.
 const TIME: Duration = Duration::from_secs(1);
 const TIME_OF_MEBIBYTE: Duration = Duration::from_millis(250);
 const TIME_OF_ADDRESS: Duration = Duration::from_micros(500);
-/// Memory for a file, whatever its size; then how many times its size, which may be compressed.
+/// Memory per file, and the multiple of its size, since sections may be compressed.
 const MEMORY: u64 = 96 << 20;
 const TIMES_ITS_SIZE: u64 = 16;
 
 #[derive(Serialize, Deserialize)]
 struct Request {
-    /// Need not be text.
+    /// A path, which need not be UTF-8.
     path: Vec<u8>,
     debug_info: bool,
     calls: Vec<u64>,
 }
 
-/// Why there is no answer.
+/// Why a request has no answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// The library says that it cannot read the file.
+    /// The library cannot read the file.
     Unreadable,
-    /// The reader did not survive it.
+    /// The child died.
     Died,
 }
 
-/// Asks another process for names.
+/// Sends requests to a child process.
 #[derive(Default)]
-pub struct Asking {
+pub struct ChildReader {
     child: Option<Running>,
-    /// What a child has died of is not tried again.
+    /// Requests that killed a child; they are not repeated.
     deadly: HashSet<(PathBuf, bool)>,
-    /// In place of a child.
+    /// Used if no child can be started.
     here: Option<Reader>,
 }
 
@@ -64,11 +67,11 @@ struct Running {
     answers: BufReader<ChildStdout>,
 }
 
-impl Asking {
+impl ChildReader {
     /// The symbols at each address of a file.
     ///
     /// # Errors
-    /// There is no answer to be had.
+    /// The file is unreadable, or the child died reading it.
     pub fn lookup(&mut self, path: &Path, debug_info: bool, calls: &[u64]) -> Result<Names, Unanswered> {
         let attempt = (path.to_path_buf(), debug_info);
         if self.deadly.contains(&attempt) {
@@ -105,14 +108,14 @@ impl Asking {
 impl Running {
     fn start() -> io::Result<Running> {
         if cfg!(test) {
-            return Err(io::Error::other("the test is another program"));
+            return Err(io::Error::other("a test executable cannot be the child"));
         }
         let mut child = Command::new(env::current_exe()?)
-            .arg(crate::args::SYMBOLIZE)
+            .arg(COMMAND)
             .env_remove("LD_PRELOAD")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // What a library says of its panic is no help to the user.
+            // Panic messages of a library do not help the user.
             .stderr(Stdio::null())
             .spawn()?;
         let (Some(requests), Some(answers)) = (child.stdin.take(), child.stdout.take()) else {
@@ -137,16 +140,16 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It may be in the middle of a request whose answer is not needed any more.
+        // The child may still be working on a request.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The other side: answers until there are no more requests.
+/// The child's part: answers requests until standard input ends.
 ///
 /// # Errors
-/// The pipes do not work.
+/// The pipes fail.
 pub fn answer() -> Result<ExitCode, Failure> {
     serve().map_err(|error| Failure::new(format!("requests for names: {error}")))?;
     Ok(ExitCode::SUCCESS)
@@ -171,10 +174,10 @@ fn serve() -> io::Result<()> {
     Ok(())
 }
 
-/// What this process may use for each file. Where the system refuses a limit, there is none.
+/// Limits of the child for each file. A limit that the system refuses is not enforced.
 #[derive(Default)]
 struct Limits {
-    /// Time that is left for a file.
+    /// The remaining time per file.
     left: HashMap<PathBuf, Duration>,
 }
 
@@ -184,7 +187,7 @@ impl Limits {
         let mut timer = SigSet::empty();
         timer.add(Signal::SIGPROF);
         let _ = timer.thread_unblock();
-        // SAFETY: the default action calls nothing.
+        // SAFETY: the default action installs no handler.
         let _ = unsafe { signal(Signal::SIGPROF, SigHandler::SigDfl) };
         Limits::default()
     }
@@ -208,18 +211,18 @@ impl Limits {
     }
 }
 
-/// This much more than is used now.
+/// Limits memory to what is used now plus `bytes`.
 fn limit_memory(bytes: u64) -> io::Result<()> {
     let statm = fs::read_to_string("/proc/self/statm")?;
     let pages: u64 = statm.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0);
-    // SAFETY: a question about the system.
+    // SAFETY: `sysconf` has no preconditions.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let (_, most) = getrlimit(Resource::RLIMIT_AS)?;
     let limit = pages.saturating_mul(page).saturating_add(bytes).min(most);
     Ok(setrlimit(Resource::RLIMIT_AS, limit, most)?)
 }
 
-/// After so much more processor time a signal ends this process; zero: never. The result is what was left before.
+/// Ends this process by a signal after this much CPU time; zero: never. Returns the remaining time of the previous timer.
 fn set_timer(time: Duration) -> Duration {
     let timeval = |time: Duration| libc::timeval {
         tv_sec: time.as_secs().try_into().unwrap_or(libc::time_t::MAX),
@@ -230,7 +233,7 @@ fn set_timer(time: Duration) -> Duration {
         it_value: timeval(time),
     };
     let mut before = timer;
-    // SAFETY: one is read and the other written, and both live.
+    // SAFETY: both pointers lead to live values; the first is read, the second written.
     unsafe { libc::setitimer(libc::ITIMER_PROF, &timer, &mut before) };
     let seconds = u64::try_from(before.it_value.tv_sec).unwrap_or(0);
     let micros = u64::try_from(before.it_value.tv_usec).unwrap_or(0);

@@ -1,8 +1,8 @@
-//! Can a preloaded library work in this program? Finds the executable as a shell would and looks at it, before it runs.
+//! Whether a library can be preloaded into a program, examined before the program starts.
 //!
-//! Follows `#!` lines to the interpreter that will do the work. Only `culeak run` can say these things: in a static or
-//! setuid program the loader never starts our library, so a missing report would look like a clean one. Deliberately
-//! absent: looking inside wrappers that start the real program later; what they start inherits the environment.
+//! The executable is found as a shell finds it, and `#!` lines are followed to the interpreter. The examination is necessary:
+//! in a static or setuid program the loader never loads the library, so a missing report would look like a program without
+//! leaks. Deliberately absent: wrappers that start the real program later; the program inherits their environment.
 
 use std::env;
 use std::ffi::OsStr;
@@ -19,7 +19,7 @@ use object::{Endianness, FileKind, ReadCache, elf};
 
 use crate::errors::Failure;
 
-/// Exit codes a shell uses for the same two troubles.
+/// The exit codes that a shell uses for the same two errors.
 pub const NOT_FOUND: u8 = 127;
 pub const NOT_EXECUTABLE: u8 = 126;
 
@@ -31,19 +31,19 @@ const MAX_SCRIPTS: usize = 5;
 pub struct Program {
     /// The file that will be executed; for a script, its interpreter.
     pub executable: PathBuf,
-    /// Linked to a shared AddressSanitizer runtime, which insists on being first in `LD_PRELOAD`.
+    /// Linked to a shared AddressSanitizer runtime, which must be first in `LD_PRELOAD`.
     pub address_sanitizer: bool,
     pub obstacles: Vec<Obstacle>,
 }
 
-/// Why the loader will not start a preloaded library in this program.
+/// Why no library can be preloaded into a program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Obstacle {
     Static,
     Privileged(&'static str),
     OtherArchitecture(String),
     OtherLibc(String),
-    /// A client that has the real program started elsewhere.
+    /// A client of a daemon or another machine, which starts the real program.
     StartsElsewhere(String),
 }
 
@@ -51,51 +51,51 @@ impl fmt::Display for Obstacle {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Obstacle::Static => {
-                out.write_str("is linked statically, so no library can be preloaded; link it dynamically to record it")
+                out.write_str("is statically linked, so no library can be preloaded; link it dynamically to record it")
             }
             Obstacle::Privileged(how) => write!(
                 out,
-                "{how}, so the loader ignores LD_PRELOAD; start culeak inside it (sudo culeak run -- …) or use a copy without"
+                "{how}, so the loader ignores LD_PRELOAD; start culeak inside it (sudo culeak run -- …), or record a copy without that"
             ),
             Obstacle::OtherArchitecture(theirs) => {
                 write!(
                     out,
-                    "is built for {theirs}, the preload library for {}",
+                    "is built for {theirs}, but the preload library for {}; use a culeak built for {theirs}",
                     env::consts::ARCH
                 )
             }
             Obstacle::OtherLibc(loader) => {
                 write!(
                     out,
-                    "runs on the loader {loader}; the preload library needs glibc, as CUDA itself does"
+                    "uses the loader {loader}, but the preload library needs glibc, as CUDA does; run it on a glibc system"
                 )
             }
             Obstacle::StartsElsewhere(what) => {
                 write!(
                     out,
-                    "starts programs elsewhere ({what}), where LD_PRELOAD does not reach; run culeak there"
+                    "starts programs elsewhere ({what}), where LD_PRELOAD has no effect; run culeak there"
                 )
             }
         }
     }
 }
 
-/// Finds the program and says what stands in the way of recording it.
+/// Finds the program and the obstacles to recording it.
 ///
 /// # Errors
-/// When it cannot be executed at all, with the exit code a shell would return.
+/// The program cannot be executed; the exit code is that of a shell.
 pub fn examine(command: &OsStr) -> Result<Program, Failure> {
     let mut file = find(command, env::var_os("PATH").as_deref())?;
     let mut obstacles: Vec<Obstacle> = starts_elsewhere(&file).into_iter().collect();
     for _ in 0..MAX_SCRIPTS {
         match interpreter(&file) {
-            // A missing interpreter is the kernel's to report, in its own words.
+            // The kernel reports a missing interpreter.
             Some(next) if next.exists() => file = next,
             _ => break,
         }
     }
     obstacles.extend(privileged(&file));
-    // What cannot be read (mode 0711, say) may still run; the loader will know.
+    // A file that cannot be read (mode 0711, for example) may still be executable.
     let image = elf_image(&file).unwrap_or_default();
     obstacles.extend(image.obstacle);
     Ok(Program {
@@ -105,7 +105,7 @@ pub fn examine(command: &OsStr) -> Result<Program, Failure> {
     })
 }
 
-/// The file `execvp` would run.
+/// The file that `execvp` would execute.
 fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let shown = Path::new(command).display();
     if command.as_bytes().contains(&b'/') {
@@ -122,18 +122,18 @@ fn find(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
             )),
         };
     }
-    let mut refused = None;
+    let mut denied = None;
     for folder in env::split_paths(path.unwrap_or(OsStr::new("/bin:/usr/bin"))) {
         let file = folder.join(command);
         match executable(&file) {
             Ok(()) => return Ok(file),
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                refused.get_or_insert((file, error));
+                denied.get_or_insert((file, error));
             }
             Err(_) => {}
         }
     }
-    Err(match refused {
+    Err(match denied {
         Some((file, error)) => Failure::with_exit(
             format!("{}: cannot be executed: {error}; check its permissions", file.display()),
             NOT_EXECUTABLE,
@@ -152,7 +152,7 @@ fn executable(file: &Path) -> io::Result<()> {
     access(file, AccessFlags::X_OK).map_err(io::Error::from)
 }
 
-/// The interpreter a script names, looking through `/usr/bin/env`.
+/// The interpreter in the first line of a script; `/usr/bin/env` is looked through.
 fn interpreter(script: &Path) -> Option<PathBuf> {
     let mut start = Vec::new();
     File::open(script).ok()?.take(256).read_to_end(&mut start).ok()?;
@@ -170,7 +170,7 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
     find(command, env::var_os("PATH").as_deref()).ok()
 }
 
-/// Programs known to hand the work to another machine, container or daemon.
+/// Programs known to start other programs on another machine, in a container or through a daemon.
 fn starts_elsewhere(file: &Path) -> Option<Obstacle> {
     let elsewhere = match file.file_name()?.to_str()? {
         "docker" | "podman" | "nerdctl" => "in a container",
@@ -182,7 +182,7 @@ fn starts_elsewhere(file: &Path) -> Option<Obstacle> {
     Some(Obstacle::StartsElsewhere(elsewhere.to_owned()))
 }
 
-/// Whether executing the file raises privileges (the kernel's AT_SECURE), as it does for nobody who already has them.
+/// Whether executing the file raises privileges (the kernel's AT_SECURE).
 fn privileged(file: &Path) -> Option<Obstacle> {
     let found = fs::metadata(file).ok()?;
     if found.mode() & 0o4000 != 0 && found.uid() != geteuid().as_raw() {
@@ -195,14 +195,14 @@ fn privileged(file: &Path) -> Option<Obstacle> {
     (capabilities.is_some() && !getuid().is_root()).then_some(Obstacle::Privileged("has file capabilities"))
 }
 
-/// What the ELF headers tell.
+/// What the ELF headers contain.
 #[derive(Debug, Default)]
 struct Image {
     obstacle: Option<Obstacle>,
     address_sanitizer: bool,
 }
 
-/// Reads the headers; `None` when the file is not a readable ELF file.
+/// Reads the headers; `None` if the file is not a readable ELF file.
 fn elf_image(path: &Path) -> Option<Image> {
     let data = ReadCache::new(File::open(path).ok()?);
     match FileKind::parse(&data).ok()? {
@@ -241,7 +241,7 @@ where
     })
 }
 
-/// Whether the file asks for a shared AddressSanitizer runtime, gcc's or clang's.
+/// Whether the file needs a shared AddressSanitizer runtime of gcc or clang.
 fn needs_address_sanitizer<Elf>(header: &Elf, endian: Endianness, data: &ReadCache<File>) -> object::read::Result<bool>
 where
     Elf: FileHeader<Endian = Endianness>,

@@ -1,0 +1,130 @@
+//! Claims about the whole command line: the README's examples, the manual pages and the completions.
+
+use clap::ValueEnum;
+use clap_complete::Shell;
+use culeak::variables;
+
+use super::*;
+use crate::commands::man::{self, Page};
+
+/// The commands in a page's examples, without prompt, comment and redirection.
+fn commands(page: &str) -> Vec<Vec<&str>> {
+    let example =
+        |line: &&str| line.starts_with("    ") || line.trim_start().starts_with("- ") || line.starts_with("  run:");
+    let lines = page.lines().filter(example);
+    let found = lines.filter_map(|line| {
+        let line = line
+            .trim_start()
+            .trim_start_matches(['-', '$', ' '])
+            .trim_start_matches("run: ");
+        let end = ["  #", " > ", " >> ", " | "]
+            .iter()
+            .filter_map(|end| line.find(end))
+            .min();
+        let words: Vec<_> = line[..end.unwrap_or(line.len())].split_whitespace().collect();
+        (words.first() == Some(&"culeak")).then_some(words)
+    });
+    found
+        .map(|words| words.into_iter().map(|word| word.trim_matches('\'')).collect())
+        .collect()
+}
+
+#[test]
+fn recording_options_without_a_command_are_refused() {
+    let understood = |words: &str| Arguments::try_parse_from(words.split(' ')).is_ok();
+    assert!(understood("culeak live 4711 --interval 2"));
+    assert!(understood("culeak live 4711 --interval 500ms"));
+    assert!(understood("culeak live -o runs --snapshot-at-mark -- ./app --its own"));
+    assert!(!understood("culeak live -o runs 4711"));
+    assert!(!understood("culeak live --snapshot-at-mark 4711"));
+    assert!(!understood("culeak live 4711 -- ./app"));
+    assert!(!understood("culeak live"));
+    assert!(!understood("culeak live 4711 --interval 0"));
+}
+
+#[test]
+fn every_command_in_the_readme_parses() {
+    let commands = commands(include_str!("../../../README.md"));
+    assert!(commands.len() > 10, "{commands:?}");
+    assert!(commands.iter().any(|words| words.contains(&"junit")), "{commands:?}");
+    for words in commands {
+        if let Err(error) = Arguments::try_parse_from(&words) {
+            panic!("{words:?}: {error}");
+        }
+    }
+}
+
+fn page_text(page: &Page) -> &str {
+    std::str::from_utf8(&page.text).expect("text")
+}
+
+#[test]
+fn every_command_has_a_page_that_names_its_options() {
+    let pages = man::pages(public());
+    let whole = public();
+    assert_eq!(pages.len(), whole.get_subcommands().count() + 1);
+    for command in whole.get_subcommands() {
+        let name = format!("culeak-{}", command.get_name());
+        let page = pages.iter().find(|page| page.name == name).expect("a page");
+        for option in command.get_arguments().filter_map(|argument| argument.get_long()) {
+            let spelled = format!("\\-\\-{}", option.replace('-', "\\-"));
+            assert!(page_text(page).contains(&spelled), "{name} does not mention --{option}");
+        }
+    }
+}
+
+#[test]
+fn no_page_mentions_a_hidden_command() {
+    for page in man::pages(public()) {
+        assert!(
+            !page_text(&page).contains("probe") && !page_text(&page).contains("demo\\-program"),
+            "{}",
+            page.name
+        );
+    }
+}
+
+#[test]
+fn every_page_has_exit_status_environment_and_examples() {
+    for page in man::pages(public()) {
+        for section in [".SH EXIT STATUS", ".SH ENVIRONMENT", ".SH EXAMPLES"] {
+            assert!(page_text(&page).contains(section), "{} has no {section}", page.name);
+        }
+        assert!(!page_text(&page).contains("Exit code"), "{} repeats a title", page.name);
+    }
+}
+
+#[test]
+fn the_pages_list_every_variable_or_name_the_page_that_does() {
+    for page in man::pages(public()) {
+        let lists_all = man::PAGES_WITH_ALL_VARIABLES.contains(&page.name.as_str());
+        for variable in variables::ALL {
+            let entry = format!(".TP\n\\fB{}\\fR\n", variable.name());
+            assert_eq!(
+                page_text(&page).matches(&entry).count(),
+                usize::from(lists_all),
+                "{}",
+                page.name
+            );
+        }
+        assert_ne!(
+            page_text(&page).contains("See culeak\\-environment(1)"),
+            lists_all,
+            "{}",
+            page.name
+        );
+    }
+}
+
+#[test]
+fn every_shell_completes_every_command_and_no_hidden_one() {
+    for &shell in Shell::value_variants() {
+        let mut script = Vec::new();
+        clap_complete::generate(shell, &mut public(), "culeak", &mut script);
+        let script = String::from_utf8(script).expect("text");
+        for command in public().get_subcommands() {
+            assert!(script.contains(command.get_name()), "{shell}: {}", command.get_name());
+        }
+        assert!(!script.contains("probe") && !script.contains("demo-program"), "{shell}");
+    }
+}

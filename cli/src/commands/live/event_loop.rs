@@ -1,0 +1,187 @@
+//! The loop that handles every message of the live view, and what follows it.
+
+use std::path::PathBuf;
+use std::process::{ExitCode, ExitStatus};
+use std::sync::mpsc::{Receiver, Sender};
+
+use culeak::analysis::report::shell_word;
+use nix::sys::signal::Signal;
+use ratatui::crossterm::event::{Event, KeyEventKind};
+
+use crate::errors::Failure;
+use crate::escape::Escaped;
+use crate::launch::supervise::shell_code;
+use crate::live::Message;
+use crate::live::program::{self, Running};
+use crate::live::state::{Action, State};
+use crate::live::terminal::{self, Screen};
+
+/// Why the view ended.
+pub enum End {
+    /// The user asked for it, or the terminal is gone.
+    Quit,
+    Signal(Signal),
+}
+
+struct View<'a> {
+    state: &'a mut State,
+    screen: &'a mut Screen,
+    chosen: Sender<PathBuf>,
+    /// How the program ended.
+    program: Option<ExitStatus>,
+}
+
+/// Draws and handles messages until the view ends; also returns how the program ended, if it did.
+pub fn run(
+    state: &mut State,
+    screen: &mut Screen,
+    chosen: Sender<PathBuf>,
+    inbox: &Receiver<Message>,
+) -> (End, Option<ExitStatus>) {
+    let mut view = View {
+        state,
+        screen,
+        chosen,
+        program: None,
+    };
+    (view.run(inbox), view.program)
+}
+
+impl View<'_> {
+    fn run(&mut self, inbox: &Receiver<Message>) -> End {
+        loop {
+            if self.screen.draw(self.state).is_err() {
+                return End::Quit;
+            }
+            panic_on_request();
+            let Ok(message) = inbox.recv() else { return End::Quit };
+            // Handle every message that has arrived before drawing again.
+            let mut next = Some(message);
+            while let Some(message) = next {
+                if let Some(end) = self.take(message) {
+                    return end;
+                }
+                next = inbox.try_recv().ok();
+            }
+        }
+    }
+
+    fn take(&mut self, message: Message) -> Option<End> {
+        let drawn = match message {
+            Message::Reading(reading) => {
+                self.state.looked(*reading);
+                Ok(())
+            }
+            Message::Trouble(recording, why) => {
+                self.state.troubled(&recording, why);
+                Ok(())
+            }
+            Message::Used(recording, used) => {
+                self.state.used(&recording, used);
+                Ok(())
+            }
+            Message::Waiting(text) => {
+                self.state.waiting = text;
+                Ok(())
+            }
+            Message::Names(names, notes) => {
+                self.state.named(names, notes);
+                Ok(())
+            }
+            Message::Ended(status) => {
+                self.program = Some(status);
+                self.state.ended = Some(program::in_words(status));
+                Ok(())
+            }
+            Message::InputEnded => return Some(End::Quit),
+            Message::Signal(Signal::SIGTSTP) => self.screen.suspend(),
+            Message::Signal(Signal::SIGCONT) => self.screen.take_again(),
+            Message::Signal(signal) => return Some(End::Signal(signal)),
+            Message::Input(Event::Key(key)) if key.kind != KeyEventKind::Release => match self.state.key(key) {
+                None => Ok(()),
+                Some(Action::Quit) => return Some(End::Quit),
+                Some(Action::Suspend) => self.screen.suspend(),
+                Some(Action::Redraw) => self.screen.forget(),
+                Some(Action::Choose(recording)) => {
+                    // The receiving thread lives as long as this one.
+                    let _ = self.chosen.send(recording);
+                    Ok(())
+                }
+            },
+            // Drawing asks for the size, so a resize needs nothing here.
+            Message::Input(_) => Ok(()),
+        };
+        drawn.is_err().then_some(End::Quit)
+    }
+}
+
+/// Waits for the program if there is one, reports how it ended, and returns its exit code. The terminal must be restored.
+///
+/// # Errors
+/// The thread that waits for the program has stopped.
+pub fn finish(
+    end: &End,
+    program: Option<Running>,
+    ended: Option<ExitStatus>,
+    inbox: &Receiver<Message>,
+) -> Result<ExitCode, Failure> {
+    let Some(program) = program else {
+        return match end {
+            End::Signal(signal) => terminal::die_of(*signal),
+            End::Quit => Ok(ExitCode::SUCCESS),
+        };
+    };
+    let output = program.output.display().to_string();
+    let output = Escaped(&output);
+    let status = match ended {
+        Some(status) => status,
+        None => {
+            match end {
+                End::Signal(signal) => program.signal(*signal),
+                End::Quit => eprintln!(
+                    "culeak: the program is still running, and its output goes to {output}; waiting for its end (Ctrl-C stops it)"
+                ),
+            }
+            wait_for(&program, inbox)?
+        }
+    };
+    eprintln!("culeak: {}; its output is in {output}", program::in_words(status));
+    if let Some(folder) = program.output.parent() {
+        let tag = program.output.file_name().unwrap_or_default().to_string_lossy();
+        let tag = tag.rsplit('.').nth(1).unwrap_or_default();
+        // The shell expands the stars, so they are outside the quotes.
+        let folder = shell_word(&folder.join("").display().to_string());
+        eprintln!(
+            "culeak: next: culeak report {}*.{}.*.culeak",
+            Escaped(&folder),
+            Escaped(tag)
+        );
+    }
+    Ok(ExitCode::from(shell_code(status)))
+}
+
+fn wait_for(program: &Running, inbox: &Receiver<Message>) -> Result<ExitStatus, Failure> {
+    loop {
+        match inbox.recv() {
+            Ok(Message::Ended(status)) => return Ok(status),
+            Ok(Message::Signal(Signal::SIGTSTP)) => {
+                let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+            }
+            Ok(Message::Signal(Signal::SIGCONT)) => {}
+            Ok(Message::Signal(signal)) => program.signal(signal),
+            Ok(_) => {}
+            Err(_) => {
+                return Err(Failure::new(
+                    "live: the thread that waits for the program has stopped; the program may still be running",
+                ));
+            }
+        }
+    }
+}
+
+/// For the test that a panic restores the terminal; absent from release builds.
+fn panic_on_request() {
+    if cfg!(debug_assertions) && std::env::var_os("CULEAK_TEST_PANIC").is_some() {
+        panic!("requested by CULEAK_TEST_PANIC");
+    }
+}

@@ -1,0 +1,117 @@
+//! Process ids to recordings: the memory map of a process names its recording.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use culeak::reader;
+
+use crate::errors::Failure;
+
+/// The process id in an argument; `None` if no such process lives and a file has that name.
+pub fn as_pid(argument: impl AsRef<OsStr>) -> Option<u32> {
+    let argument = argument.as_ref().to_str()?;
+    let pid = argument.parse().ok()?;
+    (argument.bytes().all(|b| b.is_ascii_digit()) && (process_lives(pid) || !Path::new(argument).exists()))
+        .then_some(pid)
+}
+
+pub fn process_lives(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+/// The recording of a process, and the root of the file system as the process sees it.
+///
+/// # Errors
+/// The process does not exist, has no recording, or its memory map cannot be read.
+pub fn recording_of(pid: u32) -> Result<(PathBuf, PathBuf), Failure> {
+    if !process_lives(pid) {
+        return Err(Failure::new(format!(
+            "process {pid}: no such process; if it was recorded, name its recording (*.{pid}.culeak)"
+        )));
+    }
+    let maps = fs::read(format!("/proc/{pid}/maps"))
+        .map_err(|error| Failure::new(no_map(pid, &error, nix::unistd::geteuid().is_root())))?;
+    // A process in a container names its recording after its id there.
+    let own_pid = reader::own_pid(pid).unwrap_or(pid);
+    let recording = mapped_recording(&maps, own_pid).ok_or_else(|| {
+        Failure::new(format!(
+            "process {pid}: has no recording (not started with culeak, or no CUDA call yet); start it with `culeak run -- …`"
+        ))
+    })?;
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let inside = root.join(recording.strip_prefix("/").unwrap_or(&recording));
+    // The path is valid in the mount namespace of the process, where it may name another file than here.
+    let path = if same_file(&inside, &recording) || !inside.exists() {
+        recording.clone()
+    } else {
+        inside
+    };
+    if !path.exists() {
+        return Err(Failure::new(format!(
+            "process {pid}: its recording {} was deleted while in use; restart the program",
+            recording.display()
+        )));
+    }
+    Ok((path, root))
+}
+
+/// Why the memory map of a process cannot be read, and what to do.
+pub fn no_map(pid: u32, error: &io::Error, is_root: bool) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if is_root => format!(
+            "process {pid}: its memory map cannot be read, even by root, without CAP_SYS_PTRACE (as in most containers); \
+             name its recording (*.{pid}.culeak)"
+        ),
+        io::ErrorKind::PermissionDenied => format!(
+            "process {pid}: its memory map cannot be read (another user's process?); run culeak as that user or as root"
+        ),
+        io::ErrorKind::NotFound => {
+            format!("process {pid}: ended while it was being read; name its recording (*.{pid}.culeak) instead")
+        }
+        _ => format!(
+            "process {pid}: its memory map cannot be read ({error}); name its recording (*.{pid}.culeak) instead"
+        ),
+    }
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|metadata| (metadata.dev(), metadata.ino()));
+    matches!((identity(a), identity(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// The recording among the files that a process maps: the one named after its id, else any.
+pub fn mapped_recording(maps: &[u8], pid: u32) -> Option<PathBuf> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for line in maps.split(|&byte| byte == b'\n') {
+        let Some(start) = line.iter().position(|&byte| byte == b'/') else {
+            continue;
+        };
+        let path = line[start..].strip_suffix(b" (deleted)").unwrap_or(&line[start..]);
+        let path = with_line_breaks(path);
+        if path.as_os_str().as_bytes().ends_with(b".culeak") && !found.contains(&path) {
+            found.push(path);
+        }
+    }
+    let own = format!(".{pid}.culeak");
+    let position = found
+        .iter()
+        .position(|path| path.as_os_str().as_bytes().ends_with(own.as_bytes()))
+        .unwrap_or(0);
+    (!found.is_empty()).then(|| found.swap_remove(position))
+}
+
+/// Decodes a path in a memory map, where the kernel writes a line break as `\012`.
+fn with_line_breaks(path: &[u8]) -> PathBuf {
+    let mut plain = Vec::with_capacity(path.len());
+    let mut rest = path;
+    while let [first, behind @ ..] = rest {
+        let escaped = rest.strip_prefix(b"\\012");
+        plain.push(if escaped.is_some() { b'\n' } else { *first });
+        rest = escaped.unwrap_or(behind);
+    }
+    PathBuf::from(OsString::from_vec(plain))
+}

@@ -1,0 +1,89 @@
+//! Option groups that several commands share, and the config file that supplies defaults for some of them.
+//!
+//! This file contains the options for names and the value parsers. A command flattens a group into its own arguments.
+//! Deliberately absent: options of a single command; they are in that command's file.
+
+pub mod config;
+pub mod format;
+pub mod rules;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use culeak::analysis::suppressions::Pattern;
+use culeak::kind::Kind;
+
+use crate::escape::Escaped;
+use crate::load::Loaded;
+use crate::progress;
+use crate::symbolize::{Note, Places, cache_folder, sentences, symbolize};
+
+/// Notes already printed: many snapshots of one program miss the same modules.
+static PRINTED: Mutex<BTreeSet<Note>> = Mutex::new(BTreeSet::new());
+
+/// How names of addresses are looked up, for every command that shows names.
+#[derive(Debug, Clone, Default, Args)]
+pub struct NameArgs {
+    /// Also search this folder for debug files (laid out like /usr/lib/debug); repeatable
+    #[arg(long, value_name = "DIR")]
+    pub debug_dir: Vec<PathBuf>,
+    /// Neither read nor write the cache of names
+    #[arg(long)]
+    pub no_symbol_cache: bool,
+}
+
+impl NameArgs {
+    /// Where to look up names; `root` is where the process sees its files.
+    pub fn places(&self, root: Option<PathBuf>) -> Places {
+        Places {
+            debug_dirs: self.debug_dir.clone(),
+            root,
+            cache: if self.no_symbol_cache { None } else { cache_folder() },
+        }
+    }
+
+    /// Looks up the names of all frames, and prints a note for modules without names.
+    pub fn name_frames(&self, item: &mut Loaded) {
+        let notes = symbolize(&mut item.snapshot, &self.places(item.root.clone()));
+        let mut printed = PRINTED.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = notes.into_iter().filter(|note| printed.insert(note.clone()));
+        for note in sentences(new) {
+            progress::say(format_args!("note: {}", Escaped(&note)));
+        }
+    }
+}
+
+/// Parses a kind of memory.
+///
+/// # Errors
+/// The name is unknown; the message lists the known ones.
+pub fn parse_kind(name: &str) -> Result<Kind, String> {
+    let names = || Kind::ALL.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+    Kind::from_name(name).ok_or_else(|| format!("unknown kind of memory; expected one of: {}", names()))
+}
+
+/// A parser for options; completions offer the names.
+pub fn kind_parser() -> impl TypedValueParser<Value = Kind> {
+    let names = Kind::ALL.iter().map(|kind| kind.name());
+    PossibleValuesParser::new(names).try_map(|name| parse_kind(&name))
+}
+
+/// Parses a pattern for stacks, as in suppressions.
+///
+/// # Errors
+/// The pattern is invalid; the message names the column.
+pub fn parse_pattern(text: &str) -> Result<Pattern, String> {
+    Pattern::parse(text).map_err(|(column, reason)| format!("column {column}: {reason}"))
+}
+
+/// How many rows `--top` allows: 0 allows all; without it, text is limited to 20 rows and everything else is not.
+pub fn rows_shown(top: Option<usize>, in_text: bool) -> Option<usize> {
+    const ROWS_IN_TEXT: usize = 20;
+    match top {
+        None => in_text.then_some(ROWS_IN_TEXT),
+        Some(top) => (top > 0).then_some(top),
+    }
+}
