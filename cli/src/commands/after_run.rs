@@ -285,7 +285,7 @@ fn write(
         }
         if !args.no_report {
             let report = Report::of(&item.snapshot, &options.options(item.source.clone()));
-            text::report::write(&report, false, out)?;
+            text::report::write(&report, text::report::Extent::default(), out)?;
         }
         if args.check {
             let verdict = verdict(&item.snapshot, rules);

@@ -62,6 +62,9 @@ pub struct ReportArgs {
     /// Show frames inside the CUDA runtime and below main too
     #[arg(long)]
     pub full_stacks: bool,
+    /// List every count of what was not recorded, zeros too
+    #[arg(long, conflicts_with_all = ["tree", "flamegraph", "html", "json"])]
+    pub losses: bool,
     /// Print the report as JSON (an array when there are several inputs)
     #[arg(long)]
     pub json: bool,
@@ -145,6 +148,7 @@ impl ReportArgs {
             filter: FilterArgs::default(),
             min_bytes: 0,
             full_stacks: false,
+            losses: false,
             json: false,
             tree: false,
             flamegraph: None,
@@ -313,7 +317,11 @@ fn print_item(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out
         return print_tree(args, suppressions, item, out);
     }
     let report = Report::of(&item.snapshot, &suppressing(args, suppressions, item));
-    text::report::write(&report, args.full_stacks, out)
+    let extent = text::report::Extent {
+        full_stacks: args.full_stacks,
+        all_losses: args.losses,
+    };
+    text::report::write(&report, extent, out)
 }
 
 /// What frames are called in trees and snapshots.

@@ -31,8 +31,8 @@ struct Page {
     hidden_rows: usize,
     warnings: Vec<String>,
     totals: Vec<(&'static str, String)>,
-    /// What could not be seen, of both sides.
-    losses: [Vec<sums::Sum>; 2],
+    /// Of both sides: the losses that occurred, and all counts.
+    losses: [[Vec<sums::Sum>; 2]; 2],
 }
 
 /// In the order of their numbers on the page.
@@ -71,7 +71,8 @@ pub fn write(
                 by: By::Kind,
                 ..report::Options::default()
             };
-            sums::losses(&Report::of(snapshot, &options))
+            let report = Report::of(snapshot, &options);
+            [false, true].map(|all| sums::losses(&report, all))
         }),
     };
     let title = format!("culeak diff: {}", parts::process(&diff.after.process));

@@ -46,9 +46,15 @@ function showProcess(context, number, host) {
     section(host, "Failed requests", items);
   }
   section(host, "Sums", facts(process.totals, "sums"));
-  section(host, "What could not be seen", facts(process.losses, "sums losses"));
+  section(host, "Not recorded", losses(process.losses, process.all_losses));
   host.append(element("p", {}, element("span", { class: "quiet" }, "next: "), element("code", {}, process.next)));
   view.start();
+}
+
+// What the recording lacks, with all counts on demand. The heading names the rows.
+function losses(occurred, all) {
+  const unnamed = (rows) => facts(rows.map(([, text]) => ["", text]), "sums losses");
+  return [unnamed(occurred), element("details", {}, element("summary", {}, "all counts"), unnamed(all))];
 }
 
 function showLedger(ledger, host) {

@@ -17,7 +17,7 @@ use super::stacks::{Stack, Stacks};
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts;
-use crate::text::report::sums;
+use crate::text::report::{Extent, sums};
 
 /// One process and how to report it.
 pub struct Item<'a> {
@@ -56,6 +56,7 @@ struct Process {
     totals: Vec<sums::Sum>,
     failed: Vec<Failed>,
     losses: Vec<sums::Sum>,
+    all_losses: Vec<sums::Sum>,
     next: String,
 }
 
@@ -119,7 +120,11 @@ fn as_text(report: &mut Report, full_stacks: bool, out: &mut Vec<u8>) -> io::Res
     }
     report.hidden_rows += rest.len();
     report.cut.beyond_top += rest.len();
-    text::report::write(report, full_stacks, &mut anstream::StripStream::new(&mut *out))?;
+    let extent = Extent {
+        full_stacks,
+        ..Extent::default()
+    };
+    text::report::write(report, extent, &mut anstream::StripStream::new(&mut *out))?;
     (report.hidden, report.hidden_rows, report.cut) = (hidden, hidden_rows, cut);
     report.rows.extend(rest);
     writeln!(out)
@@ -182,7 +187,8 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         suppressed: suppressed.lines().map(|line| line.trim().to_owned()).collect(),
         totals: sums::totals(&report),
         failed: failed.into_iter().map(moved).collect(),
-        losses: sums::losses(&report),
+        losses: sums::losses(&report, false),
+        all_losses: sums::losses(&report, true),
         next: Escaped(&report.next).to_string(),
     })
 }

@@ -330,7 +330,7 @@ proptest! {
         }
         if let Ok(snapshot) = load(json.to_string().as_bytes()) {
             let report = culeak::analysis::report::Report::of(&snapshot, &culeak::analysis::report::Options::default());
-            crate::text::report::write(&report, true, &mut std::io::sink())?;
+            crate::text::report::write(&report, crate::text::report::Extent::ALL, &mut std::io::sink())?;
             let other = leaky();
             let diff = culeak::analysis::diff::Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default());
             crate::text::diff::write(&diff, true, true, &mut std::io::sink())?;

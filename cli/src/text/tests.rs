@@ -11,6 +11,7 @@ use culeak::snapshot::{ProcessState, Snapshot};
 use proptest::prelude::*;
 
 use crate::escape::is_active;
+use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky};
 
 /// Renders as a pipe would see it.
@@ -21,7 +22,11 @@ fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
 }
 
 fn report_text(snapshot: &Snapshot, options: &Options, full_stacks: bool) -> String {
-    plain(|out| super::report::write(&Report::of(snapshot, options), full_stacks, out))
+    let extent = Extent {
+        full_stacks,
+        ..Extent::default()
+    };
+    plain(|out| super::report::write(&Report::of(snapshot, options), extent, out))
 }
 
 fn from_file(name: &str) -> Options {
@@ -227,9 +232,12 @@ fn golden_check_with_suppressions_and_a_baseline() {
 }
 
 #[test]
-fn every_losses_field_is_printed_also_when_zero() {
+fn every_count_of_losses_is_printed_with_all_losses() {
+    let printed = |snapshot: &Snapshot, extent| {
+        plain(|out| super::report::write(&Report::of(snapshot, &Options::default()), extent, out))
+    };
     let mut snapshot = leaky();
-    let text = report_text(&snapshot, &Options::default(), false);
+    let zeros = printed(&snapshot, Extent::ALL);
     let json = serde_json::to_value(&snapshot.losses).expect("json");
     // Give every number its own value, and look for each of them.
     let fields = json.as_object().expect("object");
@@ -246,7 +254,8 @@ fn every_losses_field_is_printed_also_when_zero() {
         })
         .collect();
     snapshot.losses = serde_json::from_value(numbered.clone().into()).expect("losses");
-    let marked = report_text(&snapshot, &Options::default(), false);
+    let marked = printed(&snapshot, Extent::ALL);
+    assert!(!printed(&snapshot, Extent::default()).contains("        0 "));
     for (name, value) in numbered {
         let shown = match value.as_u64() {
             Some(_) if name == "recorder_ns" => "7 us".to_owned(),
@@ -255,7 +264,7 @@ fn every_losses_field_is_printed_also_when_zero() {
         };
         assert!(marked.contains(&shown), "{name} is not in the report");
     }
-    assert!(text.contains("0 at teardown"));
+    assert!(zeros.contains("        0 frees at shutdown\n"), "{zeros}");
 }
 
 /// A snapshot whose every text is `text`.
@@ -317,7 +326,7 @@ proptest! {
         let snapshot = haunted(&text);
         let mut out = Vec::new();
         for &by in By::ALL {
-            super::report::write(&Report::of(&snapshot, &Options { by, source: text.clone(), ..Options::default() }), true, &mut out)?;
+            super::report::write(&Report::of(&snapshot, &Options { by, source: text.clone(), ..Options::default() }), Extent::ALL, &mut out)?;
         }
         let other = leaky();
         super::diff::write(&Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default()), true, true, &mut out)?;
