@@ -11,7 +11,6 @@ pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
 pub mod memory_viz;
-pub mod names;
 pub mod parquet;
 pub mod perfetto;
 pub mod pprof;

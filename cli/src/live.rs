@@ -14,20 +14,19 @@
 //! tested with looks made by hand and a terminal in memory.
 
 pub mod history;
-#[cfg(test)]
-mod million;
 pub mod names;
 pub mod program;
 pub mod reading;
 pub mod rows;
-#[cfg(test)]
-mod sample;
 pub mod state;
 pub mod sums;
 pub mod terminal;
 pub mod usage;
 pub mod view;
 pub mod watch;
+
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -43,7 +42,7 @@ use usage::Used;
 pub enum Message {
     Reading(Box<Reading>),
     /// A recording could not be read, and why.
-    Trouble(PathBuf, String),
+    Unreadable(PathBuf, String),
     /// What is said while there is no process to show.
     Waiting(String),
     /// Names that were found, and notes on what was not.

@@ -7,6 +7,7 @@ pub mod check;
 pub mod columns;
 pub mod diff;
 pub mod ledger;
+pub mod names;
 pub mod parts;
 pub mod report;
 pub mod tree;

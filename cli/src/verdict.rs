@@ -161,7 +161,7 @@ pub fn title(judged: &Judged, verdict: &Verdict) -> String {
     let mark = parts::mark(&judged.row);
     format!(
         "{} {word} by {}{mark}{grown}",
-        parts::amount(tally),
+        parts::tally(tally),
         parts::short_name(&judged.row.label)
     )
 }
@@ -218,7 +218,7 @@ pub fn summary(verdict: &Verdict) -> String {
     format!(
         "{}: {} {word} at {}",
         if verdict.passed { "passed" } else { "failed" },
-        parts::amount(verdict.judged),
+        parts::tally(verdict.judged),
         plural(verdict.rows.len() as u64, "call site", "call sites")
     )
 }

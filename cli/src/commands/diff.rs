@@ -17,9 +17,9 @@ use super::NameArgs;
 use crate::errors::Failure;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
-use crate::export::names::{self, Detail};
 use crate::load::Loaded;
 use crate::output::{self, Overwrite};
+use crate::text::names::{self, Detail};
 use crate::{html, load, text};
 
 /// Show what grew, shrank, came and went between two snapshots, by call site

@@ -184,7 +184,7 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
         }
         Ok(())
     })?;
-    let unreadable = states.iter().any(|state| state.look_shown().is_none());
+    let unreadable = states.iter().any(|state| state.reading_shown().is_none());
     Ok(ExitCode::from(if unreadable { USAGE } else { 0 }))
 }
 
@@ -270,11 +270,11 @@ impl View<'_> {
     fn take(&mut self, message: Message) -> Option<End> {
         let drawn = match message {
             Message::Reading(reading) => {
-                self.state.looked(*reading);
+                self.state.add_reading(*reading);
                 Ok(())
             }
-            Message::Trouble(recording, why) => {
-                self.state.troubled(&recording, why);
+            Message::Unreadable(recording, why) => {
+                self.state.unreadable(&recording, why);
                 Ok(())
             }
             Message::Used(recording, used) => {

@@ -20,11 +20,11 @@ use super::rules::suppressions_if_any;
 use crate::errors::{Failure, USAGE};
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
-use crate::export::names::Detail;
 use crate::html::{self, Item};
 use crate::load::{self, Loaded, Place};
 use crate::output::{self, Overwrite};
 use crate::progress::{self, Progress, Unit};
+use crate::text::names::Detail;
 use crate::{json, text, usage};
 
 /// Rows in text when nothing else is asked for.

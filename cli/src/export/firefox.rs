@@ -19,9 +19,9 @@ use fxprof_processed_profile::{
 };
 
 use super::curve::{Curve, Point};
-use super::names::{self, Detail};
 use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
+use crate::text::names::{self, Detail};
 
 pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
     let mut listed: Vec<Listed> = Vec::new();

@@ -10,8 +10,8 @@ use culeak::analysis::profile::Profile;
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::folded::{self, Cost};
-use super::names::Detail;
 use crate::escape::Escaped;
+use crate::text::names::Detail;
 use crate::text::{parts, units};
 
 /// More than any machine has; sums beyond this come from damaged files, and the drawing code adds without looking.
@@ -28,14 +28,14 @@ pub fn write(profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write)
     let total = stacks.values().fold(0, |total: u64, sum| total.saturating_add(*sum));
     let suppressed = match profile.suppressed.count {
         0 => String::new(),
-        _ => format!("; suppressed: {}", parts::amount(profile.suppressed)),
+        _ => format!("; suppressed: {}", parts::tally(profile.suppressed)),
     };
     let filter = profile
         .filter
         .as_ref()
         .map(|filter| format!("; filter: {}", parts::filter(filter)));
     let filter = filter.unwrap_or_default();
-    let subtitle = format!("{}{filter}{suppressed}", amount(total, cost));
+    let subtitle = format!("{}{filter}{suppressed}", quantity(total, cost));
     draw(&lines, &title(profile), subtitle, total, cost, out)
 }
 
@@ -64,9 +64,9 @@ pub fn write_difference(
         .collect();
     let subtitle = format!(
         "{}, before {}; in stacks that are gone: {}; red: more than before, blue: less",
-        amount(is, cost),
-        amount(was, cost),
-        amount(gone, cost)
+        quantity(is, cost),
+        quantity(was, cost),
+        quantity(gone, cost)
     );
     draw(&lines, &title(after), subtitle, was.max(is), cost, out)
 }
@@ -110,7 +110,7 @@ fn title(profile: &Profile) -> String {
     format!("GPU memory of {} {}", process.pid, Escaped(&command))
 }
 
-fn amount(sum: u64, cost: Cost) -> String {
+fn quantity(sum: u64, cost: Cost) -> String {
     match cost {
         Cost::Bytes | Cost::MadeBytes => units::bytes(sum),
         Cost::Count | Cost::MadeCount => units::plural(sum, "allocation", "allocations"),

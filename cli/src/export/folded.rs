@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use culeak::analysis::profile::{Profile, Sample};
 
-use super::names::{self, Detail};
+use crate::text::names::{self, Detail};
 
 /// What the width of a stack means.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]

@@ -25,10 +25,10 @@ use culeak::analysis::report::Tally;
 use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Allocation, Snapshot, Stream};
 
-use super::names::{self, Detail};
 use crate::escape::Escaped;
 use crate::pickle::write::{Pickler, Sort};
 use crate::progress::{Progress, Unit};
+use crate::text::names::{self, Detail};
 
 /// What the format has no place for, of that which the report lists.
 pub type LeftOut = Tally;

@@ -252,10 +252,10 @@ impl Writer<'_> {
                 }
             }
         }
-        self.moments(owner, offset, snapshots, last)
+        self.instants(owner, offset, snapshots, last)
     }
 
-    fn moments(&mut self, owner: u64, offset: u64, snapshots: &[&Snapshot], last: &Snapshot) -> io::Result<()> {
+    fn instants(&mut self, owner: u64, offset: u64, snapshots: &[&Snapshot], last: &Snapshot) -> io::Result<()> {
         let at = |time: u64| offset.saturating_add(time);
         for mark in &last.marks {
             self.instant(owner, at(mark.time_ns), mark.name.clone(), &[])?;

@@ -190,12 +190,12 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
     let mut tables = Tables::new(&profile);
     let paths: Vec<Vec<u64>> = (0..profile.paths.len()).map(|path| tables.locations_of(path)).collect();
     // What is live was made too; what was made beyond that is freed, and nothing more is known of it than its stack.
-    let told = profile.samples.iter().any(|sample| sample.made.is_some());
+    let has_made = profile.samples.iter().any(|sample| sample.made.is_some());
     let values = |live: Tally, made: Tally| {
         let values = [live.bytes, live.count, made.bytes, made.count];
         values
             .iter()
-            .take(if told { 4 } else { 2 })
+            .take(if has_made { 4 } else { 2 })
             .map(|&value| number(value))
             .collect::<Vec<_>>()
     };
@@ -236,7 +236,7 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
     let space = tables.value_type("inuse_space", "bytes");
     let objects = tables.value_type("inuse_objects", "count");
     let mut sample_type = vec![space, objects];
-    if told {
+    if has_made {
         sample_type.push(tables.value_type("alloc_space", "bytes"));
         sample_type.push(tables.value_type("alloc_objects", "count"));
     }

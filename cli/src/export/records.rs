@@ -13,8 +13,8 @@ use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::{device_name, stream_name};
 use culeak::snapshot::{Allocation, Call, Snapshot};
 
-use super::names::{self, Detail};
 use crate::escape::Escaped;
+use crate::text::names::{self, Detail};
 
 /// A column's name and how its field is found.
 pub struct Column {
@@ -63,8 +63,8 @@ pub const COLUMNS: &[Column] = &[
     column(
         "stream",
         Field::Call(|_, call| {
-            let told = call.stream.map(|stream| stream_name(Some(stream)));
-            told.unwrap_or_default()
+            let stream = call.stream.map(|stream| stream_name(Some(stream)));
+            stream.unwrap_or_default()
         }),
     ),
     column(

@@ -12,10 +12,10 @@ use prost::Message;
 use serde_json::Value;
 
 use super::folded::{self, Cost};
-use super::names::Detail;
 use super::records::Rows;
 use super::*;
 use crate::pickle;
+use crate::text::names::Detail;
 use crate::text::sample::{MIB, Sample, leaky, training};
 
 const SHORT: Detail = Detail {

@@ -54,7 +54,7 @@ struct Part {
 }
 
 pub fn of(ledger: &Ledger) -> Shown {
-    let devices: Vec<_> = ledger::told(ledger).map(|of| device(of, ledger)).collect();
+    let devices: Vec<_> = ledger::known_devices(ledger).map(|of| device(of, ledger)).collect();
     Shown {
         beside: ledger::beside_devices(ledger),
         missing: ledger

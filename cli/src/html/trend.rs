@@ -144,7 +144,7 @@ fn site(row: &Row, against: Against) -> Site<'_> {
     let site = &row.site;
     Site {
         label: Escaped(&plain(&site.label)).to_string(),
-        place: inert(&site.place),
+        place: escaped(&site.place),
         mark: match (site.pool, site.library) {
             (true, _) => POOL.trim().to_owned(),
             (false, Some(library)) => format!("[{library}]"),
@@ -171,7 +171,7 @@ fn frame(frame: &SiteFrame) -> Frame {
     }
 }
 
-fn inert(text: &Option<String>) -> String {
+fn escaped(text: &Option<String>) -> String {
     text.as_deref()
         .map_or_else(String::new, |text| Escaped(text).to_string())
 }

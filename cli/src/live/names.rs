@@ -152,8 +152,8 @@ impl Asked {
             return None;
         }
         let mut sizes: HashMap<StackKey, u64> = HashMap::new();
-        for (key, amount) in &reading.sums.sums {
-            *sizes.entry(key.stack).or_default() += amount.tally.bytes;
+        for (key, live) in &reading.sums.tallies {
+            *sizes.entry(key.stack).or_default() += live.tally.bytes;
         }
         fresh.sort_by_key(|&stack| std::cmp::Reverse(sizes.get(&keys[stack]).copied()));
         let stacks: Vec<Stack> = fresh
@@ -210,14 +210,14 @@ const REST: usize = 4096;
 
 /// The naming thread: answers until nobody asks any more.
 pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, places: impl Fn(Option<PathBuf>) -> Places) {
-    let mut book = Book::default();
+    let mut symbols = SymbolCache::default();
     while let Ok(unnamed) = asked.recv() {
         let places = places(unnamed.root.clone());
         let keys = &unnamed.keys;
         let (mut from, mut group) = (0, FIRST);
         loop {
             let to = keys.len().min(from + group);
-            let (names, notes) = book.name(&unnamed, from..to, &places);
+            let (names, notes) = symbols.name(&unnamed, from..to, &places);
             if answers.send(Message::Names(names, notes)).is_err() {
                 return;
             }
@@ -231,14 +231,14 @@ pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, places: impl 
 
 /// Symbols that were looked up, by module (path and build id) and address. Nothing is looked up twice, nor is what has none.
 #[derive(Default)]
-struct Book {
+struct SymbolCache {
     modules: BTreeMap<(String, String), u32>,
     symbols: HashMap<(u32, u64), Vec<Symbol>>,
     notes: HashSet<Note>,
     frames: Frames,
 }
 
-impl Book {
+impl SymbolCache {
     fn name(&mut self, unnamed: &Unnamed, which: std::ops::Range<usize>, places: &Places) -> (Names, Vec<String>) {
         let all = &unnamed.snapshot;
         let modules: Vec<u32> = all

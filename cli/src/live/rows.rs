@@ -15,7 +15,7 @@ use culeak::kind::{Kind, Place};
 use culeak::quick::Quick;
 
 use super::names::{Named, Names};
-use super::sums::{Key, LiveSums, LiveTally, StackKey};
+use super::sums::{LiveSums, LiveTally, StackKey, SumKey};
 
 /// A call site; pools apart from what is held, though one line may cause both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,14 +83,14 @@ pub struct Rows {
     pub sites: usize,
     /// Stacks whose names are being looked up, and what they asked for.
     pub unnamed: usize,
-    pub unnamed_share: Tally,
+    pub unnamed_tally: Tally,
 }
 
 /// What one sum adds to a row.
 struct Part<'a> {
     site: SiteKey,
     named: &'a Named,
-    key: Key,
+    key: SumKey,
     now: LiveTally,
     before: Tally,
 }
@@ -100,29 +100,29 @@ impl Rows {
         let mut rows = Rows::default();
         let mut unnamed: HashSet<StackKey> = HashSet::new();
         let mut holders: Quick<Fingerprint, ()> = Quick::default();
-        let mut parts: Vec<Part> = Vec::with_capacity(now.sums.len());
-        for (&key, &amount) in &now.sums {
+        let mut parts: Vec<Part> = Vec::with_capacity(now.tallies.len());
+        for (&key, &live) in &now.tallies {
             let Some(named) = names.get(&key.stack) else {
                 unnamed.insert(key.stack);
                 // Who asked decides what it is, so until that is known it counts as held.
-                rows.unnamed_share.join(amount.tally);
-                rows.count(&key, Level::Held, amount.tally);
+                rows.unnamed_tally.join(live.tally);
+                rows.count(&key, Level::Held, live.tally);
                 continue;
             };
             let level = level(&key, named, now);
-            rows.count(&key, level, amount.tally);
+            rows.count(&key, level, live.tally);
             if level == Level::Held {
                 holders.insert(named.site, ());
             }
             if level.is_listed() {
-                parts.push(Part::new(key, named, amount, Tally::default()));
+                parts.push(Part::new(key, named, live, Tally::default()));
             }
         }
         if let Some(before) = before {
-            for (&key, amount) in &before.sums {
+            for (&key, live) in &before.tallies {
                 let Some(named) = names.get(&key.stack) else { continue };
                 if level(&key, named, before).is_listed() {
-                    parts.push(Part::new(key, named, LiveTally::default(), amount.tally));
+                    parts.push(Part::new(key, named, LiveTally::default(), live.tally));
                 }
             }
         }
@@ -134,7 +134,7 @@ impl Rows {
         rows
     }
 
-    fn count(&mut self, key: &Key, level: Level, tally: Tally) {
+    fn count(&mut self, key: &SumKey, level: Level, tally: Tally) {
         let sum = match (level, key.kind.place()) {
             (_, Place::Nowhere) => return,
             (Level::Held, _) => &mut self.held,
@@ -151,14 +151,14 @@ impl Rows {
     }
 }
 
-fn level(key: &Key, named: &Named, sums: &LiveSums) -> Level {
+fn level(key: &SumKey, named: &Named, sums: &LiveSums) -> Level {
     let watched = |owner: &str| sums.watched.iter().any(|name| name == owner);
     let blocks_are_known = key.carries_blocks || named.allocator.is_some_and(watched);
     Level::of(key.kind, named.pool, blocks_are_known)
 }
 
 impl<'a> Part<'a> {
-    fn new(key: Key, named: &'a Named, now: LiveTally, before: Tally) -> Part<'a> {
+    fn new(key: SumKey, named: &'a Named, now: LiveTally, before: Tally) -> Part<'a> {
         Part {
             site: SiteKey(named.site, is_pool(key.kind, named.pool)),
             named,
@@ -317,6 +317,6 @@ mod tests {
         let sums = LiveSums::of(&StackSums::of(snapshot.clone()), &stack_keys(&snapshot));
         let rows = Rows::of(&sums, None, &Names::default());
         assert!(rows.rows.is_empty());
-        assert_eq!(rows.unnamed_share.count, snapshot.allocations.len() as u64);
+        assert_eq!(rows.unnamed_tally.count, snapshot.allocations.len() as u64);
     }
 }

@@ -85,9 +85,9 @@ pub struct Watched {
     /// By ordinal; of devices whose driver was asked.
     pub used: BTreeMap<i32, Used>,
     /// Why it could not be read the last time.
-    pub trouble: Option<String>,
-    /// Came while the view was frozen.
-    held_back: Option<Reading>,
+    pub problem: Option<String>,
+    /// Came while the view was paused.
+    pending: Option<Reading>,
 }
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ pub struct State {
     pub sort: Sort,
     pub filter: String,
     pub filtering: bool,
-    pub frozen: bool,
+    pub paused: bool,
     /// Only what changed since the mark.
     pub diff: bool,
     /// How the program ended that was started for the view.
@@ -117,11 +117,11 @@ pub struct State {
     pub offset: usize,
     /// As many as the last drawing had room for.
     pub room: usize,
-    between_looks_ns: u64,
+    interval_ns: u64,
 }
 
 impl State {
-    pub fn new(waiting: String, between_looks_ns: u64) -> State {
+    pub fn new(waiting: String, interval_ns: u64) -> State {
         State {
             processes: Vec::new(),
             chosen: 0,
@@ -132,7 +132,7 @@ impl State {
             sort: Sort::Bytes,
             filter: String::new(),
             filtering: false,
-            frozen: false,
+            paused: false,
             diff: false,
             ended: None,
             rows: Rows::default(),
@@ -140,7 +140,7 @@ impl State {
             selected: None,
             offset: 0,
             room: 10,
-            between_looks_ns,
+            interval_ns,
         }
     }
 
@@ -149,7 +149,7 @@ impl State {
         self.processes.get(self.chosen)
     }
 
-    pub fn look_shown(&self) -> Option<&Reading> {
+    pub fn reading_shown(&self) -> Option<&Reading> {
         self.process()?.reading.as_ref()
     }
 
@@ -168,13 +168,13 @@ impl State {
     }
 
     /// A process was looked at.
-    pub fn looked(&mut self, reading: Reading) {
+    pub fn add_reading(&mut self, reading: Reading) {
         let process = self.watched(&reading.recording.clone());
-        let (frozen, between) = (self.frozen, self.between_looks_ns);
+        let (paused, between) = (self.paused, self.interval_ns);
         let process = &mut self.processes[process];
-        process.trouble = None;
-        if frozen && process.reading.is_some() {
-            process.held_back = Some(reading);
+        process.problem = None;
+        if paused && process.reading.is_some() {
+            process.pending = Some(reading);
             return;
         }
         process.show(reading, between);
@@ -182,14 +182,14 @@ impl State {
     }
 
     /// A process could not be looked at.
-    pub fn troubled(&mut self, recording: &Path, why: String) {
+    pub fn unreadable(&mut self, recording: &Path, why: String) {
         let process = self.watched(recording);
-        self.processes[process].trouble = Some(why);
+        self.processes[process].problem = Some(why);
     }
 
     /// The driver said how full devices are.
     pub fn used(&mut self, recording: &Path, used: Vec<(i32, Used)>) {
-        if !self.frozen {
+        if !self.paused {
             let process = self.watched(recording);
             self.processes[process].used.extend(used);
         }
@@ -210,8 +210,8 @@ impl State {
                 mark: None,
                 histories: BTreeMap::new(),
                 used: BTreeMap::new(),
-                trouble: None,
-                held_back: None,
+                problem: None,
+                pending: None,
             });
             self.processes.len() - 1
         })
@@ -299,7 +299,7 @@ impl State {
                     Page::Help
                 }
             }
-            KeyCode::Char(' ' | 'f') => self.freeze(),
+            KeyCode::Char(' ' | 'f') => self.pause(),
             KeyCode::Char('m') => self.mark(),
             KeyCode::Esc => self.back(),
             KeyCode::Enter if self.page == Page::Stacks => self.back(),
@@ -387,14 +387,14 @@ impl State {
         }
     }
 
-    fn freeze(&mut self) {
-        self.frozen = !self.frozen;
-        if self.frozen {
+    fn pause(&mut self) {
+        self.paused = !self.paused;
+        if self.paused {
             return;
         }
-        let between = self.between_looks_ns;
+        let between = self.interval_ns;
         for process in &mut self.processes {
-            if let Some(reading) = process.held_back.take() {
+            if let Some(reading) = process.pending.take() {
                 process.show(reading, between);
             }
         }
@@ -430,14 +430,14 @@ impl State {
 }
 
 impl Watched {
-    fn show(&mut self, reading: Reading, between_looks_ns: u64) {
+    fn show(&mut self, reading: Reading, interval_ns: u64) {
         if reading.finished {
             // What it was part of went with it.
             self.used.clear();
         }
         for device in &reading.devices {
             let history = self.histories.entry(device.ordinal);
-            let history = history.or_insert_with(|| History::new(between_looks_ns));
+            let history = history.or_insert_with(|| History::new(interval_ns));
             history.add(reading.at_ns, device.live.bytes);
         }
         if self.mark.is_none() {

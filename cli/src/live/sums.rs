@@ -25,7 +25,7 @@ impl StackKey {
 
 /// What records must share to be added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
+pub struct SumKey {
     pub stack: StackKey,
     pub kind: Kind,
     /// Blocks that somebody else told of lie in it.
@@ -60,7 +60,7 @@ impl Default for LiveTally {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LiveSums {
-    pub sums: Quick<Key, LiveTally>,
+    pub tallies: Quick<SumKey, LiveTally>,
     /// By device of the snapshot.
     pub devices: Vec<Tally>,
     /// The frameworks whose blocks are recorded one by one.
@@ -71,15 +71,15 @@ impl LiveSums {
     /// `stacks`: the keys of all stacks that this sight and those before told of.
     pub fn of(stack_sums: &StackSums, stacks: &[StackKey]) -> LiveSums {
         let mut devices = vec![Tally::default(); stack_sums.snapshot.devices.len()];
-        let mut sums: Quick<Key, LiveTally> = Quick::default();
-        sums.reserve(stack_sums.sums.len());
+        let mut tallies: Quick<SumKey, LiveTally> = Quick::default();
+        tallies.reserve(stack_sums.sums.len());
         for sum in &stack_sums.sums {
-            let key = Key {
+            let key = SumKey {
                 stack: sum.stack.map_or(StackKey::NONE, |stack| stacks[stack]),
                 kind: sum.kind,
                 carries_blocks: sum.carries_blocks,
             };
-            sums.entry(key).or_default().join(LiveTally {
+            tallies.entry(key).or_default().join(LiveTally {
                 tally: sum.tally,
                 oldest_ns: sum.oldest_ns,
                 newest_ns: sum.newest_ns,
@@ -91,7 +91,7 @@ impl LiveSums {
             }
         }
         LiveSums {
-            sums,
+            tallies,
             devices,
             watched: stack_sums.watched.clone(),
         }
@@ -153,7 +153,7 @@ mod tests {
     fn sums_are_those_of_the_records() {
         let snapshot = leaky();
         let sums = LiveSums::of(&StackSums::of(snapshot.clone()), &stack_keys(&snapshot));
-        let total = Tally::total(sums.sums.values().map(|amount| amount.tally));
+        let total = Tally::total(sums.tallies.values().map(|live| live.tally));
         assert_eq!(total.count, snapshot.allocations.len() as u64);
         assert_eq!(
             total.bytes,

@@ -81,7 +81,7 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
         if searched.is_none_or(|searched| searched.elapsed() >= SEARCH.min(interval * 2)) {
             searched = Some(began);
             let found = search.run(source, &targets);
-            if targets.is_empty() && found.is_empty() && !tell(outlets, Message::Waiting(search.waiting(source))) {
+            if targets.is_empty() && found.is_empty() && !send(outlets, Message::Waiting(search.waiting(source))) {
                 return;
             }
             targets.extend(found);
@@ -91,10 +91,10 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
             .and_then(|path| targets.iter().position(|target| target.recording == *path))
             .unwrap_or(0);
         let there_is_time = || began.elapsed() < interval / 2;
-        let everybody_left = turns.take(&mut targets, first, there_is_time, |target, is_first| {
+        let nobody_listens = turns.take(&mut targets, first, there_is_time, |target, is_first| {
             target.read(outlets, is_first)
         });
-        if everybody_left {
+        if nobody_listens {
             return;
         }
         let took = began.elapsed();
@@ -148,7 +148,7 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
     for message in inbox {
         let recording = match &message {
             Message::Reading(reading) => reading.recording.clone(),
-            Message::Trouble(recording, _) | Message::Used(recording, _) => recording.clone(),
+            Message::Unreadable(recording, _) | Message::Used(recording, _) => recording.clone(),
             Message::Names(..) => {
                 named.push(message);
                 continue;
@@ -163,8 +163,8 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
             states.len() - 1
         });
         match message {
-            Message::Reading(reading) => states[state].looked(*reading),
-            Message::Trouble(recording, why) => states[state].troubled(&recording, why),
+            Message::Reading(reading) => states[state].add_reading(*reading),
+            Message::Unreadable(recording, why) => states[state].unreadable(&recording, why),
             Message::Used(recording, used) => states[state].used(&recording, used),
             _ => {}
         }
@@ -220,7 +220,7 @@ impl Turns {
     }
 }
 
-fn tell(outlets: &Outlets, message: Message) -> bool {
+fn send(outlets: &Outlets, message: Message) -> bool {
     outlets.messages.send(message).is_ok()
 }
 
@@ -242,7 +242,7 @@ impl Target {
             Ok(stack_sums) => stack_sums,
             // Being made at this moment.
             Err(ReadError::Empty(_) | ReadError::Unfinished(_)) => return true,
-            Err(error) => return tell(outlets, Message::Trouble(self.recording.clone(), error.to_string())),
+            Err(error) => return send(outlets, Message::Unreadable(self.recording.clone(), error.to_string())),
         };
         self.keys.extend(stack_keys(&stack_sums.snapshot));
         let reading = Reading::of(&stack_sums, &self.keys, self.recording.clone());
@@ -265,7 +265,7 @@ impl Target {
                 devices: devices.map(|device| (device.ordinal, device.uuid.clone())).collect(),
             });
         }
-        tell(outlets, Message::Reading(Box::new(reading)))
+        send(outlets, Message::Reading(Box::new(reading)))
             && unnamed.is_none_or(|unnamed| outlets.unnamed.send(unnamed).is_ok())
     }
 }
@@ -422,7 +422,7 @@ mod tests {
     fn record(folder: &Path, pid: u32, parent_pid: u32) -> PathBuf {
         let path = folder.join(format!("app.run1.host.{pid}.culeak"));
         let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
-        let beginning = Session {
+        let session = Session {
             pid,
             parent_pid,
             depth: 128,
@@ -434,7 +434,7 @@ mod tests {
             host: b"host",
             ranks: [None; RANK_VARIABLES.len()],
         };
-        assert!(Recording::create(&name, &beginning).is_ok());
+        assert!(Recording::create(&name, &session).is_ok());
         path
     }
 
@@ -542,6 +542,6 @@ mod tests {
         let foreign = folder.path().join("foreign.culeak");
         fs::write(&foreign, b"something else").expect("written");
         assert!(Target::new(foreign).read(&outlets, true));
-        assert!(matches!(inbox.try_recv(), Ok(Message::Trouble(..))));
+        assert!(matches!(inbox.try_recv(), Ok(Message::Unreadable(..))));
     }
 }

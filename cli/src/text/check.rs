@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use culeak::analysis::check::{Breach, FailOn, Ignored, Tolerance, Verdict};
 use culeak::analysis::report::shell_word;
 
-use crate::escape::Escaped;
 use super::parts::{self, BAD, DIM, GOOD, Styled};
-use super::report::{Line, write_lines};
+use super::report::{RankedLine, write_ranking};
 use super::units::{self, plural};
+use crate::escape::Escaped;
 
 /// Sites listed in a verdict; the report has them all.
 const SITES_SHOWN: usize = 10;
@@ -16,18 +16,23 @@ const SITES_SHOWN: usize = 10;
 /// Writes the verdict; `source` is how the user named the input.
 pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result<()> {
     let word = if verdict.finished { "leaked" } else { "held" };
-    let judged = parts::amount(verdict.judged);
+    let judged = parts::tally(verdict.judged);
     if verdict.passed {
         writeln!(out, "{} {judged} {word}, {}", Styled(GOOD, "passed:"), limits(verdict))?;
     } else {
         writeln!(out, "{} {judged} {word}, {}", Styled(BAD, "failed:"), limits(verdict))?;
         // Where nothing is allowed, the first line has said it all.
-        let told = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
-        for breach in verdict.breaches.iter().filter(told).take(SITES_SHOWN) {
+        let needs_reason = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
+        for breach in verdict.breaches.iter().filter(needs_reason).take(SITES_SHOWN) {
             writeln!(out, "  {}", Escaped(&reason(breach, word)))?;
         }
-        let lines: Vec<_> = verdict.rows.iter().take(SITES_SHOWN).map(Line::of_judged).collect();
-        write_lines(&lines, out)?;
+        let lines: Vec<_> = verdict
+            .rows
+            .iter()
+            .take(SITES_SHOWN)
+            .map(RankedLine::of_judged)
+            .collect();
+        write_ranking(&lines, out)?;
         if verdict.rows.len() > SITES_SHOWN {
             let more = plural(
                 (verdict.rows.len() - SITES_SHOWN) as u64,
@@ -41,7 +46,7 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         writeln!(
             out,
             "not judged: {} ({})",
-            parts::amount(verdict.ignored),
+            parts::tally(verdict.ignored),
             ignored(verdict)
         )?;
     }

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use culeak::analysis::ledger::{Cache, DeviceLedger, Ledger, Line, Mode, Segment, What};
 
-use crate::escape::Escaped;
 use super::parts::{BOLD, DIM, Styled, WARN};
 use super::units::{self, plural};
+use crate::escape::Escaped;
 
 /// Segments with a bar of their own, per allocator.
 const SEGMENTS_SHOWN: usize = 5;
@@ -29,14 +29,15 @@ pub fn beside_devices(ledger: &Ledger) -> Vec<(&'static str, String)> {
 }
 
 /// The devices of which something is known.
-pub fn told<'l, 'a>(ledger: &'l Ledger<'a>) -> impl Iterator<Item = &'l DeviceLedger<'a>> {
-    let told = |device: &&DeviceLedger| device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0;
-    ledger.devices.iter().filter(told)
+pub fn known_devices<'l, 'a>(ledger: &'l Ledger<'a>) -> impl Iterator<Item = &'l DeviceLedger<'a>> {
+    let is_known =
+        |device: &&DeviceLedger| device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0;
+    ledger.devices.iter().filter(is_known)
 }
 
 /// Writes the ledger, and nothing for devices of which nothing is known.
 pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
-    let devices: Vec<_> = told(ledger).collect();
+    let devices: Vec<_> = known_devices(ledger).collect();
     for device in &devices {
         title(device, ledger, out)?;
         lines(device, out)?;

@@ -12,8 +12,8 @@ use culeak::analysis::suppressions::{BUILT_IN_NAME, Pattern, Used};
 use culeak::snapshot::ProcessState;
 
 use super::columns;
-use crate::escape::Escaped;
 use super::units::{self, plural};
+use crate::escape::Escaped;
 
 pub const PLAIN: Style = Style::new();
 pub const BOLD: Style = Style::new().bold();
@@ -103,7 +103,7 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
 }
 
 /// `1.1 GiB in 128 blocks`.
-pub fn amount(tally: Tally) -> String {
+pub fn tally(tally: Tally) -> String {
     format!(
         "{} in {}",
         units::bytes(tally.bytes),
@@ -195,17 +195,17 @@ pub fn filter(filtered: &Filtered) -> String {
     if let Some(mark) = &filter.since {
         conditions.push(format!("allocated since {}", Escaped(mark)));
     }
-    format!("{}; leaves out {}", conditions.join(", "), amount(*left_out))
+    format!("{}; leaves out {}", conditions.join(", "), tally(*left_out))
 }
 
 /// What was suppressed by which rule, and which rules of the user's own are of no use any more.
 pub fn suppressions(suppressed: Tally, rules: &[Used], out: &mut dyn Write) -> io::Result<()> {
     if suppressed.count > 0 {
-        writeln!(out, "suppressed: {}", amount(suppressed))?;
+        writeln!(out, "suppressed: {}", tally(suppressed))?;
     }
     let name = |used: &Used| format!("{} ({}:{})", Escaped(&used.rule), Escaped(&used.source), used.line);
     for used in rules.iter().filter(|used| used.suppressed.count > 0) {
-        writeln!(out, "  {} by {}", amount(used.suppressed), name(used))?;
+        writeln!(out, "  {} by {}", tally(used.suppressed), name(used))?;
     }
     let own = |used: &&Used| used.suppressed.count == 0 && used.source != BUILT_IN_NAME;
     for unused in rules.iter().filter(own) {

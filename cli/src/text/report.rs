@@ -11,10 +11,10 @@ use culeak::analysis::site::Frame;
 use culeak::snapshot::{Automatic, Reason};
 
 use super::columns;
-use crate::escape::Escaped;
 use super::ledger;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, Styled};
 use super::units::{self, plural};
+use crate::escape::Escaped;
 
 pub mod sums;
 
@@ -57,15 +57,22 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
             details(index + 1, row, full_stacks, out)?;
         }
     }
-    for (name, text) in sums::totals(report).into_iter().chain(sums::losses(report, extent.all_losses)) {
+    for (name, text) in sums::totals(report)
+        .into_iter()
+        .chain(sums::losses(report, extent.all_losses))
+    {
         writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:12}")))?;
     }
     parts::warnings(out, &report.warnings)?;
-    let fit = if detailed { DETAILS_ON_A_SCREEN } else { ROWS_ON_A_SCREEN };
+    let fit = if detailed {
+        DETAILS_ON_A_SCREEN
+    } else {
+        ROWS_ON_A_SCREEN
+    };
     let held = report.totals.held.total();
     if report.rows.len() > fit && held.count > 0 {
         let (style, sites) = call_sites(report);
-        writeln!(out, "{}", Styled(style, format!("{sites} {}", parts::amount(held))))?;
+        writeln!(out, "{}", Styled(style, format!("{sites} {}", parts::tally(held))))?;
     }
     parts::next(out, &report.next)
 }
@@ -210,11 +217,11 @@ fn peaks(report: &Report) -> String {
 }
 
 fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let mut lines: Vec<_> = report.rows.iter().map(|row| Line::of(row, report.by)).collect();
+    let mut lines: Vec<_> = report.rows.iter().map(|row| RankedLine::of(row, report.by)).collect();
     if report.by == By::Stack {
         name_callers(&report.rows, &mut lines);
     }
-    write_lines(&lines, out)?;
+    write_ranking(&lines, out)?;
     if report.hidden_rows > 0 {
         let rows = plural(report.hidden_rows as u64, "more row", "more rows");
         writeln!(
@@ -224,7 +231,7 @@ fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
                 DIM,
                 format!(
                     "… and {rows} with {}; {} shows all",
-                    parts::amount(report.hidden),
+                    parts::tally(report.hidden),
                     parts::all_rows(report.cut)
                 )
             )
@@ -234,7 +241,7 @@ fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// Adds callers to rows with the same call site, up to the first caller that differs.
-fn name_callers(rows: &[Row], lines: &mut [Line]) {
+fn name_callers(rows: &[Row], lines: &mut [RankedLine]) {
     let mut alike: HashMap<(String, String, String), Vec<usize>> = HashMap::new();
     for (nth, line) in lines.iter().enumerate() {
         let key = (line.label.clone(), line.place.clone(), line.mark.clone());
@@ -279,7 +286,7 @@ fn callers(row: &Row) -> Vec<String> {
 }
 
 /// One row of the ranking, in columns.
-pub struct Line {
+pub struct RankedLine {
     size: String,
     blocks: String,
     label: String,
@@ -287,10 +294,10 @@ pub struct Line {
     mark: String,
 }
 
-impl Line {
-    pub fn of(row: &Row, by: By) -> Line {
+impl RankedLine {
+    pub fn of(row: &Row, by: By) -> RankedLine {
         let is_code = matches!(by, By::Site | By::Stack);
-        Line {
+        RankedLine {
             size: units::bytes(row.bytes),
             blocks: if row.claims == row.count {
                 plural(row.count, "claim ", "claims")
@@ -313,10 +320,10 @@ impl Line {
     }
 }
 
-impl Line {
+impl RankedLine {
     /// A row of a verdict, with its standing against the baseline.
-    pub fn of_judged(judged: &Judged) -> Line {
-        let mut line = Line::of(&judged.row, By::Site);
+    pub fn of_judged(judged: &Judged) -> RankedLine {
+        let mut line = RankedLine::of(&judged.row, By::Site);
         line.mark += match judged.standing {
             None => "",
             Some(Standing::New) => "  [new]",
@@ -327,7 +334,7 @@ impl Line {
     }
 }
 
-pub fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+pub fn write_ranking(lines: &[RankedLine], out: &mut dyn Write) -> io::Result<()> {
     write_within(lines, columns::available(), out)
 }
 
@@ -336,8 +343,8 @@ const LABEL_NEEDED: usize = 12;
 const PLACE_NEEDED: usize = 10;
 
 /// Writes each row on a line of at most this width. Labels are cut first, then places.
-fn write_within(lines: &[Line], available: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
-    let widest = |column: fn(&Line) -> usize| lines.iter().map(column).max().unwrap_or(0);
+fn write_within(lines: &[RankedLine], available: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+    let widest = |column: fn(&RankedLine) -> usize| lines.iter().map(column).max().unwrap_or(0);
     let sizes = widest(|line| columns::width(&line.size));
     let blocks = widest(|line| columns::width(&line.blocks));
     let behind = widest(|line| columns::width(&line.place) + columns::width(&line.mark));
@@ -390,7 +397,7 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
         count: row.count,
     };
     let kinds = parts::listed(row.kinds.iter().map(|(name, tally)| (*name, *tally)));
-    write!(out, "    {}{each}, {kinds}", parts::amount(tally))?;
+    write!(out, "    {}{each}, {kinds}", parts::tally(tally))?;
     // Host memory is recognized by its kind.
     let no_device = [NO_DEVICE, HOST_MEMORY].as_slice();
     for (names, none) in [(&row.devices, no_device), (&row.streams, &[NO_STREAM])] {
@@ -435,8 +442,8 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
 mod tests {
     use super::*;
 
-    fn line(label: &str, place: &str, mark: &str) -> Line {
-        Line {
+    fn line(label: &str, place: &str, mark: &str) -> RankedLine {
+        RankedLine {
             size: "1.2 GiB".to_owned(),
             blocks: "128 blocks".to_owned(),
             label: label.to_owned(),
@@ -445,7 +452,7 @@ mod tests {
         }
     }
 
-    fn shown(lines: &[Line], available: Option<usize>) -> Vec<String> {
+    fn shown(lines: &[RankedLine], available: Option<usize>) -> Vec<String> {
         let mut out = Vec::new();
         write_within(lines, available, &mut out).expect("memory is writable");
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out).expect("text")).to_string();

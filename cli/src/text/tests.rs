@@ -10,9 +10,9 @@ use culeak::kind::Kind;
 use culeak::snapshot::{ProcessState, Snapshot};
 use proptest::prelude::*;
 
-use crate::escape::is_active;
 use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky};
+use crate::escape::is_active;
 
 /// Renders as a pipe would see it.
 fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
@@ -268,7 +268,7 @@ fn every_count_of_losses_is_printed_with_all_losses() {
 }
 
 /// A snapshot whose every text is `text`.
-fn haunted(text: &str) -> Snapshot {
+fn with_every_text(text: &str) -> Snapshot {
     let mut snapshot = leaky();
     let text = || text.to_owned();
     let process = &mut snapshot.process;
@@ -322,8 +322,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn hostile_text_stays_inert(text in "[\\x00-\\x1f\u{7f}-\u{9f}\u{202a}-\u{202e}\u{2066}-\u{2069}a-z<>()\\[;m ]{0,40}|\\PC*") {
-        let snapshot = haunted(&text);
+    fn hostile_text_is_escaped(text in "[\\x00-\\x1f\u{7f}-\u{9f}\u{202a}-\u{202e}\u{2066}-\u{2069}a-z<>()\\[;m ]{0,40}|\\PC*") {
+        let snapshot = with_every_text(&text);
         let mut out = Vec::new();
         for &by in By::ALL {
             super::report::write(&Report::of(&snapshot, &Options { by, source: text.clone(), ..Options::default() }), Extent::ALL, &mut out)?;

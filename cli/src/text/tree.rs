@@ -10,10 +10,10 @@ use culeak::analysis::profile::tree::{Node, Step, Tree};
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::{Frame, Role};
 
+use super::names::{self, Detail};
 use super::parts::{BOLD, DIM, PLAIN, Styled};
 use super::units::{self, plural};
 use crate::escape::Escaped;
-use crate::export::names::{self, Detail};
 
 /// What stands left of a line's text, for its first line and for those that follow.
 struct Lead {

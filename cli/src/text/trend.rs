@@ -7,9 +7,9 @@ use culeak::analysis::trend::{
     Against, Class, Classes, DeviceTrend, Evidence, Measure, Point, ProcessSpan, Row, Trend,
 };
 
-use crate::escape::Escaped;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
 use super::units::{self, plural};
+use crate::escape::Escaped;
 
 /// Columns of a curve.
 const CURVE: usize = 24;
@@ -73,8 +73,8 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         out,
         "{}: {snapshots} over {over}, from {} to {}",
         Styled(BOLD, Escaped(&trend.program.to_string())),
-        parts::amount(first.held),
-        parts::amount(last.held)
+        parts::tally(first.held),
+        parts::tally(last.held)
     )?;
     if trend.too_few {
         let few = format!(

@@ -25,7 +25,7 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
             table(verdict, out)?;
         }
         if verdict.suppressed.count > 0 {
-            writeln!(out, "\nSuppressed: {}.", parts::amount(verdict.suppressed))?;
+            writeln!(out, "\nSuppressed: {}.", parts::tally(verdict.suppressed))?;
         }
         for warning in &verdict.warnings {
             writeln!(out, "\n> {}", escape(warning))?;

@@ -36,7 +36,7 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
         Page::Stacks => vec!["q quit", "? help", "esc back", "up/down scroll", "m mark"],
         Page::Help => vec!["q quit", "esc back"],
     };
-    keys.push(if state.frozen { "space go on" } else { "space freeze" });
+    keys.push(if state.paused { "space go on" } else { "space freeze" });
     if state.processes.len() > 1 {
         keys.insert(2, "tab process");
     }
@@ -50,11 +50,11 @@ pub fn not_seen_line(state: &State, palette: &Palette, area: Rect, buffer: &mut 
 
 /// Zero is shown as zero.
 fn losses<'a>(state: &State, palette: &Palette) -> Line<'a> {
-    if let Some(trouble) = state.process().and_then(|process| process.trouble.as_ref()) {
-        return Line::styled(Escaped(trouble).to_string(), palette.warning);
+    if let Some(problem) = state.process().and_then(|process| process.problem.as_ref()) {
+        return Line::styled(Escaped(problem).to_string(), palette.warning);
     }
     let ended = state.ended.iter().map(|ended| format!("{ended} · "));
-    let Some(reading) = state.look_shown() else {
+    let Some(reading) = state.reading_shown() else {
         return Line::raw("");
     };
     let text: String = ended.chain([not_seen(reading)]).collect();

@@ -9,10 +9,10 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::style::Color;
 
-use super::super::sample::{press, show, state, training, type_in};
 use super::super::usage::Used;
 use super::*;
 use crate::escape::is_active;
+use crate::live::tests::sample::{press, show, state, training, type_in};
 use crate::text::sample::{MIB, Sample, leaky};
 
 fn terminal(width: u16, height: u16, state: &mut State, colours: bool) -> Terminal<TestBackend> {
@@ -137,7 +137,7 @@ fn screen_of_a_process_that_is_over() {
     show(&mut state, &leaky());
     expect_screen("over-80x24.txt", 80, 24, &mut state);
     expect_screen("over-200x50.txt", 200, 50, &mut state);
-    let mut state = super::super::sample::state();
+    let mut state = crate::live::tests::sample::state();
     let mut clean = Sample::new().finish(9, 9);
     clean.process.state = ProcessState::Ended;
     show(&mut state, &clean);

@@ -12,7 +12,7 @@ use super::super::state::{State, Watched};
 use super::super::usage::Used;
 use super::{Palette, both_ends, line, rows};
 use crate::escape::Escaped;
-use crate::text::parts::amount;
+use crate::text::parts::tally;
 use crate::text::units::{self, plural};
 
 /// Draws it, and returns what is left of the area.
@@ -46,7 +46,7 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) -
     }
     if shown < reading.devices.len() {
         let rest = Tally::total(reading.devices[shown..].iter().map(|device| device.live));
-        let rest = format!("{} more GPUs  {}", reading.devices.len() - shown, amount(rest));
+        let rest = format!("{} more GPUs  {}", reading.devices.len() - shown, tally(rest));
         line(next(1), buffer, Line::styled(rest, palette.dim));
     }
     line(next(1), buffer, sums(state, reading, palette));
@@ -57,7 +57,7 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) -
 fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let mut left = vec![Span::styled("culeak:", palette.bold)];
     let mut right = Vec::new();
-    if let Some(reading) = state.look_shown() {
+    if let Some(reading) = state.reading_shown() {
         left.push(Span::raw(format!(" {}", command(reading))));
         let lasted = units::duration(reading.at_ns);
         right.push(match reading.process.state {
@@ -67,8 +67,8 @@ fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
             ProcessState::Unknown => Span::raw(format!("last seen after {lasted}")),
         });
     }
-    if state.frozen {
-        right.push(Span::styled("  FROZEN", palette.warning));
+    if state.paused {
+        right.push(Span::styled("  PAUSED", palette.warning));
     }
     both_ends(area, buffer, Line::from(left), Line::from(right));
 }
@@ -90,8 +90,8 @@ fn command(reading: &Reading) -> String {
 fn waiting(state: &State) -> String {
     match state.process() {
         Some(Watched {
-            trouble: Some(trouble), ..
-        }) => Escaped(trouble).to_string(),
+            problem: Some(problem), ..
+        }) => Escaped(problem).to_string(),
         Some(_) => "reading …".to_owned(),
         None => match &state.ended {
             Some(ended) => format!("{ended}; nothing was recorded: no process under the recorder used CUDA"),
@@ -196,7 +196,7 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
     let mut spans = vec![Span::styled(word, style)];
     if rows.held.count > 0 {
         let sites = plural(rows.sites as u64, "call site", "call sites");
-        spans.push(Span::styled(format!("{} at {sites}", amount(rows.held)), style));
+        spans.push(Span::styled(format!("{} at {sites}", tally(rows.held)), style));
     }
     if rows.held_on_host.count > 0 {
         spans.push(Span::raw(format!(
@@ -238,7 +238,7 @@ fn list(state: &State, process: &Watched, reading: &Reading, palette: &Palette) 
     }
     if state.rows.unnamed > 0 {
         let stacks = plural(state.rows.unnamed as u64, "stack", "stacks");
-        let bytes = units::bytes(state.rows.unnamed_share.bytes);
+        let bytes = units::bytes(state.rows.unnamed_tally.bytes);
         parts.push(format!("looking up {stacks} with {bytes}"));
     }
     Line::styled(parts.join(" · "), palette.dim)

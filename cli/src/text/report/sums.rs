@@ -21,9 +21,9 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     let held = &totals.held;
     let mut places = Vec::new();
     if held.blocks.count > 0 {
-        places.push(format!("{} of frameworks", parts::amount(held.blocks)));
+        places.push(format!("{} of frameworks", parts::tally(held.blocks)));
     }
-    places.push(format!("{} device", parts::amount(held.device)));
+    places.push(format!("{} device", parts::tally(held.device)));
     places.push(format!("{} managed", units::bytes(held.managed.bytes)));
     places.push(format!("{} host", units::bytes(held.host.bytes)));
     row(word, places.join(", "));
@@ -42,23 +42,20 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     if totals.pool.count > 0 {
         row(
             "pools",
-            format!("{} kept by caching allocators for reuse", parts::amount(totals.pool)),
+            format!("{} kept by caching allocators for reuse", parts::tally(totals.pool)),
         );
     }
     if totals.alive_at_shutdown.count > 0 {
         let constructed = totals.from_static_constructors;
         let constructed = match constructed.count {
             0 => String::new(),
-            _ => format!(
-                ", {} of it allocated by static constructors",
-                parts::amount(constructed)
-            ),
+            _ => format!(", {} of it allocated by static constructors", parts::tally(constructed)),
         };
         row(
             "",
             format!(
                 "{} live when CUDA shut down{constructed}; later frees by static destructors are not recorded",
-                parts::amount(totals.alive_at_shutdown)
+                parts::tally(totals.alive_at_shutdown)
             ),
         );
     }
@@ -188,11 +185,20 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
         texts.push("memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out".to_owned());
     } else {
         let counted = counted_losses(report).into_iter();
-        texts.extend(counted.filter(|loss| all || loss.0 > 0).map(|(count, one, many, meaning)| {
-            let meaning = if count > 0 { meaning } else { "" };
-            format!("{}{meaning}", plural(count, one, many))
-        }));
-        texts.extend(report.allocators.iter().filter_map(|allocator| of_allocator(allocator, all)));
+        texts.extend(
+            counted
+                .filter(|loss| all || loss.0 > 0)
+                .map(|(count, one, many, meaning)| {
+                    let meaning = if count > 0 { meaning } else { "" };
+                    format!("{}{meaning}", plural(count, one, many))
+                }),
+        );
+        texts.extend(
+            report
+                .allocators
+                .iter()
+                .filter_map(|allocator| of_allocator(allocator, all)),
+        );
         if texts.is_empty() {
             texts.push("nothing lost".to_owned());
         }
@@ -211,15 +217,50 @@ fn counted_losses(report: &Report) -> Vec<(u64, &'static str, &'static str, &'st
     let losses = report.losses;
     let missed = ": the memory was allocated before the recording began, or in a way culeak does not watch";
     vec![
-        (losses.lost_allocations, "allocation", "allocations", ": the totals are too low"),
+        (
+            losses.lost_allocations,
+            "allocation",
+            "allocations",
+            ": the totals are too low",
+        ),
         (losses.lost_stacks, "stack", "stacks", ": this memory has no call site"),
-        (losses.lost_python, "Python stack", "Python stacks", ": lines of Python are missing"),
-        (losses.lost_details, "detail", "details", ": modules, threads, devices or contexts without a name"),
-        (losses.lost_snapshots, "automatic snapshot", "automatic snapshots", ": not written"),
+        (
+            losses.lost_python,
+            "Python stack",
+            "Python stacks",
+            ": lines of Python are missing",
+        ),
+        (
+            losses.lost_details,
+            "detail",
+            "details",
+            ": modules, threads, devices or contexts without a name",
+        ),
+        (
+            losses.lost_snapshots,
+            "automatic snapshot",
+            "automatic snapshots",
+            ": not written",
+        ),
         (losses.unknown_frees, "unknown free", "unknown frees", missed),
-        (losses.unknown_blocks, "unknown free of a block", "unknown frees of blocks", missed),
-        (losses.failed_frees, "failed free", "failed frees", ": this memory still counts as live"),
-        (losses.teardown_frees, "free at shutdown", "frees at shutdown", ": counted as freed"),
+        (
+            losses.unknown_blocks,
+            "unknown free of a block",
+            "unknown frees of blocks",
+            missed,
+        ),
+        (
+            losses.failed_frees,
+            "failed free",
+            "failed frees",
+            ": this memory still counts as live",
+        ),
+        (
+            losses.teardown_frees,
+            "free at shutdown",
+            "frees at shutdown",
+            ": counted as freed",
+        ),
         (
             losses.implicit_frees,
             "implicit free",
@@ -250,7 +291,12 @@ fn counted_losses(report: &Report) -> Vec<(u64, &'static str, &'static str, &'st
             "unhooked functions",
             ": named in a warning below",
         ),
-        (report.taken.in_flight, "free in flight", "frees in flight", ": whether the memory was freed is unknown"),
+        (
+            report.taken.in_flight,
+            "free in flight",
+            "frees in flight",
+            ": whether the memory was freed is unknown",
+        ),
         (
             report.taken.events_during_read,
             "event during the read",

@@ -21,11 +21,11 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 
-use super::names;
-use super::reading::Reading;
 use super::sample::{press, state};
-use super::sums::stack_keys;
-use super::view::{self, Palette};
+use crate::live::names;
+use crate::live::reading::Reading;
+use crate::live::sums::stack_keys;
+use crate::live::view::{self, Palette};
 
 const LIVE: u64 = 1_000_000;
 /// Half of a second holds two refreshes.
@@ -158,7 +158,7 @@ fn refreshes(path: &Path) -> Vec<Times> {
             continue;
         }
         let started = Clock::now();
-        state.looked(reading);
+        state.add_reading(reading);
         let arrange = started.elapsed();
         // As if somebody scrolled all the while.
         press(

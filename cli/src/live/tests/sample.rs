@@ -7,10 +7,10 @@ use culeak::reader::StackSums;
 use culeak::snapshot::Snapshot;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::names;
-use super::reading::Reading;
-use super::state::{Action, State};
-use super::sums::stack_keys;
+use crate::live::names;
+use crate::live::reading::Reading;
+use crate::live::state::{Action, State};
+use crate::live::sums::stack_keys;
 use crate::text::sample::{MAIN, MIB, RUNTIME, START, Sample};
 
 const SECOND: u64 = 1_000_000_000;
@@ -27,7 +27,7 @@ pub fn show(state: &mut State, snapshot: &Snapshot) {
     let keys = stack_keys(snapshot);
     let recording = PathBuf::from(&snapshot.process.recording);
     state.named(names::all(snapshot, &keys), Vec::new());
-    state.looked(Reading::of(&StackSums::of(snapshot.clone()), &keys, recording));
+    state.add_reading(Reading::of(&StackSums::of(snapshot.clone()), &keys, recording));
 }
 
 /// A training program after so many steps: every step leaks a group, some buffers come and go.
