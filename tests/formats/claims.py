@@ -1,4 +1,4 @@
-"""Claims about exported files, each made by the reader the file is for. Called by run.sh: claims.py CULEAK FOLDER.
+"""Tests of exported files with the readers that they are for. Called by run.sh: claims.py CULEAK FOLDER.
 
 speedscope-schema.json is the file of that name that speedscope 1.25.0 publishes (MIT licence, Jamie Wong).
 """
@@ -44,7 +44,7 @@ def pprof(*words):
 
 
 def pprof_total(path, value):
-    """pprof's own sum, in bytes or objects."""
+    """The total that pprof computes, in bytes or objects."""
     raw = pprof("-raw", path)
     columns = raw.splitlines()[raw.splitlines().index("Samples:") + 1].split()
     column = [name.split("/")[0] for name in columns].index(value)
@@ -235,7 +235,7 @@ def pickles_as_pytorch_writes_them_are_reported():
             culeak("export", path, "--format", "pprof", "-o", "/dev/null")
 
 
-def pickles_that_would_run_something_are_refused():
+def pickles_that_run_code_are_refused():
     class Evil:
         def __reduce__(self):
             return print, ("it ran",)
@@ -260,7 +260,7 @@ CLAIMS = [
     duckdb_reads_both_tables_alike,
     pythons_unpickler_reads_what_is_for_pytorch,
     pickles_as_pytorch_writes_them_are_reported,
-    pickles_that_would_run_something_are_refused,
+    pickles_that_run_code_are_refused,
 ]
 
 for claim in CLAIMS:

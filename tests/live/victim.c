@@ -1,4 +1,4 @@
-/* A program for the live view: does one thing per line it reads from the FIFO named by its argument, and says so.
+/* A program for the live view: runs one command per line that it reads from the FIFO in its argument, and prints it.
  *
  *   batch N     load_batch asks for N blocks of 2 MiB
  *   free N      gives the last N of them back
@@ -28,7 +28,7 @@ __attribute__((noinline)) static void staging_buffer(void) {
     OK(cuMemHostAlloc(&buffer, 32 << 20, 0));
 }
 
-/* The bits of `way` decide which of two functions calls which, so each way has a stack of its own. */
+/* The bits of `way` select which of two functions calls which, so each value has a distinct stack. */
 static void left(int way, int depth);
 
 __attribute__((noinline)) static void right(int way, int depth) {

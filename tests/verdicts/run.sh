@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Claims about verdicts as other programs take them: JUnit's XML is valid by the schema of Jenkins' xUnit plugin, and the
-# README's workflow examples do what it says, run as GitHub's and GitLab's runners run them, on the fake driver.
+# Tests verdicts in other programs: the JUnit XML is valid by the schema of Jenkins' xUnit plugin, and the README's workflow
+# examples give the documented results on the fake driver, run as GitHub's and GitLab's runners run them.
 #
 #   tests/verdicts/run.sh [path of culeak]
 #
@@ -32,7 +32,7 @@ tar xzf "pytest-$PYTEST.tar.gz" --strip-components=3 "pytest-$PYTEST/testing/exa
 echo "$SCHEMA_SHA256  junit-10.xsd" | sha256sum --check --quiet
 valid() { xmllint --noout --schema junit-10.xsd "$1" 2>"$1.said" || { cat "$1.said" >&2; fail "$1 is not valid"; }; }
 
-# The schema itself must be able to say no.
+# The schema must reject invalid files.
 echo '<testsuites><testsuite><testcase/></testsuite></testsuites>' >bad.xml
 xmllint --noout --schema junit-10.xsd bad.xml 2>/dev/null && fail "the schema takes anything"
 
@@ -41,7 +41,7 @@ ln -s "$culeak" bin/culeak
 export PATH=$work/bin:$PATH LD_LIBRARY_PATH
 LD_LIBRARY_PATH=$(culeak shim-path --fake-driver)
 
-project() { # project NAME: a fresh checkout, with its test program and a baseline of what is known
+project() { # project NAME: a fresh checkout with a test program and a baseline
     mkdir "$work/$1"
     cd "$work/$1"
     git init --quiet
@@ -76,7 +76,7 @@ valid_here gitlab-leaking
 grep -q '<failure.*new' leaks.xml || fail "the new leak fails no test"
 ok "GitLab: the test report is valid, and fails for a new leak alone"
 
-# Names that would break out of XML if they could, several processes, limits on the whole.
+# Names with XML markup, several processes, limits on the total.
 cd "$work"
 cat >hostile.py <<'PYTHON'
 import json, sys

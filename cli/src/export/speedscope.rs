@@ -1,8 +1,8 @@
 //! speedscope's own format: JSON that <https://speedscope.app>, its offline page and its VS Code extension open.
 //!
-//! One file holds several profiles, between which the viewer switches: live bytes and live allocations for every place that
-//! memory lies in, since those of a device and of the host add up to nothing; and all that was ever asked for, where the
-//! recording tells. The innermost frame is the kind in brackets.
+//! A file holds several profiles, which the viewer lists: live bytes and live allocations of each place (a device, or the
+//! host), because memory of different places does not add up; and all allocations since the start, if the input counts
+//! them. The innermost frame is the kind in brackets.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-// The page of a diff: what grew in red, what shrank in blue, by stack and by row.
+// The page of a diff: growth in red and shrinkage in blue, by stack and by row.
 "use strict";
 
 pages.diff = (context) => {

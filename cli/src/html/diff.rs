@@ -24,7 +24,7 @@ use crate::text::report::sums;
 struct Page {
     what: &'static str,
     headline: String,
-    /// One process at two times, so a difference is growth.
+    /// Both snapshots are of one process, so a difference is growth.
     same_process: bool,
     by: &'static str,
     states: [&'static str; 5],
@@ -79,7 +79,7 @@ pub fn write(
     page::write(Parts::Graph, &title, &shown, data, &content, out)
 }
 
-/// What a browser without scripts shows: the largest changes.
+/// The text for browsers without scripts: the largest changes.
 fn as_text(before: &Snapshot, after: &Snapshot, options: &Options, full_stacks: bool) -> io::Result<String> {
     let few = Options {
         top: Some(options.top.unwrap_or(usize::MAX).min(20)),
@@ -91,14 +91,14 @@ fn as_text(before: &Snapshot, after: &Snapshot, options: &Options, full_stacks: 
     Ok(String::from_utf8_lossy(&shown).into_owned())
 }
 
-/// Where the stacks of a diff are found again: by stack, or all of a site.
+/// Finds the stacks of a row: one by its fingerprint, or all of a call site.
 #[derive(Default)]
 struct Found {
     by_stack: HashMap<(Fingerprint, State, bool), u64>,
     by_site: HashMap<(Fingerprint, bool), Vec<u64>>,
 }
 
-/// Every stack, unchanged ones too, since widths may be those of either side.
+/// Writes every stack, unchanged ones too, because the graph can show either side.
 fn graph<'a>(data: &mut Data<'a>, before: &'a Snapshot, after: &'a Snapshot, options: &Options, full: bool) -> Found {
     let everything = Options {
         by: By::Stack,

@@ -39,19 +39,19 @@ struct Process {
     source: String,
     process: String,
     headline: String,
-    /// The page calls what is left leaked.
+    /// The process has ended, so live memory is leaked.
     finished: bool,
     trigger: Option<Failed>,
     warnings: Vec<String>,
     ledger: ledger::Shown,
-    /// Where samples lie, in words.
+    /// The names of the samples' places.
     places: Vec<String>,
     by: &'static str,
-    /// Rows have a place in the source.
+    /// Rows are call sites or stacks, which have a place in the source.
     is_code: bool,
     hidden_rows: usize,
     hidden: Tally,
-    /// What suppressions took out of rows and graph, line by line.
+    /// The lines on what suppressions left out of rows and graph.
     suppressed: Vec<String>,
     totals: Vec<sums::Sum>,
     failed: Vec<Failed>,
@@ -60,7 +60,7 @@ struct Process {
     next: String,
 }
 
-/// A request that failed, and the number of its stack.
+/// A failed request, and the number of its stack.
 #[derive(Serialize)]
 struct Failed {
     text: String,
@@ -103,7 +103,7 @@ pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-/// More than anybody reads; a row for a thread or a kind of memory may have them all.
+/// Limits the size of the page: a row for a thread or a kind may have all stacks.
 const STACKS_OF_A_ROW: usize = 1000;
 
 /// Rows in the text for browsers without scripts.
@@ -162,7 +162,7 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     let out = &mut anstream::StripStream::new(&mut suppressed);
     parts::suppressions(report.suppressed, &report.suppressions, out)?;
     let suppressed = String::from_utf8_lossy(&suppressed);
-    // Where no reader of the page can miss it.
+    // The filter is shown among the warnings, at the top.
     let filter = report
         .filter
         .iter()
@@ -205,14 +205,14 @@ fn of_row<'a>(data: &mut Data<'a>, stacks: &mut Stacks, row: &Row<'a>, full: boo
     kept.collect()
 }
 
-/// What the graph is drawn from: memory by stack, kind and place.
+/// The graph's data: memory by stack, kind and place.
 struct Samples {
     samples: Vec<profile::Sample>,
     /// The number of each sample's stack.
     stacks: Vec<usize>,
-    /// Who asked besides the program itself, as the number of a string.
+    /// The owner of each sample other than the program, as the number of a string.
     owners: Vec<u64>,
-    /// And of its place.
+    /// The place of each sample, as an index into `places`.
     lies_in: Vec<u64>,
     places: Vec<String>,
 }
@@ -271,7 +271,7 @@ impl Samples {
     }
 }
 
-/// A kind's place in the list that the page has of them.
+/// A kind's index in the page's list of kinds.
 pub fn number_of(kind: Kind) -> u64 {
     Kind::ALL.iter().position(|&other| other == kind).unwrap_or(0) as u64
 }

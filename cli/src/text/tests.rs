@@ -1,4 +1,4 @@
-//! Golden texts. `CULEAK_BLESS=1 cargo test -p culeak-cli golden` writes them anew; read the difference before committing.
+//! Golden texts. `CULEAK_BLESS=1 cargo test -p culeak-cli golden` rewrites them; review the diff before committing.
 
 use std::io;
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky};
 use crate::escape::is_active;
 
-/// Renders as a pipe would see it.
+/// Renders without styles, as for a pipe.
 fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
     let mut out = anstream::StripStream::new(Vec::new());
-    render(&mut out).expect("memory takes everything");
+    render(&mut out).expect("writing to memory succeeds");
     String::from_utf8(out.into_inner()).expect("text")
 }
 
@@ -134,7 +134,7 @@ fn golden_report_of_a_training_program_with_the_drivers_answer() {
 }
 
 #[test]
-fn golden_report_of_a_snapshot_kept_at_out_of_memory() {
+fn golden_report_of_an_out_of_memory_snapshot() {
     let mut sample = super::sample::training().running();
     let tensor = 1;
     sample.refuses(70 * GIB, 2, tensor);
@@ -239,7 +239,7 @@ fn every_count_of_losses_is_printed_with_all_losses() {
     let mut snapshot = leaky();
     let zeros = printed(&snapshot, Extent::ALL);
     let json = serde_json::to_value(&snapshot.losses).expect("json");
-    // Give every number its own value, and look for each of them.
+    // Every number gets a distinct value, which the report must contain.
     let fields = json.as_object().expect("object");
     let numbered: serde_json::Map<_, _> = fields
         .iter()
@@ -267,7 +267,7 @@ fn every_count_of_losses_is_printed_with_all_losses() {
     assert!(zeros.contains("        0 frees at shutdown\n"), "{zeros}");
 }
 
-/// A snapshot whose every text is `text`.
+/// A snapshot in which every text is `text`.
 fn with_every_text(text: &str) -> Snapshot {
     let mut snapshot = leaky();
     let text = || text.to_owned();
@@ -331,7 +331,7 @@ proptest! {
         let other = leaky();
         super::diff::write(&Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default()), true, true, &mut out)?;
         super::check::write(&verdict(&snapshot, &Rules::default()), &text, &mut out)?;
-        // Our own colours are the only escape sequences.
+        // Styles are the only escape sequences.
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out)?).to_string();
         let ours = String::from_utf8(out)?.matches('\x1b').count();
         let drawn = snapshot_escapes(&snapshot);
@@ -340,7 +340,7 @@ proptest! {
     }
 }
 
-/// Whether styles are the only thing the strip above took away: text from the snapshot never opens a sequence.
+/// Whether the text of the snapshot contains no escape sequence once it is escaped.
 fn snapshot_escapes(snapshot: &Snapshot) -> bool {
     let text = crate::escape::Escaped(&snapshot.process.host).to_string();
     !text.contains('\x1b')
@@ -353,7 +353,7 @@ fn ranked(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn stacks_of_one_call_site_are_told_apart_by_their_callers() {
+fn stacks_of_one_call_site_are_distinguished_by_callers() {
     let mut sample = Sample::new();
     let fill = ("Cache::fill()", "/src/cache.cu:8", "/opt/app");
     let grow = ("Cache::grow()", "/src/cache.cu:20", "/opt/app");
@@ -391,7 +391,7 @@ fn stacks_of_one_call_site_are_told_apart_by_their_callers() {
 }
 
 #[test]
-fn what_was_left_out_is_said_with_the_option_that_shows_it() {
+fn hidden_rows_are_counted_with_the_option_that_shows_them() {
     let text = |top, min_bytes| {
         let options = Options {
             top,
@@ -410,7 +410,7 @@ fn what_was_left_out_is_said_with_the_option_that_shows_it() {
 }
 
 #[test]
-fn failed_requests_that_differ_in_their_callers_alone_are_one_line() {
+fn failed_requests_that_differ_only_in_callers_share_a_line() {
     let mut sample = Sample::new();
     let grow = ("grow()", "/src/cache.cu:9", "/opt/app");
     for line in [12, 19] {
@@ -425,7 +425,7 @@ fn failed_requests_that_differ_in_their_callers_alone_are_one_line() {
 }
 
 #[test]
-fn a_diff_of_one_kind_says_that_it_is_one() {
+fn a_diff_of_one_kind_names_the_kind() {
     let mut sample = Sample::new();
     let stack = sample.stack(&[MAIN]);
     let before = Sample::new().finish(0, 0);
@@ -439,7 +439,7 @@ fn a_diff_of_one_kind_says_that_it_is_one() {
     let text = plain(|out| super::diff::write(&diff, false, false, out));
     assert!(text.starts_with("pinned memory of process 4711: no change"), "{text}");
     assert!(
-        text.contains("filter    kind pinned; nothing else is compared"),
+        text.contains("filter    kind pinned; other memory is not compared"),
         "{text}"
     );
 }

@@ -16,7 +16,7 @@ fn at_step(step: u64) -> State {
 }
 
 #[test]
-fn sites_are_sorted_as_asked() {
+fn keys_choose_the_order_of_sites() {
     let mut state = at_step(20);
     let by = |state: &mut State, key: char| {
         press(state, KeyCode::Char(key));
@@ -32,7 +32,7 @@ fn sites_are_sorted_as_asked() {
 }
 
 #[test]
-fn a_filter_looks_into_sites_kinds_and_stacks() {
+fn a_filter_searches_sites_kinds_and_stacks() {
     let mut state = at_step(1);
     for (text, found) in [
         ("batch", &["load_batch"][..]),
@@ -63,7 +63,7 @@ fn letters_typed_into_the_filter_do_nothing_else() {
 }
 
 #[test]
-fn growth_counts_from_the_first_look_until_a_mark_is_set() {
+fn growth_counts_from_the_first_reading_until_a_mark_is_set() {
     let mut state = at_step(4);
     let growth = |state: &State| {
         let row = state.rows.rows.iter().find(|row| &*row.label == "load_batch");
@@ -91,7 +91,7 @@ fn the_diff_shows_what_changed_and_what_is_gone_and_nothing_else() {
 }
 
 #[test]
-fn names_that_come_late_change_no_sum_and_no_growth() {
+fn late_names_change_no_total_and_no_growth() {
     let snapshot = training(4711, 1);
     let keys = super::super::sums::stack_keys(&snapshot);
     let reading = Reading::of(&culeak::reader::StackSums::of(snapshot.clone()), &keys, "a".into());
@@ -146,7 +146,7 @@ fn the_selection_stays_with_its_site_when_the_order_changes() {
 }
 
 #[test]
-fn a_recording_that_cannot_be_read_any_more_keeps_its_last_look() {
+fn an_unreadable_recording_keeps_its_last_reading() {
     let mut state = at_step(1);
     state.unreadable(Path::new("/tmp/app.node7.4711.culeak"), "it is gone".to_owned());
     assert!(state.reading_shown().is_some());

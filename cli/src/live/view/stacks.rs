@@ -1,4 +1,4 @@
-//! The stacks of one call site, with what each asked for.
+//! The stacks of one call site, with the memory of each.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -11,7 +11,7 @@ use super::{Palette, line, rows};
 use crate::text::parts::tally;
 use crate::text::units::{self, plural};
 
-/// More than anybody reads, fewer than would make a key slow.
+/// Limits the time that drawing takes.
 const MOST: usize = 200;
 
 pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
@@ -19,7 +19,7 @@ pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffe
     let lines = match state.selected_row().filter(|row| Some(row.key) == state.selected) {
         Some(row) => content(state, row, now, palette),
         None => vec![Line::styled(
-            "  no live memory of this call site any more; esc goes back",
+            "  this call site has no live memory any more; press esc to go back",
             palette.dim,
         )],
     };

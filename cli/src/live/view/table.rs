@@ -1,4 +1,4 @@
-//! The list of call sites: a row each, numbers first.
+//! The list of call sites, one row each, numbers first.
 
 use culeak::analysis::diff::State as Change;
 use ratatui::buffer::Buffer;
@@ -34,7 +34,7 @@ impl Column {
     }
 }
 
-/// What has room beside a name.
+/// The columns that fit beside a name.
 fn columns(width: u16, diff: bool) -> Vec<Column> {
     let mut columns = match width {
         0..60 => vec![Column::Bytes, Column::Growth],
@@ -86,7 +86,7 @@ fn nothing(state: &State) -> &'static str {
     match (state.reading_shown(), state.rows.rows.is_empty()) {
         (None, _) => "",
         (Some(_), true) => "  no live memory",
-        (Some(_), false) if !state.filter.is_empty() => "  no call site matches the filter; esc clears it",
+        (Some(_), false) if !state.filter.is_empty() => "  no call site matches the filter; press esc to clear it",
         (Some(_), false) => "  nothing changed",
     }
 }
