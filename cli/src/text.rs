@@ -21,7 +21,7 @@ use std::process;
 use crate::errors::Failure;
 use crate::{json, output};
 
-/// Sets the colour choice of this process. `auto`: colours on a terminal, unless NO_COLOR or CLICOLOR_FORCE say otherwise.
+/// Sets the colour choice of this process. `auto`: colours on a terminal, unless NO_COLOR or CLICOLOR_FORCE is set.
 pub fn choose_color(choice: clap::ColorChoice) {
     let choice = match choice {
         clap::ColorChoice::Auto => anstream::ColorChoice::Auto,

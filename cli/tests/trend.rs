@@ -77,7 +77,7 @@ fn a_folder_of_snapshots_is_a_trend_with_a_sentence_per_suspect() {
         "{text}"
     );
     assert!(text.contains("2 call sites: 1 growing, 1 steady"), "{text}");
-    let sentence = "train.py:212 in step has grown in 11 of 11 steps by about 120 MiB an hour and has not slowed";
+    let sentence = "step train.py:212 has grown in 11 of 11 steps by about 120 MiB an hour and has not slowed";
     assert!(text.contains(sentence), "{text}");
     assert!(
         text.contains("▁▂▂▃▃▄▅▅▆▆▇█") && text.contains("next: culeak diff runs/98.json runs/87.json"),

@@ -60,7 +60,7 @@ def speedscope_shows_every_function():
             page = browser.new_page(viewport={"width": 1280, "height": 2000})
             errors = []
             page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
-            page.on("console", lambda said, errors=errors: errors.append(said.text) if said.type == "error" else None)
+            page.on("console", lambda message, errors=errors: errors.append(message.text) if message.type == "error" else None)
             page.goto(f"{address}/index.html#profileURL=/{sample}.json")
             page.get_by_text("Sandwich").click()
             page.get_by_text("Symbol Name").wait_for()

@@ -147,7 +147,7 @@ def the_graph_can_be_inverted_and_coloured_by_kind(browser):
         assert t.page.locator(".details strong").inner_text() == "1 block, 100 %"
 
 
-def one_kind_of_memory_alone_is_shown(browser):
+def one_kind_of_memory_can_be_selected(browser):
     report = json.loads(culeak("report", "training.json", "--json"))
     with tab(browser, FOLDER / "training.html") as t:
         t.page.get_by_label("Kind", exact=True).select_option("tensor")
@@ -164,7 +164,7 @@ def one_kind_of_memory_alone_is_shown(browser):
         assert t.rows().count() == len(report["rows"])
 
 
-def colours_tell_who_asked(browser):
+def colours_show_the_owner(browser):
     with tab(browser, FOLDER / "training.html") as t:
         t.page.get_by_label("Colour", exact=True).select_option("owner")
         legend = t.page.locator(".legend").inner_text()
@@ -189,7 +189,7 @@ def all_stacks_of_a_row_are_shown_on_demand(browser):
         assert t.page.locator("td.detail button.more").count() == 0
 
 
-def on_paper_there_is_nothing_to_press(browser):
+def printed_pages_have_no_controls(browser):
     with tab(browser, FOLDER / "training.html", color_scheme="dark") as t:
         t.page.emulate_media(media="print")
         assert not t.page.locator(".tools").is_visible() and not t.page.get_by_label("Colours").is_visible()
@@ -262,13 +262,13 @@ def colours_follow_the_system_and_the_switch(browser):
         assert t.page.evaluate(ground) == dark
 
 
-def a_narrow_window_is_not_wider_than_itself(browser):
+def a_narrow_window_does_not_scroll_sideways(browser):
     for name in ("training", "diff", "trend", "hostile"):
         with tab(browser, FOLDER / f"{name}.html", viewport={"width": 400, "height": 800}) as t:
             assert t.page.evaluate("document.documentElement.scrollWidth") <= 400, name
 
 
-def a_diff_says_what_grew_and_what_shrank(browser):
+def a_diff_shows_what_grew_and_what_shrank(browser):
     diff = json.loads(culeak("diff", "before.json", "after.json", "--json"))
     with tab(browser, write("diff", "diff", "before.json", "after.json")) as t:
         shown = [int(row.locator("[data-bytes]").get_attribute("data-bytes")) for row in t.rows().all()]
@@ -286,7 +286,7 @@ def a_diff_says_what_grew_and_what_shrank(browser):
         assert "/torch/nn/modules/linear.py:125" in t.page.locator("td.detail").inner_text()
 
 
-def a_trend_shows_the_course_of_each_call_site(browser):
+def a_trend_shows_the_curve_of_each_call_site(browser):
     trend = json.loads(culeak("trend", "course", "--json"))
     with tab(browser, write("trend", "trend", "course")) as t:
         rows = [(row.locator("td").first.inner_text(), int(row.locator("[data-bytes]").get_attribute("data-bytes"))) for row in t.rows().all()]
@@ -334,7 +334,7 @@ def a_trend_of_seconds_has_a_scale_of_seconds(browser):
     context.close()
 
 
-def hostile_names_are_inert_text(browser):
+def hostile_names_are_text(browser):
     with tab(browser, write("hostile", "report", "hostile.json")) as t:
         for button in t.page.locator(".open").all():
             button.click()
@@ -369,12 +369,12 @@ def the_policy_forbids_any_load_and_any_markup(browser):
         assert t.page.evaluate("window.hacked") is None
         listener.setblocking(False)
         try:
-            raise AssertionError(f"somebody called: {listener.accept()}")
+            raise AssertionError(f"the page opened a connection: {listener.accept()}")
         except BlockingIOError:
             pass
 
 
-def without_scripts_the_text_is_there(browser):
+def without_scripts_the_page_has_the_text(browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((FOLDER / "hostile.html").as_uri())
@@ -416,7 +416,7 @@ def a_hundred_thousand_stacks_are_ready_in_two_seconds(browser):
     context.close()
 
 
-def an_enormous_stack_is_no_trouble(browser):
+def an_enormous_stack_is_drawn(browser):
     with tab(browser, write("deep", "report", "deep.json")) as t:
         assert len(t.names()) < 1000, len(t.names())
         t.page.get_by_role("button", name="recurse_0", exact=True).click()
@@ -431,14 +431,14 @@ def an_enormous_stack_is_no_trouble(browser):
     assert refused.returncode == 2 and not (FOLDER / "nothing.html").exists(), refused
 
 
-def what_is_suppressed_is_said_so(browser):
+def suppressed_memory_is_listed(browser):
     (FOLDER / "rules.supp").write_text("leak:Trainer::step\nleak:never<b>matches\n")
     report = json.loads(culeak("report", "training.json", "--json", "--suppressions", "rules.supp"))
     with tab(browser, write("suppressed", "report", "training.json", "--suppressions", "rules.supp")) as t:
         assert t.rows().count() == len(report["rows"]) == 5
         t.page.locator(".suppressed summary").click()
-        said = t.page.locator(".suppressed").inner_text()
-        assert "Trainer::step" in said and "1.1 GiB" in said and "never<b>matches" in said, said
+        rules = t.page.locator(".suppressed").inner_text()
+        assert "Trainer::step" in rules and "1.1 GiB" in rules and "never<b>matches" in rules, rules
         assert not any("Trainer::step" in name for name in t.names()), t.names()
         left = sum(row["bytes"] for row in report["rows"])
         assert t.page.locator(".details strong").inner_text() == size_of(left) + ", 100 %"
@@ -457,29 +457,29 @@ CLAIMS = [
     a_click_zooms_and_escape_comes_back,
     a_search_marks_frames_and_filters_rows,
     the_graph_can_be_inverted_and_coloured_by_kind,
-    one_kind_of_memory_alone_is_shown,
-    colours_tell_who_asked,
+    one_kind_of_memory_can_be_selected,
+    colours_show_the_owner,
     all_stacks_of_a_row_are_shown_on_demand,
-    on_paper_there_is_nothing_to_press,
+    printed_pages_have_no_controls,
     rows_open_and_lead_to_the_graph,
     everything_can_be_reached_from_the_keyboard,
     colours_follow_the_system_and_the_switch,
-    a_diff_says_what_grew_and_what_shrank,
-    a_trend_shows_the_course_of_each_call_site,
+    a_diff_shows_what_grew_and_what_shrank,
+    a_trend_shows_the_curve_of_each_call_site,
     a_trend_of_seconds_has_a_scale_of_seconds,
-    hostile_names_are_inert_text,
-    a_narrow_window_is_not_wider_than_itself,
+    hostile_names_are_text,
+    a_narrow_window_does_not_scroll_sideways,
     the_policy_forbids_any_load_and_any_markup,
-    without_scripts_the_text_is_there,
+    without_scripts_the_page_has_the_text,
     several_processes_are_chosen_from_a_list,
     a_hundred_thousand_stacks_are_ready_in_two_seconds,
-    an_enormous_stack_is_no_trouble,
-    what_is_suppressed_is_said_so,
+    an_enormous_stack_is_drawn,
+    suppressed_memory_is_listed,
     the_page_goes_to_standard_output_and_over_no_file,
 ]
 
 
-def snapshots(browser, folder):
+def screenshots(browser, folder):
     for name in ("training", "diff", "trend", "large"):
         for scheme in ("light", "dark"):
             for width in (1280, 400):
@@ -501,7 +501,7 @@ def main():
                 line = next(frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == __file__)
                 print(f"FAILED  {claim.__name__} at line {line}: {type(error).__name__}: {str(error)[:2000]}")
         if folder := os.environ.get("CULEAK_SCREENSHOTS"):
-            snapshots(browser, folder)
+            screenshots(browser, folder)
         browser.close()
     print(f"{len(CLAIMS) - failed} passed, {failed} failed")
     return 1 if failed else 0

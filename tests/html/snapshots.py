@@ -41,7 +41,7 @@ class Snapshot:
             "contexts": [{"handle": 1 + n, "device": n, "primary": True, "first_seen_ns": SECOND, "destroyed_ns": None}
                          for n in range(devices)],
             "threads": [{"tid": 4711, "name": "python", "first_seen_ns": SECOND}],
-            "modules": [], "locations": [], "stacks": [], "allocations": [], "refused": [], "counters": [],
+            "modules": [], "locations": [], "stacks": [], "allocations": [], "failed": [], "counters": [],
             "device_peaks": [{"device": n, "peak_bytes": 6871947674} for n in range(devices)],
             "losses": dict.fromkeys(["lost_allocations", "lost_stacks", "lost_python", "lost_details", "unknown_frees",
                                       "vanished", "failed_frees", "teardown_frees", "implicit_frees",

@@ -1,8 +1,8 @@
 /* A program for the live view: runs one command per line that it reads from the FIFO in its argument, and prints it.
  *
- *   batch N     load_batch asks for N blocks of 2 MiB
+ *   batch N     load_batch allocates N blocks of 2 MiB
  *   free N      gives the last N of them back
- *   staging     staging_buffer asks for 32 MiB of pinned memory
+ *   staging     staging_buffer allocates 32 MiB of pinned memory
  *   fork        starts itself once more, and that one does the lines that begin with "child "
  *   small N     N blocks of 512 bytes, through 1024 different stacks
  *   busy        a thread allocates and frees from now on, some ten thousand times a second

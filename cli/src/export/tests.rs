@@ -367,7 +367,7 @@ fn csv_and_parquet_have_equal_rows() {
             .collect();
         let file = bytes::Bytes::from(written(|out| parquet::write(&rows, out)));
         let file = SerializedFileReader::new(file).expect("a file");
-        let said = |field: &Field| match field {
+        let text_of = |field: &Field| match field {
             Field::ULong(number) => number.to_string(),
             // Parquet has no apostrophe before formulas.
             Field::Str(text) => match text.starts_with('=') {
@@ -383,7 +383,7 @@ fn csv_and_parquet_have_equal_rows() {
             .map(|row| {
                 row.expect("a row")
                     .get_column_iter()
-                    .map(|(_, field)| said(field))
+                    .map(|(_, field)| text_of(field))
                     .collect()
             })
             .collect();
@@ -506,11 +506,11 @@ fn a_memory_viz_file_is_read_back() {
             .iter()
             .filter(|allocation| allocation.kind == Kind::Tensor);
         let stacks = CallStacks::of(snapshot);
-        let told = tensors.map(|tensor| {
+        let places = tensors.map(|tensor| {
             let site = stacks.get(tensor.stack).site().expect("a site").place();
             (tensor.address, tensor.bytes, tensor.requested, site)
         });
-        told.collect::<BTreeSet<_>>()
+        places.collect::<BTreeSet<_>>()
     };
     let wanted = tensors(&snapshot);
     assert_eq!(wanted.len(), 2);

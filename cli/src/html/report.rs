@@ -194,15 +194,15 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
 }
 
 /// The stacks that a report keeps of a row.
-fn of_row<'a>(data: &mut Data<'a>, stacks: &mut Stacks, row: &Row<'a>, full: bool) -> Vec<rows::Part> {
-    let kept = row.stacks.iter().map(|kept| {
+fn of_row<'a>(data: &mut Data<'a>, all: &mut Stacks, row: &Row<'a>, full: bool) -> Vec<rows::Part> {
+    let stacks = row.stacks.iter().map(|stack| {
         let tally = Tally {
-            bytes: kept.bytes,
-            count: kept.count,
+            bytes: stack.bytes,
+            count: stack.count,
         };
-        (stacks.add_call_stack(data, &kept.stack, full) as u64, tally)
+        (all.add_call_stack(data, &stack.stack, full) as u64, tally)
     });
-    kept.collect()
+    stacks.collect()
 }
 
 /// The graph's data: memory by stack, kind and place.

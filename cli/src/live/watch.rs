@@ -35,7 +35,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// What is said while there is nothing to show.
+    /// Text to show while there is nothing else.
     pub fn waiting(&self) -> String {
         match self {
             Source::Process(pid) => format!("waiting for the first CUDA call of process {pid}"),

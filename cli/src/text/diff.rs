@@ -92,13 +92,13 @@ fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
         .elapsed_ns
         .map(|ns| format!(" in {}", units::duration(ns)))
         .unwrap_or_default();
-    let whose = match (diff.same_process, diff.kinds.join(" and ")) {
+    let subject = match (diff.same_process, diff.kinds.join(" and ")) {
         (true, kinds) if kinds.is_empty() => format!("process {}", diff.after.process.pid),
         (true, kinds) => format!("{kinds} memory of process {}", diff.after.process.pid),
         (false, kinds) if kinds.is_empty() => "held memory".to_owned(),
         (false, kinds) => format!("held {kinds} memory"),
     };
-    writeln!(out, "{}: {}{time}", whose, Styled(style, what))
+    writeln!(out, "{}: {}{time}", subject, Styled(style, what))
 }
 
 fn only_unchanged(totals: &Totals) -> bool {

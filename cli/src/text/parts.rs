@@ -55,7 +55,10 @@ pub fn mark(row: &Row) -> String {
 /// Marks memory that an unknown caching allocator keeps.
 pub const POOL: &str = "  [pool]";
 
-/// Writes the frames of a stack, one per line: functions, then their places, aligned.
+/// On a terminal, places in a stack are not cut below this width.
+const PLACE_NEEDED: usize = 24;
+
+/// Writes the frames of a stack, one per line: functions, then their places, aligned. With `full`, nothing is cut.
 pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -> io::Result<()> {
     let frames: Vec<&Frame> = if full {
         stack.frames.iter().collect()
@@ -88,11 +91,16 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
             writeln!(out, "{indent}{}", Styled(style, name))?;
         } else {
             let padded = columns::padded(name, width);
+            let mut place = Escaped(&place).to_string();
+            if let Some(available) = columns::available().filter(|_| !full) {
+                let taken = indent.len() + columns::width(&padded) + "  ".len() + inlined.len();
+                place = columns::end_of(&place, available.saturating_sub(taken).max(PLACE_NEEDED));
+            }
             writeln!(
                 out,
                 "{indent}{}  {}{inlined}",
                 Styled(style, padded),
-                Styled(DIM, Escaped(&place))
+                Styled(DIM, place)
             )?;
         }
     }

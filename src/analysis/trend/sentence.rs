@@ -97,10 +97,10 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
     text
 }
 
-/// `train.py:212 in step`, as people say it.
+/// `step train.py:212`, as people say it.
 fn subject(row: &Row) -> String {
     match &row.site.place {
-        Some(place) => format!("{place} in {}", row.site.label),
+        Some(place) => format!("{} {place}", row.site.label),
         None => row.site.label.clone(),
     }
 }

@@ -215,7 +215,7 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
 /// Every count of losses: its name in singular and plural, and what it means where it is not zero.
 fn counted_losses(report: &Report) -> Vec<(u64, &'static str, &'static str, &'static str)> {
     let losses = report.losses;
-    let missed = ": the memory was allocated before the recording began, or in a way culeak does not watch";
+    let missed = ": memory allocated before the recording began, or in a way that culeak does not watch";
     vec![
         (
             losses.lost_allocations,
