@@ -91,7 +91,7 @@ fn a_driver_that_does_not_know_the_process_leaves_more_unexplained() {
     let text = String::from_utf8(output.stdout).expect("text");
     assert!(text.contains("700 MiB of 80 GiB used (NVML 580.65.06)"), "{text}");
     assert!(
-        text.contains("unexplained: contexts and other processes among it"),
+        text.contains("unexplained, contexts and other processes included"),
         "{text}"
     );
     running.finish();

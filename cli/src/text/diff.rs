@@ -59,7 +59,7 @@ fn rows(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io
 pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
     let t = &diff.totals;
     let mut rows = vec![
-        ("total", sizes(t.before, t.after, t.bytes_delta, t.count_delta)),
+        ("total", sizes(t.after, t.bytes_delta, t.count_delta)),
         ("rows", counts(t)),
     ];
     if !diff.kinds.is_empty() {
@@ -98,7 +98,7 @@ fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
         (false, kinds) if kinds.is_empty() => "held memory".to_owned(),
         (false, kinds) => format!("held {kinds} memory"),
     };
-    writeln!(out, "{}: {}{time}", subject, Styled(style, what))
+    writeln!(out, "{subject}: {}{time}", Styled(style, what))
 }
 
 fn only_unchanged(totals: &Totals) -> bool {
@@ -124,12 +124,12 @@ fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
         "  {}  {}{place}: {}{}",
         Styled(style, format!("{word:8}")),
         Styled(BOLD, parts::short_name(&row.label)),
-        sizes(row.before, row.after, row.bytes_delta, row.count_delta),
+        sizes(row.after, row.bytes_delta, row.count_delta),
         if row.pool { parts::POOL } else { "" },
     )
 }
 
-fn sizes(_before: Tally, after: Tally, bytes: i128, count: i128) -> String {
+fn sizes(after: Tally, bytes: i128, count: i128) -> String {
     let average = after.bytes.checked_div(after.count).unwrap_or(0);
     format!(
         "size={} ({}), count={} ({}), average={}",

@@ -141,7 +141,7 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         return writeln!(
             out,
             "{}{cached}",
-            Styled(BOLD, format!("nothing {word} passes the filter"))
+            Styled(BOLD, format!("no {word} memory passes the filter"))
         );
     }
     if held.count == 0 {

@@ -15,7 +15,7 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let last = rows(area, 1, 1);
     if state.filtering {
         let typed = format!("filter: {}", Escaped(&state.filter));
-        let hint = Span::styled("  (enter: keep, esc: drop)", palette.dim);
+        let hint = Span::styled("  (enter: apply, esc: clear)", palette.dim);
         line(
             last,
             buffer,

@@ -239,7 +239,7 @@ fn list(state: &State, process: &Watched, reading: &Reading, palette: &Palette) 
     if state.rows.unnamed > 0 {
         let stacks = plural(state.rows.unnamed as u64, "stack", "stacks");
         let bytes = units::bytes(state.rows.unnamed_tally.bytes);
-        parts.push(format!("looking up {stacks} with {bytes}"));
+        parts.push(format!("looking up names of {stacks} with {bytes}"));
     }
     Line::styled(parts.join(" · "), palette.dim)
 }

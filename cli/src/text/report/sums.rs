@@ -29,7 +29,7 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     row(word, places.join(", "));
     if let Some(filter) = &report.filter {
         row("filter", parts::filter(filter));
-        row("", "failed, peak and made ignore the filter".to_owned());
+        row("", "failed, peak and allocations ignore the filter".to_owned());
     }
     if !totals.claims.is_empty() {
         let claims: Vec<_> = totals
@@ -105,10 +105,10 @@ pub fn totals(report: &Report) -> Vec<Sum> {
         row("peak", format!("{peak} on GPU {}{name}{live}", device.ordinal));
     }
     row(
-        "made",
+        "allocations",
         format!(
-            "{}, {} freed",
-            plural(totals.allocated, "allocation", "allocations"),
+            "{}, of which {} freed",
+            units::count(totals.allocated),
             units::count(totals.freed)
         ),
     );
