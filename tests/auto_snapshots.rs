@@ -237,10 +237,7 @@ fn culeak_run_passes_its_options_on_and_reports_the_snapshots() {
     assert!(output.status.success(), "{stderr}");
     assert!(stderr.contains("culeak: 3 automatic snapshots in"), "{stderr}");
     assert!(stderr.contains("PYTORCH_NO_CUDA_MEMORY_CACHING=1"), "{stderr}");
-    assert!(
-        stderr.contains("TF_GPU_ALLOCATOR keeps your value: mine"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("TF_GPU_ALLOCATOR keeps your value: mine"), "{stderr}");
     let words: Vec<&str> = stderr
         .split("culeak report ")
         .nth(1)

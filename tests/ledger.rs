@@ -89,9 +89,9 @@ fn more_is_unexplained_if_the_driver_does_not_know_the_process() {
         .output()
         .expect("the CLI starts");
     let text = String::from_utf8(output.stdout).expect("text");
-    assert!(text.contains("700 MiB of 80 GiB used, says NVML 580.65.06"), "{text}");
+    assert!(text.contains("700 MiB of 80 GiB used (NVML 580.65.06)"), "{text}");
     assert!(
-        text.contains("unexplained: contexts and other processes among it"),
+        text.contains("unexplained, contexts and other processes included"),
         "{text}"
     );
     running.finish();

@@ -1,9 +1,9 @@
-//! Snapshots in the formats of other people's viewers.
+//! Snapshots in the formats of other tools.
 //!
-//! Two sorts. Formats of stacks (folded lines, flame graphs, pprof, speedscope, Firefox) are made of
-//! [`culeak::analysis::profile::Profile`], so that they add up to what the report lists. Formats of records (tables, PyTorch's
-//! viewer, traces over time) go over the live allocations themselves. Every one says in its own file what it can and cannot
-//! hold. Deliberately absent: numbers that a recording does not know; a format that has a place for them stays without.
+//! Formats of stacks (folded stacks, flame graphs, pprof, speedscope, Firefox) are made from
+//! [`culeak::analysis::profile::Profile`], so that they add up to what the report lists. Formats of records (tables,
+//! PyTorch's viewer, traces over time) iterate over the live allocations. Each module documents what its format can and
+//! cannot hold. Deliberately absent: values that a recording does not contain; their fields stay empty.
 
 pub mod csv;
 pub mod curve;
@@ -11,7 +11,6 @@ pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
 pub mod memory_viz;
-pub mod names;
 pub mod parquet;
 pub mod perfetto;
 pub mod pprof;

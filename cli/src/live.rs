@@ -1,33 +1,32 @@
-//! The live view: what a running program holds, refreshed from its recording, without touching the program.
+//! The live view: what a running program holds, read from its recording without touching the program.
 //!
 //! ```text
-//! watch.rs   a thread: which processes there are, reads their recordings in turn ─► look.rs, tally.rs   numbers by stack
-//! names.rs   a thread: names for stacks that are new                             ─► Names
-//! usage.rs   a thread: how full the devices are          ─► by device
-//! program.rs a thread: waits for the program that was started for the view
-//! terminal.rs  a thread each for keys and for signals; the screen, put back whatever happens
+//! watch.rs     thread: finds processes and reads their recordings  ─► reading.rs, sums.rs   tallies by stack
+//! names.rs     thread: names new stacks                            ─► Names
+//! usage.rs     thread: asks the driver how full the devices are    ─► Used
+//! program.rs   thread: waits for the program that the view started
+//! terminal.rs  two threads: keys and signals; owns the screen and restores it
 //!      │
-//!      └── all of them send a `Message` to the one loop in commands/live.rs ──► state.rs, rows.rs, history.rs ──► view.rs
+//!      └── each sends a `Message` to the loop in commands/live.rs ──► state.rs, rows.rs, history.rs ──► view.rs
 //! ```
 //!
-//! The loop never waits for a file: it draws what it has. State knows no terminal, drawing knows no keys, so both are
-//! tested with looks made by hand and a terminal in memory.
+//! The loop never waits for a file: it draws the data it has. State does not depend on the terminal, and drawing does not
+//! depend on keys, so tests use handmade readings and a terminal in memory.
 
 pub mod history;
-#[cfg(test)]
-mod million;
 pub mod names;
 pub mod program;
 pub mod reading;
 pub mod rows;
-#[cfg(test)]
-mod sample;
 pub mod state;
 pub mod sums;
 pub mod terminal;
 pub mod usage;
 pub mod view;
 pub mod watch;
+
+#[cfg(test)]
+mod tests;
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -39,21 +38,21 @@ use names::Names;
 use reading::Reading;
 use usage::Used;
 
-/// Everything that can happen.
+/// Everything that the loop reacts to.
 pub enum Message {
     Reading(Box<Reading>),
-    /// A recording could not be read, and why.
-    Trouble(PathBuf, String),
-    /// What is said while there is no process to show.
+    /// A recording that could not be read, and why.
+    Unreadable(PathBuf, String),
+    /// Text to show while there is no process.
     Waiting(String),
-    /// Names that were found, and notes on what was not.
+    /// Names of stacks, and notes on modules without symbols.
     Names(Names, Vec<String>),
     /// How full the devices of a process are, by ordinal.
     Used(PathBuf, Vec<(i32, Used)>),
     Input(Event),
-    /// Nobody can type any more.
+    /// Standard input was closed.
     InputEnded,
     Signal(Signal),
-    /// The program that was started for the view is over.
+    /// The program that the view started has ended.
     Ended(ExitStatus),
 }

@@ -1,12 +1,13 @@
-//! Reports, diffs and verdicts as text: aligned, coloured, and safe to print whatever a recording contains.
+//! Reports, diffs, trends and verdicts as text: aligned, coloured, and with all recorded text escaped.
 //!
-//! Renderers write styled text to any `Write`; `anstream` takes the styles out again where nobody can see them (a
-//! pipe, NO_COLOR). Deliberately absent: decisions; what is shown was decided when the value was computed.
+//! Renderers write styled text to any `Write`; `anstream` removes the styles where they are not wanted (a pipe,
+//! NO_COLOR). Deliberately absent: decisions on what to show, which the analysis makes.
 
 pub mod check;
 pub mod columns;
 pub mod diff;
 pub mod ledger;
+pub mod names;
 pub mod parts;
 pub mod report;
 pub mod tree;
@@ -20,8 +21,7 @@ use std::process;
 use crate::errors::Failure;
 use crate::{json, output};
 
-/// Decides for everything that is printed from now on. `auto`: colours on a terminal; NO_COLOR and CLICOLOR_FORCE decide
-/// otherwise.
+/// Sets the colour choice of this process. `auto`: colours on a terminal, unless NO_COLOR or CLICOLOR_FORCE is set.
 pub fn choose_color(choice: clap::ColorChoice) {
     let choice = match choice {
         clap::ColorChoice::Auto => anstream::ColorChoice::Auto,
@@ -31,7 +31,7 @@ pub fn choose_color(choice: clap::ColorChoice) {
     choice.write_global();
 }
 
-/// Whether a terminal that shows colours is to have some.
+/// Whether to use colours on a terminal that supports them.
 pub fn wants_color() -> bool {
     match anstream::ColorChoice::global() {
         anstream::ColorChoice::Never => false,
@@ -40,7 +40,7 @@ pub fn wants_color() -> bool {
     }
 }
 
-/// Hands the choice on to a culeak that this one starts.
+/// Passes the choice to a child culeak process.
 pub fn pass_color_on(command: &mut process::Command) {
     match anstream::ColorChoice::global() {
         anstream::ColorChoice::Auto => command,
@@ -51,14 +51,14 @@ pub fn pass_color_on(command: &mut process::Command) {
     };
 }
 
-/// Prints to standard output. A reader that closed the pipe (`| head`) has seen enough, which is no failure.
+/// Prints to standard output. A closed pipe (`| head`) is not an error.
 pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     output::check_standard_output()?;
     let mut out = io::BufWriter::new(anstream::stdout().lock());
     match columns::fitting(io::stdout(), || render(&mut out)).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            // What is left in the buffer has no reader; dropping the writer normally would try once more.
+            // Discards the buffer, because dropping the writer would try to write it again.
             let _ = out.into_parts();
             Ok(())
         }
@@ -71,7 +71,7 @@ pub fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     print(|out| write_json(value, out))
 }
 
-/// Writes a value as JSON in the same way.
+/// Writes a value as JSON in the same format.
 pub fn write_json(value: &impl serde::Serialize, out: &mut dyn Write) -> io::Result<()> {
     json::write_pretty(&mut *out, value)?;
     writeln!(out)

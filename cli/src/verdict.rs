@@ -1,8 +1,8 @@
 //! Verdicts in the formats of other tools.
 //!
-//! All of them are made from [`Finding`]s: one per call site to blame, one per given limit on the whole that was exceeded.
-//! A finding points at the first frame of its stack whose file lies below the [`SourceRoot`], since that is a line the
-//! reader can change. Deliberately absent: the text for a terminal; see `text::check`.
+//! All formats are made from [`Finding`]s: one per failing call site, and one per exceeded limit on the total. A finding
+//! points at the first frame of its stack whose file is below the [`SourceRoot`], because the reader can change that line.
+//! Deliberately absent: the text for a terminal; see `text::check`.
 
 pub mod github;
 pub mod junit;
@@ -22,18 +22,18 @@ use crate::text::check::{allows_nothing, reason};
 use crate::text::parts;
 use crate::text::units::{self, plural};
 
-/// The folder that relative file names mean.
+/// The folder that relative file names refer to.
 pub struct SourceRoot {
     folder: PathBuf,
-    /// What was found out before: stacks share their frames.
+    /// A cache of look-ups: stacks share their frames.
     known: RefCell<HashMap<String, Option<String>>>,
 }
 
-/// The longest path that the system opens.
+/// Linux's limit on the length of a path.
 const PATH_MAX: usize = 4096;
 
 impl SourceRoot {
-    /// As given; else where a GitHub runner checked the repository out; else the repository around the current folder.
+    /// The given folder; otherwise the checkout of a GitHub runner; otherwise the repository of the current folder.
     pub fn find(given: Option<&Path>) -> SourceRoot {
         let here = || env::current_dir().unwrap_or_default();
         let workspace = || {
@@ -52,8 +52,8 @@ impl SourceRoot {
         }
     }
 
-    /// The file's name from the root on. A program built elsewhere names another folder in front: the longest end of its
-    /// path that exists below the root is taken for the same file.
+    /// The file's path relative to the root. A program built in another folder has other prefixes, so the longest suffix of
+    /// its path that exists below the root counts as the same file.
     fn relative(&self, file: &str) -> Option<String> {
         if file.len() > PATH_MAX {
             return None;
@@ -89,22 +89,22 @@ impl SourceRoot {
     }
 }
 
-/// What a finding is about.
+/// The reason of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     Leak,
     New,
     Grown,
-    /// A limit on the whole.
+    /// A limit on the total.
     Limit,
-    /// A recording that is not complete.
+    /// An incomplete recording.
     Incomplete,
 }
 
 impl Kind {
     pub const ALL: [Kind; 5] = [Kind::Leak, Kind::New, Kind::Grown, Kind::Limit, Kind::Incomplete];
 
-    /// A name for machines.
+    /// The machine-readable name.
     pub fn id(self) -> &'static str {
         match self {
             Kind::Leak => "gpu-memory-leak",
@@ -117,13 +117,11 @@ impl Kind {
 
     pub fn description(self) -> &'static str {
         match self {
-            Kind::Leak => "Memory obtained from CUDA is never given back.",
-            Kind::New => {
-                "Memory obtained from CUDA is never given back, at a call site that the baseline does not have."
-            }
+            Kind::Leak => "CUDA memory is never freed.",
+            Kind::New => "CUDA memory is never freed, at a call site that the baseline does not have.",
             Kind::Grown => "A known call site holds more memory than the baseline allows.",
             Kind::Limit => "All call sites together hold more memory than allowed.",
-            Kind::Incomplete => "Allocations could not be recorded, so nothing proves that nothing leaks.",
+            Kind::Incomplete => "Allocations could not be recorded, so the absence of leaks is not proven.",
         }
     }
 }
@@ -138,7 +136,7 @@ pub struct Finding<'v, 'a> {
 }
 
 impl<'a> Finding<'_, 'a> {
-    /// The first frame within the sources, and the name of its file there.
+    /// The first frame with a file below the root, and the file's relative path.
     pub fn line_in(&self, root: &SourceRoot) -> Option<(String, &Frame<'a>)> {
         let frames = self.stack.into_iter().flat_map(|stack| stack.shown());
         let mut found = frames.filter_map(|frame| Some((root.relative(frame.file?)?, frame)));
@@ -161,7 +159,7 @@ pub fn title(judged: &Judged, verdict: &Verdict) -> String {
     let mark = parts::mark(&judged.row);
     format!(
         "{} {word} by {}{mark}{grown}",
-        parts::amount(tally),
+        parts::tally(tally),
         parts::short_name(&judged.row.label)
     )
 }
@@ -183,7 +181,7 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
     let word = if verdict.finished { "leaked" } else { "held" };
     let whole = verdict.breaches.iter().filter_map(|breach| {
         let kind = match breach {
-            // Each call site is a finding of its own.
+            // Each call site is a separate finding.
             Breach::Count { .. } if allows_nothing(verdict) => return None,
             Breach::Bytes { .. } | Breach::Count { .. } | Breach::Kind { .. } | Breach::Budget { .. } => Kind::Limit,
             Breach::LostAllocations { .. } => Kind::Incomplete,
@@ -199,7 +197,7 @@ pub fn findings<'v, 'a>(verdict: &'v Verdict<'a>) -> Vec<Finding<'v, 'a>> {
     whole.chain(sites).collect()
 }
 
-/// The shown frames of a stack, one a line.
+/// The visible frames of a stack, one per line.
 pub fn stack_text(stack: &CallStack) -> String {
     let mut text = String::new();
     for frame in stack.shown() {
@@ -212,13 +210,13 @@ pub fn stack_text(stack: &CallStack) -> String {
     text
 }
 
-/// `passed`, or how much in how many blocks.
+/// `failed: 32 MiB in 3 blocks leaked at 1 call site`.
 pub fn summary(verdict: &Verdict) -> String {
     let word = if verdict.finished { "leaked" } else { "held" };
     format!(
         "{}: {} {word} at {}",
         if verdict.passed { "passed" } else { "failed" },
-        parts::amount(verdict.judged),
+        parts::tally(verdict.judged),
         plural(verdict.rows.len() as u64, "call site", "call sites")
     )
 }

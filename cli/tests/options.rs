@@ -255,7 +255,7 @@ fn every_form_of_a_report_is_filtered_and_shows_the_filter() {
 fn a_filter_without_matches_is_not_reported_as_a_clean_program() {
     let folder = folder();
     let text = stdout(folder.path(), &["report", "leaky.json", "--kind", "array"]);
-    assert!(text.contains("nothing leaked that passes the filter"), "{text}");
+    assert!(text.contains("no leaked memory passes the filter"), "{text}");
     assert!(text.contains("next: culeak report leaky.json\n"), "{text}");
 }
 
@@ -447,7 +447,7 @@ fn running_processes_are_shown_listed_and_written_with_all() {
         "{screen}"
     );
     assert!(
-        screen.contains("forget_weights") && screen.contains("not seen:"),
+        screen.contains("forget_weights") && screen.contains("not recorded:"),
         "{screen}"
     );
     assert!(!screen.contains("q quit") && !screen.contains('\u{1b}'), "{screen}");
@@ -488,7 +488,7 @@ fn once_without_a_recording_reports_what_is_missing() {
     let missing = output(folder.path(), &["live", "missing.culeak", "--once"]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(
-        text(&missing.stderr).contains("missing.culeak: no such file"),
+        text(&missing.stderr).contains("missing.culeak, which does not exist"),
         "{missing:?}"
     );
     assert_eq!(code(folder.path(), &["live", "--once", "--", "true"]), 2);

@@ -1,4 +1,4 @@
-// A training loop with the leaks of real programs: what the README shows was recorded from this file.
+// A training loop with typical leaks. The reports in the README are recorded from this program.
 //   nvcc -g -O2 -lineinfo train.cu -o train && culeak run -- ./train
 #include <cstdio>
 #include <cuda_runtime.h>
@@ -18,7 +18,7 @@ static Batch load_batch(size_t bytes) {
 static void train_step(int step, size_t bytes) {
     Batch batch = load_batch(bytes);
     cudaMemset(batch.pixels, step, bytes);
-    cudaFree(batch.pixels); // and nobody frees the labels
+    cudaFree(batch.pixels); // the labels are never freed
 }
 
 static void *staging_buffer(size_t bytes) {

@@ -42,13 +42,17 @@ pub fn summarize(recording: &Recording) {
     let (bytes, count) = recording.live_on_devices();
     write_line(|line| {
         line.push(b"culeak: ");
-        line.push_number(count);
-        line.push(if count == 1 {
-            b" allocation, "
+        if count == 0 {
+            line.push(b"no memory");
         } else {
-            b" allocations, "
-        });
-        line.push_bytes(bytes);
+            line.push_number(count);
+            line.push(if count == 1 {
+                b" allocation, "
+            } else {
+                b" allocations, "
+            });
+            line.push_bytes(bytes);
+        }
         line.push(b" still live on GPUs; see: culeak report ");
         line.push_path(recording.path());
     });

@@ -1,4 +1,4 @@
-"""Claims about exported files, each made by the reader the file is for. Called by run.sh: claims.py CULEAK FOLDER.
+"""Tests of exported files with the readers that they are for. Called by run.sh: claims.py CULEAK FOLDER.
 
 speedscope-schema.json is the file of that name that speedscope 1.25.0 publishes (MIT licence, Jamie Wong).
 """
@@ -44,7 +44,7 @@ def pprof(*words):
 
 
 def pprof_total(path, value):
-    """pprof's own sum, in bytes or objects."""
+    """The total that pprof computes, in bytes or objects."""
     raw = pprof("-raw", path)
     columns = raw.splitlines()[raw.splitlines().index("Samples:") + 1].split()
     column = [name.split("/")[0] for name in columns].index(value)
@@ -53,7 +53,7 @@ def pprof_total(path, value):
     return sum(int(line[column]) for line in numbers)
 
 
-def pprof_opens_it_and_has_the_same_sums():
+def pprof_opens_it_and_has_the_same_totals():
     for sample in SAMPLES:
         path = exported(sample, "pprof")
         assert path.read_bytes()[:2] == b"\x1f\x8b", "gzip"
@@ -78,7 +78,7 @@ def pprof_compares_two_of_them():
     assert "Trainer::step in /src/train.cu" in lines, lines
 
 
-def pprof_sees_what_a_program_has_freed_too():
+def pprof_counts_freed_memory_too():
     culeak("demo", "--fake", "-o", FOLDER / "demo")
     [recording] = (FOLDER / "demo").glob("*.culeak")
     path = FOLDER / "demo.pprof"
@@ -109,7 +109,7 @@ def folded_lines_are_what_flamegraph_scripts_split():
         assert sum(int(line.rsplit(" ", 1)[1]) for line in lines) == reported(sample)[0]
 
 
-def flame_graphs_are_whole_snapshots():
+def flame_graphs_are_valid_svg():
     snapshots = [("report", FOLDER / f"{sample}.json") for sample in SAMPLES]
     snapshots.append(("diff", FOLDER / "training.json", FOLDER / "leaky.json", "--force"))
     for words in snapshots:
@@ -166,7 +166,7 @@ def firefoxes_tables_refer_to_each_other():
         assert times == sorted(times)
 
 
-def duckdb_reads_both_tables_alike():
+def duckdb_reads_equal_tables():
     for sample in SAMPLES:
         parquet, csv = exported(sample, "parquet"), exported(sample, "csv")
         listed = "select coalesce(sum(bytes), 0), count(*) from {} where level <> 'behind'"
@@ -183,7 +183,7 @@ def duckdb_reads_both_tables_alike():
     assert dict(by_kind)["tensor"] == 8 * MIB, by_kind
 
 
-def pythons_unpickler_reads_what_is_for_pytorch():
+def pythons_unpickler_reads_memory_viz():
     for sample in SAMPLES:
         with open(exported(sample, "memory_viz"), "rb") as file:
             snapshot = pickle.load(file)
@@ -235,7 +235,7 @@ def pickles_as_pytorch_writes_them_are_reported():
             culeak("export", path, "--format", "pprof", "-o", "/dev/null")
 
 
-def pickles_that_would_run_something_are_refused():
+def pickles_that_run_code_are_refused():
     class Evil:
         def __reduce__(self):
             return print, ("it ran",)
@@ -249,18 +249,18 @@ def pickles_that_would_run_something_are_refused():
 
 
 CLAIMS = [
-    pprof_opens_it_and_has_the_same_sums,
+    pprof_opens_it_and_has_the_same_totals,
     pprof_compares_two_of_them,
-    pprof_sees_what_a_program_has_freed_too,
+    pprof_counts_freed_memory_too,
     speedscopes_schema_accepts_it,
     folded_lines_are_what_flamegraph_scripts_split,
-    flame_graphs_are_whole_snapshots,
+    flame_graphs_are_valid_svg,
     perfettos_classes_know_every_field,
     firefoxes_tables_refer_to_each_other,
-    duckdb_reads_both_tables_alike,
-    pythons_unpickler_reads_what_is_for_pytorch,
+    duckdb_reads_equal_tables,
+    pythons_unpickler_reads_memory_viz,
     pickles_as_pytorch_writes_them_are_reported,
-    pickles_that_would_run_something_are_refused,
+    pickles_that_run_code_are_refused,
 ]
 
 for claim in CLAIMS:

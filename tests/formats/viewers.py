@@ -1,4 +1,4 @@
-"""Claims about exported files, made by the viewers people open them with. Called by run.sh:
+"""Tests of exported files in the viewers that they are for. Called by run.sh:
 
     viewers.py CULEAK FOLDER VIEWERS CHROMIUM
 
@@ -60,18 +60,18 @@ def speedscope_shows_every_function():
             page = browser.new_page(viewport={"width": 1280, "height": 2000})
             errors = []
             page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
-            page.on("console", lambda said, errors=errors: errors.append(said.text) if said.type == "error" else None)
+            page.on("console", lambda message, errors=errors: errors.append(message.text) if message.type == "error" else None)
             page.goto(f"{address}/index.html#profileURL=/{sample}.json")
             page.get_by_text("Sandwich").click()
             page.get_by_text("Symbol Name").wait_for()
-            # The rows come a frame later than their heads.
+            # The rows appear one frame after the header.
             page.get_by_text("(100%)").first.wait_for()
             shown = page.inner_text("body")
             first = profile["profiles"][0]
             assert first["name"] in shown, shown
             names = {profile["shared"]["frames"][frame]["name"] for stack in first["samples"] for frame in stack}
             assert names and all(name in shown for name in names), (names, shown)
-            # Rounded as it does.
+            # Rounded as in the viewer.
             total = sum(first["weights"]) / (1 << 30 if "GB" in shown else 1 << 20)
             assert f"{total:.2f} {'GB' if 'GB' in shown else 'MB'} (100%)" in shown, (total, shown)
             assert errors == [], errors
@@ -82,7 +82,7 @@ def speedscope_shows_every_function():
 def the_firefox_profiler_adds_up_to_the_report():
     node = pathlib.Path(sys.executable).with_name("node")
     script = VIEWERS / "node_modules/.bin/profiler-cli"
-    # It keeps sessions of a daemon in the home folder; this one is its own.
+    # A separate home folder, because the program keeps sessions of a daemon there.
     home = {"HOME": str(FOLDER), "PATH": "/usr/bin:/bin"}
 
     def profiler(*words):

@@ -1,4 +1,4 @@
-"""Claims about the HTML report, each tried in a real browser. Called by run.sh."""
+"""Tests of the HTML report in a real browser. Called by run.sh."""
 
 import json
 import os
@@ -31,7 +31,7 @@ def write(name, *words):
 
 
 class Tab:
-    """A page that must stay silent: no message, no error, no request but for itself."""
+    """A page that must log no message or error and send no request except for itself."""
 
     def __init__(self, page):
         self.page = page
@@ -47,7 +47,7 @@ class Tab:
         return self.page
 
     def until(self, condition):
-        """Waits for a condition, asked from outside: the page's policy forbids its own waiting to evaluate anything."""
+        """Waits for a condition from outside, because the page's policy forbids evaluating strings."""
         for _ in range(400):
             if self.page.evaluate(condition):
                 return
@@ -89,9 +89,12 @@ def the_numbers_are_those_of_json_and_the_terminal(browser):
         device = report["ledger"]["devices"][0]
         assert ledger == [line["bytes"] for line in device["lines"]], ledger
         total = sum(row["bytes"] for row in report["rows"])
-        assert t.page.locator(".told strong").inner_text() == size_of(total) + ", 100 %"
-        losses = t.page.locator(".losses").inner_text()
-        assert "lost 0 allocations, 0 stacks, 0 Python stacks, 0 details, 0 snapshots" in losses and "40 unknown" in losses
+        assert t.page.locator(".details strong").inner_text() == size_of(total) + ", 100 %"
+        losses = t.page.locator(".losses").first.inner_text()
+        assert losses.startswith("40 unknown frees"), losses
+        assert "0 allocations" not in losses
+        t.page.locator("summary", has_text="all counts").click()
+        assert "0 allocations" in t.page.locator(".losses").last.inner_text()
 
 
 def size_of(size):
@@ -141,16 +144,16 @@ def the_graph_can_be_inverted_and_coloured_by_kind(browser):
         t.page.get_by_label("in", exact=True).select_option(label="host memory")
         assert any("load_weights" in name for name in t.names()) and not any("step" in name for name in t.names()), t.names()
         t.page.get_by_label("Width").select_option("count")
-        assert t.page.locator(".told strong").inner_text() == "1 block, 100 %"
+        assert t.page.locator(".details strong").inner_text() == "1 block, 100 %"
 
 
-def one_kind_of_memory_alone_is_shown(browser):
+def one_kind_of_memory_can_be_selected(browser):
     report = json.loads(culeak("report", "training.json", "--json"))
     with tab(browser, FOLDER / "training.html") as t:
         t.page.get_by_label("Kind", exact=True).select_option("tensor")
         tensors = [row for row in report["rows"] if "tensor" in row["kinds"]]
         assert [int(row.locator("[data-bytes]").get_attribute("data-bytes")) for row in t.rows().all()] == [row["bytes"] for row in tensors]
-        assert t.page.locator(".told strong").inner_text() == size_of(sum(row["kinds"]["tensor"]["bytes"] for row in tensors)) + ", 100 %"
+        assert t.page.locator(".details strong").inner_text() == size_of(sum(row["kinds"]["tensor"]["bytes"] for row in tensors)) + ", 100 %"
         assert not any("Trainer::step" in name for name in t.names()), t.names()
         t.page.get_by_role("searchbox").fill("mlp")
         t.until("document.querySelector('.result').textContent.includes('1 frame ')")
@@ -161,7 +164,7 @@ def one_kind_of_memory_alone_is_shown(browser):
         assert t.rows().count() == len(report["rows"])
 
 
-def colours_tell_who_asked(browser):
+def colours_show_the_owner(browser):
     with tab(browser, FOLDER / "training.html") as t:
         t.page.get_by_label("Colour", exact=True).select_option("owner")
         legend = t.page.locator(".legend").inner_text()
@@ -186,7 +189,7 @@ def all_stacks_of_a_row_are_shown_on_demand(browser):
         assert t.page.locator("td.detail button.more").count() == 0
 
 
-def on_paper_there_is_nothing_to_press(browser):
+def printed_pages_have_no_controls(browser):
     with tab(browser, FOLDER / "training.html", color_scheme="dark") as t:
         t.page.emulate_media(media="print")
         assert not t.page.locator(".tools").is_visible() and not t.page.get_by_label("Colours").is_visible()
@@ -217,7 +220,7 @@ def everything_can_be_reached_from_the_keyboard(browser):
         t.page.keyboard.press("/")
         for _ in range(6):
             press("Tab")
-        # The reset button cannot be pressed yet, so the graph is next.
+        # The reset button is disabled, so the graph is next.
         assert focused().startswith("all stacks"), focused()
         press("ArrowDown")
         press("ArrowDown")
@@ -227,8 +230,8 @@ def everything_can_be_reached_from_the_keyboard(browser):
         press("Enter")
         assert t.frame("resume").bounding_box()["width"] > 1200
         assert focused().startswith("resume"), focused()
-        told = t.page.locator(".told").inner_text()
-        assert "300 MiB" in told and "/home/me/train.py:90" in told, told
+        details = t.page.locator(".details").inner_text()
+        assert "300 MiB" in details and "/home/me/train.py:90" in details, details
         press("Escape")
         assert focused().startswith("<module>"), focused()
         press("Escape")
@@ -259,13 +262,13 @@ def colours_follow_the_system_and_the_switch(browser):
         assert t.page.evaluate(ground) == dark
 
 
-def a_narrow_window_is_not_wider_than_itself(browser):
+def a_narrow_window_does_not_scroll_sideways(browser):
     for name in ("training", "diff", "trend", "hostile"):
         with tab(browser, FOLDER / f"{name}.html", viewport={"width": 400, "height": 800}) as t:
             assert t.page.evaluate("document.documentElement.scrollWidth") <= 400, name
 
 
-def a_diff_says_what_grew_and_what_shrank(browser):
+def a_diff_shows_what_grew_and_what_shrank(browser):
     diff = json.loads(culeak("diff", "before.json", "after.json", "--json"))
     with tab(browser, write("diff", "diff", "before.json", "after.json")) as t:
         shown = [int(row.locator("[data-bytes]").get_attribute("data-bytes")) for row in t.rows().all()]
@@ -275,21 +278,21 @@ def a_diff_says_what_grew_and_what_shrank(browser):
         red, blue = (t.frame(name).evaluate("box => getComputedStyle(box).backgroundColor.match(/\\d+/g).map(Number)") for name in ("Trainer::step", "Linear"))
         assert red[0] > red[2] and blue[2] > blue[0], (red, blue)
         t.frame("Linear").hover()
-        assert t.page.locator(".told strong").inner_text().startswith("-60 MiB"), t.page.locator(".told").inner_text()
+        assert t.page.locator(".details strong").inner_text().startswith("-60 MiB"), t.page.locator(".details").inner_text()
         t.page.get_by_label("of", exact=True).select_option("before")
         assert any("load_weights" in name for name in t.names()), t.names()
-        assert t.page.locator(".losses").count() == 2
+        assert t.page.locator(".losses").count() == 4
         t.page.get_by_role("button", name="Attention.forward").click()
         assert "/torch/nn/modules/linear.py:125" in t.page.locator("td.detail").inner_text()
 
 
-def a_trend_shows_the_course_of_each_call_site(browser):
+def a_trend_shows_the_curve_of_each_call_site(browser):
     trend = json.loads(culeak("trend", "course", "--json"))
     with tab(browser, write("trend", "trend", "course")) as t:
         rows = [(row.locator("td").first.inner_text(), int(row.locator("[data-bytes]").get_attribute("data-bytes"))) for row in t.rows().all()]
         assert rows == [(row["class"].replace("_", " "), row["bytes"]["last"]) for row in trend["rows"]], rows
         assert rows[0][0] == "growing" and "grew then bounded" in dict(rows), rows
-        # Charts are drawn a frame after their place is laid out, so they are waited for.
+        # Charts are drawn one frame after the layout.
         expect(t.page.locator("#chart canvas")).to_have_count(1)
         expect(t.rows().first.locator(".course canvas")).to_have_count(1)
         assert t.page.locator("#chart .u-legend .u-series").count() == 2 + min(5, len(rows))
@@ -311,7 +314,7 @@ def a_trend_of_seconds_has_a_scale_of_seconds(browser):
     (FOLDER / "seconds").mkdir(exist_ok=True)
     for nth, path in enumerate(sorted((FOLDER / "course").glob("*.json"))):
         snapshot = json.loads(path.read_text())
-        # One a second, where they were ten minutes apart.
+        # One snapshot per second instead of one per ten minutes.
         for time in ("at_ns", "at_unix_ns"):
             snapshot["taken"][time] -= 599 * 1_000_000_000 * nth
         (FOLDER / "seconds" / path.name).write_text(json.dumps(snapshot))
@@ -331,7 +334,7 @@ def a_trend_of_seconds_has_a_scale_of_seconds(browser):
     context.close()
 
 
-def hostile_names_are_inert_text(browser):
+def hostile_names_are_text(browser):
     with tab(browser, write("hostile", "report", "hostile.json")) as t:
         for button in t.page.locator(".open").all():
             button.click()
@@ -366,17 +369,17 @@ def the_policy_forbids_any_load_and_any_markup(browser):
         assert t.page.evaluate("window.hacked") is None
         listener.setblocking(False)
         try:
-            raise AssertionError(f"somebody called: {listener.accept()}")
+            raise AssertionError(f"the page opened a connection: {listener.accept()}")
         except BlockingIOError:
             pass
 
 
-def without_scripts_the_text_is_there(browser):
+def without_scripts_the_page_has_the_text(browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto((FOLDER / "hostile.html").as_uri())
     text = page.inner_text("body")
-    assert "call sites leak" in text and "not seen" in text and HOSTILE[0] in text, text[:500]
+    assert "call sites leak" in text and "not recorded" in text and HOSTILE[0] in text, text[:500]
     assert page.locator("img").count() == 0
     context.close()
 
@@ -390,7 +393,7 @@ def several_processes_are_chosen_from_a_list(browser):
 
 
 def a_hundred_thousand_stacks_are_ready_in_two_seconds(browser):
-    """Of the page's own computing time: the clock on the wall also counts what else this machine does."""
+    """The page's CPU time; wall-clock time would include other processes."""
     path = write("large", "report", "large.json", "--by", "stack")
     size = path.stat().st_size
     assert size < MOST_BYTES, size
@@ -413,13 +416,13 @@ def a_hundred_thousand_stacks_are_ready_in_two_seconds(browser):
     context.close()
 
 
-def an_enormous_stack_is_no_trouble(browser):
+def an_enormous_stack_is_drawn(browser):
     with tab(browser, write("deep", "report", "deep.json")) as t:
         assert len(t.names()) < 1000, len(t.names())
         t.page.get_by_role("button", name="recurse_0", exact=True).click()
         assert "more" in t.page.locator("ol.stack li").last.inner_text()
         t.page.get_by_label("Inverted").check()
-        # Click on the deepest frame drawn, and again: each time the graph goes on from there.
+        # Click on the deepest frame drawn, repeatedly: each click zooms further in.
         t.page.locator(".frame").last.scroll_into_view_if_needed()
         t.page.locator(".frame").last.click()
         deepest = int(t.page.locator(".frame").last.get_attribute("aria-level"))
@@ -428,17 +431,17 @@ def an_enormous_stack_is_no_trouble(browser):
     assert refused.returncode == 2 and not (FOLDER / "nothing.html").exists(), refused
 
 
-def what_is_suppressed_is_said_so(browser):
+def suppressed_memory_is_listed(browser):
     (FOLDER / "rules.supp").write_text("leak:Trainer::step\nleak:never<b>matches\n")
     report = json.loads(culeak("report", "training.json", "--json", "--suppressions", "rules.supp"))
     with tab(browser, write("suppressed", "report", "training.json", "--suppressions", "rules.supp")) as t:
         assert t.rows().count() == len(report["rows"]) == 5
         t.page.locator(".suppressed summary").click()
-        said = t.page.locator(".suppressed").inner_text()
-        assert "Trainer::step" in said and "1.1 GiB" in said and "never<b>matches" in said, said
+        rules = t.page.locator(".suppressed").inner_text()
+        assert "Trainer::step" in rules and "1.1 GiB" in rules and "never<b>matches" in rules, rules
         assert not any("Trainer::step" in name for name in t.names()), t.names()
         left = sum(row["bytes"] for row in report["rows"])
-        assert t.page.locator(".told strong").inner_text() == size_of(left) + ", 100 %"
+        assert t.page.locator(".details strong").inner_text() == size_of(left) + ", 100 %"
 
 
 def the_page_goes_to_standard_output_and_over_no_file(browser):
@@ -454,29 +457,29 @@ CLAIMS = [
     a_click_zooms_and_escape_comes_back,
     a_search_marks_frames_and_filters_rows,
     the_graph_can_be_inverted_and_coloured_by_kind,
-    one_kind_of_memory_alone_is_shown,
-    colours_tell_who_asked,
+    one_kind_of_memory_can_be_selected,
+    colours_show_the_owner,
     all_stacks_of_a_row_are_shown_on_demand,
-    on_paper_there_is_nothing_to_press,
+    printed_pages_have_no_controls,
     rows_open_and_lead_to_the_graph,
     everything_can_be_reached_from_the_keyboard,
     colours_follow_the_system_and_the_switch,
-    a_diff_says_what_grew_and_what_shrank,
-    a_trend_shows_the_course_of_each_call_site,
+    a_diff_shows_what_grew_and_what_shrank,
+    a_trend_shows_the_curve_of_each_call_site,
     a_trend_of_seconds_has_a_scale_of_seconds,
-    hostile_names_are_inert_text,
-    a_narrow_window_is_not_wider_than_itself,
+    hostile_names_are_text,
+    a_narrow_window_does_not_scroll_sideways,
     the_policy_forbids_any_load_and_any_markup,
-    without_scripts_the_text_is_there,
+    without_scripts_the_page_has_the_text,
     several_processes_are_chosen_from_a_list,
     a_hundred_thousand_stacks_are_ready_in_two_seconds,
-    an_enormous_stack_is_no_trouble,
-    what_is_suppressed_is_said_so,
+    an_enormous_stack_is_drawn,
+    suppressed_memory_is_listed,
     the_page_goes_to_standard_output_and_over_no_file,
 ]
 
 
-def snapshots(browser, folder):
+def screenshots(browser, folder):
     for name in ("training", "diff", "trend", "large"):
         for scheme in ("light", "dark"):
             for width in (1280, 400):
@@ -493,12 +496,12 @@ def main():
             try:
                 claim(browser)
                 print(f"ok      {claim.__name__}")
-            except Exception as error:  # whatever fails, the others are tried too
+            except Exception as error:  # a failing test does not stop the others
                 failed += 1
                 line = next(frame.lineno for frame in reversed(traceback.extract_tb(error.__traceback__)) if frame.filename == __file__)
                 print(f"FAILED  {claim.__name__} at line {line}: {type(error).__name__}: {str(error)[:2000]}")
         if folder := os.environ.get("CULEAK_SCREENSHOTS"):
-            snapshots(browser, folder)
+            screenshots(browser, folder)
         browser.close()
     print(f"{len(CLAIMS) - failed} passed, {failed} failed")
     return 1 if failed else 0

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The HTML report in a real browser: opened from disk, clicked, typed into, and looked at. Needs python3 and pip; installs
-# Chromium when it is missing, and its driver in a folder of its own. CULEAK_SCREENSHOTS=FOLDER keeps snapshots to look at.
+# Tests the HTML report in a real browser. Needs python3 and pip; installs Chromium if it is missing, and its driver in a
+# separate folder. CULEAK_SCREENSHOTS=FOLDER keeps screenshots.
 #
 #     tests/html/run.sh [PATH_OF_CULEAK]
 set -euo pipefail
@@ -18,7 +18,7 @@ if ! [ -x "$driver/bin/python" ] || ! "$driver/bin/python" -c 'import playwright
     "$driver/bin/pip" install --quiet --disable-pip-version-check playwright
 fi
 
-# What is checked in is what was fetched; vendor/fetch.sh compares it with the releases.
+# The checked-in libraries are unchanged since they were fetched; vendor/fetch.sh compares them with the releases.
 (cd cli/src/html/vendor && sha256sum --check --quiet checksums)
 
 folder=$(mktemp -d)

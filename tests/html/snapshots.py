@@ -1,4 +1,4 @@
-"""Snapshots for the tests of the HTML report, made up without a GPU: a training program, hostile names, 100,000 stacks."""
+"""Synthetic snapshots for the tests of the HTML report: a training program, hostile names, 100,000 stacks."""
 
 import json
 import pathlib
@@ -8,7 +8,7 @@ SECOND = 1_000_000_000
 CALL = ["kind", "domain", "api", "device", "context", "stream", "pool", "thread"]
 MIB = 1 << 20
 
-# What no page may obey, and no reader may be fooled by.
+# Names that a page must show as text.
 HOSTILE = [
     "</script><script>window.hacked = 1</script>",
     "<img src=x onerror=window.hacked=2>",
@@ -41,7 +41,7 @@ class Snapshot:
             "contexts": [{"handle": 1 + n, "device": n, "primary": True, "first_seen_ns": SECOND, "destroyed_ns": None}
                          for n in range(devices)],
             "threads": [{"tid": 4711, "name": "python", "first_seen_ns": SECOND}],
-            "modules": [], "locations": [], "stacks": [], "allocations": [], "refused": [], "counters": [],
+            "modules": [], "locations": [], "stacks": [], "allocations": [], "failed": [], "counters": [],
             "device_peaks": [{"device": n, "peak_bytes": 6871947674} for n in range(devices)],
             "losses": dict.fromkeys(["lost_allocations", "lost_stacks", "lost_python", "lost_details", "unknown_frees",
                                       "vanished", "failed_frees", "teardown_frees", "implicit_frees",
@@ -101,7 +101,7 @@ class Snapshot:
         return self.value | {"allocations": self.rows()}
 
     def rows(self):
-        """Allocations as a snapshot has them: what a call says of many stands once."""
+        """Allocations in the snapshot format: the fields of a call are stored once."""
         calls, rows = {}, []
         for allocation in self.value["allocations"]:
             call = {key: allocation[key] for key in CALL if key in allocation}
@@ -121,7 +121,7 @@ TORCH = "/venv/lib/python3.12/site-packages/torch/"
 
 
 def training(state="exited", leaked=128):
-    """A program with many sorts of memory, which `leaked` blocks of its inner loop were never given back by."""
+    """A program with many kinds of memory that leaks `leaked` blocks in its inner loop."""
     made = Snapshot(state)
     top = [("<module>", "/home/me/train.py", 300, None)]
     step = [("cudaError cudaMalloc<float>(float**, unsigned long)", "/cuda/include/cuda_runtime.h", 100, "/opt/libstep.so"),
@@ -156,7 +156,7 @@ def training(state="exited", leaked=128):
 
 
 def course(folder, snapshots=24):
-    """A running program, looked at every ten minutes: one call site grows, one fills a cache and stops, one breathes."""
+    """A running program, every ten minutes: one call site grows, one fills a cache and stops, one oscillates."""
     folder.mkdir(exist_ok=True)
     for nth in range(snapshots):
         made = training("running", 40 + 3 * nth)
@@ -170,10 +170,10 @@ def course(folder, snapshots=24):
 
 
 def hostile():
-    """Every name that can be hostile is."""
+    """Every recorded name is hostile."""
     made = Snapshot()
     for nth, name in enumerate(HOSTILE):
-        # Text in JSON has no null characters inside names of symbols; everything else may come.
+        # Symbol names contain no null character; any other character may occur.
         stack = made.stack([(name, "/src/" + name, nth + 1, "/lib/" + name), ("caller of " + name, name, 7, "/opt/app"), MAIN])
         made.holds((nth + 1) * MIB, 1, stack, api=name)
     process = made.value["process"]
@@ -188,7 +188,7 @@ def hostile():
 
 
 def deep(frames=20_000):
-    """One stack that no thread could have, and a short one beside it."""
+    """An unrealistically deep stack, and a short one."""
     made = Snapshot()
     stack = [(f"recurse_{n % 50}", "/src/deep.cu", n % 50, "/opt/app") for n in range(frames)]
     made.holds(MIB, 3, made.stack(stack + [MAIN]))
@@ -197,7 +197,7 @@ def deep(frames=20_000):
 
 
 def ways(stacks=130):
-    """One call site that many functions lead to."""
+    """One call site with many callers."""
     made = Snapshot()
     for nth in range(stacks):
         stack = made.stack([("grow(int)", "/src/grow.cu", 5, "/opt/app"), (f"way_{nth}", "/src/ways.cu", nth + 1, "/opt/app"), MAIN])
@@ -206,7 +206,7 @@ def ways(stacks=130):
 
 
 def large(stacks=100_000, depth=30):
-    """Many different stacks, as a program with many ways into its allocator has them."""
+    """Many distinct stacks, as in a program with many callers of its allocator."""
     made = Snapshot()
     chance = random.Random(7)
     modules = [f"/opt/lib/lib{name}.so" for name in ("core", "model", "data", "optim", "comm", "kernels", "runtime", "io")]
@@ -215,7 +215,7 @@ def large(stacks=100_000, depth=30):
     trunk = [names[chance.randrange(len(names))] for _ in range(12)]
     seen = set()
     while len(made.value["stacks"]) < stacks:
-        # Alike at the top, ever more different further down.
+        # The stacks share outer frames and differ in inner ones.
         frames = trunk[: chance.randrange(4, 12)]
         while len(frames) < depth - chance.randrange(8):
             width = min(len(names), 3 + 2 * len(frames))

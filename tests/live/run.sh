@@ -3,8 +3,8 @@
 #
 # Usage: tests/live/run.sh CULEAK        the program under test; a debug build, for the test of a panic
 #
-# A victim on the fake driver allocates when told to, keys are typed, screens are read. Nothing waits for a fixed time: each
-# step waits until the screen says what it must, and fails with the screen when it does not within 20 seconds.
+# A program on the fake driver allocates on command; the script types keys and reads screens. No step waits for a fixed
+# time: each waits until the screen shows the expected text, and fails with the screen after 20 seconds.
 set -euo pipefail
 
 culeak=$(realpath "$1")
@@ -15,7 +15,7 @@ passed=0
 
 stop() {
     tmux -L "$server" kill-server 2>/dev/null || true
-    # Only what this script started: everything else has other words on its command line.
+    # Only processes that this script started.
     for pid in $(cat "$work"/pids 2>/dev/null); do kill -9 "$pid" 2>/dev/null || true; done
     rm -rf "$work"
 }
@@ -38,7 +38,7 @@ need python3 python3
 screen() { tmux -L "$server" capture-pane -p; }
 keys() { tmux -L "$server" send-keys "$@"; }
 line() { tmux -L "$server" send-keys -l "$1"; tmux -L "$server" send-keys Enter; }
-tell() { echo "$1" > "$work/fifo"; }
+send() { echo "$1" > "$work/fifo"; }
 ok() { passed=$((passed + 1)); echo "ok      $1"; }
 
 fail() {
@@ -47,7 +47,7 @@ fail() {
     exit 1
 }
 
-seen() { # seen CLAIM PATTERN...: waits until the screen shows all of these, which may be negated with a leading !
+seen() { # seen CLAIM PATTERN...: waits until the screen shows all patterns; a leading ! negates one
     local claim=$1 pattern found
     shift
     for _ in $(seq 200); do
@@ -80,32 +80,32 @@ mkfifo "$work/fifo"
 
 tmux -L "$server" -f /dev/null new-session -d -x 80 -y 24 -c "$work" "env -u NO_COLOR PS1='$ ' bash --norc --noprofile"
 
-# --- a program that was started for the view ---
+# --- a program that the view starts ---
 line "$culeak live -- ./victim fifo; echo \"code <\$?>\""
-seen "a view without anything held" 'culeak: [0-9]+ ./victim fifo' 'nothing held' 'lost 0 allocations'
-tell "batch 10"; tell "staging"
-seen "what is allocated appears with its line" '20 MiB +10 .*load_batch  victim.c:[0-9]+' '32 MiB +1 .*staging_buffer' 'holds 52 MiB in 11 blocks at 2 call sites'
-keys m; tell "batch 5"
+seen "a view without live memory" 'culeak: [0-9]+ ./victim fifo' 'nothing held' 'not recorded: nothing lost'
+send "batch 10"; send "staging"
+seen "an allocation appears with its line" '20 MiB +10 .*load_batch  victim.c:[0-9]+' '32 MiB +1 .*staging_buffer' 'holds 52 MiB in 11 blocks at 2 call sites'
+keys m; send "batch 5"
 seen "growth counts from the mark" 'growth since the mark' '30 MiB +15 +\+10 MiB'
 keys d
-seen "the diff shows only what changed" 'only what changed since the mark' 'grown +30 MiB' '!staging_buffer'
+seen "the diff shows only what changed" 'changes since the mark' 'grown +30 MiB' '!staging_buffer'
 keys d; keys /; tmux -L "$server" send-keys -l pinned; keys Enter
 seen "the filter finds kinds" 'filter "pinned": 1 of 2' 'staging_buffer' '!load_batch  victim'
 keys Escape
-seen "and is dropped by esc" 'load_batch  victim' '!filter "'
+seen "and esc clears it" 'load_batch  victim' '!filter "'
 keys c
 seen "sorting by count" 'by count'
 keys Enter
 seen "a site opens to its stacks" '15 blocks, device' '    load_batch +.*victim.c:[0-9]+' '    main '
 keys Enter; keys ' '
-seen "a frozen view says so" 'FROZEN'
-tell "batch 1"; tell "free 2"
+seen "a paused view is marked" 'PAUSED'
+send "batch 1"; send "free 2"
 keys '?'
 seen "help" 'Ctrl-C +quit'
-screen | grep -qE '14 blocks' && fail "frozen: the numbers moved"
+screen | grep -qE '14 blocks' && fail "paused: the numbers changed"
 keys '?'; keys ' '
-seen "and goes on with the newest" '28 MiB +14' '!FROZEN'
-tell "fork"; tell "child batch 3"
+seen "and resumes with the newest" '28 MiB +14' '!PAUSED'
+send "fork"; send "child batch 3"
 seen "a child appears by itself" 'process 1 of 2' 'tab process'
 keys Tab
 seen "and is reached by tab" 'process 2 of 2' '6 MiB +3 .*load_batch'
@@ -114,7 +114,7 @@ seen "and left by it" 'process 1 of 2' '28 MiB +14'
 tmux -L "$server" resize-window -x 60 -y 12
 seen "a small terminal" 'load_batch' 'q quit'
 tmux -L "$server" resize-window -x 30 -y 8
-seen "one too small is told so" 'needs 40 columns'
+seen "a terminal that is too small" 'needs 40 columns'
 tmux -L "$server" resize-window -x 132 -y 43
 seen "a large one" 'load_batch  victim.c:[0-9]+  device'
 tmux -L "$server" resize-window -x 80 -y 24
@@ -123,15 +123,15 @@ seen "suspended, the shell is there" 'Stopped'
 sane "suspended, the terminal is the shell's"
 line 'fg; echo "code <$?>"'
 seen "continued, the view is there" 'holds 60 MiB'
-tell "exit 3"
-seen "the end is told, and the view stays" 'exited after' 'leaked 60 MiB' 'exited with code 3'
+send "exit 3"
+seen "the end is shown, and the view stays" 'exited after' 'leaked 60 MiB' 'exited with code 3'
 pid=$(screen | sed -n 's/^culeak: \([0-9]*\) .*/\1/p')
 shown=$(screen | grep -oE 'leaked .* call sites')
 reported=$("$culeak" report "$work"/victim.*."$pid".culeak --json | python3 -c '
 import json, sys
 totals = json.load(sys.stdin)["totals"]
 held = [totals["held"][place] for place in ("device", "managed", "host")]
-size, count = (sum(share[name] for share in held) for name in ("bytes", "count"))
+size, count = (sum(tally[name] for tally in held) for name in ("bytes", "count"))
 sites = totals["call_sites"]
 print(f"leaked {size >> 20} MiB in {count} blocks at {sites} call sites")')
 [ "$shown" = "$reported" ] || fail "the numbers are those of the report: $reported"
@@ -143,7 +143,7 @@ ok "the output is in the file"
 sane "after q, the terminal is the shell's"
 rm -f "$work"/*.culeak
 
-# --- a process that runs already, a recording that comes later, a folder ---
+# --- a running process, a recording that appears later, a folder ---
 start_victim() {
     (cd "$work" && LD_PRELOAD=$("$culeak" shim-path) CULEAK_QUIET=1 exec ./victim fifo > victim.out) &
     victim=$!
@@ -151,15 +151,15 @@ start_victim() {
     echo "$victim" >> "$work/pids"
 }
 line "LD_LIBRARY_PATH=nvml NVML_USED=$((40 << 30)) $culeak live later; echo \"code <\$?>\""
-seen "a recording that is not there yet is waited for" 'waiting for later'
+seen "the view waits for a recording" 'waiting for later'
 mkdir "$work/later"
 seen "and a folder" 'waiting for recordings'
 start_victim
-tell "batch 2"
+send "batch 2"
 for _ in $(seq 100); do ls "$work"/victim.*.culeak >/dev/null 2>&1 && break; sleep 0.1; done
 ln "$work"/victim.*.culeak "$work/later/"
-seen "until it comes" '4 MiB +2 .*load_batch'
-seen "how full the device is, the driver says" 'GPU 0 +4 MiB now +4 MiB peak +50 % full'
+seen "until it appears" '4 MiB +2 .*load_batch'
+seen "the driver's usage of the device" 'GPU 0 +4 MiB now +4 MiB peak +50 % full'
 keys C-c
 seen "Ctrl-C quits" 'code <0>'
 sane "after Ctrl-C, the terminal is the shell's"
@@ -175,7 +175,7 @@ done
 line "$culeak live $victim; echo \"code <\$?>\""
 seen "a process once more" '4 MiB +2 .*load_batch'
 kill -9 "$victim"
-seen "a killed process is over, and the view stays" 'ended without exit handlers' 'leaked 4 MiB'
+seen "a killed process has ended, and the view stays" 'ended without exit handlers' 'leaked 4 MiB'
 keys q
 seen "until q" 'code <0>'
 line clear
@@ -186,7 +186,7 @@ sane "after a panic, the terminal is the shell's"
 line "$culeak live | cat; echo \"code <\${PIPESTATUS[0]}>\""
 seen "without a terminal: usage" 'code <2>'
 line "clear; $culeak live . < /dev/null; echo \"code <\$?>\""
-seen "without anybody who types: an error" 'standard input is not a terminal' 'code <2>'
+seen "without a terminal for input: an error" 'standard input is not a terminal' 'code <2>'
 line "clear; $culeak live $victim; echo \"code <\$?>\""
 seen "no such process: an error" 'no such process' 'code <2>'
 

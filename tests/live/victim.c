@@ -1,12 +1,12 @@
-/* A program for the live view: does one thing per line it reads from the FIFO named by its argument, and says so.
+/* A program for the live view: runs one command per line that it reads from the FIFO in its argument, and prints it.
  *
- *   batch N     load_batch asks for N blocks of 2 MiB
- *   free N      gives the last N of them back
- *   staging     staging_buffer asks for 32 MiB of pinned memory
- *   fork        starts itself once more, and that one does the lines that begin with "child "
- *   small N     N blocks of 512 bytes, through 1024 different stacks
- *   busy        a thread allocates and frees from now on, some ten thousand times a second
- *   exit N      ends with this code
+ *   batch N     load_batch allocates N blocks of 2 MiB
+ *   free N      frees the last N of them
+ *   staging     staging_buffer allocates 32 MiB of pinned memory
+ *   fork        starts a second process, which runs the lines that begin with "child "
+ *   small N     allocates N blocks of 512 bytes from 1024 distinct stacks
+ *   busy        starts a thread that allocates and frees about ten thousand times a second
+ *   exit N      exits with this code
  */
 #include "../victims/victim.h"
 #include <pthread.h>
@@ -28,7 +28,7 @@ __attribute__((noinline)) static void staging_buffer(void) {
     OK(cuMemHostAlloc(&buffer, 32 << 20, 0));
 }
 
-/* The bits of `way` decide which of two functions calls which, so each way has a stack of its own. */
+/* The bits of `way` select which of two functions calls which, so each value has a distinct stack. */
 static void left(int way, int depth);
 
 __attribute__((noinline)) static void right(int way, int depth) {

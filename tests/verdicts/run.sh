@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Claims about verdicts as other programs take them: JUnit's XML is valid by the schema of Jenkins' xUnit plugin, and the
-# README's workflow examples do what it says, run as GitHub's and GitLab's runners run them, on the fake driver.
+# Tests verdicts in other programs: the JUnit XML is valid by the schema of Jenkins' xUnit plugin, and the README's workflow
+# examples give the documented results on the fake driver, run as GitHub's and GitLab's runners run them.
 #
 #   tests/verdicts/run.sh [path of culeak]
 #
@@ -30,9 +30,9 @@ expect_code() { # expect_code CODE COMMAND…
 python3 -m pip download --quiet --disable-pip-version-check --no-deps --no-binary pytest "pytest==$PYTEST"
 tar xzf "pytest-$PYTEST.tar.gz" --strip-components=3 "pytest-$PYTEST/testing/example_scripts/junit-10.xsd"
 echo "$SCHEMA_SHA256  junit-10.xsd" | sha256sum --check --quiet
-valid() { xmllint --noout --schema junit-10.xsd "$1" 2>"$1.said" || { cat "$1.said" >&2; fail "$1 is not valid"; }; }
+valid() { xmllint --noout --schema junit-10.xsd "$1" 2>"$1.errors" || { cat "$1.errors" >&2; fail "$1 is not valid"; }; }
 
-# The schema itself must be able to say no.
+# The schema must reject invalid files.
 echo '<testsuites><testsuite><testcase/></testsuite></testsuites>' >bad.xml
 xmllint --noout --schema junit-10.xsd bad.xml 2>/dev/null && fail "the schema takes anything"
 
@@ -41,7 +41,7 @@ ln -s "$culeak" bin/culeak
 export PATH=$work/bin:$PATH LD_LIBRARY_PATH
 LD_LIBRARY_PATH=$(culeak shim-path --fake-driver)
 
-project() { # project NAME: a fresh checkout, with its test program and a baseline of what is known
+project() { # project NAME: a fresh checkout with a test program and a baseline
     mkdir "$work/$1"
     cd "$work/$1"
     git init --quiet
@@ -53,30 +53,30 @@ project() { # project NAME: a fresh checkout, with its test program and a baseli
 }
 
 project clean
-python3 "$root/tests/verdicts/workflows.py" "$root/README.md" github >said.txt || { cat said.txt; fail "a clean program fails on GitHub"; }
+python3 "$root/tests/verdicts/workflows.py" "$root/README.md" github >printed.txt || { cat printed.txt; fail "a clean program fails on GitHub"; }
 grep -q passed summary.md || fail "no summary on GitHub"
-if grep -q '^::error' said.txt; then fail "a clean program is annotated"; fi
+if grep -q '^::error' printed.txt; then fail "a clean program is annotated"; fi
 ok "GitHub: a program without new leaks passes, with a summary"
 
 project leaking
-expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/README.md" github >said.txt
-grep -q '^::error file=gpu_tests.c,line=20,.*new_leak' said.txt || { cat said.txt; fail "the leaking line is not annotated"; }
+expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/README.md" github >printed.txt
+grep -q '^::error file=gpu_tests.c,line=20,.*new_leak' printed.txt || { cat printed.txt; fail "the leaking line is not annotated"; }
 grep -qF 'new\_leak' summary.md || fail "the summary does not name the leak"
-grep -q known_cache said.txt && fail "a known leak is annotated"
+grep -q known_cache printed.txt && fail "a known leak is annotated"
 ok "GitHub: a new leak fails, annotated on its line, and the summary is written all the same"
 
 project gitlab-clean
-python3 "$root/tests/verdicts/workflows.py" "$root/README.md" gitlab >said.txt || { cat said.txt; fail "a clean program fails on GitLab"; }
+python3 "$root/tests/verdicts/workflows.py" "$root/README.md" gitlab >printed.txt || { cat printed.txt; fail "a clean program fails on GitLab"; }
 valid_here() { cp leaks.xml "$work/$1.xml"; (cd "$work" && valid "$1.xml"); }
 valid_here gitlab-clean
 if grep -q '<failure' leaks.xml; then fail "a clean program fails a test"; fi
 project gitlab-leaking
-expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/README.md" gitlab >said.txt
+expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/README.md" gitlab >printed.txt
 valid_here gitlab-leaking
 grep -q '<failure.*new' leaks.xml || fail "the new leak fails no test"
 ok "GitLab: the test report is valid, and fails for a new leak alone"
 
-# Names that would break out of XML if they could, several processes, limits on the whole.
+# Names with XML markup, several processes, limits on the total.
 cd "$work"
 cat >hostile.py <<'PYTHON'
 import json, sys

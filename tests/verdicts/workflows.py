@@ -1,4 +1,4 @@
-"""Runs the shell steps of the README's workflow examples as their runners do, and says what each answered.
+"""Runs the shell steps of the README's workflow examples as the runners do, and prints their exit codes.
 
 Usage: workflows.py README github|gitlab. Prints a line per step: its exit code and its command. Exits with the
 workflow's own verdict. Deliberately absent: a reader of YAML; the examples are few lines of a fixed shape.
@@ -37,7 +37,7 @@ def run(steps):
         if failed and not always:
             print("skipped", command, flush=True)
             continue
-        # GitHub's default shell; GitLab's differs in nothing that these use.
+        # GitHub's default shell; GitLab's is equivalent for these steps.
         code = subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", command]).returncode
         print(code, command, flush=True)
         failed |= code != 0

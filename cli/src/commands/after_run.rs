@@ -283,7 +283,7 @@ fn write(
                 ..Options::default()
             };
             let report = Report::of(&item.snapshot, &options);
-            text::report::write(&report, false, out)?;
+            text::report::write(&report, text::report::Extent::default(), out)?;
         }
         if args.check {
             let verdict = verdict(&item.snapshot, rules);

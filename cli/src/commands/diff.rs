@@ -16,10 +16,10 @@ use culeak::kind::Kind;
 use crate::errors::Failure;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
-use crate::export::names::{self, Detail};
 use crate::load::Loaded;
 use crate::options::{NameArgs, kind_parser, rows_shown};
 use crate::output::{self, Overwrite};
+use crate::text::names::{self, Detail};
 use crate::{html, load, text};
 
 /// Show changes between two snapshots, by call site

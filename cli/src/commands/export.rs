@@ -14,7 +14,6 @@ use culeak::snapshot::Snapshot;
 
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::{self, Cost};
-use crate::export::names::Detail;
 use crate::export::records::Rows;
 use crate::export::{csv, firefox, memory_viz, parquet, perfetto, pprof, speedscope};
 use crate::html;
@@ -22,7 +21,8 @@ use crate::load::{self, Loaded, Several};
 use crate::options::rules::suppressions_if_any;
 use crate::options::{NameArgs, kind_parser};
 use crate::output::{self, Overwrite};
-use crate::text::parts::{self, amount};
+use crate::text::names::Detail;
+use crate::text::parts::{self, tally};
 
 /// Write the memory that a process holds in the format of another tool
 #[derive(Debug, Args)]
@@ -180,7 +180,7 @@ fn write(args: &ExportArgs, options: &profile::Options, items: &[Loaded], out: &
             if left_out.count > 0 {
                 eprintln!(
                     "culeak: note: {} without a device address (host memory, arrays, pools) is left out: this format cannot hold it",
-                    amount(left_out)
+                    tally(left_out)
                 );
             }
             Ok(())

@@ -178,7 +178,7 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
         }
         Ok(())
     })?;
-    let unreadable = states.iter().any(|state| state.look_shown().is_none());
+    let unreadable = states.iter().any(|state| state.reading_shown().is_none());
     Ok(ExitCode::from(if unreadable { USAGE } else { 0 }))
 }
 

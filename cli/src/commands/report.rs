@@ -19,13 +19,13 @@ use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
-use crate::export::names::Detail;
 use crate::html::{self, Item};
 use crate::load::{self, Loaded, Place};
 use crate::options::rules::suppressions_if_any;
 use crate::options::{NameArgs, kind_parser, parse_pattern, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::progress::{self, Progress, Unit};
+use crate::text::names::Detail;
 use crate::{json, text, usage};
 
 /// Show the memory that a process holds or leaked, by call site
@@ -60,6 +60,9 @@ pub struct ReportArgs {
     /// Also show frames inside the CUDA runtime and below main
     #[arg(long)]
     pub full_stacks: bool,
+    /// List every count of what was not recorded, zeros too
+    #[arg(long, conflicts_with_all = ["tree", "flamegraph", "html", "json"])]
+    pub losses: bool,
     /// Print the report as JSON; an array if there are several inputs
     #[arg(long)]
     pub json: bool,
@@ -289,7 +292,11 @@ fn print_item(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out
         return print_tree(args, suppressions, item, out);
     }
     let report = Report::of(&item.snapshot, &suppressing(args, suppressions, item));
-    text::report::write(&report, args.full_stacks, out)
+    let extent = text::report::Extent {
+        full_stacks: args.full_stacks,
+        all_losses: args.losses,
+    };
+    text::report::write(&report, extent, out)
 }
 
 /// How frames are named in trees and flame graphs.

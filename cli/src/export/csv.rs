@@ -1,8 +1,8 @@
 //! Comma-separated values: one row per live allocation, for spreadsheets and scripts. See `records` for the columns.
 //!
-//! A spreadsheet takes a text that begins with `=`, `+`, `-` or `@` for a formula and runs it, and names come from a
-//! stranger's process. Such a text gets an apostrophe in front, which spreadsheets take for "this is text". Where a comma
-//! divides decimals, they divide fields at `;`, so the same is done behind each in a stack. Parquet has the text as it is.
+//! A spreadsheet runs a text that begins with `=`, `+`, `-` or `@` as a formula, and recorded names are untrusted. Such a
+//! text gets an apostrophe in front, which marks it as text. Where the comma is the decimal separator, spreadsheets split
+//! fields at `;`, so each frame of a stack is treated in the same way. Parquet has the unchanged text.
 
 use std::borrow::Cow;
 use std::io::{self, Write};
@@ -32,7 +32,7 @@ pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
             });
             line.push(b',');
         }
-        // The comma behind the last field.
+        // Removes the comma after the last field.
         line.pop();
         line.push(b'\n');
         out.write_all(&line)?;
@@ -41,7 +41,7 @@ pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// A text in which no spreadsheet sees a formula.
+/// The text, with an apostrophe before each formula.
 fn without_formulas(text: &str) -> Cow<'_, str> {
     let is_formula = |part: &str| part.starts_with(['=', '+', '-', '@']);
     if !text.split(';').any(is_formula) {
@@ -54,7 +54,7 @@ fn without_formulas(text: &str) -> Cow<'_, str> {
     Cow::Owned(parts.collect::<Vec<_>>().join(";"))
 }
 
-/// A field as it stands between two commas.
+/// A field, quoted if necessary.
 fn quoted(text: &str) -> io::Result<Vec<u8>> {
     if text.is_empty() {
         return Ok(Vec::new());
@@ -65,7 +65,7 @@ fn quoted(text: &str) -> io::Result<Vec<u8>> {
     writer.write_record([&*text])?;
     writer.flush()?;
     drop(writer);
-    // The end of the line.
+    // Removes the line break.
     field.pop();
     Ok(field)
 }

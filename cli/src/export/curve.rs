@@ -1,8 +1,8 @@
-//! Live memory added up over the times it was made, in as many points as a viewer can draw.
+//! Live memory, added up in order of allocation time, in a bounded number of points.
 //!
-//! Points that are left out leave the others exact: each says the sum up to its time.
+//! Dropped points leave the others exact: each point is the total up to its time.
 
-/// Of one curve, at most; beyond, every other one is left out, as often as it takes.
+/// The most points of a curve. At this number every other point is dropped.
 pub const POINTS: usize = 100_000;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct Point {
 #[derive(Debug)]
 pub struct Curve {
     kept: Vec<Point>,
-    /// Every so many are kept, and how many there were.
+    /// One in `every` points is kept; `seen` counts all.
     every: u64,
     seen: u64,
     last: Option<Point>,
@@ -33,7 +33,7 @@ impl Default for Curve {
 }
 
 impl Curve {
-    /// Adds memory that was made no earlier than what was added before.
+    /// Adds an allocation. Times must not decrease.
     pub fn add(&mut self, time_ns: u64, bytes: u64) {
         let before = self.last.unwrap_or_default();
         if let Some(last) = self.last.filter(|last| last.time_ns != time_ns) {
@@ -61,7 +61,7 @@ impl Curve {
         }
     }
 
-    /// In the order of time; the last says what is live.
+    /// In order of time; the last point is all live memory.
     pub fn points(mut self) -> Vec<Point> {
         self.kept.extend(self.last);
         self.kept
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn each_time_is_one_point_with_the_sum_so_far() {
+    fn each_time_is_one_point_with_the_total_so_far() {
         let sums: Vec<_> = curve([3, 3, 5, 9].into_iter())
             .iter()
             .map(|point| (point.time_ns, point.bytes, point.count))
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_of_millions_keeps_few_points_and_those_exact() {
+    fn a_curve_of_millions_keeps_few_exact_points() {
         let times = 7 * POINTS as u64 + 5;
         let points = curve(0..times);
         assert!(points.len() <= POINTS && points.len() > POINTS / 4, "{}", points.len());

@@ -1,10 +1,10 @@
 //! The Firefox Profiler's processed profile, for <https://profiler.firefox.com>: native allocations with their stacks.
 //!
-//! Each live allocation is one sample at the time it was made, so the viewer's retained memory is what the report lists,
-//! and a range selected on the time line shows what is left of that time. Freed memory left no stack behind and is not in
-//! it. A counter track for each device and for the host adds up the same
-//! allocations over time, in [`POINTS`](super::curve::POINTS) points at most; marks of the program are markers. Frames are texts, with
-//! their source lines in them; the viewer looks up no symbols.
+//! Each live allocation is one sample at its allocation time, so the viewer's retained memory is what the report lists,
+//! and a selected time range shows the live memory that was allocated in it. Freed memory has no stack in a recording and
+//! is absent. A counter track for each device and for the host adds up the same allocations over time, in at most
+//! [`POINTS`](super::curve::POINTS) points. Marks of the program are markers. Frames are labels with their source lines;
+//! the viewer looks up no symbols.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -19,9 +19,9 @@ use fxprof_processed_profile::{
 };
 
 use super::curve::{Curve, Point};
-use super::names::{self, Detail};
 use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
+use crate::text::names::{self, Detail};
 
 pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
     let mut listed: Vec<Listed> = Vec::new();
@@ -48,7 +48,7 @@ struct Listed {
     path: u32,
 }
 
-/// `listed`: in the order of time.
+/// `listed`: in order of time.
 fn file(profile: &Profile, listed: &[Listed], detail: Detail) -> File {
     let snapshot = profile.snapshot;
     let process = &snapshot.process;
@@ -61,7 +61,7 @@ fn file(profile: &Profile, listed: &[Listed], detail: Detail) -> File {
     let end = Timestamp::from_nanos_since_reference(snapshot.taken.at_ns);
     let owner = file.add_process(&name, process.pid, start);
     file.set_process_end_time(owner, end);
-    // All allocations stand on one thread, which is where the viewer looks for them.
+    // The viewer reads allocations from one thread.
     let thread = file.add_thread(owner, process.pid, start, true);
     file.set_thread_name(thread, "GPU memory, all threads");
     file.set_thread_end_time(thread, end);
@@ -109,7 +109,7 @@ fn file(profile: &Profile, listed: &[Listed], detail: Detail) -> File {
         }
     }
     for (place, curve) in curves {
-        let counter = file.add_counter(owner, &place, "Memory", "Live allocations by the time they were made");
+        let counter = file.add_counter(owner, &place, "Memory", "Live allocations by allocation time");
         file.add_counter_sample(counter, start, 0.0, 0);
         let mut before = Point::default();
         for point in curve.points() {
@@ -127,7 +127,7 @@ fn file(profile: &Profile, listed: &[Listed], detail: Detail) -> File {
     file
 }
 
-/// A moment that the program has named.
+/// A mark of the program, as a marker.
 struct Mark(StringHandle);
 
 impl StaticSchemaMarker for Mark {

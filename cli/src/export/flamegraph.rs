@@ -1,7 +1,7 @@
-//! Flame graphs as one SVG file that any browser opens: search and zoom inside, nothing loaded. Drawn by `inferno`.
+//! Flame graphs as one SVG file for a browser, with search and zoom, drawn by `inferno`.
 //!
-//! Of two snapshots the graph shows the later one, red where a stack holds more than before and blue where it holds less.
-//! Stacks that are gone have no width in the later one and so no place in it; the subtitle says how much they were.
+//! A graph of two snapshots shows the later one: red where a stack holds more than before, blue where it holds less.
+//! Stacks that are gone have no width in the later snapshot, so the subtitle has their total.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,11 +10,11 @@ use culeak::analysis::profile::Profile;
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::folded::{self, Cost};
-use super::names::Detail;
 use crate::escape::Escaped;
+use crate::text::names::Detail;
 use crate::text::{parts, units};
 
-/// More than any machine has; sums beyond this come from damaged files, and the drawing code adds without looking.
+/// Totals beyond this come from damaged files; the drawing code adds without overflow checks.
 const BEYOND_REASON: u64 = 1 << 60;
 
 /// The graph of one snapshot.
@@ -28,18 +28,18 @@ pub fn write(profile: &Profile, detail: Detail, cost: Cost, out: &mut dyn Write)
     let total = stacks.values().fold(0, |total: u64, sum| total.saturating_add(*sum));
     let suppressed = match profile.suppressed.count {
         0 => String::new(),
-        _ => format!("; suppressed: {}", parts::amount(profile.suppressed)),
+        _ => format!("; suppressed: {}", parts::tally(profile.suppressed)),
     };
     let filter = profile
         .filter
         .as_ref()
         .map(|filter| format!("; filter: {}", parts::filter(filter)));
     let filter = filter.unwrap_or_default();
-    let subtitle = format!("{}{filter}{suppressed}", amount(total, cost));
+    let subtitle = format!("{}{filter}{suppressed}", quantity(total, cost));
     draw(&lines, &title(profile), subtitle, total, cost, out)
 }
 
-/// The graph of the later of two snapshots, coloured by what has changed since the earlier.
+/// The graph of the later of two snapshots, coloured by the change since the earlier.
 pub fn write_difference(
     before: &Profile,
     after: &Profile,
@@ -55,7 +55,7 @@ pub fn write_difference(
         stacks.entry(stack).or_default().1 = sum;
     }
     let sum = |side: fn(&(u64, u64)) -> u64| stacks.values().map(side).fold(0, u64::saturating_add);
-    let (was, is) = (sum(|both| both.0), sum(|both| both.1));
+    let (earlier, later) = (sum(|both| both.0), sum(|both| both.1));
     let gone: u64 = stacks.values().filter(|both| both.1 == 0).map(|both| both.0).sum();
     let lines: Vec<String> = stacks
         .iter()
@@ -64,11 +64,11 @@ pub fn write_difference(
         .collect();
     let subtitle = format!(
         "{}, before {}; in stacks that are gone: {}; red: more than before, blue: less",
-        amount(is, cost),
-        amount(was, cost),
-        amount(gone, cost)
+        quantity(later, cost),
+        quantity(earlier, cost),
+        quantity(gone, cost)
     );
-    draw(&lines, &title(after), subtitle, was.max(is), cost, out)
+    draw(&lines, &title(after), subtitle, earlier.max(later), cost, out)
 }
 
 fn draw(
@@ -81,7 +81,7 @@ fn draw(
 ) -> io::Result<()> {
     if total >= BEYOND_REASON {
         return Err(io::Error::other(format!(
-            "the sizes add up to {total} {}, more than any machine has: a damaged snapshot",
+            "the sizes add up to {total} {}, more than any machine has, so the snapshot is damaged; export another snapshot",
             cost.unit()
         )));
     }
@@ -91,9 +91,9 @@ fn draw(
     options.count_name = cost.unit().to_owned();
     options.name_type = "Frame:".to_owned();
     options.deterministic = true;
-    // Names begin with what tells them apart.
+    // Names differ at their beginning.
     options.text_truncate_direction = TextTruncateDirection::Right;
-    // A graph of nothing is no snapshot to it, but it is an answer.
+    // inferno rejects an empty graph, so draw one frame that explains it.
     let nothing = ["nothing held 1"];
     if lines.is_empty() {
         return from_lines(&mut options, nothing, out);
@@ -110,7 +110,7 @@ fn title(profile: &Profile) -> String {
     format!("GPU memory of {} {}", process.pid, Escaped(&command))
 }
 
-fn amount(sum: u64, cost: Cost) -> String {
+fn quantity(sum: u64, cost: Cost) -> String {
     match cost {
         Cost::Bytes | Cost::MadeBytes => units::bytes(sum),
         Cost::Count | Cost::MadeCount => units::plural(sum, "allocation", "allocations"),

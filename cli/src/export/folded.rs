@@ -1,7 +1,6 @@
-//! Folded stacks: one line per stack, `outermost;…;innermost NUMBER`, as `flamegraph.pl`, inferno and speedscope read them.
+//! Folded stacks for `flamegraph.pl`, inferno and speedscope: one line per stack, `outermost;…;innermost NUMBER`.
 //!
-//! The format has one number and no unit; the number is bytes unless [`Cost`] says otherwise. Lines with 0 are left out,
-//! since no reader draws them.
+//! The format has one number without a unit: bytes, or another [`Cost`]. Lines with 0 are left out.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -9,9 +8,9 @@ use std::io::{self, Write};
 use clap::ValueEnum;
 use culeak::analysis::profile::{Profile, Sample};
 
-use super::names::{self, Detail};
+use crate::text::names::{self, Detail};
 
-/// What the width of a stack means.
+/// The quantity of a stack.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Cost {
     /// Live bytes
@@ -19,9 +18,9 @@ pub enum Cost {
     Bytes,
     /// Live allocations
     Count,
-    /// Bytes ever asked for, freed or not
+    /// Bytes of all allocations, freed or not
     MadeBytes,
-    /// Allocations ever made, freed or not
+    /// All allocations, freed or not
     MadeCount,
 }
 
@@ -36,7 +35,7 @@ impl Cost {
         }
     }
 
-    /// What one of it is called.
+    /// The name of the unit.
     pub fn unit(self) -> &'static str {
         match self {
             Cost::Bytes | Cost::MadeBytes => "bytes",
@@ -44,13 +43,13 @@ impl Cost {
         }
     }
 
-    /// Whether freed memory counts too.
+    /// Whether freed memory counts.
     pub fn is_made(self) -> bool {
         matches!(self, Cost::MadeBytes | Cost::MadeCount)
     }
 }
 
-/// Stacks as text, each once, in alphabetical order.
+/// Distinct stacks as text, in alphabetical order.
 pub fn stacks(profile: &Profile, detail: Detail, cost: Cost) -> BTreeMap<String, u64> {
     let mut lines = BTreeMap::new();
     for sample in &profile.samples {

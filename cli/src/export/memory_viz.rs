@@ -1,19 +1,19 @@
-//! A memory snapshot as PyTorch writes them, for <https://pytorch.org/memory_viz> and `torch.cuda._memory_viz`.
+//! A memory snapshot in PyTorch's format, for <https://pytorch.org/memory_viz> and `torch.cuda._memory_viz`.
 //!
 //! ```text
 //! memory with a device address         → segment
 //!   blocks of a framework within it    → its blocks, active_allocated; between them, inactive
-//!   none known                         → one block
-//! live records, in the order of time   → device_traces: segment_alloc, alloc
+//!   no blocks known                    → one block
+//! live records, in order of time       → device_traces: segment_alloc, alloc
 //! ```
 //!
-//! So the viewer shows every program's memory the way it shows PyTorch's: which segment holds what, and by which line.
-//! Its timeline grows by what is still live; what was freed in between was not kept by the recording and is not in it.
-//! Sizes of active blocks add up to what the report lists on devices. Memory without a device address has no place in this
-//! format: host memory, arrays, pools, VMM handles that are mapped nowhere. How much that is, [`LeftOut`] says. Memory of
-//! the VMM kind stands at its mappings, so what is mapped twice is there twice.
+//! So the viewer shows any program's memory as it shows PyTorch's: the blocks of each segment, with their stacks. Its
+//! timeline contains only live memory, because a recording does not keep freed memory. The sizes of active blocks add up
+//! to what the report lists on devices. Memory without a device address cannot be represented: host memory, arrays,
+//! pools, unmapped VMM handles. [`LeftOut`] is its total. VMM memory appears at its mappings, so memory that is mapped
+//! twice appears twice.
 //!
-//! Ten million records are laid out here, so nothing is kept of one but its number in the snapshot and where it lies.
+//! There may be ten million records, so the layout keeps only indices and addresses of each.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -25,17 +25,17 @@ use culeak::analysis::report::Tally;
 use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Allocation, Snapshot, Stream};
 
-use super::names::{self, Detail};
 use crate::escape::Escaped;
 use crate::pickle::write::{Pickler, Sort};
 use crate::progress::{Progress, Unit};
+use crate::text::names::{self, Detail};
 
-/// What the format has no place for, of that which the report lists.
+/// Memory that the report lists and the format cannot represent.
 pub type LeftOut = Tally;
 
-/// PyTorch's border between its two sorts of segments.
+/// PyTorch's limit between small and large segments.
 const SMALL: u64 = 2 << 20;
-/// The viewer keeps a list by ordinal.
+/// The viewer has a list indexed by ordinal.
 const DEVICES: i32 = 1024;
 
 pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<LeftOut> {
@@ -54,15 +54,15 @@ pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut d
     Ok(left_out)
 }
 
-/// Which memory lies where.
+/// The address layout of all memory.
 struct Layout<'a> {
     snapshot: &'a Snapshot,
-    /// In order of address, once joined.
+    /// In order of address after `join_mappings`.
     parts: Vec<Part>,
-    /// Blocks of frameworks, in order of address, once placed.
+    /// Blocks of frameworks, in order of address after `place_blocks`.
     blocks: Vec<Block>,
     segments: Vec<Segment>,
-    /// Where reserved ranges begin, one segment ends and another begins, though they may touch.
+    /// Starts of reserved ranges: segments do not extend across them.
     borders: BTreeSet<u64>,
     left_out: LeftOut,
 }
@@ -74,9 +74,9 @@ struct Part {
     end: u64,
     record: u32,
     path: u32,
-    /// CUDA's number for the device. A mapping may not know its own, but its blocks do.
+    /// CUDA's ordinal. A mapping may have none and take that of its blocks.
     ordinal: Option<u16>,
-    /// A framework hands out of it, so what is not handed out is free.
+    /// A framework's blocks lie in it; the rest is free.
     carries: bool,
 }
 
@@ -88,7 +88,7 @@ struct Block {
     path: u32,
 }
 
-/// Memory in one piece. Mappings side by side are one, as PyTorch's expandable segments are.
+/// Contiguous memory. Adjacent mappings are one segment, as in PyTorch's expandable segments.
 struct Segment {
     parts: Range<u32>,
     blocks: Range<u32>,
@@ -136,7 +136,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// Segments in order of address.
+    /// Sorts the parts and makes segments of them, in order of address.
     fn join_mappings(&mut self) {
         self.parts
             .sort_unstable_by_key(|part| (part.start, part.end, part.record));
@@ -173,7 +173,7 @@ impl<'a> Layout<'a> {
         &self.parts[segment.parts.end as usize - 1]
     }
 
-    /// Puts each framework's block into the segment it lies in, behind the one before.
+    /// Assigns each framework block to the segment that contains it.
     fn place_blocks(&mut self) {
         let mut blocks = std::mem::take(&mut self.blocks);
         blocks.sort_unstable_by_key(|block| (block.address, self.record(block.record).bytes, block.record));
@@ -234,7 +234,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    /// CUDA's number for the device, if the viewer can count so far.
+    /// CUDA's ordinal of the device, if the viewer supports it.
     fn ordinal(&self, allocation: &Allocation) -> Option<u16> {
         let snapshot = self.snapshot;
         let device = allocation
@@ -244,7 +244,7 @@ impl<'a> Layout<'a> {
         (0..DEVICES).contains(&ordinal).then_some(ordinal as u16)
     }
 
-    /// Record and path of what is in use in a segment: its blocks, or where none are known all of it.
+    /// Record and path of the memory in use in a segment: its blocks, or all of it if none are known.
     fn held(&self, segment: &Segment) -> impl Iterator<Item = (u32, u32)> + Clone {
         let first = self.first(segment);
         let whole = (!first.carries).then_some((first.record, first.path));
@@ -257,7 +257,7 @@ impl<'a> Layout<'a> {
         &self.parts[segment.parts.start as usize..segment.parts.end as usize]
     }
 
-    /// When the memory at an address of a segment came; a block there cannot be older.
+    /// When the memory at an address of a segment was mapped; a block there cannot be older.
     fn mapped_at(&self, segment: &Segment, address: u64) -> u64 {
         let parts = self.parts_of(segment);
         let behind = parts.partition_point(|part| part.start <= address);
@@ -273,16 +273,16 @@ struct Document<'p, 'a> {
     layout: Layout<'a>,
 }
 
-/// What happened when a live record was made.
+/// The event that made a live record.
 struct Event {
     time_ns: u64,
     record: u32,
     path: u32,
-    /// Memory came to the segment; else it was handed out.
+    /// The segment grew; otherwise a block was handed out.
     segment: bool,
 }
 
-/// A stretch of a segment, in use or free.
+/// A part of a segment, in use or free.
 struct Piece {
     start: u64,
     size: u64,
@@ -351,7 +351,7 @@ impl Document<'_, '_> {
         Ok(())
     }
 
-    /// All of a segment, without gaps, as the viewer counts.
+    /// All pieces of a segment, free ones too: the viewer expects no gaps.
     fn pieces(&self, segment: &Segment) -> impl Iterator<Item = Piece> {
         let (mut at, end) = (self.layout.first(segment).start, self.layout.last(segment).end);
         let mut free_until = move |until: u64, next: u64| {
@@ -402,9 +402,9 @@ impl Document<'_, '_> {
         Ok(())
     }
 
-    /// Innermost first, as PyTorch has them.
+    /// Innermost first, as in PyTorch's files.
     fn frames(&self, pickler: &mut Pickler, path: u32) -> io::Result<()> {
-        /// Stands for frames that are not known.
+        /// In place of frames that are missing.
         const CUT: usize = usize::MAX;
         let path = path as usize;
         pickler.shared(Sort::Frames, path, |pickler| {
@@ -434,7 +434,7 @@ impl Document<'_, '_> {
         Ok(())
     }
 
-    /// Events of a device, in the order of time; a block never before its segment.
+    /// Events of a device, in order of time; a segment comes before its blocks.
     fn trace(&self, ordinal: u16) -> Vec<Event> {
         let layout = &self.layout;
         let mut trace: Vec<Event> = Vec::new();
@@ -459,7 +459,7 @@ impl Document<'_, '_> {
                 }
             }));
         }
-        // Stable: a segment and its first block of the same moment stay in this order.
+        // The sort is stable: a segment stays before a block with the same time.
         trace.sort_by_key(|event| event.time_ns);
         trace
     }
@@ -485,17 +485,17 @@ impl Document<'_, '_> {
     }
 }
 
-/// How long a record's memory is, as addresses go.
+/// The size of a record's address range.
 fn bytes(allocation: &Allocation) -> u64 {
     addresses(allocation).map_or(allocation.bytes, |(start, end)| end - start)
 }
 
-/// Rounding up is the allocator's; the viewer shows it apart.
+/// The requested size; the viewer shows the allocator's rounding separately.
 fn requested(allocation: &Allocation) -> u64 {
     allocation.requested.min(bytes(allocation))
 }
 
-/// Where a record's memory lies, if it has addresses of a device.
+/// A record's address range, if it has device addresses.
 fn addresses(allocation: &Allocation) -> Option<(u64, u64)> {
     let bytes = match allocation.kind {
         Kind::Mapping => allocation.requested,
@@ -507,7 +507,7 @@ fn addresses(allocation: &Allocation) -> Option<(u64, u64)> {
 
 fn stream(allocation: &Allocation) -> u64 {
     match allocation.stream {
-        // CUDA's own numbers for its default streams.
+        // CUDA's handles of its default streams.
         None | Some(Stream::LegacyDefault) => 0,
         Some(Stream::PerThreadDefault) => 2,
         Some(Stream::Handle(handle)) => handle,

@@ -1,7 +1,7 @@
 //! Parquet: the same table as `csv`, with types, compressed, for DuckDB, pandas, Polars and Spark.
 //!
-//! Numbers are unsigned 64-bit integers; a text that has nothing to tell is NULL; the others are stored as dictionaries, so that a stack shared by a million rows is
-//! written once in each group of rows. Rows come in groups, so that memory needed here does not grow with their number.
+//! Numbers are unsigned 64-bit integers, and an empty text is NULL. Texts are stored in dictionaries, so that a stack of
+//! a million rows is written once per row group. Row groups bound the memory that writing needs.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,20 +16,20 @@ use parquet::schema::types::{ColumnPath, Type};
 use super::records::{COLUMNS, Column, Field, Rows};
 use crate::progress::{Progress, Unit};
 
-/// Rows of one group, which has its own dictionaries.
+/// Rows of a row group, which has its own dictionaries.
 const GROUP: usize = 1 << 20;
-/// Bytes in a dictionary; beyond, each row repeats its text.
+/// Size limit of a dictionary in bytes; beyond it, each row repeats its text.
 const DICTIONARY: usize = 256 << 20;
 
 pub fn write(rows: &Rows, out: &mut dyn Write) -> io::Result<()> {
     write_groups(rows, out).map_err(io::Error::other)
 }
 
-/// Takes what the library writes. It wants to own its writer and to send it to other threads, neither of which ours allows.
+/// A buffer for the library, whose writer must be owned and `Send`; our writer is neither.
 #[derive(Clone, Default)]
-struct Basin(Arc<Mutex<Vec<u8>>>);
+struct Buffer(Arc<Mutex<Vec<u8>>>);
 
-impl Basin {
+impl Buffer {
     fn empty_into(&self, out: &mut dyn Write) -> io::Result<()> {
         let mut bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         out.write_all(&bytes)?;
@@ -38,7 +38,7 @@ impl Basin {
     }
 }
 
-impl Write for Basin {
+impl Write for Buffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(bytes);
         Ok(bytes.len())
@@ -57,25 +57,25 @@ fn write_groups(rows: &Rows, out: &mut dyn Write) -> Result<(), ParquetError> {
         .set_compression(Compression::SNAPPY)
         .set_dictionary_page_size_limit(DICTIONARY)
         .set_column_statistics_enabled(ColumnPath::from("stack"), EnabledStatistics::None);
-    // Hardly two rows have the same.
+    // Their values are almost all distinct.
     let properties = ["address", "time_ns"].iter().fold(properties, |properties, &column| {
         properties.set_column_dictionary_enabled(ColumnPath::from(column), false)
     });
     let properties = properties.build();
-    // Shared, not copied: a text here is as many bytes for a million rows as for one.
+    // A `ByteArray` is shared, not copied, so a text takes its memory once for all rows.
     let texts = (0..COLUMNS.len()).map(|column| rows.texts(column).iter().map(|text| text.as_bytes().to_vec().into()));
     let texts: Vec<Vec<ByteArray>> = texts.map(Iterator::collect).collect();
     let fields_in_all = rows.rows().len() * COLUMNS.len();
     let progress = Progress::over("writing", fields_in_all as u64, Unit::Of("fields"));
-    let basin = Basin::default();
-    let mut file = SerializedFileWriter::new(basin.clone(), Arc::new(schema), Arc::new(properties))?;
+    let buffer = Buffer::default();
+    let mut file = SerializedFileWriter::new(buffer.clone(), Arc::new(schema), Arc::new(properties))?;
     for group in rows.rows().chunks(GROUP) {
         let mut writer = file.next_row_group()?;
         for (nth, column) in COLUMNS.iter().enumerate() {
             let Some(mut to) = writer.next_column()? else { break };
             match column.field {
                 Field::Number(number) => {
-                    // The format keeps unsigned numbers in signed ones of the same bits.
+                    // The format stores unsigned numbers as signed ones with the same bits.
                     let value = |row| number(&rows.allocation(row)) as i64;
                     let values: Vec<i64> = group.iter().map(value).collect();
                     to.typed::<Int64Type>().write_batch(&values, None, None)?;
@@ -84,7 +84,7 @@ fn write_groups(rows: &Rows, out: &mut dyn Write) -> Result<(), ParquetError> {
                     let text = |row| &texts[nth][rows.text(nth, row)];
                     let present = |text: &&ByteArray| !text.is_empty();
                     let values: Vec<ByteArray> = group.iter().map(text).filter(present).cloned().collect();
-                    // 1 where there is a text, 0 for NULL.
+                    // 1 for a text, 0 for NULL.
                     let levels: Vec<i16> = group.iter().map(|row| i16::from(present(&text(row)))).collect();
                     to.typed::<ByteArrayType>().write_batch(&values, Some(&levels), None)?;
                 }
@@ -93,10 +93,10 @@ fn write_groups(rows: &Rows, out: &mut dyn Write) -> Result<(), ParquetError> {
             to.close()?;
         }
         writer.close()?;
-        basin.empty_into(out)?;
+        buffer.empty_into(out)?;
     }
     file.close()?;
-    Ok(basin.empty_into(out)?)
+    Ok(buffer.empty_into(out)?)
 }
 
 fn field(column: &Column) -> Result<Arc<Type>, ParquetError> {

@@ -1,14 +1,14 @@
-//! A Perfetto trace, for <https://ui.perfetto.dev>: counter tracks per device and kind, and the moments that mattered.
+//! A Perfetto trace, for <https://ui.perfetto.dev>: counter tracks per device and kind, and instants.
 //!
-//! A recording keeps no list of events, so this is no history of everything. It shows what is truly known:
+//! A recording has no list of all events, so the trace is no complete history. It shows:
 //!
-//! - `GPU 0 device, still live`: live allocations added up at the times they were made; the last point is what is live.
-//!   What was freed in between is not in it.
-//! - `GPU 0 device, in snapshots`: with several snapshots or kept snapshots of one process, all that was live at each.
-//! - Instants: marks of the program, requests that were refused, and why a snapshot was kept.
+//! - `GPU 0 device, still live`: live allocations, added up in order of allocation time; the last point is all live
+//!   memory. Freed memory is absent.
+//! - `GPU 0 device, in snapshots`: all live memory at each of several snapshots (automatic ones too) of one process.
+//! - Instants: marks of the program, failed requests, and automatic snapshots with their reason.
 //!
-//! Processes stand beside each other on one clock, so the ranks of a job compare. A track has
-//! [`POINTS`](super::curve::POINTS) points at most; beyond, points are left out, and those that remain are exact.
+//! All processes are on one clock, so that the ranks of a job compare. A track has at most
+//! [`POINTS`](super::curve::POINTS) points; if points are dropped, the others are exact.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -120,10 +120,10 @@ pub struct DebugAnnotation {
 const INSTANT: i32 = 3;
 const COUNTER: i32 = 4;
 const BYTES: i32 = 3;
-/// Clocks by Perfetto's numbers: the trace's own, and the time of day.
+/// Perfetto's numbers of clocks: the trace's clock, and the time of day.
 const BOOT_TIME: u32 = 6;
 const REAL_TIME: u32 = 1;
-/// All packets are of one writer.
+/// All packets have one writer.
 const SEQUENCE: u32 = 1;
 
 /// Writes one trace of several snapshots, of one process or of many.
@@ -145,7 +145,7 @@ pub fn write(snapshots: &[&Snapshot], kinds: &[Kind], out: &mut dyn Write) -> io
     trace.packet(None, Data::ClockSnapshot(ClockSnapshot { clocks }))?;
     let mut left: Vec<&Snapshot> = snapshots.to_vec();
     while !left.is_empty() {
-        // Taken out first: a snapshot whose process is unknown is not even the same process as itself.
+        // `same_process` is false for a snapshot of an unknown process, even with itself, so take it out first.
         let first = left.remove(0);
         let (mut own, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|other| same_process(first, other));
         own.insert(0, first);
@@ -159,7 +159,7 @@ pub fn write(snapshots: &[&Snapshot], kinds: &[Kind], out: &mut dyn Write) -> io
 struct Writer<'o> {
     out: &'o mut dyn Write,
     uuids: u64,
-    /// When the first process started; the trace begins there.
+    /// The start of the first process, where the trace begins.
     zero: u64,
 }
 
@@ -170,7 +170,7 @@ impl Writer<'_> {
             trusted_packet_sequence_id: Some(SEQUENCE),
             data: Some(data),
         };
-        // A trace is its packets one after the other.
+        // Concatenated traces are a trace.
         let trace = Trace { packet: vec![packet] };
         self.out.write_all(&trace.encode_to_vec())
     }
@@ -252,16 +252,16 @@ impl Writer<'_> {
                 }
             }
         }
-        self.moments(owner, offset, snapshots, last)
+        self.instants(owner, offset, snapshots, last)
     }
 
-    fn moments(&mut self, owner: u64, offset: u64, snapshots: &[&Snapshot], last: &Snapshot) -> io::Result<()> {
+    fn instants(&mut self, owner: u64, offset: u64, snapshots: &[&Snapshot], last: &Snapshot) -> io::Result<()> {
         let at = |time: u64| offset.saturating_add(time);
         for mark in &last.marks {
             self.instant(owner, at(mark.time_ns), mark.name.clone(), &[])?;
         }
         for failed in &last.failed {
-            let name = format!("refused: {} of {}", failed.api, units::bytes(failed.bytes));
+            let name = format!("failed: {} of {}", failed.api, units::bytes(failed.bytes));
             let notes = [("error", failed.error.to_string()), ("times", failed.count.to_string())];
             self.instant(owner, at(failed.first_ns), name.clone(), &notes)?;
             if failed.last_ns != failed.first_ns {
@@ -269,21 +269,21 @@ impl Writer<'_> {
             }
         }
         for snapshot in snapshots {
-            let Some(kept) = &snapshot.taken.automatic else {
+            let Some(automatic) = &snapshot.taken.automatic else {
                 continue;
             };
-            let why = match kept.reason {
+            let why = match automatic.reason {
                 Reason::OutOfMemory => "out of memory",
                 Reason::Peak => "peak",
                 Reason::Mark => "mark",
                 Reason::Requested => "requested",
-                Reason::Every => "time has passed",
+                Reason::Every => "interval",
             };
-            let name = kept.name.clone().unwrap_or_default();
+            let name = automatic.name.clone().unwrap_or_default();
             self.instant(
                 owner,
                 at(snapshot.taken.at_ns),
-                format!("snapshot kept: {why}"),
+                format!("automatic snapshot: {why}"),
                 &[("name", name)],
             )?;
         }
@@ -296,7 +296,7 @@ type Points = Vec<(u64, u64)>;
 /// Points by the name of their track.
 type Tracks = BTreeMap<String, Points>;
 
-/// Host memory has one track, whichever devices asked for it.
+/// Host memory has one track, independent of the device.
 fn track(kind: Kind, device: Option<usize>) -> (Kind, Option<usize>) {
     (kind, kind.place().counts_against(device))
 }
@@ -313,7 +313,7 @@ fn still_live(snapshot: &Snapshot, wanted: &dyn Fn(Kind) -> bool) -> Tracks {
     let calls = all.calls();
     let mut curves: BTreeMap<(Kind, Option<usize>), Curve> = BTreeMap::new();
     let shown = |call: &Call| wanted(call.kind) && has_bytes(call.kind);
-    // Where the curve of each call is in the list below.
+    // Creates the curves; `place` below finds a call's curve by index.
     for call in calls.iter().filter(|call| shown(call)) {
         curves.entry(track(call.kind, call.device)).or_default();
     }
@@ -334,7 +334,7 @@ fn still_live(snapshot: &Snapshot, wanted: &dyn Fn(Kind) -> bool) -> Tracks {
         (track_name(snapshot, device, kind), points.collect())
     };
     let curves = tracks.into_iter().zip(curves);
-    // A call may be there of which nothing is live.
+    // A call may have no live allocation.
     curves
         .map(name)
         .filter(|(_, points): &(_, Points)| !points.is_empty())
@@ -358,7 +358,7 @@ fn in_snapshots(snapshots: &[&Snapshot], wanted: &dyn Fn(Kind) -> bool) -> Track
     tracks
 }
 
-/// Claims hold none, so their tracks would be flat.
+/// Claims hold no memory, so they have no track.
 fn has_bytes(kind: Kind) -> bool {
     kind.place() != Place::Nowhere
 }

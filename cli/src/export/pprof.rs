@@ -1,12 +1,12 @@
 //! pprof's profile: a gzipped protobuf that `go tool pprof`, pprof.me, Speedscope, Polar Signals and others open.
 //!
-//! Values are those of Go's heap profiles, so that habits carry over: `inuse_space` and `inuse_objects` are what is live;
-//! `alloc_space` and `alloc_objects`, everything ever asked for, are there when the recording counted it, and left out
-//! otherwise. Samples carry labels: `kind`, `device`, `stream`, `thread`, `bytes` (the size of one block), and for
-//! memory that somebody else holds for the program `library` or `cached`. Each address has its mapping with build id and its
-//! line, inlined calls included. `pprof -diff_base before.pb.gz after.pb.gz` compares.
+//! The values have the names of Go's heap profiles: `inuse_space` and `inuse_objects` are live memory; `alloc_space` and
+//! `alloc_objects`, all memory allocated since the start, are absent if the input does not count it. Samples have the
+//! labels `kind`, `device`, `stream`, `thread`, `bytes` (the size of one block), and, for memory of a library or an
+//! allocator, `library` or `cached`. Each address has its mapping with build id and its lines, inlined calls included.
+//! `pprof -diff_base before.pb.gz after.pb.gz` compares.
 //!
-//! A line of Python has no address; its location has none either and stands in no mapping.
+//! The location of a Python line has neither an address nor a mapping.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -140,13 +140,13 @@ pub struct Function {
 }
 
 pub fn write(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> io::Result<()> {
-    // As Go writes them: they are made to be looked at soon, and much space there is not to be gained.
+    // The level that Go uses: higher levels save little space.
     let mut packed = GzEncoder::new(out, Compression::fast());
     write_plain(snapshot, options, &mut packed)?;
     packed.finish().map(drop)
 }
 
-/// What samples of one path, kind, level, device, stream, thread and size have in common.
+/// Records with equal keys are one sample.
 #[derive(PartialEq, Eq, PartialOrd, Ord, Clone, Copy)]
 struct Key {
     path: usize,
@@ -189,19 +189,19 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
     sums.sort_by_key(|(_, tally)| std::cmp::Reverse(tally.bytes));
     let mut tables = Tables::new(&profile);
     let paths: Vec<Vec<u64>> = (0..profile.paths.len()).map(|path| tables.locations_of(path)).collect();
-    // What is live was made too; what was made beyond that is freed, and nothing more is known of it than its stack.
-    let told = profile.samples.iter().any(|sample| sample.made.is_some());
+    // `made` includes live memory. The difference was freed, and of that only the stack is known.
+    let has_made = profile.samples.iter().any(|sample| sample.made.is_some());
     let values = |live: Tally, made: Tally| {
         let values = [live.bytes, live.count, made.bytes, made.count];
         values
             .iter()
-            .take(if told { 4 } else { 2 })
+            .take(if has_made { 4 } else { 2 })
             .map(|&value| number(value))
             .collect::<Vec<_>>()
     };
     let mut bytes = Vec::new();
     let mut write = |sample: SampleMessage| {
-        // Pieces of a message, one behind the other, are the message.
+        // Concatenated pieces of a message are the message.
         let piece = ProfileMessage {
             sample: vec![sample],
             ..ProfileMessage::default()
@@ -236,7 +236,7 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
     let space = tables.value_type("inuse_space", "bytes");
     let objects = tables.value_type("inuse_objects", "count");
     let mut sample_type = vec![space, objects];
-    if told {
+    if has_made {
         sample_type.push(tables.value_type("alloc_space", "bytes"));
         sample_type.push(tables.value_type("alloc_objects", "count"));
     }
@@ -251,7 +251,7 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
         time_nanos: number(snapshot.taken.at_unix_ns),
         duration_nanos: number(snapshot.taken.at_ns),
         period_type: Some(space),
-        // Every allocation is recorded, none is sampled.
+        // Every allocation is recorded, without sampling.
         period: 1,
         comment,
         default_sample_type: space.r#type,
@@ -263,12 +263,12 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
     out.write_all(&rest.encode_to_vec())
 }
 
-/// The format's numbers have a sign.
+/// The format has signed numbers.
 fn number(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// The tables that samples refer to, each entry once. Ids begin with 1; 0 means none.
+/// The tables that samples refer to. Ids begin with 1; 0 means none.
 struct Tables<'p, 'a> {
     profile: &'p Profile<'a>,
     texts: Texts,
@@ -288,7 +288,7 @@ struct Texts {
 
 impl Texts {
     fn number(&mut self, text: &str) -> i64 {
-        // `pprof -top` prints to a terminal what it finds here.
+        // `pprof -top` prints these texts to a terminal.
         let text = &Escaped(text).to_string();
         if let Some(&number) = self.numbers.get(text) {
             return number;
@@ -306,7 +306,7 @@ impl<'p, 'a> Tables<'p, 'a> {
             items: Vec::new(),
             numbers: HashMap::new(),
         };
-        // The format wants the empty text at 0.
+        // The format requires the empty text at 0.
         texts.number("");
         let mut tables = Tables {
             profile,
@@ -322,7 +322,7 @@ impl<'p, 'a> Tables<'p, 'a> {
         tables
     }
 
-    /// The modules that frames lie in. pprof looks at the first mapping for the program's own.
+    /// The modules of all frames, the executable first, as pprof expects.
     fn add_mappings(&mut self) {
         let snapshot = self.profile.snapshot;
         let mut used: Vec<&Module> = Vec::new();
@@ -343,11 +343,11 @@ impl<'p, 'a> Tables<'p, 'a> {
                 id: self.mappings.len() as u64 + 1,
                 memory_start: module.start,
                 memory_limit: module.end,
-                // Addresses are told as they were in the process; the bias leads back to those in the file.
+                // Addresses are those of the process; the bias gives those of the file.
                 file_offset: module.start.saturating_sub(module.bias),
                 filename: self.texts.number(&module.path),
                 build_id: self.texts.number(&module.build_id),
-                // Whoever reads this shall not look for names on their own machine where they are known.
+                // Keeps pprof from searching the reader's machine for symbols that are in the file.
                 has_functions: named(|frame| frame.function.is_some()),
                 has_filenames: named(|frame| frame.file.is_some()),
                 has_line_numbers: named(|frame| frame.line.is_some()),
@@ -389,7 +389,7 @@ impl<'p, 'a> Tables<'p, 'a> {
         let first = &self.profile.frames[frames[0]];
         let mapping = self.mapping_of.get(first.module).copied();
         let address = match mapping {
-            // A return address; the call is the byte before it.
+            // The frame has a return address; the call is before it.
             Some((_, module)) => first.address.saturating_sub(1).wrapping_add(module.bias),
             None if first.is_python() => 0,
             None => first.address,
@@ -406,10 +406,10 @@ impl<'p, 'a> Tables<'p, 'a> {
         id
     }
 
-    /// `None` where no name is known: then the address has to do.
+    /// `None` if no name is known; the location then has only an address.
     fn line(&mut self, frame: usize) -> Option<Line> {
         let frame = &self.profile.frames[frame];
-        // `<module>` would pass for the arguments of a template, which pprof takes out.
+        // pprof removes angle brackets as template arguments, so write `<module>` with parentheses.
         let name = match frame.function? {
             name if frame.is_python() => &name.replace('<', "(").replace('>', ")"),
             name => name,
@@ -432,7 +432,7 @@ impl<'p, 'a> Tables<'p, 'a> {
         })
     }
 
-    /// What is known of freed memory too.
+    /// The labels that freed memory has, too.
     fn common_labels(&mut self, kind: Kind, level: Level, device: Option<usize>, path: usize) -> Vec<Label> {
         let snapshot = self.profile.snapshot;
         let mut labels = vec![self.label("kind", kind.name())];

@@ -1,10 +1,10 @@
-//! Live allocations one by one, as tables have them: a row's fields, said once for every format of rows.
+//! Live allocations as rows of a table: the columns that CSV and Parquet share.
 //!
-//! All records are rows, also the segments behind a framework's tensors; `level` says which bytes to add up: the sum
-//! over `held` and `cached` is what the report lists, and `behind` is memory that other rows lie in.
+//! All records are rows, including the segments behind a framework's tensors. `level` tells which bytes to add up: the
+//! sum over `held` and `cached` is what the report lists, and `behind` is memory that other rows lie in.
 //!
-//! Millions of rows say the same few thousand things. So each text stands once in its column's list ([`Texts`]), and a row
-//! has its number; what a format does to a text (quoting, say) it does once.
+//! Millions of rows share a few thousand texts. So each text is stored once in its column's list ([`Texts`]), a row has
+//! its index, and a format converts each text once.
 
 use std::collections::HashMap;
 
@@ -13,16 +13,16 @@ use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::{device_name, stream_name};
 use culeak::snapshot::{Allocation, Call, Snapshot};
 
-use super::names::{self, Detail};
 use crate::escape::Escaped;
+use crate::text::names::{self, Detail};
 
-/// A column's name and how its field is found.
+/// A column's name and the source of its field.
 pub struct Column {
     pub name: &'static str,
     pub field: Field,
 }
 
-/// A field, by what decides on it. An empty text means that there is nothing to tell.
+/// The source of a field. An empty text means that the field does not apply.
 #[derive(Clone, Copy)]
 pub enum Field {
     Number(fn(&Allocation) -> u64),
@@ -32,7 +32,7 @@ pub enum Field {
     Stack,
 }
 
-/// In the order of the files' columns.
+/// In the order of the columns in files.
 pub const COLUMNS: &[Column] = &[
     column("address", Field::Number(|allocation| allocation.address)),
     column("bytes", Field::Number(|allocation| allocation.bytes)),
@@ -63,8 +63,8 @@ pub const COLUMNS: &[Column] = &[
     column(
         "stream",
         Field::Call(|_, call| {
-            let told = call.stream.map(|stream| stream_name(Some(stream)));
-            told.unwrap_or_default()
+            let stream = call.stream.map(|stream| stream_name(Some(stream)));
+            stream.unwrap_or_default()
         }),
     ),
     column(
@@ -88,7 +88,7 @@ const fn column(name: &'static str, field: Field) -> Column {
 
 const LEVELS: [Level; 4] = [Level::Held, Level::Cached, Level::Behind, Level::Claim];
 
-/// The word that says how a row's bytes count.
+/// The name of a level.
 pub fn level(level: Level) -> &'static str {
     match level {
         Level::Held => "held",
@@ -106,11 +106,11 @@ fn shown(text: &str) -> String {
 pub struct Rows<'a> {
     pub profile: Profile<'a>,
     rows: Vec<Row>,
-    /// By column; none where it holds numbers.
+    /// By column; `None` for columns of numbers.
     texts: Vec<Option<Texts>>,
 }
 
-/// A row: which record it tells of, and what the profile says of it.
+/// A row: a record's index, and its path and level in the profile.
 #[derive(Clone, Copy)]
 pub struct Row {
     index: u32,
@@ -119,10 +119,10 @@ pub struct Row {
     level: u8,
 }
 
-/// What the fields of a column say, each text once.
+/// The distinct texts of a column.
 struct Texts {
     different: Vec<String>,
-    /// The text of each thing that decides on it.
+    /// The text index by level, call or path, depending on the column.
     of: Vec<u32>,
 }
 
@@ -170,12 +170,12 @@ impl<'a> Rows<'a> {
         self.profile.snapshot.allocations.at(row.index as usize)
     }
 
-    /// All different texts of a column.
+    /// The distinct texts of a column.
     pub fn texts(&self, column: usize) -> &[String] {
         self.texts[column].as_ref().map_or(&[], |texts| &texts.different)
     }
 
-    /// Which of them a row has there.
+    /// The index of a row's text in them.
     pub fn text(&self, column: usize, row: &Row) -> usize {
         let decides = match COLUMNS[column].field {
             Field::Level => row.level as usize,

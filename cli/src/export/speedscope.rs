@@ -1,8 +1,8 @@
 //! speedscope's own format: JSON that <https://speedscope.app>, its offline page and its VS Code extension open.
 //!
-//! One file holds several profiles, between which the viewer switches: live bytes and live allocations for every place that
-//! memory lies in, since those of a device and of the host add up to nothing; and all that was ever asked for, where the
-//! recording tells. The innermost frame is the kind in brackets.
+//! A file holds several profiles, which the viewer lists: live bytes and live allocations of each place (a device, or the
+//! host), because memory of different places does not add up; and all allocations since the start, if the input counts
+//! them. The innermost frame is the kind in brackets.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -11,8 +11,8 @@ use culeak::analysis::profile::{Profile, Sample};
 use serde::Serialize;
 
 use super::folded::Cost;
-use super::names::{self, Detail};
 use crate::escape::Escaped;
+use crate::text::names::{self, Detail};
 
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
@@ -61,7 +61,7 @@ pub fn write(profile: &Profile, detail: Detail, out: &mut dyn Write) -> io::Resu
     let mut place_of: BTreeMap<String, Vec<(&Sample, Vec<usize>)>> = BTreeMap::new();
     for sample in &profile.samples {
         let path = &profile.paths[sample.path];
-        let mut say = |text: String| {
+        let mut add = |text: String| {
             *extra.entry(text).or_insert_with_key(|text| {
                 frames.push(Frame {
                     name: text.clone(),
@@ -73,19 +73,19 @@ pub fn write(profile: &Profile, detail: Detail, out: &mut dyn Write) -> io::Resu
         };
         let mut stack = Vec::with_capacity(path.frames.len() + 2);
         if path.frames.is_empty() {
-            stack.push(say(names::NO_STACK.to_owned()));
+            stack.push(add(names::NO_STACK.to_owned()));
         } else if path.truncated {
-            stack.push(say(names::CUT.to_owned()));
+            stack.push(add(names::CUT.to_owned()));
         }
         stack.extend(&path.frames);
-        stack.push(say(names::kind(profile, sample)));
+        stack.push(add(names::kind(profile, sample)));
         place_of.entry(profile.place(sample)).or_default().push((sample, stack));
     }
     let mut profiles = Vec::new();
     for (place, samples) in &place_of {
-        let told = samples.iter().any(|(sample, _)| sample.made.is_some());
+        let has_made = samples.iter().any(|(sample, _)| sample.made.is_some());
         let costs = [Cost::Bytes, Cost::Count, Cost::MadeBytes, Cost::MadeCount];
-        for cost in costs.into_iter().filter(|cost| told || !cost.is_made()) {
+        for cost in costs.into_iter().filter(|cost| has_made || !cost.is_made()) {
             let weights: Vec<u64> = samples.iter().map(|(sample, _)| cost.of(sample)).collect();
             profiles.push(Sampled {
                 r#type: "sampled",

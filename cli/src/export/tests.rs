@@ -1,4 +1,4 @@
-//! Every format adds up to what the report lists; what other programs make of the files is tested in tests/formats.
+//! Tests that every format adds up to what the report lists. tests/formats opens the files in other programs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -12,10 +12,10 @@ use prost::Message;
 use serde_json::Value;
 
 use super::folded::{self, Cost};
-use super::names::Detail;
 use super::records::Rows;
 use super::*;
 use crate::pickle;
+use crate::text::names::Detail;
 use crate::text::sample::{MIB, Sample, leaky, training};
 
 const SHORT: Detail = Detail {
@@ -38,7 +38,7 @@ fn samples() -> [Snapshot; 3] {
 
 fn written(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> Vec<u8> {
     let mut out = Vec::new();
-    write(&mut out).expect("memory takes everything");
+    write(&mut out).expect("writing to memory succeeds");
     out
 }
 
@@ -46,7 +46,7 @@ fn text(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> String {
     String::from_utf8(written(write)).expect("text")
 }
 
-/// A snapshot in which everything a program can choose tries to break out.
+/// A snapshot in which all text of the program contains markup and separators.
 fn hostile() -> Snapshot {
     let mut sample = Sample::new();
     let stack = sample.stack(&[
@@ -105,7 +105,7 @@ fn hostile_names_stay_within_their_field() {
 }
 
 #[test]
-fn a_flame_graph_says_how_much_it_shows() {
+fn a_flame_graph_names_its_total() {
     for snapshot in samples() {
         let profile = Profile::of(&snapshot, &Options::default());
         let svg = text(|out| flamegraph::write(&profile, SHORT, Cost::Bytes, out));
@@ -127,14 +127,14 @@ fn a_flame_graph_of_two_snapshots_is_coloured_by_the_change() {
 }
 
 #[test]
-fn sizes_that_no_machine_has_are_refused_where_they_would_overflow() {
+fn impossible_sizes_are_refused_where_they_would_overflow() {
     let mut snapshot = leaky();
     snapshot
         .allocations
         .change(|_, allocation, _| allocation.bytes = u64::MAX);
     let profile = Profile::of(&snapshot, &Options::default());
     let error = flamegraph::write(&profile, SHORT, Cost::Bytes, &mut Vec::new()).expect_err("too much");
-    assert!(error.to_string().contains("damaged snapshot"), "{error}");
+    assert!(error.to_string().contains("snapshot is damaged"), "{error}");
 }
 
 fn json(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> Value {
@@ -170,7 +170,7 @@ fn pprofs_values_add_up_to_the_report() {
 }
 
 #[test]
-fn every_number_in_pprofs_tables_leads_somewhere() {
+fn every_id_in_pprofs_tables_is_valid() {
     for snapshot in [leaky(), training().finish(0, 0), hostile()] {
         let full = Options {
             full_stacks: true,
@@ -301,8 +301,12 @@ fn the_last_point_of_every_track_is_what_is_live() {
                 Some(&counter.live_bytes),
                 "{name}: {last:?}"
             );
-            let pictured = last.get(&format!("{name}, in snapshots"));
-            assert_eq!(pictured, (snapshots.len() > 1).then_some(&counter.live_bytes), "{name}");
+            let in_snapshots = last.get(&format!("{name}, in snapshots"));
+            assert_eq!(
+                in_snapshots,
+                (snapshots.len() > 1).then_some(&counter.live_bytes),
+                "{name}"
+            );
         }
         assert_eq!(instants, ["epoch 3"]);
     }
@@ -327,7 +331,7 @@ fn rows(snapshot: &Snapshot) -> Rows<'_> {
 }
 
 #[test]
-fn rows_that_somebody_holds_add_up_to_the_report() {
+fn held_and_cached_rows_add_up_to_the_report() {
     for snapshot in samples() {
         let table = text(|out| csv::write(&rows(&snapshot), out));
         let mut reader = ::csv::Reader::from_reader(table.as_bytes());
@@ -349,7 +353,7 @@ fn rows_that_somebody_holds_add_up_to_the_report() {
 }
 
 #[test]
-fn both_tables_hold_the_same() {
+fn csv_and_parquet_have_equal_rows() {
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
     use ::parquet::record::Field;
 
@@ -363,9 +367,9 @@ fn both_tables_hold_the_same() {
             .collect();
         let file = bytes::Bytes::from(written(|out| parquet::write(&rows, out)));
         let file = SerializedFileReader::new(file).expect("a file");
-        let said = |field: &Field| match field {
+        let text_of = |field: &Field| match field {
             Field::ULong(number) => number.to_string(),
-            // Nor is there an apostrophe before what a spreadsheet would take for a formula.
+            // Parquet has no apostrophe before formulas.
             Field::Str(text) => match text.starts_with('=') {
                 true => format!("'{text}"),
                 false => text.clone(),
@@ -379,7 +383,7 @@ fn both_tables_hold_the_same() {
             .map(|row| {
                 row.expect("a row")
                     .get_column_iter()
-                    .map(|(_, field)| said(field))
+                    .map(|(_, field)| text_of(field))
                     .collect()
             })
             .collect();
@@ -388,7 +392,7 @@ fn both_tables_hold_the_same() {
 }
 
 #[test]
-fn parquet_has_null_where_there_is_nothing_to_tell() {
+fn parquet_has_null_for_fields_that_do_not_apply() {
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
     use ::parquet::record::Field;
 
@@ -437,7 +441,7 @@ fn no_cell_of_a_table_is_a_formula_to_a_spreadsheet() {
     );
 }
 
-/// Bytes in the active blocks of a written snapshot, and what was left out of it.
+/// Bytes in the active blocks of a written snapshot, and what the format left out.
 fn in_the_viewer(snapshot: &Snapshot) -> (u64, u64) {
     let mut left_out = 0;
     let bytes = written(|out| {
@@ -472,7 +476,7 @@ fn in_the_viewer(snapshot: &Snapshot) -> (u64, u64) {
 }
 
 #[test]
-fn pytorchs_viewer_sees_what_the_report_lists_on_devices() {
+fn pytorchs_viewer_shows_what_the_report_lists_on_devices() {
     for snapshot in samples() {
         let mapped = |allocation: &culeak::snapshot::Allocation| allocation.kind == Kind::Mapping;
         let windows: u64 = match snapshot.allocators.is_empty() {
@@ -491,7 +495,7 @@ fn pytorchs_viewer_sees_what_the_report_lists_on_devices() {
 }
 
 #[test]
-fn what_is_written_for_pytorchs_viewer_is_read_back() {
+fn a_memory_viz_file_is_read_back() {
     let snapshot = training().finish(0, 3);
     let bytes = written(|out| memory_viz::write(&snapshot, &Options::default(), SHORT, out).map(drop));
     let back = crate::load::memory_viz::read(&bytes, "back.pickle").expect("read");
@@ -502,11 +506,11 @@ fn what_is_written_for_pytorchs_viewer_is_read_back() {
             .iter()
             .filter(|allocation| allocation.kind == Kind::Tensor);
         let stacks = CallStacks::of(snapshot);
-        let told = tensors.map(|tensor| {
+        let places = tensors.map(|tensor| {
             let site = stacks.get(tensor.stack).site().expect("a site").place();
             (tensor.address, tensor.bytes, tensor.requested, site)
         });
-        told.collect::<BTreeSet<_>>()
+        places.collect::<BTreeSet<_>>()
     };
     let wanted = tensors(&snapshot);
     assert_eq!(wanted.len(), 2);
@@ -540,7 +544,7 @@ fn a_tensor_over_two_mappings_lies_in_one_segment() {
     assert_eq!(in_the_viewer(&snapshot), (42 * MIB, MIB));
 }
 
-/// The same memory, asked for three times over.
+/// The same memory, allocated three times.
 fn asked_for_thrice() -> Snapshot {
     let mut snapshot = leaky();
     let mut totals: BTreeMap<_, Tally> = BTreeMap::new();
@@ -560,7 +564,7 @@ fn asked_for_thrice() -> Snapshot {
 }
 
 #[test]
-fn what_was_ever_asked_for_is_told_where_it_is_known() {
+fn all_allocations_are_exported_where_they_are_counted() {
     let snapshot = asked_for_thrice();
     let live = reported(&snapshot);
     let wanted = [live.bytes, live.count, 3 * live.bytes, 3 * live.count];

@@ -1,12 +1,12 @@
-// Charts over time, drawn by uPlot: a large one with axes, and curves of the size of a word.
+// Charts over time, drawn by uPlot: a large one with axes, and small curves in table rows.
 //
-// uPlot paints on a canvas, where the style sheet does not reach, so colours are looked up when a chart is made, and
-// every chart is made again when light turns dark.
+// uPlot paints on a canvas, which style sheets do not affect. So colours are looked up when a chart is made, and every
+// chart is made again when the theme changes.
 "use strict";
 
 const charts = [];
 
-// What a variable of the style sheet stands for at the moment.
+// The current value of a colour variable of the style sheet.
 function colourOf(variable) {
   const probe = element("span");
   probe.style.color = `var(${variable})`;
@@ -24,12 +24,12 @@ function paintAgain() {
   }
 }
 
-// In the next frame the page has its new colours.
+// The page has its new colours in the next frame.
 const paintSoon = () => requestAnimationFrame(paintAgain);
 document.getElementById("theme").addEventListener("change", paintSoon);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintSoon);
 
-// `make` answers uPlot's options and data for a width.
+// `make` returns uPlot's options and data for a width.
 function chart(host, make) {
   let plot = null;
   const paint = () => {
@@ -41,7 +41,7 @@ function chart(host, make) {
   return { paint, resize: () => plot?.setSize({ width: host.clientWidth, height: plot.height }) };
 }
 
-// Values over the points of a trend, with a gap where another process begins.
+// One value per point of a trend, with a gap between processes.
 function withGaps(points, values, joined) {
   const spread = [];
   points.forEach((point, nth) => {
@@ -51,7 +51,7 @@ function withGaps(points, values, joined) {
   return spread;
 }
 
-// In seconds, where it is time: uPlot takes no step below 1 that is no round decimal.
+// The x positions: times are in seconds, because uPlot rounds steps below 1 to decimals.
 function positions(trend, joined) {
   const points = trend.points;
   const x = points.map((point) => point.x * trend.scale);
@@ -64,7 +64,7 @@ function positions(trend, joined) {
   return spread;
 }
 
-// `lines` have a name, values, a variable for their colour, and `counts` when they are numbers of blocks.
+// `lines` have a name, values, a colour variable, and `counts` if the values are numbers of blocks.
 function timeChart(host, trend, lines, height, spoken) {
   const joined = trend.against === "runs";
   const one = trend.points.length === 1;
@@ -112,7 +112,7 @@ function timeChart(host, trend, lines, height, spoken) {
   });
 }
 
-// Round steps of an axis: in bytes powers of two, in seconds what clocks and calendars have, else decimal.
+// Steps of an axis: powers of two for bytes, clock and calendar units for seconds, else decimal.
 const POWERS = Array.from({ length: 63 }, (_, power) => 2 ** power);
 const TIMES = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200].concat([1, 2, 5, 10, 30, 100, 300, 1000].map((days) => days * 86400));
 const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();

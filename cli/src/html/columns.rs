@@ -1,7 +1,7 @@
-//! Numbers by column, each in as few bytes as it needs.
+//! Numbers by column, in a variable-length encoding.
 //!
-//! A column's numbers are alike (sizes, counts, indices), so one beside the next they compress far better than records
-//! do, and the page reads each into one typed array. Seven bits a byte, lowest first; the top bit says that more follow.
+//! The numbers of a column are similar (sizes, counts, indices), so columns compress far better than records, and the
+//! page reads each into one typed array. Seven bits per byte, lowest first; the top bit is set if more bytes follow.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ pub struct Column {
     pub count: usize,
 }
 
-/// Columns one behind the other, and what they are called.
+/// The concatenated columns, and their names.
 #[derive(Debug, Default)]
 pub struct Columns {
     pub names: Vec<Column>,

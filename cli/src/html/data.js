@@ -1,4 +1,4 @@
-// Reads what culeak put into the page: base64 around deflate around a header in JSON and columns of numbers.
+// Reads the page's data: base64 of deflate of a JSON header and columns of numbers.
 "use strict";
 
 async function readData(base64) {
@@ -17,7 +17,7 @@ function bytesOf(base64) {
   return bytes;
 }
 
-// Seven bits a byte, lowest first; the top bit says that more follow.
+// Seven bits per byte, lowest first; the top bit is set if more bytes follow.
 function readColumns(bytes, at, names) {
   const columns = {};
   for (const { name, count } of names) {
@@ -54,7 +54,7 @@ function readStacks(columns, prefix) {
   return { count: depth.length, starts, frames, truncated: columns[prefix + ".truncated"] };
 }
 
-// Frames by number, as the reader of a stack sees them.
+// Access to frames by index.
 class Frames {
   constructor(columns, strings) {
     this.columns = columns;
@@ -73,7 +73,7 @@ class Frames {
   inlined(frame) { return this.columns["frames.inlined"][frame] === 1; }
   isUsers(frame) { return this.columns["frames.users"][frame] === 1; }
 
-  // Which frames contain this text in their name, place or module, whatever its case.
+  // Marks the frames that contain this text in their name, place or module, ignoring case.
   matching(text) {
     if (!this.searched) {
       const lower = this.strings.map((string) => string.toLowerCase());

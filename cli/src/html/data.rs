@@ -1,7 +1,7 @@
-//! What the page's script reads: strings and frames stored once, everything else refers to them by number.
+//! The data that the page's script reads: strings and frames are stored once and referred to by number.
 //!
-//! Every string that comes from a recording passes through [`Data::text`], which spells out what would not simply
-//! appear (control characters, line breaks, marks that turn text around), as on the terminal.
+//! Every string from a recording passes through [`Data::text`], which escapes control characters, line breaks and
+//! bidirectional controls, as on the terminal.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::columns::{Column, Columns};
 use crate::escape::Escaped;
 
-/// Version of what the script reads; both are in one file, so it only names the shape.
+/// Version of the layout. Script and data are in one file, so no reader checks it.
 const VERSION: u32 = 1;
 
 pub struct Data<'a> {
@@ -27,7 +27,7 @@ pub struct Data<'a> {
     pub columns: Columns,
 }
 
-/// Frames that a reader cannot tell apart are one.
+/// Frames with equal keys are stored once.
 #[derive(PartialEq, Eq, Hash)]
 struct FrameKey<'a> {
     function: Option<&'a str>,
@@ -36,7 +36,7 @@ struct FrameKey<'a> {
     module: &'a str,
     inlined: bool,
     python: bool,
-    /// Of a frame without a name.
+    /// Only of a frame without a name.
     address: Option<u64>,
     role: Role,
 }
@@ -62,12 +62,12 @@ impl<'a> Data<'a> {
             frame_numbers: HashMap::new(),
             columns: Columns::default(),
         };
-        // So that 0 means "nothing to say".
+        // 0 is the empty string.
         data.text("");
         data
     }
 
-    /// The number of a string, made harmless.
+    /// The number of a string, which is escaped.
     pub fn text(&mut self, text: &str) -> u64 {
         let text = Escaped(text).to_string();
         if let Some(&number) = self.string_numbers.get(&text) {
@@ -139,7 +139,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// What a frame belongs to, for its colour: its module, the package of a line of Python, the file of one's own.
+/// The group that gives a frame its colour: its module, Python package, or user file.
 fn group<'a>(frame: &Frame<'a>) -> &'a str {
     match frame.home() {
         home if frame.is_python() => home.split('/').next().unwrap_or(home),

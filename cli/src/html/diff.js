@@ -1,4 +1,4 @@
-// The page of a diff: what grew in red, what shrank in blue, by stack and by row.
+// The page of a diff: growth in red and shrinkage in blue, by stack and by row.
 "use strict";
 
 pages.diff = (context) => {
@@ -39,7 +39,7 @@ pages.diff = (context) => {
   view.tables.push(table);
   if (rows.count === 0) host.prepend(element("p", { class: "quiet" }, "nothing changed"));
   if (page.hidden_rows > 0) host.append(element("p", { class: "quiet" }, formatCount(page.hidden_rows) + " more rows were left out by --top or --min-bytes"));
-  section(main, "What could not be seen");
-  for (const [nth, side] of ["before", "after"].entries()) main.append(element("h3", {}, side), facts(page.losses[nth], "sums losses"));
+  section(main, "Not recorded");
+  for (const [nth, side] of ["before", "after"].entries()) main.append(element("h3", {}, side), ...losses(...page.losses[nth]));
   view.start();
 };

@@ -24,15 +24,15 @@ use crate::text::report::sums;
 struct Page {
     what: &'static str,
     headline: String,
-    /// One process at two times, so a difference is growth.
+    /// Both snapshots are of one process, so a difference is growth.
     same_process: bool,
     by: &'static str,
     states: [&'static str; 5],
     hidden_rows: usize,
     warnings: Vec<String>,
     totals: Vec<(&'static str, String)>,
-    /// What could not be seen, of both sides.
-    losses: [Vec<sums::Sum>; 2],
+    /// Of both sides: the losses that occurred, and all counts.
+    losses: [[Vec<sums::Sum>; 2]; 2],
 }
 
 /// In the order of their numbers on the page.
@@ -71,14 +71,15 @@ pub fn write(
                 by: By::Kind,
                 ..report::Options::default()
             };
-            sums::losses(&Report::of(snapshot, &options))
+            let report = Report::of(snapshot, &options);
+            [false, true].map(|all| sums::losses(&report, all))
         }),
     };
     let title = format!("culeak diff: {}", parts::process(&diff.after.process));
     page::write(Parts::Graph, &title, &shown, data, &content, out)
 }
 
-/// What a browser without scripts shows: the largest changes.
+/// The text for browsers without scripts: the largest changes.
 fn as_text(before: &Snapshot, after: &Snapshot, options: &Options, full_stacks: bool) -> io::Result<String> {
     let few = Options {
         top: Some(options.top.unwrap_or(usize::MAX).min(20)),
@@ -90,14 +91,14 @@ fn as_text(before: &Snapshot, after: &Snapshot, options: &Options, full_stacks: 
     Ok(String::from_utf8_lossy(&shown).into_owned())
 }
 
-/// Where the stacks of a diff are found again: by stack, or all of a site.
+/// Finds the stacks of a row: one by its fingerprint, or all of a call site.
 #[derive(Default)]
 struct Found {
     by_stack: HashMap<(Fingerprint, State, bool), u64>,
     by_site: HashMap<(Fingerprint, bool), Vec<u64>>,
 }
 
-/// Every stack, unchanged ones too, since widths may be those of either side.
+/// Writes every stack, unchanged ones too, because the graph can show either side.
 fn graph<'a>(data: &mut Data<'a>, before: &'a Snapshot, after: &'a Snapshot, options: &Options, full: bool) -> Found {
     let everything = Options {
         by: By::Stack,

@@ -1,12 +1,12 @@
-// What all parts of the page are made of: elements, sections, lists of facts, names that fit.
+// Building blocks of the page: elements, sections, lists of facts, shortened names.
 "use strict";
 
-// What the page can show, by the name in the data: each file that can show something adds itself.
+// The functions that show a page, by the name in the data. Each file adds its own.
 const pages = {};
 
 const main = document.getElementById("main");
 
-// An element with attributes and children; text is always text.
+// Creates an element with attributes and children. Strings become text, never markup.
 function element(tag, attributes, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes || {})) {
@@ -24,17 +24,17 @@ function section(host, title, ...content) {
   return heading;
 }
 
-// Rows with a name and a text; an empty name continues the row above.
+// A list of names and texts; an empty name continues the row above.
 function facts(rows, classes) {
   return element("dl", { class: "facts " + (classes || "") }, rows.flatMap(([name, text]) => [element("dt", {}, name), element("dd", {}, text)]));
 }
 
-// A long name keeps its beginning and its end; all of it stands in the row's detail.
+// Cuts a long name in the middle; the row's details have all of it.
 function shorten(name) {
   return name.length <= 120 ? name : name.slice(0, 80) + "…" + name.slice(-39);
 }
 
-// One of several things, chosen from a list when there are more than one.
+// Shows one of several items; a selection list appears if there is more than one.
 function oneOf(host, label, names, show) {
   const place = element("div");
   const change = (number) => {

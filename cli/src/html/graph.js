@@ -1,25 +1,24 @@
-// Stacks as an icicle: callers above, what they called below, as wide as the memory asked for there.
+// Stacks as an icicle graph: callers above callees; the width is the memory allocated below a frame.
 //
-// Stacks are sorted, so every frame is a range of them, and what it calls are the runs of equal frames one level down.
-// No tree is kept: those ranges wide enough to be seen are handed to d3-hierarchy, which lays them out, and d3-selection
-// puts them on the page as elements that can be focused and read aloud. Callees too narrow to be seen one by one stand
-// together in groups, which open like frames, so nothing is out of reach. For the inverted view the same is done with
-// the stacks sorted from the other end.
+// Stacks are sorted, so every frame is a range of stacks, and its callees are the runs of equal frames one level down.
+// The page builds no tree of all stacks: d3-hierarchy lays out the visible ranges, and d3-selection puts them on the page
+// as elements that take the focus and that screen readers read. Callees that are too narrow to be drawn form groups,
+// which open like frames. The inverted view does the same with stacks sorted from the innermost frame.
 "use strict";
 
 const ROW_HEIGHT = 19;
-// Pixels. What would be narrower is joined with its neighbours.
+// In pixels. Narrower callees are grouped.
 const NARROWEST = 5;
-// Rows below the zoomed frame; deeper ones show when one zooms in. No recording goes as deep, but a made-up file may.
+// The most rows below the zoomed frame; zooming in shows deeper ones. A damaged file may be deeper.
 const DEEPEST = 400;
 
 class Graph {
-  // `told` is called with the frame pointed at; `colour` says which class a node gets.
-  constructor(host, stacks, frames, { told, colour, describe }) {
+  // `point` is called with the node under the pointer or focus; `colour` returns the class of a node.
+  constructor(host, stacks, frames, { point, colour, describe }) {
     this.host = host;
     this.stacks = stacks;
     this.frames = frames;
-    this.told = told;
+    this.point = point;
     this.colour = colour;
     this.describe = describe;
     this.inverted = false;
@@ -29,7 +28,7 @@ class Graph {
     this.current = 0;
     host.setAttribute("role", "tree");
     host.addEventListener("click", (event) => this.at(event, (nth) => this.zoomTo(this.nodes[nth])));
-    host.addEventListener("pointerover", (event) => this.at(event, (nth) => told(this.nodes[nth].data)));
+    host.addEventListener("pointerover", (event) => this.at(event, (nth) => point(this.nodes[nth].data)));
     host.addEventListener("focusin", (event) => this.at(event, (nth) => this.moveTo(nth, false)));
     host.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => {
@@ -42,7 +41,7 @@ class Graph {
     if (nth >= 0) act(nth);
   }
 
-  // How much each stack weighs, and a second number for each that `colour` may sum.
+  // Sets the weight of each stack, and its change in a diff.
   weigh(weights, changes) {
     this.weights = weights;
     this.changes = changes;
@@ -80,7 +79,7 @@ class Graph {
     return sums;
   }
 
-  // How much a node has changed.
+  // The change of a node.
   changeOf(node) {
     if (node.group) return node.group.reduce((sum, member) => sum + this.changeOf(member), 0);
     return this.changed[node.to] - this.changed[node.from];
@@ -94,7 +93,7 @@ class Graph {
     return { from: 0, to: this.order.length, depth: 0, frame: null, value: this.total };
   }
 
-  // What the stacks of a node call next, largest first.
+  // The callees of a node, largest first.
   callees(node) {
     const { starts } = this.stacks;
     const callees = [];
@@ -121,7 +120,7 @@ class Graph {
     return this.inverted ? frames[starts[stack + 1] - 1 - depth] : frames[starts[stack] + depth];
   }
 
-  // The callees of a node, or the members of a group, the narrow ones joined.
+  // The callees of a node, or the members of a group, with narrow ones grouped.
   joined(node, narrowest) {
     const members = node.group || this.callees(node);
     const wide = members.filter((member) => member.value >= narrowest);
@@ -149,7 +148,7 @@ class Graph {
     return { group, frame: null, value: group.reduce((sum, member) => sum + member.value, 0), parent };
   }
 
-  // The way to a node: frames, and for groups the frames they are made of.
+  // The path to a node: frames, and for groups the list of their frames.
   pathOf(node) {
     const path = [];
     for (let at = node; at.parent; at = at.parent) path.unshift(at.group ? at.group.map((member) => member.frame) : at.frame);
@@ -167,12 +166,12 @@ class Graph {
   draw() {
     this.width = this.host.clientWidth;
     if (!this.width) return;
-    // From the root to the zoomed frame there is one way, drawn at full width.
+    // The path from the root to the zoomed frame, drawn at full width.
     const way = [this.root()];
     for (const step of this.zoomed) {
       const next = this.follow(way[way.length - 1], step);
       if (!next) break;
-      // A member of a group has the group above it as long as one has gone through that.
+      // A member keeps its group as parent if the path goes through the group.
       next.parent = way[way.length - 1];
       way.push(next);
     }
@@ -184,7 +183,7 @@ class Graph {
       const next = way[steps.get(node) + 1];
       if (next) return [next];
       if (node.depth - this.depthOf(top) >= DEEPEST) return [];
-      // Groups open when one zooms to them.
+      // A group opens when it is zoomed.
       if (node.group && node !== top) return [];
       const members = this.joined(node, narrowest);
       for (const member of members) member.parent = node;
@@ -241,7 +240,7 @@ class Graph {
     if (hadFocus) this.moveTo(this.current, true);
   }
 
-  // Shows one stack, all of it.
+  // Zooms to a whole stack.
   zoomToStack(stack) {
     const { starts, frames } = this.stacks;
     const path = Array.from(frames.subarray(starts[stack], starts[stack + 1]));
@@ -264,14 +263,14 @@ class Graph {
     this.moveTo(this.current, false);
   }
 
-  // One frame at a time can be reached with the tabulator; arrows go on from there.
+  // Tab reaches one frame; the arrow keys move on from there.
   moveTo(nth, focus) {
     if (nth < 0 || nth >= this.nodes.length) return;
     this.elements[this.current]?.setAttribute("tabindex", -1);
     this.current = nth;
     this.elements[nth].setAttribute("tabindex", 0);
     if (focus) this.elements[nth].focus();
-    if (focus || document.activeElement === this.elements[nth]) this.told(this.nodes[nth].data);
+    if (focus || document.activeElement === this.elements[nth]) this.point(this.nodes[nth].data);
   }
 
   key(event) {

@@ -1,4 +1,4 @@
-//! The ledger for the page: the terminal's lines, with the numbers that bars are drawn from.
+//! The ledger for the page: the lines of the text report, with numbers for the bars.
 
 use culeak::analysis::ledger::{DeviceLedger, Ledger, Segment, What};
 use serde::Serialize;
@@ -6,7 +6,7 @@ use serde::Serialize;
 use crate::escape::Escaped;
 use crate::text::ledger;
 
-/// Segments with a bar of their own, per allocator.
+/// Segments with a separate bar, per allocator.
 const SEGMENTS_SHOWN: usize = 200;
 
 #[derive(Default, Serialize)]
@@ -31,7 +31,7 @@ struct Line {
     bytes: i128,
     size: String,
     text: String,
-    /// Its colour.
+    /// The class that gives the line its colour.
     what: &'static str,
     in_sum: bool,
 }
@@ -54,7 +54,7 @@ struct Part {
 }
 
 pub fn of(ledger: &Ledger) -> Shown {
-    let devices: Vec<_> = ledger::told(ledger).map(|of| device(of, ledger)).collect();
+    let devices: Vec<_> = ledger::known_devices(ledger).map(|of| device(of, ledger)).collect();
     Shown {
         beside: ledger::beside_devices(ledger),
         missing: ledger

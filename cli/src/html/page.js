@@ -1,4 +1,4 @@
-// Starts everything: reads the data and shows what it is of.
+// Starts the page: reads the data and shows it.
 "use strict";
 
 const statusLine = document.getElementById("status");
@@ -7,7 +7,7 @@ document.getElementById("theme").onchange = (event) => {
   document.documentElement.dataset.theme = event.target.value;
 };
 
-// The first of these is where the page's own keys go: "/" to the search.
+// "/" focuses the first search field.
 document.addEventListener("keydown", (event) => {
   const writing = event.target.closest?.("input, select, textarea");
   const search = main.querySelector('input[type="search"]');
@@ -19,7 +19,7 @@ document.addEventListener("keydown", (event) => {
 
 start().catch((error) => {
   statusLine.textContent =
-    "This page could not be read (" + error.message + "). It needs a browser that knows DecompressionStream: Chrome 80, Firefox 113, Safari 16.4 or newer. In a terminal: culeak report.";
+    "This page could not be read (" + error.message + "). It needs a browser with DecompressionStream: Chrome 80, Firefox 113, Safari 16.4 or newer. For the same report in a terminal, use culeak report.";
 });
 
 async function start() {

@@ -1,9 +1,9 @@
-//! The page itself: a skeleton, the styles and scripts, the policy that allows nothing else, and the data.
+//! The page: a skeleton, the styles and scripts, the policy that allows only these, and the data.
 //!
-//! What comes from a recording stands in three places: the title and the plain text, escaped, and the data, whose
-//! alphabet (base64) has no character that means anything to HTML. The policy names every script and style by the hash
-//! of its text. So even markup that slipped through could not run, and nothing can be loaded or sent. It also forbids
-//! turning strings into markup (trusted types), which the page's own scripts never do.
+//! Recorded text is in three places: the title and the plain text, which are escaped, and the data, whose alphabet
+//! (base64) has no special characters of HTML. The policy names every script and style by the hash of its text, so even
+//! injected markup cannot run, and nothing can be loaded or sent. The policy also forbids turning strings into markup
+//! (trusted types), which the page's scripts never do.
 
 use std::io::{self, Write};
 
@@ -15,12 +15,12 @@ use super::data::Data;
 
 const SKELETON: &str = include_str!("page.html");
 
-/// What a page is made of besides the data.
+/// The kind of page, which decides on its styles and scripts.
 #[derive(Debug, Clone, Copy)]
 pub enum Parts {
     /// Stacks as a graph, rows as tables.
     Graph,
-    /// Courses over time.
+    /// Curves over time.
     Charts,
 }
 
@@ -39,7 +39,7 @@ impl Parts {
         }
     }
 
-    /// Libraries first, then the page's own in the order they build on each other.
+    /// Libraries first, then the page's scripts in order of their dependencies.
     fn scripts(self) -> Vec<&'static str> {
         let mut scripts = match self {
             Parts::Graph => vec![
@@ -64,10 +64,10 @@ impl Parts {
     }
 }
 
-/// Names, versions and licences of what stands in vendor/.
+/// Names, versions and licences of the libraries in vendor/.
 const NOTICES: &str = include_str!("vendor/NOTICES.txt");
 
-/// Writes the page. `plain` is what a browser without scripts shows.
+/// Writes the page. `plain`: the text for browsers without scripts.
 pub fn write(
     parts: Parts,
     title: &str,
@@ -77,7 +77,7 @@ pub fn write(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut data = Some(data);
-    // The skeleton is taken apart at its own marks alone; what was put in is never looked at again.
+    // Only the skeleton is split at placeholders; inserted text is never searched for them.
     for (nth, part) in SKELETON.split("{{").enumerate() {
         let Some((name, text)) = part.split_once("}}").filter(|_| nth > 0) else {
             out.write_all(part.as_bytes())?;
@@ -108,7 +108,7 @@ fn wrapped(element: &str, texts: &[&str], out: &mut dyn Write) -> io::Result<()>
         .try_for_each(|text| writeln!(out, "<{element}>{text}</{element}>"))
 }
 
-/// Nothing is allowed but the styles and scripts of this build.
+/// A policy that allows only the styles and scripts of this build.
 fn policy(parts: Parts) -> String {
     let hashes = |texts: &[&str]| -> String {
         let each = texts.iter().map(|text| hash(text));
@@ -126,7 +126,7 @@ fn hash(text: &str) -> String {
     BASE64.encode(&Sha256::digest(text.as_bytes()))
 }
 
-/// Text for HTML, safe between tags and in attributes.
+/// Escapes text for use between tags and in attributes.
 fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len() + 16);
     for c in text.chars() {
@@ -164,7 +164,7 @@ mod tests {
             assert!(!text.contains("</script") && !text.contains("</style") && !text.contains("<!--"));
             assert!(
                 !text.contains('\r'),
-                "a browser would read it as a line feed, and its hash would differ"
+                "a browser reads it as a line feed, so the hash would differ"
             );
         }
     }

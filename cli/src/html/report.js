@@ -1,4 +1,4 @@
-// The page of a report: headline, ledger, graph, call sites, sums, and what could not be seen.
+// The page of a report: headline, ledger, graph, call sites, totals, and losses.
 "use strict";
 
 pages.report = (context) => {
@@ -15,7 +15,7 @@ function showProcess(context, number, host) {
   }
   host.append(
     element("p", { class: "headline" + (leaks ? " bad" : "") }, process.headline),
-    // Of one process alone the title says it.
+    // The title names a single process.
     context.page.processes.length > 1 ? element("p", { class: "quiet" }, process.process) : "",
     ...process.warnings.map((warning) => element("p", { class: "warning" }, warning)),
   );
@@ -33,22 +33,28 @@ function showProcess(context, number, host) {
   }
   if (process.suppressed.length > 0) {
     const lines = process.suppressed.map((line) => element("li", {}, line));
-    tableHost.append(element("details", { class: "suppressed" }, element("summary", {}, "Left out by suppressions, of the graph too"), element("ul", {}, lines)));
+    tableHost.append(element("details", { class: "suppressed" }, element("summary", {}, "Left out by suppressions, in the graph too"), element("ul", {}, lines)));
   }
   const pools = rowsOf(context, number + ".pools");
   if (pools.count > 0) {
     const poolHost = element("div");
-    section(host, "Pools behind these blocks", element("p", { class: "quiet" }, "What caching allocators asked the driver for; the blocks handed out of it are listed above."), poolHost);
+    section(host, "Pools behind these blocks", element("p", { class: "quiet" }, "Memory that caching allocators obtained from the driver. The blocks in it are listed above."), poolHost);
     view.tables.push(showRows(context, pools, process, stacks, view, poolHost, "Pools behind these blocks"));
   }
   if (process.failed.length > 0) {
     const items = process.failed.map((failed) => element("details", {}, element("summary", {}, failed.text), stackList(context, stacks, failed.stack)));
     section(host, "Failed requests", items);
   }
-  section(host, "Sums", facts(process.totals, "sums"));
-  section(host, "What could not be seen", facts(process.losses, "sums losses"));
+  section(host, "Totals", facts(process.totals, "sums"));
+  section(host, "Not recorded", losses(process.losses, process.all_losses));
   host.append(element("p", {}, element("span", { class: "quiet" }, "next: "), element("code", {}, process.next)));
   view.start();
+}
+
+// What the recording lacks, with all counts on demand. The heading names the rows.
+function losses(occurred, all) {
+  const unnamed = (rows) => facts(rows.map(([, text]) => ["", text]), "sums losses");
+  return [unnamed(occurred), element("details", {}, element("summary", {}, "all counts"), unnamed(all))];
 }
 
 function showLedger(ledger, host) {
@@ -77,7 +83,7 @@ function showLedger(ledger, host) {
   });
   const content = [element("div", { class: "devices" }, devices)];
   if (ledger.beside.length > 0) content.push(facts(ledger.beside, "sums"));
-  if (ledger.missing) content.push(element("p", { class: "quiet" }, "from the records alone: " + ledger.missing));
+  if (ledger.missing) content.push(element("p", { class: "quiet" }, "from the recording alone: " + ledger.missing));
   section(host, "Where the memory is", content);
 }
 
@@ -122,10 +128,10 @@ function rowDetail(context, rows, row, stacks, view) {
   const range = number("smallest") === number("largest") ? formatBytes(number("smallest")) : formatBytes(number("smallest")) + " to " + formatBytes(number("largest"));
   const age = number("count") === 1 ? formatDuration(number("oldest")) + " old" : "oldest " + formatDuration(number("oldest")) + ", newest " + formatDuration(number("newest"));
   const list = [["name", rows.label(row)], ["size", exact(number("bytes")) + " in " + formatBlocks(number("count"), number("claims"))], ["each", range]];
-  const titles = { kinds: "kind", devices: "device", streams: "stream", threads: "thread", apis: "asked with" };
+  const titles = { kinds: "kind", devices: "device", streams: "stream", threads: "thread", apis: "allocated by" };
   for (const dimension of context.page.dimensions) {
-    const shares = rows.shares(row, dimension);
-    const text = shares.length === 1 ? shares[0].name : shares.map((share) => share.name + " (" + formatBytes(share.bytes) + " in " + formatCount(share.count) + ")").join(", ");
+    const tallies = rows.tallies(row, dimension);
+    const text = tallies.length === 1 ? tallies[0].name : tallies.map((tally) => tally.name + " (" + formatBytes(tally.bytes) + " in " + formatCount(tally.count) + ")").join(", ");
     if (text) list.push([titles[dimension], text]);
   }
   list.push(["age", age]);
@@ -138,6 +144,6 @@ function rowDetail(context, rows, row, stacks, view) {
       element("button", { type: "button", onclick: () => view.reveal(part.stack) }, "show in graph"),
     );
   const others = number("stacks_in_all") - parts.length;
-  const more = others > 0 ? element("p", { class: "quiet" }, "and " + formatCount(others) + (others === 1 ? " other way" : " other ways") + " to it; search for its name to see them in the graph") : null;
+  const more = others > 0 ? element("p", { class: "quiet" }, "and " + formatCount(others) + (others === 1 ? " other stack" : " other stacks") + "; search for the call site to see them in the graph") : null;
   return [facts(list), stackLists(context, stacks, parts, heading), more];
 }

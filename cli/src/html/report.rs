@@ -17,7 +17,7 @@ use super::stacks::{Stack, Stacks};
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts;
-use crate::text::report::sums;
+use crate::text::report::{Extent, sums};
 
 /// One process and how to report it.
 pub struct Item<'a> {
@@ -39,27 +39,28 @@ struct Process {
     source: String,
     process: String,
     headline: String,
-    /// The page calls what is left leaked.
+    /// The process has ended, so live memory is leaked.
     finished: bool,
     trigger: Option<Failed>,
     warnings: Vec<String>,
     ledger: ledger::Shown,
-    /// Where samples lie, in words.
+    /// The names of the samples' places.
     places: Vec<String>,
     by: &'static str,
-    /// Rows have a place in the source.
+    /// Rows are call sites or stacks, which have a place in the source.
     is_code: bool,
     hidden_rows: usize,
     hidden: Tally,
-    /// What suppressions took out of rows and graph, line by line.
+    /// The lines on what suppressions left out of rows and graph.
     suppressed: Vec<String>,
     totals: Vec<sums::Sum>,
     failed: Vec<Failed>,
     losses: Vec<sums::Sum>,
+    all_losses: Vec<sums::Sum>,
     next: String,
 }
 
-/// A request that failed, and the number of its stack.
+/// A failed request, and the number of its stack.
 #[derive(Serialize)]
 struct Failed {
     text: String,
@@ -102,7 +103,7 @@ pub fn write(items: &[Item], out: &mut dyn Write) -> io::Result<()> {
     )
 }
 
-/// More than anybody reads; a row for a thread or a kind of memory may have them all.
+/// Limits the size of the page: a row for a thread or a kind may have all stacks.
 const STACKS_OF_A_ROW: usize = 1000;
 
 /// Rows in the text for browsers without scripts.
@@ -119,7 +120,11 @@ fn as_text(report: &mut Report, full_stacks: bool, out: &mut Vec<u8>) -> io::Res
     }
     report.hidden_rows += rest.len();
     report.cut.beyond_top += rest.len();
-    text::report::write(report, full_stacks, &mut anstream::StripStream::new(&mut *out))?;
+    let extent = Extent {
+        full_stacks,
+        ..Extent::default()
+    };
+    text::report::write(report, extent, &mut anstream::StripStream::new(&mut *out))?;
     (report.hidden, report.hidden_rows, report.cut) = (hidden, hidden_rows, cut);
     report.rows.extend(rest);
     writeln!(out)
@@ -157,7 +162,7 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     let out = &mut anstream::StripStream::new(&mut suppressed);
     parts::suppressions(report.suppressed, &report.suppressions, out)?;
     let suppressed = String::from_utf8_lossy(&suppressed);
-    // Where no reader of the page can miss it.
+    // The filter is shown among the warnings, at the top.
     let filter = report
         .filter
         .iter()
@@ -182,31 +187,32 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         suppressed: suppressed.lines().map(|line| line.trim().to_owned()).collect(),
         totals: sums::totals(&report),
         failed: failed.into_iter().map(moved).collect(),
-        losses: sums::losses(&report),
+        losses: sums::losses(&report, false),
+        all_losses: sums::losses(&report, true),
         next: Escaped(&report.next).to_string(),
     })
 }
 
 /// The stacks that a report keeps of a row.
-fn of_row<'a>(data: &mut Data<'a>, stacks: &mut Stacks, row: &Row<'a>, full: bool) -> Vec<rows::Part> {
-    let kept = row.stacks.iter().map(|kept| {
+fn of_row<'a>(data: &mut Data<'a>, all: &mut Stacks, row: &Row<'a>, full: bool) -> Vec<rows::Part> {
+    let stacks = row.stacks.iter().map(|stack| {
         let tally = Tally {
-            bytes: kept.bytes,
-            count: kept.count,
+            bytes: stack.bytes,
+            count: stack.count,
         };
-        (stacks.add_call_stack(data, &kept.stack, full) as u64, tally)
+        (all.add_call_stack(data, &stack.stack, full) as u64, tally)
     });
-    kept.collect()
+    stacks.collect()
 }
 
-/// What the graph is drawn from: memory by stack, kind and place.
+/// The graph's data: memory by stack, kind and place.
 struct Samples {
     samples: Vec<profile::Sample>,
     /// The number of each sample's stack.
     stacks: Vec<usize>,
-    /// Who asked besides the program itself, as the number of a string.
+    /// The owner of each sample other than the program, as the number of a string.
     owners: Vec<u64>,
-    /// And of its place.
+    /// The place of each sample, as an index into `places`.
     lies_in: Vec<u64>,
     places: Vec<String>,
 }
@@ -265,7 +271,7 @@ impl Samples {
     }
 }
 
-/// A kind's place in the list that the page has of them.
+/// A kind's index in the page's list of kinds.
 pub fn number_of(kind: Kind) -> u64 {
     Kind::ALL.iter().position(|&other| other == kind).unwrap_or(0) as u64
 }

@@ -1,10 +1,10 @@
-// Rows of a report or a diff by number, and the stacks in their details.
+// Rows of a report or a diff, and the stacks in their details.
 "use strict";
 
-// Frames listed of one stack. No recording has as many, but a made-up file may.
+// The most frames listed of one stack; a damaged file may have more.
 const MOST_FRAMES = 1000;
 
-// The rows of a report by number.
+// Access to the rows of a report by index.
 function rowsOf(context, prefix) {
   const column = (name) => context.columns[prefix + "." + name];
   const string = (name) => (row) => context.strings[column(name)[row]];
@@ -36,28 +36,28 @@ function rowsOf(context, prefix) {
     return rows;
   }
   rows.mark = string("mark");
-  const shareFirsts = firsts(column("shares"));
-  rows.shares = (row, dimension) => {
+  const tallyFirsts = firsts(column("tallies"));
+  rows.tallies = (row, dimension) => {
     const wanted = context.page.dimensions.indexOf(dimension);
     const found = [];
-    for (let at = shareFirsts[row]; at < shareFirsts[row + 1]; at++) {
-      if (column("share.dimension")[at] !== wanted) continue;
-      found.push({ name: context.strings[column("share.name")[at]], bytes: column("share.bytes")[at], count: column("share.count")[at] });
+    for (let at = tallyFirsts[row]; at < tallyFirsts[row + 1]; at++) {
+      if (column("tally.dimension")[at] !== wanted) continue;
+      found.push({ name: context.strings[column("tally.name")[at]], bytes: column("tally.bytes")[at], count: column("tally.count")[at] });
     }
     return found.sort((a, b) => b.bytes - a.bytes || b.count - a.count);
   };
-  rows.names = (row, dimension) => rows.shares(row, dimension).map((share) => share.name).join(", ");
-  rows.hasKind = (row, kind) => rows.shares(row, "kinds").some((share) => share.name === kind);
+  rows.names = (row, dimension) => rows.tallies(row, dimension).map((tally) => tally.name).join(", ");
+  rows.hasKind = (row, kind) => rows.tallies(row, "kinds").some((tally) => tally.name === kind);
   rows.text = (row) => [label(row), rows.place(row), rows.mark(row), rows.names(row, "kinds"), rows.names(row, "devices")].join("\0");
   return rows;
 }
 
-// Where there is no room for a column of places, each stands below its name.
+// On a narrow page the place is below the name.
 function narrowPlace(rows, row) {
   return element("div", { class: "narrow quiet" }, shorten(rows.place(row)));
 }
 
-// The stacks of a row, a few at first and the others on demand; `heading` makes what stands above one.
+// The stacks of a row, a few at first and the others on demand. `heading` makes the heading of a stack.
 const STACKS_AT_FIRST = 5;
 const STACKS_AT_ONCE = 100;
 
@@ -81,7 +81,7 @@ function stackLists(context, stacks, parts, heading) {
   return host;
 }
 
-// A stack's frames, the innermost first, as in a terminal.
+// A stack's frames, innermost first.
 function stackList(context, stacks, stack) {
   const { frames } = context;
   const items = [];

@@ -1,4 +1,4 @@
-//! The rows of a report as columns: what a row says of itself, what it is made of, and its stacks.
+//! The rows of a report as columns: the fields of a row, its tallies by dimension, and its stacks.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use super::data::Data;
 use crate::text::parts;
 use culeak::analysis::function_name::plain;
 
-/// A stack of a row: its number, and the row's part of it.
+/// A stack of a row: its number, and the row's memory with that stack.
 pub type Part = (u64, Tally);
 
-/// What a row's records are told apart by, in the order of the numbers in `dimension`.
+/// The dimensions that a row's memory is divided by, in the order of the numbers in `tally.dimension`.
 pub const DIMENSIONS: [&str; 5] = ["kinds", "devices", "streams", "threads", "apis"];
 
-/// Writes the rows; `stacks` has those of each, largest first.
+/// Writes the rows. `stacks`: of each row, largest first.
 pub fn write(data: &mut Data, prefix: &str, rows: &[Row], by: By, stacks: &[Vec<Part>]) {
     let is_code = matches!(by, By::Site | By::Stack);
     let labels: Vec<u64> = rows.iter().map(|row| label(data, row, is_code)).collect();

@@ -1,7 +1,7 @@
-//! Stacks as the page draws them: sorted, each stored as what it does not share with the one before.
+//! Stacks for the page: sorted, each stored as the suffix that differs from the stack before.
 //!
-//! In sorted order all stacks that begin alike stand together, so a frame of the graph is a range of stacks and its
-//! callees are the runs within that range: the page builds no tree, and draws only what is in sight.
+//! In sorted order, stacks with a common prefix are adjacent. So a frame of the graph is a range of stacks, and its
+//! callees are the runs within that range: the page builds no tree and draws only visible frames.
 
 use std::collections::HashMap;
 
@@ -13,11 +13,11 @@ use super::data::Data;
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Stack {
     pub frames: Vec<u32>,
-    /// It was cut while it was recorded.
+    /// The recorder cut the stack.
     pub truncated: bool,
 }
 
-/// Different stacks, numbered as they come.
+/// Distinct stacks, numbered in order of arrival.
 #[derive(Debug, Default)]
 pub struct Stacks {
     stacks: Vec<Stack>,
@@ -34,7 +34,7 @@ impl Stacks {
         number
     }
 
-    /// The frames that a report shows of it; with `full` all.
+    /// Adds the frames that a report shows, or all with `full`.
     pub fn add_call_stack<'a>(&mut self, data: &mut Data<'a>, stack: &CallStack<'a>, full: bool) -> usize {
         let mut frames: Vec<u32> = if full {
             stack.frames.iter().map(|frame| data.frame(frame)).collect()
@@ -42,12 +42,12 @@ impl Stacks {
             stack.shown().map(|frame| data.frame(frame)).collect()
         };
         frames.reverse();
-        // A stack that is missing altogether is not a cut one.
+        // A missing stack does not count as cut.
         let truncated = stack.truncated && !frames.is_empty();
         self.add(Stack { frames, truncated })
     }
 
-    /// Writes the stacks and returns where each has gone.
+    /// Writes the stacks and returns the new number of each.
     pub fn write(self, data: &mut Data, prefix: &str) -> Vec<u64> {
         let stacks = self.stacks;
         let mut order: Vec<usize> = (0..stacks.len()).collect();

@@ -1,6 +1,6 @@
-// A table of rows: sorted by any column, filtered by a search, each row opened to show what it is made of.
+// A table of rows: sorted by any column, filtered by a search; each row opens to show its details.
 //
-// Only the first rows are on the page, and more on demand; all of them are sorted and searched.
+// The page shows the first rows, and more on demand; sorting and searching cover all of them.
 "use strict";
 
 const ROWS_AT_ONCE = 100;
@@ -16,7 +16,7 @@ class Table {
     this.opener = opener;
     this.count = count;
     this.order = Array.from({ length: count }, (_, row) => row);
-    // As culeak ordered them, until somebody chooses.
+    // In culeak's order until the user sorts.
     this.sort = sorted ? { column: sorted, down: true } : null;
     this.wanted = null;
     this.limit = ROWS_AT_ONCE;
@@ -48,7 +48,7 @@ class Table {
     this.show();
   }
 
-  // Only rows for which this holds; `null`: all.
+  // Shows only rows that satisfy the predicate; `null`: all.
   filter(wanted) {
     this.wanted = wanted;
     this.limit = ROWS_AT_ONCE;
@@ -109,7 +109,7 @@ class Table {
     button.setAttribute("aria-expanded", String(open));
   }
 
-  // Arrows go from row to row, escape closes the one around.
+  // Arrow keys move between rows, and escape closes the row that has the focus.
   key(event) {
     const buttons = Array.from(this.body.querySelectorAll(".open"));
     const at = buttons.indexOf(event.target);

@@ -1,4 +1,4 @@
-//! Claims about the page that need no browser; those that do stand in tests/html/.
+//! Tests of the page that need no browser; tests/html/ has the others.
 
 use std::io::Read;
 
@@ -41,7 +41,7 @@ fn diff_page(before: &Snapshot, after: &Snapshot) -> String {
     String::from_utf8(out).expect("text")
 }
 
-/// One process at ten moments, each with more of everything.
+/// Ten snapshots of one process, each with more of everything.
 fn trend_page(made: impl Fn() -> Snapshot) -> String {
     let options = trend::Options {
         by: By::Site,
@@ -67,7 +67,7 @@ fn trend_page(made: impl Fn() -> Snapshot) -> String {
     String::from_utf8(out).expect("text")
 }
 
-/// What stands between two marks of a page, each time.
+/// The texts between two markers of a page.
 fn between<'a>(page: &'a str, start: &str, end: &str) -> Vec<&'a str> {
     let parts = page.split(start).skip(1);
     parts
@@ -262,7 +262,7 @@ fn a_row_finds_its_stacks() {
 }
 
 #[test]
-fn nothing_at_all_makes_a_page_too() {
+fn an_empty_snapshot_makes_a_page() {
     let empty = Sample::new().finish(0, 0);
     assert!(page(&empty, By::Site).contains("no CUDA memory was ever allocated"));
     assert!(diff_page(&empty, &empty).contains("no change"));

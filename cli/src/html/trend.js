@@ -1,7 +1,7 @@
-// The page of a trend: memory over time, and per call site its course, its class and what speaks for it.
+// The page of a trend: memory over time, and per call site its curve, its class and the evidence.
 "use strict";
 
-// Lines in the first chart besides the sum.
+// Lines in the first chart besides the total.
 const LINES = 5;
 
 pages.trend = (context) => {
@@ -44,7 +44,7 @@ function showTrend(context, number, host) {
       event.preventDefault();
     }
   });
-  if (trend.hidden_rows > 0) tableHost.append(element("p", { class: "quiet" }, formatCount(trend.hidden_rows) + " call sites without change or cut off; --all --top 0 shows all"));
+  if (trend.hidden_rows > 0) tableHost.append(element("p", { class: "quiet" }, formatCount(trend.hidden_rows) + " call sites are hidden (unchanged or beyond --top); --all --top 0 shows all"));
   section(host, "Processes", element("ul", {}, trend.processes.map((process) => element("li", {}, process))));
   if (trend.next) host.append(element("p", {}, element("span", { class: "quiet" }, "next: "), element("code", {}, trend.next)));
 }

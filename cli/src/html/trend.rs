@@ -1,4 +1,4 @@
-//! Trends as a page: the course of memory, and of each call site.
+//! Trends as a page: memory over time, in all and by call site.
 
 use std::io::{self, Write};
 
@@ -51,7 +51,7 @@ struct Site<'t> {
     mark: String,
     kinds: String,
     class: &'static str,
-    /// How the page marks the class.
+    /// The style of the class.
     tone: &'static str,
     confidence: f64,
     sentence: String,
@@ -91,7 +91,7 @@ pub fn write(trends: &[Trend], by: By, out: &mut dyn Write) -> io::Result<()> {
     page::write(Parts::Charts, &title, &plain, data, &content, out)
 }
 
-/// One value per point: of all call sites together, then of each row behind the other.
+/// Writes one value per point: the total, then each row.
 fn columns(data: &mut Data, number: usize, trend: &Trend) {
     let mut add = |name: &str, numbers: &mut dyn Iterator<Item = u64>| {
         data.columns.add(format!("{number}.{name}"), numbers);
@@ -144,7 +144,7 @@ fn site(row: &Row, against: Against) -> Site<'_> {
     let site = &row.site;
     Site {
         label: Escaped(&plain(&site.label)).to_string(),
-        place: inert(&site.place),
+        place: escaped(&site.place),
         mark: match (site.pool, site.library) {
             (true, _) => POOL.trim().to_owned(),
             (false, Some(library)) => format!("[{library}]"),
@@ -171,12 +171,12 @@ fn frame(frame: &SiteFrame) -> Frame {
     }
 }
 
-fn inert(text: &Option<String>) -> String {
+fn escaped(text: &Option<String>) -> String {
     text.as_deref()
         .map_or_else(String::new, |text| Escaped(text).to_string())
 }
 
-/// The terminal's colour of a class, by the page's name for it.
+/// The page's name for the terminal's colour of a class.
 fn tone(style: Style) -> &'static str {
     match style {
         BAD => "bad",

@@ -1,4 +1,4 @@
-// Sizes, counts and times as the terminal writes them (cli/src/text/units.rs).
+// Sizes, counts and times in the terminal's format (src/analysis/words.rs).
 "use strict";
 
 function formatBytes(bytes) {

@@ -1,4 +1,4 @@
-// The graph with its tools: what its widths and colours mean, what is searched for, what is told of a frame.
+// The graph with its controls: the meaning of widths and colours, the search, and the details of a frame.
 "use strict";
 
 // The search also filters the tables.
@@ -59,8 +59,8 @@ class View {
     }
     this.owners = this.rankOwners();
     const colours = [["module", "module"], ["kind", "kind of memory"]];
-    // Where the program alone asked, there is nothing to tell apart.
-    if (this.owners.size > 1) colours.push(["owner", "who asked"]);
+    // With a single owner this colouring shows nothing.
+    if (this.owners.size > 1) colours.push(["owner", "owner"]);
     if (this.isDiff) colours.unshift(["change", "change"]);
     tools.push(
       choice("Colour", colours, (value) => {
@@ -73,13 +73,13 @@ class View {
       this.result,
     );
     this.legend = element("div", { class: "legend" });
-    this.told = element("div", { class: "told" });
+    this.details = element("div", { class: "details" });
     this.canvas = element("div", { class: "graph", id: "graph" });
     this.scroll = element("div", { class: "scroll" }, this.canvas);
-    section(host, this.isDiff ? "What changed, by stack" : "Who asked for it, by stack", element("div", { class: "tools" }, tools), this.legend, this.scroll, this.told);
+    section(host, this.isDiff ? "What changed, by stack" : "Live memory, by stack", element("div", { class: "tools" }, tools), this.legend, this.scroll, this.details);
     this.groups = this.rankGroups();
     this.graph = new Graph(this.canvas, this.stacks, frames, {
-      told: (node) => this.tell(node),
+      point: (node) => this.showDetails(node),
       colour: (node) => this.colour(node),
       describe: (node) => this.describe(node),
     });
@@ -100,16 +100,16 @@ class View {
     this.graph.draw();
     this.graph.zoomChanged();
     this.showLegend();
-    this.tell(this.graph.root());
+    this.showDetails(this.graph.root());
     if (this.search.value) this.find();
   }
 
-  // Whether a row has memory of the kind that alone is shown.
+  // Whether a row has memory of the selected kind.
   isOfKind(table, row) {
     return this.kind < 0 || table.rows.hasKind(row, this.context.header.kinds[this.kind]);
   }
 
-  // The weight of each stack, as chosen.
+  // Computes the weight of each stack from the selected measure, place and kind.
   measured() {
     const { count } = this.stacks;
     const of = this.column("stack");
@@ -144,10 +144,10 @@ class View {
     this.graph.invert(inverted);
     this.graph.draw();
     this.graph.zoomChanged();
-    this.tell(this.graph.root());
+    this.showDetails(this.graph.root());
   }
 
-  amount(node) {
+  size(node) {
     const part = this.format(node.value) + ", " + formatPart(node.value, this.graph.total);
     if (!this.isDiff) return part;
     const change = withSign(this.graph.changeOf(node), (value) => this.format(value));
@@ -158,27 +158,27 @@ class View {
     const { frames } = this.context;
     const rest = node.group ? formatCount(node.group.length) + " narrow frames" : "all stacks";
     const name = node.frame === null ? rest : frames.name(node.frame) + (frames.place(node.frame) ? ", " + frames.place(node.frame) : "");
-    return name + ": " + this.amount(node);
+    return name + ": " + this.size(node);
   }
 
-  // Everything about the frame pointed at.
-  tell(node) {
+  // Shows the details of a node.
+  showDetails(node) {
     const { frames } = this.context;
-    const lines = [element("div", {}, element("strong", {}, this.amount(node)))];
+    const lines = [element("div", {}, element("strong", {}, this.size(node)))];
     if (node.group) {
       const names = node.group.slice(0, 8).map((member) => frames.name(member.frame));
       const more = node.group.length > names.length ? " …" : "";
-      lines.push(element("div", { class: "quiet" }, formatCount(node.group.length) + " frames too narrow to be drawn one by one; click, or press enter, to see them"), element("div", { class: "code" }, names.join("  ") + more));
+      lines.push(element("div", { class: "quiet" }, formatCount(node.group.length) + " frames that are too narrow to draw; click or press enter to see them"), element("div", { class: "code" }, names.join("  ") + more));
     } else if (node.frame === null) {
-      lines.push(element("div", { class: "quiet" }, "all stacks; point at a frame to see more, click to zoom in, escape to come back"));
+      lines.push(element("div", { class: "quiet" }, "all stacks; point at a frame for details, click to zoom in, press escape to zoom out"));
     } else {
       const path = frames.path(node.frame);
       lines.push(element("div", { class: "code" }, frames.full(node.frame)), element("div", { class: "quiet code" }, [path, frames.module(node.frame), frames.inlined(node.frame) ? "inlined" : ""].filter((text) => text).join("   ")));
     }
-    this.told.replaceChildren(...lines);
+    this.details.replaceChildren(...lines);
   }
 
-  // Modules by the number of bytes they took part in, the nine largest with a colour of their own.
+  // The nine modules with the most bytes in their stacks; each gets a colour.
   rankGroups() {
     const { frames } = this.context;
     const of = this.column("stack");
@@ -198,7 +198,7 @@ class View {
     return new Map(ranked.slice(0, 9).map(([group], nth) => [group, nth]));
   }
 
-  // Who asked, apart from the program itself: libraries of CUDA's and allocators, those with most bytes first.
+  // Owners of memory (the program, CUDA's libraries, allocators), those with the most bytes first.
   rankOwners() {
     const owners = this.column("owner");
     const bytes = this.isDiff ? this.column("after") : this.column("bytes");
@@ -208,7 +208,7 @@ class View {
     return new Map(ranked.map(([owner], nth) => [owner, nth]));
   }
 
-  // What most of the memory of a node is, by this column.
+  // The value of a column that most of a node's memory has.
   mostly(node, column) {
     const sums = new Map();
     const values = this.column(column);
@@ -236,7 +236,7 @@ class View {
       const strength = Math.abs(part) > 0.66 ? 3 : Math.abs(part) > 0.2 ? 2 : 1;
       return (part > 0 ? "grown" : "shrunk") + strength;
     }
-    // A group looks like the largest of its members, but paler.
+    // A group has a paler colour of its largest member.
     if (node.group) return this.colour(node.group[0]) + " group";
     if (node.frame === null) return "";
     if (this.colours === "kind") return "c" + (this.mostly(node, "kind") % 10);
@@ -245,7 +245,7 @@ class View {
     return nth === undefined ? "" : "c" + nth;
   }
 
-  // The program itself, which is nobody else, has no colour.
+  // Memory of the program itself has no colour.
   ownerColour(owner) {
     return owner ? "c" + (this.owners.get(owner) % 10) : "";
   }

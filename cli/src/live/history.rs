@@ -1,21 +1,21 @@
-//! A quantity over time, in a fixed number of points however long it goes on.
+//! A quantity over time, in a bounded number of points.
 //!
-//! When the points run out, every two become one that keeps the larger, so a short peak stays visible in a snapshot of
-//! hours. Times are spans of equal length: a snapshot needs no other.
+//! When the points run out, each pair merges into one that keeps the larger value, so a short peak stays visible in a
+//! chart of hours. All points cover time spans of equal length.
 
-/// More than any terminal has columns; even, since they are merged in pairs.
+/// More than a terminal has columns; even, because points merge in pairs.
 const POINTS: usize = 1024;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct History {
-    /// The largest value of each span; `None` where nobody looked.
+    /// The largest value of each span; `None` for spans without a reading.
     points: Vec<Option<u64>>,
     span_ns: u64,
     began_ns: Option<u64>,
 }
 
 impl History {
-    /// `span_ns`: how far apart looks are at first.
+    /// `span_ns`: the expected time between two readings.
     pub fn new(span_ns: u64) -> History {
         History {
             points: Vec::new(),
@@ -24,7 +24,7 @@ impl History {
         }
     }
 
-    /// What it was at that time. Earlier times than the last one's are taken for it.
+    /// Adds a value. A time before the last value's counts as that value's time.
     pub fn add(&mut self, at_ns: u64, value: u64) {
         let began = *self.began_ns.get_or_insert(at_ns);
         let since = at_ns.saturating_sub(began);
@@ -43,7 +43,7 @@ impl History {
         self.points[point] = self.points[point].max(Some(value));
     }
 
-    /// The whole time in at most `columns` values, oldest first. What nobody looked at is as it was before.
+    /// The whole history in at most `columns` values, oldest first. A span without a reading repeats the value before.
     pub fn columns(&self, columns: usize) -> Vec<u64> {
         let mut last = 0;
         let filled: Vec<u64> = self
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peak_of_one_look_survives_hours() {
+    fn a_peak_of_one_reading_survives_hours() {
         let mut history = History::new(10);
         for reading in 0..100_000 {
             history.add(reading * 10, if reading == 12_345 { 99 } else { reading % 7 });
@@ -94,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_times_are_survived(times in proptest::collection::vec(any::<(u64, u64)>(), 0..50), columns in 0usize..100) {
+        fn any_times_and_values_are_accepted(times in proptest::collection::vec(any::<(u64, u64)>(), 0..50), columns in 0usize..100) {
             let mut history = History::new(1_000_000);
             for (at, value) in &times {
                 history.add(*at, *value);

@@ -1,8 +1,8 @@
-//! Names for stacks, looked up once each and remembered, on a thread of their own.
+//! Names for stacks, looked up once each, on a separate thread.
 //!
-//! Reading debug information of a large library takes seconds; the view shows bytes and counts at once, and names as they
-//! come. The largest stacks of each look are named first. What comes out is what the report shows of a stack: its site,
-//! its frames, whose pool it is.
+//! Reading the debug information of a large library takes seconds. The view shows bytes and counts at once, and names as
+//! they arrive; the largest stacks of each reading are named first. A named stack has what the report shows of it: its
+//! call site, its frames, and the owner of its pool.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use crate::escape::Escaped;
 use crate::symbolize::{Note, Places, sentences, symbolize};
 use crate::text::parts;
 
-/// A stack as people read it.
+/// A stack with the names that the view shows.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Named {
     /// Groups stacks as the report does.
@@ -33,7 +33,7 @@ pub struct Named {
     pub pool: bool,
     pub allocator: Option<&'static str>,
     pub library: Option<&'static str>,
-    /// Innermost first. Thousands of stacks share them.
+    /// Innermost first. Thousands of stacks share their frames.
     pub frames: Vec<Arc<NamedFrame>>,
     pub truncated: bool,
 }
@@ -45,13 +45,13 @@ pub struct NamedFrame {
     /// Part of the default view.
     pub shown: bool,
     pub users_own: bool,
-    /// What a filter matches, in small letters.
+    /// The text that a filter matches, in lower case.
     pub words: String,
 }
 
 pub type Names = Quick<StackKey, Named>;
 
-/// Equal frames, kept once.
+/// Interned frames.
 #[derive(Default)]
 struct Frames(HashSet<Arc<NamedFrame>>);
 
@@ -91,7 +91,7 @@ impl Frames {
         }
     }
 
-    /// Names every stack of a snapshot, and memory that was recorded without one.
+    /// Names every stack of a snapshot, and memory without a stack.
     fn name_all(&mut self, snapshot: &Snapshot, keys: &[StackKey]) -> Names {
         let stacks = CallStacks::of(snapshot);
         let mut names: Names = (0..snapshot.stacks.len())
@@ -125,19 +125,19 @@ pub fn all(snapshot: &Snapshot, keys: &[StackKey]) -> Names {
     Frames::default().name_all(snapshot, keys)
 }
 
-/// Stacks nobody has asked about yet, the largest first, in a snapshot with nothing else in it.
+/// Stacks to name, the largest first, in a snapshot without any other table.
 pub struct Unnamed {
     pub snapshot: Snapshot,
     pub keys: Vec<StackKey>,
     pub root: Option<PathBuf>,
 }
 
-/// Remembers which stacks were handed to the thread that names them.
+/// The stacks that were sent to the naming thread.
 #[derive(Default)]
 pub struct Asked(HashSet<StackKey>);
 
 impl Asked {
-    /// The stacks of a snapshot that are new; `keys`: of these.
+    /// Takes the new stacks out of a snapshot. `keys`: the keys of its stacks.
     pub fn pick(
         &mut self,
         snapshot: &mut Snapshot,
@@ -145,15 +145,15 @@ impl Asked {
         reading: &Reading,
         root: Option<&PathBuf>,
     ) -> Option<Unnamed> {
-        // The name of memory without a stack is an answer to any question, the first one too if there is no stack at all.
+        // Every answer names memory without a stack, so the first request is sent even if there is no stack.
         let first = self.0.insert(StackKey::NONE);
         let mut fresh: Vec<usize> = (0..keys.len()).filter(|&stack| self.0.insert(keys[stack])).collect();
         if fresh.is_empty() && !first {
             return None;
         }
         let mut sizes: HashMap<StackKey, u64> = HashMap::new();
-        for (key, amount) in &reading.sums.sums {
-            *sizes.entry(key.stack).or_default() += amount.tally.bytes;
+        for (key, live) in &reading.sums.tallies {
+            *sizes.entry(key.stack).or_default() += live.tally.bytes;
         }
         fresh.sort_by_key(|&stack| std::cmp::Reverse(sizes.get(&keys[stack]).copied()));
         let stacks: Vec<Stack> = fresh
@@ -189,20 +189,20 @@ fn nothing(of: &Snapshot) -> Snapshot {
     }
 }
 
-/// So many stacks are named before the view hears of them: few at first, since somebody is waiting.
+/// Stacks per answer: few in the first one, so that the view shows names early.
 const FIRST: usize = 32;
 const REST: usize = 4096;
 
-/// The naming thread: answers until nobody asks any more.
+/// The naming thread: answers until the sender of requests is gone.
 pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, places: impl Fn(Option<PathBuf>) -> Places) {
-    let mut book = Book::default();
+    let mut symbols = SymbolCache::default();
     while let Ok(unnamed) = asked.recv() {
         let places = places(unnamed.root.clone());
         let keys = &unnamed.keys;
         let (mut from, mut group) = (0, FIRST);
         loop {
             let to = keys.len().min(from + group);
-            let (names, notes) = book.name(&unnamed, from..to, &places);
+            let (names, notes) = symbols.name(&unnamed, from..to, &places);
             if answers.send(Message::Names(names, notes)).is_err() {
                 return;
             }
@@ -214,16 +214,16 @@ pub fn serve(asked: &Receiver<Unnamed>, answers: &Sender<Message>, places: impl 
     }
 }
 
-/// Symbols that were looked up, by module (path and build id) and address. Nothing is looked up twice, nor is what has none.
+/// Symbols by module (path and build id) and address. Misses are cached too.
 #[derive(Default)]
-struct Book {
+struct SymbolCache {
     modules: BTreeMap<(String, String), u32>,
     symbols: HashMap<(u32, u64), Vec<Symbol>>,
     notes: HashSet<Note>,
     frames: Frames,
 }
 
-impl Book {
+impl SymbolCache {
     fn name(&mut self, unnamed: &Unnamed, which: std::ops::Range<usize>, places: &Places) -> (Names, Vec<String>) {
         let all = &unnamed.snapshot;
         let modules: Vec<u32> = all
@@ -241,7 +241,7 @@ impl Book {
             modules: all.modules.clone(),
             ..nothing(all)
         };
-        // Locations of these stacks alone, numbered anew.
+        // Only the locations of these stacks, renumbered.
         let mut numbers: HashMap<usize, usize> = HashMap::new();
         for stack in &all.stacks[which.clone()] {
             let frames = stack.frames.iter().map(|&frame| {

@@ -1,8 +1,9 @@
-//! The program that is started for the view: under the recorder, with its output in a file, as the view has the screen.
+//! The program that the view starts: it runs under the recorder, and its output goes to a file because the view owns the
+//! screen.
 //!
-//! It gets a process group of its own, so that what is typed is the view's, and no terminal to read from. Its exit code
-//! becomes ours. Leaving the view does not end it: then this program waits for it, and passes signals on. Deliberately
-//! absent: a screen for its output; `tail -f` shows the file.
+//! The program runs in a separate process group without a terminal to read from, so that the view gets all keys. culeak
+//! exits with the program's exit code. Leaving the view does not end the program: culeak waits for it and forwards
+//! signals. Deliberately absent: a screen for its output; `tail -f` shows the file.
 
 use std::fs::File;
 use std::io;
@@ -22,15 +23,15 @@ use crate::errors::Failure;
 use crate::launch::supervise::shell_code;
 
 pub struct Running {
-    /// `None` once it was reaped, since its number may be somebody else's then.
+    /// `None` once the child was reaped, because the kernel may reuse its process id.
     group: Arc<Mutex<Option<Pid>>>,
     pub output: PathBuf,
 }
 
-/// Starts it; its end is sent as a message. `mask`: the signals that were blocked before the view.
+/// Starts the program and sends a message when it ends. `mask`: the signals that were blocked before the view started.
 ///
 /// # Errors
-/// The output file cannot be made (2), or the program cannot be executed (`not_executable`).
+/// The output file cannot be created (exit code 2), or the program cannot be executed (`not_executable`).
 pub fn start(
     mut command: Command,
     output: PathBuf,
@@ -66,7 +67,7 @@ pub fn start(
 
 fn wait(mut child: Child, group: &Mutex<Option<Pid>>, messages: &Sender<Message>) {
     let id = Pid::from_raw(child.id().cast_signed());
-    // Not reaped yet, so that until the lock is held its number is its own.
+    // WNOWAIT does not reap the child, so its process id stays valid until the lock is held.
     while let Err(nix::errno::Errno::EINTR) = waitid(Id::Pid(id), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT) {}
     *group.lock().unwrap_or_else(PoisonError::into_inner) = None;
     if let Ok(status) = child.wait() {
@@ -75,7 +76,7 @@ fn wait(mut child: Child, group: &Mutex<Option<Pid>>, messages: &Sender<Message>
 }
 
 impl Running {
-    /// To it and what it started, if it still runs.
+    /// Sends a signal to the program's process group, if the program still runs.
     pub fn signal(&self, signal: Signal) {
         let group = self.group.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(group) = *group {

@@ -1,4 +1,4 @@
-//! One look at one process: everything the view shows of it but names, as plain data.
+//! One reading of one process's recording: everything the view shows of it except names, as plain data.
 
 use std::path::PathBuf;
 
@@ -10,14 +10,14 @@ use super::sums::{LiveSums, StackKey};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reading {
-    /// Which process this is of.
+    /// Identifies the process.
     pub recording: PathBuf,
     pub process: Process,
     /// On the recording's clock.
     pub at_ns: u64,
-    /// The process is over, so what is left is leaked.
+    /// The process has ended, so live memory is leaked.
     pub finished: bool,
-    /// By CUDA's ordinal.
+    /// In order of CUDA's ordinal.
     pub devices: Vec<DeviceReading>,
     pub sums: LiveSums,
     pub failed: Tally,
@@ -36,7 +36,7 @@ pub struct DeviceReading {
 }
 
 impl Reading {
-    /// `keys`: of all stacks that this sight and those before told of.
+    /// `keys`: of all stacks in this and the previous readings of the recording.
     pub fn of(stack_sums: &StackSums, keys: &[StackKey], recording: PathBuf) -> Reading {
         let sums = LiveSums::of(stack_sums, keys);
         let snapshot = &stack_sums.snapshot;

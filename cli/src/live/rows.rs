@@ -1,7 +1,7 @@
-//! From sums by stack to the rows of the view: call sites as the report has them, with what changed since a mark.
+//! From tallies by stack to the rows of the view: the report's call sites, with their change since a mark.
 //!
-//! The mark is a tally like the present one, so both are grouped by the same rules and with the same names, whenever
-//! those came. What a caching allocator keeps behind listed blocks is left out here as it is there.
+//! A mark keeps tallies by stack, too, so both sides are grouped by the same rules and the same names, even if the names
+//! arrive later. As in the report, an allocator's pool is left out where its blocks are listed.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -15,9 +15,9 @@ use culeak::kind::{Kind, Place};
 use culeak::quick::Quick;
 
 use super::names::{Named, Names};
-use super::sums::{Key, LiveSums, LiveTally, StackKey};
+use super::sums::{LiveSums, LiveTally, StackKey, SumKey};
 
-/// A call site; pools apart from what is held, though one line may cause both.
+/// A call site. Cached memory has a separate row from held memory of the same call site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SiteKey(pub Fingerprint, pub bool);
 
@@ -26,12 +26,12 @@ pub struct Row {
     pub key: SiteKey,
     pub label: Arc<str>,
     pub place: Arc<str>,
-    /// Whose pool, or which library of CUDA's asked.
+    /// The owner of the pool, or the CUDA library that allocated the memory.
     pub owner: String,
     pub kinds: Kinds,
     pub now: Tally,
     pub before: Tally,
-    /// On the recording's clock; of what is live now.
+    /// Of live memory, on the recording's clock.
     pub oldest_ns: u64,
     /// Most bytes first.
     pub stacks: Vec<StackRow>,
@@ -69,28 +69,28 @@ impl Row {
     }
 }
 
-/// All rows of one look, in no order, and what they add up to.
+/// All rows of one reading, unordered, and their totals.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Rows {
     pub rows: Vec<Row>,
-    /// What somebody holds: leaked, once the process is over.
+    /// Held memory; leaked once the process has ended.
     pub held: Tally,
     pub held_on_host: Tally,
-    /// What caching allocators hold.
+    /// Memory that caching allocators keep.
     pub cached: Tally,
     pub managed: Tally,
     /// Call sites that hold memory.
     pub sites: usize,
-    /// Stacks whose names are being looked up, and what they asked for.
+    /// Stacks whose names are not known yet, and their live memory.
     pub unnamed: usize,
-    pub unnamed_share: Tally,
+    pub unnamed_tally: Tally,
 }
 
-/// What one sum adds to a row.
+/// The contribution of one tally to a row.
 struct Part<'a> {
     site: SiteKey,
     named: &'a Named,
-    key: Key,
+    key: SumKey,
     now: LiveTally,
     before: Tally,
 }
@@ -100,45 +100,45 @@ impl Rows {
         let mut rows = Rows::default();
         let mut unnamed: HashSet<StackKey> = HashSet::new();
         let mut holders: Quick<Fingerprint, ()> = Quick::default();
-        let mut parts: Vec<Part> = Vec::with_capacity(now.sums.len());
-        for (&key, &amount) in &now.sums {
+        let mut parts: Vec<Part> = Vec::with_capacity(now.tallies.len());
+        for (&key, &live) in &now.tallies {
             let Some(named) = names.get(&key.stack) else {
                 unnamed.insert(key.stack);
-                // Who asked decides what it is, so until that is known it counts as held.
-                rows.unnamed_share.join(amount.tally);
-                rows.count(&key, Level::Held, amount.tally);
+                // Whether memory is cached depends on names; until they are known it counts as held.
+                rows.unnamed_tally.join(live.tally);
+                rows.count(&key, Level::Held, live.tally);
                 continue;
             };
             let level = level(&key, named, now);
-            rows.count(&key, level, amount.tally);
+            rows.count(&key, level, live.tally);
             if level == Level::Held {
                 holders.insert(named.site, ());
             }
             if level.is_listed() {
-                parts.push(Part::new(key, named, amount, Tally::default()));
+                parts.push(Part::new(key, named, live, Tally::default()));
             }
         }
         if let Some(before) = before {
-            for (&key, amount) in &before.sums {
+            for (&key, live) in &before.tallies {
                 let Some(named) = names.get(&key.stack) else { continue };
                 if level(&key, named, before).is_listed() {
-                    parts.push(Part::new(key, named, LiveTally::default(), amount.tally));
+                    parts.push(Part::new(key, named, LiveTally::default(), live.tally));
                 }
             }
         }
         rows.sites = holders.len();
         rows.unnamed = unnamed.len();
-        // Sorted, so that rows and their stacks lie together: faster than a map of maps when there are many.
+        // Sorting brings the parts of a row together; with many parts this is faster than a map of maps.
         parts.sort_unstable_by_key(|part| (part.site, part.named.fingerprint, part.key));
         rows.rows = parts.chunk_by(|a, b| a.site == b.site).map(row).collect();
         rows
     }
 
-    fn count(&mut self, key: &Key, level: Level, tally: Tally) {
+    fn count(&mut self, key: &SumKey, level: Level, tally: Tally) {
         let sum = match (level, key.kind.place()) {
             (_, Place::Nowhere) => return,
             (Level::Held, _) => &mut self.held,
-            // A part of memory that is counted already.
+            // A part of memory that is already counted.
             (_, Place::Within) => return,
             _ => &mut self.cached,
         };
@@ -151,14 +151,14 @@ impl Rows {
     }
 }
 
-fn level(key: &Key, named: &Named, sums: &LiveSums) -> Level {
+fn level(key: &SumKey, named: &Named, sums: &LiveSums) -> Level {
     let watched = |owner: &str| sums.watched.iter().any(|name| name == owner);
     let blocks_are_known = key.carries_blocks || named.allocator.is_some_and(watched);
     Level::of(key.kind, named.pool, blocks_are_known)
 }
 
 impl<'a> Part<'a> {
-    fn new(key: Key, named: &'a Named, now: LiveTally, before: Tally) -> Part<'a> {
+    fn new(key: SumKey, named: &'a Named, now: LiveTally, before: Tally) -> Part<'a> {
         Part {
             site: SiteKey(named.site, is_pool(key.kind, named.pool)),
             named,
@@ -169,14 +169,14 @@ impl<'a> Part<'a> {
     }
 }
 
-/// The parts of one site, in order of their stacks. Equal stacks are one, however many ways through the runtime led there.
+/// The row of one site from its parts, which are sorted by stack. Stacks that differ only inside the runtime are one.
 fn row(parts: &[Part]) -> Row {
     let first = &parts[0];
     let mut stacks: Vec<(&Part, StackRow)> = parts
         .chunk_by(|a, b| a.named.fingerprint == b.named.fingerprint)
         .map(|parts| (&parts[0], stack_row(parts)))
         .collect();
-    // Stable, so that equal ones keep the order of their fingerprints.
+    // The sort is stable: equal stacks keep the order of their fingerprints.
     stacks.sort_by_key(|(_, stack)| std::cmp::Reverse((stack.now.bytes, stack.now.count, stack.before.bytes)));
     // The label is that of the largest stack, as in the report.
     let largest = stacks[0].0.named;
@@ -224,7 +224,7 @@ fn stack_row(parts: &[Part]) -> StackRow {
     stack
 }
 
-/// Kinds of memory, a bit each.
+/// A set of kinds, one bit each.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Kinds(u32);
 
@@ -246,7 +246,7 @@ impl fmt::Display for Kinds {
     }
 }
 
-const _: () = assert!(Kind::ALL.len() < 32, "a bit each, numbered from 1");
+const _: () = assert!(Kind::ALL.len() < 32, "one bit each, numbered from 1");
 
 #[cfg(test)]
 mod tests {
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_since_the_mark_still_has_its_row() {
+    fn a_site_that_is_gone_since_the_mark_keeps_its_row() {
         let rows = rows(&Sample::new().finish(0, 0), Some(&leaky()));
         assert!(!rows.rows.is_empty());
         assert!(
@@ -312,11 +312,11 @@ mod tests {
     }
 
     #[test]
-    fn memory_whose_names_are_not_known_yet_is_in_the_sum_and_in_no_row() {
+    fn memory_without_names_is_in_the_total_and_in_no_row() {
         let snapshot = leaky();
         let sums = LiveSums::of(&StackSums::of(snapshot.clone()), &stack_keys(&snapshot));
         let rows = Rows::of(&sums, None, &Names::default());
         assert!(rows.rows.is_empty());
-        assert_eq!(rows.unnamed_share.count, snapshot.allocations.len() as u64);
+        assert_eq!(rows.unnamed_tally.count, snapshot.allocations.len() as u64);
     }
 }

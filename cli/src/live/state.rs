@@ -1,7 +1,7 @@
-//! What the view shows and what keys do to it, apart from drawing.
+//! The state of the view, and what keys do to it. Drawing is in `view`.
 //!
-//! Looks, names and keys come in one by one; each leaves the state ready to be drawn. All times are on the recordings' own
-//! clocks, so nothing here asks what time it is, and a test can play an hour in a moment.
+//! Readings, names and keys arrive one by one; after each the state can be drawn. All times are on the recordings' clocks,
+//! so nothing here reads a clock, and a test can simulate an hour instantly.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -16,13 +16,13 @@ use super::rows::{Row, Rows, SiteKey};
 use super::sums::LiveSums;
 use super::usage::Used;
 
-/// What the terminal or the watching thread must do after a key.
+/// What the terminal or the watching thread does after a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     Quit,
     Suspend,
     Redraw,
-    /// Look at this process more often than at the others.
+    /// Read this process's recording at every refresh.
     Choose(PathBuf),
 }
 
@@ -66,11 +66,11 @@ pub enum Page {
     Help,
 }
 
-/// What growth is counted from.
+/// The reading that growth is measured from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mark {
     pub at_ns: u64,
-    /// Somebody pressed a key for it; else it is the first look.
+    /// The user set it; otherwise it is the first reading.
     pub set: bool,
     pub sums: LiveSums,
 }
@@ -84,10 +84,10 @@ pub struct Watched {
     pub histories: BTreeMap<i32, History>,
     /// By ordinal; of devices whose driver was asked.
     pub used: BTreeMap<i32, Used>,
-    /// Why it could not be read the last time.
-    pub trouble: Option<String>,
-    /// Came while the view was frozen.
-    held_back: Option<Reading>,
+    /// Why the last attempt to read it failed.
+    pub problem: Option<String>,
+    /// The newest reading since the view was paused.
+    pending: Option<Reading>,
 }
 
 #[derive(Debug)]
@@ -95,33 +95,33 @@ pub struct State {
     pub processes: Vec<Watched>,
     pub chosen: usize,
     pub names: Names,
-    /// Modules without names, and the like.
+    /// Notes, for example on modules without symbols.
     pub notes: Vec<String>,
-    /// What is said while there is no process to show.
+    /// Text to show while there is no process.
     pub waiting: String,
     pub page: Page,
     pub sort: Sort,
     pub filter: String,
     pub filtering: bool,
-    pub frozen: bool,
+    pub paused: bool,
     /// Only what changed since the mark.
     pub diff: bool,
-    /// How the program ended that was started for the view.
+    /// How the program that the view started has ended.
     pub ended: Option<String>,
     /// Of the chosen process.
     pub rows: Rows,
-    /// Those that are shown, in order.
+    /// Indices of the rows that are shown, in order.
     pub shown: Vec<usize>,
     pub selected: Option<SiteKey>,
     /// First row (or line of stacks) on the screen.
     pub offset: usize,
-    /// As many as the last drawing had room for.
+    /// The number of rows that fitted on the screen when it was last drawn.
     pub room: usize,
-    between_looks_ns: u64,
+    interval_ns: u64,
 }
 
 impl State {
-    pub fn new(waiting: String, between_looks_ns: u64) -> State {
+    pub fn new(waiting: String, interval_ns: u64) -> State {
         State {
             processes: Vec::new(),
             chosen: 0,
@@ -132,7 +132,7 @@ impl State {
             sort: Sort::Bytes,
             filter: String::new(),
             filtering: false,
-            frozen: false,
+            paused: false,
             diff: false,
             ended: None,
             rows: Rows::default(),
@@ -140,7 +140,7 @@ impl State {
             selected: None,
             offset: 0,
             room: 10,
-            between_looks_ns,
+            interval_ns,
         }
     }
 
@@ -149,7 +149,7 @@ impl State {
         self.processes.get(self.chosen)
     }
 
-    pub fn look_shown(&self) -> Option<&Reading> {
+    pub fn reading_shown(&self) -> Option<&Reading> {
         self.process()?.reading.as_ref()
     }
 
@@ -157,7 +157,7 @@ impl State {
         self.rows.rows.get(*self.shown.get(place)?)
     }
 
-    /// Where the selected row stands among those shown.
+    /// The index of the selected row among the shown ones.
     pub fn selected_place(&self) -> usize {
         let is_selected = |&row: &usize| Some(self.rows.rows[row].key) == self.selected;
         self.shown.iter().position(is_selected).unwrap_or(0)
@@ -167,29 +167,29 @@ impl State {
         self.row(self.selected_place())
     }
 
-    /// A process was looked at.
-    pub fn looked(&mut self, reading: Reading) {
+    /// Takes a new reading of a process.
+    pub fn add_reading(&mut self, reading: Reading) {
         let process = self.watched(&reading.recording.clone());
-        let (frozen, between) = (self.frozen, self.between_looks_ns);
+        let (paused, between) = (self.paused, self.interval_ns);
         let process = &mut self.processes[process];
-        process.trouble = None;
-        if frozen && process.reading.is_some() {
-            process.held_back = Some(reading);
+        process.problem = None;
+        if paused && process.reading.is_some() {
+            process.pending = Some(reading);
             return;
         }
         process.show(reading, between);
         self.refresh();
     }
 
-    /// A process could not be looked at.
-    pub fn troubled(&mut self, recording: &Path, why: String) {
+    /// Notes that a recording could not be read.
+    pub fn unreadable(&mut self, recording: &Path, why: String) {
         let process = self.watched(recording);
-        self.processes[process].trouble = Some(why);
+        self.processes[process].problem = Some(why);
     }
 
-    /// The driver said how full devices are.
+    /// Takes the driver's answer on how full devices are.
     pub fn used(&mut self, recording: &Path, used: Vec<(i32, Used)>) {
-        if !self.frozen {
+        if !self.paused {
             let process = self.watched(recording);
             self.processes[process].used.extend(used);
         }
@@ -210,14 +210,14 @@ impl State {
                 mark: None,
                 histories: BTreeMap::new(),
                 used: BTreeMap::new(),
-                trouble: None,
-                held_back: None,
+                problem: None,
+                pending: None,
             });
             self.processes.len() - 1
         })
     }
 
-    /// Sums, groups and sorts anew what is on the screen.
+    /// Groups, filters and sorts the chosen process again.
     fn refresh(&mut self) {
         self.rows = match self.processes.get(self.chosen) {
             Some(Watched {
@@ -230,7 +230,7 @@ impl State {
         self.arrange();
     }
 
-    /// Filters and sorts.
+    /// Filters and sorts the rows again.
     fn arrange(&mut self) {
         let rows = &self.rows.rows;
         let filter = Filter::new(&self.filter, &self.names);
@@ -274,7 +274,7 @@ impl State {
         self.offset = self.offset.min(self.shown.len().saturating_sub(room));
     }
 
-    /// What a key does. `None`: only what is drawn has changed.
+    /// Handles a key. `None`: the screen needs drawing and nothing else.
     pub fn key(&mut self, key: KeyEvent) -> Option<Action> {
         let control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -299,7 +299,7 @@ impl State {
                     Page::Help
                 }
             }
-            KeyCode::Char(' ' | 'f') => self.freeze(),
+            KeyCode::Char(' ' | 'f') => self.pause(),
             KeyCode::Char('m') => self.mark(),
             KeyCode::Esc => self.back(),
             KeyCode::Enter if self.page == Page::Stacks => self.back(),
@@ -316,7 +316,7 @@ impl State {
         None
     }
 
-    /// Keys of the list of call sites.
+    /// Handles a letter on the list of call sites.
     fn letter(&mut self, letter: char) {
         match letter {
             '/' => self.filtering = true,
@@ -351,7 +351,7 @@ impl State {
         self.arrange();
     }
 
-    /// One step out of wherever this is.
+    /// Leaves the current page, diff or filter.
     fn back(&mut self) {
         match self.page {
             Page::Sites if self.diff => {
@@ -382,26 +382,26 @@ impl State {
                 self.selected = self.row(place).map(|row| row.key);
                 self.scroll_to_selected();
             }
-            // How many lines there are, drawing knows, and sets it right.
+            // Drawing limits the offset to the number of lines.
             Page::Stacks | Page::Help => self.offset = self.offset.saturating_add_signed(by),
         }
     }
 
-    fn freeze(&mut self) {
-        self.frozen = !self.frozen;
-        if self.frozen {
+    fn pause(&mut self) {
+        self.paused = !self.paused;
+        if self.paused {
             return;
         }
-        let between = self.between_looks_ns;
+        let between = self.interval_ns;
         for process in &mut self.processes {
-            if let Some(reading) = process.held_back.take() {
+            if let Some(reading) = process.pending.take() {
                 process.show(reading, between);
             }
         }
         self.refresh();
     }
 
-    /// Growth counts from now on.
+    /// Measures growth from now on.
     fn mark(&mut self) {
         for process in &mut self.processes {
             let Some(reading) = &process.reading else { continue };
@@ -430,14 +430,14 @@ impl State {
 }
 
 impl Watched {
-    fn show(&mut self, reading: Reading, between_looks_ns: u64) {
+    fn show(&mut self, reading: Reading, interval_ns: u64) {
         if reading.finished {
-            // What it was part of went with it.
+            // The process has left the devices.
             self.used.clear();
         }
         for device in &reading.devices {
             let history = self.histories.entry(device.ordinal);
-            let history = history.or_insert_with(|| History::new(between_looks_ns));
+            let history = history.or_insert_with(|| History::new(interval_ns));
             history.add(reading.at_ns, device.live.bytes);
         }
         if self.mark.is_none() {
@@ -451,11 +451,11 @@ impl Watched {
     }
 }
 
-/// Words that must all occur in a row: in its site, its kinds, or any frame of its stacks.
+/// Words that must all occur in a row: in its call site, its kinds, or a frame of its stacks.
 struct Filter<'a> {
     words: Vec<String>,
     names: &'a Names,
-    /// Thousands of stacks share their frames, so each is read once: which of the words it holds.
+    /// A bit set of the words in each frame. Thousands of stacks share their frames, so each frame is searched once.
     known: std::cell::RefCell<HashMap<*const NamedFrame, u64>>,
 }
 
@@ -463,7 +463,7 @@ impl<'a> Filter<'a> {
     fn new(text: &str, names: &'a Names) -> Filter<'a> {
         let words = text.split_whitespace().map(str::to_lowercase);
         Filter {
-            // As many as there are bits; nobody types more.
+            // One bit per word.
             words: words.take(64).collect(),
             names,
             known: std::cell::RefCell::default(),
@@ -497,7 +497,7 @@ impl<'a> Filter<'a> {
         found == all
     }
 
-    /// Which of the words are in this text, a bit each.
+    /// A bit set of the words in this text.
     fn found(&self, text: &str) -> u64 {
         let bits = self.words.iter().enumerate();
         bits.filter(|(_, word)| text.contains(word.as_str()))

@@ -1,10 +1,10 @@
-//! The live records of one process, added up by stack: what a look at a recording leaves behind.
+//! The live records of one process, added up by stack.
 //!
-//! A stack's number in a snapshot changes from one look to the next, and so does where modules are loaded in the next
-//! run. What does not change is what the stack is made of, so stacks are known by a hash over it ([`StackKey`]). Names are
-//! no part of it: they may be found long after the stack was first seen.
+//! A stack's index in a snapshot changes from one reading to the next, and module addresses change from run to run. So
+//! stacks are identified by a hash of their frames ([`StackKey`]), which contains no names: those may be found long
+//! after the stack was first seen.
 //!
-//! Deliberately absent: call sites, and what is held and what is cached. Both follow from names; see `rows`.
+//! Deliberately absent: call sites, and whether memory is held or cached. Both follow from names; see `rows`.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -14,21 +14,21 @@ use culeak::quick::{Mixer, Quick};
 use culeak::reader::StackSums;
 use culeak::snapshot::{Location, Snapshot, Stack};
 
-/// A stack, whichever number it has in a snapshot.
+/// Identifies a stack across snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StackKey(pub u64);
 
 impl StackKey {
-    /// Of everything that was recorded without its stack.
+    /// All memory that was recorded without a stack.
     pub const NONE: StackKey = StackKey(0);
 }
 
-/// What records must share to be added up.
+/// Records with equal keys are added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key {
+pub struct SumKey {
     pub stack: StackKey,
     pub kind: Kind,
-    /// Blocks that somebody else told of lie in it.
+    /// Recorded blocks of a framework lie in it.
     pub carries_blocks: bool,
 }
 
@@ -60,7 +60,7 @@ impl Default for LiveTally {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LiveSums {
-    pub sums: Quick<Key, LiveTally>,
+    pub tallies: Quick<SumKey, LiveTally>,
     /// By device of the snapshot.
     pub devices: Vec<Tally>,
     /// The frameworks whose blocks are recorded one by one.
@@ -68,18 +68,18 @@ pub struct LiveSums {
 }
 
 impl LiveSums {
-    /// `stacks`: the keys of all stacks that this sight and those before told of.
+    /// `stacks`: the keys of all stacks in this and the previous readings of the recording.
     pub fn of(stack_sums: &StackSums, stacks: &[StackKey]) -> LiveSums {
         let mut devices = vec![Tally::default(); stack_sums.snapshot.devices.len()];
-        let mut sums: Quick<Key, LiveTally> = Quick::default();
-        sums.reserve(stack_sums.sums.len());
+        let mut tallies: Quick<SumKey, LiveTally> = Quick::default();
+        tallies.reserve(stack_sums.sums.len());
         for sum in &stack_sums.sums {
-            let key = Key {
+            let key = SumKey {
                 stack: sum.stack.map_or(StackKey::NONE, |stack| stacks[stack]),
                 kind: sum.kind,
                 carries_blocks: sum.carries_blocks,
             };
-            sums.entry(key).or_default().join(LiveTally {
+            tallies.entry(key).or_default().join(LiveTally {
                 tally: sum.tally,
                 oldest_ns: sum.oldest_ns,
                 newest_ns: sum.newest_ns,
@@ -91,14 +91,14 @@ impl LiveSums {
             }
         }
         LiveSums {
-            sums,
+            tallies,
             devices,
             watched: stack_sums.watched.clone(),
         }
     }
 }
 
-/// A key for every stack of a snapshot, in order.
+/// The keys of a snapshot's stacks, in order.
 pub fn stack_keys(snapshot: &Snapshot) -> Vec<StackKey> {
     let modules: Vec<u64> = snapshot
         .modules
@@ -117,7 +117,7 @@ pub fn stack_keys(snapshot: &Snapshot) -> Vec<StackKey> {
         .collect()
 }
 
-/// Native frames are told by module and address, Python's by what was read of them when they were recorded.
+/// Native frames are identified by module and address, Python frames by their recorded names.
 fn location_hash(location: &Location, modules: &[u64]) -> u64 {
     let module = location.module.map_or(0, |module| modules[module]);
     if location.language.is_native() {
@@ -134,7 +134,7 @@ fn stack_key(stack: &Stack, locations: &[u64]) -> StackKey {
     for &frame in &stack.frames {
         mixer.write_u64(locations[frame]);
     }
-    // 0 is taken.
+    // 0 is `StackKey::NONE`.
     StackKey(mixer.finish().max(1))
 }
 
@@ -153,7 +153,7 @@ mod tests {
     fn sums_are_those_of_the_records() {
         let snapshot = leaky();
         let sums = LiveSums::of(&StackSums::of(snapshot.clone()), &stack_keys(&snapshot));
-        let total = Tally::total(sums.sums.values().map(|amount| amount.tally));
+        let total = Tally::total(sums.tallies.values().map(|live| live.tally));
         assert_eq!(total.count, snapshot.allocations.len() as u64);
         assert_eq!(
             total.bytes,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_known_again_whatever_its_number_and_place_in_memory() {
+    fn a_stack_keeps_its_key_when_its_number_and_load_address_change() {
         let snapshot = leaky();
         let mut other = leaky();
         other.stacks.reverse();

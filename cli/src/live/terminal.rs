@@ -1,8 +1,8 @@
-//! The screen, the keys and the signals: taken when the view begins, put back whatever ends it.
+//! The screen, keys and signals.
 //!
-//! The terminal is put back when [`Screen`] is dropped, and by a hook when anything panics, before the message is
-//! printed. SIGTERM, SIGHUP and the like are waited for on a thread and end the view in order; they are blocked before the
-//! first thread starts, so that none of them can end the process with the terminal still in raw mode. Only SIGKILL can.
+//! The terminal is restored when [`Screen`] is dropped, and by a panic hook before the panic message is printed. A thread
+//! waits for SIGTERM, SIGHUP and similar signals and ends the view in order. They are blocked before the first thread
+//! starts, so that only SIGKILL can leave the terminal in raw mode.
 
 use std::io::{self, IsTerminal, Stdout, Write, stdout};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,14 +21,14 @@ use super::state::State;
 use super::view::{self, Palette};
 use crate::errors::Failure;
 
-/// A view needs somebody who looks and types.
+/// Checks that standard input and output are a usable terminal.
 ///
 /// # Errors
-/// Says which of the two is missing, and what to use instead.
+/// The message names what is missing and an alternative.
 pub fn examine() -> Result<(), Failure> {
     let missing = match (io::stdout().is_terminal(), io::stdin().is_terminal()) {
         (true, true) if std::env::var_os("TERM").is_some_and(|term| term == "dumb") => {
-            "this terminal (TERM=dumb) can show no pages"
+            "this terminal (TERM=dumb) cannot show a full-screen view"
         }
         (true, true) => return Ok(()),
         (false, _) => "standard output is not a terminal",
@@ -39,7 +39,7 @@ pub fn examine() -> Result<(), Failure> {
     )))
 }
 
-/// The signals that the view answers itself.
+/// The signals that the view handles.
 const AWAITED: [Signal; 6] = [
     Signal::SIGTERM,
     Signal::SIGHUP,
@@ -49,10 +49,10 @@ const AWAITED: [Signal; 6] = [
     Signal::SIGCONT,
 ];
 
-/// Blocks the signals in this thread and those it starts, and returns what was blocked before.
+/// Blocks the signals in this thread and those it starts, and returns the previous mask.
 ///
 /// # Errors
-/// Whatever the kernel says.
+/// The kernel's error.
 pub fn hold_signals() -> io::Result<SigSet> {
     let awaited: SigSet = AWAITED.into_iter().collect();
     Ok(awaited.thread_swap_mask(SigmaskHow::SIG_BLOCK)?)
@@ -80,9 +80,9 @@ pub fn listen(messages: &Sender<Message>) {
     });
 }
 
-/// Ends this process as the signal would have done.
+/// Ends this process by the signal's default action.
 pub fn die_of(signal: Signal) -> ! {
-    // SAFETY: the default action is no handler of ours.
+    // SAFETY: SIG_DFL installs no handler, so no code of ours runs in signal context.
     let _ = unsafe { nix::sys::signal::signal(signal, nix::sys::signal::SigHandler::SigDfl) };
     let _ = SigSet::from(signal).thread_unblock();
     let _ = raise(signal);
@@ -118,25 +118,25 @@ impl Screen {
         Ok(())
     }
 
-    /// Draws everything the next time, whatever stands on the screen.
+    /// Makes the next drawing repaint the whole screen.
     pub fn forget(&mut self) -> io::Result<()> {
-        // Its own way of clearing asks the terminal where the cursor is, and the answer would come to whoever reads keys.
+        // `Terminal::clear` queries the cursor position, and the thread that reads keys would get the answer.
         let mut backend = CrosstermBackend::new(stdout());
         backend.clear()?;
         self.terminal = Terminal::new(backend)?;
         Ok(())
     }
 
-    /// Gives the terminal to the shell, stops, and takes it again when continued.
+    /// Returns the terminal to the shell, stops the process, and takes the terminal again when continued.
     pub fn suspend(&mut self) -> io::Result<()> {
         put_back();
         raise(Signal::SIGSTOP)?;
         self.take_again()
     }
 
-    /// Takes the terminal after somebody else had it.
+    /// Takes the terminal after another process had it.
     pub fn take_again(&mut self) -> io::Result<()> {
-        // Raw mode is remembered as being on, so it is switched off first.
+        // crossterm still counts raw mode as on, so switch it off first.
         disable_raw_mode()?;
         take()?;
         self.forget()
@@ -149,7 +149,7 @@ impl Drop for Screen {
     }
 }
 
-/// Whether the terminal is ours. Giving it back twice would put the cursor where it was before the last words.
+/// Whether the view owns the terminal. Leaving the alternate screen twice would move the cursor back over later output.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 fn take() -> io::Result<()> {
@@ -158,7 +158,7 @@ fn take() -> io::Result<()> {
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
-/// As it was. Nothing can be done about what fails here.
+/// Restores the terminal. Errors are ignored: there is no other way to restore it.
 fn put_back() {
     if !TAKEN.swap(false, Ordering::SeqCst) {
         return;
@@ -168,7 +168,8 @@ fn put_back() {
     let _ = stdout().flush();
 }
 
-/// The message of a panic must stand on a screen that stays; and a view whose helper is gone would wait for ever.
+/// Prints panic messages on the restored screen. A panic in a helper thread ends the process, because the view would wait
+/// for that thread forever.
 fn put_back_on_panic() {
     let before = panic::take_hook();
     let main = thread::current().id();

@@ -1,7 +1,8 @@
-//! The asking thread: how full the devices are, as the driver says (`crate::usage`), for the process on the screen.
+//! The usage thread: asks the driver (`crate::usage`) how full the devices of the process on the screen are.
 //!
-//! Each question starts a child process and NVML in it, so it is asked every two seconds at most and for a twentieth of the
-//! time at most. Who gets no answer asks no more. Deliberately absent: whose that memory is; the report tells.
+//! Each query starts a child process that loads NVML, so queries start at least two seconds apart and take at most a
+//! twentieth of the time. The thread ends after a query that fails. Deliberately absent: who uses that memory; see the
+//! report's ledger.
 
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
@@ -17,18 +18,18 @@ const BETWEEN: Duration = Duration::from_secs(2);
 pub struct Question {
     pub recording: PathBuf,
     pub pid: u32,
-    /// CUDA's ordinal and UUID of each.
+    /// CUDA's ordinal and UUID of each device.
     pub devices: Vec<(i32, String)>,
 }
 
-/// Memory of a device, whoever has it.
+/// Used memory of a device, by any process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Used {
     pub bytes: u64,
     pub of: u64,
 }
 
-/// Answers the latest question until nobody asks any more.
+/// Answers the latest question until the sender of questions is gone.
 pub fn serve(asked: &Receiver<Question>, answers: &Sender<Message>) {
     while let Ok(mut question) = asked.recv() {
         while let Ok(newer) = asked.try_recv() {
@@ -60,7 +61,7 @@ pub fn answer(question: Question) -> Message {
         }
         Err(why) => Message::Names(
             Names::default(),
-            vec![format!("how full the devices are is not known: {why}")],
+            vec![format!("the usage of the devices is unknown: {why}")],
         ),
     }
 }

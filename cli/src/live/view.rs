@@ -1,18 +1,18 @@
-//! Draws the state: what it was, how much of it there is, who asked for it, and which keys there are.
+//! Draws the state: the process, its devices over time, its call sites, and the keys.
 //!
 //! ```text
 //! culeak: 4711 python train.py                                running for 2 m 14 s     title
 //! GPU 0  1.2 GiB now, 1.9 GiB peak   ▁▂▃▅▇▇█▇▇▆▆▆▅▅▅▅                                  top.rs
 //! holds 1.2 GiB in 128 blocks at 3 call sites
-//! by bytes, growth since the mark 38 s ago
+//! by bytes · growth since the mark, 38 s ago
 //!      bytes    count      growth  oldest  call site                                   table.rs, or stacks.rs
 //!    200 MiB      100    +100 MiB    25 s  load_batch  train.cu:14
-//! not seen: lost 0 allocations, 0 stacks; 0 unknown frees
-//! q quit  ? help  enter stacks  / filter  m mark  d diff  space freeze                 bottom.rs
+//! not recorded: 3 unknown frees
+//! q quit  ? help  enter stacks  / filter  m mark  d diff  space pause                  bottom.rs
 //! ```
 //!
-//! Drawing only reads, but for one thing: how many rows there was room for, which decides how far a page is. Nothing is
-//! said by colour alone. Deliberately absent: words that the report does not use.
+//! Drawing changes nothing but the offset and the number of rows that fit, which is the step of PgUp and PgDn. No
+//! information is given by colour alone. Deliberately absent: terms that the report does not use.
 
 mod bottom;
 mod help;
@@ -30,10 +30,10 @@ use ratatui::widgets::{Paragraph, Widget, Wrap};
 use super::state::{Page, State};
 use crate::text::units;
 
-/// Below this there is no room for a row with its numbers.
+/// The smallest terminal that has room for rows with numbers.
 const LEAST: (u16, u16) = (40, 10);
 
-/// Styles by meaning. Without colours (`NO_COLOR`) bold and dim are left.
+/// Styles by meaning. Without colours (`NO_COLOR`), bold and dim remain.
 #[derive(Debug, Clone, Copy)]
 pub struct Palette {
     pub plain: Style,
@@ -82,9 +82,9 @@ pub fn draw(state: &mut State, palette: &Palette, frame: &mut Frame) {
     bottom::draw(state, palette, last, buffer);
 }
 
-/// The list of call sites with everything above it and what could not be seen, as text with all rows.
+/// The header, all call sites and the losses as text.
 pub fn as_text(state: &mut State, width: u16) -> String {
-    // On a higher screen each device has a chart, which one look cannot fill.
+    // A taller screen gives each device a chart of several lines, which one reading cannot fill.
     const HEAD: u16 = 39;
     let height = u16::try_from(state.shown.len() + usize::from(HEAD)).unwrap_or(u16::MAX);
     let area = Rect::new(0, 0, width.max(LEAST.0), height);
@@ -113,7 +113,7 @@ pub fn as_text(state: &mut State, width: u16) -> String {
         ));
     }
     let mut last = Buffer::empty(Rect::new(0, 0, area.width, 1));
-    bottom::not_seen_line(state, &palette, last.area, &mut last);
+    bottom::losses_line(state, &palette, last.area, &mut last);
     let last: String = last.content().iter().map(|cell| cell.symbol()).collect();
     lines.push(last.trim_end().to_owned());
     lines.join("\n") + "\n"
@@ -137,7 +137,7 @@ fn rows(area: Rect, from: u16, count: u16) -> Rect {
     }
 }
 
-/// A line at the left, and one at the right that it makes room for.
+/// A line at the left, cut to leave room for one at the right.
 fn both_ends(area: Rect, buffer: &mut Buffer, left: Line, right: Line) {
     let taken = u16::try_from(right.width()).unwrap_or(u16::MAX).min(area.width);
     let room = area.width.saturating_sub(taken + u16::from(taken > 0) * 2);
@@ -150,7 +150,7 @@ fn both_ends(area: Rect, buffer: &mut Buffer, left: Line, right: Line) {
     line(right_area, buffer, right);
 }
 
-/// A line, which ends in `…` where it does not fit.
+/// A line; one that does not fit is cut and ends in `…`.
 fn line(area: Rect, buffer: &mut Buffer, content: Line) {
     if area.height == 0 || area.width == 0 {
         return;
@@ -172,10 +172,10 @@ fn line(area: Rect, buffer: &mut Buffer, content: Line) {
     buffer.set_line(area.x, area.y, &Line::from(shown).style(style), area.width);
 }
 
-/// As much of a text as has room, with `…` at the end if that is not all.
+/// A text cut to a width, with `…` at the end.
 fn fit(text: &str, width: usize) -> String {
     if Span::raw(text).width() <= width {
-        // A line that goes on behind this text is cut here all the same.
+        // The text fits, but the rest of its line does not.
         let mut cut = text.to_owned();
         if Span::raw(text).width() == width {
             cut.pop();

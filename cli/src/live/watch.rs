@@ -1,9 +1,9 @@
-//! The watching thread: finds the processes, reads their recordings in turn, sends what it sees.
+//! The watching thread: finds processes, reads their recordings in turn, and sends the readings.
 //!
-//! The process on the screen is read every time, of the others as many as half of the time between two refreshes allows, in
-//! turn and at least one; those that are over once. What did not change since is not taken in again (see
-//! `culeak::reader::Follower`), and reading copies from the file, so the process notices nothing. After a read that took
-//! longer than the time between two, the thread still rests for a quarter of it.
+//! Each refresh reads the process on the screen, then others in turn: at least one, and more until half of the interval
+//! has passed. Recordings of ended processes are read once. Unchanged data is not read again (see
+//! `culeak::reader::Follower`), and reading copies from the file, so it does not disturb the process. If a refresh takes
+//! longer than the interval, the thread still sleeps for a quarter of that time.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -23,53 +23,53 @@ use super::usage::{self, Question};
 use crate::load;
 use crate::symbolize::Places;
 
-/// What the user named.
+/// What the user asked to watch.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// It, and the processes it starts.
+    /// This process and those it starts.
     Process(u32),
-    /// A recording and those of the processes it starts, or a folder of recordings; it may come later.
+    /// A recording and those of processes that the recorded one starts, or a folder of recordings. It need not exist yet.
     Path(PathBuf),
-    /// Recordings of one run, known by the mark in their names.
+    /// The recordings of one run, identified by the mark in their names.
     Run { folder: PathBuf, mark: String },
 }
 
 impl Source {
-    /// What is said while there is nothing to show.
+    /// Text to show while there is nothing else.
     pub fn waiting(&self) -> String {
         match self {
             Source::Process(pid) => format!("waiting for the first CUDA call of process {pid}"),
             Source::Path(path) if path.is_dir() => {
                 format!("waiting for recordings (*.culeak) in {}", path.display())
             }
-            Source::Path(path) => format!("waiting for {}: no such file or folder yet", path.display()),
+            Source::Path(path) => format!("waiting for {}, which does not exist yet", path.display()),
             Source::Run { .. } => "waiting for the first CUDA call of the program".to_owned(),
         }
     }
 }
 
-/// How long no process is looked for after the last search.
+/// Time between two searches for processes.
 const SEARCH: Duration = Duration::from_secs(1);
 
 struct Target {
     recording: PathBuf,
-    /// Where the process sees its files, when that is not where we do.
+    /// The root folder of the process, if it differs from ours.
     root: Option<PathBuf>,
     follower: Follower,
-    /// Of all stacks that the follower has told of.
+    /// Of all stacks that the follower has returned.
     keys: Vec<StackKey>,
     asked: Asked,
     over: bool,
 }
 
-/// Where the thread sends what it finds.
+/// The channels that the thread sends to.
 pub struct Outlets {
     pub messages: Sender<Message>,
     pub unnamed: Sender<Unnamed>,
     pub usage: Sender<Question>,
 }
 
-/// Watches until nobody listens. `chosen` receives the recording that is on the screen, whenever that changes.
+/// Watches until the receiver of messages is gone. `chosen` receives the recording on the screen whenever it changes.
 pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Receiver<PathBuf>) {
     let mut search = Search::default();
     let mut targets: Vec<Target> = Vec::new();
@@ -81,7 +81,7 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
         if searched.is_none_or(|searched| searched.elapsed() >= SEARCH.min(interval * 2)) {
             searched = Some(began);
             let found = search.run(source, &targets);
-            if targets.is_empty() && found.is_empty() && !tell(outlets, Message::Waiting(search.waiting(source))) {
+            if targets.is_empty() && found.is_empty() && !send(outlets, Message::Waiting(search.waiting(source))) {
                 return;
             }
             targets.extend(found);
@@ -91,15 +91,15 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
             .and_then(|path| targets.iter().position(|target| target.recording == *path))
             .unwrap_or(0);
         let there_is_time = || began.elapsed() < interval / 2;
-        let everybody_left = turns.take(&mut targets, first, there_is_time, |target, is_first| {
+        let nobody_listens = turns.take(&mut targets, first, there_is_time, |target, is_first| {
             target.read(outlets, is_first)
         });
-        if everybody_left {
+        if nobody_listens {
             return;
         }
         let took = began.elapsed();
         let mut rest = interval.saturating_sub(took).max(took / 4);
-        // While there is nothing to show, somebody waits for it.
+        // While there is nothing to show, search more often.
         if targets.is_empty() {
             rest = rest.min(Duration::from_millis(200));
         }
@@ -111,7 +111,7 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
     }
 }
 
-/// Looks once at every process there is, with names, and with the driver's answer where it gives one.
+/// Reads every process once, with names, and with the driver's usage if it answers.
 pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<State> {
     let (messages, inbox) = mpsc::channel();
     let (unnamed, to_name) = mpsc::channel();
@@ -123,11 +123,11 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
     };
     let mut search = Search::default();
     let mut targets = search.run(source, &[]);
-    // Processes that these started are found beside them.
+    // Child processes record into the same folder.
     let children = search.run(source, &targets);
     targets.extend(children);
     for target in &mut targets {
-        // The inbox lives as long as this does.
+        // Sending cannot fail: the inbox lives until the end of this function.
         let _ = target.read(&outlets, true);
     }
     let Outlets {
@@ -135,7 +135,7 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
         unnamed,
         usage: questions,
     } = outlets;
-    // Otherwise the threads that read the other end would never stop.
+    // `serve` and `iter` below end when their channel is closed.
     drop((unnamed, questions));
     names::serve(&to_name, &messages, places);
     to_ask
@@ -148,7 +148,7 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
     for message in inbox {
         let recording = match &message {
             Message::Reading(reading) => reading.recording.clone(),
-            Message::Trouble(recording, _) | Message::Used(recording, _) => recording.clone(),
+            Message::Unreadable(recording, _) | Message::Used(recording, _) => recording.clone(),
             Message::Names(..) => {
                 named.push(message);
                 continue;
@@ -163,8 +163,8 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
             states.len() - 1
         });
         match message {
-            Message::Reading(reading) => states[state].looked(*reading),
-            Message::Trouble(recording, why) => states[state].troubled(&recording, why),
+            Message::Reading(reading) => states[state].add_reading(*reading),
+            Message::Unreadable(recording, why) => states[state].unreadable(&recording, why),
             Message::Used(recording, used) => states[state].used(&recording, used),
             _ => {}
         }
@@ -179,15 +179,15 @@ pub fn once(source: &Source, places: impl Fn(Option<PathBuf>) -> Places) -> Vec<
     states
 }
 
-/// Whose turn it is to be read.
+/// The order in which processes are read.
 #[derive(Default)]
 struct Turns {
     next: usize,
 }
 
 impl Turns {
-    /// Reads the first, and of the others one, then more while there is time: where the last refresh stopped it goes on.
-    /// True when the receiver is gone.
+    /// Reads the target `first`, then one other, then more while there is time, continuing where the last refresh
+    /// stopped. Returns true if the receiver is gone.
     fn take(
         &mut self,
         targets: &mut [Target],
@@ -220,7 +220,7 @@ impl Turns {
     }
 }
 
-fn tell(outlets: &Outlets, message: Message) -> bool {
+fn send(outlets: &Outlets, message: Message) -> bool {
     outlets.messages.send(message).is_ok()
 }
 
@@ -236,20 +236,20 @@ impl Target {
         }
     }
 
-    /// Reads the recording and sends what it says. False when nobody listens any more.
+    /// Reads the recording and sends the result. Returns false if the receiver is gone.
     fn read(&mut self, outlets: &Outlets, on_screen: bool) -> bool {
         let mut stack_sums = match self.follower.read() {
             Ok(stack_sums) => stack_sums,
-            // Being made at this moment.
+            // The process is still creating it.
             Err(ReadError::Empty(_) | ReadError::Unfinished(_)) => return true,
-            Err(error) => return tell(outlets, Message::Trouble(self.recording.clone(), error.to_string())),
+            Err(error) => return send(outlets, Message::Unreadable(self.recording.clone(), error.to_string())),
         };
         self.keys.extend(stack_keys(&stack_sums.snapshot));
         let reading = Reading::of(&stack_sums, &self.keys, self.recording.clone());
-        // What was recorded elsewhere, or kept at a moment, cannot change either, but who knows who still copies it.
+        // A recording from another host or an automatic snapshot does not change either, but may still be copied here.
         self.over = reading.finished;
         if self.over {
-            // A million records' worth of memory.
+            // Frees the follower's copy of the records.
             self.follower = Follower::new(&self.recording);
         }
         let fresh = &self.keys[stack_sums.known_stacks..];
@@ -258,23 +258,23 @@ impl Target {
             .pick(&mut stack_sums.snapshot, fresh, &reading, self.root.as_ref());
         if on_screen && reading.process.state == ProcessState::Running && !reading.devices.is_empty() {
             let devices = stack_sums.snapshot.devices.iter();
-            // Nobody may be there to answer; then nothing is shown.
+            // The usage thread may have ended; then no usage is shown.
             let _ = outlets.usage.send(Question {
                 recording: self.recording.clone(),
                 pid: reading.process.number(),
                 devices: devices.map(|device| (device.ordinal, device.uuid.clone())).collect(),
             });
         }
-        tell(outlets, Message::Reading(Box::new(reading)))
+        send(outlets, Message::Reading(Box::new(reading)))
             && unnamed.is_none_or(|unnamed| outlets.unnamed.send(unnamed).is_ok())
     }
 }
 
-/// Finds recordings, and remembers whose those were that it has seen.
+/// Finds recordings, and caches the identities of those it has read.
 #[derive(Default)]
 struct Search {
     seen: HashMap<PathBuf, Option<Identity>>,
-    /// The process itself is gone and left nothing.
+    /// The process has ended and left no recording.
     gone: bool,
 }
 
@@ -282,13 +282,13 @@ impl Search {
     fn waiting(&self, source: &Source) -> String {
         match source {
             Source::Process(pid) if self.gone => {
-                format!("process {pid} has ended and left no recording that can be found from here; q quits")
+                format!("process {pid} has ended, and no recording of it can be found; press q to quit")
             }
             source => source.waiting(),
         }
     }
 
-    /// Recordings that are not among the targets yet, in the order in which their processes started.
+    /// New recordings, in the order in which their processes started.
     fn run(&mut self, source: &Source, known: &[Target]) -> Vec<Target> {
         let is_known = |path: &Path| known.iter().any(|target| target.recording == path);
         let mut found: Vec<Target> = match source {
@@ -325,7 +325,7 @@ impl Search {
         found
     }
 
-    /// Those whose header can be read; the others are being made, or are no recordings.
+    /// The recordings whose header can be read; the other files are incomplete or no recordings.
     fn all(&mut self, paths: impl IntoIterator<Item = PathBuf>) -> Vec<Target> {
         let mut found = Vec::new();
         for path in paths {
@@ -346,7 +346,7 @@ impl Search {
                 self.seen.insert(path.to_path_buf(), Some(identity.clone()));
                 Some(identity)
             }
-            // The name is there before the header is: ask again.
+            // The file exists before its header is written: try again later.
             Err(ReadError::Empty(_) | ReadError::Unfinished(_) | ReadError::Io(..)) => None,
             Err(_) => {
                 self.seen.insert(path.to_path_buf(), None);
@@ -355,7 +355,7 @@ impl Search {
         }
     }
 
-    /// Recordings beside the known ones, of processes that these started.
+    /// Recordings beside the known ones, made by processes that the recorded ones started.
     fn children(&mut self, known: &[Target]) -> Vec<Target> {
         let family: Vec<Identity> = known
             .iter()
@@ -385,13 +385,13 @@ impl Search {
     }
 }
 
-/// A process and those that started it, as long as they live.
+/// A process and its living ancestors.
 fn ancestors(pid: u32) -> impl Iterator<Item = u32> {
-    /// Longer chains than this are circles made by numbers used again.
+    /// Limits chains that loop because process ids were reused.
     const MOST: usize = 64;
     let parent = |&pid: &u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-        // The name in parentheses may hold anything, so count from its end.
+        // The name in parentheses may contain any character, so parse from its end.
         let parent: u32 = stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()?;
         (parent > 1).then_some(parent)
     };
@@ -422,7 +422,7 @@ mod tests {
     fn record(folder: &Path, pid: u32, parent_pid: u32) -> PathBuf {
         let path = folder.join(format!("app.run1.host.{pid}.culeak"));
         let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
-        let beginning = Session {
+        let session = Session {
             pid,
             parent_pid,
             depth: 128,
@@ -434,7 +434,7 @@ mod tests {
             host: b"host",
             ranks: [None; RANK_VARIABLES.len()],
         };
-        assert!(Recording::create(&name, &beginning).is_ok());
+        assert!(Recording::create(&name, &session).is_ok());
         path
     }
 
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_starts_is_found_beside_its_recording_and_nothing_else_is() {
+    fn recordings_of_children_are_found_beside_the_parents_and_others_are_not() {
         let folder = tempfile::tempdir().expect("a folder");
         let parent = record(folder.path(), process::id(), 1);
         let (mut search, mut known) = (Search::default(), Vec::new());
@@ -462,13 +462,13 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_shows_all_its_recordings_and_a_run_its_own() {
+    fn a_folder_has_all_its_recordings_and_a_run_its_own() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().to_path_buf();
         let all = Source::Path(path.join("later"));
         let (mut search, mut known) = (Search::default(), Vec::new());
         assert!(found(&mut search, &all, &mut known).is_empty());
-        assert!(search.waiting(&all).contains("no such file or folder yet"));
+        assert!(search.waiting(&all).contains("does not exist yet"));
         fs::create_dir(path.join("later")).expect("a folder");
         let first = record(&path.join("later"), 4_200_001, 1);
         let second = record(&path.join("later"), 4_200_002, 1);
@@ -482,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn all_processes_of_a_folder_are_read_in_one_refresh_if_there_is_time_and_else_in_turn() {
+    fn one_refresh_reads_all_processes_if_there_is_time_and_else_one_in_turn() {
         let targets = || -> Vec<Target> { (0..64).map(|nth| Target::new(format!("{nth}").into())).collect() };
         let mut targets = targets();
         targets[5].over = true;
@@ -514,15 +514,15 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_gone_is_said_to_be_so() {
+    fn the_waiting_text_names_a_process_that_has_ended() {
         let mut search = Search::default();
         let source = Source::Process(4_194_999);
         assert!(found(&mut search, &source, &mut Vec::new()).is_empty());
-        assert!(search.waiting(&source).contains("has ended and left no recording"));
+        assert!(search.waiting(&source).contains("has ended, and no recording"));
     }
 
     #[test]
-    fn an_empty_recording_is_looked_at_once_it_is_whole() {
+    fn an_empty_recording_is_read_once_it_is_complete() {
         let folder = tempfile::tempdir().expect("a folder");
         let (messages, inbox) = std::sync::mpsc::channel();
         let (unnamed, _to_name) = std::sync::mpsc::channel();
@@ -542,6 +542,6 @@ mod tests {
         let foreign = folder.path().join("foreign.culeak");
         fs::write(&foreign, b"something else").expect("written");
         assert!(Target::new(foreign).read(&outlets, true));
-        assert!(matches!(inbox.try_recv(), Ok(Message::Trouble(..))));
+        assert!(matches!(inbox.try_recv(), Ok(Message::Unreadable(..))));
     }
 }

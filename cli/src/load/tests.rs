@@ -121,10 +121,7 @@ fn newer_and_damaged_snapshots_are_refused() {
 #[test]
 fn enormous_stacks_are_refused_before_use() {
     let long = error_after(|json| json["stacks"][0]["frames"] = json!(vec![0; 100_000]));
-    assert!(
-        long.contains("stacks: row 0 has") && long.contains("at most"),
-        "{long}"
-    );
+    assert!(long.contains("stacks: row 0 has") && long.contains("at most"), "{long}");
     let symbol = json!({"function": "f", "file": null, "line": null, "inlined": true});
     let inlined = error_after(|json| {
         json["locations"][0]["symbols"] = json!(vec![symbol; 1_000]);
@@ -334,7 +331,7 @@ proptest! {
         }
         if let Ok(snapshot) = load(json.to_string().as_bytes()) {
             let report = culeak::analysis::report::Report::of(&snapshot, &culeak::analysis::report::Options::default());
-            crate::text::report::write(&report, true, &mut std::io::sink())?;
+            crate::text::report::write(&report, crate::text::report::Extent::ALL, &mut std::io::sink())?;
             let other = leaky();
             let diff = culeak::analysis::diff::Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default());
             crate::text::diff::write(&diff, true, true, &mut std::io::sink())?;

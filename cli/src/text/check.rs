@@ -1,4 +1,4 @@
-//! A verdict on the screen: passed or not, why, which sites are to blame, and what to do about it.
+//! A verdict as text: passed or failed, the reasons, the failing call sites, and the next command.
 
 use std::io::{self, Write};
 
@@ -6,28 +6,33 @@ use culeak::analysis::check::{Breach, FailOn, Ignored, Tolerance, Verdict};
 use culeak::analysis::report::shell_word;
 
 use super::parts::{self, BAD, DIM, GOOD, Styled};
-use super::report::{Line, write_lines};
+use super::report::{RankedLine, write_ranking};
 use super::units::{self, plural};
 use crate::escape::Escaped;
 
-/// Sites listed in a verdict; the report has them all.
+/// Call sites listed in a verdict; the report has all.
 const SITES_SHOWN: usize = 10;
 
-/// Writes the verdict; `source` is how the user named the input.
+/// Writes the verdict. `source`: the input as the user named it.
 pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result<()> {
     let word = if verdict.finished { "leaked" } else { "held" };
-    let judged = parts::amount(verdict.judged);
+    let judged = parts::tally(verdict.judged);
     if verdict.passed {
         writeln!(out, "{} {judged} {word}, {}", Styled(GOOD, "passed:"), limits(verdict))?;
     } else {
         writeln!(out, "{} {judged} {word}, {}", Styled(BAD, "failed:"), limits(verdict))?;
-        // Where nothing is allowed, the first line has said it all.
-        let told = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
-        for breach in verdict.breaches.iter().filter(told).take(SITES_SHOWN) {
+        // If nothing is allowed, the first line contains this reason.
+        let needs_reason = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
+        for breach in verdict.breaches.iter().filter(needs_reason).take(SITES_SHOWN) {
             writeln!(out, "  {}", Escaped(&reason(breach, word)))?;
         }
-        let lines: Vec<_> = verdict.rows.iter().take(SITES_SHOWN).map(Line::of_judged).collect();
-        write_lines(&lines, out)?;
+        let lines: Vec<_> = verdict
+            .rows
+            .iter()
+            .take(SITES_SHOWN)
+            .map(RankedLine::of_judged)
+            .collect();
+        write_ranking(&lines, out)?;
         if verdict.rows.len() > SITES_SHOWN {
             let more = plural(
                 (verdict.rows.len() - SITES_SHOWN) as u64,
@@ -41,7 +46,7 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         writeln!(
             out,
             "not judged: {} ({})",
-            parts::amount(verdict.ignored),
+            parts::tally(verdict.ignored),
             ignored(verdict)
         )?;
     }
@@ -53,7 +58,7 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     }
 }
 
-/// Why something was not judged; with sizes when there are several reasons.
+/// Why memory was not judged; with sizes if there are several reasons.
 fn ignored(verdict: &Verdict) -> String {
     let Ignored {
         before_mark,
@@ -64,7 +69,7 @@ fn ignored(verdict: &Verdict) -> String {
     let reasons = [
         (before_mark, format!("allocated before the mark {}", Escaped(mark))),
         (other_kinds, "of other kinds".to_owned()),
-        (cached, "cached by allocators; --judge-pools".to_owned()),
+        (cached, "cached by allocators; --judge-pools includes it".to_owned()),
     ];
     let reasons: Vec<_> = reasons.into_iter().filter(|(tally, _)| tally.count > 0).collect();
     let sentences = reasons.iter().map(|(tally, reason)| match reasons.len() {
@@ -74,7 +79,7 @@ fn ignored(verdict: &Verdict) -> String {
     sentences.collect::<Vec<_>>().join(", ")
 }
 
-/// No limit was given.
+/// Whether no limit was given.
 pub fn allows_nothing(verdict: &Verdict) -> bool {
     verdict.limits.allow_nothing(verdict.baseline)
 }
@@ -105,7 +110,7 @@ fn limits(verdict: &Verdict) -> String {
     }
     if verdict.baseline && verdict.limits.fail_on != FailOn::Any {
         let tolerance = match verdict.limits.tolerance {
-            // New sites fail, and grown ones do not.
+            // Only new call sites fail.
             _ if verdict.limits.fail_on == FailOn::New => String::new(),
             tolerance if tolerance.is_none() => String::new(),
             Tolerance::Bytes(bytes) => format!(" with growth up to {} per call site", units::bytes(bytes)),
@@ -158,7 +163,7 @@ pub fn reason(breach: &Breach, word: &str) -> String {
             )
         }
         Breach::LostAllocations { count } => format!(
-            "{} could not be recorded, so nothing here is proof of a clean run; make room for the recording, or pass \
+            "{} could not be recorded, so the run cannot pass; free disk space for the recording, or pass \
              --allow-losses",
             plural(*count, "allocation", "allocations")
         ),

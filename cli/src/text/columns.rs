@@ -1,7 +1,7 @@
-//! Columns of a terminal: how many a text takes, and how many a line may have.
+//! Terminal columns: the width of a text, and the width of the terminal.
 //!
-//! A character is not a column: Chinese characters and many symbols take two, accents none. Rows are cut where a terminal
-//! shows them, and nowhere else: a file or a pipe gets them whole.
+//! A character is not a column: Chinese characters and many symbols take two columns, combining accents none. Rows are
+//! cut only on a terminal; a file or a pipe gets whole rows.
 
 use std::cell::Cell;
 use std::os::fd::AsFd;
@@ -9,14 +9,14 @@ use std::os::fd::AsFd;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 thread_local! {
-    /// Of the terminal that this thread is writing to.
+    /// The width of the terminal that this thread writes to.
     static SHOWN: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// Narrower terminals get lines that wrap.
+/// On narrower terminals lines wrap.
 const NARROWEST: usize = 40;
 
-/// Whatever `write` writes goes to this stream: if it is a terminal, its rows have to fit.
+/// Runs `write`, whose rows must fit this stream if it is a terminal.
 pub fn fitting<T>(stream: impl AsFd, write: impl FnOnce() -> T) -> T {
     let size = terminal_size::terminal_size_of(stream);
     let before = SHOWN.replace(size.map(|(terminal_size::Width(width), _)| usize::from(width).max(NARROWEST)));
@@ -25,22 +25,22 @@ pub fn fitting<T>(stream: impl AsFd, write: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Columns that a line may have; `None` if it may be as long as it likes.
+/// The columns available for a line; `None`: unlimited.
 pub fn available() -> Option<usize> {
     SHOWN.get()
 }
 
-/// Columns that a text takes.
+/// The width of a text in columns.
 pub fn width(text: &str) -> usize {
     text.width()
 }
 
-/// The text with spaces behind it up to this width.
+/// The text, padded with spaces to this width.
 pub fn padded(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
-/// The beginning and the end of a text that is too wide.
+/// The text, shortened in the middle if it is too wide.
 pub fn shortened(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -49,7 +49,7 @@ pub fn shortened(text: &str, columns: usize) -> String {
     format!("{}…{}", first(text, room / 2), last(text, room - room / 2))
 }
 
-/// The end of a text that is too wide.
+/// The text, cut at the beginning if it is too wide.
 pub fn end_of(text: &str, columns: usize) -> String {
     match width(text) <= columns {
         true => text.to_owned(),
@@ -57,7 +57,7 @@ pub fn end_of(text: &str, columns: usize) -> String {
     }
 }
 
-/// The beginning of a text that is too wide.
+/// The text, cut at the end if it is too wide.
 pub fn start_of(text: &str, columns: usize) -> String {
     match width(text) <= columns {
         true => text.to_owned(),
@@ -99,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shortened_fits(text in "\\PC{0,40}", columns in 1usize..30) {
+        fn shortened_texts_fit(text in "\\PC{0,40}", columns in 1usize..30) {
             for short in [shortened(&text, columns), end_of(&text, columns), start_of(&text, columns)] {
                 prop_assert!(width(&short) <= columns || text.width() <= columns, "{short}");
             }

@@ -1,4 +1,4 @@
-//! A diff on the screen, its rows in tracemalloc's shape: `file:line function: size=… (+…), count=… (+…), average=…`.
+//! A diff as text. A row: `function  file:line: size=… (+…), count=… (+…), average=…`.
 
 use std::io::{self, Write};
 
@@ -14,7 +14,7 @@ pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) 
     write_around(diff, out, |out| rows(diff, stacks, full_stacks, out))
 }
 
-/// What stands above and below the rows, or whatever shows the difference in their place.
+/// Writes the headline, the body (rows or a tree), the totals and the warnings.
 pub fn write_around(
     diff: &Diff,
     out: &mut dyn Write,
@@ -55,17 +55,17 @@ fn rows(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io
     Ok(())
 }
 
-/// The sums, and the two sides.
+/// The totals, and the two processes.
 pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
     let t = &diff.totals;
     let mut rows = vec![
-        ("total", sizes(t.before, t.after, t.bytes_delta, t.count_delta)),
+        ("total", sizes(t.after, t.bytes_delta, t.count_delta)),
         ("rows", counts(t)),
     ];
     if !diff.kinds.is_empty() {
         rows.push((
             "filter",
-            format!("kind {}; nothing else is compared", diff.kinds.join(" or ")),
+            format!("kind {}; other memory is not compared", diff.kinds.join(" or ")),
         ));
     }
     rows.push(("before", parts::process(&diff.before.process)));
@@ -92,13 +92,13 @@ fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
         .elapsed_ns
         .map(|ns| format!(" in {}", units::duration(ns)))
         .unwrap_or_default();
-    let whose = match (diff.same_process, diff.kinds.join(" and ")) {
+    let subject = match (diff.same_process, diff.kinds.join(" and ")) {
         (true, kinds) if kinds.is_empty() => format!("process {}", diff.after.process.pid),
         (true, kinds) => format!("{kinds} memory of process {}", diff.after.process.pid),
         (false, kinds) if kinds.is_empty() => "held memory".to_owned(),
         (false, kinds) => format!("held {kinds} memory"),
     };
-    writeln!(out, "{}: {}{time}", whose, Styled(style, what))
+    writeln!(out, "{subject}: {}{time}", Styled(style, what))
 }
 
 fn only_unchanged(totals: &Totals) -> bool {
@@ -117,19 +117,19 @@ fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
         .stack
         .site()
         .and_then(|site| site.short_place())
-        .map(|p| format!("{} ", Escaped(&p)))
+        .map(|place| format!("  {}", Escaped(&place)))
         .unwrap_or_default();
     writeln!(
         out,
-        "  {}  {place}{}: {}{}",
+        "  {}  {}{place}: {}{}",
         Styled(style, format!("{word:8}")),
         Styled(BOLD, parts::short_name(&row.label)),
-        sizes(row.before, row.after, row.bytes_delta, row.count_delta),
+        sizes(row.after, row.bytes_delta, row.count_delta),
         if row.pool { parts::POOL } else { "" },
     )
 }
 
-fn sizes(_before: Tally, after: Tally, bytes: i128, count: i128) -> String {
+fn sizes(after: Tally, bytes: i128, count: i128) -> String {
     let average = after.bytes.checked_div(after.count).unwrap_or(0);
     format!(
         "size={} ({}), count={} ({}), average={}",
@@ -141,7 +141,7 @@ fn sizes(_before: Tally, after: Tally, bytes: i128, count: i128) -> String {
     )
 }
 
-/// Who called the site, in one line: two rows of the same site differ there.
+/// The callers of the call site in one line: rows of one call site differ in them.
 fn callers(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
     const SHOWN: usize = 3;
     let Some(site) = row.stack.site() else { return Ok(()) };

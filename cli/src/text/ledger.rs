@@ -1,4 +1,4 @@
-//! The ledger on the screen: one block per device, one line per holder, the remainder last, and how full segments are.
+//! The ledger as text: one block per device, one line per owner, the remainder last, then the usage of segments.
 
 use std::io::{self, Write};
 
@@ -8,12 +8,12 @@ use super::parts::{BOLD, DIM, Styled, WARN};
 use super::units::{self, plural};
 use crate::escape::Escaped;
 
-/// Segments with a bar of their own, per allocator.
+/// Segments with a separate bar, per allocator.
 const SEGMENTS_SHOWN: usize = 5;
 /// Cells of a bar.
 const BAR: u64 = 20;
 
-/// What belongs to no device: memory of the host, and how PyTorch works.
+/// Rows that belong to no device: host memory, and the mode of PyTorch's allocator.
 pub fn beside_devices(ledger: &Ledger) -> Vec<(&'static str, String)> {
     let mut rows = Vec::new();
     if !ledger.host.is_empty() {
@@ -28,15 +28,16 @@ pub fn beside_devices(ledger: &Ledger) -> Vec<(&'static str, String)> {
     rows
 }
 
-/// The devices of which something is known.
-pub fn told<'l, 'a>(ledger: &'l Ledger<'a>) -> impl Iterator<Item = &'l DeviceLedger<'a>> {
-    let told = |device: &&DeviceLedger| device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0;
-    ledger.devices.iter().filter(told)
+/// The devices with any entry.
+pub fn known_devices<'l, 'a>(ledger: &'l Ledger<'a>) -> impl Iterator<Item = &'l DeviceLedger<'a>> {
+    let is_known =
+        |device: &&DeviceLedger| device.driver.is_some() || !device.lines.is_empty() || device.managed.count > 0;
+    ledger.devices.iter().filter(is_known)
 }
 
-/// Writes the ledger, and nothing for devices of which nothing is known.
+/// Writes the ledger, without devices that have no entry.
 pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
-    let devices: Vec<_> = told(ledger).collect();
+    let devices: Vec<_> = known_devices(ledger).collect();
     for device in &devices {
         title(device, ledger, out)?;
         lines(device, out)?;
@@ -48,7 +49,7 @@ pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}  {text}", Styled(BOLD, name))?;
     }
     if let Some(why) = ledger.missing.as_ref().filter(|_| !devices.is_empty()) {
-        let text = format!("from the records alone: {}", Escaped(why));
+        let text = format!("from the recording alone: {}", Escaped(why));
         writeln!(out, "{}", Styled(DIM, text))?;
     }
     if devices.is_empty() && ledger.host.is_empty() {
@@ -57,11 +58,11 @@ pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// `140 MiB of 140 GiB used, says NVML 580`, or what the records alone say.
+/// `140 MiB of 140 GiB used (NVML 580)`, or what was recorded.
 pub fn title_of(device: &DeviceLedger, ledger: &Ledger) -> String {
     match device.driver {
         Some(driver) => format!(
-            "{} of {} used, says {}",
+            "{} of {} used ({})",
             units::bytes(driver.used_bytes),
             units::bytes(driver.total_bytes),
             Escaped(ledger.source.unwrap_or("the driver"))
@@ -80,16 +81,16 @@ fn title(device: &DeviceLedger, ledger: &Ledger, out: &mut dyn Write) -> io::Res
     writeln!(out, "{}{name}: {text}", Styled(BOLD, format!("GPU {}", device.ordinal)))
 }
 
-/// One line of a device's ledger, in words.
+/// One line of a device's ledger.
 pub struct Entry {
     pub bytes: i128,
     pub text: String,
-    /// `None`: what the driver counts and no line explains, or what stands in no sum.
+    /// `None`: memory that no line explains, or that is in no total.
     pub what: Option<What>,
     pub in_sum: bool,
 }
 
-/// All lines of a device: its holders, the remainder, and what stands in no sum.
+/// All lines of a device: the owners, the remainder, and memory that is in no total.
 pub fn entries(device: &DeviceLedger) -> Vec<Entry> {
     let lines = device.lines.iter().filter(|line| line.bytes > 0 || line.count > 0);
     let mut entries: Vec<Entry> = lines
@@ -110,21 +111,21 @@ pub fn entries(device: &DeviceLedger) -> Vec<Entry> {
     };
     if let (Some(rest), Some(driver)) = (device.unexplained, device.driver) {
         let what = match (rest < 0, driver.knows_process) {
-            (true, _) => "unexplained: the records say more than the driver",
+            (true, _) => "unexplained: more memory is recorded than the driver reports",
             (false, true) => "unexplained",
             (false, false) => {
-                "unexplained: contexts and other processes among it, since the driver does not know this process by its number"
+                "unexplained, contexts and other processes included: the driver does not know this process id"
             }
         };
         add(rest, true, what.to_owned());
     }
     if device.managed.count > 0 {
-        let text = "managed, on the device or the host, in no sum above";
+        let text = "managed, on the device or the host, in no total above";
         add(device.managed.bytes.into(), false, text.to_owned());
     }
     if device.outside.count > 0 {
         let blocks = plural(device.outside.count, "block", "blocks");
-        let text = format!("in {blocks} outside all recorded memory, in no sum above");
+        let text = format!("in {blocks} outside all recorded memory, in no total above");
         add(device.outside.bytes.into(), false, text);
     }
     entries
@@ -169,11 +170,11 @@ fn describe(line: &Line, device: &DeviceLedger) -> String {
                 });
             format!("cached by {of}{broken}")
         }
-        What::Pool => format!("held by the pool of {of} in {blocks}; its part in use is not known"),
+        What::Pool => format!("held by the pool of {of} in {blocks}; the part in use is unknown"),
         What::Library => format!("{of}, in {blocks}"),
-        What::Program => format!("asked for by the program itself, in {blocks}"),
+        What::Program => format!("allocated by the program itself, in {blocks}"),
         What::Context if device.managed.count > 0 => {
-            "context and modules of this process, and managed memory that lies here".to_owned()
+            "context and modules of this process, and its managed memory on this device".to_owned()
         }
         What::Context => "context and modules of this process".to_owned(),
         What::OtherProcesses => plural(line.count, "other process", "other processes"),
@@ -219,7 +220,7 @@ fn segments(cache: &Cache, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Full cells for bytes in use; neither none nor all unless that is exact.
+/// A bar of the bytes in use. It is empty or full only if the segment is.
 fn bar(live: u64, bytes: u64) -> String {
     let cells = (u128::from(live) * u128::from(BAR))
         .checked_div(bytes.into())
@@ -233,7 +234,7 @@ fn bar(live: u64, bytes: u64) -> String {
     part("█", cells) + &part("░", BAR - cells)
 }
 
-/// Sums of a damaged file may exceed 64 bits; nobody needs those exactly.
+/// Totals of a damaged file may exceed 64 bits; they are capped.
 pub fn large(bytes: i128) -> String {
     let size = units::bytes(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX));
     if bytes < 0 { format!("-{size}") } else { size }
@@ -243,11 +244,9 @@ fn in_words(mode: Mode) -> &'static str {
     match mode {
         Mode::Caching => "caching allocator, every tensor recorded",
         Mode::Expandable => "caching allocator with expandable segments, every tensor recorded",
-        Mode::NoTensorEvents => {
-            "caching allocator that reported no tensor: its segments are listed instead, marked as a pool"
-        }
-        Mode::Ordered => "cudaMallocAsync in place of its own allocator: every tensor is an allocation of CUDA's",
-        Mode::Uncached => "caching off: every tensor is an allocation of CUDA's",
+        Mode::NoTensorEvents => "caching allocator that reported no tensors; its segments are listed as a pool",
+        Mode::Ordered => "cudaMallocAsync backend: every tensor is a CUDA allocation",
+        Mode::Uncached => "caching off: every tensor is a CUDA allocation",
     }
 }
 

@@ -1,4 +1,4 @@
-//! The pieces all renderers are made of: colours, frames, labels, warnings.
+//! Parts that the renderers share: styles, frames, labels, warnings.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -34,15 +34,15 @@ impl<T: fmt::Display> fmt::Display for Styled<T> {
     }
 }
 
-/// Longest function name in a table; the stack below shows all of it.
+/// The widest function name in a table; the stack below shows it in full.
 const NAME_WIDTH: usize = 44;
 
-/// A function's bare name, shortened in the middle where it is very long.
+/// A function's qualified name without parameters, shortened in the middle if it is very long.
 pub fn short_name(name: &str) -> String {
     columns::shortened(&Escaped(&plain(name)).to_string(), NAME_WIDTH)
 }
 
-/// `[pool]` for memory that a caching allocator holds, `[cuBLAS]` for what a library took for itself.
+/// `[pool]` for memory that a caching allocator keeps, `[cuBLAS]` for memory that a library allocated for itself.
 pub fn mark(row: &Row) -> String {
     match (row.pool, row.allocator, row.library) {
         (true, Some(owner), _) => format!("  [{owner}'s pool]"),
@@ -52,10 +52,13 @@ pub fn mark(row: &Row) -> String {
     }
 }
 
-/// The mark of memory that a caching allocator holds, whoever's that is.
+/// Marks memory that an unknown caching allocator keeps.
 pub const POOL: &str = "  [pool]";
 
-/// The frames of a stack, one a line: functions aligned, then their places.
+/// On a terminal, places in a stack are not cut below this width.
+const PLACE_NEEDED: usize = 24;
+
+/// Writes the frames of a stack, one per line: functions, then their places, aligned. With `full`, nothing is cut.
 pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -> io::Result<()> {
     let frames: Vec<&Frame> = if full {
         stack.frames.iter().collect()
@@ -88,11 +91,16 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
             writeln!(out, "{indent}{}", Styled(style, name))?;
         } else {
             let padded = columns::padded(name, width);
+            let mut place = Escaped(&place).to_string();
+            if let Some(available) = columns::available().filter(|_| !full) {
+                let taken = indent.len() + columns::width(&padded) + "  ".len() + inlined.len();
+                place = columns::end_of(&place, available.saturating_sub(taken).max(PLACE_NEEDED));
+            }
             writeln!(
                 out,
                 "{indent}{}  {}{inlined}",
                 Styled(style, padded),
-                Styled(DIM, Escaped(&place))
+                Styled(DIM, place)
             )?;
         }
     }
@@ -103,7 +111,7 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
 }
 
 /// `1.1 GiB in 128 blocks`.
-pub fn amount(tally: Tally) -> String {
+pub fn tally(tally: Tally) -> String {
     format!(
         "{} in {}",
         units::bytes(tally.bytes),
@@ -111,7 +119,7 @@ pub fn amount(tally: Tally) -> String {
     )
 }
 
-/// The first names of a list and how many more there are; with sizes when there are several.
+/// The names with the most memory, and the number of others; with sizes if there are several.
 pub fn listed<'a>(tallies: impl ExactSizeIterator<Item = (&'a str, Tally)>) -> String {
     const SHOWN: usize = 3;
     let total = tallies.len();
@@ -131,7 +139,7 @@ pub fn listed<'a>(tallies: impl ExactSizeIterator<Item = (&'a str, Tally)>) -> S
     parts.join(", ")
 }
 
-/// The options that leave no row out.
+/// The options that show all rows.
 pub fn all_rows(cut: Cut) -> &'static str {
     match (cut.below_min, cut.beyond_top) {
         (0, _) => "--top 0",
@@ -167,7 +175,7 @@ pub fn process(process: &ProcessLine) -> String {
     text
 }
 
-/// A filter in words, and what it left out.
+/// A filter in words, and the memory that it leaves out.
 pub fn filter(filtered: &Filtered) -> String {
     let Filtered { filter, left_out } = filtered;
     let any = |texts: Vec<String>| texts.join(" or ");
@@ -195,17 +203,17 @@ pub fn filter(filtered: &Filtered) -> String {
     if let Some(mark) = &filter.since {
         conditions.push(format!("allocated since {}", Escaped(mark)));
     }
-    format!("{}; leaves out {}", conditions.join(", "), amount(*left_out))
+    format!("{}; leaves out {}", conditions.join(", "), tally(*left_out))
 }
 
-/// What was suppressed by which rule, and which rules of the user's own are of no use any more.
+/// Writes the memory that each rule suppressed, and the user's rules that matched nothing.
 pub fn suppressions(suppressed: Tally, rules: &[Used], out: &mut dyn Write) -> io::Result<()> {
     if suppressed.count > 0 {
-        writeln!(out, "suppressed: {}", amount(suppressed))?;
+        writeln!(out, "suppressed: {}", tally(suppressed))?;
     }
     let name = |used: &Used| format!("{} ({}:{})", Escaped(&used.rule), Escaped(&used.source), used.line);
     for used in rules.iter().filter(|used| used.suppressed.count > 0) {
-        writeln!(out, "  {} by {}", amount(used.suppressed), name(used))?;
+        writeln!(out, "  {} by {}", tally(used.suppressed), name(used))?;
     }
     let own = |used: &&Used| used.suppressed.count == 0 && used.source != BUILT_IN_NAME;
     for unused in rules.iter().filter(own) {

@@ -1,9 +1,10 @@
-//! A report on the screen: the request that failed, if that is why it exists; the ledger, the headline, the ranking, the
-//! details, the totals, what could not be seen, what to do next.
+//! A report as text: the failed request that caused it, the ledger, the headline, the ranked rows, their details, the
+//! totals, the losses, the warnings, and the next command.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use anstyle::Style;
 use culeak::analysis::check::{Judged, Standing};
 use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, Tally};
 use culeak::analysis::site::Frame;
@@ -17,14 +18,32 @@ use crate::escape::Escaped;
 
 pub mod sums;
 
-/// Writes the report; `full_stacks` shows runtime-internal frames and those below `main` too.
-pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
+/// What a report shows beyond the default.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Extent {
+    /// Frames inside the CUDA runtime and below `main` too.
+    pub full_stacks: bool,
+    /// Every count of losses, zeros too.
+    pub all_losses: bool,
+}
+
+impl Extent {
+    #[cfg(test)]
+    pub const ALL: Extent = Extent {
+        full_stacks: true,
+        all_losses: true,
+    };
+}
+
+/// Writes the report.
+pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result<()> {
+    let full_stacks = extent.full_stacks;
     match (&report.trigger, &report.taken.automatic) {
         (Some(failed), _) => request(failed, full_stacks, out)?,
-        (None, Some(kept)) => moment(kept, out)?,
+        (None, Some(automatic)) => reason(automatic, out)?,
         (None, None) => {}
     }
-    // The ledger is of all memory, which would contradict the lines below it.
+    // The ledger covers all memory, so with a filter its sums would contradict the lines below it.
     if !report.is_empty() && report.filter.is_none() {
         ledger::write(&report.ledger, out)?;
     }
@@ -32,19 +51,37 @@ pub fn write(report: &Report, full_stacks: bool, out: &mut dyn Write) -> io::Res
     ranking(report, out)?;
     parts::suppressions(report.suppressed, &report.suppressions, out)?;
     writeln!(out)?;
-    if matches!(report.by, By::Site | By::Stack) {
+    let detailed = matches!(report.by, By::Site | By::Stack);
+    if detailed {
         for (index, row) in report.rows.iter().enumerate() {
             details(index + 1, row, full_stacks, out)?;
         }
     }
-    for (name, text) in sums::totals(report).into_iter().chain(sums::losses(report)) {
-        writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:9}")))?;
+    for (name, text) in sums::totals(report)
+        .into_iter()
+        .chain(sums::losses(report, extent.all_losses))
+    {
+        writeln!(out, "{}  {text}", Styled(BOLD, format!("{name:12}")))?;
     }
     parts::warnings(out, &report.warnings)?;
+    let fit = if detailed {
+        DETAILS_ON_A_SCREEN
+    } else {
+        ROWS_ON_A_SCREEN
+    };
+    let held = report.totals.held.total();
+    if report.rows.len() > fit && held.count > 0 {
+        let (style, sites) = call_sites(report);
+        writeln!(out, "{}", Styled(style, format!("{sites} {}", parts::tally(held))))?;
+    }
     parts::next(out, &report.next)
 }
 
-/// Out of memory: what was asked for, where, by whom.
+/// A longer report repeats the sum at its end, since the headline has scrolled away.
+const ROWS_ON_A_SCREEN: usize = 15;
+const DETAILS_ON_A_SCREEN: usize = 2;
+
+/// Out of memory: the size, the device and the call site of the failed request.
 fn request(failed: &FailedRow, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
     let line = failed.stack.python_line().or_else(|| failed.stack.site());
     let place = line
@@ -63,28 +100,28 @@ fn request(failed: &FailedRow, full_stacks: bool, out: &mut dyn Write) -> io::Re
     writeln!(out)
 }
 
-/// Why the recorder kept this snapshot.
-fn moment(kept: &Automatic, out: &mut dyn Write) -> io::Result<()> {
-    let why = match kept.reason {
-        Reason::OutOfMemory => "when a request failed for lack of memory",
+/// Why the recorder took this snapshot.
+fn reason(automatic: &Automatic, out: &mut dyn Write) -> io::Result<()> {
+    let why = match automatic.reason {
+        Reason::OutOfMemory => "after a request failed for lack of memory",
         Reason::Peak => "at a new peak",
-        Reason::Mark => "at a mark of the program's",
-        Reason::Requested => "because the program asked for it",
-        Reason::Every => "because it was time",
+        Reason::Mark => "at a mark",
+        Reason::Requested => "at the program's request",
+        Reason::Every => "at a regular interval",
     };
-    let name = kept
+    let name = automatic
         .name
         .as_deref()
         .map_or_else(String::new, |name| format!(": {}", Escaped(name)));
     writeln!(
         out,
         "{}",
-        Styled(BOLD, format!("kept while the program ran, {why}{name}"))
+        Styled(BOLD, format!("automatic snapshot, taken {why}{name}"))
     )?;
     writeln!(out)
 }
 
-/// One sentence that could stand alone.
+/// The report in one sentence.
 pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let totals = &report.totals;
     let held = totals.held.total();
@@ -104,7 +141,7 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         return writeln!(
             out,
             "{}{cached}",
-            Styled(BOLD, format!("nothing {word} that passes the filter"))
+            Styled(BOLD, format!("no {word} memory passes the filter"))
         );
     }
     if held.count == 0 {
@@ -135,24 +172,26 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     if totals.held.host.count > 0 {
         what.push(format!("{} of host memory", units::bytes(totals.held.host.bytes)));
     }
-    let verb = match (report.finished, totals.call_sites) {
-        (true, 1) => "leaks",
-        (true, _) => "leak",
-        (false, 1) => "holds",
-        (false, _) => "hold",
-    };
-    let sites = plural(totals.call_sites as u64, "call site", "call sites");
-    let style = if report.finished { BAD } else { BOLD };
+    let (style, sites) = call_sites(report);
     writeln!(
         out,
         "{}{}{}",
-        Styled(style, format!("{sites} {verb} {}", what.join(" and "))),
+        Styled(style, format!("{sites} {}", what.join(" and "))),
         cached(report),
         if filtered { " (filtered)" } else { "" }
     )
 }
 
-/// `; 40 MiB cached by allocators`, which is no leak.
+/// `3 call sites leak`, and its style.
+fn call_sites(report: &Report) -> (Style, String) {
+    let (style, one, many) = match report.finished {
+        true => (BAD, "call site leaks", "call sites leak"),
+        false => (BOLD, "call site holds", "call sites hold"),
+    };
+    (style, plural(report.totals.call_sites as u64, one, many))
+}
+
+/// `; 40 MiB cached by allocators`. Cached memory is not leaked.
 fn cached(report: &Report) -> String {
     match report.totals.pool {
         Tally { count: 0, .. } => String::new(),
@@ -161,7 +200,7 @@ fn cached(report: &Report) -> String {
     }
 }
 
-/// ` (peak 6.4 GiB)`, or every device's.
+/// ` (peak 6.4 GiB)`; with several devices, the peak of each.
 fn peaks(report: &Report) -> String {
     let peaks: Vec<_> = report.devices.iter().filter(|device| device.peak_bytes > 0).collect();
     match peaks.as_slice() {
@@ -178,11 +217,11 @@ fn peaks(report: &Report) -> String {
 }
 
 fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
-    let mut lines: Vec<_> = report.rows.iter().map(|row| Line::of(row, report.by)).collect();
+    let mut lines: Vec<_> = report.rows.iter().map(|row| RankedLine::of(row, report.by)).collect();
     if report.by == By::Stack {
         name_callers(&report.rows, &mut lines);
     }
-    write_lines(&lines, out)?;
+    write_ranking(&lines, out)?;
     if report.hidden_rows > 0 {
         let rows = plural(report.hidden_rows as u64, "more row", "more rows");
         writeln!(
@@ -192,7 +231,7 @@ fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
                 DIM,
                 format!(
                     "… and {rows} with {}; {} shows all",
-                    parts::amount(report.hidden),
+                    parts::tally(report.hidden),
                     parts::all_rows(report.cut)
                 )
             )
@@ -201,8 +240,8 @@ fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// Several stacks may lead to one call site: each is named by its callers, up to the first that tells it from the others.
-fn name_callers(rows: &[Row], lines: &mut [Line]) {
+/// Adds callers to rows with the same call site, up to the first caller that differs.
+fn name_callers(rows: &[Row], lines: &mut [RankedLine]) {
     let mut alike: HashMap<(String, String, String), Vec<usize>> = HashMap::new();
     for (nth, line) in lines.iter().enumerate() {
         let key = (line.label.clone(), line.place.clone(), line.mark.clone());
@@ -214,10 +253,10 @@ fn name_callers(rows: &[Row], lines: &mut [Line]) {
             let shared = |other: &Vec<String>| of_row.iter().zip(other).take_while(|(a, b)| a == b).count();
             let others = callers.iter().filter(|other| !std::ptr::eq(*other, of_row));
             let longest = others.map(shared).max().unwrap_or(0);
-            let telling = of_row.get(..=longest).unwrap_or(of_row);
-            let chain = match telling {
+            let needed = of_row.get(..=longest).unwrap_or(of_row);
+            let chain = match needed {
                 [] => "nothing".to_owned(),
-                [first, .., last] if telling.len() > CALLERS_SHOWN => format!("{first} ← … ← {last}"),
+                [first, .., last] if needed.len() > CALLERS_SHOWN => format!("{first} ← … ← {last}"),
                 few => few.join(" ← "),
             };
             lines[nth].mark += &format!("  ← {chain}");
@@ -225,10 +264,10 @@ fn name_callers(rows: &[Row], lines: &mut [Line]) {
     }
 }
 
-/// More are elided in the middle.
+/// Longer chains are shortened in the middle.
 const CALLERS_SHOWN: usize = 3;
 
-/// The shown frames outside the call site, innermost first.
+/// The visible frames that called the call site, innermost first.
 fn callers(row: &Row) -> Vec<String> {
     let Some(first) = row.stacks.first() else {
         return Vec::new();
@@ -247,7 +286,7 @@ fn callers(row: &Row) -> Vec<String> {
 }
 
 /// One row of the ranking, in columns.
-pub struct Line {
+pub struct RankedLine {
     size: String,
     blocks: String,
     label: String,
@@ -255,10 +294,10 @@ pub struct Line {
     mark: String,
 }
 
-impl Line {
-    pub fn of(row: &Row, by: By) -> Line {
+impl RankedLine {
+    pub fn of(row: &Row, by: By) -> RankedLine {
         let is_code = matches!(by, By::Site | By::Stack);
-        Line {
+        RankedLine {
             size: units::bytes(row.bytes),
             blocks: if row.claims == row.count {
                 plural(row.count, "claim ", "claims")
@@ -281,10 +320,10 @@ impl Line {
     }
 }
 
-impl Line {
-    /// The same for a verdict, marked with what the baseline says of it.
-    pub fn of_judged(judged: &Judged) -> Line {
-        let mut line = Line::of(&judged.row, By::Site);
+impl RankedLine {
+    /// A row of a verdict, with its standing against the baseline.
+    pub fn of_judged(judged: &Judged) -> RankedLine {
+        let mut line = RankedLine::of(&judged.row, By::Site);
         line.mark += match judged.standing {
             None => "",
             Some(Standing::New) => "  [new]",
@@ -295,22 +334,22 @@ impl Line {
     }
 }
 
-pub fn write_lines(lines: &[Line], out: &mut dyn Write) -> io::Result<()> {
+pub fn write_ranking(lines: &[RankedLine], out: &mut dyn Write) -> io::Result<()> {
     write_within(lines, columns::available(), out)
 }
 
-/// Labels narrower than this say nothing.
+/// Labels and places are not cut below these widths.
 const LABEL_NEEDED: usize = 12;
 const PLACE_NEEDED: usize = 10;
 
-/// The rows, each on a line of at most this width: labels give way first, then places.
-fn write_within(lines: &[Line], available: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
-    let widest = |column: fn(&Line) -> usize| lines.iter().map(column).max().unwrap_or(0);
+/// Writes each row on a line of at most this width. Labels are cut first, then places.
+fn write_within(lines: &[RankedLine], available: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+    let widest = |column: fn(&RankedLine) -> usize| lines.iter().map(column).max().unwrap_or(0);
     let sizes = widest(|line| columns::width(&line.size));
     let blocks = widest(|line| columns::width(&line.blocks));
     let behind = widest(|line| columns::width(&line.place) + columns::width(&line.mark));
     let mut labels = widest(|line| columns::width(&line.label));
-    // Between the columns.
+    // What remains for label, place and mark.
     let room =
         available.map(|available| available.saturating_sub("  ".len() + sizes + "  in ".len() + blocks + "    ".len()));
     if let Some(room) = room {
@@ -358,8 +397,8 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
         count: row.count,
     };
     let kinds = parts::listed(row.kinds.iter().map(|(name, tally)| (*name, *tally)));
-    write!(out, "    {}{each}, {kinds}", parts::amount(tally))?;
-    // The kind says that it is the host's.
+    write!(out, "    {}{each}, {kinds}", parts::tally(tally))?;
+    // Host memory is recognized by its kind.
     let no_device = [NO_DEVICE, HOST_MEMORY].as_slice();
     for (names, none) in [(&row.devices, no_device), (&row.streams, &[NO_STREAM])] {
         if names.len() != 1 || !none.iter().any(|none| names.contains_key(*none)) {
@@ -391,8 +430,8 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
     if row.stacks_in_all > 1 {
         let others = row.stacks_in_all as u64 - 1;
         let text = format!(
-            "and {} to this site; --by stack shows each",
-            plural(others, "other way", "other ways")
+            "and {}; --by stack shows each",
+            plural(others, "other stack", "other stacks")
         );
         writeln!(out, "      {}", Styled(DIM, text))?;
     }
@@ -403,8 +442,8 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
 mod tests {
     use super::*;
 
-    fn line(label: &str, place: &str, mark: &str) -> Line {
-        Line {
+    fn line(label: &str, place: &str, mark: &str) -> RankedLine {
+        RankedLine {
             size: "1.2 GiB".to_owned(),
             blocks: "128 blocks".to_owned(),
             label: label.to_owned(),
@@ -413,7 +452,7 @@ mod tests {
         }
     }
 
-    fn shown(lines: &[Line], available: Option<usize>) -> Vec<String> {
+    fn shown(lines: &[RankedLine], available: Option<usize>) -> Vec<String> {
         let mut out = Vec::new();
         write_within(lines, available, &mut out).expect("memory is writable");
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out).expect("text")).to_string();

@@ -1,4 +1,4 @@
-//! Golden texts. `CULEAK_BLESS=1 cargo test -p culeak-cli golden` writes them anew; read the difference before committing.
+//! Golden texts. `CULEAK_BLESS=1 cargo test -p culeak-cli golden` rewrites them; review the diff before committing.
 
 use std::io;
 use std::path::Path;
@@ -10,18 +10,23 @@ use culeak::kind::Kind;
 use culeak::snapshot::{ProcessState, Snapshot};
 use proptest::prelude::*;
 
+use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky};
 use crate::escape::is_active;
 
-/// Renders as a pipe would see it.
+/// Renders without styles, as for a pipe.
 fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
     let mut out = anstream::StripStream::new(Vec::new());
-    render(&mut out).expect("memory takes everything");
+    render(&mut out).expect("writing to memory succeeds");
     String::from_utf8(out.into_inner()).expect("text")
 }
 
 fn report_text(snapshot: &Snapshot, options: &Options, full_stacks: bool) -> String {
-    plain(|out| super::report::write(&Report::of(snapshot, options), full_stacks, out))
+    let extent = Extent {
+        full_stacks,
+        ..Extent::default()
+    };
+    plain(|out| super::report::write(&Report::of(snapshot, options), extent, out))
 }
 
 fn from_file(name: &str) -> Options {
@@ -129,7 +134,7 @@ fn golden_report_of_a_training_program_with_the_drivers_answer() {
 }
 
 #[test]
-fn golden_report_of_a_snapshot_kept_at_out_of_memory() {
+fn golden_report_of_an_out_of_memory_snapshot() {
     let mut sample = super::sample::training().running();
     let tensor = 1;
     sample.fails(70 * GIB, 2, tensor);
@@ -227,11 +232,14 @@ fn golden_check_with_suppressions_and_a_baseline() {
 }
 
 #[test]
-fn every_losses_field_is_printed_also_when_zero() {
+fn every_count_of_losses_is_printed_with_all_losses() {
+    let printed = |snapshot: &Snapshot, extent| {
+        plain(|out| super::report::write(&Report::of(snapshot, &Options::default()), extent, out))
+    };
     let mut snapshot = leaky();
-    let text = report_text(&snapshot, &Options::default(), false);
+    let zeros = printed(&snapshot, Extent::ALL);
     let json = serde_json::to_value(&snapshot.losses).expect("json");
-    // Give every number its own value, and look for each of them.
+    // Every number gets a distinct value, which the report must contain.
     let fields = json.as_object().expect("object");
     let numbered: serde_json::Map<_, _> = fields
         .iter()
@@ -246,7 +254,8 @@ fn every_losses_field_is_printed_also_when_zero() {
         })
         .collect();
     snapshot.losses = serde_json::from_value(numbered.clone().into()).expect("losses");
-    let marked = report_text(&snapshot, &Options::default(), false);
+    let marked = printed(&snapshot, Extent::ALL);
+    assert!(!printed(&snapshot, Extent::default()).contains("        0 "));
     for (name, value) in numbered {
         let shown = match value.as_u64() {
             Some(_) if name == "recorder_ns" => "7 us".to_owned(),
@@ -255,11 +264,11 @@ fn every_losses_field_is_printed_also_when_zero() {
         };
         assert!(marked.contains(&shown), "{name} is not in the report");
     }
-    assert!(text.contains("0 at teardown"));
+    assert!(zeros.contains("        0 frees at shutdown\n"), "{zeros}");
 }
 
-/// A snapshot whose every text is `text`.
-fn haunted(text: &str) -> Snapshot {
+/// A snapshot in which every text is `text`.
+fn with_every_text(text: &str) -> Snapshot {
     let mut snapshot = leaky();
     let text = || text.to_owned();
     let process = &mut snapshot.process;
@@ -313,16 +322,16 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn hostile_text_stays_inert(text in "[\\x00-\\x1f\u{7f}-\u{9f}\u{202a}-\u{202e}\u{2066}-\u{2069}a-z<>()\\[;m ]{0,40}|\\PC*") {
-        let snapshot = haunted(&text);
+    fn hostile_text_is_escaped(text in "[\\x00-\\x1f\u{7f}-\u{9f}\u{202a}-\u{202e}\u{2066}-\u{2069}a-z<>()\\[;m ]{0,40}|\\PC*") {
+        let snapshot = with_every_text(&text);
         let mut out = Vec::new();
         for &by in By::ALL {
-            super::report::write(&Report::of(&snapshot, &Options { by, source: text.clone(), ..Options::default() }), true, &mut out)?;
+            super::report::write(&Report::of(&snapshot, &Options { by, source: text.clone(), ..Options::default() }), Extent::ALL, &mut out)?;
         }
         let other = leaky();
         super::diff::write(&Diff::of(&snapshot, &other, &culeak::analysis::diff::Options::default()), true, true, &mut out)?;
         super::check::write(&verdict(&snapshot, &Rules::default()), &text, &mut out)?;
-        // Our own colours are the only escape sequences.
+        // Styles are the only escape sequences.
         let text = anstream::adapter::strip_str(std::str::from_utf8(&out)?).to_string();
         let ours = String::from_utf8(out)?.matches('\x1b').count();
         let drawn = snapshot_escapes(&snapshot);
@@ -331,7 +340,7 @@ proptest! {
     }
 }
 
-/// Whether styles are the only thing the strip above took away: text from the snapshot never opens a sequence.
+/// Whether the text of the snapshot contains no escape sequence once it is escaped.
 fn snapshot_escapes(snapshot: &Snapshot) -> bool {
     let text = crate::escape::Escaped(&snapshot.process.host).to_string();
     !text.contains('\x1b')
@@ -344,7 +353,7 @@ fn ranked(text: &str) -> Vec<&str> {
 }
 
 #[test]
-fn stacks_of_one_call_site_are_told_apart_by_their_callers() {
+fn stacks_of_one_call_site_are_distinguished_by_callers() {
     let mut sample = Sample::new();
     let fill = ("Cache::fill()", "/src/cache.cu:8", "/opt/app");
     let grow = ("Cache::grow()", "/src/cache.cu:20", "/opt/app");
@@ -382,7 +391,7 @@ fn stacks_of_one_call_site_are_told_apart_by_their_callers() {
 }
 
 #[test]
-fn what_was_left_out_is_said_with_the_option_that_shows_it() {
+fn hidden_rows_are_counted_with_the_option_that_shows_them() {
     let text = |top, min_bytes| {
         let options = Options {
             top,
@@ -401,7 +410,7 @@ fn what_was_left_out_is_said_with_the_option_that_shows_it() {
 }
 
 #[test]
-fn failed_requests_that_differ_in_their_callers_alone_are_one_line() {
+fn failed_requests_that_differ_only_in_callers_share_a_line() {
     let mut sample = Sample::new();
     let grow = ("grow()", "/src/cache.cu:9", "/opt/app");
     for line in [12, 19] {
@@ -416,7 +425,7 @@ fn failed_requests_that_differ_in_their_callers_alone_are_one_line() {
 }
 
 #[test]
-fn a_diff_of_one_kind_says_that_it_is_one() {
+fn a_diff_of_one_kind_names_the_kind() {
     let mut sample = Sample::new();
     let stack = sample.stack(&[MAIN]);
     let before = Sample::new().finish(0, 0);
@@ -430,7 +439,7 @@ fn a_diff_of_one_kind_says_that_it_is_one() {
     let text = plain(|out| super::diff::write(&diff, false, false, out));
     assert!(text.starts_with("pinned memory of process 4711: no change"), "{text}");
     assert!(
-        text.contains("filter    kind pinned; nothing else is compared"),
+        text.contains("filter    kind pinned; other memory is not compared"),
         "{text}"
     );
 }

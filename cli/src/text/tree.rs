@@ -1,7 +1,7 @@
-//! A profile as an indented tree: who asked, from `main` inwards, with what each branch holds.
+//! A profile as an indented tree of call stacks, from `main` inwards, with the memory of each branch.
 //!
-//! Frames that lead one way only stand below each other without further indentation. Each line that hides branches says
-//! how many and how much.
+//! A chain of frames without branches is not indented further. Where branches are hidden, a line has their number and
+//! memory.
 
 use std::io::{self, Write};
 
@@ -10,18 +10,18 @@ use culeak::analysis::profile::tree::{Node, Step, Tree};
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::{Frame, Role};
 
+use super::names::{self, Detail};
 use super::parts::{BOLD, DIM, PLAIN, Styled};
 use super::units::{self, plural};
 use crate::escape::Escaped;
-use crate::export::names::{self, Detail};
 
-/// What stands left of a line's text, for its first line and for those that follow.
+/// The prefixes of a node's first line and of its other lines.
 struct Lead {
     first: String,
     then: String,
 }
 
-/// Deeper than any screen is wide; a damaged file may go on for ever.
+/// Limits the indentation; a damaged file may have endless stacks.
 const WIDEST: usize = 1200;
 
 impl Lead {
@@ -53,7 +53,7 @@ pub fn write(profile: &Profile, tree: &Tree, detail: Detail, out: &mut dyn Write
     write_with(&profile.frames, tree, detail, &heading, &numbers, out)
 }
 
-/// A tree of what changed: by how much, and how much there is now.
+/// Writes a tree of changes, with the memory after.
 pub fn write_difference(frames: &[Frame], tree: &Tree, detail: Detail, out: &mut dyn Write) -> io::Result<()> {
     let numbers = |now: Tally, before: Tally| {
         format!(
@@ -67,7 +67,7 @@ pub fn write_difference(frames: &[Frame], tree: &Tree, detail: Detail, out: &mut
     write_with(frames, tree, detail, &heading, &numbers, out)
 }
 
-/// `numbers`: the columns left of the tree, for what a node has now and had before.
+/// `numbers`: the columns left of the tree, from a node's tallies after and before.
 fn write_with(
     frames: &[Frame],
     tree: &Tree,
@@ -88,7 +88,7 @@ fn write_with(
             Line::Node(number) => number,
             Line::Hidden(parent) => {
                 let parent = &tree.nodes[parent];
-                let text = plural(parent.hidden_children as u64, "branch more", "branches more");
+                let text = plural(parent.hidden_children as u64, "more branch", "more branches");
                 let text = Styled(DIM, format!("… {text}"));
                 writeln!(
                     out,
@@ -142,7 +142,7 @@ fn frame(frame: &Frame, detail: Detail) -> String {
     }
 }
 
-/// `93.5%`; nothing where there is nothing to have a part of.
+/// `93.5%`; empty if the total is 0.
 fn percent(part: u64, total: u64) -> String {
     if total == 0 {
         return String::new();

@@ -1,4 +1,4 @@
-//! A trend on the screen: per call site its class, its course as a small curve, the evidence, and one sentence.
+//! A trend as text: per call site its class, a small curve, the evidence, and one sentence.
 
 use std::io::{self, Write};
 
@@ -11,7 +11,7 @@ use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
 use super::units::{self, plural};
 use crate::escape::Escaped;
 
-/// Columns of a curve.
+/// The width of a curve in columns.
 const CURVE: usize = 24;
 
 pub fn write(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
@@ -27,7 +27,7 @@ pub fn write(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     }
     if trend.hidden_rows > 0 {
         let rows = plural(trend.hidden_rows as u64, "call site", "call sites");
-        let hidden = format!("… and {rows} without change or cut off; --all --top 0 shows all");
+        let hidden = format!("… and {rows} that did not change or are beyond --top; --all --top 0 shows all");
         writeln!(out, "  {}", Styled(DIM, hidden))?;
     }
     writeln!(out)?;
@@ -41,7 +41,7 @@ pub fn write(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// A process, and how much of it was seen.
+/// A process, and its number of snapshots.
 pub fn process(span: &ProcessSpan) -> String {
     let process = &span.process;
     let words: Vec<_> = process.command_line.iter().map(String::as_str).collect();
@@ -50,7 +50,7 @@ pub fn process(span: &ProcessSpan) -> String {
         .iter()
         .map(|(name, value)| format!(", {name}={value}"))
         .collect();
-    let end = if span.finished { ", the last one at its end" } else { "" };
+    let end = if span.finished { ", the last one at exit" } else { "" };
     let text = format!(
         "{} {} on {}{ranks}: {}{end}",
         process.pid,
@@ -73,8 +73,8 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         out,
         "{}: {snapshots} over {over}, from {} to {}",
         Styled(BOLD, Escaped(&trend.program.to_string())),
-        parts::amount(first.held),
-        parts::amount(last.held)
+        parts::tally(first.held),
+        parts::tally(last.held)
     )?;
     if trend.too_few {
         let few = format!(
@@ -84,7 +84,7 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         return writeln!(out, "{}", Styled(WARN, few));
     }
     if trend.no_marks {
-        let none = "nothing to judge against: the program set no marks between the snapshots";
+        let none = "nothing to judge: the program set no marks between the snapshots";
         return writeln!(out, "{}", Styled(WARN, none));
     }
     let style = if trend.is_growing() { BAD } else { GOOD };
@@ -115,7 +115,7 @@ fn classes(classes: &Classes) -> String {
     )
 }
 
-/// What a class is called here, and its colour.
+/// The name of a class, and its style.
 pub fn word(class: Class) -> (&'static str, Style) {
     match class {
         Class::Growing => ("growing", BAD),
@@ -130,7 +130,7 @@ pub fn word(class: Class) -> (&'static str, Style) {
     }
 }
 
-/// How a device fills, if it does.
+/// The growth of a device's memory, if it grows.
 pub fn growth(device: &DeviceTrend, against: Against) -> Option<String> {
     if device.pace <= 0.0 {
         return None;
@@ -179,7 +179,7 @@ fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
 pub fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
     let steps = evidence.steps;
     format!(
-        "{}, R² {:.2}, steps {} up {} down {} same, sure {:.0} %",
+        "{}, R² {:.2}, steps {} up {} down {} same, confidence {:.0} %",
         pace(row.bytes.pace, against),
         evidence.r_squared,
         steps.up,
@@ -189,7 +189,7 @@ pub fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
     )
 }
 
-/// Who called the site, in one line.
+/// The callers of the call site in one line.
 fn callers(row: &Row, out: &mut dyn Write) -> io::Result<()> {
     const SHOWN: usize = 3;
     let outer: Vec<_> = row.site.stack.iter().skip_while(|frame| !frame.site).skip(1).collect();
@@ -207,7 +207,7 @@ fn callers(row: &Row, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "      {}", Styled(DIM, format!("from {}", names.join(" < "))))
 }
 
-/// The course of a series in a line of blocks, from nothing to the most there was; a gap where a process began anew.
+/// A series as block characters, from 0 to its maximum, with a gap between processes.
 fn sparkline(values: &[u64], trend: &Trend) -> String {
     const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = values.iter().copied().max().unwrap_or(0).max(1);
@@ -237,7 +237,7 @@ pub fn next(trend: &Trend) -> Option<String> {
             process.process.pid
         )),
         (true, _) => {
-            // Twice as many as are needed, should it take as long again.
+            // A run of the same length then gives twice the snapshots needed.
             let lasted = trend.points.iter().map(|point| point.at_ns).max().unwrap_or(0);
             let every = (lasted / 1_000_000_000 / (2 * trend.points_needed as u64)).max(1);
             let command: Vec<String> = process.process.command_line.iter().map(|part| word(part)).collect();
@@ -254,8 +254,8 @@ pub fn next(trend: &Trend) -> Option<String> {
     }
 }
 
-/// The first and the last snapshot of the process that was judged; over runs, those of the first and the last run. A
-/// process that was looked at while it ran shows something else by now.
+/// The first and the last snapshot of the process that was judged, or of the first and the last run. Live readings are
+/// left out: a running process has changed since.
 fn ends(trend: &Trend) -> Option<(&str, &str)> {
     let longest = (0..trend.processes.len()).max_by_key(|&process| trend.processes[process].points)?;
     let of_one = |point: &&Point| trend.against == Against::Runs || point.process == longest;

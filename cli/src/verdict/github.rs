@@ -1,7 +1,7 @@
-//! Workflow commands of GitHub's runners: annotations that stand beside the leaking lines.
+//! Workflow commands for GitHub's runners: annotations at the leaking lines.
 //!
-//! A command is one line, `::error file=…,line=…,title=…::message`. The runner obeys any line that looks like one, so
-//! everything from a recording is escaped the way its documentation says.
+//! A command is one line, `::error file=…,line=…,title=…::message`. The runner executes any line of this form, so all
+//! recorded text is escaped by the rules in its documentation.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use culeak::analysis::check::Verdict;
 use super::{SourceRoot, findings, stack_text, summary};
 use crate::escape::Escaped;
 
-/// The runner shows ten errors a step; what comes behind is for the log.
+/// Writes all findings. The runner shows the first ten errors of a step; the others are in the log.
 pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Write) -> io::Result<()> {
     for (source, verdict) in verdicts {
         for finding in findings(verdict) {
@@ -30,7 +30,7 @@ pub fn write(verdicts: &[(&str, Verdict)], root: &SourceRoot, out: &mut dyn Writ
         let text = format!("{source}: {}", summary(verdict));
         match verdict.passed {
             true => writeln!(out, "::notice title=culeak check::{}", data(&text))?,
-            // The annotations have said it; this is for the log, where the runner obeys `##[` too.
+            // The annotations have the details; this line is for the log, where the runner also interprets `##[`.
             false => writeln!(
                 out,
                 "culeak check: {}",

@@ -1,4 +1,4 @@
-//! JUnit's XML: a suite per process, a test per call site, and one for the limits on the whole.
+//! JUnit XML: a suite per process, a test per call site, and one for the limits on the total.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
         report.add_test_suite(suite(source, verdict));
     }
     let xml = report.to_string().map_err(io::Error::other)?;
-    // The whole may not have this attribute by the schema of Jenkins; a suite may. Nothing is ever skipped here.
+    // The schema of Jenkins allows this attribute only on suites, not on the root. No test is ever skipped.
     out.write_all(xml.replacen(r#" skipped="0""#, "", 1).as_bytes())
 }
 
@@ -38,7 +38,7 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
     }
     let mut limits = TestCase::new("limits", status);
     limits.set_classname("culeak");
-    // The run took as long as the process; no part of that belongs to one call site.
+    // The time is that of the whole process; call sites have none.
     limits.set_time(lasted);
     suite.add_test_case(limits);
     for judged in &verdict.rows {

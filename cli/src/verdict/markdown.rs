@@ -1,6 +1,6 @@
-//! Markdown for a job summary or a comment: the verdict in a line, why, and a table of the sites to blame.
+//! Markdown for a job summary or a comment: the verdict in one line, the reasons, and a table of call sites.
 //!
-//! Names come from strangers' programs, so whatever Markdown or HTML would obey is escaped.
+//! Recorded names are untrusted, so the special characters of Markdown and HTML are escaped.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ use super::{findings, summary};
 use crate::escape::Escaped;
 use crate::text::{parts, units};
 
-/// Rows of the table; the report has them all.
+/// Rows of the table; the report has all.
 const SITES_SHOWN: usize = 20;
 
 pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()> {
@@ -25,7 +25,7 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
             table(verdict, out)?;
         }
         if verdict.suppressed.count > 0 {
-            writeln!(out, "\nSuppressed: {}.", parts::amount(verdict.suppressed))?;
+            writeln!(out, "\nSuppressed: {}.", parts::tally(verdict.suppressed))?;
         }
         for warning in &verdict.warnings {
             writeln!(out, "\n> {}", escape(warning))?;
@@ -38,7 +38,7 @@ pub fn write(verdicts: &[(&str, Verdict)], out: &mut dyn Write) -> io::Result<()
 fn table(verdict: &Verdict, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
-        "\n| | bytes | blocks | call site | where |\n|---|---:|---:|---|---|"
+        "\n| | bytes | blocks | call site | place |\n|---|---:|---:|---|---|"
     )?;
     for judged in verdict.rows.iter().take(SITES_SHOWN) {
         let sign = match (judged.to_blame, judged.standing) {

@@ -1,6 +1,6 @@
-//! SARIF 2.1.0, the format of code scanning services: one run, a result per finding.
+//! SARIF 2.1.0, the format of code scanning services: one run, one result per finding.
 //!
-//! Written as plain JSON, since we use a small corner of the format; a test holds it against the published schema.
+//! Written as plain JSON, because it uses a small part of the format; a test validates it against the published schema.
 
 use culeak::analysis::check::Verdict;
 use culeak::analysis::site::{CallStack, Frame};
@@ -12,7 +12,7 @@ use crate::escape::Escaped;
 
 const SCHEMA: &str = "https://json.schemastore.org/sarif-2.1.0.json";
 
-/// A log that is written a frame at a time: all stacks together, as values, may be larger than the memory.
+/// A log that is serialized frame by frame, because all stacks as values may not fit in memory.
 #[derive(Serialize)]
 pub struct Log<'v> {
     #[serde(rename = "$schema")]
@@ -114,7 +114,7 @@ fn result<'v>(source: &str, finding: &Finding<'v, 'v>, root: &'v SourceRoot) -> 
         result["partialFingerprints"] = json!({"culeakSite/v2": fingerprint.to_string()});
     }
     let stack = |stack| Stack {
-        message: json!({"text": "asked for by"}),
+        message: json!({"text": "allocated by"}),
         frames: Frames { stack, root },
     };
     Outcome {
@@ -141,12 +141,12 @@ fn physical(file: &str, frame: &Frame) -> Value {
     })
 }
 
-/// Lines count from 1; a frame without a line points at the file.
+/// Line numbers start at 1; a frame without a line points at the start of the file.
 fn region(frame: &Frame) -> Value {
     json!({"startLine": frame.line.unwrap_or(1).max(1)})
 }
 
-/// A path as a URI reference: everything that is not plainly allowed in one is percent-encoded.
+/// A path as a URI reference, percent-encoded.
 fn uri(path: &str) -> String {
     let mut uri = String::with_capacity(path.len() + 8);
     if path.starts_with('/') {

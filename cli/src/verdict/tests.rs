@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::text::sample::{GIB, Sample, leaky, training};
 
-/// A repository with the sources of the leaky program in it.
+/// A repository with the sources of the leaky program.
 fn sources() -> (TempDir, SourceRoot) {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(folder.path().join("src")).expect("a folder");
@@ -25,26 +25,26 @@ fn log(verdicts: &[(&str, Verdict)], root: &SourceRoot) -> Value {
 }
 
 #[test]
-fn a_path_longer_than_any_file_has_is_not_looked_for() {
+fn an_overlong_path_is_not_searched() {
     let (_folder, root) = sources();
     assert_eq!(
         root.relative("/elsewhere/src/train.cu").as_deref(),
         Some("src/train.cu")
     );
-    // Each end of it would be asked for, which takes minutes.
+    // Checking each suffix would take minutes.
     assert_eq!(root.relative(&"/a".repeat(400_000)), None);
 }
 
 fn text(write: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
     let mut out = Vec::new();
-    write(&mut out).expect("memory takes everything");
+    write(&mut out).expect("writing to memory succeeds");
     String::from_utf8(out).expect("text")
 }
 
-/// The schema that the standard publishes; it comes with the sources of a crate that reads SARIF.
+/// The published schema, from the sources of a crate that reads SARIF.
 fn schema() -> Value {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // Packages for other systems are in the list of dependencies, but on nobody's disk.
+    // Packages for other platforms are listed as dependencies, but not downloaded.
     let here = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let metadata = Command::new(cargo)
         .args(["metadata", "--format-version", "1", "--offline"])
@@ -61,7 +61,7 @@ fn schema() -> Value {
     let schema = Path::new(manifest).with_file_name("src/schema.json");
     let schema = std::fs::read(&schema).unwrap_or_else(|error| panic!("{}: {error}", schema.display()));
     let mut schema: Value = serde_json::from_slice(&schema).expect("a schema");
-    // Its pattern for languages has a bracket too many for strict readers of regular expressions; we write no language.
+    // Its pattern for languages is no valid regular expression; the logs contain no language.
     for holder in ["run", "toolComponent"] {
         let language = &mut schema["definitions"][holder]["properties"]["language"];
         let pattern = language.as_object_mut().expect("a property").remove("pattern");
@@ -87,7 +87,7 @@ fn every_finding() -> (Snapshot, Rules) {
 }
 
 #[test]
-fn sarif_is_what_the_published_schema_asks_for() {
+fn sarif_is_valid_by_the_published_schema() {
     let validator = jsonschema::validator_for(&schema()).expect("a schema");
     let (_folder, root) = sources();
     let problems = |snapshot: &Snapshot, rules: &Rules| -> Vec<String> {
@@ -103,14 +103,14 @@ fn sarif_is_what_the_published_schema_asks_for() {
     ] {
         assert_eq!(problems(snapshot, rules), Vec::<String>::new());
     }
-    // The schema does say no.
+    // The schema rejects invalid logs.
     let mut log = log(&[], &root);
     log["runs"][0]["tool"] = Value::Null;
     assert!(!validator.is_valid(&log));
 }
 
 #[test]
-fn sarif_points_at_the_line_in_the_sources_and_knows_the_site_again() {
+fn sarif_points_at_the_source_line_and_has_a_stable_fingerprint() {
     let (_folder, root) = sources();
     let snapshot = leaky();
     let log = log(&[("app.culeak", verdict(&snapshot, &Rules::default()))], &root);
@@ -153,7 +153,7 @@ fn junit_is_read_back_with_a_test_for_each_site() {
 }
 
 #[test]
-fn github_annotations_stand_at_the_first_line_within_the_repository() {
+fn github_annotations_are_at_the_first_line_within_the_repository() {
     let (_folder, root) = sources();
     let snapshot = leaky();
     let verdicts = [("app.culeak", verdict(&snapshot, &Rules::default()))];
@@ -222,7 +222,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn hostile_names_forge_nothing(name in "[\\x00-\\x1f\u{7f}\u{202e}a<>|`#:%,&\\]\\[\\n]{0,20}|\\PC{0,20}") {
+    fn hostile_names_are_escaped_in_every_format(name in "[\\x00-\\x1f\u{7f}\u{202e}a<>|`#:%,&\\]\\[\\n]{0,20}|\\PC{0,20}") {
         let mut snapshot = leaky();
         for symbol in snapshot.locations.iter_mut().flat_map(|location| &mut location.symbols) {
             (symbol.function, symbol.file) = (name.clone(), Some(name.clone()));

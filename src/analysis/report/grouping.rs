@@ -292,10 +292,10 @@ fn module_of<'a>(frame: &Frame<'a>) -> &'a str {
     }
 }
 
-/// `train.py:212 in training_step`.
+/// `training_step train.py:212`.
 fn python_line(frame: &Frame) -> String {
     let place = frame.short_place().unwrap_or_default();
-    format!("{place} in {}", frame.function.unwrap_or("?"))
+    format!("{} {place}", frame.function.unwrap_or("?"))
 }
 
 fn origin(stack: &CallStack) -> &'static str {

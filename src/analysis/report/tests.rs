@@ -348,7 +348,7 @@ fn rows_can_be_python_lines_and_libraries() {
     };
     assert_eq!(
         labels(By::PythonLine),
-        ["train.py:212 in training_step", "data.py:31 in load"]
+        ["training_step train.py:212", "load data.py:31"]
     );
     assert_eq!(labels(By::Library), ["cuBLAS", "PyTorch", "(the program itself)"]);
 }

@@ -95,10 +95,10 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
     text
 }
 
-/// `train.py:212 in step`.
+/// `step train.py:212`.
 fn subject(row: &Row) -> String {
     match &row.site.place {
-        Some(place) => format!("{place} in {}", row.site.label),
+        Some(place) => format!("{} {place}", row.site.label),
         None => row.site.label.clone(),
     }
 }

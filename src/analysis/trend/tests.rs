@@ -338,7 +338,7 @@ fn a_device_is_full_when_its_growing_sites_have_filled_it() {
     assert!((after - 3.0).abs() < 0.01, "{after} hours");
     assert_eq!(
         trend.rows[0].sentence,
-        "train.py:212 in step has grown in 11 of 11 steps by about 120 MiB an hour and has not slowed; at this pace \
+        "step train.py:212 has grown in 11 of 11 steps by about 120 MiB an hour and has not slowed; at this pace \
          GPU 0 is full in 3 h"
     );
 }

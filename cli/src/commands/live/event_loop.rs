@@ -69,11 +69,11 @@ impl View<'_> {
     fn take(&mut self, message: Message) -> Option<End> {
         let drawn = match message {
             Message::Reading(reading) => {
-                self.state.looked(*reading);
+                self.state.add_reading(*reading);
                 Ok(())
             }
-            Message::Trouble(recording, why) => {
-                self.state.troubled(&recording, why);
+            Message::Unreadable(recording, why) => {
+                self.state.unreadable(&recording, why);
                 Ok(())
             }
             Message::Used(recording, used) => {

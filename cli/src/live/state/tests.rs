@@ -1,5 +1,5 @@
-use super::super::sample::{press, show, state, training, type_in};
 use super::*;
+use crate::live::tests::sample::{press, show, state, training, type_in};
 
 fn labels(state: &State) -> Vec<&str> {
     (0..state.shown.len())
@@ -16,7 +16,7 @@ fn at_step(step: u64) -> State {
 }
 
 #[test]
-fn sites_are_sorted_as_asked() {
+fn keys_choose_the_order_of_sites() {
     let mut state = at_step(20);
     let by = |state: &mut State, key: char| {
         press(state, KeyCode::Char(key));
@@ -32,7 +32,7 @@ fn sites_are_sorted_as_asked() {
 }
 
 #[test]
-fn a_filter_looks_into_sites_kinds_and_stacks() {
+fn a_filter_searches_sites_kinds_and_stacks() {
     let mut state = at_step(1);
     for (text, found) in [
         ("batch", &["load_batch"][..]),
@@ -59,11 +59,11 @@ fn letters_typed_into_the_filter_do_nothing_else() {
         assert_eq!(press(&mut state, KeyCode::Char(letter)), None);
     }
     assert_eq!(state.filter, "qmd f?");
-    assert!(!state.frozen && !state.diff && state.page == Page::Sites);
+    assert!(!state.paused && !state.diff && state.page == Page::Sites);
 }
 
 #[test]
-fn growth_counts_from_the_first_look_until_a_mark_is_set() {
+fn growth_counts_from_the_first_reading_until_a_mark_is_set() {
     let mut state = at_step(4);
     let growth = |state: &State| {
         let row = state.rows.rows.iter().find(|row| &*row.label == "load_batch");
@@ -91,16 +91,16 @@ fn the_diff_shows_what_changed_and_what_is_gone_and_nothing_else() {
 }
 
 #[test]
-fn names_that_come_late_change_no_sum_and_no_growth() {
+fn late_names_change_no_total_and_no_growth() {
     let snapshot = training(4711, 1);
     let keys = super::super::sums::stack_keys(&snapshot);
     let reading = Reading::of(&culeak::reader::StackSums::of(snapshot.clone()), &keys, "a".into());
     let mut state = state();
-    state.looked(reading.clone());
+    state.add_reading(reading.clone());
     let held = state.rows.held;
     assert!(labels(&state).is_empty() && state.rows.unnamed > 0);
     state.named(super::super::names::all(&snapshot, &keys), Vec::new());
-    state.looked(reading);
+    state.add_reading(reading);
     assert_eq!(state.rows.held, held);
     assert!(state.rows.rows.iter().all(|row| row.bytes_change() == 0));
     assert_eq!(labels(&state).len(), 3);
@@ -109,15 +109,15 @@ fn names_that_come_late_change_no_sum_and_no_growth() {
 #[test]
 fn a_frozen_view_stands_still_and_then_shows_the_newest() {
     let mut state = at_step(1);
-    let before = state.look_shown().map(|reading| reading.at_ns);
+    let before = state.reading_shown().map(|reading| reading.at_ns);
     press(&mut state, KeyCode::Char(' '));
     for step in 2..6 {
         show(&mut state, &training(4711, step));
     }
-    assert_eq!(state.look_shown().map(|reading| reading.at_ns), before);
+    assert_eq!(state.reading_shown().map(|reading| reading.at_ns), before);
     press(&mut state, KeyCode::Char('f'));
     assert_eq!(
-        state.look_shown().map(|reading| reading.at_ns),
+        state.reading_shown().map(|reading| reading.at_ns),
         Some(training(4711, 5).taken.at_ns)
     );
 }
@@ -130,9 +130,9 @@ fn a_new_process_appears_and_is_reached_by_tab() {
     assert_eq!(state.chosen, 0);
     let chosen = press(&mut state, KeyCode::Tab);
     assert_eq!(chosen, Some(Action::Choose("/tmp/app.node7.4712.culeak".into())));
-    assert_eq!(state.look_shown().map(|reading| reading.process.pid), Some(4712));
+    assert_eq!(state.reading_shown().map(|reading| reading.process.pid), Some(4712));
     press(&mut state, KeyCode::BackTab);
-    assert_eq!(state.look_shown().map(|reading| reading.process.pid), Some(4711));
+    assert_eq!(state.reading_shown().map(|reading| reading.process.pid), Some(4711));
 }
 
 #[test]
@@ -146,16 +146,16 @@ fn the_selection_stays_with_its_site_when_the_order_changes() {
 }
 
 #[test]
-fn a_recording_that_cannot_be_read_any_more_keeps_its_last_look() {
+fn an_unreadable_recording_keeps_its_last_reading() {
     let mut state = at_step(1);
-    state.troubled(Path::new("/tmp/app.node7.4711.culeak"), "it is gone".to_owned());
-    assert!(state.look_shown().is_some());
+    state.unreadable(Path::new("/tmp/app.node7.4711.culeak"), "it is gone".to_owned());
+    assert!(state.reading_shown().is_some());
     assert_eq!(
-        state.process().and_then(|process| process.trouble.as_deref()),
+        state.process().and_then(|process| process.problem.as_deref()),
         Some("it is gone")
     );
     show(&mut state, &training(4711, 2));
-    assert_eq!(state.process().and_then(|process| process.trouble.as_deref()), None);
+    assert_eq!(state.process().and_then(|process| process.problem.as_deref()), None);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! The last two lines: what could not be seen, and the keys.
+//! The last two lines: losses, and keys.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -15,7 +15,7 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let last = rows(area, 1, 1);
     if state.filtering {
         let typed = format!("filter: {}", Escaped(&state.filter));
-        let hint = Span::styled("  (enter: keep, esc: drop)", palette.dim);
+        let hint = Span::styled("  (enter: apply, esc: clear)", palette.dim);
         line(
             last,
             buffer,
@@ -36,40 +36,51 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
         Page::Stacks => vec!["q quit", "? help", "esc back", "up/down scroll", "m mark"],
         Page::Help => vec!["q quit", "esc back"],
     };
-    keys.push(if state.frozen { "space go on" } else { "space freeze" });
+    keys.push(if state.paused { "space resume" } else { "space pause" });
     if state.processes.len() > 1 {
         keys.insert(2, "tab process");
     }
     line(last, buffer, Line::styled(keys.join("  "), palette.dim));
 }
 
-/// The first of the two alone.
-pub fn not_seen_line(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
+/// The line of losses alone.
+pub fn losses_line(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     line(area, buffer, losses(state, palette));
 }
 
-/// Zero is shown as zero.
+/// The last error, how the program ended, and the losses that occurred.
 fn losses<'a>(state: &State, palette: &Palette) -> Line<'a> {
-    if let Some(trouble) = state.process().and_then(|process| process.trouble.as_ref()) {
-        return Line::styled(Escaped(trouble).to_string(), palette.warning);
+    if let Some(problem) = state.process().and_then(|process| process.problem.as_ref()) {
+        return Line::styled(Escaped(problem).to_string(), palette.warning);
     }
     let ended = state.ended.iter().map(|ended| format!("{ended} · "));
-    let Some(reading) = state.look_shown() else {
+    let Some(reading) = state.reading_shown() else {
         return Line::raw("");
     };
-    let text: String = ended.chain([not_seen(reading)]).collect();
+    let text: String = ended.chain([not_recorded(reading)]).collect();
     let lost = reading.losses.lost_allocations + reading.losses.lost_stacks > 0;
     Line::styled(text, if lost { palette.warning } else { palette.dim })
 }
 
-fn not_seen(reading: &Reading) -> String {
+fn not_recorded(reading: &Reading) -> String {
     let losses = &reading.losses;
-    let count = units::plural;
-    format!(
-        "not seen: lost {}, {}; {}, {} in the read",
-        count(losses.lost_allocations, "allocation", "allocations"),
-        count(losses.lost_stacks.saturating_add(losses.lost_python), "stack", "stacks"),
-        count(losses.unknown_frees, "unknown free", "unknown frees"),
-        count(reading.events_during_read, "event", "events"),
-    )
+    let stacks = losses.lost_stacks.saturating_add(losses.lost_python);
+    let counts = [
+        (losses.lost_allocations, "allocation", "allocations"),
+        (stacks, "stack", "stacks"),
+        (losses.unknown_frees, "unknown free", "unknown frees"),
+        (
+            reading.events_during_read,
+            "event during the read",
+            "events during the read",
+        ),
+    ];
+    let occurred = counts.into_iter().filter(|(count, ..)| *count > 0);
+    let texts: Vec<_> = occurred
+        .map(|(count, one, many)| units::plural(count, one, many))
+        .collect();
+    match texts.as_slice() {
+        [] => "not recorded: nothing lost".to_owned(),
+        texts => format!("not recorded: {}", texts.join(", ")),
+    }
 }

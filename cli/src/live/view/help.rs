@@ -1,4 +1,4 @@
-//! The page of keys, and notes on what could not be found out.
+//! The page of keys, and notes, for example on modules without symbols.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -10,19 +10,16 @@ use crate::escape::Escaped;
 
 const KEYS: &[(&str, &str)] = &[
     ("q, Ctrl-C", "quit"),
-    ("up down, j k", "another call site; PgUp, PgDn, Home, End: further"),
-    ("enter", "the stacks of a call site; enter or esc: back"),
-    ("s", "sort by the next of bytes, count, growth, age, name"),
-    ("b c g a n", "sort by this one at once"),
-    (
-        "/",
-        "show only call sites with these words in a name, file, module or kind",
-    ),
-    ("m", "mark: growth counts from now on"),
-    ("d", "only what changed since the mark, the largest change first"),
-    ("space, f", "freeze the view; the program goes on"),
-    ("tab, shift-tab", "the next process, the one before"),
-    ("esc", "back, and drop the filter"),
+    ("up down, j k", "select a call site; also PgUp, PgDn, Home, End"),
+    ("enter", "show the stacks of the call site; enter or esc: back"),
+    ("s", "sort by bytes, count, growth, age or name in turn"),
+    ("b c g a n", "sort by bytes, count, growth, age or name"),
+    ("/", "show call sites with these words in a name, file, module or kind"),
+    ("m", "set a mark: growth counts from now on"),
+    ("d", "show changes since the mark, the largest first"),
+    ("space, f", "pause or resume the view; the program keeps running"),
+    ("tab, shift-tab", "show the next or the previous process"),
+    ("esc", "go back, or clear the filter"),
     ("Ctrl-Z, Ctrl-L", "suspend the view; redraw it"),
 ];
 
@@ -38,11 +35,11 @@ pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffe
         .collect();
     lines.push(Line::default());
     lines.push(Line::raw(
-        "The process is not stopped or touched: the view reads its recording.",
+        "The view reads the recording and does not touch the process.",
     ));
     if let Some(process) = state.process() {
         let recording = process.recording.display().to_string();
-        lines.push(Line::raw(format!("It is {}", Escaped(&recording))));
+        lines.push(Line::raw(format!("recording: {}", Escaped(&recording))));
     }
     for note in &state.notes {
         lines.push(Line::styled(format!("note: {}", Escaped(note)), palette.dim));

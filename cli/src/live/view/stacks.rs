@@ -1,4 +1,4 @@
-//! The stacks of one call site, with what each asked for.
+//! The stacks of one call site, with the memory of each.
 
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
@@ -8,18 +8,18 @@ use super::super::names::Named;
 use super::super::rows::{Row, StackRow};
 use super::super::state::State;
 use super::{Palette, line, rows};
-use crate::text::parts::amount;
+use crate::text::parts::tally;
 use crate::text::units::{self, plural};
 
-/// More than anybody reads, fewer than would make a key slow.
+/// Limits the time that drawing takes.
 const MOST: usize = 200;
 
 pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
-    let now = state.look_shown().map_or(0, |reading| reading.at_ns);
+    let now = state.reading_shown().map_or(0, |reading| reading.at_ns);
     let lines = match state.selected_row().filter(|row| Some(row.key) == state.selected) {
         Some(row) => content(state, row, now, palette),
         None => vec![Line::styled(
-            "  no live memory of this call site any more; esc goes back",
+            "  this call site has no live memory any more; press esc to go back",
             palette.dim,
         )],
     };
@@ -40,7 +40,7 @@ fn content(state: &State, row: &Row, now_ns: u64, palette: &Palette) -> Vec<Line
     lines.push(Line::from(title));
     let stacks = plural(row.stacks.len() as u64, "stack", "stacks");
     let growth = units::signed_bytes(row.bytes_change());
-    lines.push(Line::raw(format!("{} from {stacks}, growth {growth}", amount(row.now))));
+    lines.push(Line::raw(format!("{} from {stacks}, growth {growth}", tally(row.now))));
     for stack in row.stacks.iter().take(MOST) {
         lines.push(Line::default());
         lines.push(Line::raw(sums(stack, now_ns)));
@@ -70,7 +70,7 @@ fn sums(stack: &StackRow, now_ns: u64) -> String {
         1 => format!(", {} old", age(stack.oldest_ns)),
         _ => format!(", oldest {}, newest {}", age(stack.oldest_ns), age(stack.newest_ns)),
     };
-    format!("  {}, {}{ages}{growth}", amount(stack.now), stack.kinds)
+    format!("  {}, {}{ages}{growth}", tally(stack.now), stack.kinds)
 }
 
 fn frames(named: &Named, palette: &Palette, lines: &mut Vec<Line<'static>>) {

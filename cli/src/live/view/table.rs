@@ -1,4 +1,4 @@
-//! The list of call sites: a row each, numbers first.
+//! The list of call sites, one row each, numbers first.
 
 use culeak::analysis::diff::State as Change;
 use ratatui::buffer::Buffer;
@@ -34,7 +34,7 @@ impl Column {
     }
 }
 
-/// What has room beside a name.
+/// The columns that fit beside a name.
 fn columns(width: u16, diff: bool) -> Vec<Column> {
     let mut columns = match width {
         0..60 => vec![Column::Bytes, Column::Growth],
@@ -70,7 +70,7 @@ pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffe
         return;
     }
     let selected = state.selected_place();
-    let now = state.look_shown().map_or(0, |reading| reading.at_ns);
+    let now = state.reading_shown().map_or(0, |reading| reading.at_ns);
     for at in 0..list.height {
         let place = state.offset + usize::from(at);
         let Some(row) = state.row(place) else { break };
@@ -83,10 +83,10 @@ pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffe
 }
 
 fn nothing(state: &State) -> &'static str {
-    match (state.look_shown(), state.rows.rows.is_empty()) {
+    match (state.reading_shown(), state.rows.rows.is_empty()) {
         (None, _) => "",
         (Some(_), true) => "  no live memory",
-        (Some(_), false) if !state.filter.is_empty() => "  no call site matches the filter; esc clears it",
+        (Some(_), false) if !state.filter.is_empty() => "  no call site matches the filter; press esc to clear it",
         (Some(_), false) => "  nothing changed",
     }
 }

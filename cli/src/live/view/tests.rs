@@ -1,4 +1,4 @@
-//! Golden screens. `CULEAK_BLESS=1 cargo test -p culeak-cli screen` writes them anew; read the difference before committing.
+//! Golden screens. `CULEAK_BLESS=1 cargo test -p culeak-cli screen` rewrites them; review the diff before committing.
 
 use std::path::Path;
 
@@ -9,10 +9,10 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::style::Color;
 
-use super::super::sample::{press, show, state, training, type_in};
 use super::super::usage::Used;
 use super::*;
 use crate::escape::is_active;
+use crate::live::tests::sample::{press, show, state, training, type_in};
 use crate::text::sample::{MIB, Sample, leaky};
 
 fn terminal(width: u16, height: u16, state: &mut State, colours: bool) -> Terminal<TestBackend> {
@@ -48,7 +48,7 @@ fn expect_screen(name: &str, width: u16, height: u16, state: &mut State) {
     );
 }
 
-/// Twenty looks at one process.
+/// Twenty readings of one process.
 fn watched() -> State {
     let mut state = state();
     for step in 0..20 {
@@ -80,7 +80,7 @@ fn screen_of_a_device_whose_driver_was_asked() {
     show(&mut state, &over);
     assert!(
         !screen(80, 24, &mut state).contains("full"),
-        "what it was part of is over"
+        "an ended process uses no device"
     );
 }
 
@@ -90,12 +90,12 @@ fn screen_of_a_narrow_terminal() {
 }
 
 #[test]
-fn screen_too_small_says_so() {
+fn screen_that_is_too_small() {
     expect_screen("small-30x8.txt", 30, 8, &mut watched());
 }
 
 #[test]
-fn screen_before_anything_is_there() {
+fn screen_before_the_first_reading() {
     expect_screen("waiting-80x24.txt", 80, 24, &mut state());
 }
 
@@ -119,7 +119,7 @@ fn screen_of_the_stacks_of_a_site() {
 }
 
 #[test]
-fn screen_of_several_processes_filtered_and_frozen() {
+fn screen_of_several_processes_filtered_and_paused() {
     let mut state = watched();
     for pid in [4712, 4713] {
         show(&mut state, &training(pid, 3));
@@ -132,12 +132,12 @@ fn screen_of_several_processes_filtered_and_frozen() {
 }
 
 #[test]
-fn screen_of_a_process_that_is_over() {
+fn screen_of_an_ended_process() {
     let mut state = state();
     show(&mut state, &leaky());
     expect_screen("over-80x24.txt", 80, 24, &mut state);
     expect_screen("over-200x50.txt", 200, 50, &mut state);
-    let mut state = super::super::sample::state();
+    let mut state = crate::live::tests::sample::state();
     let mut clean = Sample::new().finish(9, 9);
     clean.process.state = ProcessState::Ended;
     show(&mut state, &clean);
@@ -156,7 +156,7 @@ fn screen_of_the_keys() {
 }
 
 #[test]
-fn without_colours_nothing_has_one() {
+fn no_cell_has_a_colour_without_colours() {
     for colours in [true, false] {
         let terminal = terminal(80, 24, &mut watched(), colours);
         let cells = terminal.backend().buffer().content();
@@ -195,7 +195,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_size_and_any_keys_are_survived(
+    fn any_size_and_any_keys_are_accepted(
         sizes in proptest::collection::vec((1u16..250, 1u16..80), 1..4),
         keys in "[qsbcganmd/?kj f\\PC]{0,12}",
     ) {
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn nothing_a_recording_says_reaches_the_terminal_as_a_command(
+    fn recorded_text_is_escaped_on_the_terminal(
         name in "\\PC{0,20}|[\\x00-\\x1f\\u{202e}a]{0,20}", long in 0usize..300,
     ) {
         let name = name + &"x".repeat(long);

@@ -1,4 +1,4 @@
-//! The upper part: which process, its devices over time, what it holds, and what the list below shows.
+//! The header: the process, its devices over time, the memory it holds, and the order of the list below.
 
 use culeak::analysis::report::Tally;
 use culeak::snapshot::ProcessState;
@@ -12,10 +12,10 @@ use super::super::state::{State, Watched};
 use super::super::usage::Used;
 use super::{Palette, both_ends, line, rows};
 use crate::escape::Escaped;
-use crate::text::parts::amount;
+use crate::text::parts::tally;
 use crate::text::units::{self, plural};
 
-/// Draws it, and returns what is left of the area.
+/// Draws the header and returns the rest of the area.
 pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) -> Rect {
     let mut used = 0;
     let mut next = |height: u16| {
@@ -33,7 +33,7 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) -
         line(next(1), buffer, Line::raw(waiting(state)));
         return rows(area, used, area.height - used);
     };
-    // A quarter of the screen at most; a line each, more where there is room.
+    // Devices get at most a quarter of the screen: one line each, more if there is room.
     let most = usize::from(area.height / 4).max(1);
     let height = match (area.height, reading.devices.len()) {
         (40.., 0..=2) => 4,
@@ -46,7 +46,7 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) -
     }
     if shown < reading.devices.len() {
         let rest = Tally::total(reading.devices[shown..].iter().map(|device| device.live));
-        let rest = format!("{} more GPUs  {}", reading.devices.len() - shown, amount(rest));
+        let rest = format!("{} more GPUs  {}", reading.devices.len() - shown, tally(rest));
         line(next(1), buffer, Line::styled(rest, palette.dim));
     }
     line(next(1), buffer, sums(state, reading, palette));
@@ -57,7 +57,7 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) -
 fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let mut left = vec![Span::styled("culeak:", palette.bold)];
     let mut right = Vec::new();
-    if let Some(reading) = state.look_shown() {
+    if let Some(reading) = state.reading_shown() {
         left.push(Span::raw(format!(" {}", command(reading))));
         let lasted = units::duration(reading.at_ns);
         right.push(match reading.process.state {
@@ -67,8 +67,8 @@ fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
             ProcessState::Unknown => Span::raw(format!("last seen after {lasted}")),
         });
     }
-    if state.frozen {
-        right.push(Span::styled("  FROZEN", palette.warning));
+    if state.paused {
+        right.push(Span::styled("  PAUSED", palette.warning));
     }
     both_ends(area, buffer, Line::from(left), Line::from(right));
 }
@@ -90,17 +90,17 @@ fn command(reading: &Reading) -> String {
 fn waiting(state: &State) -> String {
     match state.process() {
         Some(Watched {
-            trouble: Some(trouble), ..
-        }) => Escaped(trouble).to_string(),
+            problem: Some(problem), ..
+        }) => Escaped(problem).to_string(),
         Some(_) => "reading …".to_owned(),
         None => match &state.ended {
-            Some(ended) => format!("{ended}; nothing was recorded: no process under the recorder used CUDA"),
+            Some(ended) => format!("{ended}; nothing was recorded, because no recorded process used CUDA"),
             None => Escaped(&state.waiting).to_string(),
         },
     }
 }
 
-/// All processes by number, the one on the screen marked; as many before and behind it as there is room for.
+/// The processes, the one on the screen highlighted; as many before and after it as fit.
 fn processes(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let name = |index: usize| {
         let reading = state.processes[index].reading.as_ref();
@@ -108,8 +108,8 @@ fn processes(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) 
             || "…".to_owned(),
             |reading| {
                 let executable = culeak::analysis::site::file_name(&reading.process.executable);
-                let over = if reading.finished { " (over)" } else { "" };
-                format!("{} {}{over}", reading.process.pid, Escaped(executable))
+                let ended = if reading.finished { " (ended)" } else { "" };
+                format!("{} {}{ended}", reading.process.pid, Escaped(executable))
             },
         );
         format!(" {process} ")
@@ -141,7 +141,7 @@ fn processes(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) 
     line(area, buffer, Line::from(shown));
 }
 
-/// What is live on a device, what the most was, and how it went.
+/// A device's live memory, its peak, and the course of both.
 fn device(process: &Watched, device: &DeviceReading, palette: &Palette, area: Rect, buffer: &mut Buffer) {
     let wide = area.width >= 100;
     let name = if wide {
@@ -172,7 +172,7 @@ fn device(process: &Watched, device: &DeviceReading, palette: &Palette, area: Re
         return;
     };
     let columns = history.columns(usize::from(chart.width));
-    // Full height is the exact peak, also when nobody looked at that moment.
+    // Full height is the exact peak, even if it fell between two readings.
     Sparkline::default()
         .data(columns)
         .max(device.peak_bytes.max(device.live.bytes))
@@ -184,7 +184,7 @@ fn percent(used: &Used) -> u128 {
     u128::from(used.bytes) * 100 / u128::from(used.of.max(1))
 }
 
-/// What somebody holds, in the report's words.
+/// The held memory, in the report's terms.
 fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
     let rows = &state.rows;
     let (word, style) = match reading.finished {
@@ -196,7 +196,7 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
     let mut spans = vec![Span::styled(word, style)];
     if rows.held.count > 0 {
         let sites = plural(rows.sites as u64, "call site", "call sites");
-        spans.push(Span::styled(format!("{} at {sites}", amount(rows.held)), style));
+        spans.push(Span::styled(format!("{} at {sites}", tally(rows.held)), style));
     }
     if rows.held_on_host.count > 0 {
         spans.push(Span::raw(format!(
@@ -218,17 +218,17 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
     Line::from(spans)
 }
 
-/// What the list shows and in which order.
+/// The order of the list, what growth is measured from, and the filter.
 fn list(state: &State, process: &Watched, reading: &Reading, palette: &Palette) -> Line<'static> {
     let mut parts = vec![format!("by {}", state.sort.name())];
     if let Some(mark) = &process.mark {
-        let since = if mark.set { "the mark" } else { "the first reading" };
+        let since = if mark.set { "the mark" } else { "start" };
         let ago = match reading.at_ns.saturating_sub(mark.at_ns) {
             0 => "just now".to_owned(),
             ns => format!("{} ago", units::duration(ns)),
         };
         parts.push(match state.diff {
-            true => format!("only what changed since {since}, {ago}"),
+            true => format!("changes since {since}, {ago}"),
             false => format!("growth since {since}, {ago}"),
         });
     }
@@ -238,8 +238,8 @@ fn list(state: &State, process: &Watched, reading: &Reading, palette: &Palette) 
     }
     if state.rows.unnamed > 0 {
         let stacks = plural(state.rows.unnamed as u64, "stack", "stacks");
-        let bytes = units::bytes(state.rows.unnamed_share.bytes);
-        parts.push(format!("looking up {stacks} with {bytes}"));
+        let bytes = units::bytes(state.rows.unnamed_tally.bytes);
+        parts.push(format!("looking up names of {stacks} with {bytes}"));
     }
     Line::styled(parts.join(" · "), palette.dim)
 }

@@ -1,14 +1,16 @@
-//! The last rows of a report: what is left, what was refused, the peaks, and what could not be seen.
+//! The last rows of a report: what is live, failed requests, peaks, and losses.
+
+use std::iter;
 
 use culeak::analysis::framework::owner_of_domain;
 use culeak::analysis::report::{FailedRow, Report};
-use culeak::snapshot::BY_PYTORCH;
+use culeak::snapshot::{Allocator, BY_PYTORCH};
 
 use crate::escape::Escaped;
 use crate::text::parts;
 use crate::text::units::{self, plural};
 
-/// A row's name, empty where it continues the row above, and its text.
+/// A row's name and its text. A row that continues the one above has an empty name.
 pub type Sum = (&'static str, String);
 
 pub fn totals(report: &Report) -> Vec<Sum> {
@@ -19,15 +21,15 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     let held = &totals.held;
     let mut places = Vec::new();
     if held.blocks.count > 0 {
-        places.push(format!("{} of frameworks", parts::amount(held.blocks)));
+        places.push(format!("{} of frameworks", parts::tally(held.blocks)));
     }
-    places.push(format!("{} device", parts::amount(held.device)));
+    places.push(format!("{} device", parts::tally(held.device)));
     places.push(format!("{} managed", units::bytes(held.managed.bytes)));
     places.push(format!("{} host", units::bytes(held.host.bytes)));
     row(word, places.join(", "));
     if let Some(filter) = &report.filter {
         row("filter", parts::filter(filter));
-        row("", "refused, peak and made are of everything".to_owned());
+        row("", "failed, peak and allocations ignore the filter".to_owned());
     }
     if !totals.claims.is_empty() {
         let claims: Vec<_> = totals
@@ -40,28 +42,25 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     if totals.pool.count > 0 {
         row(
             "pools",
-            format!("{} kept by caching allocators for reuse", parts::amount(totals.pool)),
+            format!("{} kept by caching allocators for reuse", parts::tally(totals.pool)),
         );
     }
     if totals.alive_at_shutdown.count > 0 {
         let constructed = totals.from_static_constructors;
         let constructed = match constructed.count {
             0 => String::new(),
-            _ => format!(
-                ", {} of it asked for by static constructors",
-                parts::amount(constructed)
-            ),
+            _ => format!(", {} of it allocated by static constructors", parts::tally(constructed)),
         };
         row(
             "",
             format!(
-                "{} alive when CUDA shut down{constructed}; a free by a static destructor after that is not seen",
-                parts::amount(totals.alive_at_shutdown)
+                "{} live when CUDA shut down{constructed}; later frees by static destructors are not recorded",
+                parts::tally(totals.alive_at_shutdown)
             ),
         );
     }
     row(
-        "refused",
+        "failed",
         match totals.failed.count {
             0 => "0 calls".to_owned(),
             n => format!(
@@ -77,13 +76,13 @@ pub fn totals(report: &Report) -> Vec<Sum> {
         row("", line);
     }
     if more > 0 {
-        row("", format!("… and {more} more kinds of failed requests"));
+        row("", format!("… and {more} more kinds"));
     }
-    if told_by_pytorch(report) {
+    if is_from_pytorch(report) {
         let file = Escaped(report.process.recording);
         row(
             "source",
-            format!("PyTorch's allocator, in {file}: no peak, no process, nothing that was freed"),
+            format!("PyTorch's allocator, in {file}; it records no peak, no process and no frees"),
         );
         rows.extend(marks(report));
         return rows;
@@ -106,10 +105,10 @@ pub fn totals(report: &Report) -> Vec<Sum> {
         row("peak", format!("{peak} on GPU {}{name}{live}", device.ordinal));
     }
     row(
-        "made",
+        "allocations",
         format!(
-            "{}, {} freed",
-            plural(totals.allocated, "allocation", "allocations"),
+            "{}, of which {} freed",
+            units::count(totals.allocated),
             units::count(totals.freed)
         ),
     );
@@ -118,8 +117,8 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     rows
 }
 
-/// What PyTorch tells of itself lacks what only a recording knows.
-fn told_by_pytorch(report: &Report) -> bool {
+/// PyTorch's own snapshots lack what only the recorder knows.
+fn is_from_pytorch(report: &Report) -> bool {
     report.taken.by == BY_PYTORCH
 }
 
@@ -128,13 +127,13 @@ fn marks(report: &Report) -> Option<Sum> {
     let count = plural(report.marks.len() as u64, "mark", "marks");
     let age = units::duration(report.taken.at_ns.saturating_sub(last.time_ns));
     let text = format!(
-        "{count} set by the program, the last {age} before: {}",
+        "{count} set by the program, the last {age} ago: {}",
         Escaped(&last.name)
     );
     Some(("marks", text))
 }
 
-/// Failed requests, largest first. Those that differ in their callers alone are one line.
+/// Failed requests, largest first. Requests that differ only in their callers share a line.
 fn failed_lines(report: &Report) -> Vec<String> {
     let mut lines: Vec<(String, u64)> = Vec::new();
     for failed in &report.failed {
@@ -176,78 +175,144 @@ fn request(failed: &FailedRow) -> String {
     )
 }
 
-/// Refusals listed one by one.
+/// Kinds of failed requests that are listed.
 const FAILED_SHOWN: usize = 5;
 
-/// Every field of `Losses`, zeros too.
-pub fn losses(report: &Report) -> Vec<Sum> {
-    if told_by_pytorch(report) {
-        let text = "memory outside PyTorch's allocator, and whatever its snapshot does not keep".to_owned();
-        return vec![("not seen", text)];
-    }
-    let h = report.losses;
-    let n = units::count;
-    let mut rows = Vec::new();
-    let mut row = |name: &'static str, text: String| rows.push((name, text));
-    row(
-        "not seen",
-        format!(
-            "lost {}, {}, {}, {}, {}",
-            plural(h.lost_allocations, "allocation", "allocations"),
-            plural(h.lost_stacks, "stack", "stacks"),
-            plural(h.lost_python, "Python stack", "Python stacks"),
-            plural(h.lost_details, "detail", "details"),
-            plural(h.lost_snapshots, "snapshot", "snapshots")
-        ),
-    );
-    row(
-        "",
-        format!(
-            "frees: {} unknown, {} of unknown blocks, {} failed, {} at teardown, {} implicit",
-            n(h.unknown_frees),
-            n(h.unknown_blocks),
-            n(h.failed_frees),
-            n(h.teardown_frees),
-            n(h.implicit_frees)
-        ),
-    );
-    row(
-        "",
-        format!(
-            "{} vanished, {} captured but not launched, {} private driver tables",
-            n(h.vanished),
-            n(h.captured_not_launched),
-            n(h.export_tables)
-        ),
-    );
-    row(
-        "",
-        format!(
-            "{}, {} in flight, {} during the read",
-            plural(h.unhooked.len() as u64, "unhooked function", "unhooked functions"),
-            n(report.taken.in_flight),
-            plural(report.taken.events_during_read, "event", "events")
-        ),
-    );
-    for allocator in report.allocators {
-        row(
-            "",
-            format!(
-                "{}: {}, {} where its own sum differs, {} handed out before",
-                Escaped(owner_of_domain(&allocator.domain)),
-                plural(allocator.events, "event", "events"),
-                n(allocator.mismatches),
-                units::bytes(allocator.unseen_bytes)
-            ),
+/// What the recording lacks, and what that means for the numbers above. With `all`, zeros are listed too.
+pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
+    let mut texts = Vec::new();
+    if is_from_pytorch(report) {
+        texts.push("memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out".to_owned());
+    } else {
+        let counted = counted_losses(report).into_iter();
+        texts.extend(
+            counted
+                .filter(|loss| all || loss.0 > 0)
+                .map(|(count, one, many, meaning)| {
+                    let meaning = if count > 0 { meaning } else { "" };
+                    format!("{}{meaning}", plural(count, one, many))
+                }),
         );
+        texts.extend(
+            report
+                .allocators
+                .iter()
+                .filter_map(|allocator| of_allocator(allocator, all)),
+        );
+        if texts.is_empty() {
+            texts.push("nothing lost".to_owned());
+        }
+        if all {
+            let (time, events) = (units::duration(report.losses.recorder_ns), report.losses.events);
+            let events = plural(events, "event", "events");
+            texts.push(format!("time spent in the recorder: about {time} for {events}"));
+        }
     }
-    row(
-        "",
-        format!(
-            "recorder: about {} for {}",
-            units::duration(h.recorder_ns),
-            plural(h.events, "event", "events")
+    let names = iter::once("not recorded").chain(iter::repeat(""));
+    names.zip(texts).collect()
+}
+
+/// Every count of losses: its name in singular and plural, and what it means where it is not zero.
+fn counted_losses(report: &Report) -> Vec<(u64, &'static str, &'static str, &'static str)> {
+    let losses = report.losses;
+    let missed = ": memory allocated before the recording began, or in a way that culeak does not watch";
+    vec![
+        (
+            losses.lost_allocations,
+            "allocation",
+            "allocations",
+            ": the totals are too low",
         ),
+        (losses.lost_stacks, "stack", "stacks", ": this memory has no call site"),
+        (
+            losses.lost_python,
+            "Python stack",
+            "Python stacks",
+            ": lines of Python are missing",
+        ),
+        (
+            losses.lost_details,
+            "detail",
+            "details",
+            ": modules, threads, devices or contexts without a name",
+        ),
+        (
+            losses.lost_snapshots,
+            "automatic snapshot",
+            "automatic snapshots",
+            ": not written",
+        ),
+        (losses.unknown_frees, "unknown free", "unknown frees", missed),
+        (
+            losses.unknown_blocks,
+            "unknown free of a block",
+            "unknown frees of blocks",
+            missed,
+        ),
+        (
+            losses.failed_frees,
+            "failed free",
+            "failed frees",
+            ": this memory still counts as live",
+        ),
+        (
+            losses.teardown_frees,
+            "free at shutdown",
+            "frees at shutdown",
+            ": counted as freed",
+        ),
+        (
+            losses.implicit_frees,
+            "implicit free",
+            "implicit frees",
+            ": a destroyed context, a device reset or a graph launch freed the memory",
+        ),
+        (
+            losses.vanished,
+            "vanished allocation",
+            "vanished allocations",
+            ": the address was handed out again without a recorded free; counted as freed",
+        ),
+        (
+            losses.captured_not_launched,
+            "allocation in a graph that was never launched",
+            "allocations in graphs that were never launched",
+            ": 0 B live",
+        ),
+        (
+            losses.export_tables,
+            "private driver table",
+            "private driver tables",
+            ": calls through them are not recorded",
+        ),
+        (
+            losses.unhooked.len() as u64,
+            "unhooked function",
+            "unhooked functions",
+            ": named in a warning below",
+        ),
+        (
+            report.taken.in_flight,
+            "free in flight",
+            "frees in flight",
+            ": whether the memory was freed is unknown",
+        ),
+        (
+            report.taken.events_during_read,
+            "event during the read",
+            "events during the read",
+            ": the rows list what was live throughout",
+        ),
+    ]
+}
+
+fn of_allocator(allocator: &Allocator, all: bool) -> Option<String> {
+    let text = format!(
+        "{}: {}, {} with a different total than recorded, {} allocated before the recording began",
+        Escaped(owner_of_domain(&allocator.domain)),
+        plural(allocator.events, "event", "events"),
+        units::count(allocator.mismatches),
+        units::bytes(allocator.unseen_bytes)
     );
-    rows
+    (all || allocator.mismatches > 0 || allocator.unseen_bytes > 0).then_some(text)
 }

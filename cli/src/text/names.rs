@@ -1,7 +1,7 @@
-//! Names for frames in formats that have one text for each: flame graphs, folded lines.
+//! Names of frames for trees and for formats with one text per frame, such as flame graphs and folded stacks.
 //!
-//! A stack begins with where its memory lies (`GPU 0`, `host memory`), since bytes of the two add up to nothing, and ends
-//! with its kind in brackets. Whatever a recording contains, a name is one visible line without the separator `;`.
+//! A stack begins with the place of its memory (`GPU 0`, `host memory`), because bytes of different places do not add up,
+//! and ends with its kind in brackets. Names are escaped: each is one visible line without the separator `;`.
 
 use culeak::analysis::function_name::plain;
 use culeak::analysis::groups::Level;
@@ -11,21 +11,21 @@ use culeak::kind::Place;
 
 use crate::escape::Escaped;
 
-/// Stands for the frames of memory that was recorded without its stack.
+/// In place of a missing stack.
 pub const NO_STACK: &str = "(recorded without a stack)";
-/// Stands for the frames that are missing at the outer end.
+/// In place of missing outer frames.
 pub const CUT: &str = "(the stack was cut here)";
 
-/// How much of a frame its name tells.
+/// The parts of a frame that its name includes.
 #[derive(Debug, Clone, Copy)]
 pub struct Detail {
-    /// Parameters and template arguments too.
+    /// Parameters and template arguments.
     pub signatures: bool,
-    /// `train.cu:212`; without, stacks of two builds of a program compare.
+    /// `train.cu:212`. Without lines, stacks of two builds of a program match.
     pub lines: bool,
 }
 
-/// The function alone.
+/// The function without its place.
 pub fn function(frame: &Frame, detail: Detail) -> String {
     let name = frame.name();
     Escaped(&if detail.signatures {
@@ -58,7 +58,7 @@ pub fn kind(profile: &Profile, sample: &Sample) -> String {
     }
 }
 
-/// All names of a sample, outermost first.
+/// All names of a sample's stack, outermost first.
 pub fn stack<'p>(profile: &'p Profile, sample: &'p Sample, detail: Detail) -> impl Iterator<Item = String> + 'p {
     let path = &profile.paths[sample.path];
     let missing = match (path.frames.is_empty(), path.truncated) {

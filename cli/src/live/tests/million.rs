@@ -1,4 +1,4 @@
-//! How much CPU time a refresh takes with a million live allocations. Not part of the tests, since it is about time:
+//! Benchmark: the CPU time of a refresh with a million live allocations. It is ignored in test runs; to run it:
 //!
 //! ```text
 //! taskset -c 0 cargo test --release -p culeak-cli --bin culeak -- --ignored --nocapture million
@@ -21,17 +21,17 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 
-use super::names;
-use super::reading::Reading;
 use super::sample::{press, state};
-use super::sums::stack_keys;
-use super::view::{self, Palette};
+use crate::live::names;
+use crate::live::reading::Reading;
+use crate::live::sums::stack_keys;
+use crate::live::view::{self, Palette};
 
 const LIVE: u64 = 1_000_000;
-/// Half of a second holds two refreshes.
+/// Refreshes to measure.
 const ROUNDS: u32 = 9;
 
-/// A recording of this process, with so many stacks of 30 frames that share their outer halves.
+/// A recording of this process with `stacks` stacks of 30 frames that share their outer halves.
 fn recording(path: &Path, stacks: u32) -> (&'static Recording, Vec<u32>) {
     let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -65,7 +65,7 @@ fn recording(path: &Path, stacks: u32) -> (&'static Recording, Vec<u32>) {
     for stack in 0..stacks {
         let mut frame = ROOT;
         for depth in 0..30u64 {
-            // Ever more ways the further in.
+            // The stacks fan out towards the inner frames.
             let way = u64::from(stack) >> (16u64.saturating_sub(depth / 2).min(16));
             frame = recording
                 .frame(frame, module, 0x2000 + depth * 0x1_0000 + way)
@@ -114,7 +114,7 @@ fn free(recording: &Recording, number: u64) {
     recording.commit(withdrawn, 0);
 }
 
-/// CPU time of this thread and of those it waited for: what else runs here does not count.
+/// CPU time of this process; other processes do not count.
 struct Clock(Duration);
 
 impl Clock {
@@ -158,9 +158,9 @@ fn refreshes(path: &Path) -> Vec<Times> {
             continue;
         }
         let started = Clock::now();
-        state.looked(reading);
+        state.add_reading(reading);
         let arrange = started.elapsed();
-        // As if somebody scrolled all the while.
+        // Scrolls, as a user would.
         press(
             &mut state,
             if round % 2 == 0 {
@@ -192,7 +192,7 @@ fn print(what: &str, times: &[Times]) {
     };
     let whole: fn(&Times) -> Duration = |times| times.read + times.sum + times.arrange + times.draw;
     println!(
-        "{what}: {:.0} ms of CPU a refresh (read {:.0}, sum {:.0}, arrange {:.0}, draw {:.1}), {:.1} a second",
+        "{what}: {:.0} ms of CPU per refresh (read {:.0}, sum {:.0}, arrange {:.0}, draw {:.1}), {:.1} per second",
         median(whole),
         median(|times| times.read),
         median(|times| times.sum),
@@ -203,7 +203,7 @@ fn print(what: &str, times: &[Times]) {
 }
 
 #[test]
-#[ignore = "about time; see above"]
+#[ignore = "a benchmark; see the module's comment"]
 fn a_million_live_allocations() {
     let folder = tempfile::tempdir().expect("a folder");
     for stacks in [1_000, 50_000] {
@@ -226,7 +226,7 @@ fn a_million_live_allocations() {
                     }
                     allocate(recording, number, leaves[0]);
                     free(recording, number);
-                    // Ten thousand pairs a second, as a busy program has; without a core of its own.
+                    // Up to ten thousand pairs a second, as in a busy program.
                     std::thread::sleep(Duration::from_micros(100));
                 }
             });

@@ -1,4 +1,4 @@
-//! Looks made by hand, for tests.
+//! Handmade readings and keys for tests.
 
 use std::path::PathBuf;
 
@@ -7,30 +7,30 @@ use culeak::reader::StackSums;
 use culeak::snapshot::Snapshot;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::names;
-use super::reading::Reading;
-use super::state::{Action, State};
-use super::sums::stack_keys;
+use crate::live::names;
+use crate::live::reading::Reading;
+use crate::live::state::{Action, State};
+use crate::live::sums::stack_keys;
 use crate::text::sample::{MAIN, MIB, RUNTIME, START, Sample};
 
 const SECOND: u64 = 1_000_000_000;
 
 pub fn state() -> State {
     State::new(
-        "waiting for runs/app.culeak: no such file or folder yet".to_owned(),
+        "waiting for runs/app.culeak, which does not exist yet".to_owned(),
         SECOND / 2,
     )
 }
 
-/// The state sees a process as this snapshot shows it, with all names.
+/// Gives the state a reading of this snapshot, with all names.
 pub fn show(state: &mut State, snapshot: &Snapshot) {
     let keys = stack_keys(snapshot);
     let recording = PathBuf::from(&snapshot.process.recording);
     state.named(names::all(snapshot, &keys), Vec::new());
-    state.looked(Reading::of(&StackSums::of(snapshot.clone()), &keys, recording));
+    state.add_reading(Reading::of(&StackSums::of(snapshot.clone()), &keys, recording));
 }
 
-/// A training program after so many steps: every step leaks a group, some buffers come and go.
+/// A training program after `step` steps: every step leaks a batch, and some buffers come and go.
 pub fn training(pid: u32, step: u64) -> Snapshot {
     let mut sample = Sample::new().running();
     let mut site = |function: &str, place: &str| {
@@ -63,7 +63,7 @@ pub fn press(state: &mut State, code: KeyCode) -> Option<Action> {
     state.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
-/// Types text, a key a letter.
+/// Types text, one key per letter.
 pub fn type_in(state: &mut State, text: &str) {
     for letter in text.chars() {
         press(state, KeyCode::Char(letter));
