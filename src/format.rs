@@ -22,7 +22,6 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Acquire};
 
 use crate::lockfree::peak::CentralCredit;
-use crate::lockfree::sync::Pair;
 
 pub const MAGIC: [u8; 8] = *b"CULEAK\r\n";
 /// Changes when an older reader would misread a file.
@@ -330,7 +329,7 @@ pub struct CounterRow {
     /// Of the shard, for `credit`'s two sums.
     pub hints: [AtomicU32; 2],
     /// Belongs to the rows of `Peaks` with this kind and device, and with this device.
-    pub credit: Pair,
+    pub credit: [AtomicU64; 2],
     pub total_bytes: AtomicU64,
     pub total_count: AtomicU64,
     pub freed_count: AtomicU64,

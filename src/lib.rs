@@ -43,6 +43,7 @@ pub mod quantities;
 pub mod system;
 pub mod variables;
 
+pub mod file;
 pub mod format;
 pub mod lockfree;
 pub mod proof;
@@ -51,8 +52,6 @@ pub mod recording;
 
 #[cfg(feature = "read")]
 pub mod analysis;
-#[cfg(feature = "read")]
-pub mod quick;
 #[cfg(feature = "read")]
 pub mod reader;
 #[cfg(feature = "read")]

@@ -10,7 +10,6 @@ mod allocations;
 mod cells;
 mod details;
 pub mod dump;
-pub mod file;
 mod frameworks;
 mod python;
 mod totals;
@@ -22,15 +21,15 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 
 use crate::cuda_functions::Api;
+use crate::file::File;
 use crate::format::*;
 use crate::lockfree::index::{Entry, Index, mix};
 use crate::lockfree::intervals::Intervals;
 use crate::lockfree::segmented::{Backing, Element, SegmentedArray, extent_capacity, locate};
 use crate::lockfree::shards::Owners;
 use crate::lockfree::table::Table;
-use crate::recording::file::{Errno, File, anonymous};
 pub use crate::system::monotonic_ns;
-use crate::system::unix_ns;
+use crate::system::{Errno, anonymous, unix_ns};
 use cells::{Cells, LastUsed};
 
 /// Longest text kept (a command line, say); longer ones are cut.

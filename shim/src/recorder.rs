@@ -20,7 +20,7 @@ use culeak::kind::Kind;
 use culeak::lockfree::shards::Shard;
 use culeak::lockfree::table::{Attributes, Claim, Entry, Key, Link, Space};
 use culeak::recording::Recording;
-use culeak::recording::file::Uncancelled;
+use culeak::system::Uncancelled;
 use culeak::system::{BlockedSignals, Pauses, monotonic_ns};
 use culeak_walker::Registers;
 
@@ -198,7 +198,7 @@ fn forget_lost() {
 /// Once per process: marks it, so that children notice, and asks to be told of its exit.
 fn prepare_process() {
     if SAME_PROCESS.load(Relaxed).is_null()
-        && let Ok(page) = culeak::recording::file::anonymous(4096)
+        && let Ok(page) = culeak::system::anonymous(4096)
     {
         // SAFETY: the page was mapped just now; older kernels refuse, and then the fork handler alone must do.
         if unsafe { libc::madvise(page.cast(), 4096, libc::MADV_WIPEONFORK) } == 0 {

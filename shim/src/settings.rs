@@ -114,7 +114,7 @@ fn matches(pattern: &[u8], text: &[u8]) -> bool {
 /// A path being put together; what does not fit makes it invalid. All zeros is a value, to be cleared before use: it is
 /// too large for the stack of a small thread, and lies in a [`Scratch`](culeak::system::Scratch).
 pub struct Path {
-    bytes: [u8; culeak::recording::file::PATH_MAX],
+    bytes: [u8; culeak::file::PATH_MAX],
     length: usize,
     fits: bool,
 }

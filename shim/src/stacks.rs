@@ -23,7 +23,7 @@ use culeak::format::{CUT, Loss, NONE, ROOT, SHARDS};
 use culeak::lockfree::index::mix;
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
-use culeak::recording::file::{Uncancelled, anonymous};
+use culeak::system::{Uncancelled, anonymous};
 
 pub use modules::{Closing, are_closing, is_closing_here};
 pub use python::prepare;

@@ -11,11 +11,12 @@
 //!
 //! Deliberately absent: ranking; see `report`.
 
+use foldhash::HashMap;
+
 use crate::analysis::framework::{Blocks, Carriers, Watched};
 use crate::analysis::site::{CallStack, CallStacks, is_pool};
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
-use crate::quick::Quick;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::{Row, in_two_threads, stack_of};
 use crate::snapshot::{Allocation, Call, Snapshot};
@@ -226,7 +227,7 @@ struct Sums {
     sums: Vec<Sum>,
     /// By stack; the last place is for records without one.
     first: Vec<u32>,
-    behind: Quick<Key, u32>,
+    behind: HashMap<Key, u32>,
 }
 
 impl Sums {
@@ -234,7 +235,7 @@ impl Sums {
         Sums {
             sums: Vec::new(),
             first: vec![END; stacks + 1],
-            behind: Quick::default(),
+            behind: HashMap::default(),
         }
     }
 

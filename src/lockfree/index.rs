@@ -27,7 +27,7 @@
 use std::sync::atomic::Ordering::*;
 
 use crate::lockfree::sync::{AtomicPtr, AtomicU32, AtomicU64, elements, give_back, prefetch};
-use crate::recording::file::Errno;
+use crate::system::Errno;
 
 const WINDOW: usize = if cfg!(loom) { 2 } else { 8 };
 const LEVELS: usize = if cfg!(loom) { 2 } else { 20 };

@@ -37,17 +37,13 @@
 //! `loom_models` tries all of this in every interleaving, with every ordering weakened and with a thread dying before each
 //! of its operations (docs/proofs.md).
 //!
-//! Most events change two sums by the same amount, that of a kind and that of a device. A shard's words of the two lie
-//! beside each other and are swapped together ([`apply_both`]): for each sum that is a swap of its word like any other,
-//! which the models try one by one.
+//! Most events change two sums, that of a kind and that of a device: one after the other, each exact by itself.
 //!
 //! Rounds wrap after 16,384: a thread would have to sleep through exactly that many, each with thousands of events, and
 //! find the very same word. Amounts are cut at [`LARGEST`], so that words cannot overflow; no machine holds as much.
 
 use std::sync::atomic::Ordering::*;
 
-#[cfg(not(loom))]
-use crate::lockfree::sync::Pair;
 use crate::lockfree::sync::{AtomicU32, AtomicU64};
 
 /// Largest amount counted: 16 TiB.
@@ -267,40 +263,6 @@ fn after(tokens: u64, amount: u64, take: bool) -> Option<u64> {
 fn swap(word: &AtomicU64, old: Word, new: Word) -> bool {
     // AcqRel: whoever acts on the new word sees all that led to it. SeqCst: one order with the making of shards.
     word.compare_exchange(old.0, new.0, SeqCst, Relaxed).is_ok()
-}
-
-/// An event that changes two sums alike, whose own shards are the two words of `pair`. Where both shards settle it, by one
-/// instruction: two swaps at once, each of them the one that `apply` would do.
-#[cfg(not(loom))]
-#[inline(always)]
-pub fn apply_both<'a, L, M, I, J>(pair: &'a Pair, one: &Sum<'a, L>, other: &Sum<'a, M>, amount: u64, take: bool)
-where
-    L: Fn() -> I,
-    I: Iterator<Item = &'a AtomicU64>,
-    M: Fn() -> J,
-    J: Iterator<Item = &'a AtomicU64>,
-{
-    let amount = amount.min(LARGEST);
-    if amount == 0 {
-        return;
-    }
-    if Pair::AT_ONCE {
-        // The order: as in `apply`.
-        let owns = [Word(pair.first.load(Acquire)), Word(pair.second.load(Acquire))];
-        let pots = [Word(one.pot.word.load(SeqCst)), Word(other.pot.word.load(SeqCst))];
-        let left = |place: usize| {
-            let (own, pot) = (owns[place], pots[place]);
-            let left = after(own.credit(pot.round(), Stage::Open), amount, take)?;
-            (pot.stage() == Stage::Open).then(|| Word::new(pot.round(), Stage::Open, left))
-        };
-        if let (Some(first), Some(second)) = (left(0), left(1))
-            && pair.swap(owns.map(|own| own.0), [first.0, second.0])
-        {
-            return;
-        }
-    }
-    one.apply(amount, take);
-    other.apply(amount, take);
 }
 
 impl CentralCredit {

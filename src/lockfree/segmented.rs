@@ -18,10 +18,10 @@
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::*;
 
+use crate::file::File;
 use crate::format::*;
 use crate::lockfree::sync::{AtomicPtr, AtomicU64, Zeroed, elements, give_back};
-use crate::recording::file::{Errno, File};
-use crate::system::{BlockedSignals, Pauses, monotonic_ns};
+use crate::system::{BlockedSignals, Errno, Pauses, monotonic_ns};
 
 /// # Safety
 /// All zeros is a valid value, and every field is an atomic.

@@ -74,50 +74,6 @@ impl Alone for AtomicU64 {
     }
 }
 
-/// Two words that can be swapped at once. Each may also be changed by itself.
-#[repr(C, align(16))]
-pub struct Pair {
-    pub first: AtomicU64,
-    pub second: AtomicU64,
-}
-
-#[cfg(not(loom))]
-impl Pair {
-    /// Whether this machine can. (aarch64 could as well; nobody has run it.)
-    pub const AT_ONCE: bool = cfg!(all(target_arch = "x86_64", not(miri)));
-
-    /// Sequentially consistent. Not to be called unless `AT_ONCE`.
-    #[inline(always)]
-    pub fn swap(&self, seen: [u64; 2], new: [u64; 2]) -> bool {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            let swapped: u64;
-            // SAFETY: 16 valid bytes, aligned. The instruction is there on every 64-bit processor since 2006. rbx, which the
-            // compiler keeps to itself, is put back.
-            unsafe {
-                std::arch::asm!(
-                    "xchg {low}, rbx",
-                    "lock cmpxchg16b xmmword ptr [rdi]",
-                    "sete cl",
-                    "mov rbx, {low}",
-                    low = inout(reg) new[0] => _,
-                    in("rdi") self,
-                    inout("rcx") new[1] => swapped,
-                    inout("rax") seen[0] => _,
-                    inout("rdx") seen[1] => _,
-                    options(nostack),
-                );
-            }
-            swapped as u8 != 0
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        {
-            let _ = (seen, new);
-            false
-        }
-    }
-}
-
 /// To a model, which knows no signal handlers, a load and a store.
 #[cfg(loom)]
 impl Alone for AtomicU64 {
@@ -145,7 +101,7 @@ pub use mapped::{Zeroed, elements, give_back};
 /// Memory of this process, without the heap.
 #[cfg(not(loom))]
 mod mapped {
-    use crate::recording::file::{Errno, anonymous};
+    use crate::system::{Errno, anonymous};
 
     /// What begins as zeros.
     pub trait Zeroed {}
@@ -172,7 +128,7 @@ mod mapped {
 /// Memory of a model.
 #[cfg(loom)]
 mod heap {
-    use crate::recording::file::Errno;
+    use crate::system::Errno;
 
     /// What begins as zeros.
     pub trait Zeroed: Default {}

@@ -47,7 +47,7 @@ use crate::lockfree::index::Index;
 use crate::lockfree::segmented::{Backing, SegmentedArray};
 use crate::lockfree::shards::Shard;
 use crate::lockfree::sync::{AtomicU64, fence, prefetch};
-use crate::recording::file::Errno;
+use crate::system::Errno;
 use free_list::FreeList;
 
 impl Record {

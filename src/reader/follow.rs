@@ -30,7 +30,6 @@ use crate::analysis::framework::{Watched, owner_of_domain};
 use crate::format::*;
 use crate::kind::Kind;
 use crate::lockfree::table::{State, Status};
-use crate::quick::Quick;
 use crate::snapshot::Snapshot;
 use crate::snapshot::allocations::{Row, stack_of};
 use tallies::{Changes, NOTHING, StackTallies, StackTally};
@@ -49,7 +48,7 @@ pub struct Follower {
     file: Option<(u64, u64)>,
     tallies: StackTallies,
     /// Stacks by the row of their innermost frame; `None`: there is no such stack.
-    stacks: Quick<u32, Option<u32>>,
+    stacks: foldhash::HashMap<u32, Option<u32>>,
     known_stacks: usize,
     /// At the last look, if nothing was going on then.
     counted: Option<Counted>,
@@ -61,7 +60,7 @@ impl Follower {
             path: path.to_path_buf(),
             file: None,
             tallies: StackTallies::default(),
-            stacks: Quick::default(),
+            stacks: foldhash::HashMap::default(),
             known_stacks: 0,
             counted: None,
         }

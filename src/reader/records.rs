@@ -9,11 +9,12 @@
 //! Why one look is enough when no event was counted: what a record says changes only after it was withdrawn, which is
 //! counted before the record can serve again. Deliberately absent: what the numbers stand for; see `snapshot`.
 
+use foldhash::HashMap;
+
 use super::{Piece, RawSnapshot, ReadError, Source};
 use crate::format::*;
 use crate::kind::Kind;
 use crate::lockfree::table::{Attributes, Record, SizeEncoding, Space, State, Status};
-use crate::quick::Quick;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::Row;
 
@@ -36,7 +37,7 @@ pub(super) struct CallKey {
 /// Numbers calls: each once, and those that come again at once without a search.
 #[derive(Default)]
 struct Numbers {
-    known: Quick<CallKey, u32>,
+    known: HashMap<CallKey, u32>,
     last: Option<(CallKey, u32)>,
 }
 

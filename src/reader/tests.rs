@@ -358,7 +358,7 @@ fn a_frozen_copy_is_the_recording_at_that_moment() {
     );
     assert_eq!(
         recording.freeze(&as_c, Reason::Peak, b"", NONE),
-        Err(crate::recording::file::Errno(libc::EEXIST))
+        Err(crate::system::Errno(libc::EEXIST))
     );
 }
 

@@ -8,7 +8,6 @@ use super::{RawSnapshot, ReadError};
 use crate::analysis::tally::Tally;
 use crate::format::{Section, TotalOf};
 use crate::kind::Kind;
-use crate::quick::Quick;
 use crate::snapshot::{Allocation, Total};
 
 impl RawSnapshot {
@@ -38,7 +37,7 @@ impl RawSnapshot {
             tallies.entry(key).or_default().join(tally);
         }
         // Millions of records, but few keys.
-        let mut there: Quick<_, Tally> = Quick::default();
+        let mut there: foldhash::HashMap<_, Tally> = foldhash::HashMap::default();
         for allocation in live {
             let key = (allocation.stack, allocation.kind, allocation.device);
             there.entry(key).or_default().add(allocation.bytes);

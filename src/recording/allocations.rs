@@ -8,7 +8,7 @@ use crate::format::*;
 use crate::kind::{Kind, Place};
 use crate::lockfree::index::mix;
 use crate::lockfree::intervals::{self, Event, Intervals};
-use crate::lockfree::peak::{Own, Sum, apply_both, live};
+use crate::lockfree::peak::{Own, Sum, live};
 use crate::lockfree::shards::Shard;
 use crate::lockfree::table::{Attributes, Claim, Counts, Entry, Key, Link, TableIn, Withdrawn};
 
@@ -284,7 +284,7 @@ impl Recording {
             let Some((cell, pot)) = cell.and_then(|cell| Some((cell, cell.pot()?))) else {
                 continue;
             };
-            bytes += live(pot, cell.rows().map(|row| &row.credit.first));
+            bytes += live(pot, cell.rows().map(|row| &row.credit[0]));
             for row in cell.rows() {
                 count += row
                     .total_count
@@ -352,10 +352,10 @@ impl Counter<'_> {
         let kind = Sum {
             pot,
             own: Own {
-                word: &row.credit.first,
+                word: &row.credit[0],
                 hint: &row.hints[0],
             },
-            shards: || of_kind.rows().map(|row| &row.credit.first),
+            shards: || of_kind.rows().map(|row| &row.credit[0]),
         };
         if counts.kind.place().on_device()
             && let Some(pot) = self.of_device.pot()
@@ -364,18 +364,23 @@ impl Counter<'_> {
             let device = Sum {
                 pot,
                 own: Own {
-                    word: &row.credit.second,
+                    word: &row.credit[1],
                     hint: &row.hints[1],
                 },
                 shards: || {
                     // SeqCst: as in `add_counter`.
                     let kinds = kinds.load(SeqCst);
                     let cells = slot.iter().enumerate().filter(move |(kind, _)| kinds >> kind & 1 != 0);
-                    cells.flat_map(|(_, cell)| cell.rows()).map(|row| &row.credit.second)
+                    cells.flat_map(|(_, cell)| cell.rows()).map(|row| &row.credit[1])
                 },
             };
-            apply_both(&row.credit, &kind, &device, counts.bytes, more);
-        } else if more {
+            if more {
+                device.take(counts.bytes);
+            } else {
+                device.give(counts.bytes);
+            }
+        }
+        if more {
             kind.take(counts.bytes);
         } else {
             kind.give(counts.bytes);

@@ -9,7 +9,7 @@ use crate::format::*;
 use crate::kind::Kind;
 use crate::lockfree::peak::CentralCredit;
 use crate::lockfree::shards::Shard;
-use crate::recording::file::anonymous;
+use crate::system::anonymous;
 
 /// Private memory of this process that is mapped on first use. `T`: atomics of which all zeros is a value. All zeros:
 /// not yet mapped.

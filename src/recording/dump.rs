@@ -22,8 +22,7 @@ use std::mem::offset_of;
 use super::Recording;
 use crate::format::*;
 use crate::lockfree::table::{Record, State, Status};
-use crate::recording::file::{Errno, Uncancelled, anonymous};
-use crate::system::{Descriptor, without_write_signals};
+use crate::system::{Descriptor, Errno, Uncancelled, anonymous, without_write_signals};
 
 const PAGE: usize = 4096;
 /// Records per piece; a piece is also a whole number of pages.

@@ -18,12 +18,12 @@ use super::report::ReportArgs;
 use super::rules::{RULE_OPTIONS, RuleArgs};
 use crate::environment;
 use crate::errors::{Failure, USAGE};
+use crate::escape::Escaped;
 use crate::html;
 use crate::load::{self, Loaded};
 use crate::output::{self, Overwrite};
 use crate::progress;
 use crate::proof::{Gap, Proof};
-use crate::escape::Escaped;
 use crate::text;
 
 /// Exit code for a leak over the limit.

@@ -13,7 +13,8 @@ use std::process::{self, Command};
 use std::time::Duration;
 
 use clap::Args;
-use culeak::recording::file::{Errno, File};
+use culeak::file::File;
+use culeak::system::Errno;
 
 use crate::environment::{self, Settings};
 use crate::errors::Failure;

@@ -16,8 +16,8 @@ use super::after_run::{self, AfterArgs};
 use super::record::{self, RecordArgs};
 use crate::config::ConfigArgs;
 use crate::errors::Failure;
-use crate::proof::Gap;
 use crate::escape::Escaped;
+use crate::proof::Gap;
 use crate::text::units;
 use crate::{environment, preload, progress, supervise};
 

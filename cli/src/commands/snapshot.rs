@@ -8,8 +8,8 @@ use clap::Args;
 
 use super::NameArgs;
 use crate::errors::{Failure, USAGE};
-use crate::output::{self, Overwrite};
 use crate::escape::Escaped;
+use crate::output::{self, Overwrite};
 use crate::text::units;
 use crate::{json, load, progress, usage};
 

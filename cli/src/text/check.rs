@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use culeak::analysis::check::{Breach, FailOn, Ignored, Tolerance, Verdict};
 use culeak::analysis::report::shell_word;
 
-use crate::escape::Escaped;
 use super::parts::{self, BAD, DIM, GOOD, Styled};
 use super::report::{Line, write_lines};
 use super::units::{self, plural};
+use crate::escape::Escaped;
 
 /// Sites listed in a verdict; the report has them all.
 const SITES_SHOWN: usize = 10;

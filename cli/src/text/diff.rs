@@ -5,9 +5,9 @@ use std::io::{self, Write};
 use culeak::analysis::diff::{Diff, DiffRow, State, Totals};
 use culeak::analysis::report::Tally;
 
-use crate::escape::Escaped;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled};
 use super::units;
+use crate::escape::Escaped;
 
 /// Writes the diff; `stacks` adds each row's whole stack.
 pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 
 use culeak::analysis::ledger::{Cache, DeviceLedger, Ledger, Line, Mode, Segment, What};
 
-use crate::escape::Escaped;
 use super::parts::{BOLD, DIM, Styled, WARN};
 use super::units::{self, plural};
+use crate::escape::Escaped;
 
 /// Segments with a bar of their own, per allocator.
 const SEGMENTS_SHOWN: usize = 5;

@@ -12,8 +12,8 @@ use culeak::analysis::suppressions::{BUILT_IN_NAME, Pattern, Used};
 use culeak::snapshot::ProcessState;
 
 use super::columns;
-use crate::escape::Escaped;
 use super::units::{self, plural};
+use crate::escape::Escaped;
 
 pub const PLAIN: Style = Style::new();
 pub const BOLD: Style = Style::new().bold();

@@ -10,10 +10,10 @@ use culeak::analysis::site::Frame;
 use culeak::snapshot::{Automatic, Reason};
 
 use super::columns;
-use crate::escape::Escaped;
 use super::ledger;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, Styled};
 use super::units::{self, plural};
+use crate::escape::Escaped;
 
 pub mod sums;
 

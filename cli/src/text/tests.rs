@@ -10,8 +10,8 @@ use culeak::kind::Kind;
 use culeak::snapshot::{ProcessState, Snapshot};
 use proptest::prelude::*;
 
-use crate::escape::is_active;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky};
+use crate::escape::is_active;
 
 /// Renders as a pipe would see it.
 fn plain(render: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {

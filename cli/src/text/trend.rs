@@ -7,9 +7,9 @@ use culeak::analysis::trend::{
     Against, Class, Classes, DeviceTrend, Evidence, Measure, Point, ProcessSpan, Row, Trend,
 };
 
-use crate::escape::Escaped;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled, WARN};
 use super::units::{self, plural};
+use crate::escape::Escaped;
 
 /// Columns of a curve.
 const CURVE: usize = 24;

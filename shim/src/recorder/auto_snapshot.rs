@@ -19,7 +19,7 @@ use culeak::format::{Loss, NONE};
 use culeak::kind::{Kind, Place};
 use culeak::lockfree::table::{Attributes, Entry};
 use culeak::recording::Recording;
-use culeak::recording::file::Errno;
+use culeak::system::Errno;
 use culeak::system::Scratch;
 use culeak::variables::{self, Value};
 

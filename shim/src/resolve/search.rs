@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use crate::resolve::loader::{self, Answer, Name, Tables};
 use crate::resolve::real;
-use culeak::recording::file::{Uncancelled, anonymous};
+use culeak::system::{Uncancelled, anonymous};
 
 /// Objects that are looked at; a process that has more is searched as far as this.
 const MOST: usize = 2048;

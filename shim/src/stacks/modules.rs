@@ -8,8 +8,8 @@ use culeak_walker as walker;
 use super::python;
 use crate::resolve::loader::{self, Loaded};
 use crate::resolve::real;
-use culeak::recording::file::{Uncancelled, anonymous};
 use culeak::recording::{ModuleSeen, Recording};
+use culeak::system::{Uncancelled, anonymous};
 
 /// How many calls of dlclose are under way: meanwhile nothing that was cached by address is believed.
 static CLOSING: AtomicU32 = AtomicU32::new(0);

@@ -108,7 +108,7 @@ fn a_late_removal_spares_the_words_next_entry() {
 }
 
 const PROOF: Proof = Proof {
-    files: &["src/index.rs"],
+    files: &["src/lockfree/index.rs"],
     models: &[
         (
             "two threads that intern one value agree",

@@ -73,7 +73,7 @@ fn after_a_beginning_everything_counts() {
 }
 
 const PROOF: Proof = Proof {
-    files: &["src/intervals.rs"],
+    files: &["src/lockfree/intervals.rs"],
     models: &[
         (
             "the peak is that of one order or another",

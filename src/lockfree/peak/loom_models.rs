@@ -192,7 +192,7 @@ fn a_new_shard_is_seen_by_those_who_freeze_or_sees_them() {
 }
 
 const PROOF: Proof = Proof {
-    files: &["src/peak.rs"],
+    files: &["src/lockfree/peak.rs"],
     models: &[
         (
             "a sum that only grows is its own peak",

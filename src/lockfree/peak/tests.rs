@@ -161,44 +161,41 @@ fn threads_that_all_hold_their_share_at_once_reach_exactly_the_sum_of_shares() {
 
 /// Two kinds on one device, each of many threads: their peaks and the device's are those of moments when all hold still.
 #[test]
-fn two_sums_changed_at_once_keep_both_peaks() {
+fn two_sums_changed_by_each_event_keep_both_peaks() {
     const THREADS: usize = 4;
     #[derive(Default)]
     struct Pots {
         kinds: [CentralCredit; 2],
         device: CentralCredit,
         /// Of a thread, for its kind and the device.
-        pairs: [Both; THREADS],
+        words: [[AtomicU64; 2]; THREADS],
         hints: [[AtomicU32; 2]; THREADS],
-    }
-    struct Both(Pair);
-    impl Default for Both {
-        fn default() -> Both {
-            Both(Pair {
-                first: AtomicU64::new(0),
-                second: AtomicU64::new(0),
-            })
-        }
     }
     let pots = Pots::default();
     let barrier = std::sync::Barrier::new(THREADS);
     let change = |thread: usize, amount: u64, more: bool| {
         let kind = thread % 2;
         let own = |place: usize| Own {
-            word: [&pots.pairs[thread].0.first, &pots.pairs[thread].0.second][place],
+            word: &pots.words[thread][place],
             hint: &pots.hints[thread][place],
         };
         let one = Sum {
             pot: &pots.kinds[kind],
             own: own(0),
-            shards: || pots.pairs[kind..].iter().step_by(2).map(|both| &both.0.first),
+            shards: || pots.words[kind..].iter().step_by(2).map(|words| &words[0]),
         };
         let other = Sum {
             pot: &pots.device,
             own: own(1),
-            shards: || pots.pairs.iter().map(|both| &both.0.second),
+            shards: || pots.words.iter().map(|words| &words[1]),
         };
-        apply_both(&pots.pairs[thread].0, &one, &other, amount, more);
+        if more {
+            one.take(amount);
+            other.take(amount);
+        } else {
+            one.give(amount);
+            other.give(amount);
+        }
     };
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -220,6 +217,6 @@ fn two_sums_changed_at_once_keep_both_peaks() {
             });
         }
     });
-    let live_on_device = live(&pots.device, pots.pairs.iter().map(|both| &both.0.second));
+    let live_on_device = live(&pots.device, pots.words.iter().map(|words| &words[1]));
     assert_eq!(live_on_device, 0);
 }

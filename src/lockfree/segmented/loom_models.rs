@@ -24,7 +24,7 @@ fn an_element_is_there_or_not_never_half() {
 }
 
 const PROOF: Proof = Proof {
-    files: &["src/segmented.rs"],
+    files: &["src/lockfree/segmented.rs"],
     models: &[
         ("two threads get the same element", two_threads_get_the_same_element),
         (

@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::*;
 use super::{Record, State, Status, TableIn};
 use crate::format::{SHARDS, Section, extent_sizes, halves, pack};
 use crate::lockfree::sync::{Alone, AtomicU64, fence};
-use crate::recording::file::Errno;
+use crate::system::Errno;
 
 /// Fresh records are taken so many at a time, so that neighbours in memory belong to one shard.
 const BATCH: u32 = if cfg!(loom) { 4 } else { 16 };

@@ -498,7 +498,7 @@ fn loom_a_death_in_the_wrong_order_is_noticed() {
 }
 
 const PROOF: Proof = Proof {
-    files: &["src/table.rs", "src/table/free_list.rs"],
+    files: &["src/lockfree/table.rs", "src/lockfree/table/free_list.rs"],
     models: &[
         ("of two frees one wins", of_two_frees_one_wins),
         (

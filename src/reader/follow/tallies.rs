@@ -3,12 +3,13 @@
 //! A record is in one tally. Which one may change while the record does not: when the first block is told of that lies in
 //! it, or the last is gone. The oldest record of a tally is looked for anew when it went.
 
+use foldhash::HashMap;
+
 use crate::analysis::framework::{Block, block_in, can_carry};
 use crate::analysis::tally::Tally;
 use crate::format::NONE;
 use crate::kind::{Kind, Place};
 use crate::lockfree::table::Attributes;
-use crate::quick::Quick;
 use crate::reader::records::decoded;
 use crate::snapshot::allocations::Row;
 
@@ -58,7 +59,7 @@ pub struct StackTallies {
     /// By record. What they call `call` is a number of a tally.
     rows: Vec<Row>,
     tallies: Vec<StackTally>,
-    numbers: Quick<Of, u32>,
+    numbers: HashMap<Of, u32>,
     /// In order of address.
     blocks: Vec<Block>,
 }

@@ -14,8 +14,7 @@ use std::ptr::addr_of_mut;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
 use crate::format::{DIRECTORY_CAPACITY, DIRECTORY_OFFSET, Extent, HEADER_BYTES, Header, Section};
-use crate::system::{Descriptor, without_write_signals};
-pub use crate::system::{Errno, Uncancelled, anonymous};
+use crate::system::{Descriptor, Errno, Uncancelled, without_write_signals};
 
 pub const PATH_MAX: usize = 4096;
 
