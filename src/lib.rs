@@ -39,6 +39,7 @@
 
 pub mod cuda_functions;
 pub mod kind;
+mod numbered;
 pub mod quantities;
 pub mod system;
 pub mod variables;

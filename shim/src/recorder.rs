@@ -18,7 +18,7 @@ use culeak::cuda_functions::Api;
 use culeak::format::{Loss, NONE, halves, pack};
 use culeak::kind::Kind;
 use culeak::lockfree::shards::Shard;
-use culeak::lockfree::table::{Attributes, Claim, Entry, Key, Link, Space};
+use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space, Withdrawn};
 use culeak::recording::Recording;
 use culeak::system::Uncancelled;
 use culeak::system::{BlockedSignals, Pauses, monotonic_ns};
@@ -520,7 +520,7 @@ pub fn failed(error: i32, event: &AllocationEvent) {
 
 /// A free that is about to happen; settle it with its result. One that is never settled, since an exception, a jump or the
 /// end of the thread passed through the hook, stays withdrawn and is reported as a call in flight.
-pub struct Held(Option<Claim>);
+pub struct Held(Option<Withdrawn<'static>>);
 
 /// Forgets an allocation before it is freed.
 pub fn withdraw(space: Space, address: u64) -> Held {
@@ -529,7 +529,7 @@ pub fn withdraw(space: Space, address: u64) -> Held {
         quietly(|| {
             let recording = running()?;
             let _cost = Cost::of(recording);
-            recording.claim(Key { space, address }, me(recording).1)
+            recording.withdraw(Key { space, address }, me(recording).1)
         })
         .flatten(),
     )
@@ -540,8 +540,7 @@ pub fn withdraw_linked(link: Link) -> Held {
     Held(
         quietly(|| {
             let recording = running()?;
-            let withdrawn = recording.withdraw_linked(link, me(recording).1)?;
-            Some(withdrawn.into_claim())
+            recording.withdraw_linked(link, me(recording).1)
         })
         .flatten(),
     )
@@ -564,13 +563,13 @@ impl Held {
             let Some(recording) = running() else { return };
             let (_, shard) = me(recording);
             match (self.0, result) {
-                (Some(claim), 0) => recording.commit_claim(claim, shard),
-                (Some(claim), TEARDOWN) => {
-                    recording.commit_claim(claim, shard);
+                (Some(withdrawn), 0) => recording.commit(withdrawn, shard),
+                (Some(withdrawn), TEARDOWN) => {
+                    recording.commit(withdrawn, shard);
                     recording.add(Loss::TeardownFrees, 1);
                 }
-                (Some(claim), _) => {
-                    recording.restore_claim(claim, shard);
+                (Some(withdrawn), _) => {
+                    recording.restore(withdrawn, shard);
                     recording.add(Loss::FailedFrees, 1);
                 }
                 (None, 0) if address != 0 => recording.add(Loss::UnknownFrees, 1),

@@ -13,46 +13,16 @@
 //! used stays in the file. So one thread makes it ([`Growth`]) and the others wait, for a limited time. A failure is
 //! remembered: a full disk is tried again after a second, not at every event.
 //!
-//! Elements begin as zeros. `T` must be valid as zeros and changed through atomics only ([`Element`] says so).
+//! Elements begin as zeros ([`Element`]).
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::*;
 
 use crate::file::File;
-use crate::format::*;
-use crate::lockfree::sync::{AtomicPtr, AtomicU64, Zeroed, elements, give_back};
+use crate::format::Section;
+pub use crate::lockfree::sync::Element;
+use crate::lockfree::sync::{AtomicPtr, AtomicU64, elements, give_back};
 use crate::system::{BlockedSignals, Errno, Pauses, monotonic_ns};
-
-/// # Safety
-/// All zeros is a valid value, and every field is an atomic.
-pub unsafe trait Element: Zeroed {}
-
-macro_rules! are_elements {
-    ($($type:ty),*) => { $(
-        // SAFETY: declared in `layout.rs` (or below) with atomic fields only.
-        unsafe impl Element for $type {}
-    )* };
-}
-are_elements!(AtomicU64, crate::lockfree::table::Record);
-#[cfg(not(loom))]
-are_elements!(
-    DeviceRow,
-    ContextRow,
-    ThreadRow,
-    ModuleRow,
-    FrameRow,
-    FailureRow,
-    CounterRow,
-    PeakRow,
-    TotalRow,
-    NameRow,
-    MarkRow,
-    AllocatorRow,
-    CodeRow,
-    InterpreterRow,
-    std::sync::atomic::AtomicU32,
-    std::sync::atomic::AtomicU8
-);
 
 /// Enough for 100 million records.
 const EXTENTS: usize = if cfg!(loom) { 3 } else { 448 };
@@ -176,7 +146,7 @@ pub enum Backing<'a> {
 impl Backing<'_> {
     const fn sizes(self) -> (usize, usize) {
         match self {
-            Backing::File(_, section) => extent_sizes(section),
+            Backing::File(_, section) => section.extent_sizes(),
             Backing::Private(first, limit) => (first, limit),
         }
     }

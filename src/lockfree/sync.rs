@@ -93,6 +93,18 @@ impl Alone for AtomicU64 {
     }
 }
 
+/// What an array of the recording consists of.
+///
+/// # Safety
+/// All zeros is a valid value, and every field is an atomic.
+pub unsafe trait Element: Zeroed {}
+
+// SAFETY: an atomic, of which 0 is a value.
+unsafe impl Element for AtomicU64 {}
+// SAFETY: as above.
+#[cfg(not(loom))]
+unsafe impl Element for std::sync::atomic::AtomicU8 {}
+
 #[cfg(loom)]
 pub use heap::{Zeroed, elements, give_back};
 #[cfg(not(loom))]

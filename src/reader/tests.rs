@@ -328,9 +328,7 @@ fn a_frozen_copy_is_the_recording_at_that_moment() {
     let as_c = CString::new(kept.as_os_str().as_bytes()).unwrap();
     recording.mark(b"epoch 3", 0);
     let refusal = recording.failed(&entry(recording, 1 << 50, NONE, 0), 2).unwrap();
-    recording
-        .freeze(&as_c, Reason::OutOfMemory, b"why not", refusal)
-        .unwrap();
+    recording.dump(&as_c, Reason::OutOfMemory, b"why not", refusal).unwrap();
     let before = read(&path).unwrap();
     recording.allocated(key(1), &entry(recording, 5, NONE, 0));
     let frozen = read(&kept).unwrap();
@@ -357,7 +355,7 @@ fn a_frozen_copy_is_the_recording_at_that_moment() {
         blocks(&path)
     );
     assert_eq!(
-        recording.freeze(&as_c, Reason::Peak, b"", NONE),
+        recording.dump(&as_c, Reason::Peak, b"", NONE),
         Err(crate::system::Errno(libc::EEXIST))
     );
 }
@@ -405,7 +403,7 @@ fn a_copy_made_while_records_change_places_shows_none_twice() {
         for number in 0.. {
             let kept = folder.0.join(format!("{number}.kept"));
             let as_c = CString::new(kept.as_os_str().as_bytes()).unwrap();
-            recording.freeze(&as_c, Reason::Requested, b"", NONE).unwrap();
+            recording.dump(&as_c, Reason::Requested, b"", NONE).unwrap();
             let frozen = read(&kept).unwrap();
             let mut seen = std::collections::HashSet::new();
             for a in &frozen.allocations {
@@ -608,11 +606,13 @@ fn files_that_are_no_recordings_are_named_with_their_reason() {
         copy[at..at + bytes.len()].copy_from_slice(bytes);
         copy
     };
-    let newer = error(&with(8, &99u32.to_le_bytes()));
-    assert!(
-        newer.contains("format 99, this build reads format 1; use the newer culeak"),
-        "{newer}"
-    );
+    for (version, release) in [(99u32, "newer"), (1, "older")] {
+        let refused = error(&with(8, &version.to_le_bytes()));
+        let reason = format!(
+            "written by format {version}, this build reads format 2; record again or use the {release} release"
+        );
+        assert!(refused.contains(&reason), "{refused}");
+    }
     assert!(error(&with(12, &BYTE_ORDER.to_be_bytes())).contains("byte order"));
     assert!(error(&with(DIRECTORY_OFFSET + 8, &0u32.to_le_bytes())).contains("damaged"));
     assert!(read(&folder.0).unwrap_err().to_string().contains("cannot be read"));

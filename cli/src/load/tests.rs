@@ -90,10 +90,12 @@ fn bad_files_get_one_line_with_file_reason_and_remedy() {
 }
 
 #[test]
-fn snapshots_of_the_future_and_damaged_ones_are_refused() {
-    assert!(
-        complaint(|json| json["version"] = json!(99)).contains("version 99, this build reads up to 1; use a newer")
-    );
+fn snapshots_of_other_versions_and_damaged_ones_are_refused() {
+    for (version, release) in [(99, "newer"), (1, "older")] {
+        let reason =
+            format!("version {version}, this build reads version 2; take it again or use the {release} release");
+        assert!(complaint(|json| json["version"] = json!(version)).contains(&reason));
+    }
     assert!(complaint(|json| json["version"] = json!(-1)).contains("without a valid version"));
     assert!(complaint(|json| json["format"] = json!("heaptrack")).contains("some other program"));
     assert!(

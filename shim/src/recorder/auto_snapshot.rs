@@ -133,7 +133,7 @@ pub fn failed(recording: &Recording, entry: &Entry, error: i32, row: u32) {
     }
     let within = entry.attributes.kind.place() == Place::Within;
     // PyTorch's allocator gives back what it has cached and asks again, and says so if that was in vain.
-    if !within && recording.frameworks_tell() && recording.passes_through(entry.stack, b"libc10_cuda") {
+    if !within && recording.has_allocator_reports() && recording.passes_through(entry.stack, b"libc10_cuda") {
         return;
     }
     if !is_new(
@@ -196,7 +196,7 @@ fn keep(recording: &Recording, what: &[u8], reason: Reason, name: &[u8], refusal
             NUMBER.store(number, Relaxed);
             paths.path.set_kept(recording.path(), what, Some(number));
             let result = match paths.path.as_c_str() {
-                Some(path) => recording.freeze(path, reason, name, refusal),
+                Some(path) => recording.dump(path, reason, name, refusal),
                 None => Err(Errno(libc::ENAMETOOLONG)),
             };
             match result {
@@ -219,7 +219,7 @@ fn keep_newest(recording: &Recording, what: &[u8], device: u8) -> bool {
         };
         // SAFETY: C strings. A file of this name was left by a process that died while it made it.
         unsafe { libc::unlink(unfinished.as_ptr()) };
-        recording.freeze(unfinished, Reason::Peak, b"", NONE)?;
+        recording.dump(unfinished, Reason::Peak, b"", NONE)?;
         // SAFETY: C strings.
         match unsafe { libc::rename(unfinished.as_ptr(), path.as_ptr()) } {
             0 => Ok(()),

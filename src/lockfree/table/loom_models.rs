@@ -81,7 +81,8 @@ impl TableIn<'static> {
         let Some(withdrawn) = self.withdraw(key) else {
             return false;
         };
-        assert_eq!(self.commit(withdrawn), entry(key), "the record of that key");
+        assert_eq!(withdrawn.entry(), Some(entry(key)), "the record of that key");
+        self.commit(withdrawn);
         true
     }
 
@@ -115,7 +116,7 @@ impl TableIn<'static> {
     fn expect_sound_chain(&self) {
         let live = self.contents().len() as u64;
         let mut taken = Vec::new();
-        while let Some((number, record)) = self.take_bundle(self.free(0)) {
+        while let Some((number, record)) = self.take_magazine(self.free_list(0)) {
             assert!(!taken.contains(&number), "record {number} twice in the chain");
             assert_eq!(State::of(record.state.load(Relaxed)).unwrap().status, Status::Free);
             taken.push(number);
@@ -189,7 +190,7 @@ fn a_record_is_never_taken_twice() {
     let other = spawn(move || table.take().unwrap().0);
     let (head, _) = table.take().unwrap();
     let (successor, _) = table.take().unwrap();
-    table.give(head, 7);
+    table.release(head, 7);
     let theirs = other.join().unwrap();
     assert_ne!(theirs, successor, "that one is still ours");
     assert_ne!(table.take().unwrap().0, successor, "and nobody left it in the chain");
@@ -204,8 +205,8 @@ fn what_an_owner_passes_on_is_taken_once() {
     }
     // Records 0 to 2, and one is left of the group.
     let other = spawn(move || {
-        let found = table.take_bundle(table.free(1));
-        let rest = table.take_bundle(table.free(0));
+        let found = table.take_magazine(table.free_list(1));
+        let rest = table.take_magazine(table.free_list(0));
         [found, rest].into_iter().flatten().map(|(number, _)| number).collect()
     });
     for key in [ONE, TWO, THREE] {
@@ -213,14 +214,14 @@ fn what_an_owner_passes_on_is_taken_once() {
     }
     let mut taken: Vec<u32> = std::iter::from_fn(|| {
         owner
-            .take_own(owner.free(0))
-            .or_else(|| owner.take_bundle(owner.free(0)))
+            .take_local(owner.free_list(0))
+            .or_else(|| owner.take_magazine(owner.free_list(0)))
     })
     .map(|(number, _)| number)
     .collect();
     let theirs: Vec<u32> = other.join().unwrap();
     taken.extend(theirs);
-    taken.extend(std::iter::from_fn(|| table.take_bundle(table.free(0))).map(|(number, _)| number));
+    taken.extend(std::iter::from_fn(|| table.take_magazine(table.free_list(0))).map(|(number, _)| number));
     taken.sort_unstable();
     assert_eq!(taken, [0, 1, 2], "each once");
 }
@@ -248,7 +249,7 @@ fn a_late_free_spares_what_stands_where_its_entry_stood() {
 /// A group is made by one thread and used by others of its shard: each of its records is handed out, and once.
 fn every_fresh_record_is_handed_out_once() {
     let table = Owned::new();
-    let take = move || table.take_fresh(table.free(0)).map(|(number, _)| number);
+    let take = move || table.take_fresh(table.free_list(0)).map(|(number, _)| number);
     let others = [spawn(take), spawn(take)];
     let (first, _) = table.take().unwrap();
     let mut taken: Vec<u32> = others.into_iter().filter_map(|other| other.join().unwrap()).collect();
@@ -278,7 +279,7 @@ fn a_reader_is_not_misled_by_two_threads_either() {
     let number = table.add(ONE);
     let free = spawn(move || table.free(ONE));
     let reader = spawn(move || table.seen_from_outside(number));
-    if halves(table.free(0).bundles.load(Relaxed)).0 != 0 {
+    if halves(table.free_list(0).magazines.load(Relaxed)).0 != 0 {
         // Freed already: the same record, under another key.
         assert_eq!(table.add(TWO), number);
     }
@@ -327,7 +328,7 @@ fn a_link_to_a_record_used_again_leads_nowhere() {
         freed
     });
     let mine = table.withdraw_linked(link).map(|withdrawn| {
-        assert_eq!(withdrawn.entry, entry(ONE));
+        assert_eq!(withdrawn.entry(), Some(entry(ONE)));
         table.commit(withdrawn);
     });
     assert!(mine.is_some() ^ other.join().unwrap());
@@ -488,9 +489,12 @@ fn loom_a_death_in_the_wrong_order_is_noticed() {
             let link = table.link(ONE).unwrap();
             let record = table.record(link.number).unwrap();
             record.address.store(0, Relaxed);
-            let (first, tag) = halves(table.free(0).bundles.load(Relaxed));
+            let (first, tag) = halves(table.free_list(0).magazines.load(Relaxed));
             record.address.store(pack(0, first), Relaxed);
-            table.free(0).bundles.store(pack(link.number + 1, tag + 1), Relaxed);
+            table
+                .free_list(0)
+                .magazines
+                .store(pack(link.number + 1, tag + 1), Relaxed);
             table.withdraw(ONE);
         });
     })
@@ -574,7 +578,7 @@ const PROOF: Proof = Proof {
         (
             Mistake::Relaxed,
             "(State::of(record.state.load(Acquire)) == Some(live)).then_some(record)",
-            "whoever has a link has it from somebody who saw the record live",
+            "a thread with a link has it from a thread that saw the record live",
         ),
         (
             Mistake::Relaxed,
@@ -588,28 +592,28 @@ const PROOF: Proof = Proof {
         ),
         (
             Mistake::Relaxed,
-            "pack(next_bundle, tag.wrapping_add(1)), AcqRel, Acquire)",
+            "pack(next_magazine, tag.wrapping_add(1)), AcqRel, Acquire)",
             "the head was acquired when it was loaded, and a swap hands on what others have released",
         ),
         (
             Mistake::Relaxed,
-            "spare.group.compare_exchange_weak(group, left, AcqRel, Acquire)",
-            "the group was acquired when it was loaded, and a swap hands on what others have released",
+            "list.batch.compare_exchange_weak(batch, left, AcqRel, Acquire)",
+            "the batch was acquired when it was loaded, and a swap hands on what others have released",
         ),
         (
             Mistake::Relaxed,
-            "let mut group = spare.group.load(Acquire);",
+            "let mut batch = list.batch.load(Acquire);",
             "the swap acquires it too",
         ),
         (
             Mistake::RelaxedOnFailure,
-            "spare.group.compare_exchange_weak(group, left, AcqRel, Acquire)",
+            "list.batch.compare_exchange_weak(batch, left, AcqRel, Acquire)",
             "the swap that succeeds acquires it too",
         ),
         (
             Mistake::HalfCompared,
-            "spare.group.compare_exchange_weak(group, left, AcqRel, Acquire)",
-            "no two groups hold the same number",
+            "list.batch.compare_exchange_weak(batch, left, AcqRel, Acquire)",
+            "no two batches hold the same number",
         ),
         (
             Mistake::HalfCompared,

@@ -1,4 +1,4 @@
-//! What a follower says after any number of looks is what one look at everything says.
+//! After any number of reads, a follower reports the same sums as a single read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,11 +13,11 @@ use crate::lockfree::table::{Key, Space};
 use crate::recording::{ModuleSeen, Recording};
 use crate::snapshot::Location;
 
-/// A sum without the numbers that two readers may give differently: frames of the stack, kind, device, blocks or not.
+/// A sum without numbers that depend on the reader: frames of the stack, kind, device, blocks or not.
 type Named = (Option<Vec<u64>>, Kind, Option<usize>, bool);
 type Sums = BTreeMap<Named, (Tally, u64, u64)>;
 
-/// All stacks that sights told of.
+/// The stacks of all reads.
 #[derive(Default)]
 struct Stacks(Vec<Vec<u64>>);
 
