@@ -1,4 +1,4 @@
-//! Every interleaving of two threads whose allocations come and go while an interval begins.
+//! Every interleaving of two threads that allocate and free while an interval begins.
 
 use super::*;
 use crate::lockfree::sync::modelled::{Proof, with_stores_in_order};
@@ -44,7 +44,7 @@ fn two_that_stay_are_the_peak() {
     assert_eq!((all.left_bytes, all.peak_bytes), (8, 8));
 }
 
-/// What began before the interval is none of its business, wherever its two events fall.
+/// An allocation from before the interval does not change it, whenever its two events happen.
 fn an_older_allocation_leaves_no_trace() {
     let intervals = intervals();
     intervals.begin(1, 0);
@@ -58,7 +58,7 @@ fn an_older_allocation_leaves_no_trace() {
     assert_eq!((all.left_bytes, all.left_count, all.held_bytes), (0, 0, 0));
 }
 
-/// One that comes while the interval begins, and another afterwards, which is seen in every sum.
+/// One allocation while the interval begins, and another afterwards, which every sum includes.
 fn after_a_beginning_everything_counts() {
     let intervals = intervals();
     intervals.begin(1, 0);
