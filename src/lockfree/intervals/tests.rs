@@ -41,7 +41,7 @@ fn an_interval_counts_its_own_allocations_and_what_is_left_of_them() {
 }
 
 #[test]
-fn an_interval_that_another_has_followed_is_gone() {
+fn an_interval_is_gone_once_another_has_begun() {
     let intervals = zeroed();
     let first = intervals.begin(1, 0);
     let second = intervals.begin(2, 0);
@@ -85,7 +85,7 @@ fn a_limit_is_exceeded_once_an_interval() {
         intervals.allocated(&on_device(0, 1, 1));
         assert!(intervals.was_exceeded());
         intervals.allocated(&on_device(0, 1, 1));
-        assert!(!intervals.was_exceeded(), "it was said");
+        assert!(!intervals.was_exceeded(), "it was already reported");
     }
 }
 
