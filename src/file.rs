@@ -31,9 +31,9 @@ pub struct File {
     descriptor: AtomicI32,
     /// The errno of the last attempt to extend the file; 0: it succeeded.
     trouble: AtomicI32,
-    /// Where the next extent begins.
+    /// Offset of the next extent.
     end: AtomicU64,
-    /// Directory rows handed out.
+    /// Directory rows in use.
     rows: AtomicU64,
 }
 

@@ -186,7 +186,7 @@ rows! {
         /// The key's address; in a free record the next free one + 1, and in the upper half the next magazine's first + 1.
         address: u64,
         amount: u64,
-        /// The `SizeEncoding` in `attributes` says what this and `amount` mean.
+        /// The `SizeEncoding` in `attributes` defines this and `amount`.
         other: u64,
         time_ns: u64,
         extra: u64,

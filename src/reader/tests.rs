@@ -620,11 +620,11 @@ fn files_that_are_no_recordings_are_refused_with_a_reason() {
         copy
     };
     for (version, release) in [(99u32, "newer"), (1, "older")] {
-        let refused = error(&with(8, &version.to_le_bytes()));
+        let message = error(&with(8, &version.to_le_bytes()));
         let reason = format!(
             "written by format {version}, this build reads format 2; record again or use the {release} release"
         );
-        assert!(refused.contains(&reason), "{refused}");
+        assert!(message.contains(&reason), "{message}");
     }
     assert!(error(&with(12, &BYTE_ORDER.to_be_bytes())).contains("byte order"));
     assert!(error(&with(DIRECTORY_OFFSET + 8, &0u32.to_le_bytes())).contains("damaged"));

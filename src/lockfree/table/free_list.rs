@@ -152,12 +152,12 @@ impl<'a> TableIn<'a> {
         let local = &self.free_list(0).local;
         // Empty, unless a signal handler of this thread has released a record since it was loaded.
         let (first, note) = halves(local.load(Relaxed));
-        let kept = self.shard.is_own()
+        let stored = self.shard.is_own()
             && first == 0
             && local
                 .swap_alone(pack(first, note), pack(link, Note(note).with(MAGAZINE - 1)))
                 .is_ok();
-        if !kept {
+        if !stored {
             self.share(link);
         }
     }
