@@ -107,7 +107,7 @@ impl Program {
             let withdrawn = self.recording.withdraw(key, 0).unwrap();
             match bytes.is_multiple_of(5) {
                 true => self.recording.restore(withdrawn, 0),
-                false => drop(self.recording.commit(withdrawn, 0)),
+                false => self.recording.commit(withdrawn, 0),
             }
             if bytes.is_multiple_of(5) {
                 self.live.insert((kind_number, place));
