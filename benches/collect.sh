@@ -16,7 +16,7 @@ cargo build --release --locked -p culeak-cli
 cargo build --release --locked --manifest-path tests/gpu/cudarc_victim/Cargo.toml --target-dir "${CARGO_TARGET_DIR:-target}/cudarc"
 # With its debug information: the suite asks for the line of its leak.
 cp "${CARGO_TARGET_DIR:-target}/cudarc/release/victim-cudarc" "$folder/victim-cudarc"
-built=$(cargo bench --no-run --locked --message-format=json -p culeak -p culeak-walker -p culeak-python |
+built=$(cargo bench --no-run --locked --message-format=json -p culeak -p culeak-walker -p culeak-cpython |
     python3 -c 'import json, sys
 for line in sys.stdin:
     told = json.loads(line)

@@ -21,7 +21,7 @@ for name in "$@"; do
             if [ -n "${CULEAK_BIN:-}" ]; then
                 "$CULEAK_BIN/$name" --bench --noplot "${quick[@]}"
             else
-                declare -A package=([walk]=culeak-walker [python]=culeak-python [record]=culeak)
+                declare -A package=([walk]=culeak-walker [python]=culeak-cpython [record]=culeak)
                 cargo bench -p "${package[$name]}" --bench "$name" -- --noplot "${quick[@]}"
             fi >"$home/$name.log" 2>&1 || { cat "$home/$name.log" >&2; exit 1; }
             python3 -B benches/tables.py "$home/$name" ;;

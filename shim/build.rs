@@ -1,8 +1,8 @@
-//! Links the shim so that it needs libc and the loader alone.
+//! Links the shim so that it depends on libc and the loader alone.
 //!
-//! The standard library asks for libgcc_s, a shared library that slim containers lack and that would change the order
-//! in which a stranger's symbols are found. The same code exists as a static archive, libgcc_eh.a; a link to it under
-//! the name the linker looks for takes its place.
+//! The standard library links with libgcc_s, a shared library that slim containers lack and that would change the order
+//! in which the program's symbols are found. The same code exists as a static archive, libgcc_eh.a, which is linked in
+//! its place through a symbolic link of the name that the linker searches for.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,10 +10,10 @@ use std::process::Command;
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=CC");
-    // Threads may be in our code whenever somebody calls dlclose.
+    // Threads may be running this library's code during any dlclose.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libculeak.so");
-    // Our own references to what we export (the hooks to hand out) must not lead to another preload.
+    // References to this library's own exports (the hooks that look-ups return) must not resolve to another preload.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic");
     let folder = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     if let Some(archive) = static_unwinder() {
@@ -35,6 +35,6 @@ fn static_unwinder() -> Option<PathBuf> {
         .ok()?;
     let path = String::from_utf8(output.stdout).ok()?;
     let path = Path::new(path.trim());
-    // The compiler prints the bare name when it has no such file.
+    // The compiler prints the bare name if it has no such file.
     path.is_absolute().then(|| path.to_path_buf())
 }

@@ -1,4 +1,31 @@
-//! What a snapshot means: call sites, groups of allocations, the ledger, and the reports made of them.
+//! What a snapshot means: call sites, groups of allocations, the ledger, and the documents made of them.
+//!
+//! ```text
+//!              function_name ─► site ─┬─► suppressions ─► filter ─┐
+//! snapshot ─►  framework ─────────────┴─► groups ─► ledger ───────┴─► report ─┬─► pairing ─► diff | baseline ─► check
+//!                                            └─────────────────► profile      └─► pairing ─► trend
+//! ```
+//!
+//! | module | answers |
+//! |---|---|
+//! | [`function_name`] | What is a C++, Rust or Python function called, without its decoration? |
+//! | [`error_name`](mod@error_name) | What is this CUDA error called? |
+//! | [`words`] | How are sizes, counts and times written for people? |
+//! | [`tally`] | How many bytes, in how many records? |
+//! | [`site`] | Which frame of a stack is the call site, and how is it recognized in another run? |
+//! | [`framework`] | Which frameworks' blocks were recorded, and in which memory do they lie? |
+//! | [`groups`] | Which records differ in nothing but size, age and address, and does each count as held? |
+//! | [`suppressions`] | Which stacks did the user choose to ignore? |
+//! | [`filter`] | Which records is a report about? |
+//! | [`ledger`] | Who holds every byte that the driver reports as used? |
+//! | [`report`] | What is left, by call site, kind, device, thread …? |
+//! | [`profile`] | Which stacks asked for the memory, as a tree or for other tools? |
+//! | [`program`] | Which program is this, so that different ones are not compared? |
+//! | [`pairing`] | Which call site of one snapshot is which of another? |
+//! | [`diff`] | What changed between two snapshots? |
+//! | [`baseline`] | What is known and accepted? |
+//! | [`check`] | Is there more than allowed? |
+//! | [`trend`] | Which call sites grow over many snapshots? |
 
 pub mod baseline;
 pub mod check;

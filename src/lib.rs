@@ -1,40 +1,82 @@
-//! culeak, a leak profiler for CUDA memory: the parts that are plain data.
+//! culeak, a leak profiler for CUDA memory: data formats, the lock-free recording, and its analysis.
 //!
-//! One allocation, from the call to the report:
-//!
-//! ```text
-//! cudaMalloc(&p, 4 << 20)                      the program
-//!   └─ hook          shim/src/hooks.rs         one per row of cuda_functions.rs
-//!      └─ effect     shim/src/effects.rs       "allocates": call the driver first, then record
-//!         └─ entry   shim/src/recorder.rs      time, thread, context, device, label
-//!            ├─ stack   shim/src/capture.rs    return addresses, each tied to its module, and Python's frames in between
-//!            └─ record  recording.rs, lockfree/table.rs 64 bytes in the mapped file, found again by address
-//! ```
+//! # One allocation, from the call to the report
 //!
 //! ```text
-//! recording ─► reader ─► snapshot ─► (symbols: cli) ─► site ────► groups ────► ledger ────► report | diff | trend | check ─► (text: cli)
-//!   layout.rs   reader.rs  snapshot.rs                 whose line  added up    where it is  what is left, changed, allowed
+//! cudaMalloc(&p, 4 << 20)                        the program
+//!   └─ hook        shim/src/hooks.rs             one per row of src/cuda_functions.rs
+//!      └─ effect   shim/src/effects.rs           "allocates": call the driver, then record
+//!         └─ event shim/src/recorder.rs          size, kind, thread, context, device, label
+//!            ├─ stack   shim/src/stacks.rs       return addresses, each with its module, and Python frames in between
+//!            └─ record  src/recording.rs         64 bytes in a mapped file,
+//!                       src/lockfree/table.rs    found by address when the memory is freed
+//!
+//! recording ──► reader ────────► snapshot ────────► symbols ──────────────► analysis ────────► text, HTML, JSON
+//! src/format.rs src/reader.rs    src/snapshot.rs   cli/src/symbolize.rs    src/analysis.rs   cli/src
+//!                                                                            │
+//!               ┌────────────────────────────────────────────────────────────┘
+//!               └► site.rs ────► groups.rs ──────► ledger.rs ───────────► report.rs | diff.rs | trend.rs | check.rs
+//!                  call sites    like records      bytes per holder       what is left, changed, grows, is allowed
 //! ```
 //!
-//! The decisions behind it, and what would change them:
+//! Data flows along the arrows.
 //!
-//! - **Recorded at the driver layer, once.** Every runtime allocation reaches exactly one public driver function (seen on
-//!   driver 580 with cudart 13, shared and static). Runtime hooks only add the name of the call the program wrote, and
-//!   record themselves if the driver layer saw nothing.
-//! - **Three doors**: exported symbols, `dlsym`/`dlvsym`, and `cuGetProcAddress`. cudart comes through the last two only.
-//!   What is handed out is decided by the address the real resolver returned: no table of ABI versions.
-//! - **Frees first**: a record is withdrawn before the real free and restored if that fails ([`table`]).
-//! - **One file per process, complete at every instant** ([`layout`], [`file`]): nothing has to be flushed, so a killed
-//!   process loses nothing. It is allocated before it is touched, so a full disk costs records and never a signal.
-//! - **Stacks on allocations only**, stored once as a trie of (module, address), named later, in another process.
-//!   Python's frames are read out of the interpreter's memory, without the GIL and without asking it to do anything, and
-//!   stand where the interpreter's own frames stood; each function is described once.
-//! - **A leak** is memory still live at exit whose context nobody destroyed. Destroying a context frees linear, host and
-//!   managed memory and arrays, but no pool and no VMM memory. VMM memory lives while a handle or a mapping does. An
-//!   opened IPC handle is a window, not memory. Graph memory is live from a launch to its free, not from its capture.
-//! - **Every report ends with what it could not see** ([`snapshot::Losses`]).
+//! # Modules
 //!
-//! This crate knows no hooks, no symbol files and no terminal. The shim uses it without the `read` feature.
+//! | used by | module | contents |
+//! |---|---|---|
+//! | shim, CLI | [`cuda_functions`] | every CUDA function that is hooked, one row each |
+//! | | [`kind`] | kinds of memory, and where each of them counts |
+//! | | [`quantities`] | sizes and times as people write them |
+//! | | [`variables`] | the environment variables `CULEAK_*` |
+//! | | [`wildcard`] | `*` and `?` in names |
+//! | | [`system`] | system calls that leave no trace in another program's process |
+//! | | [`format`](mod@format) | the recording file: header, directory, sections, losses |
+//! | | [`lockfree`] | what many threads change at once: table, index, segmented array, shards, peak, intervals |
+//! | | [`proof`] | the file in which the shim reports to `culeak run` what it did |
+//! | | [`recording`] | the recording as its writer sees it |
+//! | CLI only | [`reader`] | a recording, even of a running process, read into a snapshot |
+//! | (`read`) | [`snapshot`] | the memory of one process at one instant, as tables |
+//! | | [`analysis`] | call sites, groups, ledger, report, diff, trend, check |
+//! | | [`quick`] | hash maps for numbers |
+//!
+//! This crate contains no hooks, no symbol files and no terminal. The shim uses it without the `read` feature.
+//!
+//! # Decisions
+//!
+//! - **Each allocation is recorded at the driver layer, once.** Every runtime allocation reaches exactly one public
+//!   driver function (observed on driver 580 with cudart 13, shared and static). Runtime hooks add the name of the call
+//!   that the program wrote. They record themselves only if the driver layer saw nothing.
+//! - **Three lookups are interposed**: exported symbols, `dlsym`/`dlvsym`, and `cuGetProcAddress`. cudart uses only the
+//!   last two. The address that the real resolver returns decides which hook is handed out, so no table of ABI versions
+//!   exists.
+//! - **Frees are recorded first**: a record is withdrawn before the real free, and restored if that fails
+//!   ([`lockfree::table`]).
+//! - **One file per process, complete at every instant** ([`format`](mod@format), [`recording::file`]): nothing needs
+//!   to be flushed, so a killed process loses nothing. Blocks are allocated before they are written, so a full disk
+//!   costs records and never raises a signal.
+//! - **Stacks are taken on allocations only**, stored once as a trie of (module, address), and named later in another
+//!   process. Python frames are read from the interpreter's memory, without the GIL and without calling the
+//!   interpreter. They replace the frames of the interpreter itself. Each function is described once.
+//! - **A leak** is memory that is still live at exit and whose context was not destroyed. Destroying a context frees
+//!   linear, host and managed memory and arrays, but no pool and no VMM memory. VMM memory lives as long as a handle or
+//!   a mapping does. An opened IPC handle maps another process's memory and counts 0 bytes. Graph memory is live from a
+//!   launch to its free, not from its capture.
+//! - **Every report ends with its losses** ([`snapshot::Losses`]): what could not be seen or recorded.
+//!
+//! # Libraries
+//!
+//! - `libc`: system calls, `errno`, `getenv`, `dlsym` and the structures of the loader, in the shim, its walker and its
+//!   Python reader, in [`system`], [`recording`] and [`reader`], and for files and child processes of the CLI.
+//! - `redhook`: exports the functions of the client API (`shim/src/frameworks/client_api.rs`). Nothing can unwind out
+//!   of those, and the macro catches panics. CUDA hooks do not use the macro, because exceptions, thread cancellation
+//!   and `longjmp` must pass through them as through the bare function.
+//! - `backtrace`: unwinds through libgcc in place of the walker if `CULEAK_UNWINDER=libgcc` is set
+//!   (`shim/src/stacks.rs`), and is the reference that the walker's tests and benchmarks compare with.
+//! - `serde_json`: reads and writes snapshots, and writes every `--json` document ([`snapshot`], `cli/src/json.rs`).
+//! - `cudarc`: types for the arguments of hooks and of the fake driver, and the signatures that every row of
+//!   [`cuda_functions`] is checked against when the shim is compiled. None of its functions is called: those open the
+//!   driver.
 #![recursion_limit = "256"]
 
 pub mod cuda_functions;
@@ -43,6 +85,7 @@ mod numbered;
 pub mod quantities;
 pub mod system;
 pub mod variables;
+pub mod wildcard;
 
 pub mod file;
 pub mod format;

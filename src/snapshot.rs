@@ -1,11 +1,11 @@
-//! A snapshot: what one process held at one instant, as plain data that any reader can use.
+//! A snapshot: the memory that one process held at one instant, as plain tables.
 //!
-//! It is what `culeak snapshot` writes as JSON (schema: `docs/snapshot.schema.json`) and what every report, diff and
-//! check works on. Tables refer to each other by index (`stack`, `module`, `device` …), as in other profile formats,
-//! so that 100,000 allocations with the same stack store that stack once. All times are nanoseconds since the
-//! recording began (monotonic clock); all sizes are bytes.
+//! `culeak snapshot` writes it as JSON (schema: `docs/snapshot.schema.json`), and every report, diff and check is
+//! computed from it. Tables refer to each other by index (`stack`, `module`, `device` …), as in other profile formats,
+//! so 100,000 allocations with the same stack store that stack once. All times are nanoseconds since the recording
+//! began (monotonic clock). All sizes are bytes.
 //!
-//! Deliberately absent: sums. A report computes them, so that they cannot disagree with the rows.
+//! Deliberately absent: sums. A report computes them, so they cannot contradict the rows.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ pub use crate::format::Reason;
 use crate::kind::Kind;
 
 pub(crate) mod allocations;
-pub mod rows_apart;
+pub mod streaming;
 
 pub use allocations::{Allocation, Allocations, Call, Gathering};
 
 /// The value of [`Snapshot::format`].
 pub const FORMAT: &str = "culeak-snapshot";
-/// The value of [`Taken::by`] for what PyTorch's allocator told of itself, read as a snapshot of ours. Process, host and
-/// everything beside that allocator are not known then, and the pid is 0.
+/// The value of [`Taken::by`] for a snapshot that PyTorch took of its own allocator and that was converted. It covers
+/// only that allocator: process and host are unknown, and the pid is 0.
 pub const BY_PYTORCH: &str = "PyTorch";
 /// The version that this build writes, and the only one that it reads.
 pub const VERSION: u32 = 2;
@@ -44,77 +44,79 @@ pub struct Snapshot {
     pub allocations: Allocations,
     pub failed: Vec<Failed>,
     pub counters: Vec<Counter>,
-    /// What was asked for at each stack since the recording began, largest first. Empty when nobody asked for it: it
-    /// names stacks that hold nothing any more.
+    /// Everything requested at each stack since the recording began, largest first. Includes stacks that hold nothing
+    /// any more. Empty unless the caller requested it.
     #[serde(default)]
     pub totals: Vec<Total>,
     /// Exact peak per device, over all kinds that live on it.
     pub device_peaks: Vec<DevicePeak>,
-    /// What PyTorch's caching allocator says of itself, beside what was recorded of it.
+    /// The statistics that frameworks' allocators keep themselves, to compare the recorded blocks with.
     #[serde(default)]
     pub allocators: Vec<Allocator>,
-    /// Moments the program has named.
+    /// Points in time that the program named.
     #[serde(default)]
     pub marks: Vec<Mark>,
-    /// What the driver said about the devices at the same moment, asked from outside; absent when nobody asked.
+    /// What the driver reported about the devices when the snapshot was taken; absent if it was not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     pub losses: Losses,
 }
 
 /// When and how the snapshot was taken.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Taken {
     /// Version of the culeak that took it.
     pub by: String,
     /// Wall clock, nanoseconds since 1970.
     pub at_unix_ns: u64,
-    /// On the recording's own clock; ages are measured from here. For a finished process this is when it ended, if known.
+    /// On the recording's own clock; ages are measured from here. For a finished process this is when it ended, if
+    /// known.
     pub at_ns: u64,
-    /// Events recorded while the snapshot was read. 0: exact. Otherwise the rows are those that were live during the whole read.
+    /// Events recorded while the snapshot was read. 0: the rows are exact. Otherwise they are the allocations that were
+    /// live during the whole read.
     pub events_during_read: u64,
     /// Records that were being freed when the process stopped or the snapshot was taken (withdrawn, outcome unknown).
     pub in_flight: u64,
-    /// Why the recorder itself kept this snapshot while the program ran; absent for one that somebody asked for.
+    /// Why the recorder took this snapshot by itself; absent if a user requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic: Option<Automatic>,
 }
 
-/// A snapshot kept on disk by the recorder.
+/// An automatic snapshot: the recorder wrote it while the program ran.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Automatic {
     pub reason: Reason,
-    /// As the program called the moment.
+    /// The name of the mark, if a mark is the reason.
     pub name: Option<String>,
-    /// Out of memory: index into `refused`, the request that failed.
+    /// Index into `failed`: the request that ran out of memory, if that is the reason.
     pub failed: Option<usize>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Process {
     pub pid: u32,
-    /// Its number where the snapshot was taken, if it runs there and has another one: it is in a container.
+    /// The pid in the namespace where the snapshot was taken, if it differs: the process runs in a container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_here: Option<u32>,
     pub parent_pid: u32,
     pub executable: String,
     pub command_line: Vec<String>,
     pub host: String,
-    /// RANK, LOCAL_RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK: those that were set.
+    /// Those of RANK, LOCAL_RANK, SLURM_PROCID, OMPI_COMM_WORLD_RANK and PMI_RANK that were set.
     pub ranks: BTreeMap<String, String>,
     pub started_unix_ns: u64,
     pub state: ProcessState,
-    /// Frames kept per stack at most.
+    /// The most frames recorded per stack.
     pub depth: u32,
-    /// The recording this was read from.
+    /// Path of the recording that the snapshot was read from.
     pub recording: String,
-    /// The Python interpreter of the process; `None` when none was seen at an allocation.
+    /// The Python interpreter of the process; `None` if no allocation was made under one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python: Option<Python>,
 }
 
 impl Process {
-    /// The number by which to name it where the snapshot was taken.
+    /// The pid to use on the machine where the snapshot was taken.
     pub fn number(&self) -> u32 {
         self.pid_here.unwrap_or(self.pid)
     }
@@ -125,21 +127,22 @@ impl Process {
 pub struct Python {
     /// `3.12.1`.
     pub version: String,
-    /// Why stacks hold no Python frames; `None`: they do.
+    /// Why stacks contain no Python frames; `None` if they do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_frames: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProcessState {
     /// Still alive on this host.
     Running,
     /// Ran its exit handlers.
     Exited,
-    /// Gone without exit handlers: `_exit`, a signal, exec, the OOM killer.
+    /// Ended without exit handlers: `_exit`, a signal, exec, the OOM killer.
     Ended,
-    /// Recorded on another host or in a container beside this one, whose processes are not visible here.
+    /// Recorded on another host or in another container, whose processes are not visible here.
+    #[default]
     Unknown,
 }
 
@@ -147,7 +150,7 @@ pub enum ProcessState {
 pub struct Device {
     /// CUDA's ordinal in that process (after CUDA_VISIBLE_DEVICES).
     pub ordinal: i32,
-    /// `GPU-…` or `MIG-…` as nvidia-smi prints it; empty when the driver did not say.
+    /// `GPU-…` or `MIG-…` as nvidia-smi prints it; empty if the driver did not report it.
     pub uuid: String,
     pub name: String,
 }
@@ -161,7 +164,7 @@ pub struct Context {
     pub destroyed_ns: Option<u64>,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Thread {
     pub tid: u32,
     pub name: String,
@@ -171,7 +174,7 @@ pub struct Thread {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Module {
     pub path: String,
-    /// Lower-case hex; empty when the file has none.
+    /// Lower-case hex; empty if the file has none.
     pub build_id: String,
     /// Load bias: runtime address minus the address in the ELF file.
     pub bias: u64,
@@ -182,13 +185,13 @@ pub struct Module {
     pub unloaded_ns: Option<u64>,
 }
 
-/// One code address. `symbols` is empty until someone resolved it; several entries are inlined calls, innermost first.
-/// Python's frames need no resolving: they have no module and exactly one symbol, with file and line.
+/// One code address. `symbols` is empty until the CLI resolves it; several entries are inlined calls, innermost first.
+/// A Python frame needs no resolving: it has no module and exactly one symbol, with file and line.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Location {
     pub module: Option<usize>,
-    /// The return address as an address in the module's ELF file (runtime address minus bias); without a module, the runtime address.
-    /// Of a Python frame: the offset of the instruction in its function.
+    /// The return address as an address in the module's ELF file (runtime address minus bias); without a module, the
+    /// runtime address. For a Python frame, the offset of the instruction in its function.
     pub address: u64,
     #[serde(default)]
     pub symbols: Vec<Symbol>,
@@ -196,7 +199,7 @@ pub struct Location {
     pub language: Language,
 }
 
-/// What a frame's code was written for: the machine, or an interpreter.
+/// What executes a frame's code: the processor or an interpreter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Language {
@@ -225,7 +228,7 @@ pub struct Symbol {
 pub struct Stack {
     /// Indices into `locations`, innermost (nearest the CUDA call) first.
     pub frames: Vec<usize>,
-    /// The walk stopped before the thread's first function: depth limit or missing unwind information.
+    /// The outer frames are missing: the depth limit was reached, or unwind information is missing.
     pub truncated: bool,
 }
 
@@ -239,7 +242,7 @@ pub enum Stream {
     Handle(u64),
 }
 
-/// Allocation calls that failed. Equal ones are one row.
+/// Allocation calls that failed, with equal calls in one row.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Failed {
     pub bytes: u64,
@@ -255,7 +258,8 @@ pub struct Failed {
     pub last_ns: u64,
 }
 
-/// What was asked for at one stack, of one kind on one device, since the recording began: freed since or not.
+/// Everything requested at one stack, of one kind on one device, since the recording began, including memory that was
+/// freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Total {
     pub stack: Option<usize>,
@@ -265,7 +269,7 @@ pub struct Total {
     pub count: u64,
 }
 
-/// What happened to one kind of memory on one device since the recording began, freed memory included.
+/// What happened to one kind of memory on one device since the recording began, including memory that was freed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Counter {
     pub device: Option<usize>,
@@ -285,31 +289,32 @@ pub struct DevicePeak {
     pub peak_bytes: u64,
 }
 
-/// A framework's allocator on one device, by its own account. It tells its sums with every block it hands out or takes
-/// back, so what was recorded can be checked against them each time.
+/// A framework's allocator on one device, by its own statistics. It reports them with each block that it hands out or
+/// takes back, so the recorded blocks are compared with them each time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocator {
     pub domain: String,
     pub device: Option<usize>,
-    /// Bytes in live blocks, as it said last.
+    /// Bytes in live blocks, as last reported.
     pub live_bytes: u64,
-    /// Bytes it held from the driver, as it said last: live blocks and cached memory.
+    /// Bytes it held from the driver, as last reported: live blocks and cached memory.
     pub reserved_bytes: u64,
     /// Blocks handed out or taken back.
     pub events: u64,
-    /// Events after which the recorded bytes and its own differed.
+    /// Events after which the recorded bytes differed from the reported ones.
     pub mismatches: u64,
-    /// Bytes in blocks it had handed out before the first event seen.
+    /// Bytes in blocks that it had handed out before the first recorded event.
     pub unseen_bytes: u64,
 }
 
-/// The driver's own account of the devices. No recording holds it: whoever took the snapshot of a running process asked.
+/// Memory use of the devices as the driver reports it. It is not part of a recording: `culeak` asks the driver when it
+/// takes a snapshot of a running process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Who was asked: `NVML 580.65.06`.
+    /// The library that was asked: `NVML 580.65.06`.
     pub source: String,
     pub devices: Vec<DeviceUsage>,
-    /// Why a device is missing above, or all are, in words.
+    /// Why one or all devices are missing above, as text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing: Option<String>,
 }
@@ -318,13 +323,13 @@ pub struct Usage {
 pub struct DeviceUsage {
     pub device: usize,
     pub total_bytes: u64,
-    /// In use by anybody, without what the driver keeps for itself.
+    /// In use by all processes together, without the driver's own reserve.
     pub used_bytes: u64,
-    /// What the driver keeps for itself.
+    /// The driver's own reserve.
     pub reserved_bytes: u64,
-    /// What the driver counts for this process; `None` when it does not know the process by its number (containers).
+    /// What the driver counts for this process; `None` if it does not know the process by its pid (containers).
     pub process_bytes: Option<u64>,
-    /// What it counts for all other processes, and how many they are; `None` when it does not say of each.
+    /// What the driver counts for all other processes, and their number; `None` if it does not report each of them.
     pub others: Option<OtherProcesses>,
 }
 
@@ -334,7 +339,7 @@ pub struct OtherProcesses {
     pub count: u64,
 }
 
-/// A moment the program has named.
+/// A point in time that the program named.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     pub time_ns: u64,
@@ -342,61 +347,86 @@ pub struct Mark {
     pub thread: usize,
 }
 
-/// What the recorder could not see or keep. Every field is printed, zeros too.
+/// What the recorder could not observe or record. Reports print every field, zeros too.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Losses {
-    /// Allocations that could not be recorded (full disk, quota, file-size limit).
+    /// Allocations not recorded (full disk, quota, file-size limit).
     pub lost_allocations: u64,
     /// Allocations recorded without their stack.
     pub lost_stacks: u64,
-    /// Stacks of which some or all Python frames could not be read or kept.
+    /// Stacks whose Python frames could not be read or stored, in part or at all.
     #[serde(default)]
     pub lost_python: u64,
-    /// Modules, threads, devices or contexts that could not be recorded.
+    /// Modules, threads, devices or contexts not recorded.
     pub lost_details: u64,
-    /// Frees of pointers never seen allocated.
+    /// Frees of pointers whose allocation was not observed.
     pub unknown_frees: u64,
-    /// Addresses handed out again without a free we saw.
+    /// Addresses handed out again although no free was observed.
     pub vanished: u64,
-    /// Frees the driver refused; the record was restored.
+    /// Frees that failed; the record was restored.
     pub failed_frees: u64,
-    /// Frees answered with error 4 (driver shutting down): counted as freed.
+    /// Frees that returned error 4 (driver shutting down), counted as freed.
     pub teardown_frees: u64,
     /// Records freed implicitly (context destroyed, device reset, auto-free relaunch).
     pub implicit_frees: u64,
     /// Allocation nodes captured into graphs that were never launched (0 bytes live).
     pub captured_not_launched: u64,
-    /// Private driver tables asked for (cuGetExportTable); what flows through them is invisible.
+    /// Private driver tables requested (cuGetExportTable); calls through them cannot be observed.
     pub export_tables: u64,
-    /// Allocator-like driver functions handed to the program unhooked.
+    /// Driver functions that seem to allocate and were given to the program without a hook.
     pub unhooked: Vec<String>,
-    /// Frees of framework blocks never seen handed out.
+    /// Frees of framework blocks whose allocation was not observed.
     #[serde(default)]
     pub unknown_blocks: u64,
-    /// Snapshots that should have been kept on disk and could not be (no space, or one was being written).
+    /// Automatic snapshots not written (no space, or another was being written).
     #[serde(default)]
     pub lost_snapshots: u64,
-    /// Time spent in the recorder, estimated from a sample.
+    /// Time spent in the recorder, estimated from sampled calls.
     pub recorder_ns: u64,
-    /// Allocations and frees seen.
+    /// Allocations and frees observed.
     pub events: u64,
 }
 
-/// A longer stack than any program has; what reads them may take time and memory for each frame.
+/// The most frames of one stack, more than any program has. Readers may spend time and memory on each frame.
 pub(crate) const FRAMES_MAX: usize = 1 << 16;
-/// All stacks of a snapshot together, inlined calls too. A small file could say that a million stacks share a long one.
+/// The most frames of all stacks together, including inlined calls. A small file could claim a million long stacks.
 pub(crate) const FRAMES_IN_ALL: usize = if cfg!(test) { 1 << 18 } else { 1 << 25 };
-/// Inlined calls of an address, on average over all stacks, where there are very many.
+/// The most inlined calls per address, on average over all stacks.
 const INLINED: usize = 6;
-/// Where the average does not matter yet.
+/// Below this number of frames, the average is not limited.
 const FEW: usize = 1 << 18;
 
 impl Snapshot {
-    /// Checks every index, so that code behind this can use them without looking, and that stacks are no larger than any
-    /// program's.
+    /// A snapshot of an unknown process, with empty tables.
+    pub fn empty() -> Snapshot {
+        Snapshot {
+            format: FORMAT.to_owned(),
+            version: VERSION,
+            taken: Taken::default(),
+            process: Process::default(),
+            devices: Vec::new(),
+            contexts: Vec::new(),
+            threads: Vec::new(),
+            modules: Vec::new(),
+            locations: Vec::new(),
+            stacks: Vec::new(),
+            allocations: Allocations::default(),
+            failed: Vec::new(),
+            counters: Vec::new(),
+            totals: Vec::new(),
+            device_peaks: Vec::new(),
+            allocators: Vec::new(),
+            marks: Vec::new(),
+            usage: None,
+            losses: Losses::default(),
+        }
+    }
+
+    /// Checks that every index is within its table, so that other code may rely on it, and that stacks are no larger
+    /// than those of real programs.
     ///
     /// # Errors
-    /// Names the first row that points outside its table, or what is too large.
+    /// The first row whose index is out of range, or what is too large.
     pub fn validate(&self) -> Result<(), String> {
         let within = |what: &str, row: usize, index: usize, len: usize| {
             if index < len {
@@ -415,32 +445,32 @@ impl Snapshot {
             optional("locations: module", row, location.module, self.modules.len())?;
             if location.language == Language::Python && (location.module.is_some() || location.symbols.len() != 1) {
                 return Err(format!(
-                    "locations: row {row} is Python and has a module, or not exactly one symbol"
+                    "locations: row {row} is a Python frame, but has a module or not exactly one symbol"
                 ));
             }
         }
-        let (mut in_all, mut addresses) = (0, 0);
+        let (mut total, mut addresses) = (0, 0);
         for (row, stack) in self.stacks.iter().enumerate() {
             let mut frames = 0;
             for &frame in &stack.frames {
                 within("stacks: frame", row, frame, self.locations.len())?;
                 frames += self.locations[frame].symbols.len().max(1);
             }
-            in_all += frames;
+            total += frames;
             addresses += stack.frames.len();
             if frames > FRAMES_MAX {
                 return Err(format!(
-                    "stacks: row {row} has {frames} frames, more than any program's"
+                    "stacks: row {row} has {frames} frames; at most {FRAMES_MAX} are supported"
                 ));
             }
-            if in_all > FRAMES_IN_ALL {
-                return Err(format!("stacks: more than {FRAMES_IN_ALL} frames in all"));
+            if total > FRAMES_IN_ALL {
+                return Err(format!("stacks: more than {FRAMES_IN_ALL} frames in total"));
             }
         }
-        // An address is a few bytes of a file, and could stand for thousands of calls.
-        if in_all > FEW + INLINED * addresses {
+        // An address takes a few bytes of a file, but could expand to thousands of inlined calls.
+        if total > FEW + INLINED * addresses {
             return Err(format!(
-                "stacks: {addresses} addresses stand for {in_all} frames, more inlined calls than any program's"
+                "stacks: {addresses} addresses expand to {total} frames; that is more than {INLINED} inlined calls each"
             ));
         }
         for (row, call) in self.allocations.calls.iter().enumerate() {
@@ -459,9 +489,9 @@ impl Snapshot {
             )?;
         }
         for (row, r) in self.failed.iter().enumerate() {
-            optional("refused: device", row, r.device, self.devices.len())?;
-            optional("refused: stack", row, r.stack, self.stacks.len())?;
-            within("refused: thread", row, r.thread, self.threads.len())?;
+            optional("failed: device", row, r.device, self.devices.len())?;
+            optional("failed: stack", row, r.stack, self.stacks.len())?;
+            within("failed: thread", row, r.thread, self.threads.len())?;
         }
         for (row, c) in self.counters.iter().enumerate() {
             optional("counters: device", row, c.device, self.devices.len())?;
@@ -479,7 +509,7 @@ impl Snapshot {
         for (row, mark) in self.marks.iter().enumerate() {
             within("marks: thread", row, mark.thread, self.threads.len())?;
         }
-        let failed = self.taken.automatic.as_ref().and_then(|kept| kept.failed);
+        let failed = self.taken.automatic.as_ref().and_then(|automatic| automatic.failed);
         optional("taken.automatic: failed", 0, failed, self.failed.len())?;
         for (row, p) in self.device_peaks.iter().enumerate() {
             within("device_peaks: device", row, p.device, self.devices.len())?;

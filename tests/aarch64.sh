@@ -19,10 +19,10 @@ TARGET=(--target aarch64-unknown-linux-gnu --locked)
 
 CARGO_PROFILE_DEV_PANIC=abort cargo +nightly build -Zbuild-std=std,panic_abort "${TARGET[@]}" -p culeak-shim
 for names in \
-    "--lib -- --skip memory_that_is_not_there --skip where_the_call_is_forbidden" \
+    "--lib -- --skip unreadable_memory_is_an_error --skip the_fallback_reads" \
     "--test trail" \
-    "--test oracle -- a_fiber a_hundred a_thread as_many the_first" \
-    "--test closing -- two_threads while_a_library"; do
+    "--test oracle -- a_fiber a_full_slice a_hundred a_thread the_first" \
+    "--test closing -- two_threads during_a_close"; do
     # shellcheck disable=SC2086 # several words
     cargo +nightly test -Zbuild-std=std,panic_abort,panic_unwind "${TARGET[@]}" -p culeak-walker $names
 done

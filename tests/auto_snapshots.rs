@@ -69,7 +69,7 @@ fn a_request_that_fails_for_lack_of_memory_is_kept_once_per_stack_and_three_time
         .collect();
     assert_eq!(said.len(), 3, "{said:?}");
     assert!(
-        said[0].starts_with("culeak: out of memory: cuMemAlloc_v2 of 1024 TiB was refused"),
+        said[0].starts_with("culeak: out of memory: cuMemAlloc_v2 of 1024 TiB failed"),
         "{said:?}"
     );
     assert_eq!(outcome.only_snapshot().losses.lost_snapshots, 0);

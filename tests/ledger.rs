@@ -175,7 +175,7 @@ fn a_finished_process_has_the_records_side_alone() {
     assert!(
         ledger["missing"]
             .as_str()
-            .is_some_and(|why| why.contains("the process is over")),
+            .is_some_and(|why| why.contains("the process has ended")),
         "{ledger}"
     );
 }

@@ -1,6 +1,6 @@
 //! Python's frames in the stacks, under every interpreter that is installed.
 
-#[path = "../shim/python/tests/support/mod.rs"]
+#[path = "../shim/cpython/tests/support/mod.rs"]
 mod interpreters;
 
 use std::collections::HashMap;

@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use culeak::reader::{self, ReadError, open_regular};
-use culeak::snapshot::{self, Snapshot, rows_apart};
+use culeak::snapshot::{self, Snapshot, streaming};
 use serde::Deserialize;
 
 use crate::errors::Failure;
@@ -379,7 +379,7 @@ fn from_file(path: &Path, shown: &str, read: Reader) -> Result<Snapshot, Failure
     let mut text = || -> io::Result<Result<Snapshot, Vec<u8>>> {
         if json {
             file.rewind()?;
-            if let Some(snapshot) = rows_apart::read(Watched::new(&mut file, metadata.len()))? {
+            if let Some(snapshot) = streaming::read(Watched::new(&mut file, metadata.len()))? {
                 return Ok(Ok(snapshot));
             }
         }

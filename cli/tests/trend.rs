@@ -107,7 +107,7 @@ fn a_gate_closes_on_growth_and_does_not_open_unjudged() {
     );
     let text = stdout(&trend(&folder(4), &["runs"]));
     assert!(
-        text.contains("has grown in 3 of 3 steps to 8 MiB; 4 snapshots are too few to judge, 8 are needed"),
+        text.contains("has grown in 3 of 3 steps to 8 MiB; 4 snapshots are too few to judge; at least 8 are needed"),
         "{text}"
     );
     assert!(text.contains("next: culeak trend --pid 4711 --every 30s"), "{text}");
@@ -161,7 +161,7 @@ fn json_has_everything_the_text_is_made_of() {
     let value: Value = serde_json::from_slice(&trend(&folder(12), &["runs", "--json"]).stdout).expect("JSON");
     assert_eq!(
         (&value["format"], &value["version"]),
-        (&Value::from("culeak-trend"), &Value::from(1))
+        (&Value::from("culeak-trend"), &Value::from(2))
     );
     let row = &value["rows"][0];
     assert_eq!(row["class"], "growing");

@@ -234,7 +234,7 @@ fn json_is_one_document_with_format_and_version() {
     let report = json(&["report", "leaky.json", "--json"]);
     assert_eq!(
         (report["format"].as_str(), report["version"].as_u64()),
-        (Some("culeak-report"), Some(1))
+        (Some("culeak-report"), Some(2))
     );
     assert_eq!(report["rows"].as_array().map(Vec::len), Some(5));
     assert_eq!(
@@ -629,7 +629,7 @@ fn what_is_no_suppression_is_named_by_line_and_column() {
     for command in [&["check"][..], &["report"], &["export", "--format", "csv", "-o", "-"]] {
         for (file, said) in [
             ("bad.supp", "bad.supp:2:3: no such type of suppression"),
-            ("all.supp", "all.supp:2:6: a pattern that would match everything"),
+            ("all.supp", "all.supp:2:6: this pattern would match everything"),
             ("latin.supp", "latin.supp: suppressions cannot be read"),
             ("none.supp", "none.supp: suppressions cannot be read"),
         ] {

@@ -1,31 +1,31 @@
-/* culeak.h: tells culeak what it cannot see by itself. One file, C or C++, nothing to link.
+/* culeak.h: reports to culeak what it cannot observe. One file, C or C++, nothing to link.
  *
- *   culeak_alloc("my cache", address, bytes, stream)   a block was handed out of memory that the allocator already holds
- *   culeak_free("my cache", address)                   it was taken back
- *   culeak_mark("epoch 3")                             this moment has a name
- *   culeak_snapshot("after warm-up")                   keep a snapshot of this moment on disk, beside the recording
- *   culeak_interval_begin("test 7", 0)                 measure from here: what is left in the end, and how high it rose
+ *   culeak_alloc("my cache", address, bytes, stream)   the allocator "my cache" has allocated a block
+ *   culeak_free("my cache", address)                   it has freed the block
+ *   culeak_mark("epoch 3")                             a mark: a name for this point in time
+ *   culeak_snapshot("after warm-up")                   save a snapshot beside the recording
+ *   culeak_interval_begin("test 7", 0)                 measure from here on: bytes left, and their peak
  *
- * Without culeak (`culeak run`, or LD_PRELOAD) each of them is a test of a pointer and nothing else. They may be called
- * from any thread, under any lock, in a signal handler and in a forked child; they never wait and never call CUDA but for
- * the current context. Strings are copied. Addresses are never followed.
+ * Without culeak (`culeak run`, or LD_PRELOAD) each call only tests a pointer. The functions may be called from any thread,
+ * under any lock, in a signal handler and in a forked child. They never wait, and call CUDA only to get the current
+ * context and device. Strings are copied. Addresses are never dereferenced.
  *
- * A domain is the allocator's name. Each has its own blocks, so one allocator may hand out parts of another's. A block
- * counts for the device that is current in the calling thread, as with cudaMalloc. Blocks are parts of memory that CUDA
- * handed out: they are shown at a level of their own and never added to it.
+ * A domain is the name of an allocator. Each domain has its own blocks, so one allocator may hand out parts of another's
+ * blocks. A block counts for the current device of the calling thread, as with cudaMalloc. Blocks are parts of memory that
+ * CUDA allocated: reports list them separately and never add them to it.
  *
- * Intervals are for harnesses that judge a program piece by piece, and are measured only where CULEAK_INTERVALS=1 was in the
- * environment when the recording began. An interval counts what was allocated in it, and each byte once: tensors of
- * PyTorch, not the segments it keeps for them; of all others what the driver handed out. One at a time: the last begun
- * counts. It is a mark, too: `culeak check PID --since "test 7"` judges what was allocated since and is still there.
- * With a limit other than 0, a snapshot is kept of the moment when all devices together needed more.
+ * Intervals are for test harnesses. They are measured only if CULEAK_INTERVALS=1 was in the environment when the recording
+ * started. An interval counts what was allocated in it, each byte once: tensors of PyTorch rather than the segments that
+ * PyTorch caches for them, and of everything else what CUDA allocated. Only one interval is measured at a time, the last
+ * one begun. Its start is a mark, too: `culeak check PID --since "test 7"` checks what was allocated since then and is
+ * still live. If limit is not 0, a snapshot is taken when all devices together exceed it.
  *
  *   unsigned test = culeak_interval_begin("test 7", 0);
  *   ...
  *   struct culeak_interval all;
  *   if (culeak_interval_read(test, -1, &all)) printf("left %llu, needed %llu\n", all.left_bytes, all.peak_bytes);
  *
- * The same from Python, where the names are there only under culeak:
+ * From Python, where the functions exist only under culeak:
  *
  *   import ctypes
  *   culeak = ctypes.CDLL(None)
@@ -37,12 +37,12 @@
 
 #include <stddef.h>
 
-/* Bytes in use, as an interval sees them. */
+/* What an interval measures of a device. */
 struct culeak_interval {
     unsigned long long left_bytes; /* allocated in the interval and not freed */
-    unsigned long long left_count; /* in so many blocks */
-    unsigned long long peak_bytes; /* the most that left_bytes ever was: exact */
-    unsigned long long held_bytes; /* in use now, whenever it was allocated */
+    unsigned long long left_count; /* the number of allocations in left_bytes */
+    unsigned long long peak_bytes; /* the exact maximum of left_bytes */
+    unsigned long long held_bytes; /* live now, whenever it was allocated */
 };
 
 #ifdef __cplusplus
@@ -51,18 +51,18 @@ extern "C" {
 
 #if defined(__PIC__) || defined(__PIE__)
 
-/* Weak: a name that nobody defines has the address 0. */
+/* Weak: without a definition the address is 0. */
 __attribute__((weak)) void culeak_alloc(const char *domain, const void *address, size_t bytes, void *stream);
 __attribute__((weak)) void culeak_free(const char *domain, const void *address);
 __attribute__((weak)) void culeak_mark(const char *name);
 __attribute__((weak)) void culeak_snapshot(const char *name);
-/* The interval's number; 0 where none is measured. */
+/* Returns the interval's number; 0 if intervals are not measured. */
 __attribute__((weak)) unsigned culeak_interval_begin(const char *name, unsigned long long limit);
-/* Of a device; -1: of all together, -2: of the host's page-locked memory. 1, or 0 when there is nothing to say: another
- * interval has begun, or no memory of that device was ever seen. */
+/* Reads the interval of one device; device -1: of all devices together, -2: of page-locked host memory. Returns 1, or 0 if
+ * another interval has begun or no memory of that device was recorded. */
 __attribute__((weak)) int culeak_interval_read(unsigned number, int device, struct culeak_interval *out);
 
-/* In its own expansion a macro's name is not expanded again, so these call the functions. */
+/* A macro's name is not expanded again inside its expansion, so these call the functions. */
 #define culeak_alloc(domain, address, bytes, stream) \
     (culeak_alloc ? culeak_alloc((domain), (address), (bytes), (stream)) : (void)0)
 #define culeak_free(domain, address) (culeak_free ? culeak_free((domain), (address)) : (void)0)
@@ -74,10 +74,10 @@ __attribute__((weak)) int culeak_interval_read(unsigned number, int device, stru
 
 #else
 
-/* In a program that is not position independent the linker has settled weak names at 0 for good: they are looked up. */
+/* In a program that is not position independent the linker resolves weak names to 0, so they are looked up. */
 #include <dlfcn.h>
 
-/* The handle 0 is RTLD_DEFAULT, which some headers hide. */
+/* The handle 0 is RTLD_DEFAULT, which some headers define only on request. */
 static inline void *culeak_find_(const char *name) { return dlsym((void *)0, name); }
 
 static inline void culeak_alloc(const char *domain, const void *address, size_t bytes, void *stream) {

@@ -1,37 +1,47 @@
-//! What each verb of the function list does to the recording. The order of recording and calling is decided here, once
-//! per kind of effect:
+//! The verbs of the function list: what each does to the recording, and in which order around the real call.
 //!
-//! - *allocates*: call, then record what came out, or record the refusal;
-//! - *frees*: forget, then call, then settle: forgotten for good, or restored when the free failed;
-//! - what takes many records along (contexts, unmapping, launches): call, then forget what is older than the call.
+//! - *allocates*: call, then record the new allocation or the failed request;
+//! - *frees*: withdraw the record, call, then settle: the record goes, or is restored if the free failed;
+//! - what frees many records at once (contexts, unmapping, launches): call, then drop what is older than the call.
 //!
-//! Out-parameters are read only after success. Nothing here calls CUDA except through `real`, the driver's own function
-//! with the program's own arguments.
+//! So `cuMemAlloc` is recorded by [`allocates`], and a failed `cuMemFree` restores its record in [`frees`]. A new
+//! function needs a row in `culeak::cuda_functions` with one of these verbs; a new kind of effect needs a new verb
+//! here.
+//!
+//! Out-parameters are read only after success. Apart from a few queries ([`crate::resolve::driver`]), the only call of
+//! CUDA is `real`: the function that the program called, with the program's own arguments.
+//!
+//! ```text
+//! effects    linear memory, page-locked host memory, and what all verbs share
+//! pools      stream-ordered memory and its pools
+//! arrays     arrays and their sizes
+//! vmm        virtual memory management
+//! sharing    memory of other processes and other APIs
+//! contexts   contexts, which free what was allocated in them
+//! graphs     graphs with memory nodes
+//! ```
 
 pub mod arrays;
-pub mod context;
 mod contexts;
-mod graph;
-pub mod graph_state;
+mod graphs;
 mod pools;
 mod sharing;
 mod vmm;
 
+pub use arrays::{creates_array, creates_mipmap, destroys_array};
 pub use contexts::*;
-pub use graph::*;
+pub use graphs::*;
 pub use pools::*;
 pub use sharing::*;
 pub use vmm::*;
 
 use std::ptr::NonNull;
 
-use crate::effects::arrays::{Descriptor, Shape};
-use crate::hooks::lookup;
 use crate::recorder::{self, AllocationEvent, Device};
 use culeak::cuda_functions::Api;
 use culeak::format::Loss;
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Key, Space};
+use culeak::lockfree::table::Space;
 
 /// An address or handle, whatever C type it has.
 pub trait Word: Copy {
@@ -58,7 +68,7 @@ impl<T> Word for *mut T {
     }
 }
 
-/// Reads what a successful call wrote; 0 if it was not given a place to write to.
+/// Reads what a successful call wrote; 0 if the program passed a null pointer.
 ///
 /// # Safety
 /// `out` is null or was written by the call.
@@ -67,56 +77,20 @@ unsafe fn read<T: Word>(out: *mut T) -> u64 {
     NonNull::new(out).map_or(0, |out| unsafe { out.read() }.word())
 }
 
-/// How a function takes stream 0.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum NullStream {
-    Legacy,
-    PerThread,
-}
-pub use NullStream::{Legacy, PerThread};
-
-/// CU_STREAM_PER_THREAD.
-const PER_THREAD: u64 = 2;
-/// Stands for "no pool named": the device's current one.
-pub const CURRENT_POOL: u64 = 0;
-
-fn stream_word(stream: u64, null: NullStream) -> u64 {
-    if stream == 0 && null == PerThread {
-        PER_THREAD
-    } else {
-        stream
-    }
-}
-
 pub fn observes(_: Api, real: impl FnOnce() -> i32) -> i32 {
     real()
 }
 
-/// cuInit: the recording begins when the driver does, so that a process which allocates nothing has one too.
+/// cuInit: starts the recording, so that a process that allocates nothing has one too.
 pub fn initializes(_: Api, real: impl FnOnce() -> i32) -> i32 {
     let result = real();
     if result == 0 {
-        recorder::quietly(recorder::begin);
+        recorder::quietly(recorder::recording);
     }
     result
 }
 
-/// # Safety
-/// The arguments of cuGetProcAddress.
-pub unsafe fn looks_up(
-    _: Api,
-    real: impl FnOnce() -> i32,
-    symbol: *const libc::c_char,
-    function: *mut *mut libc::c_void,
-) -> i32 {
-    let result = real();
-    if result == 0 {
-        // SAFETY: the call succeeded with these arguments.
-        recorder::quietly(|| unsafe { lookup::looked_up(symbol, function) });
-    }
-    result
-}
-
+/// A table of driver functions that have no hooks: each is counted as a loss.
 pub fn hands_out_table<T>(_: Api, real: impl FnOnce() -> i32, _id: *const T) -> i32 {
     let result = real();
     if result == 0
@@ -195,25 +169,9 @@ fn frees_in(space: Space, address: u64, real: impl FnOnce() -> i32) -> i32 {
     result
 }
 
-pub fn frees_async(_: Api, real: impl FnOnce() -> i32, address: u64, stream: impl Word, null: NullStream) -> i32 {
-    match graph_state::captured_into(stream.word(), null == PerThread) {
-        Some(graph) => {
-            let result = real();
-            if result == 0 {
-                graph_state::free_added(graph, address);
-            }
-            result
-        }
-        None => frees_in(Space::Pointer, address, real),
-    }
-}
-
 pub fn registers(api: Api, real: impl FnOnce() -> i32, address: impl Word, bytes: impl Word) -> i32 {
     let result = real();
-    let event = AllocationEvent {
-        space: Space::Registered,
-        ..AllocationEvent::new(api, Kind::HostRegistered, bytes.word())
-    };
+    let event = AllocationEvent::new(api, Kind::HostRegistered, bytes.word()).in_space(Space::Registered);
     record(result, || address.word(), &event);
     result
 }
@@ -222,66 +180,14 @@ pub fn unregisters(_: Api, real: impl FnOnce() -> i32, address: impl Word) -> i3
     frees_in(Space::Registered, address.word(), real)
 }
 
-/// # Safety
-/// As `allocates`; `descriptor` is the call's own.
-pub unsafe fn creates_array<T: Word, D: Descriptor>(
-    api: Api,
-    real: impl FnOnce() -> i32,
-    out: *mut T,
-    descriptor: *const D,
-) -> i32 {
-    // SAFETY: the same conditions.
-    unsafe { creates_handle(api, Kind::Array, out, descriptor, 1, real) }
-}
-
-/// # Safety
-/// As `creates_array`.
-pub unsafe fn creates_mipmap<T: Word, D: Descriptor>(
-    api: Api,
-    real: impl FnOnce() -> i32,
-    out: *mut T,
-    descriptor: *const D,
-    levels: u32,
-) -> i32 {
-    // SAFETY: the same conditions.
-    unsafe { creates_handle(api, Kind::Mipmapped, out, descriptor, levels, real) }
-}
-
-/// # Safety
-/// As `creates_array`.
-unsafe fn creates_handle<T: Word, D: Descriptor>(
-    api: Api,
-    kind: Kind,
-    out: *mut T,
-    descriptor: *const D,
-    levels: u32,
-    real: impl FnOnce() -> i32,
-) -> i32 {
-    let result = real();
-    // SAFETY: a descriptor that the driver has read just now.
-    let shape = (was_read(result) && !descriptor.is_null()).then(|| unsafe { D::shape(descriptor) });
-    let bytes = shape.map_or(0, |shape: Shape| shape.bytes(levels));
-    let event = AllocationEvent {
-        space: Space::Array,
-        ..AllocationEvent::new(api, kind, bytes)
-    };
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
-}
-
-pub fn destroys_array(_: Api, real: impl FnOnce() -> i32, array: impl Word) -> i32 {
-    frees_in(Space::Array, array.word(), real)
-}
-
 /// Whether a call with this result has read its parameter blocks, so that they can be read again. Any other error may
-/// come from before that, with a pointer that leads nowhere.
+/// have been detected earlier, when a pointer was invalid.
 fn was_read(result: i32) -> bool {
     const OUT_OF_MEMORY: i32 = 2;
     result == 0 || result == OUT_OF_MEMORY
 }
 
-/// The 64-bit word at `index` of a parameter block, 0 where the driver did not read it.
+/// The 64-bit word at `index` of a parameter block; 0 if the driver did not read the block.
 ///
 /// # Safety
 /// `block` is the call's own, and has that word.
@@ -293,7 +199,7 @@ unsafe fn parameter<T>(result: i32, block: *const T, index: usize) -> u64 {
     unsafe { block.cast::<u64>().add(index).read() }
 }
 
-/// Integers at the start of CUmemPoolProps and CUmemAllocationProp: where the memory shall be.
+/// Where memory is requested: two integers in CUmemPoolProps and CUmemAllocationProp.
 struct Location {
     kind: i32,
     id: i32,
@@ -328,13 +234,13 @@ impl Location {
     }
 }
 
-/// One more reference to something already recorded.
+/// Adds a reference to a recorded allocation. False if it is not recorded.
 fn add_reference(space: Space, address: u64) -> bool {
     recorder::mark_recorded();
     recorder::quietly(|| {
         let recording = recorder::running()?;
-        let table = recording.table(recorder::thread(recording));
-        table.update_extra(Key { space, address }, |counts| counts.wrapping_add(1))
+        let table = recording.table(recorder::thread_row(recording));
+        table.update_extra(recorder::key(space, address), |counts| counts.wrapping_add(1))
     })
     .flatten()
     .is_some()

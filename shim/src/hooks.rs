@@ -1,33 +1,36 @@
-//! The hooks themselves, generated from the function list.
+//! The hooks, one for each row of the function list (`culeak::cuda_functions`), generated from it.
 //!
-//! Driver functions record. Runtime functions label: they note which call the program made, forward, and record
-//! themselves only if the driver layer saw nothing. A function is entered in one of three ways, and the way decides where
-//! the call goes on to ([`crate::resolve::real`]):
+//! The hook of a driver function calls the verb of its row in [`crate::effects`], which records. The hook of a runtime
+//! function sets a label, so that the driver call inside it is recorded under the name that the program called; it
+//! records an event itself only if the driver layer saw none. A hook has three entries, and the entry decides which
+//! function the call goes on to:
 //!
 //! | entry | reached by | goes on to |
 //! |---|---|---|
-//! | the exported symbol | its name | the next definition after ours in the caller's search order |
-//! | `body` | a pointer handed out in place of the driver's function | the driver's function |
-//! | `other` | a pointer handed out in place of another interposer's | that interposer's function |
+//! | the exported symbol | its name | the next definition in the caller's search order ([`next`]) |
+//! | `body` | a pointer returned in place of the driver's function | the driver's function ([`driver`]) |
+//! | `other` | a pointer returned in place of another interposer's function | that interposer's function |
 //!
-//! The first and the last are a few instructions of our own that leave a note for the body: what the next definition is
-//! follows from the caller's address, which a compiled function cannot see. Where a call goes on to another interposer, its
-//! own calls of the driver come back here; they are part of the call that is being recorded and only passed on.
+//! The first and the last are a few instructions of assembly that leave the caller's address for the body: the next
+//! definition depends on it, and a compiled function cannot see it. If a call goes on to another interposer, that
+//! interposer's own calls of the driver reach these hooks too. They are part of the call that is being recorded, and
+//! are passed through.
 //!
-//! Everything here is `C-unwind`, and nothing catches: an exception, a cancelled thread or a jump passes through a
-//! hook as it passes through the bare function. (redhook's `hook!` exports plain C functions that catch panics, which
-//! would abort there; it exports the client API, which calls nothing.)
+//! Everything here is `C-unwind`, and nothing catches: an exception, a cancellation or a jump passes through a hook as
+//! it passes through the bare function. (redhook's `hook!` exports plain C functions that catch panics, which would
+//! abort there. It exports the client API, which calls no code of the program.)
 //!
-//! A hook returns CUDA's error code as a plain integer: newer drivers have codes that today's bindings lack. Where no
-//! function can be found to go on to, that is the error CUDA itself has for it.
+//! A hook returns CUDA's error code as a plain integer: newer drivers have codes that the bindings lack. If there is no
+//! function to go on to, it returns CUDA's error for that.
+//!
+//! [`lookup`] hooks `dlsym`, `dlvsym`, `cuGetProcAddress` and `dlclose`.
 
-pub mod lookup;
-pub mod unhooked;
+mod lookup;
 
 use libc::{c_int, c_void};
 
-use crate::recorder::{self, AllocationEvent, Held, Inside, Label, Place, TEARDOWN};
-use crate::resolve::real;
+use crate::recorder::{self, AllocationEvent, FrameWord, Held, Inside, Label, TEARDOWN};
+use crate::resolve::{driver, next};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Key, Space};
@@ -35,7 +38,7 @@ use culeak::lockfree::table::{Attributes, Key, Space};
 /// CUDA_ERROR_NOT_FOUND and cudaErrorSymbolNotFound.
 const NOT_FOUND: c_int = 500;
 
-/// An enum passed by value: newer programs pass values that the bindings' enums lack.
+/// An enum passed by value, as an integer: newer programs pass values that the bindings' enums lack.
 #[allow(type_alias_bounds)]
 pub type Enum<T> = <T as AsInteger>::Integer;
 
@@ -48,6 +51,12 @@ impl<T> AsInteger for T {
 
 type Entry = unsafe extern "C-unwind" fn();
 
+/// What the rows of driver functions name as their verb.
+mod verbs {
+    pub use super::lookup::looks_up;
+    pub use crate::effects::*;
+}
+
 macro_rules! driver_hooks {
     ($( $name:ident = $checked:ident ( $($argument:ident : $type:ty),* ) => $verb:ident ( $($what:tt)* ); )*) => {
         $(
@@ -58,7 +67,7 @@ macro_rules! driver_hooks {
             mod $name {
                 use super::*;
                 use crate::effects::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
-                use crate::effects::{self, CURRENT_POOL, Legacy, PerThread};
+                use crate::effects::{CURRENT_POOL, Legacy, PerThread};
                 use cudarc::driver::sys::*;
                 use culeak::kind::Kind::*;
                 use libc::{c_char, c_int, c_uint, c_void};
@@ -79,40 +88,40 @@ macro_rules! driver_hooks {
                 }
 
                 pub unsafe extern "C-unwind" fn body($($argument: $type),*) -> c_int {
-                    let Some(way) = Way::of_driver(API) else {
+                    let Some(target) = Target::of(API) else {
                         return NOT_FOUND;
                     };
                     let real = || {
                         // The function of this name, with the signature of its row.
-                        let function = std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(way.function);
-                        if !way.is_interposers {
+                        let function = std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($type),*) -> c_int>(target.function);
+                        if !target.is_interposers {
                             return function($($argument),*);
                         }
-                        let mut place = Place::new();
-                        let inside = Inside::enter(&mut place);
+                        let mut word = FrameWord::new();
+                        let inside = Inside::enter(&mut word);
                         let result = function($($argument),*);
-                        inside.leave(&mut place);
+                        inside.leave(&mut word);
                         result
                     };
-                    if way.passes_on {
+                    if target.passes_through {
                         return real();
                     }
-                    effects::$verb(API, real, $($what)*)
+                    verbs::$verb(API, real, $($what)*)
                 }
 
-                // Only kept and compared as an address: callers cast it back first.
+                // Only stored and compared as an address: callers cast it back.
                 pub const BODY: Entry =
                     unsafe { std::mem::transmute(body as unsafe extern "C-unwind" fn($($type),*) -> c_int) };
             }
         )*
 
-        /// Our hook of a driver row, to hand out in place of the driver's own function.
+        /// The hook of a driver row, to return in place of the driver's function.
         pub fn driver_hook(api: Api) -> *const c_void {
             static HOOKS: [Entry; DRIVER_NAMES.len()] = [$( $name::BODY ),*];
             HOOKS[api.0 as usize] as *const c_void
         }
 
-        /// Our hook of a driver row, to hand out in place of another interposer's function.
+        /// The hook of a driver row, to return in place of another interposer's function.
         pub fn other_hook(api: Api) -> *const c_void {
             static HOOKS: [Entry; DRIVER_NAMES.len()] = [$( $name::other ),*];
             HOOKS[api.0 as usize] as *const c_void
@@ -120,15 +129,15 @@ macro_rules! driver_hooks {
     };
 }
 
-/// Leaves a note with the recorder ($note sets rdi after the pushes) and goes on to the body, with all arguments (also
-/// those on the stack) in place.
+/// Calls `note_caller` ($set puts its argument into rdi after the pushes) and jumps to the body, with all arguments in
+/// place, also those on the stack.
 #[cfg(target_arch = "x86_64")]
 macro_rules! noting_entry {
     ($body:path, $set:literal $(, $before:literal, $($operand:tt)*)?) => {
         std::arch::naked_asm!(
             "endbr64",
             $($before,)?
-            // Entered with the stack 8 bytes off a multiple of 16; six pushes and 8 bytes align it for the call.
+            // At entry the stack is 8 bytes off a multiple of 16; six pushes and 8 bytes align it for the call.
             "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
             "sub rsp, 8",
             $set,
@@ -143,7 +152,7 @@ macro_rules! noting_entry {
     };
 }
 
-/// The exported entry of a runtime function: notes the caller's address.
+/// The exported entry of a runtime function: leaves the caller's address.
 #[cfg(target_arch = "x86_64")]
 macro_rules! runtime_entry {
     ($body:path) => {
@@ -151,7 +160,7 @@ macro_rules! runtime_entry {
     };
 }
 
-/// That of a driver function: where every caller goes on to the driver's own function, none needs to be noted.
+/// The exported entry of a driver function. If every caller goes on to the driver's own function, no address is left.
 #[cfg(target_arch = "x86_64")]
 macro_rules! driver_entry {
     ($body:path, $api:expr) => {
@@ -159,7 +168,7 @@ macro_rules! driver_entry {
             $body,
             "mov rdi, [rsp + 56]",
             "cmp byte ptr [rip + {own} + {row}], 0\njne {body}",
-            own = sym crate::resolve::real::IS_DRIVERS_OWN,
+            own = sym crate::resolve::next::IS_DRIVERS_OWN,
             row = const $api.0,
         )
     };
@@ -172,7 +181,7 @@ macro_rules! other_entry {
     };
 }
 
-// Written from the ABI; CI assembles it, nobody has run it.
+// Written from the ABI; CI assembles it, but it has never run.
 #[cfg(target_arch = "aarch64")]
 macro_rules! runtime_entry {
     ($body:path) => {
@@ -194,35 +203,35 @@ macro_rules! other_entry {
     };
 }
 
-/// The note that [`other_entry`] leaves; no caller has this address.
+/// What [`other_entry`] leaves in place of an address; no caller has this address.
 const OTHER: u64 = 1;
 
-/// Where a call of a driver hook goes on to.
-struct Way {
+/// What the call of a driver hook goes on to.
+struct Target {
     function: *mut c_void,
-    /// Another interposer's function: calls of the driver from within it are part of this one.
+    /// It is another interposer's function: calls of the driver inside it are part of this call.
     is_interposers: bool,
-    /// The call comes from within such a function, and is recorded there.
-    passes_on: bool,
+    /// The call comes from inside such a function, and is recorded there.
+    passes_through: bool,
 }
 
-impl Way {
-    /// By what the entry has noted.
+impl Target {
+    /// By what the entry has left. `None` if there is no function to go on to.
     #[inline]
-    fn of_driver(api: Api) -> Option<Way> {
-        let own = real::driver(api);
-        let (noted, passes_on) = recorder::take_way();
-        let function = match noted {
+    fn of(api: Api) -> Option<Target> {
+        let own = driver::function(api);
+        let (caller, passes_through) = recorder::take_caller_and_nesting();
+        let function = match caller {
             0 => own,
-            OTHER => real::other(api),
-            caller => real::next(api, caller),
+            OTHER => next::interposed(api),
+            caller => next::definition(api, caller),
         };
-        let way = Way {
+        let target = Target {
             function,
             is_interposers: function != own,
-            passes_on,
+            passes_through,
         };
-        (!function.is_null()).then_some(way)
+        (!function.is_null()).then_some(target)
     }
 }
 
@@ -237,7 +246,7 @@ macro_rules! runtime_hooks {
                 use cudarc::runtime::sys::*;
                 use libc::{c_char, c_int, c_uint, c_void};
 
-                /// The runtime function of this name; see the module's documentation.
+                /// The runtime function of this name.
                 #[unsafe(naked)]
                 #[unsafe(no_mangle)]
                 pub unsafe extern "C-unwind" fn $name() {
@@ -248,7 +257,7 @@ macro_rules! runtime_hooks {
                     const API: Api = Api::of(stringify!($name));
                     let caller = recorder::take_caller();
                     let real = || {
-                        let function = real::next(API, caller);
+                        let function = next::definition(API, caller);
                         if function.is_null() {
                             return NOT_FOUND;
                         }
@@ -277,10 +286,10 @@ culeak::driver_functions!(driver_hooks);
 culeak::runtime_functions!(runtime_hooks);
 
 fn labels(api: Api, real: impl FnOnce() -> c_int) -> c_int {
-    let mut place = Place::new();
-    let label = Label::set(api, &mut place);
+    let mut word = FrameWord::new();
+    let label = Label::set(api, &mut word);
     let result = real();
-    label.end(&mut place);
+    label.end(&mut word);
     result
 }
 
@@ -302,15 +311,15 @@ fn labels_allocation(
     address: impl FnOnce() -> u64,
     bytes: impl FnOnce() -> u64,
 ) -> c_int {
-    let mut place = Place::new();
-    let label = Label::set(api, &mut place);
+    let mut word = FrameWord::new();
+    let label = Label::set(api, &mut word);
     let result = real();
-    // A runtime that failed before it reached the driver (no device, say) refused nothing worth recording.
+    // A runtime that failed before it reached the driver (for lack of a device, say) failed no request for memory.
     if result == 0 && !label.was_recorded() {
         let address = address();
-        // The runtime has just used the driver, so the driver may be asked for the context, if there is one.
         if address != 0 {
-            real::driver_is_loaded();
+            // The runtime has just used the driver, so the driver can be asked for the current context.
+            driver::is_loaded();
             let event = AllocationEvent {
                 space: space_of(kind),
                 flags: Attributes::BACKED_UP,
@@ -319,13 +328,13 @@ fn labels_allocation(
             recorder::allocated(address, &event);
         }
     }
-    label.end(&mut place);
+    label.end(&mut word);
     result
 }
 
 fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_int) -> c_int {
-    let mut place = Place::new();
-    let label = Label::set(api, &mut place);
+    let mut word = FrameWord::new();
+    let label = Label::set(api, &mut word);
     let ours = recorder::running().is_some_and(|recording| {
         let entry = recording.table(0).get(Key { space, address });
         entry.is_some_and(|entry| entry.attributes.flags & Attributes::BACKED_UP != 0)
@@ -339,10 +348,10 @@ fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_in
     if ours {
         held.settle(result, address);
     } else if result == TEARDOWN && !label.was_recorded() {
-        // The runtime is shutting down and did not ask the driver: the memory goes with it.
+        // The runtime is shutting down and did not call the driver: the memory is gone with it.
         recorder::withdraw(space, address).settle(result, address);
     }
-    label.end(&mut place);
+    label.end(&mut word);
     result
 }
 
@@ -352,7 +361,7 @@ mod signatures {
     use crate::effects::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
     use libc::{c_char, c_int, c_uint, c_void};
 
-    /// Here an enum is itself.
+    /// In the bindings an enum is passed as itself.
     type Enum<T> = T;
 
     macro_rules! check_driver {

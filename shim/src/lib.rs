@@ -1,20 +1,41 @@
 //! The library that is preloaded into CUDA programs.
 //!
+//! It runs inside the user's process: once a recording has started it allocates nothing from the heap, no panic crosses
+//! its boundary, `errno` is preserved, and CUDA is asked for nothing but the current context and device. Nothing waits,
+//! except for a part of the file that another thread is creating, and then for two seconds at most. Signals,
+//! descriptors below 64 and all but 16 KiB of the stack are left to the program (`culeak::system`). The library needs
+//! libc and the loader alone, is never unloaded, and does nothing until the process uses CUDA.
+//!
+//! # Where a call goes
+//!
 //! ```text
-//! program ─► doors    exported symbols, dlsym, cuGetProcAddress: how a call gets to us
-//!            hooks    one per function, generated from the list; each is one verb
-//!            effects  what the verb does to the recording, and in which order around the real call
-//!            recorder is there a recording, which thread, what does the entry say
-//!            capture  where the call came from
-//!            real     the function that the call goes on to: the next definition, or the driver's own
-//!            search   the next definition in the caller's search order, out of the loaded objects' tables
+//! cuMemAlloc_v2(out, bytes)
+//!   hooks      the exported symbol, generated from the row `cuMemAlloc_v2 … => allocates(Device, out, bytes)`
+//!   resolve      next::definition, driver::function: the real function
+//!   effects    allocates: call the real function, then record
+//!   recorder     allocated: the recording, the thread, the current context and device, the name of the call
+//!   stacks         stack: native and Python frames
+//!   culeak::recording::Recording::allocated_at
 //! ```
 //!
-//! It lives in a stranger's process: nothing allocates from the heap once a recording has begun, nothing panics across the
-//! boundary, `errno` leaves as it came, and CUDA is asked for the current context and device only. Nothing waits, but for
-//! a part of the file that another thread is making, and for that two seconds at most. Signals, descriptors below 64 and
-//! all but 16 KiB of the stack stay the program's (`culeak::system`).
-//! It needs libc and the loader alone, is never unloaded, and does nothing at all until the process uses CUDA.
+//! `cuMemFree_v2` takes the same path through `effects::frees`, which withdraws the record before the real call and
+//! restores it if the call fails (`recorder::Held::settle`). To add a CUDA function, add a row to
+//! `culeak::cuda_functions`.
+//!
+//! # The modules
+//!
+//! Each uses only those below it, and starts with a map of its own.
+//!
+//! ```text
+//! hooks        the exported functions, generated from the function list, and the look-ups that return them
+//! frameworks   blocks that PyTorch, XLA, NVTX and programs report
+//! effects      what each verb of the function list does to the recording, and in which order around the real call
+//! recorder     the events of memory, and the recording that they go to
+//! stacks       the calling thread's stack
+//! resolve      the functions that a hook's call goes on to
+//! messages     lines on stderr
+//! settings     the variables of the environment
+//! ```
 #![recursion_limit = "512"]
 
 mod effects;
@@ -25,3 +46,14 @@ mod recorder;
 mod resolve;
 mod settings;
 mod stacks;
+
+/// Asks the loader before the program starts, so that no hook has to.
+extern "C" fn at_start() {
+    resolve::dl::ensure();
+    let (name, address) = frameworks::client_api::EXPORTED;
+    resolve::search::look_for_other_copies(name, address());
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = at_start;

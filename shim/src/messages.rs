@@ -1,8 +1,8 @@
-//! The few lines the library ever writes to stderr: one at exit, one if nothing or not everything can be recorded.
+//! The lines that the library writes to stderr: one at exit, and one if nothing or not everything can be recorded.
 //!
-//! The program may have closed its stderr and be using the number for something else, so a line goes out only while
-//! descriptor 2 is the file that it was when the recording began. It must not change what the program does either: a
-//! reader that is gone or a file that is full raises no signal, and a reader that does not read is not waited for.
+//! The program may have closed stderr and reused descriptor 2, so a line is written only while descriptor 2 is the file
+//! that it was when the recording started. A line must not change what the program does: a closed pipe or a full file
+//! raises no signal, and a full pipe is waited for 100 ms at most.
 
 use std::cell::UnsafeCell;
 use std::ffi::CStr;
@@ -14,21 +14,21 @@ use culeak::system::{BlockedSignals, Pauses, monotonic_ns, without_write_signals
 use culeak::system::{Errno, Uncancelled};
 use culeak::variables::Mistake;
 
-/// Device and inode of stderr when the recording began.
+/// Device and inode of stderr when the recording started.
 static STDERR: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
-static SAID_LOSS: AtomicBool = AtomicBool::new(false);
-static SAID_LATE: AtomicBool = AtomicBool::new(false);
+static WROTE_LOSS: AtomicBool = AtomicBool::new(false);
+static WROTE_LATE: AtomicBool = AtomicBool::new(false);
 
-/// Forked: the child reports its own losses, and the thread that was writing a line may not exist here.
-pub fn forget() {
-    SAID_LOSS.store(false, Relaxed);
-    SAID_LATE.store(false, Relaxed);
+/// In a forked child: it reports its own losses, and the thread that was writing a line may not exist here.
+pub fn forked() {
+    WROTE_LOSS.store(false, Relaxed);
+    WROTE_LATE.store(false, Relaxed);
     LINE.taken.store(false, Relaxed);
 }
 
-/// Says why there is no recording.
-pub fn say_no_recording(path: Option<&CStr>, error: Errno) {
-    say(|line| {
+/// Why there is no recording.
+pub fn no_recording(path: Option<&CStr>, error: Errno) {
+    write_line(|line| {
         line.push(b"culeak: nothing is recorded: cannot create ");
         line.push_path(path.unwrap_or(c"the recording"));
         line.push(b": ");
@@ -37,9 +37,10 @@ pub fn say_no_recording(path: Option<&CStr>, error: Errno) {
     });
 }
 
+/// At exit.
 pub fn summarize(recording: &Recording) {
     let (bytes, count) = recording.live_on_devices();
-    say(|line| {
+    write_line(|line| {
         line.push(b"culeak: ");
         line.push_number(count);
         line.push(if count == 1 {
@@ -53,21 +54,21 @@ pub fn summarize(recording: &Recording) {
     });
 }
 
-/// Says where the snapshot of a failed request is.
-pub fn say_out_of_memory(api: &str, bytes: u64, path: &CStr) {
-    say(|line| {
+/// Where the out-of-memory snapshot is.
+pub fn out_of_memory(api: &str, bytes: u64, path: &CStr) {
+    write_line(|line| {
         line.push(b"culeak: out of memory: ");
         line.push(api.as_bytes());
         line.push(b" of ");
         line.push_bytes(bytes);
-        line.push(b" was refused; who held attributes: culeak report ");
+        line.push(b" failed; to see what held memory: culeak report ");
         line.push_path(path);
     });
 }
 
-/// Says that a variable has a value that is not understood, or a name that no variable has.
-pub fn say_mistake(mistake: &Mistake) {
-    say(|line| match *mistake {
+/// A variable with an invalid value or an unknown name.
+pub fn mistake(mistake: &Mistake) {
+    write_line(|line| match *mistake {
         Mistake::Value { variable, value } => {
             line.push(b"culeak: ");
             line.push(variable.name.to_bytes());
@@ -93,10 +94,10 @@ pub fn say_mistake(mistake: &Mistake) {
     });
 }
 
-/// Says once that records are being lost, and why.
-pub fn say_loss(recording: &Recording) {
-    if !SAID_LOSS.swap(true, Relaxed) {
-        say(|line| {
+/// Once: allocations are not recorded, and why.
+pub fn loss(recording: &Recording) {
+    if !WROTE_LOSS.swap(true, Relaxed) {
+        write_line(|line| {
             line.push(b"culeak: the recording cannot grow: ");
             match recording.trouble() {
                 Some(Errno(libc::ENOENT)) => line.push(b"it was removed, or its folder was moved or removed"),
@@ -109,19 +110,19 @@ pub fn say_loss(recording: &Recording) {
     }
 }
 
-/// Says once that the recording came too late for some allocations.
-pub fn say_late(recording: &Recording) {
-    if !SAID_LATE.swap(true, Relaxed) {
-        say(|line| {
+/// Once: the recording was created too late for some allocations.
+pub fn late(recording: &Recording) {
+    if !WROTE_LATE.swap(true, Relaxed) {
+        write_line(|line| {
             line.push(
-                b"culeak: the first allocations are not recorded, only counted: the file system took long to create ",
+                b"culeak: the first allocations are not recorded, only counted: the file system took too long to create ",
             );
             line.push_path(recording.path());
         });
     }
 }
 
-/// A line that is being put together. What does not fit is left out.
+/// A line under construction. What does not fit is left out.
 struct Line {
     bytes: [u8; 5000],
     length: usize,
@@ -129,7 +130,7 @@ struct Line {
 
 impl Line {
     fn push(&mut self, bytes: &[u8]) {
-        // The last byte is the end of the line.
+        // The last byte is for the line feed.
         let room = bytes.len().min(self.bytes.len() - 1 - self.length);
         self.bytes[self.length..self.length + room].copy_from_slice(&bytes[..room]);
         self.length += room;
@@ -151,7 +152,7 @@ impl Line {
         self.push(unit);
     }
 
-    /// As a shell takes it, and without what a terminal would act upon.
+    /// Quoted for a shell and escaped for a terminal.
     fn push_path(&mut self, path: &CStr) {
         let path = path.to_bytes();
         let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:@%=~".contains(byte);
@@ -163,7 +164,7 @@ impl Line {
             for letter in chunk.valid().chars() {
                 match letter {
                     '\'' => self.push(b"'\\''"),
-                    letter if is_active(letter) => self.push(b"?"),
+                    letter if is_control(letter) => self.push(b"?"),
                     letter => self.push(letter.encode_utf8(&mut [0; 4]).as_bytes()),
                 }
             }
@@ -174,7 +175,7 @@ impl Line {
         self.push(b"'");
     }
 
-    /// The beginning of a text, without what a terminal would act upon.
+    /// The first 64 bytes of a text, escaped for a terminal.
     fn push_printable(&mut self, text: &[u8]) {
         for &byte in text.iter().take(64) {
             self.push(&[if matches!(byte, b' '..=b'~') { byte } else { b'?' }]);
@@ -192,7 +193,7 @@ impl Line {
             libc::EMFILE | libc::ENFILE => b"too many open files",
             libc::ENOTDIR => b"not a folder",
             libc::ELOOP => b"a symbolic link is in its place",
-            libc::EEXIST => b"the name is taken",
+            libc::EEXIST => b"the file exists already",
             libc::ENAMETOOLONG => b"name too long",
             libc::ENOMEM => b"no memory left",
             libc::ESTALE => b"another file has taken its name",
@@ -206,22 +207,22 @@ impl Line {
     }
 }
 
-/// Control characters, and marks that change the direction of writing.
-fn is_active(letter: char) -> bool {
+/// Control characters, and characters that change the writing direction.
+fn is_control(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// The one line there is room for: stacks may be small. Taken by one thread at a time.
-struct OneLine {
+/// The only line buffer, static because stacks may be small. One thread at a time uses it.
+struct LineBuffer {
     taken: AtomicBool,
     line: UnsafeCell<Line>,
 }
 
-// SAFETY: the line is used by the thread that has set `taken`.
-unsafe impl Sync for OneLine {}
+// SAFETY: only the thread that has set `taken` uses the line.
+unsafe impl Sync for LineBuffer {}
 
-static LINE: OneLine = OneLine {
+static LINE: LineBuffer = LineBuffer {
     taken: AtomicBool::new(false),
     line: UnsafeCell::new(Line {
         bytes: [0; 5000],
@@ -229,21 +230,21 @@ static LINE: OneLine = OneLine {
     }),
 };
 
-/// How long a line may take: for another thread's line to be written, and for room in a pipe.
-const PATIENCE_MS: i32 = 100;
+/// How long to wait for the line buffer, and for space in a pipe.
+const TIMEOUT_MS: i32 = 100;
 
-/// Writes one line to stderr, if stderr is still the file it was when the recording began.
-fn say(compose: impl FnOnce(&mut Line)) {
+/// Writes one line to stderr, if stderr is still the file that it was when the recording started.
+fn write_line(compose: impl FnOnce(&mut Line)) {
     if stderr_identity() != Some((STDERR[0].load(Relaxed), STDERR[1].load(Relaxed))) {
         return;
     }
     let _uncancelled = Uncancelled::new();
-    // A handler of this thread would wait for the line that it interrupts.
+    // A signal handler of this thread would wait for the line that it interrupts.
     let _signals = BlockedSignals::all();
     let (began, mut pauses) = (monotonic_ns(), Pauses::default());
     // Acquire: pairs with the Release below.
     while LINE.taken.swap(true, Acquire) {
-        if monotonic_ns().saturating_sub(began) > PATIENCE_MS as u64 * 1_000_000 {
+        if monotonic_ns().saturating_sub(began) > TIMEOUT_MS as u64 * 1_000_000 {
             return;
         }
         pauses.pause();
@@ -254,23 +255,23 @@ fn say(compose: impl FnOnce(&mut Line)) {
     compose(line);
     line.bytes[line.length] = b'\n';
     if stderr_has_room() {
-        // SAFETY: the buffer holds `length` bytes and the end of the line. There is no place to report a failure.
+        // SAFETY: the buffer holds `length` bytes and the line feed. A failure cannot be reported anywhere.
         without_write_signals(|| unsafe { libc::write(2, line.bytes.as_ptr().cast(), line.length + 1) });
     }
     LINE.taken.store(false, Release);
 }
 
-/// Whether a write would neither wait nor fail.
+/// Whether a write would neither block nor fail.
 fn stderr_has_room() -> bool {
-    let mut asked = libc::pollfd {
+    let mut stderr = libc::pollfd {
         fd: 2,
         events: libc::POLLOUT,
         revents: 0,
     };
     // SAFETY: one valid pollfd.
-    let answers = unsafe { libc::poll(&mut asked, 1, PATIENCE_MS) };
-    // Where asking is forbidden the write is tried.
-    answers < 0 || (answers > 0 && asked.revents & (libc::POLLERR | libc::POLLNVAL) == 0)
+    let ready = unsafe { libc::poll(&mut stderr, 1, TIMEOUT_MS) };
+    // Where poll is not permitted, the write is attempted.
+    ready < 0 || (ready > 0 && stderr.revents & (libc::POLLERR | libc::POLLNVAL) == 0)
 }
 
 fn stderr_identity() -> Option<(u64, u64)> {

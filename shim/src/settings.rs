@@ -1,12 +1,13 @@
-//! What the environment asks of us, read when the recording begins; the variables are listed in `culeak::variables`.
+//! The settings in the environment, read when the recording starts; the variables are listed in `culeak::variables`.
 //!
-//! A value that is not understood is reported once and ignored. Nothing else of the environment is kept but the rank
-//! variables (`layout::RANK_VARIABLES`).
+//! An invalid value is reported once and ignored. Nothing else of the environment is recorded, except the rank
+//! variables (`culeak::format::RANK_VARIABLES`).
 
 use std::ffi::{CStr, c_char};
 
 use culeak::format::RANK_VARIABLES;
 use culeak::variables::{self, Mistake, Value, Variable};
+use culeak::wildcard;
 
 pub const DEPTH_MAX: usize = 256;
 const DEPTH_DEFAULT: usize = 128;
@@ -15,12 +16,12 @@ unsafe extern "C" {
     static environ: *const *const c_char;
 }
 
-/// The value of a variable, as bytes of the process's own environment.
+/// The value of a variable, in the process's own environment.
 pub fn variable(name: &CStr) -> Option<&'static [u8]> {
     text(name).map(CStr::to_bytes)
 }
 
-/// The same with the zero byte behind it.
+/// The value of a variable with its zero byte.
 pub fn text(name: &CStr) -> Option<&'static CStr> {
     // SAFETY: a C string; the result is copied or dropped before this thread can change the environment.
     let value = unsafe { libc::getenv(name.as_ptr()) };
@@ -31,7 +32,7 @@ pub fn text(name: &CStr) -> Option<&'static CStr> {
     Some(unsafe { CStr::from_ptr(value) })
 }
 
-/// The value of one of our own variables; `None` if it is not set, empty or not understood.
+/// The value of one of culeak's variables; `None` if it is unset, empty or invalid.
 pub fn value(of: &Variable) -> Option<Value> {
     let text = variable(of.name).filter(|text| !text.is_empty())?;
     of.values.read(text)
@@ -48,9 +49,10 @@ pub fn depth() -> usize {
     }
 }
 
-/// Passes on every variable of ours whose value is not understood, and every name that looks like ours and is none.
+/// Calls `report` for every variable of culeak with an invalid value, and for every name that looks like culeak's but
+/// is unknown.
 pub fn each_mistake(report: impl Fn(&Mistake)) {
-    // SAFETY: the C library's own list; it is read as getenv reads it.
+    // SAFETY: the C library's list; it is read as getenv reads it.
     let mut entry = unsafe { environ };
     // SAFETY: the list ends with a null pointer, and each entry is a C string.
     while !entry.is_null() && unsafe { !(*entry).is_null() } {
@@ -62,12 +64,12 @@ pub fn each_mistake(report: impl Fn(&Mistake)) {
         {
             report(&mistake);
         }
-        // SAFETY: the entry was not the last one, so there is another behind it.
+        // SAFETY: the entry was not the last, so another or the final null follows.
         entry = unsafe { entry.add(1) };
     }
 }
 
-/// Whether stacks are unwound by libgcc instead of our own walker.
+/// Whether libgcc unwinds stacks instead of the walker.
 pub fn wants_libgcc() -> bool {
     is_set(variables::UNWINDER)
 }
@@ -81,38 +83,16 @@ pub fn ranks() -> [Option<&'static [u8]>; RANK_VARIABLES.len()] {
     })
 }
 
-/// Whether `CULEAK_ONLY` and `CULEAK_PARENT` let this process through.
+/// Whether `CULEAK_ONLY` and `CULEAK_PARENT` select this process.
 pub fn is_wanted(program: &[u8], parent_pid: u32) -> bool {
     let pattern = variable(variables::ONLY.name);
-    let by_name = pattern.is_none_or(|pattern| pattern.is_empty() || matches(pattern, program));
+    let by_name = pattern.is_none_or(|pattern| pattern.is_empty() || wildcard::matches(pattern, program));
     let parent = value(variables::PARENT);
     by_name && parent.is_none_or(|parent| parent == Value::Number(parent_pid))
 }
 
-/// `*` stands for any characters, `?` for one.
-fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if p < pattern.len() && pattern[p] == b'*' {
-            star = Some((p + 1, t));
-            p += 1;
-        } else if p < pattern.len() && (pattern[p] == b'?' || pattern[p] == text[t]) {
-            p += 1;
-            t += 1;
-        } else if let Some((after, from)) = star {
-            star = Some((after, from + 1));
-            p = after;
-            t = from + 1;
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|&byte| byte == b'*')
-}
-
-/// A path being put together; what does not fit makes it invalid. All zeros is a value, to be cleared before use: it is
-/// too large for the stack of a small thread, and lies in a [`Scratch`](culeak::system::Scratch).
+/// A path under construction; one that is too long is invalid. All zeros is a value, to be cleared before use. It is
+/// too large for a small stack, so it is kept in a [`Scratch`](culeak::system::Scratch).
 pub struct Path {
     bytes: [u8; culeak::file::PATH_MAX],
     length: usize,
@@ -140,7 +120,7 @@ impl Path {
         self.push(decimal(number, &mut digits));
     }
 
-    /// `None` when it was too long.
+    /// `None` if it is too long.
     pub fn as_c_str(&self) -> Option<&CStr> {
         if self.fits {
             CStr::from_bytes_until_nul(&self.bytes).ok()
@@ -149,7 +129,7 @@ impl Path {
         }
     }
 
-    /// Becomes `other` with `.N` before its extension: for a name that is taken.
+    /// Sets `other` with `.N` before its extension, for a name that exists already.
     pub fn set_numbered(&mut self, other: &Path, number: u32) {
         self.clear();
         let all = &other.bytes[..other.length];
@@ -161,8 +141,8 @@ impl Path {
         self.fits &= other.fits;
     }
 
-    /// Becomes the name of a snapshot that is kept beside the recording of this name.
-    pub fn set_kept(&mut self, recording: &CStr, what: &[u8], number: Option<u32>) {
+    /// Sets the name of a snapshot beside the recording of this name.
+    pub fn set_snapshot(&mut self, recording: &CStr, what: &[u8], number: Option<u32>) {
         self.clear();
         let all = recording.to_bytes();
         self.push(all.strip_suffix(b".culeak").unwrap_or(all));
@@ -175,15 +155,15 @@ impl Path {
         self.push(b".culeak-snapshot");
     }
 
-    /// Becomes the absolute path of the recording to make.
+    /// Sets the absolute path of the recording to create.
     pub fn set_output(&mut self, names: &Names) {
         self.clear();
         let pattern = variable(variables::OUTPUT.name)
             .filter(|value| !value.is_empty())
             .unwrap_or(DEFAULT_NAME);
         if pattern[0] != b'/' {
-            // The program may change folders later, and the file may have to be opened again.
-            // SAFETY: the buffer is as long as we say.
+            // The program may change its working folder, and the file may have to be opened again. SAFETY: the buffer
+            // has this length.
             if unsafe { !libc::getcwd(self.bytes.as_mut_ptr().cast(), self.bytes.len()).is_null() } {
                 self.length = self.bytes.iter().position(|&byte| byte == 0).unwrap_or(0);
                 self.push(b"/");
@@ -209,7 +189,7 @@ pub fn decimal(mut number: u32, digits: &mut [u8; 10]) -> &[u8] {
     }
 }
 
-/// What stands behind the placeholders.
+/// The values of the placeholders.
 pub struct Names<'a> {
     pub host: &'a [u8],
     pub pid: u32,
@@ -246,7 +226,7 @@ fn expand(pattern: &[u8], names: &Names, path: &mut Path) {
     }
 }
 
-/// A name must not lead into another folder.
+/// A name must not contain a path separator.
 fn push_safe(path: &mut Path, name: &[u8]) {
     for &byte in name {
         path.push(&[if byte == b'/' { b'_' } else { byte }]);

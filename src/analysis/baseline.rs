@@ -1,8 +1,7 @@
-//! A baseline: what is known to be held, by call site, so that a check can speak of what is new or grown alone.
+//! A baseline: known memory by call site, so that a check reports only what is new or has grown.
 //!
-//! It is a small JSON file made to be committed beside the code. Sites are found again as [`pair`] finds them, so edits
-//! elsewhere in the file, another build or another machine change nothing. Deliberately absent: stacks; two ways to one
-//! site are one entry.
+//! It is a small JSON file, to be committed with the code. [`pair`] matches its sites, so edits elsewhere in the file,
+//! another build or another machine change nothing. Deliberately absent: stacks; all stacks of a site are one entry.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +15,14 @@ use crate::analysis::tally::Tally;
 
 /// The value of [`Baseline::format`].
 pub const FORMAT: &str = "culeak-baseline";
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Baseline {
     /// Always [`FORMAT`].
     pub format: String,
     pub version: u32,
-    /// Whose sites these are; empty in a baseline that does not say.
+    /// The programs that the sites belong to; empty if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<Program>,
     pub sites: Vec<Site>,
@@ -31,8 +30,9 @@ pub struct Baseline {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Site {
-    /// For people: the function, and where it is.
+    /// The function, for readers; not used for matching.
     pub label: String,
+    /// File and line, for readers.
     pub place: Option<String>,
     /// `site_fingerprint` and `loose_site_fingerprint` of a report.
     pub fingerprint: String,
@@ -43,7 +43,7 @@ pub struct Site {
 }
 
 impl Baseline {
-    /// What these rows hold, one site each; in an order that keeps the differences of a new version small.
+    /// The sites of these rows, sorted by name so that a new version of the file differs little.
     pub fn of(program: Program, rows: &[Row]) -> Baseline {
         let mut sites: BTreeMap<(String, Option<String>, Fingerprint), Site> = BTreeMap::new();
         for row in rows {
@@ -71,7 +71,7 @@ impl Baseline {
         }
     }
 
-    /// One for several processes, each of which may hold as much at a site as the one that held most.
+    /// The baseline for several processes: for each site, the most that one of them held.
     pub fn most_of(baselines: impl Iterator<Item = Baseline>) -> Baseline {
         let mut sites: BTreeMap<(String, Option<String>, String), Site> = BTreeMap::new();
         let mut programs = BTreeSet::new();
@@ -92,12 +92,12 @@ impl Baseline {
         }
     }
 
-    /// Whether it speaks of this program; one that does not say whose it is may be anybody's.
+    /// Whether the baseline may be of this program. One without programs may be of any.
     pub fn is_of(&self, program: &Program) -> bool {
         self.programs.is_empty() || self.programs.iter().any(|known| known.is_like(program))
     }
 
-    /// What was known of each row, in the order of the rows.
+    /// The baseline's tally for each row, in the order of the rows.
     pub fn known(&self, rows: &[Row]) -> Vec<Option<Tally>> {
         let print = |text: &str| Fingerprint(u64::from_str_radix(text, 16).unwrap_or_default());
         let before: Vec<Key> = self
@@ -133,7 +133,7 @@ mod tests {
     use crate::sample::{MAIN, MIB, RUNTIME, Sample};
     use crate::snapshot::Snapshot;
 
-    /// A program whose function `fill` leaks on these lines, so many blocks on each.
+    /// A program whose function `fill` leaks this number of blocks on each line.
     fn leaking(lines: &[(u32, u64)]) -> Snapshot {
         let mut sample = Sample::new();
         for (line, blocks) in lines {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_are_found_again_when_their_lines_have_moved() {
+    fn sites_match_after_their_lines_moved() {
         assert_eq!(known(&[(8, 3)], &[(8, 4)]), [(4, Some(3))]);
         assert_eq!(known(&[(8, 3)], &[(19, 4)]), [(4, Some(3))]);
         assert_eq!(
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_of_the_same_name_in_another_file_is_another_site() {
+    fn a_function_with_the_same_name_in_another_file_is_another_site() {
         let of_file = |place: &str| {
             let mut sample = Sample::new();
             let stack = sample.stack(&[RUNTIME, ("operator()", place, "/opt/app"), MAIN]);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_baseline_reads_as_it_was_written() {
+    fn a_written_baseline_reads_back_equal() {
         let baseline = with_rows(&leaking(&[(8, 3)]), |rows| Baseline::of(Program::default(), rows));
         let json = serde_json::to_string(&baseline).expect("json");
         assert_eq!(serde_json::from_str::<Baseline>(&json).expect("a baseline"), baseline);

@@ -1,16 +1,16 @@
-//! The verdict on a snapshot: does it hold more than allowed, and which sites are to blame.
+//! A check: whether a snapshot holds more memory than allowed, and which call sites are to blame.
 //!
 //! ```text
-//! live records ─► of the kinds asked for ─► not suppressed ─► judged ─► limits on the whole, a kind, a site, a pattern
-//!                 │ no pools, no claims     │ told by rule            └► against a baseline: new, grown, known
-//!                 └ ignored                 └ suppressed
+//! live records ─► of the selected kinds ─► not suppressed ─► judged ─► limits on the total, a kind, a site, a pattern
+//!                 │ no pools, no claims    │ counted by rule        └► against a baseline: new, grown, known
+//!                 └ ignored                └ suppressed
 //! ```
 //!
-//! Without any limit, any leak is one too many; with one limit, the others are off. Against a baseline, only what is new
-//! or grown fails, unless limits are given too. Claims (records that hold no memory) count only when their kind is asked
-//! for by name, since a reserved address range is no leak of memory. Pools of caching allocators are no leak either:
-//! where their blocks are known, those are judged, else nothing is. A recording that lost allocations cannot be called
-//! clean, so it fails unless that is allowed explicitly.
+//! Without limits, any leak fails; with at least one limit, only the given limits apply. Against a baseline, only new
+//! and grown sites fail, unless limits are given too. Claims (records that hold no memory) are judged only if their
+//! kind is selected by name, because a reserved address range is no memory leak. Pools of caching allocators are no
+//! leak either: if their blocks are known, those are judged instead. A recording that lost allocations fails unless
+//! losses are allowed explicitly, because it cannot prove that there is no leak.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
 
 /// The value of [`Verdict::format`].
 pub const FORMAT: &str = "culeak-check";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// One reason why the check failed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -82,7 +82,7 @@ pub enum Breach {
     },
 }
 
-/// How a call site stands to the baseline.
+/// A call site compared with the baseline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Standing {
@@ -96,11 +96,11 @@ pub enum Standing {
 pub struct Judged<'a> {
     #[serde(flatten)]
     pub row: Row<'a>,
-    /// Without a baseline, nothing is known about it.
+    /// `None` without a baseline.
     pub standing: Option<Standing>,
-    /// What the baseline has.
+    /// What the baseline contains for this site.
     pub known: Option<Tally>,
-    /// One of the reasons for the failure: over a limit, new or grown, or part of a total that is over.
+    /// The site is a reason for the failure: it is over a limit, new or grown, or part of a total over its limit.
     pub to_blame: bool,
 }
 
@@ -113,17 +113,17 @@ pub struct Verdict<'a> {
     pub limits: Limits,
     pub process: ProcessLine<'a>,
     pub finished: bool,
-    /// What the limits were held against.
+    /// The memory that limits apply to.
     pub judged: Tally,
-    /// What `--kind` and `--since` left out, and pools whose blocks are not known.
+    /// Memory that `--kind` and `--since` exclude, and pools whose blocks are not known.
     pub ignored: Tally,
-    /// The same, by the reason.
+    /// `ignored` by reason.
     #[serde(skip)]
     pub ignored_as: Ignored,
     pub suppressed: Tally,
     /// Every rule, used or not.
     pub suppressions: Vec<Used>,
-    /// Held against a baseline.
+    /// Whether there was a baseline.
     pub baseline: bool,
     /// The judged records by call site: those to blame first, then largest first.
     pub rows: Vec<Judged<'a>>,
@@ -139,7 +139,7 @@ pub struct Ignored {
     pub before_mark: Tally,
     /// Of a kind that `--kind` does not name.
     pub other_kinds: Tally,
-    /// Automatic for reuse by caching allocators.
+    /// Kept for reuse by caching allocators.
     pub cached: Tally,
 }
 
@@ -203,7 +203,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     }
 }
 
-/// The sites that a check without baseline would judge, as a baseline for the next one.
+/// A baseline of all sites that a check without a baseline would judge.
 pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
     let stacks = CallStacks::of(snapshot);
     let groups = groups(snapshot, &stacks, rules);
@@ -214,7 +214,7 @@ pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
     )
 }
 
-/// The records of a snapshot, by what becomes of them.
+/// The records of a snapshot, by how they are treated.
 struct Sorted<'c, 'a> {
     judged: Vec<&'c Group<'a>>,
     ignored: Ignored,
@@ -235,7 +235,7 @@ fn sort<'c, 'a>(snapshot: &Snapshot, groups: &'c Groups<'a>, stacks: &CallStacks
     for group in &groups.all {
         let named = limits.kinds.contains(&group.call.kind);
         let wanted = match group.level {
-            // The groups keeps what was made before apart.
+            // No group contains records from before and after the mark.
             _ if group.oldest_ns < since => false,
             Level::Held => limits.kinds.is_empty() || named,
             Level::Cached => limits.judge_pools && (limits.kinds.is_empty() || named),
@@ -266,9 +266,9 @@ fn sort<'c, 'a>(snapshot: &Snapshot, groups: &'c Groups<'a>, stacks: &CallStacks
     sorted
 }
 
-/// Everything alive, with what was made before the moment that judging begins at apart from the rest.
+/// All live records, split at the mark of `--since`.
 fn groups<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Rules) -> Groups<'a> {
-    Groups::parted(snapshot, stacks, since(snapshot, &rules.limits))
+    Groups::split_at(snapshot, stacks, since(snapshot, &rules.limits))
 }
 
 fn since(snapshot: &Snapshot, limits: &Limits) -> u64 {
@@ -284,7 +284,7 @@ fn standing(row: &Row, known: Option<Tally>, limits: &Limits) -> Standing {
     }
 }
 
-/// Breaches of limits on everything, on kinds and of budgets.
+/// Breaches of the limits on the total and on kinds.
 fn of_the_whole(judged: &[&Group], found: Tally, rules: &Rules) -> Vec<Breach> {
     let limits = &rules.limits;
     let (bytes, count) = limits.effective(rules.baseline.is_some());
@@ -351,7 +351,7 @@ fn of_site(judged: &Judged, limits: &Limits) -> Vec<Breach> {
         });
     }
     match (judged.standing, limits.fail_on) {
-        // The tolerance is for growth; a site that the baseline does not have is over whatever it holds.
+        // The tolerance applies to growth only, not to sites that the baseline does not contain.
         (Some(Standing::New), FailOn::New | FailOn::Grown) => {
             breaches.push(Breach::New {
                 site: site(),
@@ -372,7 +372,7 @@ fn of_site(judged: &Judged, limits: &Limits) -> Vec<Breach> {
     breaches
 }
 
-/// A total over its limit is the doing of everybody who is part of it.
+/// If a total is over its limit, every site that contributes to it is to blame.
 fn blame_totals(judged: &mut [Judged], breaches: &[Breach]) {
     for row in judged {
         row.to_blame |= breaches.iter().any(|breach| match breach {
@@ -392,13 +392,13 @@ fn warnings(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rules: &R
     if let Some(baseline) = rules.baseline.as_ref().filter(|baseline| !baseline.is_of(&program)) {
         let known: Vec<String> = baseline.programs.iter().map(ToString::to_string).collect();
         warnings.push(format!(
-            "the baseline was made from {}, but this is {program}",
+            "the baseline was made from {}, but this process runs {program}",
             known.join(", ")
         ));
     }
     if losses.lost_allocations > 0 && rules.limits.allow_losses {
         warnings.push(format!(
-            "{} could not be recorded, so this verdict is without them (--allow-losses)",
+            "{} could not be recorded and therefore not judged (--allow-losses)",
             words::plural(losses.lost_allocations, "allocation", "allocations")
         ));
     }
@@ -407,7 +407,7 @@ fn warnings(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rules: &R
         warnings.extend(ended_early(snapshot));
     }
     if !is_finished(snapshot) {
-        warnings.push("the process was not finished, so this is what it held, not what it leaked".to_owned());
+        warnings.push("the process had not ended, so this is what it held, not what it leaked".to_owned());
     }
     if let Some(name) = rules
         .limits
@@ -416,21 +416,24 @@ fn warnings(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rules: &R
         .filter(|name| mark_time(snapshot, name).is_none())
     {
         warnings.push(format!(
-            "the program set no mark {name:?}, so everything was judged; culeak report --json lists its marks"
+            "the program set no mark {name:?}, so --since has no effect; culeak report --json lists the marks"
         ));
     }
     for budget in &rules.limits.budgets {
         let of_stack = |stack| budget.pattern.matches_stack(stacks.get(Some(stack)));
         if !(0..snapshot.stacks.len()).any(of_stack) {
             warnings.push(format!(
-                "never matched: the budget of {} for {}; no stack of the recording has it",
+                "the budget of {} for {} matches no stack of the recording; check the pattern",
                 words::bytes(budget.bytes),
                 budget.pattern.text()
             ));
         }
     }
     if !losses.unhooked.is_empty() {
-        warnings.push(format!("not watched, so not judged: {}", losses.unhooked.join(", ")));
+        warnings.push(format!(
+            "memory of functions that culeak does not hook was not judged: {}",
+            losses.unhooked.join(", ")
+        ));
     }
     warnings
 }

@@ -1,8 +1,8 @@
-//! What changed between two snapshots, row by row, in the shape people know from Python's tracemalloc.
+//! What changed between two snapshots, row by row, as in Python's tracemalloc.
 //!
-//! Rows are matched by module and function, the line deciding between sites of one function (see `pairing`), and never by
-//! address. So the two may be one process at two times, two runs of one program, or the same program on two machines.
-//! Deliberately absent: any judgement whether a change is bad.
+//! Rows match by module and function, and by line between the sites of one function (see `pairing`), but not by
+//! address. The two snapshots may show one process at two times, two runs of one program, or the same program on two
+//! machines. Deliberately absent: a verdict on whether a change is bad.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ use crate::snapshot::{Losses, Snapshot};
 
 /// The value of [`Diff::format`].
 pub const FORMAT: &str = "culeak-diff";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {
@@ -25,11 +25,11 @@ pub struct Options {
     pub by: By,
     pub sort: Sort,
     pub top: Option<usize>,
-    /// Rows that changed by less are cut.
+    /// Rows that changed by fewer bytes are cut off.
     pub min_bytes: u64,
-    /// Unchanged rows too.
+    /// Include unchanged rows.
     pub all: bool,
-    /// Only these kinds; all when empty.
+    /// Compare only these kinds; all if empty.
     pub kinds: Vec<Kind>,
 }
 
@@ -39,15 +39,15 @@ pub struct Diff<'a> {
     pub version: u32,
     pub before: Side<'a>,
     pub after: Side<'a>,
-    /// Both show one process, so a difference is growth.
+    /// Both show the same process, so a difference is growth.
     pub same_process: bool,
-    /// Only these kinds of memory are compared; all when empty.
+    /// The compared kinds of memory; all if empty.
     pub kinds: Vec<&'static str>,
-    /// Between the two snapshots, when both show one process.
+    /// Time between the two snapshots, if both show the same process.
     pub elapsed_ns: Option<u64>,
     pub rows: Vec<DiffRow<'a>>,
     pub hidden_rows: usize,
-    /// The same, by which of the two it was.
+    /// `hidden_rows` by option.
     #[serde(skip)]
     pub cut: Cut,
     pub totals: Totals,
@@ -70,7 +70,7 @@ pub enum State {
     Grown,
     Shrunk,
     Gone,
-    /// As many bytes in as many records.
+    /// The same bytes and count.
     Unchanged,
 }
 
@@ -85,7 +85,7 @@ pub struct DiffRow<'a> {
     /// Kinds of the records on either side.
     pub kinds: Vec<&'static str>,
     pub pool: bool,
-    /// From the later snapshot where the row is in both.
+    /// From the later snapshot, if the row is in both.
     pub stack: CallStack<'a>,
 }
 
@@ -106,7 +106,7 @@ impl<'a> Diff<'a> {
     pub fn of(before: &'a Snapshot, after: &'a Snapshot, options: &Options) -> Diff<'a> {
         let same_process = same_process(before, after);
         let ((old, old_bare), (new, new_bare)) = (side_rows(before, options), side_rows(after, options));
-        // Within one process no line of code moves.
+        // Lines of code cannot move within one process.
         let partners = pair(&keys(&old, options.by), &keys(&new, options.by), !same_process);
         let mut old: Vec<Option<Row>> = old.into_iter().map(Some).collect();
         let mut rows: Vec<DiffRow> = new
@@ -143,7 +143,7 @@ impl<'a> Diff<'a> {
     }
 }
 
-/// The rows of a snapshot, and whether no stack of it has a name.
+/// The rows of a snapshot, and whether its stacks have no names at all.
 fn side_rows<'a>(snapshot: &'a Snapshot, options: &Options) -> (Vec<Row<'a>>, bool) {
     let stacks = CallStacks::of(snapshot);
     let groups = Groups::of(snapshot, &stacks);
@@ -248,11 +248,10 @@ fn side(snapshot: &Snapshot, held: Tally) -> Side<'_> {
     }
 }
 
-/// A pid alone comes back after a while; with its start time and host it does not. Not reflexive: a snapshot without a
-/// pid is of an unknown process, and never the same as another, nor as itself.
+/// Whether both snapshots show the same process. A pid alone may be reused, so start time and host must be equal too.
+/// Not reflexive: a snapshot with pid 0 is of an unknown process, which equals no process, not even itself.
 pub fn same_process(a: &Snapshot, b: &Snapshot) -> bool {
     let identity = |s: &Snapshot| (s.process.pid, s.process.started_unix_ns, s.process.host.clone());
-    // What PyTorch tells of itself says nothing of its process.
     a.process.pid != 0 && identity(a) == identity(b)
 }
 
@@ -260,18 +259,18 @@ fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {
     let mut warnings = Vec::new();
     let [(before, _), (after, _)] = sides;
     if same_process && before.taken.at_ns > after.taken.at_ns {
-        warnings.push("the first snapshot is the later one; exchange the two to see growth".to_owned());
+        warnings.push("the first snapshot is the later one; swap the two to see growth".to_owned());
     }
     for (which, (snapshot, bare)) in ["first", "second"].into_iter().zip(sides) {
         if snapshot.losses.lost_allocations > 0 {
             warnings.push(format!(
-                "{} missing from the {which} snapshot, since recording failed",
+                "{} missing from the {which} snapshot, because they could not be recorded",
                 plural(snapshot.losses.lost_allocations, "allocation is", "allocations are")
             ));
         }
         if bare {
             warnings.push(format!(
-                "the {which} snapshot has no function names, so its rows match only if both come from the same binaries"
+                "the {which} snapshot has no function names, so its rows match only if both are from the same binaries"
             ));
         }
     }
@@ -281,8 +280,8 @@ fn warnings(sides: [(&Snapshot, bool); 2], same_process: bool) -> Vec<String> {
     }
     if before.taken.by != after.taken.by {
         warnings.push(format!(
-            "the first snapshot was made by culeak {}, the second by {}; where these name a function differently, its \
-             rows do not match",
+            "the first snapshot was made by culeak {}, the second by {}; the rows of a function do not match if the two \
+             versions name it differently",
             before.taken.by, after.taken.by
         ));
     }

@@ -1,9 +1,9 @@
-//! Names of the CUDA error codes an allocation may fail with.
+//! Names of the CUDA error codes that allocations return.
 //!
-//! The numbers are CUresult's; the runtime's cudaError_t agrees with it for all of these. Deliberately absent: codes
-//! of launches, textures and graphs, which no allocation returns.
+//! The codes are those of CUresult; the runtime's cudaError_t uses the same numbers for all of them. Deliberately
+//! absent: codes of launches, textures and graphs, which no allocation returns.
 
-/// The driver's name of an error code, if it is one worth a name.
+/// The driver's name of an error code; `None` if allocations do not return it.
 pub const fn error_name(code: i32) -> Option<&'static str> {
     Some(match code {
         0 => "CUDA_SUCCESS",

@@ -1,9 +1,9 @@
-//! A filter: which of the live records a report is about, by kind, device, stack and time.
+//! A filter selects the live records that a report is about, by kind, device, stack and time.
 //!
-//! A record passes if it meets every condition that is set. Conditions of one sort are alternatives, as in `grep -e A -e B`:
-//! two kinds let both pass. Stacks are matched by the patterns of suppressions. What a filter leaves out is always added
-//! up, so that a filtered report can say so. Deliberately absent: the ledger, peaks and counters; those of a part of the
-//! memory are not known, so they are of everything.
+//! A record passes if it meets all conditions that are set. Several values of one condition are alternatives, as in
+//! `grep -e A -e B`: two kinds let both pass. Stacks are matched with the patterns of suppressions. The records that do
+//! not pass are added up, so a filtered report can state how much it leaves out. Deliberately absent: the ledger, peaks
+//! and counters. They are not known for a part of the memory, so a filter does not apply to them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,11 +22,11 @@ use crate::snapshot::{Call, Snapshot};
 pub struct Filter {
     pub kinds: Vec<Kind>,
     pub devices: Vec<Location>,
-    /// Only stacks that match one of these.
+    /// Accept only stacks that match one of these.
     pub focus: Vec<Pattern>,
-    /// No stack that matches one of these.
+    /// Reject stacks that match one of these.
     pub ignore: Vec<Pattern>,
-    /// Only what was allocated after the mark of this name; the last one, if several have it.
+    /// Accept only allocations made after the mark of this name; the last one, if several have it.
     pub since: Option<String>,
 }
 
@@ -38,12 +38,12 @@ pub enum Location {
     Gpu(i32),
 }
 
-/// A filter that was set, and what it left out.
+/// A filter, and the memory that it left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Filtered {
     #[serde(flatten)]
     pub filter: Filter,
-    /// Memory that is held or cached, and in no row or total.
+    /// Held and cached memory that did not pass.
     pub left_out: Tally,
 }
 
@@ -68,13 +68,13 @@ impl Serialize for Location {
     }
 }
 
-/// When the program named this mark, the last time if there were several.
+/// When the program set this mark; the last time, if it did so several times.
 pub fn mark_time(snapshot: &Snapshot, name: &str) -> Option<u64> {
     let marks = snapshot.marks.iter().filter(|mark| mark.name == name);
     marks.map(|mark| mark.time_ns).max()
 }
 
-/// A filter at work on one snapshot. Several groups share a stack, so patterns are tried once per stack.
+/// A filter applied to one snapshot. Several groups may share a stack, so patterns are matched once per stack.
 pub struct Filtering<'f> {
     filter: &'f Filter,
     since_ns: u64,
@@ -94,12 +94,12 @@ impl<'f> Filtering<'f> {
         }
     }
 
-    /// Records made before this do not pass; [`Groups::parted`] keeps them in groups of their own.
+    /// Records made before this time do not pass. [`Groups::split_at`] puts them into separate groups.
     pub fn since_ns(&self) -> u64 {
         self.since_ns
     }
 
-    /// Whether records of this call and stack pass, if they were made at this time.
+    /// Whether records of this call, stack and time pass.
     pub fn passes(&mut self, call: &Call, stack: Option<usize>, time_ns: u64, stacks: &CallStacks) -> bool {
         let filter = self.filter;
         (filter.kinds.is_empty() || filter.kinds.contains(&call.kind))
@@ -108,7 +108,7 @@ impl<'f> Filtering<'f> {
             && self.stack_passes(stack, stacks)
     }
 
-    /// The same for the sum of what a stack has ever asked for, which has no time.
+    /// Whether records of this kind, device and stack pass, whatever their time.
     pub fn passes_at_any_time(
         &mut self,
         kind: Kind,
@@ -122,7 +122,7 @@ impl<'f> Filtering<'f> {
             && self.stack_passes(stack, stacks)
     }
 
-    /// The groups that pass, and what of held and cached memory does not.
+    /// The groups that pass, and the held and cached memory that does not.
     pub fn split<'c, 'a>(&mut self, groups: &'c Groups<'a>, stacks: &CallStacks) -> (Vec<&'c Group<'a>>, Tally) {
         let (passing, others): (Vec<_>, Vec<_>) = groups
             .all
@@ -134,7 +134,7 @@ impl<'f> Filtering<'f> {
         (passing, Tally::total(others.map(|group| group.tally())))
     }
 
-    /// The filter with what it left out; `None` if no condition is set.
+    /// The filter with the memory that it left out; `None` if no condition is set.
     pub fn filtered(&self, left_out: Tally) -> Option<Filtered> {
         (!self.filter.is_empty()).then(|| Filtered {
             filter: self.filter.clone(),

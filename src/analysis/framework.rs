@@ -1,9 +1,8 @@
-//! Frameworks with an allocator of their own: whose blocks were recorded, and which memory they lie in.
+//! Framework allocators: whose blocks were recorded, and which memory they lie in.
 //!
-//! A framework's pool and the blocks handed out of it are recorded apart, and told of under two names: the pool by its
-//! owner (`PyTorch`, from the stack), the block by its domain (`pytorch`, from the hook). Where blocks are recorded,
-//! they are what a reader wants to see and the pool behind them is cached memory; where none are, the pool is all there
-//! is. Deliberately absent: sums; see `ledger`.
+//! A framework's pool and the blocks that it hands out have separate records and two names: the pool has its owner
+//! (`PyTorch`, from the stack), the block its domain (`pytorch`, from the hook). If blocks were recorded, reports list
+//! them and not the pool; otherwise they list the pool. Deliberately absent: sums; see `ledger`.
 
 use std::collections::BTreeSet;
 
@@ -14,16 +13,16 @@ use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::{Row, in_two_threads};
 use crate::snapshot::{Allocations, Call, Snapshot};
 
-/// Those known by name, as reports write them.
+/// Known owners, as reports write them.
 const OWNERS: &[&str] = &["PyTorch", "XLA", "CuPy", "RMM", "TensorFlow", "ONNX Runtime"];
 
-/// `pytorch` is `PyTorch`; a name that a program chose stays as it is.
+/// The owner for a domain: `PyTorch` for `pytorch`. A name that a program chose stays unchanged.
 pub fn owner_of_domain(domain: &str) -> &str {
     let known = OWNERS.iter().find(|owner| owner.eq_ignore_ascii_case(domain));
     known.copied().unwrap_or(domain)
 }
 
-/// Whose block a record of this call is.
+/// The owner of the blocks that this call describes.
 pub fn block_owner(call: &Call) -> &str {
     match (&call.domain, call.kind) {
         (Some(domain), _) => owner_of_domain(domain),
@@ -33,7 +32,7 @@ pub fn block_owner(call: &Call) -> &str {
     }
 }
 
-/// The frameworks whose blocks were recorded, also when none is live any more.
+/// The frameworks whose blocks were recorded, even if none is live any more.
 pub struct Watched<'a>(BTreeSet<&'a str>);
 
 impl<'a> Watched<'a> {
@@ -44,8 +43,8 @@ impl<'a> Watched<'a> {
         let calls = allocations.calls.iter().zip(in_use);
         let within = calls.filter(|(call, in_use)| *in_use && call.kind.place() == Place::Within);
         let mut owners: BTreeSet<&str> = within.map(|(call, _)| block_owner(call)).collect();
-        let told = snapshot.allocators.iter().filter(|allocator| allocator.events > 0);
-        owners.extend(told.map(|allocator| owner_of_domain(&allocator.domain)));
+        let reporting = snapshot.allocators.iter().filter(|allocator| allocator.events > 0);
+        owners.extend(reporting.map(|allocator| owner_of_domain(&allocator.domain)));
         let ever = |kind| {
             snapshot
                 .counters
@@ -71,12 +70,12 @@ impl<'a> Watched<'a> {
 pub(crate) struct Block {
     pub address: u64,
     pub bytes: u64,
-    /// Its row, and so the order of time.
+    /// Index of its row, which gives the order in time.
     pub row: u32,
     pub call: u32,
 }
 
-/// All blocks of frameworks, in order of address and then of time.
+/// All blocks of frameworks, by address and then by time.
 #[derive(Default)]
 pub(crate) struct Blocks<'a> {
     pub blocks: Vec<Block>,
@@ -93,7 +92,7 @@ impl<'a> Blocks<'a> {
         let rows = allocations.rows.iter().enumerate();
         let found = rows.filter(|(_, row)| within[row.call as usize]);
         let _progress = Progress::over("sorting blocks", allocations.rows.len() as u64, Unit::Of("records"));
-        // Counted first: a vector that grows as it goes may end up twice as large.
+        // Counted first: a vector that grows step by step may end up twice as large.
         let mut blocks = Vec::with_capacity(found.clone().count());
         blocks.extend(found.map(|(number, row)| Block {
             address: row.address,
@@ -116,7 +115,8 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// The records that blocks lie in, by address: whoever owns the blocks keeps that memory as a pool, whatever its stack says.
+/// The records that blocks lie in, by address. The owner of the blocks uses this memory as a pool, whatever its stack
+/// shows.
 pub(crate) struct Carriers<'a> {
     by_address: HashMap<u64, u32>,
     owners: Vec<&'a str>,
@@ -151,7 +151,7 @@ impl<'a> Carriers<'a> {
         self.by_address.insert(address, number as u32 + 1);
     }
 
-    /// Whose blocks lie in the record of this kind at this address, as a number; 0: nobody's.
+    /// The owner of the blocks in the record of this kind at this address, as a number; 0 if there are no blocks.
     pub fn number(&self, address: u64, kind: Kind) -> u32 {
         if self.by_address.is_empty() || !can_carry(kind) {
             return 0;
@@ -159,14 +159,14 @@ impl<'a> Carriers<'a> {
         self.by_address.get(&address).copied().unwrap_or(0)
     }
 
-    /// What such a number stands for.
+    /// The owner for a number from [`Carriers::number`].
     pub fn name(&self, number: u32) -> Option<&'a str> {
         Some(self.owners[number.checked_sub(1)? as usize])
     }
 }
 
-/// One of these blocks, which are in order of address, that lies in the record. `behind`: how many lie before the record
-/// asked about last, since memory made one after the other often lies side by side, with no block in between.
+/// One of these blocks (sorted by address) that lies in the record. `behind` caches the number of blocks before the
+/// previous record: consecutive allocations are often adjacent, with no block in between.
 pub(crate) fn block_in<'b>(all: &'b [Block], kind: Kind, row: &Row, behind: &mut usize) -> Option<&'b Block> {
     let (start, end) = span(kind, row)?;
     let before = |nth: usize| all.get(nth).is_some_and(|block| block.address < start);
@@ -183,13 +183,13 @@ pub(crate) fn block_in<'b>(all: &'b [Block], kind: Kind, row: &Row, behind: &mut
     begins_within.or_else(goes_on)
 }
 
-/// Whether blocks can lie in records of this kind: not in what is known by a handle, or lies on the host.
+/// Whether blocks can lie in records of this kind: not if they are identified by a handle or lie on the host.
 pub(crate) fn can_carry(kind: Kind) -> bool {
     use Kind::*;
     matches!(kind, Mapping | Device | Pitched | Async | Graph)
 }
 
-/// The addresses that a record's blocks can have.
+/// The range of addresses that blocks in the record can have; `None` if it cannot contain blocks.
 pub(crate) fn span(kind: Kind, row: &Row) -> Option<(u64, u64)> {
     let bytes = if kind == Kind::Mapping {
         row.requested

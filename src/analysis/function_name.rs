@@ -1,14 +1,14 @@
 //! Function names without their decoration: `cudaError cudaMalloc<float>(float**, unsigned long)` is `cudaMalloc`.
 //!
-//! Debug information names a C++ function with return type, template arguments and parameters. Telling whose a frame
-//! is, and printing it on one line, needs the bare name. Works by counting brackets, since a full C++ grammar would
-//! buy nothing here. Names of Python pass as they are. Deliberately absent: shortening of the name itself; that is the printer's business.
+//! Debug information names a C++ function with return type, template arguments and parameters. Classifying a frame and
+//! printing it on one line need the bare name. The parser counts brackets; a full C++ grammar would add nothing here.
+//! Python names stay unchanged. Deliberately absent: shortening of the name itself, which the printer does.
 
 use std::borrow::Cow;
 
-/// The name without return type, template arguments, parameters and qualifiers behind them.
+/// The name without return type, template arguments, parameters and trailing qualifiers.
 ///
-/// Rust's `<T as Trait>::method` keeps its leading bracket, since that is the name.
+/// Rust's `<T as Trait>::method` keeps its leading bracket, which is part of the name.
 pub fn plain(function: &str) -> Cow<'_, str> {
     if !function.contains(['<', '(', ' ']) {
         return Cow::Borrowed(function);
@@ -23,7 +23,7 @@ pub fn plain(function: &str) -> Cow<'_, str> {
             if let Some(len) = operator_len(rest, &out) {
                 out.push_str(&rest[..len]);
                 rest = &rest[len..];
-                // `operator<< <char>`: the blank keeps two brackets apart and ends no type.
+                // `operator<< <char>`: the space separates two brackets and does not end a type.
                 rest = rest
                     .strip_prefix(' ')
                     .filter(|after| after.starts_with('<'))
@@ -52,7 +52,7 @@ pub fn plain(function: &str) -> Cow<'_, str> {
             }
             '<' => angle += 1,
             '>' if !rest_is_arrow(function, rest) => angle = angle.saturating_sub(1),
-            // Parameters end the name, unless they are those of a function that another one lies in.
+            // Parameters end the name, unless they belong to a function that encloses another one.
             '(' if angle == 0 => match behind_parameters(rest) {
                 Some(inner) => {
                     out.push_str("::");
@@ -61,7 +61,7 @@ pub fn plain(function: &str) -> Cow<'_, str> {
                 }
                 None => break,
             },
-            // What stood before was a return type or a storage word.
+            // The text so far was a return type or a storage class.
             ' ' if angle == 0 && !protected => out.clear(),
             _ if angle == 0 => out.push(c),
             _ => {}
@@ -75,7 +75,7 @@ pub fn plain(function: &str) -> Cow<'_, str> {
     }
 }
 
-/// Without the `::h0123456789abcdef` that Rust's older mangling appends, which changes from build to build.
+/// The name without the `::h0123456789abcdef` that Rust's legacy mangling appends, which differs between builds.
 pub fn without_hash(function: &str) -> &str {
     match function.rsplit_once("::h") {
         Some((name, hash)) if hash.len() == 16 && hash.bytes().all(|b| b.is_ascii_hexdigit()) => name,
@@ -101,7 +101,7 @@ fn operator_len(rest: &str, before: &str) -> Option<usize> {
     Some("operator ".len() + end)
 }
 
-/// What follows `(int) const::`, when that is how the text begins.
+/// The text after `(int) const::`, if it begins like that.
 fn behind_parameters(rest: &str) -> Option<&str> {
     let mut depth = 0usize;
     let end = rest.char_indices().find_map(|(at, c)| {
@@ -122,7 +122,7 @@ fn behind_parameters(rest: &str) -> Option<&str> {
     behind.strip_prefix("::")
 }
 
-/// Bracketed text that is part of a name.
+/// Length of the bracketed text that `rest` begins with, if it is part of a name.
 fn verbatim_len(rest: &str) -> Option<usize> {
     ["(anonymous namespace)", "{anonymous}"]
         .iter()
@@ -171,7 +171,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn decoration_goes_and_the_name_stays() {
+    fn decoration_is_removed_from_names() {
         for (decorated, bare) in [
             ("main", "main"),
             ("cudaError cudaMalloc<float>(float**, unsigned long)", "cudaMalloc"),
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_names_of_python_stay_whole() {
+    fn nested_python_names_stay_unchanged() {
         for name in [
             "outer.<locals>.<lambda>",
             "Net.build.<locals>.wrap.<locals>.forward",
@@ -220,14 +220,14 @@ mod tests {
     }
 
     #[test]
-    fn rust_hashes_go() {
+    fn rust_hashes_are_removed() {
         assert_eq!(without_hash("app::main::h0123456789abcdef"), "app::main");
         assert_eq!(without_hash("app::main::hello"), "app::main::hello");
     }
 
     proptest! {
         #[test]
-        fn any_text_is_survived(text in "[a-z<>(){}:\\-& operatr]{0,60}|\\PC*") {
+        fn no_text_panics(text in "[a-z<>(){}:\\-& operatr]{0,60}|\\PC*") {
             let _ = plain(&text);
             let _ = without_hash(&text);
         }

@@ -1,13 +1,19 @@
-//! A groups: ten million live records told as a few thousand groups.
+//! Groups: ten million live records summarized as a few thousand groups.
 //!
-//! Records with the same stack, asked for in the same way and standing at the same level differ in nothing that a report
-//! shows but their size, age and address. So they are counted once, by as many threads as are worth it, and everything
-//! behind this (reports, diffs, verdicts, most of the ledger) works on the groups.
+//! Records with the same stack, call and level differ only in size, age and address. They are counted once, in up to
+//! two threads, and everything that follows (reports, diffs, checks, most of the ledger) works on the groups.
 //!
-//! The level is decided here too. There are two in one list: what the driver handed out, and what a framework handed out
-//! of that. A reader wants each byte once, at the level that says who holds it. Where a framework's blocks were recorded,
-//! they are listed and the pool behind them is not; a pool whose blocks nobody recorded is listed itself, and called cached
-//! rather than held, since nobody can tell which part of it is in use.
+//! # Levels
+//!
+//! A snapshot lists memory twice: what the driver handed out, and the blocks that a framework handed out from it. A
+//! report must count each byte once. The [`Level`] of a record says how it counts:
+//!
+//! - If a framework's blocks were recorded, the blocks are *held*, and the pool that contains them is *behind* them: it
+//!   is not listed.
+//! - If a caching allocator's blocks were not recorded, its pool is listed as *cached*: which part of it is in use is
+//!   not known.
+//! - Mappings, address ranges and pool objects are *claims*: they hold no memory.
+//! - All other memory is *held*.
 //!
 //! Deliberately absent: ranking; see `report`.
 
@@ -21,25 +27,26 @@ use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::{Row, in_two_threads, stack_of};
 use crate::snapshot::{Allocation, Call, Snapshot};
 
+/// How a record counts in a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
-    /// Somebody holds this memory: leaked, once the process is over.
+    /// Memory in use. It is leaked if the process has ended.
     Held,
-    /// A caching allocator holds it, and what of it is in use is not known.
+    /// Memory of a caching allocator whose blocks were not recorded. Which part of it is in use is not known.
     Cached,
-    /// A caching allocator holds it, and its blocks are listed in its place.
+    /// Memory of a caching allocator whose blocks were recorded. The blocks are listed instead of it.
     Behind,
-    /// Holds no memory: a mapping, an address range, a pool object.
+    /// No memory: a mapping, an address range or a pool object.
     Claim,
 }
 
 impl Level {
-    /// The level of a record of this kind; `in_pool`: a caching allocator stands on its stack; `blocks_are_known`: what
-    /// that allocator handed out of it is recorded, too.
+    /// The level of a record of this kind. `in_pool`: a caching allocator requested it. `blocks_are_known`: the blocks
+    /// in it were recorded.
     pub fn of(kind: Kind, in_pool: bool, blocks_are_known: bool) -> Level {
         match kind.place() {
             Place::Within => Level::Held,
-            // Blocks on the host are nowhere recorded, so there the pool is all there is.
+            // Blocks on the host are never recorded, so a pool there is listed itself.
             Place::Device | Place::Managed | Place::Nowhere if blocks_are_known => Level::Behind,
             Place::Nowhere => Level::Claim,
             _ if is_pool(kind, in_pool) => Level::Cached,
@@ -47,28 +54,28 @@ impl Level {
         }
     }
 
-    /// Whether the record stands in the list that people read.
+    /// Whether reports list the record.
     pub fn is_listed(self) -> bool {
         self != Level::Behind
     }
 }
 
-/// Live records that have all in common but size, age and address.
+/// Live records that differ only in size, age and address.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Group<'a> {
     pub call: &'a Call,
     pub stack: Option<usize>,
     pub level: Level,
-    /// Whose blocks lie in these records.
+    /// The framework whose blocks lie in these records.
     pub owner: Option<&'a str>,
-    /// All of them together, exactly.
+    /// The exact sum, which may exceed 64 bits.
     pub bytes: u128,
     pub count: u64,
     pub smallest: u64,
     pub largest: u64,
-    /// When the first of them was made.
+    /// Time of the first allocation.
     pub oldest_ns: u64,
-    /// When the last was.
+    /// Time of the last allocation.
     pub newest_ns: u64,
 }
 
@@ -81,9 +88,9 @@ impl Group<'_> {
     }
 }
 
-/// All live records of a snapshot.
+/// All live records of a snapshot, in groups.
 pub struct Groups<'a> {
-    /// In the order of each one's first record; those by size, in any.
+    /// In the order of their first records; groups by size are in no particular order.
     pub all: Vec<Group<'a>>,
     pub watched: Watched<'a>,
     pub(crate) carriers: Carriers<'a>,
@@ -95,17 +102,18 @@ impl<'a> Groups<'a> {
         Groups::new(snapshot, Some(stacks), |_| 0)
     }
 
-    /// The same before stacks were read, so that no level knows of a caching allocator on one.
+    /// Groups without looking at stacks, so levels take no caching allocators on them into account.
     pub fn without_stacks(snapshot: &'a Snapshot) -> Groups<'a> {
         Groups::new(snapshot, None, |_| 0)
     }
 
-    /// The same of records made since a moment, those of different size in groups of their own.
+    /// Groups of the records made since this time, with one group per size.
     pub fn with_sizes_apart(snapshot: &'a Snapshot, stacks: &CallStacks, since_ns: u64) -> Groups<'a> {
         Groups::by_size(snapshot, stacks, since_ns, |_| true)
     }
 
-    /// The same for some sizes; records of any other size are not told apart by it.
+    /// Groups of the records made since this time, with one group for each size that `apart` accepts. Other sizes share
+    /// groups.
     pub fn with_these_sizes_apart(
         snapshot: &'a Snapshot,
         stacks: &CallStacks,
@@ -115,47 +123,47 @@ impl<'a> Groups<'a> {
         Groups::by_size(snapshot, stacks, since_ns, apart)
     }
 
-    /// The same with records made before a moment apart from those made since.
-    pub fn parted(snapshot: &'a Snapshot, stacks: &CallStacks, moment_ns: u64) -> Groups<'a> {
-        Groups::new(snapshot, Some(stacks), |row| (row.time_ns < moment_ns).into())
+    /// Groups that contain either only records made before this time, or only later ones.
+    pub fn split_at(snapshot: &'a Snapshot, stacks: &CallStacks, time_ns: u64) -> Groups<'a> {
+        Groups::new(snapshot, Some(stacks), |row| (row.time_ns < time_ns).into())
     }
 
     fn new(snapshot: &'a Snapshot, stacks: Option<&CallStacks>, apart: impl Fn(&Row) -> u64 + Sync) -> Groups<'a> {
         let blocks = Blocks::of(&snapshot.allocations);
         let carriers = Carriers::of(&snapshot.allocations, &blocks);
-        let sums = count(snapshot, &carriers, &apart);
-        Groups::of_sums(snapshot, stacks, blocks, carriers, sums)
+        let counted = count(snapshot, &carriers, &apart);
+        Groups::of_counted(snapshot, stacks, blocks, carriers, counted)
     }
 
     fn by_size(snapshot: &'a Snapshot, stacks: &CallStacks, since_ns: u64, apart: impl Fn(u64) -> bool) -> Groups<'a> {
         let blocks = Blocks::of(&snapshot.allocations);
         let carriers = Carriers::of(&snapshot.allocations, &blocks);
-        let sums = count_sizes(snapshot, &carriers, since_ns, apart);
-        Groups::of_sums(snapshot, Some(stacks), blocks, carriers, sums)
+        let counted = count_sizes(snapshot, &carriers, since_ns, apart);
+        Groups::of_counted(snapshot, Some(stacks), blocks, carriers, counted)
     }
 
-    fn of_sums(
+    fn of_counted(
         snapshot: &'a Snapshot,
         stacks: Option<&CallStacks>,
         blocks: Blocks<'a>,
         carriers: Carriers<'a>,
-        sums: Vec<Sum>,
+        counted: Vec<Counted>,
     ) -> Groups<'a> {
         let watched = Watched::of(snapshot);
-        let groups = sums.into_iter().map(|sum| {
-            let call = &snapshot.allocations.calls[sum.key.call as usize];
-            let (stack, owner) = (stack_of(sum.key.stack), carriers.name(sum.key.owner));
+        let groups = counted.into_iter().map(|group| {
+            let call = &snapshot.allocations.calls[group.key.call as usize];
+            let (stack, owner) = (stack_of(group.key.stack), carriers.name(group.key.owner));
             Group {
                 call,
                 stack,
                 level: level(call, stacks.map(|stacks| stacks.get(stack)), owner, &watched),
                 owner,
-                bytes: sum.bytes,
-                count: sum.count,
-                smallest: sum.smallest,
-                largest: sum.largest,
-                oldest_ns: sum.oldest_ns,
-                newest_ns: sum.newest_ns,
+                bytes: group.bytes,
+                count: group.count,
+                smallest: group.smallest,
+                largest: group.largest,
+                oldest_ns: group.oldest_ns,
+                newest_ns: group.newest_ns,
             }
         });
         Groups {
@@ -178,12 +186,12 @@ impl<'a> Groups<'a> {
         )
     }
 
-    /// Batches of records that stand in the list that people read.
+    /// The groups that reports list.
     pub fn listed(&self) -> impl Iterator<Item = &Group<'a>> {
         self.all.iter().filter(|group| group.level.is_listed())
     }
 
-    /// Gives back what only the ledger needs.
+    /// Frees the memory of data that only the ledger needs.
     pub(crate) fn forget_blocks(&mut self) {
         self.blocks = Blocks::default();
     }
@@ -199,14 +207,16 @@ fn level(call: &Call, stack: Option<&CallStack>, owner: Option<&str>, watched: &
 struct Key {
     stack: u32,
     call: u32,
-    /// As [`Carriers::number`] says.
+    /// From [`Carriers::number`].
     owner: u32,
+    /// Separates records that are otherwise alike.
     apart: u64,
 }
 
-struct Sum {
+/// A group under construction.
+struct Counted {
     key: Key,
-    /// The next sum of the same stack.
+    /// The next group of the same stack.
     next: u32,
     count: u64,
     bytes: u128,
@@ -216,57 +226,57 @@ struct Sum {
     newest_ns: u64,
 }
 
-/// No sum.
+/// The end of a list of groups.
 const END: u32 = u32::MAX;
-/// So many sums of a stack are looked through before the map is asked.
+/// The most groups of a stack that are searched linearly.
 const CHAIN: usize = 8;
 
-/// Sums in the order in which they are met first. Records come millions to a stack, so a sum is found by its stack's
-/// number without hashing; a stack with many sums has those behind the first few in a map.
-struct Sums {
-    sums: Vec<Sum>,
-    /// By stack; the last place is for records without one.
+/// Groups in the order of their first records. A stack may have millions of records, so groups are found by the number
+/// of the stack, without hashing. If a stack has many groups, those after the first few are in a map.
+struct Counter {
+    groups: Vec<Counted>,
+    /// The first group of each stack; the last element is for records without a stack.
     first: Vec<u32>,
     behind: HashMap<Key, u32>,
 }
 
-impl Sums {
-    fn new(stacks: usize) -> Sums {
-        Sums {
-            sums: Vec::new(),
+impl Counter {
+    fn new(stacks: usize) -> Counter {
+        Counter {
+            groups: Vec::new(),
             first: vec![END; stacks + 1],
             behind: HashMap::default(),
         }
     }
 
-    fn join(&mut self, sum: Sum) {
-        let stack = (sum.key.stack as usize).min(self.first.len() - 1);
+    fn join(&mut self, group: Counted) {
+        let stack = (group.key.stack as usize).min(self.first.len() - 1);
         let (mut place, mut last) = (self.first[stack], END);
         for _ in 0..CHAIN {
-            let Some(known) = self.sums.get_mut(place as usize) else {
-                let added = self.sums.len() as u32;
-                match self.sums.get_mut(last as usize) {
+            let Some(known) = self.groups.get_mut(place as usize) else {
+                let added = self.groups.len() as u32;
+                match self.groups.get_mut(last as usize) {
                     Some(last) => last.next = added,
                     None => self.first[stack] = added,
                 }
-                return self.sums.push(sum);
+                return self.groups.push(group);
             };
-            if known.key == sum.key {
-                return known.join(&sum);
+            if known.key == group.key {
+                return known.join(&group);
             }
             (last, place) = (place, known.next);
         }
-        let added = self.sums.len() as u32;
-        let place = *self.behind.entry(sum.key).or_insert(added);
-        match self.sums.get_mut(place as usize) {
-            Some(known) => known.join(&sum),
-            None => self.sums.push(sum),
+        let added = self.groups.len() as u32;
+        let place = *self.behind.entry(group.key).or_insert(added);
+        match self.groups.get_mut(place as usize) {
+            Some(known) => known.join(&group),
+            None => self.groups.push(group),
         }
     }
 }
 
-impl Sum {
-    fn join(&mut self, other: &Sum) {
+impl Counted {
+    fn join(&mut self, other: &Counted) {
         self.bytes += other.bytes;
         self.count += other.count;
         self.smallest = self.smallest.min(other.smallest);
@@ -276,17 +286,17 @@ impl Sum {
     }
 }
 
-/// Below so many records a second thread costs more than it saves.
+/// Below this number of records, a second thread costs more than it saves.
 const MANY: usize = 1 << 16;
 
-fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64 + Sync)) -> Vec<Sum> {
+fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64 + Sync)) -> Vec<Counted> {
     let allocations = &snapshot.allocations;
     let progress = Progress::over("adding up", allocations.len() as u64, Unit::Of("records"));
     let count = |rows: &[Row]| {
-        let mut sums = Sums::new(snapshot.stacks.len());
+        let mut counter = Counter::new(snapshot.stacks.len());
         for (nth, row) in rows.iter().enumerate() {
             progress.tick(nth);
-            sums.join(Sum {
+            counter.join(Counted {
                 key: Key {
                     stack: row.stack,
                     call: row.call,
@@ -302,30 +312,30 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
                 newest_ns: row.time_ns,
             });
         }
-        sums
+        counter
     };
     let rows = &allocations.rows;
     if rows.len() < MANY {
-        return count(rows).sums;
+        return count(rows).groups;
     }
     let (earlier, later) = rows.split_at(rows.len() / 2);
-    let (mut sums, others) = std::thread::scope(|scope| {
+    let (mut counter, others) = std::thread::scope(|scope| {
         let others = scope.spawn(|| count(later));
         (count(earlier), others.join())
     });
     match others {
         Ok(others) => others
-            .sums
+            .groups
             .into_iter()
-            .for_each(|sum| sums.join(Sum { next: END, ..sum })),
+            .for_each(|group| counter.join(Counted { next: END, ..group })),
         Err(panic) => std::panic::resume_unwind(panic),
     }
-    sums.sums
+    counter.groups
 }
 
-/// The same with a sum for each size that is wanted apart. There may be as many sums as records, and looking for each in a
-/// large table would be a cache miss or four; so the records are sorted instead.
-fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: impl Fn(u64) -> bool) -> Vec<Sum> {
+/// Counts with a group for each size that `apart` accepts. There may be as many groups as records, and finding each in
+/// a large table would cost several cache misses. The records are sorted instead.
+fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: impl Fn(u64) -> bool) -> Vec<Counted> {
     struct Sized {
         stack: u32,
         call: u32,
@@ -357,7 +367,7 @@ fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: i
         let alike = (a.stack, a.call, a.owner) == (b.stack, b.call, b.owner);
         alike && (a.bytes == b.bytes || !apart(a.bytes) && !apart(b.bytes))
     };
-    let sum = |alike: &[Sized]| Sum {
+    let counted = |alike: &[Sized]| Counted {
         key: Key {
             stack: alike[0].stack,
             call: alike[0].call,
@@ -372,7 +382,7 @@ fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: i
         oldest_ns: alike.iter().map(|each| each.time_ns).min().unwrap_or(0),
         newest_ns: alike.iter().map(|each| each.time_ns).max().unwrap_or(0),
     };
-    sized.chunk_by(together).map(sum).collect()
+    sized.chunk_by(together).map(counted).collect()
 }
 
 #[cfg(test)]
@@ -381,7 +391,7 @@ mod tests {
     use crate::sample::{leaky, training};
 
     #[test]
-    fn a_batch_is_all_records_of_one_stack_and_call() {
+    fn a_group_is_all_records_of_one_stack_and_call() {
         let snapshot = leaky();
         let stacks = CallStacks::of(&snapshot);
         let groups = Groups::of(&snapshot, &stacks);
@@ -393,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_with_many_sorts_of_records_has_a_batch_for_each() {
+    fn a_stack_with_many_calls_has_a_group_for_each() {
         let mut snapshot = leaky();
         let (mut nth, kinds) = (0, 40);
         snapshot.allocations.change(|_, allocation, call| {
@@ -413,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_count_as_one_does() {
+    fn two_threads_count_the_same_as_one() {
         let mut snapshot = training().finish(0, 0);
         let few = snapshot.allocations.clone();
         while snapshot.allocations.len() < 2 * MANY {

@@ -1,23 +1,24 @@
-//! The ledger: where every byte of a device is that the driver says is used.
+//! The ledger: what holds each byte of a device that the driver reports as used.
 //!
 //! ```text
-//! used, says the driver  =  blocks of frameworks (tensors, buffers), by framework
-//!                         + what their caching allocators hold besides, by framework
-//!                         + memory of CUDA's libraries, by library
+//! used, by the driver    =  blocks of frameworks (tensors, buffers), by framework
+//!                         + the rest of their caching allocators' memory, by framework
+//!                         + memory of CUDA libraries, by library
 //!                         + the program's own allocations
-//!                         + this process's context and modules      what the driver counts for it, less all the above
+//!                         + this process's context and modules      what the driver counts for the process, minus the above
 //!                         + other processes
-//!                         + unexplained                             whatever is left, also when that is less than nothing
+//!                         + unexplained                             the remainder, which may be negative
 //! ```
 //!
-//! The sum is exact by construction: [`DeviceLedger::unexplained`] is the remainder and nothing else. The lines above
-//! the context come from records alone; those below need the driver's answer ([`Usage`]), without which the ledger is
-//! the records' side and says why. Blocks lie within records, so their bytes are taken out of the record around them and
-//! never counted twice, whatever a damaged file claims (overlaps are cut, what lies in no recorded memory is set apart).
+//! The sum is exact by construction, because [`DeviceLedger::unexplained`] is the remainder. The lines above the
+//! context come from records. The others need the driver's figures ([`Usage`]); without these, the ledger contains the
+//! records' side and the reason. Blocks lie within records, so their bytes are subtracted from the enclosing record and
+//! never counted twice. This holds for damaged files too: overlaps are cut, and blocks outside all recorded memory are
+//! counted separately.
 //!
-//! Memory on the host and managed memory, of which nobody outside can say where it lies at the moment, stand apart.
-//! Deliberately absent: the slack of the driver's own pools; only the process itself could ask for it, and it is part
-//! of what the driver counts for the process, so it stands in the line of the context.
+//! Host memory and managed memory have separate totals: managed memory migrates, and its location cannot be observed
+//! from outside. Deliberately absent: the slack of the driver's own pools. Only the process itself could query it. The
+//! driver counts it for the process, so it is part of the line of the context.
 
 use std::collections::BTreeMap;
 
@@ -43,13 +44,13 @@ use segments::{Holder, Spread};
 pub struct Ledger<'a> {
     /// By CUDA's ordinal.
     pub devices: Vec<DeviceLedger<'a>>,
-    /// Memory that no device's sum holds, by kind: pinned, registered, host-physical.
+    /// Memory that is in no device's sum, by kind: pinned, registered, host-physical.
     pub host: BTreeMap<&'static str, Tally>,
-    /// Who told the driver's side.
+    /// The library that supplied the driver's figures.
     pub source: Option<&'a str>,
-    /// Why the driver's side is missing, for one device at least.
+    /// Why the driver's figures are missing for at least one device.
     pub missing: Option<String>,
-    /// How PyTorch's allocator was seen to work.
+    /// The observed modes of PyTorch's allocator.
     pub pytorch: Vec<Mode>,
 }
 
@@ -58,19 +59,19 @@ pub struct DeviceLedger<'a> {
     pub ordinal: i32,
     pub name: &'a str,
     pub uuid: &'a str,
-    /// What the driver said; `None`: it was not asked.
+    /// The driver's figures; `None` if it was not asked.
     pub driver: Option<DriverSide>,
-    /// Largest groups first, in the order of the snapshot above.
+    /// In the order of [`What`], then by bytes, largest first.
     pub lines: Vec<Line<'a>>,
     /// Sum of the lines.
     pub known: i128,
-    /// What the driver says is used, less `known`.
+    /// The bytes that the driver reports as used, minus `known`.
     pub unexplained: Option<i128>,
-    /// Managed memory asked for on this device, wherever it lies now. In no sum.
+    /// Managed memory requested on this device, wherever it is now. In no sum.
     pub managed: Tally,
-    /// Blocks that lie in no memory recorded for this device. In no sum.
+    /// Blocks outside all memory recorded for this device. In no sum.
     pub outside: Tally,
-    /// The caching allocators whose blocks are known, segment by segment.
+    /// The caching allocators whose blocks were recorded.
     pub caches: Vec<Cache<'a>>,
 }
 
@@ -79,17 +80,17 @@ pub struct DriverSide {
     pub total_bytes: u64,
     pub used_bytes: u64,
     pub reserved_bytes: u64,
-    /// The driver told what this process uses.
+    /// The driver reported what this process uses.
     pub knows_process: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Line<'a> {
     pub what: What,
-    /// Framework or library, where the line is of one.
+    /// The framework or library that the line is about.
     pub of: Option<&'a str>,
     pub bytes: i128,
-    /// Blocks, records or processes, where they can be counted.
+    /// Number of blocks, records or processes; 0 if they cannot be counted.
     pub count: u64,
 }
 
@@ -98,9 +99,9 @@ pub struct Line<'a> {
 pub enum What {
     /// Live tensors and buffers.
     Blocks,
-    /// A caching allocator's memory besides its live blocks.
+    /// A caching allocator's memory without its live blocks.
     Cached,
-    /// A caching allocator's memory, where its blocks are not known.
+    /// A caching allocator's memory, if its blocks were not recorded.
     Pool,
     Library,
     Program,
@@ -111,7 +112,7 @@ pub enum What {
 impl<'a> Ledger<'a> {
     pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, groups: &Groups<'a>) -> Ledger<'a> {
         let count = groups.all.len() as u64;
-        let _progress = Progress::over("adding up the ledger", count, Unit::Of("sorts of records"));
+        let _progress = Progress::over("adding up the ledger", count, Unit::Of("groups"));
         let mut spread = Spread::of(snapshot, stacks, groups);
         let mut order: Vec<usize> = (0..snapshot.devices.len()).collect();
         order.sort_by_key(|&device| (snapshot.devices[device].ordinal, device));
@@ -123,7 +124,7 @@ impl<'a> Ledger<'a> {
         for group in of_place(groups, Place::Host) {
             host.entry(group.call.kind.name()).or_default().join(group.tally());
         }
-        let told = devices.iter().all(|device| device.driver.is_some());
+        let complete = devices.iter().all(|device| device.driver.is_some());
         Ledger {
             host,
             source: snapshot
@@ -131,7 +132,7 @@ impl<'a> Ledger<'a> {
                 .as_ref()
                 .map(|usage| usage.source.as_str())
                 .filter(|_| !devices.is_empty()),
-            missing: (!told).then(|| missing(snapshot)),
+            missing: (!complete).then(|| missing(snapshot)),
             pytorch: pytorch_modes(groups, stacks).into_iter().collect(),
             devices,
         }
@@ -143,13 +144,13 @@ fn of_place<'c>(groups: &'c Groups, place: Place) -> impl Iterator<Item = &'c Gr
 }
 
 fn missing(snapshot: &Snapshot) -> String {
-    let said = snapshot.usage.as_ref().and_then(|usage| usage.missing.clone());
-    let instead = match snapshot.process.state {
+    let reported = snapshot.usage.as_ref().and_then(|usage| usage.missing.clone());
+    let otherwise = match snapshot.process.state {
         ProcessState::Exited | ProcessState::Ended => {
-            "the process is over, and what the driver counted for it went with it"
+            "the process has ended, so the driver no longer counts anything for it"
         }
         _ if snapshot.taken.automatic.is_some() => {
-            "the recorder kept this snapshot, and it asks the driver for nothing"
+            "the recorder took this snapshot by itself, and it does not query the driver"
         }
         ProcessState::Running => "the driver was not asked when this snapshot was taken",
         _ if snapshot.taken.by == BY_PYTORCH => "PyTorch's snapshot covers its own allocator only",
@@ -157,7 +158,7 @@ fn missing(snapshot: &Snapshot) -> String {
             "recorded on another host or in another container, whose driver cannot be asked from here"
         }
     };
-    said.unwrap_or_else(|| instead.to_owned())
+    reported.unwrap_or_else(|| otherwise.to_owned())
 }
 
 fn device_ledger<'a>(
@@ -196,7 +197,7 @@ fn device_ledger<'a>(
     }
 }
 
-/// What the records say: blocks by framework, then what holds them, less the blocks.
+/// The lines that come from records: blocks by framework, then their holders without the blocks.
 fn record_lines<'a>(spread: &Spread<'a>, device: usize, watched: &Watched) -> Vec<Line<'a>> {
     let mut lines: BTreeMap<(What, Option<&'a str>), Line<'a>> = BTreeMap::new();
     let mut add = |what, of, bytes: i128, count| {
@@ -227,14 +228,14 @@ fn record_lines<'a>(spread: &Spread<'a>, device: usize, watched: &Watched) -> Ve
     lines
 }
 
-/// What only the driver knows.
+/// The lines that come from the driver.
 fn driver_lines(usage: &DeviceUsage, records: i128) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if let Some(process) = usage.process_bytes {
         lines.push(Line {
             what: What::Context,
             of: None,
-            // Records may say more than the driver counts: that is for the remainder to show.
+            // If records exceed the driver's figure, the remainder becomes negative.
             bytes: (i128::from(process) - records).max(0),
             count: 0,
         });

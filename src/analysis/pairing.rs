@@ -1,23 +1,23 @@
-//! Finding the same call site in two snapshots of a program.
+//! Matches the call sites of two snapshots of a program.
 //!
-//! A site is found again by function and module; its line decides only between several sites of one function. First
-//! those pair up whose line is the same. What is left of a function is paired in the order of lines, since edits move
-//! lines and rarely exchange them. Deliberately absent: similarity of names; a renamed function is a new one.
+//! Function and module identify a site; its line decides only between several sites of one function. First, sites with
+//! the same line are paired. The remaining sites of a function are paired in the order of their lines, because edits
+//! move lines and rarely change their order. Deliberately absent: similarity of names; a renamed function is a new one.
 
 use std::collections::HashMap;
 
 use crate::analysis::report::Row;
 use crate::analysis::site::Fingerprint;
 
-/// What a row is found again by.
+/// What a row is matched by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Key {
     /// With lines.
     pub exact: Fingerprint,
-    /// Without.
+    /// Without lines.
     pub loose: Fingerprint,
     pub line: Option<u32>,
-    /// Cached memory is never paired with memory that is held.
+    /// Cached memory never matches held memory.
     pub pool: bool,
 }
 
@@ -42,7 +42,8 @@ impl Key {
     }
 }
 
-/// For each of `after` its partner's index in `before`; each partner is taken once. `moved`: lines may have moved in between.
+/// For each key of `after`, the index of its partner in `before`. Each partner is used once. `moved`: lines may have
+/// moved between the two.
 pub fn pair(before: &[Key], after: &[Key], moved: bool) -> Vec<Option<usize>> {
     let mut partners = vec![None; after.len()];
     let mut free = by_line(before, |key| (key.exact, key.pool), |_| true);
@@ -60,7 +61,7 @@ pub fn pair(before: &[Key], after: &[Key], moved: bool) -> Vec<Option<usize>> {
 
 type Print = (Fingerprint, bool);
 
-/// Indices by fingerprint, the first line last, where it is cheap to take.
+/// Indices by fingerprint, in descending order of lines: the first line is last, where `pop` takes it.
 fn by_line(keys: &[Key], print: impl Fn(&Key) -> Print, wanted: impl Fn(usize) -> bool) -> HashMap<Print, Vec<usize>> {
     let mut found: HashMap<Print, Vec<usize>> = HashMap::new();
     for (index, key) in keys.iter().enumerate().filter(|(index, _)| wanted(*index)) {
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_lines_pair_in_order_after_those_that_stayed() {
+    fn unmoved_lines_pair_first_and_moved_ones_in_order() {
         let before = [key(1, 8), key(1, 12)];
         assert_eq!(pair(&before, &[key(1, 14), key(1, 10)], true), [Some(1), Some(0)]);
         assert_eq!(pair(&before, &[key(1, 12), key(1, 20)], true), [Some(1), Some(0)]);
@@ -119,7 +120,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_partner_is_taken_once_and_all_are_of_the_same_function(
+        fn each_partner_is_used_once_and_has_the_same_function(
             before in proptest::collection::vec((0u64..4, 0u32..6), 0..20),
             after in proptest::collection::vec((0u64..4, 0u32..6), 0..20),
             moved in any::<bool>(),

@@ -1,14 +1,13 @@
-//! Memory per stack: the live records of a snapshot summed over the stacks that asked for them, as plain data.
+//! A profile: the live memory of a snapshot by the stacks that requested it, as plain data.
 //!
-//! Trees, flame graphs and the profile formats of other tools are all made of this value, so that they cannot disagree
-//! with each other. Nor with the report: a byte counts once, at the level that says who holds it, as its rows do (see
-//! `groups.rs`), and frames carry the names and the folding that its stacks have.
+//! Trees, flame graphs and the profile formats of other tools are made of this value, so they cannot contradict each
+//! other or the report: each byte counts once, as in a report's rows (see `groups`), and the same frames are shown.
 //!
-//! Stacks are paths of frame numbers, outermost first, and frames are stored once. Two stacks that read the same are one
-//! path, whatever the addresses were; with [`Options::addresses`] those that differ in an address stay apart, for formats
-//! that tell addresses.
+//! Stacks are paths of frame numbers, outermost first, and each frame is stored once. Two stacks that look equal are
+//! one path, whatever their addresses. With [`Options::addresses`], stacks that differ in an address stay separate, for
+//! formats that contain addresses.
 //!
-//! Deliberately absent: shares in percent, and any order of siblings; those belong to a snapshot of it.
+//! Deliberately absent: percentages, and any order of siblings; the renderers add them.
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
@@ -26,45 +25,45 @@ pub mod tree;
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Frames inside the CUDA runtime, the interpreter and frameworks too, and those below `main`.
+    /// Include frames inside the CUDA runtime, the interpreter and frameworks, and those below `main`.
     pub full_stacks: bool,
-    /// Keep frames apart that differ in nothing but their address.
+    /// Do not merge frames that differ only in their address.
     pub addresses: bool,
-    /// Only what this lets pass.
+    /// Include only records that pass.
     pub filter: Filter,
-    /// What was ever asked for too, where the snapshot tells; then some samples are of stacks that hold nothing any more.
+    /// Include everything ever requested, if the snapshot contains it. Some samples then hold nothing any more.
     pub made: bool,
-    /// Leave out the stacks that these rules take.
+    /// Exclude the stacks that these rules suppress.
     pub suppressions: Suppressions,
 }
 
 #[derive(Debug, Clone)]
 pub struct Profile<'a> {
     pub snapshot: &'a Snapshot,
-    /// Each frame once.
+    /// The distinct frames.
     pub frames: Vec<Frame<'a>>,
-    /// Each way through them once.
+    /// The distinct stacks.
     pub paths: Vec<Path>,
     /// Most bytes first.
     pub samples: Vec<Sample>,
-    /// The filter, if there is one, and what it left out.
+    /// The filter, if there is one, and the memory that it left out.
     pub filter: Option<Filtered>,
-    /// What suppressions took, and each rule's part in it; no rules unless they were asked for.
+    /// The memory that suppressions removed, in total and by rule; no rules unless requested.
     pub suppressed: Tally,
     pub suppressions: Vec<Used>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Path {
-    /// Indices into [`Profile::frames`], outermost first. Empty for memory that was recorded without its stack.
+    /// Indices into [`Profile::frames`], outermost first. Empty for memory recorded without its stack.
     pub frames: Vec<usize>,
-    /// The walk stopped early, so frames are missing before the first.
+    /// Outer frames are missing before the first.
     pub truncated: bool,
-    /// The library of CUDA's that asked, or else whose caching allocator did.
+    /// The CUDA library that requested the memory, else the owner of the caching allocator that did.
     pub origin: Option<&'static str>,
 }
 
-/// What one path asked for, of one kind, on one device.
+/// The memory that one path requested, of one kind, on one device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
     /// Index into [`Profile::paths`].
@@ -72,24 +71,25 @@ pub struct Sample {
     pub kind: Kind,
     /// Index into the snapshot's devices.
     pub device: Option<usize>,
-    /// Held, cached by an allocator, or a mere claim; what stands behind listed blocks is left out.
+    /// Never [`Level::Behind`].
     pub level: Level,
     pub live: Tally,
-    /// Everything it ever asked for, freed memory included; `None` when nobody asked, or the snapshot does not tell.
+    /// Everything ever requested, including freed memory; `None` if [`Options::made`] is off or the snapshot does not
+    /// contain it.
     pub made: Option<Tally>,
 }
 
-/// What a profile tells of one record.
+/// The place of one record in a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// Of the record, in the snapshot's list.
+    /// Index of the record in the snapshot.
     pub index: usize,
     /// Index into [`Profile::paths`].
     pub path: usize,
     pub level: Level,
 }
 
-/// What is shown to the caller on the way.
+/// What the caller wants to visit while the profile is made.
 enum Visit<'v> {
     Nothing,
     Records(&'v mut dyn FnMut(&Allocation, Seen)),
@@ -101,8 +101,8 @@ impl<'a> Profile<'a> {
         Profile::new(snapshot, options, Visit::Nothing)
     }
 
-    /// The same, showing every record on the way that passes the filter and is not suppressed: also those that stand behind
-    /// listed blocks, which no sample counts.
+    /// Makes a profile and visits every record that passes the filter and is not suppressed, including those at
+    /// [`Level::Behind`], which no sample counts.
     pub fn visiting(
         snapshot: &'a Snapshot,
         options: &Options,
@@ -111,7 +111,8 @@ impl<'a> Profile<'a> {
         Profile::new(snapshot, options, Visit::Records(&mut visit))
     }
 
-    /// The same, showing what its samples are made of, with their path: records of one stack, call and size together.
+    /// Makes a profile and visits the groups that its samples are made of, each with its path. A group's records have
+    /// the same size.
     pub fn visiting_sizes(
         snapshot: &'a Snapshot,
         options: &Options,
@@ -125,14 +126,14 @@ impl<'a> Profile<'a> {
         let mut filtering = Filtering::new(&options.filter, snapshot);
         let groups = match visit {
             Visit::Sizes(_) => Groups::with_sizes_apart(snapshot, &stacks, filtering.since_ns()),
-            _ => Groups::parted(snapshot, &stacks, filtering.since_ns()),
+            _ => Groups::split_at(snapshot, &stacks, filtering.since_ns()),
         };
         let mut paths = Paths::new(options, snapshot.stacks.len());
-        let mut sums: HashMap<Key, Sums> = HashMap::new();
+        let mut tallies: HashMap<Key, Tallies> = HashMap::new();
         let mut sieve = Sieve::new(&options.suppressions);
         if let Visit::Records(visit) = &mut visit {
             let all = &snapshot.allocations;
-            let progress = Progress::over("telling who asked", all.len() as u64, Unit::Of("records"));
+            let progress = Progress::over("finding stacks", all.len() as u64, Unit::Of("records"));
             for (index, allocation) in all.iter().enumerate() {
                 progress.tick(index);
                 if filtering.passes(allocation.call, allocation.stack, allocation.time_ns, &stacks)
@@ -155,10 +156,10 @@ impl<'a> Profile<'a> {
                 visit(group, path);
             }
             let key = (path, call.kind, call.device, group.level);
-            sums.entry(key).or_default().live.join(group.tally());
+            tallies.entry(key).or_default().live.join(group.tally());
         }
-        let told = options.made && !snapshot.totals.is_empty();
-        if told {
+        let with_totals = options.made && !snapshot.totals.is_empty();
+        if with_totals {
             let levels = levels_of_totals(snapshot, &stacks, &groups);
             for (total, level) in snapshot.totals.iter().zip(levels) {
                 if level.is_listed()
@@ -166,26 +167,26 @@ impl<'a> Profile<'a> {
                     && sieve.rule(total.stack, &stacks).is_none()
                 {
                     let key = (paths.of_stack(total.stack, &stacks), total.kind, total.device, level);
-                    sums.entry(key).or_default().made.join(Tally {
+                    tallies.entry(key).or_default().made.join(Tally {
                         bytes: total.bytes,
                         count: total.count,
                     });
                 }
             }
         }
-        let sample = |((path, kind, device, level), sums): (Key, Sums)| Sample {
+        let sample = |((path, kind, device, level), tallies): (Key, Tallies)| Sample {
             path,
             kind,
             device,
             level,
-            live: sums.live,
-            // What is there was asked for.
-            made: told.then_some(Tally {
-                bytes: sums.made.bytes.max(sums.live.bytes),
-                count: sums.made.count.max(sums.live.count),
+            live: tallies.live,
+            // Live memory was requested, whatever a damaged file contains.
+            made: with_totals.then_some(Tally {
+                bytes: tallies.made.bytes.max(tallies.live.bytes),
+                count: tallies.made.count.max(tallies.live.count),
             }),
         };
-        let mut samples: Vec<Sample> = sums.into_iter().map(sample).collect();
+        let mut samples: Vec<Sample> = tallies.into_iter().map(sample).collect();
         samples.sort_by_key(|sample| {
             let Tally { bytes, count } = sample.live;
             (
@@ -207,7 +208,7 @@ impl<'a> Profile<'a> {
         }
     }
 
-    /// All samples together: what the rows of a report add up to.
+    /// The sum of all samples, which equals the sum of a report's rows.
     pub fn total(&self) -> Tally {
         Tally::total(self.samples.iter().map(|sample| sample.live))
     }
@@ -217,12 +218,12 @@ impl<'a> Profile<'a> {
         self.paths[path].frames.iter().map(|&frame| &self.frames[frame])
     }
 
-    /// Where a sample's memory lies, in words: `GPU 0`, `host memory`, or `no memory` for a claim.
+    /// The location of a sample's memory: `GPU 0`, `host memory`, or `no memory` for a claim.
     pub fn place(&self, sample: &Sample) -> String {
         self.place_of(sample.kind, sample.device)
     }
 
-    /// The same for memory of this kind.
+    /// The location of memory of this kind.
     pub fn place_of(&self, kind: Kind, device: Option<usize>) -> String {
         match kind.place() {
             Place::Nowhere => "no memory".to_owned(),
@@ -235,13 +236,13 @@ impl<'a> Profile<'a> {
 type Key = (usize, Kind, Option<usize>, Level);
 
 #[derive(Default)]
-struct Sums {
+struct Tallies {
     live: Tally,
     made: Tally,
 }
 
-/// Where each row of the snapshot's totals stands: with the live memory of its stack, kind and device where there is some.
-/// Of what is freed nobody knows any more whether a framework's blocks lay in it; the stack decides.
+/// The level of each row of the snapshot's totals: that of the live memory of its stack, kind and device, if there is
+/// any. Otherwise the stack decides, because it is not recorded whether a framework's blocks lay in freed memory.
 fn levels_of_totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -> Vec<Level> {
     let mut live: HashMap<(Option<usize>, Kind, Option<usize>), Level> = HashMap::new();
     for group in &groups.all {
@@ -264,7 +265,7 @@ fn levels_of_totals(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -
     snapshot.totals.iter().map(level).collect()
 }
 
-/// Numbers the distinct values of something, in the order they are met.
+/// Numbers distinct values in order of appearance.
 #[derive(Debug)]
 struct Numbered<T> {
     numbers: HashMap<T, usize>,
@@ -287,7 +288,7 @@ impl<T: Clone + Eq + Hash> Numbered<T> {
     }
 }
 
-/// A frame that compares by what a reader sees of it, and by its address where that is wanted.
+/// A frame that is compared by what a reader sees of it, and optionally by its address.
 #[derive(Debug, Clone, Copy)]
 struct Named<'a> {
     frame: Frame<'a>,
@@ -296,11 +297,11 @@ struct Named<'a> {
 
 impl<'a> Named<'a> {
     fn of(frame: &Frame<'a>, addresses: bool) -> Named<'a> {
-        // Without a name the address is all there is to see.
-        let told = addresses || frame.function.is_none();
+        // The address of a frame without a name is visible.
+        let visible = addresses || frame.function.is_none();
         Named {
             frame: *frame,
-            address: told.then_some(frame.address),
+            address: visible.then_some(frame.address),
         }
     }
 
@@ -336,7 +337,7 @@ struct Paths<'o, 'a> {
     options: &'o Options,
     frames: Numbered<Named<'a>>,
     paths: Numbered<Path>,
-    /// The path of each stack of the snapshot that was met; the last place is for records without one.
+    /// The path of each stack of the snapshot, if known; the last element is for records without a stack.
     known: Vec<Option<usize>>,
 }
 
@@ -368,7 +369,7 @@ impl<'o, 'a> Paths<'o, 'a> {
             stack.shown().map(&mut number).collect()
         };
         frames.reverse();
-        // A stack that is missing altogether is not a cut one.
+        // A missing stack is not a truncated one.
         let truncated = stack.truncated && !frames.is_empty();
         self.paths.number(Path {
             frames,

@@ -1,8 +1,8 @@
-//! Which program a process runs, so that snapshots of two different ones are not compared by mistake.
+//! Which program a process runs, so that snapshots of different programs are not compared by mistake.
 //!
-//! A program is the file name of its executable; for an interpreter, which runs everything, also the script or module it
-//! was given. Folders and the version in an interpreter's name do not matter, since another machine has others.
-//! Deliberately absent: arguments; the same program with other options is what people compare.
+//! A program is identified by the file name of its executable and, for an interpreter, the script or module that it
+//! runs. Folders and the version in an interpreter's name are ignored, because they differ between machines.
+//! Deliberately absent: arguments; users compare runs of one program with different options.
 
 use std::fmt;
 
@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::analysis::site::file_name;
 use crate::snapshot::Snapshot;
+use crate::wildcard;
 
-/// A program, as far as it can be told. An executable that is not known is empty, and like any other.
+/// A program, as far as it is known. An empty executable is unknown.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Program {
     pub executable: String,
@@ -40,17 +41,20 @@ impl Program {
         }
     }
 
-    /// Whether it is called so: `train`, `train.py`, `python train.py`; `*` stands for any letters, `?` for one.
-    pub fn is_called(&self, pattern: &str) -> bool {
+    /// Whether one of its names matches a pattern with wildcards: `train`, `train.py`, `python train.py`.
+    pub fn matches(&self, pattern: &str) -> bool {
         let names = [
             Some(self.executable.clone()),
             self.script.clone(),
             Some(self.to_string()),
         ];
-        names.iter().flatten().any(|name| is_like(pattern, name))
+        names
+            .iter()
+            .flatten()
+            .any(|name| wildcard::matches(pattern.as_bytes(), name.as_bytes()))
     }
 
-    /// Whether both may be the same program: nothing that is known of both differs.
+    /// Whether both may be the same program: whatever is known of both is equal.
     pub fn is_like(&self, other: &Program) -> bool {
         let scripts_differ = matches!((&self.script, &other.script), (Some(a), Some(b)) if a != b);
         let unknown = self.executable.is_empty() || other.executable.is_empty();
@@ -68,36 +72,14 @@ impl fmt::Display for Program {
     }
 }
 
-fn is_like(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    // The pattern behind the last star, and from where in the text it was tried last.
-    let mut star: Option<(usize, usize)> = None;
-    let (mut at, mut seen) = (0, 0);
-    while seen < text.len() {
-        match pattern.get(at) {
-            Some('*') => {
-                at += 1;
-                star = Some((at, seen));
-            }
-            Some(&wanted) if wanted == '?' || wanted == text[seen] => (at, seen) = (at + 1, seen + 1),
-            _ => {
-                let Some((behind, from)) = star else { return false };
-                star = Some((behind, from + 1));
-                (at, seen) = (behind, from + 1);
-            }
-        }
-    }
-    pattern[at..].iter().all(|&rest| rest == '*')
-}
-
-/// Something that runs other people's files.
+/// A program that runs scripts.
 struct Interpreter {
     name: &'static str,
-    /// Options that are followed by a value of their own.
+    /// Options that take a value.
     with_value: &'static [&'static str],
     /// The option that names a module in place of a file.
     module: Option<&'static str>,
-    /// Options that hold the program itself, so that it has no name.
+    /// Options that contain the program itself, which then has no name.
     inline: &'static [&'static str],
 }
 
@@ -180,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_its_file_wherever_it_lies() {
+    fn a_program_is_its_file_name_in_any_folder() {
         let here = program("/opt/v1/train", &["./train", "--epochs", "3"]);
         assert!(here.is_like(&program("/home/ci/train (deleted)", &["train"])));
         assert!(!here.is_like(&program("/opt/v1/serve", &["./serve"])));
@@ -188,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interpreter_is_what_it_runs() {
+    fn an_interpreter_is_named_after_its_script() {
         let train = program(
             "/usr/bin/python3.12",
             &["python", "-u", "-X", "dev", "src/train.py", "--lr", "1"],
@@ -203,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_called_by_its_file_or_what_it_runs() {
+    fn patterns_match_the_executable_the_script_or_both() {
         let train = program("/usr/bin/python3.12", &["python3", "src/train.py"]);
         for pattern in [
             "python",
@@ -214,20 +196,20 @@ mod tests {
             "tr??n.py",
             "*",
         ] {
-            assert!(train.is_called(pattern), "{pattern}");
+            assert!(train.matches(pattern), "{pattern}");
         }
         for pattern in ["", "train", "*.pyc", "python3*", "?", "src/train.py"] {
-            assert!(!train.is_called(pattern), "{pattern}");
+            assert!(!train.matches(pattern), "{pattern}");
         }
-        assert!(program("/opt/aab", &[]).is_called("*ab") && !program("/opt/aab", &[]).is_called("*abb"));
+        assert!(program("/opt/aab", &[]).matches("*ab") && !program("/opt/aab", &[]).matches("*abb"));
     }
 
     #[test]
-    fn what_is_not_known_differs_from_nothing() {
+    fn an_unknown_part_is_like_any_other() {
         let inline = program("/usr/bin/python3", &["python3", "-c", "import torch"]);
         assert_eq!(inline.script, None);
         assert!(inline.is_like(&program("/usr/bin/python3", &["python3", "serve.py"])));
-        // A process may rename itself, and then its command line says nothing.
+        // A process may change its command line.
         assert!(program("/usr/bin/python3", &["worker 1"]).is_like(&inline));
         assert!(program("", &[]).is_like(&inline));
         assert!(!inline.is_like(&program("/usr/bin/pythonic", &["pythonic"])));

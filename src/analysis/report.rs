@@ -1,14 +1,14 @@
-//! A report: what a snapshot says, added up and ranked, as a value.
+//! A report: the live records of a snapshot, added up and ranked, as a value.
 //!
-//! Nothing here knows about terminals: the text renderer, `--json` and whatever comes later print the same value, so
-//! they cannot disagree. Rows are the live records grouped [`By`] something, largest first; each row keeps its largest
-//! stacks. Totals count every live record, also those whose row was cut off by `--top` or `--min-bytes`.
+//! All renderers (text, HTML, `--json`) print this value, so they cannot contradict each other. Rows are the live
+//! records grouped [`By`] something, largest first; each row includes its largest stacks. Totals count every live
+//! record, even if `--top` or `--min-bytes` cut off its row.
 //!
-//! Three words are chosen with care. Memory of a finished process is *leaked*; a running one merely *holds* it. What a
-//! caching allocator keeps is neither, but *cached* (see `groups`). Records of kinds without a place (mappings, pools,
-//! address ranges) are *claims*: listed, counted apart, 0 bytes.
+//! Terms: memory of a finished process is *leaked*, and a running process *holds* it. Memory of a caching allocator is
+//! *cached* (see `groups`). Records that hold no memory (mappings, pools, address ranges) are *claims*: they are
+//! listed, counted separately, and have 0 bytes.
 //!
-//! Deliberately absent: sentences that depend on a width, and colours.
+//! Deliberately absent: text that depends on the width of the terminal, and colours.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -34,24 +34,24 @@ pub use grouping::{By, Sort};
 
 /// The value of [`Report::format`].
 pub const FORMAT: &str = "culeak-report";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What to show.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     pub by: By,
     pub sort: Sort,
-    /// At most this many rows.
+    /// The most rows to list.
     pub top: Option<usize>,
-    /// Rows below this are cut.
+    /// Rows with fewer bytes are cut off.
     pub min_bytes: u64,
-    /// How the input was named on the command line, for the advice at the end.
+    /// The input as named on the command line, for the next command.
     pub source: String,
-    /// Rows and totals are of what this lets pass.
+    /// Rows and totals include only records that pass.
     pub filter: Filter,
-    /// Rows are made of what these leave; totals of everything all the same.
+    /// Rows exclude the records that match; totals include them.
     pub suppressions: Suppressions,
-    /// So many stacks are kept of each row in place of [`STACKS_KEPT`].
+    /// The most stacks per row, in place of [`STACKS_KEPT`].
     pub stacks_kept: Option<usize>,
 }
 
@@ -60,42 +60,42 @@ pub struct Report<'a> {
     pub format: &'static str,
     pub version: u32,
     pub process: ProcessLine<'a>,
-    /// The process is over, so what is left is leaked.
+    /// The process has ended, so what is left is leaked.
     pub finished: bool,
-    /// The request that failed, when that is why the snapshot exists.
+    /// The failed request that caused the automatic snapshot.
     pub trigger: Option<FailedRow<'a>>,
     pub ledger: Ledger<'a>,
     pub by: By,
     pub rows: Vec<Row<'a>>,
-    /// Memory of caching allocators whose blocks are listed in `rows` in its place.
+    /// Memory of caching allocators whose blocks are listed in `rows` instead of it.
     pub pools: Vec<Row<'a>>,
     /// Rows that `--top` or `--min-bytes` cut off.
     pub hidden: Tally,
     pub hidden_rows: usize,
-    /// The same, by which of the two it was.
+    /// `hidden_rows` by option.
     #[serde(skip)]
     pub cut: Cut,
-    /// The filter, if there is one; the ledger, peaks, requests that failed and the numbers of allocations and frees do
-    /// not know it.
+    /// The filter, if there is one. It does not apply to the ledger, peaks, failed requests and the numbers of
+    /// allocations and frees.
     pub filter: Option<Filtered>,
-    /// What suppressions took out of the rows, and each rule's part in it; no rules unless they were asked for.
+    /// The memory that suppressions removed from the rows, in total and by rule; no rules unless requested.
     pub suppressed: Tally,
     pub suppressions: Vec<Used>,
     pub totals: Totals,
     pub devices: Vec<DeviceTotal<'a>>,
     pub failed: Vec<FailedRow<'a>>,
-    /// What frameworks' allocators say of themselves, beside what was recorded of them.
+    /// The statistics that frameworks' allocators keep themselves.
     pub allocators: &'a [Allocator],
-    /// Moments the program has named.
+    /// Points in time that the program named.
     pub marks: &'a [Mark],
     pub taken: &'a Taken,
     pub losses: &'a Losses,
     pub warnings: Vec<String>,
-    /// The next thing to type.
+    /// The command to run next.
     pub next: String,
 }
 
-/// How many rows are not shown.
+/// Number of rows that were cut off, by option.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cut {
     pub below_min: usize,
@@ -108,7 +108,7 @@ impl Cut {
     }
 }
 
-/// Whose memory this is.
+/// The process that a snapshot shows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProcessLine<'a> {
     pub pid: u32,
@@ -126,20 +126,20 @@ fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
     numbers.fold(0, u64::saturating_add)
 }
 
-/// One group of live records.
+/// Live records that have something in common.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row<'a> {
-    /// What the members have in common, in words.
+    /// What the records have in common, as text.
     pub label: String,
     pub bytes: u64,
     pub count: u64,
-    /// How many of them hold no memory of their own.
+    /// Number of records that hold no memory.
     pub claims: u64,
-    /// Held by a caching allocator, at least in part.
+    /// A caching allocator holds at least a part of it.
     pub pool: bool,
-    /// Whose caching allocator that is.
+    /// The owner of that allocator.
     pub allocator: Option<&'static str>,
-    /// The library of CUDA's that asked for all of it.
+    /// The CUDA library that requested all of it.
     pub library: Option<&'static str>,
     pub kinds: BTreeMap<&'static str, Tally>,
     pub devices: BTreeMap<String, Tally>,
@@ -148,15 +148,16 @@ pub struct Row<'a> {
     pub apis: BTreeMap<&'a str, Tally>,
     pub smallest: u64,
     pub largest: u64,
-    /// Before the moment of the snapshot.
+    /// Age of the oldest record when the snapshot was taken.
     pub oldest_age_ns: u64,
     pub newest_age_ns: u64,
-    /// The row's stacks, largest first, at most [`STACKS_KEPT`] unless more were asked for.
+    /// The largest stacks, largest first; at most [`STACKS_KEPT`] unless [`Options::stacks_kept`] is set.
     pub stacks: Vec<RowStack<'a>>,
+    /// Number of all stacks.
     pub stacks_in_all: usize,
 }
 
-/// A row keeps this many stacks in full.
+/// The most stacks per row.
 pub const STACKS_KEPT: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -168,7 +169,7 @@ pub struct RowStack<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// The site of the row's largest stack.
+    /// The call site of the row's largest stack.
     pub fn site(&self) -> Option<&Frame<'a>> {
         self.stacks.first().and_then(|stack| stack.stack.site())
     }
@@ -176,29 +177,31 @@ impl<'a> Row<'a> {
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Totals {
-    /// What is leaked, once the process is over: all memory that somebody holds, and no pool.
+    /// Memory in use, without pools. It is leaked if the process has ended.
     pub held: Held,
-    /// Handed out by the driver, pools included.
+    /// Memory that the driver handed out, including pools.
     pub device: Tally,
     pub managed: Tally,
     pub host: Tally,
     /// The part of these three that caching allocators hold.
     pub pool: Tally,
-    /// The part of `held` that a static destructor may have tried to free after CUDA had shut down, and the part of that
-    /// which static constructors asked for. A statically linked runtime refuses such frees itself, so they are not seen.
+    /// The part of `held` that a static destructor may have tried to free after CUDA had shut down. A statically linked
+    /// runtime rejects such frees itself, so they cannot be observed.
     pub alive_at_shutdown: Tally,
+    /// The part of `alive_at_shutdown` that static constructors requested.
     pub from_static_constructors: Tally,
-    /// Records that hold no memory: mappings, address ranges, pools, imports. Their number by kind.
+    /// Number of records that hold no memory (mappings, address ranges, pools, imports), by kind.
     pub claims: BTreeMap<&'static str, u64>,
-    /// Different sites that hold memory.
+    /// Number of call sites that hold memory.
     pub call_sites: usize,
     pub failed: Tally,
-    /// Allocations since the recording began, and how many of them were freed.
+    /// Allocations since the recording began.
     pub allocated: u64,
+    /// The number of these that were freed.
     pub freed: u64,
 }
 
-/// Memory that somebody holds, each byte at one level.
+/// Memory in use, each byte counted once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Held {
     /// Tensors and buffers of frameworks.
@@ -227,7 +230,7 @@ pub struct DeviceTotal<'a> {
     pub peak_bytes: u64,
 }
 
-/// Allocation calls that failed, equal ones in one row.
+/// Allocation calls that failed, with equal calls in one row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct FailedRow<'a> {
     pub bytes: u64,
@@ -247,7 +250,7 @@ impl<'a> Report<'a> {
         let stacks = CallStacks::of(snapshot);
         let mut filtering = Filtering::new(&options.filter, snapshot);
         let since_ns = filtering.since_ns();
-        let mut groups = Groups::parted(snapshot, &stacks, since_ns);
+        let mut groups = Groups::split_at(snapshot, &stacks, since_ns);
         let ledger = Ledger::of(snapshot, &stacks, &groups);
         groups.forget_blocks();
         let (passing, left_out) = filtering.split(&groups, &stacks);
@@ -323,18 +326,18 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Nothing was ever asked for, so there is nothing to rank.
+    /// The process never requested memory.
     pub fn is_empty(&self) -> bool {
         self.totals.allocated == 0 && self.rows.is_empty() && self.hidden_rows == 0 && self.failed.is_empty()
     }
 }
 
-/// Whether what is left can be called leaked. A snapshot kept while the program ran shows what it held.
+/// Whether the process has ended, so what is left is leaked. An automatic snapshot shows a running process.
 pub fn is_finished(snapshot: &Snapshot) -> bool {
     snapshot.taken.automatic.is_none() && matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended)
 }
 
-/// Batches of live records by site, for those who judge or compare rather than report.
+/// Rows made of these groups, largest first, for checks and comparisons.
 pub fn rows_by<'a: 'b, 'b>(
     snapshot: &'a Snapshot,
     stacks: &CallStacks<'a>,
@@ -346,7 +349,7 @@ pub fn rows_by<'a: 'b, 'b>(
     rows
 }
 
-/// Whose memory a snapshot shows.
+/// The process that a snapshot shows.
 pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
     let process = &snapshot.process;
     ProcessLine {
@@ -434,7 +437,7 @@ fn device_totals<'a>(snapshot: &'a Snapshot, groups: &[&Group]) -> Vec<DeviceTot
         .collect()
 }
 
-/// The failed request that the snapshot was kept for, and all of them, largest first.
+/// The failed request that caused the snapshot, and all failed requests, largest first.
 fn failed<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> (Option<FailedRow<'a>>, Vec<FailedRow<'a>>) {
     let row = |failed: &'a Failed| FailedRow {
         bytes: failed.bytes,
@@ -448,21 +451,21 @@ fn failed<'a>(snapshot: &'a Snapshot, stacks: &CallStacks<'a>) -> (Option<Failed
         last_age_ns: snapshot.taken.at_ns.saturating_sub(failed.last_ns),
         stack: stacks.get(failed.stack).clone(),
     };
-    let kept_for = snapshot.taken.automatic.as_ref().and_then(|kept| kept.failed);
-    let trigger = kept_for.and_then(|index| snapshot.failed.get(index)).map(row);
+    let trigger = snapshot.taken.automatic.as_ref().and_then(|automatic| automatic.failed);
+    let trigger = trigger.and_then(|index| snapshot.failed.get(index)).map(row);
     let mut rows: Vec<_> = snapshot.failed.iter().map(row).collect();
     rows.sort_by_key(|row| std::cmp::Reverse((row.bytes, row.count)));
     (trigger, rows)
 }
 
-/// Stands in for the device of memory that belongs to none.
+/// The device name of memory without a device.
 pub const NO_DEVICE: &str = "no GPU";
-/// Stands in for the device of the host's memory, whichever device asked for it.
+/// The device name of host memory, whichever device requested it.
 pub const HOST_MEMORY: &str = "host memory";
-/// Stands in for the stream of memory that was not asked for in stream order.
+/// The stream name of memory that is not stream-ordered.
 pub const NO_STREAM: &str = "no stream";
 
-/// `GPU 0`, as CUDA counts inside the process.
+/// `GPU 0`, by CUDA's ordinal in the process.
 pub fn device_name(snapshot: &Snapshot, device: Option<usize>) -> String {
     device.map_or_else(
         || NO_DEVICE.to_owned(),
@@ -470,7 +473,7 @@ pub fn device_name(snapshot: &Snapshot, device: Option<usize>) -> String {
     )
 }
 
-/// What memory of this kind counts against: `GPU 0` or `host memory`.
+/// The device that memory of this kind counts against (`GPU 0`), or `host memory`.
 pub fn place_name(snapshot: &Snapshot, kind: Kind, device: Option<usize>) -> String {
     match kind.place() {
         Place::Host => HOST_MEMORY.to_owned(),

@@ -1,9 +1,10 @@
-//! Call sites: which frame of a stack is the user's own, and a name for stacks that survives a restart.
+//! Call sites: the line of the user's program that requested the memory, and fingerprints that identify it in other
+//! runs.
 //!
-//! A stack under `cudaMalloc` begins inside the CUDA runtime and ends in the loader. What a reader wants is the line
-//! of their own program that asked: the *site*. Every frame therefore gets a [`Role`] (told in `site/role.rs`, and for
-//! Python in `site/python.rs`); the default view shows the frames between the runtime and `main`, and the site is the
-//! innermost of them that is not a mere wrapper.
+//! A stack under `cudaMalloc` begins inside the CUDA runtime and ends in the loader. The reader wants the line of their
+//! own program in between: the *call site*. Each frame therefore gets a [`Role`] (`site/role.rs`, for Python
+//! `site/python.rs`). The default view shows the frames between the runtime and `main`; the site is the innermost of
+//! these that is not a wrapper.
 //!
 //! ```text
 //! 0x7f.. libcudart.so.13         Runtime      hidden     0x7f.. libcudart.so.13        Runtime      hidden
@@ -14,13 +15,12 @@
 //! __libc_start_main              BelowMain    hidden     step       train.py:212       User         the site
 //! ```
 //!
-//! In a Python program the site is the innermost line of Python that the user wrote; then library Python; then native
-//! code. A stack with nothing but hidden frames shows what it has, frameworks before runtimes.
+//! In a Python program the site is the innermost Python line that the user wrote, else a line of library Python, else
+//! native code. If all frames of a stack are hidden, the frames of frameworks are shown, else all.
 //!
-//! Two runs of one program are compared by [`Fingerprint`]s: hashes over module, source file, function and line of the
-//! shown frames, files by name alone, so that address space randomization, another machine, another build folder or
-//! another install path change nothing.
-//! Deliberately absent: names of symbols; they were written into the snapshot by whoever symbolized it.
+//! [`Fingerprint`]s compare two runs of one program: hashes of module, source file, function and line of the shown
+//! frames. Files count by name alone, so address space randomization, another machine, another build folder or another
+//! install path change nothing. Deliberately absent: looking up symbols; the CLI does that before.
 
 use std::fmt;
 
@@ -36,7 +36,7 @@ mod origin;
 mod python;
 mod role;
 
-/// What a frame is to the person who reads the stack.
+/// What a frame means to the reader of the stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -44,18 +44,18 @@ pub enum Role {
     Runtime,
     /// Inside the Python interpreter.
     Interpreter,
-    /// Inside PyTorch, XLA, CuPy …, or a library of CUDA's: shown only where nothing but such frames is.
+    /// Inside PyTorch, XLA, CuPy …, or a CUDA library: shown only if the stack has no better frames.
     Framework,
-    /// Generic code between the user's code and CUDA: shown, but never a site while a user's frame is there.
+    /// Generic code between the user's code and CUDA: shown, but not a site if the stack has a user's frame.
     Wrapper,
-    /// Python that came with a package or with Python itself: shown, but never a site while a user's line is there.
+    /// Python code of a package or of Python itself: shown, but not a site if the stack has a line of the user.
     Library,
     User,
-    /// What called `main` or the thread's function.
+    /// The callers of `main` or of the thread's function.
     BelowMain,
 }
 
-/// One line of a stack: a code address, or a call the compiler inlined into one.
+/// One line of a stack: a code address, or a call that the compiler inlined there.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Frame<'a> {
     pub function: Option<&'a str>,
@@ -64,9 +64,9 @@ pub struct Frame<'a> {
     pub inlined: bool,
     #[serde(skip_serializing_if = "Language::is_native")]
     pub language: Language,
-    /// Path of the module; empty when the address was in none.
+    /// Path of the module; empty if the address is in none.
     pub module: &'a str,
-    /// Address in the module's file, or in the process when there is no module.
+    /// Address in the module's file, or in the process if there is no module.
     pub address: u64,
     pub role: Role,
 }
@@ -77,7 +77,7 @@ impl<'a> Frame<'a> {
         file_name(self.module)
     }
 
-    /// The function, or `module+0xoffset` where no symbol is known.
+    /// The function, or `module+0xoffset` if no symbol is known.
     pub fn name(&self) -> String {
         match self.function {
             Some(function) => function.to_owned(),
@@ -86,12 +86,12 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// `train.cu:212`, when debug information says so.
+    /// File name and line: `train.cu:212`. `None` without debug information.
     pub fn short_place(&self) -> Option<String> {
         self.place_with(file_name)
     }
 
-    /// The same with the whole path.
+    /// Path and line.
     pub fn place(&self) -> Option<String> {
         self.place_with(|file| file)
     }
@@ -112,7 +112,8 @@ impl<'a> Frame<'a> {
         matches!(self.role, Role::User | Role::Library | Role::Wrapper)
     }
 
-    /// The source file, by a name that is the same wherever it was built or installed; the module where none is known.
+    /// The source file, or the module if no file is known, by a name that does not depend on where it was built or
+    /// installed.
     pub fn source(&self) -> &'a str {
         match self.file {
             Some(file) if self.is_python() => python::name_in_package(file),
@@ -121,7 +122,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// What stands in a fingerprint for the module: names that are the same wherever the program is installed.
+    /// The module, or the file of a Python line, by a name that does not depend on where the program is installed.
     pub fn home(&self) -> &'a str {
         match self.file {
             Some(file) if self.is_python() => python::name_in_package(file),
@@ -130,7 +131,7 @@ impl<'a> Frame<'a> {
     }
 }
 
-/// A name for a stack or a site that is the same in every run of the same program.
+/// A hash that identifies a stack or a site in every run of the same program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub u64);
 
@@ -146,22 +147,22 @@ impl Serialize for Fingerprint {
     }
 }
 
-/// One stack of a snapshot, read as a person would.
+/// One stack of a snapshot, with roles and a call site.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CallStack<'a> {
-    /// Over module, function and line of every shown frame.
+    /// Over module, function and line of each shown frame.
     pub fingerprint: Fingerprint,
-    /// The same without lines: edits elsewhere in the file leave it alone.
+    /// Without lines, so edits elsewhere in the file do not change it.
     pub loose_fingerprint: Fingerprint,
-    /// Over the site's frame alone.
+    /// Over the frame of the site alone.
     pub site_fingerprint: Fingerprint,
-    /// The same without the line.
+    /// Over the frame of the site, without its line.
     pub loose_site_fingerprint: Fingerprint,
-    /// A caching allocator stands between the site and CUDA, so the memory may be free for reuse.
+    /// A caching allocator requested the memory for the site, so it may be free for reuse.
     pub pool: bool,
-    /// Whose caching allocator that is: `PyTorch`.
+    /// The owner of that allocator: `PyTorch`.
     pub allocator: Option<&'static str>,
-    /// The library of CUDA's that asked for the memory, by name: `cuBLAS`.
+    /// The CUDA library that requested the memory: `cuBLAS`.
     pub library: Option<&'static str>,
     pub truncated: bool,
     /// Index of the site in `frames`; `None` for an allocation recorded without its stack.
@@ -192,10 +193,10 @@ impl<'a> CallStack<'a> {
     fn new(frames: Vec<Frame<'a>>, allocator: Option<&'static str>, truncated: bool) -> CallStack<'a> {
         let site = site(&frames);
         let library = origin::library(&frames);
-        let level = visible(&frames);
+        let visible = visible(&frames);
         let mut exact = Hasher::new();
         let mut loose = Hasher::new();
-        for frame in frames.iter().filter(|frame| level.shows(frame)) {
+        for frame in frames.iter().filter(|frame| visible.shows(frame)) {
             exact.frame(frame, true);
             loose.frame(frame, false);
         }
@@ -204,7 +205,7 @@ impl<'a> CallStack<'a> {
             at_site.frame(&frames[site], true);
             at_loose_site.frame(&frames[site], false);
         }
-        // What a library took for itself and what the program asked for are two things, though one line caused both.
+        // A library's own memory and memory that the program requested stay apart, even if one line caused both.
         for hasher in [&mut exact, &mut loose, &mut at_site, &mut at_loose_site] {
             hasher.bytes(library.unwrap_or_default().as_bytes());
         }
@@ -226,24 +227,25 @@ impl<'a> CallStack<'a> {
         self.site.map(|site| &self.frames[site])
     }
 
-    /// A statically linked CUDA runtime asked the driver, as far as the stack says; `program_has_runtime`: there is one.
+    /// Whether the stack shows a statically linked CUDA runtime as the driver's caller. `program_has_runtime`: the
+    /// program has a CUDA runtime at all.
     pub fn is_of_static_runtime(&self, program_has_runtime: bool) -> bool {
         let innermost = self.frames.first().filter(|frame| !frame.is_python());
-        innermost.is_some_and(|frame| origin::is_static_runtime(frame, program_has_runtime))
+        innermost.is_some_and(|frame| role::is_static_runtime(frame, program_has_runtime))
     }
 
-    /// The constructor of a static object asked, before `main` began or while a library was loaded.
+    /// Whether the constructor of a static object requested the memory, before `main` or while a library was loaded.
     pub fn is_of_static_constructor(&self) -> bool {
         self.frames.iter().any(origin::is_static_constructor)
     }
 
-    /// The frames of the default view; all of them when nothing else is left.
+    /// The frames of the default view.
     pub fn shown(&self) -> impl Iterator<Item = &Frame<'a>> {
-        let level = visible(&self.frames);
-        self.frames.iter().filter(move |frame| level.shows(frame))
+        let visible = visible(&self.frames);
+        self.frames.iter().filter(move |frame| visible.shows(frame))
     }
 
-    /// The innermost line of Python that the user wrote; else the innermost of Python at all.
+    /// The innermost Python line that the user wrote, else the innermost line of library Python.
     pub fn python_line(&self) -> Option<&Frame<'a>> {
         let line = |role| move |frame: &&Frame| frame.is_python() && frame.role == role;
         let innermost = |role| self.frames.iter().find(line(role));
@@ -251,7 +253,7 @@ impl<'a> CallStack<'a> {
     }
 }
 
-/// The most telling frames there are.
+/// Which frames of a stack the default view shows.
 #[derive(Clone, Copy)]
 enum Visible {
     Shown,
@@ -270,9 +272,10 @@ impl Visible {
 }
 
 fn visible(frames: &[Frame]) -> Visible {
-    let any = |level: Visible| frames.iter().any(|frame| level.shows(frame));
-    let levels = [Visible::Shown, Visible::Frameworks];
-    levels.into_iter().find(|level| any(*level)).unwrap_or(Visible::All)
+    [Visible::Shown, Visible::Frameworks]
+        .into_iter()
+        .find(|visible| frames.iter().any(|frame| visible.shows(frame)))
+        .unwrap_or(Visible::All)
 }
 
 fn site(frames: &[Frame]) -> Option<usize> {
@@ -280,7 +283,7 @@ fn site(frames: &[Frame]) -> Option<usize> {
     innermost(&|frame| frame.is_python() && frame.role == Role::User)
         .or_else(|| innermost(&|frame| frame.is_python() && frame.role == Role::Library))
         .or_else(|| innermost(&|frame| frame.role == Role::User))
-        // The user's own module first: a library's template in it was made for the user's code.
+        // The user's module first: a library's template there was instantiated for the user's code.
         .or_else(|| innermost(&|frame| frame.role == Role::Wrapper && !below_main::is_system(frame.module_name())))
         .or_else(|| innermost(&|frame| frame.role == Role::Wrapper))
         .or_else(|| innermost(&role::names_its_purpose))
@@ -288,7 +291,7 @@ fn site(frames: &[Frame]) -> Option<usize> {
         .or(if frames.is_empty() { None } else { Some(0) })
 }
 
-/// All stacks of a snapshot, read once.
+/// All stacks of a snapshot.
 pub struct CallStacks<'a> {
     stacks: Vec<CallStack<'a>>,
     unknown: CallStack<'a>,
@@ -296,13 +299,13 @@ pub struct CallStacks<'a> {
 
 impl<'a> CallStacks<'a> {
     pub fn of(snapshot: &'a Snapshot) -> CallStacks<'a> {
-        let tensors_are_told = snapshot
+        let tensors_recorded = snapshot
             .counters
             .iter()
             .any(|counter| counter.kind == Kind::Tensor && counter.total_count > 0);
         let locations = snapshot.locations.iter();
         let known: Vec<_> = locations
-            .map(|location| expand(snapshot, location, tensors_are_told))
+            .map(|location| expand(snapshot, location, tensors_recorded))
             .collect();
         let progress = Progress::over("reading stacks", snapshot.stacks.len() as u64, Unit::Of("stacks"));
         let stacks = snapshot.stacks.iter().enumerate().map(|(nth, stack)| {
@@ -319,33 +322,34 @@ impl<'a> CallStacks<'a> {
         stack.map_or(&self.unknown, |stack| &self.stacks[stack])
     }
 
-    /// Whether a record of this kind and stack is a caching allocator's: a pool object, or memory asked for by such an
-    /// allocator. What the allocator handed out of it is not.
+    /// Whether a record of this kind and stack belongs to a caching allocator: a pool object, or memory that such an
+    /// allocator requested. The blocks that it hands out do not count.
     pub fn is_pool(&self, kind: Kind, stack: Option<usize>) -> bool {
         is_pool(kind, self.get(stack).pool)
     }
 }
 
-/// The same of a record's kind and of whether a caching allocator stands on its stack.
+/// Whether a record belongs to a caching allocator, given its kind and whether its stack shows such an allocator.
 pub fn is_pool(kind: Kind, in_pool: bool) -> bool {
     kind == Kind::Pool || (in_pool && kind.place() != Place::Within)
 }
 
-/// The part of a path behind the last slash.
+/// The part of a path after the last slash.
 pub fn file_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }
 
-/// A frame with what its names alone say of it; told once per location, since thousands of stacks share one.
+/// A frame with everything that follows from its names. Computed once per location, because thousands of stacks share
+/// one.
 #[derive(Clone, Copy)]
 struct Known<'a> {
     frame: Frame<'a>,
     end: below_main::End,
-    /// Whose caching allocator it is a part of.
+    /// The owner of the caching allocator that the function belongs to.
     allocator: Option<&'static str>,
 }
 
-fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_are_told: bool) -> Vec<Known<'a>> {
+fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_recorded: bool) -> Vec<Known<'a>> {
     let module = location
         .module
         .map_or("", |module| snapshot.modules[module].path.as_str());
@@ -375,7 +379,7 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_are_told: 
     }
     let known = frames.into_iter().map(|frame| Known {
         end: below_main::end(&frame),
-        allocator: origin::caching_allocator(&frame, tensors_are_told),
+        allocator: origin::caching_allocator(&frame, tensors_recorded),
         frame: Frame {
             role: role::of(&frame),
             ..frame
@@ -384,7 +388,7 @@ fn expand<'a>(snapshot: &'a Snapshot, location: &'a Location, tensors_are_told: 
     known.collect()
 }
 
-/// FNV-1a, 64 bits: stable for ever, and the same in any other language.
+/// FNV-1a, 64 bits: never changes, and easy to reproduce in other languages.
 struct Hasher(u64);
 
 impl Hasher {
@@ -406,7 +410,7 @@ impl Hasher {
         self.bytes(&[0]);
         match frame.function {
             Some(function) => self.bytes(without_hash(function).as_bytes()),
-            // Offsets in a file are the same in every run; addresses outside all files are not.
+            // Offsets in a file are the same in each run; addresses outside all files are not.
             None if lines && !frame.module.is_empty() => self.bytes(&frame.address.to_le_bytes()),
             None => {}
         }

@@ -1,4 +1,4 @@
-//! Suppressions in the syntax of LeakSanitizer: leaks that somebody has looked at and decided to live with.
+//! Suppressions in the syntax of LeakSanitizer: leaks that a user has examined and accepted.
 //!
 //! ```text
 //! # our logger keeps its ring buffer until the end
@@ -8,14 +8,19 @@
 //! site:^Cache::fill(float\*)$ in ^cache.cu$
 //! ```
 //!
-//! One rule a line. A rule matches a record when its pattern is found in the function, the source file (a Python file
-//! too) or the module of any frame of the stack, hidden frames included; files and modules are tried with their whole
-//! path and by their name alone. `*` stands for anything, `^` and `$` for the two ends, and `\` takes what follows literally.
-//! A `site` rule matches the call site alone: its whole function name and its source file (its module where no file is
-//! known), and only memory that the program asked for itself, unless `by LIBRARY` stands behind. The first rule that matches takes
-//! the record, so each byte is suppressed once. A `keep` rule takes a record to keep it in sight: a library may hold
-//! memory of its own and hand out memory too. `keep` and `site` are no rules of LeakSanitizer's, whose other types are
-//! deliberately absent.
+//! Each line is one rule:
+//!
+//! - `leak:PATTERN` matches a record if the pattern occurs in the function, the source file (a Python file too) or the
+//!   module of any frame of its stack, including hidden frames. Files and modules match by their whole path or by their
+//!   name.
+//! - `keep:PATTERN` matches likewise, and excludes the record from the rules after it: a library may hold memory of its
+//!   own and also hand out memory.
+//! - `site:FUNCTION in FILE` matches the call site only: its whole function name and its source file (its module if no
+//!   file is known). It matches only memory that the program requested itself, unless `by LIBRARY` follows.
+//!
+//! In patterns, `*` matches any text, `^` and `$` match the two ends, and `\` escapes the next character. The first
+//! rule that matches takes the record, so each byte is suppressed once. LeakSanitizer has no `keep` and `site` rules;
+//! its types other than `leak` are deliberately absent.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -27,17 +32,17 @@ use crate::analysis::function_name::{plain, without_hash};
 use crate::analysis::site::{CallStack, CallStacks, Frame, file_name};
 use crate::analysis::tally::Tally;
 
-/// What CUDA, its libraries and the frameworks keep for as long as the process lives.
+/// Rules for memory that CUDA, its libraries and frameworks keep until the process ends.
 pub const BUILT_IN: &str = include_str!("suppressions/built_in.txt");
 /// How rules of [`BUILT_IN`] name their source.
 pub const BUILT_IN_NAME: &str = "built-in";
 
-/// A line that is no rule.
+/// A line that is not a valid rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParseError {
     /// File name.
     pub source: String,
-    /// Both from 1.
+    /// Line and column count from 1.
     pub line: usize,
     pub column: usize,
     pub reason: String,
@@ -54,18 +59,18 @@ impl std::error::Error for ParseError {}
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     scope: Scope,
-    /// What it matches is not suppressed by the rules behind it.
+    /// A `keep` rule.
     keeps: bool,
-    /// As it stands in the file, its type included.
+    /// The line as written.
     pub text: String,
     pub source: String,
     pub line: usize,
 }
 
-/// Where a rule looks.
+/// What a rule compares.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Scope {
-    /// At all names of all frames.
+    /// All names of all frames.
     AnyFrame(Pattern),
     Site(SitePattern),
 }
@@ -80,13 +85,13 @@ impl Scope {
     }
 }
 
-/// Rules in the order in which they are tried.
+/// Rules in order of precedence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Suppressions {
     rules: Vec<Rule>,
 }
 
-/// What one rule took.
+/// The memory that one rule suppressed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Used {
     pub rule: String,
@@ -96,16 +101,16 @@ pub struct Used {
 }
 
 impl Suppressions {
-    /// Adds the built-in list, behind what is there.
+    /// Appends the built-in list.
     pub fn add_built_in(&mut self) {
         self.add(BUILT_IN, BUILT_IN_NAME)
-            .expect("a test reads the built-in list");
+            .expect("the built-in list is valid, as a test checks");
     }
 
-    /// Adds the rules of a file; `source` is its name, for messages.
+    /// Appends the rules of a file; `source` is its name, for messages.
     ///
     /// # Errors
-    /// Names the first line that is no rule.
+    /// The first line that is not a valid rule.
     pub fn add(&mut self, text: &str, source: &str) -> Result<(), ParseError> {
         for (index, line) in text.lines().enumerate() {
             let rule = line.trim();
@@ -134,7 +139,7 @@ impl Suppressions {
         self.rules.is_empty()
     }
 
-    /// The rule that suppresses this stack: the first that matches, unless that keeps it.
+    /// Index of the rule that suppresses this stack: the first that matches, unless it is a `keep` rule.
     pub fn matching(&self, stack: &CallStack) -> Option<usize> {
         let of_site = self.rules.iter().position(|rule| rule.scope.matches_site(stack));
         let mut first = of_site.unwrap_or(self.rules.len());
@@ -149,7 +154,7 @@ impl Suppressions {
         self.rules.get(first).filter(|rule| !rule.keeps).map(|_| first)
     }
 
-    /// All rules that suppress, with what each of them took, in order; `taken` is by rule.
+    /// All rules except `keep` rules, with the memory that each suppressed. `taken` is by rule.
     pub fn used(&self, taken: &[Tally]) -> Vec<Used> {
         let rules = self.rules.iter().zip(taken).filter(|(rule, _)| !rule.keeps);
         let used = rules.map(|(rule, &suppressed)| Used {
@@ -166,8 +171,8 @@ impl Suppressions {
     }
 }
 
-/// Rules at work on the stacks of one snapshot: what no rule takes goes through. Several records share a stack, and hundreds
-/// of rules may be tried on it, so that is done once a stack.
+/// Rules applied to one snapshot. Several records may share a stack and there may be hundreds of rules, so each stack
+/// is matched once.
 pub struct Sieve<'r> {
     rules: &'r Suppressions,
     by_stack: HashMap<Option<usize>, Option<usize>>,
@@ -184,7 +189,7 @@ impl<'r> Sieve<'r> {
         }
     }
 
-    /// The rule that takes this stack.
+    /// The rule that suppresses this stack.
     pub fn rule(&mut self, stack: Option<usize>, stacks: &CallStacks) -> Option<usize> {
         if self.rules.is_empty() {
             return None;
@@ -193,7 +198,7 @@ impl<'r> Sieve<'r> {
         *rule.or_insert_with(|| self.rules.matching(stacks.get(stack)))
     }
 
-    /// Whether memory of this stack goes through; if not, the rule that takes it is given so much.
+    /// Whether no rule suppresses memory of this stack. Otherwise `tally` is added to the rule.
     pub fn lets_through(&mut self, stack: Option<usize>, tally: Tally, stacks: &CallStacks) -> bool {
         let rule = self.rule(stack, stacks);
         if let Some(rule) = rule {
@@ -202,18 +207,21 @@ impl<'r> Sieve<'r> {
         rule.is_none()
     }
 
-    /// What all rules took together.
+    /// The memory that all rules suppressed.
     pub fn suppressed(&self) -> Tally {
         Tally::total(self.taken.iter().copied())
     }
 
-    /// All rules that suppress, with what each of them took.
+    /// All rules except `keep` rules, with the memory that each suppressed.
     pub fn used(&self) -> Vec<Used> {
         self.rules.used(&self.taken)
     }
 }
 
-/// Whether the rule keeps, and where it looks; or the column and what is wrong there.
+/// Whether it is a `keep` rule, and its scope.
+///
+/// # Errors
+/// The column, from 1, and what is wrong there.
 fn parse_rule(rule: &str) -> Result<(bool, Scope), (usize, String)> {
     let Some((kind, pattern)) = rule.split_once(':') else {
         return Err((
@@ -232,14 +240,14 @@ fn parse_rule(rule: &str) -> Result<(bool, Scope), (usize, String)> {
         "site" => Ok((false, Scope::Site(SitePattern::parse(pattern).map_err(behind)?))),
         _ => {
             let reason = format!(
-                "no such type of suppression: {kind:?}; there are leak:PATTERN, site:PATTERN in FILE and keep:PATTERN"
+                "no such type of suppression: {kind:?}; use leak:PATTERN, site:PATTERN in FILE or keep:PATTERN"
             );
             Err((1, reason))
         }
     }
 }
 
-/// `FUNCTION in FILE by LIBRARY`: one call site, and whose request it was. The last part is absent for the program's own.
+/// `FUNCTION in FILE by LIBRARY`: one call site. The last part is absent if the program itself requested the memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct SitePattern {
     function: Pattern,
@@ -281,7 +289,7 @@ impl SitePattern {
     }
 }
 
-/// The function with its parameters, without what changes from build to build.
+/// The function with its parameters, without the hash that differs between builds.
 fn name_of_site(site: &Frame) -> String {
     match site.function {
         Some(function) => without_hash(function).to_owned(),
@@ -289,7 +297,7 @@ fn name_of_site(site: &Frame) -> String {
     }
 }
 
-/// Where this text is, with no backslash before it that takes its first character literally.
+/// Position of this text, if no backslash escapes its first character.
 fn find_unescaped(text: &str, wanted: &str) -> Option<usize> {
     let mut literal = false;
     text.char_indices().find_map(|(at, c)| {
@@ -299,11 +307,11 @@ fn find_unescaped(text: &str, wanted: &str) -> Option<usize> {
     })
 }
 
-/// Text with `*` for anything, found anywhere unless held to an end; `\` takes the next character literally.
+/// A text with wildcards: `*` matches any text, `^` and `$` anchor the pattern, and `\` escapes the next character.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
-    /// What stands between the stars.
+    /// The parts between the stars.
     parts: Vec<String>,
     from_start: bool,
     to_end: bool,
@@ -328,7 +336,7 @@ impl Pattern {
             }
         }
         if parts.iter().all(|part| part.chars().all(char::is_whitespace)) {
-            let reason = "a pattern that would match everything; name a function, a file or a module".to_owned();
+            let reason = "this pattern would match everything; name a function, a file or a module".to_owned();
             return Err((1, reason));
         }
         Ok(Pattern {
@@ -366,7 +374,7 @@ impl Pattern {
         !self.to_end || rest.is_empty()
     }
 
-    /// As it was written.
+    /// The pattern as written.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -380,14 +388,14 @@ impl Pattern {
     }
 }
 
-/// All that a frame can be called by. Many rules are tried on each frame, so this is made once.
+/// All names of a frame, computed once because many rules are compared with each frame.
 struct Names<'a>([Option<Cow<'a, str>>; 6]);
 
 impl<'a> Names<'a> {
     fn of(frame: &Frame<'a>) -> Names<'a> {
         let module = Some(frame.module).filter(|module| !module.is_empty());
         let whole = |text: Option<&'a str>| text.map(Cow::Borrowed);
-        // Where the short form is the whole, once is enough.
+        // A path without a folder is equal to its short form.
         let short = |path: Option<&'a str>| {
             path.filter(|path| path.contains('/'))
                 .map(|path| Cow::Borrowed(file_name(path)))
@@ -413,10 +421,10 @@ impl Serialize for Pattern {
     }
 }
 
-/// A rule for this stack's call site and no other, ready for a file; `None` for a stack without a frame.
+/// A rule that matches only this stack's call site; `None` if the site has no stable name.
 pub fn rule_for(stack: &CallStack) -> Option<String> {
     let site = stack.site()?;
-    // Code outside all modules has no name that lasts.
+    // Code outside all modules has no stable name.
     let source = Some(site.source()).filter(|source| !source.is_empty())?;
     let function = name_of_site(site);
     let by = stack.library.map(|library| format!(" by {}", exactly(library)));
@@ -429,15 +437,15 @@ pub fn rule_for(stack: &CallStack) -> Option<String> {
     parse_rule(&rule).ok().map(|_| rule)
 }
 
-/// A pattern for this text alone. A rule is one line, so control characters become `*`.
+/// A pattern that matches only this text. A rule is one line, so control characters become `*`.
 fn exactly(text: &str) -> String {
     let mut pattern = String::from("^");
     for (at, c) in text.char_indices() {
-        // The words between the parts of a rule are literal here.
-        let divides = [" in ", " by "].iter().any(|word| text[at..].starts_with(word));
+        // The separators of a rule are escaped.
+        let separator = [" in ", " by "].iter().any(|word| text[at..].starts_with(word));
         match c {
             c if c.is_control() => pattern.push('*'),
-            c if divides || matches!(c, '*' | '\\') => pattern.extend(['\\', c]),
+            c if separator || matches!(c, '*' | '\\') => pattern.extend(['\\', c]),
             c => pattern.push(c),
         }
     }

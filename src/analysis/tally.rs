@@ -1,8 +1,8 @@
-//! Bytes and the number of records they lie in: what every sum in a report is made of.
+//! Bytes and a count together: the unit of every sum in a report.
 
 use serde::Serialize;
 
-/// Bytes and the number of records they lie in.
+/// Bytes, and the number of records that they belong to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
     pub bytes: u64,
@@ -10,12 +10,12 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Adds one record. A file may claim anything, so sums stop at the largest number instead of wrapping.
+    /// Adds one record. A file may contain any numbers, so sums saturate.
     pub fn add(&mut self, bytes: u64) {
         self.join(Tally { bytes, count: 1 });
     }
 
-    /// Adds several.
+    /// Adds another tally.
     pub fn join(&mut self, other: Tally) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.count = self.count.saturating_add(other.count);

@@ -1,18 +1,18 @@
-//! Growth over many snapshots: which call sites gain memory, how fast, how surely, and which have stopped.
+//! Trends over many snapshots: which call sites grow, how fast, how certain that is, and which have stopped.
 //!
 //! ```text
-//! snapshots ─► snapshots ─► lineages ──────────► points and series ─► judged, each process by itself ─► rows, a sentence each
-//!              snapshot.rs  lineage.rs           series.rs            judge.rs (statistics.rs)           sentence.rs
-//!              what counts one program after    bytes and blocks
-//!                          another, in order    of each site
+//! snapshots ─► summaries ──► lineages ──────────► points and series ─► classes, per process ────► rows, a sentence each
+//!              summary.rs    lineage.rs           series.rs            judge.rs (statistics.rs)   sentence.rs
+//!              bytes, blocks processes of one     bytes and blocks
+//!              per site      program, in order    of each site
 //! ```
 //!
-//! A *lineage* is one process, or one program that was restarted: its processes stand behind each other in time, and
-//! each is judged by itself, since a restart gives everything back. Processes that ran side by side are lineages of their
-//! own. The snapshot of a finished process takes no part in its slope, because what a program holds at its end is another
-//! matter than what it holds at work; it tells whether that was given back ([`Class::FreedOnlyAtExit`]).
+//! A *lineage* is one process, or the processes of a program that was restarted, in order of time. Each process is
+//! judged by itself, because a restart frees everything. Processes that ran at the same time are separate lineages. The
+//! snapshot of a finished process does not count for the slope: what a program holds at its end is not comparable with
+//! what it holds while it works. It shows whether the memory was freed at the end ([`Class::FreedOnlyAtExit`]).
 //!
-//! Deliberately absent: a verdict. A class is an observation with its evidence beside it.
+//! Deliberately absent: a verdict. A class is an observation with its evidence.
 
 use serde::Serialize;
 
@@ -34,36 +34,36 @@ pub use summary::{Process, Site, SiteFrame, Summary};
 
 /// The value of [`Trend::format`].
 pub const FORMAT: &str = "culeak-trend";
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// [`By::Site`] or [`By::Stack`].
     pub by: By,
     pub against: Against,
-    /// Only these kinds; all when empty.
+    /// Include only these kinds; all if empty.
     pub kinds: Vec<Kind>,
     pub top: Option<usize>,
-    /// Rows that never held as much are cut.
+    /// Rows that never held this much are cut off.
     pub min_bytes: u64,
-    /// Rows without a single change too.
+    /// Include rows that never change.
     pub all: bool,
 }
 
-/// What growth is held against.
+/// What growth is measured against.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Against {
     #[default]
     Time,
-    /// Moments the program has named.
+    /// The number of marks that the program set.
     Marks,
-    /// Runs of the program, each with one snapshot. Never asked for: it follows from the snapshots.
+    /// Runs of the program, each with one snapshot. Not an option: it follows from the snapshots.
     Runs,
 }
 
 impl Against {
-    /// What a pace is per.
+    /// The unit that a pace is per.
     pub fn unit(self) -> &'static str {
         match self {
             Against::Time => "hour",
@@ -79,31 +79,31 @@ pub struct Trend {
     pub version: u32,
     pub program: Program,
     pub against: Against,
-    /// In the order of time; [`Point::process`] is an index into it.
+    /// In order of time; [`Point::process`] is an index into it.
     pub processes: Vec<ProcessSpan>,
-    /// In the order of time. Every row has one value for each.
+    /// In order of time. Each row has one value for each.
     pub points: Vec<Point>,
-    /// As many points of one process are needed for a judgement.
+    /// The number of points of one process that a judgement needs.
     pub points_needed: usize,
-    /// No process has as many.
+    /// No process has enough points.
     pub too_few: bool,
-    /// Growth was to be held against marks, and no process passed one between two of its points: nothing is judged.
+    /// Growth is measured against marks, but no process set one between two of its points, so nothing is judged.
     pub no_marks: bool,
     /// Most suspicious first; among equals, by `score`.
     pub rows: Vec<Row>,
-    /// Rows that `--top`, `--min-bytes` and the lack of any change cut off.
+    /// Rows that `--top` and `--min-bytes` cut off, and rows that never change.
     pub hidden_rows: usize,
     pub classes: Classes,
     pub devices: Vec<DeviceTrend>,
     pub warnings: Vec<String>,
 }
 
-/// A process and which part of it the snapshots show.
+/// A process, and the part of its life that the snapshots show.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ProcessSpan {
     #[serde(flatten)]
     pub process: Process,
-    /// The last snapshot shows what it left at its end.
+    /// The last snapshot shows what the process left when it ended.
     pub finished: bool,
     pub points: usize,
 }
@@ -114,20 +114,20 @@ pub struct Point {
     pub source: String,
     pub process: usize,
     pub at_unix_ns: u64,
-    /// Since its process began.
+    /// Time since its process began.
     pub at_ns: u64,
-    /// What growth is held against: hours since the first point, marks passed, or the number of the run.
+    /// Hours since the first point, marks set so far, or the number of the run, by [`Against`].
     pub x: f64,
     pub marks: u64,
-    /// The moment's name, as the program calls it.
+    /// Name of the last mark.
     pub mark: Option<String>,
-    /// What was left when the process was over; takes no part in slopes.
+    /// What was left when the process ended; does not count for slopes.
     pub at_end: bool,
-    /// All sites together.
+    /// The sum of all sites.
     pub held: Tally,
 }
 
-/// How many call sites there are of each class, hidden ones too.
+/// Number of call sites of each class, including hidden ones.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Classes {
     pub growing: usize,
@@ -146,23 +146,25 @@ pub struct Classes {
 pub struct Row {
     pub site: Site,
     pub class: Class,
-    /// Which of the two series decided the class.
+    /// The series that decided the class.
     pub judged_by: Measure,
     /// 0 to 1, of that series.
     pub confidence: f64,
-    /// `confidence` × bytes gained: what rows of one class are sorted by.
+    /// `confidence` × bytes gained, by which rows of one class are sorted.
     pub score: f64,
-    /// In how many of the processes with enough points it was of this class, and how many have enough.
+    /// Number of judged processes with this class.
     pub agreeing: usize,
+    /// Number of processes with enough points.
     pub judged: usize,
     pub bytes: Evidence,
     pub count: Evidence,
-    /// Where most of it is, and after how many units that device is full at this row's pace alone.
+    /// The device that holds most of it.
     pub device: Option<String>,
+    /// Units until that device is full, if only this row grows.
     pub full_after: Option<f64>,
-    /// The whole of it in words.
+    /// The row as a sentence.
     pub sentence: String,
-    /// One value per point; 0 where the site was absent.
+    /// One value per point; 0 if the site was absent.
     pub series: Series,
 }
 
@@ -179,42 +181,42 @@ pub struct Series {
     pub counts: Vec<u64>,
 }
 
-/// What speaks for a class; of the process that was judged (the one with most points, of several the last).
+/// The evidence for a class, from the process with most points; among several, the last.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Evidence {
     pub class: Class,
     pub confidence: f64,
-    /// Per hour, mark or run, by Theil and Sen; between `pace_low` and `pace_high` with 95 % confidence.
+    /// Per hour, mark or run: the Theil–Sen estimate, between `pace_low` and `pace_high` with 95 % confidence.
     pub pace: f64,
     pub pace_low: f64,
     pub pace_high: f64,
-    /// The share of the movement that this pace explains.
+    /// The fraction of the variance that this pace explains.
     pub r_squared: f64,
-    /// How likely a series without trend would rise so consistently.
+    /// The probability that a series without trend rises as consistently.
     pub chance: f64,
     pub steps: Steps,
     pub first: u64,
     pub last: u64,
     pub least: u64,
     pub most: u64,
-    /// Growing: the point from which on, if not from the first. Bounded: the point at which it stopped.
+    /// Growing: the point at which growth began, if not the first. Bounded: the point at which it stopped.
     pub since: Option<usize>,
     /// Periodic: in the units of `pace`.
     pub period: Option<f64>,
-    /// What was left when the process was over.
+    /// What was left when the process ended.
     pub at_end: Option<u64>,
 }
 
-/// What all growing sites of a device come to.
+/// The growth of a device.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct DeviceTrend {
     pub label: String,
     pub name: String,
     pub total_bytes: Option<u64>,
     pub used_bytes: Option<u64>,
-    /// Of the growing call sites together, per unit.
+    /// Of all growing call sites together, per unit.
     pub pace: f64,
-    /// At that pace, in units.
+    /// Units until the device is full at that pace.
     pub full_after: Option<f64>,
 }
 
@@ -245,7 +247,5 @@ impl Classes {
     }
 }
 
-#[cfg(test)]
-mod made_up;
 #[cfg(test)]
 mod tests;

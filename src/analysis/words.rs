@@ -1,6 +1,6 @@
 //! Sizes, counts and times as people write them.
 
-/// `1.2 GiB`: one decimal at most, none when it says nothing.
+/// `1.2 GiB`: at most one decimal, and none if it is 0.
 pub fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
@@ -70,7 +70,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sizes_read_like_sizes() {
+    fn sizes_have_a_unit_and_at_most_one_decimal() {
         for (n, text) in [
             (0, "0 B"),
             (1023, "1023 B"),
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn times_read_like_times() {
+    fn times_have_at_most_two_units() {
         for (ns, text) in [
             (12, "12 ns"),
             (12_000_000, "12 ms"),

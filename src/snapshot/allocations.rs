@@ -1,15 +1,15 @@
 //! The live allocations of a snapshot: millions of rows, in 40 bytes each.
 //!
 //! ```text
-//! row     address, bytes, requested, time, stack, call          its own
-//! call    kind, domain, function, device, context, stream, …    shared by all that were asked for in the same way
+//! row     address, bytes, requested, time, stack, call          one per allocation
+//! call    kind, domain, function, device, context, stream, …    shared by all allocations that were requested alike
 //! ```
 //!
-//! A program asks in a few hundred ways, however often it asks, so what allocations have in common is kept once, as a
-//! [`Call`]. An [`Allocation`] is a row with its call at hand: `allocation.bytes`, `allocation.kind` read alike. In JSON
-//! the rows are arrays of numbers, named by `columns`.
+//! A program requests memory in a few hundred ways, however often it does so. What allocations have in common is
+//! therefore stored once, as a [`Call`]. An [`Allocation`] is a row together with its call, so `allocation.bytes` and
+//! `allocation.kind` read alike. In JSON, rows are arrays of numbers whose names are in `columns`.
 //!
-//! Deliberately absent: any other order than that of the rows, and sums.
+//! Deliberately absent: sums, and any order other than that of the rows.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,19 +23,20 @@ use super::Stream;
 use crate::kind::Kind;
 use crate::reader::progress::{Progress, Unit};
 
-/// What allocations that were asked for in the same way have in common.
+/// The fields that allocations have in common if they were requested in the same way.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Call {
     pub kind: Kind,
-    /// Whose block it is, for kinds that lie within other memory: `pytorch`, `xla`, or the name the program gave.
+    /// For kinds that lie within other memory, the allocator that owns the block: `pytorch`, `xla`, or a name that the
+    /// program chose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// The call as the program wrote it: `cudaMalloc`, `cuMemAlloc_v2`, …
+    /// The function that the program called: `cudaMalloc`, `cuMemAlloc_v2`, …
     pub api: String,
     pub device: Option<usize>,
     pub context: Option<usize>,
     pub stream: Option<Stream>,
-    /// Memory pool handle; `None` when the call names none and the device's pool was never changed.
+    /// Memory pool handle; `None` if the call names no pool and the device's pool was never changed.
     pub pool: Option<u64>,
     pub thread: usize,
     /// VMM: references to the handle. IPC: times opened.
@@ -50,14 +51,14 @@ fn is_zero(n: &u32) -> bool {
     *n == 0
 }
 
-/// A live allocation. What it shares with others reads like fields of its own.
+/// A live allocation. It dereferences to its [`Call`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Allocation<'a> {
     /// Address, or the handle for arrays, pools, VMM handles and external memory.
     pub address: u64,
-    /// Memory this record holds. 0 for mappings, address ranges, pools and imports: they hold none of their own.
+    /// Memory that this record holds. 0 for mappings, address ranges, pools and imports, which hold none.
     pub bytes: u64,
-    /// What the call asked for (pitch: width × height), or the span of a mapping.
+    /// The size requested by the call (pitched memory: width × height), or the span of a mapping.
     pub requested: u64,
     pub time_ns: u64,
     pub stack: Option<usize>,
@@ -82,14 +83,14 @@ impl Deref for Allocation<'_> {
     }
 }
 
-/// An allocation as it is kept.
+/// An allocation as it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Row {
     pub address: u64,
     pub bytes: u64,
     pub requested: u64,
     pub time_ns: u64,
-    /// [`NO_STACK`]: none.
+    /// [`NO_STACK`] if the stack was not recorded.
     pub stack: u32,
     pub call: u32,
 }
@@ -97,7 +98,7 @@ const _: () = assert!(size_of::<Row>() == 40, "10 million of them in 400 MB");
 
 pub(crate) const NO_STACK: u32 = u32::MAX;
 
-/// A stack of a row, as an index.
+/// The stack of a row as an index.
 pub(crate) fn stack_of(number: u32) -> Option<usize> {
     (number != NO_STACK).then_some(number as usize)
 }
@@ -117,7 +118,7 @@ impl Allocations {
         self.rows.is_empty()
     }
 
-    /// In the order of the snapshot: oldest first.
+    /// All allocations in the order of the snapshot, oldest first.
     pub fn iter(&self) -> Iter<'_> {
         Iter {
             rows: self.rows.iter(),
@@ -129,12 +130,12 @@ impl Allocations {
         self.rows.get(index).map(|row| row.with(&self.calls))
     }
 
-    /// The allocation of this index, which must be one.
+    /// The allocation at this index, which must be in range.
     pub fn at(&self, index: usize) -> Allocation<'_> {
         self.rows[index].with(&self.calls)
     }
 
-    /// Indices, oldest first, also where a file has them in another order.
+    /// All indices, oldest allocation first, even if a file has them in another order.
     pub fn order_of_time(&self) -> impl Iterator<Item = usize> {
         let sorted = self.rows.is_sorted_by_key(|row| row.time_ns);
         let mut order: Vec<u32> = Vec::new();
@@ -145,17 +146,17 @@ impl Allocations {
         (0..self.rows.len()).map(move |nth| order.get(nth).map_or(nth, |&row| row as usize))
     }
 
-    /// The calls that allocations refer to.
+    /// The calls that rows refer to.
     pub fn calls(&self) -> &[Call] {
         &self.calls
     }
 
-    /// Which of the calls the allocation of this index has.
+    /// The index into [`Allocations::calls`] of the allocation at this index.
     pub fn call_of(&self, index: usize) -> usize {
         self.rows[index].call as usize
     }
 
-    /// Adds one, last. For a few: the calls before it are searched through.
+    /// Appends an allocation. Searches all calls, so use [`Gathering`] for many allocations.
     pub fn push(&mut self, allocation: Allocation) {
         let known = self.calls.iter().position(|call| call == allocation.call);
         let call = known.unwrap_or_else(|| {
@@ -165,7 +166,7 @@ impl Allocations {
         self.rows.push(Row::of(&allocation, call as u32));
     }
 
-    /// Keeps those that are wanted.
+    /// Keeps the allocations for which `wanted` is true.
     pub fn retain(&mut self, wanted: impl Fn(Allocation) -> bool) {
         let calls = &self.calls;
         self.rows.retain(|row| wanted(row.with(calls)));
@@ -175,7 +176,7 @@ impl Allocations {
         self.rows.truncate(len);
     }
 
-    /// Lets `change` do with each what it wants. For a few, as [`Allocations::push`].
+    /// Calls `change` on each allocation with its index. As slow as [`Allocations::push`].
     pub fn change(&mut self, mut change: impl FnMut(usize, &mut Allocation, &mut Call)) {
         let before = std::mem::take(self);
         for (index, mut allocation) in before.iter().enumerate() {
@@ -188,7 +189,7 @@ impl Allocations {
         }
     }
 
-    /// The same with the last, if there is one.
+    /// Calls `change` on the last allocation, if there is one.
     pub fn change_last(&mut self, change: impl FnOnce(&mut Allocation, &mut Call)) {
         let Some(row) = self.rows.pop() else { return };
         let mut call = self.calls[row.call as usize].clone();
@@ -201,7 +202,7 @@ impl Allocations {
         });
     }
 
-    /// Oldest first; at one moment, in order of address.
+    /// Sorts by time, then by address.
     pub(crate) fn sort(&mut self) {
         let key = |row: &Row| (row.time_ns, row.address);
         if !self.rows.is_sorted_by_key(key) {
@@ -217,7 +218,7 @@ impl Allocations {
     }
 }
 
-/// Sorts the lower and the upper half at the same time, once `split` has told them apart.
+/// Sorts the lower and the upper half at the same time, after `split` has partitioned them.
 pub(crate) fn in_two_threads<T: Send>(
     rows: &mut [T],
     sort: &(impl Fn(&mut [T]) + Sync),
@@ -237,7 +238,7 @@ pub(crate) fn in_two_threads<T: Send>(
     });
 }
 
-/// Gathers allocations that another program tells of, however many and in whatever order.
+/// Collects allocations from another source, any number in any order.
 #[derive(Debug, Default)]
 pub struct Gathering {
     known: HashMap<Call, u32>,
@@ -258,7 +259,7 @@ impl Gathering {
         self.gathered.rows.push(Row::of(&allocation, call));
     }
 
-    /// All of them, oldest first.
+    /// The collected allocations, oldest first.
     pub fn finish(mut self) -> Allocations {
         self.gathered.sort();
         self.gathered
@@ -327,7 +328,7 @@ impl<'a> IntoIterator for &'a Allocations {
     }
 }
 
-/// Equal allocations in equal order, however their calls are numbered.
+/// Equal if the allocations are equal and in the same order; the numbers of their calls may differ.
 impl PartialEq for Allocations {
     fn eq(&self, other: &Allocations) -> bool {
         self.iter().eq(other.iter())
@@ -340,7 +341,7 @@ impl fmt::Debug for Allocations {
     }
 }
 
-/// The names of a row's places. The last may be missing: then as much was requested as is held.
+/// The names of a row's columns. A row may lack the last one: then `requested` equals `bytes`.
 pub const COLUMNS: [&str; 6] = ["address", "bytes", "time_ns", "stack", "call", "requested"];
 
 impl Serialize for Allocations {
@@ -392,11 +393,12 @@ impl<'de> Deserialize<'de> for Allocations {
             rows: Vec<Row>,
         }
         let fields = Fields::deserialize(input)?;
-        // A later version may add columns behind these.
-        if fields.columns.len() < COLUMNS.len() || COLUMNS.iter().zip(&fields.columns).any(|(name, said)| name != said)
+        // A later version may append columns.
+        if fields.columns.len() < COLUMNS.len()
+            || COLUMNS.iter().zip(&fields.columns).any(|(ours, found)| ours != found)
         {
             return Err(D::Error::custom(
-                "the columns of `allocations` are not those of this version",
+                "the columns of `allocations` are not those that this version reads",
             ));
         }
         Ok(Allocations {
@@ -417,17 +419,17 @@ impl<'de> Deserialize<'de> for Row {
                 write!(out, "an array of {} or {} numbers", COLUMNS.len() - 1, COLUMNS.len())
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut places: A) -> Result<Row, A::Error> {
-                let short = |place| A::Error::invalid_length(place, &self);
-                let address = places.next_element()?.ok_or_else(|| short(0))?;
-                let bytes = places.next_element()?.ok_or_else(|| short(1))?;
-                let time_ns = places.next_element()?.ok_or_else(|| short(2))?;
-                let stack: Option<u32> = places.next_element()?.ok_or_else(|| short(3))?;
-                let call = places.next_element()?.ok_or_else(|| short(4))?;
-                let requested = places.next_element()?.unwrap_or(bytes);
-                while places.next_element::<IgnoredAny>()?.is_some() {}
+            fn visit_seq<A: SeqAccess<'de>>(self, mut columns: A) -> Result<Row, A::Error> {
+                let short = |column| A::Error::invalid_length(column, &self);
+                let address = columns.next_element()?.ok_or_else(|| short(0))?;
+                let bytes = columns.next_element()?.ok_or_else(|| short(1))?;
+                let time_ns = columns.next_element()?.ok_or_else(|| short(2))?;
+                let stack: Option<u32> = columns.next_element()?.ok_or_else(|| short(3))?;
+                let call = columns.next_element()?.ok_or_else(|| short(4))?;
+                let requested = columns.next_element()?.unwrap_or(bytes);
+                while columns.next_element::<IgnoredAny>()?.is_some() {}
                 if stack == Some(NO_STACK) {
-                    return Err(A::Error::custom("a stack's index is too large"));
+                    return Err(A::Error::custom("the index of a stack is too large"));
                 }
                 Ok(Row {
                     address,

@@ -7,17 +7,18 @@ use std::collections::BTreeMap;
 use culeak::kind::Kind;
 use culeak::snapshot::*;
 
-/// One frame as a test writes it: `("Trainer::step", "/src/train.cu:212", "/opt/app")`; empty text is "unknown".
+/// One frame as (function, place, module): `("Trainer::step", "/src/train.cu:212", "/opt/app")`; an empty text is
+/// unknown.
 pub type FrameText<'a> = (&'a str, &'a str, &'a str);
 
-/// Stands for the module of a line of Python, which has none: `("step", "/src/train.py:212", PYTHON)`.
+/// The module of a Python line, which has none: `("step", "/src/train.py:212", PYTHON)`.
 pub const PYTHON: &str = "(python)";
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;
 const SECOND: u64 = 1_000_000_000;
 
-/// The frames above the user's own in a program with the shared runtime.
+/// The innermost frame in a program with the shared runtime.
 pub const RUNTIME: FrameText = ("", "", "/usr/local/cuda/lib64/libcudart.so.13");
 pub const MAIN: FrameText = ("main", "/src/main.cu:12", "/opt/app");
 pub const START: FrameText = ("__libc_start_call_main", "", "/usr/lib/libc.so.6");
@@ -28,29 +29,23 @@ impl Sample {
     /// A process on one GPU that ran 60 s, allocated nothing, and exited.
     pub fn new() -> Sample {
         Sample(Snapshot {
-            format: FORMAT.to_owned(),
-            version: VERSION,
             taken: Taken {
                 by: "0.1.0".to_owned(),
                 at_unix_ns: 1_800_000_060 * SECOND,
                 at_ns: 60 * SECOND,
-                events_during_read: 0,
-                in_flight: 0,
-                automatic: None,
+                ..Taken::default()
             },
             process: Process {
                 pid: 4711,
-                pid_here: None,
                 parent_pid: 4700,
                 executable: "/opt/app".to_owned(),
                 command_line: vec!["/opt/app".to_owned(), "--epochs".to_owned(), "3".to_owned()],
                 host: "node7".to_owned(),
-                ranks: BTreeMap::new(),
                 started_unix_ns: 1_800_000_000 * SECOND,
                 state: ProcessState::Exited,
                 depth: 128,
                 recording: "/tmp/app.node7.4711.culeak".to_owned(),
-                python: None,
+                ..Process::default()
             },
             devices: vec![Device {
                 ordinal: 0,
@@ -69,22 +64,11 @@ impl Sample {
                 name: "app".to_owned(),
                 first_seen_ns: SECOND,
             }],
-            modules: Vec::new(),
-            locations: Vec::new(),
-            stacks: Vec::new(),
-            allocations: Allocations::default(),
-            failed: Vec::new(),
-            counters: Vec::new(),
-            totals: Vec::new(),
-            device_peaks: Vec::new(),
-            allocators: Vec::new(),
-            marks: Vec::new(),
-            usage: None,
-            losses: Losses::default(),
+            ..Snapshot::empty()
         })
     }
 
-    /// The process is alive, so it holds rather than leaks.
+    /// The process is alive, so its memory is held and not leaked.
     pub fn running(mut self) -> Sample {
         self.0.process.state = ProcessState::Running;
         self
@@ -118,7 +102,7 @@ impl Sample {
             inlined: false,
         };
         let symbols = if function.is_empty() { Vec::new() } else { vec![symbol] };
-        // Without a name the address tells frames apart; with one it must not matter.
+        // The address distinguishes frames without a name; it must not matter for others.
         let address = if symbols.is_empty() {
             0x1234
         } else {
@@ -179,8 +163,8 @@ impl Sample {
         self
     }
 
-    /// A refused call.
-    pub fn refuses(&mut self, bytes: u64, error: i32, stack: usize) -> &mut Sample {
+    /// An allocation call that failed.
+    pub fn fails(&mut self, bytes: u64, error: i32, stack: usize) -> &mut Sample {
         self.0.failed.push(Failed {
             bytes,
             count: 1,
@@ -196,7 +180,7 @@ impl Sample {
         self
     }
 
-    /// Fills in counters that agree with the rows, plus `freed` records that are gone again.
+    /// Adds counters that match the rows, plus `freed` records that were freed.
     pub fn finish(mut self, peak: u64, freed: u64) -> Snapshot {
         let mut counters: BTreeMap<Kind, Counter> = BTreeMap::new();
         for allocation in &self.0.allocations {
@@ -298,12 +282,13 @@ pub fn leaky() -> Snapshot {
         .holds(Kind::Managed, "cudaMallocManaged", 4096, 3, plugin)
         .holds(Kind::Async, "cudaMallocAsync", 20 * MIB, 2, torch)
         .holds(Kind::Mapping, "cuMemMap", 2 * MIB, 1, window)
-        .refuses(1 << 46, 2, load);
+        .fails(1 << 46, 2, load);
     sample.0.losses.unknown_frees = 40;
     sample.finish(6_871_947_674, 500)
 }
 
-/// A training program on PyTorch: two tensors in a segment, a pinned buffer, a workspace of cuBLAS, and memory of its own.
+/// A training program on PyTorch: two tensors in a segment, a pinned buffer, a workspace of cuBLAS, and memory of its
+/// own.
 pub fn training() -> Sample {
     let mut sample = Sample::new();
     let lib = "/venv/lib/python3.12/site-packages/torch/lib/libc10_cuda.so";
@@ -377,7 +362,7 @@ pub fn training() -> Sample {
     sample
 }
 
-/// What the driver said while that program ran.
+/// The figures of the driver while that program ran.
 pub fn usage_while_training() -> Usage {
     Usage {
         source: "NVML 580.65.06".to_owned(),

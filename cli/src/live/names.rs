@@ -181,25 +181,10 @@ const EMPTY: Stack = Stack {
 /// A snapshot of the same process without any tables.
 fn nothing(of: &Snapshot) -> Snapshot {
     Snapshot {
-        format: of.format.clone(),
-        version: of.version,
         taken: of.taken.clone(),
         process: of.process.clone(),
-        devices: Vec::new(),
-        contexts: Vec::new(),
-        threads: Vec::new(),
-        modules: Vec::new(),
-        locations: Vec::new(),
-        stacks: Vec::new(),
-        allocations: Default::default(),
-        failed: Vec::new(),
-        counters: Vec::new(),
-        totals: Vec::new(),
-        device_peaks: Vec::new(),
-        allocators: Vec::new(),
-        marks: Vec::new(),
-        usage: None,
         losses: of.losses.clone(),
+        ..Snapshot::empty()
     }
 }
 

@@ -18,8 +18,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use culeak::kind::Kind;
 use culeak::snapshot::{
-    Allocation, Allocations, Allocator, BY_PYTORCH, Call, Counter, Device, FORMAT, Failed, Gathering, Language,
-    Location, Losses, Mark, Process, ProcessState, Snapshot, Stack, Stream, Symbol, Taken, Thread, VERSION,
+    Allocation, Allocator, BY_PYTORCH, Call, Counter, Device, Failed, Gathering, Language, Location, Mark, Process,
+    Snapshot, Stack, Stream, Symbol, Taken, Thread,
 };
 
 use crate::pickle::{self, Id, Pickle};
@@ -458,49 +458,16 @@ fn sum_up(snapshot: &mut Snapshot) {
 
 fn empty(shown: &str) -> Snapshot {
     Snapshot {
-        format: FORMAT.to_owned(),
-        version: VERSION,
         taken: Taken {
             by: BY_PYTORCH.to_owned(),
-            at_unix_ns: 0,
-            at_ns: 0,
-            events_during_read: 0,
-            in_flight: 0,
-            automatic: None,
+            ..Taken::default()
         },
         process: Process {
-            pid: 0,
-            pid_here: None,
-            parent_pid: 0,
-            executable: String::new(),
-            command_line: Vec::new(),
-            host: String::new(),
-            ranks: BTreeMap::new(),
-            started_unix_ns: 0,
-            state: ProcessState::Unknown,
-            depth: 0,
             recording: shown.to_owned(),
-            python: None,
+            ..Process::default()
         },
-        devices: Vec::new(),
-        contexts: Vec::new(),
-        threads: vec![Thread {
-            tid: 0,
-            name: String::new(),
-            first_seen_ns: 0,
-        }],
-        modules: Vec::new(),
-        locations: Vec::new(),
-        stacks: Vec::new(),
-        allocations: Allocations::default(),
-        failed: Vec::new(),
-        counters: Vec::new(),
-        totals: Vec::new(),
-        device_peaks: Vec::new(),
-        allocators: Vec::new(),
-        marks: Vec::new(),
-        usage: None,
-        losses: Losses::default(),
+        threads: vec![Thread::default()],
+        ..Snapshot::empty()
     }
 }
 

@@ -108,7 +108,7 @@ fn snapshots_of_other_versions_and_damaged_ones_are_refused() {
     assert!(place(0, 1, json!(-5)).contains("damaged snapshot"));
     assert!(place(1, 4, json!(99)).contains("allocations: call of row 1 is 99"));
     assert!(place(2, 3, json!(99)).contains("allocations: stack of row 2 is 99"));
-    assert!(place(2, 3, json!(u32::MAX)).contains("a stack's index is too large"));
+    assert!(place(2, 3, json!(u32::MAX)).contains("the index of a stack is too large"));
     assert!(complaint(|json| json["allocations"]["rows"][0] = json!([1, 2])).contains("an array of 5 or 6 numbers"));
     assert!(complaint(|json| json["allocations"]["columns"][1] = json!("weight")).contains("the columns"));
     assert!(complaint(|json| json["stacks"][0]["frames"][0] = json!(u64::MAX)).contains("stacks: frame"));
@@ -119,10 +119,7 @@ fn snapshots_of_other_versions_and_damaged_ones_are_refused() {
 #[test]
 fn enormous_stacks_are_refused_before_anybody_reads_them() {
     let long = complaint(|json| json["stacks"][0]["frames"] = json!(vec![0; 100_000]));
-    assert!(
-        long.contains("stacks: row 0 has") && long.contains("more than any program's"),
-        "{long}"
-    );
+    assert!(long.contains("stacks: row 0 has") && long.contains("at most"), "{long}");
     let symbol = json!({"function": "f", "file": null, "line": null, "inlined": true});
     let inlined = complaint(|json| {
         json["locations"][0]["symbols"] = json!(vec![symbol; 1_000]);
@@ -132,13 +129,13 @@ fn enormous_stacks_are_refused_before_anybody_reads_them() {
     let many = complaint(|json| {
         json["stacks"] = json!(vec![json!({"frames": vec![0; 65_000], "truncated": false}); 600]);
     });
-    assert!(many.contains("frames in all"), "{many}");
+    assert!(many.contains("frames in total"), "{many}");
     let few = json!({"function": "f", "file": null, "line": null, "inlined": true});
     let shared = complaint(|json| {
         json["locations"][0]["symbols"] = json!(vec![few; 10_000]);
         json["stacks"] = json!(vec![json!({"frames": [0, 0, 0], "truncated": false}); 1_000]);
     });
-    assert!(shared.contains("more inlined calls than any program's"), "{shared}");
+    assert!(shared.contains("inlined calls each"), "{shared}");
     let nested = load("{\"format\":".repeat(100_000).as_bytes()).expect_err("refused");
     assert!(nested.contains("recursion limit"), "{nested}");
 }
@@ -501,7 +498,7 @@ mod schema {
             Some(columns)
         );
         described(&json["process"]["python"], &schema["$defs"]["python"]);
-        described(&json["taken"]["automatic"], &schema["$defs"]["kept"]);
+        described(&json["taken"]["automatic"], &schema["$defs"]["automatic"]);
         described(&json["usage"], &schema["$defs"]["usage"]);
         described(&json["usage"]["devices"][0], &schema["$defs"]["device_usage"]);
         described(

@@ -243,7 +243,7 @@ fn in_words(mode: Mode) -> &'static str {
     match mode {
         Mode::Caching => "caching allocator, every tensor recorded",
         Mode::Expandable => "caching allocator with expandable segments, every tensor recorded",
-        Mode::Unreported => {
+        Mode::NoTensorEvents => {
             "caching allocator that reported no tensor: its segments are listed instead, marked as a pool"
         }
         Mode::Ordered => "cudaMallocAsync in place of its own allocator: every tensor is an allocation of CUDA's",

@@ -132,7 +132,7 @@ fn golden_report_of_a_training_program_with_the_drivers_answer() {
 fn golden_report_of_a_snapshot_kept_at_out_of_memory() {
     let mut sample = super::sample::training().running();
     let tensor = 1;
-    sample.refuses(70 * GIB, 2, tensor);
+    sample.fails(70 * GIB, 2, tensor);
     sample.0.taken.automatic = Some(culeak::snapshot::Automatic {
         reason: culeak::snapshot::Reason::OutOfMemory,
         name: None,
@@ -407,7 +407,7 @@ fn failed_requests_that_differ_in_their_callers_alone_are_one_line() {
     for line in [12, 19] {
         let place = format!("/src/main.cu:{line}");
         let stack = sample.stack(&[RUNTIME, grow, ("main", &place, "/opt/app")]);
-        sample.refuses(1 << 46, 2, stack);
+        sample.fails(1 << 46, 2, stack);
     }
     let text = report_text(&sample.finish(0, 0), &from_file("app.culeak"), false);
     let line = "2 times cudaMalloc of 64 TiB on GPU 0: CUDA_ERROR_OUT_OF_MEMORY (2), grow cache.cu:9";

@@ -1,9 +1,64 @@
-//! How many bytes an array takes, from its descriptor: element format × channels × extent. The driver pads on top of
-//! that and does not say how much.
+//! Arrays, and how many bytes one takes by its descriptor: element format × channels × extent. The driver adds padding
+//! and does not report how much.
 
 use libc::c_uint;
 
-/// Descriptors of the 32-bit ABI of CUDA 2.
+use super::{Word, frees_in, read, record, was_read};
+use crate::recorder::AllocationEvent;
+use culeak::cuda_functions::Api;
+use culeak::kind::Kind;
+use culeak::lockfree::table::Space;
+
+/// # Safety
+/// As `allocates`; `descriptor` is the call's own.
+pub unsafe fn creates_array<T: Word, D: Descriptor>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    descriptor: *const D,
+) -> i32 {
+    // SAFETY: the same conditions.
+    unsafe { creates_handle(api, Kind::Array, out, descriptor, 1, real) }
+}
+
+/// # Safety
+/// As `creates_array`.
+pub unsafe fn creates_mipmap<T: Word, D: Descriptor>(
+    api: Api,
+    real: impl FnOnce() -> i32,
+    out: *mut T,
+    descriptor: *const D,
+    levels: u32,
+) -> i32 {
+    // SAFETY: the same conditions.
+    unsafe { creates_handle(api, Kind::Mipmapped, out, descriptor, levels, real) }
+}
+
+/// # Safety
+/// As `creates_array`.
+unsafe fn creates_handle<T: Word, D: Descriptor>(
+    api: Api,
+    kind: Kind,
+    out: *mut T,
+    descriptor: *const D,
+    levels: u32,
+    real: impl FnOnce() -> i32,
+) -> i32 {
+    let result = real();
+    // SAFETY: a descriptor that the driver has read just now.
+    let shape = (was_read(result) && !descriptor.is_null()).then(|| unsafe { D::shape(descriptor) });
+    let bytes = shape.map_or(0, |shape: Shape| shape.bytes(levels));
+    let event = AllocationEvent::new(api, kind, bytes).in_space(Space::Array);
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, &event);
+    result
+}
+
+pub fn destroys_array(_: Api, real: impl FnOnce() -> i32, array: impl Word) -> i32 {
+    frees_in(Space::Array, array.word(), real)
+}
+
+/// CUDA_ARRAY_DESCRIPTOR in the 32-bit ABI of CUDA 2.
 #[repr(C)]
 pub struct ArrayDescriptorV1 {
     pub width: c_uint,
@@ -22,7 +77,7 @@ pub struct Array3dDescriptorV1 {
     pub flags: c_uint,
 }
 
-/// A descriptor of any version. Formats stay numbers: newer programs pass newer ones.
+/// The content of a descriptor of any version. The format is a number: newer programs pass newer formats.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub extent: [u64; 3],
@@ -38,11 +93,11 @@ const DEFERRED: u32 = 0x80;
 
 pub trait Descriptor {
     /// # Safety
-    /// `descriptor` points to one that the driver has just accepted.
+    /// `descriptor` points to a descriptor that the driver has just accepted.
     unsafe fn shape(descriptor: *const Self) -> Shape;
 }
 
-/// Reads a field as another integer type: the enum types of the bindings do not know every format.
+/// Reads a field as an integer: the enum types of the bindings lack newer formats.
 macro_rules! field {
     ($descriptor:ident . $field:ident) => {
         std::ptr::addr_of!((*$descriptor).$field).cast::<u32>().read()
@@ -108,7 +163,7 @@ impl Descriptor for cudarc::driver::sys::CUDA_ARRAY3D_DESCRIPTOR {
     }
 }
 
-/// Bits per element, and for block-compressed formats per 4 × 4 block.
+/// Bits per element, or per block of 4 × 4 elements in block-compressed formats.
 enum Element {
     Bits(u64),
     Block(u64),
@@ -125,16 +180,16 @@ fn element(format: u32, channels: u64) -> Element {
         0xc1 | 0xc3 | 0xc7 | 0xc9 => Element::Bits(16),
         0xc2 | 0xc4 | 0xc8 | 0xca => Element::Bits(32),
         0xc5 | 0xcb => Element::Bits(64),
-        // BC1 and BC4 take 8 bytes a block, the other block formats 16.
+        // BC1 and BC4 take 8 bytes per block, the other block formats 16.
         0x91 | 0x92 | 0x97 | 0x98 => Element::Block(64),
         0x93..=0x96 | 0x99..=0x9e => Element::Block(128),
-        // Unknown: as many bytes as channels, the least it can be.
+        // Unknown: one byte per channel, the minimum.
         _ => Element::Bits(8 * channels),
     }
 }
 
 impl Shape {
-    /// Bytes of the array and of `levels` mip levels.
+    /// Bytes of the array with `levels` mip levels.
     pub fn bytes(&self, levels: u32) -> u64 {
         if self.flags & (SPARSE | DEFERRED) != 0 {
             return 0;
@@ -159,7 +214,7 @@ impl Shape {
     }
 }
 
-/// The same for the runtime's descriptors: bits of each of four channels.
+/// Bytes by a descriptor of the runtime, which has the bits of each of four channels.
 ///
 /// # Safety
 /// `channels` points to a descriptor that the runtime has just accepted.

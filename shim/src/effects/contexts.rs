@@ -1,9 +1,13 @@
-//! Contexts, which take what was allocated in them along when they go.
+//! Contexts, which free what was allocated in them when they are destroyed.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
 use super::{Word, read};
-use crate::effects::context;
-use crate::recorder;
+use crate::recorder::{self, current};
+use crate::resolve::driver;
 use culeak::cuda_functions::Api;
+use culeak::kind::Kind;
+use culeak::recording::Recording;
 
 /// # Safety
 /// As `allocates`.
@@ -13,8 +17,9 @@ pub unsafe fn creates_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out: 
         // SAFETY: read only after success.
         let handle = unsafe { read(out) };
         recorder::quietly(|| {
-            if let Some(recording) = recorder::begin() {
-                context::created(recording, handle, device);
+            if let Some(recording) = recorder::recording() {
+                recording.add_context(handle, current::device_row(recording, device), true);
+                current::contexts_changed();
             }
         });
     }
@@ -32,10 +37,18 @@ pub fn destroys_context(_: Api, real: impl FnOnce() -> i32, handle: impl Word) -
     if result == 0
         && let Some((recording, before)) = known
     {
-        recorder::quietly(|| context::destroyed(recording, recorder::thread(recording), handle.word(), before));
+        recorder::quietly(|| {
+            // Another thread may already have a new context under the same handle, which stays.
+            for context in recording.contexts_until(handle.word(), before) {
+                destroyed(recording, context, before);
+            }
+        });
     }
     result
 }
+
+/// Contexts that `cuCtxAttach` was called on, with a count: `cuCtxDetach` destroys a context whose count is 0.
+static ATTACHED: [(AtomicU64, AtomicU32); 32] = [const { (AtomicU64::new(0), AtomicU32::new(0)) }; 32];
 
 /// # Safety
 /// As `allocates`.
@@ -43,14 +56,24 @@ pub unsafe fn attaches_context<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
     let result = real();
     if result == 0 {
         // SAFETY: read only after success.
-        context::attached(unsafe { read(out) });
+        let handle = unsafe { read(out) };
+        let slot = ATTACHED
+            .iter()
+            .find(|(of, count)| of.load(Relaxed) == handle || count.load(Relaxed) == 0);
+        if let Some((of, count)) = slot {
+            of.store(handle, Relaxed);
+            count.fetch_add(1, Relaxed);
+        }
     }
     result
 }
 
-/// Destroys the context when nothing but its creation held it.
+/// Undoes a `cuCtxAttach`, or destroys the context if there was none.
 pub fn detaches_context(api: Api, real: impl FnOnce() -> i32, handle: impl Word) -> i32 {
-    if context::detached(handle.word()) {
+    let attached = ATTACHED
+        .iter()
+        .find(|(of, count)| of.load(Relaxed) == handle.word() && count.load(Relaxed) > 0);
+    if attached.is_some_and(|(_, count)| count.fetch_sub(1, Relaxed) > 0) {
         real()
     } else {
         destroys_context(api, real, handle)
@@ -65,8 +88,10 @@ pub unsafe fn retains_primary<T: Word>(_: Api, real: impl FnOnce() -> i32, out: 
         // SAFETY: read only after success.
         let handle = unsafe { read(out) };
         recorder::quietly(|| {
-            if let Some(recording) = recorder::begin() {
-                context::primary_seen(recording, handle, device);
+            if let Some(recording) = recorder::recording() {
+                if recording.context(handle).is_none() {
+                    recording.add_context(handle, current::device_row(recording, device), false);
+                }
                 recorder::watch_exit();
             }
         });
@@ -74,13 +99,13 @@ pub unsafe fn retains_primary<T: Word>(_: Api, real: impl FnOnce() -> i32, out: 
     result
 }
 
-/// The last release resets the primary context. During `exit` it is the runtime tidying up after the program, whose
-/// leaks are then as leaked as ever.
+/// The last release resets the primary context. During `exit` the runtime releases it on the program's behalf, and what
+/// the program has leaked stays leaked.
 pub fn releases_primary(_: Api, real: impl FnOnce() -> i32, device: i32) -> i32 {
     let before = recorder::running().map_or(0, |recording| recording.now());
     let result = real();
-    if result == 0 && !recorder::is_exiting() && !context::primary_is_active(device) {
-        primary_gone(device, before);
+    if result == 0 && !recorder::is_exiting() && !primary_is_active(device) {
+        primary_was_reset(device, before);
     }
     result
 }
@@ -89,15 +114,58 @@ pub fn resets_primary(_: Api, real: impl FnOnce() -> i32, device: i32) -> i32 {
     let before = recorder::running().map_or(0, |recording| recording.now());
     let result = real();
     if result == 0 {
-        primary_gone(device, before);
+        primary_was_reset(device, before);
     }
     result
 }
 
-fn primary_gone(device: i32, before: u64) {
+/// Whether the primary context of a device still exists.
+fn primary_is_active(device: i32) -> bool {
+    let (mut flags, mut active) = (0, 1);
+    // SAFETY: valid out-parameters.
+    let result = unsafe { driver::cuDevicePrimaryCtxGetState(device, &mut flags, &mut active) };
+    result != 0 || active != 0
+}
+
+fn primary_was_reset(device: i32, before: u64) {
     recorder::quietly(|| {
         if let Some(recording) = recorder::running() {
-            context::primary_reset(recording, recorder::thread(recording), device, before);
+            let device = current::device_row(recording, device);
+            for context in recording.primary_contexts_until(device, before) {
+                destroyed(recording, context, before);
+            }
         }
     });
+}
+
+/// A context was destroyed, and with it what was allocated in it until `before`.
+fn destroyed(recording: &Recording, context: u16, before: u64) {
+    let shard = recorder::thread_row(recording);
+    recording.context_destroyed(context);
+    current::contexts_changed();
+    // By handle: what another thread allocated in the new context before this one's end was recorded may name this
+    // context's row, and is freed with the new context.
+    let handle = recording.context_handle(context);
+    recording.free_all(shard, |entry| {
+        is_freed_with_context(entry.attributes.kind)
+            && entry.time_ns <= before
+            && recording.context_handle(entry.attributes.context) == handle
+    });
+}
+
+/// Memory of pools, VMM and graphs does not belong to a context.
+fn is_freed_with_context(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Device
+            | Kind::Pitched
+            | Kind::Array
+            | Kind::Mipmapped
+            | Kind::Managed
+            | Kind::HostPinned
+            | Kind::HostRegistered
+            | Kind::Ipc
+            | Kind::External
+            | Kind::ExternalMapping
+    )
 }

@@ -1,13 +1,36 @@
-//! Stream-ordered memory and the pools it comes from.
+//! Stream-ordered memory and its pools.
 //!
-//! During capture the same calls add nodes to a graph instead, and nothing is allocated until that is launched.
+//! During a graph capture the same calls add nodes to a graph instead, and allocate when the graph is launched.
 
-use super::{CURRENT_POOL, Location, NullStream, PerThread, Word, frees_in, read, record, stream_word};
-use crate::effects::{context, graph_state};
-use crate::recorder::{self, AllocationEvent, Device};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+use super::graphs::nodes;
+use super::{Location, Word, frees_in, read, record};
+use crate::recorder::{self, AllocationEvent, Device, current, key};
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Attributes, Key, Space};
+use culeak::lockfree::table::{Attributes, Space};
+
+/// How a function takes stream 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum NullStream {
+    Legacy,
+    PerThread,
+}
+pub use NullStream::{Legacy, PerThread};
+
+/// CU_STREAM_PER_THREAD.
+const PER_THREAD: u64 = 2;
+/// In place of a pool: the current pool of the device.
+pub const CURRENT_POOL: u64 = 0;
+
+fn stream_word(stream: u64, null: NullStream) -> u64 {
+    if stream == 0 && null == PerThread {
+        PER_THREAD
+    } else {
+        stream
+    }
+}
 
 /// # Safety
 /// As `allocates`.
@@ -20,7 +43,7 @@ pub unsafe fn allocates_async<T: Word>(
     stream: impl Word,
     null: NullStream,
 ) -> i32 {
-    let graph = graph_state::captured_into(stream.word(), null == PerThread);
+    let graph = nodes::captured_into(stream.word(), null == PerThread);
     let result = real();
     let event = AllocationEvent {
         extra: stream_word(stream.word(), null),
@@ -29,7 +52,7 @@ pub unsafe fn allocates_async<T: Word>(
     };
     if let (Some(graph), 0) = (graph, result) {
         // SAFETY: read only after success.
-        graph_state::allocation_added(
+        nodes::allocation_added(
             graph,
             unsafe { read(out) },
             &AllocationEvent {
@@ -42,7 +65,7 @@ pub unsafe fn allocates_async<T: Word>(
         return result;
     }
     let event = match pool.word() {
-        CURRENT_POOL => with_pool(event, context::current_pool()),
+        CURRENT_POOL => with_pool(event, current_pool()),
         pool => with_pool(event, pool),
     };
     // SAFETY: read only after success.
@@ -50,17 +73,27 @@ pub unsafe fn allocates_async<T: Word>(
     result
 }
 
-/// Names the pool, and with it the device where the program created one.
+pub fn frees_async(_: Api, real: impl FnOnce() -> i32, address: u64, stream: impl Word, null: NullStream) -> i32 {
+    match nodes::captured_into(stream.word(), null == PerThread) {
+        Some(graph) => {
+            let result = real();
+            if result == 0 {
+                nodes::free_added(graph, address);
+            }
+            result
+        }
+        None => frees_in(Space::Pointer, address, real),
+    }
+}
+
+/// Adds the pool to an event, and the device of the pool if the program created it.
 fn with_pool(event: AllocationEvent, pool: u64) -> AllocationEvent {
     if pool == CURRENT_POOL {
         return event;
     }
     let known = recorder::running().and_then(|recording| {
-        let shard = recorder::thread(recording);
-        recording.table(shard).get(Key {
-            space: Space::Pool,
-            address: pool,
-        })
+        let shard = recorder::thread_row(recording);
+        recording.table(shard).get(key(Space::Pool, pool))
     });
     let device = known.map_or(Device::Current, |pool| Device::Row(pool.attributes.device));
     AllocationEvent {
@@ -87,7 +120,7 @@ pub unsafe fn creates_pool<T: Word, P>(api: Api, real: impl FnOnce() -> i32, out
     result
 }
 
-/// Memory taken from the pool lives on until it is freed: only the pool object goes.
+/// Memory of the pool stays allocated until it is freed: this frees the pool object alone.
 pub fn destroys_pool(_: Api, real: impl FnOnce() -> i32, pool: impl Word) -> i32 {
     frees_in(Space::Pool, pool.word(), real)
 }
@@ -95,7 +128,7 @@ pub fn destroys_pool(_: Api, real: impl FnOnce() -> i32, pool: impl Word) -> i32
 pub fn sets_pool(_: Api, real: impl FnOnce() -> i32, device: i32, pool: impl Word) -> i32 {
     let result = real();
     if result == 0 {
-        context::set_pool(device, pool.word());
+        set_current_pool(device, pool.word());
     }
     result
 }
@@ -108,10 +141,7 @@ pub unsafe fn imports_pool<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *
     record(
         result,
         || unsafe { read(out) },
-        &AllocationEvent {
-            space: Space::Pool,
-            ..AllocationEvent::new(api, Kind::PoolImport, 0)
-        },
+        &AllocationEvent::new(api, Kind::PoolImport, 0).in_space(Space::Pool),
     );
     result
 }
@@ -128,4 +158,29 @@ pub unsafe fn imports_pointer<T: Word>(api: Api, real: impl FnOnce() -> i32, out
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &event);
     result
+}
+
+const DEVICES: usize = 64;
+/// The current pool of each device, once the program has set one; 0: the default pool.
+static POOLS: [AtomicU64; DEVICES] = [const { AtomicU64::new(0) }; DEVICES];
+static POOL_WAS_SET: AtomicBool = AtomicBool::new(false);
+
+fn pool_of(ordinal: i32) -> Option<&'static AtomicU64> {
+    POOLS.get(usize::try_from(ordinal).ok()?)
+}
+
+fn set_current_pool(ordinal: i32, pool: u64) {
+    if let Some(slot) = pool_of(ordinal) {
+        slot.store(pool, Relaxed);
+        POOL_WAS_SET.store(true, Relaxed);
+    }
+}
+
+/// The pool that was set for the calling thread's device; [`CURRENT_POOL`] if none was.
+fn current_pool() -> u64 {
+    if !POOL_WAS_SET.load(Relaxed) {
+        return CURRENT_POOL;
+    }
+    let pool = current::ordinal().and_then(pool_of);
+    pool.map_or(CURRENT_POOL, |pool| pool.load(Relaxed))
 }

@@ -1,11 +1,11 @@
-//! Memory of other processes and other APIs: windows that hold nothing of their own.
+//! Memory of other processes and other APIs: a mapping of it counts 0 bytes.
 
 use super::{Word, add_reference, frees_in, parameter, read, record};
-use crate::recorder::{self, AllocationEvent, TEARDOWN};
+use crate::recorder::{self, AllocationEvent, TEARDOWN, key};
 use culeak::cuda_functions::Api;
 use culeak::format::{halves, pack};
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Attributes, Key, Space};
+use culeak::lockfree::table::{Attributes, Space};
 
 /// # Safety
 /// As `allocates`.
@@ -13,7 +13,7 @@ pub unsafe fn opens_ipc<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut
     let result = real();
     // SAFETY: read only after success.
     let address = if result == 0 { unsafe { read(out) } } else { 0 };
-    // Opened again, a handle gives the same pointer.
+    // A handle that is opened again yields the same pointer.
     if result != 0 || !add_reference(Space::Pointer, address) {
         record(
             result,
@@ -29,13 +29,10 @@ pub unsafe fn opens_ipc<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut
 }
 
 pub fn closes_ipc(_: Api, real: impl FnOnce() -> i32, address: u64) -> i32 {
-    let key = Key {
-        space: Space::Pointer,
-        address,
-    };
+    let key = key(Space::Pointer, address);
     let left = recorder::quietly(|| {
         let recording = recorder::running()?;
-        let table = recording.table(recorder::thread(recording));
+        let table = recording.table(recorder::thread_row(recording));
         table.update_extra(key, |counts| pack(halves(counts).0.saturating_sub(1), 0))
     })
     .flatten();
@@ -102,16 +99,13 @@ pub unsafe fn maps_external<T: Word, D>(
 /// As `allocates`.
 pub unsafe fn maps_external_mipmap<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T) -> i32 {
     let result = real();
-    let event = AllocationEvent {
-        space: Space::Array,
-        ..AllocationEvent::new(api, Kind::ExternalMapping, 0)
-    };
+    let event = AllocationEvent::new(api, Kind::ExternalMapping, 0).in_space(Space::Array);
     // SAFETY: read only after success.
     record(result, || unsafe { read(out) }, &event);
     result
 }
 
-/// What was mapped from it lives on until freed itself.
+/// What was mapped from it stays mapped until it is freed itself.
 pub fn destroys_external(_: Api, real: impl FnOnce() -> i32, external: impl Word) -> i32 {
     frees_in(Space::External, external.word(), real)
 }

@@ -1,14 +1,14 @@
-//! Virtual memory management: physical memory lives while a reference to its handle or a mapping does.
+//! Virtual memory management: physical memory lives while a reference to its handle or a mapping of it exists.
 //!
-//! The record of the memory carries both counts; the record of a mapping carries a link to it, since a handle that was
-//! released while mapped may come back as the name of something else.
+//! The record of the memory has both counts. The record of a mapping has a link to the memory's record rather than its
+//! handle: a handle that was released while mapped may name other memory later.
 
 use super::{Location, ON_DEVICE, Word, add_reference, frees_in, parameter, read, record};
-use crate::recorder::{self, AllocationEvent, Device, Held, TEARDOWN};
+use crate::recorder::{self, AllocationEvent, Device, Held, TEARDOWN, key};
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, halves, pack};
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Attributes, Key, Link, Space};
+use culeak::lockfree::table::{Attributes, Link, Space};
 
 /// # Safety
 /// As `allocates`.
@@ -109,14 +109,11 @@ pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
     // SAFETY: read only after success.
     let handle = unsafe { read(out) };
     if !add_reference(Space::Physical, handle) {
-        // The handle was released while its mapping lived on: the mapping still knows the memory.
+        // The handle was released while a mapping existed: the mapping's link leads to the memory.
         recorder::quietly(|| {
             let recording = recorder::running()?;
-            let table = recording.table(recorder::thread(recording));
-            let mapping = table.get(Key {
-                space: Space::Mapping,
-                address: address.word(),
-            });
+            let table = recording.table(recorder::thread_row(recording));
+            let mapping = table.get(key(Space::Mapping, address.word()));
             let link = Link::from_word(mapping.map_or(Link::NOWHERE.to_word(), |mapping| mapping.pool));
             if table.update_extra_of(link, |counts| counts.wrapping_add(1)).is_some() {
                 table.rekey(link);
@@ -129,16 +126,13 @@ pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
     result
 }
 
-/// One reference less. The last one frees the memory, unless a mapping keeps it.
+/// Drops a reference. The last one frees the memory unless a mapping exists.
 pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32 {
-    let key = Key {
-        space: Space::Physical,
-        address: handle,
-    };
-    // Before the call, since afterwards the handle may name something else.
+    let key = key(Space::Physical, handle);
+    // Before the call, since the handle may name other memory after it.
     let known = recorder::quietly(|| {
         let recording = recorder::running()?;
-        let table = recording.table(recorder::thread(recording));
+        let table = recording.table(recorder::thread_row(recording));
         let link = table.link(key)?;
         let counts = table.update_extra_of(link, |counts| {
             pack(halves(counts).0.saturating_sub(1), halves(counts).1)
@@ -166,7 +160,7 @@ pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32
     if result != 0 && result != TEARDOWN {
         recorder::quietly(|| {
             let recording = recorder::running()?;
-            let table = recording.table(recorder::thread(recording));
+            let table = recording.table(recorder::thread_row(recording));
             table.update_extra_of(link, |counts| counts.wrapping_add(1));
             if counts.0 == 0 && !freed {
                 table.rekey(link);
@@ -186,15 +180,12 @@ pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
         return result;
     }
     let memory = recorder::quietly(|| {
-        let recording = recorder::begin()?;
-        let table = recording.table(recorder::thread(recording));
-        let key = Key {
-            space: Space::Physical,
-            address: handle,
-        };
+        let recording = recorder::recording()?;
+        let table = recording.table(recorder::thread_row(recording));
+        let key = key(Space::Physical, handle);
         let link = table.link(key)?;
         table.update_extra_of(link, |counts| pack(halves(counts).0, halves(counts).1.wrapping_add(1)))?;
-        // Mapping needs no context, and the calling thread's, if it has one, may be on another device than the memory.
+        // Mapping needs no context, and the calling thread's context may be on another device than the memory.
         let device = table
             .get(key)
             .map_or(Device::Current, |memory| Device::Row(memory.attributes.device));
@@ -202,7 +193,7 @@ pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
     })
     .flatten();
     let (link, device) = memory.unwrap_or((Link::NOWHERE, Device::Current));
-    // The mapping's `pool` word holds the link to its memory; the flag that would show it is not set.
+    // The `pool` word of a mapping holds the link to its memory; without HAS_POOL it is not reported as a pool.
     let event = AllocationEvent {
         space: Space::Mapping,
         requested: bytes.word(),
@@ -214,7 +205,7 @@ pub fn maps(api: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
     result
 }
 
-/// Unmaps whole mappings, possibly several; the last mapping of a released handle frees its memory.
+/// Unmaps one or more whole mappings; the last mapping of a released handle frees the memory.
 pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word) -> i32 {
     let before = recorder::running().map_or(0, |recording| recording.now());
     let result = real();
@@ -223,15 +214,12 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
     }
     recorder::quietly(|| {
         let recording = recorder::running()?;
-        let shard = recorder::thread(recording);
+        let shard = recorder::thread_row(recording);
         let table = recording.table(shard);
         let end = address.saturating_add(bytes.word());
         let mut at = address;
         while at < end {
-            let key = Key {
-                space: Space::Mapping,
-                address: at,
-            };
+            let key = key(Space::Mapping, at);
             let Some(mapping) = table.get(key).filter(|mapping| mapping.time_ns <= before) else {
                 if at == address {
                     recording.add(Loss::UnknownFrees, 1);

@@ -1,17 +1,17 @@
-//! Blocks that a framework's allocator hands out of memory it already holds, whichever framework it is.
+//! Blocks of a framework's allocator, which are parts of memory that it holds already.
 //!
-//! They are told under the framework's own locks and from inside its own calls. So nothing here waits, and CUDA is not
-//! asked anything. A block is gone when the framework says so; there is no call that could fail.
+//! The framework reports them under its own locks and from inside its own calls, so nothing here waits, and CUDA is not
+//! asked anything. A report that a block was freed cannot fail.
 
 use crate::recorder::{self, AllocationEvent};
 use culeak::format::Loss;
 use culeak::lockfree::table::Space;
 
-pub fn handed_out(address: u64, event: &AllocationEvent) {
+pub fn allocated(address: u64, event: &AllocationEvent) {
     recorder::allocated(address, event);
 }
 
-pub fn taken_back(space: Space, address: u64) {
+pub fn freed(space: Space, address: u64) {
     let held = recorder::withdraw(space, address);
     if held.is_something() {
         held.settle(0, address);

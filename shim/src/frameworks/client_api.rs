@@ -1,10 +1,10 @@
-//! What a program tells by itself: blocks of its own allocator, moments that have a name; and what it may ask: how much
-//! was allocated since such a moment (`include/culeak.h`).
+//! The client API (`include/culeak.h`): a program reports the blocks of its own allocator, sets marks, requests
+//! snapshots, and measures intervals.
 //!
 //! The functions are exported under plain names, so that Python finds them too: `ctypes.CDLL(None).culeak_mark(b"…")`.
-//! redhook exports them: they call nothing, so a panic is all that could leave them, and it catches panics.
-//! They may be called at any time, on any thread and under any lock. A program that calls them wants to be recorded, so
-//! the recording begins here if it has not begun.
+//! redhook exports them and catches panics; nothing else can unwind out of them, because they call no code of the
+//! program. They may be called at any time, on any thread and under any lock. They start the recording if it has not
+//! started.
 
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
@@ -28,23 +28,23 @@ unsafe fn bytes<'a>(name: *const c_char) -> &'a [u8] {
     unsafe { CStr::from_ptr(name) }.to_bytes()
 }
 
-/// The key's address of a block; `None` when it cannot be kept, which is counted.
+/// The address under which a block is recorded. `None` if it cannot be recorded, which is counted.
 fn key(domain: &[u8], address: u64) -> Option<u64> {
-    let recording = recorder::begin()?;
+    let recording = recorder::recording()?;
     block_address(recording.domain(domain)?, address)
 }
 
-/// The address of our own `culeak_interval_begin`.
-pub fn exported_address() -> *const c_void {
+/// An exported function by which copies of this library recognise each other: its name, and its address in this copy.
+pub const EXPORTED: (&CStr, fn() -> *const c_void) = (c"culeak_interval_begin", || {
     culeak_interval_begin::culeak_interval_begin as *const c_void
-}
+});
 
 redhook::hook! {
-    // A block was handed out by the allocator called `domain`.
+    // The allocator called `domain` has allocated a block.
     //
-    // Safety: `domain` is null or a C string. The address is never followed.
+    // Safety: `domain` is null or a C string. The address is never dereferenced.
     unsafe fn culeak_alloc(domain: *const c_char, address: *const c_void, size: usize, stream: *mut c_void) -> () => alloc_called {
-        // SAFETY: passed on.
+        // SAFETY: the same condition.
         let domain = unsafe { bytes(domain) };
         if let Some(key) = recorder::quietly(|| key(domain, address as u64)).flatten() {
             let event = AllocationEvent {
@@ -53,51 +53,51 @@ redhook::hook! {
                 extra: stream as u64,
                 ..AllocationEvent::new(const { Api::of("culeak_alloc") }, Kind::Block, size as u64)
             };
-            blocks::handed_out(key, &event);
+            blocks::allocated(key, &event);
         }
     }
 }
 
 redhook::hook! {
-    // It was taken back.
+    // The allocator called `domain` has freed a block.
     //
     // Safety: As `culeak_alloc`.
     unsafe fn culeak_free(domain: *const c_char, address: *const c_void) -> () => free_called {
-        // SAFETY: passed on.
+        // SAFETY: the same condition.
         let domain = unsafe { bytes(domain) };
-        // A child that was forked and gives back what its parent had taken has nothing to record.
+        // A forked child that frees blocks of its parent has nothing to record.
         if recorder::running().is_some()
             && let Some(key) = recorder::quietly(|| key(domain, address as u64)).flatten()
         {
-            blocks::taken_back(Space::Block, key);
+            blocks::freed(Space::Block, key);
         }
     }
 }
 
 redhook::hook! {
-    // This moment has a name.
+    // Sets a mark.
     //
     // Safety: `name` is null or a C string.
     unsafe fn culeak_mark(name: *const c_char) -> () => mark_called {
-        // SAFETY: passed on.
+        // SAFETY: the same condition.
         let name = unsafe { bytes(name) };
         recorder::quietly(|| {
-            let Some(recording) = recorder::begin() else { return };
-            recording.mark(name, recorder::thread(recording));
+            let Some(recording) = recorder::recording() else { return };
+            recording.mark(name, recorder::thread_row(recording));
             auto_snapshot::marked(recording, name);
         });
     }
 }
 
 redhook::hook! {
-    // Keep a snapshot of this moment.
+    // Takes a snapshot.
     //
     // Safety: As `culeak_mark`.
     unsafe fn culeak_snapshot(name: *const c_char) -> () => snapshot_called {
-        // SAFETY: passed on.
+        // SAFETY: the same condition.
         let name = unsafe { bytes(name) };
         recorder::quietly(|| {
-            if let Some(recording) = recorder::begin() {
+            if let Some(recording) = recorder::recording() {
                 auto_snapshot::requested(recording, name);
             }
         });
@@ -118,16 +118,16 @@ const ALL_DEVICES: c_int = -1;
 const ON_THE_HOST: c_int = -2;
 
 redhook::hook! {
-    // An interval begins at this moment, which has a name from now on. Its number, or 0 where nobody watches intervals.
+    // Begins an interval and sets a mark. Returns the interval's number, or 0 if intervals are off.
     //
     // Safety: As `culeak_mark`.
     unsafe fn culeak_interval_begin(name: *const c_char, limit: u64) -> u32 => interval_begin_called {
-        // SAFETY: passed on.
+        // SAFETY: the same condition.
         let name = unsafe { bytes(name) };
         let begun = recorder::quietly(|| {
-            let recording = recorder::begin().filter(|recording| recording.intervals().watching())?;
+            let recording = recorder::recording().filter(|recording| recording.intervals().watching())?;
             let now = recording.now();
-            recording.mark_at(now, name, recorder::thread(recording));
+            recording.mark_at(now, name, recorder::thread_row(recording));
             Some(recording.intervals().begin(now, limit) as u32)
         });
         begun.flatten().unwrap_or(0)
@@ -135,9 +135,9 @@ redhook::hook! {
 }
 
 redhook::hook! {
-    // What it says of a device. 1, or 0 where there is no such interval any more or no memory of that device was seen.
+    // Reads an interval of a device. Returns 1, or 0 if the interval has ended or no memory of the device was recorded.
     //
-    // Safety: `out` is null or has room for one.
+    // Safety: `out` is null or valid for one interval.
     unsafe fn culeak_interval_read(number: u32, device: c_int, out: *mut Interval) -> c_int => interval_read_called {
         let read = recorder::quietly(|| {
             let recording = recorder::running()?;
@@ -156,7 +156,7 @@ redhook::hook! {
                     peak_bytes: reading.peak_bytes,
                     held_bytes: reading.held_bytes,
                 };
-                // SAFETY: not null, so there is room.
+                // SAFETY: not null, and so valid for one interval.
                 unsafe { out.write(interval) };
                 1
             }

@@ -1,13 +1,13 @@
-//! The memory extension of NVTX: heaps and the regions that a program says it carves out of them, as Compute Sanitizer's
-//! users do.
+//! The memory extension of NVTX: heaps, and the regions of them that a program reports, as for Compute Sanitizer.
 //!
-//! A program with NVTX opens the library that `NVTX_INJECTION64_PATH` names and asks for
-//! [`InitializeInjectionNvtxExtension`], to which it hands a table of slots. It must be this library, the very copy that is
-//! preloaded (`culeak run --nvtx` names it so). Only memory is of interest here; other extensions, ranges and messages
-//! find no tool, as without us. Domains are therefore unknown, and a heap's name says whose its regions are.
+//! A program with NVTX opens the library that `NVTX_INJECTION64_PATH` names and passes a table of slots to its
+//! [`InitializeInjectionNvtxExtension`]. That must be the copy of this library that is preloaded, as `culeak run
+//! --nvtx` arranges. Only the memory extension is filled in; other extensions, ranges and messages find no tool, as
+//! without culeak. Domains are therefore unknown, and regions are attributed to the name of their heap.
 //!
-//! A region is taken back by its address alone, whatever heap it is of. So all of them are keyed as blocks of one domain,
-//! and the heap is kept beside. The handle of a region is its address, that of a heap its number and its name's.
+//! A region is unregistered by its address alone, whatever its heap. So all regions are recorded as blocks of one
+//! domain, with the heap as an attribute. The handle of a region is its address; that of a heap combines its number and
+//! its name's.
 
 use libc::{c_int, c_void};
 use std::ffi::CStr;
@@ -20,7 +20,7 @@ use culeak::format::block_address;
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Key, Space};
 
-/// Whose a region is when its heap has no name, and what all are keyed under.
+/// The domain of all regions, and the name of heaps that have none.
 const NVTX: &[u8] = b"nvtx";
 const MEMORY_MODULE: u16 = 1;
 const VIRTUAL_ADDRESS: u32 = 1;
@@ -77,7 +77,7 @@ struct NewRegions {
     handles: *mut u64,
 }
 
-/// nvtxMemRegionsResizeBatch, and with references as elements nvtxMemRegionsUnregisterBatch.
+/// nvtxMemRegionsResizeBatch; nvtxMemRegionsUnregisterBatch has the same fields and references as elements.
 #[repr(C)]
 struct Regions {
     compatible: u16,
@@ -88,7 +88,7 @@ struct Regions {
     elements: *const u8,
 }
 
-/// Asked for by programs with NVTX; 1: we are a tool for this extension.
+/// NVTX calls it for each extension. Returns 1 for the memory extension, else 0.
 ///
 /// # Safety
 /// `module` is null or the caller's description of the extension.
@@ -113,21 +113,21 @@ unsafe extern "C" fn InitializeInjectionNvtxExtension(module: *const Module) -> 
     let segment = unsafe { &*module.segments };
     for (slot, function) in SLOTS {
         if slot < segment.slot_count {
-            // SAFETY: slots are the caller's to be filled in, so many as it says.
+            // SAFETY: the caller provides this many slots.
             unsafe { segment.slots.add(slot).write(function) };
         }
     }
     1
 }
 
-/// The domain number of a heap's name, above which the heap's own number stands; as a handle it is never 0, which is the
+/// Returns the heap's number shifted by 8 bits, plus the domain number of its name. It is never 0, the handle of the
 /// heap of the whole process.
 unsafe extern "C" fn heap_register(_domain: *mut c_void, description: *const HeapDescription) -> u64 {
     static HEAPS: AtomicU64 = AtomicU64::new(1);
     recorder::quietly(|| {
         // SAFETY: null or a description.
         let description = unsafe { description.as_ref() }?;
-        let recording = recorder::begin()?;
+        let recording = recorder::recording()?;
         let named = description.message_kind == PLAIN_TEXT && !description.message.is_null();
         let name = if named {
             // SAFETY: this kind of message is a C string.
@@ -145,19 +145,19 @@ unsafe extern "C" fn heap_unregister(_domain: *mut c_void, heap: u64) {
     empty(|of| of == heap && heap != 0);
 }
 
-/// The heap of the whole process is all of them.
+/// The heap of the whole process contains all heaps.
 unsafe extern "C" fn heap_reset(_domain: *mut c_void, heap: u64) {
     empty(|of| of == heap || heap == 0);
 }
 
-/// Takes back all regions of the heaps that are meant.
-fn empty(meant: impl Fn(u64) -> bool) {
+/// Frees all regions of the heaps that `is_meant` selects.
+fn empty(is_meant: impl Fn(u64) -> bool) {
     recorder::quietly(|| {
         let Some(recording) = recorder::running() else { return };
-        recording.free_all(recorder::thread(recording), |entry| {
+        recording.free_all(recorder::thread_row(recording), |entry| {
             entry.attributes.space == Space::Block
                 && entry.attributes.flags & Attributes::IN_HEAP != 0
-                && meant(entry.pool)
+                && is_meant(entry.pool)
         });
     });
 }
@@ -171,11 +171,12 @@ unsafe extern "C" fn regions_register(_domain: *mut c_void, batch: *const NewReg
         return;
     }
     for number in 0..batch.count {
-        // SAFETY: a batch of this kind has so many elements of that size, each of which begins with a region.
+        // SAFETY: a batch of this kind has `count` elements of `element_bytes` bytes, each of which begins with a
+        // region.
         let region = unsafe { &*batch.elements.add(number * batch.element_bytes).cast::<Region>() };
-        hold(region, batch.heap);
+        allocated(region, batch.heap);
         if !batch.handles.is_null() {
-            // SAFETY: a place for each handle.
+            // SAFETY: the array has one element per region.
             unsafe { batch.handles.add(number).write(region.address) };
         }
     }
@@ -200,8 +201,8 @@ unsafe extern "C" fn regions_resize(_domain: *mut c_void, batch: *const Regions)
             };
             recording.table(0).get(key)
         });
-        drop_region(region.address);
-        hold(region, heap.map_or(0, |entry| entry.pool));
+        freed(region.address);
+        allocated(region, heap.map_or(0, |entry| entry.pool));
     }
 }
 
@@ -211,17 +212,17 @@ unsafe extern "C" fn regions_unregister(_domain: *mut c_void, batch: *const Regi
         return;
     };
     for number in 0..batch.count {
-        // SAFETY: elements are references: an address, or a handle, which with us is the address.
+        // SAFETY: elements are references: an address, or a handle, which is the address here.
         let address = unsafe { batch.elements.add(number * batch.element_bytes).cast::<u64>().read() };
-        drop_region(address);
+        freed(address);
     }
 }
 
 fn key(address: u64) -> Option<u64> {
-    recorder::quietly(|| block_address(recorder::begin()?.domain(NVTX)?, address)).flatten()
+    recorder::quietly(|| block_address(recorder::recording()?.domain(NVTX)?, address)).flatten()
 }
 
-fn hold(region: &Region, heap: u64) {
+fn allocated(region: &Region, heap: u64) {
     if let Some(key) = key(region.address) {
         let nvtx = recorder::running().and_then(|recording| recording.domain(NVTX));
         let event = AllocationEvent {
@@ -234,14 +235,14 @@ fn hold(region: &Region, heap: u64) {
                 region.bytes as u64,
             )
         };
-        blocks::handed_out(key, &event);
+        blocks::allocated(key, &event);
     }
 }
 
-fn drop_region(address: u64) {
+fn freed(address: u64) {
     if recorder::running().is_some()
         && let Some(key) = key(address)
     {
-        blocks::taken_back(Space::Block, key);
+        blocks::freed(Space::Block, key);
     }
 }

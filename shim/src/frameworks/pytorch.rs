@@ -1,41 +1,42 @@
-//! PyTorch's caching allocator, through the two functions by which it keeps the profiler informed.
+//! PyTorch's caching allocator, through the two functions by which it informs the profiler.
 //!
-//! `libc10_cuda` calls `pytorch::reportMemoryUsageToProfiler` for every block it hands out or takes back, whether a profiler
-//! runs or not, and through the PLT: our definition comes first, records, and goes on to the one that was meant. That one
-//! lies in a libc10 which was loaded RTLD_LOCAL, so it is looked for in the ELF tables of what is loaded, never with
-//! `dlsym` or `dlopen`: the allocator's lock is held here, and the loader's may be held by a thread that waits for it.
+//! `libc10_cuda` calls `c10::reportMemoryUsageToProfiler` for every block that it hands out or takes back, even if no
+//! profiler runs. It calls through the PLT, so our definition comes first: it records, and goes on to PyTorch's own.
+//! That one is in a libc10 that was loaded RTLD_LOCAL, so it is found in the ELF tables of the loaded objects, never
+//! with `dlsym` or `dlopen`: the allocator's lock is held here, and another thread may hold the loader's lock and wait
+//! for it.
 //!
-//! The function's name carries its argument types; totals were signed until PyTorch 1.13. Without PyTorch nobody calls
-//! these names. With the allocator switched off, or replaced by `cudaMallocAsync`, nobody does either, and then each
-//! tensor is an allocation of the driver's.
+//! The mangled name contains the argument types; totals were signed until PyTorch 1.13. If the caching allocator is
+//! switched off or replaced by `cudaMallocAsync`, these functions are never called, and each tensor is an allocation of
+//! the driver.
 
 use libc::{c_int, c_void};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::*;
 
-use crate::effects::context;
 use crate::frameworks::blocks;
-use crate::recorder::{self, AllocationEvent, Device};
+use crate::recorder::{self, AllocationEvent, Device, current};
+use crate::resolve::closing::{self, GENERATION};
+use crate::resolve::loader;
 use crate::resolve::memo::Memo;
-use crate::resolve::{loader, real};
-use crate::stacks;
+use crate::resolve::own::is_ours;
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 use culeak::lockfree::index::mix;
 use culeak::lockfree::table::Space;
 
 const ALLOCATOR: Api = Api::of("CUDACachingAllocator");
-/// pytorch::DeviceType::CUDA, also that of ROCm builds.
+/// c10::DeviceType::CUDA; ROCm builds use it too.
 const CUDA: u8 = 1;
-/// What the driver said to the allocator.
+/// CUDA_ERROR_OUT_OF_MEMORY.
 const OUT_OF_MEMORY: c_int = 2;
 
-/// `pytorch::Device` as it travels in a register: type in the lowest byte, index in the next.
+/// `c10::Device` as it is passed in a register: type in the lowest byte, index in the next.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
-struct Place(u64);
+struct DeviceArgument(u64);
 
-impl Place {
+impl DeviceArgument {
     /// The ordinal of a CUDA device; `None` for devices of other types.
     fn ordinal(self) -> Option<i32> {
         let index = (self.0 >> 8) as i8;
@@ -43,7 +44,7 @@ impl Place {
     }
 }
 
-/// An entry that adds its caller's address as one more argument and goes on.
+/// An entry that passes its caller's address as an additional argument to the body.
 macro_rules! entry {
     ($name:ident, $symbol:literal, $body:path, $x86:literal, $arm:literal) => {
         #[cfg(target_arch = "x86_64")]
@@ -53,7 +54,7 @@ macro_rules! entry {
             std::arch::naked_asm!("endbr64", concat!("mov ", $x86, ", [rsp]"), "jmp {body}", body = sym $body)
         }
 
-        // Written from the ABI; nobody has run it.
+        // Written from the ABI; it has never run.
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
         #[unsafe(export_name = $symbol)]
@@ -97,8 +98,15 @@ entry!(
     "x4"
 );
 
-unsafe extern "C-unwind" fn usage_body(block: u64, change: i64, live: u64, reserved: u64, place: Place, caller: u64) {
-    used(USAGE, block, change, live, reserved, place, caller);
+unsafe extern "C-unwind" fn usage_body(
+    block: u64,
+    change: i64,
+    live: u64,
+    reserved: u64,
+    device: DeviceArgument,
+    caller: u64,
+) {
+    used(USAGE, block, change, live, reserved, device, caller);
 }
 
 unsafe extern "C-unwind" fn usage_signed_body(
@@ -106,48 +114,48 @@ unsafe extern "C-unwind" fn usage_signed_body(
     change: i64,
     live: u64,
     reserved: u64,
-    place: Place,
+    device: DeviceArgument,
     caller: u64,
 ) {
-    used(USAGE_SIGNED, block, change, live, reserved, place, caller);
+    used(USAGE_SIGNED, block, change, live, reserved, device, caller);
 }
 
-unsafe extern "C-unwind" fn out_body(bytes: i64, live: u64, reserved: u64, place: Place, caller: u64) {
-    ran_out(OUT, bytes, live, reserved, place, caller);
+unsafe extern "C-unwind" fn out_body(bytes: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
+    ran_out(OUT, bytes, live, reserved, device, caller);
 }
 
-unsafe extern "C-unwind" fn out_signed_body(bytes: i64, live: u64, reserved: u64, place: Place, caller: u64) {
-    ran_out(OUT_SIGNED, bytes, live, reserved, place, caller);
+unsafe extern "C-unwind" fn out_signed_body(bytes: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
+    ran_out(OUT_SIGNED, bytes, live, reserved, device, caller);
 }
 
-/// A block was handed out (`change` > 0) or taken back; `live` and `reserved` are the allocator's sums after that.
-fn used(name: &CStr, block: u64, change: i64, live: u64, reserved: u64, place: Place, caller: u64) {
-    if let Some(ordinal) = place.ordinal() {
+/// A block was allocated (`change` > 0) or freed; `live` and `reserved` are the allocator's totals afterwards.
+fn used(name: &CStr, block: u64, change: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
+    if let Some(ordinal) = device.ordinal() {
         if change > 0 {
             let event = AllocationEvent {
                 space: Space::Tensor,
                 device: Device::Reported(ordinal),
                 ..AllocationEvent::new(ALLOCATOR, Kind::Tensor, change as u64)
             };
-            blocks::handed_out(block, &event);
+            blocks::allocated(block, &event);
         } else if change < 0 {
-            blocks::taken_back(Space::Tensor, block);
+            blocks::freed(Space::Tensor, block);
         }
         recorder::quietly(|| {
             let Some(recording) = recorder::running() else { return };
-            recording.allocator_reported(context::reported_device(recording, ordinal), change, live, reserved);
+            recording.allocator_reported(current::reported_device(recording, ordinal), change, live, reserved);
         });
     }
-    if let Some(meant) = meant(name, caller) {
-        type Usage = unsafe extern "C-unwind" fn(u64, i64, u64, u64, Place);
-        // SAFETY: libc10's function of this name, whose argument types the name itself spells out.
-        unsafe { std::mem::transmute::<*const c_void, Usage>(meant)(block, change, live, reserved, place) }
+    if let Some(next) = next_definition(name, caller) {
+        type Usage = unsafe extern "C-unwind" fn(u64, i64, u64, u64, DeviceArgument);
+        // SAFETY: libc10's function of this name, which contains the argument types.
+        unsafe { std::mem::transmute::<*const c_void, Usage>(next)(block, change, live, reserved, device) }
     }
 }
 
-/// The allocator has given up on a request.
-fn ran_out(name: &CStr, bytes: i64, live: u64, reserved: u64, place: Place, caller: u64) {
-    if let Some(ordinal) = place.ordinal() {
+/// A request failed, even after the allocator freed its cache.
+fn ran_out(name: &CStr, bytes: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
+    if let Some(ordinal) = device.ordinal() {
         let event = AllocationEvent {
             space: Space::Tensor,
             device: Device::Reported(ordinal),
@@ -155,41 +163,41 @@ fn ran_out(name: &CStr, bytes: i64, live: u64, reserved: u64, place: Place, call
         };
         recorder::failed(OUT_OF_MEMORY, &event);
     }
-    if let Some(meant) = meant(name, caller) {
-        type Out = unsafe extern "C-unwind" fn(i64, u64, u64, Place);
+    if let Some(next) = next_definition(name, caller) {
+        type Out = unsafe extern "C-unwind" fn(i64, u64, u64, DeviceArgument);
         // SAFETY: as in `used`.
-        unsafe { std::mem::transmute::<*const c_void, Out>(meant)(bytes, live, reserved, place) }
+        unsafe { std::mem::transmute::<*const c_void, Out>(next)(bytes, live, reserved, device) }
     }
 }
 
-/// Answers of `meant` for each call site and name.
-static MEANT: Memo<256> = Memo::new();
+/// Answers of `next_definition` by caller and name.
+static NEXT: Memo<256> = Memo::new();
 
-/// To be called when something was unloaded.
-pub fn generation_changed() {
-    MEANT.clear();
+/// Voids the cached answers after something was unloaded.
+pub fn unloaded() {
+    NEXT.clear();
 }
 
-/// The definition that the code at `caller` would have reached without ours.
-fn meant(name: &CStr, caller: u64) -> Option<*const c_void> {
-    let generation = real::GENERATION.load(Acquire);
+/// The definition that the code at `caller` would reach without ours.
+fn next_definition(name: &CStr, caller: u64) -> Option<*const c_void> {
+    let generation = GENERATION.load(Acquire);
     let key = mix(mix(caller ^ (name.as_ptr() as u64).rotate_left(32)).wrapping_add(generation)).max(1);
-    // While something is being unloaded, another module may lie where the caller of an answer did.
-    if !stacks::are_closing()
-        && let Some(known) = MEANT.get(key)
+    // While something is being unloaded, another module may be mapped where the caller of a cached answer was.
+    if !closing::is_running()
+        && let Some(known) = NEXT.get(key)
     {
         return Some(known as *const c_void);
     }
-    // A forked child of a process that was recording: the profiler goes without, since CUDA does not work there anyway.
+    // In a forked child the profiler is not informed; CUDA does not work there.
     if loader::list_is_unsafe() {
         return None;
     }
     let found = recorder::quietly(|| look_for(name, caller)).flatten()?;
-    MEANT.put(key, found as u64);
+    NEXT.put(key, found as u64);
     Some(found)
 }
 
-/// Several libc10 may be loaded: the caller means itself, or the one in its own folder, or else whichever there is.
+/// Several libc10 may be loaded. The caller's own library comes first, then one in the caller's folder, then any other.
 fn look_for(name: &CStr, caller: u64) -> Option<*const c_void> {
     let mut folder = [0u8; 4096];
     let length = loader::find_containing(caller, |loaded| {
@@ -203,7 +211,7 @@ fn look_for(name: &CStr, caller: u64) -> Option<*const c_void> {
     let mut best: Option<(u8, *const c_void)> = None;
     loader::find_loaded(|loaded| {
         let found = loaded.symbol(name)?;
-        if real::is_ours(found as u64) {
+        if is_ours(found as u64) {
             return None;
         }
         let path = loaded.name();

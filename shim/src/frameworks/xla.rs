@@ -1,19 +1,20 @@
-//! XLA's buffers, one by one, through the table of functions that a PJRT plugin hands out. Behind `CULEAK_JAX_BUFFERS`.
+//! XLA buffers, through the table of functions that a PJRT plugin returns. Requires `CULEAK_JAX_BUFFERS`.
 //!
-//! XLA takes one large slab from CUDA and keeps its allocator to itself: no function of it can be preceded. But JAX reaches
-//! the plugin through a C interface alone, `GetPjrtApi`, which it asks `dlsym` for. What is handed out here is a copy of
-//! that table in which the functions that make and destroy buffers are ours.
+//! XLA takes one large slab from CUDA, and none of its allocator's functions can be interposed. But JAX reaches the
+//! plugin only through a C interface, `GetPjrtApi`, which it looks up with `dlsym`. The look-up returns a function that
+//! returns a copy of the interface's table, in which the functions that create and destroy buffers are replaced.
 //!
-//! Why it is behind a switch: a buffer can end without a call. One that was *donated* to a computation is gone once that
-//! has been enqueued, and its memory is that of a result; so after each execution every argument is asked whether it still
-//! exists. This and the size, memory and device of each new buffer are calls into the plugin that the program did not
-//! make. A buffer whose computation fails later stays recorded until it is destroyed. Temporaries are not buffers.
+//! It is off by default because a buffer can end without a call. One that was *donated* to a computation ends when that
+//! is enqueued, and its memory becomes part of a result; so after each execution every argument is asked whether it
+//! still exists. This, and the size, memory and device of each new buffer, are calls of the plugin that the program did
+//! not make. A buffer whose computation fails later stays recorded until it is destroyed. Temporaries are not buffers.
 //!
-//! The interface grows at the end and says how far it reaches: every field is used only if the table's and the arguments'
-//! `struct_size` cover it, and nothing is wrapped when the major version is not 0. A buffer is known by its handle. Where
-//! it lies is asked only when `CULEAK_JAX_BUFFERS` is `addresses`: the plugin may have to wait for the allocation.
+//! The interface grows at its end: a field is used only if the `struct_size` of the table and of the arguments covers
+//! it, and nothing is replaced unless the major version is 0. A buffer is identified by its handle. Its address is
+//! asked for only if `CULEAK_JAX_BUFFERS` is `addresses`, because the plugin may have to wait for the allocation.
 //!
-//! Deliberately absent: views of memory that others own (`CreateViewOfDeviceBuffer`), aliases, and everything on the host.
+//! Deliberately absent: views of memory that another library owns (`CreateViewOfDeviceBuffer`), aliases, and host
+//! memory.
 
 use libc::c_void;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
@@ -28,48 +29,76 @@ use culeak::lockfree::index::mix;
 use culeak::lockfree::table::Space;
 use culeak::variables::{self, Value};
 
-/// Arguments of any function of the interface, word by word: the size of the structure, extensions, then its own.
+/// The arguments of any function of the interface as words: the size of the structure, extensions, then its own.
 type Arguments = *mut u64;
-/// `PJRT_Error *`; null: success.
+/// `PJRT_Error *`; null after success.
 type Error = *mut c_void;
 type Function = unsafe extern "C-unwind" fn(Arguments) -> Error;
 type GetApi = unsafe extern "C-unwind" fn() -> *const u64;
 
-/// Places in the table, in bytes.
-mod at {
-    pub const ERROR_DESTROY: usize = 40;
-    pub const ERROR_GET_CODE: usize = 56;
-    pub const BUFFER_FROM_HOST: usize = 216;
-    pub const LOCAL_HARDWARE_ID: usize = 288;
-    pub const MEMORY_KIND: usize = 328;
-    pub const EXECUTABLE_DESTROY: usize = 360;
-    pub const NUM_OUTPUTS: usize = 392;
-    pub const LOADED_DESTROY: usize = 440;
-    pub const GET_EXECUTABLE: usize = 448;
-    pub const EXECUTE: usize = 480;
-    pub const BUFFER_DESTROY: usize = 504;
-    pub const BUFFER_SIZE: usize = 552;
-    pub const BUFFER_DEVICE: usize = 560;
-    pub const BUFFER_MEMORY: usize = 568;
-    pub const BUFFER_DELETE: usize = 576;
-    pub const BUFFER_IS_DELETED: usize = 584;
-    pub const COPY_TO_DEVICE: usize = 592;
-    pub const UNSAFE_POINTER: usize = 624;
-    pub const COPY_TO_MEMORY: usize = 776;
-    pub const RETRIEVE_BUFFER: usize = 872;
-    pub const UNINITIALIZED: usize = 936;
-    pub const DONATE: usize = 1040;
+/// The functions of the interface that are used here, each by its byte offset in the table. Those that are wrapped name
+/// the verb that does it, with its own arguments; the table of replacements is made from them.
+macro_rules! functions {
+    (
+        asked { $( $asked:ident = $asked_offset:literal; )* }
+        wrapped { $( $name:ident = $offset:literal => $verb:ident($($what:expr),*); )* }
+    ) => {
+        mod at {
+            $( pub const $asked: usize = $asked_offset; )*
+            $( pub const $name: usize = $offset; )*
+        }
+
+        const REPLACEMENTS: &[(usize, Function)] = &[$(
+            (at::$name, {
+                unsafe extern "C-unwind" fn wrapper(arguments: Arguments) -> Error {
+                    // SAFETY: the arguments of the function that this one replaces.
+                    unsafe { $verb(at::$name, $($what,)* arguments) }
+                }
+                wrapper
+            })
+        ),*];
+    };
 }
 
-/// Room for a table of 512 words; this year's has 143.
+functions! {
+    asked {
+        ERROR_DESTROY = 40;
+        ERROR_GET_CODE = 56;
+        LOCAL_HARDWARE_ID = 288;
+        MEMORY_KIND = 328;
+        EXECUTABLE_DESTROY = 360;
+        NUM_OUTPUTS = 392;
+        GET_EXECUTABLE = 448;
+        BUFFER_SIZE = 552;
+        BUFFER_DEVICE = 560;
+        BUFFER_MEMORY = 568;
+        BUFFER_IS_DELETED = 584;
+        UNSAFE_POINTER = 624;
+    }
+    wrapped {
+        // `makes` also takes the index of the argument that receives the new buffer.
+        BUFFER_FROM_HOST = 216 => makes(const { Api::of("PJRT_Client_BufferFromHostBuffer") }, 14);
+        UNINITIALIZED = 936 => makes(const { Api::of("PJRT_Client_CreateUninitializedBuffer") }, 9);
+        COPY_TO_DEVICE = 592 => makes(const { Api::of("PJRT_Buffer_CopyToDevice") }, 4);
+        COPY_TO_MEMORY = 776 => makes(const { Api::of("PJRT_Buffer_CopyToMemory") }, 4);
+        RETRIEVE_BUFFER = 872 => makes(const { Api::of("PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer") }, 4);
+        DONATE = 1040 => donates(const { Api::of("PJRT_Buffer_DonateWithControlDependency") }, 5);
+        EXECUTE = 480 => executes(const { Api::of("PJRT_LoadedExecutable_Execute") });
+        LOADED_DESTROY = 440 => destroys_executable();
+        BUFFER_DESTROY = 504 => ends();
+        BUFFER_DELETE = 576 => ends();
+    }
+}
+
+/// Words in the largest table that is copied; the present one has 143.
 const WORDS: usize = 512;
-/// The copy that is handed out.
+/// The copy of the plugin's table.
 static TABLE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
-/// The plugin's own table, and the function that hands it out.
+/// The plugin's own table, and the function that returns it.
 static REAL: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
 static GET_API: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
-/// For `dlsym(plugin, "GetPjrtApi")`: what to hand out in place of what was found.
+/// For `dlsym(plugin, "GetPjrtApi")`: what to return in place of what was found.
 pub fn substitute(found: *mut c_void) -> *mut c_void {
     let wanted = settings::is_set(variables::JAX_BUFFERS)
         && loader::find_containing(found as u64, |loaded| {
@@ -77,7 +106,7 @@ pub fn substitute(found: *mut c_void) -> *mut c_void {
             name.windows(4).any(|part| part == b"cuda")
         })
         .unwrap_or(false);
-    // One plugin for CUDA in a process; a second one goes unwrapped.
+    // One plugin for CUDA in a process; a second one is returned as it is.
     let first = wanted
         && match GET_API.compare_exchange(std::ptr::null_mut(), found, AcqRel, Acquire) {
             Ok(_) => true,
@@ -91,65 +120,54 @@ pub fn substitute(found: *mut c_void) -> *mut c_void {
 }
 
 unsafe extern "C-unwind" fn get_api() -> *const u64 {
-    // SAFETY: set before this function was handed out, to the plugin's own of this type.
+    // SAFETY: set to the plugin's function of this type before this one was returned.
     let real = unsafe { std::mem::transmute::<*mut c_void, GetApi>(GET_API.load(Acquire))() };
     if real.is_null() {
         return real;
     }
-    // SAFETY: the table begins with its size in bytes, and then its version.
+    // SAFETY: the table begins with its size in bytes and its version.
     let (bytes, major) = unsafe { (real.read() as usize, real.add(4).cast::<i32>().read()) };
     let words = bytes / 8;
-    // The first function, and what is asked of every buffer, must be there at least.
+    // The table must reach at least to what is asked about every buffer.
     if major != 0 || words > WORDS || bytes < at::BUFFER_IS_DELETED + 8 {
         return real;
     }
     for (number, word) in TABLE.iter().enumerate().take(words) {
-        // SAFETY: within the size that the table says it has.
+        // SAFETY: within the size that the table states.
         let theirs = unsafe { real.add(number).read() };
-        let ours = OURS.iter().find(|(place, _)| *place == number * 8 && theirs != 0);
-        // Once each, so that whoever asks again meanwhile finds nothing else.
+        let ours = REPLACEMENTS
+            .iter()
+            .find(|(offset, _)| *offset == number * 8 && theirs != 0);
+        // One store each, so that a concurrent reader never sees another value.
         word.store(ours.map_or(theirs, |(_, function)| *function as usize as u64), Relaxed);
     }
     REAL.store(real.cast_mut(), Release);
     TABLE.as_ptr().cast()
 }
 
-const OURS: [(usize, Function); 10] = [
-    (at::BUFFER_FROM_HOST, buffer_from_host),
-    (at::UNINITIALIZED, uninitialized),
-    (at::EXECUTE, execute),
-    (at::LOADED_DESTROY, loaded_destroy),
-    (at::BUFFER_DESTROY, buffer_destroy),
-    (at::BUFFER_DELETE, buffer_delete),
-    (at::COPY_TO_DEVICE, copy_to_device),
-    (at::COPY_TO_MEMORY, copy_to_memory),
-    (at::RETRIEVE_BUFFER, retrieve_buffer),
-    (at::DONATE, donate),
-];
-
-/// Calls the plugin's own function; `None` where it has none.
-fn real(place: usize, arguments: Arguments) -> Option<Error> {
+/// Calls the plugin's own function; `None` if it has none.
+fn real(offset: usize, arguments: Arguments) -> Option<Error> {
     let table = REAL.load(Acquire);
     if table.is_null() {
         return None;
     }
     // SAFETY: the plugin's table begins with its size.
     let bytes = unsafe { table.read() } as usize;
-    if place + 8 > bytes {
+    if offset + 8 > bytes {
         return None;
     }
-    // SAFETY: within its size; a null pointer is no function.
-    let function = unsafe { table.add(place / 8).cast::<Option<Function>>().read() }?;
-    // SAFETY: arguments for this very function.
+    // SAFETY: within its size; a null pointer is `None`.
+    let function = unsafe { table.add(offset / 8).cast::<Option<Function>>().read() }?;
+    // SAFETY: the arguments of this function.
     Some(unsafe { function(arguments) })
 }
 
-/// Asks the plugin something about `subject`, with arguments of our own; `None` when it does not say.
-fn ask<const WORDS: usize>(place: usize, subject: u64) -> Option<[u64; WORDS]> {
+/// Calls a function of the plugin on `subject` with our own arguments and returns those; `None` if it fails.
+fn ask<const WORDS: usize>(offset: usize, subject: u64) -> Option<[u64; WORDS]> {
     let mut arguments = [0u64; WORDS];
     arguments[0] = (WORDS * 8) as u64;
     arguments[2] = subject;
-    let error = real(place, arguments.as_mut_ptr())?;
+    let error = real(offset, arguments.as_mut_ptr())?;
     if error.is_null() {
         return Some(arguments);
     }
@@ -163,7 +181,7 @@ fn forget_error(error: Error) {
     real(at::ERROR_DESTROY, arguments.as_mut_ptr());
 }
 
-/// Word `index` of the arguments, if they reach so far.
+/// Word `index` of the arguments, if they reach that far.
 ///
 /// # Safety
 /// `arguments` is null or begins with its size in bytes.
@@ -175,7 +193,7 @@ unsafe fn word(arguments: Arguments, index: usize) -> Option<u64> {
     }
 }
 
-/// Device of a buffer in device memory; `None` for one elsewhere.
+/// The device of a buffer; `None` if it is not in device memory.
 fn device_of(buffer: u64) -> Option<i32> {
     let [.., memory] = ask::<4>(at::BUFFER_MEMORY, buffer)?;
     let [.., kind, length] = ask::<5>(at::MEMORY_KIND, memory)?;
@@ -189,7 +207,7 @@ fn device_of(buffer: u64) -> Option<i32> {
     Some(ordinal as i32)
 }
 
-fn made(api: Api, buffer: u64) {
+fn created(api: Api, buffer: u64) {
     if buffer == 0 {
         return;
     }
@@ -209,7 +227,7 @@ fn made(api: Api, buffer: u64) {
     });
 }
 
-/// RESOURCE_EXHAUSTED, which is how XLA says that memory ran out. How much was wanted, only its message tells.
+/// Records an error of XLA if it is RESOURCE_EXHAUSTED, XLA's out-of-memory error. Only its text has the size.
 fn failed(api: Api, error: Error) {
     const RESOURCE_EXHAUSTED: i32 = 8;
     const OUT_OF_MEMORY: i32 = 2;
@@ -227,39 +245,39 @@ fn failed(api: Api, error: Error) {
     });
 }
 
-/// A function whose result is a new buffer, in word `out` of its arguments.
+/// A function that creates a buffer and writes its handle to word `out` of its arguments.
 ///
 /// # Safety
 /// The arguments of that function.
-unsafe fn makes(place: usize, api: Api, out: usize, arguments: Arguments) -> Error {
-    let Some(error) = real(place, arguments) else {
+unsafe fn makes(offset: usize, api: Api, out: usize, arguments: Arguments) -> Error {
+    let Some(error) = real(offset, arguments) else {
         return std::ptr::null_mut();
     };
     if error.is_null() {
         // SAFETY: arguments that the plugin has just filled in.
-        made(api, unsafe { word(arguments, out) }.unwrap_or(0));
+        created(api, unsafe { word(arguments, out) }.unwrap_or(0));
     } else {
         failed(api, error);
     }
     error
 }
 
-/// A function after which the buffer in word 2 has no memory any more.
+/// A function that frees the memory of the buffer in word 2.
 ///
 /// # Safety
 /// The arguments of that function.
-unsafe fn ends(place: usize, arguments: Arguments) -> Error {
+unsafe fn ends(offset: usize, arguments: Arguments) -> Error {
     // SAFETY: the caller vouches for it.
     let buffer = unsafe { word(arguments, 2) }.unwrap_or(0);
     let held = withdraw(buffer);
-    let error = real(place, arguments).unwrap_or(std::ptr::null_mut());
+    let error = real(offset, arguments).unwrap_or(std::ptr::null_mut());
     if held.is_something() {
         held.settle((!error.is_null()).into(), buffer);
     }
     error
 }
 
-/// Buffers on the host, deleted ones and donated ones are not there, and that is no loss.
+/// Buffers on the host, deleted ones and donated ones are not recorded, which is no loss.
 fn withdraw(buffer: u64) -> Held {
     if buffer == 0 {
         Held::NOTHING
@@ -268,32 +286,15 @@ fn withdraw(buffer: u64) -> Held {
     }
 }
 
-macro_rules! wrapped {
-    ($( $name:ident: $verb:ident($($what:expr),*); )*) => { $(
-        unsafe extern "C-unwind" fn $name(arguments: Arguments) -> Error {
-            // SAFETY: the arguments of the function that this stands for.
-            unsafe { $verb($($what,)* arguments) }
-        }
-    )* };
-}
-
-wrapped! {
-    buffer_from_host: makes(at::BUFFER_FROM_HOST, const { Api::of("PJRT_Client_BufferFromHostBuffer") }, 14);
-    uninitialized: makes(at::UNINITIALIZED, const { Api::of("PJRT_Client_CreateUninitializedBuffer") }, 9);
-    copy_to_device: makes(at::COPY_TO_DEVICE, const { Api::of("PJRT_Buffer_CopyToDevice") }, 4);
-    copy_to_memory: makes(at::COPY_TO_MEMORY, const { Api::of("PJRT_Buffer_CopyToMemory") }, 4);
-    retrieve_buffer: makes(at::RETRIEVE_BUFFER, const { Api::of("PJRT_AsyncHostToDeviceTransferManager_RetrieveBuffer") }, 4);
-    buffer_destroy: ends(at::BUFFER_DESTROY);
-    buffer_delete: ends(at::BUFFER_DELETE);
-}
-
-/// The buffer goes over into a new one.
-unsafe extern "C-unwind" fn donate(arguments: Arguments) -> Error {
-    const API: Api = Api::of("PJRT_Buffer_DonateWithControlDependency");
-    // SAFETY: the arguments of this function.
+/// A function that creates a buffer, as [`makes`], out of the one in word 2.
+///
+/// # Safety
+/// The arguments of that function.
+unsafe fn donates(offset: usize, api: Api, out: usize, arguments: Arguments) -> Error {
+    // SAFETY: the caller vouches for it.
     let given = unsafe { word(arguments, 2) }.unwrap_or(0);
     // SAFETY: as above.
-    let error = unsafe { makes(at::DONATE, API, 5, arguments) };
+    let error = unsafe { makes(offset, api, out, arguments) };
     if error.is_null() {
         end_if_deleted(given);
     }
@@ -313,13 +314,16 @@ fn end_if_deleted(buffer: u64) {
     });
 }
 
-unsafe extern "C-unwind" fn execute(arguments: Arguments) -> Error {
-    const API: Api = Api::of("PJRT_LoadedExecutable_Execute");
-    let Some(error) = real(at::EXECUTE, arguments) else {
+/// An execution: some of its arguments may be donated, and its results are new buffers.
+///
+/// # Safety
+/// The arguments of that function.
+unsafe fn executes(offset: usize, api: Api, arguments: Arguments) -> Error {
+    let Some(error) = real(offset, arguments) else {
         return std::ptr::null_mut();
     };
     if !error.is_null() {
-        failed(API, error);
+        failed(api, error);
         return error;
     }
     // SAFETY: the arguments of this function, which has succeeded.
@@ -330,14 +334,14 @@ unsafe extern "C-unwind" fn execute(arguments: Arguments) -> Error {
     let Some((executable, inputs, devices, count, outputs)) = known else {
         return error;
     };
-    // Inputs first: what was donated is part of a result.
+    // Inputs first: a donated buffer is part of a result.
     // SAFETY: a list of lists of handles, `devices` times `count`.
     unsafe { for_each(inputs, devices, count, end_if_deleted) };
     if outputs != 0
         && let Some(results) = results_of(executable)
     {
         // SAFETY: as above, `devices` times the number of results of this executable.
-        unsafe { for_each(outputs, devices, results, |buffer| made(API, buffer)) };
+        unsafe { for_each(outputs, devices, results, |buffer| created(api, buffer)) };
     }
     error
 }
@@ -351,9 +355,9 @@ unsafe fn for_each(lists: u64, outer: usize, inner: usize, each: impl Fn(u64)) {
     for list in 0..outer {
         // SAFETY: the caller vouches for it.
         let list = unsafe { (lists as *const *const u64).add(list).read() };
-        for place in (0..inner).filter(|_| !list.is_null()) {
+        for index in (0..inner).filter(|_| !list.is_null()) {
             // SAFETY: as above.
-            match unsafe { list.add(place).read() } {
+            match unsafe { list.add(index).read() } {
                 0 => {}
                 handle => each(handle),
             }
@@ -361,7 +365,7 @@ unsafe fn for_each(lists: u64, outer: usize, inner: usize, each: impl Fn(u64)) {
     }
 }
 
-/// How many results an executable has, + 1.
+/// The number of results of an executable, + 1.
 static RESULTS: Memo<256> = Memo::new();
 
 fn results_of(executable: u64) -> Option<usize> {
@@ -380,10 +384,13 @@ fn results_of(executable: u64) -> Option<usize> {
     .flatten()
 }
 
-/// Its handle may come back as another one's.
-unsafe extern "C-unwind" fn loaded_destroy(arguments: Arguments) -> Error {
+/// The handle of a destroyed executable may return as another's.
+///
+/// # Safety
+/// The arguments of that function.
+unsafe fn destroys_executable(offset: usize, arguments: Arguments) -> Error {
     // SAFETY: the arguments of this function.
     let executable = unsafe { word(arguments, 2) }.unwrap_or(0);
     RESULTS.forget(mix(executable).max(1));
-    real(at::LOADED_DESTROY, arguments).unwrap_or(std::ptr::null_mut())
+    real(offset, arguments).unwrap_or(std::ptr::null_mut())
 }

@@ -1,29 +1,32 @@
-//! The ways in: exported symbols, `dlsym`/`dlvsym`, and the driver's `cuGetProcAddress`.
+//! Look-ups of functions: `dlsym`, `dlvsym` and the driver's `cuGetProcAddress` return hooks. `dlclose` is hooked here
+//! too.
 //!
-//! `dlsym` gives a meaning to its caller's address (RTLD_NEXT, RTLD_DEFAULT), so our entry keeps the caller: it saves
-//! the arguments, asks [`decide`], and either returns what that says or jumps to the real function as if we had never
-//! been there. `dlopen` is never hooked: a wrapper would become the caller whose RUNPATH is searched.
+//! The result of `dlsym` depends on its caller's address (RTLD_NEXT, RTLD_DEFAULT), so the entry preserves the caller:
+//! it saves the arguments, asks [`decide`], and either returns the decision or jumps to the real function with the
+//! stack as it was. `dlopen` is never hooked: the RUNPATH of its caller is searched, and a wrapper would be that
+//! caller.
 //!
-//! Which function to hand out is decided by the address the real resolver returned, never by a table of versions. Another
-//! interposer's answer stays its own: its callers get a hook that goes on to it.
+//! Which hook to return is decided by the address that the real look-up returned, never by a table of versions. If that
+//! address is another interposer's function, the caller gets a hook that goes on to it.
 
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
-use crate::frameworks::xla;
-use crate::resolve::{loader, real, search};
+use crate::frameworks::{pytorch, xla};
+use crate::resolve::own::is_ours;
+use crate::resolve::{dl, driver, loader, next, search};
 use crate::{hooks, recorder, stacks};
 use culeak::cuda_functions::Api;
 
-/// `decide` says: the real function has the word.
+/// A decision: call the real function.
 const PASS: usize = 0;
-/// `decide` says: return NULL (the real function was asked and has set `dlerror`).
+/// A decision: return NULL (the real function has failed and set `dlerror`).
 const NOTHING: usize = 1;
 
 #[cfg(target_arch = "x86_64")]
 macro_rules! resolver_entry {
     ($name:ident, $decide:path, $real:path) => {
-        /// The exported entry; see the module's first paragraph.
+        /// The exported entry; see the module's documentation.
         ///
         /// # Safety
         /// As the libc function of this name.
@@ -32,7 +35,7 @@ macro_rules! resolver_entry {
         pub unsafe extern "C" fn $name() {
             std::arch::naked_asm!(
                 "endbr64",
-                // Entered with the stack 8 bytes off a multiple of 16; three pushes align it for the call.
+                // At entry the stack is 8 bytes off a multiple of 16; three pushes align it for the call.
                 "push rdi",
                 "push rsi",
                 "push rdx",
@@ -56,11 +59,11 @@ macro_rules! resolver_entry {
     };
 }
 
-// Written from the ABI; CI assembles it, nobody has run it.
+// Written from the ABI; CI assembles it, but it has never run.
 #[cfg(target_arch = "aarch64")]
 macro_rules! resolver_entry {
     ($name:ident, $decide:path, $real:path) => {
-        /// The exported entry; see the module's first paragraph.
+        /// The exported entry; see the module's documentation.
         ///
         /// # Safety
         /// As the libc function of this name.
@@ -72,43 +75,43 @@ macro_rules! resolver_entry {
     };
 }
 
-resolver_entry!(dlsym, decide, real::DLSYM);
-resolver_entry!(dlvsym, decide_version, real::DLVSYM);
+resolver_entry!(dlsym, decide, dl::DLSYM);
+resolver_entry!(dlvsym, decide_version, dl::DLVSYM);
 
-/// What to do about `dlsym(handle, name)`: [`PASS`], [`NOTHING`], or the address to return.
+/// Decides `dlsym(handle, name)`: [`PASS`], [`NOTHING`], or the address to return.
 unsafe extern "C" fn decide(handle: *mut c_void, name: *const c_char, _: *const c_char, caller: u64) -> usize {
-    real::ensure();
+    dl::ensure();
     // SAFETY: the arguments of `dlsym`.
-    unsafe { answer(handle, name, caller, |name| real::dlsym(handle, name)) }
+    unsafe { answer(handle, name, caller, |name| dl::dlsym(handle, name)) }
 }
 
-/// The same about `dlvsym(handle, name, version)`.
+/// Decides `dlvsym(handle, name, version)`.
 unsafe extern "C" fn decide_version(
     handle: *mut c_void,
     name: *const c_char,
     version: *const c_char,
     caller: u64,
 ) -> usize {
-    real::ensure();
+    dl::ensure();
     // SAFETY: the arguments of `dlvsym`.
     unsafe {
-        // Preloads find libc's `dlsym` this way, since a version leads past ours, which has none. One that stands
-        // before us would hide the program from us; one behind us must get libc's, or we would call each other.
+        // Preloads find libc's `dlsym` this way: our export has no version, so the look-up skips it. A preload before
+        // this library gets our `dlsym`, or its look-ups would bypass the hooks. One after it must get libc's, or the
+        // two would call each other.
         if handle == libc::RTLD_NEXT && !name.is_null() && CStr::from_ptr(name) == c"dlsym" && precedes_us(caller) {
             return dlsym as *const () as usize;
         }
-        answer(handle, name, caller, |name| real::dlvsym(handle, name, version))
+        answer(handle, name, caller, |name| dl::dlvsym(handle, name, version))
     }
 }
 
-/// Whether the code at `caller` belongs to a preload before us. (The main program comes before all of them, but what it
-/// looks up for itself is its own affair.)
+/// Whether the code at `caller` belongs to a preload before this library. The main program does not count.
 fn precedes_us(caller: u64) -> bool {
-    let mut place = 0;
+    let mut position = 0;
     loader::find_loaded(|loaded| {
-        place += 1;
+        position += 1;
         if loaded.contains(caller) {
-            Some(place > 1)
+            Some(position > 1)
         } else {
             loaded.contains(decide as *const () as u64).then_some(false)
         }
@@ -127,7 +130,7 @@ unsafe fn answer(
     if name.is_null() {
         return PASS;
     }
-    // SAFETY: a C string; only bytes up to its end are looked at.
+    // SAFETY: a C string; only bytes up to its end are read.
     let name = unsafe {
         match *name as u8 {
             b'c' if *name.add(1) as u8 == b'u' => CStr::from_ptr(name),
@@ -136,7 +139,8 @@ unsafe fn answer(
             _ => return PASS,
         }
     };
-    // Not before: an interposer of `dl_iterate_phdr` looks the next one up with `dlsym`, and what follows calls it.
+    // Other names return above: an interposer of `dl_iterate_phdr` looks up the next definition with `dlsym`, and what
+    // follows calls `dl_iterate_phdr`.
     if search::is_second_copy() {
         return PASS;
     }
@@ -151,13 +155,13 @@ unsafe fn answer(
     if caller_is_excluded(caller) {
         return PASS;
     }
-    // What these two mean depends on the caller, so the real function must see it. It would find our export also where
-    // there is no other definition, and programs probe for CUDA that way.
+    // The result of these two depends on the caller, so the real function must be called by it. It would find our
+    // export even if there is no other definition, and programs detect CUDA this way.
     if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT {
-        if handle == libc::RTLD_DEFAULT && api.is_driver() && real::dlsym_is_another_tools() {
-            // What that tool answers with need not be exported, so no call would reach our export.
+        if handle == libc::RTLD_DEFAULT && api.is_driver() && dl::dlsym_is_another_tools() {
+            // The function that this tool returns may not be exported, so no call of it would reach our export.
             let found = look_up(name);
-            if real::is_another_tools(found) {
+            if is_another_tools(found) {
                 return substitute(found, Some(api)) as usize;
             }
         }
@@ -171,31 +175,39 @@ unsafe fn answer(
     let found = look_up(name);
     if found.is_null() {
         NOTHING
-    } else if real::is_ours(found as u64) {
-        // The handle of the main program, whose scope we are in.
+    } else if is_ours(found as u64) {
+        // The handle of the main program, whose scope includes this library.
         if exists_for(name, 0) { found as usize } else { NOTHING }
     } else if api.is_driver() {
         substitute(found, Some(api)) as usize
     } else {
-        // Runtime functions asked of a particular library stay real: only a call by name says which library is meant.
+        // A runtime function of a particular library is returned as it is: its hook goes on by the caller's address,
+        // not by this handle.
         found as usize
     }
 }
 
-/// `dlclose`, where a program takes it by handle: unloads must not pass us by.
+/// `dlclose`, looked up by handle: the hook must see every unload.
 fn closing(handle: *mut c_void, caller: u64, look_up: impl FnOnce() -> *mut c_void) -> usize {
-    if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || real::is_ours(caller) {
+    if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || is_ours(caller) {
         return PASS;
     }
     let found = look_up();
     match found {
         _ if found.is_null() => NOTHING,
-        _ if real::is_dlclose(found) => dlclose as *const () as usize,
+        _ if dl::is_dlclose(found) => dlclose as *const () as usize,
         _ => found as usize,
     }
 }
 
-/// The interface of a plugin for XLA.
+/// Whether an address is outside this library and the driver.
+fn is_another_tools(found: *mut c_void) -> bool {
+    let address = found as u64;
+    let is_driver = driver::is_loaded() && driver::contains(address);
+    !found.is_null() && !is_ours(address) && !is_driver
+}
+
+/// `GetPjrtApi` of a plugin for XLA.
 fn plugin(handle: *mut c_void, caller: u64, look_up: impl FnOnce() -> *mut c_void) -> usize {
     if handle == libc::RTLD_DEFAULT || handle == libc::RTLD_NEXT || caller_is_excluded(caller) {
         return PASS;
@@ -208,7 +220,7 @@ fn plugin(handle: *mut c_void, caller: u64, look_up: impl FnOnce() -> *mut c_voi
     }
 }
 
-/// Whether `dlsym(RTLD_DEFAULT)` would find the name without us, asked from `caller`. If not, `dlerror` says so afterwards.
+/// Whether `dlsym(RTLD_DEFAULT)` called at `caller` would find the name without this library. If not, `dlerror` is set.
 fn exists_for(name: &CStr, caller: u64) -> bool {
     search::with_objects(caller, |objects| {
         objects.is_global_before_us(name, false) || objects.in_scope_of_caller(name).is_some()
@@ -217,57 +229,76 @@ fn exists_for(name: &CStr, caller: u64) -> bool {
         || exists_behind_us(name)
 }
 
-/// The same for `dlsym(RTLD_NEXT)`.
+/// Whether `dlsym(RTLD_NEXT)` would. If not, `dlerror` is set.
 fn exists_after(name: &CStr, caller: u64) -> bool {
     let known = search::with_objects(caller, |objects| {
-        // Behind us, our export is not in the way.
+        // A caller after this library does not find our export.
         !objects.caller_is_before_us() || objects.is_global_before_us(name, true)
     });
     known.unwrap_or(true) || exists_behind_us(name)
 }
 
-/// Whether the global scope behind us defines it. The program is in the loader already: its lock may be taken.
+/// Whether the global scope after this library defines it. The program is inside the loader already, so its lock may be
+/// taken.
 fn exists_behind_us(name: &CStr) -> bool {
-    // SAFETY: RTLD_NEXT from our code.
-    let found = unsafe { real::dlsym(libc::RTLD_NEXT, name) };
-    // Another tool's `dlsym` may have answered, and leaves its own definitions out.
+    // SAFETY: called by this library, so RTLD_NEXT means "after this library".
+    let found = unsafe { dl::dlsym(libc::RTLD_NEXT, name) };
+    // Another tool's `dlsym` may have answered without its own definitions.
     !found.is_null() || search::with_objects(0, |objects| objects.global_behind_us(name).is_some()) == Some(true)
 }
 
-/// What to hand out in place of what a look-up has found: our hook for the driver's function or another interposer's, or
-/// the address itself. `api` is the row that was asked for, where the name decides that.
-pub fn substitute(found: *mut c_void, api: Option<Api>) -> *mut c_void {
+/// What to return in place of what a look-up found: the hook of a driver function, the hook of another interposer's
+/// function, or the address itself. `api` is the row of the name, if the caller's name identifies it.
+fn substitute(found: *mut c_void, api: Option<Api>) -> *mut c_void {
     if search::is_second_copy() {
         return found;
     }
-    if let Some(api) = real::recognise(found) {
+    if let Some(api) = driver::row_of(found) {
         return hooks::driver_hook(api).cast_mut();
     }
-    if real::is_in_driver(found as u64) || real::is_ours(found as u64) {
+    if driver::contains(found as u64) || is_ours(found as u64) {
         return found;
     }
-    match api.or_else(|| real::row_of_interposer(found)) {
-        Some(api) if real::adopt(api, found) => hooks::other_hook(api).cast_mut(),
+    match api.or_else(|| next::row_of_interposer(found)) {
+        Some(api) if next::adopt(api, found) => hooks::other_hook(api).cast_mut(),
         _ => found,
     }
 }
 
-/// NVIDIA's own libraries and other interposers work on the real functions: the driver looks itself up, profilers
-/// must not see our traffic, and UCX would patch our code in place of the driver's.
+/// Libraries that must get the real functions: the driver looks itself up, profilers must not see this library's calls,
+/// and UCX would patch this library's code instead of the driver's.
 fn caller_is_excluded(caller: u64) -> bool {
     const EXCLUDED: [&[u8]; 4] = [b"libcuda.so", b"libnvidia", b"libcupti", b"libucm"];
-    real::is_ours(caller)
+    is_ours(caller)
         || loader::find_containing(caller, |loaded| {
             EXCLUDED.iter().any(|excluded| loaded.file_name().starts_with(excluded))
         })
         .unwrap_or(false)
 }
 
-/// After `cuGetProcAddress`: puts our hook in place of the driver's function, or remembers that we have none.
+/// cuGetProcAddress.
+///
+/// # Safety
+/// The arguments of cuGetProcAddress.
+pub unsafe fn looks_up(
+    _: Api,
+    real: impl FnOnce() -> c_int,
+    symbol: *const c_char,
+    function: *mut *mut c_void,
+) -> c_int {
+    let result = real();
+    if result == 0 {
+        // SAFETY: the call succeeded with these arguments.
+        recorder::quietly(|| unsafe { looked_up(symbol, function) });
+    }
+    result
+}
+
+/// After `cuGetProcAddress`: replaces the driver's function by its hook, or records the name if it has none.
 ///
 /// # Safety
 /// `symbol` and `function` are the arguments of a call that succeeded.
-pub unsafe fn looked_up(symbol: *const c_char, function: *mut *mut c_void) {
+unsafe fn looked_up(symbol: *const c_char, function: *mut *mut c_void) {
     if function.is_null() {
         return;
     }
@@ -284,12 +315,12 @@ pub unsafe fn looked_up(symbol: *const c_char, function: *mut *mut c_void) {
         // SAFETY: the driver read it as a C string.
         let name = unsafe { CStr::from_ptr(symbol) };
         if looks_like_an_allocator(name.to_bytes()) {
-            recorder::handed_out_unhooked(name.to_bytes());
+            recorder::returned_unhooked(name.to_bytes());
         }
     }
 }
 
-/// Names of functions that might hand out memory, going by how CUDA names such functions.
+/// Whether a function may allocate memory, by how CUDA names such functions.
 fn looks_like_an_allocator(name: &[u8]) -> bool {
     const WORDS: [&[u8]; 9] = [
         b"Alloc",
@@ -313,8 +344,9 @@ fn looks_like_an_allocator(name: &[u8]) -> bool {
     WORDS.iter().any(contains) && !HARMLESS.iter().any(contains)
 }
 
-/// `dlclose`, hooked (unlike `dlopen` it gives its caller no meaning): stacks in what goes away were stored with their
-/// module, which gets its end here; and what was cached by address is void, since another library may land there.
+/// `dlclose`. (Unlike that of `dlopen`, its effect does not depend on its caller, so it can be hooked.) Modules that
+/// were unloaded end in the recording, and everything that was cached by address is void, since another library may be
+/// mapped there.
 ///
 /// # Safety
 /// As `dlclose`.
@@ -322,7 +354,11 @@ fn looks_like_an_allocator(name: &[u8]) -> bool {
 pub unsafe extern "C-unwind" fn dlclose(handle: *mut c_void) -> c_int {
     let closing = stacks::Closing::begin();
     // SAFETY: the caller's own handle.
-    let result = unsafe { real::dlclose(handle) };
+    let result = unsafe { dl::dlclose(handle) };
+    if closing.has_unloaded() {
+        stacks::unloaded(recorder::running());
+        pytorch::unloaded();
+    }
     closing.end();
     result
 }

@@ -1,13 +1,13 @@
-//! Snapshots kept on disk while the program runs: when memory runs out, at a new peak, at moments the program names, and
-//! from time to time. Each is a copy of the recording (`culeak::recording::frozen`), which every command reads.
+//! Automatic snapshots, taken while the program runs: when memory runs out, at a new peak, at marks, and at intervals.
+//! Each is a copy of the recording, which every command reads.
 //!
-//! They are made here, inside the event that gives the occasion, and not by somebody outside who is asked to: a program
-//! that ran out of memory may be gone before anybody looks, and `LD_PRELOAD` alone has nobody outside. There is no thread
-//! and no timer either. What is live changes at events only, so a snapshot at the first event after the time has come
+//! A snapshot is taken inside the event that causes it, not by another process: a program that ran out of memory may
+//! exit before another process reacts, and with `LD_PRELOAD` alone there is no other process. There is no thread and no
+//! timer either. Live memory changes only at events, so a snapshot at the first event after the interval has elapsed
 //! shows what a timer would have seen, and that event.
 //!
-//! One snapshot is made at a time; an occasion that comes meanwhile is passed over and counted. Memory that ran out is
-//! worth a snapshot once per stack, and a few times in all: programs may live with it.
+//! One snapshot is taken at a time; an event that would cause another one meanwhile is counted as a loss. Out-of-memory
+//! snapshots are limited to one per stack and a few in all, because some programs run out of memory regularly.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 
@@ -24,31 +24,31 @@ use culeak::system::Scratch;
 use culeak::variables::{self, Value};
 
 const OUT_OF_MEMORY: i32 = 2;
-/// Of any sort but peaks: a program may name many moments.
-const MOST: u32 = 1000;
+/// The most snapshots other than peaks: a program may set many marks.
+const MAXIMUM: u32 = 1000;
 const OOM_DEFAULT: u32 = 3;
 const OOM_MOST: usize = 64;
 
-/// Whether allocations are looked at: for peaks, or for the time.
+/// Whether allocations may cause a snapshot: at a peak, or by time.
 static WATCHING: AtomicBool = AtomicBool::new(false);
 static AT_MARKS: AtomicBool = AtomicBool::new(false);
-/// By how much a peak must have grown; 0: peaks are not of interest.
+/// By how much a peak must have grown; 0: no snapshots of peaks.
 static STEP: AtomicU64 = AtomicU64::new(0);
-/// Nanoseconds between snapshots; 0: none by time.
+/// Nanoseconds between snapshots; 0: no snapshots by time.
 static EVERY: AtomicU64 = AtomicU64::new(0);
 /// When the next snapshot is due.
 static DUE: AtomicU64 = AtomicU64::new(0);
 static OOM_LIMIT: AtomicU32 = AtomicU32::new(OOM_DEFAULT);
 
-/// Stacks (+ 1) on which memory ran out: at the driver level, and at that of frameworks.
+/// Stacks (+ 1) on which memory ran out: in driver calls, and in framework allocators.
 static STACKS: [[AtomicU32; OOM_MOST]; 2] = [const { [const { AtomicU32::new(0) }; OOM_MOST] }; 2];
 const DEVICES: usize = 64;
-/// The peak at the last snapshot: of a device, and of tensors there.
+/// The peak at the last snapshot: of each device, and of the tensors on it.
 static PEAKS: [[AtomicU64; DEVICES]; 2] = [const { [const { AtomicU64::new(0) }; DEVICES] }; 2];
 static BUSY: AtomicBool = AtomicBool::new(false);
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// When the recording begins.
+/// Reads the settings; called when the recording starts.
 pub fn configure() {
     let limit = match settings::value(variables::OOM_SNAPSHOTS) {
         Some(Value::Number(limit)) => limit.min(OOM_MOST as u32),
@@ -70,8 +70,8 @@ pub fn configure() {
     WATCHING.store(STEP.load(Relaxed) > 0 || every > 0, Relaxed);
 }
 
-/// Forked: the child has snapshots of its own to make, beside a recording of its own.
-pub fn forget() {
+/// In a forked child, which takes its own snapshots.
+pub fn forked() {
     BUSY.store(false, Relaxed);
     NUMBER.store(0, Relaxed);
     for word in STACKS.iter().flatten() {
@@ -86,29 +86,29 @@ pub fn forget() {
 #[inline]
 pub fn allocated(recording: &Recording, entry: &Entry) {
     if WATCHING.load(Relaxed) {
-        look(recording, entry);
+        take_if_due(recording, entry);
     }
 }
 
 #[cold]
-fn look(recording: &Recording, entry: &Entry) {
+fn take_if_due(recording: &Recording, entry: &Entry) {
     let step = STEP.load(Relaxed);
     if step > 0 && entry.attributes.device != Attributes::NO_DEVICE {
         let device = entry.attributes.device;
-        let level = match entry.attributes.kind {
+        let peak_of = match entry.attributes.kind {
             Kind::Tensor => Some((1, Some(Kind::Tensor), &b"peak-of-tensors"[..])),
             kind if kind.place().on_device() => Some((0, None, &b"peak"[..])),
             _ => None,
         };
-        if let Some((level, kind, name)) = level
-            && let Some(last) = PEAKS[level].get(device as usize)
+        if let Some((place, kind, name)) = peak_of
+            && let Some(last) = PEAKS[place].get(device as usize)
         {
             let (peak, before) = (recording.peak_bytes(device, kind), last.load(Relaxed));
             if peak >= before.saturating_add(step)
                 && last.compare_exchange(before, peak, Relaxed, Relaxed).is_ok()
                 && !keep_newest(recording, name, device)
             {
-                // Another chance at the next event.
+                // The next event tries again.
                 last.store(before, Relaxed);
             }
         }
@@ -124,7 +124,7 @@ fn look(recording: &Recording, entry: &Entry) {
     }
 }
 
-/// After each request that was refused; `row` is where it was recorded.
+/// After each failed request; `row` is its row in the recording.
 #[cold]
 pub fn failed(recording: &Recording, entry: &Entry, error: i32, row: u32) {
     let limit = OOM_LIMIT.load(Relaxed) as usize;
@@ -132,7 +132,7 @@ pub fn failed(recording: &Recording, entry: &Entry, error: i32, row: u32) {
         return;
     }
     let within = entry.attributes.kind.place() == Place::Within;
-    // PyTorch's allocator gives back what it has cached and asks again, and says so if that was in vain.
+    // PyTorch's allocator frees its cache and retries; it reports a second failure itself.
     if !within && recording.has_allocator_reports() && recording.passes_through(entry.stack, b"libc10_cuda") {
         return;
     }
@@ -145,11 +145,11 @@ pub fn failed(recording: &Recording, entry: &Entry, error: i32, row: u32) {
     if let Some(paths) = keep(recording, b"out-of-memory", Reason::OutOfMemory, b"", row)
         && let Some(path) = paths.path.as_c_str()
     {
-        messages::say_out_of_memory(Api(entry.attributes.api).name(), entry.bytes, path);
+        messages::out_of_memory(Api(entry.attributes.api).name(), entry.bytes, path);
     }
 }
 
-/// Takes the first free place for a number that has none yet.
+/// Adds a number to a set. False if the set has it already or is full.
 fn is_new(places: &[AtomicU32], number: u32) -> bool {
     for place in places {
         match place.compare_exchange(0, number, Relaxed, Relaxed) {
@@ -161,46 +161,46 @@ fn is_new(places: &[AtomicU32], number: u32) -> bool {
     false
 }
 
-/// The program has named a moment.
+/// The program has set a mark.
 pub fn marked(recording: &Recording, name: &[u8]) {
     if AT_MARKS.load(Relaxed) {
         keep(recording, b"mark", Reason::Mark, name, NONE);
     }
 }
 
-/// An interval has just needed more than it may.
+/// An interval has exceeded its limit.
 #[cold]
 pub fn exceeded(recording: &Recording) {
     keep(recording, b"exceeded", Reason::Requested, b"limit exceeded", NONE);
 }
 
-/// The program wants a snapshot.
+/// The program requests a snapshot.
 pub fn requested(recording: &Recording, name: &[u8]) {
     keep(recording, b"snapshot", Reason::Requested, name, NONE);
 }
 
-/// Names of files, too long for a small stack. All zeros is a value.
+/// File names, too large for a small stack. All zeros is a value.
 struct Paths {
     path: Path,
     unfinished: Path,
 }
 
-/// Keeps a snapshot under a name of its own.
-fn keep(recording: &Recording, what: &[u8], reason: Reason, name: &[u8], refusal: u32) -> Option<Scratch<Paths>> {
+/// Takes a snapshot under a new name.
+fn keep(recording: &Recording, what: &[u8], reason: Reason, name: &[u8], failure: u32) -> Option<Scratch<Paths>> {
     alone(recording, |mut paths| {
         loop {
             let number = NUMBER.load(Relaxed) + 1;
-            if number > MOST {
+            if number > MAXIMUM {
                 return Err(Errno(libc::EFBIG));
             }
             NUMBER.store(number, Relaxed);
-            paths.path.set_kept(recording.path(), what, Some(number));
+            paths.path.set_snapshot(recording.path(), what, Some(number));
             let result = match paths.path.as_c_str() {
-                Some(path) => recording.dump(path, reason, name, refusal),
+                Some(path) => recording.dump(path, reason, name, failure),
                 None => Err(Errno(libc::ENAMETOOLONG)),
             };
             match result {
-                // Left by an earlier process of this number.
+                // Left by an earlier process with the same pid.
                 Err(Errno(libc::EEXIST)) => {}
                 result => return result.map(|()| paths),
             }
@@ -208,16 +208,16 @@ fn keep(recording: &Recording, what: &[u8], reason: Reason, name: &[u8], refusal
     })
 }
 
-/// Keeps a snapshot in place of the one before.
+/// Takes a snapshot that replaces the previous one.
 fn keep_newest(recording: &Recording, what: &[u8], device: u8) -> bool {
     let kept = alone(recording, |mut paths| {
         let Paths { path, unfinished } = &mut *paths;
-        path.set_kept(recording.path(), what, Some(device.into()));
-        unfinished.set_kept(recording.path(), b"unfinished-peak", Some(device.into()));
+        path.set_snapshot(recording.path(), what, Some(device.into()));
+        unfinished.set_snapshot(recording.path(), b"unfinished-peak", Some(device.into()));
         let (Some(path), Some(unfinished)) = (path.as_c_str(), unfinished.as_c_str()) else {
             return Err(Errno(libc::ENAMETOOLONG));
         };
-        // SAFETY: C strings. A file of this name was left by a process that died while it made it.
+        // SAFETY: a C string. A file of this name was left by a process that died while it took a snapshot.
         unsafe { libc::unlink(unfinished.as_ptr()) };
         recording.dump(unfinished, Reason::Peak, b"", NONE)?;
         // SAFETY: C strings.
@@ -229,7 +229,7 @@ fn keep_newest(recording: &Recording, what: &[u8], device: u8) -> bool {
     kept.is_some()
 }
 
-/// Does it unless a snapshot is being made already; what fails is counted.
+/// Runs `work` unless a snapshot is being taken already; that and a failure count as losses.
 fn alone<R>(recording: &Recording, work: impl FnOnce(Scratch<Paths>) -> Result<R, Errno>) -> Option<R> {
     if BUSY.swap(true, Acquire) {
         recording.add(Loss::Snapshots, 1);

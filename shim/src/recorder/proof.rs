@@ -1,7 +1,8 @@
-//! Facts for `culeak run` (see `culeak::proof`): written by us, read by it. Without `CULEAK_RUN` nothing here happens.
+//! Facts about this process that `culeak run` reads (see `culeak::proof`). Without `CULEAK_RUN` this module does
+//! nothing.
 //!
-//! The file is mapped when the library is loaded and its descriptor closed again at once. A fact is a byte in the mapping, so
-//! stating one takes no system call, and works where the file cannot be opened any more.
+//! The file is mapped when the library is loaded, and its descriptor is closed at once. A fact is a byte in the
+//! mapping: stating it takes no system call, and works where the file cannot be opened any more.
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
@@ -13,16 +14,16 @@ use culeak::system::{Descriptor, Errno};
 /// The mapped file; null without one.
 static FACTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The loader has mapped us into a program.
+/// The loader has mapped this library into a program.
 extern "C" fn loaded() {
-    let Some((parent, path)) = of_run() else { return };
+    let Some((parent, path)) = run() else { return };
     // SAFETY: always valid in the calling thread.
     let errno = unsafe { *libc::__errno_location() };
-    if let Ok(event) = map(path) {
-        FACTS.store(event, Release);
+    if let Ok(facts) = map(path) {
+        FACTS.store(facts, Release);
         // SAFETY: getppid has no preconditions.
         if parent == unsafe { libc::getppid() } {
-            state_name(event);
+            state_name(facts);
         }
     }
     // SAFETY: as above.
@@ -36,7 +37,7 @@ static LOADED: extern "C" fn() = loaded;
 /// The exit handlers run.
 pub fn ended() {
     // SAFETY: getppid has no preconditions.
-    if of_run().is_some_and(|(parent, _)| parent == unsafe { libc::getppid() }) {
+    if run().is_some_and(|(parent, _)| parent == unsafe { libc::getppid() }) {
         state(Fact::Ended, 1);
     }
 }
@@ -56,23 +57,24 @@ pub fn created() {
 
 /// The atomic at an offset of the file.
 fn at<T>(offset: usize) -> Option<&'static T> {
-    let event = FACTS.load(Acquire);
-    // SAFETY: the mapping is BYTES long, aligned to a page and never unmapped; the offsets are those of `culeak::proof`.
-    (!event.is_null()).then(|| unsafe { &*event.add(offset).cast::<T>() })
+    let facts = FACTS.load(Acquire);
+    // SAFETY: the mapping is BYTES long, aligned to a page and never unmapped; the offsets are those of
+    // `culeak::proof`.
+    (!facts.is_null()).then(|| unsafe { &*facts.add(offset).cast::<T>() })
 }
 
-/// The name of this image of the process that `culeak run` has started.
-fn state_name(event: *mut u8) {
+/// Stores the name of the program that the process runs now: `culeak run` started it, and it may exec another.
+fn state_name(facts: *mut u8) {
     let mut name = [0u8; NAME_BYTES];
-    // SAFETY: PR_GET_NAME writes at most 16 bytes, and the file begins with as many.
+    // SAFETY: PR_GET_NAME writes at most 16 bytes, and the file begins with a name of that length.
     unsafe {
         libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr());
-        event.copy_from_nonoverlapping(name.as_ptr(), NAME_BYTES);
+        facts.copy_from_nonoverlapping(name.as_ptr(), NAME_BYTES);
     }
 }
 
 /// The pid of `culeak run`, and the path of its file.
-fn of_run() -> Option<(i32, &'static CStr)> {
+fn run() -> Option<(i32, &'static CStr)> {
     let value = settings::text(c"CULEAK_RUN")?.to_bytes_with_nul();
     let colon = value.iter().position(|&byte| byte == b':')?;
     let pid = std::str::from_utf8(&value[..colon]).ok()?.parse().ok()?;
@@ -85,7 +87,7 @@ fn map(path: &CStr) -> Result<*mut u8, Errno> {
     if status.st_size != BYTES as i64 || status.st_mode & libc::S_IFMT != libc::S_IFREG {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: a new mapping of a regular file that is as long.
+    // SAFETY: a new mapping of a regular file of this length.
     let address = unsafe {
         libc::mmap(
             std::ptr::null_mut(),

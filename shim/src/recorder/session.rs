@@ -1,151 +1,227 @@
-//! The first CUDA event of a process: who it is, what the environment asks for, and the file that is made for it.
+//! One recording per process: the first CUDA event starts it, a forked child gives the parent's up, and it ends with
+//! the process.
 
-use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*, fence};
 
-use crate::hooks::unhooked;
-use crate::recorder::{auto_snapshot, proof};
+use crate::recorder::{auto_snapshot, create, current, proof, thread};
+use crate::resolve::{loader, search};
 use crate::{messages, settings, stacks};
-use culeak::proof::Fact;
-use culeak::recording::{Recording, Session, inode};
-use culeak::system::Errno;
-use culeak::system::{Descriptor, Scratch};
-use culeak::variables;
+use culeak::format::{Loss, halves, pack};
+use culeak::recording::Recording;
+use culeak::system::{BlockedSignals, Pauses, monotonic_ns};
+use culeak::system::{Uncancelled, anonymous};
 
-/// What the start needs to remember for a moment. All zeros is a value.
-struct Room {
-    executable: [u8; 4096],
-    command_line: [u8; 8192],
-    stat: [u8; 1024],
-    system: libc::utsname,
-    path: settings::Path,
-    numbered: settings::Path,
-}
+static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
+/// One of the three below. While a thread creates the recording: since when in milliseconds (low half), and in which
+/// process (high half, never 0).
+static STATE: AtomicU64 = AtomicU64::new(NOT_STARTED);
+const NOT_STARTED: u64 = 0;
+const RUNNING: u64 = 2;
+const OFF: u64 = 3;
+/// How long threads wait for the recording that another one is creating.
+const TIMEOUT_MS: u32 = 2000;
 
-/// Creates the recording; `None` when there shall be or can be none, of which the latter is said.
-pub fn create() -> Option<&'static Recording> {
-    // SAFETY: getauxval has no preconditions.
-    let privileged = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-    if privileged || settings::is_set(variables::DISABLE) {
-        proof::state(Fact::Disabled, 1);
+/// A word in a page that the kernel wipes in every child, also in one whose parent skipped the fork handlers.
+static SAME_PROCESS: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+/// This is a child of a process that was recording: locks of libc may be held by threads that do not exist here.
+static FORKED: AtomicBool = AtomicBool::new(false);
+/// `exit` has begun to run its handlers.
+static EXITING: AtomicBool = AtomicBool::new(false);
+/// Allocations and other events that timed out while the recording was being created.
+static LOST_BEFORE: [(Loss, AtomicU64); 2] = [
+    (Loss::Allocations, AtomicU64::new(0)),
+    (Loss::Details, AtomicU64::new(0)),
+];
+
+/// The recording, if it has started.
+#[inline]
+pub fn running() -> Option<&'static Recording> {
+    let recording = RECORDING.load(Acquire);
+    // SAFETY: null, or a recording that is never unmapped.
+    let recording = unsafe { recording.as_ref() }?;
+    let mark = SAME_PROCESS.load(Relaxed);
+    // SAFETY: the page is mapped before the recording is set and never unmapped.
+    if !mark.is_null() && unsafe { (*mark).load(Relaxed) } == 0 {
+        forget_parent();
         return None;
     }
-    // SAFETY: bytes and integers: all zeros is a value.
-    match unsafe { Scratch::<Room>::zeroed() } {
-        Ok(mut room) => create_in(&mut room),
-        Err(error) => {
-            messages::remember_stderr();
-            messages::say_no_recording(None, error);
-            None
-        }
-    }
+    Some(recording)
 }
 
-#[inline(never)]
-fn create_in(room: &mut Room) -> Option<&'static Recording> {
-    let executable = &mut room.executable;
-    // SAFETY: the buffer is as long as we say.
-    let length = unsafe {
-        libc::readlink(
-            c"/proc/self/exe".as_ptr(),
-            executable.as_mut_ptr().cast(),
-            executable.len(),
-        )
-    };
-    let executable = &executable[..usize::try_from(length).unwrap_or(0)];
-    let program = executable.rsplit(|&byte| byte == b'/').next().unwrap_or(executable);
-    // SAFETY: no preconditions.
-    let (pid, parent_pid) = unsafe { (libc::getpid() as u32, libc::getppid() as u32) };
-    if !settings::is_wanted(program, parent_pid) {
-        proof::state(Fact::NotChosen, 1);
+/// The recording; starts it if this is the first event. `None` if recording is off or cannot start.
+#[inline]
+pub fn recording() -> Option<&'static Recording> {
+    recording_or_lose(Loss::Details)
+}
+
+/// As [`recording`]; an event that comes too early to be recorded counts as `loss`.
+#[inline]
+pub fn recording_or_lose(loss: Loss) -> Option<&'static Recording> {
+    running().or_else(|| start(loss))
+}
+
+#[cold]
+fn start(loss: Loss) -> Option<&'static Recording> {
+    if STATE.load(Acquire) == OFF {
         return None;
     }
-    // SAFETY: a valid utsname; its fields are C strings, empty ones if the call fails.
-    let host = unsafe {
-        libc::uname(&mut room.system);
-        CStr::from_ptr(room.system.nodename.as_ptr())
-    }
-    .to_bytes();
-    let command_line = read_file(c"/proc/self/cmdline", &mut room.command_line);
-    let ranks = settings::ranks();
-    let rank = ranks.iter().flatten().next().copied().unwrap_or(b"0");
-    let path = &mut room.path;
-    path.set_output(&settings::Names {
-        host,
-        pid,
-        program,
-        rank,
-    });
-    let depth = settings::depth();
-    auto_snapshot::configure();
-    stacks::configure(depth, settings::wants_libgcc());
-    messages::remember_stderr();
-    settings::each_mistake(messages::say_mistake);
-    // The walker's own first sight of the loader, better here than in the middle of the program's first allocation.
-    culeak_walker::walk(culeak_walker::Registers::here(), &mut [0; 4]);
-    stacks::prepare();
-    let beginning = Session {
-        pid,
-        parent_pid,
-        depth: depth as u32,
-        process_start_ticks: start_ticks(&mut room.stat),
-        pid_namespace: inode(c"/proc/self/ns/pid"),
-        time_namespace: inode(c"/proc/self/ns/time"),
-        executable,
-        command_line,
-        host,
-        ranks,
-    };
-    let create = |path: &settings::Path| {
-        let path = path.as_c_str().ok_or(Errno(libc::ENAMETOOLONG))?;
-        Recording::create(path, &beginning)
-    };
-    let mut result = create(path);
-    // A name is taken when a process replaced itself by exec, or its pid was used before.
-    for number in 2..100 {
-        if !matches!(result, Err(Errno(libc::EEXIST))) {
-            break;
-        }
-        room.numbered.set_numbered(path, number);
-        result = create(&room.numbered);
-    }
-    match result {
-        Ok(recording) => {
-            proof::created();
-            unhooked::flush(recording);
-            if settings::is_set(variables::INTERVALS) {
-                // PyTorch asks whether the variable is there, not what it says.
-                let uncached = settings::variable(c"PYTORCH_NO_CUDA_MEMORY_CACHING").is_some();
-                recording.intervals().watch(!uncached);
+    let _uncancelled = Uncancelled::new();
+    // A signal handler that allocates now would wait for this thread: it runs afterwards.
+    let mut signals = BlockedSignals::all();
+    let mut pauses = Pauses::default();
+    loop {
+        let now = (monotonic_ns() / 1_000_000) as u32;
+        // SAFETY: no preconditions.
+        let pid = unsafe { libc::getpid() } as u32;
+        match STATE.compare_exchange(NOT_STARTED, pack(now, pid), AcqRel, Acquire) {
+            Ok(_) => break,
+            Err(RUNNING) => return running(),
+            Err(OFF) => return None,
+            Err(creating) => {
+                let (since, creator) = halves(creating);
+                if creator != pid {
+                    // Forked while the parent was creating its own; the creating thread does not exist here.
+                    let _ = STATE.compare_exchange(creating, NOT_STARTED, Relaxed, Relaxed);
+                    forget_lost();
+                } else if now.wrapping_sub(since) > TIMEOUT_MS {
+                    return give_up(loss);
+                } else {
+                    drop(signals);
+                    pauses.pause();
+                    signals = BlockedSignals::all();
+                }
             }
-            Some(recording)
         }
-        Err(error) => {
-            proof::state(Fact::NotCreated, error.0 as u8);
-            messages::say_no_recording(path.as_c_str(), error);
-            None
+    }
+    let recording = if search::is_second_copy() {
+        None
+    } else {
+        create::create()
+    };
+    let recording = recording.inspect(|_| watch_process());
+    match recording {
+        Some(recording) => {
+            RECORDING.store(std::ptr::from_ref(recording).cast_mut(), Release);
+            STATE.store(RUNNING, Release);
+            count_lost(recording);
+        }
+        None => STATE.store(OFF, Release),
+    }
+    drop(signals);
+    recording
+}
+
+/// The event has waited long enough for the recording that another thread is creating. It may have started just now.
+fn give_up(loss: Loss) -> Option<&'static Recording> {
+    if let Some((_, count)) = LOST_BEFORE.iter().find(|(of, _)| *of == loss) {
+        count.fetch_add(1, Relaxed);
+    }
+    // SeqCst, here and in `count_lost`: either this thread sees the recording, or the one that publishes it sees the
+    // count.
+    fence(SeqCst);
+    if let Some(recording) = running() {
+        count_lost(recording);
+    }
+    None
+}
+
+/// Adds the events that came too early to the losses of the recording.
+fn count_lost(recording: &Recording) {
+    // SeqCst: pairs with the fence in `give_up`.
+    fence(SeqCst);
+    for (loss, count) in &LOST_BEFORE {
+        let lost = count.swap(0, Relaxed);
+        if lost > 0 {
+            recording.add(*loss, lost);
+            messages::late(recording);
         }
     }
 }
 
-fn read_file<'a>(path: &CStr, buffer: &'a mut [u8]) -> &'a [u8] {
-    match Descriptor::open(path, libc::O_RDONLY) {
-        Ok(file) => file.read(buffer),
-        Err(_) => b"",
+fn forget_lost() {
+    for (_, count) in &LOST_BEFORE {
+        count.store(0, Relaxed);
     }
 }
 
-/// Field 22 of /proc/self/stat.
-fn start_ticks(buffer: &mut [u8]) -> u64 {
-    let stat = read_file(c"/proc/self/stat", buffer);
-    let after_name = stat
-        .iter()
-        .rposition(|&byte| byte == b')')
-        .map_or(stat.len(), |at| at + 1);
-    let field = stat[after_name..]
-        .split(|&byte| byte == b' ')
-        .filter(|field| !field.is_empty())
-        .nth(19);
-    field
-        .and_then(|field| std::str::from_utf8(field).ok()?.parse().ok())
-        .unwrap_or(0)
+/// Prepares for the forks and the exit of the process, before its recording is published.
+fn watch_process() {
+    if SAME_PROCESS.load(Relaxed).is_null()
+        && let Ok(page) = anonymous(4096)
+    {
+        // SAFETY: the page was mapped just now. Older kernels refuse; then only the fork handler detects a child.
+        if unsafe { libc::madvise(page.cast(), 4096, libc::MADV_WIPEONFORK) } == 0 {
+            SAME_PROCESS.store(page.cast(), Release);
+        }
+    }
+    let mark = SAME_PROCESS.load(Acquire);
+    if !mark.is_null() {
+        // SAFETY: mapped above or by an earlier call, and never unmapped.
+        unsafe { (*mark).store(1, Relaxed) };
+    }
+    static ONCE: AtomicBool = AtomicBool::new(false);
+    if !ONCE.swap(true, Relaxed) {
+        // SAFETY: the handler only changes atomics.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    }
+    watch_exit();
 }
+
+extern "C" fn forked() {
+    forget_parent();
+}
+
+/// In a forked child: the recording is the parent's, and so is all state that refers to it or to its threads.
+fn forget_parent() {
+    FORKED.store(true, Relaxed);
+    thread::forget_rows();
+    // SAFETY: null, or a recording that is never unmapped.
+    if let Some(recording) = unsafe { RECORDING.swap(std::ptr::null_mut(), AcqRel).as_ref() } {
+        recording.forked();
+    }
+    STATE.store(NOT_STARTED, Release);
+    forget_lost();
+    messages::forked();
+    auto_snapshot::forked();
+    EXITING.store(false, Relaxed);
+    current::contexts_changed();
+    culeak_walker::forked();
+    stacks::forked();
+    loader::forked();
+}
+
+/// Registers a handler of `exit`. Handlers run in reverse order of registration: registered at the first events, this
+/// one runs before those that the runtime registered when it was loaded, so that frees by the runtime's teardown are
+/// not recorded as the program's.
+pub fn watch_exit() {
+    extern "C" fn exiting() {
+        EXITING.store(true, Relaxed);
+    }
+    // At the first events only: libc's list of handlers must not grow without limit.
+    static TIMES: AtomicU32 = AtomicU32::new(0);
+    if TIMES.load(Relaxed) >= 4 || FORKED.load(Relaxed) {
+        return;
+    }
+    TIMES.fetch_add(1, Relaxed);
+    // SAFETY: the handler only sets a flag, and this library is never unloaded.
+    unsafe { libc::atexit(exiting) };
+}
+
+pub fn is_exiting() -> bool {
+    EXITING.load(Relaxed)
+}
+
+/// After all handlers and destructors, in a process that ends by `exit`.
+extern "C" fn at_exit() {
+    proof::ended();
+    if let Some(recording) = running() {
+        recording.end();
+        if !settings::is_set(culeak::variables::QUIET) {
+            messages::summarize(recording);
+        }
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_EXIT: extern "C" fn() = at_exit;

@@ -1,13 +1,13 @@
 //! A fixed-size map from 64-bit keys to non-zero words, read and written without locks.
 //!
-//! An entry is two words: the value, and the key mixed with the value. A reader that sees the words of two writers gets a
-//! key that matches nothing, so a torn entry is a miss. An entry may be overwritten at any time; a miss costs the
-//! caller the look-up that it wanted to save. A key may lie in any of [`WAYS`] places, so that two keys in constant
-//! use do not keep evicting each other.
+//! An entry is two words: the value, and the key mixed with the value. A reader that sees the words of two writers gets
+//! a key that matches nothing, so a torn entry is a miss. An entry may be overwritten at any time; a miss costs the
+//! caller another look-up. A key may be in any of [`WAYS`] slots, so that two keys in constant use do not evict each
+//! other.
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Places in which a key may lie.
+/// Slots that a key may be in.
 const WAYS: usize = 8;
 
 pub struct Memo<const SLOTS: usize>([(AtomicU64, AtomicU64); SLOTS]);
@@ -18,22 +18,22 @@ impl<const SLOTS: usize> Memo<SLOTS> {
         Memo([const { (AtomicU64::new(0), AtomicU64::new(0)) }; SLOTS])
     }
 
-    fn places(&self, key: u64) -> impl Iterator<Item = &(AtomicU64, AtomicU64)> {
+    fn slots(&self, key: u64) -> impl Iterator<Item = &(AtomicU64, AtomicU64)> {
         (0..WAYS).map(move |way| &self.0[(key as usize).wrapping_add(way) % SLOTS])
     }
 
-    /// The value of a key; the key is a hash, so that equal keys mean equal questions.
+    /// The value of a key. The key is a hash of the question: equal keys mean equal questions.
     #[inline]
     pub fn get(&self, key: u64) -> Option<u64> {
-        self.places(key).find_map(|(check, value)| {
+        self.slots(key).find_map(|(check, value)| {
             let value = value.load(Relaxed);
             (value != 0 && check.load(Relaxed) ^ value == key).then_some(value)
         })
     }
 
-    /// Keeps a value. Where all places are taken, the key's own first place is overwritten.
+    /// Stores a value. If all slots of the key are taken, the first is overwritten.
     pub fn put(&self, key: u64, value: u64) {
-        let free = self.places(key).find(|(check, known)| {
+        let free = self.slots(key).find(|(check, known)| {
             let known = known.load(Relaxed);
             known == 0 || check.load(Relaxed) ^ known == key
         });
@@ -42,9 +42,9 @@ impl<const SLOTS: usize> Memo<SLOTS> {
         check.store(value ^ key, Relaxed);
     }
 
-    /// Forgets a key.
+    /// Removes a key.
     pub fn forget(&self, key: u64) {
-        for (check, value) in self.places(key) {
+        for (check, value) in self.slots(key) {
             let known = value.load(Relaxed);
             if known != 0 && check.load(Relaxed) ^ known == key {
                 value.store(0, Relaxed);
@@ -52,7 +52,7 @@ impl<const SLOTS: usize> Memo<SLOTS> {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all keys.
     pub fn clear(&self) {
         for (_, value) in &self.0 {
             value.store(0, Relaxed);

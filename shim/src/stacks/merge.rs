@@ -1,4 +1,4 @@
-//! Native and Python frames as one stack: Python's stand where the interpreter's own frame stood that ran them.
+//! Native and Python frames as one stack: Python frames take the place of the interpreter's frame that ran them.
 //!
 //! ```text
 //! native                        Python                 merged
@@ -10,15 +10,16 @@
 //! main                                                 main
 //! ```
 //!
-//! The arrows need no symbol: an interpreter call leaves an object in its C frame, and the address of that lies between
-//! the stack pointers of the frame and of its caller. (Before 3.10 it leaves none, so there the arrow is the code
-//! address.) Python frames for which no native frame is found keep their order, and stand before the next that are, or
-//! outermost.
+//! The arrows need no symbols: each interpreter call has an object in its C frame, whose address lies between the stack
+//! pointers of that frame and of its caller. (Before Python 3.10 there is no such object, and the code address
+//! decides.) Python frames without a native frame keep their order: they precede the next Python frames that have one,
+//! or are outermost.
 
 use culeak_walker::{self as walker, End, Registers};
 
-use super::{python, unwind};
-use crate::resolve::real;
+use super::native::unwind;
+use super::python;
+use crate::resolve::own;
 use crate::settings::DEPTH_MAX;
 
 /// A frame of the merged stack.
@@ -26,10 +27,10 @@ use crate::settings::DEPTH_MAX;
 #[repr(u64)]
 pub enum Frame {
     Native(u64),
-    Python(culeak_python::Frame),
+    Python(culeak_cpython::Frame),
 }
 
-/// A native frame: code address, and where on the stack it lies.
+/// A native frame: its code address and its part of the stack.
 #[derive(Clone, Copy)]
 struct Native {
     address: u64,
@@ -41,19 +42,19 @@ struct Native {
 pub struct Merged {
     native: [Native; DEPTH_MAX],
     native_count: usize,
-    /// The caller of the last one is not known yet.
+    /// The caller of the last frame is not known yet.
     is_open: bool,
     frames: [Frame; DEPTH_MAX],
     count: usize,
-    /// There were more, or the walk could not go on.
+    /// There are more frames, or a walk failed.
     pub cut: bool,
 }
 
 impl Merged {
-    /// The native frames, without our own.
+    /// Collects the native frames without our own.
     pub fn walk(&mut self, at: Registers, depth: usize) {
-        let walked = walker::walk_each(at, |place, address, sp| {
-            if place == 0 {
+        let walked = walker::walk_each(at, |index, address, sp| {
+            if index == 0 {
                 (self.native_count, self.is_open) = (0, false);
             }
             self.add(address, sp, depth)
@@ -61,10 +62,10 @@ impl Merged {
         self.end(walked.end == End::Root);
     }
 
-    /// The same by libgcc, which begins in here; nothing within `at` is of interest.
+    /// As `walk`, by libgcc. It starts at this function: frames inside `at` are skipped.
     pub fn unwind(&mut self, at: Registers, depth: usize) {
-        let refused = unwind(|address, sp| sp < at.rsp || self.add(address, sp, depth));
-        self.end(!refused);
+        let stopped = unwind(|address, sp| sp < at.rsp || self.add(address, sp, depth));
+        self.end(!stopped);
     }
 
     /// Return addresses of the native frames, innermost first.
@@ -77,7 +78,7 @@ impl Merged {
             self.native[self.native_count - 1].high = sp;
             self.is_open = false;
         }
-        if real::is_ours(address) {
+        if own::is_ours(address) {
             return true;
         }
         let Some(slot) = self.native[..depth].get_mut(self.native_count) else {
@@ -93,7 +94,7 @@ impl Merged {
         true
     }
 
-    /// Of the last frame nothing is known above its stack pointer, unless it is the outermost.
+    /// The upper bound of the last frame is unknown unless it is the outermost.
     fn end(&mut self, complete: bool) {
         if self.is_open && complete {
             self.native[self.native_count - 1].high = u64::MAX;
@@ -101,17 +102,17 @@ impl Merged {
         self.cut = !complete;
     }
 
-    /// Puts Python's frames in.
+    /// Inserts the Python frames.
     pub fn merge(&mut self, python: &python::Frames, depth: usize) {
-        let eval = culeak_python::native_eval();
+        let eval = culeak_cpython::native_eval();
         let mut calls = python.calls();
-        for place in 0..self.native_count {
-            let Native { address, low, high } = self.native[place];
+        for index in 0..self.native_count {
+            let Native { address, low, high } = self.native[index];
             let runs = |mark: u64| match mark {
                 0 => eval.contains(&address.wrapping_sub(1)),
                 _ => (low..high).contains(&mark),
             };
-            // Usually the next one, or none.
+            // Usually the next call, or none.
             let Some(last) = calls.clone().position(|call| runs(call.mark)) else {
                 self.push(Frame::Native(address), depth);
                 continue;
@@ -126,7 +127,7 @@ impl Merged {
         self.cut |= python.cut;
     }
 
-    fn push_all(&mut self, frames: &[culeak_python::Frame], depth: usize) {
+    fn push_all(&mut self, frames: &[culeak_cpython::Frame], depth: usize) {
         for &frame in frames {
             self.push(Frame::Python(frame), depth);
         }

@@ -1,33 +1,12 @@
-//! Which module an address belongs to, and what becomes of stacks when modules go away.
-
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering::*};
+//! The modules that addresses belong to, and what happens to them when they are unloaded.
 
 use culeak_walker as walker;
 
 use super::python;
 use crate::resolve::loader::{self, Loaded};
-use crate::resolve::real;
+use crate::resolve::{closing, driver, next};
 use culeak::recording::{ModuleSeen, Recording};
 use culeak::system::{Uncancelled, anonymous};
-
-/// How many calls of dlclose are under way: meanwhile nothing that was cached by address is believed.
-static CLOSING: AtomicU32 = AtomicU32::new(0);
-
-thread_local! {
-    /// How many of those are this thread's own.
-    static HERE: Cell<u32> = const { Cell::new(0) };
-}
-
-/// Whether this thread is in a `dlclose`, as a signal handler or a destructor is: an object may be unmapped and still
-/// stand in the loader's list, whose lock does not keep its own thread out.
-pub fn is_closing_here() -> bool {
-    HERE.with(|here| here.get() != 0)
-}
-
-pub fn are_closing() -> bool {
-    CLOSING.load(Acquire) != 0
-}
 
 /// The row and load bias of the module that contains an address.
 pub fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Option<(u32, u64)> {
@@ -37,14 +16,14 @@ pub fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Optio
     identify(recording, address)
 }
 
-/// Asks the loader, and registers the module on first sight. Its buffers are kept off the stack, which may be the small
-/// one of a signal handler.
+/// Asks the loader, and adds the module to the recording if it is new. The buffer is mapped, since a signal handler's
+/// stack may be small.
 #[cold]
 #[inline(never)]
 fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
     let _uncancelled = Uncancelled::new();
     let scratch = anonymous(SCRATCH).ok()?;
-    // SAFETY: mapped just now with this length, zeroed, and ours alone until it is unmapped.
+    // SAFETY: mapped just now with this length, zeroed; nothing else refers to it until it is unmapped.
     let buffer = unsafe { std::slice::from_raw_parts_mut(scratch, SCRATCH) };
     let found = loader::find_containing(address, |loaded| {
         if python::is_interpreter(loaded) {
@@ -70,7 +49,7 @@ fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
 
 const SCRATCH: usize = 16 << 10;
 
-/// An absolute path: the loader's name where it is one, else what the kernel says is mapped there.
+/// The absolute path: the loader's name if that is absolute, else the kernel's name of the mapping.
 fn path_of<'a>(loaded: &'a Loaded, start: u64, buffer: &'a mut [u8]) -> &'a [u8] {
     let name = loaded.name();
     if name.first() == Some(&b'/') || name.starts_with(b"linux-vdso") {
@@ -82,42 +61,47 @@ fn path_of<'a>(loaded: &'a Loaded, start: u64, buffer: &'a mut [u8]) -> &'a [u8]
     }
 }
 
-/// A `dlclose` under way.
+/// A running `dlclose`.
 pub struct Closing {
     unloads: u64,
 }
 
 impl Closing {
+    /// Before the real call.
     pub fn begin() -> Closing {
-        // Whose code and addresses we use must stay. Here the loader may be asked to see to that.
-        real::pin_driver();
+        // Libraries whose code or addresses this library uses must stay loaded. The loader may be asked to pin them
+        // here.
+        driver::pin();
         python::pin();
-        // AcqRel: captures that begin from now on see it.
-        CLOSING.fetch_add(1, AcqRel);
-        HERE.with(|here| here.set(here.get() + 1));
+        closing::began();
         walker::closing_began();
         Closing {
             unloads: loader::unloads(),
         }
     }
 
-    /// After the real call: modules that are gone get their end, and a new generation voids what was cached.
+    /// Whether something was unloaded since the start of the call.
+    pub fn has_unloaded(&self) -> bool {
+        loader::unloads() != self.unloads
+    }
+
     pub fn end(self) {
-        if loader::unloads() != self.unloads {
-            if let Some(recording) = crate::recorder::running() {
-                end_unloaded_modules(recording);
-            }
-            real::generation_changed();
-            walker::generation_changed();
-        }
         walker::closing_ended();
-        HERE.with(|here| here.set(here.get().saturating_sub(1)));
-        CLOSING.fetch_sub(1, AcqRel);
+        closing::ended();
     }
 }
 
+/// Something was unloaded: ends its modules in the recording, and voids what was cached by address.
+pub fn unloaded(recording: Option<&Recording>) {
+    if let Some(recording) = recording {
+        end_unloaded_modules(recording);
+    }
+    next::unloaded();
+    walker::generation_changed();
+}
+
 fn end_unloaded_modules(recording: &Recording) {
-    // One bit per module row. Rows beyond would keep their module loaded, until something else lands in its place.
+    // One bit per module row. Later rows keep their module until another takes its place.
     let mut present = [0u64; 64];
     loader::find_loaded(|loaded| {
         let bounds = loaded.bounds();

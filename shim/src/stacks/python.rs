@@ -1,36 +1,36 @@
-//! Python's frames: hashed with every stack, described once per function.
+//! Python frames: they are part of the hash of every stack, and their functions are described once each.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
-use culeak_python::{self as python, End, Frame, Seen, Status};
+use culeak_cpython::{self as python, End, Frame, Seen, Status};
 
-use super::{is_closing_here, step};
+use super::native::step;
 use crate::resolve::loader::{self, Loaded};
-use crate::resolve::real;
+use crate::resolve::{closing, dl};
 use crate::settings::DEPTH_MAX;
 use culeak::lockfree::index::mix;
 use culeak::recording::{CodeSeen, Recording};
 
-/// Room for the names and the line table of one function; a longer table is not kept.
+/// Bytes for the names and the line table of one function; a longer table is not stored.
 pub const TEXT: usize = 256 << 10;
 
 /// The hash of a whole stack, given that of its native frames.
 #[inline(always)]
 pub fn hash(native: u64, depth: usize) -> u64 {
-    let mut shards = [native, 0];
+    let mut hashes = [native, 0];
     let end = python::walk(depth, |seen| match seen {
         Seen::Frame(Frame { code, stamp, offset }) => {
-            shards = [
-                step(shards[0], code),
-                step(shards[1], stamp.rotate_left(20) ^ u64::from(offset)),
+            hashes = [
+                step(hashes[0], code),
+                step(hashes[1], stamp.rotate_left(20) ^ u64::from(offset)),
             ];
         }
-        // Where it lies may differ; that there is one says which frames belong together.
-        Seen::Mark(_) => shards[0] = shards[0].wrapping_add(1),
+        // Its address may differ between equal stacks, but its presence separates the frames of two calls.
+        Seen::Boundary(_) => hashes[0] = hashes[0].wrapping_add(1),
     });
     match end {
         End::Nothing => native,
-        _ => mix(mix(shards[0]).wrapping_add(end as u64) ^ shards[1]),
+        _ => mix(mix(hashes[0]).wrapping_add(end as u64) ^ hashes[1]),
     }
 }
 
@@ -38,10 +38,10 @@ pub fn hash(native: u64, depth: usize) -> u64 {
 pub struct Frames {
     frames: [Frame; DEPTH_MAX],
     count: usize,
-    /// Up to which frame each interpreter call goes, and the mark it left.
+    /// For each interpreter call: one past its last frame, and its mark.
     marks: [(usize, u64); DEPTH_MAX],
     mark_count: usize,
-    /// There were more, or the walk could not go on.
+    /// There are more frames, or the walk failed.
     pub cut: bool,
 }
 
@@ -53,7 +53,7 @@ pub struct Call<'a> {
 }
 
 impl Frames {
-    /// False when the chain could not be followed to its end.
+    /// Collects the frames. False if the chain of frames could not be followed to its end.
     pub fn walk(&mut self, depth: usize) -> bool {
         let end = python::walk(depth.min(DEPTH_MAX), |seen| match seen {
             Seen::Frame(frame) => {
@@ -62,7 +62,7 @@ impl Frames {
                     self.count += 1;
                 }
             }
-            Seen::Mark(mark) => {
+            Seen::Boundary(mark) => {
                 if let Some(slot) = self.marks.get_mut(self.mark_count) {
                     *slot = (self.count, mark);
                     self.mark_count += 1;
@@ -73,15 +73,15 @@ impl Frames {
         end != End::Lost
     }
 
-    /// Innermost first. The last one may have been cut before its mark.
+    /// Innermost first. The last call may have been cut before its mark.
     pub fn calls(&self) -> impl Iterator<Item = Call<'_>> + Clone {
         let marks = &self.marks[..self.mark_count];
-        let marked = marks.iter().enumerate().map(|(place, &(end, mark))| Call {
-            frames: &self.frames[place.checked_sub(1).map_or(0, |before| marks[before].0)..end],
+        let marked = marks.iter().enumerate().map(|(index, &(end, mark))| Call {
+            frames: &self.frames[index.checked_sub(1).map_or(0, |before| marks[before].0)..end],
             mark,
         });
         let rest = &self.frames[marks.last().map_or(0, |last| last.0)..self.count];
-        // No address is the last one.
+        // A mark that no address equals.
         let unmarked = (!rest.is_empty()).then_some(Call {
             frames: rest,
             mark: u64::MAX,
@@ -90,7 +90,7 @@ impl Frames {
     }
 }
 
-/// The row of a frame's code, described on first sight.
+/// The row of a frame's function, which is described when it is first seen.
 pub fn code(recording: &Recording, frame: Frame, text: &mut [u8]) -> Option<u32> {
     let hash = mix(mix(frame.code).wrapping_add(frame.stamp));
     recording.code(hash, || {
@@ -105,20 +105,20 @@ pub fn code(recording: &Recording, frame: Frame, text: &mut [u8]) -> Option<u32>
     })
 }
 
-/// Keeps the interpreter loaded that culeak calls functions of: a program may embed Python in a library and close it.
+/// Keeps the interpreter loaded, whose functions culeak calls: a program may embed Python in a library and close that.
 pub fn pin() {
     static PINNED: AtomicU64 = AtomicU64::new(0);
     if let Some(address) = python::code_address()
         && PINNED.swap(address, Relaxed) != address
     {
-        real::pin(address);
+        dl::pin(address);
     }
 }
 
-/// What was last written of the interpreter; 0: nothing yet.
-static NOTED: AtomicU64 = AtomicU64::new(0);
-/// A module on a stack has the interpreter's functions. Looking for them takes the loader's list lock, under which a
-/// callback of the program's may run and wait; so they are looked for only where there are some.
+/// What was last recorded about the interpreter; 0: nothing.
+static RECORDED: AtomicU64 = AtomicU64::new(0);
+/// A module on a stack has the interpreter's functions. Finding them takes the loader's list lock, under which a
+/// callback of the program may be waiting, so they are searched for only after this is set.
 static SEEN: AtomicBool = AtomicBool::new(false);
 
 /// Whether a module is libpython, or a program that contains it.
@@ -135,31 +135,31 @@ pub fn is_absent() -> bool {
     python::status() == Status::Absent
 }
 
-/// Looks for an interpreter.
+/// Searches for an interpreter.
 pub fn prepare() {
-    if !loader::list_is_unsafe() && !is_closing_here() && is_absent() {
+    if !loader::list_is_unsafe() && !closing::is_running_here() && is_absent() {
         python::prepare();
     }
 }
 
-/// Writes down what is known of the interpreter when it is news.
-pub fn note(recording: &Recording) {
+/// Records the state of the interpreter if it has changed.
+pub fn record_interpreter(recording: &Recording) {
     if SEEN.swap(false, Relaxed) {
         prepare();
     }
     let (version, why) = match python::status() {
         Status::Absent => return,
         Status::Ready { version } => (version, None),
-        Status::Refused { version, why } => (version, Some(why)),
+        Status::Unsupported { version, why } => (version, Some(why)),
     };
-    let news = 1 << 33 | u64::from(why.is_some()) << 32 | u64::from(version);
-    if NOTED.swap(news, Relaxed) != news {
+    let state = 1 << 33 | u64::from(why.is_some()) << 32 | u64::from(version);
+    if RECORDED.swap(state, Relaxed) != state {
         recording.interpreter(version, why);
     }
 }
 
-/// In a forked child, whose recording is another one.
+/// In a forked child, which has a new recording.
 pub fn forked() {
-    NOTED.store(0, Relaxed);
+    RECORDED.store(0, Relaxed);
     python::forked();
 }

@@ -1,12 +1,13 @@
-//! A warm walk beside four others: libgcc's own, the `backtrace` crate's, framehop's, and the floor, a walk along frame
-//! pointers. Each takes the innermost 10, 20 or 40 frames, of one stack again and again and of 64 stacks in turn.
+//! A warm walk compared with four others: libgcc's, the `backtrace` crate's, framehop's, and as the lower bound a walk
+//! along frame pointers. Each takes the innermost 10, 20 or 40 frames: of the same stack repeatedly, or of 64 stacks in
+//! turn.
 //!
-//! The C++ code is built twice with -O2: with frame pointers for the floor, without them for the others. Nearly all
-//! frames are its own: between the function that takes the stack and the C++ code lie a few frames of the bench.
-//! `mixed` includes two looks at the clock; subtract `mixed/clock`.
+//! The C++ code is built twice with -O2: with frame pointers for the lower bound, without them for the others. Nearly all
+//! frames are C++ frames; a few frames of the bench lie between them and the function that takes the stack.
+//! `mixed` includes two clock readings; subtract `mixed/clock`.
 //!
-//! The source of the C++ code is inside the program, so that it also runs where there is no Rust (`benches/collect.sh`);
-//! it needs a C++ compiler there.
+//! The program contains the source of the C++ code, so it also runs on machines without Rust (`benches/collect.sh`), which
+//! need a C++ compiler.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -40,7 +41,7 @@ fn main() {
     );
     std::fs::remove_dir_all(&folder).ok();
     ways::prepare();
-    all_see_the_same(&plain);
+    expect_same_stacks(&plain);
 
     let mut criterion = Criterion::default()
         .sample_size(40)
@@ -55,7 +56,7 @@ fn main() {
     println!("trail: {followed} stacks followed, {not} walked");
 }
 
-/// The shapes that call on exactly once, so that a depth is a number of frames, and what they end with.
+/// The shapes that call exactly one other, so that the depth is the number of frames, and the probe at the end.
 struct Code {
     shapes: Vec<Shape>,
     probe: extern "C" fn(),
@@ -77,7 +78,7 @@ impl Code {
             "catch",
             "realigned",
         ];
-        // SAFETY: functions of these types, and a pointer to a function of `probe`'s.
+        // SAFETY: functions of these types, and a pointer to a function of the type of `probe`.
         unsafe {
             *library.symbol("framed_probe").cast() = probe as extern "C" fn(u64);
             let shape = |name: &&str| {
@@ -95,7 +96,7 @@ impl Code {
 
 thread_local! {
     static PROBE: RefCell<Option<Box<dyn FnMut()>>> = const { RefCell::new(None) };
-    /// The frame pointer of the innermost C++ frame: the bench's own Rust code keeps none.
+    /// The frame pointer of the innermost C++ frame: the Rust code of the bench keeps none.
     static FRAME: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -110,7 +111,7 @@ fn at_depth(code: &Code, seed: u64, depth: usize, body: impl FnOnce()) {
     let mut body = Some(body);
     let mut once = || (body.take().unwrap())();
     let boxed: Box<dyn FnMut() + '_> = Box::new(&mut once);
-    // SAFETY: taken out again and run before this function returns.
+    // SAFETY: `probe` takes it out and runs it before this function returns.
     PROBE.set(Some(unsafe {
         std::mem::transmute::<Box<dyn FnMut() + '_>, Box<dyn FnMut()>>(boxed)
     }));
@@ -124,26 +125,26 @@ fn at_depth(code: &Code, seed: u64, depth: usize, body: impl FnOnce()) {
     code.shapes[seed as usize % code.shapes.len()](&mut run, depth as i32 - 2);
 }
 
-/// A way that sees another stack than libgcc does is not measured: it would not be a comparison.
-fn all_see_the_same(code: &Code) {
-    // The return address in the innermost C++ function; before it each way has frames of its own.
+/// Asserts that all unwinders report the same stacks: otherwise the comparison would be meaningless.
+fn expect_same_stacks(code: &Code) {
+    // The return address in the innermost C++ function; each unwinder has its own frames before it.
     let innermost = |address: &u64| address.wrapping_sub(code.probe as usize as u64) < 256;
     for seed in 0..STACKS {
         at_depth(code, seed, 40, || {
             let [truth, others @ ..] = &ways::UNWINDERS.iter().map(|way| taken(way, 40)).collect::<Vec<_>>()[..] else {
-                unreachable!("libgcc is the first");
+                unreachable!("libgcc comes first");
             };
-            for (way, seen) in ways::UNWINDERS[1..].iter().zip(others) {
-                let [ours, theirs] = [seen, truth].map(|stack| {
+            for (way, stack) in ways::UNWINDERS[1..].iter().zip(others) {
+                let [ours, theirs] = [stack, truth].map(|stack| {
                     let from = stack.iter().position(innermost);
                     &stack[from.unwrap_or_else(|| panic!("{}: no C++ frame in stack {seed}", way.name))..]
                 });
                 let common = ours.len().min(theirs.len());
-                assert!(common >= 32, "{} sees {common} frames of stack {seed}", way.name);
+                assert!(common >= 32, "{} reports {common} frames of stack {seed}", way.name);
                 assert_eq!(
                     ours[..common],
                     theirs[..common],
-                    "{}: not what libgcc sees of stack {seed}",
+                    "{}: not what libgcc reports of stack {seed}",
                     way.name
                 );
             }
@@ -189,7 +190,7 @@ fn same(criterion: &mut Criterion, plain: &Code, framed: &Code) {
     group.finish();
 }
 
-/// 64 different stacks in turn, each taken once at its end, with the two looks at the clock around it.
+/// 64 different stacks in turn, each taken once at its end, between two clock readings.
 fn mixed(criterion: &mut Criterion, code: &Code) {
     let mut group = criterion.benchmark_group("mixed");
     for depth in DEPTHS {

@@ -1,8 +1,8 @@
-//! A library to preload into any program: at every `posix_memalign`, and wherever the program itself calls
-//! `oracle_compare`, it takes the stack with the walker and with libgcc and compares them frame by frame.
+//! A library to preload into any program: in every `posix_memalign`, and wherever the program calls `oracle_compare`, it
+//! takes the stack with the walker and with libgcc and compares them frame by frame.
 //!
-//! `posix_memalign` is what PyTorch and others allocate with, from deep stacks; little else does. When the process ends, a
-//! line is added to the file that `ORACLE_REPORT` names: stacks, frames, those that both cut off, and differences.
+//! PyTorch and other libraries allocate with `posix_memalign`, from deep stacks; little else does. When the process exits,
+//! a line is appended to the file that `ORACLE_REPORT` names: stacks, frames, stacks truncated for both, differences.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -29,7 +29,7 @@ pub extern "C" fn oracle_compare() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(memory: *mut *mut c_void, alignment: usize, bytes: usize) -> i32 {
     oracle_compare();
-    // SAFETY: the caller's promise; memalign answers with null where this function would answer with an error.
+    // SAFETY: the caller's promise; memalign returns null where this function returns an error.
     unsafe {
         let block = libc::memalign(alignment, bytes);
         if block.is_null() {
@@ -52,7 +52,7 @@ extern "C" fn report() {
     ];
     let counts = counts.map(|count| count.load(Relaxed).to_string());
     let file = std::fs::File::options().append(true).create(true).open(path);
-    // Nobody is there to be told: the missing line fails the test.
+    // An error cannot be reported here: the missing line fails the test.
     let _ = file.and_then(|mut file| writeln!(file, "{}", counts.join(" ")));
 }
 

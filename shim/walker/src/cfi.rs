@@ -1,7 +1,7 @@
-//! The slow way: unwind information read where the loader has mapped it, interpreted by gimli in fixed storage.
+//! The slow path: unwind information is read where the loader has mapped it and interpreted by gimli in fixed storage.
 //!
-//! A rule that fits the table is needed once per address. What does not fit (other registers, expressions: less than
-//! 0.3 % of the code of any CUDA library looked at) is evaluated anew each time, as far as its registers are known.
+//! A rule that fits the table is computed once per address. Others (other registers, expressions: less than 0.3 % of the
+//! code in every CUDA library examined) are evaluated each time, as far as their registers are known.
 
 use gimli::{
     BaseAddresses, CfaRule, EhFrame, EhFrameHdr, EndianSlice, NativeEndian, Operation, Reader, Register, RegisterRule,
@@ -14,7 +14,7 @@ use crate::rule::{Base, Rule};
 use crate::stack::{self, Memory};
 
 type Bytes = EndianSlice<'static, NativeEndian>;
-type Row = UnwindTableRow<usize, OnStack>;
+type Registers = UnwindTableRow<usize, OnStack>;
 
 struct OnStack;
 
@@ -35,20 +35,20 @@ const ENCODING: gimli::Encoding = gimli::Encoding {
     version: 4,
 };
 
-/// One line of a function's unwind table.
-pub struct Line<'a> {
-    row: &'a Row,
+/// One row of a function's unwind table.
+pub struct Row<'a> {
+    registers: &'a Registers,
     section: &'a EhFrame<Bytes>,
     pub signal: bool,
 }
 
-/// Finds the line for an address of a module and hands it on; `None` if the module does not describe the address.
-pub fn with_line<R>(module: &Module, address: u64, then: impl FnOnce(&Line) -> R) -> Option<R> {
+/// Calls `then` with the row for an address of a module; `None` if the module's tables do not cover the address.
+pub fn with_row<R>(module: &Module, address: u64, then: impl FnOnce(&Row) -> R) -> Option<R> {
     if module.index == 0 || !(module.start..module.end).contains(&module.index) {
         return None;
     }
-    // SAFETY: a loaded module's tables are mapped and constant as long as it is loaded, which it is: it has a frame on
-    // this stack. Parsing follows the sections' own lengths and so stays in their segment.
+    // SAFETY: a module's tables are mapped and constant while it is loaded, and this one is: it has a frame on this stack.
+    // Parsing follows the sections' own lengths and so stays in their segment.
     let mapped = |from: u64| unsafe {
         EndianSlice::new(
             std::slice::from_raw_parts(from as *const u8, (module.end - from) as usize),
@@ -79,40 +79,45 @@ pub fn with_line<R>(module: &Module, address: u64, then: impl FnOnce(&Line) -> R
         return None;
     }
     let mut context = UnwindContext::<usize, OnStack>::new_in();
-    let row = function
+    let registers = function
         .unwind_info_for_address(&section, &bases, &mut context, address)
         .ok()?;
-    Some(then(&Line {
-        row,
+    Some(then(&Row {
+        registers,
         section: &section,
         signal: function.is_signal_trampoline(),
     }))
 }
 
-/// Whether the code at this address is the system call that ends a signal handler, where no table says so.
+/// Whether the code at this address, which no table covers, is the system call that returns from a signal handler.
 pub fn returns_from_signal(pc: u64) -> bool {
     let mut code = machine::SIGNAL_RETURN;
     !code.is_empty() && stack::read(pc, &mut code) && code == machine::SIGNAL_RETURN
 }
 
-impl Line<'_> {
-    /// The rule, if it is one of those that the table can hold.
+impl Row<'_> {
+    /// The rule, if the table can hold it.
     pub fn rule(&self) -> Option<Rule> {
-        let ra = match self.row.register(Register(RA)) {
+        let ra = match self.registers.register(Register(RA)) {
             Some(RegisterRule::Undefined) => return Some(Rule::Root),
             Some(RegisterRule::Offset(offset)) => words_below(offset)?,
             Some(RegisterRule::Expression(_)) if self.signal => return self.kernel_frame().then_some(Rule::Signal),
             _ => return None,
         };
-        if self.signal || !matches!(self.row.register(Register(SP)), None | Some(RegisterRule::ValOffset(0))) {
+        if self.signal
+            || !matches!(
+                self.registers.register(Register(SP)),
+                None | Some(RegisterRule::ValOffset(0))
+            )
+        {
             return None;
         }
-        let fp = match self.row.register(Register(FP)) {
+        let fp = match self.registers.register(Register(FP)) {
             None | Some(RegisterRule::Undefined | RegisterRule::SameValue) => 0,
             Some(RegisterRule::Offset(offset)) => words_below(offset)?,
             _ => return None,
         };
-        let (base, offset) = match *self.row.cfa() {
+        let (base, offset) = match *self.registers.cfa() {
             CfaRule::RegisterAndOffset {
                 register: Register(SP),
                 offset,
@@ -130,7 +135,7 @@ impl Line<'_> {
         Some(Rule::Frame { base, offset, ra, fp })
     }
 
-    /// An expression of the form register + offset, perhaps dereferenced at the end.
+    /// Parses an expression of the form register + offset; the flag is set if the result is dereferenced.
     fn register_offset(&self, expression: UnwindExpression<usize>) -> Option<(u16, i64, bool)> {
         let mut code = expression.get(self.section).ok()?.0;
         let (register, offset) = match Operation::parse(&mut code, ENCODING).ok()? {
@@ -146,15 +151,15 @@ impl Line<'_> {
         }
     }
 
-    /// Whether this describes the kernel's signal frame word for word as `Rule::Signal` understands it.
+    /// Whether the row describes exactly the signal frame that `Rule::Signal` assumes.
     fn kernel_frame(&self) -> bool {
-        let saved_at = |register, offset: u64| match self.row.register(Register(register)) {
+        let saved_at = |register, offset: u64| match self.registers.register(Register(register)) {
             Some(RegisterRule::Expression(expression)) => {
                 self.register_offset(expression) == Some((SP, offset as i64, false))
             }
             _ => false,
         };
-        let cfa = match *self.row.cfa() {
+        let cfa = match *self.registers.cfa() {
             CfaRule::Expression(expression) => self.register_offset(expression),
             CfaRule::RegisterAndOffset { .. } => None,
         };
@@ -173,12 +178,12 @@ fn words_below(offset: i64) -> Option<u32> {
     }
 }
 
-/// A frame's registers by DWARF number, as far as they are known.
+/// A frame's known registers, by DWARF number.
 #[derive(Clone, Copy)]
 pub struct Frame {
     pub values: [u64; REGISTERS],
     pub known: u64,
-    /// The address in `RA` was interrupted there, it is not a return address.
+    /// The address in `RA` is that of an interrupted instruction, not a return address.
     pub interrupted: bool,
 }
 
@@ -186,9 +191,9 @@ pub struct Frame {
 pub enum Step {
     Caller,
     Root,
-    /// The stack does not go on in memory as the rule says, or the rule is beyond us.
+    /// The memory contradicts the rule, or the rule is not supported.
     Lost,
-    /// The rule asks for a register that was not kept.
+    /// The rule needs a register whose value is not known.
     Unknown,
 }
 
@@ -206,17 +211,17 @@ impl Frame {
         self.known = self.known & !(1 << register) | u64::from(value.is_some()) << register;
     }
 
-    /// Goes to the caller as the line says.
-    pub fn step(&mut self, line: &Line, memory: &mut Memory) -> Step {
-        if line.row.register(Register(RA)) == Some(RegisterRule::Undefined) {
+    /// Moves to the caller, as the row describes.
+    pub fn step(&mut self, row: &Row, memory: &mut Memory) -> Step {
+        if row.registers.register(Register(RA)) == Some(RegisterRule::Undefined) {
             return Step::Root;
         }
-        let cfa = match *line.row.cfa() {
+        let cfa = match *row.registers.cfa() {
             CfaRule::RegisterAndOffset { register, offset } => match self.get(register.0) {
                 Some(value) => value.wrapping_add_signed(offset),
                 None => return Step::Unknown,
             },
-            CfaRule::Expression(expression) => match self.evaluate(line, expression, None, memory) {
+            CfaRule::Expression(expression) => match self.evaluate(row, expression, None, memory) {
                 Ok(value) => value,
                 Err(step) => return step,
             },
@@ -224,16 +229,16 @@ impl Frame {
         let mut caller = *self;
         caller.set(SP, Some(cfa));
         let mut returns_to = Err(Step::Lost);
-        for (register, rule) in line.row.registers() {
+        for (register, rule) in row.registers.registers() {
             let value = match *rule {
                 RegisterRule::Undefined | RegisterRule::SameValue => continue,
                 RegisterRule::Offset(offset) => memory.word(cfa.wrapping_add_signed(offset)).ok_or(Step::Lost),
                 RegisterRule::ValOffset(offset) => Ok(cfa.wrapping_add_signed(offset)),
                 RegisterRule::Register(from) => self.get(from.0).ok_or(Step::Unknown),
                 RegisterRule::Expression(expression) => self
-                    .evaluate(line, expression, Some(cfa), memory)
+                    .evaluate(row, expression, Some(cfa), memory)
                     .and_then(|address| memory.word(address).ok_or(Step::Lost)),
-                RegisterRule::ValExpression(expression) => self.evaluate(line, expression, Some(cfa), memory),
+                RegisterRule::ValExpression(expression) => self.evaluate(row, expression, Some(cfa), memory),
                 _ => Err(Step::Lost),
             };
             if register.0 == RA {
@@ -241,10 +246,10 @@ impl Frame {
             }
             caller.set(register.0, value.ok());
         }
-        // A leaf that still has its return address in a register (not on x86-64, where calls push it).
+        // A leaf function whose return address is still in a register (not on x86-64, where calls push it).
         if RA == 30
-            && line
-                .row
+            && row
+                .registers
                 .register(Register(RA))
                 .is_none_or(|rule| rule == RegisterRule::SameValue)
         {
@@ -257,24 +262,24 @@ impl Frame {
         let (Some(here), Some(there)) = (self.get(SP), caller.get(SP)) else {
             return Step::Unknown;
         };
-        // Only a signal frame may lead to another stack.
-        if !line.signal && !is_above(here, there, memory) {
+        // Only a signal handler may run on another stack than the code it interrupted.
+        if !row.signal && !is_above(here, there, memory) {
             return Step::Lost;
         }
         caller.set(RA, Some(returns_to));
-        caller.interrupted = line.signal;
+        caller.interrupted = row.signal;
         *self = caller;
         Step::Caller
     }
 
     fn evaluate(
         &self,
-        line: &Line,
+        row: &Row,
         expression: UnwindExpression<usize>,
         pushed: Option<u64>,
         memory: &mut Memory,
     ) -> Result<u64, Step> {
-        let code = expression.get(line.section).map_err(|_| Step::Lost)?.0;
+        let code = expression.get(row.section).map_err(|_| Step::Lost)?.0;
         evaluate(
             code,
             pushed,
@@ -294,7 +299,7 @@ pub fn is_above(here: u64, there: u64, memory: &Memory) -> bool {
     there > here && there <= top && there.is_multiple_of(8)
 }
 
-/// DWARF expressions as they occur in unwind tables: no jumps, no types.
+/// Evaluates the DWARF expressions that occur in unwind tables: no jumps, no types.
 fn evaluate(
     mut code: Bytes,
     pushed: Option<u64>,
@@ -362,7 +367,7 @@ fn evaluate(
     values.pop()
 }
 
-/// The stack of an expression.
+/// The operand stack of an expression.
 struct Values {
     words: [u64; 16],
     count: usize,
@@ -391,7 +396,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_expression_of_a_procedure_linkage_table_is_understood() {
+    fn the_expression_of_a_procedure_linkage_table_is_evaluated() {
         // breg7 8; breg16 0; lit15; and; lit11; ge; lit3; shl; plus
         static CODE: [u8; 11] = [0x77, 8, 0x80, 0, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22];
         for (pc, cfa) in [(0x1000, 0x7008), (0x100a, 0x7008), (0x100b, 0x7010), (0x100f, 0x7010)] {

@@ -1,31 +1,31 @@
-//! How to step from a frame to its caller, small enough to stand in one word of the table beside its key.
+//! How to step from a frame to its caller, packed so that it fits one word of the table together with its key.
 
 use crate::machine::{CFA_BITS, FP_BITS, RA_BITS};
 
-/// What the canonical frame address (CFA) is counted from.
+/// What the canonical frame address (CFA) is computed from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Base {
     /// CFA = rsp + n.
     Stack = 1,
     /// CFA = rbp + n.
     Frame = 2,
-    /// CFA = *(rbp + n): frames that realigned the stack keep their CFA in memory.
+    /// CFA = *(rbp + n): a frame that realigned the stack keeps its CFA in memory.
     Saved = 3,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rule {
-    /// An ordinary frame. The return address and the caller's frame pointer lie this many words below the CFA; 0 for
-    /// the frame pointer: it was not touched.
+    /// An ordinary frame. The return address and the caller's frame pointer lie `ra` and `fp` words below the CFA. `fp` 0:
+    /// the frame pointer is still in its register.
     Frame { base: Base, offset: i64, ra: u32, fp: u32 },
-    /// The kernel's signal frame: the interrupted registers lie at known places above the stack pointer.
+    /// The kernel's signal frame: the interrupted registers lie at known offsets above the stack pointer.
     Signal,
     /// The outermost frame: it has no return address.
     Root,
 }
 
 /// ```text
-/// ┌ kind 2 ┬ cfa offset / 8, signed ┬ ra ┬ fp ┐      kind 0: 0 nothing, 1 Root, 2 Signal
+/// ┌ kind 2 ┬ cfa offset / 8, signed ┬ ra ┬ fp ┐      kind 0: the rest is 0 (none), 1 (Root) or 2 (Signal)
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Packed(pub u32);
@@ -33,7 +33,7 @@ pub struct Packed(pub u32);
 pub const PAYLOAD_BITS: u32 = 2 + CFA_BITS + RA_BITS + FP_BITS;
 const _: () = assert!(
     PAYLOAD_BITS == crate::table::PAYLOAD_BITS,
-    "the table keeps exactly this many bits for a rule"
+    "the table reserves exactly this many bits for a rule"
 );
 
 const ROOT: u32 = 1;
@@ -48,7 +48,7 @@ impl Packed {
         self.0 == ROOT
     }
 
-    /// `None`: too large for the word; the caller evaluates such a rule each time.
+    /// `None` if the rule does not fit; the caller then evaluates it each time.
     pub fn of(rule: Rule) -> Option<Packed> {
         let (base, offset, ra, fp) = match rule {
             Rule::Root => return Some(Packed(ROOT)),
@@ -85,7 +85,7 @@ impl Packed {
 
     #[inline(always)]
     pub fn offset(self) -> i64 {
-        // The kind is shifted out at the top, what stands below at the bottom; the sign comes along.
+        // The kind is shifted out at the top, `ra` and `fp` at the bottom; the second shift extends the sign.
         let words = (self.0 << (34 - PAYLOAD_BITS)) as i32 >> (32 - CFA_BITS);
         i64::from(words) * 8
     }
@@ -100,7 +100,7 @@ impl Packed {
         }
     }
 
-    /// Words from the CFA down to the saved frame pointer, 0 if it still stands in its register.
+    /// Words from the CFA down to the saved frame pointer; 0 if it is still in its register.
     #[inline(always)]
     pub fn fp(self) -> u64 {
         u64::from(self.0) & ((1 << FP_BITS) - 1)
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_comes_out_of_its_word_as_it_went_in() {
+    fn a_packed_rule_unpacks_to_itself() {
         for base in [Base::Stack, Base::Frame, Base::Saved] {
             for offset in [-1024, -8, 0, 8, 16, 208, 4096, 30_000] {
                 for fp in [0, 1, 2, 7, 100] {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused_not_cut() {
+    fn a_rule_that_does_not_fit_is_not_packed() {
         let rule = |offset, ra, fp| Rule::Frame {
             base: Base::Stack,
             offset,

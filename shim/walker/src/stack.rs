@@ -1,4 +1,4 @@
-//! Which memory a walk may read, and how it reads the rest.
+//! Which memory a walk may read directly, and checked reads of the rest.
 //!
 //! ```text
 //!    low                  rsp                                   top
@@ -6,13 +6,13 @@
 //!  ───┴────────────────────┴─────────────────────────────────────┴───▶ addresses
 //! ```
 //!
-//! The upper end of a thread's stack costs nothing to know: the main thread's is in `__libc_stack_end`, every other
-//! thread has its control block at the top of its own stack block (also of one that the program supplied). What lies
-//! between the stack pointer and there is the stack only if the thread really runs on it, and not on a fiber or a
-//! signal stack. So the pages in between are probed, once per thread and page; a guard page or a hole gives a
-//! foreign stack away. Memory between a live stack pointer and the top of its stack is not unmapped by anyone.
+//! The upper end of a thread's stack is known without a system call: the main thread's is in `__libc_stack_end`; every
+//! other thread has its control block at the top of its stack block, also of a block that the program supplied. The memory
+//! between the stack pointer and that end is the thread's stack only if the thread does not run on a fiber or a signal
+//! stack. So the pages in between are probed, once per thread and page; a guard page or a hole reveals a foreign stack.
+//! Nothing unmaps memory between a live stack pointer and the top of its stack.
 //!
-//! Everything else is read with `process_vm_readv` on ourselves: an error instead of a fault.
+//! Everything else is read with `process_vm_readv` on this process, which returns an error instead of faulting.
 
 use std::cell::Cell;
 
@@ -21,10 +21,10 @@ use crate::machine;
 const PAGE: u64 = 4096;
 /// Code may keep values this far below its stack pointer.
 const RED_ZONE: u64 = 128;
-/// Deeper stacks than this are not probed in one go, but read carefully.
+/// Stacks deeper than this are not probed at once; their words are read with checks.
 const PROBED_AT_ONCE: u64 = 64 << 20;
 
-/// Addresses that can be read without care.
+/// Addresses that can be read without checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     pub low: u64,
@@ -46,13 +46,13 @@ impl Bounds {
     }
 }
 
-/// What one thread has learnt. Each word is good by itself, so a signal handler may come between any two accesses.
+/// What a thread has found out. Each word is valid by itself, so a signal handler may run between any two accesses.
 struct Known {
-    /// Everything from here to the thread pointer was found readable.
+    /// Everything from here to the thread pointer is readable.
     low_below_thread: Cell<u64>,
-    /// Everything from here to the main stack's end.
+    /// Everything from here to the end of the main stack is readable.
     low_below_main: Cell<u64>,
-    /// Found not to be this thread's stack. Torn, it only makes a walk slower.
+    /// A range that is not this thread's stack. A torn pair only makes a walk slower.
     foreign_from: Cell<u64>,
     foreign_to: Cell<u64>,
 }
@@ -75,7 +75,7 @@ unsafe extern "C" {
 
 #[inline(always)]
 fn main_top() -> u64 {
-    // SAFETY: written by the loader before anything else runs.
+    // SAFETY: the loader writes it before anything else runs.
     unsafe { __libc_stack_end }
 }
 
@@ -132,7 +132,7 @@ fn probe(known: &Known, sp: u64) -> Bounds {
                 low.set(from.min(low.get()));
                 return Bounds { low: from, top };
             }
-            // The nearest top decides; the other one lies behind the same hole.
+            // The nearest top decides: the other one lies above the same hole.
             Some(page) => {
                 hole = page;
                 break;
@@ -147,7 +147,7 @@ fn probe(known: &Known, sp: u64) -> Bounds {
 
 /// The thread's alternate signal stack, if the stack pointer is on it.
 fn signal_stack(sp: u64) -> Option<(u64, u64)> {
-    // SAFETY: all zeros is a valid stack_t; asking changes nothing.
+    // SAFETY: all zeros is a valid stack_t; a query changes nothing.
     let stack = unsafe {
         let mut stack: libc::stack_t = std::mem::zeroed();
         if libc::sigaltstack(std::ptr::null(), &mut stack) != 0 {
@@ -162,13 +162,13 @@ fn signal_stack(sp: u64) -> Option<(u64, u64)> {
 /// Whether a load from this page would succeed now.
 pub fn readable(page: u64) -> bool {
     let errno = Errno::keep();
-    // SAFETY: the kernel copies the new mask in before it looks at what to do with it, and "what" is no valid answer:
-    // so this fails in any case, with EFAULT if the memory could not be read.
+    // SAFETY: the kernel copies the mask before it checks the operation, and -1 is not a valid operation. So the call always
+    // fails, with EFAULT if the page is not readable.
     unsafe { libc::syscall(libc::SYS_rt_sigprocmask, -1, page, 0, 8) };
     errno.now() != libc::EFAULT
 }
 
-/// Puts errno back when it goes.
+/// Restores errno when it is dropped.
 struct Errno(i32);
 
 impl Errno {
@@ -192,10 +192,10 @@ impl Drop for Errno {
     }
 }
 
-/// Reads words from anywhere, without a fault.
+/// Reads words at any address without faulting.
 pub struct Memory {
     pub bounds: Bounds,
-    /// The last piece read with care: neighbours are asked for next.
+    /// The last words read with checks: the next read is usually nearby.
     window: [u64; WINDOW],
     window_at: u64,
 }
@@ -213,7 +213,7 @@ impl Memory {
 
     pub fn word(&mut self, address: u64) -> Option<u64> {
         if self.bounds.contain_word(address) {
-            // SAFETY: within the pages that `probe` found readable, see the module's snapshot.
+            // SAFETY: within the pages that `probe` found readable; see the module's drawing.
             return Some(unsafe { (address as *const u64).read_unaligned() });
         }
         if !address.is_multiple_of(8) {
@@ -223,7 +223,7 @@ impl Memory {
         let start = address & !(WINDOW as u64 * 8 - 1);
         if start != self.window_at {
             self.window_at = u64::MAX;
-            // A window never crosses a page, so it is readable or it is not.
+            // A window never crosses a page boundary, so it is readable as a whole or not at all.
             if !read(start, &mut self.window) {
                 return None;
             }
@@ -233,7 +233,7 @@ impl Memory {
     }
 }
 
-/// Fills `words` from our own memory; false if not all of it could be read.
+/// Fills `words` from this process's memory; false if not all of it is readable.
 pub fn read<T: Copy>(address: u64, words: &mut [T]) -> bool {
     let _errno = Errno::keep();
     let length = size_of_val(words);
@@ -245,35 +245,35 @@ pub fn read<T: Copy>(address: u64, words: &mut [T]) -> bool {
         iov_base: address as *mut _,
         iov_len: length,
     };
-    // SAFETY: writes to `words` at most their length; the kernel checks the other side.
+    // SAFETY: writes within `words`; the kernel checks the source.
     let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     got == length as isize || (got < 0 && is_forbidden() && copy(address, words))
 }
 
-/// Containers may forbid that call.
+/// Containers may forbid `process_vm_readv`.
 #[cold]
 fn is_forbidden() -> bool {
     matches!(Errno::get().get(), libc::EPERM | libc::ENOSYS | libc::EACCES)
 }
 
-/// The next best: looks whether the pages are there and copies, which is safe unless they go away in between.
+/// The fallback: checks that the pages are readable, then copies. Safe unless another thread unmaps them in between.
 #[cold]
 fn copy<T: Copy>(address: u64, words: &mut [T]) -> bool {
     let length = size_of_val(words);
     let Some(end) = address.checked_add(length as u64) else {
         return false;
     };
-    // Asked about page 0, the kernel takes it for "none".
-    let there = address >= PAGE && (address & !(PAGE - 1)..end).step_by(PAGE as usize).all(readable);
-    if there {
-        // SAFETY: every page of the source was readable just now, and the destination is `words`.
+    // For page 0 the kernel sees a null pointer and does not read it.
+    let is_readable = address >= PAGE && (address & !(PAGE - 1)..end).step_by(PAGE as usize).all(readable);
+    if is_readable {
+        // SAFETY: every page of the source was readable just now; the destination is `words`.
         unsafe { std::ptr::copy_nonoverlapping(address as *const u8, words.as_mut_ptr().cast::<u8>(), length) };
     }
-    there
+    is_readable
 }
 
-/// Reads pieces of equal size from many places at once, one behind the other: how many whole pieces were had, up to the
-/// first that is not there.
+/// Reads pieces of equal size from many addresses into `words`, one after the other. Returns the number of whole pieces
+/// before the first unreadable one.
 pub fn read_each(addresses: &[u64], piece: usize, words: &mut [u64]) -> usize {
     const AT_ONCE: usize = 64;
     let _errno = Errno::keep();
@@ -292,13 +292,13 @@ pub fn read_each(addresses: &[u64], piece: usize, words: &mut [u64]) -> usize {
         iov_base: words.as_mut_ptr().cast(),
         iov_len: count * piece,
     };
-    // SAFETY: writes to `words` at most their length; the kernel checks the other side.
+    // SAFETY: writes within `words`; the kernel checks the sources.
     let got = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, remote.as_ptr(), count as u64, 0) };
     if got < 0 && is_forbidden() {
         let pieces = words.chunks_exact_mut(piece.max(8) / 8).zip(addresses);
         return pieces
             .map(|(words, address)| copy(*address, words))
-            .take_while(|&there| there)
+            .take_while(|&copied| copied)
             .count();
     }
     usize::try_from(got).unwrap_or(0).checked_div(piece).unwrap_or(0)
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_read_up_to_the_first_that_is_not_there() {
+    fn pieces_are_read_up_to_the_first_unreadable_one() {
         let memory: Vec<u64> = (0..64).collect();
         let at = |place: usize| std::ptr::from_ref(&memory[place]) as u64;
         let mut words = [0; 6];
@@ -317,28 +317,24 @@ mod tests {
         assert_eq!(words, [10, 11, 3, 4, 40, 41]);
         assert_eq!(read_each(&[at(20), 1 << 46, at(3)], 16, &mut words), 1);
         assert_eq!(words[..2], [20, 21]);
-        assert_eq!(
-            read_each(&[at(1); 100], 16, &mut words),
-            3,
-            "as many as there is room for"
-        );
+        assert_eq!(read_each(&[at(1); 100], 16, &mut words), 3, "as many as fit");
         assert_eq!(read_each(&[8], 16, &mut words), 0);
         assert_eq!(read_each(&[], 16, &mut words), 0);
     }
 
     #[test]
-    fn copies_are_made_of_pages_that_are_there() {
+    fn only_readable_pages_are_copied() {
         let memory: Vec<u64> = (0..2048).collect();
         let mut words = [0u64; 2000];
         assert!(copy(std::ptr::from_ref(&memory[7]) as u64, &mut words));
         assert!(words.iter().copied().eq(7..2007));
-        for nowhere in [0, 8, 1 << 46, u64::MAX - 7, u64::MAX] {
-            assert!(!copy(nowhere, &mut words));
+        for unmapped in [0, 8, 1 << 46, u64::MAX - 7, u64::MAX] {
+            assert!(!copy(unmapped, &mut words));
         }
     }
 
     #[test]
-    fn the_own_stack_is_found_on_every_kind_of_thread() {
+    fn every_kind_of_thread_knows_its_own_stack() {
         let check = || {
             let local = 1u64;
             let sp = std::ptr::from_ref(&local) as u64;
@@ -351,26 +347,26 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_is_an_error_not_a_fault() {
+    fn unreadable_memory_is_an_error_not_a_fault() {
         let mut memory = Memory::new(Bounds::NONE);
         let here = [7u64, 8];
         let at = here.as_ptr() as u64;
         assert_eq!(memory.word(at), Some(7));
         assert_eq!(memory.word(at + 8), Some(8));
-        for nowhere in [0, 8, 0x1001, 1 << 46, u64::MAX - 7, u64::MAX] {
-            assert_eq!(memory.word(nowhere), None);
+        for unmapped in [0, 8, 0x1001, 1 << 46, u64::MAX - 7, u64::MAX] {
+            assert_eq!(memory.word(unmapped), None);
         }
         assert_eq!(memory.word(at), Some(7));
     }
 
     #[test]
-    fn where_the_call_is_forbidden_the_same_memory_can_be_read() {
+    fn the_fallback_reads_the_same_memory() {
         let here = [7u64, 8];
         let mut word = [0u64];
         assert!(copy(here.as_ptr() as u64 + 8, &mut word));
         assert_eq!(word, [8]);
-        for nowhere in [0, 8, 1 << 46, u64::MAX - 7] {
-            assert!(!copy(nowhere, &mut word), "{nowhere:#x}");
+        for unmapped in [0, 8, 1 << 46, u64::MAX - 7] {
+            assert!(!copy(unmapped, &mut word), "{unmapped:#x}");
         }
     }
 
@@ -381,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn errno_stays_as_it_was() {
+    fn errno_is_preserved() {
         Errno::get().set(77);
         assert!(!readable(1 << 46));
         assert!(!read(1 << 46, &mut [0u64]));

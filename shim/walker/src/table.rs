@@ -1,40 +1,43 @@
-//! The table *code address → unwind rule*: every thread reads it without a lock, every thread may add to it.
+//! The table *code address → unwind rule*: every thread reads it and adds to it without a lock.
 //!
 //! ```text
 //!  address (47 bits) ──× odd──▶ ┌ set 12 ┬──── tag 35 ────┐       one set = one cache line = 8 words
 //!
 //!  word  ┌──── tag 35 ────┬─ rule 29 (not 0) ─┐   an entry
-//!        ├── sweep number ┼──────── 0 ────────┤   empty since that sweep (all zeros: since ever)
+//!        ├── sweep number ┼──────── 0 ────────┤   empty since that sweep (all zeros: from the start)
 //!
 //!  life of a word:   empty(0) ──insert──▶ entry ──sweep 1──▶ empty(1) ──insert──▶ entry ──sweep 2──▶ …
 //!                        └───────────sweep 1───────────────────▲
 //! ```
 //!
 //! **No torn reads, no false hits.** An entry is one word, read by one load. Multiplying by an odd number modulo 2⁴⁷
-//! is a bijection, and set and tag together are all 47 bits of the product: two addresses never look alike.
+//! is a bijection, and set and tag together are all 47 bits of the product: no two addresses share both.
 //!
-//! **No stale entry.** What a rule says is true as long as the code at its address stays mapped. `dlclose` therefore
-//! stands between [`Table::closing_began`] and [`Table::closing_ended`], with [`Table::void`] before the latter, and:
+//! **No stale entry.** A rule is valid as long as the code at its address stays mapped. So `dlclose` runs between
+//! [`Table::closing_began`] and [`Table::closing_ended`], with [`Table::void`] before the latter:
 //!
-//! 1. While a close is under way, or a sweep is owed, `usable` says no: a walk that begins then believes nothing. So a
-//!    stale entry could only be met after the sweep is over (`swept == sweeps`).
-//! 2. Whoever computes a rule first sets `used` and then reads `sweeps` (this is its *ticket*). It enters the rule
-//!    by a compare-and-swap from `empty(n)` with n ≤ ticket.
-//! 3. `void` first counts `sweeps` up to s, and then looks at `used`. In the one total order of these four accesses,
-//!    either the inserter's ticket is ≥ s: the rule was computed after the close; or `used` is seen: the sweep runs.
-//! 4. A sweep s overwrites every word by empty(s), and the numbers in a word never fall. So a swap of an inserter whose
-//!    ticket is < s either fails, because the sweep has passed, or happens before the sweep passes and is undone by it.
+//! 1. While a close is in progress or a sweep is pending, `usable` returns false: a walk that begins then uses no entry.
+//!    So a walk could only meet a stale entry after the sweep has finished (`swept == sweeps`).
+//! 2. A thread that computes a rule first sets `used` and then reads `sweeps` (its *ticket*). It inserts the rule with a
+//!    compare-and-swap from `empty(n)` with n ≤ ticket.
+//! 3. `void` first increments `sweeps` to s, and then reads `used`. In the single total order of these four accesses,
+//!    either the inserter's ticket is ≥ s: the rule was computed after the close; or `void` reads `used` as true: the
+//!    sweep runs.
+//! 4. Sweep s overwrites every word with empty(s), and the sweep number of a word never decreases. So the swap of an
+//!    inserter whose ticket is < s either fails, because the sweep has passed the word, or succeeds before the sweep
+//!    reaches the word and is overwritten by it.
 //!
-//! Only one thread sweeps at a time (`sweeping`); another one that comes meanwhile leaves its number in `sweeps`, which
-//! the sweeper finds before it stops, or which it finds itself since the flag was down by then. Nobody ever waits.
+//! One thread sweeps at a time (`sweeping`). Another thread that calls `void` meanwhile leaves its number in `sweeps`:
+//! either the sweeper reads it before it stops, or the flag is clear by then and the other thread sweeps. Nothing waits.
 //!
-//! `tests/models.rs` tries this in every interleaving, with every ordering weakened (docs/proofs.md).
+//! `tests/models.rs` checks this in every interleaving, with every ordering weakened (docs/proofs.md).
 //!
-//! A walk that began before a close and ends after it may use entries of either side: its frames are in modules that
-//! cannot have been closed, since it runs in them, and for those both sides say the same.
+//! A walk that began before a close and ends after it may use entries from before and after: its frames are in modules
+//! that cannot have been closed, since it runs in them, and their rules are the same on both sides.
 //!
-//! **A full set** takes no more entries, which would leave unlucky addresses slow for ever; so after [`CROWD`] refusals
-//! everything is swept, and what is still in use comes back. Nothing is ever replaced: point 4 needs that.
+//! **A full set** takes no more entries, which would leave its other addresses slow forever. So after [`CROWD`] failed
+//! insertions the whole table is swept, and rules still in use are inserted again. No entry is ever replaced: point 4
+//! needs that.
 
 use std::sync::atomic::Ordering::*;
 
@@ -43,13 +46,13 @@ use crate::rule::Packed;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64};
 
 pub const PAYLOAD_BITS: u32 = 29;
-/// The models of `tests/models.rs` need few words.
+/// The models of `tests/models.rs` use a small table.
 const SMALL: bool = cfg!(all(loom, test));
 const WAYS: usize = if SMALL { 1 } else { 8 };
 const SET_BITS: u32 = if SMALL { 1 } else { 12 };
-/// 4,096 sets of 8: 32 Ki entries in 256 KiB, touched where used.
+/// 4,096 sets of 8: 32 Ki entries in 256 KiB; pages are touched when they are used.
 const SETS: usize = 1 << SET_BITS;
-/// Refusals for want of room before everything is swept.
+/// Insertions that fail because a set is full, before the table is swept.
 const CROWD: u32 = if SMALL { 1 } else { 512 };
 
 const KEY_BITS: u32 = ADDRESS_BITS - CODE_SHIFT;
@@ -64,23 +67,23 @@ const _: () = assert!(size_of::<Set>() == 64, "one set fills one cache line");
 /// All zeros is an empty table.
 #[cfg_attr(all(loom, test), derive(Default))]
 pub struct Table {
-    /// How many sweeps were ever asked for, and the number of the last one that is complete.
+    /// The number of sweeps ever requested, and the number of the last complete one.
     sweeps: AtomicU64,
     swept: AtomicU64,
-    /// Calls of `dlclose` under way.
+    /// Calls of `dlclose` in progress.
     closing: AtomicU32,
     crowded: AtomicU32,
     sweeping: AtomicBool,
-    /// Somebody has entered something or is about to.
+    /// A thread has inserted an entry or is about to.
     used: AtomicBool,
     sets: [Set; SETS],
 }
 
-/// The number of sweeps at the time a rule began to be computed.
+/// The number of sweeps when the computation of a rule began.
 #[derive(Clone, Copy)]
 pub struct Ticket(u64);
 
-/// Where an address belongs: its set, and its tag above a rule of 0.
+/// The set of an address, and its tag above a rule of 0.
 #[derive(Clone, Copy)]
 struct Place {
     set: usize,
@@ -91,7 +94,7 @@ impl Place {
     /// The address has at most `ADDRESS_BITS` bits.
     #[inline(always)]
     fn of(address: u64) -> Place {
-        // Fibonacci hashing. Done at the upper end of the word: what overflows is the modulo.
+        // Fibonacci hashing in the upper bits of the word: the overflow is the modulo.
         let product = (address >> CODE_SHIFT << (64 - KEY_BITS)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Place {
             set: (product >> (64 - SET_BITS)) as usize,
@@ -104,7 +107,7 @@ impl Place {
 #[inline(always)]
 fn rule_in(word: u64, tag: u64) -> Option<Packed> {
     let rule = word ^ tag;
-    // One comparison for both: the upper bits agree, and the rule is not 0.
+    // One comparison checks both that the upper bits agree and that the rule is not 0.
     if rule.wrapping_sub(1) < (1 << PAYLOAD_BITS) - 1 {
         Some(Packed(rule as u32))
     } else {
@@ -131,19 +134,19 @@ impl Table {
         }
     }
 
-    /// Whether entries can be believed by a walk that begins now.
+    /// Whether a walk that begins now may use entries.
     #[inline(always)]
     pub fn usable(&self) -> bool {
-        // Acquire: pair with the Release in `closing_ended` and `void`, so the emptied words are seen with them, and the
-        // sweeps that are owed. The order matters: `swept` first, for it may only grow towards `sweeps`.
+        // Acquire: pair with the Release in `closing_ended` and `void`, so that the emptied words and the pending sweeps are
+        // visible. `swept` is read first, because it only grows towards `sweeps`.
         let swept = self.swept.load(Acquire);
         self.closing.load(Acquire) == 0 && self.sweeps.load(Relaxed) == swept
     }
 
-    /// Changes when entries that were found may no longer be true; `None` while they may not be believed.
+    /// Changes when entries may become invalid; `None` while entries must not be used.
     #[inline(always)]
     pub fn epoch(&self) -> Option<u64> {
-        // Acquire, and the order: as in `usable`.
+        // Acquire, and the order of reads: as in `usable`.
         let swept = self.swept.load(Acquire);
         (self.closing.load(Acquire) == 0 && self.sweeps.load(Acquire) == swept).then_some(swept)
     }
@@ -151,7 +154,7 @@ impl Table {
     #[inline(always)]
     pub fn find(&self, address: u64) -> Option<Packed> {
         let place = Place::of(address);
-        // Relaxed here and in `insert`: a word refers to nothing but itself.
+        // Relaxed here and in `insert`: an entry is complete in its word and refers to no other memory.
         for word in &self.sets[place.set].0 {
             let rule = rule_in(word.load(Relaxed), place.tag);
             if rule.is_some() {
@@ -161,7 +164,7 @@ impl Table {
         None
     }
 
-    /// To be taken before a rule is computed.
+    /// Taken before a rule is computed.
     pub fn ticket(&self) -> Ticket {
         // SeqCst, here and in `void`: point 3.
         if !self.used.load(SeqCst) {
@@ -195,17 +198,18 @@ impl Table {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all entries.
     pub fn void(&self) {
         self.sweeps.fetch_add(1, SeqCst);
-        // Ends when nothing is owed, or when another thread is at it: that one looks at `sweeps` after its flag is down.
+        // Ends when no sweep is pending, or when another thread is sweeping: that thread reads `sweeps` after it has cleared
+        // the flag.
         while !self.sweeping.swap(true, AcqRel) {
             let number = self.sweeps.load(Relaxed);
             if self.used.load(SeqCst) {
                 self.sweep(number);
             }
             self.swept.store(number, Release);
-            // A swap, not a store: it acquires the number of whoever found the flag up.
+            // A swap, not a store: it acquires the number of a thread that found the flag set.
             self.sweeping.swap(false, AcqRel);
             if self.sweeps.load(Relaxed) == number {
                 break;
@@ -220,7 +224,7 @@ impl Table {
     }
 
     pub fn closing_began(&self) {
-        // AcqRel: walks that begin from now on see it.
+        // AcqRel: walks that begin after this see it.
         self.closing.fetch_add(1, AcqRel);
     }
 
@@ -228,9 +232,9 @@ impl Table {
         self.closing.fetch_sub(1, AcqRel);
     }
 
-    /// In the child of a fork: threads that were closing or sweeping are not there to finish.
+    /// In a forked child: threads that were closing or sweeping do not exist here.
     pub fn forked(&self) {
-        // A close that nobody finishes may have unmapped its library already.
+        // An unfinished close may already have unmapped its library.
         let closing = self.closing.swap(0, AcqRel) != 0;
         self.sweeping.store(false, SeqCst);
         if closing || self.sweeps.load(SeqCst) != self.swept.load(SeqCst) {
@@ -254,16 +258,16 @@ mod tests {
     }
 
     #[test]
-    fn finds_what_was_entered_and_nothing_else() {
+    fn only_inserted_entries_are_found() {
         let table = table();
-        let mut entered = HashMap::new();
+        let mut inserted = HashMap::new();
         for i in 0..if cfg!(miri) { 200 } else { 10_000u64 } {
             let address = 0x7f00_0000_0000 + i * 8 * 13 + (i << 30) % (1 << 40);
             table.insert(address, rule_of(address), table.ticket());
-            entered.insert(address, rule_of(address));
+            inserted.insert(address, rule_of(address));
         }
         let mut found = 0;
-        for (&address, &rule) in &entered {
+        for (&address, &rule) in &inserted {
             match table.find(address) {
                 Some(seen) => {
                     assert_eq!(seen, rule);
@@ -273,10 +277,10 @@ mod tests {
             }
             let step = 1 << CODE_SHIFT;
             for near in [address + step, address - step, address ^ 1 << 46, address ^ 1 << 20] {
-                assert_eq!(table.find(near), entered.get(&near).copied());
+                assert_eq!(table.find(near), inserted.get(&near).copied());
             }
         }
-        assert!(found * 100 > entered.len() * 99, "{found} of {}", entered.len());
+        assert!(found * 100 > inserted.len() * 99, "{found} of {}", inserted.len());
     }
 
     #[test]
@@ -293,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_believed_while_a_close_is_under_way() {
+    fn the_table_is_not_usable_during_a_close() {
         let table = table();
         assert!(table.usable());
         table.closing_began();
@@ -306,7 +310,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "takes hundreds of thousands of entries")]
-    fn a_crowded_table_starts_afresh() {
+    fn a_crowded_table_is_swept() {
         let table = table();
         for i in 0..200_000u64 {
             let address = i * 0x51;
@@ -316,8 +320,8 @@ mod tests {
         assert!(table.usable());
     }
 
-    /// Two closers and two inserters. An inserter computes "the rule" of an address from a shared version, as it would
-    /// from a mapped module; after every close no entry of an older version may be left.
+    /// One closer and two inserters. An inserter computes the rule of an address from a shared version, as it would from a
+    /// mapped module; after every close no entry of an older version may be left.
     #[test]
     #[cfg_attr(miri, ignore = "sweeps 32,768 words at a time")]
     fn no_entry_survives_the_close_of_its_module() {

@@ -1,8 +1,7 @@
-//! Remembers the last walk of a thread, and walks only where the stack has changed since.
+//! Remembers a thread's last walk, and walks only the frames that have changed since.
 //!
-//! Two stacks that a thread shows one after the other mostly share their outer frames. Looking a frame up in the table
-//! of rules costs a cache line each and a chain of waiting; comparing a remembered frame costs two loads that wait for
-//! nothing.
+//! Successive stacks of a thread mostly share their outer frames. Looking up a frame in the table costs a cache line, and
+//! each look-up depends on the one before; comparing a remembered frame costs two independent loads.
 //!
 //! ```text
 //!  steps   ┌─ free ─┬─ innermost ─────────────────────── outermost ─┐      a step: code address, sp and fp in a frame,
@@ -10,49 +9,50 @@
 //!
 //!  new walk    a ─▶ b ─▶ c ─▶ d equals step k: same address, sp and fp
 //!                             └─▶ steps k, k+1, … : does memory still hold the words that led from each to the next?
-//!                                 all of them: the walk is over.  not one of them: on from there in the ordinary way
+//!                                 in all steps: the walk is complete.  otherwise: walk on from the first changed step
 //! ```
 //!
-//! Why it is right: where a walk goes from a frame depends on the three registers of that frame, on the rule of its
-//! code address, and on the one to three words that the rule loads, and on nothing else. All of these are compared. So a
-//! step that compares equal leads where it led before, whatever happened to the stack in between; stale words that the
-//! stack has long left behind can do no harm. Rules are the same as long as nothing was unloaded, which the table of
-//! rules knows ([`Table::epoch`]). Words are read within the bounds of the stack which the thread runs on now.
+//! Correctness: the next frame of a walk depends only on the frame's three registers, the rule of its code address, and
+//! the one to three words that the rule loads. All of these are compared. So a step that compares equal leads where it
+//! led before, whatever happened to the stack in between. Rules do not change as long as no module is unloaded, which
+//! [`Table::epoch`](crate::table::Table::epoch) tracks. Words are read within the bounds of the stack that the thread runs
+//! on now.
 //!
-//! The hash of a stack is taken from its outermost frame inwards, and kept at every step, so that it too is only worked
-//! out for frames that are new.
+//! The hash of a stack is computed from its outermost frame inwards and kept at every step, so it too is computed only for
+//! new frames.
 //!
-//! A thread needs a trail for itself while it walks: whoever finds it taken, by a signal handler's host or by another
-//! thread that shares it, walks without. So does who meets a frame that is not covered by the three ordinary rules.
+//! One walk at a time uses a trail. A walk that finds it in use, by the code that its signal handler interrupted or by
+//! another thread that shares the trail, proceeds without. So does a walk that meets a frame without an ordinary rule.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering::*, compiler_fence};
 
+use crate::cursor::{Cursor, load};
 use crate::machine;
 use crate::rule::{Base, Packed};
 use crate::stack::{self, Bounds};
-use crate::{Cursor, Registers, TABLE, load};
+use crate::{Registers, TABLE};
 
-/// Deeper stacks are walked without a trail.
+/// The most frames of a remembered stack; deeper stacks are walked without a trail.
 const ROOM: usize = 192;
-/// After a walk that could not be remembered, so many are not even tried.
+/// After a walk that could not be remembered, this many walks do not try.
 const REST: u32 = 64;
 
-/// All zeros is an empty one.
+/// All zeros is an empty trail.
 pub struct Trail {
     taken: AtomicBool,
     path: UnsafeCell<Path>,
 }
 
-// SAFETY: `path` is only touched by whoever set `taken`.
+// SAFETY: `path` is accessed only by the walk that set `taken`.
 unsafe impl Sync for Trail {}
 
-/// What a stack comes to.
+/// A stack reduced to a hash.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Summary {
     /// From the outermost frame inwards, over code addresses outside `without`; see [`mix_in`].
     pub hash: u64,
-    /// How many those are.
+    /// The number of those addresses.
     pub count: u32,
 }
 
@@ -61,18 +61,18 @@ struct Step {
     pc: u64,
     sp: u64,
     fp: u64,
-    /// Leads to the next step; that of the last one is [`Packed::ROOT`], also when its code address is 0.
+    /// Leads to the next step. The last step has [`Packed::ROOT`], also if its code address is 0.
     rule: Packed,
 }
 
 struct Path {
-    /// Of the rule table and of the caller when the steps were taken.
+    /// The table's epoch and the caller's seed when the steps were taken.
     epoch: u64,
     seed: u64,
     top: u64,
-    /// Below none of the words that the steps were found by: the lowest that was known to be readable at any of them.
+    /// The lowest address known to be readable at every step: no word that led to a step lies below.
     low: u64,
-    /// Where the innermost step lies, + 1; 0: there are none.
+    /// Place of the innermost step + 1; 0: there are no steps.
     first_plus_one: usize,
     rest: u32,
     steps: [Step; ROOM],
@@ -80,7 +80,7 @@ struct Path {
     new: [Step; ROOM],
 }
 
-/// One frame more, inwards.
+/// Adds the next inner frame to a hash.
 #[inline(always)]
 pub const fn mix_in(hash: u64, address: u64) -> u64 {
     (hash.rotate_left(29) ^ address).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -110,12 +110,12 @@ impl Trail {
         }
     }
 
-    /// The stack from `start` on, to its very end, without the code addresses in `without`. `seed` is mixed into the
-    /// hash. `alone`: no other thread uses this trail. `None`: to be walked in the ordinary way.
+    /// The whole stack from `start` outwards, without the code addresses in `without`. `seed` is mixed into the hash.
+    /// `alone`: no other thread uses this trail. `None`: the trail cannot be used, and the caller walks without it.
     #[inline]
     pub fn follow(&self, start: Registers, without: (u64, u64), seed: u64, alone: bool) -> Option<Summary> {
-        // Acquire, Release below: one after the other. Where there are only signal handlers of this thread, a load and a
-        // store do: a handler that comes between them has given the trail back when it returns.
+        // Acquire: pairs with the Release below, so one walk's accesses to `path` happen before the next one's. Without other
+        // threads a load and a store suffice: a signal handler that runs between them releases the trail before it returns.
         let taken = if alone {
             self.taken.load(Acquire) || {
                 self.taken.store(true, Relaxed);
@@ -128,16 +128,16 @@ impl Trail {
         if taken {
             return None;
         }
-        // SAFETY: `taken` was false, so nobody else is in here, this thread's interrupted code included.
+        // SAFETY: `taken` was false, so no other walk uses `path`, including one that this signal handler interrupted.
         let path = unsafe { &mut *self.path.get() };
         let summary = path.follow(start, without, seed);
         self.taken.store(false, Release);
         summary
     }
 
-    /// In a forked child: whoever had taken it does not exist here.
+    /// In a forked child: the thread that had taken the trail may not exist here.
     pub fn forked(&self) {
-        // Looked at first: a page that was never used stays so.
+        // Read first: a page that was never written is not copied.
         if self.taken.load(Relaxed) {
             self.taken.store(false, Relaxed);
         }
@@ -164,7 +164,7 @@ impl Path {
             (self.epoch, self.seed, self.top) = (epoch, seed, bounds.top);
             self.low = bounds.low;
         }
-        // What is known to be readable grows. Should it ever not, steps may lie outside.
+        // The readable range only grows. If it ever shrank, remembered steps could lie outside.
         if self.low < bounds.low {
             self.first_plus_one = 0;
         }
@@ -174,7 +174,7 @@ impl Path {
             self.rest = REST;
             return None;
         };
-        // Outermost of the new steps first.
+        // From the outermost of the new steps inwards.
         let mut sum = self
             .sums
             .get(joined)
@@ -194,7 +194,8 @@ impl Path {
         Some(sum)
     }
 
-    /// Puts the frames that are new into `new`: (place of the first step that is not, how many are).
+    /// Writes the new frames to `new`. Returns the place of the first remembered step that is still valid, and the number of
+    /// new frames.
     #[inline]
     fn walk(&mut self, start: Registers, bounds: Bounds) -> Option<(usize, usize)> {
         let mut old = self.first_plus_one.wrapping_sub(1).min(ROOM);
@@ -246,7 +247,7 @@ impl Path {
         }
     }
 
-    /// The first step from `place` on whose words are not as they were; the last step when all are.
+    /// The first step from `place` on whose words have changed; the last step if none have.
     #[inline]
     fn unchanged_until(&self, place: usize, bounds: Bounds) -> usize {
         let mut steps = self.steps[place..].iter();
@@ -254,9 +255,8 @@ impl Path {
         let Some(mut step) = steps.next() else { return last };
         for next in steps {
             let rule = step.rule;
-            // SAFETY: at least a word below the CFA, which is the next frame's stack pointer; that was found to be within
-            // this stack when the step was taken, and the top is the same today. Not below what was known to be readable
-            // then, which still is (`low`).
+            // SAFETY: at least a word below the CFA, which is the next frame's stack pointer. That was within this stack when
+            // the step was taken, and the top has not changed. Not below the range that was readable then and still is (`low`).
             if machine::code_address(unsafe { load(next.sp - rule.ra() * 8) }) != next.pc {
                 break;
             }

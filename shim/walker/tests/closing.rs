@@ -1,4 +1,4 @@
-//! Libraries that come and go at the same address.
+//! Libraries that are opened and closed at the same address.
 
 mod support;
 
@@ -8,10 +8,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use support::{Library, compare, expect_no_difference, same_as_libgcc};
 
-/// These tests look at the one table of the process.
+/// These tests share the one table of the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Two libraries that differ in nothing but the size of a frame.
+/// Two libraries that differ only in the size of a frame.
 fn libraries(test: &str) -> [PathBuf; 2] {
     let folder = support::folder().join(test);
     std::fs::create_dir_all(&folder).unwrap();
@@ -46,7 +46,7 @@ extern "C" fn count_wrong() {
     WRONG.fetch_add(u64::from(!same_as_libgcc(false)), Relaxed);
 }
 
-/// Both libraries in turn, `rounds` times; how often the second one came to lie where the first one was.
+/// Opens both libraries in turn, `rounds` times; returns how often a library was mapped where the previous one had been.
 fn take_turns(test: &str, rounds: u64, probe: extern "C" fn(), close: fn(Library)) -> u64 {
     let libraries = libraries(test);
     let (mut same_place, mut before) = (0, 0);
@@ -68,32 +68,32 @@ fn remove(libraries: &[PathBuf; 2]) {
 }
 
 #[test]
-fn a_new_generation_makes_a_closed_library_forgotten() {
+fn rules_of_a_closed_library_are_not_used() {
     let _alone = ALONE.lock();
     let same_place = take_turns("generations", 100, compare, close);
     assert!(
         same_place > 50,
-        "only {same_place} of 100 at the same address: nothing was tested"
+        "only {same_place} of 100 at the same address, so nothing was tested"
     );
     expect_no_difference();
 }
 
-/// That the test above can fail: nobody says that the libraries were closed.
+/// Proves that the test above can fail: here the walker is not notified of the closes.
 #[test]
-fn without_it_stacks_would_be_wrong() {
+fn without_notification_stacks_are_wrong() {
     let _alone = ALONE.lock();
     let same_place = take_turns("no-generations", 40, count_wrong, Library::close);
     assert!(
         same_place > 20,
-        "only {same_place} of 40 at the same address: nothing was tested"
+        "only {same_place} of 40 at the same address, so nothing was tested"
     );
     assert!(WRONG.swap(0, Relaxed) > 0);
     generation_changed();
 }
 
-/// Between the beginning and the end of a close nothing that is kept is believed.
+/// Between the beginning and the end of a close no rule of the table is used.
 #[test]
-fn while_a_library_is_closed_every_frame_is_worked_out_anew() {
+fn during_a_close_the_table_is_not_used() {
     let _alone = ALONE.lock();
     closing_began();
     take_turns("closing", 40, compare, Library::close);
@@ -103,7 +103,7 @@ fn while_a_library_is_closed_every_frame_is_worked_out_anew() {
 }
 
 #[test]
-fn two_threads_capture_while_two_others_open_and_close() {
+fn two_threads_walk_while_two_others_open_and_close() {
     let _alone = ALONE.lock();
     let libraries = libraries("concurrent");
     let game = support::Game::new();

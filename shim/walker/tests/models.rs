@@ -1,4 +1,4 @@
-//! Every interleaving of threads that enter rules, close libraries and believe what they find, over the source of the
+//! Every interleaving of threads that insert rules, close libraries and use the rules they find, over the source of the
 //! table itself, with two words and addresses of 30 bits (docs/proofs.md).
 #![cfg(loom)]
 
@@ -30,13 +30,13 @@ use rule::Packed;
 use sync::AtomicU64;
 use table::Table;
 
-/// The code at this address is looked at.
+/// The code address that the walks look up.
 const HERE: u64 = 0x1234;
-/// Another one, in the same set.
+/// Another address in the same set.
 const ALSO: u64 = 0x1234 + 3;
 
-/// A process: its table, and which module is mapped at the address; 0: none. The rule for an address is the number of
-/// the module that was mapped when the rule was computed.
+/// A process: its table, and the number of the module that is mapped at the address; 0: none. The rule for an address is
+/// the number of the module that was mapped when the rule was computed.
 struct Process {
     table: Table,
     mapped: AtomicU64,
@@ -52,7 +52,7 @@ impl Process {
     }
 
     /// A walk that meets the address for the first time.
-    fn enter(&self, address: u64) {
+    fn insert(&self, address: u64) {
         let ticket = self.table.ticket();
         let module = self.mapped.load(Acquire);
         if module != 0 {
@@ -60,7 +60,7 @@ impl Process {
         }
     }
 
-    /// `dlclose`, as the walker is told of it, and what `dlopen` then maps there.
+    /// `dlclose` with the notifications to the walker, and the module that `dlopen` then maps there.
     fn close(&self, next: u64) {
         self.table.closing_began();
         self.mapped.store(0, Release);
@@ -69,7 +69,7 @@ impl Process {
         self.mapped.store(next, Release);
     }
 
-    /// A thread that opens another library as soon as there is room for it, and walks there.
+    /// Opens another library if the address is free, and walks there.
     fn open_and_walk(&self) {
         if self.mapped.compare_exchange(0, 3, AcqRel, Relaxed).is_ok() {
             self.walk();
@@ -92,28 +92,28 @@ impl Process {
     }
 }
 
-fn no_rule_of_a_closed_module_is_believed() {
+fn no_rule_of_a_closed_module_is_used() {
     in_one_total_order();
     let process = Process::new();
-    let enters = spawn(|| process.enter(HERE));
+    let inserts = spawn(|| process.insert(HERE));
     process.close(2);
     process.walk();
-    enters.join().unwrap();
+    inserts.join().unwrap();
     process.walk();
 }
 
-fn nor_one_that_was_there_before() {
+fn no_rule_inserted_before_the_close_is_used() {
     let process = Process::new();
-    process.enter(HERE);
+    process.insert(HERE);
     let walks = spawn(|| process.walk());
     process.close(2);
     process.walk();
     walks.join().unwrap();
 }
 
-fn nor_after_two_threads_have_closed() {
+fn no_rule_is_used_after_two_threads_have_closed() {
     let process = Process::new();
-    process.enter(HERE);
+    process.insert(HERE);
     let closes = spawn(|| {
         process.table.closing_began();
         process.table.void();
@@ -126,37 +126,37 @@ fn nor_after_two_threads_have_closed() {
     process.walk();
 }
 
-/// Whoever believes that its own entry is there, since everything before it was swept.
-fn an_entrant_a_closer_and_a_walker() {
+/// The walker may find the entry that was inserted after the sweep.
+fn an_inserter_a_closer_and_a_walker() {
     in_one_total_order();
     let process = Process::new();
-    let enters = spawn(|| process.enter(HERE));
+    let inserts = spawn(|| process.insert(HERE));
     let walks = spawn(|| process.walk());
     process.close(2);
-    enters.join().unwrap();
+    inserts.join().unwrap();
     walks.join().unwrap();
     process.walk();
 }
 
-/// A full set is swept by whoever finds it full.
-fn a_sweep_for_want_of_room_is_no_less_thorough() {
+/// The thread that finds a set full sweeps the table.
+fn a_sweep_of_a_full_set_is_complete() {
     in_one_total_order();
     let process = Process::new();
-    process.enter(HERE);
-    let enters = spawn(|| {
-        process.enter(ALSO);
-        process.enter(HERE);
+    process.insert(HERE);
+    let inserts = spawn(|| {
+        process.insert(ALSO);
+        process.insert(HERE);
     });
     process.close(2);
     process.walk();
-    enters.join().unwrap();
+    inserts.join().unwrap();
     process.walk();
 }
 
-/// Whoever finds that another one is sweeping leaves the work to that one, and must not believe too early.
-fn a_sweep_by_another_thread_is_waited_for_or_seen() {
+/// A thread that finds another one sweeping leaves the work to it, and must not use entries too early.
+fn entries_are_not_used_before_another_threads_sweep_ends() {
     let process = Process::new();
-    process.enter(HERE);
+    process.insert(HERE);
     let sweeps = spawn(|| process.table.void());
     process.close(2);
     process.walk();
@@ -164,22 +164,22 @@ fn a_sweep_by_another_thread_is_waited_for_or_seen() {
     process.walk();
 }
 
-/// One takes the other's word for it that the table is in use.
-fn two_entrants_and_a_closer() {
+/// One inserter finds `used` already set by the other.
+fn two_inserters_and_a_closer() {
     in_one_total_order();
     let process = Process::new();
     let first = spawn(|| process.table.ticket());
-    let second = spawn(|| process.enter(HERE));
+    let second = spawn(|| process.insert(HERE));
     process.close(2);
     first.join().unwrap();
     second.join().unwrap();
     process.walk();
 }
 
-/// Its place is free before `dlclose` has returned.
+/// The address is free before `dlclose` has returned.
 fn a_library_opened_in_place_of_one_that_is_being_closed() {
     let process = Process::new();
-    process.enter(HERE);
+    process.insert(HERE);
     let opens = spawn(|| process.open_and_walk());
     process.table.closing_began();
     process.mapped.store(0, Release);
@@ -188,8 +188,8 @@ fn a_library_opened_in_place_of_one_that_is_being_closed() {
     opens.join().unwrap();
 }
 
-/// All have done what they had to: the table can be used again, and keeps what is entered.
-fn in_the_end_the_table_serves_again() {
+/// When all threads are done, the table is usable and accepts entries.
+fn the_table_is_usable_in_the_end() {
     let process = Process::new();
     let closes = spawn(|| {
         process.table.closing_began();
@@ -199,56 +199,56 @@ fn in_the_end_the_table_serves_again() {
     process.close(2);
     closes.join().unwrap();
     assert!(process.table.usable());
-    process.enter(HERE);
+    process.insert(HERE);
     assert_eq!(process.table.find(HERE), Some(Packed(2)));
 }
 
 const PROOF: Proof = Proof {
     files: &["src/table.rs"],
     models: &[
+        ("no rule of a closed module is used", no_rule_of_a_closed_module_is_used),
         (
-            "no rule of a closed module is believed",
-            no_rule_of_a_closed_module_is_believed,
-        ),
-        ("nor one that was there before", nor_one_that_was_there_before),
-        ("nor after two threads have closed", nor_after_two_threads_have_closed),
-        ("an entrant, a closer and a walker", an_entrant_a_closer_and_a_walker),
-        (
-            "a sweep for want of room is no less thorough",
-            a_sweep_for_want_of_room_is_no_less_thorough,
+            "no rule inserted before the close is used",
+            no_rule_inserted_before_the_close_is_used,
         ),
         (
-            "a sweep by another thread is waited for or seen",
-            a_sweep_by_another_thread_is_waited_for_or_seen,
+            "no rule is used after two threads have closed",
+            no_rule_is_used_after_two_threads_have_closed,
         ),
-        ("two entrants and a closer", two_entrants_and_a_closer),
+        ("an inserter, a closer and a walker", an_inserter_a_closer_and_a_walker),
+        ("a sweep of a full set is complete", a_sweep_of_a_full_set_is_complete),
+        (
+            "entries are not used before another thread's sweep ends",
+            entries_are_not_used_before_another_threads_sweep_ends,
+        ),
+        ("two inserters and a closer", two_inserters_and_a_closer),
         (
             "a library opened in place of one that is being closed",
             a_library_opened_in_place_of_one_that_is_being_closed,
         ),
-        ("in the end the table serves again", in_the_end_the_table_serves_again),
+        ("the table is usable in the end", the_table_is_usable_in_the_end),
     ],
     harmless: &[
         (
             Mistake::Relaxed,
             "self.closing.fetch_add(1, AcqRel);",
-            "who maps another library there comes later by the loader's own lock",
+            "a thread that maps another library there is ordered after it by the loader's lock",
         ),
         (
             Mistake::Relaxed,
             "self.used.store(true, SeqCst);",
-            "the language needs it, but loom's stand-in for one total order puts a fence there in any case",
+            "the memory model needs it, but the model of one total order has a fence there in any case",
         ),
         (
             Mistake::HalfCompared,
             "word.compare_exchange(seen, entry, Relaxed, Relaxed)",
-            "the lower half holds the rule, which is 0 in an empty word only, and the end of the sweep's number",
+            "the lower half holds the rule, which is 0 only in an empty word, and the low bits of the sweep number",
         ),
     ],
 };
 
 #[test]
-fn loom_the_rules_hold_and_every_mistake_in_them_is_noticed() {
+fn loom_the_table_is_right_and_every_planted_mistake_is_noticed() {
     PROOF.check();
 }
 
@@ -257,22 +257,22 @@ thread_local! {
     static DIED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A fork stops every other thread where it is: in the child, one is dead in the middle of a close.
+/// In a forked child every other thread is gone, wherever it was: here one in the middle of a close.
 #[test]
-fn loom_a_child_believes_no_rule_of_a_module_that_its_parent_was_closing() {
+fn loom_a_child_uses_no_rule_of_a_module_that_its_parent_was_closing() {
     for at in 0.. {
         AT.set(at);
         DIED.set(false);
         explore(
             || {
                 let process = Process::new();
-                process.enter(HERE);
+                process.insert(HERE);
                 let at = AT.get();
                 let dead = spawn(move || dying(at, || process.close(2)).is_none());
-                process.enter(ALSO);
+                process.insert(ALSO);
                 DIED.set(dead.join().unwrap() || DIED.get());
                 process.table.forked();
-                // If the module was gone by then, the child may map another one in its place.
+                // If the module was already unmapped, the child may map another one in its place.
                 if process.mapped.load(Relaxed) == 0 {
                     process.mapped.store(3, Release);
                 }
@@ -283,7 +283,7 @@ fn loom_a_child_believes_no_rule_of_a_module_that_its_parent_was_closing() {
         );
         if !DIED.get() {
             println!("{at} deaths");
-            assert!(at > 5, "nobody died: nothing was tried");
+            assert!(at > 5, "no thread died, so nothing was tested");
             return;
         }
     }

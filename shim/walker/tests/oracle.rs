@@ -1,5 +1,5 @@
-//! Frame by frame, every stack is what libgcc says it is: over ordinary code, on every kind of thread and stack, and
-//! interrupted by signals at arbitrary instructions.
+//! Every stack equals libgcc's, frame by frame: of ordinary code, on every kind of thread and stack, and interrupted by
+//! signals at arbitrary instructions.
 
 mod support;
 
@@ -31,7 +31,7 @@ fn a_hundred_thousand_stacks_of_rust_and_cpp_code() {
     expect_no_difference();
 }
 
-/// A thread on memory of ours, with more of it readable on either side.
+/// A thread on memory that the program supplied, with readable memory on either side of it.
 #[test]
 fn a_thread_on_a_supplied_stack() {
     extern "C" fn body(_: *mut c_void) -> *mut c_void {
@@ -60,7 +60,7 @@ fn a_thread_on_a_supplied_stack() {
     expect_no_difference();
 }
 
-/// makecontext: a stack that is nobody's thread's.
+/// makecontext: a stack that belongs to no thread.
 #[test]
 fn a_fiber() {
     extern "C" fn body() {
@@ -116,7 +116,7 @@ std::arch::global_asm!(
     ".cfi_adjust_cfa_offset -8",
     "ret",
     ".cfi_endproc",
-    // Where the fiber begins: rbx is its function.
+    // The outermost code of the fiber: calls its function, which is in rbx.
     ".globl begin_fiber",
     "begin_fiber:",
     ".cfi_startproc",
@@ -128,16 +128,16 @@ std::arch::global_asm!(
 
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
-    ".globl says_nothing",
-    "says_nothing:",
+    ".globl undescribed",
+    "undescribed:",
     "sub rsp, 40",
     "call rdi",
     "add rsp, 40",
     "ret",
 );
 
-/// A coroutine library's way: everything that a callee has to keep is pushed, and the stack pointer exchanged. The bottom
-/// of such a stack is made by hand and says to unwinders that it is the outermost frame.
+/// As coroutine libraries do it: all registers that a callee must preserve are pushed, and the stack pointer is exchanged.
+/// The bottom of such a stack is made by hand, and its unwind information marks the outermost frame.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn a_fiber_switched_to_by_hand() {
@@ -166,42 +166,42 @@ fn a_fiber_switched_to_by_hand() {
     game();
     let before = STACKS.load(Relaxed);
     let mut memory = vec![0u64; 1 << 17];
-    // The six registers as `switch_stacks` pops them, and where it returns to.
+    // The six registers as `switch_stacks` pops them, and its return address.
     let place = memory.len() - 17;
     memory[place + 4] = body as *const () as u64;
     memory[place + 6] = begin_fiber as *const () as u64;
     INSIDE.set(std::ptr::from_ref(&memory[place]) as u64);
     for seed in 0..20 {
         inside();
-        // And from the thread's own stack again.
+        // From the thread's own stack again.
         play(seed * 20..seed * 20 + 5);
     }
     assert!(STACKS.load(Relaxed) - before >= 500);
     expect_no_difference();
 }
 
-/// Hand-written functions in a module that has unwind information, but none for them.
+/// A hand-written function without unwind information, in a module that has some for other functions.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn assembly_without_unwind_information_ends_the_stack() {
     unsafe extern "C" {
-        safe fn says_nothing(next: extern "C" fn());
+        safe fn undescribed(next: extern "C" fn());
     }
     extern "C" fn inside() {
         let mut addresses = [0; 64];
         let walked = culeak_walker::walk(culeak_walker::Registers::here(), &mut addresses);
         assert_eq!((walked.end, walked.count), (culeak_walker::End::Lost, 2));
-        let frame = addresses[1].wrapping_sub(says_nothing as *const () as u64);
-        assert!(frame < 16, "the last frame is the one that says nothing");
+        let frame = addresses[1].wrapping_sub(undescribed as *const () as u64);
+        assert!(frame < 16, "the last frame is that of the undescribed function");
     }
-    says_nothing(inside);
-    says_nothing(compare);
+    undescribed(inside);
+    undescribed(compare);
     expect_no_difference();
 }
 
 #[cfg(target_arch = "x86_64")]
 std::arch::global_asm!(
-    // CFA counted from rbx, as the loader's lazy binding does it.
+    // CFA computed from rbx, as in the loader's lazy binding.
     ".globl counts_from_rbx",
     "counts_from_rbx:",
     ".cfi_startproc",
@@ -230,7 +230,7 @@ std::arch::global_asm!(
     ".cfi_def_cfa rsp, 8",
     "ret",
     ".cfi_endproc",
-    // A large frame, with the frame pointer saved far away from the CFA: too much for the table.
+    // A large frame, with the frame pointer saved far from the CFA: too far for the table.
     ".globl counts_far",
     "counts_far:",
     ".cfi_startproc",
@@ -250,10 +250,10 @@ std::arch::global_asm!(
     ".cfi_endproc",
 );
 
-/// Frames that no rule of the table describes are evaluated each time, with all registers where that takes them.
+/// Frames that no rule of the table describes are evaluated each time, with all registers if necessary.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn unwind_information_that_no_rule_can_hold() {
+fn unwind_information_that_does_not_fit_a_rule() {
     unsafe extern "C" {
         safe fn counts_from_rbx(next: extern "C" fn());
         safe fn counts_by_expression(next: extern "C" fn());
@@ -282,9 +282,9 @@ fn unwind_information_that_no_rule_can_hold() {
     expect_no_difference();
 }
 
-/// Deeper than what is probed at once.
+/// Deeper than the walker probes at once.
 #[test]
-fn the_first_walk_of_a_thread_far_down_its_stack() {
+fn the_first_walk_of_a_thread_deep_in_its_stack() {
     #[inline(never)]
     fn deep() {
         let filler = std::mem::MaybeUninit::<[u8; 80 << 20]>::uninit();
@@ -301,14 +301,14 @@ fn the_first_walk_of_a_thread_far_down_its_stack() {
     expect_no_difference();
 }
 
-/// Code that nobody describes: both unwinders report its address and stop.
+/// Code in no module: both unwinders report its address and stop.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn code_without_unwind_information_ends_the_stack() {
     game();
     // push rbx; call rdi; pop rbx; ret
     const CODE: [u8; 5] = [0x53, 0xff, 0xd7, 0x5b, 0xc3];
-    // SAFETY: a page of our own with a function on it that calls its argument.
+    // SAFETY: a new page with a function that calls its argument.
     unsafe {
         let page = libc::mmap(
             std::ptr::null_mut(),
@@ -334,7 +334,7 @@ fn code_without_unwind_information_ends_the_stack() {
 }
 
 #[test]
-fn as_many_frames_as_there_is_room_for() {
+fn a_full_slice_ends_the_walk() {
     extern "C" fn inside() {
         let start = culeak_walker::Registers::here();
         let mut all = [0; support::DEPTH];
@@ -353,14 +353,14 @@ fn as_many_frames_as_there_is_room_for() {
 
 static INTERRUPTED: AtomicU64 = AtomicU64::new(0);
 
-/// Where libgcc's own code is mapped.
+/// The addresses of libgcc's own code.
 static ORACLE: OnceLock<(u64, u64)> = OnceLock::new();
-/// How often the oracle could not be asked.
+/// Signals at which libgcc could not be called.
 static NOT_ASKED: AtomicU64 = AtomicU64::new(0);
 
-/// While libgcc goes to a landing pad it overwrites what its own frame has saved, and until it is there, that frame's
-/// unwind information is wrong: libgcc then takes some word of the stack for an address and reads there. The walker must
-/// survive that, its oracle does not.
+/// While libgcc jumps to a landing pad it overwrites the registers saved in its own frame, whose unwind information is
+/// wrong until it arrives. libgcc's unwinder then uses some word of the stack as an address and faults; the walker must
+/// not.
 fn raises_an_exception(addresses: &[u64]) -> bool {
     let (start, end) = ORACLE.get().copied().unwrap_or_default();
     addresses.iter().any(|address| (start..end).contains(address))
@@ -390,18 +390,18 @@ fn mapped_code(library: &str) -> (u64, u64) {
     )
 }
 
-/// Lets `signal` interrupt this thread every few microseconds while `work` runs, so many times.
+/// Interrupts this thread with `signal` every few microseconds while `work` runs, `times` times in all.
 fn interrupt(signal: i32, flags: i32, times: u64, mut work: impl FnMut(u64)) {
     let before = INTERRUPTED.load(Relaxed);
     ORACLE.get_or_init(|| mapped_code("libgcc_s.so"));
-    // SAFETY: the handler only compares stacks; the interrupted thread outlives the one that sends.
+    // SAFETY: the handler only compares stacks; the interrupted thread outlives the sender.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = flags | libc::SA_RESTART;
         libc::sigaction(signal, &action, std::ptr::null_mut());
     }
-    // SAFETY: names the calling thread.
+    // SAFETY: no preconditions.
     let target = unsafe { libc::pthread_self() };
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -438,7 +438,7 @@ fn signals_at_arbitrary_instructions() {
     }
     let count = INTERRUPTED.load(Relaxed) - before;
     println!(
-        "{count} signals, {} of them where libgcc could not be asked",
+        "{count} signals, {} of them where libgcc could not be called",
         NOT_ASKED.load(Relaxed)
     );
     expect_no_difference();
@@ -478,7 +478,7 @@ fn stopped_at_every_instruction() {
         safe fn trap_from_here();
         safe fn trap_no_more();
     }
-    // A game of its own, whose functions have not been called yet and are bound here.
+    // A new game: its functions have not been called yet, so they are bound here.
     let game = Game::new();
     ORACLE.get_or_init(|| mapped_code("libgcc_s.so"));
     // SAFETY: the handler only compares stacks.
@@ -489,7 +489,7 @@ fn stopped_at_every_instruction() {
     }
     let before = INTERRUPTED.load(Relaxed);
     let count = || INTERRUPTED.load(Relaxed) - before;
-    // A few seconds' worth; all shapes one after the other are a million instructions and more.
+    // A few seconds' worth: all shapes together take more than a million instructions.
     let limit = std::env::var("INSTRUCTIONS").map_or(40_000, |limit| limit.parse().expect("a number"));
     for seed in (0..game.shapes.len() as u64).cycle() {
         trap_from_here();
@@ -503,10 +503,10 @@ fn stopped_at_every_instruction() {
     expect_no_difference();
 }
 
-/// A program that returns from its signal handlers by itself, through code that no table describes.
+/// A program that supplies its own return from signal handlers, without unwind information.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn a_signal_trampoline_of_somebody_elses() {
+fn a_signal_trampoline_that_is_not_libcs() {
     #[repr(C)]
     struct KernelAction {
         handler: extern "C" fn(i32),
@@ -522,7 +522,7 @@ fn a_signal_trampoline_of_somebody_elses() {
         unsafe { libc::raise(libc::SIGURG) };
     }
     game();
-    // SAFETY: a page of our own for the trampoline, kept; the kernel's structure for this machine.
+    // SAFETY: a new page for the trampoline, never unmapped; the kernel's structure for this architecture.
     unsafe {
         let page = libc::mmap(
             std::ptr::null_mut(),
@@ -574,14 +574,14 @@ fn signals_on_a_signal_stack() {
 
 /// The loader's own code: lazy binding, relocation, module lists.
 #[test]
-fn signals_while_libraries_come_and_go() {
+fn signals_while_libraries_are_opened_and_closed() {
     let folder = support::folder().join("loading");
     std::fs::create_dir_all(&folder).unwrap();
-    let library = folder.join("libcoming.so");
+    let library = folder.join("libopened.so");
     support::compile(&support::source("shapes.cpp"), &library, &["-O2", "-Wl,-z,lazy"]);
     let name = CString::new(library.to_str().unwrap()).unwrap();
     interrupt(libc::SIGUSR2, 0, 500, |round| {
-        // SAFETY: the test's own library, its function of that type, and nothing of it used after it is closed.
+        // SAFETY: a library of the tests and its function of that type; nothing of it is used after it is closed.
         unsafe {
             let handle = libc::dlopen(name.as_ptr(), libc::RTLD_LAZY);
             assert!(!handle.is_null());

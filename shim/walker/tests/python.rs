@@ -1,4 +1,4 @@
-//! Stacks of CPython with native extensions: the interpreter as it is installed, with the comparison preloaded.
+//! Stacks of CPython with native extensions: the installed interpreter, with the comparison preloaded.
 
 mod support;
 
@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// Native frames between Python frames, in many ways: callbacks through ctypes, sorting, maps, regular expressions,
-/// generators, exceptions, JSON, threads.
+/// Native frames between Python frames, by callbacks through ctypes, sorting, maps, regular expressions, generators,
+/// exceptions, JSON and threads.
 const PROGRAM: &str = r#"
 import ctypes, functools, json, re, threading
 probe = ctypes.PyDLL(None).oracle_compare   # holds the GIL
-unlocked = ctypes.CDLL(None).oracle_compare # lets it go
+unlocked = ctypes.CDLL(None).oracle_compare # releases it
 callback = ctypes.CFUNCTYPE(None)
 compare = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 qsort = ctypes.CDLL(None).qsort
@@ -90,7 +90,7 @@ for step in range(STEPS):
     torch.utils.checkpoint.checkpoint(model, batch, use_reentrant=False).sum().backward()
 "#;
 
-/// The library to preload. `cargo test` has built it, unless it was asked for this test alone.
+/// The library to preload. `cargo test` has usually built it, but not if it runs only this test.
 fn oracle() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
@@ -116,7 +116,7 @@ fn oracle() -> &'static Path {
     })
 }
 
-/// Runs a program in an interpreter; returns how many stacks were compared, all of them equal.
+/// Runs a program in an interpreter; asserts that all compared stacks are equal and returns their number.
 fn compared(python: &str, program: &str, test: &str) -> u64 {
     let folder = support::folder().join(test);
     std::fs::create_dir_all(&folder).unwrap();
@@ -127,8 +127,8 @@ fn compared(python: &str, program: &str, test: &str) -> u64 {
         .env("ORACLE_REPORT", &report)
         .output()
         .unwrap_or_else(|error| panic!("this test needs {python}: {error}"));
-    let said = String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success(), "{python}: {}\n{said}", done.status);
+    let stderr = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{python}: {}\n{stderr}", done.status);
     let text = std::fs::read_to_string(&report).expect("the library was loaded and wrote its report");
     std::fs::remove_dir_all(folder).ok();
     // `python3` may be a script that starts others first.
@@ -140,7 +140,7 @@ fn compared(python: &str, program: &str, test: &str) -> u64 {
     }
     let [stacks, frames, truncated, different] = sums;
     println!("{python}: {stacks} stacks, {frames} frames, {truncated} truncated for both, {different} different");
-    assert_eq!(different, 0, "{said}");
+    assert_eq!(different, 0, "{stderr}");
     stacks
 }
 
@@ -149,7 +149,7 @@ fn stacks_through_the_interpreter() {
     assert!(compared("python3", PROGRAM, "python") > 4_000);
 }
 
-/// Of a Python with PyTorch and numpy, which are too large for every day:
+/// With PyTorch and numpy, which are too large for every test run:
 /// `TORCH_PYTHON=…/bin/python cargo test --release -p culeak-walker --test python -- --ignored --nocapture`.
 #[test]
 #[ignore = "needs a Python with PyTorch and numpy"]

@@ -1,4 +1,4 @@
-//! A walk along a trail comes to what an ordinary walk comes to, whatever the stack did in between.
+//! A walk with a trail gives the same result as a walk without, however the stack changed in between.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use culeak_walker::{End, Registers, Summary, Trail, mix_in, walk};
 
 const SEED: u64 = 7;
-const NOBODY: (u64, u64) = (0, 0);
+const NOTHING: (u64, u64) = (0, 0);
 
-/// What the ordinary walk says.
+/// The result of a walk without a trail.
 fn expected(start: Registers, without: (u64, u64)) -> Summary {
     let mut addresses = [0; 512];
     let walked = walk(start, &mut addresses);
@@ -21,24 +21,24 @@ fn expected(start: Registers, without: (u64, u64)) -> Summary {
     })
 }
 
-struct Tally {
+struct Checker {
     trail: Trail,
     followed: u32,
-    refused: u32,
+    not_followed: u32,
 }
 
-impl Tally {
-    fn new() -> Tally {
-        Tally {
+impl Checker {
+    fn new() -> Checker {
+        Checker {
             trail: Trail::new(),
             followed: 0,
-            refused: 0,
+            not_followed: 0,
         }
     }
 
     #[inline(never)]
     fn check(&mut self) {
-        self.check_without(NOBODY);
+        self.check_without(NOTHING);
     }
 
     #[inline(always)]
@@ -50,9 +50,9 @@ impl Tally {
                 self.followed += 1;
             }
             None => {
-                // Rules are entered by the ordinary walk.
+                // The walk without a trail inserts the missing rules.
                 expected(here, without);
-                self.refused += 1;
+                self.not_followed += 1;
             }
         }
     }
@@ -65,136 +65,136 @@ fn random(state: &mut u64) -> u64 {
     *state >> 33
 }
 
-/// Frames of many shapes: some keep little, some much, some an amount only known at run time.
+/// Frames of many shapes: small, large, and aligned at run time.
 #[inline(never)]
-fn narrow(depth: u64, state: &mut u64, tally: &mut Tally) -> u64 {
-    descend(depth, state, tally) + 1
+fn narrow(depth: u64, state: &mut u64, checker: &mut Checker) -> u64 {
+    descend(depth, state, checker) + 1
 }
 
 #[inline(never)]
-fn wide(depth: u64, state: &mut u64, tally: &mut Tally) -> u64 {
+fn wide(depth: u64, state: &mut u64, checker: &mut Checker) -> u64 {
     let mut room = [depth; 40];
     black_box(&mut room);
-    descend(depth, state, tally) + black_box(room[7])
+    descend(depth, state, checker) + black_box(room[7])
 }
 
 #[inline(never)]
-fn aligned(depth: u64, state: &mut u64, tally: &mut Tally) -> u64 {
+fn aligned(depth: u64, state: &mut u64, checker: &mut Checker) -> u64 {
     #[repr(align(128))]
     struct Aligned([u64; 16]);
     let mut room = Aligned([depth; 16]);
     black_box(&mut room);
-    let below = descend(depth, state, tally);
+    let below = descend(depth, state, checker);
     below + black_box(room.0[3])
 }
 
 #[inline(never)]
-fn twice(depth: u64, state: &mut u64, tally: &mut Tally) -> u64 {
-    let first = descend(depth.saturating_sub(3), state, tally);
-    first + descend(depth, state, tally)
+fn twice(depth: u64, state: &mut u64, checker: &mut Checker) -> u64 {
+    let first = descend(depth.saturating_sub(3), state, checker);
+    first + descend(depth, state, checker)
 }
 
 #[inline(never)]
-fn descend(depth: u64, state: &mut u64, tally: &mut Tally) -> u64 {
+fn descend(depth: u64, state: &mut u64, checker: &mut Checker) -> u64 {
     if depth == 0 {
-        tally.check();
+        checker.check();
         return 0;
     }
     match random(state) % 9 {
-        0..3 => narrow(depth - 1, state, tally),
-        3..6 => wide(depth - 1, state, tally),
-        6..8 => aligned(depth - 1, state, tally),
+        0..3 => narrow(depth - 1, state, checker),
+        3..6 => wide(depth - 1, state, checker),
+        6..8 => aligned(depth - 1, state, checker),
         _ => {
-            tally.check();
-            twice(depth - 1, state, tally)
+            checker.check();
+            twice(depth - 1, state, checker)
         }
     }
 }
 
 #[test]
-fn stacks_that_change_anywhere_come_to_what_an_ordinary_walk_says() {
-    let mut tally = Tally::new();
+fn stacks_that_change_anywhere_give_the_same_result_as_without_a_trail() {
+    let mut checker = Checker::new();
     let mut state = 1;
     for round in 0..20_000 {
-        black_box(descend(2 + round % 25, &mut state, &mut tally));
+        black_box(descend(2 + round % 25, &mut state, &mut checker));
     }
     assert!(
-        tally.followed > 5 * tally.refused && tally.followed > 20_000,
-        "{} followed, {} refused",
-        tally.followed,
-        tally.refused
+        checker.followed > 5 * checker.not_followed && checker.followed > 20_000,
+        "{} followed, {} not",
+        checker.followed,
+        checker.not_followed
     );
 }
 
 #[test]
-fn the_same_place_on_the_stack_with_another_caller_further_out_is_another_stack() {
+fn another_caller_further_out_is_noticed() {
     #[inline(never)]
-    fn left(tally: &mut Tally) -> u64 {
-        middle(tally) + 1
+    fn left(checker: &mut Checker) -> u64 {
+        middle(checker) + 1
     }
     #[inline(never)]
-    fn right(tally: &mut Tally) -> u64 {
-        middle(tally) + 2
+    fn right(checker: &mut Checker) -> u64 {
+        middle(checker) + 2
     }
     #[inline(never)]
-    fn middle(tally: &mut Tally) -> u64 {
-        tally.check();
+    fn middle(checker: &mut Checker) -> u64 {
+        checker.check();
         black_box(0)
     }
-    let mut tally = Tally::new();
+    let mut checker = Checker::new();
     for round in 0..1000 {
         black_box(if round % 2 == 0 {
-            left(&mut tally)
+            left(&mut checker)
         } else {
-            right(&mut tally)
+            right(&mut checker)
         });
     }
-    assert!(tally.followed > 800, "{} followed", tally.followed);
+    assert!(checker.followed > 800, "{} followed", checker.followed);
 }
 
 #[test]
-fn code_that_is_left_out_is_not_counted_and_changes_no_hash() {
-    let mut tally = Tally::new();
-    let middle = stacks_that_change_anywhere_come_to_what_an_ordinary_walk_says as *const () as usize as u64;
+fn excluded_code_is_neither_counted_nor_hashed() {
+    let mut checker = Checker::new();
+    let middle = stacks_that_change_anywhere_give_the_same_result_as_without_a_trail as *const () as usize as u64;
     for _ in 0..200 {
-        tally.check_without((middle & !0xffff, (middle & !0xffff) + 0x20000));
+        checker.check_without((middle & !0xffff, (middle & !0xffff) + 0x20000));
     }
-    assert!(tally.followed > 100);
+    assert!(checker.followed > 100);
 }
 
 #[test]
-fn stacks_deeper_than_the_trail_are_left_to_the_ordinary_walk() {
+fn stacks_deeper_than_the_trail_are_not_followed() {
     #[inline(never)]
-    fn deep(depth: u32, tally: &mut Tally) -> u32 {
+    fn deep(depth: u32, checker: &mut Checker) -> u32 {
         if depth == 0 {
-            tally.check();
+            checker.check();
             return black_box(0);
         }
-        deep(depth - 1, tally) + 1
+        deep(depth - 1, checker) + 1
     }
-    let mut tally = Tally::new();
+    let mut checker = Checker::new();
     for _ in 0..300 {
-        black_box(deep(300, &mut tally));
+        black_box(deep(300, &mut checker));
     }
-    assert_eq!((tally.followed, tally.refused), (0, 300));
+    assert_eq!((checker.followed, checker.not_followed), (0, 300));
     for _ in 0..300 {
-        black_box(deep(50, &mut tally));
+        black_box(deep(50, &mut checker));
     }
-    assert!(tally.followed > 200, "{} followed", tally.followed);
+    assert!(checker.followed > 200, "{} followed", checker.followed);
 }
 
 #[test]
-fn threads_that_share_a_trail_get_their_own_stacks_or_none() {
+fn threads_that_share_a_trail_get_their_own_stack_or_none() {
     static SHARED: Trail = Trail::new();
-    // Of all together: one that is stopped with the trail in its hands may leave nothing to the others.
+    // Counted for all threads together: one that is suspended while it holds the trail may block all others.
     static FOLLOWED: AtomicU32 = AtomicU32::new(0);
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 for _ in 0..20_000 {
                     let here = Registers::here();
-                    let expected = expected(here, NOBODY);
-                    if let Some(summary) = SHARED.follow(here, NOBODY, SEED, false) {
+                    let expected = expected(here, NOTHING);
+                    if let Some(summary) = SHARED.follow(here, NOTHING, SEED, false) {
                         assert_eq!(summary, expected);
                         FOLLOWED.fetch_add(1, Relaxed);
                     }

@@ -1,4 +1,4 @@
-//! What is allowed: limits on the whole, on kinds, on sites and on patterns, and what a baseline lets pass.
+//! What a check allows: limits on the total, on kinds, sites and patterns, and the tolerance of a baseline.
 
 use std::collections::BTreeMap;
 
@@ -12,29 +12,29 @@ use crate::kind::Kind;
 pub struct Limits {
     pub max_leaked: Option<u64>,
     pub max_count: Option<u64>,
-    /// For every call site by itself.
+    /// Bytes for each call site.
     pub max_per_site: Option<u64>,
-    /// For kinds of memory.
+    /// Bytes for each kind of memory.
     pub per_kind: BTreeMap<Kind, u64>,
-    /// For all sites together whose stacks match a pattern.
+    /// Bytes for all sites together whose stacks match a pattern.
     pub budgets: Vec<Budget>,
-    /// How much a site that the baseline has may grow beyond it.
+    /// How much a site may grow beyond the baseline.
     pub tolerance: Tolerance,
     /// What fails against a baseline.
     pub fail_on: FailOn,
-    /// Only what was allocated after the moment of this name; the last one, if several have it.
+    /// Judge only allocations made after the mark of this name; the last one, if several have it.
     pub since: Option<String>,
-    /// Only these kinds; every kind that holds memory when empty.
+    /// Judge only these kinds; every kind that holds memory if empty.
     pub kinds: Vec<Kind>,
-    /// Judge what caching allocators hold too, where the blocks they handed out are not known.
+    /// Judge pools of caching allocators too, if their blocks are not known.
     pub judge_pools: bool,
-    /// Judge a recording that lost allocations by what it has.
+    /// Judge a recording that lost allocations by the others.
     pub allow_losses: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Budget {
-    /// As suppressions have them.
+    /// A pattern as in suppressions.
     pub pattern: Pattern,
     pub bytes: u64,
 }
@@ -43,7 +43,7 @@ pub struct Budget {
 #[serde(rename_all = "snake_case")]
 pub enum Tolerance {
     Bytes(u64),
-    /// Of what the baseline has for the site.
+    /// Of the baseline's bytes for the site.
     Percent(f64),
 }
 
@@ -58,7 +58,7 @@ impl Tolerance {
         matches!(self, Tolerance::Bytes(0)) || self == Tolerance::Percent(0.0)
     }
 
-    /// The most that may be there where this much was known.
+    /// The most bytes allowed for a site with this many bytes in the baseline.
     pub(super) fn allows(self, known: u64) -> u64 {
         match self {
             Tolerance::Bytes(bytes) => known.saturating_add(bytes),
@@ -70,9 +70,9 @@ impl Tolerance {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FailOn {
-    /// Sites that the baseline does not have.
+    /// Sites that the baseline does not contain.
     New,
-    /// These, and known ones that hold more than it allows.
+    /// New sites, and known sites that hold more than the baseline allows.
     #[default]
     Grown,
     /// Every leak, known or not.
@@ -80,7 +80,7 @@ pub enum FailOn {
 }
 
 impl Limits {
-    /// Without any limit, any leak is one too many.
+    /// Whether any leak fails, because no limit is given.
     pub fn allow_nothing(&self, against_baseline: bool) -> bool {
         let given = self.max_leaked.is_some()
             || self.max_count.is_some()
@@ -90,17 +90,17 @@ impl Limits {
         !given && (!against_baseline || self.fail_on == FailOn::Any)
     }
 
-    /// Bytes and count allowed in all; `None` is no limit.
+    /// Bytes and count allowed in total; `None` is no limit.
     pub fn effective(&self, against_baseline: bool) -> (Option<u64>, Option<u64>) {
         match self.allow_nothing(against_baseline) {
-            // A leak of any size is a block: one reason is enough.
+            // Each leak is at least one block, so the count is sufficient as a reason.
             true => (None, Some(0)),
             false => (self.max_leaked, self.max_count),
         }
     }
 }
 
-/// Everything a snapshot is held against.
+/// Everything that a snapshot is checked against.
 #[derive(Debug, Clone, Default)]
 pub struct Rules {
     pub limits: Limits,

@@ -13,7 +13,7 @@ fn without_limits_any_leak_fails() {
 }
 
 #[test]
-fn one_limit_switches_the_other_off() {
+fn one_limit_disables_the_default_limit() {
     let snapshot = sample::leaky();
     assert!(passes(
         &snapshot,
@@ -67,7 +67,7 @@ fn the_limit_itself_is_allowed() {
 }
 
 #[test]
-fn claims_fail_only_when_asked_for() {
+fn claims_fail_only_if_their_kind_is_selected() {
     let mut sample = Sample::new();
     let stack = sample.stack(&[sample::MAIN]);
     sample.holds(Kind::Reserved, "cuMemAddressReserve", MIB, 2, stack);
@@ -83,7 +83,7 @@ fn claims_fail_only_when_asked_for() {
 }
 
 #[test]
-fn pools_are_no_leak_unless_asked_for_and_what_is_left_out_is_told() {
+fn pools_are_judged_only_on_request_and_otherwise_counted_as_ignored() {
     let snapshot = sample::leaky();
     let of_pools = |judge_pools| {
         let kinds = vec![Kind::Async];
@@ -114,7 +114,7 @@ fn a_recording_with_losses_is_not_clean() {
 }
 
 #[test]
-fn the_worst_site_is_named_first() {
+fn the_largest_site_is_first() {
     let snapshot = sample::leaky();
     let verdict = verdict(&snapshot, &Rules::default());
     assert!(verdict.rows[0].row.label.starts_with("Trainer::step"));
@@ -128,7 +128,7 @@ fn with(limits: Limits, suppressions: &str) -> Rules {
 }
 
 #[test]
-fn suppressed_records_are_not_judged_and_every_rule_says_what_it_took() {
+fn suppressed_records_are_not_judged_and_each_rule_counts_its_own() {
     let snapshot = sample::leaky();
     let rules = with(Limits::default(), "leak:Trainer::step\nleak:nowhere\nleak:train.cu");
     let verdict = verdict(&snapshot, &rules);
@@ -149,7 +149,7 @@ fn suppressed_records_are_not_judged_and_every_rule_says_what_it_took() {
 }
 
 #[test]
-fn budgets_hold_for_a_site_a_kind_and_a_pattern_each_by_itself() {
+fn limits_apply_to_a_site_a_kind_and_a_pattern_separately() {
     let snapshot = sample::leaky();
     let fails = |limits: Limits| verdict(&snapshot, &limits.into()).breaches;
     let site = |max_per_site| Limits {
@@ -188,7 +188,7 @@ fn budgets_hold_for_a_site_a_kind_and_a_pattern_each_by_itself() {
     assert_eq!(blamed, ["load_weights(std::string const&)"]);
 }
 
-/// A program whose `fill` holds so many MiB on this line, and another function 1 MiB if `more`.
+/// A program whose `fill` holds this number of MiB on this line, and another function 1 MiB if `more`.
 fn holding(blocks: u64, line: u32, more: bool) -> Snapshot {
     let mut sample = Sample::new();
     let place = format!("/src/cache.cu:{line}");
@@ -212,14 +212,14 @@ fn against(before: &Snapshot, limits: Limits) -> Rules {
 }
 
 #[test]
-fn against_a_baseline_only_the_new_and_the_grown_fail() {
+fn against_a_baseline_only_new_and_grown_sites_fail() {
     let before = holding(4, 8, false);
     let standing = |after: &Snapshot, limits: Limits| {
         let verdict = verdict(after, &against(&before, limits));
         let rows = verdict
             .rows
             .iter()
-            .map(|row| (row.standing.expect("held against"), row.to_blame));
+            .map(|row| (row.standing.expect("a baseline"), row.to_blame));
         (verdict.passed, rows.collect::<Vec<_>>())
     };
     let tolerance = |tolerance| Limits {
@@ -261,7 +261,7 @@ fn against_a_baseline_only_the_new_and_the_grown_fail() {
 }
 
 #[test]
-fn since_a_moment_only_what_is_younger_is_judged() {
+fn since_a_mark_only_later_allocations_are_judged() {
     let mut snapshot = holding(3, 31, true);
     let first = snapshot.allocations.at(0).time_ns;
     snapshot
@@ -279,9 +279,9 @@ fn since_a_moment_only_what_is_younger_is_judged() {
         ..Limits::default()
     };
     let of = |limits: Limits| verdict(&snapshot, &limits.into()).judged.count;
-    assert_eq!(of(since("test 7")), 2, "the last moment of that name");
+    assert_eq!(of(since("test 7")), 2, "the last mark of that name");
     assert_eq!(verdict(&snapshot, &since("test 7").into()).ignored.count, 2);
-    assert_eq!(of(since("test 8")), 4, "an unknown moment hides nothing");
+    assert_eq!(of(since("test 8")), 4, "an unknown mark excludes nothing");
     let rules = since("test 8").into();
     let warnings = verdict(&snapshot, &rules).warnings;
     assert!(
@@ -291,20 +291,20 @@ fn since_a_moment_only_what_is_younger_is_judged() {
 }
 
 #[test]
-fn a_program_that_was_not_recorded_from_its_start_says_so() {
+fn a_recording_that_began_late_is_a_warning() {
     let mut snapshot = Sample::new().finish(0, 12);
-    let said = |snapshot: &Snapshot| verdict(snapshot, &Rules::default()).warnings;
-    assert_eq!(said(&snapshot), Vec::<String>::new());
+    let warnings_of = |snapshot: &Snapshot| verdict(snapshot, &Rules::default()).warnings;
+    assert_eq!(warnings_of(&snapshot), Vec::<String>::new());
     snapshot.losses.unknown_frees = 1;
-    let warnings = said(&snapshot);
+    let warnings = warnings_of(&snapshot);
     assert!(
-        warnings.len() == 1 && warnings[0].starts_with("not all of the program was recorded: 1 free was of memory"),
+        warnings.len() == 1 && warnings[0].starts_with("1 free was for memory whose allocation was not recorded"),
         "{warnings:?}"
     );
 }
 
 #[test]
-fn a_tolerance_lets_known_sites_grow_and_no_new_one_through() {
+fn a_tolerance_lets_known_sites_grow_but_admits_no_new_site() {
     let before = holding(4, 8, false);
     for fail_on in [FailOn::New, FailOn::Grown] {
         for tolerance in [Tolerance::Bytes(1 << 40), Tolerance::Percent(1e9)] {
@@ -320,7 +320,7 @@ fn a_tolerance_lets_known_sites_grow_and_no_new_one_through() {
 }
 
 #[test]
-fn a_budget_that_fits_no_stack_says_so() {
+fn a_budget_that_matches_no_stack_is_a_warning() {
     let snapshot = sample::leaky();
     let warnings = |text: &str| {
         let budget = Budget {
@@ -332,19 +332,19 @@ fn a_budget_that_fits_no_stack_says_so() {
             ..Limits::default()
         };
         let mut warnings = verdict(&snapshot, &limits.into()).warnings;
-        warnings.retain(|warning| warning.starts_with("never matched"));
+        warnings.retain(|warning| warning.starts_with("the budget of"));
         warnings
     };
     assert_eq!(warnings("Trainer::step"), Vec::<String>::new());
-    let told = warnings("loadbatch");
+    let warnings = warnings("loadbatch");
     assert!(
-        told.len() == 1 && told[0].starts_with("never matched: the budget of 1 TiB for loadbatch"),
-        "{told:?}"
+        warnings.len() == 1 && warnings[0].starts_with("the budget of 1 TiB for loadbatch matches no stack"),
+        "{warnings:?}"
     );
 }
 
 #[test]
-fn what_is_not_judged_is_told_by_its_own_reason() {
+fn ignored_memory_is_counted_by_reason() {
     let mut snapshot = sample::leaky();
     let ignored = |snapshot: &Snapshot, limits: Limits| {
         let Ignored {
@@ -373,15 +373,15 @@ fn what_is_not_judged_is_told_by_its_own_reason() {
 }
 
 #[test]
-fn a_killed_process_is_judged_with_the_reports_caveat() {
+fn a_check_warns_of_a_killed_process_as_a_report_does() {
     let mut snapshot = sample::leaky();
     snapshot.process.state = crate::snapshot::ProcessState::Ended;
     let report = crate::analysis::report::Report::of(&snapshot, &crate::analysis::report::Options::default());
     let caveat = |warnings: &[String]| {
-        let ended = |warning: &&String| warning.starts_with("the process ended without its exit handlers");
+        let ended = |warning: &&String| warning.starts_with("the process ended without running exit handlers");
         warnings.iter().find(ended).cloned()
     };
-    let told = caveat(&verdict(&snapshot, &Rules::default()).warnings);
-    assert!(told.is_some() && told == caveat(&report.warnings), "{told:?}");
+    let warning = caveat(&verdict(&snapshot, &Rules::default()).warnings);
+    assert!(warning.is_some() && warning == caveat(&report.warnings), "{warning:?}");
     assert_eq!(caveat(&verdict(&sample::leaky(), &Rules::default()).warnings), None);
 }

@@ -5,7 +5,7 @@ fn frame(name: &'static str) -> [FrameText<'static>; 3] {
     [RUNTIME, (name, "/src/a.cu:1", "/opt/app"), MAIN]
 }
 
-/// A process that holds these many blocks of 100 bytes at these sites.
+/// A process that holds these numbers of blocks of 100 bytes at these sites.
 fn holding(sites: &[(&'static str, u64)]) -> Snapshot {
     let mut sample = Sample::new().running();
     for (name, count) in sites {
@@ -23,7 +23,7 @@ fn states(diff: &Diff) -> Vec<(State, String, i128)> {
 }
 
 #[test]
-fn rows_are_new_grown_shrunk_gone_or_silent() {
+fn rows_are_new_grown_shrunk_gone_or_unchanged() {
     let before = holding(&[("same", 5), ("grows", 1), ("shrinks", 4), ("goes", 3)]);
     let after = holding(&[("comes", 2), ("shrinks", 1), ("grows", 6), ("same", 5)]);
     let diff = Diff::of(
@@ -83,7 +83,7 @@ fn another_start_time_is_another_process() {
 }
 
 #[test]
-fn exchanged_snapshots_are_noticed() {
+fn snapshots_in_the_wrong_order_are_a_warning() {
     let mut before = holding(&[("a", 1)]);
     let after = holding(&[("a", 1)]);
     before.taken.at_ns += 1;
@@ -91,7 +91,7 @@ fn exchanged_snapshots_are_noticed() {
 }
 
 #[test]
-fn kinds_top_and_min_bytes_narrow_it_down() {
+fn kinds_top_and_min_bytes_select_rows() {
     let (before, after) = (holding(&[]), holding(&[("a", 3), ("b", 2), ("c", 1)]));
     let with = |options: Options| Diff::of(&before, &after, &options).rows.len();
     assert_eq!(

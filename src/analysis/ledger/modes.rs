@@ -1,4 +1,4 @@
-//! How PyTorch was set up, told from what it did.
+//! The modes of PyTorch's allocator, inferred from its allocations.
 
 use std::collections::BTreeSet;
 
@@ -8,29 +8,30 @@ use crate::analysis::groups::Groups;
 use crate::analysis::site::CallStacks;
 use crate::kind::Kind;
 
-/// How PyTorch's allocator was seen to work.
+/// How PyTorch's allocator gets memory from CUDA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// Segments from cudaMalloc, tensors recorded one by one.
+    /// Segments from cudaMalloc; each tensor is recorded.
     Caching,
-    /// The same with segments that grow (`expandable_segments:True`).
+    /// Segments that grow (`expandable_segments:True`); each tensor is recorded.
     Expandable,
-    /// Segments were seen and never a tensor: the function that tells of them was not reached.
-    Unreported,
-    /// `backend:cudaMallocAsync`: every tensor is an allocation of CUDA's.
+    /// Segments were recorded, but no tensor: the function that reports tensors was not hooked.
+    NoTensorEvents,
+    /// `backend:cudaMallocAsync`: each tensor is a CUDA allocation.
     Ordered,
-    /// `PYTORCH_NO_CUDA_MEMORY_CACHING=1`: every tensor is an allocation of CUDA's.
+    /// `PYTORCH_NO_CUDA_MEMORY_CACHING=1`: each tensor is a CUDA allocation.
     Uncached,
 }
 
-/// The modes of PyTorch that the live records show; none in other programs.
+/// The modes that the live records show; empty for programs without PyTorch.
 pub(super) fn pytorch_modes(groups: &Groups, stacks: &CallStacks) -> BTreeSet<Mode> {
-    let told = groups.watched.contains("PyTorch");
+    let tensors_recorded = groups.watched.contains("PyTorch");
     let mut modes = BTreeSet::new();
     let on_device = groups.all.iter().filter(|group| group.call.kind.place().on_device());
-    let ways: BTreeSet<(Option<usize>, Kind)> = on_device.map(|group| (group.stack, group.call.kind)).collect();
-    for (stack, kind) in ways {
+    let stacks_and_kinds: BTreeSet<(Option<usize>, Kind)> =
+        on_device.map(|group| (group.stack, group.call.kind)).collect();
+    for (stack, kind) in stacks_and_kinds {
         let stack = stacks.get(stack);
         let through = |name: &str| {
             stack
@@ -39,7 +40,7 @@ pub(super) fn pytorch_modes(groups: &Groups, stacks: &CallStacks) -> BTreeSet<Mo
                 .any(|frame| frame.function.is_some_and(|f| f.contains(name)))
         };
         match (stack.allocator, kind) {
-            (Some("PyTorch"), _) if !told => modes.insert(Mode::Unreported),
+            (Some("PyTorch"), _) if !tensors_recorded => modes.insert(Mode::NoTensorEvents),
             (Some("PyTorch"), Kind::Physical) => modes.insert(Mode::Expandable),
             (Some("PyTorch"), _) => modes.insert(Mode::Caching),
             (None, Kind::Async) if through("CudaMallocAsync") => modes.insert(Mode::Ordered),
@@ -49,7 +50,7 @@ pub(super) fn pytorch_modes(groups: &Groups, stacks: &CallStacks) -> BTreeSet<Mo
             _ => false,
         };
     }
-    if told && modes.is_empty() {
+    if tensors_recorded && modes.is_empty() {
         modes.insert(Mode::Caching);
     }
     modes

@@ -1,20 +1,22 @@
-//! Blocks laid over the memory they were cut from: how much of each segment is in use, and how broken up the rest is.
+//! Blocks within the memory of their allocators: how much of each segment is in use, and how fragmented the rest is.
 //!
 //! ```text
-//! records     |===== segment =====|    |= segment =|     cudaMalloc: each by itself
-//! mappings    |==|==|==|==|                              grown in steps (expandable segments): neighbours are one,
+//! records     |===== segment =====|    |= segment =|     cudaMalloc: one segment each
+//! mappings    |==|==|==|==|                              expandable segments: adjacent mappings are one segment,
 //!                                                        within one reserved range
 //! blocks       ##  #####    ##          ####
-//! free        .  ..     ....  .....    .    ......       largest run on the left: 5
+//! free        .  ..     ....  .....    .    ......       largest free run of the left segment: 5
 //! ```
 //!
-//! A block is looked up by its first address. It is counted as far as there is memory: to the end of a record, or over
-//! all mappings that follow one another, whichever segments they belong to; blocks that overlap count once. So the bytes
-//! of all blocks in a segment never exceed the segment. A segment made of mappings owns no bytes itself: the physical
-//! memory behind it is recorded elsewhere, and its blocks are taken out of that. A program that maps memory of its own where
-//! a framework's blocks lie, as one does that puts PyTorch's memory to sleep and wakes it, holds it for the framework, and
-//! it counts as the framework's. Nor is a mapping's device certain: it may be that of a thread which had none when it
-//! mapped, and then it is that of its neighbours.
+//! - A block is found by its first address. It counts as far as there is memory: to the end of a record, or over all
+//!   adjacent mappings, whichever segments these belong to. Overlapping blocks count once. The bytes of all blocks in a
+//!   segment therefore never exceed the segment.
+//! - A segment made of mappings holds no bytes: the physical memory has its own record, from which the blocks are
+//!   subtracted.
+//! - If a program maps its own memory where a framework's blocks lie, the memory counts as the framework's.
+//!   Programs that put PyTorch's memory to sleep and wake it up do this.
+//! - The device of a mapping may be unknown, because a thread may map without a current device. It is then that of the
+//!   adjacent mappings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +30,7 @@ use crate::kind::{Kind, Place};
 use crate::snapshot::allocations::stack_of;
 use crate::snapshot::{Allocation, Snapshot};
 
-/// Who asked the driver for memory.
+/// What requested memory from the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Holder<'a> {
     Pool(&'a str),
@@ -43,9 +45,9 @@ pub struct Cache<'a> {
     pub bytes: u64,
     pub live_bytes: u64,
     pub free_bytes: u64,
-    /// The longest stretch without a live block: the most that the next request can get without asking the driver.
+    /// The longest range without a live block: the largest request that can be satisfied without the driver.
     pub largest_free_run: u64,
-    /// The share of the free memory outside its largest run, 0 to 1. 0 when nothing is free.
+    /// The fraction of the free memory outside its largest run, 0 to 1; 0 if nothing is free.
     pub fragmentation: f64,
     /// Largest first.
     pub segments: Vec<Segment>,
@@ -58,11 +60,11 @@ pub struct Segment {
     pub live_bytes: u64,
     pub blocks: u64,
     pub largest_free_run: u64,
-    /// Made of mappings, so it can grow.
+    /// The segment consists of mappings, so it can grow.
     pub expandable: bool,
 }
 
-/// Bytes that may exceed 64 bits in sum, and the number of records they lie in.
+/// A tally whose bytes may exceed 64 bits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LedgerTally {
     pub bytes: i128,
@@ -76,14 +78,14 @@ impl LedgerTally {
     }
 }
 
-/// A stretch of addresses that blocks can lie in.
+/// A range of addresses that blocks can lie in.
 struct Range<'a> {
     start: u64,
     end: u64,
     device: Option<usize>,
     holder: Holder<'a>,
     mapped: bool,
-    /// Where the last block so far ended.
+    /// End of the last block so far.
     reached: u64,
     live: u64,
     blocks: u64,
@@ -91,12 +93,12 @@ struct Range<'a> {
 }
 
 impl Range<'_> {
-    /// Mappings side by side: a block may lie over both.
+    /// Whether both are mappings and adjacent, so a block may span both.
     fn is_followed_by(&self, next: &Range) -> bool {
         self.mapped && next.mapped && self.end == next.start
     }
 
-    /// Takes the part of a block that lies within, and says how much of it is new.
+    /// Adds the part of a block that lies in the range; returns how many of its bytes no earlier block covers.
     fn take(&mut self, start: u64, end: u64) -> u64 {
         let (start, end) = (start.max(self.reached), end.min(self.end));
         if end <= start {
@@ -120,23 +122,23 @@ impl Range<'_> {
     }
 }
 
-/// What is mapped, by device, by who asked for it, and by size.
+/// Mapped memory, by device, holder and size.
 #[derive(Default)]
 struct Mapped<'a> {
-    /// Pieces of physical memory.
+    /// Number of allocations of physical memory.
     memory: BTreeMap<(usize, Holder<'a>, u64), u64>,
-    /// Mappings with blocks of somebody else's, whose name comes last.
+    /// Number of mappings that contain the blocks of another holder, whose name is last.
     for_others: BTreeMap<(Option<usize>, Holder<'a>, u64, &'a str), u64>,
 }
 
 type ByOwner<'a> = BTreeMap<&'a str, LedgerTally>;
 
-/// All driver-level records of a snapshot, by device and holder, with the blocks that lie within.
+/// All driver-level records of a snapshot, by device and holder, with the blocks in them.
 pub(super) struct Spread<'a> {
     held: BTreeMap<(usize, Holder<'a>), LedgerTally>,
     blocks: BTreeMap<(usize, Holder<'a>), ByOwner<'a>>,
     outside: BTreeMap<usize, Tally>,
-    /// Pools with blocks of unknown place, so nothing can be said of their segments.
+    /// Pools that contain blocks of unknown address, so the use of their segments is not known.
     scattered: BTreeSet<(usize, &'a str)>,
     caches: BTreeMap<(usize, &'a str), Vec<Segment>>,
 }
@@ -159,7 +161,7 @@ impl<'a> Spread<'a> {
                 held.join(i128::try_from(group.bytes).unwrap_or(i128::MAX), group.count);
             }
         }
-        // An empty mapping that does not know its device can be nowhere else than on the only one.
+        // If there is only one device, mappings of unknown device are on it.
         let only = (snapshot.devices.len() == 1).then_some(0);
         let mut mapped = Mapped::default();
         let mut ranges = ranges(snapshot, stacks, groups, &mut mapped);
@@ -177,8 +179,8 @@ impl<'a> Spread<'a> {
         spread
     }
 
-    /// Physical memory counts as that of the framework whose blocks lie where it is mapped. Which memory lies behind a
-    /// mapping is not known here: it is of the mapping's size and of the same holder, and is given away once.
+    /// Moves physical memory to the framework whose blocks lie where it is mapped. Which memory a mapping maps is not
+    /// recorded, so any memory of the same size and holder is taken, and each only once.
     fn give_to_owners(&mut self, mapped: &Mapped<'a>, only: Option<usize>) {
         let mut left = mapped.memory.clone();
         for (&(device, by, bytes, owner), &mappings) in &mapped.for_others {
@@ -198,7 +200,7 @@ impl<'a> Spread<'a> {
     }
 
     fn lay_blocks(&mut self, blocks: &Blocks<'a>, ranges: &mut [Range<'a>]) {
-        // Where the walk over the block before ended. What lies below is taken, so no range is walked over twice.
+        // The range in which the previous block ended. Ranges below it are done, so each range is visited once.
         let mut last = 0;
         for block in &blocks.blocks {
             let behind = ranges.partition_point(|range| range.start <= block.address);
@@ -213,7 +215,8 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// Lays a block over the range of this number and the mappings behind it, and gives the number of the last.
+    /// Lays a block over the range with this index and the adjacent mappings after it; returns the index of the last
+    /// range.
     fn lay(&mut self, block: &Block, blocks: &Blocks<'a>, ranges: &mut [Range<'a>], mut nth: usize) -> usize {
         let owner = blocks.owner(block);
         let end = block.address.saturating_add(block.bytes);
@@ -221,14 +224,14 @@ impl<'a> Spread<'a> {
         loop {
             let goes_on = ranges.get(nth + 1).is_some_and(|next| ranges[nth].is_followed_by(next));
             let range = &mut ranges[nth];
-            // A mapping need not know its device, but its blocks do.
+            // The device of a mapping may be unknown, but that of its blocks is known.
             range.device = range.device.or(blocks.calls[block.call as usize].device);
             let bytes = range.take(block.address, end);
             let rest = end.saturating_sub(range.end);
             if let Some(device) = range.device {
                 let blocks = self.blocks.entry((device, range.holder)).or_default();
-                let amount = blocks.entry(owner).or_default();
-                amount.join(bytes.into(), count);
+                let tally = blocks.entry(owner).or_default();
+                tally.join(bytes.into(), count);
                 if rest > 0 && !goes_on {
                     let outside = self.outside.entry(device).or_default();
                     outside.join(Tally { bytes: rest, count: 0 });
@@ -242,8 +245,8 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// A buffer of XLA's is known by its handle, unless addresses were asked for: it lies in XLA's pool, one cannot tell
-    /// where. Any other block outside all recorded memory is set apart.
+    /// Counts a block outside all recorded memory. An XLA buffer is identified by its handle unless addresses are
+    /// recorded: it lies in XLA's pool at an unknown address. Other blocks count as outside.
     fn unplaced(&mut self, block: &Block, blocks: &Blocks<'a>) {
         let call = &blocks.calls[block.call as usize];
         let Some(device) = call.device else { return };
@@ -258,14 +261,14 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// One piece of memory mapped twice can hold blocks twice; what exceeds the memory is set apart.
+    /// Memory that is mapped twice can contain blocks twice; bytes beyond the size of the memory count as outside.
     fn limit_to_held(&mut self) {
         for (key, blocks) in &mut self.blocks {
             let held = self.held.get(key).map_or(0, |held| held.bytes);
             let mut over = blocks.values().map(|block| block.bytes).sum::<i128>() - held;
-            for amount in blocks.values_mut().rev() {
-                let cut = over.clamp(0, amount.bytes);
-                amount.bytes -= cut;
+            for tally in blocks.values_mut().rev() {
+                let cut = over.clamp(0, tally.bytes);
+                tally.bytes -= cut;
                 over -= cut;
                 if cut > 0 {
                     let outside = self.outside.entry(key.0).or_default();
@@ -276,7 +279,7 @@ impl<'a> Spread<'a> {
         }
     }
 
-    /// Every holder of memory on this device, what it holds, and the blocks within by owner.
+    /// Every holder of memory on this device, with its tally and the blocks in it by owner.
     pub fn held(&self, device: usize) -> impl Iterator<Item = (Holder<'a>, LedgerTally, ByOwner<'a>)> {
         let on_device = self.held.iter().filter(move |((on, _), _)| *on == device);
         on_device.map(|(key, held)| (key.1, *held, self.blocks.get(key).cloned().unwrap_or_default()))
@@ -304,20 +307,20 @@ fn holder<'a>(stack: Option<usize>, owner: Option<&'a str>, stacks: &CallStacks)
     }
 }
 
-/// Where blocks can lie, in order of address: mappings, which may join their neighbours; records with blocks in them; and
-/// those of watched pools that are empty at the moment. Fills in `pieces`.
+/// The ranges that blocks can lie in, by address: mappings, with adjacent ones joined; records that contain blocks; and
+/// empty segments of pools whose blocks are recorded. Fills in `mapped_memory`.
 fn ranges<'a>(
     snapshot: &Snapshot,
     stacks: &CallStacks,
     groups: &Groups<'a>,
-    pieces: &mut Mapped<'a>,
+    mapped_memory: &mut Mapped<'a>,
 ) -> Vec<Range<'a>> {
     let calls = snapshot.allocations.calls();
     let watched = |stack: Option<usize>| {
         let allocator = stacks.get(stack).allocator;
         allocator.is_some_and(|allocator| groups.watched.contains(allocator))
     };
-    // Millions of records, but few stacks.
+    // There are millions of records, but few stacks.
     let of_stacks: Vec<bool> = (0..snapshot.stacks.len()).map(|stack| watched(Some(stack))).collect();
     let mut ranges: Vec<Range> = Vec::new();
     for row in &snapshot.allocations.rows {
@@ -327,7 +330,7 @@ fn ranges<'a>(
             && let Some(device) = call.device
         {
             let by = holder(stack_of(row.stack), None, stacks);
-            *pieces.memory.entry((device, by, row.bytes)).or_default() += 1;
+            *mapped_memory.memory.entry((device, by, row.bytes)).or_default() += 1;
         }
         let Some((start, end)) = span(call.kind, row) else {
             continue;
@@ -338,7 +341,7 @@ fn ranges<'a>(
             let by = holder(stack, None, stacks);
             if by != Holder::Pool(owner) {
                 let key = (call.device, by, end - start, owner);
-                *pieces.for_others.entry(key).or_default() += 1;
+                *mapped_memory.for_others.entry(key).or_default() += 1;
             }
         }
         if mapped || owner.is_some() || stack.is_some_and(|stack| of_stacks[stack]) {
@@ -358,13 +361,11 @@ fn ranges<'a>(
     ranges.sort_by_key(|range| (range.start, range.end));
     let of_reserved = |record: &Allocation| record.kind == Kind::Reserved;
     let reserved = snapshot.allocations.iter().filter(of_reserved);
-    let beginnings: BTreeSet<u64> = reserved.map(|record| record.address).collect();
+    let starts: BTreeSet<u64> = reserved.map(|record| record.address).collect();
     ranges.dedup_by(|next, range| {
         let same_device = range.device.is_none() || next.device.is_none() || range.device == next.device;
-        let joins = range.is_followed_by(next)
-            && range.holder == next.holder
-            && same_device
-            && !beginnings.contains(&next.start);
+        let joins =
+            range.is_followed_by(next) && range.holder == next.holder && same_device && !starts.contains(&next.start);
         if joins {
             range.end = next.end;
             range.device = range.device.or(next.device);

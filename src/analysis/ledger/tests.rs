@@ -12,7 +12,7 @@ const CACHING: FrameText = (
 );
 const STEP: FrameText = ("training_step", "/home/me/train.py:212", PYTHON);
 
-/// A block of PyTorch's at this address.
+/// Adds a PyTorch block at this address.
 fn tensor(sample: &mut Sample, address: u64, bytes: u64, stack: usize) {
     sample.holds(Kind::Tensor, "torch", bytes, 1, stack);
     sample.0.allocations.change_last(|block, call| {
@@ -21,14 +21,14 @@ fn tensor(sample: &mut Sample, address: u64, bytes: u64, stack: usize) {
     });
 }
 
-/// The block that was added last is of this allocator.
+/// Sets the allocator of the block that was added last.
 fn belongs(sample: &mut Sample, kind: Kind, domain: &str) {
     sample.0.allocations.change_last(|_, call| {
         (call.kind, call.domain) = (kind, Some(domain.to_owned()));
     });
 }
 
-/// A piece of memory of this kind at this address.
+/// Adds memory of this kind at this address.
 fn memory(sample: &mut Sample, kind: Kind, address: u64, bytes: u64, stack: usize) {
     sample.holds(kind, "cudaMalloc", bytes, 1, stack);
     sample.0.allocations.change_last(|record, call| {
@@ -105,7 +105,7 @@ fn every_byte_the_driver_counts_has_a_line_or_is_unexplained() {
 }
 
 #[test]
-fn without_the_driver_the_records_side_stands_and_says_why_alone() {
+fn without_the_driver_the_ledger_has_the_records_and_a_reason() {
     let mut sample = training();
     let running = sample.0.clone();
     let ledger_of_running = ledger(&running);
@@ -114,7 +114,7 @@ fn without_the_driver_the_records_side_stands_and_says_why_alone() {
     assert!(ledger_of_running.missing.is_some_and(|why| why.contains("not asked")));
     sample.0.process.state = ProcessState::Exited;
     let why = ledger(&sample.0).missing;
-    assert!(why.is_some_and(|why| why.contains("the process is over")));
+    assert!(why.is_some_and(|why| why.contains("the process has ended")));
     sample.0.usage = Some(Usage {
         source: "NVML".to_owned(),
         devices: Vec::new(),
@@ -132,7 +132,7 @@ fn records_beyond_what_the_driver_counts_leave_a_negative_remainder() {
 }
 
 #[test]
-fn fragmentation_is_the_free_memory_outside_its_largest_run() {
+fn fragmentation_is_the_fraction_of_free_memory_outside_the_largest_run() {
     let snapshot = training().finish(0, 0);
     let ledger = ledger(&snapshot);
     let cache = &ledger.devices[0].caches[0];
@@ -147,14 +147,14 @@ fn fragmentation_is_the_free_memory_outside_its_largest_run() {
 }
 
 #[test]
-fn neighbouring_mappings_are_one_segment_and_their_memory_is_counted_once() {
+fn adjacent_mappings_are_one_segment_and_their_memory_counts_once() {
     let mut sample = Sample::new();
     let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
     for nth in 0..5 {
         memory(&mut sample, Kind::Physical, 0x7700 + nth, 20 * MIB, pool);
         memory(&mut sample, Kind::Mapping, 0x4000_0000 + nth * 20 * MIB, 20 * MIB, pool);
     }
-    // Another segment, without blocks; its mapping does not say on which device it is.
+    // Another segment, without blocks; the device of its mapping is unknown.
     memory(&mut sample, Kind::Physical, 0x7800, 2 * MIB, pool);
     memory(&mut sample, Kind::Mapping, 0x9000_0000, 2 * MIB, pool);
     sample.0.allocations.change_last(|_, call| call.device = None);
@@ -177,22 +177,22 @@ fn neighbouring_mappings_are_one_segment_and_their_memory_is_counted_once() {
 }
 
 #[test]
-fn memory_that_the_program_mapped_where_a_frameworks_blocks_lie_is_the_frameworks() {
+fn memory_mapped_by_the_program_under_a_frameworks_blocks_is_the_frameworks() {
     let mut sample = Sample::new();
     let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
     let own = sample.stack(&[RUNTIME, MAIN]);
-    // What PyTorch took, put to sleep and woken by the program: from the program's own stack, at the same address.
+    // PyTorch's memory, unmapped and mapped again by the program: from the program's own stack, at the same address.
     for nth in 0..2 {
         memory(&mut sample, Kind::Physical, 0x7700 + nth, 20 * MIB, own);
         sample.0.allocations.change_last(|_, call| call.mappings = 1);
         memory(&mut sample, Kind::Mapping, 0x4000_0000 + nth * 64 * MIB, 20 * MIB, own);
     }
-    // The program's own, mapped and not, without blocks.
+    // The program's own memory, mapped and unmapped, without blocks.
     memory(&mut sample, Kind::Physical, 0x7800, 6 * MIB, own);
     sample.0.allocations.change_last(|_, call| call.mappings = 1);
     memory(&mut sample, Kind::Mapping, 0x9000_0000, 6 * MIB, own);
     memory(&mut sample, Kind::Physical, 0x7801, MIB, own);
-    // The same memory mapped once more, with blocks there too: it is still held once.
+    // The same memory mapped again, with blocks there too: it still counts once.
     memory(&mut sample, Kind::Mapping, 0xa000_0000, 20 * MIB, own);
     for at in [0x4000_0000, 0x4000_0000 + 64 * MIB, 0xa000_0000] {
         tensor(&mut sample, at, 5 * MIB, pool);
@@ -210,7 +210,7 @@ fn memory_that_the_program_mapped_where_a_frameworks_blocks_lie_is_the_framework
     assert_eq!(ledger.devices[0].known, i128::from(47 * MIB));
 }
 
-/// Physical memory, mapped here by a thread whose current device is this one.
+/// Physical memory, mapped at this address by a thread with this current device.
 fn granule(sample: &mut Sample, address: u64, bytes: u64, device: Option<usize>, stack: usize) {
     memory(sample, Kind::Physical, address >> 20, bytes, stack);
     memory(sample, Kind::Mapping, address, bytes, stack);
@@ -221,16 +221,16 @@ const GRANULE: u64 = 20 * MIB;
 const SEGMENT: u64 = 0x4000_0000;
 
 #[test]
-fn a_block_counts_whole_whoever_mapped_the_memory_it_lies_in() {
+fn a_block_counts_completely_whichever_thread_mapped_its_memory() {
     let mut sample = Sample::new();
     let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
-    // The autograd thread maps before it has a context; and the order of mapping is not that of the addresses.
+    // The autograd thread maps before it has a context, and mappings are not made in the order of addresses.
     for nth in [3, 0, 4, 1, 2] {
         let device = if nth == 1 || nth == 2 { None } else { Some(0) };
         granule(&mut sample, SEGMENT + nth * GRANULE, GRANULE, device, pool);
     }
     tensor(&mut sample, SEGMENT, 10 * MIB, pool);
-    // Begins in the middle of the first, lies over the second and ends in the middle of the third.
+    // From the middle of the first, over the second, to the middle of the third.
     tensor(&mut sample, SEGMENT + 12 * MIB, 40 * MIB, pool);
     tensor(&mut sample, SEGMENT + 55 * MIB, 10 * MIB, pool);
     let snapshot = sample.finish(0, 0);
@@ -252,7 +252,7 @@ fn a_block_counts_whole_whoever_mapped_the_memory_it_lies_in() {
 }
 
 #[test]
-fn ranges_reserved_apart_are_segments_apart_and_a_block_over_their_boundary_counts_in_both() {
+fn separately_reserved_ranges_are_separate_segments_and_a_block_across_them_counts_in_both() {
     let mut sample = Sample::new();
     let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
     let second = SEGMENT + 2 * GRANULE;
@@ -275,7 +275,7 @@ fn ranges_reserved_apart_are_segments_apart_and_a_block_over_their_boundary_coun
         (What::Cached, named("PyTorch"), i128::from(50 * MIB))
     );
     let segments = ledger.devices[0].caches[0].segments.iter();
-    let told: Vec<_> = segments
+    let seen: Vec<_> = segments
         .map(|segment| {
             (
                 segment.address,
@@ -286,7 +286,7 @@ fn ranges_reserved_apart_are_segments_apart_and_a_block_over_their_boundary_coun
         })
         .collect();
     assert_eq!(
-        told,
+        seen,
         [
             (SEGMENT, 40 * MIB, 10 * MIB, 30 * MIB),
             (second, 40 * MIB, 20 * MIB, 15 * MIB),
@@ -295,7 +295,7 @@ fn ranges_reserved_apart_are_segments_apart_and_a_block_over_their_boundary_coun
 }
 
 #[test]
-fn what_of_a_block_lies_behind_the_last_mapping_is_set_apart() {
+fn the_part_of_a_block_after_the_last_mapping_counts_as_outside() {
     let mut sample = Sample::new();
     let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
     granule(&mut sample, SEGMENT, GRANULE, Some(0), pool);
@@ -308,11 +308,11 @@ fn what_of_a_block_lies_behind_the_last_mapping_is_set_apart() {
 }
 
 #[test]
-fn memory_mapped_at_several_addresses_is_held_once() {
+fn memory_mapped_at_several_addresses_counts_once() {
     let mut sample = Sample::new();
     let pool = sample.stack(&[RUNTIME, CACHING, STEP]);
     granule(&mut sample, SEGMENT, GRANULE, Some(0), pool);
-    // A ring: the same memory again behind its end, and once more elsewhere.
+    // A ring buffer: the same memory again after its end, and once more elsewhere.
     memory(&mut sample, Kind::Mapping, SEGMENT + GRANULE, GRANULE, pool);
     memory(&mut sample, Kind::Mapping, SEGMENT + 9 * GRANULE, GRANULE, pool);
     tensor(&mut sample, SEGMENT + 10 * MIB, 15 * MIB, pool);
@@ -325,7 +325,7 @@ fn memory_mapped_at_several_addresses_is_held_once() {
             (What::Cached, named("PyTorch"), i128::from(5 * MIB)),
         ]
     );
-    // More blocks than memory: the rest is set apart.
+    // More blocks than memory: the rest counts as outside.
     let mut snapshot = snapshot.clone();
     snapshot.allocations.change_last(|block, _| {
         (block.address, block.bytes) = (SEGMENT, 2 * GRANULE);
@@ -336,7 +336,7 @@ fn memory_mapped_at_several_addresses_is_held_once() {
 }
 
 #[test]
-fn a_mapping_in_the_middle_of_a_block_is_its_owners_too() {
+fn a_mapping_in_the_middle_of_a_block_is_its_owners() {
     let mut sample = Sample::new();
     let arena = sample.stack(&[RUNTIME, ("Arena::grow()", "/src/arena.cu:9", "/opt/app"), MAIN]);
     for nth in 0..3 {
@@ -364,7 +364,7 @@ fn a_pool_whose_blocks_are_unknown_is_one_line() {
 }
 
 #[test]
-fn memory_that_carries_blocks_is_their_owners_pool_whatever_its_stack_says() {
+fn memory_that_contains_blocks_is_their_owners_pool_whatever_its_stack() {
     let mut sample = Sample::new();
     let arena = sample.stack(&[RUNTIME, ("Arena::grow()", "/src/arena.cu:9", "/opt/app"), MAIN]);
     memory(&mut sample, Kind::Device, 0x1000_0000, 20 * MIB, arena);
@@ -391,7 +391,7 @@ fn memory_that_carries_blocks_is_their_owners_pool_whatever_its_stack_says() {
 }
 
 #[test]
-fn blocks_of_unknown_place_lie_in_their_owners_pool_and_nothing_is_said_of_its_segments() {
+fn blocks_of_unknown_address_lie_in_their_owners_pool_which_has_no_segments() {
     let mut sample = Sample::new();
     let slab = sample.stack(&[
         ("tsl::BFCAllocator::Extend(unsigned long)", "", "/v/xla_cuda_plugin.so"),
@@ -414,7 +414,7 @@ fn blocks_of_unknown_place_lie_in_their_owners_pool_and_nothing_is_said_of_its_s
 }
 
 #[test]
-fn host_and_managed_memory_stand_apart() {
+fn host_and_managed_memory_have_their_own_totals() {
     let mut sample = Sample::new();
     let stack = sample.stack(&[RUNTIME, MAIN]);
     sample.holds(Kind::HostPinned, "cudaMallocHost", MIB, 2, stack);
@@ -433,7 +433,7 @@ fn host_and_managed_memory_stand_apart() {
 }
 
 #[test]
-fn a_block_in_no_recorded_memory_is_set_apart() {
+fn a_block_outside_recorded_memory_counts_as_outside() {
     let mut sample = training();
     tensor(&mut sample, 0xf000_0000, MIB, 0);
     let ledger_before = ledger(&training().0).devices[0].known;
@@ -443,7 +443,7 @@ fn a_block_in_no_recorded_memory_is_set_apart() {
 }
 
 #[test]
-fn the_modes_of_pytorch_are_told_apart() {
+fn the_modes_of_pytorch_are_distinguished() {
     let of = |frame: FrameText, kind: Kind, tensors: bool| {
         let mut sample = Sample::new();
         let stack = sample.stack(&[RUNTIME, frame, STEP]);
@@ -467,13 +467,13 @@ fn the_modes_of_pytorch_are_told_apart() {
         ),
     );
     assert_eq!(of(CACHING, Kind::Device, true), [Mode::Caching]);
-    assert_eq!(of(CACHING, Kind::Device, false), [Mode::Unreported]);
+    assert_eq!(of(CACHING, Kind::Device, false), [Mode::NoTensorEvents]);
     assert_eq!(of(uncached, Kind::Device, false), [Mode::Uncached]);
     assert_eq!(of(ordered, Kind::Async, false), [Mode::Ordered]);
     assert_eq!(of(RUNTIME, Kind::Device, false), []);
 }
 
-/// Any record at all: addresses close together, so that blocks and memory overlap in every way.
+/// Any record, with addresses so close together that blocks and memory overlap in all ways.
 fn any_record() -> impl Strategy<Value = (u8, u64, u64, Option<usize>, usize)> {
     let size = prop_oneof![0..64u64, Just(u64::MAX), any::<u64>()];
     let address = prop_oneof![0..128u64, Just(u64::MAX - 3), any::<u64>()];

@@ -25,7 +25,7 @@ fn reported(snapshot: &Snapshot) -> Tally {
 }
 
 #[test]
-fn a_profile_adds_up_to_what_the_report_lists() {
+fn the_sum_of_a_profile_equals_that_of_the_report() {
     for snapshot in [leaky(), training().finish(0, 3), Made::new().finish(0, 0)] {
         for full_stacks in [false, true] {
             let options = Options {
@@ -40,7 +40,7 @@ fn a_profile_adds_up_to_what_the_report_lists() {
 }
 
 #[test]
-fn what_is_suppressed_is_in_no_sample_and_told_with_its_rule() {
+fn suppressed_memory_is_in_no_sample_and_counted_by_rule() {
     let snapshot = leaky();
     let mut suppressions = Suppressions::default();
     suppressions
@@ -80,7 +80,7 @@ fn what_is_suppressed_is_in_no_sample_and_told_with_its_rule() {
 }
 
 #[test]
-fn paths_read_from_the_outside_in_with_the_frames_of_the_report() {
+fn paths_are_outermost_first_and_have_the_frames_of_the_report() {
     let snapshot = leaky();
     let profile = Profile::of(&snapshot, &Options::default());
     let first = &lines(&profile)[0].0;
@@ -111,9 +111,9 @@ fn memory_behind_listed_blocks_is_not_counted_twice() {
 }
 
 #[test]
-fn stacks_that_read_the_same_are_one_path_unless_addresses_are_wanted() {
+fn stacks_that_look_equal_are_one_path_unless_addresses_are_included() {
     let mut sample = Made::new();
-    // Every frame of a sample has an address of its own.
+    // Each frame of a sample has its own address.
     let first = sample.stack(&[RUNTIME, ("step", "/src/a.cu:1", "/opt/app"), MAIN]);
     let second = sample.stack(&[RUNTIME, ("step", "/src/a.cu:1", "/opt/app"), MAIN]);
     sample
@@ -144,7 +144,7 @@ fn a_record_without_a_stack_has_an_empty_path() {
 }
 
 #[test]
-fn kinds_can_be_chosen() {
+fn kinds_can_be_selected() {
     let snapshot = leaky();
     let profile = Profile::of(
         &snapshot,
@@ -170,7 +170,7 @@ fn steps(tree: &Tree) -> Vec<Step> {
 }
 
 #[test]
-fn a_tree_splits_places_first_and_folds_frames_that_lead_one_way() {
+fn a_tree_splits_by_location_first_and_merges_single_children() {
     let snapshot = leaky();
     let profile = Profile::of(&snapshot, &Options::default());
     let tree = Tree::of(&profile, &Limits::default());
@@ -196,7 +196,7 @@ fn a_tree_splits_places_first_and_folds_frames_that_lead_one_way() {
 }
 
 #[test]
-fn what_a_tree_does_not_show_it_counts() {
+fn a_tree_counts_what_it_does_not_show() {
     let snapshot = leaky();
     let profile = Profile::of(&snapshot, &Options::default());
     let limits = Limits {
@@ -217,7 +217,7 @@ fn what_a_tree_does_not_show_it_counts() {
     assert_eq!((nothing.nodes.len(), nothing.root().hidden), (1, profile.total()));
 }
 
-/// Every node holds at least what its children and its hidden ones do.
+/// Each node has at least the sum of its children, including hidden ones.
 fn assert_adds_up(tree: &Tree) {
     let below = |node: &Node| Tally::total(node.children.iter().map(|&child| tree.nodes[child].tally));
     for node in &tree.nodes {
@@ -239,7 +239,7 @@ fn assert_adds_up(tree: &Tree) {
 }
 
 #[test]
-fn a_stack_of_a_hundred_thousand_frames_is_no_trouble() {
+fn a_stack_may_have_a_hundred_thousand_frames() {
     let mut sample = Made::new();
     let frames: Vec<_> = (0..10)
         .map(|nth| -> &'static str { ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"][nth] })
@@ -290,7 +290,7 @@ proptest! {
 }
 
 #[test]
-fn what_was_ever_asked_for_stands_beside_what_is_live() {
+fn total_requests_are_reported_with_live_memory() {
     let mut snapshot = leaky();
     let total = |stack, kind, bytes, count| Total {
         stack: Some(stack),
@@ -299,7 +299,7 @@ fn what_was_ever_asked_for_stands_beside_what_is_live() {
         bytes,
         count,
     };
-    // The site that leaks asked for twice as much; another asked for the same and freed all of it.
+    // The leaking site requested twice as much; another requested the same and freed all of it.
     snapshot.totals = vec![
         total(0, Kind::Device, 2 * 1152 * MIB, 256),
         total(1, Kind::Device, 5 * MIB, 5),
@@ -311,7 +311,7 @@ fn what_was_ever_asked_for_stands_beside_what_is_live() {
             ..Options::default()
         },
     );
-    assert_eq!(profile.total(), reported(&snapshot), "what is live stays what it is");
+    assert_eq!(profile.total(), reported(&snapshot), "live memory is unchanged");
     let made = |live: u64| {
         let mut samples = profile
             .samples

@@ -1,14 +1,14 @@
-//! A profile as a tree: every frame with what was asked for below it.
+//! A profile as a tree: each frame with the memory that it and its callees requested.
 //!
-//! The first level is where memory lies (a device, the host), since bytes of the two do not add up to anything a reader
-//! could use. Frames that lead nowhere but to one next frame stand in one node with it. What `top` and `min_bytes` cut off
-//! is still counted in the nodes above, and each of those says how much of its own is not shown.
+//! The first level is the location (a device, the host), because a sum over several locations is of no use. A frame
+//! with a single child shares a node with it. What `top` and `min_bytes` cut off still counts in the parents, and each
+//! parent states how much of its memory is not shown.
 //!
-//! A tree may also show how one profile differs from an earlier one: each node then has both sums, and what changed most
-//! comes first. A tree of one profile is the difference to nothing.
+//! A tree may also be the difference to an earlier profile: each node then has both tallies, and the largest changes
+//! come first. The tree of one profile is the difference to an empty one.
 //!
-//! The nodes lie in a list and refer to each other by number: stacks out of a file may be of any depth, and nothing here
-//! may recurse. Deliberately absent: text.
+//! Nodes are in a list and refer to each other by index. The stacks of a file may have any depth, so nothing here
+//! recurses. Deliberately absent: text.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,36 +19,36 @@ use crate::analysis::site::Frame;
 
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Limits {
-    /// At most this many stacks, the largest.
+    /// The most stacks to include; the largest are included.
     pub top: Option<usize>,
-    /// Nodes below this are cut; of a difference, those that changed by less.
+    /// Nodes with fewer bytes are cut off; in a difference, nodes that changed by fewer bytes.
     pub min_bytes: u64,
-    /// Of a difference: unchanged stacks too.
+    /// In a difference, include unchanged stacks.
     pub all: bool,
 }
 
 #[derive(Debug, Clone)]
 pub struct Tree {
-    /// A parent stands before its children; the first is the root, which has a label and no parent.
+    /// A parent precedes its children. The first node is the root.
     pub nodes: Vec<Node>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
     pub step: Step,
-    /// Asked for here or below.
+    /// Memory requested here or below.
     pub tally: Tally,
-    /// The same in the earlier profile.
+    /// `tally` in the earlier profile.
     pub before: Tally,
-    /// Largest first; indices into [`Tree::nodes`].
+    /// Indices into [`Tree::nodes`], largest first.
     pub children: Vec<usize>,
-    /// What its own children hold that were cut off, and how many those are.
+    /// The tally and the number of its children that were cut off.
     pub hidden: Tally,
     pub hidden_before: Tally,
     pub hidden_children: usize,
 }
 
-/// What leads from a node's parent to it.
+/// The step from a node's parent to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// The root: everything.
@@ -57,7 +57,7 @@ pub enum Step {
     Place(String),
     /// Indices into the profile's frames, outermost first.
     Frames(Vec<usize>),
-    /// The outer end of these stacks is not known.
+    /// The outer frames of these stacks are missing.
     Cut,
     /// Recorded without a stack.
     NoStack,
@@ -71,7 +71,7 @@ enum Edge {
     NoStack,
 }
 
-/// Sums of the later and the earlier profile.
+/// Tallies of the later and the earlier profile.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 struct Both {
     now: Tally,
@@ -79,7 +79,7 @@ struct Both {
 }
 
 impl Both {
-    /// What it is ranked by: how many bytes and records it has more or less than before.
+    /// The change in bytes and records, by which nodes are ranked.
     fn change(self) -> (u64, u64) {
         let Both { now, before } = self;
         (now.bytes.abs_diff(before.bytes), now.count.abs_diff(before.count))
@@ -97,12 +97,12 @@ impl Both {
     }
 }
 
-/// The whole tree, one frame a node.
+/// The whole tree, with one frame per node.
 struct Grown {
     edges: Vec<Option<Edge>>,
-    /// The later and the earlier profile's.
+    /// Memory requested in each node or below.
     tallies: Vec<Both>,
-    /// What was asked for right here, not below.
+    /// Memory requested in each node itself.
     own: Vec<Both>,
     known: HashMap<(usize, Edge), usize>,
     parents: Vec<usize>,
@@ -117,8 +117,8 @@ impl Tree {
         grown.folded(&kept)
     }
 
-    /// What changed from one profile to another. Frames of the same name are one, and these are returned: nodes refer to
-    /// them and not to those of a profile.
+    /// The difference between two profiles. Frames with equal names are merged; nodes refer to the returned frames, not
+    /// to those of a profile.
     pub fn of_difference<'a>(
         before: &Profile<'a>,
         after: &Profile<'a>,
@@ -133,7 +133,7 @@ impl Tree {
                 frames.len() - 1
             })
         };
-        // The later names win where the two differ in what a name does not tell.
+        // Added first, so a frame of the later profile represents equal names.
         let of_after: Vec<usize> = after.frames.iter().map(&mut number).collect();
         let of_before: Vec<usize> = before.frames.iter().map(&mut number).collect();
         let mut grown = Grown::new();
@@ -160,7 +160,7 @@ impl Grown {
         }
     }
 
-    /// Adds a profile to one side; `number` is that of one of its frames.
+    /// Adds a profile to one side. `number` maps its frames to those of the tree.
     fn add(&mut self, profile: &Profile, number: impl Fn(usize) -> usize, side: fn(&mut Both) -> &mut Tally) {
         for sample in &profile.samples {
             let path = &profile.paths[sample.path];
@@ -175,7 +175,7 @@ impl Grown {
             for edge in first.into_iter().flatten().chain(nothing).chain(frames) {
                 at = match self.known.get(&(at, edge.clone())) {
                     Some(&known) => known,
-                    None => self.sprout(at, edge),
+                    None => self.add_node(at, edge),
                 };
                 side(&mut self.tallies[at]).join(sample.live);
             }
@@ -183,7 +183,7 @@ impl Grown {
         }
     }
 
-    fn sprout(&mut self, parent: usize, edge: Edge) -> usize {
+    fn add_node(&mut self, parent: usize, edge: Edge) -> usize {
         let node = self.edges.len();
         self.edges.push(Some(edge.clone()));
         self.known.insert((parent, edge), node);
@@ -195,7 +195,7 @@ impl Grown {
         node
     }
 
-    /// The nodes on the way to the largest stacks, those large enough.
+    /// The nodes on the paths to the largest stacks that are large enough.
     fn kept(&self, limits: &Limits) -> Vec<bool> {
         let is_end = |&node: &usize| {
             let own = self.own[node];
@@ -219,10 +219,10 @@ impl Grown {
         kept
     }
 
-    /// Takes the kept nodes over, each with the single file of frames behind it.
+    /// The kept nodes, with chains of single children merged.
     fn folded(&self, kept: &[bool]) -> Tree {
         let mut tree = Tree { nodes: Vec::new() };
-        // Where a node comes from, and where it is linked in.
+        // Nodes of `self` to convert, each with its parent in the new tree.
         let mut waiting = vec![(0, None)];
         while let Some((start, parent)) = waiting.pop() {
             let mut at = start;

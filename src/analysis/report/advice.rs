@@ -1,4 +1,4 @@
-//! What a report advises: warnings that say what to do, and the next thing to type.
+//! Warnings with advice, and the command to run next.
 
 use super::*;
 use crate::analysis::words::plural;
@@ -14,53 +14,54 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
     };
     warn(losses.lost_allocations, &|s| {
         format!(
-            "{} allocation{s} could not be recorded, so the totals are too low; free disk space or set CULEAK_OUTPUT to \
-             another disk",
+            "{} allocation{s} could not be recorded, so the totals are too low; free disk space, or set CULEAK_OUTPUT to a \
+             path on another disk",
             losses.lost_allocations
         )
     });
     warn(losses.lost_stacks, &|s| {
         format!(
-            "{} allocation{s} recorded without a stack; free disk space in the recording's folder",
+            "{} allocation{s} recorded without a stack; free disk space in the folder of the recording",
             losses.lost_stacks
         )
     });
     warn(losses.lost_python, &|s| {
         format!(
-            "{} stack{s} with lines of Python missing, which could not be read or kept",
+            "{} stack{s} recorded without some or all Python lines, which could not be read or stored",
             losses.lost_python
         )
     });
     warn(
         sum(snapshot.allocators.iter().map(|allocator| allocator.mismatches)),
         &|_| {
-            "a framework's allocator counts other bytes than were recorded of it, so its tensors may be incomplete; please \
-         report it with the framework's version"
+            "a framework's allocator reported other totals than were recorded, so its tensors may be incomplete; please \
+             report a bug and name the framework's version"
             .to_owned()
         },
     );
     warn(losses.vanished, &|s| {
         format!(
-            "{} address{} handed out again without a free that was seen; something frees memory by a way not watched",
+            "{} address{} allocated again although no free was recorded; the program frees memory with a function that \
+             culeak does not hook",
             losses.vanished,
             if s.is_empty() { " was" } else { "es were" }
         )
     });
     warn(losses.failed_frees, &|s| {
         format!(
-            "{} free{s} failed by the driver; look for double frees and wrong pointers",
+            "{} free{s} failed in the driver; look for double frees and wrong pointers",
             losses.failed_frees
         )
     });
     warn(losses.captured_not_launched, &|s| {
         format!(
-            "{} allocation{s} captured into graphs that were never launched hold no memory",
+            "{} allocation{s} captured into graphs that were never launched; they hold no memory",
             losses.captured_not_launched
         )
     });
     if !losses.unhooked.is_empty() {
         warnings.push(format!(
-            "the program was given {} that culeak does not watch: {}; please report it",
+            "the program looked up {} that culeak does not hook: {}; their memory is not recorded; please report a bug",
             if losses.unhooked.len() == 1 {
                 "an allocating function"
             } else {
@@ -71,7 +72,7 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
     }
     if snapshot.taken.events_during_read > 0 {
         warnings.push(format!(
-            "{} happened during the read; the rows are those that were live throughout",
+            "{} happened while the recording was read; the report includes only memory that was live the whole time",
             plural(
                 snapshot.taken.events_during_read,
                 "allocation or free",
@@ -82,57 +83,61 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
     if let Some(python) = &snapshot.process.python
         && let Some(reason) = &python.no_frames
     {
-        warnings.push(format!("no lines of Python {} in the stacks: {reason}", python.version));
+        warnings.push(format!(
+            "the stacks contain no lines of Python {}: {reason}",
+            python.version
+        ));
     }
     if let Some(name) = filter.since.as_deref()
         && mark_time(snapshot, name).is_none()
     {
         warnings.push(format!(
-            "the program set no mark {name:?}, so --since leaves nothing out; culeak report --json lists its marks"
+            "the program set no mark {name:?}, so --since has no effect; culeak report --json lists the marks"
         ));
     }
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.extend(ended_early(snapshot)),
         _ if snapshot.taken.by == BY_PYTORCH => warnings.push(
-            "this is what PyTorch's allocator tells of itself: memory of other libraries, the peak and what was freed are \
-             not in it"
+            "this snapshot shows PyTorch's allocator only: it does not include memory of other libraries, the peak, and \
+             freed memory"
                 .to_owned(),
         ),
         ProcessState::Unknown => warnings.push(format!(
-            "recorded on host {} or in a container there, so whether the process is still running is not known here",
+            "recorded on host {} or in a container there, so whether the process still runs is not known",
             snapshot.process.host
         )),
         _ => {}
     }
     if let Some(depth) = truncated(snapshot, groups) {
         warnings.push(format!(
-            "some stacks were cut at {depth} frames; record with --depth to keep more"
+            "some stacks were cut off at {depth} frames; record with a larger --depth"
         ));
     }
     warnings
 }
 
-/// That the program allocated memory before it was recorded, or by a way that is not watched.
+/// Warns that the program allocated memory before the recording began, or with functions that are not hooked.
 pub fn began_late(losses: &Losses) -> Option<String> {
     let frees = losses.unknown_frees.saturating_add(losses.unknown_blocks);
     (frees > 0).then(|| {
         format!(
-            "not all of the program was recorded: {frees} free{} of memory that was allocated before the recording began \
-             or by a way that is not watched; start the program with `culeak run` to see it",
+            "{frees} free{} for memory whose allocation was not recorded: it was made before the recording began, or with a \
+             function that culeak does not hook; start the program with `culeak run` to record everything",
             if frees == 1 { " was" } else { "s were" }
         )
     })
 }
 
-/// That a process which was killed had no chance to free anything.
+/// Warns that the process ended without exit handlers, so it had no chance to free memory.
 pub fn ended_early(snapshot: &Snapshot) -> Option<String> {
     (snapshot.process.state == ProcessState::Ended).then(|| {
-        "the process ended without its exit handlers (signal, _exit or exec), so this is what it held at that moment"
+        "the process ended without running exit handlers (signal, _exit or exec), so this is what it held then, not what it \
+         leaked"
             .to_owned()
     })
 }
 
-/// The depth limit, when a live record's stack hit it.
+/// The depth limit, if the stack of a live record reached it.
 fn truncated(snapshot: &Snapshot, groups: &Groups) -> Option<u32> {
     let depth = snapshot.process.depth;
     let hit = |stack: usize| {
@@ -166,7 +171,7 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &
     format!("culeak check {source}")
 }
 
-/// A name as it can be pasted into a shell.
+/// A name, quoted if a shell requires it.
 pub fn shell_word(source: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:=@%,".contains(c);
     if !source.is_empty() && source.chars().all(plain) {

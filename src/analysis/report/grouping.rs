@@ -1,12 +1,12 @@
-//! Grouping live records into rows, and the order of the rows.
+//! Groups live records into rows, and sorts the rows.
 
 use super::*;
 
-/// What the members of a row have in common.
+/// What the records of a row have in common.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum By {
-    /// The innermost frame of the user's own.
+    /// The call site.
     #[default]
     Site,
     Stack,
@@ -15,11 +15,11 @@ pub enum By {
     Stream,
     Thread,
     Api,
-    /// The module of the site, or its file for a line of Python.
+    /// The module of the site, or its file if it is a Python line.
     Module,
-    /// The innermost line of Python that the user wrote.
+    /// The innermost Python line that the user wrote.
     PythonLine,
-    /// The library of CUDA's that asked.
+    /// The CUDA library that requested the memory.
     Library,
     /// The exact size.
     Size,
@@ -40,7 +40,7 @@ impl By {
         By::Size,
     ];
 
-    /// The word on the command line.
+    /// The value on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             By::Site => "site",
@@ -62,7 +62,7 @@ impl By {
     }
 }
 
-/// What comes first.
+/// The order of rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
@@ -76,7 +76,7 @@ pub enum Sort {
 impl Sort {
     pub const ALL: &'static [Sort] = &[Sort::Bytes, Sort::Count, Sort::Age];
 
-    /// The word on the command line.
+    /// The value on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Sort::Bytes => "bytes",
@@ -89,7 +89,7 @@ impl Sort {
         Sort::ALL.iter().copied().find(|sort| sort.name() == name)
     }
 
-    /// Orders rows; equal ones by label, so that output never depends on a hash map.
+    /// Sorts rows; equal ones by label, so that the output is deterministic.
     pub fn apply(self, rows: &mut [Row]) {
         let key = |row: &Row| match self {
             Sort::Bytes => (row.bytes, row.count),
@@ -106,13 +106,13 @@ impl Sort {
     }
 }
 
-/// What two records must share to stand in one row.
+/// What records must have in common to be in one row.
 #[derive(PartialEq, Eq, Hash)]
 enum Key<'a> {
-    /// With what caching allocators keep apart from what is held, though one line may cause both.
+    /// A fingerprint, and whether a caching allocator holds the memory: one line may cause both.
     Print(Fingerprint, bool),
     Number(u64),
-    /// The host's memory, or a device's.
+    /// Host memory, or that of a device.
     Device(bool, Option<usize>),
     Stream(bool, Option<usize>, Option<Stream>),
     Text(&'a str),
@@ -159,7 +159,7 @@ fn key<'a>(stacks: &CallStacks<'a>, group: &Group<'a>, by: By) -> Key<'a> {
                 .map(|frame| (frame.file, frame.line, frame.function)),
         ),
         By::Library => Key::Text(origin(stack)),
-        // Batches were made so that all records of one have the same.
+        // The records of a group have the same size here.
         By::Size => Key::Number(group.largest),
     }
 }
@@ -240,7 +240,7 @@ fn row<'a>(
     row
 }
 
-/// Two things of the same name (one pid's thread number used twice) become one entry.
+/// Combines entries with equal names, such as two threads with the same number.
 fn merge<K>(tallies: HashMap<K, Tally>, name: impl Fn(K) -> String) -> BTreeMap<String, Tally> {
     let mut named: BTreeMap<String, Tally> = BTreeMap::new();
     for (key, tally) in tallies {
@@ -292,7 +292,7 @@ fn module_of<'a>(frame: &Frame<'a>) -> &'a str {
     }
 }
 
-/// `train.py:212 in training_step`, as people write it.
+/// `train.py:212 in training_step`.
 fn python_line(frame: &Frame) -> String {
     let place = frame.short_place().unwrap_or_default();
     format!("{place} in {}", frame.function.unwrap_or("?"))
@@ -302,7 +302,7 @@ fn origin(stack: &CallStack) -> &'static str {
     stack.library.or(stack.allocator).unwrap_or("(the program itself)")
 }
 
-/// What all of them say, if they agree.
+/// The common value, if all are equal.
 fn shared<T: PartialEq>(mut each: impl Iterator<Item = Option<T>>) -> Option<T> {
     let first = each.next()??;
     each.all(|other| other.as_ref() == Some(&first)).then_some(first)

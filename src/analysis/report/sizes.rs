@@ -1,7 +1,7 @@
-//! Rows by exact size, when there are millions of sizes: only those that will be shown become rows.
+//! Rows by exact size. There may be millions of sizes, so only those that are shown become rows.
 //!
-//! Sizes are counted first, without anything else, and ranked. Then records of the best are kept apart, and all others are
-//! one. So what this needs grows with the records by a few bytes each, and not by a row.
+//! Sizes are counted and ranked first. Then each of the first sizes gets its groups, and all other sizes share theirs.
+//! This takes 16 bytes of memory per record in place of a row per size.
 
 use std::cmp::Reverse;
 
@@ -14,11 +14,11 @@ use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::Snapshot;
 use crate::snapshot::allocations::in_two_threads;
 
-/// Rows of this many sizes at most, also where all are wanted.
+/// The most sizes that become rows, even without `--top`.
 const MOST: usize = if cfg!(test) { 50 } else { 100_000 };
 
-/// The sizes that come first in the order that is wanted, and how many others there are: below the least size that is
-/// wanted, and behind the last. `groups`: of all records.
+/// The first sizes in the order of `options`, and how many others there are: below `--min-bytes`, and beyond `--top`.
+/// `groups`: of all records.
 pub(super) fn chosen(
     snapshot: &Snapshot,
     stacks: &CallStacks,
@@ -62,7 +62,7 @@ impl Size {
     }
 }
 
-/// Every size of the records that rows are made of.
+/// Every size among the listed records.
 fn listed(
     snapshot: &Snapshot,
     stacks: &CallStacks,
@@ -73,7 +73,7 @@ fn listed(
     let rows = &snapshot.allocations;
     let mut sieve = Sieve::new(&options.suppressions);
     let mut found: Vec<(u64, u64)> = Vec::with_capacity(rows.len());
-    let progress = Progress::over("telling sizes apart", rows.len() as u64, Unit::Of("records"));
+    let progress = Progress::over("counting sizes", rows.len() as u64, Unit::Of("records"));
     for (nth, allocation) in rows.iter().enumerate() {
         progress.tick(nth);
         if filtering.passes(allocation.call, allocation.stack, allocation.time_ns, stacks)

@@ -28,7 +28,7 @@ fn rows_are_call_sites_largest_first() {
 }
 
 #[test]
-fn totals_keep_places_apart_and_claims_weigh_nothing() {
+fn totals_are_per_location_and_claims_have_no_bytes() {
     let snapshot = sample::leaky();
     let totals = report(&snapshot).totals;
     assert_eq!(
@@ -73,10 +73,10 @@ fn totals_keep_places_apart_and_claims_weigh_nothing() {
 }
 
 #[test]
-fn equal_requests_that_failed_count_each_time() {
+fn equal_failed_requests_count_each_time() {
     let mut sample = Sample::new();
     let stack = sample.stack(&[MAIN]);
-    sample.refuses(100 * MIB, 2, stack).refuses(200 * MIB, 2, stack);
+    sample.fails(100 * MIB, 2, stack).fails(200 * MIB, 2, stack);
     sample.0.failed[0].count = 3;
     let snapshot = sample.finish(0, 0);
     let failed = report(&snapshot).totals.failed;
@@ -84,7 +84,7 @@ fn equal_requests_that_failed_count_each_time() {
 }
 
 #[test]
-fn memory_is_leaked_only_once_the_process_is_over() {
+fn memory_is_leaked_only_after_the_process_ended() {
     let finished = Sample::new().finish(0, 0);
     let running = Sample::new().running().finish(0, 0);
     assert!(report(&finished).finished);
@@ -93,7 +93,7 @@ fn memory_is_leaked_only_once_the_process_is_over() {
 }
 
 #[test]
-fn every_grouping_accounts_for_every_byte() {
+fn each_grouping_accounts_for_every_byte() {
     let snapshot = sample::leaky();
     let whole = report(&snapshot);
     let all = whole.totals.held.total().bytes + whole.totals.pool.bytes;
@@ -117,7 +117,7 @@ fn every_grouping_accounts_for_every_byte() {
 }
 
 #[test]
-fn what_top_and_min_bytes_cut_is_still_told() {
+fn rows_cut_off_by_top_and_min_bytes_are_counted() {
     let snapshot = sample::leaky();
     let report = Report::of(
         &snapshot,
@@ -144,7 +144,7 @@ fn what_top_and_min_bytes_cut_is_still_told() {
 }
 
 #[test]
-fn memory_of_the_host_counts_against_no_device_that_asked_for_it() {
+fn host_memory_counts_against_no_device() {
     let mut snapshot = sample::leaky();
     snapshot.allocations.change(|_, _, call| call.device = Some(0));
     let report = Report::of(
@@ -167,7 +167,7 @@ fn memory_of_the_host_counts_against_no_device_that_asked_for_it() {
 }
 
 #[test]
-fn blocks_that_a_static_destructor_may_have_freed_are_counted_apart() {
+fn blocks_that_a_static_destructor_may_have_freed_are_counted_separately() {
     let cudart = ("libcudart_static_0123", "", "/opt/app");
     let constructor = ("_GLOBAL__sub_I_cache", "", "/opt/app");
     let own = ("Cache::Cache()", "/src/cache.cu:8", "/opt/app");
@@ -187,7 +187,7 @@ fn blocks_that_a_static_destructor_may_have_freed_are_counted_apart() {
     let mut snapshot = sample.finish(0, 0);
     let counted = |snapshot: &Snapshot| {
         let totals = report(snapshot).totals;
-        // They stay leaks.
+        // They are still leaks.
         assert_eq!(totals.held.total().count, 4);
         (totals.alive_at_shutdown.count, totals.from_static_constructors.count)
     };
@@ -198,7 +198,7 @@ fn blocks_that_a_static_destructor_may_have_freed_are_counted_apart() {
 }
 
 #[test]
-fn ages_are_measured_from_the_moment_of_the_snapshot() {
+fn ages_are_measured_from_the_time_of_the_snapshot() {
     let snapshot = sample::leaky();
     let report = report(&snapshot);
     assert_eq!(report.rows[0].oldest_age_ns, 50_000_000_000);
@@ -219,7 +219,7 @@ fn ages_are_measured_from_the_moment_of_the_snapshot() {
 }
 
 #[test]
-fn one_site_reached_two_ways_is_one_row_with_two_stacks() {
+fn a_site_with_two_stacks_is_one_row() {
     let mut sample = Sample::new();
     let site = ("grab", "/src/a.cu:5", "/opt/app");
     let first = sample.stack(&[RUNTIME, site, ("left", "/src/a.cu:20", "/opt/app"), MAIN]);
@@ -242,7 +242,7 @@ fn one_site_reached_two_ways_is_one_row_with_two_stacks() {
 }
 
 #[test]
-fn an_allocation_without_a_stack_has_a_row_too() {
+fn an_allocation_without_a_stack_has_a_row() {
     let mut sample = Sample::new();
     sample.holds(Kind::Device, "cuMemAlloc_v2", 8, 1, 0);
     sample
@@ -272,7 +272,7 @@ fn sums_that_overflow_saturate() {
 }
 
 #[test]
-fn warnings_say_what_to_do() {
+fn warnings_advise() {
     let snapshot = sample::leaky();
     let report = report(&snapshot);
     assert!(
@@ -300,7 +300,7 @@ fn the_next_command_can_be_pasted() {
 }
 
 #[test]
-fn tensors_are_listed_in_place_of_the_segments_they_lie_in() {
+fn tensors_are_listed_instead_of_their_segments() {
     let snapshot = sample::training().finish(0, 0);
     let report = report(&snapshot);
     let rows: Vec<_> = report
@@ -308,7 +308,7 @@ fn tensors_are_listed_in_place_of_the_segments_they_lie_in() {
         .iter()
         .map(|row| (row.label.as_str(), row.bytes / MIB, row.count, row.pool))
         .collect();
-    // The pinned buffer was asked for by the same line as the program's own memory, and is cached all the same.
+    // The same line requested the pinned buffer and the program's own memory; the buffer is cached.
     let step = "training_step";
     assert_eq!(
         rows,
@@ -333,7 +333,7 @@ fn tensors_are_listed_in_place_of_the_segments_they_lie_in() {
 }
 
 #[test]
-fn rows_can_be_lines_of_python_and_libraries() {
+fn rows_can_be_python_lines_and_libraries() {
     let snapshot = sample::training().finish(0, 0);
     let labels = |by| -> Vec<String> {
         let options = Options {
@@ -354,10 +354,10 @@ fn rows_can_be_lines_of_python_and_libraries() {
 }
 
 #[test]
-fn the_request_that_failed_comes_first() {
+fn the_failed_request_that_caused_the_snapshot_is_first() {
     let mut sample = Sample::new();
     let step = sample.stack(&[RUNTIME, ("training_step", "/home/me/train.py:212", PYTHON)]);
-    sample.refuses(7, 2, step).refuses(1 << 40, 2, step);
+    sample.fails(7, 2, step).fails(1 << 40, 2, step);
     let mut snapshot = sample.finish(0, 0);
     assert!(report(&snapshot).trigger.is_none());
     snapshot.taken.automatic = Some(crate::snapshot::Automatic {
@@ -375,7 +375,7 @@ fn the_request_that_failed_comes_first() {
 }
 
 #[test]
-fn of_very_many_sizes_the_first_are_rows_and_the_others_are_counted() {
+fn of_many_sizes_the_first_become_rows_and_the_others_are_counted() {
     let mut snapshot = sample::leaky();
     let few = snapshot.allocations.clone();
     let mut nth = 0;

@@ -1,19 +1,19 @@
-//! Where a stack ends for its reader: at `main`, or at the function a thread was started with.
+//! The outer end of a stack for its reader: `main`, or the function that a thread was started with.
 //!
-//! What called that belongs to libc, to a language's runtime, or to `_start`; such frames get the role
-//! [`Role::BelowMain`]. Deliberately absent: Python's own outer end, which `python` folds.
+//! Its callers belong to libc, to a language's runtime, or to `_start`; they get the role [`Role::BelowMain`].
+//! Deliberately absent: the outer end of Python lines, which `python` folds.
 
 use super::{Frame, Known, Role};
 use crate::analysis::function_name::plain;
 
-/// What a frame's name says about the end of a stack.
+/// What the name of a frame implies for the end of a stack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     /// Nothing.
     Anywhere,
-    /// It is the last of the program's own.
+    /// The frame is the program's outermost.
     Main,
-    /// It and everything outside belongs to the system.
+    /// The frame and its callers belong to the system.
     Outside,
 }
 
@@ -28,7 +28,7 @@ pub(super) fn end(frame: &Frame) -> End {
     }
 }
 
-/// Marks the frames below `main`, unless nothing would be left to show.
+/// Marks the frames below `main`, unless none would be left to show.
 pub(super) fn fold(frames: &mut [Frame], known: &[Known]) {
     let mut keep = frames.len();
     if let Some(main) = known.iter().rposition(|known| known.end == End::Main) {
@@ -37,7 +37,7 @@ pub(super) fn fold(frames: &mut [Frame], known: &[Known]) {
     if let Some(start) = known[..keep].iter().position(|known| known.end == End::Outside) {
         keep = start;
     }
-    // `_start` of a stripped program, called by nobody: its caller's frames in libc give it away.
+    // `_start` of a stripped program: a nameless outermost frame that calls libc.
     if keep == frames.len()
         && keep >= 2
         && frames[keep - 1].function.is_none()
@@ -48,12 +48,12 @@ pub(super) fn fold(frames: &mut [Frame], known: &[Known]) {
     while keep > 0 && is_system(frames[keep - 1].module_name()) {
         keep -= 1;
     }
-    // Generic code at the outer end only passed the thread's function on.
+    // Generic code at the outer end only calls the thread's function.
     while 0 < keep && keep < frames.len() && frames[keep - 1].role == Role::Wrapper {
         keep -= 1;
     }
-    let tells = |frame: &Frame| frame.shown() || frame.role == Role::Framework;
-    if frames[..keep].iter().any(tells) {
+    let worth_showing = |frame: &Frame| frame.shown() || frame.role == Role::Framework;
+    if frames[..keep].iter().any(worth_showing) {
         for frame in &mut frames[keep..] {
             frame.role = Role::BelowMain;
         }
@@ -66,12 +66,12 @@ fn is_libc(module: &str) -> bool {
         .any(|start| module.starts_with(start))
 }
 
-/// Libraries that call `main` and thread functions, and no code of the program's own.
+/// Libraries that call `main` and thread functions, and contain no code of the program.
 pub(super) fn is_system(module: &str) -> bool {
     is_libc(module) || module.starts_with("libstdc++.so") || module.starts_with("libc++")
 }
 
-/// Everything outside such a frame belongs to the system.
+/// Whether this frame and its callers belong to the system.
 fn starts_a_thread(name: &str, module: &str) -> bool {
     match name {
         "_start" | "execute_native_thread_routine" | "__libc_start_main" | "__libc_start_call_main" => true,

@@ -1,13 +1,14 @@
-//! Who stands between the user's line and CUDA: a library of CUDA's, or a caching allocator.
+//! What requested memory on behalf of the user's line: a CUDA library, or a caching allocator.
 //!
-//! Memory that cuBLAS, cuDNN or NCCL take for themselves is theirs by the first frame outside cudart and the driver;
-//! those libraries carry a cudart of their own, so what counts is the module, not the function. A caching allocator
-//! keeps what it got from CUDA and hands out parts of it: its memory is a *pool*, cached and never a leak as such.
-//! Deliberately absent: what a framework handed out of its pool; those are records of their own.
+//! The first frame outside cudart and the driver identifies memory of cuBLAS, cuDNN or NCCL. These libraries contain a
+//! copy of cudart, so the module decides before the function does. A caching allocator keeps the memory that it gets
+//! from CUDA and hands out parts of it: its memory is a *pool*, which is cached and not a leak. Deliberately absent:
+//! the blocks that a framework hands out of its pool; they have records of their own.
 
 use super::{Frame, Role};
+use crate::analysis::function_name::plain;
 
-/// Libraries by the beginning of their file names, with or without a version behind (`libcublasLt.so.13`).
+/// CUDA libraries by the prefix of their file names (`libcublasLt.so.13`).
 const LIBRARIES: &[(&str, &str)] = &[
     ("libcublas", "cuBLAS"),
     ("libnvblas", "cuBLAS"),
@@ -44,7 +45,7 @@ pub(super) fn library_of_module(module: &str) -> Option<&'static str> {
     matching.max_by_key(|(start, _)| start.len()).map(|(_, name)| *name)
 }
 
-/// The same for libraries linked statically into another module: their functions begin with the library's name.
+/// Prefixes of the functions of CUDA libraries, for libraries that are linked statically into another module.
 const FUNCTIONS: &[(&str, &str)] = &[
     ("cublasLt", "cuBLAS"),
     ("cublas", "cuBLAS"),
@@ -60,7 +61,7 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("curand", "cuRAND"),
 ];
 
-/// `cublasCreate_v2`, but not `cublas_helper` of the user's.
+/// Accepts `cublasCreate_v2`, but not a user's `cublas_helper`.
 pub(super) fn library_of_function(name: &str) -> Option<&'static str> {
     FUNCTIONS.iter().find_map(|(start, library)| {
         let behind = name.strip_prefix(start)?;
@@ -68,11 +69,11 @@ pub(super) fn library_of_function(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The library that asked CUDA for the memory, by the first frame outside cudart and the driver.
+/// The library that requested the memory, by the first frame outside cudart and the driver.
 pub(super) fn library(frames: &[Frame]) -> Option<&'static str> {
     for frame in frames {
         let by_module = library_of_module(frame.module_name());
-        let by_function = || library_of_function(&crate::analysis::function_name::plain(frame.function?));
+        let by_function = || library_of_function(&plain(frame.function?));
         if let Some(library) = by_module.or_else(by_function) {
             return Some(library);
         }
@@ -83,16 +84,7 @@ pub(super) fn library(frames: &[Frame]) -> Option<&'static str> {
     None
 }
 
-/// Whether a CUDA runtime that is linked statically asked the driver. Without names the module must do: one that is the
-/// user's own, in a program that has a runtime.
-pub(super) fn is_static_runtime(innermost: &Frame, program_has_runtime: bool) -> bool {
-    match innermost.function {
-        Some(function) => super::role::is_static_cudart(&crate::analysis::function_name::plain(function)),
-        None => program_has_runtime && innermost.role == Role::User && !innermost.module.is_empty(),
-    }
-}
-
-/// What the compiler and the loader call the code that makes static objects before `main`.
+/// Names that compilers and the loader give to code that constructs static objects.
 const STATIC_CONSTRUCTORS: &[&str] = &[
     "_GLOBAL__sub_I_",
     "_GLOBAL__I_",
@@ -107,8 +99,8 @@ pub(super) fn is_static_constructor(frame: &Frame) -> bool {
     STATIC_CONSTRUCTORS.iter().any(|start| name.starts_with(start))
 }
 
-/// A caching allocator's functions, the module they must be in where the name is anybody's word, and whose it is. Names
-/// are those of the caching part alone: PyTorch's allocator with caching off, or XLA's others, hand out what they get.
+/// A caching allocator: a part of its functions' names, a part of their module's path if the name is ambiguous, and its
+/// owner. Only the caching part of an allocator is listed: PyTorch's without caching and XLA's others keep no memory.
 struct Cache {
     function: &'static str,
     module: &'static str,
@@ -138,14 +130,14 @@ const CACHES: &[Cache] = &[
     cache("rmm::mr::arena_memory_resource", "", "RMM"),
 ];
 
-/// Whose caching allocator a frame belongs to. A recording is often read where the program's libraries are not, so that
-/// nothing has a name; then the module must do, if it is known what the module was doing.
-pub(super) fn caching_allocator(frame: &Frame, tensors_are_told: bool) -> Option<&'static str> {
+/// The owner of the caching allocator that a frame belongs to. A recording is often read where the program's libraries
+/// are missing, so frames have no names. The module decides then, if what it did is known.
+pub(super) fn caching_allocator(frame: &Frame, tensors_recorded: bool) -> Option<&'static str> {
     if frame.is_python() {
         return None;
     }
     let Some(function) = frame.function else {
-        return by_module(frame, tensors_are_told);
+        return by_module(frame, tensors_recorded);
     };
     let cache = CACHES
         .iter()
@@ -153,12 +145,12 @@ pub(super) fn caching_allocator(frame: &Frame, tensors_are_told: bool) -> Option
     Some(cache.owner)
 }
 
-fn by_module(frame: &Frame, tensors_are_told: bool) -> Option<&'static str> {
-    // CuPy's compiled module holds nothing but its allocator.
+fn by_module(frame: &Frame, tensors_recorded: bool) -> Option<&'static str> {
+    // CuPy's compiled module contains only its allocator.
     let cupy = CACHES
         .iter()
         .find(|cache| cache.module.starts_with("cupy/") && frame.module.contains(cache.module));
-    // PyTorch's hands out what it gets when it does not cache, but then it tells of no tensors.
-    let pytorch = || tensors_are_told && frame.module_name().starts_with("libc10_cuda");
+    // Without caching, PyTorch's module allocates from CUDA for each tensor, but then no tensors are recorded.
+    let pytorch = || tensors_recorded && frame.module_name().starts_with("libc10_cuda");
     cupy.map(|cache| cache.owner).or_else(|| pytorch().then_some(PYTORCH))
 }

@@ -1,12 +1,12 @@
-//! Which lines of Python are the user's own.
+//! Which Python lines are the user's own.
 //!
-//! Python says nothing about that, but files lie in telling places: what pip installed is under `site-packages` or
-//! `dist-packages`, what came with Python under `lib/python3.x`, and what was never a file has a name in angle brackets.
-//! Everything else the user wrote. Deliberately absent: any look at the file itself, which may be on another machine.
+//! The path of the file decides: packages are under `site-packages` or `dist-packages`, the standard library is under
+//! `lib/python3.x`, and generated code has a name in angle brackets. The user wrote everything else. Deliberately
+//! absent: access to the file itself, which may be on another machine.
 
 use super::{Frame, Role, file_name};
 
-/// The role of a line of Python.
+/// The role of a Python line.
 pub(super) fn role(function: &str, file: &str) -> Role {
     if is_users(file) {
         Role::User
@@ -17,7 +17,7 @@ pub(super) fn role(function: &str, file: &str) -> Role {
     }
 }
 
-/// Package code that stands in every stack and tells nothing: `module(x)` goes through both before it reaches `forward`.
+/// Package code without information for the reader: each `module(x)` calls it before `forward`.
 const PASSES_ON: &[&str] = &[
     "Module._wrapped_call_impl",
     "Module._call_impl",
@@ -35,7 +35,7 @@ fn in_package(file: &str) -> bool {
         .any(|part| file.contains(part))
 }
 
-/// `…/lib/python3.12/threading.py`, also inside an archive, `…/lib/python312.zip/…`.
+/// `…/lib/python3.12/threading.py`, or in an archive `…/lib/python312.zip/…`.
 fn in_standard_library(file: &str) -> bool {
     file.match_indices("/lib/python").any(|(at, mark)| {
         let version = file[at + mark.len()..].split('/').next().unwrap_or_default();
@@ -45,14 +45,14 @@ fn in_standard_library(file: &str) -> bool {
     })
 }
 
-/// Code that was made by a program, not typed: `<frozen runpy>`, `<eval_with_key>.7`, what `torch.compile` writes.
-/// Of the names in brackets, some are the user's: a command line, a prompt, a notebook cell.
+/// Code that a program generated: `<frozen runpy>`, `<eval_with_key>.7`, output of `torch.compile`. Some names in
+/// brackets are the user's: a command line, a prompt, a notebook cell.
 fn generated(file: &str) -> bool {
     let typed = ["<string>", "<stdin>", "<ipython-input-", "<python-input-", "<console>"];
     (file.starts_with('<') && !typed.iter().any(|start| file.starts_with(start))) || file.contains("/torchinductor_")
 }
 
-/// A file's name as it is on every machine: from the package on for packages, the bare name for the user's own.
+/// The name of a file without what differs between machines: starting with the package, or the file name alone.
 pub(super) fn name_in_package(file: &str) -> &str {
     let behind = |mark: &str| file.rfind(mark).map(|at| &file[at + mark.len()..]);
     behind("/site-packages/")
@@ -60,7 +60,7 @@ pub(super) fn name_in_package(file: &str) -> &str {
         .unwrap_or_else(|| file_name(file))
 }
 
-/// Marks the library lines outside the user's outermost one: `threading`, `runpy`, a test runner.
+/// Marks the library lines that called the user's outermost line: `threading`, `runpy`, a test runner.
 pub(super) fn fold_outer(frames: &mut [Frame]) {
     let users = |frame: &Frame| frame.is_python() && frame.role == Role::User;
     if let Some(outermost) = frames.iter().rposition(users) {
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_lines_are_those_that_nobody_installed() {
+    fn lines_outside_packages_and_the_standard_library_are_the_users() {
         for file in [
             "train.py",
             "/home/me/project/train.py",
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_the_same_in_every_environment() {
+    fn file_names_do_not_depend_on_the_environment() {
         assert_eq!(
             name_in_package("/a/lib/python3.12/site-packages/torch/nn/f.py"),
             "torch/nn/f.py"

@@ -1,7 +1,8 @@
-//! What a frame is to its reader, told from the names of its function, its source file and its module.
+//! The role of a frame, by the names of its function, its source file and its module.
 //!
-//! The lists below are knowledge about other people's programs, gathered from their stacks. They may be incomplete: an
-//! unknown frame is the user's, which shows a line too many and hides nothing. Deliberately absent: addresses.
+//! The lists below describe other projects' programs and were collected from their stacks. They may be incomplete: an
+//! unknown frame counts as the user's, which shows an additional line and hides nothing. Deliberately absent:
+//! addresses.
 
 use super::{Frame, Role, python};
 use crate::analysis::function_name::plain;
@@ -20,7 +21,7 @@ pub(super) fn of(frame: &Frame) -> Role {
         return Role::Interpreter;
     }
     let inside_framework = is_framework(frame.module) || super::origin::library_of_module(module).is_some();
-    // The C and C++ libraries are nobody's own, whatever their functions are called.
+    // The C and C++ libraries are generic code, whatever their functions are called.
     let own = if super::below_main::is_system(module) {
         Role::Wrapper
     } else {
@@ -43,8 +44,8 @@ pub(super) fn of(frame: &Frame) -> Role {
     }
 }
 
-/// A framework's frame that says what the framework was doing, for stacks that have nothing of the user's: PyTorch's
-/// autograd threads run the backward pass without any Python.
+/// Whether a framework's frame shows what the framework was doing. Used for stacks without a user's frame: PyTorch's
+/// autograd threads run the backward pass without Python.
 pub(super) fn names_its_purpose(frame: &Frame) -> bool {
     frame.role == Role::Framework
         && frame.function.is_some_and(|function| {
@@ -57,7 +58,7 @@ fn starts_with_any(text: &str, starts: &[&str]) -> bool {
     starts.iter().any(|start| text.starts_with(start))
 }
 
-/// Libraries whose inside is nobody's business here.
+/// The CUDA driver, its runtime and culeak, by the prefix of the file name.
 const RUNTIME_MODULES: &[&str] = &[
     "libcuda.so",
     "libcudart.so",
@@ -67,7 +68,7 @@ const RUNTIME_MODULES: &[&str] = &[
     "libcudadebugger",
 ];
 
-/// Frameworks, by the file names of their libraries.
+/// Frameworks, by the prefixes of their libraries' file names.
 const FRAMEWORK_MODULES: &[&str] = &[
     "libtorch",
     "libc10",
@@ -85,7 +86,7 @@ const FRAMEWORK_MODULES: &[&str] = &[
     "libtriton",
 ];
 
-/// Frameworks, by the package that their compiled parts are installed with.
+/// Frameworks, by the Python package that contains their compiled parts.
 const FRAMEWORK_PACKAGES: &[&str] = &[
     "torch",
     "torchvision",
@@ -119,7 +120,7 @@ fn is_framework(module: &str) -> bool {
         || package.is_some_and(|package| FRAMEWORK_PACKAGES.contains(&package))
 }
 
-/// Name spaces of frameworks, for their templates and glue inside other modules.
+/// Name spaces of frameworks, for their templates and generated code in other modules.
 const FRAMEWORK_FUNCTIONS: &[&str] = &[
     "c10::",
     "at::",
@@ -143,7 +144,7 @@ fn is_framework_function(name: &str) -> bool {
     starts_with_any(name, FRAMEWORK_FUNCTIONS)
 }
 
-/// `libpython3.12.so.1.0`, `python3.12`, `python3`, the standard library's own extensions, and what ctypes calls with.
+/// `libpython3.12.so.1.0`, `python3.12`, `python3`, and the libraries that ctypes and cffi call through.
 fn is_interpreter(module: &str) -> bool {
     let executable = module.strip_prefix("python").is_some_and(|version| {
         let version = version.trim_end_matches(['t', 'd', 'm', 'u']);
@@ -156,7 +157,7 @@ fn is_interpreter(module: &str) -> bool {
         )
 }
 
-/// The interpreter's functions in a program that it is linked into.
+/// Functions of an interpreter that is linked into the program.
 fn is_interpreter_function(name: &str) -> bool {
     starts_with_any(
         name,
@@ -184,7 +185,7 @@ fn is_interpreter_function(name: &str) -> bool {
     )
 }
 
-/// Name spaces of code that passes requests on.
+/// Name spaces of generic code that requests memory for its caller.
 const WRAPPERS: &[&str] = &[
     "thrust::",
     "cub::",
@@ -203,7 +204,7 @@ fn is_wrapper(name: &str) -> bool {
     starts_with_any(name.strip_prefix('<').unwrap_or(name), WRAPPERS)
 }
 
-/// Sources of the standard libraries: DWARF often names functions inlined from there without their name space.
+/// Sources of the standard libraries. DWARF often names functions inlined from there without their name space.
 fn is_library_source(file: &str) -> bool {
     [
         "/include/c++/",
@@ -217,12 +218,21 @@ fn is_library_source(file: &str) -> bool {
     .any(|part| file.contains(part))
 }
 
-/// A CUDA function itself, or its typed twin in a CUDA header, but not a user's function of that name.
+/// A CUDA function, or its typed overload in a CUDA header, but not a user's function of that name.
 fn is_cuda_call(name: &str, file: Option<&str>) -> bool {
     Api::find(name.as_bytes()).is_some() && file.is_none_or(|file| file_name(file).starts_with("cuda"))
 }
 
-/// The statically linked runtime keeps its internal names, or what the vendor left of them.
-pub(super) fn is_static_cudart(name: &str) -> bool {
+/// Internal names of the statically linked runtime.
+fn is_static_cudart(name: &str) -> bool {
     starts_with_any(name, &["cudart::", "libcudart_static_", "__cudart"])
+}
+
+/// Whether the innermost frame belongs to a statically linked CUDA runtime. Without a function name, the module
+/// decides: it is if the module is the user's own and the program has a runtime.
+pub(super) fn is_static_runtime(innermost: &Frame, program_has_runtime: bool) -> bool {
+    match innermost.function {
+        Some(function) => is_static_cudart(&plain(function)),
+        None => program_has_runtime && innermost.role == Role::User && !innermost.module.is_empty(),
+    }
 }

@@ -40,7 +40,7 @@ fn is_pool(frame: FrameText) -> bool {
 const USER: FrameText = ("Trainer::step(int)", "/src/train.cu:212", "/opt/app");
 
 #[test]
-fn the_site_is_the_innermost_frame_of_the_users_own() {
+fn the_site_is_the_users_innermost_frame() {
     assert_eq!(site_of(&[RUNTIME, USER, MAIN, START]), "Trainer::step(int)");
     assert_eq!(
         site_of(&[("cudaMalloc", "", "/opt/app"), USER, MAIN]),
@@ -67,13 +67,13 @@ fn the_site_is_the_innermost_frame_of_the_users_own() {
 }
 
 #[test]
-fn a_users_function_with_a_cuda_name_is_the_users() {
+fn a_users_function_may_have_the_name_of_a_cuda_function() {
     let wrapper = ("cudaMalloc", "/src/checked.cu:3", "/opt/app");
     assert_eq!(site_of(&[RUNTIME, wrapper, USER, MAIN]), "cudaMalloc");
 }
 
 #[test]
-fn a_stack_without_a_frame_of_the_users_still_has_a_site() {
+fn a_stack_without_a_users_frame_has_a_site() {
     assert_eq!(site_of(&[RUNTIME]), "libcudart.so.13+0x1234");
     assert_eq!(
         site_of(&[RUNTIME, ("std::function<void()>::operator()()", "", "/opt/app")]),
@@ -116,7 +116,7 @@ fn frames_below_main_are_folded() {
 }
 
 #[test]
-fn inlined_library_code_without_its_name_space_is_known_by_its_file() {
+fn inlined_library_code_without_its_name_space_is_recognized_by_its_file() {
     let header = "/usr/include/c++/12/bits/invoke.h:61";
     let (invoke, run) = (("__invoke_impl", header, "/opt/app"), ("_M_run", header, "/opt/app"));
     let stripped = ("", "", "/usr/lib/libstdc++.so.6");
@@ -125,7 +125,7 @@ fn inlined_library_code_without_its_name_space_is_known_by_its_file() {
         ["__invoke_impl", "Trainer::step(int)"]
     );
     assert_eq!(site_of(&[RUNTIME, invoke, USER, run, stripped]), "Trainer::step(int)");
-    // Where the stack was cut before the thread's start, nothing is guessed.
+    // If the start of the thread is missing, no frame is folded.
     assert_eq!(shown(&[RUNTIME, USER, invoke]).len(), 2);
 }
 
@@ -136,7 +136,7 @@ fn a_users_own_clone_is_not_a_thread_start() {
 }
 
 #[test]
-fn fingerprints_survive_another_address_path_and_build() {
+fn fingerprints_do_not_depend_on_address_path_and_build() {
     let here = fingerprint(&[RUNTIME, USER, MAIN, START]);
     let elsewhere = ("Trainer::step(int)", "/home/ci/train.cu:212", "/ci/build/app");
     let main = ("main", "/home/ci/main.cu:12", "/ci/build/app");
@@ -154,7 +154,7 @@ fn fingerprints_survive_another_address_path_and_build() {
 }
 
 #[test]
-fn fingerprints_tell_lines_and_callers_apart() {
+fn fingerprints_distinguish_lines_and_callers() {
     let other_line = ("Trainer::step(int)", "/src/train.cu:213", "/opt/app");
     assert_ne!(fingerprint(&[USER, MAIN]), fingerprint(&[other_line, MAIN]));
     assert_ne!(fingerprint(&[USER, MAIN]), fingerprint(&[USER, USER, MAIN]));
@@ -166,7 +166,7 @@ fn fingerprints_tell_lines_and_callers_apart() {
 }
 
 #[test]
-fn code_outside_all_files_does_not_bring_its_random_address() {
+fn fingerprints_ignore_addresses_outside_all_files() {
     let mut first = only_stack(&[("", "", ""), USER, MAIN]);
     let before = CallStacks::of(&first).get(Some(0)).fingerprint;
     first.locations[0].address = 0x7fff_1234_0000;
@@ -174,13 +174,13 @@ fn code_outside_all_files_does_not_bring_its_random_address() {
 }
 
 #[test]
-fn caching_allocators_are_known_by_name_or_by_library() {
+fn caching_allocators_are_recognized_by_function_or_module() {
     assert!(is_pool((
         "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)",
         "",
         "/v/libc10_cuda.so"
     )));
-    // Caching switched off: the same library, but every tensor is an allocation.
+    // Without caching: the same library, but each tensor is a CUDA allocation.
     assert!(!is_pool((
         "c10::cuda::CUDACachingAllocator::Native::NativeCachingAllocator::allocate(unsigned long)",
         "",
@@ -207,10 +207,10 @@ fn caching_allocators_are_known_by_name_or_by_library() {
 }
 
 #[test]
-fn without_names_pytorchs_segments_are_known_by_its_tensors() {
+fn without_names_recorded_tensors_identify_pytorchs_segments() {
     let mut snapshot = only_stack(&[RUNTIME, ("", "", "/v/torch/lib/libc10_cuda.so"), USER]);
     let is_pool = |snapshot: &Snapshot| CallStacks::of(snapshot).is_pool(Kind::Device, Some(0));
-    // Where no tensor was recorded, caching may be switched off.
+    // If no tensor was recorded, caching may be off.
     assert!(!is_pool(&snapshot));
     snapshot.counters.push(Counter {
         device: Some(0),
@@ -229,7 +229,7 @@ fn without_names_pytorchs_segments_are_known_by_its_tensors() {
     assert!(!is_pool(&own));
 }
 
-/// What PyTorch puts between a line of Python and CUDA, innermost first; shortened from a real stack.
+/// PyTorch's frames between a Python line and CUDA, innermost first, shortened from a real stack.
 const TORCH: &[FrameText] = &[
     RUNTIME,
     (
@@ -280,7 +280,7 @@ fn training(python: &[FrameText<'static>]) -> Vec<FrameText<'static>> {
 }
 
 #[test]
-fn the_site_of_a_python_program_is_the_innermost_line_the_user_wrote() {
+fn the_site_of_a_python_program_is_the_users_innermost_line() {
     let stack = training(&[LINEAR, CALL, STEP, SCRIPT, RUNPY]);
     assert_eq!(site_of(&stack), "training_step");
     assert_eq!(shown(&stack), ["Linear.forward", "training_step", "<module>"]);
@@ -291,7 +291,7 @@ fn the_site_of_a_python_program_is_the_innermost_line_the_user_wrote() {
 }
 
 #[test]
-fn a_users_extension_is_shown_and_the_line_that_called_it_is_the_site() {
+fn a_users_extension_is_shown_and_its_caller_is_the_site() {
     let extension = ("fill_cache(at::Tensor)", "/home/me/fill.cpp:9", "/home/me/fill.so");
     let glue = ("pybind11::cpp_function::dispatcher(_object*)", "", "/home/me/fill.so");
     let stack = [&[RUNTIME, extension, glue], &[STEP, SCRIPT][..], INTERPRETER].concat();
@@ -300,12 +300,12 @@ fn a_users_extension_is_shown_and_the_line_that_called_it_is_the_site() {
 }
 
 #[test]
-fn library_python_is_the_site_only_where_the_user_wrote_nothing() {
+fn library_python_is_the_site_only_without_a_users_line() {
     assert_eq!(site_of(&training(&[CALL, LINEAR, RUNPY])), "Linear.forward");
 }
 
 #[test]
-fn without_python_a_framework_says_what_it_was_doing() {
+fn without_python_a_frameworks_purpose_is_the_site() {
     let (lib, end) = (
         "/v/site-packages/torch/lib/libtorch_cpu.so",
         ("clone3", "", "/usr/lib/libc.so.6"),
@@ -318,13 +318,13 @@ fn without_python_a_framework_says_what_it_was_doing() {
         "torch::autograd::generated::MulBackward0::apply(at::Tensor)"
     );
     assert!(shown(&stack).contains(&"torch::autograd::Engine::thread_main(int)".to_owned()));
-    // A C++ program's own line comes first, as ever.
+    // A line of the C++ program is preferred, as always.
     assert_eq!(site_of(&[TORCH, &[USER, MAIN]].concat()), "Trainer::step(int)");
     assert_eq!(shown(&[TORCH, &[USER, MAIN]].concat()), ["Trainer::step(int)", "main"]);
 }
 
 #[test]
-fn a_python_function_named_main_ends_no_stack() {
+fn a_python_function_named_main_does_not_end_the_stack() {
     let main = ("main", "/home/me/train.py:250", PYTHON);
     assert_eq!(
         shown(&training(&[STEP, main, SCRIPT])),
@@ -333,7 +333,7 @@ fn a_python_function_named_main_ends_no_stack() {
 }
 
 #[test]
-fn fingerprints_of_python_survive_another_folder_and_another_interpreter() {
+fn python_fingerprints_do_not_depend_on_folder_and_interpreter() {
     let here = fingerprint(&training(&[LINEAR, STEP, SCRIPT]));
     let linear = (
         "Linear.forward",
@@ -368,7 +368,7 @@ fn fingerprints_of_python_survive_another_folder_and_another_interpreter() {
 }
 
 #[test]
-fn memory_of_cudas_libraries_is_theirs_by_name() {
+fn memory_of_cuda_libraries_has_the_library_as_origin() {
     let library = |frames: &[FrameText]| {
         let snapshot = only_stack(frames);
         CallStacks::of(&snapshot).get(Some(0)).library
@@ -383,7 +383,7 @@ fn memory_of_cudas_libraries_is_theirs_by_name() {
         ("/v/libcusparseLt.so.0", "cuSPARSELt"),
         ("/v/libcufft.so.12", "cuFFT"),
     ] {
-        // Their static cudart has a name of its own inside them.
+        // Their copy of cudart is in the same module.
         let inside = ("libcudart_static_0123", "", module);
         assert_eq!(
             library(&[RUNTIME, inside, ("", "", module), USER, MAIN]),
@@ -432,11 +432,11 @@ fn caching_allocators_have_names() {
 }
 
 #[test]
-fn a_thread_without_names_is_charged_to_the_users_own_module() {
+fn the_site_of_a_thread_without_names_is_in_the_users_module() {
     let run = "std::thread::_State_impl<std::thread::_Invoker<std::tuple<main::{lambda()#1}> > >::_M_run()";
     let (thread, start) = (("", "", "/usr/lib/libstdc++.so.6"), ("", "", "/usr/lib/libc.so.6"));
     assert_eq!(site_of(&[RUNTIME, (run, "", "/opt/app"), thread, start, start]), run);
-    // A callback of the C library: what it calls is the user's, and it is not.
+    // A callback from the C library: the function that it calls is the user's.
     let once = ("__pthread_once_slow", "", "/usr/lib/libc.so.6");
     assert_eq!(site_of(&[RUNTIME, once, USER, MAIN]), "Trainer::step(int)");
 }

@@ -20,7 +20,7 @@ fn takes(rule: &str, frames: &[FrameText]) -> bool {
 }
 
 #[test]
-fn patterns_mean_what_leak_sanitizer_means_by_them() {
+fn patterns_have_the_meaning_of_leak_sanitizer() {
     for (pattern, text) in [
         ("step", "Trainer::step"),
         ("^Trainer", "Trainer::step"),
@@ -76,7 +76,7 @@ fn rules_match_functions_files_python_files_and_modules_anywhere_in_the_stack() 
 }
 
 #[test]
-fn a_line_that_is_no_rule_is_named_with_line_and_column() {
+fn an_invalid_rule_is_reported_with_line_and_column() {
     let error = |text: &str| {
         Suppressions::default()
             .add(text, "my.supp")
@@ -85,14 +85,14 @@ fn a_line_that_is_no_rule_is_named_with_line_and_column() {
     };
     assert!(error("# fine\n\nleak:ok\nfunction_only").starts_with("my.supp:4:1: expected leak:PATTERN"));
     assert!(error("site:fill").starts_with("my.supp:1:6: expected FUNCTION in FILE"));
-    assert!(error("site:fill in *").starts_with("my.supp:1:14: a pattern that would match everything"));
+    assert!(error("site:fill in *").starts_with("my.supp:1:14: this pattern would match everything"));
     assert!(error("  race:foo").starts_with("my.supp:1:3: no such type of suppression: \"race\""));
-    assert!(error("leak:*").starts_with("my.supp:1:6: a pattern that would match everything"));
+    assert!(error("leak:*").starts_with("my.supp:1:6: this pattern would match everything"));
     assert!(error("leak:").starts_with("my.supp:1:6:"));
 }
 
 #[test]
-fn the_built_in_list_holds_rules_and_hides_no_plain_allocation() {
+fn the_built_in_list_is_valid_and_suppresses_no_plain_allocation() {
     let mut built_in = Suppressions::default();
     built_in.add_built_in();
     assert!(built_in.len() > 10);
@@ -115,7 +115,7 @@ fn the_built_in_list_holds_rules_and_hides_no_plain_allocation() {
 const TRAINER: FrameText = ("Trainer::step(int)", "/src/train.cu:212", "/opt/app");
 
 #[test]
-fn a_rule_that_keeps_protects_from_those_behind_it_alone() {
+fn a_keep_rule_protects_from_the_rules_after_it_only() {
     let frames = [RUNTIME, ("vendorAlloc", "", "/opt/lib/libvendor.so"), MAIN];
     assert!(takes("leak:^libvendor.so", &frames));
     assert!(!takes("keep:^vendorAlloc$\nleak:^libvendor.so", &frames));
@@ -124,7 +124,7 @@ fn a_rule_that_keeps_protects_from_those_behind_it_alone() {
 }
 
 #[test]
-fn the_built_in_list_takes_handles_and_workspaces_of_libraries() {
+fn the_built_in_list_suppresses_handles_and_workspaces_of_libraries() {
     let cublas = [
         ("", "", "/v/libcublas.so.13"),
         ("cublasCreate_v2", "", "/v/libcublas.so.13"),
@@ -138,12 +138,12 @@ fn the_built_in_list_takes_handles_and_workspaces_of_libraries() {
     assert!(takes(BUILT_IN, &[RUNTIME, handle, TRAINER]));
     assert!(takes(BUILT_IN, &[RUNTIME, workspace, TRAINER]));
     assert!(takes(BUILT_IN, &[RUNTIME, cudnn, TRAINER]));
-    // On a thread of NCCL's own, without a name.
+    // On a thread of NCCL, without a name.
     assert!(takes(BUILT_IN, &[RUNTIME, nccl, nccl, START]));
 }
 
 #[test]
-fn the_built_in_list_leaves_the_programs_own_memory_in_sight() {
+fn the_built_in_list_does_not_suppress_the_programs_memory() {
     let torch = "/v/site-packages/torch/lib/libtorch_cuda.so";
     for frame in [
         // Results of operations that use such a library.
@@ -152,10 +152,10 @@ fn the_built_in_list_leaves_the_programs_own_memory_in_sight() {
         // Pinned memory.
         ("at::native::_pin_memory_cuda(at::Tensor const&)", "", torch),
         ("cublasSgemm_v2", "", "/v/libcublas.so.13"),
-        // The user's own, with a name like a library's.
+        // A user's function with a name like a library's.
         ("cublasCreateWorkspaces(int)", "/src/blas.cu:7", "/opt/app"),
         ("my::at::cuda::getCurrentCUDABlasHandle()", "/src/blas.cu:9", "/opt/app"),
-        // Handed out by libraries that keep memory of their own, too.
+        // Handed out by libraries that also keep memory of their own.
         ("ncclMemAlloc", "", "/v/nccl/lib/libnccl.so.2"),
         ("nvshmem_malloc", "", "/v/libnvshmem_host.so.3"),
     ] {
@@ -164,7 +164,7 @@ fn the_built_in_list_leaves_the_programs_own_memory_in_sight() {
     }
 }
 
-/// The rule generated for the first stack, and which of the stacks it takes.
+/// The rule generated for the first stack, and which of the stacks it matches.
 fn generated(stacks: &[&[FrameText]]) -> (String, Vec<bool>) {
     let mut sample = Sample::new();
     for frames in stacks {
@@ -181,7 +181,7 @@ fn generated(stacks: &[&[FrameText]]) -> (String, Vec<bool>) {
 }
 
 #[test]
-fn a_generated_rule_takes_its_own_call_site_and_no_other() {
+fn a_generated_rule_matches_only_its_call_site() {
     let run = ("run", "/src/runner/job.cu:8", "/opt/runner");
     let lambda = (
         "main::{lambda(float*)#1}::operator()(float*) const",
@@ -191,12 +191,12 @@ fn a_generated_rule_takes_its_own_call_site_and_no_other() {
     let cublas = ("cublasCreate_v2", "", "/v/libcublas.so.13");
     let (rule, taken) = generated(&[
         &[RUNTIME, run, MAIN],
-        // Under a path that contains its name; called by it; a longer name; another file.
+        // A path that contains the name; a function that it calls; a longer name; another file.
         &[RUNTIME, TRAINER, ("main", "/src/runner/main.cu:1", "/opt/runner")],
         &[RUNTIME, TRAINER, run, MAIN],
         &[RUNTIME, ("rerun", run.1, run.2), MAIN],
         &[RUNTIME, ("run", "/src/plan.cu:8", run.2), MAIN],
-        // For a library, which it is not to blame for.
+        // Memory of a library.
         &[RUNTIME, cublas, run, MAIN],
         // Edited, and built elsewhere.
         &[RUNTIME, ("run", "/ci/7/job.cu:19", "/home/me/runner"), MAIN],
@@ -254,7 +254,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_survived(text in any::<String>(), name in any::<String>()) {
+    fn no_text_panics(text in any::<String>(), name in any::<String>()) {
         let _ = Suppressions::default().add(&text, "any");
         if let Ok(pattern) = Pattern::parse(&text) {
             pattern.matches(&name);

@@ -1,4 +1,4 @@
-//! What one series of numbers does: grows, grew and stopped, goes up and down, stays.
+//! Classifies one series of numbers: growing, grown and stopped, periodic, steady …
 //!
 //! ```text
 //!  growing        slowing       grew then       periodic       irregular      shrinking
@@ -7,48 +7,48 @@
 //!    ╱           ╱            ──┘             ╱  ╱  ╱                              ╲
 //! ```
 //!
-//! A series grows when the movement upward is more than chance (either test of `statistics`), when its floor rises too,
-//! so that a wave which happens to end high does not count, and when a bend explains it no better, that is when it has
-//! not slowed. All of that is asked before a word is said, since a false alarm costs more than another snapshot.
-//! Deliberately absent: what the numbers are; bytes and blocks are judged alike.
+//! A series is growing if it meets three conditions. Its rise is not chance, by either test of `statistics`. Its
+//! minimum rises too, so a wave that happens to end high does not count. A line with a bend does not explain it better,
+//! so it has not slowed. All three are required, because a false alarm costs more than another snapshot. Deliberately
+//! absent: the meaning of the numbers; bytes and blocks are judged alike.
 
 use serde::Serialize;
 
-use super::statistics::{Bend, bend, kendall, likeness, median, quantile, signs, theil_sen};
+use super::statistics::{Bend, autocorrelation, bend, kendall, median, quantile, signs, theil_sen};
 
-/// Below this nothing is judged: seven steps that all go up happen by chance once in 128 times.
+/// The fewest points that are judged: by chance, seven steps all go up once in 128 times.
 pub const POINTS_NEEDED: usize = 8;
-/// Chance may explain a growth this often, at most.
+/// The highest probability of chance at which a series counts as growing.
 const CHANCE: f64 = 0.008;
-/// More points than this are thinned out: pairs of points are compared, and their number grows with the square.
+/// Longer series are thinned out, because the number of pairs of points is quadratic.
 const POINTS_COMPARED: usize = 200;
-/// Behind a bend, a slope below this share of the one before it has slowed, and below the other it has stopped.
+/// Growth has slowed or stopped if the slope after a bend is below this fraction of the slope before it.
 const SLOWED: f64 = 0.5;
 const STOPPED: f64 = 0.1;
 
-/// What a series does, most suspicious first.
+/// The class of a series, most suspicious first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
-    /// More and more, and it has not slowed.
+    /// Grows and has not slowed.
     Growing,
-    /// As above while the program ran, and given back when it ended: a leak that tidy endings hide.
+    /// Grew while the program ran, and was freed when it ended: a leak that a clean exit hides.
     FreedOnlyAtExit,
-    /// Still growing, but ever more slowly.
+    /// Grows ever more slowly.
     Slowing,
-    /// A cache, a pool or a warm-up: grew, and has stopped.
+    /// Grew and has stopped: a cache, a pool or a warm-up.
     GrewThenBounded,
-    /// Up and down in a rhythm.
+    /// Rises and falls periodically.
     Periodic,
-    /// Up and down without rhythm or trend.
+    /// Rises and falls without period or trend.
     Irregular,
     Shrinking,
     Steady,
-    /// Too few points to say.
+    /// Too few points for a judgement.
     TooFew,
 }
 
-/// What two neighbouring points say.
+/// Number of steps between consecutive points, by direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Steps {
     pub up: usize,
@@ -56,20 +56,20 @@ pub struct Steps {
     pub same: usize,
 }
 
-/// A class and what speaks for it. Slopes are per unit of x.
+/// A class and its evidence. Slopes are per unit of x.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
     pub class: Class,
-    /// 0 to 1: how well the class explains the points, and how unlikely chance would.
+    /// 0 to 1: how well the class explains the points, and how unlikely they are by chance.
     pub confidence: f64,
     pub slope: f64,
     pub slope_low: f64,
     pub slope_high: f64,
     pub r_squared: f64,
-    /// How likely a series without trend would rise so consistently.
+    /// The probability that a series without trend rises as consistently.
     pub chance: f64,
     pub steps: Steps,
-    /// Growing: the point from which on. Bounded: the point at which it stopped.
+    /// Growing: the point at which growth began. Bounded: the point at which it stopped.
     pub since: Option<usize>,
     /// Periodic: in units of x.
     pub period: Option<f64>,
@@ -77,7 +77,7 @@ pub struct Judgement {
 
 /// Judges a series; `xs` ascend.
 pub fn judge(xs: &[f64], ys: &[f64]) -> Judgement {
-    // What was not there yet says nothing, except that it came.
+    // Of the zeros before the site appeared, only the last one counts.
     let absent = ys.iter().take_while(|&&y| y == 0.0).count();
     let start = if absent == ys.len() {
         0
@@ -132,11 +132,11 @@ fn steps(ys: &[f64]) -> Steps {
     steps
 }
 
-/// A series brought to width and height 1, so that thresholds mean the same for bytes, blocks, seconds and weeks.
+/// A series scaled to width and height 1, so that thresholds do not depend on units.
 struct Series {
     xs: Vec<f64>,
     ys: Vec<f64>,
-    /// Where each point was before thinning.
+    /// Index of each point before thinning.
     index: Vec<usize>,
     width: f64,
     height: f64,
@@ -168,7 +168,7 @@ impl Series {
 
     fn judge(&self, judgement: &mut Judgement) {
         let Some(line) = theil_sen(&self.xs, &self.ys) else {
-            // All points at one place: nothing has moved with x.
+            // All points have the same x, so there is no trend.
             judgement.class = Class::Irregular;
             return;
         };
@@ -180,7 +180,7 @@ impl Series {
         let turned_residuals: Vec<f64> = residuals.iter().map(|r| -r).collect();
         judgement.chance = by_steps.min(by_pairs);
         let rises = (by_steps <= CHANCE && self.straightness() >= 0.5) || by_pairs <= CHANCE / 5.0;
-        // What a line explains almost whole has no rhythm worth a word.
+        // If a line explains nearly everything, a period is not worth reporting.
         let rhythm = if line.r_squared < 0.95 {
             rhythm(&residuals)
         } else {
@@ -193,11 +193,11 @@ impl Series {
                 judgement.chance = chance;
                 self.grows(judgement);
             } else if self.level >= 20.0 {
-                // Ripples of a few percent are none.
+                // Ripples of a few percent do not count.
                 (judgement.class, judgement.confidence) = (Class::Steady, 1.0 - 1.0 / self.level);
             } else {
                 judgement.class = Class::Periodic;
-                judgement.confidence = likeness(&residuals, period).clamp(0.0, 1.0);
+                judgement.confidence = autocorrelation(&residuals, period).clamp(0.0, 1.0);
             }
         } else if let Some((at, confidence)) = self.settled() {
             (judgement.class, judgement.confidence) = (Class::GrewThenBounded, confidence);
@@ -224,7 +224,7 @@ impl Series {
         }
     }
 
-    /// It does rise: on and on, or less and less?
+    /// Classifies a series that rises: does it go on, slow down or stop?
     fn grows(&self, judgement: &mut Judgement) {
         judgement.class = Class::Growing;
         judgement.confidence = (1.0 - judgement.chance) * judgement.r_squared;
@@ -239,37 +239,37 @@ impl Series {
         }
     }
 
-    /// Whether it still goes up from snapshot to snapshot, however little that is for the time that passed: a program that
-    /// rests between bursts has not stopped growing.
+    /// Whether it still rises from snapshot to snapshot after the bend, however slowly: a program that pauses between
+    /// bursts has not stopped growing.
     fn climbs_behind(&self, bend: &Bend) -> bool {
         let behind = steps(&self.ys[bend.at..]);
         behind.down == 0 && behind.up >= 3 && behind.up > behind.same
     }
 
-    /// Where two lines explain the points clearly better than one.
+    /// The bend, if two lines explain the points clearly better than one.
     fn bend(&self) -> Option<Bend> {
         let margin = 3.max(self.xs.len() / 10);
-        // The place of the bend was chosen to be the best of many, hence more than the usual 4.
+        // More than the usual 4, because the bend is the best of many candidates.
         bend(&self.xs, &self.ys, margin).filter(|bend| bend.gain >= 12.0)
     }
 
-    /// How direct the way from the first point to the last is: 1 without a step back, 0 for a wave.
+    /// Net change divided by total movement: 1 if all steps go up, 0 for a wave.
     fn straightness(&self) -> f64 {
         let way: f64 = self.ys.windows(2).map(|pair| (pair[1] - pair[0]).abs()).sum();
         let net = self.ys[self.ys.len() - 1] - self.ys[0];
         if way > 0.0 { net / way } else { 0.0 }
     }
 
-    /// What is least in each third is more than in the one before.
+    /// Whether the minimum of each third is above that of the previous one.
     fn floor_rises(&self) -> bool {
         let third = self.ys.len().div_ceil(3);
         let least = |points: &[f64]| points.iter().copied().fold(f64::INFINITY, f64::min);
         let floors: Vec<f64> = self.ys.chunks(third).map(least).collect();
-        // It may have begun late, but it must not have ended early.
+        // Growth may begin late, but must not end early.
         floors.len() == 3 && floors[1] >= floors[0] - 0.05 && floors[2] >= floors[1] + 0.05
     }
 
-    /// The point from which on the series stays where it came to from below, and how surely.
+    /// The point at which a rising series became constant, and the confidence in that.
     fn settled(&self) -> Option<(usize, f64)> {
         const BAND: f64 = 0.1;
         let count = self.ys.len();
@@ -282,7 +282,7 @@ impl Series {
         }
         let (xs, ys) = (&self.xs[at..], &self.ys[at..]);
         let line = theil_sen(xs, ys)?;
-        // What still climbs steadily within the band has not settled.
+        // A series that still rises steadily within the band has not settled.
         let climbs = steps(ys);
         if line.slope > 0.0
             && (signs(climbs.up, climbs.up + climbs.down) <= 0.05 || kendall(ys, &line.residuals(xs, ys)) <= 0.05)
@@ -300,7 +300,7 @@ impl Bend {
     }
 }
 
-/// Which points to compare: all, or the middle one by size of each of equally many groups.
+/// The points to compare: all, or the median of each of [`POINTS_COMPARED`] groups.
 fn thinned(ys: &[f64]) -> Vec<usize> {
     if ys.len() <= POINTS_COMPARED {
         return (0..ys.len()).collect();
@@ -314,29 +314,30 @@ fn thinned(ys: &[f64]) -> Vec<usize> {
     (0..POINTS_COMPARED).map(middle).collect()
 }
 
-/// The number of points after which the residuals of a line repeat, if they do, three times at least.
+/// The number of points after which the residuals of a line repeat, if they do so at least three times.
 fn rhythm(residuals: &[f64]) -> Option<usize> {
     let count = residuals.len();
     let mut fallen = false;
     let mut best: Option<(usize, f64)> = None;
     for lag in 1..=count / 3 {
-        let likeness = likeness(residuals, lag) * count as f64 / (count - lag) as f64;
-        fallen |= likeness < 0.0;
-        if fallen && likeness >= 0.6 && best.is_none_or(|(_, most)| likeness > most + 0.1) {
-            best = Some((lag, likeness));
+        let autocorrelation = autocorrelation(residuals, lag) * count as f64 / (count - lag) as f64;
+        fallen |= autocorrelation < 0.0;
+        if fallen && autocorrelation >= 0.6 && best.is_none_or(|(_, most)| autocorrelation > most + 0.1) {
+            best = Some((lag, autocorrelation));
         }
     }
     best.map(|(lag, _)| lag)
 }
 
-/// Whether a wave is lifted: the least and the most of its periods rise. The answer is how likely that is by chance.
+/// Whether a wave rises: both the minimum and the maximum of its periods do. Returns the probability that this is
+/// chance.
 fn lifted(ys: &[f64], period: usize) -> Option<f64> {
     let least = |points: &[f64]| points.iter().copied().fold(f64::INFINITY, f64::min);
     let most = |points: &[f64]| points.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let floors: Vec<f64> = ys.chunks_exact(period).map(least).collect();
     let ceilings: Vec<f64> = ys.chunks_exact(period).map(most).collect();
     let all_up = |values: &[f64]| steps(values).up + 1 == values.len();
-    // In random order, so many values stand in ascending order once in as many times as there are orders.
+    // Of all orders of the periods, one is ascending.
     let orders: f64 = (1..=floors.len()).map(|n| n as f64).product();
     if floors.len() >= 4 && all_up(&floors) && all_up(&ceilings) {
         return Some(1.0 / orders);

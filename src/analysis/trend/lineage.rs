@@ -1,14 +1,14 @@
-//! Which snapshots belong behind one another: those of one process, and of one program that was restarted.
+//! Lineages: the snapshots of one process, or of one program that was restarted, in order of time.
 //!
-//! A restarted program begins after its predecessor was last seen. Ranks of one job run side by side, so each is a
-//! lineage of its own, though all are one program.
+//! A restarted program begins after its predecessor's last snapshot. Ranks of a job run at the same time, so each is a
+//! lineage of its own, although all run one program.
 
 use super::Summary;
 use crate::analysis::program::Program;
 
-/// The snapshots in the order of time, one list for each lineage, without those that show one moment twice.
+/// One list for each lineage, in order of time, without duplicates.
 pub fn lineages(mut summaries: Vec<Summary>) -> Vec<Vec<Summary>> {
-    // A killed process has no time of its end: what is known may be older than the last snapshot that was kept.
+    // The end of a killed process is not recorded: the known time may precede its last automatic snapshot.
     summaries.sort_by(|a, b| (&a.process, a.at_end, a.at_ns).cmp(&(&b.process, b.at_end, b.at_ns)));
     for nth in 1..summaries.len() {
         let (before, summary) = (&summaries[nth - 1], &summaries[nth]);

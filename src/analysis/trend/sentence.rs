@@ -1,4 +1,4 @@
-//! A row in one sentence: what the site does, by how much, on what evidence, and where that leads.
+//! A row as one sentence: how the site changes, how fast, on what evidence, and when the device is full.
 
 use super::{Against, Class, Evidence, Measure, POINTS_NEEDED, Point, Row};
 use crate::analysis::words::{bytes, count, duration, plural};
@@ -19,7 +19,7 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
         Class::Growing => {
             let since = evidence
                 .since
-                .map(|at| format!(" since {}", moment(at, points, against)));
+                .map(|at| format!(" since {}", start(at, points, against)));
             format!(
                 "{who} has grown in {of_steps} by {pace}{} and has not slowed",
                 since.unwrap_or_default()
@@ -27,19 +27,17 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
         }
         Class::FreedOnlyAtExit => {
             let left = evidence.at_end.unwrap_or_default();
-            let gave = match row.judged_by {
+            let freed = match row.judged_by {
                 Measure::Bytes => bytes(evidence.last.saturating_sub(left)),
                 Measure::Count => plural(evidence.last.saturating_sub(left), "block", "blocks"),
             };
-            format!(
-                "{who} had grown in {of_steps} by {pace} while the program was at work, and gave back {gave} only at its end"
-            )
+            format!("{who} grew in {of_steps} by {pace} while the program ran, and freed {freed} only at exit")
         }
-        Class::Slowing => format!("{who} has grown in {of_steps} by {pace}, but ever more slowly"),
+        Class::Slowing => format!("{who} has grown in {of_steps} by {pace}, but more and more slowly"),
         Class::GrewThenBounded => {
             let since = evidence
                 .since
-                .map(|at| format!(" since {}", moment(at, points, against)));
+                .map(|at| format!(" since {}", start(at, points, against)));
             let (first, last) = (bytes(row.bytes.first), bytes(row.bytes.last));
             format!(
                 "{who} grew from {first} to {last} and has stayed there{}",
@@ -51,7 +49,7 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
                 .period
                 .map(|period| format!(", about every {}", against.span(period)));
             format!(
-                "{who} goes up and down between {least} and {most}{}",
+                "{who} rises and falls between {least} and {most}{}",
                 every.unwrap_or_default()
             )
         }
@@ -85,19 +83,19 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
             if against == Against::Marks && all >= POINTS_NEEDED {
                 return format!("{who} {moved}; too few marks were set between the snapshots to judge");
             }
-            format!("{who} {moved}; {few} too few to judge, {POINTS_NEEDED} are needed")
+            format!("{who} {moved}; {few} too few to judge; at least {POINTS_NEEDED} are needed")
         }
     };
     if let (Some(device), Some(after)) = (&row.device, row.full_after) {
         text.push_str(&format!("; at this pace {device} is full in {}", against.span(after)));
     }
     if row.class.is_growth() && row.judged > 1 {
-        text.push_str(&format!("; so in {} of {} processes", row.agreeing, row.judged));
+        text.push_str(&format!("; the same in {} of {} processes", row.agreeing, row.judged));
     }
     text
 }
 
-/// `train.py:212 in step`, as people say it.
+/// `train.py:212 in step`.
 fn subject(row: &Row) -> String {
     match &row.site.place {
         Some(place) => format!("{place} in {}", row.site.label),
@@ -105,7 +103,7 @@ fn subject(row: &Row) -> String {
     }
 }
 
-/// `about 96 MiB an hour`, with blocks where these tell more.
+/// `about 96 MiB an hour`, or blocks with their size if the blocks decided the class.
 fn pace(row: &Row, against: Against) -> String {
     let unit = match against {
         Against::Time => "an hour",
@@ -128,7 +126,7 @@ fn pace(row: &Row, against: Against) -> String {
 }
 
 impl Against {
-    /// A number of hours, marks or runs in words.
+    /// A number of hours, marks or runs as text.
     pub fn span(self, units: f64) -> String {
         let whole = units.max(0.0).round() as u64;
         match self {
@@ -139,7 +137,7 @@ impl Against {
     }
 }
 
-/// Hours, no more exact than an estimate is.
+/// Hours, rounded as an estimate deserves.
 fn roughly(hours: f64) -> String {
     let days = hours / 24.0;
     match hours {
@@ -151,7 +149,8 @@ fn roughly(hours: f64) -> String {
     }
 }
 
-fn moment(at: usize, points: &[Point], against: Against) -> String {
+/// The point at which growth began or ended.
+fn start(at: usize, points: &[Point], against: Against) -> String {
     let point = &points[at];
     match (against, &point.mark) {
         (Against::Marks, Some(mark)) => format!("mark {mark:?}"),

@@ -1,4 +1,4 @@
-//! From snapshots to rows: every call site gets a value at every point, and its series are judged process by process.
+//! From snapshots to rows: each call site has a value at each point, and its series are judged per process.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use crate::analysis::words::plural;
 
 const NS_PER_HOUR: f64 = 3_600e9;
 
-/// A call site while it is collected.
+/// A call site and its values so far.
 struct Collected {
     key: Key,
     site: Site,
@@ -22,9 +22,9 @@ struct Collected {
     series: Series,
 }
 
-/// The points of one process, and the one at its end, if there is one.
+/// The points of one process, and the point at its end, if there is one.
 struct Segment {
-    at_work: Range<usize>,
+    running: Range<usize>,
     at_end: Option<usize>,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn trend(summaries: &[Summary], options: &Options) -> Trend {
             .map_or_else(Default::default, |summary| summary.program.clone()),
         against,
         points_needed: POINTS_NEEDED,
-        too_few: segments.iter().all(|segment| segment.at_work.len() < POINTS_NEEDED),
+        too_few: segments.iter().all(|segment| segment.running.len() < POINTS_NEEDED),
         no_marks: against == Against::Marks && segments.iter().all(|segment| passes_no_mark(segment, &points)),
         hidden_rows: all - rows.len(),
         warnings: warnings(summaries, &points, against),
@@ -81,9 +81,9 @@ pub(super) fn trend(summaries: &[Summary], options: &Options) -> Trend {
     }
 }
 
-/// Whether all points of a process at work lie between the same two marks, so that growth has nothing to be held against.
+/// Whether all points of a running process lie between the same two marks, so growth cannot be measured against marks.
 fn passes_no_mark(segment: &Segment, points: &[Point]) -> bool {
-    let points = &points[segment.at_work.clone()];
+    let points = &points[segment.running.clone()];
     points.windows(2).all(|pair| pair[0].marks == pair[1].marks)
 }
 
@@ -122,11 +122,11 @@ fn points(summaries: &[Summary], against: Against) -> Vec<Point> {
     points
 }
 
-/// One for each process; against runs, all are one.
+/// One segment for each process; against runs, one for all.
 fn segments(points: &[Point], against: Against) -> Vec<Segment> {
     if against == Against::Runs {
         return vec![Segment {
-            at_work: 0..points.len(),
+            running: 0..points.len(),
             at_end: None,
         }];
     }
@@ -136,7 +136,7 @@ fn segments(points: &[Point], against: Against) -> Vec<Segment> {
         let end = start + group.len();
         let finished = group.last().is_some_and(|last| last.at_end);
         segments.push(Segment {
-            at_work: start..end - usize::from(finished),
+            running: start..end - usize::from(finished),
             at_end: finished.then(|| end - 1),
         });
         start = end;
@@ -144,7 +144,7 @@ fn segments(points: &[Point], against: Against) -> Vec<Segment> {
     segments
 }
 
-/// Every site that any snapshot has, in the order of appearance, with a value for each snapshot.
+/// All sites in order of appearance, with a value for each snapshot.
 fn collect(summaries: &[Summary]) -> Vec<Collected> {
     let mut all: Vec<Collected> = Vec::new();
     for (at, summary) in summaries.iter().enumerate() {
@@ -163,7 +163,7 @@ fn collect(summaries: &[Summary]) -> Vec<Collected> {
             });
             let collected = &mut all[index];
             if !same_process {
-                // Lines may have moved with the restart; the next snapshot has them where this one does.
+                // Lines may have moved between two runs; later snapshots of this run have these lines.
                 (collected.key, collected.site) = (row.key, row.site.clone());
             }
             collected.device = row.device.clone().or(collected.device.take());
@@ -183,7 +183,7 @@ fn collect(summaries: &[Summary]) -> Vec<Collected> {
     all
 }
 
-/// For each key the index of its site.
+/// For each key, the index of its site.
 fn partners(known: &[Collected], keys: &[Key], moved: bool) -> Vec<Option<usize>> {
     let before: Vec<Key> = known.iter().map(|collected| collected.key).collect();
     pair(&before, keys, moved)
@@ -202,7 +202,7 @@ fn row(
     } = collected;
     let bytes = of_all_processes(&series.bytes, segments, points, xs, against);
     let count = of_all_processes(&series.counts, segments, points, xs, against);
-    // Blocks tell where bytes of many sizes hide it.
+    // If blocks have many sizes, their number may show growth that the bytes hide.
     let by_count = count.evidence.class.is_growth() && !bytes.evidence.class.is_growth() && bytes.evidence.pace > 0.0;
     let (judged_by, chosen) = if by_count {
         (Measure::Count, &count)
@@ -242,13 +242,13 @@ struct Judged {
     judged: usize,
 }
 
-/// Judges one series in each process, and speaks for the process with most points, of several the last.
+/// Judges one series in each process. The result is that of the process with most points; among several, of the last.
 fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], xs: &[f64], against: Against) -> Judged {
     let each: Vec<(usize, Evidence)> = segments
         .iter()
         .map(|segment| {
             (
-                segment.at_work.len(),
+                segment.running.len(),
                 of_one_process(series, segment, points, xs, against),
             )
         })
@@ -271,7 +271,7 @@ fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], xs: 
 }
 
 fn of_one_process(series: &[u64], segment: &Segment, points: &[Point], xs: &[f64], against: Against) -> Evidence {
-    let Range { start, mut end } = segment.at_work;
+    let Range { start, mut end } = segment.running;
     let mut at_end = segment.at_end.map(|at| series[at]);
     let judge_until = |end: usize| {
         let ys: Vec<f64> = series[start..end].iter().map(|&value| value as f64).collect();
@@ -279,7 +279,7 @@ fn of_one_process(series: &[u64], segment: &Segment, points: &[Point], xs: &[f64
     };
     let mut judgement = judge_until(end);
     if against == Against::Marks && at_end.is_none() && end - start >= 2 {
-        // The last moment that the program named may be its end.
+        // The program may have set the last mark at its end, after it freed its memory.
         let (before, last) = (series[end - 2], series[end - 1]);
         if points[end - 1].marks > points[end - 2].marks && last <= before / 2 {
             let without = judge_until(end - 1);
@@ -326,7 +326,7 @@ impl Class {
     }
 }
 
-/// Every device of the last snapshots, with what the driver said of it last.
+/// All devices, each with the last figures of the driver.
 fn devices(summaries: &[Summary]) -> Vec<DeviceTrend> {
     let mut devices: Vec<DeviceTrend> = Vec::new();
     let mut known: HashMap<&str, usize> = HashMap::new();
@@ -372,7 +372,7 @@ impl DeviceTrend {
 fn warnings(summaries: &[Summary], points: &[Point], against: Against) -> Vec<String> {
     let mut warnings = Vec::new();
     if against == Against::Marks && points.iter().all(|point| point.marks == 0) {
-        warnings.push("the program set no marks (culeak_mark), so there is nothing to compare growth with; leave out --against marks".to_owned());
+        warnings.push("the program set no marks (culeak_mark), so growth cannot be measured against them; leave out --against marks".to_owned());
     }
     let lost: u64 = summaries
         .iter()
@@ -381,12 +381,12 @@ fn warnings(summaries: &[Summary], points: &[Point], against: Against) -> Vec<St
         .unwrap_or_default();
     if lost > 0 {
         warnings.push(format!(
-            "{} could not be recorded, so sites may have grown more than is shown",
+            "{} could not be recorded, so call sites may have grown more than shown",
             plural(lost, "allocation", "allocations")
         ));
     }
     if summaries.iter().any(|summary| summary.bare) && summaries.iter().any(|summary| !summary.bare) {
-        warnings.push("some snapshots have no function names, so their call sites cannot be matched with those of the others; take them again where the binaries are".to_owned());
+        warnings.push("some snapshots have no function names, so their call sites do not match those of the others; take them again on the machine that has the binaries".to_owned());
     }
     warnings
 }

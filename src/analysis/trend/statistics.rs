@@ -1,20 +1,20 @@
-//! The few statistics that a judgement on a series stands on, each robust against the wild points that memory has.
+//! The statistics behind a judgement, each robust against the outliers that memory series have.
 //!
-//! Slopes are Theil and Sen's: the median of the slopes between all pairs of points, which a third of wild points leaves
-//! alone. Whether there is a trend at all is asked in two ways with different weaknesses. [`signs`] looks at single steps
-//! and is not fooled by a walk that drifts off by chance, but sees nothing through noise. [`kendall`] compares all pairs
-//! and sees through noise, but takes a random walk for a trend, so it counts only as many points as are independent.
+//! Slopes are Theil–Sen estimates: the median of the slopes between all pairs of points, which tolerates 29 % of
+//! outliers. Two tests with different weaknesses decide whether there is a trend. [`signs`] counts single steps: a
+//! random walk does not mislead it, but noise hides the trend from it. [`kendall`] compares all pairs: it finds a trend
+//! in noise, but would take a random walk for a trend, so it counts only as many points as are independent.
 //! Deliberately absent: anything that assumes a normal distribution of bytes.
 
 /// A straight line through a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Line {
     pub slope: f64,
-    /// Between these the slope lies with 95 % confidence.
+    /// The bounds of the slope with 95 % confidence.
     pub low: f64,
     pub high: f64,
     pub intercept: f64,
-    /// The share of the movement that the line explains, 0 to 1.
+    /// The fraction of the variance that the line explains, 0 to 1.
     pub r_squared: f64,
 }
 
@@ -28,7 +28,7 @@ impl Line {
     }
 }
 
-/// The line of Theil and Sen; `None` when all points are at one place.
+/// The Theil–Sen line; `None` if all points have the same x.
 pub fn theil_sen(xs: &[f64], ys: &[f64]) -> Option<Line> {
     let mut slopes = Vec::with_capacity(xs.len() * xs.len() / 2);
     for later in 1..xs.len() {
@@ -44,7 +44,7 @@ pub fn theil_sen(xs: &[f64], ys: &[f64]) -> Option<Line> {
     }
     slopes.sort_unstable_by(f64::total_cmp);
     let slope = median_of_sorted(&slopes);
-    // Sen's interval: so many ranks to either side of the median.
+    // Sen's interval: ranks on either side of the median.
     let residuals: Vec<f64> = xs.iter().zip(ys).map(|(&x, &y)| y - slope * x).collect();
     let spread = 1.96 * (variance_of_score(ys) * repetition(&residuals)).sqrt();
     let ranks = slopes.len() as f64;
@@ -63,7 +63,7 @@ pub fn theil_sen(xs: &[f64], ys: &[f64]) -> Option<Line> {
     })
 }
 
-/// The share of a series' movement that is not left in the residuals of a model.
+/// The fraction of a series' variance that a model with these residuals explains.
 pub fn explained(ys: &[f64], residuals: &[f64]) -> f64 {
     let all = squares_around_mean(ys);
     let left: f64 = residuals.iter().map(|residual| residual * residual).sum();
@@ -93,18 +93,18 @@ fn median_of_sorted(sorted: &[f64]) -> f64 {
     }
 }
 
-/// The value below which this share of all lies.
-pub fn quantile(values: &[f64], tally: f64) -> f64 {
+/// The value below which this fraction of all values lies.
+pub fn quantile(values: &[f64], fraction: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
     let last = sorted.len().saturating_sub(1);
     sorted
-        .get((tally * last as f64).round() as usize)
+        .get((fraction * last as f64).round() as usize)
         .copied()
         .unwrap_or(0.0)
 }
 
-/// How likely so many of so many steps go up when up and down are equally likely.
+/// The probability that at least `up` of `of` steps go up if up and down are equally likely.
 pub fn signs(up: usize, of: usize) -> f64 {
     // Binomial coefficients over 2^of, from the top, in logarithms so that thousands of steps do not overflow.
     let mut log = -(of as f64) * std::f64::consts::LN_2;
@@ -116,8 +116,8 @@ pub fn signs(up: usize, of: usize) -> f64 {
     sum.min(1.0)
 }
 
-/// How likely later points are so often above earlier ones in a series without trend (Mann and Kendall's test, one
-/// side), counting only as many points as the residuals show to be independent.
+/// The probability that later points are above earlier ones as often in a series without trend (one-sided Mann–Kendall
+/// test), counting only as many points as the residuals show to be independent.
 pub fn kendall(ys: &[f64], residuals: &[f64]) -> f64 {
     let mut score = 0.0;
     for later in 1..ys.len() {
@@ -137,7 +137,7 @@ pub fn kendall(ys: &[f64], residuals: &[f64]) -> f64 {
     }
 }
 
-/// Of Kendall's score over points in random order; equal values take part in no comparison.
+/// Variance of Kendall's score for points in random order; ties do not count.
 fn variance_of_score(ys: &[f64]) -> f64 {
     let term = |n: f64| n * (n - 1.0) * (2.0 * n + 5.0);
     let mut sorted = ys.to_vec();
@@ -149,20 +149,20 @@ fn variance_of_score(ys: &[f64]) -> f64 {
     (term(ys.len() as f64) - ties) / 18.0
 }
 
-/// By how much the points repeat one another: 1 when they are independent, 3 when each says what three did.
+/// How many points carry the information of one independent point: 1 if all are independent.
 fn repetition(residuals: &[f64]) -> f64 {
     let count = residuals.len() as f64;
     if count < 6.0 {
         return 1.0;
     }
-    // A line fitted to a short walk follows it, so its residuals look more independent than they are.
-    let likeness = (count * likeness(residuals, 1) + 2.0) / (count - 4.0);
-    let likeness = likeness.clamp(0.0, 0.95);
-    (1.0 + likeness) / (1.0 - likeness)
+    // A line that is fitted to a short random walk follows it, so its residuals look more independent than they are.
+    let autocorrelation = (count * autocorrelation(residuals, 1) + 2.0) / (count - 4.0);
+    let autocorrelation = autocorrelation.clamp(0.0, 0.95);
+    (1.0 + autocorrelation) / (1.0 - autocorrelation)
 }
 
-/// How alike a series is to itself so many points later: 1 the same, 0 not at all.
-pub fn likeness(residuals: &[f64], lag: usize) -> f64 {
+/// Autocorrelation at this lag: 1 for a series that repeats, 0 for an independent one.
+pub fn autocorrelation(residuals: &[f64], lag: usize) -> f64 {
     let mean = residuals.iter().sum::<f64>() / residuals.len().max(1) as f64;
     let all: f64 = residuals.iter().map(|r| (r - mean) * (r - mean)).sum();
     let shifted = residuals.iter().zip(residuals.iter().skip(lag));
@@ -170,7 +170,8 @@ pub fn likeness(residuals: &[f64], lag: usize) -> f64 {
     if all > 0.0 { pairs / all } else { 0.0 }
 }
 
-/// The share of a normal distribution above this many deviations (Abramowitz and Stegun 7.1.26, good to 1e-7).
+/// The fraction of a normal distribution above this number of standard deviations (Abramowitz and Stegun 7.1.26, error
+/// below 1e-7).
 fn above(deviations: f64) -> f64 {
     let x = deviations.abs() / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
@@ -186,20 +187,20 @@ fn above(deviations: f64) -> f64 {
     if deviations < 0.0 { 1.0 - tail } else { tail }
 }
 
-/// Two lines that meet: the best place to bend the series.
+/// The best fit of two lines that meet at a point.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bend {
     /// Index of the point at the bend.
     pub at: usize,
     pub before: f64,
     pub after: f64,
-    /// How many deviations the slope behind the bend is from nothing.
+    /// The slope after the bend, in standard deviations.
     pub after_deviations: f64,
-    /// How much better than one line it is, as an F ratio.
+    /// F ratio of two lines against one.
     pub gain: f64,
 }
 
-/// Least squares over every bend that leaves `margin` points on both sides.
+/// The least-squares fit over all bends that leave `margin` points on both sides.
 pub fn bend(xs: &[f64], ys: &[f64], margin: usize) -> Option<Bend> {
     let count = xs.len();
     let straight = squares_left(&fit(xs, ys, None)?, xs, ys, None);
@@ -240,7 +241,7 @@ pub fn bend(xs: &[f64], ys: &[f64], margin: usize) -> Option<Bend> {
     best.map(|(_, bend)| bend)
 }
 
-/// What stands beside each factor of a bent line: 1, x, and what x is beyond the bend.
+/// The terms of a bent line: 1, x, and the distance of x beyond the bend.
 fn terms(x: f64, bend: Option<f64>) -> [f64; 3] {
     [1.0, x, bend.map_or(0.0, |bend| (x - bend).max(0.0))]
 }
@@ -257,7 +258,7 @@ fn squares_left(factors: &[f64; 3], xs: &[f64], ys: &[f64], bend: Option<f64>) -
     left.sum()
 }
 
-/// Least squares by the normal equations, three unknowns, or two without a bend.
+/// Least squares by the normal equations, with three unknowns, or two without a bend.
 fn fit(xs: &[f64], ys: &[f64], bend: Option<f64>) -> Option<[f64; 3]> {
     let unknowns = if bend.is_some() { 3 } else { 2 };
     let mut matrix = [[0.0; 4]; 3];

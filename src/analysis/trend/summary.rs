@@ -1,7 +1,7 @@
-//! What a trend keeps of one snapshot: per call site bytes and blocks, and when it was taken.
+//! A summary: what a trend needs of one snapshot, which is bytes and blocks per call site and the time.
 //!
-//! A trend may look at thousands of snapshots with millions of records each, so a snapshot is boiled down to this and can
-//! go. Sites are described in words of their own for the same reason.
+//! A trend may read thousands of snapshots with millions of records each, so each snapshot is dropped after it is
+//! summarized. Sites are therefore owned text.
 
 use serde::Serialize;
 
@@ -14,18 +14,18 @@ use crate::analysis::report::{By, Row, Tally, device_name, is_finished, rows_by}
 use crate::analysis::site::{CallStacks, Role};
 use crate::snapshot::Snapshot;
 
-/// One moment of one process.
+/// One snapshot of one process.
 #[derive(Debug, Clone)]
 pub struct Summary {
-    /// How the user may name it again.
+    /// The input as named on the command line.
     pub source: String,
     pub program: Program,
     pub(super) process: Process,
     /// On the recording's own clock.
     pub(super) at_ns: u64,
-    /// The process is over and this is what it left.
+    /// The process has ended, and the snapshot shows what it left.
     pub(super) at_end: bool,
-    /// How many moments the program had named by then, and the last one's name.
+    /// The number of marks set by then, and the name of the last.
     pub(super) marks: u64,
     pub(super) mark: Option<String>,
     pub(super) rows: Vec<SummaryRow>,
@@ -34,7 +34,7 @@ pub struct Summary {
     pub(super) bare: bool,
 }
 
-/// Whose moment it is.
+/// Identifies a process.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Process {
     pub started_unix_ns: u64,
@@ -49,23 +49,23 @@ pub(super) struct SummaryRow {
     pub key: Key,
     pub site: Site,
     pub tally: Tally,
-    /// Where most of it is.
+    /// The device that holds most of it.
     pub device: Option<String>,
 }
 
-/// A device as one snapshot shows it.
+/// A device in one snapshot.
 #[derive(Debug, Clone)]
 pub(super) struct DeviceSummary {
     pub label: String,
     pub name: String,
-    /// All there is and what is used, when the driver was asked.
+    /// Bytes in total and in use, if the driver was asked.
     pub total_and_used: Option<(u64, u64)>,
 }
 
-/// A call site in words.
+/// A call site as text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Site {
-    /// The function, or what stands for it.
+    /// The function, or module and offset.
     pub label: String,
     /// `train.py:212`.
     pub place: Option<String>,
@@ -74,10 +74,10 @@ pub struct Site {
     pub module: String,
     /// A caching allocator holds it.
     pub pool: bool,
-    /// The library of CUDA's that asked for it.
+    /// The CUDA library that requested it.
     pub library: Option<&'static str>,
     pub kinds: Vec<&'static str>,
-    /// `site_fingerprint` of a report, or `fingerprint` when rows are stacks.
+    /// `site_fingerprint` of a report, or `fingerprint` if rows are stacks.
     pub fingerprint: String,
     /// The shown frames of its largest stack, innermost first.
     pub stack: Vec<SiteFrame>,
@@ -89,7 +89,7 @@ pub struct SiteFrame {
     pub place: Option<String>,
     pub module: String,
     pub role: Role,
-    /// The frame that gave the site its name.
+    /// Whether this frame is the call site.
     pub site: bool,
 }
 
@@ -100,11 +100,12 @@ impl Summary {
         let wanted = |group: &&Group| options.kinds.is_empty() || options.kinds.contains(&group.call.kind);
         let rows = rows_by(snapshot, &stacks, groups.listed().filter(wanted), options.by);
         let process = &snapshot.process;
-        let mut passed = snapshot
+        let mut marks = snapshot
             .marks
             .iter()
             .filter(|mark| mark.time_ns <= snapshot.taken.at_ns);
-        let kept_at = snapshot.taken.automatic.as_ref().and_then(|kept| kept.name.clone());
+        let automatic = snapshot.taken.automatic.as_ref();
+        let taken_at_mark = automatic.and_then(|automatic| automatic.name.clone());
         Summary {
             source,
             program: Program::of(snapshot),
@@ -117,8 +118,8 @@ impl Summary {
             },
             at_ns: snapshot.taken.at_ns,
             at_end: is_finished(snapshot),
-            marks: passed.clone().count() as u64,
-            mark: kept_at.or_else(|| passed.next_back().map(|mark| mark.name.clone())),
+            marks: marks.clone().count() as u64,
+            mark: taken_at_mark.or_else(|| marks.next_back().map(|mark| mark.name.clone())),
             bare: !rows.is_empty()
                 && rows
                     .iter()
@@ -129,7 +130,7 @@ impl Summary {
         }
     }
 
-    /// Wall clock. Not when it was read: a finished recording can be read next year.
+    /// Wall clock of the snapshot's contents, not of reading it: a finished recording may be read a year later.
     pub(super) fn at_unix_ns(&self) -> u64 {
         self.process.started_unix_ns.saturating_add(self.at_ns)
     }

@@ -1,6 +1,5 @@
 use std::collections::BTreeMap;
 
-use super::made_up::{BOUNDED, Family, GROWING, Random};
 use super::summary::{DeviceSummary, SummaryRow};
 use super::*;
 use crate::analysis::pairing::Key;
@@ -8,10 +7,14 @@ use crate::analysis::site::Fingerprint;
 use crate::sample::{MAIN, MIB, PYTHON, RUNTIME, Sample};
 use crate::snapshot::{Automatic, DeviceUsage, Mark, ProcessState, Reason, Snapshot, Usage};
 
+mod synthetic;
+
+use synthetic::{BOUNDED, Family, GROWING, Random};
+
 const SECOND: u64 = 1_000_000_000;
 const MINUTE: u64 = 60 * SECOND;
 
-/// A process of one site, `step` in train.py, with these bytes in so many blocks, seen at these times.
+/// A process with one site, `step` in train.py, that holds these bytes and blocks at these times.
 fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
     let summary = |(&(bytes, count), &at_ns): (&(u64, u64), &u64)| {
         let row = SummaryRow {
@@ -50,7 +53,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
             at_end: false,
             marks: 0,
             mark: None,
-            // What holds nothing is in no snapshot.
+            // A snapshot contains no site that holds nothing.
             rows: if count > 0 { vec![row] } else { Vec::new() },
             devices: vec![DeviceSummary {
                 label: "GPU 0".to_owned(),
@@ -64,7 +67,7 @@ fn summaries_of(values: &[(u64, u64)], times: &[u64]) -> Vec<Summary> {
     values.iter().zip(times).map(summary).collect()
 }
 
-/// One snapshot a minute, values in MiB, one block each MiB.
+/// One snapshot per minute, values in MiB, one block per MiB.
 fn minutes(values: &[u64]) -> Vec<Summary> {
     let values: Vec<(u64, u64)> = values.iter().map(|&value| (value * MIB, value)).collect();
     let times: Vec<u64> = (1..=values.len() as u64).map(|minute| minute * MINUTE).collect();
@@ -88,7 +91,7 @@ fn class(values: &[u64]) -> Class {
     only_row(&minutes(values)).class
 }
 
-/// The class of a made-up series whose snapshots were taken at uneven times, in blocks of 64 KiB.
+/// The class of a synthetic series whose snapshots were taken at uneven times, in blocks of 64 KiB.
 fn class_of(family: &Family, seed: u64) -> Class {
     let mut random = Random::new(seed);
     let values = (family.1)(&mut random);
@@ -103,7 +106,7 @@ fn class_of(family: &Family, seed: u64) -> Class {
     only_row(&summaries_of(&values, &times)).class
 }
 
-fn tally(families: &[Family], each: u64) -> BTreeMap<&'static str, BTreeMap<Class, usize>> {
+fn classify(families: &[Family], each: u64) -> BTreeMap<&'static str, BTreeMap<Class, usize>> {
     let mut classes: BTreeMap<&str, BTreeMap<Class, usize>> = BTreeMap::new();
     for (nth, family) in families.iter().enumerate() {
         for seed in 0..each {
@@ -114,29 +117,29 @@ fn tally(families: &[Family], each: u64) -> BTreeMap<&'static str, BTreeMap<Clas
     classes
 }
 
-fn sum(classes: &BTreeMap<&str, BTreeMap<Class, usize>>, wanted: Class) -> usize {
+fn count_of(classes: &BTreeMap<&str, BTreeMap<Class, usize>>, wanted: Class) -> usize {
     classes.values().filter_map(|family| family.get(&wanted)).sum()
 }
 
-/// Stated in docs/trend.md; print the table with `cargo test -p culeak false_alarms -- --nocapture`.
+/// docs/trend.md states the result, and the command that prints the table.
 #[test]
-fn of_1000_bounded_series_hardly_any_raises_a_false_alarm() {
-    let classes = tally(&BOUNDED, 125);
+fn of_1000_bounded_series_at_most_4_are_false_alarms() {
+    let classes = classify(&BOUNDED, 125);
     println!("{classes:#?}");
-    let alarms = sum(&classes, Class::Growing) + sum(&classes, Class::FreedOnlyAtExit);
+    let alarms = count_of(&classes, Class::Growing) + count_of(&classes, Class::FreedOnlyAtExit);
     assert!(
         alarms <= 4,
         "{alarms} of 1000 bounded series are called growing: {classes:#?}"
     );
 }
 
-/// Twenty times as many say it more exactly. Run it as docs/trend.md tells.
+/// Twenty times as many, for a more precise rate. docs/trend.md has the command.
 #[test]
 #[ignore = "a minute in a debug build"]
-fn of_20000_bounded_series_as_few_raise_a_false_alarm() {
-    let classes = tally(&BOUNDED, 2500);
+fn of_20000_bounded_series_at_most_80_are_false_alarms() {
+    let classes = classify(&BOUNDED, 2500);
     println!("{classes:#?}");
-    let alarms = sum(&classes, Class::Growing) + sum(&classes, Class::FreedOnlyAtExit);
+    let alarms = count_of(&classes, Class::Growing) + count_of(&classes, Class::FreedOnlyAtExit);
     assert!(
         alarms <= 80,
         "{alarms} of 20,000 bounded series are called growing: {classes:#?}"
@@ -144,15 +147,15 @@ fn of_20000_bounded_series_as_few_raise_a_false_alarm() {
 }
 
 #[test]
-fn of_700_leaks_nearly_all_are_found() {
-    let classes = tally(&GROWING, 100);
+fn of_700_leaks_at_least_670_are_found() {
+    let classes = classify(&GROWING, 100);
     println!("{classes:#?}");
-    let found = sum(&classes, Class::Growing);
+    let found = count_of(&classes, Class::Growing);
     assert!(found >= 670, "{found} of 700 leaks are called growing: {classes:#?}");
 }
 
 #[test]
-fn every_class_is_told() {
+fn each_class_is_recognized() {
     let line: Vec<u64> = (0..12).map(|nth| 100 + 8 * nth).collect();
     assert_eq!(class(&line), Class::Growing);
     let root: Vec<u64> = (0..20u32).map(|nth| f64::from(nth * 10_000).sqrt() as u64).collect();
@@ -173,12 +176,12 @@ fn every_class_is_told() {
         Class::Steady
     );
     assert_eq!(class(&line[..POINTS_NEEDED - 1]), Class::TooFew);
-    // As many as are needed are enough.
+    // The minimum is sufficient.
     assert_eq!(class(&line[..POINTS_NEEDED]), Class::Growing);
 }
 
 #[test]
-fn the_pace_is_that_of_most_pairs_whatever_one_wild_point_says() {
+fn one_outlier_does_not_change_the_pace() {
     let mut values: Vec<u64> = (0..13).map(|nth| 100 + 2 * nth).collect();
     values[6] = 5000;
     let row = only_row(&minutes(&values));
@@ -188,7 +191,7 @@ fn the_pace_is_that_of_most_pairs_whatever_one_wild_point_says() {
 }
 
 #[test]
-fn uneven_times_change_no_pace() {
+fn uneven_times_do_not_change_the_pace() {
     let minutes = [1, 2, 4, 8, 9, 15, 16, 20, 31, 32];
     let times: Vec<u64> = minutes.iter().map(|minute| minute * MINUTE).collect();
     let values: Vec<(u64, u64)> = minutes.iter().map(|minute| ((100 + minute) * MIB, *minute)).collect();
@@ -199,20 +202,20 @@ fn uneven_times_change_no_pace() {
 }
 
 #[test]
-fn a_site_that_came_late_is_judged_by_what_follows() {
+fn a_site_that_appears_late_is_judged_from_then_on() {
     let mut values = vec![0; 20];
     values.extend((1..=10).map(|nth| 10 * nth));
     let row = only_row(&minutes(&values));
     assert_eq!(row.class, Class::Growing);
     assert!((row.bytes.pace / MIB as f64 - 600.0).abs() < 1.0);
-    // Three snapshots of it say nothing, however many there were before.
+    // Three snapshots with the site are too few, however many precede them.
     assert_eq!(class(&[vec![0; 20], vec![10, 20, 30]].concat()), Class::TooFew);
-    // Once there, it has not moved.
+    // It has not changed since it appeared.
     assert_eq!(class(&[vec![0; 4], vec![50; 16]].concat()), Class::GrewThenBounded);
 }
 
 #[test]
-fn blocks_tell_what_bytes_of_many_sizes_hide() {
+fn blocks_show_growth_that_bytes_of_many_sizes_hide() {
     let sizes = [900, 20, 400, 10, 700, 5, 950, 300, 40, 600, 15, 990];
     let values: Vec<(u64, u64)> = sizes
         .iter()
@@ -225,7 +228,7 @@ fn blocks_tell_what_bytes_of_many_sizes_hide() {
     assert!(row.sentence.contains("about 60 blocks an hour"), "{}", row.sentence);
 }
 
-/// As `minutes`, and the process has ended with this much left.
+/// As `minutes`, and the process has ended and left this much.
 fn ended_with(values: &[u64], left: u64) -> Vec<Summary> {
     let mut summaries = minutes(&[values, &[left]].concat());
     summaries.last_mut().expect("a summary").at_end = true;
@@ -233,7 +236,7 @@ fn ended_with(values: &[u64], left: u64) -> Vec<Summary> {
 }
 
 #[test]
-fn what_grows_until_a_tidy_end_is_told_apart() {
+fn growth_that_is_freed_at_exit_has_its_own_class() {
     let line: Vec<u64> = (0..12).map(|nth| 100 + 8 * nth).collect();
     let row = only_row(&ended_with(&line, 0));
     assert_eq!((row.class, row.bytes.at_end), (Class::FreedOnlyAtExit, Some(0)));
@@ -245,12 +248,8 @@ fn what_grows_until_a_tidy_end_is_told_apart() {
             same: 0
         }
     );
-    assert!(
-        row.sentence.ends_with("gave back 188 MiB only at its end"),
-        "{}",
-        row.sentence
-    );
-    // What is left at the end is a leak like any other, and what was steady was in use.
+    assert!(row.sentence.ends_with("freed 188 MiB only at exit"), "{}", row.sentence);
+    // Memory that is left at the end is an ordinary leak, and steady memory was in use.
     assert_eq!(only_row(&ended_with(&line, 200)).class, Class::Growing);
     assert_eq!(only_row(&ended_with(&[500; 12], 0)).class, Class::Steady);
 }
@@ -273,7 +272,7 @@ fn the_last_mark_may_be_the_end() {
         (trend.rows[0].bytes.pace / MIB as f64 - 8.0).abs() < 0.01,
         "a mark each"
     );
-    // Against time, nothing says that the program is at its end.
+    // Against time, it is not known that the program is at its end.
     assert_ne!(Trend::of(&summaries, &all()).rows[0].class, Class::FreedOnlyAtExit);
 }
 
@@ -294,11 +293,15 @@ fn a_restart_is_no_step_and_each_process_is_judged_by_itself() {
     assert_eq!((row.class, row.agreeing, row.judged), (Class::Growing, 2, 2));
     assert_eq!(row.bytes.steps.down, 0);
     assert!((row.bytes.pace / MIB as f64 - 480.0).abs() < 1.0);
-    assert!(row.sentence.ends_with("so in 2 of 2 processes"), "{}", row.sentence);
+    assert!(
+        row.sentence.ends_with("the same in 2 of 2 processes"),
+        "{}",
+        row.sentence
+    );
 }
 
 #[test]
-fn processes_side_by_side_are_apart_and_runs_in_a_row_are_points() {
+fn concurrent_processes_are_lineages_and_successive_runs_are_points() {
     let one = |started: u64, rank: &str, mib: u64| {
         let mut summary = ended_with(&[], mib).remove(0);
         summary.process.started_unix_ns += started * SECOND;
@@ -317,7 +320,7 @@ fn processes_side_by_side_are_apart_and_runs_in_a_row_are_points() {
 }
 
 #[test]
-fn one_moment_counts_once() {
+fn a_duplicate_snapshot_counts_once() {
     let line: Vec<u64> = (0..10).map(|nth| 100 + 8 * nth).collect();
     let twice: Vec<Summary> = minutes(&line).into_iter().chain(minutes(&line)).collect();
     assert_eq!(lineages(twice)[0].len(), 10);
@@ -340,7 +343,7 @@ fn a_device_is_full_when_its_growing_sites_have_filled_it() {
     );
 }
 
-/// A running process in which `grows` leaks a block a snapshot, taken every minute.
+/// A running process in which `grows` leaks one block per snapshot, with one snapshot per minute.
 fn snapshots(count: u64) -> Vec<Snapshot> {
     let snapshot = |nth: u64| {
         let mut sample = Sample::new().running();
@@ -396,8 +399,8 @@ fn snapshots_become_a_trend_by_call_site() {
 }
 
 #[test]
-fn what_rises_with_every_snapshot_has_not_stopped_however_long_one_of_them_took() {
-    // One block a step; steps take a millisecond, but for the first ones, or the last, or one in the middle.
+fn a_site_that_rises_with_each_snapshot_has_not_stopped_despite_a_long_interval() {
+    // One block per step. Steps take a millisecond, except the first ones, the last, or one in the middle.
     let values: Vec<(u64, u64)> = (1..=24).map(|nth| (4 * nth * MIB, nth)).collect();
     let slow = |nths: std::ops::Range<u64>| {
         let mut now = 0;
@@ -419,7 +422,7 @@ fn what_rises_with_every_snapshot_has_not_stopped_however_long_one_of_them_took(
 }
 
 #[test]
-fn the_end_of_a_killed_process_comes_last_though_its_time_is_not_known() {
+fn the_end_of_a_killed_process_is_last_although_its_time_is_not_known() {
     let mut summaries = minutes(&[1, 2, 3]);
     summaries[2].marks = 3;
     let mut end = minutes(&[0, 9]).remove(1);
@@ -458,7 +461,7 @@ fn marks_are_those_passed_when_the_snapshot_was_taken() {
 }
 
 #[test]
-fn any_series_is_survived() {
+fn no_series_panics() {
     for values in [
         &[][..],
         &[0],
@@ -472,7 +475,7 @@ fn any_series_is_survived() {
             Trend::of(&summaries, &all());
         }
     }
-    // All at one instant: a damaged file may say so.
+    // All at the same time, as in a damaged file.
     let row = only_row(&summaries_of(
         &[(MIB, 1), (2 * MIB, 2), (3 * MIB, 1)].repeat(4),
         &[MINUTE; 12],

@@ -66,7 +66,7 @@ pub fn summaries(args: &TrendArgs, options: &Options) -> Result<(Vec<Summary>, u
 }
 
 fn is_wanted(args: &TrendArgs, item: &Loaded) -> bool {
-    let called = |pattern: &String| Program::of(&item.snapshot).is_called(pattern);
+    let called = |pattern: &String| Program::of(&item.snapshot).matches(pattern);
     args.only.as_ref().is_none_or(called)
 }
 

@@ -1,4 +1,5 @@
-// Entry in place of another interposer's function: notes that with the recorder, then goes on with all arguments in place.
+// Entry in place of another interposer's function: passes 1 to note_caller, then jumps to the body with all arguments in
+// place.
     hint #34                        // bti c
     stp x29, x30, [sp, #-96]!
     mov x29, sp

@@ -1,4 +1,5 @@
-// Entry of dlsym and dlvsym: keeps the arguments and the caller, asks `decide`, then returns its answer or goes on.
+// Entry of dlsym and dlvsym: saves the arguments, passes them and the caller to `decide`, then returns its answer or jumps
+// to the real function.
     hint #34                        // bti c
     stp x29, x30, [sp, #-48]!
     mov x29, sp

@@ -1,4 +1,5 @@
-// Entry of a runtime function: leaves the caller's address with the recorder, then goes on with all arguments in place.
+// Exported entry of a function: passes the caller's address to note_caller, then jumps to the body with all arguments in
+// place.
     hint #34                        // bti c
     stp x29, x30, [sp, #-96]!
     mov x29, sp

@@ -1,4 +1,4 @@
-//! framehop, told of every loaded module as its documentation asks, with its allocation-free cache.
+//! framehop, with every loaded module added as its documentation requires, and its allocation-free cache.
 
 use super::DEPTH;
 use culeak_walker::Registers;
@@ -30,7 +30,7 @@ pub fn framehop(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     HOP.with_borrow_mut(|hop| {
         let (unwinder, cache) = hop.as_mut().expect("prepared");
         let here = Registers::here();
-        // SAFETY: it reads what lies above the stack pointer of this very thread.
+        // SAFETY: framehop reads only above the stack pointer of this thread.
         let mut read = |address: u64| Ok(unsafe { *(address as *const u64) });
         let mut frames = unwinder.iter_frames(
             here.rip,
@@ -49,9 +49,9 @@ pub fn framehop(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     })
 }
 
-/// One module of the loader's list, with the sections that the list tells of.
+/// Adds one module of the loader's list, with the sections that its program headers locate.
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, unwinder: *mut libc::c_void) -> i32 {
-    // SAFETY: as `prepare` passes it.
+    // SAFETY: `prepare` passes it.
     let unwinder = unsafe { &mut *unwinder.cast::<UnwinderX86_64<Bytes, MustNotAllocateDuringUnwind>>() };
     // SAFETY: the loader passes a valid description.
     let info = unsafe { &*info };
@@ -72,8 +72,8 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, unwinder: *mut
         // SAFETY: within a segment that is mapped while the module is; no module is unloaded during the bench.
         unsafe { std::slice::from_raw_parts(start, (range.end - range.start) as usize) }
     };
-    // The index begins with four bytes about itself, then how far from there `.eh_frame` lies. How long that is stands
-    // nowhere: it ends with its segment at the latest.
+    // The index begins with four bytes of encodings, then the distance from there to `.eh_frame`. The length of that section
+    // is not recorded: it ends with its segment at the latest.
     let index = range(index);
     let away = i32::from_le_bytes(bytes(&index)[4..8].try_into().unwrap());
     let frames = (index.start + 4).wrapping_add_signed(i64::from(away));

@@ -1,4 +1,4 @@
-//! The ways of taking a stack that are compared. Each writes return addresses, innermost first, and says how many.
+//! The compared ways of taking a stack. Each writes return addresses, innermost first, and returns their number.
 
 #[cfg(target_arch = "x86_64")]
 mod hop;
@@ -17,7 +17,7 @@ pub struct Way {
     pub take: Take,
 }
 
-/// Those that need no frame pointers; the first is the one that the others are judged by.
+/// The ways that need no frame pointers; the first is the reference for the others.
 pub const UNWINDERS: &[Way] = &[
     Way {
         name: "libgcc",
@@ -38,8 +38,8 @@ pub const UNWINDERS: &[Way] = &[
     },
 ];
 
-/// The walker with its memory of the thread's last walk. Takes no addresses but the hash of the whole stack, the frames of
-/// the bench below the C++ code included.
+/// The walker with a trail of the thread's last walk. It returns no addresses but the hash of the whole stack, including
+/// the frames of the bench that called the C++ code.
 pub const TRAIL: Way = Way {
     name: "trail",
     take: trail,
@@ -50,13 +50,13 @@ pub const FLOOR: Way = Way {
     take: frame_pointers,
 };
 
-/// What looking at the clock costs.
+/// The cost of the clock readings.
 pub const CLOCK: Way = Way {
     name: "clock",
     take: |_, limit| limit,
 };
 
-/// What a way needs to know beforehand. Call it when all libraries are loaded.
+/// Prepares the ways that need it. Called when all libraries are loaded.
 pub fn prepare() {
     #[cfg(target_arch = "x86_64")]
     hop::prepare();
@@ -70,15 +70,15 @@ fn walker(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
 pub static FOLLOWED: AtomicU64 = AtomicU64::new(0);
 pub static NOT_FOLLOWED: AtomicU64 = AtomicU64::new(0);
 
-/// As the recorder does it: what a trail cannot follow, as code whose rules nobody looked up yet, is walked.
+/// As the recorder does it: a stack that the trail cannot follow, such as one whose rules are not in the table, is walked.
 #[inline(never)]
 fn trail(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     static ONE_THREAD: Trail = Trail::new();
     let start = Registers::here();
-    let told = ONE_THREAD.follow(start, (0, 0), 0, true);
-    let count = if told.is_some() { &FOLLOWED } else { &NOT_FOLLOWED };
+    let summary = ONE_THREAD.follow(start, (0, 0), 0, true);
+    let count = if summary.is_some() { &FOLLOWED } else { &NOT_FOLLOWED };
     count.store(count.load(Relaxed) + 1, Relaxed);
-    if black_box(told).is_none() {
+    if black_box(summary).is_none() {
         walk(start, &mut addresses[..]);
     }
     limit
@@ -96,7 +96,7 @@ unsafe extern "C" {
     fn _Unwind_GetIP(context: *mut c_void) -> u64;
 }
 
-/// The one that the language runtime itself uses: no crate in between.
+/// The unwinder of the language runtime, called directly.
 #[inline(never)]
 fn libgcc(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     extern "C" fn each(context: *mut c_void, taken: &mut Taken) -> i32 {
@@ -116,7 +116,7 @@ fn libgcc(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
         count: 0,
         limit,
     };
-    // SAFETY: `each` takes what is passed, and does not unwind.
+    // SAFETY: `each` has the expected type and does not unwind.
     unsafe { _Unwind_Backtrace(each, &mut taken) };
     taken.count
 }
@@ -124,7 +124,7 @@ fn libgcc(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
 #[inline(never)]
 fn backtrace_crate(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     let mut count = 0;
-    // SAFETY: the walk itself keeps no shared state.
+    // SAFETY: the trace keeps no shared state.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             addresses[count] = frame.ip() as u64;
@@ -136,7 +136,7 @@ fn backtrace_crate(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
 }
 
 thread_local! {
-    /// Where the walk along frame pointers begins.
+    /// The frame pointer at which the walk begins.
     pub static START: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -145,8 +145,8 @@ fn frame_pointers(addresses: &mut [u64; DEPTH], limit: usize) -> usize {
     let mut frame = START.get();
     let mut count = 0;
     while count < limit {
-        // SAFETY: code with frame pointers keeps the caller's and the return address there, and the chain is followed
-        // no further than that code goes.
+        // SAFETY: code with frame pointers keeps the caller's frame pointer and the return address there; the limit ends the
+        // walk before code without frame pointers.
         let (next, address) = unsafe { (*(frame as *const u64), *(frame as *const u64).add(1)) };
         addresses[count] = address;
         count += 1;

@@ -1,4 +1,4 @@
-//! What is particular to aarch64. Written from the ABI and run in an emulator only: no machine with a GPU has run it.
+//! aarch64. Written from the ABI and tested in an emulator only.
 
 use crate::Registers;
 
@@ -7,9 +7,9 @@ pub const FP: u16 = 29;
 pub const SP: u16 = 31;
 pub const RA: u16 = 30;
 pub const REGISTERS: usize = 32;
-/// Whose call frame instructions there are besides the common ones: return addresses may be signed.
+/// The vendor's extra call frame instructions: return addresses may be signed.
 pub const INSTRUCTIONS: gimli::Vendor = gimli::Vendor::AArch64;
-/// Registers that one line of an unwind table may speak of: x19 to x30, d8 to d15, the signing state of the return address.
+/// The most registers in one row of an unwind table: x19 to x30, d8 to d15, the signing state of the return address.
 pub const RULES: usize = 12 + 8 + 1 + 3;
 
 /// Addresses of user space have this many bits.
@@ -22,24 +22,23 @@ pub const RA_BITS: u32 = 7;
 pub const FP_BITS: u32 = 7;
 pub const CFA_BITS: u32 = 13;
 
-/// Where the kernel's signal frame has them: behind the 128 bytes of `siginfo_t`, the 176 before `uc_mcontext` and the
-/// fault address come x0 to x30, the stack pointer and the program counter.
+/// Offsets of the interrupted registers in the kernel's signal frame: after the 128 bytes of `siginfo_t`, the 176 before
+/// `uc_mcontext` and the fault address come x0 to x30, the stack pointer and the program counter.
 pub const SIGNAL_FP: u64 = 128 + 176 + 8 + 8 * 29;
 pub const SIGNAL_SP: u64 = 128 + 176 + 8 + 8 * 31;
 pub const SIGNAL_PC: u64 = 128 + 176 + 8 + 8 * 32;
 
-/// `mov x8, 139; svc 0`: kernels since 5.8 say nothing else about their trampoline. A leaf function that a signal has
-/// interrupted ends the stack, marked: its return address is in x30, which a step here does not keep.
+/// `mov x8, 139; svc 0`: the only way to recognize the return trampoline of kernels since 5.8. The stack ends with
+/// `End::Lost` at a leaf function that a signal interrupted: its return address is in x30, which `Cursor` does not keep.
 pub const SIGNAL_RETURN: [u8; 8] = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
 
-/// glibc keeps the thread's control block at the top of the thread's stack block.
-#[inline(always)]
-pub fn thread_pointer() -> u64 {
-    let pointer;
-    // SAFETY: reads a register that user space may read.
-    unsafe { std::arch::asm!("mrs {}, tpidr_el0", out(reg) pointer, options(nostack, preserves_flags, nomem)) };
-    pointer
+/// The instruction that reads the thread pointer.
+macro_rules! read_thread_pointer {
+    () => {
+        "mrs {}, tpidr_el0"
+    };
 }
+pub(super) use read_thread_pointer;
 
 #[inline(always)]
 pub fn registers() -> Registers {
@@ -59,7 +58,7 @@ pub fn registers() -> Registers {
     Registers { rip, rsp, rbp }
 }
 
-/// Everything that a callee has to preserve: (values by DWARF number, which of them are known).
+/// The registers that a callee must preserve: values by DWARF number, and the set of known ones as bits.
 #[inline(always)]
 pub fn preserved() -> ([u64; REGISTERS], u64) {
     let mut values = [0; REGISTERS];
@@ -84,7 +83,7 @@ pub fn preserved() -> ([u64; REGISTERS], u64) {
     (values, (19..=31).fold(0, |known, register| known | 1 << register))
 }
 
-/// A return address as it stands in memory, without its authentication code.
+/// The code address in a saved return address: without its authentication code.
 #[inline(always)]
 pub fn code_address(word: u64) -> u64 {
     word & ((1 << ADDRESS_BITS) - 1)

@@ -1,4 +1,4 @@
-//! What is particular to x86-64.
+//! x86-64.
 
 use crate::Registers;
 
@@ -7,37 +7,36 @@ pub const FP: u16 = 6;
 pub const SP: u16 = 7;
 pub const RA: u16 = 16;
 pub const REGISTERS: usize = 17;
-/// Whose call frame instructions there are besides the common ones.
+/// The vendor's extra call frame instructions: none.
 pub const INSTRUCTIONS: gimli::Vendor = gimli::Vendor::Default;
-/// Registers that one line of an unwind table may speak of: a signal frame names all.
+/// The most registers in one row of an unwind table: a signal frame lists all.
 pub const RULES: usize = REGISTERS + 3;
 
 /// Addresses of user space have this many bits.
 pub const ADDRESS_BITS: u32 = 47;
-/// Code may stand at every byte.
+/// Instructions may begin at every byte.
 pub const CODE_SHIFT: u32 = 0;
 
-/// The return address always lies one word below the CFA, so a rule need not say where.
+/// The return address always lies one word below the CFA, so a rule does not store its place.
 pub const RA_BITS: u32 = 0;
 pub const FP_BITS: u32 = 11;
 pub const CFA_BITS: u32 = 16;
 
-/// Where the kernel's signal frame keeps the interrupted registers, from the stack pointer at the return trampoline.
+/// Offsets of the interrupted registers in the kernel's signal frame, from the stack pointer at the return trampoline.
 pub const SIGNAL_FP: u64 = 120;
 pub const SIGNAL_SP: u64 = 160;
 pub const SIGNAL_PC: u64 = 168;
 
-/// `mov rax, 15; syscall`: a return trampoline that carries no unwind information.
+/// `mov rax, 15; syscall`: a return trampoline without unwind information.
 pub const SIGNAL_RETURN: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0x00, 0x00, 0x00, 0x0f, 0x05];
 
-/// glibc keeps the thread's control block at the top of the thread's stack block.
-#[inline(always)]
-pub fn thread_pointer() -> u64 {
-    let pointer;
-    // SAFETY: the ABI keeps the thread pointer's own value at offset 0 of the segment.
-    unsafe { std::arch::asm!("mov {}, fs:0", out(reg) pointer, options(nostack, preserves_flags, readonly)) };
-    pointer
+/// The instruction that reads the thread pointer.
+macro_rules! read_thread_pointer {
+    () => {
+        "mov {}, fs:0"
+    };
 }
+pub(super) use read_thread_pointer;
 
 #[inline(always)]
 pub fn registers() -> Registers {
@@ -57,7 +56,7 @@ pub fn registers() -> Registers {
     Registers { rip, rsp, rbp }
 }
 
-/// Everything that a callee has to preserve: (values by DWARF number, which of them are known).
+/// The registers that a callee must preserve: values by DWARF number, and the set of known ones as bits.
 #[inline(always)]
 pub fn preserved() -> ([u64; REGISTERS], u64) {
     let mut values = [0; REGISTERS];
@@ -86,7 +85,7 @@ pub fn preserved() -> ([u64; REGISTERS], u64) {
     )
 }
 
-/// A return address as it stands in memory.
+/// The code address in a saved return address.
 #[inline(always)]
 pub fn code_address(word: u64) -> u64 {
     word

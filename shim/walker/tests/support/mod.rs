@@ -1,4 +1,4 @@
-//! Real stacks, and libgcc's word on each of them.
+//! Real stacks, each compared with libgcc's.
 
 #![allow(dead_code)]
 
@@ -22,12 +22,13 @@ pub const DEPTH: usize = 768;
 
 pub static STACKS: AtomicU64 = AtomicU64::new(0);
 pub static FRAMES: AtomicU64 = AtomicU64::new(0);
-/// Stacks that end before the root, for both.
+/// Stacks that end before the root for both unwinders.
 pub static TRUNCATED: AtomicU64 = AtomicU64::new(0);
 pub static DIFFERENT: AtomicU64 = AtomicU64::new(0);
-static SAID: AtomicBool = AtomicBool::new(false);
+static REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Takes the stack twice and counts the comparison. Allocates nothing, so it can be called anywhere.
+/// Takes the stack with both unwinders and counts the result. Allocates nothing while they agree, so it can be called
+/// anywhere.
 #[inline(never)]
 pub extern "C" fn compare() {
     let same = same_as_libgcc(true);
@@ -36,22 +37,22 @@ pub extern "C" fn compare() {
 
 /// Whether the walker and libgcc see the same stack, frame by frame, and end for the same reason.
 #[inline(never)]
-pub fn same_as_libgcc(say_so: bool) -> bool {
+pub fn same_as_libgcc(report: bool) -> bool {
     let start = Registers::here();
     let mut ours = [0; DEPTH];
     let walked = walk(start, &mut ours);
     let mut theirs = [0; DEPTH];
     let (mut count, mut reached, mut root) = (0, false, false);
-    // SAFETY: the walk itself keeps no shared state.
+    // SAFETY: the trace keeps no shared state.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
             let ip = frame.ip() as u64;
-            // The frame that both begin in; everything before it is the oracle's own.
+            // The frame in which both begin; the frames before it belong to `backtrace`.
             if !reached {
                 reached = frame.sp() as u64 == start.rsp;
                 return true;
             }
-            // libgcc shows the root's missing caller as address 0.
+            // libgcc reports the root's missing caller as address 0.
             root = ip == 0;
             if root || count == DEPTH {
                 return false;
@@ -66,14 +67,14 @@ pub fn same_as_libgcc(say_so: bool) -> bool {
     FRAMES.fetch_add(count as u64, Relaxed);
     TRUNCATED.fetch_add(u64::from(!root), Relaxed);
     let same = reached && ours.get(1..walked.count) == Some(&theirs[..count]) && walked.end == end;
-    if !same && say_so && !SAID.swap(true, Relaxed) {
-        say(&ours[1..walked.count.max(1)], walked.end, &theirs[..count], end);
+    if !same && report && !REPORTED.swap(true, Relaxed) {
+        print_difference(&ours[1..walked.count.max(1)], walked.end, &theirs[..count], end);
     }
     same
 }
 
-/// The first difference, address by address.
-fn say(ours: &[u64], our_end: End, theirs: &[u64], their_end: End) {
+/// Prints two different stacks, address by address.
+fn print_difference(ours: &[u64], our_end: End, theirs: &[u64], their_end: End) {
     eprintln!("the walker ends with {our_end:?}, libgcc with {their_end:?}");
     for at in 0..ours.len().max(theirs.len()) {
         let pair = (ours.get(at).copied().unwrap_or(0), theirs.get(at).copied().unwrap_or(0));
@@ -111,14 +112,14 @@ fn name(address: u64) -> String {
     }
 }
 
-/// All comparisons so far were equal.
+/// Asserts that all comparisons so far were equal.
 pub fn expect_no_difference() {
     let (stacks, frames, truncated) = (STACKS.load(Relaxed), FRAMES.load(Relaxed), TRUNCATED.load(Relaxed));
     println!("{stacks} stacks, {frames} frames, {truncated} truncated for both");
     assert_eq!(DIFFERENT.load(Relaxed), 0, "of {stacks} stacks");
 }
 
-/// Where this run's libraries are built.
+/// The folder for the libraries of this run.
 pub fn folder() -> PathBuf {
     let parent = option_env!("CARGO_TARGET_TMPDIR").map_or_else(std::env::temp_dir, PathBuf::from);
     let folder = parent.join(format!("walker-{}", std::process::id()));
@@ -130,7 +131,7 @@ pub fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/support").join(name)
 }
 
-/// Compiles a source file to a library; `CROSS_COMPILE` is the prefix of another machine's compilers, as usual.
+/// Compiles a source file to a library. `CROSS_COMPILE` is the prefix of a cross compiler, as usual.
 pub fn compile(source: &Path, library: &Path, options: &[&str]) {
     let compiler = if source.extension().is_some_and(|kind| kind == "cpp") {
         "g++"
@@ -148,8 +149,8 @@ pub fn compile(source: &Path, library: &Path, options: &[&str]) {
     assert!(done.success());
 }
 
-/// What makes code of each machine harder to walk: vectors for which functions realign their frames, and landing pads in
-/// the linkage table; return addresses that are signed.
+/// Options that make code harder to walk: vectors, for which functions realign their frames; landing pads in the linkage
+/// table; signed return addresses.
 const WIDE: &str = if cfg!(target_arch = "x86_64") {
     "-mavx2"
 } else {
@@ -164,7 +165,7 @@ const PROTECTED: &str = if cfg!(target_arch = "x86_64") {
 /// A library opened with dlopen.
 pub struct Library(*mut c_void);
 
-// SAFETY: a handle may be used from every thread.
+// SAFETY: every thread may use a handle.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
@@ -172,7 +173,7 @@ unsafe impl Sync for Library {}
 impl Library {
     pub fn open(path: &Path, flags: i32) -> Library {
         let name = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
-        // SAFETY: the test's own libraries.
+        // SAFETY: the library belongs to the tests.
         let handle = unsafe { libc::dlopen(name.as_ptr(), flags) };
         assert!(!handle.is_null(), "cannot open {}", path.display());
         Library(handle)
@@ -192,7 +193,7 @@ impl Library {
     }
 }
 
-/// The C++ shapes, compiled in several ways, and the Rust ones.
+/// The C++ shapes, compiled with several sets of options, and the Rust shapes.
 pub struct Game {
     pub shapes: Vec<extern "C" fn(*mut Run, i32)>,
     pub libraries: Vec<Library>,
@@ -200,7 +201,7 @@ pub struct Game {
 
 impl Game {
     pub fn new() -> Game {
-        let ways: [&[&str]; 4] = [
+        let builds: [&[&str]; 4] = [
             &["-O2", "-fomit-frame-pointer"],
             &["-O3", "-fomit-frame-pointer", WIDE, "-fno-plt"],
             &["-O1", "-fno-omit-frame-pointer", "-Wl,-z,lazy"],
@@ -213,12 +214,12 @@ impl Game {
             libraries: Vec::new(),
         };
         std::thread::scope(|scope| {
-            for (number, options) in ways.iter().enumerate() {
+            for (number, options) in builds.iter().enumerate() {
                 let library = folder.join(format!("libshapes{number}.so"));
                 scope.spawn(move || compile(&source("shapes.cpp"), &library, options));
             }
         });
-        for number in 0..ways.len() {
+        for number in 0..builds.len() {
             let library = Library::open(&folder.join(format!("libshapes{number}.so")), libc::RTLD_LAZY);
             // SAFETY: the library exports an array of this many functions.
             let shapes = unsafe {
@@ -232,7 +233,7 @@ impl Game {
         game
     }
 
-    /// Plays until a probe; returns how many that were (a few shapes call on twice).
+    /// Calls shapes at random, `depth` frames deep, and then the probe (more than once: a few shapes call twice).
     pub fn play(&self, seed: u64, depth: i32, probe: extern "C" fn()) {
         let random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
         let mut run = Run {

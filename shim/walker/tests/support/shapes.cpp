@@ -1,5 +1,5 @@
-// Functions of many shapes that call one another at random through pointers, until the depth is used up and the probe
-// is called. Compiled several times, with different options, into as many libraries.
+// Functions of many shapes that call one another at random through pointers, down to a given depth, where the probe is
+// called. Compiled several times with different options, each time into its own library.
 
 #include <alloca.h>
 #include <cstdarg>
@@ -108,7 +108,7 @@ void shape_catch(Run *run, int depth) {
     }
 }
 
-// The rest of the stack stands on a catch block, while an exception is being handled.
+// The rest of the stack is called from a catch block, while an exception is being handled.
 void shape_in_catch(Run *run, int depth) {
     try {
         throw depth;
@@ -217,7 +217,7 @@ void shape_destructor(Run *run, int depth) {
     keep(&at_end);
 }
 
-// In the landing pad of a thrown exception.
+// Called from the landing pad of a thrown exception.
 void shape_unwinding(Run *run, int depth) {
     struct AtEnd {
         Run *run;
@@ -231,7 +231,7 @@ void shape_unwinding(Run *run, int depth) {
     }
 }
 
-// What a signal should interrupt: library calls, linkage stubs, exceptions, prologues.
+// Code for signals to interrupt: library calls, linkage stubs, exceptions, prologues.
 void work(uint64_t rounds) {
     Run run = {[] {}, nullptr, 0, rounds | 1};
     static const Shape shapes[] = {shape_realigned, shape_realigned_alloca, shape_alloca, shape_cleanup, shape_catch,
@@ -255,7 +255,7 @@ void work(uint64_t rounds) {
     }
 }
 
-// For a walk along frame pointers: where they begin.
+// Gives the probe the frame pointer at which a walk along frame pointers begins.
 void (*framed_probe)(void *);
 
 void probe_with_frame() {

@@ -1,10 +1,10 @@
-//! Rust functions that take part in the game of `shapes.cpp`.
+//! Rust functions that call one another at random, together with those of `shapes.cpp`.
 
 use super::Run;
 use std::hint::black_box;
 
 /// # Safety
-/// `run` is the pointer that the game hands around.
+/// `run` is the pointer that the game passes to each shape.
 unsafe fn go_on(run: *mut Run, depth: i32) {
     // SAFETY: the game's own state, used by one thread.
     unsafe {
@@ -24,7 +24,7 @@ macro_rules! shape {
     ($name:ident, $body:expr) => {
         extern "C" fn $name(run: *mut Run, depth: i32) {
             #[allow(clippy::redundant_closure_call)]
-            // SAFETY: called by the game only.
+            // SAFETY: only the game calls it.
             ($body)(&mut || unsafe { go_on(run, depth) })
         }
     };

@@ -1,0 +1,195 @@
+//! Intact and damaged chains in synthetic memory: every walk must end, and none may fault.
+
+use super::*;
+use crate::layout;
+use std::cell::Cell;
+
+const WORDS: usize = 4096;
+const CODE_TYPE: u64 = 0x1111_1110;
+const FRAME_TYPE: u64 = 0x2222_2220;
+
+thread_local!(static THREAD: Cell<u64> = const { Cell::new(0) });
+
+extern "C" fn this_thread() -> u64 {
+    THREAD.get()
+}
+
+extern "C" fn no() -> u64 {
+    0
+}
+
+fn interpreter(layout: Layout, holds_lock: bool) -> Interpreter {
+    let current = if holds_lock { this_thread } else { no };
+    Interpreter::for_tests(layout, this_thread, current, no, CODE_TYPE, FRAME_TYPE)
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+/// The reported frames, and how the walk ended.
+fn walked(interpreter: &Interpreter, thread: u64) -> (Vec<Frame>, End) {
+    THREAD.set(thread);
+    let mut frames = Vec::new();
+    let end = walk(interpreter, 100, |seen| {
+        if let Seen::Frame(frame) = seen {
+            frames.push(frame);
+        }
+    });
+    (frames, end)
+}
+
+/// Writes an intact chain of `depth` frames of one code object to `memory`; returns the address of its thread state. Frames
+/// lie one below the other from word 1024 on.
+fn intact(memory: &mut [u64], layout: &Layout, depth: u64) -> u64 {
+    let base = memory.as_ptr() as u64;
+    let at = |word: u64| base + word * 8;
+    let mut put = |address: u64, offset: u64, value: u64| {
+        let place = (address + offset - base) as usize;
+        memory[place / 8] = match place % 8 {
+            0 => value,
+            shift => memory[place / 8] & !(u64::MAX << (shift * 8)) | value << (shift * 8),
+        };
+    };
+    let (thread, record, code, text) = (at(0), at(128), at(256), at(512));
+    let frame = |number: u64| at(1024 + 32 * (depth - number));
+    put(code, OBJECT_TYPE, CODE_TYPE);
+    put(code, OBJECT_SIZE, 50);
+    for part in [layout.code.file, layout.code.name, layout.code.line_table] {
+        put(code, part, text);
+    }
+    put(thread, layout.thread.c_frame, record);
+    put(record, layout.thread.previous, record);
+    if layout.thread.frame == layout.thread.c_frame {
+        put(record, layout.thread.current, frame(0));
+    } else {
+        put(thread, layout.thread.frame, frame(0));
+    }
+    for number in 0..depth {
+        let here = frame(number);
+        put(
+            here,
+            layout.frame.previous,
+            if number + 1 < depth { frame(number + 1) } else { 0 },
+        );
+        put(here, layout.frame.code, code);
+        match layout.chain {
+            Chain::Objects | Chain::ObjectsWithRecords => {
+                put(here, OBJECT_TYPE, FRAME_TYPE);
+                put(here, layout.frame.instruction, 4);
+            }
+            _ => put(here, layout.frame.instruction, code + layout.code.instructions + 80),
+        }
+    }
+    thread
+}
+
+#[test]
+fn an_intact_chain_is_walked_to_its_end() {
+    for layout in &layout::LAYOUTS {
+        for holds_lock in [false, true] {
+            let mut memory = vec![0; WORDS];
+            let thread = intact(&mut memory, layout, 60);
+            let interpreter = interpreter(*layout, holds_lock);
+            let (frames, end) = walked(&interpreter, thread);
+            assert_eq!((frames.len(), end), (60, End::Root), "3.{}", layout.minor);
+            assert!(frames.iter().all(|frame| *frame == frames[0]));
+        }
+    }
+}
+
+#[test]
+fn the_walk_of_a_cyclic_chain_ends() {
+    for layout in &layout::LAYOUTS {
+        let mut memory = vec![0; WORDS];
+        let thread = intact(&mut memory, layout, 10);
+        let base = memory.as_ptr() as u64;
+        // The caller of the outermost frame is now the innermost one.
+        let outermost = 1024 + 32;
+        memory[outermost + layout.frame.previous as usize / 8] = base + (1024 + 320) * 8;
+        let (frames, end) = walked(&interpreter(*layout, true), thread);
+        assert_eq!((frames.len(), end), (100, End::Full), "3.{}", layout.minor);
+    }
+}
+
+#[test]
+fn any_word_of_a_chain_may_have_any_value() {
+    let mut state = 0x9e37_79b9_7f4a_7c15;
+    let mut ends = [0; 4];
+    for layout in &layout::LAYOUTS {
+        let interpreters = [interpreter(*layout, false), interpreter(*layout, true)];
+        for round in 0..3000 {
+            let mut memory = vec![0; WORDS];
+            let base = memory.as_ptr() as u64;
+            let thread = intact(&mut memory, layout, 12);
+            for _ in 0..1 + round % 4 {
+                let place = match random(&mut state) % 4 {
+                    0 => random(&mut state) as usize % 320,
+                    _ => 1024 + random(&mut state) as usize % 420,
+                };
+                memory[place] = match random(&mut state) % 6 {
+                    0 => random(&mut state),
+                    1 => base + random(&mut state) % (WORDS as u64 * 8 - 256),
+                    2 => (base + random(&mut state) % (WORDS as u64 * 8 - 256)) & !7,
+                    3 => (random(&mut state) % (1 << 47)) & !7,
+                    4 => u64::MAX,
+                    _ => 0xdbdb_dbdb_dbdb_dbdb,
+                };
+            }
+            let (frames, end) = walked(&interpreters[round % 2], thread);
+            assert!(frames.len() <= 100);
+            ends[end as usize] += 1;
+        }
+    }
+    // The test is void unless both cases occur often.
+    assert!(
+        ends[End::Lost as usize] > 3000 && ends[End::Root as usize] > 3000,
+        "{ends:?}"
+    );
+}
+
+#[test]
+fn an_unmapped_thread_state_causes_no_fault() {
+    for layout in &layout::LAYOUTS {
+        for holds_lock in [false, true] {
+            let interpreter = interpreter(*layout, holds_lock);
+            for unmapped in [8, 4096, 1 << 46, u64::MAX, u64::MAX - 7] {
+                assert_eq!(walked(&interpreter, unmapped), (Vec::new(), End::Lost));
+            }
+            assert_eq!(walked(&interpreter, 0), (Vec::new(), End::Nothing));
+        }
+    }
+}
+
+/// Pages that are no longer readable, as after `free` in an allocator that returns memory to the system. They stay
+/// reserved, so that no other test receives them.
+#[test]
+fn a_thread_state_that_became_unreadable_causes_no_fault() {
+    for layout in &layout::LAYOUTS {
+        let bytes = WORDS * 8;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let mapped = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                bytes,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
+        assert_ne!(mapped, libc::MAP_FAILED);
+        // SAFETY: mapped just now with this length, zeroed, and borrowed until it is protected below.
+        let memory = unsafe { std::slice::from_raw_parts_mut(mapped.cast::<u64>(), WORDS) };
+        let thread = intact(memory, layout, 60);
+        // A walk that holds the lock enters the pages in the table of readable ones.
+        assert_eq!(walked(&interpreter(*layout, true), thread).1, End::Root);
+        // SAFETY: mapped above; nothing refers to it any more.
+        assert_eq!(unsafe { libc::mprotect(mapped, bytes, libc::PROT_NONE) }, 0);
+        let unlocked = interpreter(*layout, false);
+        assert_eq!(walked(&unlocked, thread), (Vec::new(), End::Lost), "3.{}", layout.minor);
+    }
+}

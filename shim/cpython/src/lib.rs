@@ -1,0 +1,93 @@
+//! Reads the calling thread's Python stack from the interpreter's memory, for a few loads a frame.
+//!
+//! ```text
+//! thread state ──▶ frame ──▶ frame ──▶ … ──▶ boundary ──▶ frame ──▶ … ──▶ boundary ──▶ none
+//!                    │         │                 │
+//!                    ▼         ▼                 └ an address in the C frame of the interpreter call that runs the frames
+//!                  code      code                  before it: their place in the native stack
+//!                    └ file, function, line table
+//! ```
+//!
+//! Only the thread itself changes its chain of frames, and while it is in a CUDA call it is not running Python. Every frame
+//! keeps its code object alive, and names and line tables never change. So the chain can be read without the GIL, without
+//! allocating and without running any Python code. Offsets differ between versions and are checked against the
+//! running interpreter before they are used. If a check fails there are no Python frames, and [`Status`] has the reason.
+//!
+//! This crate runs inside other programs: it takes no lock, allocates nothing, never panics and preserves `errno`. Memory
+//! is read so that the worst outcome of a wrong pointer is [`End::Lost`].
+//!
+//! An address alone does not identify a code object: a new one is soon allocated where another was freed. So a frame also
+//! has a stamp: the version number that CPython 3.12 and later give every code object, and before that a digest of its
+//! contents.
+//!
+//! * [`chain`]: the walk along a thread's frames
+//! * [`stamp`]: identifies a code object together with its address
+//! * [`code`]: file, function and line table of a code object
+//! * [`interpreter`]: the interpreter of this process, and the thread's state in it
+//! * [`examine`]: whether the interpreter is one whose structures are known
+//! * [`layout`]: the offsets in each version's structures
+//! * [`memory`]: reads of memory that may be freed at any time
+//!
+//! Deliberately absent: decoding of line tables and everything else that can be done later, in another process; other
+//! threads' stacks; locals and values of any kind.
+
+mod chain;
+mod code;
+mod examine;
+mod interpreter;
+mod layout;
+mod memory;
+mod stamp;
+
+pub use code::Described;
+pub use interpreter::{Status, code_address, forked, native_eval, prepare, status};
+
+/// One Python call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Frame {
+    /// Address of the code object.
+    pub code: u64,
+    /// Distinguishes code objects that had the same address one after the other.
+    pub stamp: u64,
+    /// Offset of the current instruction in bytes; [`BEFORE_FIRST`] if none has been executed.
+    pub offset: u32,
+}
+
+/// The offset in a frame that has not begun: its line is the function's first.
+pub const BEFORE_FIRST: u32 = u32::MAX;
+
+/// What a walk reports, innermost first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Seen {
+    Frame(Frame),
+    /// The frames since the last boundary belong to one interpreter call, whose C frame contains this address. 0: the call
+    /// leaves no record on the C stack (before 3.10); its C frame is recognized by its code ([`native_eval`]).
+    Boundary(u64),
+}
+
+/// Why a walk ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// The thread has no Python stack, or it cannot be read.
+    Nothing,
+    /// All frames were reported.
+    Root,
+    /// There are more frames than the limit.
+    Full,
+    /// The chain leads to something that is not a frame.
+    Lost,
+}
+
+/// Calls `see` with the calling thread's frames, at most `limit` of them, and the boundaries between them.
+#[inline]
+pub fn walk(limit: usize, see: impl FnMut(Seen)) -> End {
+    match interpreter::ready() {
+        Some(interpreter) => chain::walk(interpreter, limit, see),
+        None => End::Nothing,
+    }
+}
+
+/// Names and line table of a code object that a walk has just reported. The result borrows `buffer`.
+pub fn describe(frame: Frame, buffer: &mut [u8]) -> Option<Described<'_>> {
+    code::describe(interpreter::ready()?, frame, buffer)
+}

@@ -1,0 +1,101 @@
+//! Distinguishes a code object from another one that had its address before.
+
+use crate::interpreter::Interpreter;
+use crate::layout::*;
+use crate::memory::{Memory, View};
+
+/// The parts of a code object that identify it.
+pub struct Code {
+    pub version: u32,
+    pub first_line: u32,
+    pub name: u64,
+    pub file: u64,
+    pub line_table: u64,
+}
+
+impl Code {
+    #[inline(always)]
+    pub fn of(interpreter: &Interpreter, object: View) -> Code {
+        let layout = &interpreter.layout.code;
+        Code {
+            version: if layout.version == 0 {
+                0
+            } else {
+                object.half(layout.version)
+            },
+            first_line: object.half(layout.first_line),
+            name: object.word(layout.name),
+            file: object.word(layout.file),
+            line_table: object.word(layout.line_table),
+        }
+    }
+}
+
+/// The code object's version, or a digest if it has none. `last_file` caches the digest of the last file name: a frame's
+/// caller is often in the same file.
+#[inline(always)]
+pub fn stamp(
+    interpreter: &Interpreter,
+    memory: &mut impl Memory,
+    code: &Code,
+    last_file: &mut (u64, u64),
+) -> Option<u64> {
+    // 0: the interpreter has no versions, or has used all numbers.
+    if code.version != 0 {
+        return Some(u64::from(code.version) << 32 | u64::from(code.first_line));
+    }
+    digest(interpreter, memory, code, last_file)
+}
+
+/// A digest of the contents of the names and the line table. Their addresses do not suffice: they are freed together with
+/// the code object and reused together. Two functions with the same name, file and first line have the same digest if
+/// their line tables have the same address, length and first eight bytes.
+#[inline(never)]
+fn digest(interpreter: &Interpreter, memory: &mut impl Memory, code: &Code, last_file: &mut (u64, u64)) -> Option<u64> {
+    let table = memory.object(code.line_table, BYTES_CONTENT + 8)?;
+    let (length, start) = (table.word(OBJECT_SIZE), table.word(BYTES_CONTENT));
+    // A table shorter than eight bytes is followed by a zero, and then by undefined bytes.
+    let start = if length < 8 {
+        start & ((1 << (length * 8)) - 1)
+    } else {
+        start
+    };
+    let name = text_digest(interpreter, memory, code.name)?;
+    if last_file.0 != code.file {
+        *last_file = (code.file, text_digest(interpreter, memory, code.file)?);
+    }
+    Some(fold(&[
+        u64::from(code.first_line),
+        code.line_table,
+        length,
+        start,
+        name,
+        last_file.1,
+    ]))
+}
+
+/// The hash that the string object caches; if it has none yet, a hash of the string's length and its end, where file names
+/// differ.
+#[inline(always)]
+fn text_digest(interpreter: &Interpreter, memory: &mut impl Memory, address: u64) -> Option<u64> {
+    let head = memory.object(address, STRING_STATE)?;
+    let (cached, length) = (head.word(STRING_HASH), head.word(STRING_LENGTH));
+    if cached != u64::MAX {
+        return Some(cached);
+    }
+    // Assumes one byte per character: of a wider string this is not the end, but still within the string.
+    let end = length.min(1 << 20).next_multiple_of(8);
+    let bytes = end.min(TEXT_END);
+    let tail = memory.object(address + interpreter.layout.string.ascii + end - bytes, bytes)?;
+    Some((0..bytes / 8).fold(length, |digest, place| fold(&[digest, tail.word(place * 8)])))
+}
+
+/// Bytes of a string's end that are hashed.
+const TEXT_END: u64 = 64;
+
+#[inline(always)]
+fn fold(parts: &[u64]) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    let step = |digest: u64, part: &u64| (digest.rotate_left(29) ^ part).wrapping_mul(ODD);
+    parts.iter().fold(ODD, step)
+}

@@ -1,0 +1,21 @@
+"""Daemon threads that walk their frames without the GIL while the interpreter is finalized."""
+
+import ctypes
+import sys
+import threading
+import time
+
+walk = ctypes.CDLL(sys.argv[1]).walk_times
+walk.argtypes = [ctypes.c_uint64]
+walk.restype = ctypes.c_uint64
+
+
+def deep(n, times):
+    return deep(n - 1, times) if n else walk(times)
+
+
+frames = deep(8, 100)
+for _ in range(3):
+    threading.Thread(target=deep, args=(8, 1 << 60), daemon=True).start()
+time.sleep(0.05)
+print(frames, flush=True)

@@ -1,0 +1,97 @@
+//! The calling thread's current context and device, and their rows in the recording.
+//!
+//! They are all that this library asks CUDA for: `cuCtxGetCurrent` at every allocation, the rest once per context or
+//! device. None of these calls touches a stream, so they are permitted during a graph capture.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+use crate::resolve::driver;
+use cudarc::driver::sys::CUuuid;
+use culeak::lockfree::table::Attributes;
+use culeak::recording::Recording;
+
+/// Changes when a context is created or destroyed: its handle may return as another context's.
+static CHANGES: AtomicU32 = AtomicU32::new(1);
+
+/// The context that a thread saw last.
+struct Seen {
+    changes: Cell<u32>,
+    handle: Cell<u64>,
+    row: Cell<u16>,
+    device: Cell<u8>,
+}
+
+thread_local! {
+    static SEEN: Seen = const {
+        Seen { changes: Cell::new(0), handle: Cell::new(0), row: Cell::new(Attributes::NO_CONTEXT), device: Cell::new(Attributes::NO_DEVICE) }
+    };
+}
+
+/// Voids what threads know about their contexts.
+pub fn contexts_changed() {
+    CHANGES.fetch_add(1, AcqRel);
+}
+
+/// Rows of the calling thread's current context and device.
+#[inline]
+pub fn context_and_device(recording: &Recording) -> (u16, u8) {
+    let mut context = std::ptr::null_mut();
+    // SAFETY: a valid out-parameter.
+    if unsafe { driver::cuCtxGetCurrent(&mut context) } != 0 || context.is_null() {
+        return (Attributes::NO_CONTEXT, Attributes::NO_DEVICE);
+    }
+    let handle = context as u64;
+    SEEN.with(|seen| {
+        let changes = CHANGES.load(Acquire);
+        if seen.handle.get() != handle || seen.changes.get() != changes {
+            let row = recording.context(handle).unwrap_or_else(|| {
+                let device = ordinal().map_or(Attributes::NO_DEVICE, |ordinal| device_row(recording, ordinal));
+                recording.add_context(handle, device, false)
+            });
+            seen.handle.set(handle);
+            seen.changes.set(changes);
+            seen.row.set(row);
+            seen.device.set(recording.context_device(row));
+        }
+        (seen.row.get(), seen.device.get())
+    })
+}
+
+/// The current device of the calling thread.
+pub fn ordinal() -> Option<i32> {
+    let mut ordinal = -1;
+    // SAFETY: a valid out-parameter.
+    (unsafe { driver::cuCtxGetDevice(&mut ordinal) } == 0).then_some(ordinal)
+}
+
+/// The row of a device; its UUID and name are stored when it is first seen.
+pub fn device_row(recording: &Recording, ordinal: i32) -> u8 {
+    if ordinal < 0 {
+        return Attributes::NO_DEVICE;
+    }
+    recording.device(ordinal).unwrap_or_else(|| {
+        let uuid = |get: unsafe fn(*mut CUuuid, i32) -> i32| {
+            let mut uuid = CUuuid { bytes: [0; 16] };
+            // SAFETY: a valid out-parameter.
+            (unsafe { get(&mut uuid, ordinal) } == 0).then(|| uuid.bytes.map(|byte| byte as u8))
+        };
+        // On a MIG device the second version names the instance, the first the whole GPU.
+        let uuid = match (uuid(driver::cuDeviceGetUuid), uuid(driver::cuDeviceGetUuid_v2)) {
+            (Some(whole), Some(instance)) => Some((whole != instance, instance)),
+            (one, other) => one.or(other).map(|uuid| (false, uuid)),
+        };
+        let mut name = [0u8; 104];
+        // SAFETY: the buffer has room for 103 bytes and a zero.
+        unsafe { driver::cuDeviceGetName(name.as_mut_ptr().cast(), 103, ordinal) };
+        recording.add_device(ordinal, uuid, &name);
+        recording.device(ordinal).unwrap_or(Attributes::NO_DEVICE)
+    })
+}
+
+/// As `device_row`, without asking CUDA: memory of that device was recorded before, unless it escaped the hooks.
+pub fn reported_device(recording: &Recording, ordinal: i32) -> u8 {
+    recording
+        .device(ordinal)
+        .unwrap_or_else(|| recording.add_device(ordinal, None, b""))
+}

@@ -1,0 +1,112 @@
+//! What a thread remembers between events: its row and shard in the recording, and the calls it is inside.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+use crate::recorder::call::Call;
+use culeak::format::NONE;
+use culeak::lockfree::shards::Shard;
+use culeak::recording::Recording;
+use culeak::system::BlockedSignals;
+
+/// Changes in a forked child: rows and shards of earlier epochs are the parent's.
+static EPOCH: AtomicU32 = AtomicU32::new(1);
+
+/// Constant and without a destructor: access never allocates.
+pub struct ThreadState {
+    epoch: Cell<u32>,
+    row: Cell<u32>,
+    shard: Cell<Shard>,
+    /// The runtime function that this thread is inside, + 1; 0: none.
+    pub label: Cell<u16>,
+    /// The driver layer recorded something since the label was set.
+    pub recorded: Cell<bool>,
+    /// The call that set the label.
+    pub label_call: Cell<Call>,
+    /// The call of another interposer's driver function that this thread is inside.
+    pub inside_call: Cell<Call>,
+    /// Numbers calls.
+    pub calls: Cell<u64>,
+    /// The caller's address, which the entry of a hook leaves for the hook's body.
+    pub caller: Cell<u64>,
+    /// Events of this thread, to choose those whose cost is measured.
+    pub events: Cell<u32>,
+}
+
+thread_local! {
+    pub static THREAD: ThreadState = const {
+        ThreadState {
+            epoch: Cell::new(0),
+            row: Cell::new(NONE),
+            shard: Cell::new(Shard::shared(0)),
+            label: Cell::new(0),
+            recorded: Cell::new(false),
+            label_call: Cell::new(Call::NONE),
+            inside_call: Cell::new(Call::NONE),
+            calls: Cell::new(0),
+            caller: Cell::new(0),
+            events: Cell::new(0),
+        }
+    };
+}
+
+/// Number of the process among its ancestors since the library was loaded; never 0.
+pub fn epoch() -> u32 {
+    EPOCH.load(Relaxed)
+}
+
+/// In a forked child: the rows of all threads are the parent's.
+pub fn forget_rows() {
+    EPOCH.fetch_add(1, Relaxed);
+}
+
+/// The calling thread's row.
+pub fn thread_row(recording: &Recording) -> u32 {
+    thread_and_shard(recording).0
+}
+
+/// The calling thread's row, and its shard of the recording.
+#[inline]
+pub fn thread_and_shard(recording: &Recording) -> (u32, Shard) {
+    THREAD.with(|thread| {
+        if thread.epoch.get() != EPOCH.load(Relaxed) || thread.row.get() == NONE {
+            register(thread, recording);
+        }
+        (thread.row.get(), thread.shard.get())
+    })
+}
+
+/// A thread's first event. Signals are blocked, so that no handler registers the thread a second time meanwhile.
+#[cold]
+#[inline(never)]
+fn register(thread: &ThreadState, recording: &Recording) {
+    let _signals = BlockedSignals::all();
+    let epoch = EPOCH.load(Relaxed);
+    // SAFETY: no preconditions.
+    let (pid, tid) = unsafe { (libc::getpid(), libc::syscall(libc::SYS_gettid) as u32) };
+    // Only ESRCH means that the thread is gone: a filter of system calls may deny the call.
+    let is_alive = |tid: u32| {
+        // SAFETY: signal 0 is not sent: the kernel only looks for the thread.
+        let asked = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+        // SAFETY: always valid in the calling thread.
+        asked == 0 || unsafe { *libc::__errno_location() } != libc::ESRCH
+    };
+    thread.row.set(recording.add_thread(tid, &thread_name()));
+    thread.shard.set(recording.shard_of(tid, thread.row.get(), is_alive));
+    thread.epoch.set(epoch);
+}
+
+/// Stores the thread's name again: programs often name a thread after its first allocation.
+pub fn refresh_name(recording: &Recording) {
+    let row = thread_row(recording);
+    if row != NONE {
+        recording.rename_thread(row, &thread_name());
+    }
+}
+
+fn thread_name() -> [u8; 16] {
+    let mut name = [0u8; 16];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    name
+}

@@ -1,0 +1,220 @@
+//! The driver library: the address of each of its functions, which function an address is, and the few functions that
+//! culeak calls itself.
+//!
+//! The driver's exports are read once from its own ELF tables, so no other interposer can answer in its place. A
+//! pointer that the driver returns is recognised by its address, under whatever name and version the program asked for
+//! it.
+
+use libc::{c_char, c_int, c_uint, c_void};
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU16, AtomicU64, AtomicUsize, Ordering::*};
+
+use crate::resolve::loader::{self, Loaded};
+use crate::resolve::{dl, search};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUgraph, CUgraphNode, CUstream, CUuuid};
+use culeak::cuda_functions::{Api, DRIVER_NAMES};
+use culeak::lockfree::index::mix;
+
+pub const ROWS: usize = DRIVER_NAMES.len();
+const SLOTS: usize = 512;
+const _: () = assert!(ROWS * 2 < SLOTS);
+
+/// The driver's addresses by row number, and row numbers by address: an open-addressing table, filled once.
+struct Driver {
+    ready: AtomicBool,
+    addresses: [AtomicPtr<c_void>; ROWS],
+    queries: [AtomicPtr<c_void>; QUERIES.len()],
+    slots: [(AtomicUsize, AtomicU16); SLOTS],
+    /// Lowest and one past the highest address of the driver library.
+    bounds: [AtomicU64; 2],
+}
+
+static DRIVER_TABLE: Driver = Driver {
+    ready: AtomicBool::new(false),
+    addresses: [const { AtomicPtr::new(std::ptr::null_mut()) }; ROWS],
+    queries: [const { AtomicPtr::new(std::ptr::null_mut()) }; QUERIES.len()],
+    slots: [const { (AtomicUsize::new(0), AtomicU16::new(0)) }; SLOTS],
+    bounds: [AtomicU64::new(0), AtomicU64::new(0)],
+};
+
+/// Calls `then` with a name of the function list as a C string. `None` if the name is longer than 63 bytes.
+pub fn with_c_name<R>(name: &str, then: impl FnOnce(&CStr) -> R) -> Option<R> {
+    let mut buffer = [0u8; 64];
+    buffer.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+    CStr::from_bytes_until_nul(&buffer).ok().map(then)
+}
+
+/// Whether the process has a CUDA driver loaded.
+pub fn is_loaded() -> bool {
+    DRIVER_TABLE.ready.load(Acquire) || fill()
+}
+
+/// Reads the driver's exports from its own tables. False if no driver is loaded.
+#[cold]
+fn fill() -> bool {
+    if loader::list_is_unsafe() {
+        return false;
+    }
+    let by_name = loader::find_loaded(|loaded| {
+        let is_driver = loaded.file_name().starts_with(b"libcuda.so") && loaded.symbol(c"cuInit").is_some();
+        is_driver.then(|| fill_from(loaded))
+    });
+    // A driver under another name: the one that the program was linked with.
+    let found = by_name.or_else(|| {
+        let init = search::with_objects(0, |objects| objects.global_behind_us(c"cuInit")).flatten()?;
+        loader::find_loaded(|loaded| loaded.contains(init.address as u64).then(|| fill_from(loaded)))
+    });
+    found.unwrap_or(false)
+}
+
+fn fill_from(driver: &Loaded) -> bool {
+    let export = |name: &CStr| {
+        driver
+            .symbol(name)
+            .map_or(std::ptr::null_mut(), |found| found.cast_mut())
+    };
+    for (row, name) in DRIVER_NAMES.iter().enumerate() {
+        let address = with_c_name(name, export).unwrap_or(std::ptr::null_mut());
+        if address.is_null() {
+            continue;
+        }
+        DRIVER_TABLE.addresses[row].store(address, Relaxed);
+        let mut slot = mix(address as u64) as usize;
+        loop {
+            let (key, value) = &DRIVER_TABLE.slots[slot % SLOTS];
+            // Several threads may fill the table at once: they store the same values in the same slots.
+            if key.load(Relaxed) == 0 || key.load(Relaxed) == address as usize {
+                value.store(row as u16, Relaxed);
+                key.store(address as usize, Release);
+                break;
+            }
+            slot += 1;
+        }
+    }
+    for (query, name) in QUERIES.iter().enumerate() {
+        DRIVER_TABLE.queries[query].store(export(name), Relaxed);
+    }
+    let (start, end) = driver.bounds();
+    DRIVER_TABLE.bounds[0].store(start, Relaxed);
+    DRIVER_TABLE.bounds[1].store(end, Relaxed);
+    // Release: pairs with the Acquire loads of `ready` in this file, so that the addresses are visible.
+    DRIVER_TABLE.ready.store(true, Release);
+    true
+}
+
+/// The driver's function of a row; null if this driver lacks it.
+#[inline]
+pub fn function(api: Api) -> *mut c_void {
+    if DRIVER_TABLE.ready.load(Acquire) || fill() {
+        DRIVER_TABLE.addresses[api.0 as usize].load(Relaxed)
+    } else {
+        std::ptr::null_mut()
+    }
+}
+
+/// The row of the driver function at an address that the driver returned.
+pub fn row_of(address: *mut c_void) -> Option<Api> {
+    if !(DRIVER_TABLE.ready.load(Acquire) || fill()) {
+        return None;
+    }
+    let mut slot = mix(address as u64) as usize;
+    loop {
+        let (key, value) = &DRIVER_TABLE.slots[slot % SLOTS];
+        match key.load(Acquire) {
+            0 => return None,
+            key if key == address as usize => return Some(Api(value.load(Relaxed))),
+            _ => slot += 1,
+        }
+    }
+}
+
+/// Whether an address is in the driver library.
+pub fn contains(address: u64) -> bool {
+    let [start, end] = &DRIVER_TABLE.bounds;
+    DRIVER_TABLE.ready.load(Acquire) && (start.load(Relaxed)..end.load(Relaxed)).contains(&address)
+}
+
+/// Keeps the driver loaded from now on, because its addresses are cached here.
+pub fn pin() {
+    static PINNED: AtomicBool = AtomicBool::new(false);
+    if DRIVER_TABLE.ready.load(Acquire) && !PINNED.swap(true, Relaxed) {
+        dl::pin(DRIVER_TABLE.bounds[0].load(Relaxed));
+    }
+}
+
+/// Calls of the driver that culeak makes itself. Each row becomes a function of its name, with the signature that
+/// cudarc's binding has (`none`: cudarc has no binding of it for this CUDA version). It returns [`ABSENT`] if the
+/// driver lacks the function.
+macro_rules! queries {
+    ($( $name:ident = $binding:ident ($($argument:ident : $type:ty),*); )*) => {
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy)]
+        enum Query { $($name),* }
+
+        const QUERIES: &[&CStr] = &[$(
+            match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
+                Ok(name) => name,
+                Err(_) => unreachable!(),
+            }
+        ),*];
+
+        $(
+            /// # Safety
+            /// As the driver function of this name.
+            #[allow(non_snake_case)]
+            #[inline]
+            pub unsafe fn $name($($argument: $type),*) -> c_int {
+                let function = query(Query::$name);
+                if function.is_null() {
+                    return ABSENT;
+                }
+                // SAFETY: the driver's function of this name, with the signature of its row; the caller vouches for the
+                // arguments.
+                unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_int>(function)($($argument),*) }
+            }
+        )*
+
+        /// The rows against cudarc's bindings. Never called: compiling it is the check.
+        #[allow(dead_code, non_snake_case)]
+        mod signatures {
+            use super::*;
+            $( check!($name $binding ($($type),*)); )*
+        }
+    };
+}
+macro_rules! check {
+    ($name:ident none $types:tt) => {};
+    ($name:ident $binding:ident ($($type:ty),*)) => {
+        fn $name() {
+            let _: unsafe fn($($type),*) -> cudarc::driver::sys::CUresult = cudarc::driver::sys::$binding;
+        }
+    };
+}
+
+/// The result of a query whose function the driver lacks.
+pub const ABSENT: c_int = -1;
+
+queries! {
+    cuCtxGetCurrent = cuCtxGetCurrent (context: *mut CUcontext);
+    cuCtxGetDevice = cuCtxGetDevice (device: *mut CUdevice);
+    // The binding of the newer version has the same signature.
+    cuDeviceGetUuid = cuDeviceGetUuid_v2 (uuid: *mut CUuuid, device: CUdevice);
+    cuDeviceGetUuid_v2 = cuDeviceGetUuid_v2 (uuid: *mut CUuuid, device: CUdevice);
+    cuDeviceGetName = cuDeviceGetName (name: *mut c_char, length: c_int, device: CUdevice);
+    cuDevicePrimaryCtxGetState = cuDevicePrimaryCtxGetState (device: CUdevice, flags: *mut c_uint, active: *mut c_int);
+    // The status is an enum: newer drivers may write values that the binding lacks.
+    cuStreamGetCaptureInfo_v2 = none (stream: CUstream, status: *mut c_uint, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
+    cuStreamGetCaptureInfo_v2_ptsz = none (stream: CUstream, status: *mut c_uint, id: *mut u64, graph: *mut CUgraph, dependencies: *mut *const CUgraphNode, count: *mut usize);
+}
+
+/// The driver's function behind a query. Null if this driver lacks it, and until the program has called or looked up a
+/// driver function: a library in the loader's list may not be relocated yet.
+#[inline]
+fn query(query: Query) -> *mut c_void {
+    // Acquire: pairs with the Release in `fill_from`.
+    if DRIVER_TABLE.ready.load(Acquire) {
+        DRIVER_TABLE.queries[query as usize].load(Relaxed)
+    } else {
+        std::ptr::null_mut()
+    }
+}

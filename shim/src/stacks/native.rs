@@ -1,0 +1,145 @@
+//! The native stack of the calling thread, as a hash.
+
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+use culeak_walker::{self as walker, End, Registers, Trail};
+
+use crate::resolve::closing::GENERATION;
+use crate::resolve::own;
+use culeak::format::SHARDS;
+use culeak::lockfree::index::mix;
+use culeak::lockfree::shards::Shard;
+
+/// Whether libgcc unwinds instead of the walker.
+static LIBGCC: AtomicBool = AtomicBool::new(false);
+
+/// The previous stack of each shard's thread. Zeroed memory, so that unused ones take none.
+static TRAILS: [Trail; SHARDS] = [const { Trail::new() }; SHARDS];
+
+pub fn set_libgcc(libgcc: bool) {
+    LIBGCC.store(libgcc, Relaxed);
+}
+
+pub fn uses_libgcc() -> bool {
+    LIBGCC.load(Relaxed)
+}
+
+/// In a forked child.
+pub fn forked() {
+    for trail in &TRAILS {
+        trail.forked();
+    }
+}
+
+/// The native frames of the calling thread without our own, as a hash. The frames are not kept: a stack is usually
+/// known, and a new one is walked again.
+struct Native {
+    count: usize,
+    /// The most frames to count.
+    limit: usize,
+    /// There are more frames, or the walk failed.
+    cut: bool,
+    /// Two hashes in turn, since each multiplication depends on the previous one of its hash.
+    hash: [u64; 2],
+    ours: (u64, u64),
+}
+
+impl Native {
+    #[inline(always)]
+    fn none(depth: usize) -> Native {
+        Native {
+            count: 0,
+            limit: depth,
+            cut: false,
+            hash: [GENERATION.load(Acquire), 0],
+            ours: own::bounds(),
+        }
+    }
+
+    /// By our own walker: a few loads per frame.
+    #[inline(always)]
+    fn walk(&mut self, at: Registers) {
+        let walked = walker::walk_each(at, |index, address, _| {
+            if index == 0 {
+                self.clear();
+            }
+            self.add(address)
+        });
+        self.cut = walked.end != End::Root;
+    }
+
+    /// By libgcc: portable, and the reference that the walker is tested against.
+    #[cold]
+    #[inline(never)]
+    fn unwind(&mut self) {
+        self.cut = unwind(|address, _| self.add(address));
+    }
+
+    /// All 64 bits matter: a stack is identified by its hash.
+    fn hash(&self) -> u64 {
+        mix(mix(self.hash[0]) ^ self.hash[1] ^ (u64::from(self.cut) << 32 | self.count as u64))
+    }
+
+    /// Adds a frame. False if the limit was reached before.
+    #[inline(always)]
+    fn add(&mut self, address: u64) -> bool {
+        // Our own frames are at the start, and where a runtime hook is around a driver hook.
+        if (self.ours.0..self.ours.1).contains(&address) {
+            return true;
+        }
+        if self.count == self.limit {
+            return false;
+        }
+        self.count += 1;
+        let [first, second] = self.hash;
+        self.hash = [second, step(first, address)];
+        true
+    }
+
+    fn clear(&mut self) {
+        self.count = 0;
+        self.hash = [GENERATION.load(Acquire), 0];
+    }
+}
+
+#[inline(always)]
+pub fn step(hash: u64, word: u64) -> u64 {
+    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
+    (hash.rotate_left(29) ^ word).wrapping_mul(ODD)
+}
+
+/// Calls `keep` with the code address and stack pointer of each frame that libgcc finds, until it returns false.
+/// Returns whether it did.
+pub fn unwind(mut keep: impl FnMut(u64, u64) -> bool) -> bool {
+    let mut stopped = false;
+    let visit = |frame: &backtrace::Frame| {
+        let address = frame.ip() as u64;
+        stopped = address != 0 && !keep(address, frame.sp() as u64);
+        address != 0 && !stopped
+    };
+    // SAFETY: "unsynchronized" concerns the crate's symbolizer, which is not used here: the walk itself
+    // (_Unwind_Backtrace over _dl_find_object) keeps no shared state.
+    unsafe { backtrace::trace_unsynchronized(visit) };
+    stopped
+}
+
+/// The hash of the calling thread's native stack; `None` if it is empty. If the stack is complete and within `depth`,
+/// only the frames that differ from the thread's previous stack are walked.
+#[inline(always)]
+pub fn hash(at: Registers, depth: usize, shard: Shard) -> Option<u64> {
+    let libgcc = LIBGCC.load(Relaxed);
+    if !libgcc
+        && let trail = &TRAILS[shard.number()]
+        && let Some(whole) = trail.follow(at, own::bounds(), GENERATION.load(Acquire), shard.is_own())
+        && whole.count as usize <= depth
+    {
+        return (whole.count > 0).then(|| mix(whole.hash ^ u64::from(whole.count)));
+    }
+    let mut native = Native::none(depth);
+    if libgcc {
+        native.unwind();
+    } else {
+        native.walk(at);
+    }
+    (native.count > 0).then(|| native.hash())
+}
