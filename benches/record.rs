@@ -19,7 +19,7 @@ use culeak::cuda_functions::Api;
 use culeak::format::RANK_VARIABLES;
 use culeak::kind::Kind;
 use culeak::lockfree::index::{Index, mix};
-use culeak::lockfree::peak::{CentralCredit, Own, Sum};
+use culeak::lockfree::peak::{CentralCredit, LocalCredit, Sum};
 use culeak::lockfree::table::{Attributes, Entry, Key, Space};
 use culeak::recording::{Recording, Session};
 use undisturbed::undisturbed;
@@ -133,23 +133,23 @@ fn pairs(criterion: &mut Criterion, folder: &Path) {
             bencher
                 .iter_custom(|rounds| together(threads, rounds, |thread, rounds| churn_table(table, thread, rounds)));
         });
-        // SAFETY: documented: all zeros is an empty pot, and an empty shard.
-        let (pot, shards): (CentralCredit, Vec<Apart>) =
+        // SAFETY: documented: all zeros is a sum of zero, and an empty shard.
+        let (central, shards): (CentralCredit, Vec<Apart>) =
             unsafe { (std::mem::zeroed(), (0..threads).map(|_| std::mem::zeroed()).collect()) };
         group.bench_function(BenchmarkId::new("sum", threads), |bencher| {
             bencher.iter_custom(|rounds| {
                 together(threads, rounds, |thread, rounds| {
                     let sum = Sum {
-                        pot: &pot,
-                        own: Own {
+                        central: &central,
+                        local: LocalCredit {
                             word: &shards[thread as usize].0,
                             hint: &shards[thread as usize].1,
                         },
                         shards: || shards.iter().map(|shard| &shard.0),
                     };
                     for _ in 0..rounds {
-                        black_box(sum.take(BYTES));
-                        sum.give(BYTES);
+                        black_box(sum.grow(BYTES));
+                        sum.shrink(BYTES);
                     }
                 })
             });

@@ -1,16 +1,16 @@
-//! Every CUDA function culeak knows, one row each, said once.
+//! Every CUDA function that culeak hooks, one row each.
 //!
-//! From these rows come the exported hooks, the name and address look-ups, the signature check against cudarc's
-//! bindings, the fake driver and the coverage test. A row is the C signature and one verb that says what the call does
-//! to memory; how a verb is recorded is written once, in the shim (`effects.rs`), and how it is imitated, once, in the
-//! fake driver.
+//! The exported hooks, the look-ups by name and address, the signature check against cudarc's bindings, the fake driver and
+//! the coverage test are generated from these rows. A row is the C signature and one verb for the effect of the call on
+//! memory; how a verb is recorded is written once, in the shim (`effects.rs`), and how it is imitated, once, in the fake
+//! driver.
 //!
 //! ```text
 //! cuMemAlloc_v2 = cuMemAlloc_v2 (out: *mut CUdeviceptr, bytes: usize) => allocates(Device, out, bytes);
-//! │               │              │                                       └ verb: what it does, with which arguments
+//! │               │              │                                       └ verb: the effect, and its arguments
 //! │               │              └ types are cudarc's; `Enum<T>` is T, passed as an integer since newer programs pass newer values
-//! │               └ cudarc binding with this very signature (`none`: it has none for this CUDA version)
-//! └ exported symbol; an ABI version (`_v2`, `_ptsz`) is a row of its own
+//! │               └ cudarc binding with the same signature (`none`: cudarc has none for this CUDA version)
+//! └ exported symbol; each ABI version (`_v2`, `_ptsz`) has a row
 //! ```
 //!
 //! Driver functions return a CUresult, runtime functions a cudaError_t; hooks pass both as plain integers.
@@ -88,7 +88,7 @@ macro_rules! driver_functions {
             cuMemExportToShareableHandle = cuMemExportToShareableHandle (out: *mut c_void, handle: CUmemGenericAllocationHandle, handle_type: Enum<CUmemAllocationHandleType>, flags: u64) => observes();
             cuMemImportFromShareableHandle = cuMemImportFromShareableHandle (out: *mut CUmemGenericAllocationHandle, os_handle: *mut c_void, handle_type: Enum<CUmemAllocationHandleType>) => imports_physical(out);
 
-            // Multicast objects: an address range over several devices, 0 bytes of their own.
+            // Multicast objects: an address range over several devices. They count 0 bytes.
             cuMulticastCreate = cuMulticastCreate (out: *mut CUmemGenericAllocationHandle, properties: *const CUmulticastObjectProp) => creates_multicast(out, properties);
             cuMulticastBindMem = cuMulticastBindMem (multicast: CUmemGenericAllocationHandle, offset: usize, handle: CUmemGenericAllocationHandle, handle_offset: usize, bytes: usize, flags: u64) => observes();
             cuMulticastBindMem_v2 = cuMulticastBindMem_v2 (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, handle: CUmemGenericAllocationHandle, handle_offset: usize, bytes: usize, flags: u64) => observes();
@@ -96,7 +96,7 @@ macro_rules! driver_functions {
             cuMulticastBindAddr_v2 = cuMulticastBindAddr_v2 (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, address: CUdeviceptr, bytes: usize, flags: u64) => observes();
             cuMulticastUnbind = cuMulticastUnbind (multicast: CUmemGenericAllocationHandle, device: CUdevice, offset: usize, bytes: usize) => observes();
 
-            // Memory of other processes: windows, not memory.
+            // An opened IPC handle maps another process's memory and counts 0 bytes.
             cuIpcOpenMemHandle = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out);
             cuIpcOpenMemHandle_v2 = cuIpcOpenMemHandle_v2 (out: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) => opens_ipc(out);
             cuIpcCloseMemHandle = cuIpcCloseMemHandle (address: CUdeviceptr) => closes_ipc(address);
@@ -107,7 +107,7 @@ macro_rules! driver_functions {
             cuExternalMemoryGetMappedMipmappedArray = cuExternalMemoryGetMappedMipmappedArray (out: *mut CUmipmappedArray, external: CUexternalMemory, descriptor: *const CUDA_EXTERNAL_MEMORY_MIPMAPPED_ARRAY_DESC) => maps_external_mipmap(out);
             cuDestroyExternalMemory = cuDestroyExternalMemory (external: CUexternalMemory) => destroys_external(external);
 
-            // Graph memory: live from a launch, not from a capture.
+            // Graph memory is live from a launch, not from a capture.
             cuGraphAddMemAllocNode = cuGraphAddMemAllocNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *mut CUDA_MEM_ALLOC_NODE_PARAMS) => adds_alloc_node(graph, params);
             cuGraphAddMemFreeNode = cuGraphAddMemFreeNode (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, address: CUdeviceptr) => adds_free_node(graph, address);
             cuGraphAddNode = none (node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, count: usize, params: *mut CUgraphNodeParams) => adds_node(graph, params);
@@ -212,8 +212,8 @@ pub const DRIVER_NAMES: &[&str] = driver_functions!(names);
 /// Exported symbols of all runtime rows, in order; numbered after the driver rows.
 pub const RUNTIME_NAMES: &[&str] = runtime_functions!(names);
 
-/// What tells of a framework's blocks; numbered after the runtime rows. These are no functions of CUDA, and no name of
-/// theirs is ever substituted.
+/// The functions and APIs through which frameworks report their blocks; numbered after the runtime rows. They are not CUDA
+/// functions, and no hook replaces them.
 pub const FRAMEWORK_NAMES: &[&str] = &[
     "CUDACachingAllocator",
     "culeak_alloc",
@@ -229,14 +229,14 @@ pub const FRAMEWORK_NAMES: &[&str] = &[
 
 const CUDA_COUNT: usize = DRIVER_NAMES.len() + RUNTIME_NAMES.len();
 
-/// Number of a function in this list. Recordings carry the name beside it, so a reader needs no list of the same version.
+/// Number of a function in this list. Recordings also store the name, so a reader needs no list of the same version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Api(pub u16);
 
 impl Api {
     pub const COUNT: usize = CUDA_COUNT + FRAMEWORK_NAMES.len();
 
-    /// The function with this exported name. Usable in constants: a misspelt name does not compile.
+    /// The function with this exported name. In a constant, a misspelt name does not compile.
     pub const fn of(name: &str) -> Api {
         match Api::find(name.as_bytes()) {
             Some(api) => api,
@@ -266,7 +266,7 @@ impl Api {
         }
     }
 
-    /// Whether this is a function of CUDA's, driver or runtime.
+    /// Whether this is a function of the CUDA driver or runtime.
     pub const fn is_cuda(self) -> bool {
         (self.0 as usize) < CUDA_COUNT
     }
@@ -296,7 +296,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn every_name_stands_in_the_list_once_and_leads_to_its_number() {
+    fn every_name_is_unique_and_identifies_its_number() {
         let names: Vec<&str> = DRIVER_NAMES
             .iter()
             .chain(RUNTIME_NAMES)

@@ -1,23 +1,19 @@
-//! The kinds of memory culeak tells apart, said once.
+//! The kinds of memory that culeak distinguishes.
+
+use crate::numbered::numbered;
 
 macro_rules! kinds {
     ($( $(#[doc = $doc:literal])* $name:ident = $number:literal, $text:literal, $place:ident; )*) => {
-        /// What sort of memory (or claim on memory) a record stands for. The numbers are part of the recording format.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[cfg_attr(feature = "read", derive(serde::Serialize, serde::Deserialize))]
-        #[repr(u8)]
-        pub enum Kind {
-            $( $(#[doc = $doc])* #[cfg_attr(feature = "read", serde(rename = $text))] $name = $number, )*
+        numbered! {
+            /// The kind of memory (or of a claim on memory) of a record. The numbers are part of the recording format.
+            #[derive(Hash, PartialOrd, Ord)]
+            #[cfg_attr(feature = "read", derive(serde::Serialize, serde::Deserialize))]
+            pub enum Kind: u8 {
+                $( $(#[doc = $doc])* #[cfg_attr(feature = "read", serde(rename = $text))] $name = $number, )*
+            }
         }
 
         impl Kind {
-            pub const ALL: &'static [Kind] = &[$(Kind::$name),*];
-
-            /// The kind with this number in a recording.
-            pub const fn from_number(number: u8) -> Option<Kind> {
-                match number { $( $number => Some(Kind::$name), )* _ => None }
-            }
-
             /// The word used in reports, `--kind` and JSON.
             pub const fn name(self) -> &'static str {
                 match self { $( Kind::$name => $text, )* }
@@ -43,7 +39,7 @@ kinds! {
     Array = 3, "array", Device;
     /// Mipmapped arrays.
     Mipmapped = 4, "mipmapped", Device;
-    /// Stream-ordered allocations out of a memory pool.
+    /// Stream-ordered allocations from a memory pool.
     Async = 5, "async", Device;
     /// Physical memory from cuMemCreate: lives while a handle or a mapping does.
     Physical = 6, "physical", Device;
@@ -73,39 +69,39 @@ kinds! {
     External = 18, "external", Nowhere;
     /// Buffer or mipmap mapped from an external memory object.
     ExternalMapping = 19, "external-mapping", Nowhere;
-    /// Multicast object: an address range over several devices, 0 bytes of its own.
+    /// Multicast object: an address range over several devices. Counts 0 bytes.
     Multicast = 20, "multicast", Nowhere;
-    /// A block that PyTorch's caching allocator handed out of its segments.
+    /// A block that PyTorch's caching allocator allocated from its segments.
     Tensor = 21, "tensor", Within;
-    /// A buffer of XLA's (JAX), out of its own pool.
+    /// An XLA (JAX) buffer, from XLA's memory pool.
     Buffer = 22, "buffer", Within;
-    /// A block of any other allocator, told by the program itself (`culeak.h`, NVTX); `domain` says which.
+    /// A block of any other allocator, reported by the program (`culeak.h`, NVTX); `domain` names the allocator.
     Block = 23, "block", Within;
 }
 
-/// Whose memory a kind counts against.
+/// The memory that a kind counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     Device,
-    /// Migrates; counted for its device, since that is where it is asked for.
+    /// Migrates; counted for the device of the context that allocated it.
     Managed,
     Host,
-    /// Holds no memory of its own: a claim, a name or a window.
+    /// Holds no memory: a reservation, a handle or a mapping.
     Nowhere,
-    /// A framework's block: part of memory that is recorded already at the driver level, so never added to its totals.
+    /// A block of a framework allocator: part of memory that is recorded at the driver level, so never added to the totals.
     Within,
 }
 
 impl Place {
-    /// Whether bytes of this place are memory of their own, as opposed to a name for it or a part of it.
+    /// Whether bytes of this place are memory, as opposed to a claim on memory or a part of it.
     pub const fn holds_memory(self) -> bool {
         !matches!(self, Place::Nowhere | Place::Within)
     }
 
-    /// The device that memory of this place counts against, given the one whose context asked for it: memory of the
-    /// host counts against none.
-    pub fn counts_against<D>(self, asked: Option<D>) -> Option<D> {
-        asked.filter(|_| self != Place::Host)
+    /// The device that memory of this place counts against, given the device of the context that allocated it: host memory
+    /// counts against none.
+    pub fn counts_against<D>(self, device: Option<D>) -> Option<D> {
+        device.filter(|_| self != Place::Host)
     }
 
     /// Whether bytes of this place count towards a device's total.
@@ -114,17 +110,12 @@ impl Place {
     }
 }
 
-const _: () = assert!(
-    Kind::ALL.len() == 23,
-    "counters are arrays of KIND_SLOTS, see recording.rs"
-);
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_lead_back_to_the_kind() {
+    fn names_and_numbers_identify_the_kind() {
         for &kind in Kind::ALL {
             assert_eq!(Kind::from_number(kind as u8), Some(kind));
             assert_eq!(Kind::from_name(kind.name()), Some(kind));

@@ -81,11 +81,13 @@
 
 pub mod cuda_functions;
 pub mod kind;
+mod numbered;
 pub mod quantities;
 pub mod system;
 pub mod variables;
 pub mod wildcard;
 
+pub mod file;
 pub mod format;
 pub mod lockfree;
 pub mod proof;
@@ -94,8 +96,6 @@ pub mod recording;
 
 #[cfg(feature = "read")]
 pub mod analysis;
-#[cfg(feature = "read")]
-pub mod quick;
 #[cfg(feature = "read")]
 pub mod reader;
 #[cfg(feature = "read")]

@@ -1,31 +1,32 @@
-//! What the preload library leaves in a small file of `culeak run`, so that "no recording" has a reason.
+//! A small file in which the preload library reports to `culeak run`, so that "no recording" has a reason.
 //!
-//! `run` makes the file, names it in `CULEAK_RUN` as `PID:PATH` (the pid is its own) and reads it when the program has
-//! ended. The file never grows: every fact has its own byte, so any number of processes may write at the same time. The
-//! library maps it when it is loaded, so that a process which gives up its user or its root later still writes to it. It
-//! answers what a missing recording leaves open: was the library loaded in the program, did CUDA ask it to record, what
-//! kept it from doing so, and how many recordings were created. Deliberately absent: anything about memory.
+//! `run` creates the file, passes it in `CULEAK_RUN` as `PID:PATH` (with its own pid) and reads it when the program has
+//! ended. The file never grows: every fact has a separate byte, so any number of processes may write at the same time. The
+//! library maps the file when it is loaded, so that a process that later changes its user or its root can still write to
+//! it. The file answers what a missing recording leaves open: was the library loaded in the program, did the program use
+//! CUDA, what prevented a recording, and how many recordings were created. Deliberately absent: anything about memory.
 
 /// Size of the file.
 pub const BYTES: usize = 32;
-/// The first bytes: name of the last image of the started process that loaded the library, as in `/proc/PID/comm`.
+/// Length of the name at the beginning: that of the last image of the started process that loaded the library, as in
+/// `/proc/PID/comm`.
 pub const NAME_BYTES: usize = 16;
 
-/// One byte of the file each; 0 until it is known.
+/// The offset of the fact's byte; the byte is 0 until the fact is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fact {
     /// The exit handlers of the started process ran, so the library was in the image that ended.
     Ended = 16,
-    /// A process used CUDA with `CULEAK_DISABLE` set, or with privileges that the library stays out of.
+    /// A process used CUDA with `CULEAK_DISABLE` set, or with raised privileges, under which the library does nothing.
     Disabled = 17,
-    /// A process used CUDA that `CULEAK_ONLY` or `CULEAK_PARENT` leaves out.
+    /// A process used CUDA that `CULEAK_ONLY` or `CULEAK_PARENT` excludes.
     NotChosen = 18,
     /// The errno of a recording that could not be created.
     NotCreated = 19,
 }
 
-/// Where the number of recordings that were created lies: 4 bytes, in the machine's order.
+/// Offset of the number of recordings created: 4 bytes, native byte order.
 pub const CREATED: usize = 24;
 
 const _: () =

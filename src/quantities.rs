@@ -1,15 +1,15 @@
-//! Sizes and times as people write them: one syntax for options, variables and files.
+//! Parses sizes and times: one syntax for options, environment variables and files.
 //!
-//! The preload library reads them too, so nothing here needs a heap. Deliberately absent: writing them; see `words`.
+//! The preload library uses it too, so nothing here needs a heap. Deliberately absent: formatting; see `analysis::words`.
 
 use std::fmt;
 
-/// What a size looks like, for messages.
+/// The syntax of a size, for messages.
 pub const SIZE: &str = "a size such as 4096, 64MiB or 1.5GB";
-/// What a time looks like, for messages.
+/// The syntax of a time, for messages.
 pub const TIME: &str = "a time such as 500ms, 10s, 1m or 2h; a bare number means seconds";
 
-/// Why a text is not understood. Displayed, it says what to write instead.
+/// Why a text is no valid size or time. Its `Display` describes the expected syntax.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotUnderstood<'t> {
     Size,
@@ -43,7 +43,7 @@ impl fmt::Display for NotUnderstood<'_> {
 /// Bytes of `4096`, `1MB` (10^6), `2GiB` or `2G` (2^31), `1.5 GiB`.
 ///
 /// # Errors
-/// The text is no size, or too large a one.
+/// The text is no size, or the size is too large.
 pub fn size(text: &str) -> Result<u64, NotUnderstood<'_>> {
     const UNITS: [(&str, u64); 14] = [
         ("", 1),
@@ -83,7 +83,7 @@ pub fn size(text: &str) -> Result<u64, NotUnderstood<'_>> {
 /// Nanoseconds of `500ms`, `10s`, `1m`, `2h`, `1d`; a bare number means seconds.
 ///
 /// # Errors
-/// The text is no time, or one too short or too long to wait for.
+/// The text is no time, or the time is too short or too long.
 pub fn time(text: &str) -> Result<u64, NotUnderstood<'_>> {
     const LONGEST_DAYS: f64 = 100_000.0;
     let (number, unit) = parts(text);
@@ -104,7 +104,7 @@ pub fn time(text: &str) -> Result<u64, NotUnderstood<'_>> {
     }
 }
 
-/// The digits at the beginning, and the rest.
+/// Splits the text into its leading number and its unit.
 fn parts(text: &str) -> (&str, &str) {
     let text = text.trim();
     let digits = text
@@ -120,7 +120,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn sizes_are_understood() {
+    fn sizes_are_parsed() {
         for (text, bytes) in [
             ("4096", 4096),
             ("1MB", 1_000_000),
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_understood() {
+    fn times_are_parsed() {
         for (text, milliseconds) in [
             ("500ms", 500),
             ("30s", 30_000),
@@ -155,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_says_what_to_write() {
-        let said = |text: &str| size(text).expect_err("no size").to_string();
+    fn errors_describe_the_expected_syntax() {
+        let error = |text: &str| size(text).expect_err("no size").to_string();
         assert_eq!(
-            said("1 parsec"),
+            error("1 parsec"),
             "unknown unit \"parsec\"; use B, KiB, MiB, GiB, TiB (powers of 1024) or KB, MB, GB, TB (powers of 1000)"
         );
-        assert_eq!(said("much"), "expected a size such as 4096, 64MiB or 1.5GB");
+        assert_eq!(error("much"), "expected a size such as 4096, 64MiB or 1.5GB");
         assert_eq!(
             time("1w").expect_err("no time").to_string(),
             "unknown unit \"w\"; use ms, s, m, h or d"
@@ -170,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_survived(text in any::<String>()) {
+        fn no_text_makes_it_panic(text in any::<String>()) {
             let _ = size(&text);
             let _ = time(&text);
         }

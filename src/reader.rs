@@ -1,14 +1,17 @@
-//! Reads a recording into a [`Snapshot`], also while its process goes on writing.
+//! Reads a recording into a [`Snapshot`], also while its process is still writing.
 //!
-//! The file is read with `pread` and decoded from the copy: no mapping, so a file that is cut short under our hands
-//! is an error and not a SIGBUS, and no trust, so lengths and references out of range are errors or "none". All sections
-//! are copied whole but the records, which are turned into rows piece by piece (`records.rs`).
+//! The file is read with `pread` and decoded from the copy. Nothing is mapped, so a file that is truncated during the read
+//! causes an error and not a SIGBUS. Nothing is trusted: impossible lengths are errors, and references out of range are
+//! treated as absent. All sections are copied whole except the records, which are decoded piece by piece (`records.rs`).
 //!
-//! A consistent snapshot without stopping anybody: if no event happened while the records were read, the snapshot is
-//! exact. Else they are read again. One that was live with the same generation both times was not touched in between, so
-//! its fields belong together and it was live during the whole read. On a busy process the read is repeated a few times,
-//! and then the rows are those that were live throughout ([`Taken::events_during_read`] says so). Who only adds up and looks
-//! again and again keeps a [`Follower`], which takes in what changed.
+//! A snapshot is consistent although no thread is stopped. If no event was counted while the records were read, the snapshot
+//! is exact. Otherwise the records are read a second time: a record that is live with the same generation both times did
+//! not change in between, so its fields belong together and it was live during the whole read. For a busy process the read
+//! is repeated a few times; after that the rows are those that were live throughout, and [`Taken::events_during_read`]
+//! counts the events that may be missing. A caller that needs sums again and again uses a [`Follower`], which decodes only
+//! what changed.
+//!
+//! [`Taken::events_during_read`]: crate::snapshot::Taken::events_during_read
 
 mod decode;
 mod elapsed;
@@ -35,32 +38,32 @@ pub use stack_sums::{StackSums, Sum};
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use crate::cuda_functions::Api;
-use crate::format::{VERSION, *};
+use crate::format::*;
 use crate::lockfree::segmented::extent_capacity;
-use crate::lockfree::table::Record;
 use crate::snapshot::Snapshot;
 use decode::Order;
 use elapsed::Elapsed;
 use records::Records;
 
-/// Reads of a process that keeps changing before the rows live throughout are taken.
+/// The most reads of a process that keeps changing.
 const ATTEMPTS: u32 = 5;
-/// With more records than this, reading takes so long that a busy process would not hold still the next time either.
+/// With more records than this a read takes so long that another one would not be exact either.
 const MANY: usize = 1 << 20;
 
-/// Reads the recording at `path` as it is at this moment. Nothing is symbolized.
+/// Reads the current state of the recording at `path`, without symbols.
 ///
 /// # Errors
-/// [`ReadError`], whose text is one line fit for a user.
+/// [`ReadError`], whose text is one line for the user.
 pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
     read_until_still(path)?.into_snapshot(path, Order::OldestFirst, Totals::LeftOut)
 }
 
-/// As [`read`], with what every stack asked for in all ([`Snapshot::totals`]): more stacks than those that hold memory.
+/// As [`read`], with the total allocations of every stack ([`Snapshot::totals`]), including stacks that hold no memory.
 ///
 /// # Errors
 /// As [`read`].
@@ -87,57 +90,42 @@ fn read_until_still(path: &Path) -> Result<RawSnapshot, ReadError> {
     Ok(raw)
 }
 
-/// Whether the file begins like a recording.
+/// Whether a file that begins with these bytes is a recording.
 pub fn is_recording(beginning: &[u8]) -> bool {
     beginning.starts_with(&MAGIC)
 }
 
-/// All sections that are read whole.
-const SECTIONS_BESIDE_RECORDS: [Section; 17] = [
-    Section::Text,
-    Section::Devices,
-    Section::Contexts,
-    Section::Threads,
-    Section::Modules,
-    Section::Frames,
-    Section::Failures,
-    Section::Counters,
-    Section::Peaks,
-    Section::Totals,
-    Section::Apis,
-    Section::Unhooked,
-    Section::Domains,
-    Section::Marks,
-    Section::Allocators,
-    Section::Codes,
-    Section::Interpreters,
-];
+/// The sections that are read whole.
+fn sections_except_records() -> impl Iterator<Item = Section> {
+    let all = Section::ALL.iter().copied();
+    all.filter(|&section| section != Section::Records)
+}
 
 struct Source<'a> {
     path: &'a Path,
     file: File,
 }
 
-/// All sections as they were read, and what the header said before and after.
+/// A copy of all sections, with the header as it was afterwards.
 struct RawSnapshot {
     header: Bytes,
     sections: HashMap<u32, Bytes>,
     records: Records,
-    /// When reading began, on the recording's clock; no limit where that is not known.
+    /// When the read began, on the recording's clock; `u64::MAX` if the clocks cannot be compared.
     began_ns: u64,
     events_during_read: u64,
 }
 
-/// A stretch of a section that lies in one place of the file.
+/// Consecutive elements of a section.
 struct Piece {
     /// Bytes from one element to the next.
     element: usize,
     count: usize,
-    /// `None`: nobody ever made it, so it is zeros.
+    /// `None`: the extent is missing, so the elements are zeros.
     offset: Option<u64>,
 }
 
-/// A copy of a piece of the file: an array of equal elements.
+/// A copy of a part of the file: an array of equal elements.
 #[derive(PartialEq)]
 struct Bytes {
     bytes: Vec<u8>,
@@ -145,11 +133,11 @@ struct Bytes {
 }
 
 impl Bytes {
-    /// As if the section were empty.
+    /// An empty section.
     fn none(section: Section) -> Bytes {
         Bytes {
             bytes: Vec::new(),
-            element: known_element_bytes(section),
+            element: section.element_bytes(),
         }
     }
 
@@ -157,18 +145,22 @@ impl Bytes {
         self.bytes.len().checked_div(self.element).unwrap_or(0)
     }
 
-    /// Word `word` of element `element`; 0 outside, which everywhere means "nothing there".
-    fn word(&self, element: usize, word: usize) -> u64 {
-        let at = element * self.element + word * 8;
-        self.bytes
-            .get(at..at + 8)
-            .map_or(0, |eight| u64::from_le_bytes(eight.try_into().unwrap_or_default()))
+    /// The element with this number; zeros, which always mean "not published", if there is none.
+    fn row<R: Row>(&self, number: usize) -> R::Values {
+        debug_assert_eq!(self.element, size_of::<R>());
+        let at = number.saturating_mul(self.element);
+        R::read(self.bytes.get(at..at.saturating_add(self.element)).unwrap_or_default())
     }
 
-    fn half(&self, at: usize) -> u32 {
-        self.bytes
-            .get(at..at + 4)
-            .map_or(0, |four| u32::from_le_bytes(four.try_into().unwrap_or_default()))
+    /// All elements, in order.
+    fn rows<R: Row>(&self) -> impl Iterator<Item = R::Values> {
+        debug_assert_eq!(self.element, size_of::<R>());
+        self.bytes.chunks_exact(self.element).map(R::read)
+    }
+
+    /// The field of the header at this offset.
+    fn field<F: Field>(&self, offset: usize) -> F {
+        F::read(self.bytes.get(offset..).unwrap_or_default())
     }
 }
 
@@ -214,7 +206,7 @@ impl<'a> Source<'a> {
         }
         let start = self.read(0, size.min(24) as usize)?;
         if !is_recording(&start) {
-            // Zeros: allocated by us, but the magic, written last, never came.
+            // Zeros: a recording whose process ended before it wrote the magic, which comes last.
             let ours = start.iter().take(8).all(|&byte| byte == 0) && size >= HEADER_BYTES as u64;
             return Err(if ours {
                 ReadError::Unfinished(path())
@@ -226,14 +218,19 @@ impl<'a> Source<'a> {
             bytes: start,
             element: 1,
         };
-        let (version, order) = (start.half(8), start.half(12));
+        let order: u32 = start.field(offset_of!(Header, byte_order));
         if order == BYTE_ORDER.swap_bytes() {
             return Err(ReadError::OtherByteOrder(path()));
         }
-        if version > VERSION {
-            return Err(ReadError::Newer(path(), version));
+        let version: u32 = start.field(offset_of!(Header, version));
+        let header_bytes: u32 = start.field(offset_of!(Header, header_bytes));
+        if order != BYTE_ORDER || version == 0 {
+            return Err(ReadError::Damaged(path(), "its header makes no sense".into()));
         }
-        if order != BYTE_ORDER || version == 0 || start.half(16) as usize != HEADER_BYTES {
+        if version != VERSION {
+            return Err(ReadError::OtherVersion(path(), version));
+        }
+        if header_bytes as usize != HEADER_BYTES {
             return Err(ReadError::Damaged(path(), "its header makes no sense".into()));
         }
         Ok(Bytes {
@@ -250,19 +247,19 @@ impl<'a> Source<'a> {
         let pieces = self.pieces(&header, Section::Records)?;
         let mut records = Records::read(self, &pieces)?;
         let mut sections = HashMap::new();
-        for section in SECTIONS_BESIDE_RECORDS {
-            // The directory is read anew for what records may refer to: it only grows.
+        for section in sections_except_records() {
+            // A fresh header for each section: rows that the records refer to may have been added meanwhile.
             sections.insert(section as u32, self.section(&self.header()?, section)?);
         }
         let mut after = self.header()?;
         let events = |header: &Bytes| Ok::<_, ReadError>(decode::events(&self.section(header, Section::Counters)?));
-        // Each shard's counts only rise (a free that failed takes its own back), so equal sums mean that no event was
-        // counted in between. One under way all the while may be in the rows or not: both are true of some instant.
-        // A record that was lost has been a record for a moment.
+        // Each shard's counts only rise (a failed free subtracts what it added itself), so equal sums mean that no event was
+        // counted in between. An event that was under way during the whole read may be in the rows or not: each is the
+        // state at some instant. Lost allocations are compared too, since each occupied a record before it was lost.
         if events(&after)? == events_before && lost(&after) == lost(&header) {
-            records.forget_records();
+            records.forget_generations();
         } else {
-            records.look_again(self, &pieces)?;
+            records.verify(self, &pieces)?;
             after = self.header()?;
         }
         let mut raw = RawSnapshot {
@@ -276,9 +273,9 @@ impl<'a> Source<'a> {
         Ok(raw)
     }
 
-    /// Copies the elements of a section that are in use according to `header`.
+    /// Copies the elements of a section that `header` counts.
     fn section(&self, header: &Bytes, section: Section) -> Result<Bytes, ReadError> {
-        let known = known_element_bytes(section);
+        let known = section.element_bytes();
         let mut all = Bytes::none(section);
         for piece in self.pieces(header, section)? {
             match piece.offset {
@@ -293,11 +290,11 @@ impl<'a> Source<'a> {
         Ok(all)
     }
 
-    /// Where the elements of a section lie that are in use according to `header`.
+    /// The pieces of a section that `header` counts.
     fn pieces(&self, header: &Bytes, section: Section) -> Result<Vec<Piece>, ReadError> {
-        let (first, limit) = extent_sizes(section);
-        let counts = std::mem::offset_of!(Header, counts);
-        let mut left = header_word(header, counts + section as usize * 8);
+        let (first, limit) = section.extent_sizes();
+        let counts = offset_of!(Header, counts);
+        let mut left: u64 = header.field(counts + section as usize * 8);
         let extents = self.extents(header, section)?;
         let (mut pieces, mut gaps) = (Vec::new(), 0);
         for number in 0.. {
@@ -307,14 +304,14 @@ impl<'a> Source<'a> {
             let count = left.min(extent_capacity(number as usize, first, limit) as u64) as usize;
             left -= count as u64;
             let Some(candidates) = extents.get(&number) else {
-                // Nobody came to make it: the disk was full, and then there is none behind it; or its makers left by a
-                // jump, and the rows behind it are good. No recording has gaps as large as this.
+                // The extent is missing. Either the disk was full, and then no later extent exists; or the threads that were to
+                // make it left by a jump, and the rows of later extents are valid. No recording has larger gaps than `GAPS`.
                 const GAPS: usize = 1 << 20;
                 gaps += count;
                 if extents.range(number..).next().is_none() || gaps > GAPS {
                     break;
                 }
-                let (element, offset) = (known_element_bytes(section), None);
+                let (element, offset) = (section.element_bytes(), None);
                 pieces.push(Piece { element, count, offset });
                 continue;
             };
@@ -325,37 +322,36 @@ impl<'a> Source<'a> {
         Ok(pieces)
     }
 
-    /// Element size and offset of every extent that the directory has of a section, by number.
+    /// Element size and offset of every extent that the directory lists for a section, by number.
     fn extents(&self, header: &Bytes, section: Section) -> Result<BTreeMap<u32, Vec<(usize, u64)>>, ReadError> {
         let damaged = |what: String| ReadError::Damaged(self.path.to_path_buf(), what);
-        let (first, limit) = extent_sizes(section);
+        let (first, limit) = section.extent_sizes();
         let size = self.size()?;
         let mut extents: BTreeMap<u32, Vec<(usize, u64)>> = BTreeMap::new();
         for row in 0..DIRECTORY_CAPACITY {
             let at = DIRECTORY_OFFSET + row * size_of::<Extent>();
-            if header.half(at) != section as u32 {
+            let extent = Extent::read(&header.bytes[at..]);
+            if extent.section != section as u32 {
                 continue;
             }
-            let (number, element) = (header.half(at + 4), header.half(at + 8) as usize);
-            let (offset, bytes) = (header_word(header, at + 16), header_word(header, at + 24));
-            let needed =
-                (extent_capacity(number.min(100_000) as usize, first, limit) as u64).checked_mul(element as u64);
-            if element < known_element_bytes(section) || element > 4096 || needed.is_none_or(|needed| needed > bytes) {
+            let (number, element) = (extent.number, extent.element_bytes as usize);
+            let capacity = extent_capacity(number.min(100_000) as usize, first, limit) as u64;
+            let needed = capacity.checked_mul(element as u64);
+            if element < section.element_bytes() || element > 4096 || needed.is_none_or(|needed| needed > extent.bytes)
+            {
                 return Err(damaged(format!("directory row {row} has impossible sizes")));
             }
-            if offset.checked_add(bytes).is_none_or(|end| end > size) {
-                let what = format!(
-                    "directory row {row} ends at byte {}, the file at {size}",
-                    offset.saturating_add(bytes)
-                );
+            let end = extent.offset.saturating_add(extent.bytes);
+            if end == u64::MAX || end > size {
+                let what = format!("directory row {row} ends at byte {end}, the file at {size}");
                 return Err(ReadError::Truncated(self.path.to_path_buf(), what));
             }
-            extents.entry(number).or_default().push((element, offset));
+            extents.entry(number).or_default().push((element, extent.offset));
         }
         Ok(extents)
     }
 
-    /// Of two extents with one number, one lost the race to be used and holds zeros only.
+    /// Of two extents with the same number, the one that lost the race for publication holds only zeros.
     fn chosen(&self, candidates: &[(usize, u64)], count: usize) -> Result<(usize, u64), ReadError> {
         let mut chosen = candidates[0];
         for &(element, offset) in &candidates[1..] {
@@ -364,35 +360,6 @@ impl<'a> Source<'a> {
             }
         }
         Ok(chosen)
-    }
-}
-
-fn header_word(header: &Bytes, at: usize) -> u64 {
-    header
-        .bytes
-        .get(at..at + 8)
-        .map_or(0, |eight| u64::from_le_bytes(eight.try_into().unwrap_or_default()))
-}
-
-/// Size of the part of an element that this version knows.
-fn known_element_bytes(section: Section) -> usize {
-    match section {
-        Section::Text => 1,
-        Section::Devices => size_of::<DeviceRow>(),
-        Section::Contexts => size_of::<ContextRow>(),
-        Section::Threads => size_of::<ThreadRow>(),
-        Section::Modules => size_of::<ModuleRow>(),
-        Section::Frames => size_of::<FrameRow>(),
-        Section::Records => size_of::<Record>(),
-        Section::Failures => size_of::<FailureRow>(),
-        Section::Counters => size_of::<CounterRow>(),
-        Section::Peaks => size_of::<PeakRow>(),
-        Section::Apis | Section::Unhooked | Section::Domains => size_of::<NameRow>(),
-        Section::Marks => size_of::<MarkRow>(),
-        Section::Allocators => size_of::<AllocatorRow>(),
-        Section::Codes => size_of::<CodeRow>(),
-        Section::Totals => size_of::<TotalRow>(),
-        Section::Interpreters => size_of::<InterpreterRow>(),
     }
 }
 

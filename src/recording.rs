@@ -1,16 +1,15 @@
-//! The recording as its writer sees it: every section, and the few operations by which the shim fills them.
+//! The recording from the writer's side: every section, and the operations with which the shim fills them.
 //!
-//! One per process, in memory of its own that is never given back: threads may be in the middle of it when the
-//! process ends or forks. No operation allocates from the heap or fails the caller, and none waits but for a part of the
-//! file that another thread is making, for a limited time: what cannot be kept is counted as a loss.
+//! There is one per process, in memory that is never unmapped: threads may be using it when the process ends or forks. No
+//! operation allocates from the heap or fails the caller. None waits, except for an extent of the file that another thread
+//! is adding, and that for a limited time. What cannot be stored is counted as a loss.
 //!
-//! Deliberately absent: anything that asks CUDA, the loader or the unwinder. The shim asks; this module keeps.
+//! Deliberately absent: calls to CUDA, the loader or the unwinder. The shim makes them; this module stores the results.
 
 mod allocations;
 mod cells;
 mod details;
 pub mod dump;
-pub mod file;
 mod frameworks;
 mod python;
 mod totals;
@@ -22,37 +21,37 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::*};
 
 use crate::cuda_functions::Api;
+use crate::file::File;
 use crate::format::*;
 use crate::lockfree::index::{Entry, Index, mix};
 use crate::lockfree::intervals::Intervals;
 use crate::lockfree::segmented::{Backing, Element, SegmentedArray, extent_capacity, locate};
 use crate::lockfree::shards::Owners;
 use crate::lockfree::table::Table;
-use crate::recording::file::{Errno, File, anonymous};
 pub use crate::system::monotonic_ns;
-use crate::system::unix_ns;
+use crate::system::{Errno, anonymous, unix_ns};
 use cells::{Cells, LastUsed};
 
-/// Longest text kept (a command line, say); longer ones are cut.
+/// The longest text stored, in bytes (a command line, for example); longer texts are truncated.
 const TEXT_MAX: usize = 8 << 10;
 
-/// What the header says about the process.
+/// The process, as the header describes it.
 pub struct Session<'a> {
     pub pid: u32,
     pub parent_pid: u32,
     pub depth: u32,
     pub process_start_ticks: u64,
-    /// Inodes of the process's namespaces; 0: not known.
+    /// Inodes of the process's namespaces; 0: unknown.
     pub pid_namespace: u64,
     pub time_namespace: u64,
     pub executable: &'a [u8],
-    /// Arguments, each ended by a zero byte.
+    /// Arguments, each terminated by a zero byte.
     pub command_line: &'a [u8],
     pub host: &'a [u8],
     pub ranks: [Option<&'a [u8]>; RANK_VARIABLES.len()],
 }
 
-/// A loaded file as the shim saw it.
+/// A loaded module, as the shim found it.
 pub struct ModuleSeen<'a> {
     pub path: &'a [u8],
     pub build_id: &'a [u8],
@@ -71,7 +70,7 @@ pub struct Recording {
     threads: SegmentedArray<ThreadRow>,
     modules: SegmentedArray<ModuleRow>,
     frames: SegmentedArray<FrameRow>,
-    refusals: SegmentedArray<FailureRow>,
+    failures: SegmentedArray<FailureRow>,
     counters: SegmentedArray<CounterRow>,
     peaks: SegmentedArray<PeakRow>,
     /// The counter rows by device, kind and shard; private to the process.
@@ -85,42 +84,42 @@ pub struct Recording {
     allocators: SegmentedArray<AllocatorRow>,
     codes: SegmentedArray<CodeRow>,
     interpreters: SegmentedArray<InterpreterRow>,
-    /// Private to the process, and idle unless asked for.
+    /// Private to the process, and unused unless enabled.
     intervals: Intervals,
     /// Private to the process.
     owners: Owners,
     table: Table,
     frame_index: Index,
     stack_index: Index,
-    refusal_index: Index,
+    failure_index: Index,
     domain_index: Index,
     code_index: Index,
     total_index: Index,
-    /// Full hash of what each code row was known by.
+    /// Full hash of each code row.
     code_hashes: SegmentedArray<AtomicU64>,
-    /// Full hash of the stack that ends in each frame row, so that a hash met again is trusted on all 64 bits.
+    /// Full hash of the stack that ends in each frame row: the index alone compares 32 bits.
     stack_hashes: SegmentedArray<AtomicU64>,
 }
 
 const HASHES: Backing = Backing::Private(1024, 1 << 18);
 
-/// The inode number of a file; 0 if it is not known.
+/// The inode number of a file; 0 if `stat` fails.
 pub fn inode(path: &CStr) -> u64 {
     let mut found = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: a C string, and room for the answer.
+    // SAFETY: a C string, and room for the result.
     if unsafe { libc::stat(path.as_ptr(), found.as_mut_ptr()) } != 0 {
         return 0;
     }
-    // SAFETY: the call succeeded, so it filled it in.
+    // SAFETY: the call succeeded, so it initialized `found`.
     unsafe { found.assume_init_ref() }.st_ino
 }
 
 impl Recording {
-    /// Creates the file and everything behind it.
+    /// Creates the file and its header.
     ///
     /// # Errors
-    /// The errno of what failed: see [`File::create`].
-    pub fn create(path: &CStr, begin: &Session) -> Result<&'static Recording, Errno> {
+    /// The errno of the call that failed: see [`File::create`].
+    pub fn create(path: &CStr, session: &Session) -> Result<&'static Recording, Errno> {
         let memory = anonymous(size_of::<Recording>())?.cast::<Recording>();
         // SAFETY: fresh memory, large enough for a recording and so for its file.
         let place = unsafe { &mut *std::ptr::addr_of_mut!((*memory).file).cast::<MaybeUninit<File>>() };
@@ -137,33 +136,32 @@ impl Recording {
         header.byte_order = BYTE_ORDER;
         header.header_bytes = HEADER_BYTES as u32;
         header.directory_capacity = DIRECTORY_CAPACITY as u32;
-        header.pid = begin.pid;
-        header.parent_pid = begin.parent_pid;
-        header.depth = begin.depth;
-        header.process_start_ticks = begin.process_start_ticks;
+        header.pid = session.pid;
+        header.parent_pid = session.parent_pid;
+        header.depth = session.depth;
+        header.process_start_ticks = session.process_start_ticks;
         header.started_unix_ns = unix_ns();
-        header.pid_namespace = begin.pid_namespace;
-        header.time_namespace = begin.time_namespace;
+        header.pid_namespace = session.pid_namespace;
+        header.time_namespace = session.time_namespace;
         header.file_number = inode(path);
         header.started_monotonic_ns = monotonic_ns();
-        // SAFETY: `memory` is zeroed and large enough; `file` was made just now, and every other field is documented to be
-        // valid as zeros.
+        // SAFETY: `memory` is zeroed and large enough; `file` is initialized, and zeros are valid for every other field.
         let recording = unsafe { &mut *memory };
-        // Text 0 is never handed out for a name, so that an all-zero `Text` means "none".
+        // Byte 0 of the section belongs to no name, so that an all-zero `Text` means "no text".
         let _ = recording.text(b"\0");
-        let executable = recording.text(begin.executable);
-        let command_line = recording.text(begin.command_line);
-        let host = recording.text(begin.host);
-        let ranks = begin.ranks.map(|rank| match rank {
+        let executable = recording.text(session.executable);
+        let command_line = recording.text(session.command_line);
+        let host = recording.text(session.host);
+        let ranks = session.ranks.map(|rank| match rank {
             Some(value) => recording.text(value),
-            None => Text { offset: 0, bytes: NONE },
+            None => Text::MISSING,
         });
         let header = recording.file.header_mut();
         (header.executable, header.command_line, header.host, header.ranks) = (executable, command_line, host, ranks);
         for api in 0..Api::COUNT {
             recording.name(Section::Apis, &recording.apis, Api(api as u16).name().as_bytes());
         }
-        // Last: a file with the magic has a whole header.
+        // Last: a file with the magic has a complete header.
         recording.file.header_mut().magic = MAGIC;
         Ok(recording)
     }
@@ -172,17 +170,17 @@ impl Recording {
         self.file.path()
     }
 
-    /// Why the file could not grow when it was last tried.
+    /// The error of the last attempt to extend the file, if it failed.
     pub fn trouble(&self) -> Option<Errno> {
         self.file.trouble()
     }
 
-    /// In a forked child: the recording is the parent's.
+    /// Called in a forked child: the recording belongs to the parent.
     pub fn forked(&self) {
         self.file.forked();
     }
 
-    /// Time since the recording began.
+    /// Nanoseconds since the recording began.
     #[inline]
     pub fn now(&self) -> u64 {
         monotonic_ns().saturating_sub(self.file.header().started_monotonic_ns)
@@ -196,7 +194,7 @@ impl Recording {
         self.file.header().losses.0[loss as usize].load(Relaxed)
     }
 
-    /// The exit handlers are running.
+    /// Called by the exit handlers: the process ends.
     pub fn end(&self) {
         self.file.header().ended_ns.store(self.now().max(1), Release);
     }
@@ -209,7 +207,7 @@ impl Recording {
         Backing::File(&self.file, section)
     }
 
-    /// A fresh row of a section, or `None` (and a loss) when there is no room.
+    /// A fresh row of a section, or `None` if there is no room.
     fn row<'a, T: Element>(&'a self, section: Section, rows: &'a SegmentedArray<T>) -> Option<(u32, &'a T)> {
         if rows.trouble(self.backing(section), self.elements(section)).is_some() {
             return None;
@@ -227,27 +225,26 @@ impl Recording {
         row
     }
 
-    /// Keeps a byte string; an empty one when there is no room.
+    /// Stores a byte string of at most `TEXT_MAX` bytes; empty if there is no room.
     pub fn text(&self, bytes: &[u8]) -> Text {
         self.whole_text(&bytes[..bytes.len().min(TEXT_MAX)])
     }
 
-    /// The same, however long it is.
+    /// The same, for any length.
     fn whole_text(&self, bytes: &[u8]) -> Text {
-        let nothing = Text { offset: 0, bytes: 0 };
         if bytes.is_empty() {
-            return nothing;
+            return Text::EMPTY;
         }
-        let (first, limit) = extent_sizes(Section::Text);
+        let (first, limit) = Section::Text.extent_sizes();
         let count = self.elements(Section::Text);
         let mut end = count.load(Relaxed);
         let start = loop {
-            // A text lies within one extent if it fits.
+            // A text that fits into one extent lies within one.
             let (extent, place) = locate(end as usize, first, limit);
             let room = extent_capacity(extent, first, limit) - place;
             let start = if bytes.len() <= room { end } else { end + room as u64 };
             if start + bytes.len() as u64 > u64::from(NONE) {
-                return nothing;
+                return Text::EMPTY;
             }
             match count.compare_exchange(end, start + bytes.len() as u64, Relaxed, Relaxed) {
                 Ok(_) => break start as u32,
@@ -257,7 +254,7 @@ impl Recording {
         for (index, byte) in bytes.iter().enumerate() {
             let Ok(element) = self.text.ensure(self.backing(Section::Text), start + index as u32) else {
                 self.add(Loss::Details, 1);
-                return nothing;
+                return Text::EMPTY;
             };
             element.store(*byte, Relaxed);
         }
@@ -270,18 +267,18 @@ impl Recording {
     fn name(&self, section: Section, rows: &SegmentedArray<NameRow>, name: &[u8]) {
         let text = self.text(name);
         match self.row(section, rows) {
-            // Release: the bytes are there before the row points to them.
-            Some((_, row)) => row.text.store(pack(text.offset, text.bytes), Release),
+            // Release: the bytes are written before the row refers to them.
+            Some((_, row)) => row.text.store(text.to_word(), Release),
             None => self.add(Loss::Details, 1),
         }
     }
 
-    /// Notes an allocator-like function handed to the program without a hook. Once per name.
+    /// Records that the program looked up an allocating function for which there is no hook. Each name is stored once.
     pub fn unhooked(&self, name: &[u8]) {
         let count = self.elements(Section::Unhooked).load(Relaxed).min(1000) as u32;
         for number in 0..count {
             let row = self.unhooked.get(self.backing(Section::Unhooked), number);
-            if row.is_some_and(|row| self.text_is(row.text.load(Acquire), name)) {
+            if row.is_some_and(|row| self.text_is(Text::from_word(row.text.load(Acquire)), name)) {
                 return;
             }
         }
@@ -290,16 +287,15 @@ impl Recording {
         }
     }
 
-    fn text_is(&self, word: u64, name: &[u8]) -> bool {
-        let (offset, bytes) = halves(word);
-        bytes as usize == name.len()
+    fn text_is(&self, text: Text, name: &[u8]) -> bool {
+        text.bytes as usize == name.len()
             && name.iter().enumerate().all(|(index, byte)| {
-                let element = self.text.get(self.backing(Section::Text), offset + index as u32);
+                let element = self.text.get(self.backing(Section::Text), text.offset + index as u32);
                 element.is_some_and(|element| element.load(Relaxed) == *byte)
             })
     }
 
-    /// The stack with this hash, if it was stored.
+    /// The stack with this hash, if it is stored.
     #[inline]
     pub fn stack(&self, hash: u64) -> Option<u32> {
         let same = |row| {
@@ -310,8 +306,8 @@ impl Recording {
         self.stack_index.find(hash, same).map(|entry| entry.row)
     }
 
-    /// Remembers that `hash` stands for the stack that ends in frame row `stack`, in place of the hash it had before: that
-    /// one is of modules as they lay before an unload, so it is never asked for again.
+    /// Stores `hash` as the hash of the stack that ends in frame row `stack`, replacing its previous hash: that one was
+    /// computed before a module was unloaded and is never looked up again.
     pub fn remember_stack(&self, hash: u64, stack: u32) {
         let Ok(full) = self.stack_hashes.ensure(HASHES, stack) else {
             return;
@@ -326,7 +322,7 @@ impl Recording {
                 .is_some_and(|full| full.load(Relaxed) == hash)
         };
         let _ = self.stack_index.intern(hash, stack, same);
-        // Another thread may have replaced this hash before its entry was there to be removed.
+        // Another thread may have replaced this hash before its entry existed and could be removed.
         if full.load(Relaxed) != hash {
             self.forget_hash(hash, stack);
         }
@@ -337,7 +333,7 @@ impl Recording {
         while entry().is_some_and(Entry::remove) {}
     }
 
-    /// The row of the edge `parent` → (module, address), stored once.
+    /// The row of the edge `parent` → (module, address). Equal edges share a row.
     pub fn frame(&self, parent: u32, module: Option<u32>, address: u64) -> Option<u32> {
         self.edge(pack(parent, module.map_or(0, |module| module + 1)), address)
     }
@@ -355,13 +351,13 @@ impl Recording {
         }
         let (number, row) = self.row(Section::Frames, &self.frames)?;
         row.parent_module.store(parent_module, Relaxed);
-        // Release: readers take a row with an address as written; the index publishes it to other threads.
+        // Release: pairs with readers, which accept a row with an address; the index publishes it to other threads.
         row.address.store(address, Release);
         Some(self.frame_index.intern(hash, number, same).unwrap_or(number))
     }
 }
 
-/// Packs bytes into words, cut or filled up with zeros.
+/// Packs bytes into words, truncated or padded with zeros.
 fn fill_words(words: &mut [u64], bytes: &[u8]) {
     for (word, chunk) in words.iter_mut().zip(bytes.chunks(8)) {
         let mut eight = [0; 8];

@@ -23,8 +23,8 @@ pub const FORMAT: &str = "culeak-snapshot";
 /// The value of [`Taken::by`] for a snapshot that PyTorch took of its own allocator and that was converted. It covers
 /// only that allocator: process and host are unknown, and the pid is 0.
 pub const BY_PYTORCH: &str = "PyTorch";
-/// The version this build writes, and the newest it reads.
-pub const VERSION: u32 = 1;
+/// The version that this build writes, and the only one that it reads.
+pub const VERSION: u32 = 2;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {

@@ -1,8 +1,9 @@
-//! System calls inside a process that is not ours: what they must not do to it, and how that is prevented.
+//! System calls inside someone else's process: their side effects on it, and how they are prevented.
 //!
-//! - *Cancellation*: `open` and the like are cancellation points, and the program expects none in its call ([`Uncancelled`]).
-//! - *Signals*: a write to a broken pipe, beyond the file-size limit or to another terminal raises a signal that kills or
-//!   stops the program ([`without_write_signals`]).
+//! - *Cancellation*: `open` and others are cancellation points, which the program does not expect in its call
+//!   ([`Uncancelled`]).
+//! - *Signals*: a write to a broken pipe, beyond the file-size limit or to a background terminal raises a signal that kills
+//!   or stops the program ([`without_write_signals`]).
 //! - *Descriptors*: numbers below 64 belong to the program ([`Descriptor`]).
 //! - *Stack*: the caller may run on the 16 KiB of a thread or of a signal handler; large buffers are mapped ([`Scratch`]).
 //!
@@ -26,15 +27,15 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
 }
 
-/// While it lives, `pthread_cancel` waits: `open` and the like are cancellation points, and the watched program does
-/// not expect any inside its call.
+/// While it exists, cancellation of the calling thread is deferred: `open` and others are cancellation points, and the
+/// watched program expects none inside its call.
 pub struct Uncancelled(libc::c_int);
 
 impl Uncancelled {
     pub fn new() -> Uncancelled {
         const DISABLE: libc::c_int = 1;
         let mut before = 0;
-        // SAFETY: changes the calling thread's own state; `before` is valid.
+        // SAFETY: changes the state of the calling thread only; `before` is valid.
         unsafe { pthread_setcancelstate(DISABLE, &mut before) };
         Uncancelled(before)
     }
@@ -53,7 +54,7 @@ impl Drop for Uncancelled {
     }
 }
 
-/// While it lives, signals of the calling thread wait.
+/// While it exists, signals of the calling thread are blocked.
 pub struct BlockedSignals(libc::sigset_t);
 
 impl BlockedSignals {
@@ -67,7 +68,7 @@ impl BlockedSignals {
     }
 
     fn of(signals: libc::sigset_t) -> BlockedSignals {
-        // SAFETY: both sets are valid; changes the calling thread's own mask.
+        // SAFETY: both sets are valid; changes the mask of the calling thread only.
         unsafe {
             let mut before = std::mem::zeroed();
             libc::pthread_sigmask(libc::SIG_BLOCK, &signals, &mut before);
@@ -83,26 +84,26 @@ impl Drop for BlockedSignals {
     }
 }
 
-/// What the kernel sends to a thread whose write it refuses. SIGTTOU is only blocked: the kernel then lets the write pass.
+/// The signals that the kernel sends to a thread whose write fails. While SIGTTOU is blocked, the write succeeds.
 const WRITE_SIGNALS: [libc::c_int; 3] = [libc::SIGPIPE, libc::SIGXFSZ, libc::SIGTTOU];
 
-/// Does work that writes; the signals that a refused write raises do not reach the program.
+/// Runs work that writes. Signals that a failed write raises do not reach the program.
 ///
-/// The kernel sends them to the writing thread, which blocks them here and takes them back afterwards. One that was
-/// pending before is the program's own and stays.
+/// The kernel sends them to the writing thread, which blocks them here and consumes them afterwards. A signal that was
+/// pending before belongs to the program and stays pending.
 pub fn without_write_signals<R>(work: impl FnOnce() -> R) -> R {
     let signals = set_of(WRITE_SIGNALS);
     let blocked = BlockedSignals::of(signals);
-    let ours = set_of(WRITE_SIGNALS.map(|signal| if is_pending(signal) { 0 } else { signal }));
+    let raised = set_of(WRITE_SIGNALS.map(|signal| if is_pending(signal) { 0 } else { signal }));
     let result = work();
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     while WRITE_SIGNALS
         .iter()
         // SAFETY: a valid set.
-        .any(|&signal| unsafe { libc::sigismember(&ours, signal) == 1 } && is_pending(signal))
+        .any(|&signal| unsafe { libc::sigismember(&raised, signal) == 1 } && is_pending(signal))
     {
-        // SAFETY: a valid set and time; no information about the signal is asked for.
-        if unsafe { libc::sigtimedwait(&ours, std::ptr::null_mut(), &now) } < 0 && Errno::last().0 != libc::EINTR {
+        // SAFETY: a valid set and time; no information about the signal is requested.
+        if unsafe { libc::sigtimedwait(&raised, std::ptr::null_mut(), &now) } < 0 && Errno::last().0 != libc::EINTR {
             break;
         }
     }
@@ -110,9 +111,9 @@ pub fn without_write_signals<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A set of signals; 0 is none.
+/// A set of signals; 0 stands for no signal.
 fn set_of(signals: [libc::c_int; 3]) -> libc::sigset_t {
-    // SAFETY: all zeros is a value of sigset_t; sigaddset refuses numbers that are no signals.
+    // SAFETY: all zeros is a value of sigset_t; sigaddset fails for numbers that are no signals.
     unsafe {
         let mut set = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -131,23 +132,23 @@ fn is_pending(signal: libc::c_int) -> bool {
     }
 }
 
-/// Descriptors from here on are ours to use; those below are the program's.
+/// The first descriptor that the recorder uses; lower ones belong to the program.
 pub const FIRST_OWN: libc::c_int = 64;
 
-/// An open file, closed when it goes.
+/// An open file, closed on drop.
 ///
-/// The kernel opens files at the lowest free number, and programs count on which one that is: a daemon closes 0 to 2 and
-/// opens `/dev/null` three times. So a file is moved to 64 or above at once. For the few microseconds until then another
-/// thread may see the low number taken; no system call avoids that. Were it one of 0 to 2, text that the program goes on
-/// writing there would land in the file: they are filled meanwhile by descriptors that refuse reads and writes with
-/// EBADF, as a closed one does.
+/// The kernel opens files at the lowest free number, and programs rely on that: a daemon closes 0 to 2 and opens `/dev/null`
+/// three times. So a file is moved to 64 or above at once. For the few microseconds until then another thread may find the
+/// low number in use; no system call avoids that. If the number were 0, 1 or 2, text that the program writes there would end
+/// up in the file: closed numbers among these are meanwhile filled with descriptors on which reads and writes fail with
+/// EBADF, as on a closed one.
 pub struct Descriptor {
     number: libc::c_int,
     owned: bool,
 }
 
 impl Descriptor {
-    /// Opens `path`; `flags` as for `open`, mode 0600. It is closed by exec.
+    /// Opens `path` with the `flags` of `open`, mode 0600 and O_CLOEXEC.
     ///
     /// # Errors
     /// The errno of `open`.
@@ -159,7 +160,7 @@ impl Descriptor {
             return Err(Errno::last());
         }
         let low = Descriptor { number, owned: true };
-        // A limit of 64 descriptors or less leaves no other number: then it is used where it is, and not kept.
+        // With a limit of 64 descriptors or fewer the low number is used, for a short time.
         Ok(if low.is_own() {
             low
         } else {
@@ -169,7 +170,7 @@ impl Descriptor {
 
     /// A second descriptor of an open file, at 64 or above.
     pub fn copy_of(number: libc::c_int) -> Option<Descriptor> {
-        // SAFETY: any number may be asked about; the new one is ours.
+        // SAFETY: fcntl accepts any number; the new one belongs to the caller.
         let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, FIRST_OWN) };
         (copy >= 0).then_some(Descriptor {
             number: copy,
@@ -177,7 +178,7 @@ impl Descriptor {
         })
     }
 
-    /// For a descriptor that is not to be closed here.
+    /// A descriptor that is not closed on drop.
     pub fn borrowed(number: libc::c_int) -> Descriptor {
         Descriptor { number, owned: false }
     }
@@ -186,20 +187,22 @@ impl Descriptor {
         self.number
     }
 
-    /// Whether the number is one that the program does not use.
+    /// Whether the number is 64 or above.
     pub fn is_own(&self) -> bool {
         self.number >= FIRST_OWN
     }
 
-    /// It stays open.
+    /// Leaves the file open and returns its number.
     pub fn keep(self) -> libc::c_int {
         let number = self.number;
         std::mem::forget(self);
         number
     }
 
+    /// The result of `fstat`.
+    ///
     /// # Errors
-    /// As `fstat`; `EBADF` for a closed one.
+    /// As `fstat`; `EBADF` if it is closed.
     pub fn status(&self) -> Result<libc::stat, Errno> {
         // SAFETY: plain integers: all zeros is a value of `stat`.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
@@ -210,7 +213,7 @@ impl Descriptor {
         }
     }
 
-    /// Reads until the buffer is full or the file ends; what was read.
+    /// Reads until the buffer is full or the file ends; returns the part that was read.
     pub fn read<'a>(&self, buffer: &'a mut [u8]) -> &'a [u8] {
         let mut length = 0;
         while length < buffer.len() {
@@ -234,26 +237,26 @@ impl Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if self.owned {
-            // SAFETY: opened by us, and the number is known here alone.
+            // SAFETY: owned by this value alone.
             unsafe { libc::close(self.number) };
         }
     }
 }
 
-/// What holds those of the numbers 0 to 2 that the program has closed.
+/// Occupies the numbers among 0 to 2 that the program has closed.
 struct Placeholders([libc::c_int; 3]);
 
 impl Placeholders {
     fn fill() -> Placeholders {
         Placeholders([0, 1, 2].map(|number| {
-            // SAFETY: asks for flags only; any number may be asked about.
+            // SAFETY: reads flags only; fcntl accepts any number.
             if unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0 {
                 return -1;
             }
             // SAFETY: a constant path. O_PATH opens nothing that could be read or written.
             let held = unsafe { libc::open(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC) };
             if held > 2 {
-                // SAFETY: opened just now; another thread has taken the number that was free.
+                // SAFETY: opened above; another thread took the free number first.
                 unsafe { libc::close(held) };
                 return -1;
             }
@@ -265,8 +268,8 @@ impl Placeholders {
 impl Drop for Placeholders {
     fn drop(&mut self) {
         for held in self.0.into_iter().filter(|&held| held >= 0) {
-            // Another thread may have put another file there meanwhile, by dup2.
-            // SAFETY: asks for flags only.
+            // Another thread may have replaced it by dup2.
+            // SAFETY: reads flags only.
             let flags = unsafe { libc::fcntl(held, libc::F_GETFL) };
             if flags >= 0 && flags & libc::O_PATH != 0 {
                 // SAFETY: opened by `fill`.
@@ -276,17 +279,17 @@ impl Drop for Placeholders {
     }
 }
 
-/// Memory of this process for the duration of one piece of work: neither on the stack nor on the heap.
+/// Temporary memory, neither on the stack nor on the heap.
 pub struct Scratch<T>(*mut T);
 
 impl<T> Scratch<T> {
-    /// Begins as zeros.
+    /// Maps a zeroed `T`.
     ///
     /// # Safety
     /// All zeros is a valid `T`.
     ///
     /// # Errors
-    /// `ENOMEM` when the address space is used up.
+    /// `ENOMEM` if the address space is used up.
     pub unsafe fn zeroed() -> Result<Scratch<T>, Errno> {
         Ok(Scratch(anonymous(size_of::<T>())?.cast()))
     }
@@ -296,7 +299,7 @@ impl<T> Deref for Scratch<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: mapped with the size of T, valid as zeros by the promise made to `zeroed`, and ours alone.
+        // SAFETY: mapped with the size of T, valid as zeros by the contract of `zeroed`, and owned by this value.
         unsafe { &*self.0 }
     }
 }
@@ -315,13 +318,13 @@ impl<T> Drop for Scratch<T> {
     }
 }
 
-/// Miri knows no such flag, and needs none.
+/// Miri does not support this flag.
 const RESERVE_NOTHING: i32 = if cfg!(miri) { 0 } else { libc::MAP_NORESERVE };
 
-/// Zeroed private memory that is never given back, without the heap.
+/// Maps zeroed private memory, without the heap.
 ///
 /// # Errors
-/// `ENOMEM` when the address space is used up.
+/// `ENOMEM` if the address space is used up.
 pub fn anonymous(bytes: usize) -> Result<*mut u8, Errno> {
     // SAFETY: a new private mapping at an address of the kernel's choice.
     let address = unsafe {
@@ -358,7 +361,7 @@ fn clock_ns(which: libc::clockid_t) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Pauses between looks at what another thread is doing: short ones first, none longer than a millisecond.
+/// Pauses while waiting for another thread: yields at first, then sleeps of a millisecond.
 #[derive(Default)]
 pub struct Pauses(u32);
 
@@ -375,7 +378,7 @@ impl Pauses {
             tv_sec: 0,
             tv_nsec: 1_000_000,
         };
-        // SAFETY: a valid time. Woken early by a signal, the caller looks early.
+        // SAFETY: a valid time. After a signal the pause is shorter.
         unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
     }
 }
@@ -405,8 +408,8 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_write_raises_no_signal_and_leaves_one_that_was_pending() {
-        // SAFETY: the default action of SIGPIPE would end this process; the mask and signals are this thread's own.
+    fn a_failed_write_raises_no_signal_and_leaves_one_that_was_pending() {
+        // SAFETY: changes the mask and the pending signals of this thread only.
         unsafe {
             let before = libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             let pipe = broken_pipe();
@@ -416,7 +419,7 @@ mod tests {
             let blocked = BlockedSignals::of(set(libc::SIGPIPE));
             libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE);
             assert_eq!(without_write_signals(|| write_to(pipe)), -1);
-            assert!(is_pending(libc::SIGPIPE), "the program's own signal stays");
+            assert!(is_pending(libc::SIGPIPE), "a signal of the program stays pending");
             let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
             assert_eq!(
                 libc::sigtimedwait(&set(libc::SIGPIPE), std::ptr::null_mut(), &now),

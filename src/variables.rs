@@ -1,21 +1,21 @@
 //! The environment variables `CULEAK_*`: one row each.
 //!
 //! The preload library and the command line read them through this table, `culeak help environment` and the manual pages
-//! print it, and the README's table is compared with it. A value that is not understood is an error of `culeak run`; in
-//! a program under `LD_PRELOAD` alone it is reported on stderr and ignored. Nothing here needs a heap, since the library
-//! reads it too. Deliberately absent: what the variables do.
+//! print it, and the README's table is compared with it. An invalid value is an error of `culeak run`; in a program that
+//! runs under `LD_PRELOAD` alone it is reported on stderr and ignored. Nothing here needs a heap, since the library uses it
+//! too. Deliberately absent: the effects of the variables.
 
 use std::ffi::CStr;
 
 use crate::quantities;
 
-/// What values a variable takes. An empty value is the same as none, except for [`Values::Text`].
+/// The valid values of a variable. An empty value is the same as an unset variable, except for [`Values::Text`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
     Text,
     /// `1`, `true`, `yes` and `on`, or `0`, `false`, `no` and `off`.
     Switch,
-    /// A switch, or this word, which switches on more.
+    /// A switch, or this word, which enables more.
     SwitchOr(&'static str),
     /// This word alone.
     Word(&'static str),
@@ -24,13 +24,13 @@ pub enum Values {
         most: u32,
         allowed: &'static str,
     },
-    /// As [`quantities::size`] reads it.
+    /// As [`quantities::size`] parses it.
     Size,
-    /// As [`quantities::time`] reads it.
+    /// As [`quantities::time`] parses it.
     Time,
 }
 
-/// What a variable's value comes to.
+/// The parsed value of a variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value {
     Text,
@@ -43,7 +43,7 @@ pub enum Value {
 }
 
 impl Values {
-    /// `None` if the text is no such value.
+    /// `None` if the text is no valid value.
     pub fn read(self, text: &[u8]) -> Option<Value> {
         let text = match self {
             Values::Text => return Some(Value::Text),
@@ -64,7 +64,7 @@ impl Values {
         }
     }
 
-    /// What is allowed, for messages.
+    /// The valid values in words, for messages; to be concatenated.
     pub fn allowed(self) -> [&'static str; 2] {
         match self {
             Values::Text => ["any text", ""],
@@ -93,7 +93,7 @@ pub struct Variable {
     pub values: Values,
     /// In Markdown.
     pub meaning: &'static str,
-    /// In Markdown; empty if without the variable nothing happens.
+    /// In Markdown; empty if an unset variable has no effect.
     pub default: &'static str,
 }
 
@@ -156,7 +156,7 @@ variables! {
 
 const PREFIX: &[u8] = b"CULEAK_";
 
-/// Names that belong to the build, the tests and the Python package: what they begin with.
+/// Prefixes of names that belong to the build, the tests and the Python package.
 const OTHERS: [&str; 12] = [
     "CULEAK_BIN",
     "CULEAK_BLESS",
@@ -172,21 +172,21 @@ const OTHERS: [&str; 12] = [
     "CULEAK_TEST_",
 ];
 
-/// What is wrong with a variable of the environment.
+/// An invalid environment variable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mistake<'e> {
     Value {
         variable: &'static Variable,
         value: &'e [u8],
     },
-    /// No variable has this name; this one has a similar name.
+    /// No variable has this name; `similar` is the most similar one.
     Name {
         name: &'e [u8],
         similar: Option<&'static Variable>,
     },
 }
 
-/// `None` if nothing is wrong with it, or it is not ours.
+/// `None` if the variable is valid, or is none of culeak's.
 pub fn mistake<'e>(name: &'e [u8], value: &'e [u8]) -> Option<Mistake<'e>> {
     match ALL.iter().find(|variable| variable.name.to_bytes() == name) {
         Some(variable) if value.is_empty() || variable.values.read(value).is_some() => None,
@@ -207,7 +207,7 @@ fn similar(name: &[u8]) -> Option<&'static Variable> {
     (distance(&nearest) <= 3).then_some(*nearest)
 }
 
-/// Insertions, deletions and replacements that make one name of the other; many if one is very long.
+/// The number of insertions, deletions and replacements between two names; `usize::MAX` if `to` is very long.
 fn distance(from: &[u8], to: &[u8]) -> usize {
     const LONGEST: usize = 40;
     if to.len() > LONGEST {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn values_take_the_units_that_the_command_line_takes() {
+    fn values_accept_the_units_of_the_command_line() {
         assert_eq!(SNAPSHOT_AT_PEAK.values.read(b"1MiB"), Some(Value::Bytes(1 << 20)));
         assert_eq!(
             SNAPSHOT_EVERY.values.read(b"500ms"),

@@ -22,7 +22,8 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 
 use clap::Args;
-use culeak::recording::file::{Errno, File};
+use culeak::file::File;
+use culeak::system::Errno;
 
 use crate::errors::Failure;
 use crate::escape::Escaped;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use crate::settings;
 use culeak::recording::Recording;
-use culeak::recording::file::{Errno, Uncancelled};
 use culeak::system::{BlockedSignals, Pauses, monotonic_ns, without_write_signals};
+use culeak::system::{Errno, Uncancelled};
 use culeak::variables::Mistake;
 
 /// Device and inode of stderr when the recording started.

@@ -43,7 +43,7 @@ use cost::Cost;
 use culeak::cuda_functions::Api;
 use culeak::format::Loss;
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Attributes, Claim, Entry, Key, Link, Space};
+use culeak::lockfree::table::{Attributes, Entry, Key, Link, Space, Withdrawn};
 use culeak::recording::Recording;
 use culeak_walker::Registers;
 use thread::thread_and_shard;
@@ -193,7 +193,7 @@ pub fn failed(error: i32, event: &AllocationEvent) {
 
 /// A free that is about to happen; settle it with its result. If an exception, a jump or the end of the thread passes
 /// through the hook, it is never settled: the allocation stays withdrawn and is reported as a call in flight.
-pub struct Held(Option<Claim>);
+pub struct Held(Option<Withdrawn<'static>>);
 
 /// Removes an allocation from the recording before it is freed.
 pub fn withdraw(space: Space, address: u64) -> Held {
@@ -202,7 +202,7 @@ pub fn withdraw(space: Space, address: u64) -> Held {
         quietly(|| {
             let recording = running()?;
             let _cost = Cost::of(recording);
-            recording.claim(Key { space, address }, thread_and_shard(recording).1)
+            recording.withdraw(Key { space, address }, thread_and_shard(recording).1)
         })
         .flatten(),
     )
@@ -213,8 +213,7 @@ pub fn withdraw_linked(link: Link) -> Held {
     Held(
         quietly(|| {
             let recording = running()?;
-            let withdrawn = recording.withdraw_linked(link, thread_and_shard(recording).1)?;
-            Some(withdrawn.into_claim())
+            recording.withdraw_linked(link, thread_and_shard(recording).1)
         })
         .flatten(),
     )
@@ -237,13 +236,13 @@ impl Held {
             let Some(recording) = running() else { return };
             let (_, shard) = thread_and_shard(recording);
             match (self.0, result) {
-                (Some(claim), 0) => recording.commit_claim(claim, shard),
-                (Some(claim), TEARDOWN) => {
-                    recording.commit_claim(claim, shard);
+                (Some(withdrawn), 0) => recording.commit(withdrawn, shard),
+                (Some(withdrawn), TEARDOWN) => {
+                    recording.commit(withdrawn, shard);
                     recording.add(Loss::TeardownFrees, 1);
                 }
-                (Some(claim), _) => {
-                    recording.restore_claim(claim, shard);
+                (Some(withdrawn), _) => {
+                    recording.restore(withdrawn, shard);
                     recording.add(Loss::FailedFrees, 1);
                 }
                 (None, 0) if address != 0 => recording.add(Loss::UnknownFrees, 1),

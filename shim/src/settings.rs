@@ -94,7 +94,7 @@ pub fn is_wanted(program: &[u8], parent_pid: u32) -> bool {
 /// A path under construction; one that is too long is invalid. All zeros is a value, to be cleared before use. It is
 /// too large for a small stack, so it is kept in a [`Scratch`](culeak::system::Scratch).
 pub struct Path {
-    bytes: [u8; culeak::recording::file::PATH_MAX],
+    bytes: [u8; culeak::file::PATH_MAX],
     length: usize,
     fits: bool,
 }

@@ -29,7 +29,7 @@ use crate::settings::DEPTH_MAX;
 use culeak::format::{CUT, Loss, NONE, ROOT};
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
-use culeak::recording::file::{Uncancelled, anonymous};
+use culeak::system::{Uncancelled, anonymous};
 
 pub use modules::{Closing, unloaded};
 pub use python::prepare;

@@ -6,8 +6,9 @@
 
 use std::collections::BTreeSet;
 
+use foldhash::HashMap;
+
 use crate::kind::{Kind, Place};
-use crate::quick::Quick;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::{Row, in_two_threads};
 use crate::snapshot::{Allocations, Call, Snapshot};
@@ -117,14 +118,14 @@ impl<'a> Blocks<'a> {
 /// The records that blocks lie in, by address. The owner of the blocks uses this memory as a pool, whatever its stack
 /// shows.
 pub(crate) struct Carriers<'a> {
-    by_address: Quick<u64, u32>,
+    by_address: HashMap<u64, u32>,
     owners: Vec<&'a str>,
 }
 
 impl<'a> Carriers<'a> {
     pub fn of(allocations: &Allocations, blocks: &Blocks<'a>) -> Carriers<'a> {
         let mut carriers = Carriers {
-            by_address: Quick::default(),
+            by_address: HashMap::default(),
             owners: Vec::new(),
         };
         let all = &blocks.blocks;

@@ -17,11 +17,12 @@
 //!
 //! Deliberately absent: ranking; see `report`.
 
+use foldhash::HashMap;
+
 use crate::analysis::framework::{Blocks, Carriers, Watched};
 use crate::analysis::site::{CallStack, CallStacks, is_pool};
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
-use crate::quick::Quick;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::{Row, in_two_threads, stack_of};
 use crate::snapshot::{Allocation, Call, Snapshot};
@@ -236,7 +237,7 @@ struct Counter {
     groups: Vec<Counted>,
     /// The first group of each stack; the last element is for records without a stack.
     first: Vec<u32>,
-    behind: Quick<Key, u32>,
+    behind: HashMap<Key, u32>,
 }
 
 impl Counter {
@@ -244,7 +245,7 @@ impl Counter {
         Counter {
             groups: Vec::new(),
             first: vec![END; stacks + 1],
-            behind: Quick::default(),
+            behind: HashMap::default(),
         }
     }
 

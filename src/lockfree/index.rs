@@ -6,32 +6,33 @@
 //! word      ┌─ tag: upper half of the hash ─┬─ row number + 1 ─┐      0: free
 //! ```
 //!
-//! A hash may stand in one window of each level, anywhere in it. Removing an entry therefore just clears its word: no
-//! probe runs over it, so there are no tombstones and nothing is ever rehashed. Entries go to the newest level but one,
-//! and where its window is full, to the newest. When a window of that is full too, a level of twice the size is added;
-//! older levels drain as their entries go. (With the newest level alone, the first full window would come while most
-//! are nearly empty: two levels hold three times as much before they grow.)
+//! A hash has one window in each level, and its entry may be any word of these windows. Removing an entry therefore only
+//! clears its word: no probe sequence runs over it, so there are no tombstones and nothing is ever rehashed. New entries go to
+//! the newest level but one, and if their window there is full, to the newest level. When that window is full too, a level
+//! of twice the size is added; older levels empty as their entries are removed. (If entries went to the newest level only,
+//! the first full window would occur while most windows are nearly empty: two levels hold three times as much before they
+//! grow.)
 //!
-//! Why it is right: every change is one compare-and-swap of one word. An entry is found if it was inserted before the
+//! Why it is correct: every change is one compare-and-swap of one word. An entry is found if it was inserted before the
 //! search began and not removed meanwhile, since it never moves. The tag only saves look-ups; the caller's `same`
-//! decides, on the row itself, and re-checks there that the row did not change hands (records carry a generation).
-//! A level is announced (`newest`) by whoever first enters something into it, before that, and not only by whoever
-//! mapped it: that thread may be stopped in between, and a search begins with the newest level announced.
-//! `loom_models` tries all of this in every interleaving, and with every ordering weakened.
+//! decides, on the row itself, and verifies there that the row was not reused (records carry a generation).
+//! A level is announced (`newest`) by every thread that enters something into it, before it does so, and not only by the
+//! thread that mapped it: that thread may be stopped in between, and a search begins with the newest level announced.
+//! `loom_models` checks this in every interleaving, and with every ordering weakened.
 //! For `intern`, two threads with the same hash race for the *first* free word of the same window, so one of them
-//! loses the swap and then sees the other's entry. (Across the moment at which a level is added, both may win: the
-//! rows are then duplicates, which readers merge.)
+//! loses the swap and then sees the other's entry. (While a level is being added, both may win: the rows are then
+//! duplicates, which readers merge.)
 //!
 //! The index is private to the process: readers of the recording scan the rows.
 
 use std::sync::atomic::Ordering::*;
 
 use crate::lockfree::sync::{AtomicPtr, AtomicU32, AtomicU64, elements, give_back, prefetch};
-use crate::recording::file::Errno;
+use crate::system::Errno;
 
 const WINDOW: usize = if cfg!(loom) { 2 } else { 8 };
 const LEVELS: usize = if cfg!(loom) { 2 } else { 20 };
-/// Windows in level 0: 512 KiB of address space, touched where used. So many that threads rarely meet in one.
+/// Windows in level 0: 512 KiB of address space, of which only used pages are touched. Threads rarely share a window.
 const FIRST: usize = if cfg!(loom) { 1 } else { 8192 };
 
 /// All zeros is an empty index.
@@ -43,7 +44,7 @@ pub struct Index {
     newest: AtomicU32,
 }
 
-/// Where an entry was found, so that it can be removed without another search.
+/// The place of an entry, by which it can be removed without another search.
 #[derive(Clone, Copy)]
 pub struct Entry<'a> {
     pub row: u32,
@@ -52,13 +53,13 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Removes this entry unless somebody else did or the word serves another one by now.
+    /// Removes this entry. False: it was already removed.
     pub fn remove(self) -> bool {
         self.word.compare_exchange(self.seen, 0, Relaxed, Relaxed).is_ok()
     }
 
-    /// The same where nobody but the caller may remove an entry of this row, or enter one: if the word still says what
-    /// it said, it goes on to say so. False: the row's entry stands elsewhere.
+    /// As `remove`, if no other thread may remove or insert an entry of this row: an unchanged word then stays unchanged until
+    /// the store. False: the row's entry is elsewhere.
     #[inline]
     pub fn clear(self) -> bool {
         let same = self.word.load(Relaxed) == self.seen;
@@ -93,13 +94,13 @@ impl Index {
             .compare_exchange(std::ptr::null_mut(), memory, Release, Relaxed)
             .is_err()
         {
-            // SAFETY: made just now with this length; nobody has seen it.
+            // SAFETY: mapped above with this length; no other thread has its address.
             unsafe { give_back(memory, words) };
         }
         Ok(())
     }
 
-    /// The entry with this hash whose row is the one meant.
+    /// The entry with this hash whose row satisfies `same`.
     #[inline]
     pub fn find(&self, hash: u64, mut same: impl FnMut(u32) -> bool) -> Option<Entry<'_>> {
         let newest = self.newest.load(Relaxed) as usize;
@@ -129,7 +130,7 @@ impl Index {
         None
     }
 
-    /// Asks for the cache line where this hash will be entered.
+    /// Prefetches the cache line into which this hash will be inserted.
     #[inline]
     pub fn prepare(&self, hash: u64) {
         let level = (self.newest.load(Relaxed) as usize).saturating_sub(1);
@@ -138,16 +139,16 @@ impl Index {
         }
     }
 
-    /// Enters a row that is not yet there (the caller knows).
+    /// Inserts a row. The caller guarantees that the row has no entry yet.
     ///
     /// # Errors
-    /// Why no level could be added, or `ENOSPC` when there are too many.
+    /// Why no level could be added, or `ENOSPC` if there are too many.
     #[inline]
     pub fn insert(&self, hash: u64, row: u32) -> Result<(), Errno> {
         self.put(hash, row, |_| false).map(|_| ())
     }
 
-    /// Enters a row unless an equal one is there; returns the number that is.
+    /// Inserts a row unless there is an equal one; returns the row that is in the index.
     ///
     /// # Errors
     /// As `insert`.
@@ -164,8 +165,8 @@ impl Index {
                 self.add_level(level)?;
             }
             if level > newest {
-                // Said before anything is entered there, also by those who found the level mapped: its maker may not
-                // have come to it, and a search begins with the newest level it knows.
+                // Announced before anything is inserted there, even if another thread mapped the level: that thread may not
+                // have announced it yet, and a search begins with the newest level announced.
                 self.newest.fetch_max(level as u32, Relaxed);
             }
             let Some(window) = self.window(level, hash) else {
@@ -205,7 +206,7 @@ pub(crate) mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// How many entries there are, in all levels.
+    /// The number of entries in all levels.
     pub(crate) fn entries(index: &Index) -> usize {
         let windows = |level| (0..FIRST << level).map_while(move |at| index.window(level, at as u64));
         let words = (0..LEVELS).flat_map(windows).flatten();

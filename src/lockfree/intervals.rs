@@ -1,35 +1,35 @@
-//! What was allocated since a moment, what of it is left, and how high it rose: for harnesses that judge a program piece
-//! by piece, as pytest does test by test.
+//! Intervals: what was allocated since a point in time, how much of it is left, and its peak; for test harnesses that judge a
+//! program piece by piece, as pytest does test by test.
 //!
-//! An interval counts the allocations made in it and nothing else: whatever is older may be freed meanwhile, and the sum
-//! does not care. So at its end the sum is what the interval left behind, and the peak is what it needed. What belongs
-//! to an interval is decided by an allocation's own time, which its record keeps until the free.
+//! An interval counts its own allocations only: older memory may be freed meanwhile, which does not change the sum. So at the
+//! end of the interval the sum is what the interval left behind, and the peak is what it needed. Whether an allocation
+//! belongs to an interval follows from its time, which its record holds until the free.
 //!
 //! ```text
 //! began ──┐                        one for all slots
 //!         ▼
-//! slot    left   round │ bytes     changed by one compare-and-swap an event: every value it ever had is seen by
-//!         peak   round │ bytes     whoever put it there, and the peak is raised to it
+//! slot    left   round │ bytes     changed by one compare-and-swap per event, so every value is seen by the thread
+//!         peak   round │ bytes     that stored it, which raises the peak to it
 //!         count  round │ records
 //!         held           bytes     in use now, whenever allocated
 //! ```
 //!
-//! Why it is right:
+//! Why it is correct:
 //! - A sum that every event changes in one step has all its values seen, so its peak is exact. The recording's own peaks
-//!   do without such a word for the sake of speed ([`crate::lockfree::peak`]); this one is only there when asked for.
-//! - A word carries the number of its interval. An event that read the word before another interval began fails its
-//!   swap, and decides anew; one that reads it afterwards sees that interval's beginning, which was written before.
-//! - Events under way while an interval begins or is read count on one side or the other; what they add, their own free
-//!   takes away again on the same side.
+//!   avoid such a word because it is slower ([`crate::lockfree::peak`]); intervals are used only when enabled.
+//! - A word carries the number of its interval. An event that loaded the word before another interval began fails its swap
+//!   and retries; one that loads it afterwards sees the beginning of that interval, which was stored before.
+//! - An event that overlaps the beginning or a read of an interval counts on one side or the other, and the free of that
+//!   memory counts on the same side.
 //!
-//! Deliberately absent: several intervals at once. The one that began last is the one that counts, and whoever reads an
-//! earlier one is told that it is gone. Numbers of intervals wrap after 65,535.
+//! Deliberately absent: several intervals at once. The newest interval counts; reading an earlier one returns `None`. Numbers
+//! of intervals wrap after 65,535.
 
 use std::sync::atomic::Ordering::*;
 
 use crate::lockfree::sync::AtomicU64;
 
-/// Devices there can be (rows of the recording), and two more: all of them together, and the host.
+/// The largest number of devices (rows of the recording), plus two: all devices together, and the host.
 pub const SLOTS: usize = 34;
 /// All devices together.
 pub const ALL: usize = 0;
@@ -46,7 +46,7 @@ const AMOUNT_BITS: u32 = 48;
 const AMOUNT: u64 = (1 << AMOUNT_BITS) - 1;
 const ROUNDS: u64 = 1 << (64 - AMOUNT_BITS);
 
-/// The number of an interval in the upper bits, an amount below.
+/// The number of an interval in the upper 16 bits, an amount below.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Word(u64);
 
@@ -73,54 +73,54 @@ struct Slot {
     held: AtomicU64,
 }
 
-/// What a slot says.
+/// The values of a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reading {
     /// Allocated in the interval and not freed.
     pub left_bytes: u64,
     pub left_count: u64,
-    /// The most that `left_bytes` ever was.
+    /// The peak of `left_bytes`.
     pub peak_bytes: u64,
     /// In use, whenever it was allocated.
     pub held_bytes: u64,
 }
 
-/// One allocation or free, as intervals see it.
+/// One allocation or free.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
     pub slot: Option<usize>,
     /// When the memory was allocated.
     pub time_ns: u64,
     pub bytes: u64,
-    /// Whether it counts for [`ALL`] too.
+    /// Whether it also counts for [`ALL`].
     pub on_device: bool,
 }
 
-/// All zeros: nobody has asked for intervals.
+/// All zeros: not enabled.
 #[repr(C)]
 #[cfg_attr(loom, derive(Default))]
 pub struct Intervals {
     watching: AtomicU64,
-    /// PyTorch's allocator does not tell of its tensors, which are allocations of CUDA's then.
+    /// 1: PyTorch's allocator does not report its tensors, each of which is then an allocation of CUDA's.
     unreported: AtomicU64,
     round: AtomicU64,
     began_ns: AtomicU64,
-    /// The interval may need so much; 0: any amount, or it was exceeded already.
+    /// The limit of the interval in bytes; 0: none, or it was already exceeded.
     limit: AtomicU64,
-    /// It was exceeded, and nobody has asked yet.
+    /// 1: the limit was exceeded, and `was_exceeded` has not returned that yet.
     exceeded: AtomicU64,
     #[cfg(not(loom))]
     slots: [Slot; SLOTS],
-    /// loom follows every word there is.
+    /// One, since loom tracks every word.
     #[cfg(loom)]
     slots: [Slot; 1],
 }
 
 impl Intervals {
-    /// From the beginning of a recording on, or never: the sums are those of what was seen. `tensors_are_told`: PyTorch's
-    /// allocator, if there is one, keeps a cache and tells what it hands out of it.
-    pub fn watch(&self, tensors_are_told: bool) {
-        self.unreported.store(u64::from(!tensors_are_told), Relaxed);
+    /// Enables intervals, at the beginning of a recording: the sums must include every event. `tensors_reported`: PyTorch's
+    /// allocator, if it is used, caches memory and reports the tensors that it allocates from it.
+    pub fn watch(&self, tensors_reported: bool) {
+        self.unreported.store(u64::from(!tensors_reported), Relaxed);
         self.watching.store(1, Relaxed);
     }
 
@@ -129,11 +129,11 @@ impl Intervals {
         self.watching.load(Relaxed) != 0
     }
 
-    pub fn tensors_are_told(&self) -> bool {
+    pub fn tensors_reported(&self) -> bool {
         self.unreported.load(Relaxed) == 0
     }
 
-    /// Begins an interval at `now_ns`, on the clock of the records, and says its number, which is not 0.
+    /// Begins an interval at `now_ns`, on the clock of the records, and returns its number, which is not 0.
     pub fn begin(&self, now_ns: u64, limit: u64) -> u64 {
         let round = self.round.load(Relaxed) % (ROUNDS - 1) + 1;
         self.began_ns.store(now_ns, Relaxed);
@@ -142,7 +142,7 @@ impl Intervals {
         for slot in &self.slots {
             slot.peak.store(Word::new(round, 0).0, Relaxed);
             for sum in [&slot.count, &slot.left] {
-                // Release: whoever adds to the new sum knows when the interval began, and raises its peak.
+                // Release: pairs with the Acquire in `change`, so an event that adds to the new sum sees when the interval began.
                 sum.swap(Word::new(round, 0).0, Release);
             }
         }
@@ -150,24 +150,24 @@ impl Intervals {
         round
     }
 
-    /// What a slot says of the interval with this number; `None` when another one has begun.
+    /// The values of a slot in the interval with this number; `None` if another one has begun.
     pub fn read(&self, round: u64, slot: usize) -> Option<Reading> {
         let slot = self.slots.get(slot)?;
         let words = [&slot.left, &slot.count, &slot.peak].map(|word| Word(word.load(Relaxed)));
         let [left, count, peak] = words.map(Word::amount);
-        // 0 stands for no interval, and for words that none has touched.
+        // 0: no interval, or a word that no interval has set.
         let is_ours = round != 0 && words.iter().all(|word| word.round() == round);
         is_ours.then(|| Reading {
             left_bytes: left,
             left_count: count,
-            // An event between its two steps has not raised it yet.
+            // An event may have changed `left` and not raised the peak yet.
             peak_bytes: peak.max(left),
             held_bytes: slot.held.load(Relaxed),
         })
     }
 
-    /// Memory was allocated, or a free of it has failed.
-    pub fn came(&self, event: &Event) {
+    /// Memory was allocated, or a free of it failed.
+    pub fn allocated(&self, event: &Event) {
         for (number, slot) in self.slots_of(event) {
             slot.held.fetch_add(event.bytes, Relaxed);
             self.change(&slot.count, event, |count| count.saturating_add(1));
@@ -182,7 +182,7 @@ impl Intervals {
     }
 
     /// Memory was freed.
-    pub fn went(&self, event: &Event) {
+    pub fn freed(&self, event: &Event) {
         for (_, slot) in self.slots_of(event) {
             slot.held.fetch_sub(event.bytes, Relaxed);
             self.change(&slot.count, event, |count| count.saturating_sub(1));
@@ -196,17 +196,17 @@ impl Intervals {
         numbers.filter_map(|number| Some((number, self.slots.get(number)?)))
     }
 
-    /// Changes a sum if the memory belongs to its interval, and says what it then was.
+    /// Changes a sum if the memory belongs to its interval, and returns the new value.
     fn change(&self, sum: &AtomicU64, event: &Event, change: impl Fn(u64) -> u64) -> Option<Word> {
         loop {
-            // Acquire: pairs with the Release in `begin`, so the beginning below is that of this interval or a later one.
+            // Acquire: pairs with the Release in `begin`, so the beginning loaded below is that of this interval or a later one.
             let seen = Word(sum.load(Acquire));
             // 0: no interval has begun yet.
             if seen.round() == 0 || event.time_ns < self.began_ns.load(Relaxed) {
                 return None;
             }
             let new = Word::new(seen.round(), change(seen.amount()));
-            // The order of the load is that of the swap: what it replaces is what was loaded.
+            // Relaxed: the swap succeeds only on the value that was acquired above.
             if sum.compare_exchange(seen.0, new.0, Relaxed, Relaxed).is_ok() {
                 return Some(new);
             }
@@ -220,7 +220,7 @@ impl Intervals {
         }
     }
 
-    /// Whether the interval's limit was exceeded; said once.
+    /// Whether the interval's limit was exceeded; true once per interval.
     #[inline]
     pub fn was_exceeded(&self) -> bool {
         self.watching() && self.exceeded.load(Relaxed) != 0 && self.exceeded.swap(0, Relaxed) != 0
@@ -228,7 +228,7 @@ impl Intervals {
 }
 
 impl Slot {
-    /// The sum of the interval was `now`.
+    /// Raises the peak to `now`, if it belongs to the same interval.
     fn raise(&self, now: Word) {
         loop {
             let seen = Word(self.peak.load(Relaxed));

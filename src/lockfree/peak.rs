@@ -1,56 +1,54 @@
-//! The exact peak of a sum that many threads change, without a word that all of them change.
+//! The exact peak of a sum that many threads change, without a word that every thread changes.
 //!
-//! The peak is the number of *tokens* ever minted, one a byte. Whoever allocates takes tokens, whoever frees gives them
-//! back, and new ones are minted only when no old one is free. So at every instant
-//!
-//! ```text
-//! minted = live + slack + credit of shard 0 + credit of shard 1 + …        and        live ≤ minted
-//! ```
-//!
-//! and at the instant of a minting nothing but `live` is left on the right: the peak was reached, to the byte. Free
-//! tokens lie in the *pot*, one word for all, or in *shards*, a word for a thread or a few.
+//! The peak is the total *credit* ever issued, one unit per byte. An allocation takes credit, a free returns it, and new
+//! credit is issued only when no unused credit is left. So at every instant
 //!
 //! ```text
-//! stage      free tokens lie in      take, give                          leaves it when
-//! Shared     the pot                 on the pot                          the peak has been calm for a while
-//! Open       the pot and the shards   on the own shard; take also on pot   neither has enough: somebody must look into
-//!                                                                        every shard before new tokens may be minted
-//! Freezing   the pot and the shards   help to freeze all shards, then      … that first one, in the same swap which
-//!                                    apply to the sum of all             puts the whole sum into the pot
+//! issued = live + central credit + local credit of shard 0 + local credit of shard 1 + …        and        live ≤ issued
 //! ```
 //!
-//! A program that fills memory stays in Shared: one swap of one word an event, as a plain sum would cost. One that
-//! churns below its peak stays in Open: a swap of a word nobody else touches.
+//! and at the instant when credit is issued only `live` is left on the right: the peak was reached, to the byte. Unused
+//! credit is *central*, one word for all threads, or *local*, one word per shard (a thread, or a few).
 //!
-//! Why it is right:
-//! - The pot holds stage and round beside its tokens, a shard the stage and round its credit belongs to. Credit of
-//!   another round is void: it was added to the pot when that round ended. Every change is one compare-and-swap of one
-//!   word, and takes effect there.
-//! - A shard is read before the pot. If the pot then says Open of some round, the shard was not frozen in that round when
-//!   it was read; if it is by the time of the swap, the swap fails.
-//! - In Freezing neither the pot nor a frozen shard changes, so all helpers compute the same sum, and one swap of the pot
-//!   ends the stage. A helper that sleeps meanwhile fails its swap: its pot is gone. Nobody holds tokens in hand, so a
-//!   thread that dies anywhere loses none, and nobody waits for another.
-//! - A shard made while others freeze is seen by them, or sees them: it is made before the pot is read, in one order of
-//!   all such steps (SeqCst).
+//! ```text
+//! stage      unused credit is       an event changes                     the stage ends when
+//! Shared     central                the central word                     the peak was calm for a while
+//! Open       central and local      the local word; or, if that is too   neither suffices: every shard must be read before
+//!                                   small, the central word              new credit may be issued
+//! Freezing   central and local      nothing: threads help to freeze all  … the first of them applies its event to the total,
+//!                                   local words                          in the same swap that makes the total central
+//! ```
 //!
-//! `loom_models` tries all of this in every interleaving, with every ordering weakened and with a thread dying before each
-//! of its operations (docs/proofs.md).
+//! A program that fills memory stays in Shared: one swap of one word per event, the cost of a plain sum. A program that
+//! allocates and frees below its peak stays in Open: a swap of a word that no other shard touches.
 //!
-//! Most events change two sums by the same amount, that of a kind and that of a device. A shard's words of the two lie
-//! beside each other and are swapped together ([`apply_both`]): for each sum that is a swap of its word like any other,
-//! which the models try one by one.
+//! Why it is correct:
+//! - The central word holds stage and round beside its credit, a local word the stage and round that its credit belongs to.
+//!   Credit of another round is void: it was added to the central credit when that round ended. Every change is one
+//!   compare-and-swap of one word, and takes effect there.
+//! - A local word is loaded before the central word. If the central word then says Open of some round, the local word was not
+//!   frozen in that round when it was loaded; if it is frozen by the time of the swap, the swap fails.
+//! - In Freezing neither the central word nor a frozen local word changes, so all helpers compute the same total, and one
+//!   swap of the central word ends the stage. A helper that is stopped meanwhile fails its swap, since the central word has
+//!   changed. No thread holds credit outside these words, so a thread that dies anywhere loses none, and no thread waits for
+//!   another.
+//! - A local word that is created while others freeze is either visible to them or sees the new stage: it is created before
+//!   the central word is loaded, in one total order of all such steps (SeqCst).
 //!
-//! Rounds wrap after 16,384: a thread would have to sleep through exactly that many, each with thousands of events, and
-//! find the very same word. Amounts are cut at [`LARGEST`], so that words cannot overflow; no machine holds as much.
+//! `loom_models` checks this in every interleaving, with every ordering weakened and with a thread dying before each of its
+//! operations (docs/proofs.md).
+//!
+//! Most events change two sums, that of a kind and that of a device: one after the other, each exact by itself.
+//!
+//! Rounds wrap after 16,384: a thread would have to be stopped for exactly that many rounds, each with thousands of events,
+//! and find the same word again. Amounts are limited to [`LARGEST`], so that words cannot overflow; no machine has as much
+//! memory.
 
 use std::sync::atomic::Ordering::*;
 
-#[cfg(not(loom))]
-use crate::lockfree::sync::Pair;
 use crate::lockfree::sync::{AtomicU32, AtomicU64};
 
-/// Largest amount counted: 16 TiB.
+/// The largest amount of one event: 16 TiB.
 pub const LARGEST: u64 = 1 << 44;
 
 const AMOUNT_BITS: u32 = 48;
@@ -63,7 +61,7 @@ enum Stage {
     Freezing = 2,
 }
 
-/// A word of the pot or of a shard: stage and round in the upper 16 bits, tokens below.
+/// A central or local word: stage and round in the upper 16 bits, credit below.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Word(u64);
 
@@ -88,7 +86,7 @@ impl Word {
         self.0 & AMOUNT
     }
 
-    /// The tokens of a shard that count in this stage and round; none if it is from another.
+    /// The credit of a local word that is valid in this round and stage.
     fn credit(self, round: u64, stage: Stage) -> u64 {
         if self.round() == round && self.stage() == stage {
             self.amount()
@@ -98,41 +96,41 @@ impl Word {
     }
 }
 
-/// What all shards of one sum share. All zeros is a sum of zero.
+/// The part of a sum that all shards share. All zeros is a sum of zero.
 #[repr(C)]
 #[cfg_attr(test, derive(Default))]
 pub struct CentralCredit {
     word: AtomicU64,
-    /// The peak.
-    minted: AtomicU64,
+    /// All credit ever issued: the peak.
+    issued: AtomicU64,
 }
 
-/// After so many events on the pot without a new peak, shards open.
+/// The stage opens after this number of events on the central word without a new peak.
 const CALM: u32 = 16;
 
-/// What a shard remembers of the pot: events on it since the shard last saw the peak move (lowest 8 bits), and what of the
-/// peak it saw then. Only a hint.
+/// The part of a shard's hint (lowest 8 bits) that counts its events on the central word since it last saw the peak change.
+/// The rest is a digest of the peak that it saw then.
 const COUNT: u32 = 0xff;
 
-/// A piece of the peak, to be compared.
-fn sight(peak: u64) -> u32 {
+/// A digest of the peak, for comparison.
+fn digest(peak: u64) -> u32 {
     ((peak ^ peak >> 24) as u32) << 8
 }
 
-/// The own shard of a thread.
+/// The calling thread's shard of a sum.
 #[derive(Clone, Copy)]
-pub struct Own<'a> {
-    /// Its free tokens. 0: an empty shard.
+pub struct LocalCredit<'a> {
+    /// 0: no credit.
     pub word: &'a AtomicU64,
-    /// Starts as 0.
+    /// Starts as 0. A wrong value only delays a change of the stage.
     pub hint: &'a AtomicU32,
 }
 
-/// A sum as one thread sees it: its own shard, and a way to all of them.
+/// A sum as one thread sees it.
 pub struct Sum<'a, L> {
-    pub pot: &'a CentralCredit,
-    pub own: Own<'a>,
-    /// The words of all shards there are, in any order.
+    pub central: &'a CentralCredit,
+    pub local: LocalCredit<'a>,
+    /// The local words of all shards, in any order.
     pub shards: L,
 }
 
@@ -141,103 +139,106 @@ where
     L: Fn() -> I,
     I: Iterator<Item = &'a AtomicU64>,
 {
-    /// `amount` more are live. Says whether that is a new peak.
+    /// Adds `amount` to the sum. Returns whether that is a new peak.
     #[inline]
-    pub fn take(&self, amount: u64) -> bool {
-        amount > 0 && self.apply(amount.min(LARGEST), true)
+    pub fn grow(&self, amount: u64) -> bool {
+        self.change(amount, true)
     }
 
-    /// `amount` fewer are live.
+    /// Subtracts `amount` from the sum.
     #[inline]
-    pub fn give(&self, amount: u64) {
-        if amount > 0 {
-            self.apply(amount.min(LARGEST), false);
-        }
+    pub fn shrink(&self, amount: u64) {
+        self.change(amount, false);
+    }
+
+    /// One of the two.
+    #[inline(always)]
+    pub fn change(&self, amount: u64, grows: bool) -> bool {
+        amount > 0 && self.apply(amount.min(LARGEST), grows)
     }
 
     #[inline(always)]
-    fn apply(&self, amount: u64, take: bool) -> bool {
+    fn apply(&self, amount: u64, grows: bool) -> bool {
         loop {
-            // Acquire: pairs with the AcqRel of the swap that froze this shard, so the pot below is at least as new.
-            let own = Word(self.own.word.load(Acquire));
-            let pot = Word(self.pot.word.load(SeqCst));
-            let round = pot.round();
-            if pot.stage() == Stage::Open
-                && let Some(left) = after(own.credit(round, Stage::Open), amount, take)
+            // Acquire: pairs with the AcqRel of the swap that froze this word, so the central word below is at least as new.
+            let local = Word(self.local.word.load(Acquire));
+            let central = Word(self.central.word.load(SeqCst));
+            let round = central.round();
+            if central.stage() == Stage::Open
+                && let Some(left) = after(local.credit(round, Stage::Open), amount, grows)
             {
-                if swap(self.own.word, own, Word::new(round, Stage::Open, left)) {
+                if swap(self.local.word, local, Word::new(round, Stage::Open, left)) {
                     return false;
                 }
-            } else if let Some(peak) = self.apply_to_pot(pot, amount, take) {
+            } else if let Some(peak) = self.apply_centrally(central, amount, grows) {
                 return peak;
             }
         }
     }
 
-    /// An event that the own shard does not settle. `None`: to be begun anew.
+    /// An event for which the local credit does not suffice. `None`: retry it.
     #[inline(never)]
-    fn apply_to_pot(&self, pot: Word, amount: u64, take: bool) -> Option<bool> {
-        let round = pot.round();
-        match pot.stage() {
+    fn apply_centrally(&self, central: Word, amount: u64, grows: bool) -> Option<bool> {
+        let round = central.round();
+        match central.stage() {
             Stage::Open => {
-                if let Some(left) = after(pot.amount(), amount, take) {
-                    swap(&self.pot.word, pot, Word::new(round, Stage::Open, left)).then_some(false)
+                if let Some(left) = after(central.amount(), amount, grows) {
+                    swap(&self.central.word, central, Word::new(round, Stage::Open, left)).then_some(false)
                 } else {
-                    let _ = swap(&self.pot.word, pot, Word::new(round, Stage::Freezing, pot.amount()));
+                    let freezing = Word::new(round, Stage::Freezing, central.amount());
+                    let _ = swap(&self.central.word, central, freezing);
                     None
                 }
             }
             Stage::Shared => {
-                let left = after(pot.amount(), amount, take);
-                swap(&self.pot.word, pot, Word::new(round, Stage::Shared, left.unwrap_or(0)))
-                    .then(|| self.settle(pot.amount(), amount, left))
+                let left = after(central.amount(), amount, grows);
+                let new = Word::new(round, Stage::Shared, left.unwrap_or(0));
+                swap(&self.central.word, central, new).then(|| self.settle(central.amount(), amount, left))
             }
             Stage::Freezing => {
-                let tokens = pot.amount() + self.freeze(pot)?;
-                let left = after(tokens, amount, take);
-                swap(
-                    &self.pot.word,
-                    pot,
-                    Word::new(round + 1, Stage::Shared, left.unwrap_or(0)),
-                )
-                .then(|| self.settle(tokens, amount, left))
+                let credit = central.amount() + self.freeze(central)?;
+                let left = after(credit, amount, grows);
+                let new = Word::new(round + 1, Stage::Shared, left.unwrap_or(0));
+                swap(&self.central.word, central, new).then(|| self.settle(credit, amount, left))
             }
         }
     }
 
-    /// After an event on the pot: mints what was missing, or notes that nothing was.
-    fn settle(&self, tokens: u64, amount: u64, left: Option<u64>) -> bool {
-        let hint = self.own.hint;
+    /// After an event on the central word: issues the credit that was missing, or counts the event towards opening the stage.
+    fn settle(&self, credit: u64, amount: u64, left: Option<u64>) -> bool {
+        let hint = self.local.hint;
         if left.is_none() {
-            self.pot.minted.fetch_add(amount - tokens, Relaxed);
+            self.central.issued.fetch_add(amount - credit, Relaxed);
             hint.store(hint.load(Relaxed) & !COUNT, Relaxed);
             return true;
         }
         let seen = hint.load(Relaxed);
-        let now = sight(self.pot.minted.load(Relaxed));
+        let now = digest(self.central.issued.load(Relaxed));
         let calm = if seen & !COUNT == now { (seen & COUNT) + 1 } else { 0 };
         if calm < CALM {
             hint.store(now | calm, Relaxed);
             return false;
         }
         hint.store(now, Relaxed);
-        let pot = Word(self.pot.word.load(Relaxed));
-        if pot.stage() == Stage::Shared {
-            let _ = swap(&self.pot.word, pot, Word::new(pot.round(), Stage::Open, pot.amount()));
+        let central = Word(self.central.word.load(Relaxed));
+        if central.stage() == Stage::Shared {
+            let open = Word::new(central.round(), Stage::Open, central.amount());
+            let _ = swap(&self.central.word, central, open);
         }
         false
     }
 
-    /// Freezes every shard while the pot says so; the sum of their credits. `None`: the stage is over.
+    /// Freezes every local word while the central word is `central`; returns the sum of their credit. `None`: the stage is
+    /// over.
     #[cold]
-    fn freeze(&self, pot: Word) -> Option<u64> {
-        let round = pot.round();
+    fn freeze(&self, central: Word) -> Option<u64> {
+        let round = central.round();
         let mut sum = 0u64;
         for shard in (self.shards)() {
             sum += loop {
-                // Acquire, and the shard before the pot: as in `apply`. A shard of a later round must not be touched.
+                // Acquire, and the local word first: as in `apply`. A word of a later round must not be changed.
                 let seen = Word(shard.load(Acquire));
-                if Word(self.pot.word.load(SeqCst)) != pot {
+                if Word(self.central.word.load(SeqCst)) != central {
                     return None;
                 }
                 if seen.round() == round && seen.stage() == Stage::Freezing {
@@ -253,78 +254,46 @@ where
     }
 }
 
-/// What is left of `tokens`; `None`: there are not enough.
+/// The credit that is left after an event; `None`: there is not enough.
 #[inline(always)]
-fn after(tokens: u64, amount: u64, take: bool) -> Option<u64> {
-    if take {
-        tokens.checked_sub(amount)
+fn after(credit: u64, amount: u64, grows: bool) -> Option<u64> {
+    if grows {
+        credit.checked_sub(amount)
     } else {
-        Some(tokens.saturating_add(amount))
+        Some(credit.saturating_add(amount))
     }
 }
 
 #[inline(always)]
 fn swap(word: &AtomicU64, old: Word, new: Word) -> bool {
-    // AcqRel: whoever acts on the new word sees all that led to it. SeqCst: one order with the making of shards.
+    // AcqRel: a thread that acts on the new word sees everything that led to it. SeqCst: one total order with the creation of
+    // local words.
     word.compare_exchange(old.0, new.0, SeqCst, Relaxed).is_ok()
-}
-
-/// An event that changes two sums alike, whose own shards are the two words of `pair`. Where both shards settle it, by one
-/// instruction: two swaps at once, each of them the one that `apply` would do.
-#[cfg(not(loom))]
-#[inline(always)]
-pub fn apply_both<'a, L, M, I, J>(pair: &'a Pair, one: &Sum<'a, L>, other: &Sum<'a, M>, amount: u64, take: bool)
-where
-    L: Fn() -> I,
-    I: Iterator<Item = &'a AtomicU64>,
-    M: Fn() -> J,
-    J: Iterator<Item = &'a AtomicU64>,
-{
-    let amount = amount.min(LARGEST);
-    if amount == 0 {
-        return;
-    }
-    if Pair::AT_ONCE {
-        // The order: as in `apply`.
-        let owns = [Word(pair.first.load(Acquire)), Word(pair.second.load(Acquire))];
-        let pots = [Word(one.pot.word.load(SeqCst)), Word(other.pot.word.load(SeqCst))];
-        let left = |place: usize| {
-            let (own, pot) = (owns[place], pots[place]);
-            let left = after(own.credit(pot.round(), Stage::Open), amount, take)?;
-            (pot.stage() == Stage::Open).then(|| Word::new(pot.round(), Stage::Open, left))
-        };
-        if let (Some(first), Some(second)) = (left(0), left(1))
-            && pair.swap(owns.map(|own| own.0), [first.0, second.0])
-        {
-            return;
-        }
-    }
-    one.apply(amount, take);
-    other.apply(amount, take);
 }
 
 impl CentralCredit {
     /// The largest value the sum ever had.
     pub fn peak(&self) -> u64 {
-        self.minted.load(Relaxed)
+        self.issued.load(Relaxed)
     }
 }
 
-/// What is live at a moment when nobody changes it.
-pub fn live<'a>(pot: &CentralCredit, shards: impl Iterator<Item = &'a AtomicU64>) -> u64 {
-    let minted = pot.peak();
-    let pot = Word(pot.word.load(Relaxed));
+/// The value of the sum while no thread changes it.
+pub fn live<'a>(central: &CentralCredit, shards: impl Iterator<Item = &'a AtomicU64>) -> u64 {
+    let issued = central.peak();
+    let central = Word(central.word.load(Relaxed));
     let credits: u64 = shards
         .map(|shard| {
-            let shard = Word(shard.load(Relaxed));
-            match pot.stage() {
+            let local = Word(shard.load(Relaxed));
+            let open = local.credit(central.round(), Stage::Open);
+            match central.stage() {
                 Stage::Shared => 0,
-                Stage::Open => shard.credit(pot.round(), Stage::Open),
-                Stage::Freezing => shard.credit(pot.round(), Stage::Open) + shard.credit(pot.round(), Stage::Freezing),
+                Stage::Open => open,
+                Stage::Freezing => open + local.credit(central.round(), Stage::Freezing),
             }
         })
         .sum();
-    minted.saturating_sub(pot.amount().saturating_add(credits))
+    issued.saturating_sub(central.amount().saturating_add(credits))
 }
 
 #[cfg(all(test, loom))]

@@ -6,58 +6,29 @@
 //! element  0  n       3n              7n
 //! ```
 //!
-//! Element *i* lies in a place that follows from *i* alone, so a reference stays good for ever.
+//! The place of element *i* follows from *i* alone, so a reference stays valid.
 //!
-//! Private extents are cheap: two threads that need the same one at once both make it, the first to publish it wins, and
-//! the other gives its own back. An extent of a file is not: a slow file system takes a second for it, and what is not
-//! used stays in the file. So one thread makes it ([`Growth`]) and the others wait, for a limited time. A failure is
-//! remembered: a full disk is tried again after a second, not at every event.
+//! Private extents are cheap: if two threads need the same one at once, both map it, the first to publish it wins, and the
+//! other unmaps its own. An extent of a file is not cheap: a slow file system takes a second for it, and an unused extent
+//! stays in the file. So one thread adds it ([`Growth`]) and the others wait, for a limited time. A failure is remembered: on
+//! a full disk the next attempt is made after a second, not at every event.
 //!
-//! Elements begin as zeros. `T` must be valid as zeros and changed through atomics only ([`Element`] says so).
+//! Elements begin as zeros ([`Element`]).
 
 use std::marker::PhantomData;
 use std::sync::atomic::Ordering::*;
 
-use crate::format::*;
-use crate::lockfree::sync::{AtomicPtr, AtomicU64, Zeroed, elements, give_back};
-use crate::recording::file::{Errno, File};
-use crate::system::{BlockedSignals, Pauses, monotonic_ns};
-
-/// # Safety
-/// All zeros is a valid value, and every field is an atomic.
-pub unsafe trait Element: Zeroed {}
-
-macro_rules! are_elements {
-    ($($type:ty),*) => { $(
-        // SAFETY: declared in `layout.rs` (or below) with atomic fields only.
-        unsafe impl Element for $type {}
-    )* };
-}
-are_elements!(AtomicU64, crate::lockfree::table::Record);
-#[cfg(not(loom))]
-are_elements!(
-    DeviceRow,
-    ContextRow,
-    ThreadRow,
-    ModuleRow,
-    FrameRow,
-    FailureRow,
-    CounterRow,
-    PeakRow,
-    TotalRow,
-    NameRow,
-    MarkRow,
-    AllocatorRow,
-    CodeRow,
-    InterpreterRow,
-    std::sync::atomic::AtomicU32,
-    std::sync::atomic::AtomicU8
-);
+use crate::file::File;
+use crate::format::Section;
+pub use crate::lockfree::sync::Element;
+use crate::lockfree::sync::{AtomicPtr, AtomicU64, elements, give_back};
+use crate::system::{BlockedSignals, Errno, Pauses, monotonic_ns};
 
 /// Enough for 100 million records.
 const EXTENTS: usize = if cfg!(loom) { 3 } else { 448 };
 
-/// Where element `index` lies: extent number and place in it. Both sizes are powers of two, so that it takes no division.
+/// The place of element `index`: extent number and index in the extent. Both sizes are powers of two, so no division is
+/// needed.
 #[inline]
 pub const fn locate(index: usize, first: usize, limit: usize) -> (usize, usize) {
     debug_assert!(first.is_power_of_two() && limit.is_power_of_two());
@@ -75,13 +46,13 @@ pub const fn locate(index: usize, first: usize, limit: usize) -> (usize, usize) 
     }
 }
 
-/// How many elements extent `number` holds.
+/// The number of elements of extent `number`.
 pub const fn extent_capacity(number: usize, first: usize, limit: usize) -> usize {
     let doublings = (limit / first).ilog2() as usize;
     if number < doublings { first << number } else { limit }
 }
 
-/// The array. All zeros is an empty one, so it can lie in fresh memory.
+/// The array. All zeros is an empty array.
 #[repr(C)]
 #[cfg_attr(loom, derive(Default))]
 pub struct SegmentedArray<T> {
@@ -90,39 +61,39 @@ pub struct SegmentedArray<T> {
     kind: PhantomData<T>,
 }
 
-/// How an array in a file is growing. All zeros: it is not.
+/// The growth of an array in a file. All zeros: it is not growing.
 #[repr(C)]
 #[cfg_attr(loom, derive(Default))]
 struct Growth {
-    /// When the thread that is making an extent began; 0: no thread is.
-    making_since: AtomicU64,
-    /// When an extent could last not be made; 0: it could.
+    /// When a thread began to add an extent; 0: no thread is adding one.
+    adding_since: AtomicU64,
+    /// When adding an extent last failed; 0: the last attempt succeeded.
     failed_at: AtomicU64,
-    /// The errno of that.
+    /// The errno of that failure.
     error: AtomicU64,
 }
 
-/// How long threads wait for an extent that another one is making; after that they go without.
+/// How long threads wait for an extent that another thread is adding; then they fail with `ETIMEDOUT`.
 const PATIENCE_NS: u64 = 2_000_000_000;
 /// How long after a failure the next attempt is made.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// While it lives, other threads leave the making of an extent to this one. Its signals wait: a handler could need the
-/// same extent, or leave by a jump.
-struct Making<'a> {
+/// While it exists, only this thread adds an extent. Signals of the thread are blocked: a handler could need the same
+/// extent, or leave by a jump.
+struct Adding<'a> {
     since: &'a AtomicU64,
     _signals: BlockedSignals,
 }
 
-impl Drop for Making<'_> {
+impl Drop for Adding<'_> {
     fn drop(&mut self) {
-        // Release: pairs with the Acquire in `turn`: the next one sees the extent that was made.
+        // Release: pairs with the Acquire in `turn`, so the next thread sees the extent that was added.
         self.since.store(0, Release);
     }
 }
 
 impl Growth {
-    /// Why the array cannot grow now.
+    /// The error of a recent failure: the array cannot grow now.
     fn trouble(&self) -> Option<Errno> {
         let failed = self.failed_at.load(Relaxed);
         let recent = failed != 0 && monotonic_ns().saturating_sub(failed) < RETRY_NS;
@@ -137,8 +108,8 @@ impl Growth {
         self.failed_at.store(failed, Relaxed);
     }
 
-    /// The right to make an extent; `None`: another thread has made it.
-    fn turn(&self, is_made: impl Fn() -> bool) -> Result<Option<Making<'_>>, Errno> {
+    /// The exclusive right to add an extent; `None`: another thread has added it.
+    fn turn(&self, exists: impl Fn() -> bool) -> Result<Option<Adding<'_>>, Errno> {
         let mut pauses = Pauses::default();
         loop {
             if let Some(error) = self.trouble() {
@@ -147,12 +118,12 @@ impl Growth {
             let now = monotonic_ns().max(1);
             let signals = BlockedSignals::all();
             // Acquire: pairs with the Release above.
-            let taken = self.making_since.compare_exchange(0, now, Acquire, Relaxed);
-            let turn = taken.map(|_| Making {
-                since: &self.making_since,
+            let taken = self.adding_since.compare_exchange(0, now, Acquire, Relaxed);
+            let turn = taken.map(|_| Adding {
+                since: &self.adding_since,
                 _signals: signals,
             });
-            if is_made() {
+            if exists() {
                 return Ok(None);
             }
             match turn {
@@ -164,19 +135,19 @@ impl Growth {
     }
 }
 
-/// Where new extents come from.
+/// The storage of an array.
 #[derive(Clone, Copy)]
 pub enum Backing<'a> {
-    /// The recording, under a section.
+    /// A section of the recording.
     File(&'a File, Section),
-    /// This process alone: first extent and limit, in elements.
+    /// Private memory: elements of the first extent, and of the largest.
     Private(usize, usize),
 }
 
 impl Backing<'_> {
     const fn sizes(self) -> (usize, usize) {
         match self {
-            Backing::File(_, section) => extent_sizes(section),
+            Backing::File(_, section) => section.extent_sizes(),
             Backing::Private(first, limit) => (first, limit),
         }
     }
@@ -188,7 +159,7 @@ impl<T: Element> SegmentedArray<T> {
     pub fn get(&self, backing: Backing, index: u32) -> Option<&T> {
         let (first, limit) = backing.sizes();
         let (extent, place) = locate(index as usize, first, limit);
-        // Acquire: pairs with the Release in `ensure`, so the mapping is there before its address is used.
+        // Acquire: pairs with the Release in `ensure` and `add_extent`, so the extent is mapped before its address is used.
         let base = self.extents.get(extent)?.load(Acquire);
         if base.is_null() {
             return None;
@@ -197,8 +168,8 @@ impl<T: Element> SegmentedArray<T> {
         Some(unsafe { &*base.add(place) })
     }
 
-    /// Why no more elements than `count` can be had now, if the next extent could not be made a moment ago. Callers that
-    /// count elements ask first: a count must not run ahead of the elements while the disk is full.
+    /// Why element `count` cannot be added now, if adding its extent failed recently. Callers that count elements call this
+    /// first: a count must not run ahead of the elements while the disk is full.
     pub fn trouble(&self, backing: Backing, count: &AtomicU64) -> Option<Errno> {
         let Backing::File(..) = backing else { return None };
         match u32::try_from(count.load(Relaxed)) {
@@ -207,7 +178,7 @@ impl<T: Element> SegmentedArray<T> {
         }
     }
 
-    /// The element, after adding its extent where that is missing.
+    /// The element; its extent is added if it is missing.
     ///
     /// # Errors
     /// Why the extent could not be added.
@@ -222,20 +193,20 @@ impl<T: Element> SegmentedArray<T> {
         match backing {
             Backing::File(file, section) => {
                 let turn = self.growth.turn(|| !slot.load(Relaxed).is_null());
-                if let Some(_making) = turn.inspect_err(|&error| file.note_trouble(error))? {
-                    let made = add_extent(file, section, number, count, slot);
-                    self.growth.note(made);
-                    made?;
+                if let Some(_adding) = turn.inspect_err(|&error| file.note_trouble(error))? {
+                    let added = add_extent(file, section, number, count, slot);
+                    self.growth.note(added);
+                    added?;
                 }
             }
             Backing::Private(..) => {
                 let extent = elements(count)?;
-                // Release: as above.
+                // Release: pairs with the Acquire in `get`.
                 if slot
                     .compare_exchange(std::ptr::null_mut(), extent, Release, Relaxed)
                     .is_err()
                 {
-                    // SAFETY: made just now with this length; nobody has seen it.
+                    // SAFETY: mapped above with this length; no other thread has its address.
                     unsafe { give_back(extent, count) };
                 }
             }
@@ -246,14 +217,14 @@ impl<T: Element> SegmentedArray<T> {
 
 /// Adds an extent to the file and publishes it.
 fn add_extent<T>(file: &File, section: Section, number: usize, count: usize, slot: &AtomicPtr<T>) -> Result<(), Errno> {
-    // Announced first: whatever is written into a published extent, a reader can find. Until then it holds zeros only,
-    // which readers take for absent.
+    // Announced first, so that readers find everything that is written into a published extent. Until then it holds only
+    // zeros, which readers treat as absent.
     let extent = file.extend(count * size_of::<T>())?;
     if let Err(error) = file.announce(&extent, section, number as u32, size_of::<T>()) {
         extent.unmap();
         return Err(error);
     }
-    // Release: pairs with the Acquire in `get`. The place is empty, since this thread alone makes extents now.
+    // Release: pairs with the Acquire in `get`. The slot is null, since only this thread adds extents now.
     let _ = slot.compare_exchange(std::ptr::null_mut(), extent.address.cast(), Release, Relaxed);
     Ok(())
 }
@@ -265,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_element_has_its_own_place_and_extents_are_filled_in_order() {
+    fn every_element_has_a_distinct_place_and_extents_are_filled_in_order() {
         for (first, limit) in [(4, 64), (64, 64), (256, 1 << 12)] {
             let mut expected = (0, 0);
             for index in 0..if cfg!(miri) { 500 } else { 20_000 } {
@@ -293,7 +264,7 @@ mod tests {
         assert_eq!(array.get(backing, 3).unwrap().load(Relaxed), 7);
         assert!(
             array.get(backing, 500).is_none(),
-            "extents in between are made when needed"
+            "extents in between are added when needed"
         );
     }
 

@@ -1,39 +1,39 @@
-//! Shards: counters and free records that a thread has to itself, and some that threads share.
+//! Shards: counters and free lists, each owned by one thread or shared by several.
 //!
-//! A locked instruction takes twenty cycles also where no other thread wants the word; without the lock it takes one. So
-//! a thread owns a shard as long as it lives, and changes the shard's words by instructions without the lock ([`Alone`]):
-//! still one instruction each, so that a signal handler of the thread comes before it or after it. Readers in other
-//! processes see whole words either way.
+//! An uncontended `lock`-prefixed instruction still costs about 20 cycles; without the prefix it costs one. So a thread owns a
+//! shard as long as it lives, and changes the shard's words by unlocked instructions ([`Alone`]): a single instruction each,
+//! so that a signal handler of the thread runs before it or after it. Readers in other processes see whole words in either
+//! case.
 //!
 //! ```text
-//! 0 … 47   own      │ tid, thread row │   claimed by a swap; passed on when the thread is found to be gone
-//! 48 … 63  shared   for threads that find no shard to own, and for whoever does not know its shard: locked instructions
+//! 0 … 47   owned    │ tid, thread row │   claimed by a swap; reused when the owner no longer exists
+//! 48 … 63  shared   for threads that find no shard to own, and for callers without a shard: locked instructions
 //! ```
 //!
-//! Nothing tells when a thread ends (a destructor of the thread's would, at a time when it may still allocate). So an
-//! owner is asked for when the shards have run out, by its number: when the kernel knows it no more, all that it wrote
-//! has long been written. A thread with the number of one that is gone takes over what that one had.
+//! No event marks the end of a thread (a thread-local destructor would run at a time when the thread may still allocate). So
+//! when no shard is free, the kernel is asked whether the owners' thread ids still exist: once the kernel no longer knows a
+//! thread, everything it wrote has long been written. A thread with the tid of a former owner takes over that shard.
 
 use std::sync::atomic::Ordering::*;
 
 use crate::format::{SHARDS, pack};
 use crate::lockfree::sync::{Alone, AtomicU64};
 
-/// How many shards have one thread each.
+/// The number of shards that are owned by one thread each.
 pub const OWN: usize = if cfg!(loom) { 1 } else { 48 };
 const SHARED: u32 = (SHARDS - OWN) as u32;
 
-/// Whose counters and free records to use.
+/// The number of a shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard(u8);
 
 impl Shard {
-    /// One of those that threads share; `any` number will do, best one per thread.
+    /// A shared shard. `any` may be any number, preferably one per thread.
     pub const fn shared(any: u32) -> Shard {
         Shard(OWN as u8 + (any % SHARED) as u8)
     }
 
-    /// Tests see to it themselves that one thread at a time uses it.
+    /// For tests, which ensure that only one thread at a time uses it.
     #[cfg(test)]
     pub const fn first_own() -> Shard {
         Shard(0)
@@ -44,13 +44,13 @@ impl Shard {
         self.0 as usize % SHARDS
     }
 
-    /// Whether the calling thread has it to itself.
+    /// Whether a single thread owns it.
     #[inline]
     pub const fn is_own(self) -> bool {
         (self.0 as usize) < OWN
     }
 
-    /// As `fetch_add`, on a word of this shard.
+    /// Adds to a word of this shard, as `fetch_add` does.
     #[inline]
     pub fn add(self, word: &AtomicU64, amount: u64) {
         if self.is_own() {
@@ -67,13 +67,13 @@ impl From<u32> for Shard {
     }
 }
 
-/// Who owns which shard: tid in the low half, thread row in the high half. All zeros: nobody any.
+/// The owners of the shards: tid in the low half, thread row in the high half. All zeros: no shard is owned.
 #[repr(C)]
 pub struct Owners([AtomicU64; OWN]);
 
 impl Owners {
-    /// A shard for the calling thread, which has this number and row and asks once. `is_alive` says of another thread's
-    /// number whether there is such a thread.
+    /// Returns a shard for the calling thread, which has this tid and row and calls this once. `is_alive` returns whether a
+    /// thread with a given tid exists.
     pub fn claim(&self, tid: u32, row: u32, is_alive: impl Fn(u32) -> bool) -> Shard {
         let me = pack(tid, row);
         let namesake = |seen: u64| seen != 0 && seen as u32 == tid;
@@ -87,7 +87,7 @@ impl Owners {
     fn take(&self, me: u64, may: impl Fn(u64) -> bool) -> Option<Shard> {
         let place = self.0.iter().position(|owner| {
             let seen = owner.load(Relaxed);
-            // SeqCst: after the last owner's end, which the kernel has told.
+            // SeqCst: after the end of the previous owner, which the kernel reported.
             may(seen) && owner.compare_exchange(seen, me, SeqCst, Relaxed).is_ok()
         })?;
         Some(Shard(place as u8))
@@ -98,14 +98,14 @@ impl Owners {
 mod tests {
     use super::*;
 
-    fn nobody() -> Owners {
+    fn unowned() -> Owners {
         // SAFETY: documented: all zeros is a value.
         unsafe { std::mem::zeroed() }
     }
 
     #[test]
-    fn every_thread_has_a_shard_of_its_own_until_there_are_too_many() {
-        let owners = nobody();
+    fn every_thread_owns_a_shard_until_there_are_too_many() {
+        let owners = unowned();
         let shards: Vec<Shard> = (0..OWN as u32 + 2)
             .map(|row| owners.claim(100 + row, row, |_| true))
             .collect();
@@ -117,19 +117,19 @@ mod tests {
     }
 
     #[test]
-    fn the_shard_of_a_thread_that_is_gone_is_passed_on() {
-        let owners = nobody();
+    fn the_shard_of_a_thread_that_ended_is_reused() {
+        let owners = unowned();
         for row in 0..OWN as u32 {
             owners.claim(100 + row, row, |_| true);
         }
         assert_eq!(owners.claim(7, 90, |tid| tid != 105), Shard(5));
         assert_eq!(owners.claim(8, 91, |_| true), Shard::shared(91));
-        // The number of a thread that is gone, used again.
+        // The tid of a thread that ended, reused.
         assert_eq!(owners.claim(110, 92, |_| true), Shard(10));
     }
 
     #[test]
-    fn both_ways_of_counting_count() {
+    fn owned_and_shared_shards_add_alike() {
         let words = [AtomicU64::new(5), AtomicU64::new(5)];
         Shard(0).add(&words[0], 3);
         Shard::shared(0).add(&words[1], 3);

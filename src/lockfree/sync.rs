@@ -1,9 +1,8 @@
-//! What the lock-free parts are made of: atomics and memory that begins as zeros. The standard library's and the
-//! kernel's, or loom's and the heap's where `--cfg loom` asks for models of every interleaving: the source that is
-//! modelled is the source that ships.
+//! The atomics and the zeroed memory of the lock-free parts: those of the standard library and the kernel, or those of loom
+//! and the heap if `--cfg loom` builds the models. The source that is modelled is the source that ships.
 //!
-//! Under loom the constants of the lock-free parts are small, and every atomic operation is a place where a model may
-//! let a thread die or plant a mistake (`modelled`).
+//! Under loom the constants of the lock-free parts are small, and at every atomic operation a model may let a thread die or
+//! plant a mistake (`modelled`).
 
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, fence};
@@ -13,7 +12,7 @@ pub mod modelled;
 #[cfg(loom)]
 pub use modelled::{AtomicPtr, AtomicU32, AtomicU64, fence};
 
-/// Asks for the cache line of a value that will soon be written.
+/// Prefetches the cache line of a value that will soon be written.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     #[cfg(all(target_arch = "x86_64", not(loom), not(miri)))]
@@ -26,13 +25,13 @@ pub fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// Changes of a word that one thread alone changes, by signal handlers of its own too. Each is one instruction and none
-/// is locked: a handler comes before it or after it, and no other thread writes.
+/// Changes of a word that only one thread writes, including its signal handlers. Each is one unlocked instruction: a handler
+/// runs before it or after it, and no other thread writes.
 pub trait Alone {
     fn add_alone(&self, amount: u64);
 
     /// # Errors
-    /// What is there instead of `seen`.
+    /// The current value, if it is not `seen`.
     fn swap_alone(&self, seen: u64, new: u64) -> Result<(), u64>;
 }
 
@@ -59,7 +58,7 @@ impl Alone for AtomicU64 {
     }
 }
 
-/// Elsewhere, by the ordinary ones.
+/// Other architectures use ordinary atomic operations.
 #[cfg(all(any(not(target_arch = "x86_64"), miri), not(loom)))]
 impl Alone for AtomicU64 {
     #[inline]
@@ -74,51 +73,7 @@ impl Alone for AtomicU64 {
     }
 }
 
-/// Two words that can be swapped at once. Each may also be changed by itself.
-#[repr(C, align(16))]
-pub struct Pair {
-    pub first: AtomicU64,
-    pub second: AtomicU64,
-}
-
-#[cfg(not(loom))]
-impl Pair {
-    /// Whether this machine can. (aarch64 could as well; nobody has run it.)
-    pub const AT_ONCE: bool = cfg!(all(target_arch = "x86_64", not(miri)));
-
-    /// Sequentially consistent. Not to be called unless `AT_ONCE`.
-    #[inline(always)]
-    pub fn swap(&self, seen: [u64; 2], new: [u64; 2]) -> bool {
-        #[cfg(all(target_arch = "x86_64", not(miri)))]
-        {
-            let swapped: u64;
-            // SAFETY: 16 valid bytes, aligned. The instruction is there on every 64-bit processor since 2006. rbx, which the
-            // compiler keeps to itself, is put back.
-            unsafe {
-                std::arch::asm!(
-                    "xchg {low}, rbx",
-                    "lock cmpxchg16b xmmword ptr [rdi]",
-                    "sete cl",
-                    "mov rbx, {low}",
-                    low = inout(reg) new[0] => _,
-                    in("rdi") self,
-                    inout("rcx") new[1] => swapped,
-                    inout("rax") seen[0] => _,
-                    inout("rdx") seen[1] => _,
-                    options(nostack),
-                );
-            }
-            swapped as u8 != 0
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-        {
-            let _ = (seen, new);
-            false
-        }
-    }
-}
-
-/// To a model, which knows no signal handlers, a load and a store.
+/// In a model, which has no signal handlers, a load and a store.
 #[cfg(loom)]
 impl Alone for AtomicU64 {
     fn add_alone(&self, amount: u64) {
@@ -137,6 +92,18 @@ impl Alone for AtomicU64 {
     }
 }
 
+/// An element of an array.
+///
+/// # Safety
+/// All zeros is a valid value, and every field is an atomic.
+pub unsafe trait Element: Zeroed {}
+
+// SAFETY: an atomic, of which 0 is a value.
+unsafe impl Element for AtomicU64 {}
+// SAFETY: as above.
+#[cfg(not(loom))]
+unsafe impl Element for std::sync::atomic::AtomicU8 {}
+
 #[cfg(loom)]
 pub use heap::{Zeroed, elements, give_back};
 #[cfg(not(loom))]
@@ -145,9 +112,9 @@ pub use mapped::{Zeroed, elements, give_back};
 /// Memory of this process, without the heap.
 #[cfg(not(loom))]
 mod mapped {
-    use crate::recording::file::{Errno, anonymous};
+    use crate::system::{Errno, anonymous};
 
-    /// What begins as zeros.
+    /// A type whose memory begins as zeros.
     pub trait Zeroed {}
     impl<T> Zeroed for T {}
 
@@ -159,22 +126,22 @@ mod mapped {
         anonymous(count * size_of::<T>()).map(<*mut u8>::cast)
     }
 
-    /// For the loser of a race to add the same elements.
+    /// Releases elements that lost the race to be published.
     ///
     /// # Safety
-    /// Made by `elements` with this count, and nobody else has seen them.
+    /// Returned by `elements` with this count, and not shared with another thread.
     pub unsafe fn give_back<T>(elements: *mut T, count: usize) {
         // SAFETY: the caller's promise.
         unsafe { libc::munmap(elements.cast(), count * size_of::<T>()) };
     }
 }
 
-/// Memory of a model.
+/// The heap, for models.
 #[cfg(loom)]
 mod heap {
-    use crate::recording::file::Errno;
+    use crate::system::Errno;
 
-    /// What begins as zeros.
+    /// A type whose memory begins as zeros.
     pub trait Zeroed: Default {}
     impl<T: Default> Zeroed for T {}
 
@@ -187,10 +154,10 @@ mod heap {
         Ok(Box::leak(elements).as_mut_ptr())
     }
 
-    /// For the loser of a race to add the same elements.
+    /// Releases elements that lost the race to be published.
     ///
     /// # Safety
-    /// Made by `elements` with this count, and nobody else has seen them.
+    /// Returned by `elements` with this count, and not shared with another thread.
     pub unsafe fn give_back<T>(elements: *mut T, count: usize) {
         // SAFETY: the caller's promise.
         drop(unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(elements, count)) });

@@ -3,7 +3,7 @@
 //! ```text
 //! index (private)             records (in the file)
 //! hash(space, address) ─────► │ state │ address │ bytes │ … │      64 bytes each, never moved
-//!                             │ state │ …                          free ones are chained, see `free_list.rs`
+//!                             │ state │ …                          free records are linked, see `free_list.rs`
 //!
 //!                 insert                 withdraw               commit
 //!         Free ──────────► Writing ───► Live ──────► Withdrawn ──────► Free, generation + 1
@@ -11,28 +11,28 @@
 //!                                        └── restore ────┘
 //! ```
 //!
-//! *Frees first*: a record is withdrawn before the real free, because the driver may hand the address to another
-//! thread before the free returns; it is committed when the free succeeded and restored when it failed.
+//! *Frees first*: a record is withdrawn before the real free, because the driver may give the address to another thread
+//! before the free returns; it is committed when the free succeeded and restored when it failed.
 //!
-//! Why it is right:
+//! Why it is correct:
 //! - The state word holds the generation and is changed by compare-and-swap. Of two threads that free one address,
 //!   one wins Live → Withdrawn; a stale index entry fails on the generation.
-//! - Only whoever has taken a Free record writes it, and nobody else has taken it (`free_list.rs`).
-//! - Whoever has withdrawn a record is the only one to remove its entry from the index, or to enter it again (but for
-//!   physical memory, whose key can be taken from it). So as long as the entry's word names the record it stays so, and
-//!   is cleared by a plain store.
-//! - A reader in another process takes a record whose state is Live, with the same generation, before and after it
-//!   read the fields: they did not change in between, since they change only in Writing (and the address in Free, where
-//!   it is a link), and a release fence stands between every such change of state and the first field written after it:
+//! - Only the thread that took a Free record writes to it, and no other thread can take the same record (`free_list.rs`).
+//! - Only the thread that withdrew a record removes its entry from the index or inserts it again (except for physical
+//!   memory, whose key can be removed). So while the entry's word names the record, no other thread changes it, and it is
+//!   cleared by a plain store.
+//! - A reader in another process accepts a record whose state is Live, with the same generation, before and after it
+//!   reads the fields. They did not change in between, since they change only in Writing (and the address in Free, where
+//!   it is a link), and a release fence separates every such change of state from the first field written after it:
 //!
 //!   ```text
 //!   writer   state := Free or Writing ── fence(Release) ── fields := …          ── state := Live (Release)
 //!   reader                               state? (Acquire) ── fields? ── fence(Acquire) ── state?
-//!                                        any new field seen ⇒ the second look at the state sees what preceded it
+//!                                        any new field seen ⇒ the second load of the state sees what preceded it
 //!   ```
-//! - A thread that dies in the middle loses at most the one record it was changing, and the free ones it had in hand.
+//! - A thread that dies in the middle loses at most the one record it was changing, and the free records it was moving.
 //!
-//! `loom_models` tries all of this in every interleaving of small tables, with every ordering weakened, every tag and
+//! `loom_models` checks this in every interleaving of small tables, with every ordering weakened, every tag and
 //! generation ignored in turn, and with a thread dying before each of its operations (docs/proofs.md).
 
 mod free_list;
@@ -47,16 +47,16 @@ use crate::lockfree::index::Index;
 use crate::lockfree::segmented::{Backing, SegmentedArray};
 use crate::lockfree::shards::Shard;
 use crate::lockfree::sync::{AtomicU64, fence, prefetch};
-use crate::recording::file::Errno;
+use crate::system::Errno;
 use free_list::FreeList;
 
 impl Record {
     fn is(&self, key: Key) -> Option<State> {
-        // Acquire: pairs with the Release of whoever made it Live, so the fields belong to this state.
+        // Acquire: pairs with the Release that made it Live, so the fields belong to this state.
         let state = State::of(self.state.load(Acquire))?;
         let same = state.status == Status::Live
             && self.address.load(Relaxed) == key.address
-            && Attributes::parts(self.attributes.load(Relaxed)).1 == key.space as u8;
+            && Attributes::parts(self.attributes.load(Relaxed)).space == key.space as u8;
         same.then_some(state)
     }
 }
@@ -70,18 +70,18 @@ pub struct Table {
     free: [FreeList; SHARDS],
 }
 
-/// The table with what it grows by: the file, and the count that tells readers how far to look.
+/// The table together with its storage and the caller's shard.
 #[derive(Clone, Copy)]
 pub struct TableIn<'a> {
     pub table: &'a Table,
     pub backing: Backing<'a>,
-    /// Records handed out so far.
+    /// The number of records handed out so far, which tells readers how far to read.
     pub fresh: &'a AtomicU64,
-    /// Where free records are sought first.
+    /// The shard whose free list is searched first.
     pub shard: Shard,
 }
 
-/// Names one record at one time of its life: a link to a record that was freed since leads nowhere.
+/// A reference to a record in one generation; dangling once that record is freed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
     number: u32,
@@ -98,43 +98,36 @@ impl Link {
         Link { number, generation }
     }
 
-    /// A link that leads nowhere.
+    /// A link to no record.
     pub const NOWHERE: Link = Link {
         number: u32::MAX,
         generation: 0,
     };
 }
 
-/// A record on its way out. Must be committed or restored; if neither happens the reader shows it as in flight.
+/// A record whose free is under way. Commit or restore it; until then readers report it as in flight.
 #[must_use]
-pub struct Withdrawn {
+pub struct Withdrawn<'a> {
+    record: &'a Record,
     number: u32,
     generation: u32,
-    key: Key,
-    pub entry: Entry,
 }
 
-/// A record on its way out without what it says, which lies in the record until then: small enough for registers.
-#[must_use]
-#[derive(Clone, Copy)]
-pub struct Claim {
-    number: u32,
-    generation: u32,
-    key: Key,
-}
+impl Withdrawn<'_> {
+    /// The contents of the record, which stay in it until it is committed. `None` if they are no valid entry, which a writer
+    /// never produces.
+    pub fn entry(&self) -> Option<Entry> {
+        self.record.entry()
+    }
 
-impl Withdrawn {
+    /// The part of `entry` that sums depend on.
     #[inline]
-    pub fn into_claim(self) -> Claim {
-        Claim {
-            number: self.number,
-            generation: self.generation,
-            key: self.key,
-        }
+    pub fn counts(&self) -> Option<Counts> {
+        self.record.counts()
     }
 }
 
-/// Where a key was found.
+/// The place of a key.
 struct Located<'a> {
     place: crate::lockfree::index::Entry<'a>,
     record: &'a Record,
@@ -142,66 +135,37 @@ struct Located<'a> {
 }
 
 impl<'a> TableIn<'a> {
-    /// The claim with what the record says. `None`: it no longer says anything (never, as long as the claim is good).
-    pub fn redeem(&self, claim: Claim) -> Option<Withdrawn> {
-        Some(Withdrawn {
-            number: claim.number,
-            generation: claim.generation,
-            key: claim.key,
-            entry: self.record(claim.number)?.read()?,
-        })
-    }
-
-    /// As `commit`.
-    #[inline]
-    pub fn commit_claim(&self, claim: Claim) {
-        self.give(claim.number, claim.generation);
-    }
-
     #[inline]
     fn record(&self, number: u32) -> Option<&'a Record> {
         self.table.records.get(self.backing, number)
     }
 
-    /// Asks for the cache lines that `insert` will write.
+    /// Prefetches the cache lines that `insert` will write.
     #[inline]
     pub fn prepare(&self, key: Key) {
         self.table.index.prepare(key.hash());
-        let (link, _) = halves(self.free_list(0).own.load(Relaxed));
+        let (link, _) = halves(self.free_list(0).local.load(Relaxed));
         if let Some(record) = link.checked_sub(1).and_then(|number| self.record(number)) {
             prefetch(record);
         }
     }
 
-    /// Publishes a live record. Any older one with this key must have been withdrawn before.
+    /// Publishes a live record. The caller must have withdrawn any older record with this key.
     ///
     /// # Errors
     /// Why there is no room: the file or the address space is full.
     pub fn insert(&self, key: Key, entry: &Entry) -> Result<u32, Errno> {
         let (number, record) = self.take()?;
         let generation = halves(record.state.load(Relaxed)).1;
-        record.state.store(
-            State {
-                status: Status::Writing,
-                generation,
-            }
-            .word(),
-            Relaxed,
-        );
+        let state = |status| State { status, generation }.word();
+        record.state.store(state(Status::Writing), Relaxed);
         // Release fence: a reader that sees any field written below also sees the record as Writing.
         fence(Release);
         record.write(key, entry);
-        // Release: pairs with the Acquire in `is` and with readers, who look at the fields of Live records only.
-        record.state.store(
-            State {
-                status: Status::Live,
-                generation,
-            }
-            .word(),
-            Release,
-        );
+        // Release: pairs with the Acquire in `is` and with readers, which read the fields of Live records only.
+        record.state.store(state(Status::Live), Release);
         if let Err(error) = self.table.index.insert(key.hash(), number) {
-            self.give(number, generation);
+            self.release(number, generation);
             return Err(error);
         }
         Ok(number)
@@ -219,38 +183,20 @@ impl<'a> TableIn<'a> {
         Some(Located { place, record, state })
     }
 
-    /// What is recorded for this key.
+    /// The contents of the record of this key.
     pub fn get(&self, key: Key) -> Option<Entry> {
         let Located {
             record, state: before, ..
         } = self.locate(key)?;
-        let entry = record.read()?;
-        // The fields belong together if the record is still in the state in which we began.
+        let entry = record.entry()?;
+        // The fields belong together if the record is still in the state in which the read began.
         fence(Acquire);
         (State::of(record.state.load(Relaxed)) == Some(before)).then_some(entry)
     }
 
-    /// Takes the record of this key out of sight, for a free that is about to happen.
-    pub fn withdraw(&self, key: Key) -> Option<Withdrawn> {
-        let (claim, record) = self.take_out(key)?;
-        let entry = record.read()?;
-        Some(Withdrawn {
-            number: claim.number,
-            generation: claim.generation,
-            key,
-            entry,
-        })
-    }
-
-    /// As `withdraw`, but what the record says stays there but for its counts.
+    /// Withdraws the record of this key, for a free that is about to happen.
     #[inline]
-    pub fn claim(&self, key: Key) -> Option<(Claim, Counts)> {
-        let (claim, record) = self.take_out(key)?;
-        Some((claim, record.counts()?))
-    }
-
-    #[inline]
-    fn take_out(&self, key: Key) -> Option<(Claim, &'a Record)> {
+    pub fn withdraw(&self, key: Key) -> Option<Withdrawn<'a>> {
         loop {
             let Located { place, record, state } = self.locate(key)?;
             let gone = State {
@@ -264,23 +210,22 @@ impl<'a> TableIn<'a> {
                 .is_ok()
             {
                 self.forget(key, place);
-                let claim = Claim {
+                return Some(Withdrawn {
+                    record,
                     number: place.row,
                     generation: state.generation,
-                    key,
-                };
-                return Some((claim, record));
+                });
             }
         }
     }
 
-    /// Removes the entry of a record that was withdrawn just now.
+    /// Removes the index entry of a record that the caller has just withdrawn.
     #[inline]
     fn forget(&self, key: Key, place: crate::lockfree::index::Entry<'a>) {
         if key.space == Space::Physical {
             place.remove();
         } else if !place.clear() {
-            // Seen long ago: the record was freed meanwhile and served the same key again, entered elsewhere.
+            // `place` is stale: meanwhile the record was freed and used for the same key again, with an entry elsewhere.
             let number = place.row;
             if let Some(place) = self.table.index.find(key.hash(), |row| row == number) {
                 place.clear();
@@ -288,35 +233,38 @@ impl<'a> TableIn<'a> {
         }
     }
 
-    /// The free succeeded: the record may serve another allocation.
-    pub fn commit(&self, withdrawn: Withdrawn) -> Entry {
-        self.give(withdrawn.number, withdrawn.generation);
-        withdrawn.entry
+    /// The free succeeded: the record becomes free.
+    #[inline]
+    pub fn commit(&self, withdrawn: Withdrawn) {
+        self.release(withdrawn.number, withdrawn.generation);
     }
 
-    /// The free failed: the allocation is still there.
+    /// The free failed: the record becomes live again.
     ///
     /// # Errors
-    /// When the index has no room any more; the record then stays visible to readers but cannot be freed.
+    /// The index has no room; the record is then visible to readers but cannot be freed.
     pub fn restore(&self, withdrawn: Withdrawn) -> Result<(), Errno> {
-        let Some(record) = self.record(withdrawn.number) else {
-            return Ok(());
-        };
+        let Withdrawn {
+            record,
+            number,
+            generation,
+        } = withdrawn;
+        let key = record.key();
         let state = State {
             status: Status::Live,
-            generation: withdrawn.generation,
+            generation,
         };
         // Release: as in `insert`; the fields never changed.
         record.state.store(state.word(), Release);
-        self.table.index.insert(withdrawn.key.hash(), withdrawn.number)
+        key.map_or(Ok(()), |key| self.table.index.insert(key.hash(), number))
     }
 
-    /// Changes the `extra` word of a live record (reference counts); returns the new one.
+    /// Changes the `extra` word of a live record (reference counts); returns the new value.
     pub fn update_extra(&self, key: Key, change: impl Fn(u64) -> u64) -> Option<u64> {
         self.update_extra_of(self.link(key)?, change)
     }
 
-    /// A reference to the live record of this key that outlasts the key.
+    /// A link to the live record of this key; it stays valid if the key is removed.
     pub fn link(&self, key: Key) -> Option<Link> {
         let Located { place, state, .. } = self.locate(key)?;
         Some(Link {
@@ -344,20 +292,15 @@ impl<'a> TableIn<'a> {
             .map(&change)
     }
 
-    /// Makes a live record of physical memory unreachable by its key, which may now name something else; links still
-    /// reach it.
+    /// Removes the key of a live record of physical memory, since the handle may be reused; links still reach the record.
     pub fn unkey(&self, key: Key) -> bool {
         self.locate(key).is_some_and(|found| found.place.remove())
     }
 
-    /// Makes a live record reachable by its key again.
+    /// Adds the key of a live record again.
     pub fn rekey(&self, link: Link) {
         let Some(record) = self.linked(link) else { return };
-        let Some(entry) = record.read() else { return };
-        let key = Key {
-            space: entry.attributes.space,
-            address: record.address.load(Relaxed),
-        };
+        let Some(key) = record.key() else { return };
         let _ = self
             .table
             .index
@@ -365,7 +308,7 @@ impl<'a> TableIn<'a> {
     }
 
     /// As `withdraw`, through a link.
-    pub fn withdraw_linked(&self, link: Link) -> Option<Withdrawn> {
+    pub fn withdraw_linked(&self, link: Link) -> Option<Withdrawn<'a>> {
         let record = self.linked(link)?;
         let live = State {
             status: Status::Live,
@@ -380,46 +323,35 @@ impl<'a> TableIn<'a> {
             .state
             .compare_exchange(live.word(), gone.word(), Acquire, Relaxed)
             .ok()?;
-        let entry = record.read()?;
-        let key = Key {
-            space: entry.attributes.space,
-            address: record.address.load(Relaxed),
-        };
+        let key = record.key()?;
         if let Some(place) = self.table.index.find(key.hash(), |number| number == link.number) {
             self.forget(key, place);
         }
         Some(Withdrawn {
+            record,
             number: link.number,
             generation: link.generation,
-            key,
-            entry,
         })
     }
 
-    /// Every live record that `wanted` accepts, withdrawn one by one. Looks at all records: for rare events.
-    pub fn withdraw_all(&self, wanted: impl Fn(&Entry) -> bool, mut each: impl FnMut(Withdrawn)) {
+    /// Withdraws every live record that `wanted` accepts, one by one. Scans all records: for rare events.
+    pub fn withdraw_all(&self, wanted: impl Fn(&Entry) -> bool, mut each: impl FnMut(Withdrawn<'a>)) {
         let count = self.fresh.load(Acquire).min(u64::from(u32::MAX)) as u32;
         for number in 0..count {
             let Some(record) = self.record(number) else { continue };
-            let Some(State {
-                status: Status::Live, ..
-            }) = State::of(record.state.load(Acquire))
+            let live = State::of(record.state.load(Acquire)).is_some_and(|state| state.status == Status::Live);
+            let Some(key) = record
+                .key()
+                .filter(|_| live && record.entry().is_some_and(|entry| wanted(&entry)))
             else {
                 continue;
             };
-            let Some(entry) = record.read() else { continue };
-            if wanted(&entry) {
-                let key = Key {
-                    space: entry.attributes.space,
-                    address: record.address.load(Relaxed),
-                };
-                // By key, so that a record which changed hands meanwhile is judged anew.
-                if let Some(withdrawn) = self.withdraw(key) {
-                    if wanted(&withdrawn.entry) {
-                        each(withdrawn);
-                    } else {
-                        let _ = self.restore(withdrawn);
-                    }
+            // By key, since the record may have been freed and used again: `wanted` then decides on the new contents.
+            if let Some(withdrawn) = self.withdraw(key) {
+                if withdrawn.entry().is_some_and(|entry| wanted(&entry)) {
+                    each(withdrawn);
+                } else {
+                    let _ = self.restore(withdrawn);
                 }
             }
         }

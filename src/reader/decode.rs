@@ -1,4 +1,4 @@
-//! From sections as they were read to a snapshot: rows are decoded, renumbered without gaps, and tied together.
+//! Turns the sections of a recording into a snapshot: decodes the rows, renumbers them without gaps and resolves references.
 
 use std::collections::{BTreeMap, HashMap};
 use std::mem::offset_of;
@@ -8,7 +8,7 @@ use super::elapsed::Elapsed;
 use super::liveness::{Liveness, liveness};
 use super::records::CallKey;
 use super::stacks::Stacks;
-use super::{Bytes, RawSnapshot, ReadError, Totals, header_word};
+use super::{Bytes, RawSnapshot, ReadError, Totals};
 use crate::format::*;
 use crate::kind::Kind;
 use crate::lockfree::table::{Attributes, Space};
@@ -16,42 +16,46 @@ use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::NO_STACK;
 use crate::snapshot::{self, *};
 
-/// Old row number → row number in the snapshot, for sections whose unpublished rows are left out.
+/// Row number in the recording → row number in the snapshot, for sections whose unpublished rows are left out.
 pub type Renumbered = HashMap<u32, usize>;
 
-/// Of the rows in a snapshot.
+/// The order of a snapshot's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     OldestFirst,
-    /// None: each stands for a stack, and somebody else counts what is live ([`agree`]).
-    StandIns,
+    /// As given. Each row is a placeholder for a stack, and the caller computes the live counts ([`agree`]).
+    Placeholders,
 }
 
 impl RawSnapshot {
-    pub fn rows(&self, section: Section) -> &Bytes {
+    pub fn section(&self, section: Section) -> &Bytes {
         &self.sections[&(section as u32)]
     }
 
-    pub fn text(&self, word: u64) -> String {
-        String::from_utf8_lossy(self.bytes(word)).into_owned()
+    /// The published rows of a section with their numbers: those that `published` accepts.
+    fn rows<R: Row>(
+        &self,
+        section: Section,
+        published: impl Fn(&R::Values) -> bool,
+    ) -> impl Iterator<Item = (u32, R::Values)> {
+        let rows = (0..).zip(self.section(section).rows::<R>());
+        rows.filter(move |(_, row)| published(row))
     }
 
-    pub fn bytes(&self, word: u64) -> &[u8] {
-        let (offset, bytes) = halves(word);
-        let text = self.rows(Section::Text);
-        text.bytes
-            .get(offset as usize..offset as usize + bytes as usize)
-            .unwrap_or_default()
+    pub fn text(&self, text: Text) -> String {
+        String::from_utf8_lossy(self.bytes(text)).into_owned()
     }
 
-    fn header_at(&self, place: usize) -> u64 {
-        header_word(&self.header, place)
+    pub fn bytes(&self, text: Text) -> &[u8] {
+        let (start, length) = (text.offset as usize, text.bytes as usize);
+        let bytes = &self.section(Section::Text).bytes;
+        bytes.get(start..start + length).unwrap_or_default()
     }
 
-    /// Why the recorder kept this copy; `failed`: the request that failed, as a row of the snapshot.
+    /// Why this automatic snapshot was taken; `failed`: the failed request, as a row of the snapshot.
     fn automatic(&self, failed: Option<usize>) -> Automatic {
-        let (reason, _) = halves(self.header_at(offset_of!(Header, dump_reason)));
-        let name = self.text(self.header_at(offset_of!(Header, dump_name)));
+        let [reason, _]: [u32; 2] = self.header.field(offset_of!(Header, dump_reason));
+        let name = self.text(self.header.field(offset_of!(Header, dump_name)));
         Automatic {
             reason: Reason::from_number(reason).unwrap_or(Reason::Requested),
             name: (!name.is_empty()).then_some(name),
@@ -63,9 +67,9 @@ impl RawSnapshot {
         self::loss(&self.header, loss)
     }
 
-    fn header_text(&self, at: usize) -> Option<String> {
-        let word = header_word(&self.header, at);
-        (halves(word).1 != NONE).then(|| self.text(word))
+    fn header_text(&self, offset: usize) -> Option<String> {
+        let text: Text = self.header.field(offset);
+        text.present().map(|text| self.text(text))
     }
 
     pub fn into_snapshot(mut self, path: &Path, order: Order, totals: Totals) -> Result<Snapshot, ReadError> {
@@ -102,37 +106,36 @@ impl RawSnapshot {
             calls: calls.collect(),
             rows,
         };
-        // Records are taken in any order; two allocations at one nanosecond have no order.
+        // Records are in no order. Two allocations in the same nanosecond have no order either.
         if order == Order::OldestFirst {
             allocations.sort();
         }
 
-        let rows = self.rows(Section::Failures);
         let mut requests = Vec::new();
-        let dumped = self.header_at(offset_of!(Header, dumped_plus_one)).checked_sub(1);
-        let (_, failed_plus_one) = halves(self.header_at(offset_of!(Header, dump_reason)));
+        let dumped_plus_one: u64 = self.header.field(offset_of!(Header, dumped_plus_one));
+        let dumped = dumped_plus_one.checked_sub(1);
+        let [_, failed_plus_one]: [u32; 2] = self.header.field(offset_of!(Header, dump_reason));
         let mut failed = None;
-        for row in 0..rows.len() {
-            let word = |index| rows.word(row, index);
-            let (kind, _, _, device, api, _) = Attributes::parts(word(4));
-            let (Some(kind), true) = (Kind::from_number(kind), word(1) > 0) else {
+        for (number, row) in self.rows::<FailureRow>(Section::Failures, |row| row.count > 0) {
+            let parts = Attributes::parts(row.attributes);
+            let Some(kind) = Kind::from_number(parts.kind) else {
                 continue;
             };
-            if failed_plus_one.checked_sub(1) == Some(row as u32) {
+            if failed_plus_one.checked_sub(1) == Some(number) {
                 failed = Some(requests.len());
             }
-            let (stack, thread) = halves(word(5));
+            let (stack, thread) = halves(row.place);
             requests.push(Failed {
-                bytes: word(0),
-                count: word(1),
+                bytes: row.bytes,
+                count: row.count,
                 kind,
-                api: self.api(api),
-                device: device_numbers.get(&device.into()).copied(),
-                error: word(6) as u32 as i32,
+                api: self.api(parts.api),
+                device: device_numbers.get(&parts.device.into()).copied(),
+                error: row.error as u32 as i32,
                 thread: thread_of(thread),
                 stack: stacks.of(stack)?,
-                first_ns: word(2),
-                last_ns: word(3),
+                first_ns: row.first_ns,
+                last_ns: row.last_ns,
             });
         }
 
@@ -147,11 +150,11 @@ impl RawSnapshot {
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let (locations, stacks) = (stacks.locations, stacks.stacks);
-        // Frees have no time, so marks may be the last that is known of a process.
+        // Frees carry no time, so a mark may be the latest known time of a process.
         let born = allocations.rows.iter().map(|row| row.time_ns).max();
         let latest = born.max(marks.iter().map(|mark| mark.time_ns).max()).unwrap_or(0);
         let (process, running_for) = self.process(path);
-        let ended = self.header_at(offset_of!(Header, ended_ns));
+        let ended: u64 = self.header.field(offset_of!(Header, ended_ns));
         let latest_failed = requests.iter().map(|r| r.last_ns).max().unwrap_or(0);
         let snapshot = Snapshot {
             format: FORMAT.into(),
@@ -167,7 +170,7 @@ impl RawSnapshot {
                 },
                 events_during_read: self
                     .events_during_read
-                    .max(self.header_at(offset_of!(Header, dump_events))),
+                    .max(self.header.field(offset_of!(Header, dump_events))),
                 in_flight: records.in_flight,
                 automatic: dumped.map(|_| self.automatic(failed)),
             },
@@ -195,136 +198,104 @@ impl RawSnapshot {
     }
 
     fn api(&self, number: u16) -> String {
-        let word = self.rows(Section::Apis).word(number.into(), 0);
-        if halves(word).1 == 0 {
+        let name = self.section(Section::Apis).row::<NameRow>(number.into()).text;
+        if name.bytes == 0 {
             format!("function {number}")
         } else {
-            self.text(word)
+            self.text(name)
         }
     }
 
     pub fn devices(&self) -> (Vec<Device>, Renumbered) {
-        let rows = self.rows(Section::Devices);
-        let (mut devices, mut numbers) = (Vec::new(), Renumbered::new());
-        for row in 0..rows.len() {
-            let (ordinal, uuid_kind) = halves(rows.word(row, 0));
-            if ordinal == 0 {
-                continue;
-            }
-            numbers.insert(row as u32, devices.len());
-            let uuid: Vec<u8> = (1..3).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
-            let name: Vec<u8> = (3..16).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
-            devices.push(Device {
-                ordinal: ordinal as i32 - 1,
-                uuid: uuid_text(uuid_kind, &uuid),
-                name: until_zero(&name),
-            });
-        }
-        (devices, numbers)
+        renumbered(
+            self.rows::<DeviceRow>(Section::Devices, |row| row.ordinal_plus_one != 0),
+            |row| Device {
+                ordinal: row.ordinal_plus_one as i32 - 1,
+                uuid: uuid_text(row.uuid_kind, &bytes_of(&row.uuid)),
+                name: until_zero(&bytes_of(&row.name)),
+            },
+        )
     }
 
     fn contexts(&self, devices: &Renumbered) -> (Vec<Context>, Renumbered) {
-        let rows = self.rows(Section::Contexts);
-        let (mut contexts, mut numbers) = (Vec::new(), Renumbered::new());
-        for row in 0..rows.len() {
-            let (device, created) = halves(rows.word(row, 1));
-            let Some(first_seen_ns) = rows.word(row, 2).checked_sub(1) else {
-                continue;
-            };
-            numbers.insert(row as u32, contexts.len());
-            contexts.push(Context {
-                handle: rows.word(row, 0),
-                device: devices.get(&device).copied(),
-                primary: created == 0,
-                first_seen_ns,
-                destroyed_ns: rows.word(row, 3).checked_sub(1),
-            });
-        }
-        (contexts, numbers)
+        renumbered(
+            self.rows::<ContextRow>(Section::Contexts, |row| row.seen_plus_one != 0),
+            |row| Context {
+                handle: row.handle,
+                device: devices.get(&row.device).copied(),
+                primary: row.created == 0,
+                first_seen_ns: row.seen_plus_one - 1,
+                destroyed_ns: row.destroyed_plus_one.checked_sub(1),
+            },
+        )
     }
 
     fn threads(&self) -> (Vec<Thread>, Renumbered) {
-        let rows = self.rows(Section::Threads);
-        let (mut threads, mut numbers) = (Vec::new(), Renumbered::new());
-        for row in 0..rows.len() {
-            let (tid, _) = halves(rows.word(row, 0));
-            if tid == 0 {
-                continue;
+        renumbered(self.rows::<ThreadRow>(Section::Threads, |row| row.tid != 0), |row| {
+            Thread {
+                tid: row.tid,
+                name: until_zero(&bytes_of(&row.name)),
+                first_seen_ns: row.seen_ns,
             }
-            numbers.insert(row as u32, threads.len());
-            let name: Vec<u8> = (1..3).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
-            threads.push(Thread {
-                tid,
-                name: until_zero(&name),
-                first_seen_ns: rows.word(row, 3),
-            });
-        }
-        (threads, numbers)
+        })
     }
 
     fn modules(&self) -> (Vec<Module>, Renumbered) {
-        let rows = self.rows(Section::Modules);
-        let (mut modules, mut numbers) = (Vec::new(), Renumbered::new());
-        for row in 0..rows.len() {
-            let Some(first_seen_ns) = rows.word(row, 0).checked_sub(1) else {
-                continue;
-            };
-            numbers.insert(row as u32, modules.len());
-            let id: Vec<u8> = (7..12).flat_map(|word| rows.word(row, word).to_le_bytes()).collect();
-            let id = &id[..(rows.word(row, 6) as usize).min(BUILD_ID_MAX)];
-            modules.push(Module {
-                path: self.text(rows.word(row, 5)),
-                build_id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
-                bias: rows.word(row, 2),
-                start: rows.word(row, 3),
-                end: rows.word(row, 4),
-                first_seen_ns,
-                unloaded_ns: rows.word(row, 1).checked_sub(1),
-            });
-        }
-        (modules, numbers)
+        renumbered(
+            self.rows::<ModuleRow>(Section::Modules, |row| row.seen_plus_one != 0),
+            |row| {
+                let id = bytes_of(&row.build_id);
+                let id = &id[..(row.build_id_bytes as usize).min(BUILD_ID_MAX)];
+                Module {
+                    path: self.text(row.path),
+                    build_id: id.iter().map(|byte| format!("{byte:02x}")).collect(),
+                    bias: row.bias,
+                    start: row.start,
+                    end: row.end,
+                    first_seen_ns: row.seen_plus_one - 1,
+                    unloaded_ns: row.unloaded_plus_one.checked_sub(1),
+                }
+            },
+        )
     }
 
     fn counters(&self, devices: &Renumbered) -> (Vec<Counter>, Vec<DevicePeak>) {
-        let peaks = self.rows(Section::Peaks);
-        let peak = |sums: Sums| peaks.word(sums.number(), 1);
-        let device = |sums: Sums| sums.slot.checked_sub(1).and_then(|row| devices.get(&row).copied());
-        let rows = self.rows(Section::Counters);
+        let peaks = self.section(Section::Peaks);
+        let peak = |key: CounterKey| peaks.row::<PeakRow>(key.number()).credit.peak;
+        let device = |key: CounterKey| key.slot.checked_sub(1).and_then(|row| devices.get(&row).copied());
         let mut counters: BTreeMap<(u32, u32), Counter> = BTreeMap::new();
-        for row in 0..rows.len() {
-            let Some(sums) = rows.word(row, 0).checked_sub(1).map(Sums::from_word) else {
+        for (_, row) in self.rows::<CounterRow>(Section::Counters, |row| row.key_plus_one != 0) {
+            let key = CounterKey::from_word(row.key_plus_one - 1);
+            let Some(kind) = u8::try_from(key.kind).ok().and_then(Kind::from_number) else {
                 continue;
             };
-            let Some(kind) = u8::try_from(sums.kind).ok().and_then(Kind::from_number) else {
-                continue;
-            };
-            let counter = counters.entry((sums.slot, sums.kind)).or_insert_with(|| Counter {
-                device: device(sums),
+            let counter = counters.entry((key.slot, key.kind)).or_insert_with(|| Counter {
+                device: device(key),
                 kind,
                 live_bytes: 0,
                 live_count: 0,
-                peak_bytes: peak(sums),
+                peak_bytes: peak(key),
                 total_bytes: 0,
                 total_count: 0,
                 freed_count: 0,
                 failed_count: 0,
             });
-            for (sum, word) in [
-                (&mut counter.total_bytes, 4),
-                (&mut counter.total_count, 5),
-                (&mut counter.freed_count, 6),
-                (&mut counter.failed_count, 7),
+            for (sum, more) in [
+                (&mut counter.total_bytes, row.total_bytes),
+                (&mut counter.total_count, row.total_count),
+                (&mut counter.freed_count, row.freed_count),
+                (&mut counter.failed_count, row.failed_count),
             ] {
-                *sum = sum.wrapping_add(rows.word(row, word));
+                *sum = sum.wrapping_add(more);
             }
         }
         let of_devices = (0..peaks.len().div_ceil(COUNTER_STRIDE)).filter_map(|slot| {
-            let sums = Sums {
+            let key = CounterKey {
                 slot: slot as u32,
                 kind: 0,
             };
-            let peak_bytes = peak(sums);
-            let device = device(sums).filter(|_| peak_bytes > 0)?;
+            let peak_bytes = peak(key);
+            let device = device(key).filter(|_| peak_bytes > 0)?;
             Some(DevicePeak { device, peak_bytes })
         });
         let counted = counters.into_values();
@@ -339,25 +310,26 @@ impl RawSnapshot {
         contexts: &Renumbered,
         mut thread_of: impl FnMut(u32) -> usize,
     ) -> Call {
-        let (kind, space, flags, device, api, context) = Attributes::parts(key.attributes);
-        let kind = Kind::from_number(kind).unwrap_or(Kind::Device);
-        let counts = flags & Attributes::COUNTS != 0;
+        let parts = Attributes::parts(key.attributes);
+        let kind = Kind::from_number(parts.kind).unwrap_or(Kind::Device);
+        let counts = parts.flags & Attributes::COUNTS != 0;
         let (references, mappings) = if counts { halves(key.extra) } else { (0, 0) };
         Call {
             kind,
             domain: match kind {
                 Kind::Tensor => Some("pytorch".to_string()),
                 Kind::Buffer => Some("xla".to_string()),
-                Kind::Block if space == Space::Block as u8 => {
-                    Some(self.text(self.rows(Section::Domains).word(key.domain.into(), 0)))
+                Kind::Block if parts.space == Space::Block as u8 => {
+                    let domain = self.section(Section::Domains).row::<NameRow>(key.domain.into());
+                    Some(self.text(domain.text))
                 }
                 _ => None,
             },
-            api: self.api(api),
-            device: devices.get(&device.into()).copied(),
-            context: contexts.get(&context.into()).copied(),
-            stream: (flags & Attributes::HAS_STREAM != 0).then(|| stream(key.extra)),
-            pool: (flags & Attributes::HAS_POOL != 0).then_some(key.pool),
+            api: self.api(parts.api),
+            device: devices.get(&parts.device.into()).copied(),
+            context: contexts.get(&parts.context.into()).copied(),
+            stream: (parts.flags & Attributes::HAS_STREAM != 0).then(|| stream(key.extra)),
+            pool: (parts.flags & Attributes::HAS_POOL != 0).then_some(key.pool),
             thread: thread_of(key.thread),
             references,
             mappings,
@@ -365,42 +337,39 @@ impl RawSnapshot {
     }
 
     fn allocators(&self, devices: &Renumbered) -> Vec<Allocator> {
-        let rows = self.rows(Section::Allocators);
-        let told = (0..rows.len()).filter(|&row| rows.word(row, 2) > 0);
-        told.map(|row| Allocator {
+        let reported = self.rows::<AllocatorRow>(Section::Allocators, |row| row.events > 0);
+        let allocators = reported.map(|(number, row)| Allocator {
             domain: "pytorch".to_string(),
-            device: devices.get(&(row as u32)).copied(),
-            live_bytes: rows.word(row, 0),
-            reserved_bytes: rows.word(row, 1),
-            events: rows.word(row, 2),
-            mismatches: rows.word(row, 3),
-            unseen_bytes: rows.word(row, 4),
-        })
-        .collect()
+            device: devices.get(&number).copied(),
+            live_bytes: row.live_bytes,
+            reserved_bytes: row.reserved_bytes,
+            events: row.events,
+            mismatches: row.mismatches,
+            unseen_bytes: row.unseen_bytes,
+        });
+        allocators.collect()
     }
 
-    /// Names by number; empty where there is none.
+    /// Names by number; empty for a domain that was not published.
     pub fn domains(&self) -> Vec<String> {
-        let rows = self.rows(Section::Domains);
-        (0..rows.len()).map(|row| self.text(rows.word(row, 0))).collect()
+        let rows = self.section(Section::Domains).rows::<NameRow>();
+        rows.map(|row| self.text(row.text)).collect()
     }
 
     fn marks(&self, mut thread_of: impl FnMut(u32) -> usize) -> Vec<Mark> {
-        let rows = self.rows(Section::Marks);
-        let published = (0..rows.len()).filter_map(|row| Some((row, rows.word(row, 0).checked_sub(1)?)));
-        let mut marks: Vec<Mark> = published
-            .map(|(row, time_ns)| Mark {
-                time_ns,
-                name: self.text(rows.word(row, 1)),
-                thread: thread_of(rows.word(row, 2) as u32),
-            })
-            .collect();
+        let published = self.rows::<MarkRow>(Section::Marks, |row| row.time_plus_one != 0);
+        let marks = published.map(|(_, row)| Mark {
+            time_ns: row.time_plus_one - 1,
+            name: self.text(row.name),
+            thread: thread_of(row.thread as u32),
+        });
+        let mut marks: Vec<Mark> = marks.collect();
         marks.sort_by_key(|mark| mark.time_ns);
         marks
     }
 
     fn losses(&self) -> Losses {
-        let unhooked = self.rows(Section::Unhooked);
+        let unhooked = self.rows::<NameRow>(Section::Unhooked, |row| row.text.bytes > 0);
         Losses {
             lost_allocations: self.loss(Loss::Allocations),
             lost_stacks: self.loss(Loss::Stacks),
@@ -415,29 +384,25 @@ impl RawSnapshot {
                 .loss(Loss::CapturedNodes)
                 .saturating_sub(self.loss(Loss::LaunchedNodes)),
             export_tables: self.loss(Loss::ExportTables),
-            unhooked: (0..unhooked.len())
-                .map(|row| unhooked.word(row, 0))
-                .filter(|word| halves(*word).1 > 0)
-                .map(|word| self.text(word))
-                .collect(),
+            unhooked: unhooked.map(|(_, row)| self.text(row.text)).collect(),
             unknown_blocks: self.loss(Loss::UnknownBlocks),
             lost_snapshots: self.loss(Loss::Snapshots),
             recorder_ns: self.loss(Loss::RecorderNs),
-            events: events(self.rows(Section::Counters)),
+            events: events(self.section(Section::Counters)),
         }
     }
 
-    /// Who was recorded, and how long it has been running if it still is.
+    /// The recorded process, and the time since the recording began in nanoseconds.
     fn process(&self, path: &Path) -> (Process, u64) {
         let header = &self.header;
-        let pid = header.half(offset_of!(Header, pid));
+        let pid: u32 = header.field(offset_of!(Header, pid));
         let host = self.header_text(offset_of!(Header, host)).unwrap_or_default();
         let same_host = host_name().is_some_and(|name| name == host);
-        let ended = header_word(header, offset_of!(Header, ended_ns)) != 0;
-        let is_copy = self.header_at(offset_of!(Header, dumped_plus_one)) != 0;
+        let ended = header.field::<u64>(offset_of!(Header, ended_ns)) != 0;
+        let is_dump = header.field::<u64>(offset_of!(Header, dumped_plus_one)) != 0;
         let (state, pid_here) = match (ended, same_host) {
-            // A copy kept while the process ran: that is what it shows.
-            _ if is_copy => (ProcessState::Running, None),
+            // An automatic snapshot: it was taken while the process ran.
+            _ if is_dump => (ProcessState::Running, None),
             (true, _) => (ProcessState::Exited, None),
             (false, false) => (ProcessState::Unknown, None),
             (false, true) => match liveness(header, path) {
@@ -456,14 +421,14 @@ impl RawSnapshot {
         let process = Process {
             pid,
             pid_here: pid_here.filter(|&here| here != pid),
-            parent_pid: header.half(offset_of!(Header, parent_pid)),
+            parent_pid: header.field(offset_of!(Header, parent_pid)),
             executable: self.header_text(offset_of!(Header, executable)).unwrap_or_default(),
             command_line: command_line.split_terminator('\0').map(str::to_string).collect(),
             host,
             ranks,
-            started_unix_ns: header_word(header, offset_of!(Header, started_unix_ns)),
+            started_unix_ns: header.field(offset_of!(Header, started_unix_ns)),
             state,
-            depth: header.half(offset_of!(Header, depth)),
+            depth: header.field(offset_of!(Header, depth)),
             recording: path.display().to_string(),
             python: self.python(),
         };
@@ -471,11 +436,11 @@ impl RawSnapshot {
     }
 }
 
-/// Count and bytes of what is live, by device and kind.
+/// Count and bytes of live records, by device and kind.
 pub type Places = HashMap<(Option<usize>, Kind), (u64, u64)>;
 
-/// Makes counters agree with the records, which are the truth: a thread that was stopped between publishing and counting
-/// leaves the sums behind.
+/// Corrects the counters by the records, which are authoritative: a thread that was stopped between publishing a record and
+/// counting it leaves the counters too low.
 pub fn agree(counters: &mut [Counter], live: &Places) {
     for counter in counters {
         let place = (counter.device, counter.kind);
@@ -503,12 +468,26 @@ fn live_by_place(allocations: &Allocations) -> Places {
     by_place
 }
 
+/// Decodes rows in order, and maps their numbers to those in the snapshot.
+fn renumbered<V, T>(rows: impl Iterator<Item = (u32, V)>, decode: impl Fn(V) -> T) -> (Vec<T>, Renumbered) {
+    let (mut decoded, mut numbers) = (Vec::new(), Renumbered::new());
+    for (number, row) in rows {
+        numbers.insert(number, decoded.len());
+        decoded.push(decode(row));
+    }
+    (decoded, numbers)
+}
+
 fn stream(word: u64) -> Stream {
     match word {
         0 | 1 => Stream::LegacyDefault,
         2 => Stream::PerThreadDefault,
         handle => Stream::Handle(handle),
     }
+}
+
+fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
 fn uuid_text(kind: u32, bytes: &[u8]) -> String {
@@ -546,16 +525,15 @@ pub fn host_name() -> Option<String> {
 }
 
 pub fn loss(header: &Bytes, loss: Loss) -> u64 {
-    header_word(header, offset_of!(Header, losses) + loss as usize * 8)
+    header.field(offset_of!(Header, losses) + loss as usize * size_of::<u64>())
 }
 
-/// How many allocations, frees and refusals the sums have counted.
+/// How many allocations, frees and failed requests the counters count.
 pub fn events(counters: &Bytes) -> u64 {
-    let of = |row| {
-        [5, 6, 7]
-            .map(|word| counters.word(row, word))
+    let of = |row: CounterValues| {
+        [row.total_count, row.freed_count, row.failed_count]
             .into_iter()
             .fold(0, u64::wrapping_add)
     };
-    (0..counters.len()).map(of).fold(0, u64::wrapping_add)
+    counters.rows::<CounterRow>().map(of).fold(0, u64::wrapping_add)
 }

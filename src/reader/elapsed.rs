@@ -1,16 +1,16 @@
-//! How long ago a recording began, by the clocks of the machine it is read on.
+//! How long ago a recording began, by the clocks of the machine that reads it.
 //!
-//! A recording counts time by its process's CLOCK_MONOTONIC. Another host's stands elsewhere, and so does that of a time
-//! namespace. Such a clock says that the recording begins in the future, or that all that it holds came later than now.
-//! CLOCK_REALTIME is the same everywhere, but may be set. So the monotonic clock is believed where both agree.
+//! A recording measures time with its process's CLOCK_MONOTONIC, which is meaningless on another host or in another time
+//! namespace: there the recording seems to begin in the future, or all its events seem to lie in the future.
+//! CLOCK_REALTIME is the same everywhere but may be set. So the monotonic clock is used only if both clocks agree.
 
 use std::mem::offset_of;
 
-use super::{Bytes, header_word};
+use super::Bytes;
 use crate::format::Header;
 use crate::system::{monotonic_ns, unix_ns};
 
-/// Further apart, the clocks disagree.
+/// The largest difference between clocks that agree.
 const TOLERANCE_NS: u64 = 1_000_000_000;
 
 /// Time since a recording began.
@@ -18,18 +18,18 @@ const TOLERANCE_NS: u64 = 1_000_000_000;
 pub enum Elapsed {
     /// On the recording's own clock.
     Exact(u64),
-    /// By CLOCK_REALTIME, since the recording's clock is not the reader's.
+    /// By CLOCK_REALTIME, since the monotonic clocks cannot be compared.
     Rough(u64),
 }
 
 impl Elapsed {
     pub fn since_start(header: &Bytes) -> Elapsed {
-        let started_ns = header_word(header, offset_of!(Header, started_monotonic_ns));
-        let started_unix_ns = header_word(header, offset_of!(Header, started_unix_ns));
+        let started_ns = header.field(offset_of!(Header, started_monotonic_ns));
+        let started_unix_ns = header.field(offset_of!(Header, started_unix_ns));
         Elapsed::between((started_ns, started_unix_ns), (monotonic_ns(), unix_ns()))
     }
 
-    /// Both as (monotonic, real time).
+    /// Both arguments are (monotonic time, real time) in nanoseconds.
     fn between(start: (u64, u64), now: (u64, u64)) -> Elapsed {
         let real_ns = now.1.saturating_sub(start.1);
         match now.0.checked_sub(start.0) {
@@ -44,7 +44,7 @@ impl Elapsed {
         }
     }
 
-    /// What the recording dates later than this came after now: nothing, if the clocks cannot be compared.
+    /// Events with a later time happened after now. `u64::MAX` if the clocks cannot be compared.
     pub fn latest_ns(self) -> u64 {
         match self {
             Elapsed::Exact(ns) => ns,
@@ -60,7 +60,7 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn clocks_that_agree_are_believed() {
+    fn the_monotonic_clock_is_used_if_both_clocks_agree() {
         let start = (500 * SECOND, 9_000 * SECOND);
         let elapsed = Elapsed::between(start, (510 * SECOND, 9_010 * SECOND + 7));
         assert_eq!(
@@ -70,9 +70,9 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_of_another_host_or_namespace_is_not() {
+    fn a_monotonic_clock_of_another_host_or_namespace_is_ignored() {
         let start = (500 * SECOND, 9_000 * SECOND);
-        // Ahead of ours, behind ours, and a recording from the future by all clocks.
+        // Ahead of the reader's, behind it, and a recording from the future by both clocks.
         for (monotonic, unix, expected) in [(20, 9_010, 10), (90_000, 9_010, 10), (20, 8_000, 0)] {
             let elapsed = Elapsed::between(start, (monotonic * SECOND, unix * SECOND));
             assert_eq!(elapsed, Elapsed::Rough(expected * SECOND));

@@ -1,4 +1,4 @@
-//! Why a file is no recording that can be read, in words for its user.
+//! Why a file cannot be read as a recording, in words for the user.
 
 use std::path::PathBuf;
 
@@ -14,8 +14,9 @@ pub enum ReadError {
     /// The process died while it created the file.
     Unfinished(PathBuf),
     OtherByteOrder(PathBuf),
-    Newer(PathBuf, u32),
-    /// Something that is needed lies past the end of the file.
+    /// Written by this version of the format, which is not [`VERSION`].
+    OtherVersion(PathBuf, u32),
+    /// The file ends before something that is needed.
     Truncated(PathBuf, String),
     /// Impossible lengths or numbers.
     Damaged(PathBuf, String),
@@ -61,11 +62,14 @@ impl std::fmt::Display for ReadError {
                     path.display()
                 )
             }
-            ReadError::Newer(path, version) => write!(
-                f,
-                "{}: written by format {version}, this build reads format {VERSION}; use the newer culeak or record again",
-                path.display()
-            ),
+            ReadError::OtherVersion(path, version) => {
+                let release = if *version > VERSION { "newer" } else { "older" };
+                write!(
+                    f,
+                    "{}: written by format {version}, this build reads format {VERSION}; record again or use the {release} release",
+                    path.display()
+                )
+            }
             ReadError::Truncated(path, what) => {
                 write!(f, "{}: truncated: {what}; copy the file again", path.display())
             }

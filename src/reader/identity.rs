@@ -1,10 +1,10 @@
-//! Whose recording a file is, from its header alone: for those who look through many files.
+//! The process that a recording belongs to, from the header alone: a fast filter over many files.
 
 use std::mem::offset_of;
 use std::path::Path;
 
-use super::{Bytes, ReadError, Source, header_word};
-use crate::format::{Header, Section, halves};
+use super::{ReadError, Source};
+use crate::format::{Header, Section, Text};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
@@ -14,24 +14,21 @@ pub struct Identity {
     pub started_unix_ns: u64,
 }
 
-/// Reads the header of the recording at `path`, and of the rest only the name of the host.
+/// Reads the header of the recording at `path`, and the text section for the name of the host.
 ///
 /// # Errors
 /// As [`super::read`]; [`ReadError::Unfinished`] while the header is being written.
 pub fn identity(path: &Path) -> Result<Identity, ReadError> {
     let source = Source::open(path)?;
     let header = source.header()?;
-    let text = source.section(&header, Section::Text)?;
+    let texts = source.section(&header, Section::Text)?;
+    let host: Text = header.field(offset_of!(Header, host));
+    let start = host.offset as usize;
+    let host = texts.bytes.get(start..start + host.bytes as usize);
     Ok(Identity {
-        pid: header.half(offset_of!(Header, pid)),
-        parent_pid: header.half(offset_of!(Header, parent_pid)),
-        host: piece(&text, header_word(&header, offset_of!(Header, host))),
-        started_unix_ns: header_word(&header, offset_of!(Header, started_unix_ns)),
+        pid: header.field(offset_of!(Header, pid)),
+        parent_pid: header.field(offset_of!(Header, parent_pid)),
+        host: String::from_utf8_lossy(host.unwrap_or_default()).into_owned(),
+        started_unix_ns: header.field(offset_of!(Header, started_unix_ns)),
     })
-}
-
-fn piece(text: &Bytes, word: u64) -> String {
-    let (offset, bytes) = halves(word);
-    let piece = text.bytes.get(offset as usize..offset as usize + bytes as usize);
-    String::from_utf8_lossy(piece.unwrap_or_default()).into_owned()
 }

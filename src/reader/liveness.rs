@@ -1,9 +1,9 @@
-//! Whether the process of a recording still runs, and under which number it is known here.
+//! Whether the process of a recording still runs, and its pid here.
 //!
-//! A process id alone says little: it may be used again, an exec keeps it, and in another pid namespace (a container's) it
-//! means another process. So the process must have begun when the header says, and still map the recording, which neither
-//! an exec nor an end leaves mapped. Where one of these cannot be looked at, the others decide. A process of another pid
-//! namespace is looked for among all that are visible here.
+//! A pid alone proves little: it may be reused, an exec keeps it, and in another pid namespace (a container's) it means
+//! another process. So the process must have the start time in the header, and must still map the recording, which neither
+//! an exec nor the end of the process leaves mapped. If one of these cannot be checked, the others decide. A process of
+//! another pid namespace is searched for among all processes that are visible here.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,30 +11,30 @@ use std::mem::offset_of;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{Bytes, header_word};
+use super::Bytes;
 use crate::format::Header;
 
-/// What is known here of a recording's process.
+/// The state of a recording's process, as far as it can be seen from here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Liveness {
-    /// It runs, and this is its number here.
+    /// It runs; this is its pid here.
     Running(u32),
     Gone,
-    /// Its pid namespace is not one that can be looked into from here.
+    /// Its pid namespace is not visible from here.
     Unknown,
 }
 
-/// Of the initial pid namespace, in which all processes have a number (`PROC_PID_INIT_INO`).
+/// Inode of the initial pid namespace, in which every process has a pid (`PROC_PID_INIT_INO`).
 const INITIAL_PID_NAMESPACE: u64 = 0xefff_fffc;
 
-/// Of the process that made a recording on this host.
+/// The state of the process that wrote a recording on this host.
 pub fn liveness(header: &Bytes, recording: &Path) -> Liveness {
     let process = Recorded {
-        pid: header.half(offset_of!(Header, pid)),
-        start_ticks: header_word(header, offset_of!(Header, process_start_ticks)),
-        pid_namespace: header_word(header, offset_of!(Header, pid_namespace)),
-        time_namespace: header_word(header, offset_of!(Header, time_namespace)),
-        file_number: header_word(header, offset_of!(Header, file_number)),
+        pid: header.field(offset_of!(Header, pid)),
+        start_ticks: header.field(offset_of!(Header, process_start_ticks)),
+        pid_namespace: header.field(offset_of!(Header, pid_namespace)),
+        time_namespace: header.field(offset_of!(Header, time_namespace)),
+        file_number: header.field(offset_of!(Header, file_number)),
         file_name: recording.file_name().map_or(&[], |name| name.as_encoded_bytes()),
     };
     let ours = namespace("self", "pid");
@@ -46,13 +46,13 @@ pub fn liveness(header: &Bytes, recording: &Path) -> Liveness {
     }
     match process.find() {
         Some(pid) => Liveness::Running(pid),
-        // Who may not look at process 1 may not look at all of the others either.
+        // A reader that may not inspect process 1 may not inspect all of the others either.
         None if ours == Some(INITIAL_PID_NAMESPACE) && Path::new("/proc/1/status").exists() => Liveness::Gone,
         None => Liveness::Unknown,
     }
 }
 
-/// What a header says.
+/// The identity in a header.
 struct Recorded<'a> {
     pid: u32,
     start_ticks: u64,
@@ -63,18 +63,18 @@ struct Recorded<'a> {
 }
 
 impl Recorded<'_> {
-    /// Whether it is the process that has this number here.
+    /// Whether the process with this pid here is the recorded one.
     fn runs_as(&self, pid: u32) -> bool {
         let Some(ticks) = start_ticks(pid) else { return false };
-        // A time namespace may move the time that this host started, and with it all that is counted from there.
+        // A time namespace may shift the boot time, and with it the start times of processes.
         let comparable =
             self.time_namespace == 0 || namespace("self", "time").is_none_or(|ours| ours == self.time_namespace);
         (!comparable || ticks == self.start_ticks) && self.is_mapped_by(pid).unwrap_or(comparable)
     }
 
-    /// Whether that process maps the recording. `None`: it may not be asked, or the recording does not say which file it is.
+    /// Whether the process maps the recording. `None`: its mappings may not be read, or the inode of the recording is unknown.
     ///
-    /// Some file systems show another inode there than to those who ask by name, so the name counts as well.
+    /// Some file systems show another inode in `maps` than `stat` does, so an equal file name counts as well.
     fn is_mapped_by(&self, pid: u32) -> Option<bool> {
         if self.file_number == 0 {
             return None;
@@ -96,13 +96,13 @@ impl Recorded<'_> {
         Some(false)
     }
 
-    /// The number here of the process, whose own number is one of another pid namespace.
+    /// The pid here of a process of another pid namespace.
     fn find(&self) -> Option<u32> {
         let entries = fs::read_dir("/proc").ok()?;
         let mut pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
         pids.find(|&pid: &u32| {
-            let nested = numbers(pid).is_some_and(|numbers| numbers.len() > 1 && numbers.last() == Some(&self.pid));
-            // Other users' namespaces may not be looked at.
+            let nested = pids_of(pid).is_some_and(|pids| pids.len() > 1 && pids.last() == Some(&self.pid));
+            // The namespaces of other users' processes may not be readable.
             nested
                 && namespace(&pid.to_string(), "pid").is_none_or(|theirs| theirs == self.pid_namespace)
                 && self.runs_as(pid)
@@ -110,13 +110,13 @@ impl Recorded<'_> {
     }
 }
 
-/// The inode of a namespace of a process.
+/// The inode of a process's namespace.
 fn namespace(pid: &str, kind: &str) -> Option<u64> {
     Some(fs::metadata(format!("/proc/{pid}/ns/{kind}")).ok()?.ino())
 }
 
-/// The numbers of a process in this pid namespace and in those within it, down to its own.
-fn numbers(pid: u32) -> Option<Vec<u32>> {
+/// The pids of a process, from this pid namespace down to its own.
+fn pids_of(pid: u32) -> Option<Vec<u32>> {
     let status = fs::read(format!("/proc/{pid}/status")).ok()?;
     let line = status
         .split(|&byte| byte == b'\n')
@@ -125,14 +125,14 @@ fn numbers(pid: u32) -> Option<Vec<u32>> {
     words.map(|word| word.parse().ok()).collect()
 }
 
-/// The number of a process in its own pid namespace, given the one it has here.
+/// The pid of a process in its own pid namespace, given its pid here.
 pub fn own_pid(pid: u32) -> Option<u32> {
-    numbers(pid)?.last().copied()
+    pids_of(pid)?.last().copied()
 }
 
 /// Field 22 of /proc/PID/stat: when the process started, in clock ticks since boot.
 pub fn start_ticks(pid: u32) -> Option<u64> {
-    // The name in parentheses may hold anything, so count from its end.
+    // The name in parentheses may contain anything, so fields are counted from its end.
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let end = stat.iter().rposition(|&byte| byte == b')')?;
     let fields = std::str::from_utf8(&stat[end + 1..]).ok()?;

@@ -1,36 +1,36 @@
-//! How far long work has come, for whoever wants to show it.
+//! Progress of long work, for a program that displays it.
 //!
-//! Reading ten million records takes seconds, deep inside functions that know nothing of terminals. They say what they are
-//! about to do and how far they are; a program that wants to see it says so once ([`show_on`]), as with a log. Where
-//! nobody does, all this costs a branch. Deliberately absent: bars; those are the CLI's.
+//! Reading ten million records takes seconds, in functions that know nothing of terminals. They report what they do and how
+//! far they are; a program that displays it calls [`show_on`] once, as with a logger. Without a display this costs one
+//! branch. Deliberately absent: progress bars; the CLI draws them.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What is counted.
+/// The unit of a piece of work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     Bytes,
-    /// Things of this name.
+    /// Items with this name.
     Of(&'static str),
 }
 
-/// Where a piece of work is shown, until it is dropped.
+/// The display of one piece of work; dropped at its end.
 pub trait Shown: Send + Sync {
     fn at(&self, done: u64);
 }
 
-/// Begins to show work: what it is (`reading`), how much, and of what.
+/// Starts the display of a piece of work, given its name (`reading`), its total and its unit.
 pub type Screen = fn(&str, u64, Unit) -> Box<dyn Shown>;
 
 static SCREEN: OnceLock<Screen> = OnceLock::new();
 
-/// From now on, work of this process is shown there. The first call counts.
+/// Displays the work of this process from now on. Only the first call has an effect.
 pub fn show_on(screen: Screen) {
     let _ = SCREEN.set(screen);
 }
 
-/// A piece of work under way; over when it is dropped. Several threads may advance it.
+/// A piece of work in progress; it ends when dropped. Several threads may advance it.
 pub struct Progress {
     done: AtomicU64,
     shown: Option<Box<dyn Shown>>,
@@ -44,15 +44,15 @@ impl Progress {
         }
     }
 
-    /// So much more is done. For every thousand things rather than for each.
+    /// Adds finished work. Call it per thousand items rather than per item.
     pub fn advance(&self, more: u64) {
         if let Some(shown) = &self.shown {
-            // Relaxed: a number to look at, behind which nothing else stands.
+            // Relaxed: the number is only displayed and publishes nothing.
             shown.at(self.done.fetch_add(more, Ordering::Relaxed) + more);
         }
     }
 
-    /// The same for loops: counts one, and tells every 4,096th time.
+    /// For loops: call it with the index of each item; it advances by 4,096 items at a time.
     #[inline]
     pub fn tick(&self, nth: usize) {
         const OFTEN: usize = 1 << 12;

@@ -1,11 +1,11 @@
-//! Python's frames and interpreter, from their rows.
+//! Python frames and the interpreter, from their rows.
 
 use super::{RawSnapshot, python_line};
 use crate::format::*;
 use crate::snapshot::{Language, Location, Python, Symbol};
 
 impl RawSnapshot {
-    /// The place `offset` bytes into a function.
+    /// The location `offset` bytes into a function.
     pub fn python_location(&self, code: u32, offset: u32) -> Location {
         Location {
             module: None,
@@ -16,9 +16,8 @@ impl RawSnapshot {
     }
 
     fn python_symbol(&self, code: u32, offset: u32) -> Symbol {
-        let rows = self.rows(Section::Codes);
-        let word = |word| rows.word(code as usize, word);
-        let (first_line, minor) = halves(word(3));
+        let row = self.section(Section::Codes).row::<CodeRow>(code as usize);
+        let (first_line, minor) = halves(row.first_line_minor);
         if minor == 0 {
             // Never published.
             return Symbol {
@@ -28,26 +27,26 @@ impl RawSnapshot {
                 inlined: false,
             };
         }
-        let table = (halves(word(2)).1 != NONE).then(|| self.bytes(word(2)));
+        let table = row.line_table.present().map(|table| self.bytes(table));
         Symbol {
-            function: self.text(word(1)),
-            file: Some(self.text(word(0))),
+            function: self.text(row.function),
+            file: Some(self.text(row.file)),
             line: table.and_then(|table| python_line(minor, table, first_line, offset)),
             inlined: false,
         }
     }
 
-    /// The process's interpreter, as it was last found to be.
+    /// The process's interpreter, in its latest known state.
     pub fn python(&self) -> Option<Python> {
-        let rows = self.rows(Section::Interpreters);
-        let row = (0..rows.len()).rev().find(|&row| rows.word(row, 0) != 0)?;
-        let (version, why) = (rows.word(row, 0) as u32, rows.word(row, 1));
+        let rows = self.section(Section::Interpreters).rows::<InterpreterRow>();
+        let row = rows.filter(|row| row.version != 0).last()?;
+        let version = row.version as u32;
         Some(Python {
             version: match version {
                 0 => "?".into(),
                 _ => format!("{}.{}.{}", version >> 24, version >> 16 & 0xff, version >> 8 & 0xff),
             },
-            no_frames: (halves(why).1 > 0).then(|| self.text(why)),
+            no_frames: (row.no_frames.bytes > 0).then(|| self.text(row.no_frames)),
         })
     }
 }

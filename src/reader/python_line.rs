@@ -1,13 +1,12 @@
-//! Which line of a Python function an instruction belongs to: the line tables of CPython, which differ from version to
-//! version.
+//! The source line of a Python instruction, from CPython's line tables, whose format differs between versions.
 //!
-//! The tables come from a recording, so they may hold anything: reading ends where the bytes do.
+//! The tables come from a recording and may hold anything: decoding stops at the end of the bytes.
 
-/// Where a frame has not begun, its line is the function's first.
+/// Offset of a frame that has not started; its line is the function's first.
 pub const BEFORE_FIRST: u32 = u32::MAX;
 
-/// The line of the instruction `offset` bytes into the code; `minor` is the 12 of Python 3.12. `None`: the table gives it
-/// none.
+/// The line of the instruction `offset` bytes into the code; `minor` is the 12 of Python 3.12. `None`: the
+/// instruction has no line.
 pub fn python_line(minor: u32, table: &[u8], first_line: u32, offset: u32) -> Option<u32> {
     if offset == BEFORE_FIRST {
         return Some(first_line);
@@ -20,10 +19,10 @@ pub fn python_line(minor: u32, table: &[u8], first_line: u32, offset: u32) -> Op
     line.and_then(|line| u32::try_from(line).ok())
 }
 
-/// Until 3.9: pairs of a step in bytes and a step in lines, each relative to the pair before.
+/// Up to 3.9: pairs of a step in bytes and a step in lines, each relative to the previous pair.
 fn by_pairs(table: &[u8], first_line: u32, offset: u32) -> Option<i64> {
     let (mut at, mut line) = (0, i64::from(first_line));
-    // An empty table, of a function of one line, is a table.
+    // The table of a one-line function is empty.
     for pair in table.chunks_exact(2) {
         at += u32::from(pair[0]);
         if at > offset {
@@ -50,8 +49,8 @@ fn by_ranges(table: &[u8], first_line: u32, offset: u32) -> Option<i64> {
     None
 }
 
-/// From 3.11 on: entries that begin with a byte whose high bit is set, `1cccclll`: a form and a length of 1 to 8
-/// instructions. Columns follow, which are skipped.
+/// From 3.11 on: entries that begin with a byte whose high bit is set, `1cccclll`: a form (`cccc`) and a length of 1 to 8
+/// instructions (`lll`). The columns that follow are skipped.
 fn by_locations(table: &[u8], first_line: u32, offset: u32) -> Option<i64> {
     const UNIT: u32 = 2;
     let (mut end, mut line) = (0, i64::from(first_line));
@@ -75,7 +74,7 @@ fn by_locations(table: &[u8], first_line: u32, offset: u32) -> Option<i64> {
     None
 }
 
-/// Six bits a byte, the lowest first; the lowest bit of all is the sign.
+/// A signed number, six bits per byte, lowest first; its lowest bit is the sign.
 fn signed(bytes: &[u8]) -> i64 {
     let mut value: u64 = 0;
     for (place, byte) in bytes.iter().take(10).enumerate() {
@@ -139,7 +138,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn any_bytes_are_read_to_their_end(
+        fn any_bytes_are_decoded_without_panic(
             minor in 0u32..20, table: Vec<u8>, first_line: u32, offset: u32
         ) {
             let _ = python_line(minor, &table, first_line, offset);

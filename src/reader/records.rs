@@ -1,42 +1,43 @@
-//! The records of live allocations, read by pieces: there may be ten million of them, and no second copy is wanted.
+//! The records of live allocations, read piece by piece: there may be ten million, so the file is not copied as a whole.
 //!
 //! ```text
-//! first look     record ─► row, with stack and call still numbered as in the file, and the generation it was live in
-//! second look    only if an event was counted meanwhile: rows whose record is not live in that generation any more go
-//! in the end     numbers of stacks and calls become those of the snapshot
+//! first read     record ─► row; stack and call are numbered as in the file; the generation is remembered
+//! second read    only if an event was counted meanwhile: drops rows whose record is no longer live in that generation
+//! at the end     stacks and calls are renumbered as in the snapshot
 //! ```
 //!
-//! Why one look is enough when no event was counted: what a record says changes only after it was withdrawn, which is
-//! counted before the record can serve again. Deliberately absent: what the numbers stand for; see `snapshot`.
+//! One read suffices if no event was counted: the fields of a record change only after it was withdrawn, and a withdrawal is
+//! counted before the record can be used again. Deliberately absent: the meaning of the numbers; see `snapshot`.
+
+use foldhash::HashMap;
 
 use super::{Piece, RawSnapshot, ReadError, Source};
-use crate::format::*;
+use crate::format::{Row as _, *};
 use crate::kind::Kind;
-use crate::lockfree::table::{Attributes, Record, SizeEncoding, Space, State, Status};
-use crate::quick::Quick;
+use crate::lockfree::table::{Attributes, SizeEncoding, Space, State, Status};
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::Row;
 
-/// Bytes read at once.
+/// Bytes per read.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// Everything in a record that tells its call, as it lies in the file.
+/// The fields of a record that belong to its call, as encoded in the file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) struct CallKey {
     pub attributes: u64,
     pub thread: u32,
-    /// Number of the domain, of blocks.
+    /// Number of a block's domain, otherwise 0.
     pub domain: u8,
-    /// Stream or counts, if it is one of them.
+    /// Stream or counts, otherwise 0.
     pub extra: u64,
-    /// If there is one.
+    /// 0: none.
     pub pool: u64,
 }
 
-/// Numbers calls: each once, and those that come again at once without a search.
+/// Numbers calls. A call that equals the previous one needs no look-up.
 #[derive(Default)]
 struct Numbers {
-    known: Quick<CallKey, u32>,
+    known: HashMap<CallKey, u32>,
     last: Option<(CallKey, u32)>,
 }
 
@@ -61,31 +62,31 @@ impl Numbers {
 pub(super) struct Records {
     pub rows: Vec<Row>,
     pub calls: Vec<CallKey>,
-    /// Number and generation of each row's record; empty once they were looked at again.
-    live: Vec<(u32, u32)>,
+    /// Number and generation of each row's record; empty after the last read.
+    generations: Vec<(u32, u32)>,
     pub in_flight: u64,
 }
 
 impl Records {
-    /// The first look.
+    /// The first read.
     pub fn read(source: &Source, pieces: &[Piece]) -> Result<Records, ReadError> {
         let count: usize = pieces.iter().map(|piece| piece.count).sum();
         let mut records = Records {
-            // Room, not memory: that comes with the rows.
+            // Address space only: memory is used as rows are added.
             rows: Vec::with_capacity(count),
             calls: Vec::new(),
-            live: Vec::with_capacity(count),
+            generations: Vec::with_capacity(count),
             in_flight: 0,
         };
         let mut numbers = Numbers::default();
-        each("reading", source, pieces, |number, words| {
-            records.add(number, words, &mut numbers)
+        each("reading", source, pieces, |number, record| {
+            records.add(number, record, &mut numbers)
         })?;
         Ok(records)
     }
 
-    fn add(&mut self, number: u32, words: &[u64; 8], numbers: &mut Numbers) {
-        let state = match State::of(words[0]) {
+    fn add(&mut self, number: u32, record: &RecordValues, numbers: &mut Numbers) {
+        let state = match State::of(record.state) {
             Some(state) if state.status == Status::Live => state,
             Some(state) => {
                 self.in_flight += u64::from(state.status == Status::Withdrawn);
@@ -93,54 +94,56 @@ impl Records {
             }
             None => return,
         };
-        let Some((mut row, key)) = decoded(words) else { return };
+        let Some((mut row, key)) = decoded(record) else { return };
         row.call = numbers.of(key, &mut self.calls);
         self.rows.push(row);
-        self.live.push((number, state.generation));
+        self.generations.push((number, state.generation));
     }
 
-    /// The second look: drops what changed since the first.
-    pub fn look_again(&mut self, source: &Source, pieces: &[Piece]) -> Result<(), ReadError> {
+    /// The second read: drops the rows whose record changed since the first.
+    pub fn verify(&mut self, source: &Source, pieces: &[Piece]) -> Result<(), ReadError> {
         let mut unchanged = vec![false; self.rows.len()];
         let mut next = 0;
-        each("looking again at", source, pieces, |number, words| {
-            if self.live.get(next).is_some_and(|live| live.0 == number) {
-                unchanged[next] = State::of(words[0])
-                    .is_some_and(|state| (state.status, state.generation) == (Status::Live, self.live[next].1));
+        each("verifying", source, pieces, |number, record| {
+            if let Some(&(known, generation)) = self.generations.get(next)
+                && known == number
+            {
+                let live = Some((Status::Live, generation));
+                unchanged[next] = State::of(record.state).map(|state| (state.status, state.generation)) == live;
                 next += 1;
             }
         })?;
         let mut unchanged = unchanged.into_iter();
         self.rows.retain(|_| unchanged.next().unwrap_or(false));
-        self.forget_records();
+        self.forget_generations();
         Ok(())
     }
 
-    /// Nobody will look again.
-    pub fn forget_records(&mut self) {
-        self.live = Vec::new();
+    /// No second read will follow.
+    pub fn forget_generations(&mut self) {
+        self.generations = Vec::new();
     }
 }
 
-/// What a live record says; the call has no number yet. `None`: it is of no kind that this version knows.
-pub(super) fn decoded(words: &[u64; 8]) -> Option<(Row, CallKey)> {
-    let [_, address, amount, other, time_ns, extra, place, what] = *words;
-    let (kind, space, flags, ..) = Attributes::parts(what);
-    let kind = Kind::from_number(kind)?;
-    let (bytes, requested, pool) = SizeEncoding::amounts(amount, other, what);
+/// The row of a live record, whose call is not numbered yet. `None`: this version does not know its kind.
+pub(super) fn decoded(record: &RecordValues) -> Option<(Row, CallKey)> {
+    let parts = Attributes::parts(record.attributes);
+    let (extra, flags) = (record.extra, parts.flags);
+    let kind = Kind::from_number(parts.kind)?;
+    let (bytes, requested, pool) = SizeEncoding::amounts(record.amount, record.other, record.attributes);
     let (address, domain) = match kind {
-        // Known by their handle; where they lie is beside it.
+        // The key of a buffer is its handle; `extra` is its address.
         Kind::Buffer if extra != 0 => (extra, 0),
-        Kind::Block if space == Space::Block as u8 => {
-            let (domain, address) = block_parts(address);
+        Kind::Block if parts.space == Space::Block as u8 => {
+            let (domain, address) = block_parts(record.address);
             let in_heap = flags & Attributes::IN_HEAP != 0;
             (address, if in_heap { pool as u8 } else { domain })
         }
-        _ => (address, 0),
+        _ => (record.address, 0),
     };
-    let (stack, thread) = halves(place);
+    let (stack, thread) = halves(record.place);
     let key = CallKey {
-        attributes: SizeEncoding::erased(what),
+        attributes: SizeEncoding::erased(record.attributes),
         thread,
         domain,
         extra: if flags & (Attributes::HAS_STREAM | Attributes::COUNTS) != 0 {
@@ -154,19 +157,19 @@ pub(super) fn decoded(words: &[u64; 8]) -> Option<(Row, CallKey)> {
         address,
         bytes,
         requested,
-        time_ns,
+        time_ns: record.time_ns,
         stack,
         call: 0,
     };
     Some((row, key))
 }
 
-/// Records that lie one after the other, few enough to be read at once.
+/// Consecutive records, few enough for one read.
 pub(super) struct Run {
-    /// Number of the first.
+    /// Number of the first record.
     pub first: u32,
     pub count: usize,
-    /// Bytes from one to the next.
+    /// Bytes from one record to the next.
     pub element: usize,
     pub offset: u64,
 }
@@ -194,17 +197,13 @@ pub(super) fn runs(pieces: &[Piece]) -> Vec<Run> {
     runs
 }
 
-pub(super) fn word(element: &[u8], word: usize) -> u64 {
-    let eight = element.get(word * 8..word * 8 + 8).unwrap_or(&[0; 8]);
-    u64::from_le_bytes(eight.try_into().unwrap_or_default())
-}
-
-pub(super) fn words(element: &[u8]) -> [u64; 8] {
-    std::array::from_fn(|number| word(element, number))
-}
-
-/// Gives every record in use to `with`, with its number.
-fn each(doing: &str, source: &Source, pieces: &[Piece], mut with: impl FnMut(u32, &[u64; 8])) -> Result<(), ReadError> {
+/// Calls `with` for every record of the pieces, with its number.
+fn each(
+    doing: &str,
+    source: &Source,
+    pieces: &[Piece],
+    mut with: impl FnMut(u32, &RecordValues),
+) -> Result<(), ReadError> {
     let all: usize = pieces.iter().map(|piece| piece.count).sum();
     let progress = Progress::over(doing, all as u64, Unit::Of("records"));
     let mut buffer = vec![0; PIECE];
@@ -212,7 +211,7 @@ fn each(doing: &str, source: &Source, pieces: &[Piece], mut with: impl FnMut(u32
         let bytes = &mut buffer[..run.bytes()];
         source.read_into(run.offset, bytes)?;
         for (number, element) in (run.first..).zip(bytes.chunks_exact(run.element)) {
-            with(number, &words(&element[..size_of::<Record>()]));
+            with(number, &Record::read(element));
         }
         progress.advance(run.count as u64);
     }
@@ -220,7 +219,7 @@ fn each(doing: &str, source: &Source, pieces: &[Piece], mut with: impl FnMut(u32
 }
 
 impl RawSnapshot {
-    /// Rows that tell of a moment after reading began, in a snapshot that is not exact.
+    /// Drops rows that are newer than the beginning of the read, if the snapshot is not exact.
     pub(super) fn drop_late_rows(&mut self) {
         if self.events_during_read > 0 {
             let began_ns = self.began_ns;

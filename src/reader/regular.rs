@@ -1,20 +1,20 @@
-//! Opening files whose names were chosen by others, for reading and without waiting.
+//! Opens files whose names come from others, for reading and without blocking.
 //!
-//! A path out of an input, or any name in a folder, may be that of a FIFO, where `open` waits for a writer, or of a device,
-//! where `open` alone may do something. So the file is looked at first, and again once it is open.
+//! A path in an input, or any name in a folder, may belong to a FIFO, where `open` waits for a writer, or to a device, where
+//! `open` alone may have an effect. So the type of the file is checked before it is opened, and again afterwards.
 
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a regular file, and nothing else.
+/// Opens a regular file; refuses any other.
 ///
 /// # Errors
 /// Those of `open`; `IsADirectory`; `InvalidInput` for FIFOs, sockets and devices.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     regular(&fs::metadata(path)?)?;
-    // Without waiting: another file may have taken the name since.
+    // O_NONBLOCK: another file may have taken the name since the check.
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)

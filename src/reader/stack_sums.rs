@@ -1,31 +1,31 @@
-//! What a recording shows at one moment, for those who need no single allocation: sums by stack and call.
+//! Sums by stack and call: a snapshot without individual allocations.
 
 use crate::analysis::groups::{Group, Groups};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
 use crate::snapshot::Snapshot;
 
-/// What a recording shows at one moment.
+/// The state of a recording at one point in time.
 #[derive(Debug, Clone)]
 pub struct StackSums {
-    /// All but the allocations. Stacks, and the locations of their frames, are those that no sight before had.
+    /// Everything except the allocations. Of stacks and their locations, only those that no earlier read returned.
     pub snapshot: Snapshot,
-    /// Stacks in the sights before; those of this one are numbered from there on.
+    /// The number of stacks that earlier reads returned; the stacks of this one are numbered from there on.
     pub known_stacks: usize,
     pub sums: Vec<Sum>,
     /// The frameworks whose blocks were recorded.
     pub watched: Vec<String>,
 }
 
-/// Live records of one stack that were asked for in the same way.
+/// The live records of one stack, kind and device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sum {
-    /// Numbered over all sights.
+    /// Numbered over all reads.
     pub stack: Option<usize>,
     pub kind: Kind,
-    /// Of the snapshot.
+    /// A row of the snapshot.
     pub device: Option<usize>,
-    /// Blocks that somebody else told of lie in them.
+    /// Recorded blocks of a framework allocator lie inside them.
     pub carries_blocks: bool,
     pub tally: Tally,
     pub oldest_ns: u64,
@@ -33,7 +33,7 @@ pub struct Sum {
 }
 
 impl StackSums {
-    /// Of a snapshot, as the first and only sight.
+    /// The sums of a snapshot, as the first and only read.
     pub fn of(snapshot: Snapshot) -> StackSums {
         let groups = Groups::without_stacks(&snapshot);
         let sum = |group: &Group| Sum {

@@ -1,4 +1,4 @@
-//! From rows of the stack trie to stacks.
+//! Stacks, from the rows of the stack trie.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,15 @@ use super::{RawSnapshot, ReadError};
 use crate::format::*;
 use crate::snapshot::{FRAMES_IN_ALL, Language, Location, Stack};
 
-/// The recorder keeps no longer stacks (`CULEAK_DEPTH`). A small file could say that thousands share a long chain.
+/// The longest stack that the recorder stores (`CULEAK_DEPTH`). In a small hostile file thousands of stacks could share a
+/// long chain.
 const FRAMES_MAX: usize = 256;
-/// Not looked at yet.
+/// Not decoded yet.
 const UNSEEN: u32 = u32::MAX;
-/// Looked at, and there is nothing.
+/// Decoded, and empty.
 const NOTHING: u32 = u32::MAX - 1;
 
-/// Turns chains of frame rows into stacks, each once, and rows into locations, each place once.
+/// Turns chains of frame rows into stacks, and rows into locations, without duplicates.
 pub struct Stacks<'a> {
     raw: &'a RawSnapshot,
     path: PathBuf,
@@ -32,7 +33,7 @@ pub struct Stacks<'a> {
 
 impl<'a> Stacks<'a> {
     pub fn new(raw: &'a RawSnapshot, path: &Path, modules: &'a Renumbered) -> Stacks<'a> {
-        let rows = raw.rows(Section::Frames).len();
+        let rows = raw.section(Section::Frames).len();
         Stacks {
             raw,
             path: path.to_path_buf(),
@@ -46,10 +47,10 @@ impl<'a> Stacks<'a> {
         }
     }
 
-    /// The stack whose innermost frame is this row.
+    /// The number of the stack whose innermost frame is this row; `None` if there is none.
     ///
     /// # Errors
-    /// All stacks so far have more frames than any program's.
+    /// The stacks have more frames in total than any program's.
     pub fn of(&mut self, leaf: u32) -> Result<Option<usize>, ReadError> {
         match self.stack_of.get(leaf as usize) {
             None | Some(&NOTHING) => return Ok(None),
@@ -75,19 +76,19 @@ impl<'a> Stacks<'a> {
     }
 
     fn chain(&mut self, leaf: u32) -> Stack {
-        let rows = self.raw.rows(Section::Frames);
+        let rows = self.raw.section(Section::Frames);
         let mut frames = Vec::new();
         let mut row = leaf;
         let truncated = loop {
             match row {
                 ROOT => break false,
                 CUT => break true,
-                // Rows are added after their parents: anything else is damage, and ends the stack.
+                // A row is always added after its parent; in a damaged file the stack ends here.
                 _ if row as usize >= rows.len() || frames.len() >= FRAMES_MAX => break true,
                 _ => {}
             }
-            let (parent, module) = halves(rows.word(row as usize, 0));
-            let address = rows.word(row as usize, 1);
+            let frame = rows.row::<FrameRow>(row as usize);
+            let ((parent, module), address) = (halves(frame.parent_module), frame.address);
             if address == 0 {
                 break true;
             }

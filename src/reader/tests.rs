@@ -1,4 +1,4 @@
-//! Writing with the real writer, reading back; and files that are not what they seem.
+//! Recordings made by the real writer and read back; damaged and hostile files.
 
 use super::decode::host_name;
 use super::*;
@@ -36,13 +36,13 @@ pub fn record(path: &Path) -> &'static Recording {
     record_of(path, start_ticks(std::process::id()).unwrap())
 }
 
-/// As if by a process with this one's number that began at another time, so has ended.
+/// As if by an earlier process with the same pid.
 fn record_of_another(path: &Path) -> &'static Recording {
     record_of(path, start_ticks(std::process::id()).unwrap() - 1)
 }
 
 fn record_of(path: &Path, process_start_ticks: u64) -> &'static Recording {
-    let begin = Session {
+    let session = Session {
         pid: std::process::id(),
         parent_pid: 1,
         depth: 128,
@@ -54,7 +54,7 @@ fn record_of(path: &Path, process_start_ticks: u64) -> &'static Recording {
         host: host_name().unwrap().leak().as_bytes(),
         ranks: [Some(b"3"), None, None, None, None],
     };
-    Recording::create(&CString::new(path.as_os_str().as_bytes()).unwrap(), &begin).unwrap()
+    Recording::create(&CString::new(path.as_os_str().as_bytes()).unwrap(), &session).unwrap()
 }
 
 pub fn key(address: u64) -> Key {
@@ -136,7 +136,7 @@ fn a_python_function_is_described_once_and_its_frames_have_lines() {
     let lineless = recording.python_frame(inner, without_table, 4).unwrap();
     let unknown = recording.python_frame(lineless, 1000, 4).unwrap();
     assert_eq!(recording.python_frame(outer, code, 4), Some(inner));
-    recording.interpreter(0, Some("nobody knows"));
+    recording.interpreter(0, Some("unknown build"));
     recording.interpreter(0x030c_01f0, None);
     recording.allocated(key(1), &entry(recording, 1, unknown, thread));
 
@@ -205,7 +205,7 @@ fn what_was_written_is_read_back() {
 }
 
 #[test]
-fn a_module_in_the_place_of_another_ends_the_first() {
+fn a_module_that_overlaps_another_marks_it_as_unloaded() {
     let folder = Folder::new("modules");
     let path = folder.0.join("a.culeak");
     let recording = record(&path);
@@ -231,7 +231,7 @@ fn a_module_in_the_place_of_another_ends_the_first() {
 }
 
 #[test]
-fn blocks_of_frameworks_are_told_with_whose_they_are_and_lie_within_other_memory() {
+fn framework_blocks_have_a_domain_and_lie_within_other_memory() {
     let folder = Folder::new("blocks");
     let path = folder.0.join("a.culeak");
     let recording = record(&path);
@@ -266,9 +266,9 @@ fn blocks_of_frameworks_are_told_with_whose_they_are_and_lie_within_other_memory
     recording.mark(b"epoch 3", thread);
 
     let snapshot = read(&path).unwrap();
-    let whose: Vec<_> = snapshot.allocations.iter().map(|a| (a.address, a.domain())).collect();
+    let domains: Vec<_> = snapshot.allocations.iter().map(|a| (a.address, a.domain())).collect();
     let expected = [None, Some("pytorch"), Some("xla"), Some("my cache"), Some("other")];
-    assert_eq!(whose, expected.map(|domain| (at, domain)));
+    assert_eq!(domains, expected.map(|domain| (at, domain)));
     assert_eq!(
         snapshot.device_peaks[0].peak_bytes, 512,
         "blocks are part of the memory they lie in"
@@ -282,17 +282,20 @@ fn blocks_of_frameworks_are_told_with_whose_they_are_and_lie_within_other_memory
         (tensors.live_bytes, tensors.peak_bytes, tensors.total_count),
         (512, 512, 1)
     );
-    let told = &snapshot.allocators[0];
-    assert_eq!((told.live_bytes, told.reserved_bytes, told.events), (1000, 4096, 3));
-    assert_eq!((told.mismatches, told.unseen_bytes), (1, 0));
+    let allocator = &snapshot.allocators[0];
+    assert_eq!(
+        (allocator.live_bytes, allocator.reserved_bytes, allocator.events),
+        (1000, 4096, 3)
+    );
+    assert_eq!((allocator.mismatches, allocator.unseen_bytes), (1, 0));
     assert_eq!(
         (snapshot.marks[0].name.as_str(), snapshot.marks[0].thread),
         ("epoch 3", 0)
     );
 }
 
-/// Two allocations that change places for ever: each is withdrawn, and then gets the record that the other had. Their
-/// records lie at the two ends of the file.
+/// Two allocations that swap their records until stopped: both are freed, and each gets the record that the other had.
+/// Their records lie at the two ends of the file.
 pub fn change_places(recording: &Recording, shard: u32, until: &std::sync::atomic::AtomicBool) {
     let all = move_places(shard);
     while !until.load(std::sync::atomic::Ordering::Relaxed) {
@@ -306,7 +309,7 @@ pub fn change_places(recording: &Recording, shard: u32, until: &std::sync::atomi
     }
 }
 
-/// Ends the others also when the claim fails, which would wait for them otherwise.
+/// Stops the other threads even if an assertion fails: the scope would otherwise wait for them.
 pub struct Stops<'a>(pub &'a std::sync::atomic::AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -320,50 +323,50 @@ pub fn move_places(shard: u32) -> [u64; 2] {
 }
 
 #[test]
-fn a_frozen_copy_is_the_recording_at_that_moment() {
-    let folder = Folder::new("frozen");
+fn an_automatic_snapshot_is_the_recording_at_that_time() {
+    let folder = Folder::new("dump");
     let path = folder.0.join("a.culeak");
     let recording = filled(&path);
-    let kept = folder.0.join("a.kept");
-    let as_c = CString::new(kept.as_os_str().as_bytes()).unwrap();
+    let dump = folder.0.join("a.peak-1.culeak-snapshot");
+    let as_c = CString::new(dump.as_os_str().as_bytes()).unwrap();
     recording.mark(b"epoch 3", 0);
-    let refusal = recording.failed(&entry(recording, 1 << 50, NONE, 0), 2).unwrap();
+    let failed_row = recording.failed(&entry(recording, 1 << 50, NONE, 0), 2).unwrap();
     recording
-        .freeze(&as_c, Reason::OutOfMemory, b"why not", refusal)
+        .dump(&as_c, Reason::OutOfMemory, b"why not", failed_row)
         .unwrap();
     let before = read(&path).unwrap();
     recording.allocated(key(1), &entry(recording, 5, NONE, 0));
-    let frozen = read(&kept).unwrap();
-    assert_eq!(frozen.allocations, before.allocations);
+    let copied = read(&dump).unwrap();
+    assert_eq!(copied.allocations, before.allocations);
     assert_eq!(
-        (&frozen.stacks, &frozen.failed, &frozen.counters),
+        (&copied.stacks, &copied.failed, &copied.counters),
         (&before.stacks, &before.failed, &before.counters)
     );
-    assert_eq!(frozen.process.state, ProcessState::Running);
-    assert_eq!(frozen.taken.events_during_read, 0);
-    let why = frozen.taken.automatic.clone().unwrap();
+    assert_eq!(copied.process.state, ProcessState::Running);
+    assert_eq!(copied.taken.events_during_read, 0);
+    let why = copied.taken.automatic.clone().unwrap();
     assert_eq!(
         (why.reason, why.name.as_deref()),
         (Reason::OutOfMemory, Some("why not"))
     );
-    assert_eq!(frozen.failed[why.failed.unwrap()].bytes, 1 << 50);
-    assert!(frozen.taken.at_ns <= before.taken.at_ns);
+    assert_eq!(copied.failed[why.failed.unwrap()].bytes, 1 << 50);
+    assert!(copied.taken.at_ns <= before.taken.at_ns);
     assert_eq!(before.taken.automatic, None);
     let blocks = |path: &Path| std::fs::metadata(path).unwrap().blocks();
     assert!(
-        blocks(&kept) < blocks(&path),
-        "pages of zeros take no room: {} of {}",
-        blocks(&kept),
+        blocks(&dump) < blocks(&path),
+        "pages of zeros take no space: {} of {}",
+        blocks(&dump),
         blocks(&path)
     );
     assert_eq!(
-        recording.freeze(&as_c, Reason::Peak, b"", NONE),
-        Err(crate::recording::file::Errno(libc::EEXIST))
+        recording.dump(&as_c, Reason::Peak, b"", NONE),
+        Err(crate::system::Errno(libc::EEXIST))
     );
 }
 
 #[test]
-fn a_process_that_was_killed_lived_at_least_to_its_last_mark() {
+fn a_killed_process_lived_at_least_until_its_last_mark() {
     let folder = Folder::new("last-mark");
     let path = folder.0.join("a.culeak");
     let recording = record_of_another(&path);
@@ -381,7 +384,7 @@ fn a_process_that_was_killed_lived_at_least_to_its_last_mark() {
 }
 
 #[test]
-fn a_copy_made_while_records_change_places_shows_none_twice() {
+fn an_automatic_snapshot_made_while_records_are_swapped_has_no_duplicates() {
     const STILL: u64 = 20_000;
     let folder = Folder::new("places");
     let path = folder.0.join("a.culeak");
@@ -400,35 +403,39 @@ fn a_copy_made_while_records_change_places_shows_none_twice() {
             scope.spawn(move || change_places(recording, shard, stop));
         }
         let _stops = Stops(&stop);
-        // On a busy machine the others may not get to run during one copy.
+        // On a busy machine the other threads may not run during one copy.
         let mut moved = 0;
         for number in 0.. {
-            let kept = folder.0.join(format!("{number}.kept"));
-            let as_c = CString::new(kept.as_os_str().as_bytes()).unwrap();
-            recording.freeze(&as_c, Reason::Requested, b"", NONE).unwrap();
-            let frozen = read(&kept).unwrap();
+            let dump = folder.0.join(format!("{number}.culeak-snapshot"));
+            let as_c = CString::new(dump.as_os_str().as_bytes()).unwrap();
+            recording.dump(&as_c, Reason::Requested, b"", NONE).unwrap();
+            let copied = read(&dump).unwrap();
             let mut seen = std::collections::HashSet::new();
-            for a in &frozen.allocations {
+            for a in &copied.allocations {
                 assert!(seen.insert(a.address), "{:#x} is there twice", a.address);
-                assert_eq!((a.bytes, a.requested), (a.address, a.address), "a mixture");
-                assert!(a.time_ns <= frozen.taken.at_ns);
+                assert_eq!(
+                    (a.bytes, a.requested),
+                    (a.address, a.address),
+                    "fields of different records"
+                );
+                assert!(a.time_ns <= copied.taken.at_ns);
             }
             assert_eq!(
-                frozen.allocations.iter().filter(|a| a.address <= STILL).count() as u64,
+                copied.allocations.iter().filter(|a| a.address <= STILL).count() as u64,
                 STILL
             );
-            moved += u32::from(frozen.taken.events_during_read > 0);
-            std::fs::remove_file(&kept).unwrap();
+            moved += u32::from(copied.taken.events_during_read > 0);
+            std::fs::remove_file(&dump).unwrap();
             if moved == 4 {
                 break;
             }
-            assert!(number < 500, "nothing moved: no test of anything");
+            assert!(number < 500, "no event during a copy: the test is void");
         }
     });
 }
 
 #[test]
-fn rows_behind_an_extent_that_nobody_came_to_make_are_read() {
+fn rows_behind_a_missing_extent_are_read() {
     let folder = Folder::new("gap");
     let path = folder.0.join("a.culeak");
     filled(&path);
@@ -447,7 +454,7 @@ fn rows_behind_an_extent_that_nobody_came_to_make_are_read() {
 }
 
 #[test]
-fn totals_of_a_stack_count_what_was_freed_too_and_add_up_over_threads() {
+fn totals_of_a_stack_include_freed_memory_and_add_up_over_threads() {
     let folder = Folder::new("totals");
     let path = folder.0.join("a.culeak");
     let recording = record(&path);
@@ -470,8 +477,8 @@ fn totals_of_a_stack_count_what_was_freed_too_and_add_up_over_threads() {
     });
     assert!(recording.allocated(key(1), &entry(recording, 7, NONE, 3)));
     let snapshot = read_with_totals(&path).unwrap();
-    let told: Vec<_> = snapshot.totals.iter().map(|total| (total.bytes, total.count)).collect();
-    assert_eq!(told, [(800_000, 800), (19_200, 800), (7, 1)]);
+    let totals: Vec<_> = snapshot.totals.iter().map(|total| (total.bytes, total.count)).collect();
+    assert_eq!(totals, [(800_000, 800), (19_200, 800), (7, 1)]);
     assert_eq!(snapshot.totals[2].stack, None);
     let frames = |total: &Total| snapshot.stacks[total.stack.unwrap()].frames.len();
     assert_eq!((frames(&snapshot.totals[0]), frames(&snapshot.totals[1])), (1, 2));
@@ -481,7 +488,7 @@ fn totals_of_a_stack_count_what_was_freed_too_and_add_up_over_threads() {
 }
 
 #[test]
-fn more_stacks_than_a_shard_remembers_are_counted_right() {
+fn more_stacks_than_a_shard_has_slots_are_counted_exactly() {
     let folder = Folder::new("many-totals");
     let path = folder.0.join("a.culeak");
     let recording = record(&path);
@@ -498,7 +505,7 @@ fn more_stacks_than_a_shard_remembers_are_counted_right() {
 }
 
 #[test]
-fn names_of_domains_are_limited_and_what_is_beyond_is_counted() {
+fn the_number_of_domains_is_limited_and_excess_ones_are_counted() {
     let folder = Folder::new("domains");
     let recording = record(&folder.0.join("a.culeak"));
     let numbers: Vec<_> = (0..200)
@@ -516,7 +523,7 @@ fn put(path: &Path, at: usize, word: u64) {
 }
 
 #[test]
-fn rows_of_a_busy_process_whose_clock_is_another_are_kept() {
+fn rows_of_a_busy_process_with_another_clock_are_kept() {
     for offset in [1u64 << 50, (1u64 << 50).wrapping_neg()] {
         let folder = Folder::new("clock");
         let path = folder.0.join("a.culeak");
@@ -556,7 +563,7 @@ fn rows_of_a_busy_process_whose_clock_is_another_are_kept() {
 }
 
 #[test]
-fn a_recording_that_its_process_no_longer_maps_is_of_a_program_that_ended() {
+fn a_recording_that_its_process_no_longer_maps_belongs_to_a_program_that_ended() {
     let folder = Folder::new("unmapped");
     let (path, other) = (folder.0.join("a.culeak"), folder.0.join("b.culeak"));
     filled(&path);
@@ -566,11 +573,15 @@ fn a_recording_that_its_process_no_longer_maps_is_of_a_program_that_ended() {
     put(&other, file_number, std::fs::metadata(&other).unwrap().ino());
     assert_eq!(read(&other).unwrap().process.state, ProcessState::Ended);
     put(&other, file_number, 0);
-    assert_eq!(read(&other).unwrap().process.state, ProcessState::Running, "not known");
+    assert_eq!(
+        read(&other).unwrap().process.state,
+        ProcessState::Running,
+        "unknown inode"
+    );
 }
 
 #[test]
-fn a_process_of_a_pid_namespace_that_is_not_here_does_not_run_here() {
+fn a_process_of_an_invisible_pid_namespace_does_not_run_here() {
     let folder = Folder::new("pid-namespace");
     let path = folder.0.join("a.culeak");
     filled(&path);
@@ -586,7 +597,7 @@ fn a_process_of_a_pid_namespace_that_is_not_here_does_not_run_here() {
 }
 
 #[test]
-fn files_that_are_no_recordings_are_named_with_their_reason() {
+fn files_that_are_no_recordings_are_refused_with_a_reason() {
     let folder = Folder::new("bad");
     let path = folder.0.join("a.culeak");
     let error = |bytes: &[u8]| {
@@ -608,19 +619,21 @@ fn files_that_are_no_recordings_are_named_with_their_reason() {
         copy[at..at + bytes.len()].copy_from_slice(bytes);
         copy
     };
-    let newer = error(&with(8, &99u32.to_le_bytes()));
-    assert!(
-        newer.contains("format 99, this build reads format 1; use the newer culeak"),
-        "{newer}"
-    );
+    for (version, release) in [(99u32, "newer"), (1, "older")] {
+        let message = error(&with(8, &version.to_le_bytes()));
+        let reason = format!(
+            "written by format {version}, this build reads format 2; record again or use the {release} release"
+        );
+        assert!(message.contains(&reason), "{message}");
+    }
     assert!(error(&with(12, &BYTE_ORDER.to_be_bytes())).contains("byte order"));
     assert!(error(&with(DIRECTORY_OFFSET + 8, &0u32.to_le_bytes())).contains("damaged"));
     assert!(read(&folder.0).unwrap_err().to_string().contains("cannot be read"));
 }
 
-/// The frames of a damaged or hostile trie are read once each, and no more of them than any program has.
+/// Each frame of a damaged or hostile trie is decoded once, and the number of frames is limited.
 #[test]
-fn stacks_that_lead_in_a_circle_end_and_enormous_ones_are_refused() {
+fn circular_stacks_end_and_enormous_ones_are_refused() {
     let folder = Folder::new("frames");
     let path = folder.0.join("a.culeak");
     let recording = record(&path);
@@ -634,7 +647,7 @@ fn stacks_that_lead_in_a_circle_end_and_enormous_ones_are_refused() {
     let deep = read(&path).unwrap();
     assert!(deep.stacks[0].frames.len() <= 256 && deep.stacks[0].truncated);
 
-    // Each frame's parent becomes the one behind it, or itself.
+    // The parent of each frame becomes a later frame, or the frame itself.
     let bytes = std::fs::read(&path).unwrap();
     for ahead in [0, 1, 100] {
         let mut circle = bytes.clone();
@@ -650,7 +663,7 @@ fn stacks_that_lead_in_a_circle_end_and_enormous_ones_are_refused() {
         assert!(read.stacks[0].frames.len() <= 101 && read.stacks[0].truncated);
     }
 
-    // A stack that ends at each frame: little more in the file, and millions of frames in all.
+    // One stack per frame: a slightly larger file, with millions of frames in total.
     for (address, &leaf) in (2..).zip(&leaves[1..]) {
         assert!(recording.allocated(key(address), &entry(recording, 1, leaf, thread)));
     }

@@ -1,4 +1,4 @@
-//! What every stack asked for, added up over the shards.
+//! The total allocations of every stack, added up over the shards.
 
 use std::collections::BTreeMap;
 
@@ -6,29 +6,25 @@ use super::decode::Renumbered;
 use super::stacks::Stacks;
 use super::{RawSnapshot, ReadError};
 use crate::analysis::tally::Tally;
-use crate::format::{Section, TotalOf};
+use crate::format::{Section, TotalKey, TotalRow};
 use crate::kind::Kind;
-use crate::quick::Quick;
 use crate::snapshot::{Allocation, Total};
 
 impl RawSnapshot {
-    /// Largest first. `live`: what is there now was asked for, even if a thread was stopped before it had counted it.
+    /// Largest first. `live`: live allocations are part of the totals even if a thread was stopped before it counted them.
     pub fn totals<'a>(
         &self,
         devices: &Renumbered,
         stacks: &mut Stacks,
         live: impl Iterator<Item = Allocation<'a>>,
     ) -> Result<Vec<Total>, ReadError> {
-        let rows = self.rows(Section::Totals);
+        let rows = self.section(Section::Totals).rows::<TotalRow>();
         let mut tallies: BTreeMap<(Option<usize>, Kind, Option<usize>), Tally> = BTreeMap::new();
-        for row in 0..rows.len() {
-            let Some(of) = rows.word(row, 0).checked_sub(1) else {
-                continue;
-            };
-            let of = TotalOf::from_word(of);
+        for row in rows.filter(|row| row.key_plus_one != 0) {
+            let of = TotalKey::from_word(row.key_plus_one - 1);
             let tally = Tally {
-                bytes: rows.word(row, 1),
-                count: rows.word(row, 2),
+                bytes: row.bytes,
+                count: row.count,
             };
             let (Some(kind), true) = (Kind::from_number(of.kind), tally.count > 0) else {
                 continue;
@@ -38,12 +34,12 @@ impl RawSnapshot {
             tallies.entry(key).or_default().join(tally);
         }
         // Millions of records, but few keys.
-        let mut there: Quick<_, Tally> = Quick::default();
+        let mut live_tallies: foldhash::HashMap<_, Tally> = foldhash::HashMap::default();
         for allocation in live {
             let key = (allocation.stack, allocation.kind, allocation.device);
-            there.entry(key).or_default().add(allocation.bytes);
+            live_tallies.entry(key).or_default().add(allocation.bytes);
         }
-        for (key, least) in there {
+        for (key, least) in live_tallies {
             let tally = tallies.entry(key).or_default();
             (tally.bytes, tally.count) = (tally.bytes.max(least.bytes), tally.count.max(least.count));
         }

@@ -1,4 +1,4 @@
-//! What comes and goes: allocations published, withdrawn, restored; their sums; and requests that were refused.
+//! Allocations (published, withdrawn, committed, restored), their sums, and failed requests.
 
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -8,12 +8,12 @@ use crate::format::*;
 use crate::kind::{Kind, Place};
 use crate::lockfree::index::mix;
 use crate::lockfree::intervals::{self, Event, Intervals};
-use crate::lockfree::peak::{Own, Sum, apply_both, live};
+use crate::lockfree::peak::{LocalCredit, Sum, live};
 use crate::lockfree::shards::Shard;
-use crate::lockfree::table::{Attributes, Claim, Counts, Entry, Key, Link, TableIn, Withdrawn};
+use crate::lockfree::table::{Attributes, Counts, Entry, Key, Link, TableIn, Withdrawn};
 
 impl Recording {
-    /// The table of live allocations; `shard` is the calling thread's, or any number, best one per thread.
+    /// The table of live allocations. `shard` is the calling thread's shard, or any number, preferably one per thread.
     #[inline]
     pub fn table(&self, shard: impl Into<Shard>) -> TableIn<'_> {
         TableIn {
@@ -24,21 +24,21 @@ impl Recording {
         }
     }
 
-    /// What `shard` counts of a kind on a device. The row is made on first use.
+    /// The counter of a kind on a device in `shard`. Its row is added on first use.
     #[inline]
     fn counter(&self, device: u8, kind: Kind, shard: Shard) -> Option<Counter<'_>> {
         let slot = u32::from(device.wrapping_add(1));
-        let sums = Sums {
+        let key = CounterKey {
             slot,
             kind: kind as u32,
         };
-        let of_kind = self.cells.of(sums)?;
-        let of_device = self.cells.of(Sums { slot, kind: 0 })?;
-        let own = &of_kind.rows[shard.number()];
+        let of_kind = self.cells.of(key)?;
+        let of_device = self.cells.of(CounterKey { slot, kind: 0 })?;
+        let place = &of_kind.rows[shard.number()];
         // SAFETY: null, or a row in an extent that is never unmapped.
-        let row = match unsafe { own.load(SeqCst).as_ref() } {
+        let row = match unsafe { place.load(SeqCst).as_ref() } {
             Some(row) => row,
-            None => self.add_counter(device, kind, own)?,
+            None => self.add_counter(key, kind, place)?,
         };
         Some(Counter {
             row,
@@ -50,31 +50,26 @@ impl Recording {
 
     #[cold]
     #[inline(never)]
-    fn add_counter(&self, device: u8, kind: Kind, own: &AtomicPtr<CounterRow>) -> Option<&CounterRow> {
-        let slot = u32::from(device.wrapping_add(1));
-        let sums = Sums {
-            slot,
-            kind: kind as u32,
-        };
-        let of_device = Sums { slot, kind: 0 };
-        for sums in [Some(sums), kind.place().on_device().then_some(of_device)]
+    fn add_counter(&self, key: CounterKey, kind: Kind, place: &AtomicPtr<CounterRow>) -> Option<&CounterRow> {
+        let of_device = CounterKey { kind: 0, ..key };
+        for key in [Some(key), kind.place().on_device().then_some(of_device)]
             .into_iter()
             .flatten()
         {
-            let number = sums.number() as u32;
+            let number = key.number() as u32;
             let peak = self.peaks.ensure(self.backing(Section::Peaks), number).ok()?;
-            // Release: pairs with the Acquire in `pot`. All who come here store the same.
-            let cell = self.cells.of(sums)?;
+            // Release: pairs with the Acquire in `Cell::central`. All threads store the same address.
+            let cell = self.cells.of(key)?;
             cell.peak.store(std::ptr::from_ref(peak).cast_mut(), Release);
             self.elements(Section::Peaks).fetch_max(u64::from(number) + 1, Relaxed);
         }
         let (_, row) = self.row(Section::Counters, &self.counters)?;
-        // SeqCst, both: the row is there, and can be found, before its shard looks at a pot (see `peak.rs`).
-        self.cells.of(of_device)?.kinds.fetch_or(1 << sums.kind, SeqCst);
-        match own.compare_exchange(std::ptr::null_mut(), std::ptr::from_ref(row).cast_mut(), SeqCst, SeqCst) {
+        // SeqCst, both: the row exists and can be found before its shard loads a central word (see `peak.rs`).
+        self.cells.of(of_device)?.kinds.fetch_or(1 << key.kind, SeqCst);
+        match place.compare_exchange(std::ptr::null_mut(), std::ptr::from_ref(row).cast_mut(), SeqCst, SeqCst) {
             Ok(_) => {
-                // Release: pairs with readers. A row that lost the race below stays unpublished.
-                row.of_plus_one.store(sums.to_word() + 1, Release);
+                // Release: pairs with readers. A row that lost the race stays unpublished.
+                row.key_plus_one.store(key.to_word() + 1, Release);
                 Some(row)
             }
             // SAFETY: as in `counter`.
@@ -82,24 +77,24 @@ impl Recording {
         }
     }
 
-    /// An allocation under this key is about to be published: brings what that will write into the cache, while its stack
-    /// is taken.
+    /// Prefetches the memory that publishing this key will write, to be called before its stack is captured.
     #[inline]
     pub fn prepare(&self, shard: Shard, key: Key) {
         self.table(shard).prepare(key);
     }
 
-    /// As [`Recording::allocated_at`], for whoever does not know its shard.
+    /// As [`Recording::allocated_at`], for callers without a shard.
     pub fn allocated(&self, key: Key, entry: &Entry) -> bool {
         self.allocated_at(entry.thread.into(), key, entry)
     }
 
-    /// Publishes an allocation and counts it. Whatever was recorded under this key before is gone and counted so.
+    /// Publishes an allocation and counts it. An older record with this key is removed and counted as vanished. Returns false
+    /// if there is no room.
     #[inline]
     pub fn allocated_at(&self, shard: Shard, key: Key, entry: &Entry) -> bool {
         let table = self.table(shard);
         if let Some(stale) = table.withdraw(key) {
-            self.uncount(&stale.entry, shard);
+            self.uncount(&stale, shard);
             table.commit(stale);
             self.add(Loss::Vanished, 1);
         }
@@ -115,60 +110,37 @@ impl Recording {
         true
     }
 
-    /// Takes an allocation out of sight and out of the sums, for a free that is about to happen.
-    pub fn withdraw(&self, key: Key, shard: impl Into<Shard>) -> Option<Withdrawn> {
+    /// Withdraws an allocation and subtracts it from the sums, for a free that is about to happen.
+    #[inline]
+    pub fn withdraw(&self, key: Key, shard: impl Into<Shard>) -> Option<Withdrawn<'_>> {
         let shard = shard.into();
         let withdrawn = self.table(shard).withdraw(key)?;
-        self.uncount(&withdrawn.entry, shard);
+        self.uncount(&withdrawn, shard);
         Some(withdrawn)
     }
 
-    /// As `withdraw`, for whoever need not know what the record says.
-    #[inline]
-    pub fn claim(&self, key: Key, shard: Shard) -> Option<Claim> {
-        let table = self.table(shard);
-        let (claim, counts) = table.claim(key)?;
-        self.uncount_sums(counts, shard);
-        if self.intervals.watching()
-            && let Some(withdrawn) = table.redeem(claim)
-        {
-            self.note_departure(&withdrawn.entry);
-        }
-        Some(claim)
-    }
-
-    /// The free succeeded.
-    pub fn commit(&self, withdrawn: Withdrawn, shard: impl Into<Shard>) -> Entry {
-        self.table(shard).commit(withdrawn)
-    }
-
     /// The free succeeded.
     #[inline]
-    pub fn commit_claim(&self, claim: Claim, shard: Shard) {
-        self.table(shard).commit_claim(claim);
+    pub fn commit(&self, withdrawn: Withdrawn, shard: impl Into<Shard>) {
+        self.table(shard).commit(withdrawn);
     }
 
-    /// The free failed.
+    /// The free failed: publishes the allocation again and adds it to the sums.
     #[cold]
-    pub fn restore_claim(&self, claim: Claim, shard: Shard) {
-        if let Some(withdrawn) = self.table(shard).redeem(claim) {
-            self.restore(withdrawn, shard);
-        }
-    }
-
-    /// The free failed: back into sight and into the sums.
     pub fn restore(&self, withdrawn: Withdrawn, shard: impl Into<Shard>) {
         let shard = shard.into();
-        let entry = withdrawn.entry;
+        let entry = withdrawn.entry();
         if self.table(shard).restore(withdrawn).is_err() {
             self.add(Loss::Allocations, 1);
         }
-        self.count(&entry, shard, |counter| {
-            shard.add(&counter.freed_count, 1u64.wrapping_neg());
-        });
+        if let Some(entry) = entry {
+            self.count(&entry, shard, |counter| {
+                shard.add(&counter.freed_count, 1u64.wrapping_neg());
+            });
+        }
     }
 
-    /// The bytes of an entry are live, on its device too if it lives there; `more` is counted of its kind.
+    /// Adds an entry to the sums of its kind and, if its memory is on a device, of that device; `more` updates the counter.
     #[inline]
     fn count(&self, entry: &Entry, shard: Shard, more: impl FnOnce(&CounterRow)) {
         let counts = entry.counts();
@@ -177,47 +149,46 @@ impl Recording {
             counter.change(counts, true);
         }
         if self.intervals.watching() {
-            self.note_arrival(entry);
-        }
-    }
-
-    fn uncount(&self, entry: &Entry, shard: Shard) {
-        self.uncount_sums(entry.counts(), shard);
-        if self.intervals.watching() {
-            self.note_departure(entry);
+            self.note_allocation(entry);
         }
     }
 
     #[inline]
-    fn uncount_sums(&self, counts: Counts, shard: Shard) {
+    fn uncount(&self, withdrawn: &Withdrawn, shard: Shard) {
+        let Some(counts) = withdrawn.counts() else { return };
         if let Some(counter) = self.counter(counts.device, counts.kind, shard) {
             shard.add(&counter.row.freed_count, 1);
             counter.change(counts, false);
         }
+        if self.intervals.watching()
+            && let Some(entry) = withdrawn.entry()
+        {
+            self.note_free(&entry);
+        }
     }
 
-    /// What is in use since a moment; idle unless somebody has asked for it ([`Intervals::watch`]).
+    /// Measurements of intervals; unused unless enabled ([`Intervals::watch`]).
     pub fn intervals(&self) -> &Intervals {
         &self.intervals
     }
 
     #[cold]
-    fn note_arrival(&self, entry: &Entry) {
+    fn note_allocation(&self, entry: &Entry) {
         if let Some(event) = self.event(entry) {
-            self.intervals.came(&event);
+            self.intervals.allocated(&event);
         }
     }
 
     #[cold]
-    fn note_departure(&self, entry: &Entry) {
+    fn note_free(&self, entry: &Entry) {
         if let Some(event) = self.event(entry) {
-            self.intervals.went(&event);
+            self.intervals.freed(&event);
         }
     }
 
-    /// What an entry is to an interval: each byte in use counts once. Of PyTorch these are the tensors, and the segments
-    /// that it keeps for them are not; of all others, whose blocks the recorder need not know, what the driver handed out.
-    /// The same for the free as for the allocation: it follows from the entry alone.
+    /// The event of an entry for intervals, in which each byte in use counts once. For PyTorch, tensors count and the segments
+    /// that hold them do not; for all other allocators, whose blocks may be unknown, the memory from the driver counts.
+    /// The result is the same for the allocation and its free, since it depends on the entry alone.
     fn event(&self, entry: &Entry) -> Option<Event> {
         let Attributes { device, kind, .. } = entry.attributes;
         let (slot, bytes) = match kind.place() {
@@ -226,7 +197,7 @@ impl Recording {
             Place::Device | Place::Managed if self.is_segment(entry) => return None,
             Place::Device | Place::Managed => (intervals::slot_of(device), entry.bytes),
             Place::Within if kind == Kind::Tensor => (intervals::slot_of(device), entry.bytes),
-            // Part of what counts already; but a record that may be left.
+            // Its bytes count already, but its record may be left over.
             Place::Within => (intervals::slot_of(device), 0),
         };
         Some(Event {
@@ -237,54 +208,54 @@ impl Recording {
         })
     }
 
-    /// Memory that PyTorch's caching allocator takes to cut tensors from.
+    /// Whether this is memory from which PyTorch's caching allocator allocates tensors.
     fn is_segment(&self, entry: &Entry) -> bool {
         matches!(entry.attributes.kind, Kind::Device | Kind::Physical)
-            && self.intervals.tensors_are_told()
+            && self.intervals.tensors_reported()
             && self.passes_through(entry.stack, b"libc10_cuda")
     }
 
     /// As `withdraw`, through a link.
-    pub fn withdraw_linked(&self, link: Link, shard: impl Into<Shard>) -> Option<Withdrawn> {
+    pub fn withdraw_linked(&self, link: Link, shard: impl Into<Shard>) -> Option<Withdrawn<'_>> {
         let shard = shard.into();
         let withdrawn = self.table(shard).withdraw_linked(link)?;
-        self.uncount(&withdrawn.entry, shard);
+        self.uncount(&withdrawn, shard);
         Some(withdrawn)
     }
 
-    /// Frees every record that `wanted` accepts; for what a destroyed context takes with it.
+    /// Frees every record that `wanted` accepts: the memory that a destroyed context frees.
     pub fn free_all(&self, shard: impl Into<Shard>, wanted: impl Fn(&Entry) -> bool) {
         let shard = shard.into();
         let table = self.table(shard);
         table.withdraw_all(wanted, |withdrawn| {
-            self.uncount(&withdrawn.entry, shard);
+            self.uncount(&withdrawn, shard);
             table.commit(withdrawn);
             self.add(Loss::ImplicitFrees, 1);
         });
     }
 
-    /// The most bytes of a kind that ever lived on a device; kind `None`: of all that lives there.
+    /// The peak in bytes of a kind on a device; kind `None`: of all memory on the device.
     pub fn peak_bytes(&self, device: u8, kind: Option<Kind>) -> u64 {
-        let sums = Sums {
+        let key = CounterKey {
             slot: u32::from(device.wrapping_add(1)),
             kind: kind.map_or(0, |kind| kind as u32),
         };
-        let row = self.peaks.get(self.backing(Section::Peaks), sums.number() as u32);
-        row.map_or(0, |row| row.pot.peak())
+        let row = self.peaks.get(self.backing(Section::Peaks), key.number() as u32);
+        row.map_or(0, |row| row.credit.peak())
     }
 
-    /// Sum of live bytes on devices, and of live records there, for the line at exit.
+    /// Live bytes on all devices, and the number of their records, for the message at exit.
     pub fn live_on_devices(&self) -> (u64, u64) {
         let rows = self.elements(Section::Peaks).load(Relaxed) as u32;
         let (mut bytes, mut count) = (0, 0);
         for number in 0..rows {
             let (slot, kind) = (number / COUNTER_STRIDE as u32, number % COUNTER_STRIDE as u32);
             let on_device = Kind::from_number(kind as u8).is_some_and(|kind| kind.place().on_device());
-            let cell = self.cells.of(Sums { slot, kind }).filter(|_| on_device);
-            let Some((cell, pot)) = cell.and_then(|cell| Some((cell, cell.pot()?))) else {
+            let cell = self.cells.of(CounterKey { slot, kind }).filter(|_| on_device);
+            let Some((cell, central)) = cell.and_then(|cell| Some((cell, cell.central()?))) else {
                 continue;
             };
-            bytes += live(pot, cell.rows().map(|row| &row.credit.first));
+            bytes += live(central, cell.rows().map(|row| &row.credit[0]));
             for row in cell.rows() {
                 count += row
                     .total_count
@@ -295,46 +266,46 @@ impl Recording {
         (bytes, count.max(0) as u64)
     }
 
-    /// Counts an allocation call that failed, and says in which row. `entry.bytes` is what was asked for.
+    /// Counts a failed allocation call and returns its row. `entry.bytes` is the size requested.
     pub fn failed(&self, entry: &Entry, error: i32) -> Option<u32> {
         if let Some(counter) = self.counter(entry.attributes.device, entry.attributes.kind, entry.thread.into()) {
             counter.row.failed_count.fetch_add(1, Relaxed);
         }
-        let what = entry.attributes.to_word();
-        let hash = mix(mix(what ^ entry.bytes.rotate_left(17)) ^ pack(entry.stack, error as u32));
+        let attributes = entry.attributes.to_word();
+        let hash = mix(mix(attributes ^ entry.bytes.rotate_left(17)) ^ pack(entry.stack, error as u32));
         let backing = self.backing(Section::Failures);
         let same = |row| {
-            self.refusals.get(backing, row).is_some_and(|row: &FailureRow| {
+            self.failures.get(backing, row).is_some_and(|row: &FailureRow| {
                 row.bytes.load(Relaxed) == entry.bytes
-                    && row.attributes.load(Relaxed) == what
+                    && row.attributes.load(Relaxed) == attributes
                     && halves(row.place.load(Relaxed)).0 == entry.stack
                     && row.error.load(Relaxed) == error as u32 as u64
             })
         };
-        let known = self.refusal_index.find(hash, same).map(|entry| entry.row);
-        if let Some(row) = known.and_then(|number| self.refusals.get(backing, number)) {
+        let known = self.failure_index.find(hash, same).map(|entry| entry.row);
+        if let Some(row) = known.and_then(|number| self.failures.get(backing, number)) {
             row.last_ns.fetch_max(entry.time_ns, Relaxed);
             row.count.fetch_add(1, Release);
             return known;
         }
-        let Some((number, row)) = self.row(Section::Failures, &self.refusals) else {
+        let Some((number, row)) = self.row(Section::Failures, &self.failures) else {
             self.add(Loss::Details, 1);
             return None;
         };
         row.bytes.store(entry.bytes, Relaxed);
         row.first_ns.store(entry.time_ns, Relaxed);
         row.last_ns.store(entry.time_ns, Relaxed);
-        row.attributes.store(what, Relaxed);
+        row.attributes.store(attributes, Relaxed);
         row.place.store(pack(entry.stack, entry.thread), Relaxed);
         row.error.store(error as u32 as u64, Relaxed);
-        // Release: pairs with the reader's Acquire.
+        // Release: pairs with readers, which accept a row with a count.
         row.count.store(1, Release);
-        let _ = self.refusal_index.intern(hash, number, |_| false);
+        let _ = self.failure_index.intern(hash, number, |_| false);
         Some(number)
     }
 }
 
-/// One shard's counter of a kind on a device, and what it takes to keep the peaks of both.
+/// One shard's counter of a kind on a device, and the cells of the two sums it belongs to.
 struct Counter<'a> {
     row: &'a CounterRow,
     of_kind: &'a Cell,
@@ -344,41 +315,31 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
-    /// So many bytes more are live, or fewer: of the kind, and on the device if they live there.
+    /// Adds bytes to the sum of the kind and, if the memory is on a device, of the device; or subtracts them.
     #[inline(always)]
-    fn change(&self, counts: Counts, more: bool) {
+    fn change(&self, counts: Counts, grows: bool) {
         let (row, of_kind, slot) = (self.row, self.of_kind, self.slot);
-        let Some(pot) = of_kind.pot() else { return };
-        let kind = Sum {
-            pot,
-            own: Own {
-                word: &row.credit.first,
-                hint: &row.hints[0],
-            },
-            shards: || of_kind.rows().map(|row| &row.credit.first),
+        let local = |sum: usize| LocalCredit {
+            word: &row.credit[sum],
+            hint: &row.hints[sum],
         };
         if counts.kind.place().on_device()
-            && let Some(pot) = self.of_device.pot()
+            && let Some(central) = self.of_device.central()
         {
             let kinds = &self.of_device.kinds;
-            let device = Sum {
-                pot,
-                own: Own {
-                    word: &row.credit.second,
-                    hint: &row.hints[1],
-                },
-                shards: || {
-                    // SeqCst: as in `add_counter`.
-                    let kinds = kinds.load(SeqCst);
-                    let cells = slot.iter().enumerate().filter(move |(kind, _)| kinds >> kind & 1 != 0);
-                    cells.flat_map(|(_, cell)| cell.rows()).map(|row| &row.credit.second)
-                },
+            let shards = || {
+                // SeqCst: as in `add_counter`.
+                let kinds = kinds.load(SeqCst);
+                let cells = slot.iter().enumerate().filter(move |(kind, _)| kinds >> kind & 1 != 0);
+                cells.flat_map(|(_, cell)| cell.rows()).map(|row| &row.credit[1])
             };
-            apply_both(&row.credit, &kind, &device, counts.bytes, more);
-        } else if more {
-            kind.take(counts.bytes);
-        } else {
-            kind.give(counts.bytes);
+            let local = local(1);
+            Sum { central, local, shards }.change(counts.bytes, grows);
+        }
+        if let Some(central) = of_kind.central() {
+            let shards = || of_kind.rows().map(|row| &row.credit[0]);
+            let local = local(0);
+            Sum { central, local, shards }.change(counts.bytes, grows);
         }
     }
 }

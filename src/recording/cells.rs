@@ -1,7 +1,7 @@
-//! Where a shard's counter rows lie: pointers, filled on first use.
+//! Pointers to the counter rows of each shard, filled on first use.
 //!
-//! A row costs 64 bytes of the file, and most shards never see most kinds or stacks, so rows are handed out in the order in
-//! which they are first needed; these arrays, in private memory and touched only where used, say where they are.
+//! A row takes 64 bytes of the file, and most shards never use most kinds or stacks, so rows are allocated when they are
+//! first needed. These arrays, in private memory that is touched only where used, hold their addresses.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
@@ -9,10 +9,9 @@ use crate::format::*;
 use crate::kind::Kind;
 use crate::lockfree::peak::CentralCredit;
 use crate::lockfree::shards::Shard;
-use crate::recording::file::anonymous;
+use crate::system::anonymous;
 
-/// Private memory of this process that is mapped on first use. `T`: atomics of which all zeros is a value. All zeros:
-/// not yet mapped.
+/// Private memory of this process, mapped on first use. All zeros must be a valid `T`. All zeros: not mapped yet.
 #[repr(transparent)]
 pub struct Lazy<T>(AtomicPtr<T>);
 
@@ -23,7 +22,7 @@ impl<T> Lazy<T> {
         if base.is_null() {
             base = self.map()?;
         }
-        // SAFETY: mapped with the size of T, zeroed, which is a value, and never unmapped.
+        // SAFETY: mapped with the size of T, zeroed, which is a valid T, and never unmapped.
         Some(unsafe { &*base })
     }
 
@@ -34,7 +33,7 @@ impl<T> Lazy<T> {
         match self.0.compare_exchange(std::ptr::null_mut(), memory, AcqRel, Acquire) {
             Ok(_) => Some(memory),
             Err(other) => {
-                // SAFETY: mapped just now with this length; nobody has seen it.
+                // SAFETY: mapped above with this length; no other thread has its address.
                 unsafe { libc::munmap(memory.cast(), size_of::<T>()) };
                 Some(other)
             }
@@ -42,7 +41,7 @@ impl<T> Lazy<T> {
     }
 }
 
-/// Devices there can be, and "no device".
+/// The largest number of devices, plus one for "no device".
 const SLOTS: usize = 33;
 
 /// The rows of every kind on every device.
@@ -50,7 +49,7 @@ pub type Cells = Lazy<[Cell; SLOTS * COUNTER_STRIDE]>;
 
 const _: () = assert!(
     Kind::from_number(COUNTER_STRIDE as u8).is_none(),
-    "every kind has its own place"
+    "every kind has its own cell"
 );
 const _: () = assert!(COUNTER_STRIDE <= 64, "and its own bit");
 
@@ -59,18 +58,19 @@ const _: () = assert!(COUNTER_STRIDE <= 64, "and its own bit");
 pub struct Cell {
     /// Filled before any of `rows`.
     pub peak: AtomicPtr<PeakRow>,
-    /// Of a device as a whole, which has no rows: the kinds that have some, a bit each. Set before there are any.
+    /// In the cell of a device as a whole (kind 0), which has no rows: one bit for each kind that has rows, set before the
+    /// first of them.
     pub kinds: AtomicU64,
     pub rows: [AtomicPtr<CounterRow>; SHARDS],
 }
 
 impl Cells {
     #[inline]
-    pub fn of(&self, sums: Sums) -> Option<&Cell> {
-        self.get()?.get(sums.number())
+    pub fn of(&self, key: CounterKey) -> Option<&Cell> {
+        self.get()?.get(key.number())
     }
 
-    /// Those of all kinds, from 0 on.
+    /// The cells of all kinds of a device, kind 0 first.
     #[inline]
     pub fn of_device(&self, slot: u32) -> Option<&[Cell]> {
         let first = slot as usize * COUNTER_STRIDE;
@@ -79,24 +79,24 @@ impl Cells {
 }
 
 impl Cell {
-    /// Those that there are.
+    /// The existing rows.
     pub fn rows(&self) -> impl Iterator<Item = &CounterRow> {
         // SAFETY: null, or a row in an extent that is never unmapped.
-        self.rows.iter().filter_map(|own| unsafe { own.load(SeqCst).as_ref() })
+        self.rows.iter().filter_map(|row| unsafe { row.load(SeqCst).as_ref() })
     }
 
     #[inline]
-    pub fn pot(&self) -> Option<&CentralCredit> {
-        // Acquire: pairs with the Release of whoever made it.
+    pub fn central(&self) -> Option<&CentralCredit> {
+        // Acquire: pairs with the Release in `add_counter`.
         // SAFETY: as in `rows`.
-        unsafe { self.peak.load(Acquire).as_ref() }.map(|row| &row.pot)
+        unsafe { self.peak.load(Acquire).as_ref() }.map(|row| &row.credit)
     }
 }
 
-/// Per shard; a power of two.
+/// Slots per shard; a power of two.
 const REMEMBERED: usize = 256;
 
-/// The rows of totals that each shard used last, by hash of what they are about.
+/// The rows of totals that each shard used last, by the hash of their key.
 pub type LastUsed = Lazy<[[AtomicPtr<TotalRow>; REMEMBERED]; SHARDS]>;
 
 impl LastUsed {

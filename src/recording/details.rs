@@ -1,4 +1,4 @@
-//! Who and where: devices, contexts, threads and modules, each a row that allocations refer to.
+//! Devices, contexts, threads and modules: the rows that allocations refer to.
 
 use std::sync::atomic::Ordering::*;
 
@@ -8,16 +8,16 @@ use crate::lockfree::shards::Shard;
 use crate::lockfree::table::Attributes;
 
 impl Recording {
-    /// The row of a device, if it was ever registered.
+    /// The row of a device, if it is registered.
     pub fn device(&self, ordinal: i32) -> Option<u8> {
         let number = u8::try_from(ordinal).ok()?;
         let row = self.devices.get(self.backing(Section::Devices), number.into())?;
         (row.ordinal_plus_one.load(Acquire) != 0).then_some(number)
     }
 
-    /// Registers a device: its ordinal is its row, so that threads which do so at once do the same thing twice.
+    /// Registers a device. Its ordinal is its row, so threads that register it at once store the same values.
     pub fn add_device(&self, ordinal: i32, uuid: Option<(bool, [u8; 16])>, name: &[u8]) -> u8 {
-        let (_, limit) = extent_sizes(Section::Devices);
+        let (_, limit) = Section::Devices.extent_sizes();
         let number = u32::try_from(ordinal).ok().filter(|&number| (number as usize) < limit);
         let row = number.and_then(|number| self.devices.ensure(self.backing(Section::Devices), number).ok());
         let (Some(number), Some(row)) = (number, row) else {
@@ -48,19 +48,19 @@ impl Recording {
         })
     }
 
-    /// The row of a context that is alive. The newest: until the end of another one that had this handle is noted, there
-    /// are two.
+    /// The row of a living context: the newest one with this handle. There are two until the destruction of an older one
+    /// is recorded.
     pub fn context(&self, handle: u64) -> Option<u16> {
         let mut rows = self.context_rows().rev();
         rows.find_map(|(number, row)| (row.handle.load(Relaxed) == handle).then_some(number))
     }
 
-    /// Living contexts with this handle that were seen by then: as a rule one, two if two threads saw it first at the same
-    /// moment.
+    /// Living contexts with this handle that were registered by `before`: usually one, or two if two threads registered it
+    /// at the same time.
     pub fn contexts_until(&self, handle: u64, before: u64) -> impl Iterator<Item = u16> + '_ {
         self.context_rows().filter_map(move |(number, row)| {
-            let meant = row.handle.load(Relaxed) == handle && row.seen_plus_one.load(Relaxed) <= before + 1;
-            meant.then_some(number)
+            let matches = row.handle.load(Relaxed) == handle && row.seen_plus_one.load(Relaxed) <= before + 1;
+            matches.then_some(number)
         })
     }
 
@@ -104,13 +104,13 @@ impl Recording {
         u8::try_from(device).unwrap_or(Attributes::NO_DEVICE)
     }
 
-    /// Living primary contexts of a device that were seen by then, as rows.
+    /// Rows of the living primary contexts of a device that were registered by `before`.
     pub fn primary_contexts_until(&self, device: u8, before: u64) -> impl Iterator<Item = u16> + '_ {
         self.context_rows().filter_map(move |(number, row)| {
-            let meant = row.created.load(Relaxed) == 0
+            let matches = row.created.load(Relaxed) == 0
                 && row.device.load(Relaxed) == u32::from(device)
                 && row.seen_plus_one.load(Relaxed) <= before + 1;
-            meant.then_some(number)
+            matches.then_some(number)
         })
     }
 
@@ -120,7 +120,7 @@ impl Recording {
         }
     }
 
-    /// Registers a thread; `NONE` when there is no room.
+    /// Registers a thread; `NONE` if there is no room.
     pub fn add_thread(&self, tid: u32, name: &[u8; 16]) -> u32 {
         let Some((number, row)) = self.row(Section::Threads, &self.threads) else {
             self.add(Loss::Details, 1);
@@ -128,12 +128,12 @@ impl Recording {
         };
         store_bytes(&row.name, name);
         row.seen_ns.store(self.now(), Relaxed);
-        // Release: pairs with the reader's Acquire.
+        // Release: pairs with readers, which accept a row with a tid.
         row.tid.store(tid, Release);
         number
     }
 
-    /// A shard for the calling thread, which asks once: see [`Owners::claim`](crate::lockfree::shards::Owners::claim).
+    /// A shard for the calling thread, which calls this once: see [`Owners::claim`](crate::lockfree::shards::Owners::claim).
     pub fn shard_of(&self, tid: u32, thread: u32, is_alive: impl Fn(u32) -> bool) -> Shard {
         self.owners.claim(tid, thread, is_alive)
     }
@@ -144,7 +144,7 @@ impl Recording {
         }
     }
 
-    /// The row of a module that is loaded and has these bounds and this build id.
+    /// The row of the loaded module with these bounds, this build id and this path.
     pub fn module(&self, seen: &ModuleSeen) -> Option<u32> {
         let mut id = [0u64; 5];
         fill_words(&mut id, seen.build_id);
@@ -161,12 +161,12 @@ impl Recording {
                             .iter()
                             .zip(id)
                             .all(|(word, wanted)| word.load(Relaxed) == wanted)
-                        && self.text_is(row.path.load(Relaxed), seen.path)
+                        && self.text_is(Text::from_word(row.path.load(Relaxed)), seen.path)
                 })
         })
     }
 
-    /// Registers a module. Rows it overlaps were unloaded without our noticing and are marked so.
+    /// Registers a module. Modules that it overlaps were unloaded unnoticed and are marked as unloaded.
     pub fn add_module(&self, seen: &ModuleSeen) -> Option<u32> {
         self.for_each_loaded_module(|number, start, end| {
             if start < seen.end && seen.start < end {
@@ -181,7 +181,7 @@ impl Recording {
         row.bias.store(seen.bias, Relaxed);
         row.start.store(seen.start, Relaxed);
         row.end.store(seen.end, Relaxed);
-        row.path.store(pack(path.offset, path.bytes), Relaxed);
+        row.path.store(path.to_word(), Relaxed);
         row.build_id_bytes
             .store(seen.build_id.len().min(BUILD_ID_MAX) as u64, Relaxed);
         store_bytes(&row.build_id, seen.build_id);
@@ -190,7 +190,7 @@ impl Recording {
         Some(number)
     }
 
-    /// Number, start and end of every module not yet unloaded.
+    /// Calls `each` with row, start and end of every loaded module.
     pub fn for_each_loaded_module(&self, mut each: impl FnMut(u32, u64, u64)) {
         for number in 0..self.elements(Section::Modules).load(Relaxed) as u32 {
             let Some(row) = self.modules.get(self.backing(Section::Modules), number) else {

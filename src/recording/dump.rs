@@ -1,29 +1,28 @@
-//! A copy of the recording as it is now, in a file of its own: a snapshot that stays when the program goes on.
+//! Automatic snapshots: a copy of the recording as it is now, in another file that stays when the program continues.
 //!
-//! It is made in the process itself, with plain reads and writes: the program may be about to die (it has just run out of
-//! memory), and there may be no supervisor. No lock is taken and nothing waits, so other threads go on changing records
-//! meanwhile. The copy is consistent all the same, in the way a reader's snapshot of a running process is:
+//! The process itself makes the copy, with plain reads and writes: the program may be about to die (it has just run out of
+//! memory), and there may be no supervisor. No lock is taken and nothing waits, so other threads change records meanwhile.
+//! The copy is consistent all the same, in the way a reader's snapshot of a running process is:
 //!
 //! ```text
 //! header ─► records ─► header again ─► everything records may refer to ─► records again ─► header written
-//!   └ time, events         └ rows only ever grow                              └ state words compared, events again
+//!   └ time, events         └ rows are only ever added                         └ state words compared, events again
 //! ```
 //!
-//! A record whose state word is not the same on the second look changed in between; it is taken out of the copy, and so
-//! is one that began after the first look. What remains was live during the whole copy and was not touched. If no event
-//! happened meanwhile the copy is exact, and otherwise it says how many did (`Header::dump_events`). A file without
-//! the magic, which is written last, was never finished.
+//! A record whose state word differs at the second read changed in between; it is removed from the copy, and so is a record
+//! that is newer than the beginning of the copy. The others were live during the whole copy and did not change. If no event
+//! happened meanwhile the copy is exact; otherwise it holds their number (`Header::dump_events`). The magic is written last,
+//! so a file without it is unfinished.
 //!
-//! Pages of zeros are not written: most of a young recording is room for more.
+//! Pages of zeros are not written: most of a young recording is unused.
 
 use std::ffi::CStr;
 use std::mem::offset_of;
 
 use super::Recording;
 use crate::format::*;
-use crate::lockfree::table::{Record, State, Status};
-use crate::recording::file::{Errno, Uncancelled, anonymous};
-use crate::system::{Descriptor, without_write_signals};
+use crate::lockfree::table::{State, Status};
+use crate::system::{Descriptor, Errno, Uncancelled, anonymous, without_write_signals};
 
 const PAGE: usize = 4096;
 /// Records per piece; a piece is also a whole number of pages.
@@ -31,18 +30,12 @@ const RECORDS: usize = 4096;
 const PIECE: usize = RECORDS * size_of::<Record>();
 const _: () = assert!(PIECE.is_multiple_of(PAGE));
 
-/// One range of the file, from the directory.
-struct Range {
-    offset: u64,
-    bytes: u64,
-}
-
 impl Recording {
-    /// Writes the copy to `path`, which must not exist. `refusal` is the row of the request that failed, or `NONE`.
+    /// Writes the copy to `path`, which must not exist. `failed_row` is the row of the request that failed, or `NONE`.
     ///
     /// # Errors
-    /// The errno of what failed; nothing is left behind then.
-    pub fn freeze(&self, path: &CStr, reason: Reason, name: &[u8], refusal: u32) -> Result<(), Errno> {
+    /// The errno of the call that failed; the file is then removed.
+    pub fn dump(&self, path: &CStr, reason: Reason, name: &[u8], failed_row: u32) -> Result<(), Errno> {
         let _uncancelled = Uncancelled::new();
         let name = self.text(name);
         let from = self.file.open()?;
@@ -50,31 +43,31 @@ impl Recording {
         let to = Descriptor::open(path, flags)?;
         let result = Room::new().and_then(|mut room| {
             let (from, to) = (from.number(), to.number());
-            let copy = || Copy { from, to }.run(room.parts(), self, reason, name, refusal);
+            let copy = || Copy { from, to }.run(room.parts(), self, reason, name, failed_row);
             let result = without_write_signals(copy);
             room.give_back();
             result
         });
         if result.is_err() {
-            // SAFETY: a C string; the file was made by us just now.
+            // SAFETY: a C string; this call created the file.
             unsafe { libc::unlink(path.as_ptr()) };
         }
         result
     }
 }
 
-/// Memory to work in, off the stack (which may be the small one of a fiber) and off the heap.
+/// Buffers, neither on the stack (which may be the small one of a fiber) nor on the heap.
 struct Room {
     start: *mut u8,
 }
 
 const ROOM: usize = 2 * PIECE + 2 * HEADER_BYTES;
 
-/// Parts of the room, one after the other.
+/// The buffers.
 struct Parts<'a> {
-    /// The header when copying began.
+    /// The header at the beginning of the copy.
     first: &'a mut [u8],
-    /// The header that will be the copy's.
+    /// The header of the copy.
     header: &'a mut [u8],
     now: &'a mut [u8],
     before: &'a mut [u8],
@@ -88,7 +81,7 @@ impl Room {
     }
 
     fn parts(&mut self) -> Parts<'_> {
-        // SAFETY: mapped with this length, zeroed, and ours alone until it is given back.
+        // SAFETY: mapped with this length, zeroed, and borrowed by this call alone.
         let all = unsafe { std::slice::from_raw_parts_mut(self.start, ROOM) };
         let (first, rest) = all.split_at_mut(HEADER_BYTES);
         let (header, rest) = rest.split_at_mut(HEADER_BYTES);
@@ -113,7 +106,7 @@ struct Copy {
 }
 
 impl Copy {
-    fn run(&self, room: Parts, recording: &Recording, why: Reason, name: Text, refusal: u32) -> Result<(), Errno> {
+    fn run(&self, room: Parts, recording: &Recording, why: Reason, name: Text, failed_row: u32) -> Result<(), Errno> {
         let Parts {
             first,
             header,
@@ -141,38 +134,37 @@ impl Copy {
         for range in ranges(first, is_records) {
             changed += self.compare(&range, began, now, before)?;
         }
-        // The counters in the copy are from a moment in between; the reader takes what is live from the records.
+        // The counters in the copy are newer than its records; readers compute live sums from the records.
         read(self.from, first, 0)?;
         let events = self.events(first, now)?.wrapping_sub(events_before).max(changed);
         for (place, word) in [
             (offset_of!(Header, dumped_plus_one), began + 1),
             (
                 offset_of!(Header, dump_reason),
-                pack(why as u32, refusal.wrapping_add(1)),
+                pack(why as u32, failed_row.wrapping_add(1)),
             ),
-            (offset_of!(Header, dump_name), pack(name.offset, name.bytes)),
+            (offset_of!(Header, dump_name), name.to_word()),
             (offset_of!(Header, dump_events), events),
         ] {
             header[place..place + 8].copy_from_slice(&word.to_le_bytes());
         }
-        // The magic last: until then the file is unfinished.
+        // The magic last: until then the copy is unfinished.
         write(self.to, &header[8..], 8)?;
         write(self.to, &header[..8], 0)
     }
 
-    /// How many allocations, frees and refusals all shards have counted so far.
+    /// How many allocations, frees and failed requests all shards have counted so far.
     fn events(&self, header: &[u8], piece: &mut [u8]) -> Result<u64, Errno> {
         let mut events = 0u64;
         for range in ranges(header, |section| section == Section::Counters as u32) {
             pieces(&range, |at, bytes| {
                 read(self.from, &mut piece[..bytes], at)?;
-                for row in piece[..bytes].chunks_exact(size_of::<CounterRow>()) {
-                    for place in [
-                        offset_of!(CounterRow, total_count),
-                        offset_of!(CounterRow, freed_count),
-                        offset_of!(CounterRow, failed_count),
-                    ] {
-                        events = events.wrapping_add(word_at(row, place));
+                for row in piece[..bytes]
+                    .chunks_exact(size_of::<CounterRow>())
+                    .map(CounterRow::read)
+                {
+                    for count in [row.total_count, row.freed_count, row.failed_count] {
+                        events = events.wrapping_add(count);
                     }
                 }
                 Ok(())
@@ -181,7 +173,7 @@ impl Copy {
         Ok(events)
     }
 
-    fn copy(&self, range: &Range, piece: &mut [u8]) -> Result<(), Errno> {
+    fn copy(&self, range: &ExtentValues, piece: &mut [u8]) -> Result<(), Errno> {
         pieces(range, |at, bytes| {
             read(self.from, &mut piece[..bytes], at)?;
             for (number, page) in piece[..bytes].chunks(PAGE).enumerate() {
@@ -193,21 +185,21 @@ impl Copy {
         })
     }
 
-    /// Takes out of the copy what was not live from the first look to this one, and says how many records have changed.
-    fn compare(&self, range: &Range, began: u64, now: &mut [u8], before: &mut [u8]) -> Result<u64, Errno> {
+    /// Removes records from the copy that were not live from the first read to this one. Returns how many records changed.
+    fn compare(&self, range: &ExtentValues, began: u64, now: &mut [u8], before: &mut [u8]) -> Result<u64, Errno> {
         let mut changed = 0;
         pieces(range, |at, bytes| {
             read(self.from, &mut now[..bytes], at)?;
             read(self.to, &mut before[..bytes], at)?;
             let size = size_of::<Record>();
-            for start in (0..bytes / size).map(|number| number * size) {
-                let place = start + offset_of!(Record, state);
-                let state = word_at(before, place);
-                let same = state == word_at(now, place);
-                let live = State::of(state).is_some_and(|state| state.status == Status::Live);
-                let later = word_at(before, start + offset_of!(Record, time_ns)) > began;
+            let records = now[..bytes].chunks_exact(size).zip(before[..bytes].chunks_exact(size));
+            for (number, (now, before)) in records.enumerate() {
+                let (now, before) = (Record::read(now), Record::read(before));
+                let same = before.state == now.state;
+                let live = State::of(before.state).is_some_and(|state| state.status == Status::Live);
                 changed += u64::from(!same);
-                if live && (!same || later) {
+                if live && (!same || before.time_ns > began) {
+                    let place = number * size + offset_of!(Record, state);
                     write(self.to, &[0; 8], at + place as u64)?;
                 }
             }
@@ -217,8 +209,8 @@ impl Copy {
     }
 }
 
-/// Calls `each` with place and length of every piece of a range.
-fn pieces(range: &Range, mut each: impl FnMut(u64, usize) -> Result<(), Errno>) -> Result<(), Errno> {
+/// Calls `each` with offset and length of every piece of a range.
+fn pieces(range: &ExtentValues, mut each: impl FnMut(u64, usize) -> Result<(), Errno>) -> Result<(), Errno> {
     let mut done = 0;
     while done < range.bytes {
         let bytes = (range.bytes - done).min(PIECE as u64) as usize;
@@ -228,33 +220,23 @@ fn pieces(range: &Range, mut each: impl FnMut(u64, usize) -> Result<(), Errno>) 
     Ok(())
 }
 
-fn word_at(bytes: &[u8], at: usize) -> u64 {
-    let eight = bytes.get(at..at + 8).and_then(|eight| eight.try_into().ok());
-    u64::from_le_bytes(eight.unwrap_or_default())
-}
-
-/// The extents of the sections that are wanted, as a copy of the header lists them.
-fn ranges(header: &[u8], wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = Range> {
+/// The extents of the wanted sections, as listed in a copy of the header.
+fn ranges(header: &[u8], wanted: impl Fn(u32) -> bool) -> impl Iterator<Item = ExtentValues> {
     let rows = header[DIRECTORY_OFFSET..].chunks_exact(size_of::<Extent>());
-    rows.filter_map(move |row| {
-        let section = word_at(row, offset_of!(Extent, section)) as u32;
-        (section != 0 && wanted(section)).then(|| Range {
-            offset: word_at(row, offset_of!(Extent, offset)),
-            bytes: word_at(row, offset_of!(Extent, bytes)),
-        })
-    })
+    let extents = rows.map(Extent::read);
+    extents.filter(move |extent| extent.section != 0 && wanted(extent.section))
 }
 
 fn read(file: i32, mut bytes: &mut [u8], mut at: u64) -> Result<(), Errno> {
     while !bytes.is_empty() {
-        // SAFETY: the buffer is as long as we say; `file` is open.
+        // SAFETY: the buffer has this length; `file` is open.
         let got = unsafe { libc::pread(file, bytes.as_mut_ptr().cast(), bytes.len(), at as libc::off_t) };
         match got {
             1.. => {
                 bytes = &mut bytes[got as usize..];
                 at += got as u64;
             }
-            // The copy is shorter than the original as long as its last pages are zeros.
+            // The file ends here: pages of zeros at its end were not written.
             0 => {
                 bytes.fill(0);
                 return Ok(());

@@ -1,4 +1,4 @@
-//! What the writer keeps for itself, and no reader sees.
+//! The private parts of a recording.
 
 use super::Recording;
 use crate::format::ROOT;
@@ -32,7 +32,7 @@ fn two_thousand_unloads_leave_one_entry_for_each_stack() {
 }
 
 #[test]
-fn threads_that_meet_the_same_stacks_after_an_unload_leave_one_entry_for_each() {
+fn threads_that_store_the_same_stacks_after_an_unload_leave_one_entry_for_each() {
     let folder = Folder::new("unloads-threads");
     let recording = record(&folder.0.join("a.culeak"));
     let barrier = std::sync::Barrier::new(4);
@@ -46,7 +46,7 @@ fn threads_that_meet_the_same_stacks_after_an_unload_leave_one_entry_for_each() 
             });
         }
     });
-    // One thread more, alone: what the race has left is replaced.
+    // Once more, by one thread: it replaces what the race left.
     remember_all(recording, 500);
     let entries = entries(&recording.stack_index);
     assert!(entries < 2 * STACKS as usize, "{entries} entries for {STACKS} stacks");

@@ -1,4 +1,4 @@
-//! What was asked for at each stack, freed since or not.
+//! Total allocations of each stack, whether freed since or not.
 //!
 //! ```text
 //! shard   slots by (stack, kind, device)      rows in the file
@@ -7,9 +7,9 @@
 //!        └───┴───┴───┴───┴───┘   (or index)  └────────────────────────────────┘
 //! ```
 //!
-//! As the other counters, every shard has rows of its own, so that threads with the same stack do not meet; readers add
-//! them up. A row is found through a few slots per shard that remember what was last used, else through the index.
-//! Deliberately absent: what of it was freed; that is what is not among the live records.
+//! As for the other counters, each shard has its own rows, so that threads with the same stack do not contend; readers add
+//! them up. A row is found through the shard's slots, a cache of the rows used last, or through the index. Deliberately
+//! absent: freed bytes, which are the total minus the live records.
 
 use std::sync::atomic::Ordering::*;
 
@@ -20,27 +20,27 @@ use crate::lockfree::shards::Shard;
 use crate::lockfree::table::Entry;
 
 impl Recording {
-    /// Adds an allocation to what its stack has asked for.
+    /// Adds an allocation to the total of its stack.
     #[inline]
     pub(super) fn count_at_stack(&self, entry: &Entry, shard: Shard) {
-        let of = TotalOf {
+        let key = TotalKey {
             stack: entry.stack,
             kind: entry.attributes.kind as u8,
             slot: entry.attributes.device.wrapping_add(1),
             shard: shard.number() as u8,
         }
         .to_word();
-        let hash = mix(of);
+        let hash = mix(key);
         let Some(slot) = self.last_used.slot(shard, hash) else {
             return self.add(Loss::Details, 1);
         };
         // SAFETY: null, or a row in an extent that is never unmapped.
         let last = unsafe { slot.load(Acquire).as_ref() };
-        let row = match last.filter(|row| row.is(of)) {
+        let row = match last.filter(|row| row.is(key)) {
             Some(row) => row,
-            None => match self.total(of, hash) {
+            None => match self.total(key, hash) {
                 Some(row) => {
-                    // Release: pairs with the Acquire above; a thread that shares the shard sees whose row it is.
+                    // Release: pairs with the Acquire above, so a thread that shares the shard sees the row's key.
                     slot.store(std::ptr::from_ref(row).cast_mut(), Release);
                     row
                 }
@@ -53,17 +53,17 @@ impl Recording {
 
     #[cold]
     #[inline(never)]
-    fn total(&self, of: u64, hash: u64) -> Option<&TotalRow> {
+    fn total(&self, key: u64, hash: u64) -> Option<&TotalRow> {
         let backing = self.backing(Section::Totals);
         let at = |number| self.totals.get(backing, number);
-        let same = |number| at(number).is_some_and(|row: &TotalRow| row.is(of));
+        let same = |number| at(number).is_some_and(|row: &TotalRow| row.is(key));
         if let Some(known) = self.total_index.find(hash, same) {
             return at(known.row);
         }
         let (number, row) = self.row(Section::Totals, &self.totals)?;
-        // Release: readers take a row that says what it is about.
-        row.of_plus_one.store(of + 1, Release);
-        // Two threads of one shard may come here together; the row that lost stays at zero.
+        // Release: pairs with the Acquire in `TotalRow::is` and with readers, which accept a row with a key.
+        row.key_plus_one.store(key + 1, Release);
+        // Two threads of one shard may add a row at once; the row that lost the race stays at zero.
         let known = self.total_index.intern(hash, number, same).unwrap_or(number);
         at(known)
     }

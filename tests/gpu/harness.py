@@ -389,7 +389,7 @@ class Machine:
         code, out, err = self.cli("snapshot", what, "--force", "-o", path)
         expect(code == 0 and path.exists(), f"culeak snapshot {what} gave exit code {code}\n{tail(out + err)}\n{story}")
         data = json.loads(path.read_text())
-        expect_equal((data.get("format"), data.get("version")), ("culeak-snapshot", 1), "format and version of the snapshot")
+        expect_equal((data.get("format"), data.get("version")), ("culeak-snapshot", 2), "format and version of the snapshot")
         return Snapshot(data, path, story)
 
     def losses(self, recording):

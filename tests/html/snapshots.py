@@ -30,7 +30,7 @@ class Snapshot:
         self.frames = {}
         self.value = {
             "format": "culeak-snapshot",
-            "version": 1,
+            "version": 2,
             "taken": {"by": "0.1.0", "at_unix_ns": 1_800_000_060 * SECOND, "at_ns": 60 * SECOND,
                       "events_during_read": 0, "in_flight": 0},
             "process": {"pid": 4711, "parent_pid": 4700, "executable": "/opt/app",

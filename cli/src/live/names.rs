@@ -11,7 +11,6 @@ use std::sync::mpsc::{Receiver, Sender};
 
 use culeak::analysis::function_name::plain;
 use culeak::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, Role};
-use culeak::quick::Quick;
 use culeak::snapshot::{Location, Snapshot, Stack, Symbol};
 
 use super::Message;
@@ -49,7 +48,7 @@ pub struct NamedFrame {
     pub words: String,
 }
 
-pub type Names = Quick<StackKey, Named>;
+pub type Names = foldhash::HashMap<StackKey, Named>;
 
 /// Interned frames.
 #[derive(Default)]

@@ -12,7 +12,6 @@ use culeak::analysis::groups::Level;
 use culeak::analysis::report::Tally;
 use culeak::analysis::site::{Fingerprint, is_pool};
 use culeak::kind::{Kind, Place};
-use culeak::quick::Quick;
 
 use super::names::{Named, Names};
 use super::sums::{LiveSums, LiveTally, StackKey, SumKey};
@@ -99,7 +98,7 @@ impl Rows {
     pub fn of(now: &LiveSums, before: Option<&LiveSums>, names: &Names) -> Rows {
         let mut rows = Rows::default();
         let mut unnamed: HashSet<StackKey> = HashSet::new();
-        let mut holders: Quick<Fingerprint, ()> = Quick::default();
+        let mut holders: foldhash::HashMap<Fingerprint, ()> = foldhash::HashMap::default();
         let mut parts: Vec<Part> = Vec::with_capacity(now.tallies.len());
         for (&key, &live) in &now.tallies {
             let Some(named) = names.get(&key.stack) else {

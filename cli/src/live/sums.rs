@@ -10,9 +10,10 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use culeak::analysis::report::Tally;
 use culeak::kind::Kind;
-use culeak::quick::{Mixer, Quick};
+use culeak::lockfree::index::mix;
 use culeak::reader::StackSums;
 use culeak::snapshot::{Location, Snapshot, Stack};
+use foldhash::HashMap;
 
 /// Identifies a stack across snapshots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -60,7 +61,7 @@ impl Default for LiveTally {
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LiveSums {
-    pub tallies: Quick<SumKey, LiveTally>,
+    pub tallies: HashMap<SumKey, LiveTally>,
     /// By device of the snapshot.
     pub devices: Vec<Tally>,
     /// The frameworks whose blocks are recorded one by one.
@@ -71,7 +72,7 @@ impl LiveSums {
     /// `stacks`: the keys of all stacks in this and the previous readings of the recording.
     pub fn of(stack_sums: &StackSums, stacks: &[StackKey]) -> LiveSums {
         let mut devices = vec![Tally::default(); stack_sums.snapshot.devices.len()];
-        let mut tallies: Quick<SumKey, LiveTally> = Quick::default();
+        let mut tallies: HashMap<SumKey, LiveTally> = HashMap::default();
         tallies.reserve(stack_sums.sums.len());
         for sum in &stack_sums.sums {
             let key = SumKey {
@@ -121,21 +122,19 @@ pub fn stack_keys(snapshot: &Snapshot) -> Vec<StackKey> {
 fn location_hash(location: &Location, modules: &[u64]) -> u64 {
     let module = location.module.map_or(0, |module| modules[module]);
     if location.language.is_native() {
-        let mut mixer = Mixer(module);
-        mixer.write_u64(location.address);
-        mixer.finish()
+        mix(mix(module) ^ location.address)
     } else {
         hash_of(&location.symbols)
     }
 }
 
 fn stack_key(stack: &Stack, locations: &[u64]) -> StackKey {
-    let mut mixer = Mixer(u64::from(stack.truncated) + 1);
-    for &frame in &stack.frames {
-        mixer.write_u64(locations[frame]);
-    }
-    // 0 is `StackKey::NONE`.
-    StackKey(mixer.finish().max(1))
+    let frames = stack.frames.iter();
+    let hash = frames.fold(u64::from(stack.truncated) + 1, |hash, &frame| {
+        mix(mix(hash) ^ locations[frame])
+    });
+    // 0 is taken.
+    StackKey(hash.max(1))
 }
 
 fn hash_of(value: &impl Hash) -> u64 {

@@ -261,11 +261,18 @@ fn known(format: Option<&str>, version: Option<u64>, shown: &str) -> Result<(), 
         _ => return bad("JSON of another program; take a snapshot with `culeak snapshot`".to_owned()),
     }
     match version {
-        Some(version) if version > u64::from(snapshot::VERSION) => bad(format!(
-            "snapshot version {version}, but this build reads versions up to {}; use a newer culeak",
-            snapshot::VERSION
-        )),
-        Some(1..) => Ok(()),
+        Some(version) if version == u64::from(snapshot::VERSION) => Ok(()),
+        Some(version @ 1..) => {
+            let release = if version > u64::from(snapshot::VERSION) {
+                "newer"
+            } else {
+                "older"
+            };
+            bad(format!(
+                "written by snapshot version {version}, this build reads version {}; take it again or use the {release} release",
+                snapshot::VERSION
+            ))
+        }
         _ => bad("a snapshot without a valid version; take it again with `culeak snapshot`".to_owned()),
     }
 }

@@ -93,11 +93,12 @@ fn bad_files_are_reported_in_one_line_with_file_reason_and_remedy() {
 }
 
 #[test]
-fn newer_and_damaged_snapshots_are_refused() {
-    assert!(
-        error_after(|json| json["version"] = json!(99))
-            .contains("version 99, but this build reads versions up to 1; use a newer")
-    );
+fn snapshots_of_other_versions_and_damaged_ones_are_refused() {
+    for (version, release) in [(99, "newer"), (1, "older")] {
+        let reason =
+            format!("version {version}, this build reads version 2; take it again or use the {release} release");
+        assert!(error_after(|json| json["version"] = json!(version)).contains(&reason));
+    }
     assert!(error_after(|json| json["version"] = json!(-1)).contains("without a valid version"));
     assert!(error_after(|json| json["format"] = json!("heaptrack")).contains("JSON of another program"));
     assert!(

@@ -7,8 +7,6 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-use culeak::quick::Quick;
-
 /// The batch size of Python.
 const BATCH: usize = 1000;
 /// Bytes written to the file at once.
@@ -19,8 +17,8 @@ pub struct Pickler<'o> {
     buffer: Vec<u8>,
     /// Memo indices: of texts, of words by their address, and of shared values by the caller's number.
     texts: HashMap<String, u32>,
-    words: Quick<(usize, usize), u32>,
-    values: Quick<(Sort, usize), u32>,
+    words: foldhash::HashMap<(usize, usize), u32>,
+    values: foldhash::HashMap<(Sort, usize), u32>,
     memoized: u32,
 }
 
@@ -37,8 +35,8 @@ impl<'o> Pickler<'o> {
             out,
             buffer: vec![0x80, 4],
             texts: HashMap::new(),
-            words: Quick::default(),
-            values: Quick::default(),
+            words: foldhash::HashMap::default(),
+            values: foldhash::HashMap::default(),
             memoized: 0,
         }
     }

@@ -19,7 +19,7 @@ use culeak::format::{Loss, NONE};
 use culeak::kind::{Kind, Place};
 use culeak::lockfree::table::{Attributes, Entry};
 use culeak::recording::Recording;
-use culeak::recording::file::Errno;
+use culeak::system::Errno;
 use culeak::system::Scratch;
 use culeak::variables::{self, Value};
 
@@ -133,7 +133,7 @@ pub fn failed(recording: &Recording, entry: &Entry, error: i32, row: u32) {
     }
     let within = entry.attributes.kind.place() == Place::Within;
     // PyTorch's allocator frees its cache and retries; it reports a second failure itself.
-    if !within && recording.frameworks_tell() && recording.passes_through(entry.stack, b"libc10_cuda") {
+    if !within && recording.has_allocator_reports() && recording.passes_through(entry.stack, b"libc10_cuda") {
         return;
     }
     if !is_new(
@@ -196,7 +196,7 @@ fn keep(recording: &Recording, what: &[u8], reason: Reason, name: &[u8], failure
             NUMBER.store(number, Relaxed);
             paths.path.set_snapshot(recording.path(), what, Some(number));
             let result = match paths.path.as_c_str() {
-                Some(path) => recording.freeze(path, reason, name, failure),
+                Some(path) => recording.dump(path, reason, name, failure),
                 None => Err(Errno(libc::ENAMETOOLONG)),
             };
             match result {
@@ -219,7 +219,7 @@ fn keep_newest(recording: &Recording, what: &[u8], device: u8) -> bool {
         };
         // SAFETY: a C string. A file of this name was left by a process that died while it took a snapshot.
         unsafe { libc::unlink(unfinished.as_ptr()) };
-        recording.freeze(unfinished, Reason::Peak, b"", NONE)?;
+        recording.dump(unfinished, Reason::Peak, b"", NONE)?;
         // SAFETY: C strings.
         match unsafe { libc::rename(unfinished.as_ptr(), path.as_ptr()) } {
             0 => Ok(()),

@@ -6,8 +6,8 @@ use std::ffi::CStr;
 use crate::recorder::{auto_snapshot, proof, unhooked};
 use crate::{messages, settings, stacks};
 use culeak::proof::Fact;
-use culeak::recording::file::Errno;
 use culeak::recording::{Recording, Session, inode};
+use culeak::system::Errno;
 use culeak::system::{Descriptor, Scratch};
 use culeak::variables;
 

@@ -8,8 +8,8 @@ use crate::resolve::{loader, search};
 use crate::{messages, settings, stacks};
 use culeak::format::{Loss, halves, pack};
 use culeak::recording::Recording;
-use culeak::recording::file::{Uncancelled, anonymous};
 use culeak::system::{BlockedSignals, Pauses, monotonic_ns};
+use culeak::system::{Uncancelled, anonymous};
 
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
 /// One of the three below. While a thread creates the recording: since when in milliseconds (low half), and in which

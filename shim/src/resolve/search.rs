@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use crate::resolve::loader::{self, Answer, Name, Tables};
 use crate::resolve::own;
-use culeak::recording::file::{Uncancelled, anonymous};
+use culeak::system::{Uncancelled, anonymous};
 
 /// The most objects that are searched; further ones are ignored.
 const MAXIMUM: usize = 2048;

@@ -5,8 +5,8 @@ use culeak_walker as walker;
 use super::python;
 use crate::resolve::loader::{self, Loaded};
 use crate::resolve::{closing, driver, next};
-use culeak::recording::file::{Uncancelled, anonymous};
 use culeak::recording::{ModuleSeen, Recording};
+use culeak::system::{Uncancelled, anonymous};
 
 /// The row and load bias of the module that contains an address.
 pub fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Option<(u32, u64)> {

@@ -4,12 +4,12 @@
 //! This takes 16 bytes of memory per record in place of a row per size.
 
 use std::cmp::Reverse;
-use std::collections::HashSet;
+
+use foldhash::HashSet;
 
 use super::{Cut, Filtering, Options, Sieve, Sort};
 use crate::analysis::groups::Groups;
 use crate::analysis::site::CallStacks;
-use crate::quick::Seeded;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::Snapshot;
 use crate::snapshot::allocations::in_two_threads;
@@ -25,7 +25,7 @@ pub(super) fn chosen(
     groups: &Groups,
     options: &Options,
     filtering: &mut Filtering,
-) -> (HashSet<u64, Seeded>, Cut) {
+) -> (HashSet<u64>, Cut) {
     let mut sizes = listed(snapshot, stacks, groups, options, filtering);
     let all = sizes.len();
     let wanted = |size: &Size| size.bytes() >= u128::from(options.min_bytes);
@@ -45,7 +45,7 @@ pub(super) fn chosen(
         sizes.select_nth_unstable_by_key(most, order);
         sizes.truncate(most);
     }
-    let chosen: HashSet<u64, Seeded> = sizes.iter().map(|size| size.size).collect();
+    let chosen: HashSet<u64> = sizes.iter().map(|size| size.size).collect();
     let beyond_top = all - below_min - chosen.len();
     (chosen, Cut { below_min, beyond_top })
 }

@@ -11,7 +11,7 @@ fn leaked<T>(value: T) -> &'static T {
     Box::leak(Box::new(value))
 }
 
-/// An index whose rows are words of their own, written before they are entered.
+/// An index whose rows are separate words, written before they are inserted.
 #[derive(Default)]
 struct Rows {
     index: Index,
@@ -39,10 +39,10 @@ fn two_threads_that_intern_one_value_agree() {
     assert_eq!(shared.find(VALUE), Some(mine));
 }
 
-/// What one thread has interned and another finds is complete.
+/// A row that one thread interned and another finds is complete.
 fn a_row_that_is_found_was_written() {
     let shared = leaked(Rows::default());
-    // So that the level is there: finding it mapped would order too much.
+    // The level exists already: loading its address would add an ordering.
     shared.index.insert(OTHER, 0).unwrap();
     spawn(|| shared.intern(VALUE, 2));
     let found = shared.index.find(VALUE, |_| true);
@@ -51,7 +51,7 @@ fn a_row_that_is_found_was_written() {
     }
 }
 
-/// The full window makes both add a level, in which they meet.
+/// The window is full, so both threads add a level, and they agree in it.
 fn they_agree_while_both_add_a_level() {
     let shared = leaked(Rows::default());
     for row in 0..WINDOW as u32 {
@@ -63,7 +63,7 @@ fn they_agree_while_both_add_a_level() {
     assert_eq!(shared.find(VALUE), Some(mine));
 }
 
-/// Whoever inserted finds it again, whatever the others are doing, and so does whom he told.
+/// The thread that inserted an entry finds it, whatever the others do, and so does a thread that synchronized with it.
 fn an_entry_is_found_from_its_insertion_on() {
     let index = leaked(Index::default());
     for row in 0..WINDOW as u32 {
@@ -75,7 +75,7 @@ fn an_entry_is_found_from_its_insertion_on() {
     };
     let first = spawn(move || insert_and_find(10));
     let second = spawn(move || insert_and_find(11));
-    assert!(index.find(OTHER, |found| found == 0).is_some(), "nobody touched it");
+    assert!(index.find(OTHER, |found| found == 0).is_some(), "no thread removed it");
     second.join().unwrap();
     assert!(index.find(VALUE, |found| found == 11).is_some(), "row 11 by another");
     first.join().unwrap();
@@ -92,7 +92,7 @@ fn of_two_removals_one_succeeds() {
     assert!(index.find(VALUE, |_| true).is_none());
 }
 
-/// The word of a removed entry may serve another one before a late remover comes, even one with the same row.
+/// The word of a removed entry may hold another one before a late removal, even one with the same row.
 fn a_late_removal_spares_the_words_next_entry() {
     let index = leaked(Index::default());
     index.insert(VALUE, 5).unwrap();
@@ -108,7 +108,7 @@ fn a_late_removal_spares_the_words_next_entry() {
 }
 
 const PROOF: Proof = Proof {
-    files: &["src/index.rs"],
+    files: &["src/lockfree/index.rs"],
     models: &[
         (
             "two threads that intern one value agree",

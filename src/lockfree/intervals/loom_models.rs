@@ -1,4 +1,4 @@
-//! Every interleaving of two threads whose allocations come and go while an interval begins.
+//! Every interleaving of two threads that allocate and free while an interval begins.
 
 use super::*;
 use crate::lockfree::sync::modelled::{Proof, with_stores_in_order};
@@ -25,9 +25,9 @@ fn all(intervals: &Intervals, round: u64) -> Reading {
 fn the_peak_is_that_of_one_order_or_another() {
     let intervals = intervals();
     let round = intervals.begin(1, 0);
-    let other = spawn(|| intervals.came(&event(1, 5)));
-    intervals.came(&event(1, 3));
-    intervals.went(&event(1, 3));
+    let other = spawn(|| intervals.allocated(&event(1, 5)));
+    intervals.allocated(&event(1, 3));
+    intervals.freed(&event(1, 3));
     other.join().unwrap();
     let all = all(intervals, round);
     assert_eq!((all.left_bytes, all.left_count, all.held_bytes), (5, 1, 5));
@@ -37,20 +37,20 @@ fn the_peak_is_that_of_one_order_or_another() {
 fn two_that_stay_are_the_peak() {
     let intervals = intervals();
     let round = intervals.begin(1, 0);
-    let other = spawn(|| intervals.came(&event(1, 5)));
-    intervals.came(&event(1, 3));
+    let other = spawn(|| intervals.allocated(&event(1, 5)));
+    intervals.allocated(&event(1, 3));
     other.join().unwrap();
     let all = all(intervals, round);
     assert_eq!((all.left_bytes, all.peak_bytes), (8, 8));
 }
 
-/// What began before the interval is none of its business, wherever its two events fall.
+/// An allocation from before the interval does not change it, whenever its two events happen.
 fn an_older_allocation_leaves_no_trace() {
     let intervals = intervals();
     intervals.begin(1, 0);
     let other = spawn(|| {
-        intervals.came(&event(1, 5));
-        intervals.went(&event(1, 5));
+        intervals.allocated(&event(1, 5));
+        intervals.freed(&event(1, 5));
     });
     let round = intervals.begin(2, 0);
     other.join().unwrap();
@@ -58,14 +58,14 @@ fn an_older_allocation_leaves_no_trace() {
     assert_eq!((all.left_bytes, all.left_count, all.held_bytes), (0, 0, 0));
 }
 
-/// One that comes while the interval begins, and another afterwards, which is seen in every sum.
+/// One allocation while the interval begins, and another afterwards, which every sum includes.
 fn after_a_beginning_everything_counts() {
     let intervals = intervals();
     intervals.begin(1, 0);
-    let other = spawn(|| intervals.came(&event(2, 5)));
+    let other = spawn(|| intervals.allocated(&event(2, 5)));
     let round = intervals.begin(2, 0);
     other.join().unwrap();
-    intervals.came(&event(3, 3));
+    intervals.allocated(&event(3, 3));
     let all = all(intervals, round);
     assert!([3, 8].contains(&all.left_bytes), "{all:?}");
     assert_eq!(all.peak_bytes, all.left_bytes);
@@ -73,7 +73,7 @@ fn after_a_beginning_everything_counts() {
 }
 
 const PROOF: Proof = Proof {
-    files: &["src/intervals.rs"],
+    files: &["src/lockfree/intervals.rs"],
     models: &[
         (
             "the peak is that of one order or another",

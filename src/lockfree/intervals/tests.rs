@@ -18,13 +18,13 @@ fn on_device(row: u8, time_ns: u64, bytes: u64) -> Event {
 fn an_interval_counts_its_own_allocations_and_what_is_left_of_them() {
     let intervals = zeroed();
     let older = on_device(0, 10, 1000);
-    intervals.came(&older);
+    intervals.allocated(&older);
     let number = intervals.begin(20, 0);
     let (left, freed) = (on_device(0, 20, 300), on_device(1, 21, 500));
-    intervals.came(&left);
-    intervals.came(&freed);
-    intervals.went(&freed);
-    intervals.went(&older);
+    intervals.allocated(&left);
+    intervals.allocated(&freed);
+    intervals.freed(&freed);
+    intervals.freed(&older);
     let all = intervals.read(number, ALL).expect("it is the last one");
     let expected = Reading {
         left_bytes: 300,
@@ -41,7 +41,7 @@ fn an_interval_counts_its_own_allocations_and_what_is_left_of_them() {
 }
 
 #[test]
-fn an_interval_that_another_has_followed_is_gone() {
+fn an_interval_is_gone_once_another_has_begun() {
     let intervals = zeroed();
     let first = intervals.begin(1, 0);
     let second = intervals.begin(2, 0);
@@ -53,7 +53,7 @@ fn an_interval_that_another_has_followed_is_gone() {
 #[test]
 fn numbers_of_intervals_are_never_0() {
     let intervals = zeroed();
-    intervals.came(&on_device(0, 5, 7));
+    intervals.allocated(&on_device(0, 5, 7));
     assert_eq!(intervals.read(0, ALL), None);
     for _ in 0..2 * ROUNDS {
         assert_ne!(intervals.begin(1, 0), 0);
@@ -64,7 +64,7 @@ fn numbers_of_intervals_are_never_0() {
 fn host_memory_is_in_no_sum_of_devices() {
     let intervals = zeroed();
     let number = intervals.begin(1, 0);
-    intervals.came(&Event {
+    intervals.allocated(&Event {
         slot: Some(HOST),
         time_ns: 2,
         bytes: 64,
@@ -80,12 +80,12 @@ fn a_limit_is_exceeded_once_an_interval() {
     intervals.watch(true);
     for _ in 0..2 {
         intervals.begin(1, 100);
-        intervals.came(&on_device(0, 1, 100));
+        intervals.allocated(&on_device(0, 1, 100));
         assert!(!intervals.was_exceeded(), "as much as allowed");
-        intervals.came(&on_device(0, 1, 1));
+        intervals.allocated(&on_device(0, 1, 1));
         assert!(intervals.was_exceeded());
-        intervals.came(&on_device(0, 1, 1));
-        assert!(!intervals.was_exceeded(), "it was said");
+        intervals.allocated(&on_device(0, 1, 1));
+        assert!(!intervals.was_exceeded(), "it was already reported");
     }
 }
 
@@ -98,10 +98,10 @@ fn the_peak_of_many_threads_is_that_of_a_sum_that_rises_and_falls() {
             scope.spawn(move || {
                 for _ in 0..10_000 {
                     let event = on_device(row, 1, 3);
-                    intervals.came(&event);
-                    intervals.went(&event);
+                    intervals.allocated(&event);
+                    intervals.freed(&event);
                 }
-                intervals.came(&on_device(row, 1, 1));
+                intervals.allocated(&on_device(row, 1, 1));
             });
         }
     });

@@ -1,4 +1,4 @@
-//! The sum against a plain one, step by step; and threads whose peak is known.
+//! A sum against a plain one, step by step; and threads with a known peak.
 
 use super::*;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ struct Shard {
 }
 
 struct Owned {
-    pot: CentralCredit,
+    central: CentralCredit,
     shards: Vec<Shard>,
 }
 
@@ -20,21 +20,21 @@ impl Owned {
     fn new(shards: usize) -> Owned {
         let word = || AtomicU64::new(0);
         Owned {
-            pot: CentralCredit {
+            central: CentralCredit {
                 word: word(),
-                minted: word(),
+                issued: word(),
             },
             shards: (0..shards).map(|_| Shard::default()).collect(),
         }
     }
 
     fn shard<'a>(&'a self, shard: usize) -> Sum<'a, impl Fn() -> Words<'a>> {
-        let own = &self.shards[shard];
+        let local = &self.shards[shard];
         Sum {
-            pot: &self.pot,
-            own: Own {
-                word: &own.word,
-                hint: &own.hint,
+            central: &self.central,
+            local: LocalCredit {
+                word: &local.word,
+                hint: &local.hint,
             },
             shards: || self.words(),
         }
@@ -45,11 +45,11 @@ impl Owned {
     }
 
     fn live(&self) -> u64 {
-        live(&self.pot, self.words())
+        live(&self.central, self.words())
     }
 
     fn stage(&self) -> Stage {
-        Word(self.pot.word.load(Relaxed)).stage()
+        Word(self.central.word.load(Relaxed)).stage()
     }
 }
 
@@ -57,80 +57,80 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 256 }, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn one_after_the_other_peak_and_sum_are_those_of_a_plain_sum(
+    fn without_concurrency_peak_and_sum_are_those_of_a_plain_sum(
         steps in prop::collection::vec((0usize..5, any::<bool>(), 1u64..100), 1..if cfg!(miri) { 60 } else { 2000 })
     ) {
         let owned = Owned::new(5);
         let (mut held, mut sum, mut peak) = (Vec::new(), 0u64, 0u64);
-        for (shard, take, amount) in steps {
-            if take {
-                owned.shard(shard).take(amount);
+        for (shard, grows, amount) in steps {
+            if grows {
+                owned.shard(shard).grow(amount);
                 held.push(amount);
                 sum += amount;
                 peak = peak.max(sum);
             } else if let Some(amount) = held.pop() {
-                owned.shard(shard).give(amount);
+                owned.shard(shard).shrink(amount);
                 sum -= amount;
             }
             prop_assert_eq!(owned.live(), sum);
-            prop_assert_eq!(owned.pot.peak(), peak);
+            prop_assert_eq!(owned.central.peak(), peak);
         }
     }
 }
 
 #[test]
-fn a_program_below_its_peak_leaves_the_pot_alone() {
+fn a_program_below_its_peak_leaves_the_central_credit_alone() {
     let owned = Owned::new(2);
-    owned.shard(0).take(1000);
-    owned.shard(0).give(1000);
+    owned.shard(0).grow(1000);
+    owned.shard(0).shrink(1000);
     for _ in 0..=CALM {
-        owned.shard(0).take(10);
-        owned.shard(0).give(10);
+        owned.shard(0).grow(10);
+        owned.shard(0).shrink(10);
     }
     assert_eq!(owned.stage(), Stage::Open);
-    owned.shard(1).take(10);
-    owned.shard(1).give(10);
-    let before = owned.pot.word.load(Relaxed);
+    owned.shard(1).grow(10);
+    owned.shard(1).shrink(10);
+    let before = owned.central.word.load(Relaxed);
     for _ in 0..1000 {
-        owned.shard(1).take(10);
-        owned.shard(1).give(10);
+        owned.shard(1).grow(10);
+        owned.shard(1).shrink(10);
     }
-    assert_eq!(owned.pot.word.load(Relaxed), before);
-    assert_eq!((owned.live(), owned.pot.peak()), (0, 1000));
+    assert_eq!(owned.central.word.load(Relaxed), before);
+    assert_eq!((owned.live(), owned.central.peak()), (0, 1000));
 }
 
 #[test]
-fn tokens_freed_in_another_shard_are_found_before_new_ones_are_minted() {
+fn credit_returned_in_another_shard_is_used_before_new_credit_is_issued() {
     let owned = Owned::new(3);
-    owned.shard(0).take(1000);
-    owned.shard(0).give(900);
+    owned.shard(0).grow(1000);
+    owned.shard(0).shrink(900);
     for _ in 0..=CALM {
-        owned.shard(0).take(1);
-        owned.shard(0).give(1);
+        owned.shard(0).grow(1);
+        owned.shard(0).shrink(1);
     }
-    // Everything that is free moves to shard 1, in small pieces.
+    // All unused credit moves to shard 1, in small pieces.
     for _ in 0..90 {
-        owned.shard(0).take(10);
-        owned.shard(1).give(10);
+        owned.shard(0).grow(10);
+        owned.shard(1).shrink(10);
     }
-    assert!(!owned.shard(2).take(900), "900 are free, in another shard");
-    assert_eq!((owned.live(), owned.pot.peak()), (1000, 1000));
-    assert!(owned.shard(2).take(1));
-    assert_eq!(owned.pot.peak(), 1001);
+    assert!(!owned.shard(2).grow(900), "900 are unused, in another shard");
+    assert_eq!((owned.live(), owned.central.peak()), (1000, 1000));
+    assert!(owned.shard(2).grow(1));
+    assert_eq!(owned.central.peak(), 1001);
 }
 
 #[test]
-fn amounts_no_machine_holds_are_cut_and_cancel_out() {
+fn amounts_beyond_the_largest_are_limited_and_cancel_out() {
     let owned = Owned::new(1);
-    owned.shard(0).take(u64::MAX);
+    owned.shard(0).grow(u64::MAX);
     assert_eq!(owned.live(), LARGEST);
-    owned.shard(0).give(u64::MAX);
-    assert_eq!((owned.live(), owned.pot.peak()), (0, LARGEST));
+    owned.shard(0).shrink(u64::MAX);
+    assert_eq!((owned.live(), owned.central.peak()), (0, LARGEST));
 }
 
-/// Every thread holds its share at once, again and again, with small blocks in between: the peak is the sum of shares.
+/// All threads hold their amounts at once, repeatedly, with small blocks in between: the peak is the sum of the amounts.
 #[test]
-fn threads_that_all_hold_their_share_at_once_reach_exactly_the_sum_of_shares() {
+fn threads_that_hold_their_amounts_at_once_reach_exactly_the_sum() {
     const THREADS: usize = 4;
     let owned = Owned::new(THREADS);
     let barrier = std::sync::Barrier::new(THREADS);
@@ -139,19 +139,19 @@ fn threads_that_all_hold_their_share_at_once_reach_exactly_the_sum_of_shares() {
             let (owned, barrier) = (&owned, &barrier);
             scope.spawn(move || {
                 let sum = owned.shard(thread);
-                let tally = 1000 + thread as u64;
+                let amount = 1000 + thread as u64;
                 for round in 0..if cfg!(miri) { 2 } else { 200 } {
                     for step in 0..50 {
-                        sum.take(1 + (step * 7 + round) % tally);
-                        sum.give(1 + (step * 7 + round) % tally);
+                        sum.grow(1 + (step * 7 + round) % amount);
+                        sum.shrink(1 + (step * 7 + round) % amount);
                     }
-                    sum.take(tally);
+                    sum.grow(amount);
                     barrier.wait();
                     let total: u64 = (0..THREADS as u64).map(|thread| 1000 + thread).sum();
-                    assert_eq!(owned.pot.peak(), total);
+                    assert_eq!(owned.central.peak(), total);
                     assert_eq!(owned.live(), total);
                     barrier.wait();
-                    sum.give(tally);
+                    sum.shrink(amount);
                 }
             });
         }
@@ -159,67 +159,59 @@ fn threads_that_all_hold_their_share_at_once_reach_exactly_the_sum_of_shares() {
     assert_eq!(owned.live(), 0);
 }
 
-/// Two kinds on one device, each of many threads: their peaks and the device's are those of moments when all hold still.
+/// Two kinds on one device, each used by many threads: all threads pause when the peaks are reached.
 #[test]
-fn two_sums_changed_at_once_keep_both_peaks() {
+fn two_sums_changed_by_each_event_keep_both_peaks() {
     const THREADS: usize = 4;
     #[derive(Default)]
-    struct Pots {
+    struct Sums {
         kinds: [CentralCredit; 2],
         device: CentralCredit,
-        /// Of a thread, for its kind and the device.
-        pairs: [Both; THREADS],
+        /// The local words of each thread, for its kind and the device.
+        words: [[AtomicU64; 2]; THREADS],
         hints: [[AtomicU32; 2]; THREADS],
     }
-    struct Both(Pair);
-    impl Default for Both {
-        fn default() -> Both {
-            Both(Pair {
-                first: AtomicU64::new(0),
-                second: AtomicU64::new(0),
-            })
-        }
-    }
-    let pots = Pots::default();
+    let sums = Sums::default();
     let barrier = std::sync::Barrier::new(THREADS);
     let change = |thread: usize, amount: u64, more: bool| {
         let kind = thread % 2;
-        let own = |place: usize| Own {
-            word: [&pots.pairs[thread].0.first, &pots.pairs[thread].0.second][place],
-            hint: &pots.hints[thread][place],
+        let local = |place: usize| LocalCredit {
+            word: &sums.words[thread][place],
+            hint: &sums.hints[thread][place],
         };
         let one = Sum {
-            pot: &pots.kinds[kind],
-            own: own(0),
-            shards: || pots.pairs[kind..].iter().step_by(2).map(|both| &both.0.first),
+            central: &sums.kinds[kind],
+            local: local(0),
+            shards: || sums.words[kind..].iter().step_by(2).map(|words| &words[0]),
         };
         let other = Sum {
-            pot: &pots.device,
-            own: own(1),
-            shards: || pots.pairs.iter().map(|both| &both.0.second),
+            central: &sums.device,
+            local: local(1),
+            shards: || sums.words.iter().map(|words| &words[1]),
         };
-        apply_both(&pots.pairs[thread].0, &one, &other, amount, more);
+        one.change(amount, more);
+        other.change(amount, more);
     };
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (barrier, change, pots) = (&barrier, &change, &pots);
+            let (barrier, change, sums) = (&barrier, &change, &sums);
             scope.spawn(move || {
-                let tally = 1000 + thread as u64;
+                let amount = 1000 + thread as u64;
                 for round in 0..if cfg!(miri) { 2 } else { 200 } {
                     for step in 0..50 {
-                        change(thread, 1 + (step * 7 + round) % tally, true);
-                        change(thread, 1 + (step * 7 + round) % tally, false);
+                        change(thread, 1 + (step * 7 + round) % amount, true);
+                        change(thread, 1 + (step * 7 + round) % amount, false);
                     }
-                    change(thread, tally, true);
+                    change(thread, amount, true);
                     barrier.wait();
-                    assert_eq!(pots.kinds.each_ref().map(CentralCredit::peak), [2002, 2004]);
-                    assert_eq!(pots.device.peak(), 4006);
+                    assert_eq!(sums.kinds.each_ref().map(CentralCredit::peak), [2002, 2004]);
+                    assert_eq!(sums.device.peak(), 4006);
                     barrier.wait();
-                    change(thread, tally, false);
+                    change(thread, amount, false);
                 }
             });
         }
     });
-    let live_on_device = live(&pots.device, pots.pairs.iter().map(|both| &both.0.second));
+    let live_on_device = live(&sums.device, sums.words.iter().map(|words| &words[1]));
     assert_eq!(live_on_device, 0);
 }

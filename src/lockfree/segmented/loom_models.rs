@@ -11,11 +11,11 @@ fn two_threads_get_the_same_element() {
     let add = || array.ensure(BACKING, 1).unwrap().fetch_add(1, Relaxed);
     let other = spawn(add);
     let (mine, other) = (add(), other.join().unwrap());
-    assert_eq!(mine + other, 1, "one came first, and the other saw it");
+    assert_eq!(mine + other, 1, "one was first, and the other saw it");
     assert_eq!(array.get(BACKING, 1).unwrap().load(Relaxed), 2);
 }
 
-fn an_element_is_there_or_not_never_half() {
+fn an_element_exists_completely_or_not_at_all() {
     let array: &SegmentedArray<AtomicU64> = Box::leak(Box::default());
     spawn(|| array.ensure(BACKING, 0).unwrap().store(7, Relaxed));
     if let Some(element) = array.get(BACKING, 0) {
@@ -24,18 +24,18 @@ fn an_element_is_there_or_not_never_half() {
 }
 
 const PROOF: Proof = Proof {
-    files: &["src/segmented.rs"],
+    files: &["src/lockfree/segmented.rs"],
     models: &[
         ("two threads get the same element", two_threads_get_the_same_element),
         (
-            "an element is there or not, never half",
-            an_element_is_there_or_not_never_half,
+            "an element exists completely or not at all",
+            an_element_exists_completely_or_not_at_all,
         ),
     ],
     harmless: &[],
 };
 
 #[test]
-fn loom_the_growing_array_holds_and_every_mistake_in_it_is_noticed() {
+fn loom_the_segmented_array_holds_and_every_mistake_in_it_is_noticed() {
     PROOF.check();
 }

@@ -1,9 +1,9 @@
-//! loom's atomics, with a say in every operation: where a thread dies, and which mistake is planted.
+//! loom's atomics, with control over every operation: a thread can die at it, and a mistake can be planted in it.
 //!
-//! A model that cannot fail proves nothing. So every operation with an ordering is a *site*, known by its place in the
-//! source, and a mistake can be planted at each without touching the code: an ordering taken away, a fence left out, a
-//! compare-and-swap that does not look at the upper half of its word (where tags and generations live). `Proof` runs a
-//! set of models, then plants every mistake there is and expects each to be caught by one of them.
+//! A model that cannot fail proves nothing. So every operation with an ordering is a *site*, identified by its place in the
+//! source, and a mistake can be planted at each without changing the code: a weakened ordering, an omitted fence, a
+//! compare-and-swap that ignores the upper half of its word (where tags and generations are). `Proof` runs a set of models,
+//! then plants every possible mistake and expects one of them to catch it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -14,10 +14,10 @@ use std::sync::atomic::Ordering::{self, *};
 use ::loom::sync::atomic as looms;
 use ::loom::thread::ThreadId;
 
-/// What is done wrong at a site.
+/// A mistake at a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mistake {
-    /// Relaxed, where the source says more.
+    /// Relaxed, where the source has a stronger ordering.
     Relaxed,
     /// As `Relaxed`, for the case in which a compare-and-swap fails.
     RelaxedOnFailure,
@@ -27,7 +27,7 @@ pub enum Mistake {
     HalfCompared,
 }
 
-/// A place in the source and what can be done wrong there.
+/// A place in the source and a mistake that can be planted there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Site {
     file: &'static str,
@@ -46,7 +46,7 @@ impl Site {
         }
     }
 
-    /// The source around it, by which people know it: line numbers change.
+    /// The source line, by which it is identified: line numbers change.
     fn source(&self) -> String {
         let text = std::fs::read_to_string(self.file)
             .or_else(|_| std::fs::read_to_string(format!("{}/{}", env!("CARGO_MANIFEST_DIR"), self.file)))
@@ -61,19 +61,19 @@ impl Site {
 thread_local! {
     static PLANTED: Cell<Option<Site>> = const { Cell::new(None) };
     static MET: RefCell<BTreeSet<Site>> = const { RefCell::new(BTreeSet::new()) };
-    /// A lock that is never free. loom tries another order of two operations only if it takes them to depend on each
-    /// other, and of each word it remembers the last access alone: that a load of one thread races with the store of
-    /// another is forgotten when the other one loads the word first, as every compare-and-swap loop does. So every
-    /// operation also asks for this lock, in vain, which makes all of them depend on each other and orders nothing.
+    /// A lock that is never free. loom tries another order of two operations only if it considers them dependent, and it
+    /// remembers only the last access of each word: it forgets that one thread's load races with another thread's store
+    /// when the other thread loads the word first, as every compare-and-swap loop does. So every operation also tries to
+    /// take this lock and fails, which makes all operations dependent and orders nothing.
     static HELD: Cell<Option<&'static ::loom::sync::Mutex<()>>> = const { Cell::new(None) };
     static TOTAL_ORDER: Cell<bool> = const { Cell::new(false) };
     static STORES_IN_ORDER: Cell<bool> = const { Cell::new(false) };
     static SEQ_CST_BEFORE: RefCell<HashSet<ThreadId>> = RefCell::new(HashSet::new());
-    /// Who dies, and before which of its next operations.
+    /// The thread that dies, and before which of its next operations.
     static DYING: Cell<Option<(ThreadId, u32)>> = const { Cell::new(None) };
 }
 
-/// Whether this mistake is to be made here.
+/// Whether this mistake is planted here.
 fn wrong(at: &'static Location<'static>, mistake: Mistake) -> bool {
     let site = Site::of(at, mistake);
     MET.with_borrow_mut(|met| met.insert(site));
@@ -88,21 +88,21 @@ fn order(at: &'static Location<'static>, order: Ordering, mistake: Mistake) -> O
     }
 }
 
-/// To be called first by a model of two threads that each write one word and then read the other's. loom takes SeqCst
-/// accesses for AcqRel ones, but knows SeqCst fences: with one between every two such accesses of a thread, they are
-/// ordered as the language orders them. Other accesses are then ordered too well, so all other models do without.
+/// To be called first by a model of two threads that each write one word and then read the other's. loom treats SeqCst
+/// accesses as AcqRel, but supports SeqCst fences: with one between every two such accesses of a thread, they are
+/// ordered as the language orders them. Other accesses are then ordered too strongly, so all other models do without.
 pub fn in_one_total_order() {
     TOTAL_ORDER.set(true);
 }
 
-/// To be called first by a model of words that one thread stores to while another swaps them. loom does not know that
-/// what a swap has replaced comes right before it among all values of the word, and lets a thread that has stored to the
-/// word since then read the swap's value. Relaxed stores are then made swaps themselves, which loom keeps in order.
+/// To be called first by a model of words that one thread stores to while another swaps them. loom does not enforce that
+/// the value a swap replaces directly precedes it in the modification order of the word, and lets a thread that has stored
+/// to the word since then read the swap's value. Relaxed stores then become swaps, which loom keeps in order.
 pub fn with_stores_in_order() {
     STORES_IN_ORDER.set(true);
 }
 
-/// Comes before every access.
+/// Called before every access.
 fn ordered(ordering: Ordering) {
     if ordering == SeqCst && TOTAL_ORDER.get() {
         let thread = ::loom::thread::current().id();
@@ -124,7 +124,7 @@ fn step() {
     if who == ::loom::thread::current().id() {
         if left == 0 {
             DYING.set(None);
-            // Not a panic: nobody has to read about it.
+            // Without the panic hook, which would print a message.
             resume_unwind(Box::new(Died));
         }
         DYING.set(Some((who, left - 1)));
@@ -217,7 +217,7 @@ macro_rules! integers {
                 self.0.compare_exchange(seen, new, success, failure)
             }
 
-            /// Without failures for no reason: they change nothing that the models look at, and double their number.
+            /// Without spurious failures: they change nothing that the models check, and double the number of executions.
             #[track_caller]
             pub fn compare_exchange_weak(
                 &self,
@@ -320,13 +320,12 @@ pub fn fence(ordering: Ordering) {
     }
 }
 
-/// How often a model may take a running thread off its processor. Switches that a thread brings about itself, by
-/// ending or by waiting for another, are not counted.
+/// How often a model may preempt a running thread in one execution. Switches at the end of a thread or at a join do not count.
 const PREEMPTIONS: usize = 2;
 
 pub fn explore(model: fn(), preemptions: usize) -> u64 {
     let mut builder = ::loom::model::Builder::new();
-    // LOOM_MAX_PREEMPTIONS asks for more.
+    // LOOM_MAX_PREEMPTIONS takes precedence.
     builder.preemption_bound = builder.preemption_bound.or(Some(preemptions));
     let executions = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
     let counter = executions.clone();
@@ -345,15 +344,15 @@ pub fn explore(model: fn(), preemptions: usize) -> u64 {
 
 /// Models over one lock-free part.
 pub struct Proof {
-    /// Where mistakes are planted: what these files use is proven by itself.
+    /// The files in which mistakes are planted; what they use has its own proof.
     pub files: &'static [&'static str],
     pub models: &'static [(&'static str, fn())],
-    /// Mistakes that are none, by a piece of their source line, each with the reason. They are not tried.
+    /// Mistakes without effect, by a part of their source line, each with the reason. They are not tried.
     pub harmless: &'static [(Mistake, &'static str, &'static str)],
 }
 
 impl Proof {
-    /// Every model holds, and every mistake that can be planted is noticed by one of them.
+    /// Checks that every model holds, and that every mistake that can be planted is noticed by one of them.
     pub fn check(&self) {
         let mut where_met: BTreeMap<Site, Vec<(u64, usize)>> = BTreeMap::new();
         for (number, (name, model)) in self.models.iter().enumerate() {
@@ -368,9 +367,13 @@ impl Proof {
                 where_met.entry(site).or_default().push((executions, number));
             }
         }
+        for file in self.files {
+            let met = where_met.keys().any(|site| site.file.ends_with(file));
+            assert!(met, "no model performs an operation of {file}");
+        }
         let (mut unnoticed, mut used) = (Vec::new(), BTreeSet::new());
         for (site, mut models) in where_met {
-            // The cheapest first.
+            // The fastest model first.
             models.sort_unstable();
             let source = site.source();
             let excuse = self
@@ -397,14 +400,11 @@ impl Proof {
         }
         assert!(unnoticed.is_empty(), "no model notices:\n{}", unnoticed.join("\n"));
         let idle: Vec<_> = (0..self.harmless.len()).filter(|n| !used.contains(n)).collect();
-        assert!(
-            idle.is_empty(),
-            "nothing of that kind is in the source any more: reasons {idle:?}"
-        );
+        assert!(idle.is_empty(), "no site in the source matches these reasons: {idle:?}");
     }
 }
 
-/// Does what is expected to fail, and need not say so.
+/// Runs work that is expected to panic, without printing the panic.
 pub fn quiet(work: impl FnOnce()) -> std::thread::Result<()> {
     thread_local! {
         static QUIET: Cell<bool> = const { Cell::new(false) };

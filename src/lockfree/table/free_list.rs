@@ -1,52 +1,52 @@
-//! Records that nobody has, and how threads come by them.
+//! Free lists: one per shard, with a local part for the shard's owner and shared magazines for all threads.
 //!
-//! A thread with a shard of its own gives and takes by unlocked instructions, since nobody else changes the
-//! head of its chain. What it has too many of, it passes on as a bundle, by one swap, and from there anybody may take:
+//! The owner of a shard takes and releases records by unlocked instructions, since no other thread changes the head of its
+//! local list. When the local list is full, it becomes a magazine, by one swap; any thread may take a magazine:
 //!
 //! ```text
-//! own      ● ─► ○ ─► ○                 one thread's; at most 32, then all of them become a bundle
-//! bundles  ● ─► ○ ─► ○ ─► ○            anybody's: to the right within a bundle (lower half of the record's `address`),
-//!          ▼                           down to the next bundle (upper half)
-//!          ● ─► ○
+//! local      ● ─► ○ ─► ○               the owner's; at most 32 records, then it becomes a magazine
+//! magazines  ● ─► ○ ─► ○ ─► ○          shared: to the right within a magazine (lower half of the record's `address`),
+//!            ▼                         down to the next magazine (upper half)
+//!            ● ─► ○
 //! ```
 //!
-//! In shards that threads share every free record is a bundle of one.
+//! In shards that several threads share, every free record is a magazine of one.
 //!
-//! Whoever has taken a record is the only one to change it. The heads of bundles carry a tag that changes with every push
-//! and pop, so a head seen long ago cannot be mistaken for today's (ABA); that of an owner's chain carries one because of
-//! signal handlers. Fresh records are handed out once each: the count they come from never goes back over one that was
-//! used.
+//! Only the thread that took a record changes it. The head of the magazines carries a tag that changes with every push and
+//! pop, so a stale head never equals the current one (ABA). The head of a local list carries one because of signal
+//! handlers. A fresh record is handed out once: the count that fresh records come from is only decreased over records that
+//! were never handed out.
 
 use std::sync::atomic::Ordering::*;
 
 use super::{Record, State, Status, TableIn};
-use crate::format::{SHARDS, Section, extent_sizes, halves, pack};
+use crate::format::{SHARDS, Section, halves, pack};
 use crate::lockfree::sync::{Alone, AtomicU64, fence};
-use crate::recording::file::Errno;
+use crate::system::Errno;
 
-/// Fresh records are taken so many at a time, so that neighbours in memory belong to one shard.
+/// Fresh records are taken in batches of this size, so that neighbours in memory belong to one shard.
 const BATCH: u32 = if cfg!(loom) { 4 } else { 16 };
 const _: () = assert!(
-    extent_sizes(Section::Records).0.is_multiple_of(BATCH as usize),
+    Section::Records.extent_sizes().0.is_multiple_of(BATCH as usize),
     "a batch lies in one extent"
 );
 
-/// An owner keeps so many free records for itself.
-const BUNDLE: u32 = if cfg!(loom) { 2 } else { 32 };
+/// Capacity of a local list and of a magazine.
+const MAGAZINE: u32 = if cfg!(loom) { 2 } else { 32 };
 
-/// Where a shard (a thread, or a few) finds records that nobody has.
+/// The free records of one shard.
 #[repr(C, align(64))]
 #[cfg_attr(loom, derive(Default))]
 pub struct FreeList {
-    /// Bundles of free records, for everybody: tag in the high half, first record of the first one + 1 in the low half.
-    pub(super) bundles: AtomicU64,
-    /// Free records of the shard's owner: [`Note`] in the high half, first record + 1 in the low half.
-    pub(super) own: AtomicU64,
+    /// Shared magazines: tag in the high half, first record of the first magazine + 1 in the low half.
+    pub(super) magazines: AtomicU64,
+    /// The local list of the shard's owner: [`Note`] in the high half, first record + 1 in the low half.
+    pub(super) local: AtomicU64,
     /// Records never used: the next in the low half, the end in the high half.
     pub(super) batch: AtomicU64,
 }
 
-/// A tag and a number of records, never less than there are.
+/// A tag, and an upper bound of the number of records.
 #[derive(Clone, Copy)]
 pub struct Note(u32);
 
@@ -57,22 +57,22 @@ impl Note {
         self.0 & Note::COUNT
     }
 
-    /// With the next tag.
+    /// The next tag, with this count.
     const fn with(self, count: u32) -> u32 {
         (self.0 & !Note::COUNT).wrapping_add(Note::COUNT + 1) | count
     }
 }
 
 impl<'a> TableIn<'a> {
-    /// A record nobody else has: one that this shard freed, one of its fresh ones, one that another shard freed, or the
-    /// first of a new batch.
+    /// Takes a free record: one that this shard freed, one of its batch, one that another shard freed, or the first of a new
+    /// batch.
     pub(super) fn take(&self) -> Result<(u32, &'a Record), Errno> {
         let list = self.free_list(0);
         let found = self
-            .take_own(list)
-            .or_else(|| self.take_bundle(list))
+            .take_local(list)
+            .or_else(|| self.take_magazine(list))
             .or_else(|| self.take_fresh(list))
-            .or_else(|| (1..SHARDS).find_map(|step| self.take_bundle(self.free_list(step))));
+            .or_else(|| (1..SHARDS).find_map(|step| self.take_magazine(self.free_list(step))));
         if let Some(record) = found {
             return Ok(record);
         }
@@ -86,9 +86,9 @@ impl<'a> TableIn<'a> {
             .ok_or(Errno(libc::EFBIG))
             .and_then(|first| Ok((first, self.table.records.ensure(self.backing, first)?)));
         match taken {
-            // What is left of an older batch, which another thread of this shard put there meanwhile, stays unused.
+            // If another thread of this shard stored a batch meanwhile, the rest of that batch stays unused.
             Ok((first, _)) => list.batch.store(pack(first + 1, first + BATCH), Release),
-            // Without this a full disk would let the count run far beyond the records there are.
+            // Otherwise the count would run far ahead of the records while the disk is full.
             Err(_) => {
                 let _ = self
                     .fresh
@@ -98,22 +98,22 @@ impl<'a> TableIn<'a> {
         taken
     }
 
-    /// What the shard `step` places after this one has.
+    /// The free list of the shard `step` places after this one.
     pub(super) fn free_list(&self, step: usize) -> &'a FreeList {
         &self.table.free[(self.shard.number() + step) % SHARDS]
     }
 
-    /// One that the shard's owner keeps; none in a shard that threads share.
+    /// Takes a record of the owner's local list, which is empty in a shard that threads share.
     #[inline]
-    pub(super) fn take_own(&self, list: &FreeList) -> Option<(u32, &'a Record)> {
-        let mut head = list.own.load(Relaxed);
+    pub(super) fn take_local(&self, list: &FreeList) -> Option<(u32, &'a Record)> {
+        let mut head = list.local.load(Relaxed);
         while let (link @ 1.., note) = halves(head) {
             let number = link - 1;
             let record = self.record(number)?;
             let (next, _) = halves(record.address.load(Relaxed));
             let note = Note(note);
             let left = pack(next, note.with(note.count().saturating_sub(1)));
-            match list.own.swap_alone(head, left) {
+            match list.local.swap_alone(head, left) {
                 Ok(()) => return Some((number, record)),
                 Err(other) => head = other,
             }
@@ -121,17 +121,18 @@ impl<'a> TableIn<'a> {
         None
     }
 
-    /// The first of a bundle. The others go to this shard: to its owner if it has one, else to everybody.
-    pub(super) fn take_bundle(&self, list: &FreeList) -> Option<(u32, &'a Record)> {
-        // Acquire: pairs with the Release in `pass_on`, so the links below were written.
-        let mut head = list.bundles.load(Acquire);
+    /// Takes the first record of a magazine. The others go to this shard: into its local list if it has an owner, otherwise
+    /// into its magazines.
+    pub(super) fn take_magazine(&self, list: &FreeList) -> Option<(u32, &'a Record)> {
+        // Acquire: pairs with the Release in `share`, so the links below were written.
+        let mut head = list.magazines.load(Acquire);
         while let (link @ 1.., tag) = halves(head) {
             let number = link - 1;
             let record = self.record(number)?;
-            let (rest, next_bundle) = halves(record.address.load(Relaxed));
+            let (rest, next_magazine) = halves(record.address.load(Relaxed));
             match list
-                .bundles
-                .compare_exchange_weak(head, pack(next_bundle, tag.wrapping_add(1)), AcqRel, Acquire)
+                .magazines
+                .compare_exchange_weak(head, pack(next_magazine, tag.wrapping_add(1)), AcqRel, Acquire)
             {
                 Ok(_) => {
                     self.keep(rest);
@@ -143,27 +144,28 @@ impl<'a> TableIn<'a> {
         None
     }
 
-    /// Keeps the records from `link` on, which nobody else has.
+    /// Adds the records from `link` on, which this thread took, to this shard.
     fn keep(&self, link: u32) {
         if link == 0 {
             return;
         }
-        let own = &self.free_list(0).own;
-        // Empty, unless a signal handler of this thread has freed something since it was looked at.
-        let (first, note) = halves(own.load(Relaxed));
-        let kept = self.shard.is_own()
+        let local = &self.free_list(0).local;
+        // Empty, unless a signal handler of this thread has released a record since it was loaded.
+        let (first, note) = halves(local.load(Relaxed));
+        let stored = self.shard.is_own()
             && first == 0
-            && own
-                .swap_alone(pack(first, note), pack(link, Note(note).with(BUNDLE - 1)))
+            && local
+                .swap_alone(pack(first, note), pack(link, Note(note).with(MAGAZINE - 1)))
                 .is_ok();
-        if !kept {
-            self.pass_on(link);
+        if !stored {
+            self.share(link);
         }
     }
 
+    /// Takes a record of this shard's batch.
     #[inline]
     pub(super) fn take_fresh(&self, list: &FreeList) -> Option<(u32, &'a Record)> {
-        // Acquire: pairs with the Release in `take`: the extent was mapped before.
+        // Acquire: pairs with the Release in `take`, so the extent is mapped.
         let mut batch = list.batch.load(Acquire);
         while let (next, end) = halves(batch)
             && next < end
@@ -183,7 +185,8 @@ impl<'a> TableIn<'a> {
         None
     }
 
-    pub(super) fn give(&self, number: u32, generation: u32) {
+    /// Makes a record free, which the caller has withdrawn or could not publish.
+    pub(super) fn release(&self, number: u32, generation: u32) {
         let Some(record) = self.record(number) else { return };
         let state = State {
             status: Status::Free,
@@ -194,24 +197,24 @@ impl<'a> TableIn<'a> {
         fence(Release);
         if !self.shard.is_own() {
             record.address.store(0, Relaxed);
-            return self.pass_on(number + 1);
+            return self.share(number + 1);
         }
-        let own = &self.free_list(0).own;
-        let mut head = own.load(Relaxed);
+        let local = &self.free_list(0).local;
+        let mut head = local.load(Relaxed);
         loop {
             let (first, note) = halves(head);
             let note = Note(note);
-            let enough = note.count() >= BUNDLE;
-            let new = if enough {
+            let full = note.count() >= MAGAZINE;
+            let new = if full {
                 pack(0, note.with(0))
             } else {
                 record.address.store(first.into(), Relaxed);
                 pack(number + 1, note.with(note.count() + 1))
             };
-            match own.swap_alone(head, new) {
-                Ok(()) if enough => {
-                    self.pass_on(first);
-                    head = own.load(Relaxed);
+            match local.swap_alone(head, new) {
+                Ok(()) if full => {
+                    self.share(first);
+                    head = local.load(Relaxed);
                 }
                 Ok(()) => return,
                 Err(other) => head = other,
@@ -219,19 +222,19 @@ impl<'a> TableIn<'a> {
         }
     }
 
-    /// Gives the records from `link` on, which nobody else has, to everybody as a bundle.
-    fn pass_on(&self, link: u32) {
+    /// Makes the records from `link` on, which this thread took, a magazine of this shard.
+    fn share(&self, link: u32) {
         let Some(record) = link.checked_sub(1).and_then(|number| self.record(number)) else {
             return;
         };
         let (rest, _) = halves(record.address.load(Relaxed));
-        let bundles = &self.free_list(0).bundles;
-        let mut head = bundles.load(Relaxed);
+        let magazines = &self.free_list(0).magazines;
+        let mut head = magazines.load(Relaxed);
         loop {
-            let (next_bundle, tag) = halves(head);
-            record.address.store(pack(rest, next_bundle), Relaxed);
-            // Release: pairs with the Acquire in `take_bundle`.
-            match bundles.compare_exchange_weak(head, pack(link, tag.wrapping_add(1)), Release, Relaxed) {
+            let (next_magazine, tag) = halves(head);
+            record.address.store(pack(rest, next_magazine), Relaxed);
+            // Release: pairs with the Acquire in `take_magazine`.
+            match magazines.compare_exchange_weak(head, pack(link, tag.wrapping_add(1)), Release, Relaxed) {
                 Ok(_) => return,
                 Err(other) => head = other,
             }

@@ -1,4 +1,4 @@
-//! Every interleaving of small pieces of the table: groups and extents of four records, an index of two
+//! Every interleaving of small pieces of the table: batches and extents of four records, an index of two
 //! levels. Every thread may also die before any of its operations.
 
 use super::*;
@@ -58,14 +58,14 @@ fn entry(key: Key) -> Entry {
     }
 }
 
-/// Physical memory, whose key can be taken from it.
+/// Physical memory, whose key can be removed.
 const HANDLE: Key = Key {
     space: Space::Physical,
     address: 1,
 };
 
 impl TableIn<'static> {
-    /// The same as it is used by the one thread that owns a shard.
+    /// The table as the thread that owns a shard uses it.
     fn of_owner(self) -> TableIn<'static> {
         TableIn {
             shard: Shard::first_own(),
@@ -81,7 +81,8 @@ impl TableIn<'static> {
         let Some(withdrawn) = self.withdraw(key) else {
             return false;
         };
-        assert_eq!(self.commit(withdrawn), entry(key), "the record of that key");
+        assert_eq!(withdrawn.entry(), Some(entry(key)), "the record of that key");
+        self.commit(withdrawn);
         true
     }
 
@@ -89,20 +90,20 @@ impl TableIn<'static> {
     fn seen_from_outside(&self, number: u32) -> Option<Key> {
         let record = self.record(number)?;
         let before = record.state.load(Acquire);
-        // Two fields are enough to be torn, and save steps.
+        // Two fields suffice to detect a torn read, and save steps.
         let (address, bytes) = (record.address.load(Relaxed), record.amount.load(Relaxed));
-        // A reader copies with system calls, which is more than a fence.
+        // A reader copies with system calls, which order at least as much as a fence.
         ::loom::sync::atomic::fence(Acquire);
         let live = State::of(before)?.status == Status::Live;
         if !live || record.state.load(Relaxed) != before {
             return None;
         }
-        assert_eq!(bytes, address * 100, "both of one entry");
-        assert_ne!(address, 0, "no link of a chain");
+        assert_eq!(bytes, address * 100, "fields of one entry");
+        assert_ne!(address, 0, "no link of a free list");
         Some(key(address))
     }
 
-    /// What a reader says of a table at rest.
+    /// The keys that a reader finds while no thread changes the table.
     fn contents(&self) -> Vec<Key> {
         let mut keys: Vec<Key> = (0..self.fresh.load(Relaxed) as u32)
             .filter_map(|number| self.seen_from_outside(number))
@@ -111,12 +112,12 @@ impl TableIn<'static> {
         keys
     }
 
-    /// Every record that can be taken is taken once: nobody is left in the chain twice, and nobody who is live.
-    fn expect_sound_chain(&self) {
+    /// Takes every free record, and checks that none is in the free lists twice and none is live.
+    fn expect_sound_free_lists(&self) {
         let live = self.contents().len() as u64;
         let mut taken = Vec::new();
-        while let Some((number, record)) = self.take_bundle(self.free(0)) {
-            assert!(!taken.contains(&number), "record {number} twice in the chain");
+        while let Some((number, record)) = self.take_magazine(self.free_list(0)) {
+            assert!(!taken.contains(&number), "record {number} is in the free lists twice");
             assert_eq!(State::of(record.state.load(Relaxed)).unwrap().status, Status::Free);
             taken.push(number);
         }
@@ -133,7 +134,7 @@ fn of_two_frees_one_wins() {
     assert!(table.contents().is_empty());
 }
 
-/// A thread finds a record, and is stopped. Meanwhile it is freed and serves another key.
+/// A thread finds a record, and is stopped. Meanwhile the record is freed and used for another key.
 fn a_late_free_spares_the_records_next_owner() {
     let table = Owned::new();
     table.add(ONE);
@@ -157,7 +158,7 @@ fn two_threads_insert_and_both_are_found() {
     assert_eq!(table.contents(), [ONE, TWO]);
 }
 
-/// Found by another thread, without anything else between the two: complete or not at all.
+/// Another thread, which does not synchronize otherwise, finds the record complete or not at all.
 fn what_another_thread_finds_is_complete() {
     let table = Owned::new();
     table.add(ONE);
@@ -176,8 +177,8 @@ fn what_another_thread_withdraws_is_complete() {
     table.free(TWO);
 }
 
-/// A thread reads the head of the chain and its successor, and is stopped. Meanwhile the head is taken, its successor
-/// too, and the head is given back: it is the head again, with another successor (ABA).
+/// A thread reads the head of a list and its successor, and is stopped. Meanwhile the head and its successor are taken, and
+/// the head is released: it is the head again, with another successor (ABA).
 fn a_record_is_never_taken_twice() {
     let table = Owned::new();
     for key in [ONE, TWO] {
@@ -189,23 +190,23 @@ fn a_record_is_never_taken_twice() {
     let other = spawn(move || table.take().unwrap().0);
     let (head, _) = table.take().unwrap();
     let (successor, _) = table.take().unwrap();
-    table.give(head, 7);
+    table.release(head, 7);
     let theirs = other.join().unwrap();
-    assert_ne!(theirs, successor, "that one is still ours");
-    assert_ne!(table.take().unwrap().0, successor, "and nobody left it in the chain");
+    assert_ne!(theirs, successor, "this thread has that record");
+    assert_ne!(table.take().unwrap().0, successor, "and it is in no list");
 }
 
-/// Three are freed by an owner that keeps two: it passes some on, and another thread takes what it finds.
-fn what_an_owner_passes_on_is_taken_once() {
+/// An owner frees three records, of which its local list holds two: it shares a magazine, from which another thread takes.
+fn records_of_a_shared_magazine_are_taken_once() {
     let table = Owned::new();
     let owner = table.of_owner();
     for key in [ONE, TWO, THREE] {
         owner.add(key);
     }
-    // Records 0 to 2, and one is left of the group.
+    // Records 0 to 2; one is left of the batch.
     let other = spawn(move || {
-        let found = table.take_bundle(table.free(1));
-        let rest = table.take_bundle(table.free(0));
+        let found = table.take_magazine(table.free_list(1));
+        let rest = table.take_magazine(table.free_list(0));
         [found, rest].into_iter().flatten().map(|(number, _)| number).collect()
     });
     for key in [ONE, TWO, THREE] {
@@ -213,24 +214,24 @@ fn what_an_owner_passes_on_is_taken_once() {
     }
     let mut taken: Vec<u32> = std::iter::from_fn(|| {
         owner
-            .take_own(owner.free(0))
-            .or_else(|| owner.take_bundle(owner.free(0)))
+            .take_local(owner.free_list(0))
+            .or_else(|| owner.take_magazine(owner.free_list(0)))
     })
     .map(|(number, _)| number)
     .collect();
     let theirs: Vec<u32> = other.join().unwrap();
     taken.extend(theirs);
-    taken.extend(std::iter::from_fn(|| table.take_bundle(table.free(0))).map(|(number, _)| number));
+    taken.extend(std::iter::from_fn(|| table.take_magazine(table.free_list(0))).map(|(number, _)| number));
     taken.sort_unstable();
     assert_eq!(taken, [0, 1, 2], "each once");
 }
 
-/// A thread finds an entry, and is stopped. Meanwhile the key is freed, another key takes the entry's place, and the
-/// first is there again, by the same record, elsewhere.
-fn a_late_free_spares_what_stands_where_its_entry_stood() {
+/// A thread finds an entry, and is stopped. Meanwhile the key is freed, another key takes the entry's word, and the first
+/// key is inserted again, with the same record, in another word.
+fn a_late_free_spares_the_new_entry_in_the_word_of_its_old_one() {
     let table = Owned::new();
     table.add(ONE);
-    // A free record of another shard, so that the first key's own is left for that key.
+    // A free record of another shard, so that the first key gets its old record again.
     table.of_owner().add(THREE);
     table.of_owner().free(THREE);
     let other = spawn(move || {
@@ -242,13 +243,13 @@ fn a_late_free_spares_what_stands_where_its_entry_stood() {
     let mine = table.free(ONE);
     let theirs = other.join().unwrap();
     assert_eq!(table.get(ONE).is_some(), !(mine && theirs));
-    assert!(table.free(TWO), "it is still found");
+    assert!(table.free(TWO), "it is still in the index");
 }
 
-/// A group is made by one thread and used by others of its shard: each of its records is handed out, and once.
+/// One thread takes a batch, and others of its shard use it: each of its records is handed out once.
 fn every_fresh_record_is_handed_out_once() {
     let table = Owned::new();
-    let take = move || table.take_fresh(table.free(0)).map(|(number, _)| number);
+    let take = move || table.take_fresh(table.free_list(0)).map(|(number, _)| number);
     let others = [spawn(take), spawn(take)];
     let (first, _) = table.take().unwrap();
     let mut taken: Vec<u32> = others.into_iter().filter_map(|other| other.join().unwrap()).collect();
@@ -258,7 +259,7 @@ fn every_fresh_record_is_handed_out_once() {
     assert_eq!(taken, [0, 1, 2, 3]);
 }
 
-/// A record changes hands while a reader copies it.
+/// A record is freed and used again while a reader copies it.
 fn a_reader_takes_all_of_a_record_or_nothing() {
     let table = Owned::new();
     let number = table.add(ONE);
@@ -272,14 +273,14 @@ fn a_reader_takes_all_of_a_record_or_nothing() {
     assert_eq!(writer.join().unwrap(), number, "the record was used again");
 }
 
-/// The same, with the record freed by one thread and used again by another, which the reader knows nothing of.
+/// The same, with one thread that frees the record and another that uses it again.
 fn a_reader_is_not_misled_by_two_threads_either() {
     let table = Owned::new();
     let number = table.add(ONE);
     let free = spawn(move || table.free(ONE));
     let reader = spawn(move || table.seen_from_outside(number));
-    if halves(table.free(0).bundles.load(Relaxed)).0 != 0 {
-        // Freed already: the same record, under another key.
+    if halves(table.free_list(0).magazines.load(Relaxed)).0 != 0 {
+        // Already freed: the same record, with another key.
         assert_eq!(table.add(TWO), number);
     }
     if let Some(key) = reader.join().unwrap() {
@@ -288,8 +289,8 @@ fn a_reader_is_not_misled_by_two_threads_either() {
     free.join().unwrap();
 }
 
-/// Whoever finds a record that was put back by a thread which had not written it.
-fn a_record_put_back_is_complete() {
+/// A reader finds a record that was restored by a thread which did not write it.
+fn a_restored_record_is_complete() {
     let table = Owned::new();
     let number = table.add(ONE);
     table.free(ONE);
@@ -304,8 +305,8 @@ fn a_record_put_back_is_complete() {
     }
 }
 
-/// The same for a thread of the process, which looks with `get`.
-fn a_look_takes_all_of_a_record_or_nothing() {
+/// The same for a thread of the process, which reads with `get`.
+fn get_returns_all_of_a_record_or_nothing() {
     let table = Owned::new();
     table.add(ONE);
     spawn(move || {
@@ -317,7 +318,7 @@ fn a_look_takes_all_of_a_record_or_nothing() {
     }
 }
 
-fn a_link_to_a_record_used_again_leads_nowhere() {
+fn a_link_to_a_reused_record_is_dangling() {
     let table = Owned::new();
     let number = table.add(ONE);
     let link = table.link(ONE).unwrap();
@@ -327,7 +328,7 @@ fn a_link_to_a_record_used_again_leads_nowhere() {
         freed
     });
     let mine = table.withdraw_linked(link).map(|withdrawn| {
-        assert_eq!(withdrawn.entry, entry(ONE));
+        assert_eq!(withdrawn.entry(), Some(entry(ONE)));
         table.commit(withdrawn);
     });
     assert!(mine.is_some() ^ other.join().unwrap());
@@ -336,7 +337,7 @@ fn a_link_to_a_record_used_again_leads_nowhere() {
     let _ = number;
 }
 
-fn a_record_put_back_is_there_for_the_next_free() {
+fn a_restored_record_can_be_freed_again() {
     let table = Owned::new();
     table.add(ONE);
     let other = spawn(move || table.free(ONE));
@@ -363,7 +364,7 @@ fn a_record_without_its_key_is_reached_by_links_and_found_again_with_it() {
     assert_eq!(table.withdraw_linked(link).is_some(), !freed);
 }
 
-/// Counts kept in a live record by several threads.
+/// Several threads change the counts of a live record.
 fn counts_in_a_record_are_changed_one_by_one() {
     let table = Owned::new();
     table.add(ONE);
@@ -373,11 +374,11 @@ fn counts_in_a_record_are_changed_one_by_one() {
     assert_eq!(table.get(ONE).unwrap().extra, 1 + 1 + (1 << 32));
 }
 
-/// What a thread does that may die in it.
+/// The work of a thread that may die in it.
 type Deed = fn(TableIn<'static>);
 
-/// A thread dies before its operation `at`, whichever the other has come to; the other one works on, undisturbed, and
-/// what it did is there. Returns whether the thread died.
+/// A thread dies before its operation `at`, in every interleaving with another thread, which continues undisturbed and whose
+/// changes are complete. Returns whether the thread died.
 fn dies(at: u32, deed: Deed) -> bool {
     let table = Owned::new();
     table.add(ONE);
@@ -395,24 +396,24 @@ fn dies(at: u32, deed: Deed) -> bool {
         contents.iter().all(|key| [ONE, TWO, THREE].contains(key)),
         "{contents:?}"
     );
-    // At most the one record that the dead thread had in hand is out of service.
+    // At most the one record that the dead thread was changing is lost.
     let in_flight = (0..table.fresh.load(Relaxed) as u32)
         .filter_map(|number| State::of(table.record(number)?.state.load(Relaxed)))
         .filter(|state| matches!(state.status, Status::Writing | Status::Withdrawn))
         .count();
     assert!(in_flight <= 1);
-    table.expect_sound_chain();
+    table.expect_sound_free_lists();
     dead
 }
 
 thread_local! {
-    /// Before which operation the thread dies, in the executions that are explored now.
+    /// The operation before which the thread dies, in the executions that are being explored.
     static AT: Cell<u32> = const { Cell::new(0) };
-    /// Whether it did in any of them.
+    /// Whether it died in any of them.
     static DIED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Tries every death there is in a deed.
+/// Tries a death before every operation of a deed.
 fn tries_every_death_in(deed: Deed) {
     thread_local! {
         static DEED: Cell<Option<Deed>> = const { Cell::new(None) };
@@ -430,7 +431,7 @@ fn tries_every_death_in(deed: Deed) {
         );
         if !DIED.get() {
             println!("{at} deaths");
-            assert!(at > 5, "nobody died: nothing was tried");
+            assert!(at > 5, "the thread never died: the test is void");
             return;
         }
     }
@@ -471,7 +472,7 @@ fn loom_a_thread_may_die_anywhere_while_it_changes_a_key() {
 }
 
 #[test]
-fn loom_a_thread_may_die_anywhere_while_it_takes_from_its_own_and_gives_to_others() {
+fn loom_a_thread_may_die_anywhere_while_it_uses_its_local_list_and_shares_a_magazine() {
     tries_every_death_in(|table| {
         let owner = table.of_owner();
         owner.free(ONE);
@@ -480,7 +481,7 @@ fn loom_a_thread_may_die_anywhere_while_it_takes_from_its_own_and_gives_to_other
     });
 }
 
-/// That the deaths above can fail: whoever gives a record back before it is withdrawn.
+/// Shows that the models of deaths can fail: a thread releases a record before it withdraws it.
 #[test]
 fn loom_a_death_in_the_wrong_order_is_noticed() {
     quiet(|| {
@@ -488,9 +489,12 @@ fn loom_a_death_in_the_wrong_order_is_noticed() {
             let link = table.link(ONE).unwrap();
             let record = table.record(link.number).unwrap();
             record.address.store(0, Relaxed);
-            let (first, tag) = halves(table.free(0).bundles.load(Relaxed));
+            let (first, tag) = halves(table.free_list(0).magazines.load(Relaxed));
             record.address.store(pack(0, first), Relaxed);
-            table.free(0).bundles.store(pack(link.number + 1, tag + 1), Relaxed);
+            table
+                .free_list(0)
+                .magazines
+                .store(pack(link.number + 1, tag + 1), Relaxed);
             table.withdraw(ONE);
         });
     })
@@ -498,11 +502,11 @@ fn loom_a_death_in_the_wrong_order_is_noticed() {
 }
 
 const PROOF: Proof = Proof {
-    files: &["src/table.rs", "src/table/free_list.rs"],
+    files: &["src/lockfree/table.rs", "src/lockfree/table/free_list.rs"],
     models: &[
         ("of two frees one wins", of_two_frees_one_wins),
         (
-            "a late free spares the record's next owner",
+            "a late free spares the records next owner",
             a_late_free_spares_the_records_next_owner,
         ),
         (
@@ -519,12 +523,12 @@ const PROOF: Proof = Proof {
         ),
         ("a record is never taken twice", a_record_is_never_taken_twice),
         (
-            "what an owner passes on is taken once",
-            what_an_owner_passes_on_is_taken_once,
+            "records of a shared magazine are taken once",
+            records_of_a_shared_magazine_are_taken_once,
         ),
         (
-            "a late free spares what stands where its entry stood",
-            a_late_free_spares_what_stands_where_its_entry_stood,
+            "a late free spares the new entry in the word of its old one",
+            a_late_free_spares_the_new_entry_in_the_word_of_its_old_one,
         ),
         (
             "every fresh record is handed out once",
@@ -538,18 +542,18 @@ const PROOF: Proof = Proof {
             "a reader is not misled by two threads either",
             a_reader_is_not_misled_by_two_threads_either,
         ),
-        ("a record put back is complete", a_record_put_back_is_complete),
+        ("a restored record is complete", a_restored_record_is_complete),
         (
-            "a look takes all of a record or nothing",
-            a_look_takes_all_of_a_record_or_nothing,
+            "get returns all of a record or nothing",
+            get_returns_all_of_a_record_or_nothing,
         ),
         (
-            "a link to a record used again leads nowhere",
-            a_link_to_a_record_used_again_leads_nowhere,
+            "a link to a reused record is dangling",
+            a_link_to_a_reused_record_is_dangling,
         ),
         (
-            "a record put back is there for the next free",
-            a_record_put_back_is_there_for_the_next_free,
+            "a restored record can be freed again",
+            a_restored_record_can_be_freed_again,
         ),
         (
             "a record without its key is reached by links and found again with it",
@@ -574,7 +578,7 @@ const PROOF: Proof = Proof {
         (
             Mistake::Relaxed,
             "(State::of(record.state.load(Acquire)) == Some(live)).then_some(record)",
-            "whoever has a link has it from somebody who saw the record live",
+            "a thread with a link has it from a thread that saw the record live",
         ),
         (
             Mistake::Relaxed,
@@ -588,28 +592,28 @@ const PROOF: Proof = Proof {
         ),
         (
             Mistake::Relaxed,
-            "pack(next_bundle, tag.wrapping_add(1)), AcqRel, Acquire)",
+            "pack(next_magazine, tag.wrapping_add(1)), AcqRel, Acquire)",
             "the head was acquired when it was loaded, and a swap hands on what others have released",
         ),
         (
             Mistake::Relaxed,
-            "spare.group.compare_exchange_weak(group, left, AcqRel, Acquire)",
-            "the group was acquired when it was loaded, and a swap hands on what others have released",
+            "list.batch.compare_exchange_weak(batch, left, AcqRel, Acquire)",
+            "the batch was acquired when it was loaded, and a swap hands on what others have released",
         ),
         (
             Mistake::Relaxed,
-            "let mut group = spare.group.load(Acquire);",
+            "let mut batch = list.batch.load(Acquire);",
             "the swap acquires it too",
         ),
         (
             Mistake::RelaxedOnFailure,
-            "spare.group.compare_exchange_weak(group, left, AcqRel, Acquire)",
+            "list.batch.compare_exchange_weak(batch, left, AcqRel, Acquire)",
             "the swap that succeeds acquires it too",
         ),
         (
             Mistake::HalfCompared,
-            "spare.group.compare_exchange_weak(group, left, AcqRel, Acquire)",
-            "no two groups hold the same number",
+            "list.batch.compare_exchange_weak(batch, left, AcqRel, Acquire)",
+            "no two batches hold the same number",
         ),
         (
             Mistake::HalfCompared,

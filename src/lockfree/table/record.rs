@@ -1,36 +1,38 @@
-//! What the table holds: keys, what is known of an allocation, and the record it is kept in.
+//! Keys, entries and records: what the table stores about an allocation, and how it is encoded.
 
 use std::sync::atomic::Ordering::Relaxed;
 
+pub use crate::format::Record;
 use crate::format::{halves, pack};
 use crate::kind::Kind;
 use crate::lockfree::index::mix;
-use crate::lockfree::sync::AtomicU64;
+use crate::numbered::numbered;
 
-/// Which numbers a key's address is one of: handles may equal addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Space {
-    /// Device and CUDA-allocated host addresses: one virtual address space for both.
-    Pointer = 1,
-    /// Array and mipmapped-array handles.
-    Array = 2,
-    Pool = 3,
-    /// VMM handles.
-    Physical = 4,
-    /// Start of a mapped VMM range.
-    Mapping = 5,
-    /// Start of a reserved address range.
-    Reserved = 6,
-    External = 7,
-    /// Host memory of the program's own, registered with CUDA.
-    Registered = 8,
-    /// PyTorch's blocks, within what [`Space::Pointer`] or [`Space::Mapping`] holds.
-    Tensor = 9,
-    /// XLA's buffers, by handle.
-    Buffer = 10,
-    /// Blocks of named domains; see `layout::block_address`.
-    Block = 11,
+numbered! {
+    /// The address space of a key: a handle may equal an address.
+    #[derive(Hash)]
+    pub enum Space: u8 {
+        /// Device addresses and addresses of CUDA's host memory, which share one virtual address space.
+        Pointer = 1,
+        /// Array and mipmapped-array handles.
+        Array = 2,
+        Pool = 3,
+        /// VMM handles.
+        Physical = 4,
+        /// Start of a mapped VMM range.
+        Mapping = 5,
+        /// Start of a reserved address range.
+        Reserved = 6,
+        External = 7,
+        /// The program's own host memory, registered with CUDA.
+        Registered = 8,
+        /// PyTorch's blocks, inside memory of [`Space::Pointer`] or [`Space::Mapping`].
+        Tensor = 9,
+        /// XLA's buffers, by handle.
+        Buffer = 10,
+        /// Blocks of named domains; see `format::block_address`.
+        Block = 11,
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -46,7 +48,7 @@ impl Key {
     }
 }
 
-/// Everything a record says, as plain data.
+/// The contents of a record as plain data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
     pub bytes: u64,
@@ -76,7 +78,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    /// The bits of `flags` that are flags; the others say a record's [`Form`].
+    /// The bits of `flags` that are flags; the other two hold a record's [`SizeEncoding`].
     const FLAGS: u8 = 0x3f;
     pub const NO_DEVICE: u8 = u8::MAX;
     pub const NO_CONTEXT: u16 = u16::MAX;
@@ -84,11 +86,11 @@ impl Attributes {
     pub const HAS_STREAM: u8 = 1;
     /// `pool` is set.
     pub const HAS_POOL: u8 = 2;
-    /// Recorded by a runtime hook, since the driver layer saw nothing.
+    /// Recorded by a runtime hook, since no driver hook ran.
     pub const BACKED_UP: u8 = 4;
     /// `extra` counts references and mappings.
     pub const COUNTS: u8 = 8;
-    /// A block whose domain stands in the lowest byte of `pool`, below the number of its heap, and not in its key.
+    /// A block whose domain is in the lowest byte of `pool`, below the number of its heap, and not in its key.
     pub const IN_HEAP: u8 = 16;
 
     pub const fn to_word(self) -> u64 {
@@ -100,46 +102,43 @@ impl Attributes {
             | (self.context as u64) << 48
     }
 
-    /// The fields of a word, with kind and space still numbers: a reader checks them, a writer knows them.
-    pub const fn parts(word: u64) -> (u8, u8, u8, u8, u16, u16) {
-        (
-            word as u8,
-            (word >> 8) as u8,
-            (word >> 16) as u8 & Attributes::FLAGS,
-            (word >> 24) as u8,
-            (word >> 32) as u16,
-            (word >> 48) as u16,
-        )
+    /// The fields of a word. Kind and space remain numbers, since a file may hold any.
+    pub const fn parts(word: u64) -> AttributeParts {
+        AttributeParts {
+            kind: word as u8,
+            space: (word >> 8) as u8,
+            flags: (word >> 16) as u8 & Attributes::FLAGS,
+            device: (word >> 24) as u8,
+            api: (word >> 32) as u16,
+            context: (word >> 48) as u16,
+        }
     }
 
     fn from_word(word: u64) -> Option<Attributes> {
-        let (kind, space, flags, device, api, context) = Attributes::parts(word);
-        let space = match space {
-            1 => Space::Pointer,
-            2 => Space::Array,
-            3 => Space::Pool,
-            4 => Space::Physical,
-            5 => Space::Mapping,
-            6 => Space::Reserved,
-            7 => Space::External,
-            8 => Space::Registered,
-            9 => Space::Tensor,
-            10 => Space::Buffer,
-            11 => Space::Block,
-            _ => return None,
-        };
+        let parts = Attributes::parts(word);
         Some(Attributes {
-            kind: Kind::from_number(kind)?,
-            space,
-            flags,
-            device,
-            api,
-            context,
+            kind: Kind::from_number(parts.kind)?,
+            space: Space::from_number(parts.space)?,
+            flags: parts.flags,
+            device: parts.device,
+            api: parts.api,
+            context: parts.context,
         })
     }
 }
 
-/// What sums need to know of an entry.
+/// The fields of [`Attributes`], unchecked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttributeParts {
+    pub kind: u8,
+    pub space: u8,
+    pub flags: u8,
+    pub device: u8,
+    pub api: u16,
+    pub context: u16,
+}
+
+/// The part of an entry that sums depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     pub bytes: u64,
@@ -158,38 +157,17 @@ impl Entry {
     }
 }
 
-/// One slot, as it lies in the file.
-#[repr(C)]
-#[cfg_attr(loom, derive(Default))]
-pub struct Record {
-    /// Status in the low half, generation in the high half.
-    pub state: AtomicU64,
-    /// The key's address; in a free record the next free one + 1, and in the upper half the next bundle's first + 1.
-    pub address: AtomicU64,
-    pub amount: AtomicU64,
-    /// What this and `amount` mean, the [`Form`] in `what` says.
-    pub other: AtomicU64,
-    pub time_ns: AtomicU64,
-    pub extra: AtomicU64,
-    /// Stack in the low half, thread in the high half.
-    pub place: AtomicU64,
-    pub attributes: AtomicU64,
-}
-const _: () = assert!(
-    size_of::<Record>() == 64,
-    "a cache line: an event touches one, and two threads never the same; 10 million live allocations in 640 MB"
-);
-
-/// Bytes, bytes requested and pool are three numbers, of which no record needs more than two.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum SizeEncoding {
-    /// `amount` was requested and is held, `other` is the pool.
-    Plain = 0,
-    /// `amount` is the span of what holds nothing, `other` the pool.
-    Claim = 1,
-    /// `amount` is held, `other` was requested; no pool.
-    Rounded = 2,
+numbered! {
+    /// How a record's words `amount` and `other` encode bytes, bytes requested and pool: no record needs more than two of
+    /// the three.
+    pub enum SizeEncoding: u8 {
+        /// `amount` was requested and is held; `other` is the pool.
+        Plain = 0,
+        /// `amount` is the size of something that holds no memory; `other` is the pool.
+        Claim = 1,
+        /// `amount` is held; `other` was requested; no pool.
+        Rounded = 2,
+    }
 }
 
 /// Bytes, bytes requested, pool.
@@ -200,19 +178,18 @@ impl SizeEncoding {
     const SHIFT: u32 = 16 + 6;
 
     const fn of_word(attributes: u64) -> SizeEncoding {
-        match attributes >> SizeEncoding::SHIFT & 3 {
-            1 => SizeEncoding::Claim,
-            2 => SizeEncoding::Rounded,
-            _ => SizeEncoding::Plain,
+        match SizeEncoding::from_number((attributes >> SizeEncoding::SHIFT & 3) as u8) {
+            Some(encoding) => encoding,
+            None => SizeEncoding::Plain,
         }
     }
 
-    /// The word `what` without the form, which tells of the other words only.
+    /// The word `attributes` without the size encoding.
     pub const fn erased(attributes: u64) -> u64 {
         attributes & !(3 << SizeEncoding::SHIFT)
     }
 
-    /// The three numbers of a record, from its words `amount`, `other` and `what`.
+    /// The three numbers of a record, from its words `amount`, `other` and `attributes`.
     pub const fn amounts(amount: u64, other: u64, attributes: u64) -> Amounts {
         match SizeEncoding::of_word(attributes) {
             SizeEncoding::Plain => (amount, amount, other),
@@ -221,7 +198,7 @@ impl SizeEncoding {
         }
     }
 
-    /// The words `amount` and `other`. Where all three numbers differ, what was requested is given up.
+    /// The words `amount` and `other`. If three numbers would be needed, the size requested is dropped.
     const fn words((bytes, requested, pool): Amounts) -> (SizeEncoding, u64, u64) {
         if bytes == requested || bytes != 0 && pool != 0 {
             (SizeEncoding::Plain, bytes, pool)
@@ -233,13 +210,13 @@ impl SizeEncoding {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Status {
-    Free = 0,
-    Writing = 1,
-    Live = 2,
-    Withdrawn = 3,
+numbered! {
+    pub enum Status: u32 {
+        Free = 0,
+        Writing = 1,
+        Live = 2,
+        Withdrawn = 3,
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,52 +230,57 @@ impl State {
         pack(self.status as u32, self.generation)
     }
 
-    /// `None` for a status this version does not know.
+    /// `None` for a status that this version does not know.
     pub const fn of(word: u64) -> Option<State> {
         let (status, generation) = halves(word);
-        let status = match status {
-            0 => Status::Free,
-            1 => Status::Writing,
-            2 => Status::Live,
-            3 => Status::Withdrawn,
-            _ => return None,
-        };
-        Some(State { status, generation })
+        match Status::from_number(status) {
+            Some(status) => Some(State { status, generation }),
+            None => None,
+        }
     }
 }
 
 impl Record {
     pub(super) fn write(&self, key: Key, entry: &Entry) {
         self.address.store(key.address, Relaxed);
-        let (form, amount, other) = SizeEncoding::words((entry.bytes, entry.requested, entry.pool));
+        let (encoding, amount, other) = SizeEncoding::words((entry.bytes, entry.requested, entry.pool));
         self.amount.store(amount, Relaxed);
         self.other.store(other, Relaxed);
         self.time_ns.store(entry.time_ns, Relaxed);
         self.extra.store(entry.extra, Relaxed);
         self.place.store(pack(entry.stack, entry.thread), Relaxed);
         self.attributes.store(
-            entry.attributes.to_word() | (form as u64) << SizeEncoding::SHIFT,
+            entry.attributes.to_word() | (encoding as u64) << SizeEncoding::SHIFT,
             Relaxed,
         );
     }
 
-    /// What sums need to know of it.
-    #[inline]
-    pub(super) fn counts(&self) -> Option<Counts> {
-        let what = self.attributes.load(Relaxed);
-        let (kind, _, _, device, _, _) = Attributes::parts(what);
-        let holds = SizeEncoding::of_word(what) != SizeEncoding::Claim;
-        Some(Counts {
-            bytes: if holds { self.amount.load(Relaxed) } else { 0 },
-            kind: Kind::from_number(kind)?,
-            device,
+    /// The key, of a record that holds an entry.
+    pub(super) fn key(&self) -> Option<Key> {
+        let parts = Attributes::parts(self.attributes.load(Relaxed));
+        Some(Key {
+            space: Space::from_number(parts.space)?,
+            address: self.address.load(Relaxed),
         })
     }
 
-    pub(super) fn read(&self) -> Option<Entry> {
+    #[inline]
+    pub(super) fn counts(&self) -> Option<Counts> {
+        let attributes = self.attributes.load(Relaxed);
+        let parts = Attributes::parts(attributes);
+        let holds = SizeEncoding::of_word(attributes) != SizeEncoding::Claim;
+        Some(Counts {
+            bytes: if holds { self.amount.load(Relaxed) } else { 0 },
+            kind: Kind::from_number(parts.kind)?,
+            device: parts.device,
+        })
+    }
+
+    pub(super) fn entry(&self) -> Option<Entry> {
         let (stack, thread) = halves(self.place.load(Relaxed));
-        let what = self.attributes.load(Relaxed);
-        let (bytes, requested, pool) = SizeEncoding::amounts(self.amount.load(Relaxed), self.other.load(Relaxed), what);
+        let attributes = self.attributes.load(Relaxed);
+        let (amount, other) = (self.amount.load(Relaxed), self.other.load(Relaxed));
+        let (bytes, requested, pool) = SizeEncoding::amounts(amount, other, attributes);
         Some(Entry {
             bytes,
             requested,
@@ -307,7 +289,7 @@ impl Record {
             pool,
             stack,
             thread,
-            attributes: Attributes::from_word(what)?,
+            attributes: Attributes::from_word(attributes)?,
         })
     }
 }

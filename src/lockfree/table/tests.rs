@@ -67,7 +67,8 @@ fn a_withdrawn_record_can_be_restored_or_committed() {
     assert!(table.withdraw(key(0x1000)).is_none(), "one free wins");
     table.restore(withdrawn).unwrap();
     let withdrawn = table.withdraw(key(0x1000)).unwrap();
-    assert_eq!(table.commit(withdrawn), entry(5));
+    assert_eq!(withdrawn.entry(), Some(entry(5)));
+    table.commit(withdrawn);
     assert!(table.get(key(0x1000)).is_none());
 }
 
@@ -89,7 +90,7 @@ fn the_same_number_in_two_spaces_is_two_records() {
     };
     table.insert(key(0x1000), &entry(5)).unwrap();
     table.insert(handle, &array).unwrap();
-    assert_eq!(table.withdraw(handle).unwrap().entry.bytes, 9);
+    assert_eq!(table.withdraw(handle).unwrap().entry().unwrap().bytes, 9);
     assert_eq!(table.get(key(0x1000)).unwrap().bytes, 5);
 }
 
@@ -126,7 +127,7 @@ fn threads_inserting_and_freeing_each_others_records_lose_and_invent_none() {
                     let other = (worker + 1) % 4 * PER_THREAD + round / 2 + 1;
                     if let Some(withdrawn) = table.withdraw(key(other)) {
                         assert_eq!(
-                            withdrawn.entry.bytes,
+                            withdrawn.entry().unwrap().bytes,
                             (worker + 1) % 4,
                             "the record of that address, not another"
                         );
@@ -152,11 +153,11 @@ fn threads_inserting_and_freeing_each_others_records_lose_and_invent_none() {
     let live = (1..=4 * PER_THREAD)
         .filter(|&address| table.get(key(address)).is_some())
         .count();
-    assert_eq!(live, 0, "everything was taken out once");
+    assert_eq!(live, 0, "every record was withdrawn once");
     assert!(found > 0);
 }
 
-/// What the model keeps of a live record.
+/// A live record of the model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Modelled {
     bytes: u64,
@@ -243,7 +244,7 @@ proptest! {
                 Step::Free(address) | Step::FailToFree(address) => {
                     let reached = model.get(&address).filter(|known| known.keyed).copied();
                     let withdrawn = table.withdraw(key(address));
-                    prop_assert_eq!(withdrawn.as_ref().map(|w| (w.entry.bytes, w.entry.extra)),
+                    prop_assert_eq!(withdrawn.as_ref().and_then(Withdrawn::entry).map(|entry| (entry.bytes, entry.extra)),
                         reached.map(|known| (known.bytes, known.extra)));
                     if let (Some(withdrawn), Some(known)) = (withdrawn, reached) {
                         if matches!(step, Step::Free(_)) {
@@ -257,7 +258,8 @@ proptest! {
                 }
                 Step::FreeByLink(address) => if let Some(known) = model.remove(&address) {
                     let withdrawn = table.withdraw_linked(known.link).unwrap();
-                    prop_assert_eq!((withdrawn.entry.bytes, withdrawn.entry.extra), (known.bytes, known.extra));
+                    let entry = withdrawn.entry().unwrap();
+                    prop_assert_eq!((entry.bytes, entry.extra), (known.bytes, known.extra));
                     table.commit(withdrawn);
                     dead_links.push(known.link);
                 },
@@ -279,11 +281,11 @@ proptest! {
                 Step::FreeAllAbove(limit) => {
                     let mut gone = Vec::new();
                     table.withdraw_all(|entry| entry.bytes > limit, |withdrawn| {
-                        gone.push(withdrawn.entry.bytes);
+                        gone.push(withdrawn.entry().unwrap().bytes);
                         table.commit(withdrawn);
                     });
                     gone.sort_unstable();
-                    // By key: what links alone reach stays.
+                    // By key: records without a key stay.
                     let mut expected = Vec::new();
                     model.retain(|_, known| {
                         let freed = known.keyed && known.bytes > limit;
@@ -308,13 +310,13 @@ proptest! {
         }
         let table = owned.shard(0);
         for link in dead_links {
-            prop_assert!(table.withdraw_linked(link).is_none(), "a dead link leads nowhere");
+            prop_assert!(table.withdraw_linked(link).is_none(), "a dangling link reaches no record");
         }
         let expected: HashMap<u64, u64> = model.iter().map(|(&address, known)| (address, known.bytes)).collect();
         prop_assert_eq!(contents(&owned), expected);
     }
 
-    /// Threads that never touch each other's keys each see a plain map of their own, and a reader sees all of them.
+    /// Threads with disjoint keys each see a plain map, and a reader sees all of them.
     #[test]
     fn threads_on_keys_of_their_own_see_plain_maps(
         steps in proptest::collection::vec((0u64..8, any::<bool>(), 0u64..1000), 4..if cfg!(miri) { 20 } else { 300 })
@@ -330,8 +332,8 @@ proptest! {
                     for &(step, free, bytes) in steps {
                         let address = (step * 7 + thread * 3) % 8 * 4 + thread + 1;
                         if let Some(expected) = model.get(&address).copied() {
-                            let withdrawn = table.withdraw(key(address)).expect("nobody else frees it");
-                            assert_eq!(withdrawn.entry.bytes, expected);
+                            let withdrawn = table.withdraw(key(address)).expect("no other thread frees it");
+                            assert_eq!(withdrawn.entry().unwrap().bytes, expected);
                             if free {
                                 table.commit(withdrawn);
                                 model.remove(&address);

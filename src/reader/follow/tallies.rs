@@ -1,20 +1,22 @@
-//! The live records of a recording in sums, from which each can be taken back.
+//! Sums of the live records, from which each record can be removed again.
 //!
-//! A record is in one tally. Which one may change while the record does not: when the first block is told of that lies in
-//! it, or the last is gone. The oldest record of a tally is looked for anew when it went.
+//! Every live record is in one tally. It moves to another one, although it does not change itself, when the first block
+//! inside it appears or the last one disappears. When the oldest or newest record of a tally leaves, the next one is
+//! searched for.
+
+use foldhash::HashMap;
 
 use crate::analysis::framework::{Block, block_in, can_carry};
 use crate::analysis::tally::Tally;
-use crate::format::NONE;
+use crate::format::{NONE, RecordValues};
 use crate::kind::{Kind, Place};
 use crate::lockfree::table::Attributes;
-use crate::quick::Quick;
 use crate::reader::records::decoded;
 use crate::snapshot::allocations::Row;
 
-/// What records in one sum have in common.
+/// The properties that the records of one tally share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Of {
+pub struct TallyKey {
     /// Row of the innermost frame.
     pub stack: u32,
     pub kind: Kind,
@@ -25,40 +27,40 @@ pub struct Of {
 }
 
 pub struct StackTally {
-    pub of: Of,
-    /// Exact, so that they can be taken back.
+    pub key: TallyKey,
+    /// Wide enough not to overflow, so that records can be subtracted again.
     bytes: u128,
     count: u64,
     pub oldest_ns: u64,
     pub newest_ns: u64,
-    /// The oldest or the newest has gone, and the next in its place is not known.
+    /// The oldest or newest record has left, and its successor is not known yet.
     stale: bool,
 }
 
-/// What one look came across.
+/// The changes that one read found.
 #[derive(Default)]
 pub struct Changes {
-    came: Vec<Block>,
+    appeared: Vec<Block>,
     /// Address and record of blocks.
-    went: Vec<(u64, u32)>,
-    /// Records that say they were made after the look began: true if something was counted meanwhile, else the clock was
+    disappeared: Vec<(u64, u32)>,
+    /// Records that are newer than the beginning of the read: valid if an event was counted meanwhile, otherwise the clock was
     /// set.
     late: Vec<u32>,
-    /// Memory came that blocks can lie in.
+    /// Memory appeared that blocks can lie in.
     carriers: bool,
-    /// There was something that may be otherwise the next time without being counted.
+    /// Something may be different at the next read although no event is counted.
     pub unsettled: bool,
 }
 
-/// All tallies, and which record is in which.
+/// All tallies, and the tally of every record.
 #[derive(Default)]
 pub struct StackTallies {
-    /// By record: the state word it was taken in with; 0: it is in no tally.
+    /// By record: its state word when it was added; 0: it is in no tally.
     states: Vec<u64>,
-    /// By record. What they call `call` is a number of a tally.
+    /// By record. `call` is the number of its tally.
     rows: Vec<Row>,
     tallies: Vec<StackTally>,
-    numbers: Quick<Of, u32>,
+    numbers: HashMap<TallyKey, u32>,
     /// In order of address.
     blocks: Vec<Block>,
 }
@@ -73,12 +75,12 @@ pub const NOTHING: Row = Row {
 };
 
 impl StackTallies {
-    /// Those with records in them.
+    /// The tallies that are not empty.
     pub fn live(&self) -> impl Iterator<Item = &StackTally> {
         self.tallies.iter().filter(|tally| tally.count > 0)
     }
 
-    /// Makes room for so many records.
+    /// Makes room for this number of records.
     pub fn reach(&mut self, records: usize) {
         if self.states.len() < records {
             self.states.resize(records, 0);
@@ -86,29 +88,31 @@ impl StackTallies {
         }
     }
 
-    /// The state word a record is in with.
+    /// The state word with which a record was added; `None`: it is in no tally.
     pub fn state(&self, number: u32) -> Option<u64> {
         Some(self.states[number as usize]).filter(|&state| state != 0)
     }
 
     /// Adds a live record.
-    pub fn take_in(&mut self, number: u32, words: &[u64; 8], began_ns: u64, changes: &mut Changes) {
-        let Some((mut row, key)) = decoded(words) else { return };
-        let (kind, _, _, device, ..) = Attributes::parts(key.attributes);
-        let Some(kind) = Kind::from_number(kind) else { return };
+    pub fn add(&mut self, number: u32, record: &RecordValues, began_ns: u64, changes: &mut Changes) {
+        let Some((mut row, call)) = decoded(record) else { return };
+        let parts = Attributes::parts(call.attributes);
+        let Some(kind) = Kind::from_number(parts.kind) else {
+            return;
+        };
         if row.time_ns > began_ns {
             changes.late.push(number);
         }
-        let of = Of {
+        let key = TallyKey {
             stack: row.stack,
             kind,
-            device,
-            domain: key.domain,
+            device: parts.device,
+            domain: call.domain,
             carries_blocks: false,
         };
-        row.call = self.join(of, &row);
+        row.call = self.join(key, &row);
         if kind.place() == Place::Within {
-            changes.came.push(Block {
+            changes.appeared.push(Block {
                 address: row.address,
                 bytes: row.bytes,
                 row: number,
@@ -117,62 +121,62 @@ impl StackTallies {
         }
         changes.carriers |= can_carry(kind);
         self.rows[number as usize] = row;
-        self.states[number as usize] = words[0];
+        self.states[number as usize] = record.state;
     }
 
-    /// Takes a record out that is in.
-    pub fn take_out(&mut self, number: u32, changes: &mut Changes) {
+    /// Removes a record from its tally.
+    pub fn remove(&mut self, number: u32, changes: &mut Changes) {
         let row = self.rows[number as usize];
         let tally = &mut self.tallies[row.call as usize];
         tally.leave(&row);
-        if tally.of.kind.place() == Place::Within {
-            changes.went.push((row.address, number));
+        if tally.key.kind.place() == Place::Within {
+            changes.disappeared.push((row.address, number));
         }
         self.states[number as usize] = 0;
     }
 
-    /// Takes out what came after the look began; for the next one it is new.
+    /// Removes what appeared after the read began; the next read adds it.
     pub fn leave_for_later(&mut self, changes: &mut Changes) {
         for &number in &changes.late {
             let row = self.rows[number as usize];
             self.tallies[row.call as usize].leave(&row);
             self.states[number as usize] = 0;
         }
-        changes.came.retain(|block| self.states[block.row as usize] != 0);
+        changes.appeared.retain(|block| self.states[block.row as usize] != 0);
     }
 
     /// Adds a record to its tally, whose number is returned.
-    fn join(&mut self, of: Of, row: &Row) -> u32 {
+    fn join(&mut self, key: TallyKey, row: &Row) -> u32 {
         let next = self.tallies.len() as u32;
-        let number = *self.numbers.entry(of).or_insert(next);
+        let number = *self.numbers.entry(key).or_insert(next);
         if number == next {
-            self.tallies.push(StackTally::new(of));
+            self.tallies.push(StackTally::new(key));
         }
         self.tallies[number as usize].join(row);
         number
     }
 
-    /// What follows from the changes: which records carry blocks, and which is the oldest of each tally.
+    /// Updates what depends on the changes: which records carry blocks, and the oldest and newest of each tally.
     pub fn settle(&mut self, changes: &mut Changes) {
-        let blocks_changed = !changes.came.is_empty() || !changes.went.is_empty();
+        let blocks_changed = !changes.appeared.is_empty() || !changes.disappeared.is_empty();
         if blocks_changed {
             let order = |block: &Block| (block.address, block.row);
-            changes.came.sort_unstable_by_key(order);
-            changes.went.sort_unstable();
-            let mut went = changes.went.iter().copied().peekable();
+            changes.appeared.sort_unstable_by_key(order);
+            changes.disappeared.sort_unstable();
+            let mut disappeared = changes.disappeared.iter().copied().peekable();
             self.blocks.retain(|block| {
                 let block = order(block);
-                while went.next_if(|went| *went < block).is_some() {}
-                went.next_if_eq(&block).is_none()
+                while disappeared.next_if(|other| *other < block).is_some() {}
+                disappeared.next_if_eq(&block).is_none()
             });
-            self.blocks.append(&mut changes.came);
-            // Two runs in order, which this sort finds and merges.
+            self.blocks.append(&mut changes.appeared);
+            // Two sorted runs, which this sort detects and merges.
             self.blocks.sort_by_key(order);
         }
         let any_carry = || {
             self.tallies
                 .iter()
-                .any(|tally| tally.of.carries_blocks && tally.count > 0)
+                .any(|tally| tally.key.carries_blocks && tally.count > 0)
         };
         if blocks_changed || changes.carriers && (!self.blocks.is_empty() || any_carry()) {
             self.find_carriers();
@@ -190,24 +194,24 @@ impl StackTallies {
                 continue;
             }
             let tally = &mut self.tallies[row.call as usize];
-            if !can_carry(tally.of.kind) {
+            if !can_carry(tally.key.kind) {
                 continue;
             }
-            let carries_blocks = block_in(&self.blocks, tally.of.kind, &row, &mut behind).is_some();
-            if carries_blocks == tally.of.carries_blocks {
+            let carries_blocks = block_in(&self.blocks, tally.key.kind, &row, &mut behind).is_some();
+            if carries_blocks == tally.key.carries_blocks {
                 continue;
             }
             tally.leave(&row);
-            let of = Of {
+            let key = TallyKey {
                 carries_blocks,
-                ..tally.of
+                ..tally.key
             };
-            row.call = self.join(of, &row);
+            row.call = self.join(key, &row);
             self.rows[number] = row;
         }
     }
 
-    /// Of tallies whose oldest or newest record went.
+    /// Computes the oldest and newest record of stale tallies.
     fn find_oldest(&mut self) {
         for tally in self.tallies.iter_mut().filter(|tally| tally.stale) {
             (tally.oldest_ns, tally.newest_ns) = (u64::MAX, 0);
@@ -223,9 +227,9 @@ impl StackTallies {
 }
 
 impl StackTally {
-    fn new(of: Of) -> StackTally {
+    fn new(key: TallyKey) -> StackTally {
         StackTally {
-            of,
+            key,
             bytes: 0,
             count: 0,
             oldest_ns: u64::MAX,

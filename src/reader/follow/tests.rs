@@ -1,4 +1,4 @@
-//! What a follower says after any number of looks is what one look at everything says.
+//! After any number of reads, a follower reports the same sums as a single read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -13,11 +13,11 @@ use crate::lockfree::table::{Key, Space};
 use crate::recording::{ModuleSeen, Recording};
 use crate::snapshot::Location;
 
-/// A sum without the numbers that two readers may give differently: frames of the stack, kind, device, blocks or not.
+/// A sum without numbers that depend on the reader: frames of the stack, kind, device, blocks or not.
 type Named = (Option<Vec<u64>>, Kind, Option<usize>, bool);
 type Sums = BTreeMap<Named, (Tally, u64, u64)>;
 
-/// All stacks that sights told of.
+/// The stacks of all reads.
 #[derive(Default)]
 struct Stacks(Vec<Vec<u64>>);
 
@@ -50,7 +50,7 @@ fn agrees(follower: &mut Follower, stacks: &mut Stacks, path: &Path) {
     assert_eq!(ours.snapshot.losses.events, theirs.snapshot.losses.events);
 }
 
-/// Where things lie: mappings and linear memory side by side, with blocks in them, or over the border of two.
+/// Addresses: mappings and linear memory side by side, with blocks inside them or across the border of two.
 const PLACES: u64 = 12;
 const KINDS: [(Kind, Space); 6] = [
     (Kind::Device, Space::Pointer),
@@ -91,9 +91,9 @@ impl Program {
         }
     }
 
-    /// One step: allocates what is not there, and frees what is.
-    fn step(&mut self, (what, place, bytes, stack): (usize, u64, u64, usize)) {
-        let (kind, space) = KINDS[what];
+    /// Allocates at the place if it is free, otherwise frees it.
+    fn step(&mut self, (kind_number, place, bytes, stack): (usize, u64, u64, usize)) {
+        let (kind, space) = KINDS[kind_number];
         let at = 0x7f00_0000_0000 + place * 4096;
         let key = Key {
             space,
@@ -103,19 +103,19 @@ impl Program {
                 _ => at,
             },
         };
-        if self.live.remove(&(what, place)) {
+        if self.live.remove(&(kind_number, place)) {
             let withdrawn = self.recording.withdraw(key, 0).unwrap();
             match bytes.is_multiple_of(5) {
                 true => self.recording.restore(withdrawn, 0),
-                false => drop(self.recording.commit(withdrawn, 0)),
+                false => self.recording.commit(withdrawn, 0),
             }
             if bytes.is_multiple_of(5) {
-                self.live.insert((what, place));
+                self.live.insert((kind_number, place));
             }
             return;
         }
-        // Where memory is, there is no other.
-        if what < 3 && (0..3).any(|other| self.live.contains(&(other, place))) {
+        // Memory of different kinds does not overlap.
+        if kind_number < 3 && (0..3).any(|other| self.live.contains(&(other, place))) {
             return;
         }
         let mut entry = entry(self.recording, bytes, self.stacks[stack % self.stacks.len()], 0);
@@ -124,19 +124,19 @@ impl Program {
         match kind {
             Kind::Buffer => entry.extra = at + 64,
             Kind::Mapping => entry.bytes = 0,
-            // Of blocks at one address either may hide that the other reaches further; only buffers do.
+            // If several blocks share an address, the result depends on which of them reaches further; only buffers do here.
             Kind::Tensor | Kind::Block => entry.bytes = bytes % 4096,
             _ => {}
         }
         assert!(self.recording.allocated(key, &entry));
-        self.live.insert((what, place));
+        self.live.insert((kind_number, place));
     }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 2 } else { 64 }, ..ProptestConfig::default() })]
     #[test]
-    fn after_any_events_a_follower_says_what_the_whole_recording_says(
+    fn after_any_events_a_follower_agrees_with_a_full_read(
         rounds in proptest::collection::vec(
             proptest::collection::vec((0..KINDS.len(), 0..PLACES, 1u64..9000, 0usize..5), 0..40), 1..8),
     ) {
@@ -152,14 +152,14 @@ proptest! {
     }
 }
 
-/// A number that no other test of this process has.
+/// A number that is unique in this process.
 fn rand() -> u64 {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     NEXT.fetch_add(1, Relaxed)
 }
 
 #[test]
-fn nothing_is_read_when_nothing_was_counted() {
+fn no_record_is_read_when_no_event_was_counted() {
     let folder = Folder::new("follow-quiet");
     let path = folder.0.join("a.culeak");
     let mut program = Program::new(&path);
@@ -171,7 +171,7 @@ fn nothing_is_read_when_nothing_was_counted() {
     assert!(follower.read().unwrap().sums.is_empty());
     assert!(
         follower.counted.is_none(),
-        "it may be put back, and then as much is counted as before"
+        "it may be restored, and then the counters are as before"
     );
     program.recording.restore(withdrawn, 0);
     assert_eq!(follower.read().unwrap().sums[0].tally.count, 1);
@@ -179,7 +179,7 @@ fn nothing_is_read_when_nothing_was_counted() {
 }
 
 #[test]
-fn another_recording_of_the_same_name_is_another_one() {
+fn another_recording_with_the_same_name_starts_over() {
     let folder = Folder::new("follow-other");
     let path = folder.0.join("a.culeak");
     let mut program = Program::new(&path);
@@ -194,7 +194,7 @@ fn another_recording_of_the_same_name_is_another_one() {
 }
 
 #[test]
-fn after_an_error_it_begins_anew() {
+fn after_an_error_it_starts_over() {
     let folder = Folder::new("follow-error");
     let (path, copy) = (folder.0.join("a.culeak"), folder.0.join("b.culeak"));
     let mut program = Program::new(&path);
@@ -204,7 +204,7 @@ fn after_an_error_it_begins_anew() {
     agrees(&mut follower, &mut stacks, &copy);
     (0..12).for_each(|place| program.step((3, place, 8, 1)));
     let whole = std::fs::read(&path).unwrap();
-    // The file is the same one all the while.
+    // The inode stays the same.
     std::fs::write(&copy, &whole[..whole.len() / 2]).unwrap();
     assert!(follower.read().is_err());
     std::fs::write(&copy, &whole).unwrap();
@@ -212,12 +212,12 @@ fn after_an_error_it_begins_anew() {
 }
 
 #[test]
-fn what_changes_places_while_it_is_looked_at_is_never_there_twice() {
+fn records_swapped_during_a_read_are_never_counted_twice() {
     let folder = Folder::new("follow-moving");
     let path = folder.0.join("a.culeak");
     let recording = record(&path);
     let shards = 2;
-    // Those that stay lie between the two places of each shard that moves.
+    // The records that stay lie between the two records that each shard swaps.
     let stay = |number: u64| key(0x7f00_0000_0000 + number);
     for shard in 0..shards {
         recording.allocated(

@@ -21,7 +21,7 @@ use crate::resolve::driver;
 use culeak::format::{Loss, halves, pack};
 use culeak::kind::Kind;
 use culeak::lockfree::segmented::{Backing, Element, SegmentedArray};
-use culeak::lockfree::table::{Attributes, Entry, Key, Space};
+use culeak::lockfree::table::{AttributeParts, Attributes, Entry, Key, Space};
 use culeak::recording::Recording;
 
 /// One graph that has memory nodes.
@@ -351,7 +351,9 @@ fn free_if_older(recording: &Recording, key: Key, shard: u32, before: u64) -> bo
 }
 
 fn allocate(recording: &Recording, key: Key, node: &Node) {
-    let (_, _, _, device, api, context) = Attributes::parts(node.attributes.load(Relaxed));
+    let AttributeParts {
+        device, api, context, ..
+    } = Attributes::parts(node.attributes.load(Relaxed));
     let (stack, thread) = halves(node.origin.load(Relaxed));
     let bytes = node.bytes.load(Relaxed);
     let entry = Entry {

@@ -1,10 +1,10 @@
-//! The growing file behind a recording, from the side that writes it.
+//! The growing file behind a recording, from the writer's side.
 //!
-//! The file grows a few dozen times in a process's life. Each time it is allocated on disk *before* anything is touched
-//! (a full disk then costs records, never a SIGBUS) and mapped. For that it needs a descriptor, and the descriptors are
-//! the watched program's: it may close all of them, or run out. So one is kept, at 64 or above, for programs that change
-//! their user, their root or the name of the folder; it is checked to be the same inode each time, and if it is not, the
-//! file is opened again by its path.
+//! The file grows a few dozen times in a process's life. Each time it is allocated on disk *before* it is touched (a full
+//! disk then costs records, never a SIGBUS) and mapped. That needs a descriptor, and descriptors belong to the watched
+//! program: it may close all of them, or use them up. So one descriptor is held, at 64 or above, for programs that change
+//! their user, their root or the name of the folder. Each time it is verified to be the same inode; if it is not, the file is
+//! opened again by its path.
 //!
 //! Everything here is safe in signal handlers and needs no heap: system calls, atomics and fixed arrays.
 
@@ -14,27 +14,26 @@ use std::ptr::addr_of_mut;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::*};
 
 use crate::format::{DIRECTORY_CAPACITY, DIRECTORY_OFFSET, Extent, HEADER_BYTES, Header, Section};
-use crate::system::{Descriptor, without_write_signals};
-pub use crate::system::{Errno, Uncancelled, anonymous};
+use crate::system::{Descriptor, Errno, Uncancelled, without_write_signals};
 
 pub const PATH_MAX: usize = 4096;
 
-/// A created recording. Never moved or dropped: threads may write through its mapping until the process is gone.
+/// A created recording. Never moved or dropped: threads may write through its mapping until the process ends.
 pub struct File {
     path: [u8; PATH_MAX],
     device: u64,
     inode: u64,
-    /// Whether the file system counts names, so that a file without one is a removed file.
+    /// Whether the file system counts links, so that a count of 0 means that the file was removed.
     counts_links: bool,
     page: u64,
     header: *const Header,
-    /// The number of a descriptor of the file, unless the program has closed it; 0: there is none.
-    kept: AtomicI32,
-    /// Why the file could not grow when it was last tried; 0: it could.
+    /// The number of a descriptor of the file, unless the program has closed it; 0: none.
+    descriptor: AtomicI32,
+    /// The errno of the last attempt to extend the file; 0: it succeeded.
     trouble: AtomicI32,
-    /// Where the next extent begins.
+    /// Offset of the next extent.
     end: AtomicU64,
-    /// Directory rows handed out.
+    /// Directory rows in use.
     rows: AtomicU64,
 }
 
@@ -42,11 +41,11 @@ pub struct File {
 unsafe impl Sync for File {}
 
 impl File {
-    /// Creates `path` exclusively (mode 0600, never through a symlink) and maps its header, zeroed. Made in place: it is
-    /// larger than what the stack of a thread may have left.
+    /// Creates `path` exclusively (mode 0600, never through a symlink) and maps its header, zeroed. The `File` is initialized
+    /// in place, since it may be larger than the rest of the thread's stack.
     ///
     /// # Errors
-    /// The errno of the call that failed; `EEXIST` when the name is taken. Nothing is left behind on other errors.
+    /// The errno of the call that failed; `EEXIST` if the name is taken. After any other error the file does not exist.
     pub fn create<'a>(place: &'a mut MaybeUninit<File>, path: &CStr) -> Result<&'a mut File, Errno> {
         let _uncancelled = Uncancelled::new();
         let bytes = path.to_bytes_with_nul();
@@ -62,10 +61,10 @@ impl File {
             Ok((status, page, end, map(opened.number(), 0, end)?))
         });
         let (status, page, end, header) = begun.inspect_err(|_| {
-            // SAFETY: `path` is a C string; the file was created by us just now.
+            // SAFETY: `path` is a C string; this call created the file.
             unsafe { libc::unlink(path.as_ptr()) };
         })?;
-        let kept = if opened.is_own() { opened.keep() } else { 0 };
+        let descriptor = if opened.is_own() { opened.keep() } else { 0 };
         let file = place.as_mut_ptr();
         // SAFETY: `file` points to room for one, of which every field is written here.
         unsafe {
@@ -76,7 +75,7 @@ impl File {
             addr_of_mut!((*file).counts_links).write(status.st_nlink > 0);
             addr_of_mut!((*file).page).write(page);
             addr_of_mut!((*file).header).write(header.cast());
-            addr_of_mut!((*file).kept).write(AtomicI32::new(kept));
+            addr_of_mut!((*file).descriptor).write(AtomicI32::new(descriptor));
             addr_of_mut!((*file).trouble).write(AtomicI32::new(0));
             addr_of_mut!((*file).end).write(AtomicU64::new(end));
             addr_of_mut!((*file).rows).write(AtomicU64::new(0));
@@ -89,13 +88,13 @@ impl File {
     }
 
     pub fn header(&self) -> &Header {
-        // SAFETY: mapped for HEADER_BYTES in `begin`, never unmapped; fields that change are atomics.
+        // SAFETY: mapped for HEADER_BYTES in `create`, never unmapped; fields that change are atomics.
         unsafe { &*self.header }
     }
 
-    /// For the one thread that fills in the header before anybody knows of it.
+    /// For the thread that fills in the header before it shares the file.
     pub fn header_mut(&mut self) -> &mut Header {
-        // SAFETY: as in `header`; `&mut self` proves that nobody else has the file yet.
+        // SAFETY: as in `header`; `&mut self` proves that no other thread has the file yet.
         unsafe { &mut *self.header.cast_mut() }
     }
 
@@ -107,7 +106,7 @@ impl File {
         }
     }
 
-    /// Adds `bytes` of zeros to the file and maps them. [`File::announce`] makes them known to readers.
+    /// Appends at least `bytes` zeros to the file and maps them. [`File::announce`] adds them to the directory.
     ///
     /// # Errors
     /// `ENOSPC`, `EDQUOT`, `EFBIG` …: the file is full; otherwise as [`File::open`].
@@ -127,36 +126,37 @@ impl File {
         result
     }
 
-    /// The file could not grow.
+    /// Stores why the file could not be extended.
     pub fn note_trouble(&self, error: Errno) {
         self.trouble.store(error.0, Relaxed);
     }
 
-    /// Why the file could not grow when it was last tried.
+    /// The error of the last attempt to extend the file, if it failed.
     pub fn trouble(&self) -> Option<Errno> {
         let trouble = self.trouble.load(Relaxed);
         (trouble != 0).then_some(Errno(trouble))
     }
 
-    /// The file, open for reading and writing, for one piece of work.
+    /// Opens the file for reading and writing.
     ///
     /// # Errors
-    /// `ENOENT`: it has no name any more, so what is added could never be read; `ESTALE`: another file has taken its
-    /// place; otherwise as `open`.
+    /// `ENOENT`: the file was removed, so added data could never be read; `ESTALE`: another file has taken its name;
+    /// otherwise as `open`.
     pub fn open(&self) -> Result<Descriptor, Errno> {
-        let kept = self.kept.load(Relaxed);
-        if kept != 0 {
-            // A copy, whose number only this thread knows: the program may put another file under the number that is kept.
-            // There is no copy when the program has lowered its limit on descriptors.
-            // Not of a file of the program's: closing any descriptor of a file gives up the process's locks on it.
-            let checked = self.check(&Descriptor::borrowed(kept)).and_then(|()| {
-                let file = Descriptor::copy_of(kept).unwrap_or(Descriptor::borrowed(kept));
+        let held = self.descriptor.load(Relaxed);
+        if held != 0 {
+            // A duplicate, whose number only this thread knows: the program may put another file under `held` at any time.
+            // Without a duplicate, since the program has lowered its limit on descriptors, `held` itself is used. The
+            // duplicate is made after the check: closing a descriptor of one of the program's files would release the
+            // process's locks on that file.
+            let checked = self.check(&Descriptor::borrowed(held)).and_then(|()| {
+                let file = Descriptor::copy_of(held).unwrap_or(Descriptor::borrowed(held));
                 self.check(&file).map(|()| file)
             });
             match checked {
                 Ok(file) => return Ok(file),
                 Err(Errno(libc::ENOENT)) => return Err(Errno(libc::ENOENT)),
-                // Closed, and the number perhaps taken, by the program.
+                // The program closed it, and may have reused the number.
                 Err(_) => {}
             }
         }
@@ -165,8 +165,8 @@ impl File {
         if file.is_own()
             && let Some(copy) = Descriptor::copy_of(file.number())
             && self
-                .kept
-                .compare_exchange(kept, copy.number(), Relaxed, Relaxed)
+                .descriptor
+                .compare_exchange(held, copy.number(), Relaxed, Relaxed)
                 .is_ok()
         {
             copy.keep();
@@ -185,12 +185,12 @@ impl File {
         Ok(())
     }
 
-    /// In a forked child: the recording is the parent's.
+    /// Called in a forked child, which must not extend the parent's recording.
     pub fn forked(&self) {
-        let kept = self.kept.swap(0, Relaxed);
-        if kept != 0 && self.check(&Descriptor::borrowed(kept)) != Err(Errno(libc::ESTALE)) {
-            // SAFETY: the child's copy of our own descriptor, or none.
-            unsafe { libc::close(kept) };
+        let held = self.descriptor.swap(0, Relaxed);
+        if held != 0 && self.check(&Descriptor::borrowed(held)) != Err(Errno(libc::ESTALE)) {
+            // SAFETY: the child's copy of this file's descriptor, or a closed number.
+            unsafe { libc::close(held) };
         }
     }
 
@@ -200,22 +200,23 @@ impl File {
         match map(file.number(), offset, bytes) {
             Ok(address) => Ok(NewExtent { address, offset, bytes }),
             Err(error) => {
-                // Some file systems keep what they had allocated before they ran out: the program may need it.
+                // Some file systems keep the part that they allocated before they ran out of space: release it.
                 let range = (offset as libc::off_t, bytes as libc::off_t);
                 let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                // SAFETY: this range of the file was handed out to this thread alone.
+                // SAFETY: this range of the file belongs to this thread alone.
                 unsafe { libc::fallocate(file.number(), hole, range.0, range.1) };
-                // Give the space back if nobody came after us, so that a full disk leaves no growing hole.
+                // Undo the addition unless another thread extended the file since: otherwise a hole would grow while the
+                // disk is full.
                 let _ = self.end.compare_exchange(offset + bytes, offset, Relaxed, Relaxed);
                 Err(error)
             }
         }
     }
 
-    /// Enters an extent in the directory.
+    /// Adds an extent to the directory.
     ///
     /// # Errors
-    /// `EFBIG` when the directory is full.
+    /// `EFBIG` if the directory is full.
     pub fn announce(
         &self,
         extent: &NewExtent,
@@ -231,13 +232,13 @@ impl File {
         row.element_bytes.store(element as u32, Relaxed);
         row.offset.store(extent.offset, Relaxed);
         row.bytes.store(extent.bytes, Relaxed);
-        // Release: pairs with the reader, who looks at the other fields only when the section is not 0.
+        // Release: pairs with readers, which use the other fields only if the section is not 0.
         row.section.store(section as u32, Release);
         Ok(row)
     }
 }
 
-/// Fresh zeros at the end of the file.
+/// A new extent of zeros at the end of the file.
 pub struct NewExtent {
     pub address: *mut u8,
     pub offset: u64,

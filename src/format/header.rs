@@ -1,0 +1,95 @@
+//! The header: the process, the start of the recording, counts and losses.
+
+use std::sync::atomic::AtomicU64;
+
+use super::{DIRECTORY_OFFSET, RANK_VARIABLES, SECTIONS, Text};
+use crate::numbered::numbered;
+
+#[repr(C)]
+pub struct Header {
+    pub magic: [u8; 8],
+    pub version: u32,
+    pub byte_order: u32,
+    pub header_bytes: u32,
+    pub directory_capacity: u32,
+    pub pid: u32,
+    pub parent_pid: u32,
+    pub depth: u32,
+    pub reserved: u32,
+    /// Field 22 of /proc/PID/stat: distinguishes this process from a later one with the same pid.
+    pub process_start_ticks: u64,
+    pub started_unix_ns: u64,
+    /// CLOCK_MONOTONIC at the start; all times in the file are relative to it.
+    pub started_monotonic_ns: u64,
+    pub executable: Text,
+    pub command_line: Text,
+    pub host: Text,
+    /// [`Text::MISSING`] for a variable that was not set.
+    pub ranks: [Text; RANK_VARIABLES.len()],
+    /// 0 until the exit handlers ran.
+    pub ended_ns: AtomicU64,
+    /// Elements in use per section, including elements that were taken but not yet published.
+    pub counts: [AtomicU64; SECTIONS],
+    /// In an automatic snapshot (`recording/dump.rs`): when it was made + 1. 0 in the recording itself.
+    pub dumped_plus_one: AtomicU64,
+    /// [`Reason`] in the low half; row of the failed request + 1 in the high half.
+    pub dump_reason: AtomicU64,
+    /// A [`Text`]: the name of the automatic snapshot, if the program gave one.
+    pub dump_name: AtomicU64,
+    /// Events counted while the automatic snapshot was written.
+    pub dump_events: AtomicU64,
+    /// Inode of the recording when it was created; a copy of the file has another. 0: unknown.
+    pub file_number: u64,
+    /// Inode of /proc/self/ns/pid, the namespace of `pid`; 0: unknown.
+    pub pid_namespace: u64,
+    /// Inode of /proc/self/ns/time, which may shift `process_start_ticks`; 0: unknown.
+    pub time_namespace: u64,
+    /// On cache lines of their own: the counts are read at every event.
+    pub losses: LossCounters,
+}
+const _: () = assert!(size_of::<Header>() <= DIRECTORY_OFFSET);
+
+numbered! {
+    /// Why the recorder took an automatic snapshot; in the low half of [`Header::dump_reason`].
+    #[cfg_attr(feature = "read", derive(serde::Serialize, serde::Deserialize))]
+    #[cfg_attr(feature = "read", serde(rename_all = "snake_case"))]
+    pub enum Reason: u32 {
+        /// A request failed for lack of memory.
+        OutOfMemory = 1,
+        /// More memory of a device was in use than ever before.
+        Peak = 2,
+        /// The program passed a mark (`culeak_mark`).
+        Mark = 3,
+        /// The program asked for it (`culeak_snapshot`).
+        Requested = 4,
+        /// The interval of `CULEAK_SNAPSHOT_EVERY` had passed.
+        Every = 5,
+    }
+}
+
+const LOSSES: usize = 32;
+
+#[repr(C, align(64))]
+pub struct LossCounters(pub [AtomicU64; LOSSES]);
+
+numbered! {
+    /// Indices into [`Header::losses`]. Named as in `snapshot::Losses`.
+    pub enum Loss: usize {
+        Allocations = 0,
+        Stacks = 1,
+        Details = 2,
+        UnknownFrees = 3,
+        Vanished = 4,
+        FailedFrees = 5,
+        TeardownFrees = 6,
+        ImplicitFrees = 7,
+        CapturedNodes = 8,
+        LaunchedNodes = 9,
+        ExportTables = 10,
+        RecorderNs = 11,
+        Events = 12,
+        UnknownBlocks = 13,
+        Snapshots = 14,
+        Python = 15,
+    }
+}

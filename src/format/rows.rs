@@ -1,0 +1,351 @@
+//! The elements of the sections, each declared once: `rows!` makes a struct of atomics for the writer, which maps the file,
+//! and a struct of plain values for the reader, which decodes a copy.
+
+use std::mem::offset_of;
+use std::sync::atomic::Ordering::Acquire;
+
+use super::{Text, halves, pack};
+use crate::lockfree::peak::CentralCredit;
+use crate::lockfree::sync::{AtomicU32, AtomicU64, Element};
+
+/// A type of field.
+pub trait Field: Sized {
+    /// The type in the mapped file.
+    type Shared;
+
+    /// Decodes the field at the beginning of `bytes`; 0 if they are too short.
+    fn read(bytes: &[u8]) -> Self;
+}
+
+impl Field for u32 {
+    type Shared = AtomicU32;
+
+    fn read(bytes: &[u8]) -> u32 {
+        bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes))
+    }
+}
+
+impl Field for u64 {
+    type Shared = AtomicU64;
+
+    #[inline]
+    fn read(bytes: &[u8]) -> u64 {
+        bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+impl<T: Field, const N: usize> Field for [T; N] {
+    type Shared = [T::Shared; N];
+
+    fn read(bytes: &[u8]) -> [T; N] {
+        std::array::from_fn(|index| T::read(bytes.get(index * size_of::<T>()..).unwrap_or_default()))
+    }
+}
+
+impl Field for Text {
+    /// [`Text::to_word`].
+    type Shared = AtomicU64;
+
+    fn read(bytes: &[u8]) -> Text {
+        Text::from_word(u64::read(bytes))
+    }
+}
+
+/// The values of a [`CentralCredit`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Credit {
+    pub unused: u64,
+    pub peak: u64,
+}
+
+impl Field for Credit {
+    type Shared = CentralCredit;
+
+    fn read(bytes: &[u8]) -> Credit {
+        let [unused, peak] = Field::read(bytes);
+        Credit { unused, peak }
+    }
+}
+
+/// An element with named fields.
+pub trait Row: Element {
+    /// The same fields as plain values.
+    type Values;
+
+    /// Decodes an element; fields beyond the end of `bytes` are 0.
+    fn read(bytes: &[u8]) -> Self::Values;
+}
+
+macro_rules! rows {
+    ($( $(#[$meta:meta])* $row:ident as $values:ident, $bytes:literal bytes {
+        $( $(#[$field_meta:meta])* $field:ident: $type:ty, )*
+    } )*) => { $(
+        $(#[$meta])*
+        #[repr(C)]
+        #[cfg_attr(loom, derive(Default))]
+        pub struct $row { $( $(#[$field_meta])* pub $field: <$type as Field>::Shared, )* }
+
+        #[doc = concat!("The values of a [`", stringify!($row), "`].")]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub struct $values { $( $(#[$field_meta])* pub $field: $type, )* }
+
+        // SAFETY: every field is an atomic or consists of atomics.
+        unsafe impl Element for $row {}
+
+        impl Row for $row {
+            type Values = $values;
+
+            #[inline]
+            fn read(bytes: &[u8]) -> $values {
+                $values { $( $field: Field::read(bytes.get(offset_of!($row, $field)..).unwrap_or_default()), )* }
+            }
+        }
+
+        // loom's atomics have sizes of their own.
+        const _: () = assert!(cfg!(loom) || size_of::<$row>() == $bytes);
+    )* };
+}
+
+/// Capacity of [`ModuleRow::build_id`] in bytes.
+pub const BUILD_ID_MAX: usize = 40;
+
+/// Module half of a Python frame, whose address names a code object and an instruction.
+pub const PYTHON: u32 = u32::MAX;
+
+/// Room for kinds in each device's part of the peaks.
+pub const COUNTER_STRIDE: usize = 32;
+
+rows! {
+    /// One row of the directory.
+    Extent as ExtentValues, 32 bytes {
+        /// Written last; 0: unused.
+        section: u32,
+        number: u32,
+        element_bytes: u32,
+        reserved: u32,
+        offset: u64,
+        bytes: u64,
+    }
+
+    DeviceRow as DeviceValues, 128 bytes {
+        /// Ordinal + 1; 0: not published. Written last.
+        ordinal_plus_one: u32,
+        /// 0: no UUID, 1: GPU, 2: MIG.
+        uuid_kind: u32,
+        uuid: [u64; 2],
+        name: [u64; 13],
+    }
+
+    ContextRow as ContextValues, 32 bytes {
+        handle: u64,
+        /// Row of the device, or `NONE`.
+        device: u32,
+        /// 1: created by cuCtxCreate; 0: a primary context.
+        created: u32,
+        /// Time + 1; 0: not published. Written last.
+        seen_plus_one: u64,
+        /// Time + 1; 0: not destroyed.
+        destroyed_plus_one: u64,
+    }
+
+    ThreadRow as ThreadValues, 32 bytes {
+        /// 0: not published. Written last.
+        tid: u32,
+        reserved: u32,
+        name: [u64; 2],
+        seen_ns: u64,
+    }
+
+    ModuleRow as ModuleValues, 96 bytes {
+        /// Time + 1; 0: not published. Written last.
+        seen_plus_one: u64,
+        /// Time + 1; 0: still loaded.
+        unloaded_plus_one: u64,
+        bias: u64,
+        start: u64,
+        end: u64,
+        path: Text,
+        build_id_bytes: u64,
+        build_id: [u64; 5],
+    }
+
+    /// One edge of the stack trie: this frame, called from `parent`. A stack is the number of its innermost frame.
+    FrameRow as FrameValues, 16 bytes {
+        /// Parent in the low half, module + 1 in the high half; the module half is 0 for code outside any module.
+        parent_module: u64,
+        /// Return address minus load bias (without a module: the return address). 0: not published. Written last.
+        /// With [`PYTHON`]: offset of the instruction in the low half, row of the code + 1 in the high half.
+        address: u64,
+    }
+
+    /// A live allocation, or a free element. Two threads never write to one cache line, and an event touches one line;
+    /// 10 million live allocations take 640 MB.
+    Record as RecordValues, 64 bytes {
+        /// Status in the low half, generation in the high half.
+        state: u64,
+        /// The key's address; in a free record the next free one + 1, and in the upper half the next magazine's first + 1.
+        address: u64,
+        amount: u64,
+        /// The `SizeEncoding` in `attributes` defines this and `amount`.
+        other: u64,
+        time_ns: u64,
+        extra: u64,
+        /// Stack in the low half, thread in the high half.
+        place: u64,
+        attributes: u64,
+    }
+
+    /// Failed allocation calls; equal ones share a row.
+    FailureRow as FailureValues, 64 bytes {
+        bytes: u64,
+        /// 0: not published. Written last.
+        count: u64,
+        first_ns: u64,
+        last_ns: u64,
+        /// As [`Record::attributes`].
+        attributes: u64,
+        /// Stack in the low half, thread in the high half.
+        place: u64,
+        error: u64,
+        reserved: u64,
+    }
+
+    /// What one shard (a thread, or a few) counted of one kind on one device; readers add up all rows with the same kind and
+    /// device. Live bytes and counts follow from the records. A cache line: no two shards write to one.
+    CounterRow as CounterValues, 64 bytes {
+        /// [`CounterKey`] as a word + 1; 0: not published. Written last.
+        key_plus_one: u64,
+        /// The shard's hints for the two elements of `credit`.
+        hints: [u32; 2],
+        /// The shard's local credit in the sum of this kind and device, and in the sum of this device; the central credit of
+        /// both is in `Peaks`.
+        credit: [u64; 2],
+        total_bytes: u64,
+        total_count: u64,
+        freed_count: u64,
+        failed_count: u64,
+    }
+
+    /// The exact peak of one kind on one device. Row [`CounterKey::number`].
+    PeakRow as PeakValues, 64 bytes {
+        credit: Credit,
+        reserved: [u64; 6],
+    }
+
+    /// What one shard allocated at one stack, of one kind on one device, since the recording began; readers add up all rows
+    /// with the same stack, kind and device. A cache line: no two shards write to one.
+    TotalRow as TotalValues, 64 bytes {
+        /// [`TotalKey`] as a word + 1; 0: not published. Written first, so that the row can be found by it.
+        key_plus_one: u64,
+        bytes: u64,
+        count: u64,
+        reserved: [u64; 5],
+    }
+
+    /// The name of a CUDA function, an unhooked function or a domain. Zero bytes: not published.
+    NameRow as NameValues, 8 bytes {
+        text: Text,
+    }
+
+    /// A mark: a point in time that the program named.
+    MarkRow as MarkValues, 32 bytes {
+        /// Time + 1; 0: not published. Written last.
+        time_plus_one: u64,
+        name: Text,
+        thread: u64,
+        reserved: u64,
+    }
+
+    /// What PyTorch's allocator reports about itself, one row per device. Named as in `snapshot::Allocator`.
+    AllocatorRow as AllocatorValues, 64 bytes {
+        live_bytes: u64,
+        reserved_bytes: u64,
+        /// 0: it never reported anything.
+        events: u64,
+        mismatches: u64,
+        unseen_bytes: u64,
+        reserved: [u64; 3],
+    }
+
+    /// A Python function, as its code object describes it.
+    CodeRow as CodeValues, 32 bytes {
+        file: Text,
+        function: Text,
+        /// CPython's line table; missing if it could not be stored.
+        line_table: Text,
+        /// First line in the low half, the interpreter's minor version, which decides the format of the line table, in the
+        /// high half. 0: not published. Written last.
+        first_line_minor: u64,
+    }
+
+    /// The state of the process's Python interpreter; the last row counts.
+    InterpreterRow as InterpreterValues, 16 bytes {
+        /// `0x030c01f0` for 3.12.1, 0 if unknown, plus bit 32. 0: not published. Written last.
+        version: u64,
+        /// Why stacks lack its frames; empty if they have them.
+        no_frames: Text,
+    }
+}
+
+/// The subject of a sum: a kind of memory on a device. Kind 0: all memory on the device, of which only the peak is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CounterKey {
+    /// Device row + 1; 0: no device.
+    pub slot: u32,
+    pub kind: u32,
+}
+
+impl CounterKey {
+    pub const fn to_word(self) -> u64 {
+        pack(self.kind, self.slot)
+    }
+
+    pub const fn from_word(word: u64) -> CounterKey {
+        let (kind, slot) = halves(word);
+        CounterKey { slot, kind }
+    }
+
+    /// Row in `Peaks`.
+    pub const fn number(self) -> usize {
+        self.slot as usize * COUNTER_STRIDE + self.kind as usize
+    }
+}
+
+impl TotalRow {
+    /// Whether the row belongs to this [`TotalKey`].
+    #[inline]
+    pub fn is(&self, key: u64) -> bool {
+        // Acquire: pairs with the Release that gives a new row its key.
+        self.key_plus_one.load(Acquire) == key + 1
+    }
+}
+
+/// The subject of a [`TotalRow`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TotalKey {
+    /// Stack, or `NONE`.
+    pub stack: u32,
+    pub kind: u8,
+    /// Device row + 1; 0: no device.
+    pub slot: u8,
+    pub shard: u8,
+}
+
+impl TotalKey {
+    pub const fn to_word(self) -> u64 {
+        pack(
+            self.stack,
+            self.kind as u32 | (self.slot as u32) << 8 | (self.shard as u32) << 16,
+        )
+    }
+
+    pub const fn from_word(word: u64) -> TotalKey {
+        let (stack, rest) = halves(word);
+        TotalKey {
+            stack,
+            kind: rest as u8,
+            slot: (rest >> 8) as u8,
+            shard: (rest >> 16) as u8,
+        }
+    }
+}
