@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Claims about verdicts as other programs take them: JUnit's XML is valid by the schema of Jenkins' xUnit plugin, and the
-# README's workflow examples do what it says, run as GitHub's and GitLab's runners run them, on the fake driver.
+# workflow examples of docs/ci.md do what it says, run as GitHub's and GitLab's runners run them, on the fake driver.
 #
 #   tests/verdicts/run.sh [path of culeak]
 #
@@ -53,25 +53,25 @@ project() { # project NAME: a fresh checkout, with its test program and a baseli
 }
 
 project clean
-python3 "$root/tests/verdicts/workflows.py" "$root/README.md" github >said.txt || { cat said.txt; fail "a clean program fails on GitHub"; }
+python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" github >said.txt || { cat said.txt; fail "a clean program fails on GitHub"; }
 grep -q passed summary.md || fail "no summary on GitHub"
 if grep -q '^::error' said.txt; then fail "a clean program is annotated"; fi
 ok "GitHub: a program without new leaks passes, with a summary"
 
 project leaking
-expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/README.md" github >said.txt
+expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" github >said.txt
 grep -q '^::error file=gpu_tests.c,line=20,.*new_leak' said.txt || { cat said.txt; fail "the leaking line is not annotated"; }
 grep -qF 'new\_leak' summary.md || fail "the summary does not name the leak"
 grep -q known_cache said.txt && fail "a known leak is annotated"
 ok "GitHub: a new leak fails, annotated on its line, and the summary is written all the same"
 
 project gitlab-clean
-python3 "$root/tests/verdicts/workflows.py" "$root/README.md" gitlab >said.txt || { cat said.txt; fail "a clean program fails on GitLab"; }
+python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" gitlab >said.txt || { cat said.txt; fail "a clean program fails on GitLab"; }
 valid_here() { cp leaks.xml "$work/$1.xml"; (cd "$work" && valid "$1.xml"); }
 valid_here gitlab-clean
 if grep -q '<failure' leaks.xml; then fail "a clean program fails a test"; fi
 project gitlab-leaking
-expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/README.md" gitlab >said.txt
+expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" gitlab >said.txt
 valid_here gitlab-leaking
 grep -q '<failure.*new' leaks.xml || fail "the new leak fails no test"
 ok "GitLab: the test report is valid, and fails for a new leak alone"
