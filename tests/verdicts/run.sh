@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Claims about verdicts as other programs take them: JUnit's XML is valid by the schema of Jenkins' xUnit plugin, and the
-# workflow examples of docs/ci.md do what it says, run as GitHub's and GitLab's runners run them, on the fake driver.
+# README's workflow examples do what it says, run as GitHub's and GitLab's runners run them, on the fake driver.
 #
 #   tests/verdicts/run.sh [path of culeak]
 #

@@ -40,7 +40,7 @@ pub fn meaning(variable: &Variable) -> String {
         "" => String::new(),
         default => format!(" [default: {default}]"),
     };
-    // Backticks are for docs/environment.md.
+    // Backticks are for the README.
     format!("{}{default}", variable.meaning).replace('`', "")
 }
 
