@@ -1,7 +1,7 @@
 //! The environment variables `CULEAK_*`: one row each.
 //!
 //! The preload library and the command line read them through this table, `culeak help environment` and the manual pages
-//! print it, and the table of docs/environment.md is compared with it. A value that is not understood is an error of `culeak run`; in
+//! print it, and the README's table is compared with it. A value that is not understood is an error of `culeak run`; in
 //! a program under `LD_PRELOAD` alone it is reported on stderr and ignored. Nothing here needs a heap, since the library
 //! reads it too. Deliberately absent: what the variables do.
 
