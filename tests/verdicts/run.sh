@@ -53,25 +53,25 @@ project() { # project NAME: a fresh checkout with a test program and a baseline
 }
 
 project clean
-python3 "$root/tests/verdicts/workflows.py" "$root/README.md" github >printed.txt || { cat printed.txt; fail "a clean program fails on GitHub"; }
+python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" github >printed.txt || { cat printed.txt; fail "a clean program fails on GitHub"; }
 grep -q passed summary.md || fail "no summary on GitHub"
 if grep -q '^::error' printed.txt; then fail "a clean program is annotated"; fi
 ok "GitHub: a program without new leaks passes, with a summary"
 
 project leaking
-expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/README.md" github >printed.txt
+expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" github >printed.txt
 grep -q '^::error file=gpu_tests.c,line=20,.*new_leak' printed.txt || { cat printed.txt; fail "the leaking line is not annotated"; }
 grep -qF 'new\_leak' summary.md || fail "the summary does not name the leak"
 grep -q known_cache printed.txt && fail "a known leak is annotated"
 ok "GitHub: a new leak fails, annotated on its line, and the summary is written all the same"
 
 project gitlab-clean
-python3 "$root/tests/verdicts/workflows.py" "$root/README.md" gitlab >printed.txt || { cat printed.txt; fail "a clean program fails on GitLab"; }
+python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" gitlab >printed.txt || { cat printed.txt; fail "a clean program fails on GitLab"; }
 valid_here() { cp leaks.xml "$work/$1.xml"; (cd "$work" && valid "$1.xml"); }
 valid_here gitlab-clean
 if grep -q '<failure' leaks.xml; then fail "a clean program fails a test"; fi
 project gitlab-leaking
-expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/README.md" gitlab >printed.txt
+expect_code 1 env LEAK=1 python3 "$root/tests/verdicts/workflows.py" "$root/docs/ci.md" gitlab >printed.txt
 valid_here gitlab-leaking
 grep -q '<failure.*new' leaks.xml || fail "the new leak fails no test"
 ok "GitLab: the test report is valid, and fails for a new leak alone"

@@ -43,8 +43,18 @@ fn recording_options_without_a_command_are_refused() {
 }
 
 #[test]
-fn every_command_in_the_readme_parses() {
-    let commands = commands(include_str!("../../../README.md"));
+fn every_command_in_the_readme_and_the_pages_parses() {
+    let pages = [
+        include_str!("../../../README.md"),
+        include_str!("../../../docs/ci.md"),
+        include_str!("../../../docs/environment.md"),
+        include_str!("../../../docs/formats.md"),
+        include_str!("../../../docs/frameworks.md"),
+        include_str!("../../../docs/live.md"),
+        include_str!("../../../docs/reports.md"),
+        include_str!("../../../docs/snapshots.md"),
+    ];
+    let commands: Vec<_> = pages.into_iter().flat_map(commands).collect();
     assert!(commands.len() > 10, "{commands:?}");
     assert!(commands.iter().any(|words| words.contains(&"junit")), "{commands:?}");
     for words in commands {

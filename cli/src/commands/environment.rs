@@ -49,9 +49,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_readme_has_the_same_table() {
-        let readme = include_str!("../../../README.md");
-        let rows: Vec<&str> = readme.lines().filter(|line| line.starts_with("| `CULEAK_")).collect();
+    fn the_page_has_the_same_table() {
+        let page = include_str!("../../../docs/environment.md");
+        let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("| `CULEAK_")).collect();
         let expected: Vec<String> = ALL
             .iter()
             .map(|variable| {
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(
             rows,
             expected,
-            "the README's table of variables:\n{}",
+            "the table of docs/environment.md:\n{}",
             expected.join("\n")
         );
     }
