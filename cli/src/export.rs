@@ -12,6 +12,7 @@ pub mod flamegraph;
 pub mod folded;
 pub mod memory_viz;
 pub mod names;
+#[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
 pub mod pprof;

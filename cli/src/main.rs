@@ -18,6 +18,7 @@ mod json;
 mod live;
 mod load;
 mod no_pool;
+mod nvml;
 mod output;
 mod pickle;
 mod preload;

@@ -16,7 +16,7 @@ use sample::{Sample, leaky};
 use tempfile::TempDir;
 
 /// Everything that writes to a file it is given, without that file's name, which comes last.
-const WRITERS: [&[&str]; 17] = [
+const WRITERS: &[&[&str]] = &[
     &["snapshot", "leaky.json", "-o"],
     &["report", "leaky.json", "--html"],
     &["report", "leaky.json", "--flamegraph"],
@@ -29,6 +29,7 @@ const WRITERS: [&[&str]; 17] = [
     &["export", "leaky.json", "--format", "perfetto", "-o"],
     &["export", "leaky.json", "--format", "firefox", "-o"],
     &["export", "leaky.json", "--format", "csv", "-o"],
+    #[cfg(feature = "parquet")]
     &["export", "leaky.json", "--format", "parquet", "-o"],
     &["export", "leaky.json", "--format", "memory_viz", "-o"],
     &["export", "leaky.json", "--format", "html", "-o"],
@@ -222,7 +223,7 @@ fn a_disk_that_fills_in_the_middle_leaves_nothing_behind() {
         fs::create_dir(folder.path().join("pages")).expect("a folder");
         let before = names(&folder);
         let file = if is_man(writer) { "pages" } else { "out" };
-        let mut command = culeak(folder.path(), &[writer, &[file]].concat());
+        let mut command = culeak(folder.path(), &[*writer, &[file]].concat());
         // SAFETY: it is a system call, and nothing else happens between fork and exec.
         unsafe { command.pre_exec(files_end_after_100_bytes) };
         let refused = command.output().expect("culeak starts");

@@ -348,6 +348,7 @@ fn rows_that_somebody_holds_add_up_to_the_report() {
     }
 }
 
+#[cfg(feature = "parquet")]
 #[test]
 fn both_tables_hold_the_same() {
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
@@ -387,6 +388,7 @@ fn both_tables_hold_the_same() {
     }
 }
 
+#[cfg(feature = "parquet")]
 #[test]
 fn parquet_has_null_where_there_is_nothing_to_tell() {
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
