@@ -27,6 +27,7 @@ const SOURCES: [&str; 5] = ["Cargo.toml", "Cargo.lock", "src", "shim", "tests/fa
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-link-arg-bins=-Wl,--compress-debug-sections=zlib");
     let prebuilt: Vec<Option<PathBuf>> = LIBRARIES.iter().map(|library| prebuilt(library.3)).collect();
     let built = if prebuilt.iter().all(Option::is_some) {
         PathBuf::new()

@@ -11,6 +11,7 @@ pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
 pub mod memory_viz;
+#[cfg(feature = "parquet")]
 pub mod parquet;
 pub mod perfetto;
 pub mod pprof;

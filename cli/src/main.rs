@@ -21,6 +21,7 @@
 //!   supervise       a program run to its end, with signals forwarded
 //!
 //! usage           the memory in use on each device, queried through NVML
+//! nvml            the NVML functions that `usage` calls
 //! probe           queries in a child process, with a time limit
 //! demo_program    the program that `demo` records
 //! driver          the CUDA driver, opened at run time
@@ -49,6 +50,7 @@ mod json;
 mod launch;
 mod live;
 mod load;
+mod nvml;
 mod options;
 mod output;
 mod pickle;

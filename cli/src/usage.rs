@@ -10,13 +10,11 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use culeak::snapshot::{DeviceUsage, OtherProcesses, ProcessState, Usage};
-use nvml_wrapper::Nvml;
-use nvml_wrapper::enums::device::UsedGpuMemory;
-use nvml_wrapper::error::NvmlError;
 use serde::Serialize;
 
 use crate::errors::Failure;
 use crate::load::Loaded;
+use crate::nvml::{Error, Nvml};
 use crate::probe;
 
 /// The hidden command that runs [`answer`] in the child.
@@ -84,26 +82,16 @@ pub fn answer(args: &ProbeUsageArgs) -> Result<ExitCode, Failure> {
     match gather(args) {
         Ok(usage) => print(&usage),
         Err(error) => {
-            eprintln!("{}", in_words(&error));
+            eprintln!("{error}");
             Ok(ExitCode::FAILURE)
         }
     }
 }
 
-fn in_words(error: &NvmlError) -> String {
-    match error {
-        NvmlError::LibloadingError(_) => {
-            "NVML is not available (libnvidia-ml.so.1 cannot be loaded; the NVIDIA driver contains it)".to_owned()
-        }
-        other => format!("NVML returned: {other}"),
-    }
-}
-
-fn gather(args: &ProbeUsageArgs) -> Result<Usage, NvmlError> {
-    // The driver installs the versioned name; development packages add the other.
-    let nvml = Nvml::builder().lib_path("libnvidia-ml.so.1".as_ref()).init()?;
+fn gather(args: &ProbeUsageArgs) -> Result<Usage, Error> {
+    let nvml = Nvml::init()?;
     let source = nvml
-        .sys_driver_version()
+        .driver_version()
         .map_or_else(|_| "NVML".to_owned(), |version| format!("NVML {version}"));
     let mut usage = Usage {
         source,
@@ -113,33 +101,25 @@ fn gather(args: &ProbeUsageArgs) -> Result<Usage, NvmlError> {
     for (device, uuid) in args.uuids.iter().enumerate() {
         match device_usage(&nvml, device, uuid, args.pid) {
             Ok(found) => usage.devices.push(found),
-            Err(error) => usage.missing = Some(format!("{}, queried for {uuid}", in_words(&error))),
+            Err(error) => usage.missing = Some(format!("{error}, queried for {uuid}")),
         }
     }
     Ok(usage)
 }
 
-fn device_usage(nvml: &Nvml, device: usize, uuid: &str, pid: u32) -> Result<DeviceUsage, NvmlError> {
-    let found = nvml.device_by_uuid(uuid)?;
-    let memory = found.memory_info()?;
-    // A process that computes and draws is in both lists, with the same size.
-    let mut processes = found.running_compute_processes().unwrap_or_default();
-    processes.extend(found.running_graphics_processes().unwrap_or_default());
-    processes.sort_by_key(|process| process.pid);
-    processes.dedup_by_key(|process| process.pid);
-    let bytes = |used: &UsedGpuMemory| match used {
-        UsedGpuMemory::Used(bytes) => Some(*bytes),
-        UsedGpuMemory::Unavailable => None,
-    };
+fn device_usage(nvml: &Nvml, device: usize, uuid: &str, pid: u32) -> Result<DeviceUsage, Error> {
+    let found = nvml.device(uuid)?;
+    let memory = nvml.memory(found)?;
+    let processes = nvml.processes(found);
     let own = processes.iter().find(|process| process.pid == pid);
     let others: Vec<_> = processes.iter().filter(|process| process.pid != pid).collect();
-    let sum: Option<u64> = others.iter().map(|process| bytes(&process.used_gpu_memory)).sum();
+    let sum: Option<u64> = others.iter().map(|process| process.used_bytes).sum();
     Ok(DeviceUsage {
         device,
         total_bytes: memory.total,
         used_bytes: memory.used,
         reserved_bytes: memory.reserved,
-        process_bytes: own.and_then(|process| bytes(&process.used_gpu_memory)),
+        process_bytes: own.and_then(|process| process.used_bytes),
         // A list without this process is incomplete: inside a container it is empty.
         others: own.and(sum).map(|bytes| OtherProcesses {
             bytes,

@@ -19,6 +19,7 @@ const FORMATS: &[&str] = &[
     "perfetto",
     "firefox",
     "csv",
+    #[cfg(feature = "parquet")]
     "parquet",
     "memory_viz",
     "html",

@@ -15,8 +15,8 @@ use nix::sys::resource::{Resource, setrlimit};
 use sample::{Sample, leaky};
 use tempfile::TempDir;
 
-/// Every command that writes a file, without the file's name, which comes last.
-const WRITERS: [&[&str]; 17] = [
+/// Everything that writes to a file it is given, without that file's name, which comes last.
+const WRITERS: &[&[&str]] = &[
     &["snapshot", "leaky.json", "-o"],
     &["report", "leaky.json", "--html"],
     &["report", "leaky.json", "--flamegraph"],
@@ -29,6 +29,7 @@ const WRITERS: [&[&str]; 17] = [
     &["export", "leaky.json", "--format", "perfetto", "-o"],
     &["export", "leaky.json", "--format", "firefox", "-o"],
     &["export", "leaky.json", "--format", "csv", "-o"],
+    #[cfg(feature = "parquet")]
     &["export", "leaky.json", "--format", "parquet", "-o"],
     &["export", "leaky.json", "--format", "memory_viz", "-o"],
     &["export", "leaky.json", "--format", "html", "-o"],
@@ -204,8 +205,8 @@ fn a_disk_that_becomes_full_leaves_nothing_behind() {
         fs::create_dir(folder.path().join("pages")).expect("a folder");
         let before = names(&folder);
         let file = if is_man(writer) { "pages" } else { "out" };
-        let mut command = culeak(folder.path(), &[writer, &[file]].concat());
-        // SAFETY: between fork and exec only this system call happens.
+        let mut command = culeak(folder.path(), &[*writer, &[file]].concat());
+        // SAFETY: it is a system call, and nothing else happens between fork and exec.
         unsafe { command.pre_exec(files_end_after_100_bytes) };
         let refused = command.output().expect("culeak starts");
         expect_refused(&folder, writer, &refused, file, &before);

@@ -14,8 +14,10 @@ use culeak::snapshot::Snapshot;
 
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::{self, Cost};
+#[cfg(feature = "parquet")]
+use crate::export::parquet;
 use crate::export::records::Rows;
-use crate::export::{csv, firefox, memory_viz, parquet, perfetto, pprof, speedscope};
+use crate::export::{csv, firefox, memory_viz, perfetto, pprof, speedscope};
 use crate::html;
 use crate::load::{self, Loaded, Several};
 use crate::options::rules::suppressions_if_any;
@@ -88,7 +90,16 @@ pub enum Format {
     Html,
 }
 
+/// Said where the parquet crate, a quarter of the build, was left out.
+#[cfg(not(feature = "parquet"))]
+const WITHOUT_PARQUET: &str = "this build cannot write Parquet, which is an optional feature; build with \
+                               `--features parquet`, use a released build, or export csv";
+
 pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
+    #[cfg(not(feature = "parquet"))]
+    if args.format == Format::Parquet {
+        return Err(Failure::new(WITHOUT_PARQUET));
+    }
     output::check(&args.output, args.overwrite)?;
     let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
     if args.format == Format::Perfetto && !suppressions.is_empty() {
@@ -160,7 +171,10 @@ fn write(args: &ExportArgs, options: &profile::Options, items: &[Loaded], out: &
         Format::Perfetto => perfetto::write(&snapshots, &args.kind, out),
         Format::Firefox => firefox::write(snapshot, options, detail, out),
         Format::Csv => csv::write(&Rows::of(snapshot, options, detail), out),
+        #[cfg(feature = "parquet")]
         Format::Parquet => parquet::write(&Rows::of(snapshot, options, detail), out),
+        #[cfg(not(feature = "parquet"))]
+        Format::Parquet => Err(io::Error::other(WITHOUT_PARQUET)),
         Format::Html => {
             let page = |item: &'_ Loaded| report::Options {
                 source: item.source.clone(),

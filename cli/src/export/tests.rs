@@ -352,6 +352,7 @@ fn held_and_cached_rows_add_up_to_the_report() {
     }
 }
 
+#[cfg(feature = "parquet")]
 #[test]
 fn csv_and_parquet_have_equal_rows() {
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
@@ -391,6 +392,7 @@ fn csv_and_parquet_have_equal_rows() {
     }
 }
 
+#[cfg(feature = "parquet")]
 #[test]
 fn parquet_has_null_for_fields_that_do_not_apply() {
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
