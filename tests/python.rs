@@ -302,7 +302,7 @@ fn a_report_adds_up_by_line_of_python_and_shows_no_interpreter() {
         assert_eq!(
             lines,
             [(
-                format!("{file}:{line} in {function}").into(),
+                format!("{function} {file}:{line}").into(),
                 expected_frames.len().into()
             )],
             "{}",
