@@ -70,7 +70,7 @@ def a_failed_request_leaves_a_snapshot_whose_report_begins_with_it(t):
         expect_equal(len(snapshots), 1, f"snapshots in {watched.folder / 'rec'}")
         report = report_of(t, snapshots[0])
         stated = facts(watched)
-    failed = report["failed"]
+    failed = report["trigger"]
     expect(failed is not None, f"{snapshots[0]}: the report names no failed request")
     expect(failed["bytes"] >= 1 << 50, f"the failed request: {failed}")
     expect_line(failed, "ledger_too_much")

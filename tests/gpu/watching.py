@@ -148,4 +148,4 @@ def the_live_view_follows_a_running_pytorch(t):
             screen.until(re.escape(f"{file}:{leak}"))
             screen.keys("m")
             screen.keys("d")
-            screen.until("only what changed since the mark", r"\+\d+ MiB.*" + re.escape(f"{file}:{leak}"))
+            screen.until("changes since the mark", r"\+\d+ MiB.*" + re.escape(f"{file}:{leak}"))
