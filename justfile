@@ -5,7 +5,7 @@ _list:
 
 # Run all tests (no GPU needed)
 test:
-    cargo test --locked
+    cargo test --workspace --locked
 
 # Run the tests of tests/ whose names contain WORDS, e.g. `just one kinds::`
 one +WORDS:

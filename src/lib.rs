@@ -3,13 +3,13 @@
 //! # One allocation, from the call to the report
 //!
 //! ```text
-//! cudaMalloc(&p, 4 << 20)                        the program
-//!   └─ hook        shim/src/hooks.rs             one per row of src/cuda_functions.rs
-//!      └─ effect   shim/src/effects.rs           "allocates": call the driver, then record
-//!         └─ event shim/src/recorder.rs          size, kind, thread, context, device, label
-//!            ├─ stack   shim/src/stacks.rs       return addresses, each with its module, and Python frames in between
-//!            └─ record  src/recording.rs         64 bytes in a mapped file,
-//!                       src/lockfree/table.rs    found by address when the memory is freed
+//! cudaMalloc(&p, 4 << 20)                          the program
+//!   └─ hook        shim/src/hooks.rs               one per row of src/cuda_functions.rs
+//!      └─ effect   shim/src/effects.rs             "allocates": call the driver, then record
+//!         └─ event shim/src/recorder.rs            size, kind, thread, context, device, label
+//!            ├─ stack  shim/src/stacks.rs          return addresses, each with its module, Python frames in between
+//!            └─ record src/recording/allocations.rs  64 bytes in a mapped file,
+//!                      src/lockfree/table.rs       found by address when the memory is freed
 //!
 //! recording ──► reader ────────► snapshot ────────► symbols ──────────────► analysis ────────► text, HTML, JSON
 //! src/format.rs src/reader.rs    src/snapshot.rs   cli/src/symbolize.rs    src/analysis.rs   cli/src
@@ -19,7 +19,19 @@
 //!                  call sites    like records      bytes per holder       what is left, changed, grows, is allowed
 //! ```
 //!
-//! Data flows along the arrows.
+//! Data flows along the arrows. The same by function, for what is looked for most often:
+//!
+//! - **An allocation's size, into the file**: `effects::allocates`, `recorder::allocated`,
+//!   `Recording::allocated_at` (`recording/allocations.rs`), `TableIn::insert` (`lockfree/table.rs`), `Record::write`
+//!   (`lockfree/table/record.rs`).
+//! - **Its size, out of the file**: `decoded` (`reader/records.rs`), a row of `snapshot/allocations.rs`, `Groups`
+//!   (`analysis/groups.rs`), a row of the report (`analysis/report/grouping.rs`), `ranking` (`cli/src/text/report.rs`).
+//! - **A free**: `effects::frees` withdraws the record, calls the driver, and settles (`recorder::Held::settle`): the
+//!   record is committed, or restored if the call failed.
+//! - **A Python line**: `shim/cpython` reads code objects and offsets, `recording/python.rs` stores each code object's
+//!   line table once, and `reader/python_line.rs` decodes it.
+//! - **The JSON of a report, diff, trend or check**: serialized from the value that the analysis returns, such as
+//!   [`analysis::diff::Diff`].
 //!
 //! # Modules
 //!
@@ -35,10 +47,10 @@
 //! | | [`lockfree`] | what many threads change at once: table, index, segmented array, shards, peak, intervals |
 //! | | [`proof`] | the file in which the shim reports to `culeak run` what it did |
 //! | | [`recording`] | the recording as its writer sees it |
+//! | | [`file`](mod@file) | the growing file behind it |
 //! | CLI only | [`reader`] | a recording, even of a running process, read into a snapshot |
 //! | (`read`) | [`snapshot`] | the memory of one process at one instant, as tables |
 //! | | [`analysis`] | call sites, groups, ledger, report, diff, trend, check |
-//! | | [`quick`] | hash maps for numbers |
 //!
 //! This crate contains no hooks, no symbol files and no terminal. The shim uses it without the `read` feature.
 //!
@@ -52,7 +64,7 @@
 //!   exists.
 //! - **Frees are recorded first**: a record is withdrawn before the real free, and restored if that fails
 //!   ([`lockfree::table`]).
-//! - **One file per process, complete at every instant** ([`format`](mod@format), [`recording::file`]): nothing needs
+//! - **One file per process, complete at every instant** ([`format`](mod@format), [`file`](mod@file)): nothing needs
 //!   to be flushed, so a killed process loses nothing. Blocks are allocated before they are written, so a full disk
 //!   costs records and never raises a signal.
 //! - **Stacks are taken on allocations only**, stored once as a trie of (module, address), and named later in another

@@ -11,6 +11,24 @@
 //! counts the events that may be missing. A caller that needs sums again and again uses a [`Follower`], which decodes only
 //! what changed.
 //!
+//! ```text
+//! reader        the sections of a recording, and when to read them again
+//! records       records of live allocations, as rows
+//! decode        all other sections, as a snapshot
+//!   stacks        stacks, from the stack trie
+//!   python        Python frames and the interpreter
+//!   python_line   the source line of a Python instruction, from its function's line table
+//!   totals        total allocations of each stack
+//! follow        repeated reads, for the live view
+//! stack_sums    sums by stack, without the allocations
+//! identity      which process a recording belongs to
+//! liveness      whether that process still runs
+//! elapsed       how long ago the recording began
+//! progress      progress of long work
+//! regular       opening files that may be something else
+//! error         why a file cannot be read
+//! ```
+//!
 //! [`Taken::events_during_read`]: crate::snapshot::Taken::events_during_read
 
 mod decode;

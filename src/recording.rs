@@ -5,6 +5,17 @@
 //! is adding, and that for a limited time. What cannot be stored is counted as a loss.
 //!
 //! Deliberately absent: calls to CUDA, the loader or the unwinder. The shim makes them; this module stores the results.
+//!
+//! ```text
+//! recording     the file and its header, texts, names, frames and stacks
+//! allocations   allocations (`allocated_at`), frees (`withdraw`, `commit`, `restore`), failed requests
+//! cells         where each shard's counters are
+//! totals        total allocations of each stack
+//! details       devices, contexts, threads, modules
+//! python        functions of Python, with their line tables
+//! frameworks    domains of framework allocators, their totals, marks
+//! dump          automatic snapshots
+//! ```
 
 mod allocations;
 mod cells;

@@ -1,9 +1,10 @@
 //! The environment variables `CULEAK_*`: one row each.
 //!
 //! The preload library and the command line read them through this table, `culeak help environment` and the manual pages
-//! print it, and the README's table is compared with it. An invalid value is an error of `culeak run`; in a program that
-//! runs under `LD_PRELOAD` alone it is reported on stderr and ignored. Nothing here needs a heap, since the library uses it
-//! too. Deliberately absent: the effects of the variables.
+//! print it, and the table in `docs/environment.md` is compared with it. An invalid value is an error of `culeak run`; in a
+//! program that runs under `LD_PRELOAD` alone it is reported on stderr and ignored. Nothing here needs a heap, since the
+//! library uses it too. Deliberately absent: the effects of the variables. Most take effect when the recording is created
+//! (`shim/src/recorder/create.rs`).
 
 use std::ffi::CStr;
 

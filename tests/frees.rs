@@ -55,6 +55,17 @@ fn memory_freed_on_another_thread_is_not_a_leak() {
     profile("frees").arg("elsewhere").run().only_snapshot().expect_clean();
 }
 
+/// Fails if a record is withdrawn after the real free instead of before it.
+#[test]
+fn an_address_given_to_another_thread_before_its_free_returns_is_that_threads() {
+    let outcome = profile("frees").tiny_driver().arg("address_given_away").run();
+    outcome.expect_success();
+    let snapshot = outcome.only_snapshot();
+    snapshot.expect_live(Device, 1, 200);
+    assert_eq!((snapshot.losses.vanished, snapshot.losses.unknown_frees), (0, 0));
+    assert_eq!(snapshot.counted(Device).freed_count, 1);
+}
+
 #[test]
 fn memory_whose_free_failed_is_a_leak() {
     let outcome = profile("frees").arg("fails_once").failing("cuMemFree_v2:1:700").run();

@@ -33,7 +33,7 @@
 //!
 //! output          files written completely or not at all
 //! progress        progress bars and messages on stderr
-//! json            JSON that is safe to print
+//! json            JSON that is safe to print, of values that `culeak::analysis` returns
 //! errors          how a command fails: one sentence and an exit code
 //! escape          text from a recording, made safe to print
 //! ```

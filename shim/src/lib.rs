@@ -15,7 +15,8 @@
 //!   effects    allocates: call the real function, then record
 //!   recorder     allocated: the recording, the thread, the current context and device, the name of the call
 //!   stacks         stack: native and Python frames
-//!   culeak::recording::Recording::allocated_at
+//!   culeak::recording                            src/recording/allocations.rs: allocated_at
+//!     culeak::lockfree::table                      src/lockfree/table.rs: insert writes the record into the file
 //! ```
 //!
 //! `cuMemFree_v2` takes the same path through `effects::frees`, which withdraws the record before the real call and

@@ -6,7 +6,8 @@
 //! module or function takes the place of its own.
 //!
 //! Native frames are return addresses, which the CLI symbolizes. Names of Python functions do not outlive the process,
-//! so they are stored when a function is first seen.
+//! so they are stored when a function is first seen, with its line table: the reader computes lines from it
+//! (`culeak::reader::python_line`).
 //!
 //! ```text
 //! modules   the modules that addresses belong to, and what happens when they are unloaded

@@ -170,8 +170,33 @@ static void churn(void) {
     leak(257);
 }
 
+/* On the tiny driver: while one thread is inside cuMemFree, another is given the same address. */
+static CUdeviceptr given;
+
+static void *allocates(void *nothing) {
+    given = leak(200);
+    return nothing;
+}
+
+static void allocate_elsewhere(void) {
+    pthread_t thread;
+    REQUIRE(!pthread_create(&thread, NULL, allocates, NULL));
+    REQUIRE(!pthread_join(thread, NULL));
+}
+
+static void address_given_away(void) {
+    start_cuda();
+    void (**freed)(void) = dlsym(RTLD_DEFAULT, "tiny_freed");
+    REQUIRE(freed);
+    CUdeviceptr address = leak(100);
+    *freed = allocate_elsewhere;
+    OK(cuMemFree_v2(address));
+    REQUIRE(given == address);
+}
+
 MAIN(BEHAVIOUR(async_freed_as_device), BEHAVIOUR(device_freed_as_async), BEHAVIOUR(managed_freed_as_device),
      BEHAVIOUR(v1_freed_as_v2), BEHAVIOUR(from_pool_freed_as_device), BEHAVIOUR(elsewhere), BEHAVIOUR(fails_once),
      BEHAVIOUR(fails_then_frees), BEHAVIOUR(at_teardown), BEHAVIOUR(unknown), BEHAVIOUR(no_memory),
      BEHAVIOUR(no_memory_of_any_kind), BEHAVIOUR(no_memory_again_and_again), BEHAVIOUR(nowhere_to_write),
-     BEHAVIOUR(keeps_errno), BEHAVIOUR(many), BEHAVIOUR(peak), BEHAVIOUR(churn))
+     BEHAVIOUR(keeps_errno), BEHAVIOUR(many), BEHAVIOUR(peak), BEHAVIOUR(churn),
+     BEHAVIOUR(address_given_away))

@@ -1,4 +1,4 @@
-//! Golden texts. `CULEAK_BLESS=1 cargo test -p culeak-cli golden` rewrites them; review the diff before committing.
+//! Golden texts. `CULEAK_BLESS=1 cargo test -p culeak-cli --bin culeak golden` rewrites them; review the diff before committing.
 
 use std::io;
 use std::path::Path;

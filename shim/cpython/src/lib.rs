@@ -28,8 +28,8 @@
 //! * [`layout`]: the offsets in each version's structures
 //! * [`memory`]: reads of memory that may be freed at any time
 //!
-//! Deliberately absent: decoding of line tables and everything else that can be done later, in another process; other
-//! threads' stacks; locals and values of any kind.
+//! Deliberately absent: decoding of line tables (`src/reader/python_line.rs`) and everything else that can be done later, in
+//! another process; other threads' stacks; locals and values of any kind.
 
 mod chain;
 mod code;
