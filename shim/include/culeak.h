@@ -7,7 +7,7 @@
  *   culeak_interval_begin("test 7", 0)                 measure from here on: bytes left, and their peak
  *
  * Without culeak (`culeak run`, or LD_PRELOAD) each call only tests a pointer. The functions may be called from any thread,
- * under any lock, in a signal handler and in a forked child. They never wait, and call CUDA only to get the current
+ * under any lock, in a signal handler and in a forked child. They wait for no lock, and call CUDA only to get the current
  * context and device. Strings are copied. Addresses are never dereferenced.
  *
  * A domain is the name of an allocator. Each domain has its own blocks, so one allocator may hand out parts of another's

@@ -112,6 +112,16 @@ fn record(result: i32, address: impl FnOnce() -> u64, event: &AllocationEvent) {
     }
 }
 
+/// As [`record`], with the address that the call wrote to `out` if it succeeded. Returns `result`.
+///
+/// # Safety
+/// `out` is the call's own out-parameter.
+unsafe fn record_output<T: Word>(result: i32, out: *mut T, event: &AllocationEvent) -> i32 {
+    // SAFETY: read only after success.
+    record(result, || unsafe { read(out) }, event);
+    result
+}
+
 /// # Safety
 /// `out` is the call's own out-parameter (here and below).
 pub unsafe fn allocates<T: Word>(
@@ -122,13 +132,8 @@ pub unsafe fn allocates<T: Word>(
     bytes: impl Word,
 ) -> i32 {
     let result = real();
-    // SAFETY: read only after success.
-    record(
-        result,
-        || unsafe { read(out) },
-        &AllocationEvent::new(api, kind, bytes.word()),
-    );
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &AllocationEvent::new(api, kind, bytes.word())) }
 }
 
 /// # Safety
@@ -153,9 +158,8 @@ pub unsafe fn allocates_pitched<T: Word, P: Word>(
         requested,
         ..AllocationEvent::new(api, Kind::Pitched, bytes)
     };
-    // SAFETY: as above.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 pub fn frees(_: Api, real: impl FnOnce() -> i32, address: impl Word) -> i32 {

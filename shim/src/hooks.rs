@@ -11,7 +11,7 @@
 //! | `body` | a pointer returned in place of the driver's function | the driver's function ([`driver`]) |
 //! | `other` | a pointer returned in place of another interposer's function | that interposer's function |
 //!
-//! The first and the last are a few instructions of assembly that leave the caller's address for the body: the next
+//! The first and the last are a few instructions of assembly that store the caller's address for the body: the next
 //! definition depends on it, and a compiled function cannot see it. If a call goes on to another interposer, that
 //! interposer's own calls of the driver reach these hooks too. They are part of the call that is being recorded, and
 //! are passed through.
@@ -152,7 +152,7 @@ macro_rules! noting_entry {
     };
 }
 
-/// The exported entry of a runtime function: leaves the caller's address.
+/// The exported entry of a runtime function: stores the caller's address.
 #[cfg(target_arch = "x86_64")]
 macro_rules! runtime_entry {
     ($body:path) => {
@@ -160,7 +160,7 @@ macro_rules! runtime_entry {
     };
 }
 
-/// The exported entry of a driver function. If every caller goes on to the driver's own function, no address is left.
+/// The exported entry of a driver function. Stores no address if every caller goes on to the driver's own function.
 #[cfg(target_arch = "x86_64")]
 macro_rules! driver_entry {
     ($body:path, $api:expr) => {
@@ -203,7 +203,7 @@ macro_rules! other_entry {
     };
 }
 
-/// What [`other_entry`] leaves in place of an address; no caller has this address.
+/// Stored by [`other_entry`] in place of an address; no caller has this address.
 const OTHER: u64 = 1;
 
 /// What the call of a driver hook goes on to.
@@ -216,7 +216,7 @@ struct Target {
 }
 
 impl Target {
-    /// By what the entry has left. `None` if there is no function to go on to.
+    /// Chosen by the address that the entry stored. `None` if there is no function to go on to.
     #[inline]
     fn of(api: Api) -> Option<Target> {
         let own = driver::function(api);

@@ -1,8 +1,8 @@
 //! The library that is preloaded into CUDA programs.
 //!
 //! It runs inside the user's process: once a recording has started it allocates nothing from the heap, no panic crosses
-//! its boundary, `errno` is preserved, and CUDA is asked for nothing but the current context and device. Nothing waits,
-//! except for a part of the file that another thread is creating, and then for two seconds at most. Signals,
+//! its boundary, `errno` is preserved, and the only calls of CUDA besides the program's own are a few queries
+//! (`resolve::driver`). Waiting for another thread ends after two seconds at most, and then counts as a loss. Signals,
 //! descriptors below 64 and all but 16 KiB of the stack are left to the program (`culeak::system`). The library needs
 //! libc and the loader alone, is never unloaded, and does nothing until the process uses CUDA.
 //!

@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use crate::settings;
 use culeak::recording::Recording;
-use culeak::system::{BlockedSignals, Pauses, monotonic_ns, without_write_signals};
-use culeak::system::{Errno, Uncancelled};
+use culeak::system::{BlockedSignals, Errno, Pauses, Uncancelled, monotonic_ns, without_write_signals};
 use culeak::variables::Mistake;
 
 /// Device and inode of stderr when the recording started.
@@ -145,14 +144,14 @@ impl Line {
     }
 
     fn push_bytes(&mut self, bytes: u64) {
-        let (amount, unit): (u64, &[u8]) = match bytes {
+        let (number, unit): (u64, &[u8]) = match bytes {
             0..10_000 => (bytes, b" B"),
             10_000..10_240_000 => (bytes >> 10, b" KiB"),
             10_240_000..10_485_760_000 => (bytes >> 20, b" MiB"),
             10_485_760_000..10_737_418_240_000 => (bytes >> 30, b" GiB"),
             _ => (bytes >> 40, b" TiB"),
         };
-        self.push_number(amount);
+        self.push_number(number);
         self.push(unit);
     }
 

@@ -6,8 +6,8 @@
 //!           withdraw(space, address) ─► Held    before the real free; `Held::settle` with its result after it
 //! ```
 //!
-//! A failure in here costs records, which are counted, and never the program: nothing panics out of this module,
-//! `errno` is preserved, and no lock is held.
+//! A failure in this module loses records, which are counted, and does not affect the program: panics are caught, `errno`
+//! is preserved, and no lock is held.
 //!
 //! ```text
 //! session         the recording of this process: its start, a fork, its end
@@ -74,11 +74,11 @@ pub struct AllocationEvent {
     pub pool: u64,
     pub flags: u8,
     pub device: Device,
-    /// The hook's own frame, where the stack begins: frames that the recorder adds are never walked.
+    /// The hook's own frame, where the walk of the stack begins. The recorder's frames are not walked.
     pub at: Registers,
 }
 
-/// Where an allocation lives.
+/// How to determine the device of an allocation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Device {
     /// On the current device of the calling thread.
@@ -202,7 +202,7 @@ pub fn withdraw(space: Space, address: u64) -> Held {
         quietly(|| {
             let recording = running()?;
             let _cost = Cost::of(recording);
-            recording.withdraw(Key { space, address }, thread_and_shard(recording).1)
+            recording.withdraw(key(space, address), thread_and_shard(recording).1)
         })
         .flatten(),
     )

@@ -69,11 +69,6 @@ pub fn each_mistake(report: impl Fn(&Mistake)) {
     }
 }
 
-/// Whether libgcc unwinds stacks instead of the walker.
-pub fn wants_libgcc() -> bool {
-    is_set(variables::UNWINDER)
-}
-
 /// The rank variables that are set, in the order of `RANK_VARIABLES`.
 pub fn ranks() -> [Option<&'static [u8]>; RANK_VARIABLES.len()] {
     RANK_VARIABLES.map(|name| {
@@ -122,11 +117,7 @@ impl Path {
 
     /// `None` if it is too long.
     pub fn as_c_str(&self) -> Option<&CStr> {
-        if self.fits {
-            CStr::from_bytes_until_nul(&self.bytes).ok()
-        } else {
-            None
-        }
+        CStr::from_bytes_until_nul(&self.bytes).ok().filter(|_| self.fits)
     }
 
     /// Sets `other` with `.N` before its extension, for a name that exists already.
@@ -162,8 +153,8 @@ impl Path {
             .filter(|value| !value.is_empty())
             .unwrap_or(DEFAULT_NAME);
         if pattern[0] != b'/' {
-            // The program may change its working folder, and the file may have to be opened again. SAFETY: the buffer
-            // has this length.
+            // The program may change its working folder, and the file may have to be opened again.
+            // SAFETY: the buffer has this length.
             if unsafe { !libc::getcwd(self.bytes.as_mut_ptr().cast(), self.bytes.len()).is_null() } {
                 self.length = self.bytes.iter().position(|&byte| byte == 0).unwrap_or(0);
                 self.push(b"/");

@@ -3,7 +3,7 @@
 //! A known stack costs a walk, a hash and one look-up. The hash covers the addresses of native frames, and of Python
 //! frames the code object and the position in it. Only for a new stack are the two merged. It is stored frame by frame,
 //! outermost first, as (module, address in the module) or (function, instruction), so that it stays valid after another
-//! module or function takes the place of its own.
+//! module or function is loaded at the same address.
 //!
 //! Native frames are return addresses, which the CLI symbolizes. Names of Python functions do not outlive the process,
 //! so they are stored when a function is first seen, with its line table: the reader computes lines from it
@@ -30,7 +30,7 @@ use crate::settings::DEPTH_MAX;
 use culeak::format::{CUT, Loss, NONE, ROOT};
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
-use culeak::system::{Uncancelled, anonymous};
+use culeak::system::{Scratch, Uncancelled};
 
 pub use modules::{Closing, unloaded};
 pub use python::prepare;
@@ -63,7 +63,12 @@ pub fn stack(recording: &Recording, at: Registers, shard: Shard, before_store: f
         return known;
     }
     before_store(recording);
-    let stack = with_scratch(|scratch| store(recording, scratch, at, depth, closing)).flatten();
+    let stack = {
+        let _uncancelled = Uncancelled::new();
+        // SAFETY: all zeros is a value of each part, as the parts state.
+        let buffers = unsafe { Scratch::<Buffers>::zeroed() }.ok();
+        buffers.and_then(|mut buffers| store(recording, &mut buffers, at, depth, closing))
+    };
     match stack {
         Some(stack) if !closing => recording.remember_stack(hash, stack),
         Some(_) => {}
@@ -73,29 +78,17 @@ pub fn stack(recording: &Recording, at: Registers, shard: Shard, before_store: f
 }
 
 /// Buffers for storing a new stack, too large for the stack of a signal handler. All zeros is a value.
-#[repr(C)]
-struct Scratch {
+struct Buffers {
     merged: merge::Merged,
     python: python::Frames,
     text: [u8; python::TEXT],
 }
 
-fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> Option<R> {
-    let _uncancelled = Uncancelled::new();
-    let memory = anonymous(size_of::<Scratch>()).ok()?;
-    // SAFETY: mapped just now with this size; all zeros is a value of the type; nothing else refers to it until it is
-    // unmapped.
-    let result = work(unsafe { &mut *memory.cast::<Scratch>() });
-    // SAFETY: mapped above; nothing borrows it any more.
-    unsafe { libc::munmap(memory.cast(), size_of::<Scratch>()) };
-    Some(result)
-}
-
 /// Walks the stack again, this time keeping the frames, and stores it outermost first.
 #[cold]
 #[inline(never)]
-fn store(recording: &Recording, scratch: &mut Scratch, at: Registers, depth: usize, closing: bool) -> Option<u32> {
-    let merged = &mut scratch.merged;
+fn store(recording: &Recording, buffers: &mut Buffers, at: Registers, depth: usize, closing: bool) -> Option<u32> {
+    let merged = &mut buffers.merged;
     if native::uses_libgcc() {
         merged.unwind(at, depth);
     } else {
@@ -108,10 +101,10 @@ fn store(recording: &Recording, scratch: &mut Scratch, at: Registers, depth: usi
         });
     }
     python::record_interpreter(recording);
-    if !scratch.python.walk(depth) {
+    if !buffers.python.walk(depth) {
         recording.add(Loss::Python, 1);
     }
-    merged.merge(&scratch.python, depth);
+    merged.merge(&buffers.python, depth);
     let mut parent = if merged.cut { CUT } else { ROOT };
     for frame in merged.frames().iter().rev() {
         parent = match frame {
@@ -122,7 +115,7 @@ fn store(recording: &Recording, scratch: &mut Scratch, at: Registers, depth: usi
                 };
                 recording.frame(parent, module, address.wrapping_sub(bias))?
             }
-            merge::Frame::Python(frame) => match python::code(recording, *frame, &mut scratch.text) {
+            merge::Frame::Python(frame) => match python::code(recording, *frame, &mut buffers.text) {
                 Some(code) => recording.python_frame(parent, code, frame.offset)?,
                 None => {
                     recording.add(Loss::Python, 1);

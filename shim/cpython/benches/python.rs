@@ -12,6 +12,7 @@ mod undisturbed;
 
 use criterion::{BenchmarkId, Criterion};
 use culeak_cpython::{Frame, Seen, Status, prepare, walk};
+use culeak_walker::mix_in;
 use std::cell::Cell;
 use std::ffi::{CStr, CString, c_void};
 use std::hint::black_box;
@@ -142,14 +143,12 @@ fn count() -> usize {
 
 /// As the recorder does it.
 fn hash() -> usize {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let step = |hash: u64, word: u64| (hash.rotate_left(29) ^ word).wrapping_mul(ODD);
     let mut hashes = [1, 2];
     walk(128, |seen| match seen {
         Seen::Frame(Frame { code, stamp, offset }) => {
             hashes = [
-                step(hashes[0], code),
-                step(hashes[1], stamp.rotate_left(20) ^ u64::from(offset)),
+                mix_in(hashes[0], code),
+                mix_in(hashes[1], stamp.rotate_left(20) ^ u64::from(offset)),
             ];
         }
         Seen::Boundary(_) => hashes[0] = hashes[0].wrapping_add(1),

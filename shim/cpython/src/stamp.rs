@@ -3,6 +3,7 @@
 use crate::interpreter::Interpreter;
 use crate::layout::*;
 use crate::memory::{Memory, View};
+use culeak_walker::mix_in;
 
 /// The parts of a code object that identify it.
 pub struct Code {
@@ -95,7 +96,7 @@ const TEXT_END: u64 = 64;
 
 #[inline(always)]
 fn fold(parts: &[u64]) -> u64 {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let step = |digest: u64, part: &u64| (digest.rotate_left(29) ^ part).wrapping_mul(ODD);
-    parts.iter().fold(ODD, step)
+    parts
+        .iter()
+        .fold(0x9e37_79b9_7f4a_7c15, |digest, &part| mix_in(digest, part))
 }

@@ -3,8 +3,9 @@
 
 use libc::c_uint;
 
-use super::{Word, frees_in, read, record, was_read};
+use super::{Word, frees_in, record_output, was_read};
 use crate::recorder::AllocationEvent;
+use cudarc::driver::sys::{CUDA_ARRAY_DESCRIPTOR, CUDA_ARRAY3D_DESCRIPTOR};
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
 use culeak::lockfree::table::Space;
@@ -49,9 +50,8 @@ unsafe fn creates_handle<T: Word, D: Descriptor>(
     let shape = (was_read(result) && !descriptor.is_null()).then(|| unsafe { D::shape(descriptor) });
     let bytes = shape.map_or(0, |shape: Shape| shape.bytes(levels));
     let event = AllocationEvent::new(api, kind, bytes).in_space(Space::Array);
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 pub fn destroys_array(_: Api, real: impl FnOnce() -> i32, array: impl Word) -> i32 {
@@ -97,70 +97,36 @@ pub trait Descriptor {
     unsafe fn shape(descriptor: *const Self) -> Shape;
 }
 
-/// Reads a field as an integer: the enum types of the bindings lack newer formats.
-macro_rules! field {
-    ($descriptor:ident . $field:ident) => {
-        std::ptr::addr_of!((*$descriptor).$field).cast::<u32>().read()
+/// Reads the fields one by one, the format as an integer: the enum types of the bindings lack newer formats.
+macro_rules! descriptors {
+    ($( $type:ident { [$width:ident, $height:ident $(, $depth:ident)?], $format:ident, $channels:ident $(, $flags:ident)? } )*) => {
+        $(
+            impl Descriptor for $type {
+                unsafe fn shape(descriptor: *const Self) -> Shape {
+                    // SAFETY: the caller vouches for the pointer.
+                    unsafe {
+                        Shape {
+                            extent: [
+                                (*descriptor).$width as u64,
+                                (*descriptor).$height as u64,
+                                0 $( + (*descriptor).$depth as u64 )?,
+                            ],
+                            format: std::ptr::addr_of!((*descriptor).$format).cast::<u32>().read(),
+                            channels: (*descriptor).$channels,
+                            flags: 0 $( | (*descriptor).$flags )?,
+                        }
+                    }
+                }
+            }
+        )*
     };
 }
 
-impl Descriptor for ArrayDescriptorV1 {
-    unsafe fn shape(descriptor: *const Self) -> Shape {
-        // SAFETY: the caller vouches for the pointer.
-        let d = unsafe { &*descriptor };
-        Shape {
-            extent: [d.width.into(), d.height.into(), 0],
-            format: d.format,
-            channels: d.channels,
-            flags: 0,
-        }
-    }
-}
-
-impl Descriptor for Array3dDescriptorV1 {
-    unsafe fn shape(descriptor: *const Self) -> Shape {
-        // SAFETY: the caller vouches for the pointer.
-        let d = unsafe { &*descriptor };
-        let extent = [d.width.into(), d.height.into(), d.depth.into()];
-        Shape {
-            extent,
-            format: d.format,
-            channels: d.channels,
-            flags: d.flags,
-        }
-    }
-}
-
-impl Descriptor for cudarc::driver::sys::CUDA_ARRAY_DESCRIPTOR {
-    unsafe fn shape(descriptor: *const Self) -> Shape {
-        // SAFETY: the caller vouches for the pointer; fields are read one by one, the format as an integer.
-        unsafe {
-            Shape {
-                extent: [(*descriptor).Width as u64, (*descriptor).Height as u64, 0],
-                format: field!(descriptor.Format),
-                channels: (*descriptor).NumChannels,
-                flags: 0,
-            }
-        }
-    }
-}
-
-impl Descriptor for cudarc::driver::sys::CUDA_ARRAY3D_DESCRIPTOR {
-    unsafe fn shape(descriptor: *const Self) -> Shape {
-        // SAFETY: as above.
-        unsafe {
-            Shape {
-                extent: [
-                    (*descriptor).Width as u64,
-                    (*descriptor).Height as u64,
-                    (*descriptor).Depth as u64,
-                ],
-                format: field!(descriptor.Format),
-                channels: (*descriptor).NumChannels,
-                flags: (*descriptor).Flags,
-            }
-        }
-    }
+descriptors! {
+    ArrayDescriptorV1 { [width, height], format, channels }
+    Array3dDescriptorV1 { [width, height, depth], format, channels, flags }
+    CUDA_ARRAY_DESCRIPTOR { [Width, Height], Format, NumChannels }
+    CUDA_ARRAY3D_DESCRIPTOR { [Width, Height, Depth], Format, NumChannels, Flags }
 }
 
 /// Bits per element, or per block of 4 × 4 elements in block-compressed formats.

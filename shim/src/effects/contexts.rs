@@ -143,8 +143,8 @@ fn destroyed(recording: &Recording, context: u16, before: u64) {
     let shard = recorder::thread_row(recording);
     recording.context_destroyed(context);
     current::contexts_changed();
-    // By handle: what another thread allocated in the new context before this one's end was recorded may name this
-    // context's row, and is freed with the new context.
+    // Compares handles, not rows: an allocation in a new context names the row of an old one with the same handle if the
+    // end of the old one was not recorded yet. It is freed with the new context.
     let handle = recording.context_handle(context);
     recording.free_all(shard, |entry| {
         is_freed_with_context(entry.attributes.kind)

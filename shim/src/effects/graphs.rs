@@ -1,4 +1,4 @@
-//! Graphs with memory nodes: a node is recorded when it is added or captured, and counts when the graph is launched.
+//! Graphs with memory nodes: a node is recorded when it is added or captured, and its memory counts from the launch on.
 
 pub(super) mod nodes;
 

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use super::graphs::nodes;
-use super::{Location, Word, frees_in, read, record};
+use super::{Location, Word, frees_in, read, record_output};
 use crate::recorder::{self, AllocationEvent, Device, current, key};
 use culeak::cuda_functions::Api;
 use culeak::kind::Kind;
@@ -51,26 +51,22 @@ pub unsafe fn allocates_async<T: Word>(
         ..AllocationEvent::new(api, Kind::Async, bytes.word())
     };
     if let (Some(graph), 0) = (graph, result) {
+        let event = AllocationEvent {
+            kind: Kind::Graph,
+            flags: 0,
+            extra: 0,
+            ..event
+        };
         // SAFETY: read only after success.
-        nodes::allocation_added(
-            graph,
-            unsafe { read(out) },
-            &AllocationEvent {
-                kind: Kind::Graph,
-                flags: 0,
-                extra: 0,
-                ..event
-            },
-        );
+        nodes::allocation_added(graph, unsafe { read(out) }, &event);
         return result;
     }
     let event = match pool.word() {
         CURRENT_POOL => with_pool(event, current_pool()),
         pool => with_pool(event, pool),
     };
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 pub fn frees_async(_: Api, real: impl FnOnce() -> i32, address: u64, stream: impl Word, null: NullStream) -> i32 {
@@ -115,9 +111,8 @@ pub unsafe fn creates_pool<T: Word, P>(api: Api, real: impl FnOnce() -> i32, out
         device: location.device(),
         ..AllocationEvent::new(api, Kind::Pool, 0)
     };
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 /// Memory of the pool stays allocated until it is freed: this frees the pool object alone.
@@ -137,13 +132,9 @@ pub fn sets_pool(_: Api, real: impl FnOnce() -> i32, device: i32, pool: impl Wor
 /// As `allocates`.
 pub unsafe fn imports_pool<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T) -> i32 {
     let result = real();
-    // SAFETY: read only after success.
-    record(
-        result,
-        || unsafe { read(out) },
-        &AllocationEvent::new(api, Kind::PoolImport, 0).in_space(Space::Pool),
-    );
-    result
+    let event = AllocationEvent::new(api, Kind::PoolImport, 0).in_space(Space::Pool);
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 /// # Safety
@@ -155,9 +146,8 @@ pub unsafe fn imports_pointer<T: Word>(api: Api, real: impl FnOnce() -> i32, out
         flags: Attributes::HAS_POOL,
         ..AllocationEvent::new(api, Kind::PoolImport, 0)
     };
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 const DEVICES: usize = 64;

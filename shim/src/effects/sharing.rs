@@ -1,6 +1,6 @@
 //! Memory of other processes and other APIs: a mapping of it counts 0 bytes.
 
-use super::{Word, add_reference, frees_in, parameter, read, record};
+use super::{Word, add_reference, frees_in, parameter, read, record, record_output};
 use crate::recorder::{self, AllocationEvent, TEARDOWN, key};
 use culeak::cuda_functions::Api;
 use culeak::format::{halves, pack};
@@ -15,15 +15,12 @@ pub unsafe fn opens_ipc<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut
     let address = if result == 0 { unsafe { read(out) } } else { 0 };
     // A handle that is opened again yields the same pointer.
     if result != 0 || !add_reference(Space::Pointer, address) {
-        record(
-            result,
-            || address,
-            &AllocationEvent {
-                extra: pack(1, 0),
-                flags: Attributes::COUNTS,
-                ..AllocationEvent::new(api, Kind::Ipc, 0)
-            },
-        );
+        let event = AllocationEvent {
+            extra: pack(1, 0),
+            flags: Attributes::COUNTS,
+            ..AllocationEvent::new(api, Kind::Ipc, 0)
+        };
+        record(result, || address, &event);
     }
     result
 }
@@ -70,9 +67,8 @@ pub unsafe fn imports_external<T: Word, D>(
         requested: span,
         ..AllocationEvent::new(api, Kind::External, 0)
     };
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 /// # Safety
@@ -90,9 +86,8 @@ pub unsafe fn maps_external<T: Word, D>(
         requested: span,
         ..AllocationEvent::new(api, Kind::ExternalMapping, 0)
     };
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 /// # Safety
@@ -100,9 +95,8 @@ pub unsafe fn maps_external<T: Word, D>(
 pub unsafe fn maps_external_mipmap<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut T) -> i32 {
     let result = real();
     let event = AllocationEvent::new(api, Kind::ExternalMapping, 0).in_space(Space::Array);
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 /// What was mapped from it stays mapped until it is freed itself.

@@ -3,7 +3,7 @@
 //! The record of the memory has both counts. The record of a mapping has a link to the memory's record rather than its
 //! handle: a handle that was released while mapped may name other memory later.
 
-use super::{Location, ON_DEVICE, Word, add_reference, frees_in, parameter, read, record};
+use super::{Location, ON_DEVICE, Word, add_reference, frees_in, parameter, read, record, record_output};
 use crate::recorder::{self, AllocationEvent, Device, Held, TEARDOWN, key};
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, halves, pack};
@@ -20,9 +20,8 @@ pub unsafe fn reserves<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut 
         device: Device::None,
         ..AllocationEvent::new(api, Kind::Reserved, 0)
     };
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 pub fn unreserves(_: Api, real: impl FnOnce() -> i32, address: impl Word) -> i32 {
@@ -50,9 +49,8 @@ pub unsafe fn creates_physical<T: Word, P>(
         device: location.device(),
         ..counted(api, kind, bytes.word())
     };
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 /// A VMM handle with one reference and no mapping.
@@ -82,9 +80,8 @@ pub unsafe fn creates_multicast<T: Word, P>(
         device: Device::None,
         ..counted(api, Kind::Multicast, 0)
     };
-    // SAFETY: read only after success.
-    record(result, || unsafe { read(out) }, &event);
-    result
+    // SAFETY: the same condition.
+    unsafe { record_output(result, out, &event) }
 }
 
 /// # Safety

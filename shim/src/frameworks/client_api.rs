@@ -9,7 +9,7 @@
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
-use crate::frameworks::blocks;
+use crate::frameworks;
 use crate::recorder::auto_snapshot;
 use crate::recorder::{self, AllocationEvent};
 use culeak::cuda_functions::Api;
@@ -53,7 +53,7 @@ redhook::hook! {
                 extra: stream as u64,
                 ..AllocationEvent::new(const { Api::of("culeak_alloc") }, Kind::Block, size as u64)
             };
-            blocks::allocated(key, &event);
+            recorder::allocated(key, &event);
         }
     }
 }
@@ -69,7 +69,7 @@ redhook::hook! {
         if recorder::running().is_some()
             && let Some(key) = recorder::quietly(|| key(domain, address as u64)).flatten()
         {
-            blocks::freed(Space::Block, key);
+            frameworks::freed(Space::Block, key);
         }
     }
 }

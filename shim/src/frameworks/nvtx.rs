@@ -13,7 +13,7 @@ use libc::{c_int, c_void};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-use crate::frameworks::blocks;
+use crate::frameworks;
 use crate::recorder::{self, AllocationEvent};
 use culeak::cuda_functions::Api;
 use culeak::format::block_address;
@@ -235,7 +235,7 @@ fn allocated(region: &Region, heap: u64) {
                 region.bytes as u64,
             )
         };
-        blocks::allocated(key, &event);
+        recorder::allocated(key, &event);
     }
 }
 
@@ -243,6 +243,6 @@ fn freed(address: u64) {
     if recorder::running().is_some()
         && let Some(key) = key(address)
     {
-        blocks::freed(Space::Block, key);
+        frameworks::freed(Space::Block, key);
     }
 }

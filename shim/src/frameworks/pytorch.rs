@@ -14,7 +14,7 @@ use libc::{c_int, c_void};
 use std::ffi::CStr;
 use std::sync::atomic::Ordering::*;
 
-use crate::frameworks::blocks;
+use crate::frameworks;
 use crate::recorder::{self, AllocationEvent, Device, current};
 use crate::resolve::closing::{self, GENERATION};
 use crate::resolve::loader;
@@ -44,88 +44,48 @@ impl DeviceArgument {
     }
 }
 
-/// An entry that passes its caller's address as an additional argument to the body.
-macro_rules! entry {
-    ($name:ident, $symbol:literal, $body:path, $x86:literal, $arm:literal) => {
-        #[cfg(target_arch = "x86_64")]
-        #[unsafe(naked)]
-        #[unsafe(export_name = $symbol)]
-        unsafe extern "C-unwind" fn $name() {
-            std::arch::naked_asm!("endbr64", concat!("mov ", $x86, ", [rsp]"), "jmp {body}", body = sym $body)
+/// Exports a function of PyTorch: an entry that passes its caller's address to a body as one more argument, in the
+/// register that follows those in use.
+macro_rules! exports {
+    ($( $name:ident = $symbol:literal ($($argument:ident: $type:ty),*) => $record:ident, $x86:literal, $arm:literal; )*) => {$(
+        mod $name {
+            use super::*;
+
+            #[cfg(target_arch = "x86_64")]
+            #[unsafe(naked)]
+            #[unsafe(export_name = $symbol)]
+            unsafe extern "C-unwind" fn entry() {
+                std::arch::naked_asm!("endbr64", concat!("mov ", $x86, ", [rsp]"), "jmp {body}", body = sym body)
+            }
+
+            // Written from the ABI; it has never run.
+            #[cfg(target_arch = "aarch64")]
+            #[unsafe(naked)]
+            #[unsafe(export_name = $symbol)]
+            unsafe extern "C-unwind" fn entry() {
+                std::arch::naked_asm!("bti c", concat!("mov ", $arm, ", x30"), "b {body}", body = sym body)
+            }
+
+            unsafe extern "C-unwind" fn body($($argument: $type,)* device: DeviceArgument, caller: u64) {
+                static NAME: &CStr = match CStr::from_bytes_with_nul(concat!($symbol, "\0").as_bytes()) {
+                    Ok(name) => name,
+                    Err(_) => unreachable!(),
+                };
+                $record(NAME, $($argument,)* device, caller);
+            }
         }
-
-        // Written from the ABI; it has never run.
-        #[cfg(target_arch = "aarch64")]
-        #[unsafe(naked)]
-        #[unsafe(export_name = $symbol)]
-        unsafe extern "C-unwind" fn $name() {
-            std::arch::naked_asm!("bti c", concat!("mov ", $arm, ", x30"), "b {body}", body = sym $body)
-        }
-    };
+    )*};
 }
 
-const USAGE: &CStr = c"_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE";
-const USAGE_SIGNED: &CStr = c"_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE";
-const OUT: &CStr = c"_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE";
-const OUT_SIGNED: &CStr = c"_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE";
-
-entry!(
-    usage,
-    "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE",
-    usage_body,
-    "r9",
-    "x5"
-);
-entry!(
-    usage_signed,
-    "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE",
-    usage_signed_body,
-    "r9",
-    "x5"
-);
-entry!(
-    out,
-    "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE",
-    out_body,
-    "r8",
-    "x4"
-);
-entry!(
-    out_signed,
-    "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE",
-    out_signed_body,
-    "r8",
-    "x4"
-);
-
-unsafe extern "C-unwind" fn usage_body(
-    block: u64,
-    change: i64,
-    live: u64,
-    reserved: u64,
-    device: DeviceArgument,
-    caller: u64,
-) {
-    used(USAGE, block, change, live, reserved, device, caller);
-}
-
-unsafe extern "C-unwind" fn usage_signed_body(
-    block: u64,
-    change: i64,
-    live: u64,
-    reserved: u64,
-    device: DeviceArgument,
-    caller: u64,
-) {
-    used(USAGE_SIGNED, block, change, live, reserved, device, caller);
-}
-
-unsafe extern "C-unwind" fn out_body(bytes: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
-    ran_out(OUT, bytes, live, reserved, device, caller);
-}
-
-unsafe extern "C-unwind" fn out_signed_body(bytes: i64, live: u64, reserved: u64, device: DeviceArgument, caller: u64) {
-    ran_out(OUT_SIGNED, bytes, live, reserved, device, caller);
+exports! {
+    usage = "_ZN3c1027reportMemoryUsageToProfilerEPvlmmNS_6DeviceE"
+        (block: u64, change: i64, live: u64, reserved: u64) => used, "r9", "x5";
+    usage_signed = "_ZN3c1027reportMemoryUsageToProfilerEPvlllNS_6DeviceE"
+        (block: u64, change: i64, live: u64, reserved: u64) => used, "r9", "x5";
+    out = "_ZN3c1027reportOutOfMemoryToProfilerElmmNS_6DeviceE"
+        (bytes: i64, live: u64, reserved: u64) => ran_out, "r8", "x4";
+    out_signed = "_ZN3c1027reportOutOfMemoryToProfilerElllNS_6DeviceE"
+        (bytes: i64, live: u64, reserved: u64) => ran_out, "r8", "x4";
 }
 
 /// A block was allocated (`change` > 0) or freed; `live` and `reserved` are the allocator's totals afterwards.
@@ -137,9 +97,9 @@ fn used(name: &CStr, block: u64, change: i64, live: u64, reserved: u64, device: 
                 device: Device::Reported(ordinal),
                 ..AllocationEvent::new(ALLOCATOR, Kind::Tensor, change as u64)
             };
-            blocks::allocated(block, &event);
+            recorder::allocated(block, &event);
         } else if change < 0 {
-            blocks::freed(Space::Tensor, block);
+            frameworks::freed(Space::Tensor, block);
         }
         recorder::quietly(|| {
             let Some(recording) = recorder::running() else { return };

@@ -14,13 +14,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use crate::messages;
 use crate::settings::{self, Path};
 use culeak::cuda_functions::Api;
-use culeak::format::Reason;
-use culeak::format::{Loss, NONE};
+use culeak::format::{Loss, NONE, Reason};
 use culeak::kind::{Kind, Place};
 use culeak::lockfree::table::{Attributes, Entry};
 use culeak::recording::Recording;
-use culeak::system::Errno;
-use culeak::system::Scratch;
+use culeak::system::{Errno, Scratch};
 use culeak::variables::{self, Value};
 
 const OUT_OF_MEMORY: i32 = 2;

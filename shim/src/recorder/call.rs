@@ -1,9 +1,8 @@
 //! A call that a thread is inside, and whether it has been left without returning.
 //!
-//! The end of a call is no destructor's work. An exception or a cancellation passes a hook's frame without entering it,
-//! because that frame has no destructors. (It must have none: the exception may be raised by another copy of libgcc's
-//! unwinder than the one in this library.) A jump or a switch of stacks leaves a call unnoticed too.
-//! [`Call::is_on_stack`] finds out.
+//! No destructor ends a call. The frame of a hook must have none, because an exception may be raised by another copy of
+//! libgcc's unwinder than the one in this library. So an exception or a cancellation passes a hook's frame without running
+//! any of its code, as a `longjmp` or a switch of stacks does. [`Call::is_on_stack`] detects all of these.
 
 use std::cell::Cell;
 
@@ -51,7 +50,7 @@ impl Call {
         self.word.is_null()
     }
 
-    /// Whether the call has not been left. The caller's frame must lie within that of the call if it has not.
+    /// Whether the call has not been left. In that case the caller of this function must run inside the call.
     #[inline]
     pub fn is_on_stack(self) -> bool {
         /// More than CUDA's libraries and other interposers ever put between a call of theirs and the driver's.

@@ -1,4 +1,4 @@
-//! The recorder's own cost: a thread's first events are measured each, later ones by sample.
+//! The recorder's own cost: each of a thread's first events is measured, and then a sample.
 
 use crate::recorder::thread::THREAD;
 use culeak::format::Loss;
@@ -9,11 +9,11 @@ use culeak::system::monotonic_ns;
 pub struct Cost<'a> {
     recording: &'a Recording,
     began: u64,
-    /// Events that this one counts for; 0: not measured.
+    /// How many events this one represents; 0: not measured.
     weight: u64,
 }
 
-/// How many events of a thread are measured each.
+/// How many events of a thread are measured before sampling begins.
 const EACH: u32 = 16;
 /// After those, one in this many is measured. Odd, since allocations and frees often alternate.
 const SAMPLE: u32 = 61;

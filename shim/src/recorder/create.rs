@@ -7,8 +7,7 @@ use crate::recorder::{auto_snapshot, proof, unhooked};
 use crate::{messages, settings, stacks};
 use culeak::proof::Fact;
 use culeak::recording::{Recording, Session, inode};
-use culeak::system::Errno;
-use culeak::system::{Descriptor, Scratch};
+use culeak::system::{Descriptor, Errno, Scratch};
 use culeak::variables;
 
 /// Buffers, too large for a small stack. All zeros is a value.
@@ -77,7 +76,7 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
     });
     let depth = settings::depth();
     auto_snapshot::configure();
-    stacks::configure(depth, settings::wants_libgcc());
+    stacks::configure(depth, settings::is_set(variables::UNWINDER));
     messages::remember_stderr();
     settings::each_mistake(messages::mistake);
     // The walker reads the loader's list at its first walk: better here than inside the program's first allocation.

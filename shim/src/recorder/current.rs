@@ -1,7 +1,7 @@
 //! The calling thread's current context and device, and their rows in the recording.
 //!
-//! They are all that this library asks CUDA for: `cuCtxGetCurrent` at every allocation, the rest once per context or
-//! device. None of these calls touches a stream, so they are permitted during a graph capture.
+//! CUDA is asked: `cuCtxGetCurrent` at every allocation, the rest once per context or device. None of these calls touches a
+//! stream, so they are permitted during a graph capture.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*};

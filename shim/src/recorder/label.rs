@@ -7,19 +7,19 @@ use culeak::cuda_functions::Api;
 
 pub use crate::recorder::call::FrameWord;
 
-/// The assembly entries of hooks leave their caller's address here.
+/// Stores the caller's address for the body of a hook; called by the assembly entries.
 pub extern "C" fn note_caller(caller: u64) {
     THREAD.with(|thread| thread.caller.set(caller));
 }
 
-/// What the entry has left; 0 if the hook was entered through a pointer to its body.
+/// The address that the entry stored; 0 if the hook was entered through a pointer to its body.
 #[inline]
 pub fn take_caller() -> u64 {
     THREAD.with(|thread| thread.caller.replace(0))
 }
 
-/// What the entry of a driver hook has left, as [`take_caller`], and whether this thread is inside another interposer's
-/// driver function that a hook has called.
+/// The caller, as [`take_caller`], and whether this thread is inside another interposer's driver function that a hook has
+/// called.
 #[inline]
 pub fn take_caller_and_nesting() -> (u64, bool) {
     THREAD.with(|thread| {
@@ -59,7 +59,7 @@ impl Label {
     #[inline]
     pub fn set(api: Api, word: &mut FrameWord) -> Label {
         THREAD.with(|thread| {
-            drop_left_label(thread);
+            drop_abandoned_label(thread);
             let before = (thread.label.get(), thread.recorded.get(), thread.label_call.get());
             if before.0 == 0 {
                 thread.label.set(api.0 + 1);
@@ -96,7 +96,7 @@ pub fn mark_recorded() {
 #[inline]
 pub fn named(api: Api) -> u16 {
     let label = THREAD.with(|thread| {
-        drop_left_label(thread);
+        drop_abandoned_label(thread);
         thread.label.get()
     });
     if label != 0 && api.is_driver() {
@@ -108,7 +108,7 @@ pub fn named(api: Api) -> u16 {
 
 /// A runtime function that was left without returning has not removed its label.
 #[inline]
-fn drop_left_label(thread: &ThreadState) {
+fn drop_abandoned_label(thread: &ThreadState) {
     if thread.label.get() != 0 && !thread.label_call.get().is_on_stack() {
         thread.label.set(0);
         thread.recorded.set(false);

@@ -8,8 +8,7 @@ use crate::resolve::{loader, search};
 use crate::{messages, settings, stacks};
 use culeak::format::{Loss, halves, pack};
 use culeak::recording::Recording;
-use culeak::system::{BlockedSignals, Pauses, monotonic_ns};
-use culeak::system::{Uncancelled, anonymous};
+use culeak::system::{BlockedSignals, Pauses, Uncancelled, anonymous, monotonic_ns};
 
 static RECORDING: AtomicPtr<Recording> = AtomicPtr::new(std::ptr::null_mut());
 /// One of the three below. While a thread creates the recording: since when in milliseconds (low half), and in which
@@ -162,17 +161,13 @@ fn watch_process() {
     static ONCE: AtomicBool = AtomicBool::new(false);
     if !ONCE.swap(true, Relaxed) {
         // SAFETY: the handler only changes atomics.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        unsafe { libc::pthread_atfork(None, None, Some(forget_parent)) };
     }
     watch_exit();
 }
 
-extern "C" fn forked() {
-    forget_parent();
-}
-
 /// In a forked child: the recording is the parent's, and so is all state that refers to it or to its threads.
-fn forget_parent() {
+extern "C" fn forget_parent() {
     FORKED.store(true, Relaxed);
     thread::forget_rows();
     // SAFETY: null, or a recording that is never unmapped.

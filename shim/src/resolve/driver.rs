@@ -45,6 +45,7 @@ pub fn with_c_name<R>(name: &str, then: impl FnOnce(&CStr) -> R) -> Option<R> {
 }
 
 /// Whether the process has a CUDA driver loaded.
+#[inline]
 pub fn is_loaded() -> bool {
     DRIVER_TABLE.ready.load(Acquire) || fill()
 }
@@ -105,7 +106,7 @@ fn fill_from(driver: &Loaded) -> bool {
 /// The driver's function of a row; null if this driver lacks it.
 #[inline]
 pub fn function(api: Api) -> *mut c_void {
-    if DRIVER_TABLE.ready.load(Acquire) || fill() {
+    if is_loaded() {
         DRIVER_TABLE.addresses[api.0 as usize].load(Relaxed)
     } else {
         std::ptr::null_mut()
@@ -114,7 +115,7 @@ pub fn function(api: Api) -> *mut c_void {
 
 /// The row of the driver function at an address that the driver returned.
 pub fn row_of(address: *mut c_void) -> Option<Api> {
-    if !(DRIVER_TABLE.ready.load(Acquire) || fill()) {
+    if !is_loaded() {
         return None;
     }
     let mut slot = mix(address as u64) as usize;

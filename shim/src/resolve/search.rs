@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 
 use crate::resolve::loader::{self, Answer, Name, Tables};
 use crate::resolve::own;
-use culeak::system::{Uncancelled, anonymous};
+use culeak::system::{Scratch, Uncancelled};
 
 /// The most objects that are searched; further ones are ignored.
 const MAXIMUM: usize = 2048;
@@ -71,18 +71,13 @@ pub fn with_objects<R>(caller: u64, work: impl FnOnce(&mut Objects) -> R) -> Opt
         return None;
     }
     let _uncancelled = Uncancelled::new();
-    let memory = anonymous(size_of::<Objects>()).ok()?;
-    // SAFETY: mapped just now with this size; all zeros is a value of the type; nothing else refers to it until it is
-    // unmapped.
-    let objects = unsafe { &mut *memory.cast::<Objects>() };
+    // SAFETY: integers, booleans and a pointer: all zeros is a value.
+    let mut objects = unsafe { Scratch::<Objects>::zeroed() }.ok()?;
     let mut work = Some(work);
-    let result = loader::find_loaded(|_| {
+    loader::find_loaded(|_| {
         objects.collect(caller);
-        work.take().map(|work| work(objects))
-    });
-    // SAFETY: mapped above; nothing borrows it any more.
-    unsafe { libc::munmap(memory.cast(), size_of::<Objects>()) };
-    result
+        work.take().map(|work| work(&mut objects))
+    })
 }
 
 /// What the code at `caller` would reach by this name without this library. Where the order does not decide, a library

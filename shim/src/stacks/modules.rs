@@ -6,7 +6,7 @@ use super::python;
 use crate::resolve::loader::{self, Loaded};
 use crate::resolve::{closing, driver, next};
 use culeak::recording::{ModuleSeen, Recording};
-use culeak::system::{Uncancelled, anonymous};
+use culeak::system::{Scratch, Uncancelled};
 
 /// The row and load bias of the module that contains an address.
 pub fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Option<(u32, u64)> {
@@ -22,15 +22,14 @@ pub fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Optio
 #[inline(never)]
 fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
     let _uncancelled = Uncancelled::new();
-    let scratch = anonymous(SCRATCH).ok()?;
-    // SAFETY: mapped just now with this length, zeroed; nothing else refers to it until it is unmapped.
-    let buffer = unsafe { std::slice::from_raw_parts_mut(scratch, SCRATCH) };
-    let found = loader::find_containing(address, |loaded| {
+    // SAFETY: all zeros is a value of bytes.
+    let mut buffer = unsafe { Scratch::<[u8; 16 << 10]>::zeroed() }.ok()?;
+    loader::find_containing(address, |loaded| {
         if python::is_interpreter(loaded) {
             python::interpreter_seen();
         }
         let (start, end) = loaded.bounds();
-        let path = path_of(loaded, start, buffer);
+        let path = path_of(loaded, start, &mut *buffer);
         let seen = ModuleSeen {
             path,
             build_id: loaded.build_id(),
@@ -41,13 +40,8 @@ fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
         let row = recording.module(&seen).or_else(|| recording.add_module(&seen));
         row.map(|row| (row, seen.bias))
     })
-    .flatten();
-    // SAFETY: mapped above; nothing borrows it any more.
-    unsafe { libc::munmap(scratch.cast(), SCRATCH) };
-    found
+    .flatten()
 }
-
-const SCRATCH: usize = 16 << 10;
 
 /// The absolute path: the loader's name if that is absolute, else the kernel's name of the mapping.
 fn path_of<'a>(loaded: &'a Loaded, start: u64, buffer: &'a mut [u8]) -> &'a [u8] {

@@ -92,7 +92,7 @@ impl Native {
         }
         self.count += 1;
         let [first, second] = self.hash;
-        self.hash = [second, step(first, address)];
+        self.hash = [second, walker::mix_in(first, address)];
         true
     }
 
@@ -100,12 +100,6 @@ impl Native {
         self.count = 0;
         self.hash = [GENERATION.load(Acquire), 0];
     }
-}
-
-#[inline(always)]
-pub fn step(hash: u64, word: u64) -> u64 {
-    const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    (hash.rotate_left(29) ^ word).wrapping_mul(ODD)
 }
 
 /// Calls `keep` with the code address and stack pointer of each frame that libgcc finds, until it returns false.

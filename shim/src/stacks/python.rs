@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use culeak_cpython::{self as python, End, Frame, Seen, Status};
+use culeak_walker::mix_in;
 
-use super::native::step;
 use crate::resolve::loader::{self, Loaded};
 use crate::resolve::{closing, dl};
 use crate::settings::DEPTH_MAX;
@@ -21,8 +21,8 @@ pub fn hash(native: u64, depth: usize) -> u64 {
     let end = python::walk(depth, |seen| match seen {
         Seen::Frame(Frame { code, stamp, offset }) => {
             hashes = [
-                step(hashes[0], code),
-                step(hashes[1], stamp.rotate_left(20) ^ u64::from(offset)),
+                mix_in(hashes[0], code),
+                mix_in(hashes[1], stamp.rotate_left(20) ^ u64::from(offset)),
             ];
         }
         // Its address may differ between equal stacks, but its presence separates the frames of two calls.

@@ -92,7 +92,7 @@ pub fn with_row<R>(module: &Module, address: u64, then: impl FnOnce(&Row) -> R) 
 /// Whether the code at this address, which no table covers, is the system call that returns from a signal handler.
 pub fn returns_from_signal(pc: u64) -> bool {
     let mut code = machine::SIGNAL_RETURN;
-    !code.is_empty() && stack::read(pc, &mut code) && code == machine::SIGNAL_RETURN
+    stack::read(pc, &mut code) && code == machine::SIGNAL_RETURN
 }
 
 impl Row<'_> {

@@ -4,7 +4,7 @@ use crate::cfi::{self, Frame, Step};
 use crate::machine::{self, ADDRESS_BITS, FP, RA, SP};
 use crate::rule::{Base, Packed, Rule};
 use crate::stack::{self, Bounds, Memory};
-use crate::{TABLE, modules};
+use crate::{Registers, TABLE, modules};
 
 /// The registers of a frame that the rules of the table use.
 #[derive(Clone, Copy)]
@@ -18,6 +18,16 @@ pub struct Cursor {
 }
 
 impl Cursor {
+    #[inline(always)]
+    pub fn at(start: Registers) -> Cursor {
+        Cursor {
+            pc: start.rip,
+            sp: start.rsp,
+            fp: start.rbp,
+            back: 1,
+        }
+    }
+
     #[inline(always)]
     pub fn is_code(&self) -> bool {
         self.pc >> ADDRESS_BITS == 0

@@ -116,17 +116,12 @@ pub fn walk(start: Registers, addresses: &mut [u64]) -> Walked {
     })
 }
 
-/// Calls `keep` with the place, code address and stack pointer of each frame, while the next frame is being loaded. The
-/// walk ends when `keep` returns false. It may restart: at place 0 the caller discards the frames it has received.
+/// Calls `keep` with the place, code address and stack pointer of each frame, innermost first, until it returns false. The
+/// walk may restart: at place 0 the caller discards the frames it has received.
 #[inline(always)]
 pub fn walk_each(start: Registers, mut keep: impl FnMut(usize, u64, u64) -> bool) -> Walked {
     let use_table = TABLE.usable();
-    let mut at = Cursor {
-        pc: start.rip,
-        sp: start.rsp,
-        fp: start.rbp,
-        back: 1,
-    };
+    let mut at = Cursor::at(start);
     let mut bounds = stack::bounds(at.sp);
     let mut count = 0;
     loop {

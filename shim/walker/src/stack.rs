@@ -360,17 +360,6 @@ mod tests {
     }
 
     #[test]
-    fn the_fallback_reads_the_same_memory() {
-        let here = [7u64, 8];
-        let mut word = [0u64];
-        assert!(copy(here.as_ptr() as u64 + 8, &mut word));
-        assert_eq!(word, [8]);
-        for unmapped in [0, 8, 1 << 46, u64::MAX - 7] {
-            assert!(!copy(unmapped, &mut word), "{unmapped:#x}");
-        }
-    }
-
-    #[test]
     fn a_heap_block_is_a_foreign_stack() {
         let block = vec![0u64; 1 << 16];
         assert_eq!(bounds(block.as_ptr() as u64 + 4096), Bounds::NONE);

@@ -80,7 +80,7 @@ struct Path {
     new: [Step; ROOM],
 }
 
-/// Adds the next inner frame to a hash.
+/// Adds a word to a hash, such as the code address of the next inner frame.
 #[inline(always)]
 pub const fn mix_in(hash: u64, address: u64) -> u64 {
     (hash.rotate_left(29) ^ address).wrapping_mul(0x9e37_79b9_7f4a_7c15)
@@ -200,12 +200,7 @@ impl Path {
     fn walk(&mut self, start: Registers, bounds: Bounds) -> Option<(usize, usize)> {
         let mut old = self.first_plus_one.wrapping_sub(1).min(ROOM);
         let mut new = 0;
-        let mut at = Cursor {
-            pc: start.rip,
-            sp: start.rsp,
-            fp: start.rbp,
-            back: 1,
-        };
+        let mut at = Cursor::at(start);
         loop {
             while old < ROOM && self.steps[old].sp < at.sp {
                 old += 1;

@@ -9,7 +9,8 @@
 //!
 //! A graph with memory nodes cannot be cloned, cannot have two executables at a time, and is moved when it becomes a
 //! child graph, so one row per graph is enough. Such graphs are few and their calls rare: rows are searched one by one.
-//! A lock protects them; a thread that cannot take it counts a loss, since it may have interrupted the owner.
+//! A lock protects them. A signal handler may have interrupted its owner, so a thread stops trying after [`ATTEMPTS`] and
+//! counts a loss.
 //!
 //! A forked child inherits all of this, although CUDA does not work there: the lock of a thread of the parent does not
 //! count in the child.
@@ -73,12 +74,15 @@ static GRAPHS: Graphs = unsafe { std::mem::zeroed() };
 const GRAPH_ROWS: Backing = Backing::Private(64, 4096);
 const NODE_ROWS: Backing = Backing::Private(256, 1 << 14);
 
+/// How often a thread tries to take the lock.
+const ATTEMPTS: u32 = 20_000;
+
 struct Lock;
 
 impl Lock {
     fn take(recording: &Recording) -> Option<Lock> {
         let epoch = recorder::epoch();
-        for _ in 0..20_000 {
+        for _ in 0..ATTEMPTS {
             // Acquire: pairs with the Release in `drop`.
             match GRAPHS.locked.compare_exchange(0, epoch, Acquire, Relaxed) {
                 Ok(_) => return Some(Lock),
