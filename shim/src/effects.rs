@@ -41,27 +41,23 @@ use crate::recorder::{self, AllocationEvent, Device};
 use culeak::cuda_functions::Api;
 use culeak::format::Loss;
 use culeak::kind::Kind;
-use culeak::lockfree::table::Space;
+use culeak::lockfree::table::{Space, TableIn};
+use culeak::recording::Recording;
 
 /// An address or handle, whatever C type it has.
 pub trait Word: Copy {
     fn word(self) -> u64;
 }
-impl Word for u32 {
-    fn word(self) -> u64 {
-        self.into()
-    }
+macro_rules! words {
+    ($($type:ty)*) => {$(
+        impl Word for $type {
+            fn word(self) -> u64 {
+                self as u64
+            }
+        }
+    )*};
 }
-impl Word for u64 {
-    fn word(self) -> u64 {
-        self
-    }
-}
-impl Word for usize {
-    fn word(self) -> u64 {
-        self as u64
-    }
-}
+words! { u32 u64 usize }
 impl<T> Word for *mut T {
     fn word(self) -> u64 {
         self as u64
@@ -241,11 +237,14 @@ impl Location {
 /// Adds a reference to a recorded allocation. False if it is not recorded.
 fn add_reference(space: Space, address: u64) -> bool {
     recorder::mark_recorded();
+    with_table(|_, table| table.update_extra(recorder::key(space, address), |counts| counts.wrapping_add(1))).is_some()
+}
+
+/// Calls `work` with the recording, if it has started, and the table as the calling thread uses it.
+fn with_table<R>(work: impl FnOnce(&'static Recording, TableIn<'static>) -> Option<R>) -> Option<R> {
     recorder::quietly(|| {
         let recording = recorder::running()?;
-        let table = recording.table(recorder::thread_row(recording));
-        table.update_extra(recorder::key(space, address), |counts| counts.wrapping_add(1))
+        work(recording, recording.table(recorder::thread_row(recording)))
     })
     .flatten()
-    .is_some()
 }

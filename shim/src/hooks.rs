@@ -33,7 +33,7 @@ use crate::recorder::{self, AllocationEvent, FrameWord, Held, Inside, Label, TEA
 use crate::resolve::{driver, next};
 use culeak::cuda_functions::{Api, DRIVER_NAMES};
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Attributes, Key, Space};
+use culeak::lockfree::table::{Attributes, Space};
 
 /// CUDA_ERROR_NOT_FOUND and cudaErrorSymbolNotFound.
 const NOT_FOUND: c_int = 500;
@@ -336,7 +336,7 @@ fn labels_free(api: Api, space: Space, address: u64, real: impl FnOnce() -> c_in
     let mut word = FrameWord::new();
     let label = Label::set(api, &mut word);
     let ours = recorder::running().is_some_and(|recording| {
-        let entry = recording.table(0).get(Key { space, address });
+        let entry = recording.table(0).get(recorder::key(space, address));
         entry.is_some_and(|entry| entry.attributes.flags & Attributes::BACKED_UP != 0)
     });
     let held = if ours {

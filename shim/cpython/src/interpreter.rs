@@ -121,32 +121,6 @@ pub fn native_eval() -> Range<u64> {
 }
 
 impl Interpreter {
-    /// An interpreter for tests, with only what a walk needs.
-    #[cfg(test)]
-    pub fn for_tests(
-        layout: Layout,
-        this_thread: Getter,
-        current_thread: Getter,
-        is_finalizing: Getter,
-        code_type: u64,
-        frame_type: u64,
-    ) -> Interpreter {
-        Interpreter {
-            layout,
-            code_type,
-            frame_type,
-            string_type: 0,
-            bytes_type: 0,
-            is_thread_layout_confirmed: AtomicBool::new(true),
-            mismatches: AtomicU32::new(0),
-            this_thread,
-            current_thread,
-            is_finalizing,
-            eval: 0..0,
-            version: 0,
-        }
-    }
-
     /// The calling thread's state; 0: none.
     #[inline(always)]
     pub fn this_thread(&self) -> u64 {

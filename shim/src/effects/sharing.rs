@@ -1,6 +1,6 @@
 //! Memory of other processes and other APIs: a mapping of it counts 0 bytes.
 
-use super::{Word, add_reference, frees_in, parameter, read, record, record_output};
+use super::{Word, add_reference, frees_in, parameter, read, record, record_output, with_table};
 use crate::recorder::{self, AllocationEvent, TEARDOWN, key};
 use culeak::cuda_functions::Api;
 use culeak::format::{halves, pack};
@@ -27,12 +27,7 @@ pub unsafe fn opens_ipc<T: Word>(api: Api, real: impl FnOnce() -> i32, out: *mut
 
 pub fn closes_ipc(_: Api, real: impl FnOnce() -> i32, address: u64) -> i32 {
     let key = key(Space::Pointer, address);
-    let left = recorder::quietly(|| {
-        let recording = recorder::running()?;
-        let table = recording.table(recorder::thread_row(recording));
-        table.update_extra(key, |counts| pack(halves(counts).0.saturating_sub(1), 0))
-    })
-    .flatten();
+    let left = with_table(|_, table| table.update_extra(key, |counts| pack(halves(counts).0.saturating_sub(1), 0)));
     let held = match left {
         Some(counts) if halves(counts).0 > 0 => {
             let result = real();

@@ -3,7 +3,7 @@
 //! The record of the memory has both counts. The record of a mapping has a link to the memory's record rather than its
 //! handle: a handle that was released while mapped may name other memory later.
 
-use super::{Location, ON_DEVICE, Word, add_reference, frees_in, parameter, read, record, record_output};
+use super::{Location, ON_DEVICE, Word, add_reference, frees_in, parameter, read, record, record_output, with_table};
 use crate::recorder::{self, AllocationEvent, Device, Held, TEARDOWN, key};
 use culeak::cuda_functions::Api;
 use culeak::format::{Loss, halves, pack};
@@ -107,9 +107,7 @@ pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
     let handle = unsafe { read(out) };
     if !add_reference(Space::Physical, handle) {
         // The handle was released while a mapping existed: the mapping's link leads to the memory.
-        recorder::quietly(|| {
-            let recording = recorder::running()?;
-            let table = recording.table(recorder::thread_row(recording));
+        with_table(|recording, table| {
             let mapping = table.get(key(Space::Mapping, address.word()));
             let link = Link::from_word(mapping.map_or(Link::NOWHERE.to_word(), |mapping| mapping.pool));
             if table.update_extra_of(link, |counts| counts.wrapping_add(1)).is_some() {
@@ -127,9 +125,7 @@ pub unsafe fn retains_physical<T: Word>(_: Api, real: impl FnOnce() -> i32, out:
 pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32 {
     let key = key(Space::Physical, handle);
     // Before the call, since the handle may name other memory after it.
-    let known = recorder::quietly(|| {
-        let recording = recorder::running()?;
-        let table = recording.table(recorder::thread_row(recording));
+    let known = with_table(|_, table| {
         let link = table.link(key)?;
         let counts = table.update_extra_of(link, |counts| {
             pack(halves(counts).0.saturating_sub(1), halves(counts).1)
@@ -143,8 +139,7 @@ pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32
             _ => Held::NOTHING,
         };
         Some((link, halves(counts), held))
-    })
-    .flatten();
+    });
     let result = real();
     let Some((link, counts, held)) = known else {
         Held::NOTHING.settle(result, handle);
@@ -155,9 +150,7 @@ pub fn releases_physical(_: Api, real: impl FnOnce() -> i32, handle: u64) -> i32
         held.settle(result, handle);
     }
     if result != 0 && result != TEARDOWN {
-        recorder::quietly(|| {
-            let recording = recorder::running()?;
-            let table = recording.table(recorder::thread_row(recording));
+        with_table(|recording, table| {
             table.update_extra_of(link, |counts| counts.wrapping_add(1));
             if counts.0 == 0 && !freed {
                 table.rekey(link);

@@ -18,7 +18,7 @@ use crate::recorder::{self, AllocationEvent};
 use culeak::cuda_functions::Api;
 use culeak::format::block_address;
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Attributes, Key, Space};
+use culeak::lockfree::table::{Attributes, Space};
 
 /// The domain of all regions, and the name of heaps that have none.
 const NVTX: &[u8] = b"nvtx";
@@ -195,11 +195,7 @@ unsafe extern "C" fn regions_resize(_domain: *mut c_void, batch: *const Regions)
         let region = unsafe { &*batch.elements.add(number * batch.element_bytes).cast::<Region>() };
         let heap = key(region.address).and_then(|address| {
             let recording = recorder::running()?;
-            let key = Key {
-                space: Space::Block,
-                address,
-            };
-            recording.table(0).get(key)
+            recording.table(0).get(recorder::key(Space::Block, address))
         });
         freed(region.address);
         allocated(region, heap.map_or(0, |entry| entry.pool));

@@ -7,6 +7,7 @@
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU32, Ordering::*};
 
+use crate::recorder::quietly;
 use crate::settings;
 use culeak::proof::{BYTES, CREATED, Fact, NAME_BYTES};
 use culeak::system::{Descriptor, Errno};
@@ -17,17 +18,14 @@ static FACTS: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 /// The loader has mapped this library into a program.
 extern "C" fn loaded() {
     let Some((parent, path)) = run() else { return };
-    // SAFETY: always valid in the calling thread.
-    let errno = unsafe { *libc::__errno_location() };
-    if let Ok(facts) = map(path) {
+    quietly(|| {
+        let Ok(facts) = map(path) else { return };
         FACTS.store(facts, Release);
         // SAFETY: getppid has no preconditions.
         if parent == unsafe { libc::getppid() } {
             state_name(facts);
         }
-    }
-    // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+    });
 }
 
 #[used]

@@ -7,7 +7,7 @@ use crate::recorder::call::Call;
 use culeak::format::NONE;
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
-use culeak::system::BlockedSignals;
+use culeak::system::{BlockedSignals, Errno};
 
 /// Changes in a forked child: rows and shards of earlier epochs are the parent's.
 static EPOCH: AtomicU32 = AtomicU32::new(1);
@@ -88,8 +88,7 @@ fn register(thread: &ThreadState, recording: &Recording) {
     let is_alive = |tid: u32| {
         // SAFETY: signal 0 is not sent: the kernel only looks for the thread.
         let asked = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
-        // SAFETY: always valid in the calling thread.
-        asked == 0 || unsafe { *libc::__errno_location() } != libc::ESRCH
+        asked == 0 || Errno::last() != Errno(libc::ESRCH)
     };
     thread.row.set(recording.add_thread(tid, &thread_name()));
     thread.shard.set(recording.shard_of(tid, thread.row.get(), is_alive));

@@ -18,9 +18,22 @@ extern "C" fn no() -> u64 {
     0
 }
 
+/// With only what a walk needs.
 fn interpreter(layout: Layout, holds_lock: bool) -> Interpreter {
-    let current = if holds_lock { this_thread } else { no };
-    Interpreter::for_tests(layout, this_thread, current, no, CODE_TYPE, FRAME_TYPE)
+    Interpreter {
+        layout,
+        code_type: CODE_TYPE,
+        frame_type: FRAME_TYPE,
+        string_type: 0,
+        bytes_type: 0,
+        is_thread_layout_confirmed: true.into(),
+        mismatches: 0.into(),
+        this_thread,
+        current_thread: if holds_lock { this_thread } else { no },
+        is_finalizing: no,
+        eval: 0..0,
+        version: 0,
+    }
 }
 
 fn random(state: &mut u64) -> u64 {
