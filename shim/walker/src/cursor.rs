@@ -97,16 +97,13 @@ impl Cursor {
 
     fn look_up(&mut self, address: u64, memory: &mut Memory, use_table: bool) -> Step {
         let ticket = TABLE.ticket();
-        let enter = |rule: Rule| {
-            if use_table && let Some(packed) = Packed::of(rule) {
-                TABLE.insert(address, packed, ticket);
-            }
-        };
         let module = modules::containing(address, !use_table);
         let described = module.and_then(|module| {
             cfi::with_row(&module, address, |row| match row.rule() {
                 Some(rule) => {
-                    enter(rule);
+                    if use_table && let Some(packed) = Packed::of(rule) {
+                        TABLE.insert(address, packed, ticket);
+                    }
                     self.follow(rule, memory)
                 }
                 None => {
@@ -125,13 +122,13 @@ impl Cursor {
     }
 
     pub fn follow(&mut self, rule: Rule, memory: &mut Memory) -> Step {
-        self.caller(rule, memory).map_or_else(
-            |step| step,
-            |caller| {
+        match self.caller(rule, memory) {
+            Ok(caller) => {
                 *self = caller;
                 Step::Caller
-            },
-        )
+            }
+            Err(step) => step,
+        }
     }
 
     fn caller(&self, rule: Rule, memory: &mut Memory) -> Result<Cursor, Step> {
