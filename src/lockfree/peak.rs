@@ -158,7 +158,10 @@ where
     #[inline(always)]
     pub fn change(&self, amount: u64, grows: bool) -> bool {
         let amount = amount.min(LARGEST);
-        while amount > 0 {
+        if amount == 0 {
+            return false;
+        }
+        loop {
             // Acquire: pairs with the `swap` that froze this word, so the central word below is at least as new.
             let local = Word(self.local.word.load(Acquire));
             let central = Word(self.central.word.load(SeqCst));
@@ -173,7 +176,6 @@ where
                 return peak;
             }
         }
-        false
     }
 
     /// An event for which the local credit does not suffice. `None`: retry it.
