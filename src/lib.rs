@@ -44,7 +44,7 @@
 //! | | [`wildcard`] | `*` and `?` in names |
 //! | | [`system`] | system calls that leave no trace in another program's process |
 //! | | [`format`](mod@format) | the recording file: header, directory, sections, losses |
-//! | | [`file`] | that file as its writer extends it |
+//! | | [`file`](mod@file) | that file as its writer extends it |
 //! | | [`lockfree`] | what many threads change at once: table, index, segmented array, shards, peak, intervals |
 //! | | [`proof`] | the file in which the shim reports to `culeak run` what it did |
 //! | | [`recording`] | the recording as its writer sees it |
