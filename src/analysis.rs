@@ -17,9 +17,9 @@
 //! | [`groups`] | Which records differ in nothing but size, age and address, and does each count as held? |
 //! | [`suppressions`] | Which stacks did the user choose to ignore? |
 //! | [`filter`] | Which records is a report about? |
-//! | [`ledger`] | Who holds every byte that the driver reports as used? |
+//! | [`ledger`] | What holds each byte that the driver reports as used? |
 //! | [`report`] | What is left, by call site, kind, device, thread …? |
-//! | [`profile`] | Which stacks asked for the memory, as a tree or for other tools? |
+//! | [`profile`] | Which stacks requested the memory, as a tree or for other tools? |
 //! | [`program`] | Which program is this, so that different ones are not compared? |
 //! | [`pairing`] | Which call site of one snapshot is which of another? |
 //! | [`diff`] | What changed between two snapshots? |

@@ -93,11 +93,6 @@ pub enum Place {
 }
 
 impl Place {
-    /// Whether bytes of this place are memory, as opposed to a claim on memory or a part of it.
-    pub const fn holds_memory(self) -> bool {
-        !matches!(self, Place::Nowhere | Place::Within)
-    }
-
     /// The device that memory of this place counts against, given the device of the context that allocated it: host memory
     /// counts against none.
     pub fn counts_against<D>(self, device: Option<D>) -> Option<D> {

@@ -44,6 +44,7 @@
 //! | | [`wildcard`] | `*` and `?` in names |
 //! | | [`system`] | system calls that leave no trace in another program's process |
 //! | | [`format`](mod@format) | the recording file: header, directory, sections, losses |
+//! | | [`file`](mod@file) | that file as its writer extends it |
 //! | | [`lockfree`] | what many threads change at once: table, index, segmented array, shards, peak, intervals |
 //! | | [`proof`] | the file in which the shim reports to `culeak run` what it did |
 //! | | [`recording`] | the recording as its writer sees it |
@@ -86,6 +87,7 @@
 //! - `backtrace`: unwinds through libgcc in place of the walker if `CULEAK_UNWINDER=libgcc` is set
 //!   (`shim/src/stacks.rs`), and is the reference that the walker's tests and benchmarks compare with.
 //! - `serde_json`: reads and writes snapshots, and writes every `--json` document ([`snapshot`], `cli/src/json.rs`).
+//! - `foldhash`: hashes the keys of large maps, in [`reader`], [`analysis`] and the CLI.
 //! - `cudarc`: types for the arguments of hooks and of the fake driver, and the signatures that every row of
 //!   [`cuda_functions`] is checked against when the shim is compiled. None of its functions is called: those open the
 //!   driver.

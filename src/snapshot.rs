@@ -26,11 +26,11 @@ pub const BY_PYTORCH: &str = "PyTorch";
 /// The version that this build writes, and the only one that it reads.
 pub const VERSION: u32 = 2;
 
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
     /// Always [`FORMAT`].
     pub format: String,
-    /// Version of this schema; readers refuse a newer one.
+    /// Version of this schema; readers refuse any other.
     pub version: u32,
     pub taken: Taken,
     pub process: Process,
@@ -402,23 +402,7 @@ impl Snapshot {
         Snapshot {
             format: FORMAT.to_owned(),
             version: VERSION,
-            taken: Taken::default(),
-            process: Process::default(),
-            devices: Vec::new(),
-            contexts: Vec::new(),
-            threads: Vec::new(),
-            modules: Vec::new(),
-            locations: Vec::new(),
-            stacks: Vec::new(),
-            allocations: Allocations::default(),
-            failed: Vec::new(),
-            counters: Vec::new(),
-            totals: Vec::new(),
-            device_peaks: Vec::new(),
-            allocators: Vec::new(),
-            marks: Vec::new(),
-            usage: None,
-            losses: Losses::default(),
+            ..Snapshot::default()
         }
     }
 

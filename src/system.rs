@@ -111,7 +111,7 @@ pub fn without_write_signals<R>(work: impl FnOnce() -> R) -> R {
     result
 }
 
-/// A set of signals; 0 stands for no signal.
+/// A set of signals; 0: no signal.
 fn set_of(signals: [libc::c_int; 3]) -> libc::sigset_t {
     // SAFETY: all zeros is a value of sigset_t; sigaddset fails for numbers that are no signals.
     unsafe {

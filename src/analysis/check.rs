@@ -25,7 +25,7 @@ use crate::analysis::report::{
     By, ProcessLine, Row, Tally, began_late, ended_early, is_finished, process_line, rows_by,
 };
 use crate::analysis::site::CallStacks;
-use crate::analysis::suppressions::{Pattern, Used};
+use crate::analysis::suppressions::{Pattern, Sieve, Used};
 use crate::analysis::words;
 use crate::snapshot::{Losses, Snapshot, Taken};
 
@@ -193,8 +193,8 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
             sorted.ignored.cached,
         ]),
         ignored_as: sorted.ignored,
-        suppressed: Tally::total(sorted.taken.iter().copied()),
-        suppressions: rules.suppressions.used(&sorted.taken),
+        suppressed: sorted.sieve.suppressed(),
+        suppressions: sorted.sieve.used(),
         baseline: rules.baseline.is_some(),
         rows: judged,
         taken: &snapshot.taken,
@@ -218,20 +218,17 @@ pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
 struct Sorted<'c, 'a> {
     judged: Vec<&'c Group<'a>>,
     ignored: Ignored,
-    /// By suppression rule.
-    taken: Vec<Tally>,
+    sieve: Sieve<'c>,
 }
 
-fn sort<'c, 'a>(snapshot: &Snapshot, groups: &'c Groups<'a>, stacks: &CallStacks, rules: &Rules) -> Sorted<'c, 'a> {
+fn sort<'c, 'a>(snapshot: &Snapshot, groups: &'c Groups<'a>, stacks: &CallStacks, rules: &'c Rules) -> Sorted<'c, 'a> {
     let limits = &rules.limits;
     let since = since(snapshot, limits);
     let mut sorted = Sorted {
         judged: Vec::new(),
         ignored: Ignored::default(),
-        taken: vec![Tally::default(); rules.suppressions.len()],
+        sieve: Sieve::new(&rules.suppressions),
     };
-    // Several groups share a stack, and hundreds of rules may be tried on it.
-    let mut by_stack: BTreeMap<Option<usize>, Option<usize>> = BTreeMap::new();
     for group in &groups.all {
         let named = limits.kinds.contains(&group.call.kind);
         let wanted = match group.level {
@@ -253,14 +250,8 @@ fn sort<'c, 'a>(snapshot: &Snapshot, groups: &'c Groups<'a>, stacks: &CallStacks
                 };
                 reason.join(group.tally());
             }
-            continue;
-        }
-        let rule = *by_stack
-            .entry(group.stack)
-            .or_insert_with(|| rules.suppressions.matching(stacks.get(group.stack)));
-        match rule {
-            Some(rule) => sorted.taken[rule].join(group.tally()),
-            None => sorted.judged.push(group),
+        } else if sorted.sieve.lets_through(group.stack, group.tally(), stacks) {
+            sorted.judged.push(group);
         }
     }
     sorted

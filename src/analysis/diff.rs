@@ -164,12 +164,7 @@ fn keys(rows: &[Row], by: By) -> Vec<Key> {
 }
 
 fn diff_row<'a>(old: Option<Row<'a>>, new: Option<Row<'a>>) -> DiffRow<'a> {
-    let tally = |row: &Option<Row>| {
-        row.as_ref().map_or(Tally::default(), |r| Tally {
-            bytes: r.bytes,
-            count: r.count,
-        })
-    };
+    let tally = |row: &Option<Row>| row.as_ref().map(Row::tally).unwrap_or_default();
     let (before, after) = (tally(&old), tally(&new));
     let state = match (&old, &new) {
         (None, _) => State::New,
@@ -222,10 +217,8 @@ fn sort(rows: &mut [DiffRow], by: Sort) {
 fn totals(rows: &[DiffRow]) -> Totals {
     let mut totals = Totals::default();
     for row in rows {
-        totals.before.bytes = totals.before.bytes.saturating_add(row.before.bytes);
-        totals.before.count += row.before.count;
-        totals.after.bytes = totals.after.bytes.saturating_add(row.after.bytes);
-        totals.after.count += row.after.count;
+        totals.before.join(row.before);
+        totals.after.join(row.after);
         totals.bytes_delta += row.bytes_delta;
         totals.count_delta += row.count_delta;
         *match row.state {

@@ -101,14 +101,10 @@ impl<'f> Filtering<'f> {
 
     /// Whether records of this call, stack and time pass.
     pub fn passes(&mut self, call: &Call, stack: Option<usize>, time_ns: u64, stacks: &CallStacks) -> bool {
-        let filter = self.filter;
-        (filter.kinds.is_empty() || filter.kinds.contains(&call.kind))
-            && (filter.devices.is_empty() || filter.devices.contains(&self.location(call.kind, call.device)))
-            && time_ns >= self.since_ns
-            && self.stack_passes(stack, stacks)
+        time_ns >= self.since_ns && self.passes_at_any_time(call.kind, call.device, stack, stacks)
     }
 
-    /// Whether records of this kind, device and stack pass, whatever their time.
+    /// Whether records of this kind, device and stack pass if their time does.
     pub fn passes_at_any_time(
         &mut self,
         kind: Kind,

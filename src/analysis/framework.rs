@@ -115,8 +115,8 @@ impl<'a> Blocks<'a> {
     }
 }
 
-/// The records that blocks lie in, by address. The owner of the blocks uses this memory as a pool, whatever its stack
-/// shows.
+/// The records that blocks lie in, by address. The owner of the blocks uses this memory as a pool, even if its stack does
+/// not show that.
 pub(crate) struct Carriers<'a> {
     by_address: HashMap<u64, u32>,
     owners: Vec<&'a str>,

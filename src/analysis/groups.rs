@@ -109,7 +109,7 @@ impl<'a> Groups<'a> {
 
     /// Groups of the records made since this time, with one group per size.
     pub fn with_sizes_apart(snapshot: &'a Snapshot, stacks: &CallStacks, since_ns: u64) -> Groups<'a> {
-        Groups::by_size(snapshot, stacks, since_ns, |_| true)
+        Groups::with_these_sizes_apart(snapshot, stacks, since_ns, |_| true)
     }
 
     /// Groups of the records made since this time, with one group for each size that `apart` accepts. Other sizes share
@@ -118,9 +118,12 @@ impl<'a> Groups<'a> {
         snapshot: &'a Snapshot,
         stacks: &CallStacks,
         since_ns: u64,
-        apart: impl Fn(u64) -> bool + Sync,
+        apart: impl Fn(u64) -> bool,
     ) -> Groups<'a> {
-        Groups::by_size(snapshot, stacks, since_ns, apart)
+        let blocks = Blocks::of(&snapshot.allocations);
+        let carriers = Carriers::of(&snapshot.allocations, &blocks);
+        let counted = count_sizes(snapshot, &carriers, since_ns, apart);
+        Groups::of_counted(snapshot, Some(stacks), blocks, carriers, counted)
     }
 
     /// Groups that contain either only records made before this time, or only later ones.
@@ -133,13 +136,6 @@ impl<'a> Groups<'a> {
         let carriers = Carriers::of(&snapshot.allocations, &blocks);
         let counted = count(snapshot, &carriers, &apart);
         Groups::of_counted(snapshot, stacks, blocks, carriers, counted)
-    }
-
-    fn by_size(snapshot: &'a Snapshot, stacks: &CallStacks, since_ns: u64, apart: impl Fn(u64) -> bool) -> Groups<'a> {
-        let blocks = Blocks::of(&snapshot.allocations);
-        let carriers = Carriers::of(&snapshot.allocations, &blocks);
-        let counted = count_sizes(snapshot, &carriers, since_ns, apart);
-        Groups::of_counted(snapshot, Some(stacks), blocks, carriers, counted)
     }
 
     fn of_counted(

@@ -4,7 +4,7 @@
 //! other or the report: each byte counts once, as in a report's rows (see `groups`), and the same frames are shown.
 //!
 //! Stacks are paths of frame numbers, outermost first, and each frame is stored once. Two stacks that look equal are
-//! one path, whatever their addresses. With [`Options::addresses`], stacks that differ in an address stay separate, for
+//! one path, even if their addresses differ. With [`Options::addresses`], stacks that differ in an address stay separate, for
 //! formats that contain addresses.
 //!
 //! Deliberately absent: percentages, and any order of siblings; the renderers add them.
@@ -180,7 +180,7 @@ impl<'a> Profile<'a> {
             device,
             level,
             live: tallies.live,
-            // Live memory was requested, whatever a damaged file contains.
+            // Live memory was requested, even if a damaged file lacks its total.
             made: with_totals.then_some(Tally {
                 bytes: tallies.made.bytes.max(tallies.live.bytes),
                 count: tallies.made.count.max(tallies.live.count),

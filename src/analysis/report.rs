@@ -23,7 +23,7 @@ use crate::analysis::suppressions::{Sieve, Suppressions, Used};
 pub use crate::analysis::tally::Tally;
 use crate::cuda_functions::Api;
 use crate::kind::{Kind, Place};
-use crate::snapshot::{Allocator, Failed, Losses, Mark, ProcessState, Snapshot, Stream, Taken};
+use crate::snapshot::{Allocator, Device, Failed, Losses, Mark, ProcessState, Snapshot, Stream, Taken};
 
 mod advice;
 mod grouping;
@@ -169,6 +169,11 @@ pub struct RowStack<'a> {
 }
 
 impl<'a> Row<'a> {
+    pub fn tally(&self) -> Tally {
+        let Row { bytes, count, .. } = *self;
+        Tally { bytes, count }
+    }
+
     /// The call site of the row's largest stack.
     pub fn site(&self) -> Option<&Frame<'a>> {
         self.stacks.first().and_then(|stack| stack.stack.site())
@@ -286,11 +291,8 @@ impl<'a> Report<'a> {
             rows_cut.beyond_top += beyond.len();
             cut.extend(beyond);
         }
-        let mut hidden = Tally {
-            bytes: sum(cut.iter().map(|row| row.bytes)),
-            count: sum(cut.iter().map(|row| row.count)),
-        };
-        unranked.iter().for_each(|group| hidden.join(group.tally()));
+        let hidden = cut.iter().map(Row::tally);
+        let hidden = Tally::total(hidden.chain(unranked.iter().map(|group| group.tally())));
         let behind = passing.iter().copied().filter(|group| !group.level.is_listed());
         let totals = totals(snapshot, &stacks, &passing);
         let finished = is_finished(snapshot);
@@ -422,19 +424,17 @@ fn device_totals<'a>(snapshot: &'a Snapshot, groups: &[&Group]) -> Vec<DeviceTot
     for peak in &snapshot.device_peaks {
         peaks[peak.device] = peak.peak_bytes;
     }
-    let total = |(index, device): (usize, &'_ crate::snapshot::Device)| (index, device.ordinal);
-    let mut order: Vec<_> = snapshot.devices.iter().enumerate().map(total).collect();
-    order.sort_by_key(|&(index, ordinal)| (ordinal, index));
-    order
-        .into_iter()
-        .map(|(index, ordinal)| DeviceTotal {
-            ordinal,
-            name: &snapshot.devices[index].name,
-            uuid: &snapshot.devices[index].uuid,
-            live: live[index],
-            peak_bytes: peaks[index],
-        })
-        .collect()
+    let devices = snapshot.devices.iter().zip(live.into_iter().zip(peaks));
+    let total = |(device, (live, peak_bytes)): (&'a Device, _)| DeviceTotal {
+        ordinal: device.ordinal,
+        name: &device.name,
+        uuid: &device.uuid,
+        live,
+        peak_bytes,
+    };
+    let mut totals: Vec<_> = devices.map(total).collect();
+    totals.sort_by_key(|total| total.ordinal);
+    totals
 }
 
 /// The failed request that caused the snapshot, and all failed requests, largest first.

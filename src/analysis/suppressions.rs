@@ -13,8 +13,8 @@
 //! - `leak:PATTERN` matches a record if the pattern occurs in the function, the source file (a Python file too) or the
 //!   module of any frame of its stack, including hidden frames. Files and modules match by their whole path or by their
 //!   name.
-//! - `keep:PATTERN` matches likewise, and excludes the record from the rules after it: a library may hold memory of its
-//!   own and also hand out memory.
+//! - `keep:PATTERN` matches likewise, and excludes the record from the rules after it: a library may keep some memory and
+//!   hand out other memory.
 //! - `site:FUNCTION in FILE` matches the call site only: its whole function name and its source file (its module if no
 //!   file is known). It matches only memory that the program requested itself, unless `by LIBRARY` follows.
 //!
@@ -153,22 +153,6 @@ impl Suppressions {
         }
         self.rules.get(first).filter(|rule| !rule.keeps).map(|_| first)
     }
-
-    /// All rules except `keep` rules, with the memory that each suppressed. `taken` is by rule.
-    pub fn used(&self, taken: &[Tally]) -> Vec<Used> {
-        let rules = self.rules.iter().zip(taken).filter(|(rule, _)| !rule.keeps);
-        let used = rules.map(|(rule, &suppressed)| Used {
-            rule: rule.text.clone(),
-            source: rule.source.clone(),
-            line: rule.line,
-            suppressed,
-        });
-        used.collect()
-    }
-
-    pub fn len(&self) -> usize {
-        self.rules.len()
-    }
 }
 
 /// Rules applied to one snapshot. Several records may share a stack and there may be hundreds of rules, so each stack
@@ -185,7 +169,7 @@ impl<'r> Sieve<'r> {
         Sieve {
             rules,
             by_stack: HashMap::new(),
-            taken: vec![Tally::default(); rules.len()],
+            taken: vec![Tally::default(); rules.rules.len()],
         }
     }
 
@@ -214,7 +198,14 @@ impl<'r> Sieve<'r> {
 
     /// All rules except `keep` rules, with the memory that each suppressed.
     pub fn used(&self) -> Vec<Used> {
-        self.rules.used(&self.taken)
+        let rules = self.rules.rules.iter().zip(&self.taken).filter(|(rule, _)| !rule.keeps);
+        let used = rules.map(|(rule, &suppressed)| Used {
+            rule: rule.text.clone(),
+            source: rule.source.clone(),
+            line: rule.line,
+            suppressed,
+        });
+        used.collect()
     }
 }
 

@@ -44,7 +44,7 @@ pub struct Header {
     pub pid_namespace: u64,
     /// Inode of /proc/self/ns/time, which may shift `process_start_ticks`; 0: unknown.
     pub time_namespace: u64,
-    /// On cache lines of their own: the counts are read at every event.
+    /// On separate cache lines: the counts are read at every event.
     pub losses: LossCounters,
 }
 const _: () = assert!(size_of::<Header>() <= DIRECTORY_OFFSET);

@@ -101,7 +101,7 @@ macro_rules! rows {
             }
         }
 
-        // loom's atomics have sizes of their own.
+        // loom's atomics have other sizes.
         const _: () = assert!(cfg!(loom) || size_of::<$row>() == $bytes);
     )* };
 }

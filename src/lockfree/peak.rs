@@ -1,14 +1,14 @@
 //! The exact peak of a sum that many threads change, without a word that every thread changes.
 //!
 //! The peak is the total *credit* ever issued, one unit per byte. An allocation takes credit, a free returns it, and new
-//! credit is issued only when no unused credit is left. So at every instant
+//! credit is issued only when no unused credit is left:
 //!
 //! ```text
 //! issued = live + central credit + local credit of shard 0 + local credit of shard 1 + …        and        live ≤ issued
 //! ```
 //!
-//! and at the instant when credit is issued only `live` is left on the right: the peak was reached, to the byte. Unused
-//! credit is *central*, one word for all threads, or *local*, one word per shard (a thread, or a few).
+//! When credit is issued, only `live` is left on the right: the peak was reached, to the byte. Unused credit is *central*,
+//! one word for all threads, or *local*, one word per shard (a thread, or a few).
 //!
 //! ```text
 //! stage      unused credit is       an event changes                     the stage ends when
@@ -24,25 +24,28 @@
 //!
 //! Why it is correct:
 //! - The central word holds stage and round beside its credit, a local word the stage and round that its credit belongs to.
-//!   Credit of another round is void: it was added to the central credit when that round ended. Every change is one
-//!   compare-and-swap of one word, and takes effect there.
+//!   Credit of another round is void: it was added to the central credit when that round ended. Every event takes effect in
+//!   one compare-and-swap of one word.
 //! - A local word is loaded before the central word. If the central word then says Open of some round, the local word was not
 //!   frozen in that round when it was loaded; if it is frozen by the time of the swap, the swap fails.
 //! - In Freezing neither the central word nor a frozen local word changes, so all helpers compute the same total, and one
 //!   swap of the central word ends the stage. A helper that is stopped meanwhile fails its swap, since the central word has
-//!   changed. No thread holds credit outside these words, so a thread that dies anywhere loses none, and no thread waits for
-//!   another.
+//!   changed. No thread waits for another.
+//! - No thread holds credit outside these words, so a thread that dies loses none. But `issued` is raised after the swap that
+//!   takes effect: until then it is too low by the credit to be issued, and it remains so if the thread dies in between.
 //! - A local word that is created while others freeze is either visible to them or sees the new stage: it is created before
 //!   the central word is loaded, in one total order of all such steps (SeqCst).
 //!
 //! `loom_models` checks this in every interleaving, with every ordering weakened and with a thread dying before each of its
 //! operations (docs/proofs.md).
 //!
-//! Most events change two sums, that of a kind and that of a device: one after the other, each exact by itself.
+//! Most events change two sums, that of a kind and that of a device: one after the other, each exact by itself. An
+//! allocation changes the device's sum first and a free the kind's, so at every instant the kinds add up to at most the
+//! device, and no kind's peak exceeds the device's (`recording/allocations.rs`).
 //!
-//! Rounds wrap after 16,384: a thread would have to be stopped for exactly that many rounds, each with thousands of events,
-//! and find the same word again. Amounts are limited to [`LARGEST`], so that words cannot overflow; no machine has as much
-//! memory.
+//! Rounds wrap after 16,384: a thread would have to be stopped for exactly that many rounds, which take more than 200,000
+//! events, and then find the same word again. An event is limited to [`LARGEST`] and a word to 2^48 - 1 bytes; no machine
+//! has as much memory.
 
 use std::sync::atomic::Ordering::*;
 
@@ -122,7 +125,7 @@ fn digest(peak: u64) -> u32 {
 pub struct LocalCredit<'a> {
     /// 0: no credit.
     pub word: &'a AtomicU64,
-    /// Starts as 0. A wrong value only delays a change of the stage.
+    /// Starts as 0. Decides only when the stage opens, so any value is safe.
     pub hint: &'a AtomicU32,
 }
 
@@ -151,16 +154,15 @@ where
         self.change(amount, false);
     }
 
-    /// One of the two.
+    /// `grow` or `shrink`.
     #[inline(always)]
     pub fn change(&self, amount: u64, grows: bool) -> bool {
-        amount > 0 && self.apply(amount.min(LARGEST), grows)
-    }
-
-    #[inline(always)]
-    fn apply(&self, amount: u64, grows: bool) -> bool {
+        let amount = amount.min(LARGEST);
+        if amount == 0 {
+            return false;
+        }
         loop {
-            // Acquire: pairs with the AcqRel of the swap that froze this word, so the central word below is at least as new.
+            // Acquire: pairs with the `swap` that froze this word, so the central word below is at least as new.
             let local = Word(self.local.word.load(Acquire));
             let central = Word(self.central.word.load(SeqCst));
             let round = central.round();
@@ -170,7 +172,7 @@ where
                 if swap(self.local.word, local, Word::new(round, Stage::Open, left)) {
                     return false;
                 }
-            } else if let Some(peak) = self.apply_centrally(central, amount, grows) {
+            } else if let Some(peak) = self.change_centrally(central, amount, grows) {
                 return peak;
             }
         }
@@ -178,7 +180,7 @@ where
 
     /// An event for which the local credit does not suffice. `None`: retry it.
     #[inline(never)]
-    fn apply_centrally(&self, central: Word, amount: u64, grows: bool) -> Option<bool> {
+    fn change_centrally(&self, central: Word, amount: u64, grows: bool) -> Option<bool> {
         let round = central.round();
         match central.stage() {
             Stage::Open => {
@@ -236,7 +238,7 @@ where
         let mut sum = 0u64;
         for shard in (self.shards)() {
             sum += loop {
-                // Acquire, and the local word first: as in `apply`. A word of a later round must not be changed.
+                // Acquire, and the local word first: as in `change`. A word of a later round must not be changed.
                 let seen = Word(shard.load(Acquire));
                 if Word(self.central.word.load(SeqCst)) != central {
                     return None;

@@ -10,7 +10,7 @@
 //!
 //! Private extents are cheap: if two threads need the same one at once, both map it, the first to publish it wins, and the
 //! other unmaps its own. An extent of a file is not cheap: a slow file system takes a second for it, and an unused extent
-//! stays in the file. So one thread adds it ([`Growth`]) and the others wait, for a limited time. A failure is remembered: on
+//! stays in the file. So one thread adds it (`Growth`) and the others wait, for a limited time. A failure is remembered: on
 //! a full disk the next attempt is made after a second, not at every event.
 //!
 //! Elements begin as zeros ([`Element`]).

@@ -75,7 +75,7 @@ pub struct Table {
 pub struct TableIn<'a> {
     pub table: &'a Table,
     pub backing: Backing<'a>,
-    /// The number of records handed out so far, which tells readers how far to read.
+    /// The number of records handed out so far: readers read up to it.
     pub fresh: &'a AtomicU64,
     /// The shard whose free list is searched first.
     pub shard: Shard,
@@ -279,6 +279,7 @@ impl<'a> TableIn<'a> {
             status: Status::Live,
             generation: link.generation,
         };
+        // Acquire: as in `is`.
         (State::of(record.state.load(Acquire)) == Some(live)).then_some(record)
     }
 

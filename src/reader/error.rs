@@ -24,7 +24,7 @@ pub enum ReadError {
 
 impl std::fmt::Display for ReadError {
     fn fmt(&self, f: &mut std::fmt::Formatter) -> std::fmt::Result {
-        match self {
+        let (path, what) = match self {
             ReadError::Io(path, error) => {
                 let remedy = match error.kind() {
                     std::io::ErrorKind::NotFound => "check the name; recordings end in .culeak",
@@ -34,53 +34,33 @@ impl std::fmt::Display for ReadError {
                     std::io::ErrorKind::IsADirectory => "name a recording in it",
                     _ => "copy it to a local disk and read the copy",
                 };
-                write!(f, "{}: cannot be read: {error}; {remedy}", path.display())
+                (path, format!("cannot be read: {error}; {remedy}"))
             }
-            ReadError::Empty(path) => {
-                write!(
-                    f,
-                    "{}: empty; the disk was full when recording began, record again elsewhere (-o DIR)",
-                    path.display()
-                )
-            }
-            ReadError::Foreign(path) => {
-                write!(
-                    f,
-                    "{}: not a culeak recording; make one with: culeak run -- PROGRAM",
-                    path.display()
-                )
-            }
-            ReadError::Unfinished(path) => write!(
-                f,
-                "{}: the process ended while it created this recording, so it holds nothing; record again",
-                path.display()
+            ReadError::Empty(path) => (
+                path,
+                "empty; the disk was full when recording began, record again elsewhere (-o DIR)".to_owned(),
             ),
-            ReadError::OtherByteOrder(path) => {
-                write!(
-                    f,
-                    "{}: recorded on a machine of the other byte order; make a snapshot there and read that",
-                    path.display()
-                )
-            }
+            ReadError::Foreign(path) => (
+                path,
+                "not a culeak recording; make one with: culeak run -- PROGRAM".to_owned(),
+            ),
+            ReadError::Unfinished(path) => (
+                path,
+                "the process ended while it created this recording, so it holds nothing; record again".to_owned(),
+            ),
+            ReadError::OtherByteOrder(path) => (
+                path,
+                "recorded on a machine of the other byte order; make a snapshot there and read that".to_owned(),
+            ),
             ReadError::OtherVersion(path, version) => {
                 let release = if *version > VERSION { "newer" } else { "older" };
-                write!(
-                    f,
-                    "{}: written by format {version}, this build reads format {VERSION}; record again or use the {release} release",
-                    path.display()
-                )
+                let formats = format!("written by format {version}, this build reads format {VERSION}");
+                (path, format!("{formats}; record again or use the {release} release"))
             }
-            ReadError::Truncated(path, what) => {
-                write!(f, "{}: truncated: {what}; copy the file again", path.display())
-            }
-            ReadError::Damaged(path, what) => {
-                write!(
-                    f,
-                    "{}: damaged: {what}; copy the file again or record again",
-                    path.display()
-                )
-            }
-        }
+            ReadError::Truncated(path, what) => (path, format!("truncated: {what}; copy the file again")),
+            ReadError::Damaged(path, what) => (path, format!("damaged: {what}; copy the file again or record again")),
+        };
+        write!(f, "{}: {what}", path.display())
     }
 }
 

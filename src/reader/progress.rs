@@ -1,6 +1,6 @@
 //! Progress of long work, for a program that displays it.
 //!
-//! Reading ten million records takes seconds, in functions that know nothing of terminals. They report what they do and how
+//! Reading ten million records takes seconds, in functions that have no terminal. They report what they do and how
 //! far they are; a program that displays it calls [`show_on`] once, as with a logger. Without a display this costs one
 //! branch. Deliberately absent: progress bars; the CLI draws them.
 

@@ -77,7 +77,7 @@ impl Recording {
         }
     }
 
-    /// Prefetches the memory that publishing this key will write, to be called before its stack is captured.
+    /// Prefetches the memory that publishing this key will write, to be called before its stack is taken.
     #[inline]
     pub fn prepare(&self, shard: Shard, key: Key) {
         self.table(shard).prepare(key);
@@ -315,7 +315,8 @@ struct Counter<'a> {
 }
 
 impl Counter<'_> {
-    /// Adds bytes to the sum of the kind and, if the memory is on a device, of the device; or subtracts them.
+    /// Adds bytes to the sum of the kind and, if the memory is on a device, of the device; or subtracts them. The device's
+    /// sum grows first and shrinks last: the sum of a kind never exceeds it.
     #[inline(always)]
     fn change(&self, counts: Counts, grows: bool) {
         let (row, of_kind, slot) = (self.row, self.of_kind, self.slot);
@@ -323,9 +324,10 @@ impl Counter<'_> {
             word: &row.credit[sum],
             hint: &row.hints[sum],
         };
-        if counts.kind.place().on_device()
-            && let Some(central) = self.of_device.central()
-        {
+        let change_device = || {
+            let Some(central) = self.of_device.central() else {
+                return;
+            };
             let kinds = &self.of_device.kinds;
             let shards = || {
                 // SeqCst: as in `add_counter`.
@@ -335,11 +337,18 @@ impl Counter<'_> {
             };
             let local = local(1);
             Sum { central, local, shards }.change(counts.bytes, grows);
+        };
+        let on_device = counts.kind.place().on_device();
+        if grows && on_device {
+            change_device();
         }
         if let Some(central) = of_kind.central() {
             let shards = || of_kind.rows().map(|row| &row.credit[0]);
             let local = local(0);
             Sum { central, local, shards }.change(counts.bytes, grows);
+        }
+        if !grows && on_device {
+            change_device();
         }
     }
 }

@@ -22,7 +22,7 @@ use std::mem::offset_of;
 use super::Recording;
 use crate::format::*;
 use crate::lockfree::table::{State, Status};
-use crate::system::{Descriptor, Errno, Uncancelled, anonymous, without_write_signals};
+use crate::system::{Descriptor, Errno, Scratch, Uncancelled, without_write_signals};
 
 const PAGE: usize = 4096;
 /// Records per piece; a piece is also a whole number of pages.
@@ -41,12 +41,10 @@ impl Recording {
         let from = self.file.open()?;
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;
         let to = Descriptor::open(path, flags)?;
-        let result = Room::new().and_then(|mut room| {
+        // SAFETY: arrays of bytes, of which all zeros is a value.
+        let result = unsafe { Scratch::zeroed() }.and_then(|mut buffers| {
             let (from, to) = (from.number(), to.number());
-            let copy = || Copy { from, to }.run(room.parts(), self, reason, name, failed_row);
-            let result = without_write_signals(copy);
-            room.give_back();
-            result
+            without_write_signals(|| Copy { from, to }.run(&mut buffers, self, reason, name, failed_row))
         });
         if result.is_err() {
             // SAFETY: a C string; this call created the file.
@@ -57,47 +55,13 @@ impl Recording {
 }
 
 /// Buffers, neither on the stack (which may be the small one of a fiber) nor on the heap.
-struct Room {
-    start: *mut u8,
-}
-
-const ROOM: usize = 2 * PIECE + 2 * HEADER_BYTES;
-
-/// The buffers.
-struct Parts<'a> {
+struct Buffers {
     /// The header at the beginning of the copy.
-    first: &'a mut [u8],
+    first: [u8; HEADER_BYTES],
     /// The header of the copy.
-    header: &'a mut [u8],
-    now: &'a mut [u8],
-    before: &'a mut [u8],
-}
-
-impl Room {
-    fn new() -> Result<Room, Errno> {
-        Ok(Room {
-            start: anonymous(ROOM)?,
-        })
-    }
-
-    fn parts(&mut self) -> Parts<'_> {
-        // SAFETY: mapped with this length, zeroed, and borrowed by this call alone.
-        let all = unsafe { std::slice::from_raw_parts_mut(self.start, ROOM) };
-        let (first, rest) = all.split_at_mut(HEADER_BYTES);
-        let (header, rest) = rest.split_at_mut(HEADER_BYTES);
-        let (now, before) = rest.split_at_mut(PIECE);
-        Parts {
-            first,
-            header,
-            now,
-            before,
-        }
-    }
-
-    fn give_back(self) {
-        // SAFETY: mapped in `new`; nothing borrows it any more.
-        unsafe { libc::munmap(self.start.cast(), ROOM) };
-    }
+    header: [u8; HEADER_BYTES],
+    now: [u8; PIECE],
+    before: [u8; PIECE],
 }
 
 struct Copy {
@@ -106,13 +70,20 @@ struct Copy {
 }
 
 impl Copy {
-    fn run(&self, room: Parts, recording: &Recording, why: Reason, name: Text, failed_row: u32) -> Result<(), Errno> {
-        let Parts {
+    fn run(
+        &self,
+        buffers: &mut Buffers,
+        recording: &Recording,
+        why: Reason,
+        name: Text,
+        failed_row: u32,
+    ) -> Result<(), Errno> {
+        let Buffers {
             first,
             header,
             now,
             before,
-        } = room;
+        } = buffers;
         let is_records = |section: u32| section == Section::Records as u32;
         let began = recording.now();
         read(self.from, first, 0)?;

@@ -1,10 +1,11 @@
 //! The private parts of a recording.
 
 use super::Recording;
-use crate::format::ROOT;
+use crate::format::{NONE, ROOT};
+use crate::kind::Kind;
 use crate::lockfree::index::mix;
 use crate::lockfree::index::tests::entries;
-use crate::reader::tests::{Folder, record};
+use crate::reader::tests::{Folder, entry, key, record};
 
 const STACKS: u64 = 64;
 
@@ -50,4 +51,29 @@ fn threads_that_store_the_same_stacks_after_an_unload_leave_one_entry_for_each()
     remember_all(recording, 500);
     let entries = entries(&recording.stack_index);
     assert!(entries < 2 * STACKS as usize, "{entries} entries for {STACKS} stacks");
+}
+
+/// Blocks grow with every round, so the peaks rise until the end.
+#[test]
+fn no_kind_has_a_higher_peak_than_its_device() {
+    let folder = Folder::new("kind-and-device");
+    let recording = record(&folder.0.join("a.culeak"));
+    for device in 0..32 {
+        std::thread::scope(|scope| {
+            for thread in 0..4u32 {
+                scope.spawn(move || {
+                    for round in 1..1_000 {
+                        let mut entry = entry(recording, round << 10 | u64::from(thread), NONE, thread);
+                        entry.attributes.device = device;
+                        let key = key(u64::from(thread) + 1);
+                        assert!(recording.allocated(key, &entry));
+                        let withdrawn = recording.withdraw(key, thread).unwrap();
+                        recording.commit(withdrawn, thread);
+                    }
+                });
+            }
+        });
+        let [kind, all] = [Some(Kind::Async), None].map(|kind| recording.peak_bytes(device, kind));
+        assert!(kind <= all, "a peak of {kind} bytes, that of device {device} is {all}");
+    }
 }

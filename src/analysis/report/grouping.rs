@@ -2,93 +2,63 @@
 
 use super::*;
 
-/// What the records of a row have in common.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum By {
-    /// The call site.
-    #[default]
-    Site,
-    Stack,
-    Kind,
-    Device,
-    Stream,
-    Thread,
-    Api,
-    /// The module of the site, or its file if it is a Python line.
-    Module,
-    /// The innermost Python line that the user wrote.
-    PythonLine,
-    /// The CUDA library that requested the memory.
-    Library,
-    /// The exact size.
-    Size,
-}
+macro_rules! named {
+    ($( $(#[$meta:meta])* pub enum $name:ident {
+        $( $(#[$variant_meta:meta])* $variant:ident = $text:literal, )*
+    } )*) => { $(
+        $(#[$meta])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+        #[serde(rename_all = "snake_case")]
+        pub enum $name { $( $(#[$variant_meta])* $variant, )* }
 
-impl By {
-    pub const ALL: &'static [By] = &[
-        By::Site,
-        By::Stack,
-        By::Kind,
-        By::Device,
-        By::Stream,
-        By::Thread,
-        By::Api,
-        By::Module,
-        By::PythonLine,
-        By::Library,
-        By::Size,
-    ];
+        impl $name {
+            pub const ALL: &'static [$name] = &[$($name::$variant),*];
 
-    /// The value on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            By::Site => "site",
-            By::Stack => "stack",
-            By::Kind => "kind",
-            By::Device => "device",
-            By::Stream => "stream",
-            By::Thread => "thread",
-            By::Api => "api",
-            By::Module => "module",
-            By::PythonLine => "python-line",
-            By::Library => "library",
-            By::Size => "size",
+            /// The value on the command line.
+            pub const fn name(self) -> &'static str {
+                match self { $( $name::$variant => $text, )* }
+            }
+
+            pub fn from_name(name: &str) -> Option<$name> {
+                $name::ALL.iter().copied().find(|known| known.name() == name)
+            }
         }
-    }
-
-    pub fn from_name(name: &str) -> Option<By> {
-        By::ALL.iter().copied().find(|by| by.name() == name)
-    }
+    )* };
 }
 
-/// The order of rows.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sort {
-    #[default]
-    Bytes,
-    Count,
-    /// Oldest first.
-    Age,
+named! {
+    /// What the records of a row have in common.
+    pub enum By {
+        /// The call site.
+        #[default]
+        Site = "site",
+        Stack = "stack",
+        Kind = "kind",
+        Device = "device",
+        Stream = "stream",
+        Thread = "thread",
+        Api = "api",
+        /// The module of the site, or its file if it is a Python line.
+        Module = "module",
+        /// The innermost Python line that the user wrote.
+        PythonLine = "python-line",
+        /// The CUDA library that requested the memory.
+        Library = "library",
+        /// The exact size.
+        Size = "size",
+    }
+
+    /// The order of rows.
+    pub enum Sort {
+        #[default]
+        Bytes = "bytes",
+        Count = "count",
+        /// Oldest first.
+        Age = "age",
+    }
 }
 
 impl Sort {
-    pub const ALL: &'static [Sort] = &[Sort::Bytes, Sort::Count, Sort::Age];
-
-    /// The value on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Sort::Bytes => "bytes",
-            Sort::Count => "count",
-            Sort::Age => "age",
-        }
-    }
-
-    pub fn from_name(name: &str) -> Option<Sort> {
-        Sort::ALL.iter().copied().find(|sort| sort.name() == name)
-    }
-
     /// Sorts rows; equal ones by label, so that the output is deterministic.
     pub fn apply(self, rows: &mut [Row]) {
         let key = |row: &Row| match self {

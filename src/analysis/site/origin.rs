@@ -3,7 +3,7 @@
 //! The first frame outside cudart and the driver identifies memory of cuBLAS, cuDNN or NCCL. These libraries contain a
 //! copy of cudart, so the module decides before the function does. A caching allocator keeps the memory that it gets
 //! from CUDA and hands out parts of it: its memory is a *pool*, which is cached and not a leak. Deliberately absent:
-//! the blocks that a framework hands out of its pool; they have records of their own.
+//! the blocks that a framework hands out of its pool; they have separate records.
 
 use super::{Frame, Role};
 use crate::analysis::function_name::plain;

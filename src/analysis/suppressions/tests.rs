@@ -95,7 +95,7 @@ fn an_invalid_rule_is_reported_with_line_and_column() {
 fn the_built_in_list_is_valid_and_suppresses_no_plain_allocation() {
     let mut built_in = Suppressions::default();
     built_in.add_built_in();
-    assert!(built_in.len() > 10);
+    assert!(built_in.rules.len() > 10);
     let handle = [
         RUNTIME,
         ("", "", "/v/libcublas.so.13"),
@@ -155,7 +155,7 @@ fn the_built_in_list_does_not_suppress_the_programs_memory() {
         // A user's function with a name like a library's.
         ("cublasCreateWorkspaces(int)", "/src/blas.cu:7", "/opt/app"),
         ("my::at::cuda::getCurrentCUDABlasHandle()", "/src/blas.cu:9", "/opt/app"),
-        // Handed out by libraries that also keep memory of their own.
+        // Handed out by libraries that also keep memory.
         ("ncclMemAlloc", "", "/v/nccl/lib/libnccl.so.2"),
         ("nvshmem_malloc", "", "/v/libnvshmem_host.so.3"),
     ] {

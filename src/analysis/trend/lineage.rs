@@ -1,7 +1,7 @@
 //! Lineages: the snapshots of one process, or of one program that was restarted, in order of time.
 //!
 //! A restarted program begins after its predecessor's last snapshot. Ranks of a job run at the same time, so each is a
-//! lineage of its own, although all run one program.
+//! separate lineage, although all run one program.
 
 use super::Summary;
 use crate::analysis::program::Program;

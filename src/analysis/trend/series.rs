@@ -150,7 +150,8 @@ fn collect(summaries: &[Summary]) -> Vec<Collected> {
     for (at, summary) in summaries.iter().enumerate() {
         let same_process = at == 0 || summary.process == summaries[at - 1].process;
         let keys: Vec<Key> = summary.rows.iter().map(|row| row.key).collect();
-        let partners = partners(&all, &keys, !same_process);
+        let known: Vec<Key> = all.iter().map(|collected| collected.key).collect();
+        let partners = pair(&known, &keys, !same_process);
         for (row, partner) in summary.rows.iter().zip(partners) {
             let index = partner.unwrap_or_else(|| {
                 all.push(Collected {
@@ -181,12 +182,6 @@ fn collect(summaries: &[Summary]) -> Vec<Collected> {
         collected.series.counts.resize(summaries.len(), 0);
     }
     all
-}
-
-/// For each key, the index of its site.
-fn partners(known: &[Collected], keys: &[Key], moved: bool) -> Vec<Option<usize>> {
-    let before: Vec<Key> = known.iter().map(|collected| collected.key).collect();
-    pair(&before, keys, moved)
 }
 
 fn row(

@@ -170,10 +170,7 @@ impl SummaryRow {
                 stack: frames.collect(),
             },
             key,
-            tally: Tally {
-                bytes: row.bytes,
-                count: row.count,
-            },
+            tally: row.tally(),
             device: row
                 .devices
                 .iter()

@@ -1,7 +1,7 @@
 //! Every interleaving of small pieces of the index: windows of two words, two levels, one window in the first.
 
 use super::*;
-use crate::lockfree::sync::modelled::{Mistake, Proof};
+use crate::lockfree::sync::modelled::{Mistake, Proof, models};
 use ::loom::thread::spawn;
 
 const VALUE: u64 = 0x7_0000_0000;
@@ -109,22 +109,13 @@ fn a_late_removal_spares_the_words_next_entry() {
 
 const PROOF: Proof = Proof {
     files: &["src/lockfree/index.rs"],
-    models: &[
-        (
-            "two threads that intern one value agree",
-            two_threads_that_intern_one_value_agree,
-        ),
-        ("a row that is found was written", a_row_that_is_found_was_written),
-        ("they agree while both add a level", they_agree_while_both_add_a_level),
-        (
-            "an entry is found from its insertion on",
-            an_entry_is_found_from_its_insertion_on,
-        ),
-        ("of two removals one succeeds", of_two_removals_one_succeeds),
-        (
-            "a late removal spares the word's next entry",
-            a_late_removal_spares_the_words_next_entry,
-        ),
+    models: models![
+        two_threads_that_intern_one_value_agree,
+        a_row_that_is_found_was_written,
+        they_agree_while_both_add_a_level,
+        an_entry_is_found_from_its_insertion_on,
+        of_two_removals_one_succeeds,
+        a_late_removal_spares_the_words_next_entry,
     ],
     harmless: &[(
         Mistake::HalfCompared,

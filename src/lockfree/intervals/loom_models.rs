@@ -1,7 +1,7 @@
 //! Every interleaving of two threads that allocate and free while an interval begins.
 
 use super::*;
-use crate::lockfree::sync::modelled::{Proof, with_stores_in_order};
+use crate::lockfree::sync::modelled::{Proof, models, with_stores_in_order};
 use ::loom::thread::spawn;
 
 fn intervals() -> &'static Intervals {
@@ -74,20 +74,11 @@ fn after_a_beginning_everything_counts() {
 
 const PROOF: Proof = Proof {
     files: &["src/lockfree/intervals.rs"],
-    models: &[
-        (
-            "the peak is that of one order or another",
-            the_peak_is_that_of_one_order_or_another,
-        ),
-        ("two that stay are the peak", two_that_stay_are_the_peak),
-        (
-            "an older allocation leaves no trace",
-            an_older_allocation_leaves_no_trace,
-        ),
-        (
-            "after a beginning everything counts",
-            after_a_beginning_everything_counts,
-        ),
+    models: models![
+        the_peak_is_that_of_one_order_or_another,
+        two_that_stay_are_the_peak,
+        an_older_allocation_leaves_no_trace,
+        after_a_beginning_everything_counts,
     ],
     harmless: &[],
 };

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::lockfree::sync::AtomicPtr;
-use crate::lockfree::sync::modelled::{Mistake, Proof, dying, explore, in_one_total_order};
+use crate::lockfree::sync::modelled::{Mistake, Proof, dying, explore, in_one_total_order, models};
 use ::loom::thread::spawn;
 use std::cell::Cell;
 
@@ -193,47 +193,17 @@ fn a_new_shard_is_visible_to_freezing_threads_or_sees_the_stage() {
 
 const PROOF: Proof = Proof {
     files: &["src/lockfree/peak.rs"],
-    models: &[
-        (
-            "a sum that only grows is its own peak",
-            a_sum_that_only_grows_is_its_own_peak,
-        ),
-        (
-            "in an open stage credit is issued only when no shard has any",
-            in_an_open_stage_credit_is_issued_only_when_no_shard_has_any,
-        ),
-        (
-            "central and local credit is used up before any is issued",
-            central_and_local_credit_is_used_up_before_any_is_issued,
-        ),
-        (
-            "the peak of a shared stage is that of some order",
-            the_peak_of_a_shared_stage_is_that_of_some_order,
-        ),
-        (
-            "the peak of an open stage is that of some order",
-            the_peak_of_an_open_stage_is_that_of_some_order,
-        ),
-        (
-            "credit returned while shards freeze is not lost",
-            credit_returned_while_shards_freeze_is_not_lost,
-        ),
-        (
-            "two threads that freeze together count all credit once",
-            two_threads_that_freeze_together_count_all_credit_once,
-        ),
-        (
-            "a stage that opens meanwhile loses nothing",
-            a_stage_that_opens_meanwhile_loses_nothing,
-        ),
-        (
-            "a late freezer leaves shards of the next round alone",
-            a_late_freezer_leaves_shards_of_the_next_round_alone,
-        ),
-        (
-            "a new shard is visible to freezing threads or sees the stage",
-            a_new_shard_is_visible_to_freezing_threads_or_sees_the_stage,
-        ),
+    models: models![
+        a_sum_that_only_grows_is_its_own_peak,
+        in_an_open_stage_credit_is_issued_only_when_no_shard_has_any,
+        central_and_local_credit_is_used_up_before_any_is_issued,
+        the_peak_of_a_shared_stage_is_that_of_some_order,
+        the_peak_of_an_open_stage_is_that_of_some_order,
+        credit_returned_while_shards_freeze_is_not_lost,
+        two_threads_that_freeze_together_count_all_credit_once,
+        a_stage_that_opens_meanwhile_loses_nothing,
+        a_late_freezer_leaves_shards_of_the_next_round_alone,
+        a_new_shard_is_visible_to_freezing_threads_or_sees_the_stage,
     ],
     harmless: &[(
         Mistake::Relaxed,
@@ -266,11 +236,10 @@ fn loom_a_thread_may_die_anywhere_while_it_freezes_the_shards() {
                 shared.shard(0).grow(4);
                 shared.shard(0).shrink(1);
                 let dead = dead.join().unwrap();
-                // Issuing is a separate step after the swap that takes effect: a thread that dies between them leaves the
-                // peak too low by the credit it would have issued.
+                // A thread that dies between the swap that takes effect and issuing leaves both too low by 1 to 3.
                 let (peak, live) = (shared.central.peak(), shared.live());
-                assert!(dead || live == 12, "{live}");
-                assert!(dead || (12..=13).contains(&peak), "{peak}");
+                assert!(if dead { (9..=12).contains(&live) } else { live == 12 }, "{live}");
+                assert!((if dead { 10 } else { 12 }..=13).contains(&peak), "{peak}");
                 DIED.set(DIED.get() || dead);
             },
             1,

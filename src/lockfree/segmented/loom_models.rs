@@ -1,7 +1,7 @@
 //! Every interleaving of two threads that need the same extent at once.
 
 use super::*;
-use crate::lockfree::sync::modelled::Proof;
+use crate::lockfree::sync::modelled::{Proof, models};
 use ::loom::thread::spawn;
 
 const BACKING: Backing = Backing::Private(1, 2);
@@ -25,12 +25,9 @@ fn an_element_exists_completely_or_not_at_all() {
 
 const PROOF: Proof = Proof {
     files: &["src/lockfree/segmented.rs"],
-    models: &[
-        ("two threads get the same element", two_threads_get_the_same_element),
-        (
-            "an element exists completely or not at all",
-            an_element_exists_completely_or_not_at_all,
-        ),
+    models: models![
+        two_threads_get_the_same_element,
+        an_element_exists_completely_or_not_at_all,
     ],
     harmless: &[],
 };

@@ -342,6 +342,12 @@ pub fn explore(model: fn(), preemptions: usize) -> u64 {
     executions.load(Relaxed)
 }
 
+/// Functions as models, each named after itself.
+macro_rules! models {
+    ($($model:ident),* $(,)?) => { &[$((stringify!($model), $model)),*] };
+}
+pub(crate) use models;
+
 /// Models over one lock-free part.
 pub struct Proof {
     /// The files in which mistakes are planted; what they use has its own proof.

@@ -13,8 +13,8 @@
 //! In shards that several threads share, every free record is a magazine of one.
 //!
 //! Only the thread that took a record changes it. The head of the magazines carries a tag that changes with every push and
-//! pop, so a stale head never equals the current one (ABA). The head of a local list carries one because of signal
-//! handlers. A fresh record is handed out once: the count that fresh records come from is only decreased over records that
+//! pop, so a stale head equals the current one only after 2^32 of them (ABA). The head of a local list carries one because of
+//! signal handlers. A fresh record is handed out once: the count that fresh records come from is only decreased over records that
 //! were never handed out.
 
 use std::sync::atomic::Ordering::*;

@@ -4,7 +4,7 @@
 use super::*;
 use crate::format::NONE;
 use crate::kind::Kind;
-use crate::lockfree::sync::modelled::{Mistake, Proof, dying, explore, quiet};
+use crate::lockfree::sync::modelled::{Mistake, Proof, dying, explore, models, quiet};
 use ::loom::thread::spawn;
 use std::cell::Cell;
 
@@ -503,66 +503,24 @@ fn loom_a_death_in_the_wrong_order_is_noticed() {
 
 const PROOF: Proof = Proof {
     files: &["src/lockfree/table.rs", "src/lockfree/table/free_list.rs"],
-    models: &[
-        ("of two frees one wins", of_two_frees_one_wins),
-        (
-            "a late free spares the records next owner",
-            a_late_free_spares_the_records_next_owner,
-        ),
-        (
-            "two threads insert and both are found",
-            two_threads_insert_and_both_are_found,
-        ),
-        (
-            "what another thread finds is complete",
-            what_another_thread_finds_is_complete,
-        ),
-        (
-            "what another thread withdraws is complete",
-            what_another_thread_withdraws_is_complete,
-        ),
-        ("a record is never taken twice", a_record_is_never_taken_twice),
-        (
-            "records of a shared magazine are taken once",
-            records_of_a_shared_magazine_are_taken_once,
-        ),
-        (
-            "a late free spares the new entry in the word of its old one",
-            a_late_free_spares_the_new_entry_in_the_word_of_its_old_one,
-        ),
-        (
-            "every fresh record is handed out once",
-            every_fresh_record_is_handed_out_once,
-        ),
-        (
-            "a reader takes all of a record or nothing",
-            a_reader_takes_all_of_a_record_or_nothing,
-        ),
-        (
-            "a reader is not misled by two threads either",
-            a_reader_is_not_misled_by_two_threads_either,
-        ),
-        ("a restored record is complete", a_restored_record_is_complete),
-        (
-            "get returns all of a record or nothing",
-            get_returns_all_of_a_record_or_nothing,
-        ),
-        (
-            "a link to a reused record is dangling",
-            a_link_to_a_reused_record_is_dangling,
-        ),
-        (
-            "a restored record can be freed again",
-            a_restored_record_can_be_freed_again,
-        ),
-        (
-            "a record without its key is reached by links and found again with it",
-            a_record_without_its_key_is_reached_by_links_and_found_again_with_it,
-        ),
-        (
-            "counts in a record are changed one by one",
-            counts_in_a_record_are_changed_one_by_one,
-        ),
+    models: models![
+        of_two_frees_one_wins,
+        a_late_free_spares_the_records_next_owner,
+        two_threads_insert_and_both_are_found,
+        what_another_thread_finds_is_complete,
+        what_another_thread_withdraws_is_complete,
+        a_record_is_never_taken_twice,
+        records_of_a_shared_magazine_are_taken_once,
+        a_late_free_spares_the_new_entry_in_the_word_of_its_old_one,
+        every_fresh_record_is_handed_out_once,
+        a_reader_takes_all_of_a_record_or_nothing,
+        a_reader_is_not_misled_by_two_threads_either,
+        a_restored_record_is_complete,
+        get_returns_all_of_a_record_or_nothing,
+        a_link_to_a_reused_record_is_dangling,
+        a_restored_record_can_be_freed_again,
+        a_record_without_its_key_is_reached_by_links_and_found_again_with_it,
+        counts_in_a_record_are_changed_one_by_one,
     ],
     harmless: &[
         (
