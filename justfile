@@ -3,9 +3,13 @@
 _list:
     @just --list --unsorted
 
-# Run all tests (no GPU needed)
+# Run the tests of the library and the CLI, all end-to-end tests among them (no GPU needed)
 test:
     cargo test --workspace --locked
+
+# Run the tests of all crates, and of Parquet export
+test-all:
+    cargo test --workspace --locked --features culeak-cli/parquet
 
 # Run the tests of tests/ whose names contain WORDS, e.g. `just one kinds::`
 one +WORDS:
@@ -14,7 +18,7 @@ one +WORDS:
 # Check formatting and lints
 lint:
     cargo fmt --all --check
-    cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo clippy --workspace --all-targets --locked --features culeak-cli/parquet -- -D warnings
 
 # Run everything that CI runs
 ci:
