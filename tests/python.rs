@@ -301,10 +301,7 @@ fn a_report_adds_up_by_line_of_python_and_shows_no_interpreter() {
             .collect();
         assert_eq!(
             lines,
-            [(
-                format!("{function} {file}:{line}").into(),
-                expected_frames.len().into()
-            )],
+            [(format!("{function} {file}:{line}").into(), expected_frames.len().into())],
             "{}",
             python.version
         );

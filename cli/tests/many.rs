@@ -49,7 +49,12 @@ fn thousands_of_inputs_are_reported_and_judged() {
     let report = output(&["report", "."]);
     let text = String::from_utf8_lossy(&report.stdout);
     // In the headline, and again at the end.
-    assert_eq!(text.matches("3 call sites leak").count(), 2 * COUNT, "{:?}", report.status);
+    assert_eq!(
+        text.matches("3 call sites leak").count(),
+        2 * COUNT,
+        "{:?}",
+        report.status
+    );
     assert!(text.starts_with("== ./00000.culeak ==") && text.contains("\n\n== ./00999.culeak ==\n"));
     let reports = output(&["report", ".", "--json"]);
     let reports: serde_json::Value = serde_json::from_slice(&reports.stdout).expect("JSON");
