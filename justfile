@@ -3,12 +3,8 @@
 _list:
     @just --list --unsorted
 
-# Run the tests of the library and the CLI, all end-to-end tests among them (no GPU needed)
+# Run the tests of all crates, Parquet export included (no GPU needed)
 test:
-    cargo test --workspace --locked
-
-# Run the tests of all crates, and of Parquet export
-test-all:
     cargo test --workspace --locked --features culeak-cli/parquet
 
 # Run the tests of tests/ whose names contain WORDS, e.g. `just one kinds::`
