@@ -3,9 +3,9 @@
 _list:
     @just --list --unsorted
 
-# Run all tests (no GPU needed)
+# Run the tests of all crates, Parquet export included (no GPU needed)
 test:
-    cargo test --workspace --locked
+    cargo test --workspace --locked --features culeak-cli/parquet
 
 # Run the tests of tests/ whose names contain WORDS, e.g. `just one kinds::`
 one +WORDS:
@@ -14,7 +14,7 @@ one +WORDS:
 # Check formatting and lints
 lint:
     cargo fmt --all --check
-    cargo clippy --workspace --all-targets --locked -- -D warnings
+    cargo clippy --workspace --all-targets --locked --features culeak-cli/parquet -- -D warnings
 
 # Run everything that CI runs
 ci:

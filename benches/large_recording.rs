@@ -349,7 +349,7 @@ impl Memory {
     }
 }
 
-/// The few facts of an ELF file that make it a module.
+/// The properties of an ELF file that a module's record contains.
 struct Elf {
     path: String,
     build_id: Vec<u8>,

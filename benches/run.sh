@@ -4,8 +4,8 @@
 #
 #   benches/run.sh [--quick] [NAME…]      names: walk, python, record, event; default: all
 #
-#   CULEAK_BIN    folder filled by benches/collect.sh; without it `cargo bench` builds and runs them
-# `cargo bench` alone runs the same and prints criterion's own output.
+#   CULEAK_BIN    folder filled by benches/collect.sh; without it cargo builds and runs them
+# `cargo bench --workspace` runs the first three and prints criterion's own output.
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/.."
 quick=()

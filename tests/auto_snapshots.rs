@@ -94,8 +94,8 @@ fn snapshots_of_failed_requests_can_be_switched_off_and_limited() {
 
 #[test]
 fn a_program_can_request_snapshots_and_marks_take_them_on_request() {
-    let asked = profile("client_api").arg("marks").run();
-    let snapshots = automatic_snapshots(&asked);
+    let requested = profile("client_api").arg("marks").run();
+    let snapshots = automatic_snapshots(&requested);
     assert_eq!(names(&snapshots), ["snapshot-1"]);
     let snapshot = &snapshots[0].1;
     snapshot.expect_live(Device, 2, 3000);

@@ -84,9 +84,9 @@ fn plugins_of_an_unknown_version_or_for_other_devices_are_left_alone() {
 
 #[test]
 fn without_the_option_the_plugin_is_not_called() {
-    let outcome = profile("pjrt_host").arg("asked").arg(plugin(&[])).run();
+    let outcome = profile("pjrt_host").arg("counts_queries").arg(plugin(&[])).run();
     outcome.expect_success().expect_same_output_as_bare();
-    assert!(outcome.stdout.contains("questions 0\n"), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("queries 0\n"), "{}", outcome.stdout);
     outcome.only_snapshot().expect_kinds(&[Device]);
 }
 

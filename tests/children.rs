@@ -70,7 +70,7 @@ fn children_forked_while_threads_allocate_leave_the_recording_intact() {
 }
 
 #[test]
-fn vfork_and_exec_leave_the_parents_recording_alone() {
+fn vfork_and_exec_leave_the_parents_recording_intact() {
     let outcome = children("vfork_exec");
     outcome
         .only_snapshot()
@@ -85,7 +85,7 @@ fn vfork_and_exec_leave_the_parents_recording_alone() {
 }
 
 #[test]
-fn spawned_programs_have_recordings_of_their_own() {
+fn spawned_programs_have_their_own_recordings() {
     assert_eq!(live(&children("spawned")), [7, 100]);
 }
 

@@ -7,7 +7,7 @@ use crate::support::claims::Claims;
 use crate::support::{Lookup, profile};
 
 #[test]
-fn the_thread_is_named_by_number_and_name() {
+fn a_row_names_its_thread_by_number_and_name() {
     let outcome = profile("threads").arg("named").run();
     let snapshot = outcome.only_snapshot();
     let printed = |word: &str| -> u32 {
@@ -46,7 +46,7 @@ fn rows_are_in_the_order_of_the_calls_and_of_time() {
 }
 
 #[test]
-fn the_process_is_described() {
+fn the_recording_describes_its_process() {
     let outcome = profile("frees").arg("fails_once").failing("cuMemFree_v2:1:700").run();
     let process = &outcome.only_snapshot().process;
     assert!(process.executable.ends_with("/frees"), "{}", process.executable);

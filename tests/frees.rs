@@ -165,7 +165,7 @@ fn failed_requests_of_every_kind_are_recorded_with_their_bytes() {
         .iter()
         .map(|row| (row.api.as_str(), row.kind, row.bytes))
         .collect();
-    let asked = [
+    let requested = [
         ("cuMemAllocPitch_v2", Pitched, 3000),
         ("cuMemAllocManaged", Managed, 200),
         ("cuMemHostAlloc", HostPinned, 300),
@@ -173,10 +173,10 @@ fn failed_requests_of_every_kind_are_recorded_with_their_bytes() {
         ("cuMemAllocAsync", Async, 400),
         ("cuMemCreate", Physical, 2 << 20),
     ];
-    for row in asked {
+    for row in requested {
         assert!(rows.contains(&row), "{row:?} is missing in {rows:#?}");
     }
-    assert_eq!(rows.len(), asked.len(), "{rows:#?}");
+    assert_eq!(rows.len(), requested.len(), "{rows:#?}");
 }
 
 #[test]

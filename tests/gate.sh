@@ -41,10 +41,10 @@ exported=$(awk '$7 != "UND" && ($5 == "GLOBAL" || $5 == "WEAK") { sub(/@.*/, "",
 claim "exports every function of the list" "$(comm -23 <(echo "$expected") <(echo "$exported"))"
 claim "exports nothing else" "$(comm -13 <(echo "$expected") <(echo "$exported"))"
 
-asked=$(grep -oE 'Name: GLIBC_[0-9.]+' <<<"$versions" | sed 's/.*GLIBC_//' | sort -Vu)
+required=$(grep -oE 'Name: GLIBC_[0-9.]+' <<<"$versions" | sed 's/.*GLIBC_//' | sort -Vu)
 claim "needs no glibc newer than $limit" "$(awk -v limit="$limit" '
     function number(text, part) { split(text, part, "."); return part[1] * 1000000 + part[2] * 1000 + part[3] }
-    NF && number($1) > number(limit)' <<<"$asked")"
+    NF && number($1) > number(limit)' <<<"$required")"
 
 claim "is never unloaded" "$(grep -q 'FLAGS_1.*NODELETE' <<<"$dynamic" || echo 'no NODELETE in DT_FLAGS_1')"
 claim "needs no executable stack" "$(readelf -lW "$library" | grep -E 'GNU_STACK.*E' || true)"

@@ -121,7 +121,7 @@ fn a_dlsym_hook_after_culeak_still_receives_lookups() {
         outcome.expect_success().expect_same_output_as_bare();
         outcome.only_snapshot().expect_live(Device, 1, 100);
         assert!(
-            outcome.stderr.contains("other preload: asked"),
+            outcome.stderr.contains("other preload: called"),
             "{lookup:?}: {}",
             outcome.stderr
         );

@@ -1,7 +1,7 @@
 //! Claims about culeak, each with a program that would break it. They need a C compiler, and no GPU.
 //!
-//! The programs are in `victims/`, the GPU is played by `fake_driver/`, and `support/` turns running one under the
-//! other into a sentence. What needs a real GPU is in `gpu/`.
+//! The programs are in `victims/`. `fake_driver/` takes the place of the GPU, and `support/` runs a program under the
+//! recorder and checks the result. Tests that need a real GPU are in `gpu/`.
 
 mod auto_snapshots;
 mod buffers;

@@ -31,7 +31,7 @@ fn default_streams_differ_from_each_other_and_from_handles() {
         .map(|a| (a.bytes, a.stream.expect("known")))
         .collect();
     use Stream::{LegacyDefault, PerThreadDefault};
-    let asked = [
+    let expected = [
         (100, LegacyDefault),
         (101, LegacyDefault),
         (102, PerThreadDefault),
@@ -39,7 +39,7 @@ fn default_streams_differ_from_each_other_and_from_handles() {
         (104, PerThreadDefault),
         (105, LegacyDefault),
     ];
-    assert_eq!(found, asked);
+    assert_eq!(found, expected);
 }
 
 #[test]

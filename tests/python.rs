@@ -88,7 +88,7 @@ fn stack_text(snapshot: &Snapshot, stack: Option<usize>) -> String {
 }
 
 #[test]
-fn every_allocation_names_the_python_lines_that_asked_for_it() {
+fn every_allocation_names_the_python_lines_that_requested_it() {
     for python in interpreters() {
         let outcome = train(python).run();
         outcome.expect_success();

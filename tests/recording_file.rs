@@ -88,7 +88,7 @@ fn a_pipe_or_device_of_that_name_does_not_stop_the_program() {
 }
 
 #[test]
-fn placeholders_stand_for_host_process_program_and_rank() {
+fn placeholders_are_replaced_by_host_process_program_and_rank() {
     let outcome = leaks().output("{}/%e-%h-%p-%r-100%%.culeak").env("RANK", "3").run();
     let process = &outcome.only_snapshot().process;
     let host = fs::read_to_string("/proc/sys/kernel/hostname").expect("readable");

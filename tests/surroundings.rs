@@ -179,7 +179,7 @@ fn a_mount_namespace_with_a_noexec_file_system_holds_recordings() {
 }
 
 #[test]
-fn a_process_in_a_pid_namespace_of_its_own_is_recorded_exactly() {
+fn a_process_in_its_own_pid_namespace_is_recorded_exactly() {
     in_namespaces(&["--pid", "--fork", "--mount-proc"], "true");
 }
 

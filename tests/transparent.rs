@@ -170,10 +170,10 @@ fn a_dlclose_found_through_dlsym_is_recorded() {
 
 /// The shared library of an interpreter on this machine.
 fn libpython() -> PathBuf {
-    let ask =
+    let script =
         "import sysconfig; print(sysconfig.get_config_var('LIBDIR') + '/' + sysconfig.get_config_var('INSTSONAME'))";
-    let asked = Command::new("python3").args(["-c", ask]).output().expect("python3");
-    let own = PathBuf::from(String::from_utf8_lossy(&asked.stdout).trim());
+    let output = Command::new("python3").args(["-c", script]).output().expect("python3");
+    let own = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
     let folders = [
         "/usr/lib",
         "/usr/lib/x86_64-linux-gnu",

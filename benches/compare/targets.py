@@ -222,10 +222,10 @@ def calls(t):
 
 def torch_of(t):
     """The device that PyTorch can use here."""
-    asked = subprocess.run([t.machine.python, "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"], capture_output=True, text=True)
-    if asked.returncode != 0:
-        raise Missing(f"no PyTorch: {asked.stderr.strip().splitlines()[-1]}")
-    version, usable = asked.stdout.split()
+    result = subprocess.run([t.machine.python, "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise Missing(f"no PyTorch: {result.stderr.strip().splitlines()[-1]}")
+    version, usable = result.stdout.split()
     if usable == "True":
         return "cuda"
     if t.trial:

@@ -3,8 +3,8 @@
 #
 #   cli/python/build.sh [--portable] [--debug] FOLDER
 #
-# Without --portable it is for machines with a glibc at least as new as this one's. With it, for glibc 2.17 and newer
-# (manylinux_2_17): zig provides the old libraries to link with. --debug uses cargo's dev profile, for tests.
+# Without --portable, the wheel runs on machines with a glibc at least as new as this one's. With it, the wheel runs on glibc
+# 2.17 and newer (manylinux_2_17): zig provides the old libraries to link with. --debug uses cargo's dev profile, for tests.
 # Needs Rust, a C compiler and python3 with venv; installs maturin, and for --portable zig and cargo-zigbuild, into a
 # virtual environment in cargo's target folder.
 set -euo pipefail
@@ -32,9 +32,9 @@ PATH=$tools/bin:$PATH
 options=(--profile "$profile" --locked --out "$out")
 if [ -n "$portable" ]; then
     triple=$(rustc -vV | sed -n 's/^host: //p')
-    # First the libraries to embed, built as cli/build.rs does, but linked for the old glibc.
+    # First the libraries to embed, with the same profile as in cli/build.rs, but linked for the old glibc.
     CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=debuginfo CARGO_PROFILE_RELEASE_LTO=fat \
-        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_PROFILE_RELEASE_PANIC=abort CARGO_TARGET_DIR=$target/portable \
+        CARGO_PROFILE_RELEASE_CODEGEN_UNITS=1 CARGO_TARGET_DIR=$target/portable \
         cargo zigbuild --release --locked --target "$triple.2.17" --package culeak-shim --package culeak-fake-driver
     export CULEAK_PREBUILT_SHIM=$target/portable/$triple/release/libculeak_shim.so
     export CULEAK_PREBUILT_FAKE_DRIVER=$target/portable/$triple/release/libculeak_fake_driver.so
@@ -44,7 +44,6 @@ else
     # Installers accept this tag; a package index would not.
     options+=(--compatibility linux)
 fi
-# Line tables would be most of the command's size. Function names stay (the demo symbolizes itself), and zig's linker
-# cannot remove the one without the other.
+# Not stripped: the demo symbolizes itself.
 cd "$here"
-CARGO_PROFILE_RELEASE_DEBUG=0 CARGO_PROFILE_RELEASE_STRIP=none maturin build "${options[@]}"
+CARGO_PROFILE_RELEASE_STRIP=none maturin build "${options[@]}"

@@ -9,7 +9,7 @@ use std::process::Command;
 use culeak::cuda_functions::Api;
 use culeak::format::{RANK_VARIABLES, ROOT};
 use culeak::kind::Kind;
-use culeak::lockfree::table::{Entry, Key, Space, What};
+use culeak::lockfree::table::{Attributes, Entry, Key, Space};
 use culeak::recording::{CodeSeen, ModuleSeen, Recording, Session};
 use culeak::snapshot::{Language, Location, Module, Snapshot};
 
@@ -111,7 +111,7 @@ fn pickle(folder: &Path) -> Vec<u8> {
 fn recording(folder: &Path) -> Vec<u8> {
     let path = folder.join("seed.culeak");
     let name = CString::new(path.as_os_str().as_bytes()).expect("a path");
-    let beginning = Session {
+    let session = Session {
         pid: 4711,
         parent_pid: 1,
         depth: 128,
@@ -123,7 +123,7 @@ fn recording(folder: &Path) -> Vec<u8> {
         time_namespace: 0,
         ranks: [Some(b"3".as_slice()); RANK_VARIABLES.len()],
     };
-    let Ok(recording) = Recording::create(&name, &beginning) else {
+    let Ok(recording) = Recording::create(&name, &session) else {
         panic!("{}: no recording", path.display());
     };
     let threads = [7, 8].map(|tid| recording.add_thread(tid, b"worker\0\0\0\0\0\0\0\0\0\0"));
@@ -181,10 +181,10 @@ fn recording(folder: &Path) -> Vec<u8> {
             pool: 0,
             stack: stacks[nth % stacks.len()],
             thread,
-            what: What {
+            attributes: Attributes {
                 kind,
                 space,
-                flags: if kind == Kind::Async { What::HAS_STREAM } else { 0 },
+                flags: if kind == Kind::Async { Attributes::HAS_STREAM } else { 0 },
                 device: (nth % 2) as u8,
                 api: Api::of(api).0,
                 context: 0,
@@ -205,7 +205,7 @@ fn recording(folder: &Path) -> Vec<u8> {
             _ => {}
         }
     }
-    recording.told(0, 4096, 4096, 1 << 21);
+    recording.allocator_reported(0, 4096, 4096, 1 << 21);
     recording.unhooked(b"cuMemSomething");
     recording.end();
     fs::read(path).expect("written")

@@ -26,10 +26,10 @@ def named(variable, what, pattern):
 def pytorch(t, *expressions):
     """The values of these expressions in a Python with PyTorch."""
     code = "import torch, importlib.util, pathlib; " + "; ".join(f"print({e})" for e in expressions)
-    asked = t.run(t.python, "-c", code, how="bare", timeout=200)
-    if asked.code != 0:
-        raise Missing(f"PyTorch\n{tail(asked.err)}")
-    return asked.out.split()
+    result = t.run(t.python, "-c", code, how="bare", timeout=200)
+    if result.code != 0:
+        raise Missing(f"PyTorch\n{tail(result.err)}")
+    return result.out.split()
 
 
 # ---- a preload that releases memory for a while ----

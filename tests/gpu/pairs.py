@@ -1,4 +1,4 @@
-"""Runs in pairs: a program bare and under a recorder alternately, so that both meet the same load; and tables of the results."""
+"""Runs in pairs: a program bare and under a recorder alternately, so that both run under the same load; and tables of the results."""
 
 import pathlib
 import re

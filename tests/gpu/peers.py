@@ -119,7 +119,7 @@ class Peers:
         print(f"{verdict:9} {name:62} {words}", flush=True)
 
     def left(self, wanted, needed=15):
-        """Seconds a run may take: what it wants, or the rest of the time limit."""
+        """Seconds a run may take: the requested time, or the rest of the time limit."""
         left = self.limit - time.monotonic()
         if left < needed:
             raise Missing("no time is left within --limit")
@@ -284,8 +284,8 @@ def outcomes(text):
 
 
 def architecture():
-    asked = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True) if shutil.which("nvidia-smi") else None
-    found = re.match(r"(\d+)\.(\d+)", asked.stdout) if asked else None
+    queried = subprocess.run(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"], capture_output=True, text=True) if shutil.which("nvidia-smi") else None
+    found = re.match(r"(\d+)\.(\d+)", queried.stdout) if queried else None
     return f"sm_{found[1]}{found[2]}" if found else "sm_90"
 
 

@@ -65,8 +65,8 @@ def find_shim(binaries, culeak):
     for path in (os.environ.get("CULEAK_SHIM"), binaries / "libculeak.so"):
         if path and pathlib.Path(path).exists():
             return pathlib.Path(path).resolve()
-    asked = subprocess.run([culeak, "shim-path"], capture_output=True, text=True)
-    return pathlib.Path(asked.stdout.strip()) if asked.returncode == 0 else None
+    result = subprocess.run([culeak, "shim-path"], capture_output=True, text=True)
+    return pathlib.Path(result.stdout.strip()) if result.returncode == 0 else None
 
 
 def run_claims(machine, options):

@@ -89,14 +89,12 @@ fn compile(source: &str, file: &str, flags: &[&str], libraries: &[PathBuf]) -> P
     static BUILT: Mutex<Option<HashMap<String, Built>>> = Mutex::new(None);
 
     let key = format!("{source} {file} {flags:?} {libraries:?}");
-    let slot = {
+    let (slot, number) = {
         let mut built = BUILT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let built = built.get_or_insert_default();
         let number = built.len();
-        let slot = built.entry(key).or_default().clone();
-        (slot, number)
+        (built.entry(key).or_default().clone(), number)
     };
-    let (slot, number) = slot;
     slot.get_or_init(|| {
         let folder = run_folder().join("built").join(number.to_string());
         fs::create_dir_all(&folder).expect("a folder for one compiled file");

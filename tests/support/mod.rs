@@ -8,8 +8,8 @@
 //! └ compile.rs: tests/victims/frees.c, compiled once per lookup
 //! ```
 //!
-//! The preload library and the fake driver are the ones the CLI carries (`cli/build.rs` builds both from the present
-//! sources); `CULEAK_TEST_SHIM` names another library to test, for example a released one.
+//! The preload library and the fake driver are the ones that the CLI embeds, built by `cli/build.rs` from the current sources.
+//! `CULEAK_TEST_SHIM` names another library to test, for example a released one.
 
 pub mod claims;
 pub mod compile;

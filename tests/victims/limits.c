@@ -1,4 +1,4 @@
-/* A program that runs into limits, or whose surroundings change under the recorder. It must not be affected by it. */
+/* Programs that run into limits, or whose environment changes while they are recorded. The recorder must not affect them. */
 #include "victim.h"
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -185,14 +185,14 @@ static void may_not_extend_files(void) {
 }
 
 /* A full disk has room again: the program continues until the recorder has retried. */
-long slow_disk_asked(void) __attribute__((weak));
+long slow_disk_requests(void) __attribute__((weak));
 static void disk_is_full_for_a_while(void) {
     struct timespec time = {0, 10 * 1000 * 1000};
     start_cuda();
     grow();
-    REQUIRE(slow_disk_asked);
-    long asked = slow_disk_asked();
-    for (int path = 0; slow_disk_asked() == asked; path++) {
+    REQUIRE(slow_disk_requests);
+    long requests = slow_disk_requests();
+    for (int path = 0; slow_disk_requests() == requests; path++) {
         left(12, path % 4096);
         nanosleep(&time, NULL);
     }

@@ -1,5 +1,5 @@
 /* Registers heaps and regions through NVTX's memory extension: with -DREAL_HEADER through NVIDIA's header, otherwise through
- * a copy of the interface that a library named by NVTX_INJECTION64_PATH is asked to fill. */
+ * a copy of its interface. The library that NVTX_INJECTION64_PATH names provides the functions. */
 #include "victim.h"
 
 #ifdef REAL_HEADER

@@ -14,4 +14,4 @@ __attribute__((visibility("default"), optimize("O2"))) void *dlsym(void *handle,
     return real(handle, name);
 }
 
-__attribute__((destructor)) static void report(void) { fprintf(stderr, "other preload: %s\n", seen ? "asked" : "not asked"); }
+__attribute__((destructor)) static void report(void) { fprintf(stderr, "other preload: %s\n", seen ? "called" : "not called"); }

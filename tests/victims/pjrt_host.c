@@ -4,7 +4,7 @@
 #include "pjrt.h"
 
 static const table *api;
-static uint64_t *live_buffers, *questions;
+static uint64_t *live_buffers, *queries;
 
 static void load(void) {
     start_cuda();
@@ -16,8 +16,8 @@ static void load(void) {
     api = get();
     REQUIRE(api && api == get());
     live_buffers = dlsym(plugin, "live_buffers");
-    questions = dlsym(plugin, "questions");
-    REQUIRE(live_buffers && questions && !dlsym(plugin, "GetPjrtApiOfAnotherName"));
+    queries = dlsym(plugin, "queries");
+    REQUIRE(live_buffers && queries && !dlsym(plugin, "GetPjrtApiOfAnotherName"));
 }
 
 static error call(int place, void *args) { return api->functions[place](args); }
@@ -83,10 +83,10 @@ static void all(void) {
     printf("live %llu\n", (unsigned long long)*live_buffers);
 }
 
-static void asked(void) {
+static void counts_queries(void) {
     load();
     put(100);
-    printf("questions %llu\n", (unsigned long long)*questions);
+    printf("queries %llu\n", (unsigned long long)*queries);
 }
 
 static void runs_out(void) {
@@ -97,4 +97,4 @@ static void runs_out(void) {
     printf("error %llu\n", (unsigned long long)call(FROM_HOST, &args));
 }
 
-MAIN(BEHAVIOUR(all), BEHAVIOUR(asked), BEHAVIOUR(runs_out))
+MAIN(BEHAVIOUR(all), BEHAVIOUR(counts_queries), BEHAVIOUR(runs_out))

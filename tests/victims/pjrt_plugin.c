@@ -10,7 +10,7 @@ static CUdeviceptr slab;
 static uint64_t used;
 static int device = 0;
 static const char *const memory_names[] = {"device", "pinned_host"};
-uint64_t live_buffers, errors_destroyed, questions;
+uint64_t live_buffers, errors_destroyed, queries;
 
 static struct buffer *make(uint64_t bytes, int on_host) {
     struct buffer *made = malloc(sizeof *made);
@@ -36,7 +36,7 @@ static error from_host(void *a) {
     return 0;
 }
 static error uninitialized(void *a) { ((uninitialized_args *)a)->buffer = (uint64_t)make(4096, 0); return 0; }
-static error local_hardware_id(void *a) { questions++; ((small_args *)a)->out = 0; return 0; }
+static error local_hardware_id(void *a) { queries++; ((small_args *)a)->out = 0; return 0; }
 static error memory_kind(void *a) {
     small_args *args = a;
     const char *name = (const char *)args->of;

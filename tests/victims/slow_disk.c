@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static long asked, failed, first, last;
+static long requests, failed, first, last;
 
 static long number(const char *name, long otherwise) {
     const char *value = getenv(name);
@@ -21,13 +21,13 @@ static long milliseconds(void) {
 }
 
 /* For the program: the number of requests. */
-__attribute__((visibility("default"))) long slow_disk_asked(void) { return __atomic_load_n(&asked, __ATOMIC_RELAXED); }
+__attribute__((visibility("default"))) long slow_disk_requests(void) { return __atomic_load_n(&requests, __ATOMIC_RELAXED); }
 
 __attribute__((visibility("default"))) int posix_fallocate(int fd, off_t offset, off_t length) {
     long wait = offset >= number("SLOW_DISK_FROM", 0) ? number("SLOW_DISK_MS", 0) : 0;
     struct timespec time = {wait / 1000, wait % 1000 * 1000000};
     while (wait && nanosleep(&time, &time)) {}
-    __atomic_fetch_add(&asked, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&requests, 1, __ATOMIC_RELAXED);
     if (offset + length > number("SLOW_DISK_ROOM", 1L << 60) && failed < number("SLOW_DISK_FAILS", 1L << 60)) {
         last = milliseconds();
         if (__atomic_fetch_add(&failed, 1, __ATOMIC_RELAXED) == 0) first = last;

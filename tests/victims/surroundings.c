@@ -1,4 +1,4 @@
-/* A program whose surroundings take something away from the recorder. It must not be affected by it. */
+/* Unusual environments, which lack something that the recorder uses. The recorder must not affect the program. */
 #include "victim.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

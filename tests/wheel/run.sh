@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Claims about the wheel: it installs into a clean virtual environment with the command and the pytest plugin, and both work
-# there, on the fake driver that it contains.
+# there, on the fake driver that it contains; the command can export Parquet.
 #
 #   tests/wheel/run.sh               a wheel of the dev profile for this machine, like CI's other builds
 #   tests/wheel/run.sh --portable    the wheel for glibc 2.17 and newer, as released; checks its requirements
@@ -41,6 +41,11 @@ for python in ${PYTHONS:-python3}; do
     export XDG_CACHE_HOME=$work/cache
     "$work/clean/bin/culeak" --version
     "$work/clean/bin/culeak" demo --fake >"$work/demo.txt" || { cat "$work/demo.txt"; exit 1; }
+    # Parquet is a feature of the build, which a wheel has.
+    rm -rf "$work/recorded"
+    LD_LIBRARY_PATH=$("$work/clean/bin/culeak" shim-path --fake-driver) \
+        "$work/clean/bin/culeak" run --no-report -o "$work/recorded" -- "$work/clean/bin/culeak" demo-program </dev/null >/dev/null
+    "$work/clean/bin/culeak" export "$work/recorded"/*.culeak --format parquet -o "$work/recorded/gpu.parquet"
     if [[ $wheel == *manylinux_2_17* ]]; then
         "$root/tests/gate.sh" "$("$work/clean/bin/culeak" shim-path)" 2.17
     fi

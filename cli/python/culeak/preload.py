@@ -81,10 +81,10 @@ def without_preload(present: Mapping[str, str]) -> Dict[str, str]:
 
 
 def _library(command: str) -> str:
-    asked = subprocess.run([command, "shim-path"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
-    if asked.returncode != 0:
-        raise CannotPreload(asked.stderr.strip() or "{} shim-path failed".format(command))
-    return asked.stdout.rstrip("\n")
+    result = subprocess.run([command, "shim-path"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
+    if result.returncode != 0:
+        raise CannotPreload(result.stderr.strip() or "{} shim-path failed".format(command))
+    return result.stdout.rstrip("\n")
 
 
 def _command_line() -> List[str]:

@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterator, Optional, Set
 import pluggy
 import pytest
 
-from culeak import complaint
+from culeak import failures
 from culeak.command import find_command
 from culeak.limits import Limits, limits_of
 from culeak.recorder import ALL_DEVICES, HOST, MOST_DEVICES, Reading, Recorder, mark_name
@@ -138,9 +138,9 @@ class Session:
         test = _test(item)
         peak = self.limits.memory
         if peak is not None and not failed and everywhere.peak > peak:
-            return complaint.needed(test, everywhere.peak, peak, self._when_exceeded())
+            return failures.needed(test, everywhere.peak, peak, self._when_exceeded())
         if limit is not None and verdict is not None and not verdict.passed:
-            return complaint.leaked(test, verdict, limit)
+            return failures.leaked(test, verdict, limit)
         return None
 
     def _when_exceeded(self) -> Optional[Verdict]:
@@ -154,7 +154,7 @@ class Session:
         assert self.measured is not None
         before, everywhere = self.measured.before, readings[ALL_DEVICES]
         sites = [] if verdict is None else verdict.sites[: self.config.option.culeak_sites]
-        sites = [complaint.below(_test(item), site) for site in sites]
+        sites = [failures.below(_test(item), site) for site in sites]
         worker = getattr(self.config, "workerinput", {}).get("workerid")
 
         def numbers(device: int, reading: Reading) -> Dict[str, int]:
@@ -183,7 +183,7 @@ class Session:
             ("culeak_{}".format(name), self.record[name])
             for name in ("before_bytes", "after_bytes", "left_bytes", "peak_bytes")
         ]
-        item.user_properties += [("culeak_site", complaint.one_line(site)) for site in sites]
+        item.user_properties += [("culeak_site", failures.one_line(site)) for site in sites]
 
 
 def snapshots(pid: int) -> Set[Path]:
@@ -193,7 +193,7 @@ def snapshots(pid: int) -> Set[Path]:
     return set(folder.glob("*.{}.exceeded-*.culeak-snapshot".format(pid)))
 
 
-def _test(item: Any) -> complaint.Test:
+def _test(item: Any) -> failures.Test:
     file = str(getattr(item, "path", None) or item.fspath)
     function = getattr(item, "originalname", None) or item.name
-    return complaint.Test(file, function, str(item.config.rootdir))
+    return failures.Test(file, function, str(item.config.rootdir))

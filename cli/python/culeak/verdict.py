@@ -80,16 +80,16 @@ class Judge:
         """The verdict on a process or on a snapshot of one. ``limit`` in bytes; None: no limit."""
         most = NO_LIMIT if limit is None else limit
         words = [self._command, "check", str(source), "--since=" + since, "--max-leaked", str(most), "--json"]
-        asked = subprocess.run(
+        result = subprocess.run(
             words + self._options,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=without_preload(os.environ),
         )
         try:
-            return _verdict(json.loads(asked.stdout.decode("utf-8")))
+            return _verdict(json.loads(result.stdout.decode("utf-8")))
         except (ValueError, KeyError, TypeError) as error:
-            message = asked.stderr.decode("utf-8", "replace").strip() or repr(error)
+            message = result.stderr.decode("utf-8", "replace").strip() or repr(error)
             raise CannotJudge("culeak check gave no verdict: {}".format(message)) from error
 
 

@@ -39,7 +39,7 @@ fn load(bytes: &[u8]) -> Result<Snapshot, String> {
 fn error_after(change: impl FnOnce(&mut Value)) -> String {
     let mut json = serde_json::to_value(leaky()).expect("json");
     change(&mut json);
-    load(json.to_string().as_bytes()).expect_err("a complaint")
+    load(json.to_string().as_bytes()).expect_err("a failures")
 }
 
 #[test]

@@ -108,7 +108,7 @@ impl Arena {
 
 fn map(bytes: u64, protection: libc::c_int, flags: libc::c_int) -> Option<u64> {
     let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new anonymous mapping wherever the kernel likes touches no existing memory.
+    // SAFETY: a new anonymous mapping at an address that the kernel chooses touches no existing memory.
     let address = unsafe { libc::mmap(std::ptr::null_mut(), bytes as usize, protection, flags, -1, 0) };
     (address != libc::MAP_FAILED).then_some(address as u64)
 }

@@ -123,7 +123,7 @@ impl In<c_char> {
     }
 }
 
-/// An address in the width a function's ABI gives it.
+/// An address, as wide as in a function's ABI.
 pub trait AddressWidth: Sized {
     /// Whether addresses must lie below 4 GiB.
     const NARROW: bool;
@@ -151,7 +151,7 @@ impl AddressWidth for *mut c_void {
     }
 }
 
-/// A size in the width a function's ABI gives it.
+/// A size, as wide as in a function's ABI.
 pub trait SizeWidth: Sized {
     fn from_size(size: u64) -> Self;
 }

@@ -48,9 +48,9 @@ fn process() -> u64 {
 /// Device and inode number: files with the same ones represent the same memory.
 fn identity(file: c_int) -> Option<((u64, u64), u64)> {
     // SAFETY: an all-zero stat is a valid value for fstat to overwrite.
-    let mut facts: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `facts` is a live stat; a bad descriptor makes fstat fail, nothing else.
-    (unsafe { libc::fstat(file, &mut facts) } == 0).then_some(((facts.st_dev, facts.st_ino), facts.st_size as u64))
+    let mut status: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: `status` is a live stat; a bad descriptor makes fstat fail, nothing else.
+    (unsafe { libc::fstat(file, &mut status) } == 0).then_some(((status.st_dev, status.st_ino), status.st_size as u64))
 }
 
 /// A file of the size of the memory that it represents, named after the device.

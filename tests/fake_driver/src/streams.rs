@@ -106,7 +106,7 @@ impl Driver {
     /// Such a call also invalidates the capture.
     pub fn refuse_while_capturing(&mut self) -> Outcome {
         let (mode, thread) = (MODE.get(), std::thread::current().id());
-        let spoils = |capture: &Capture| match (mode, capture.thread == thread) {
+        let invalidates = |capture: &Capture| match (mode, capture.thread == thread) {
             (RELAXED, _) => false,
             (_, true) => capture.mode != RELAXED,
             (GLOBAL, false) => capture.mode == GLOBAL,
@@ -114,7 +114,7 @@ impl Driver {
         };
         let mut prohibited = false;
         for capture in self.streams.values_mut().filter_map(|stream| stream.capture.as_mut()) {
-            if spoils(capture) {
+            if invalidates(capture) {
                 capture.invalid = true;
                 prohibited = true;
             }
@@ -214,7 +214,7 @@ impl Driver {
     }
 
     /// Status, id and graph as the three capture queries report them.
-    fn capture_facts(&self, stream: CUstream) -> Outcome<(c_uint, u64, Handle)> {
+    fn capture_status(&self, stream: CUstream) -> Outcome<(c_uint, u64, Handle)> {
         let stream = resolve(stream, self.called) as CUstream;
         self.check_stream(stream)?;
         if stream as Handle == STREAM_LEGACY && self.legacy_is_involved() {
@@ -345,34 +345,34 @@ exports! {
         Ok(())
     }
     fn [cuStreamIsCapturing, cuStreamIsCapturing_ptsz] (stream: CUstream, out: Out<c_uint>) |driver| {
-        out.put(driver.capture_facts(stream)?.0)
+        out.put(driver.capture_status(stream)?.0)
     }
     fn [cuStreamGetCaptureInfo, cuStreamGetCaptureInfo_ptsz] (stream: CUstream, status: Out<c_uint>, id: Out<u64>) |driver| {
-        let facts = driver.capture_facts(stream)?;
-        id.put_if_wanted(facts.1);
-        status.put(facts.0)
+        let capture = driver.capture_status(stream)?;
+        id.put_if_wanted(capture.1);
+        status.put(capture.0)
     }
     fn [cuStreamGetCaptureInfo_v2, cuStreamGetCaptureInfo_v2_ptsz] (
         stream: CUstream, status: Out<c_uint>, id: Out<u64>, graph: Out<CUgraph>, nodes: Out<*const CUgraphNode>, count: Out<usize>
     ) |driver| {
-        let facts = driver.capture_facts(stream)?;
-        id.put_if_wanted(facts.1);
-        graph.put_if_wanted(facts.2 as CUgraph);
+        let capture = driver.capture_status(stream)?;
+        id.put_if_wanted(capture.1);
+        graph.put_if_wanted(capture.2 as CUgraph);
         nodes.put_if_wanted(std::ptr::null());
         count.put_if_wanted(0);
-        status.put(facts.0)
+        status.put(capture.0)
     }
     fn [cuStreamGetCaptureInfo_v3, cuStreamGetCaptureInfo_v3_ptsz] (
         stream: CUstream, status: Out<c_uint>, id: Out<u64>, graph: Out<CUgraph>, nodes: Out<*const CUgraphNode>,
         edges: Out<*const c_void>, count: Out<usize>
     ) |driver| {
-        let facts = driver.capture_facts(stream)?;
-        id.put_if_wanted(facts.1);
-        graph.put_if_wanted(facts.2 as CUgraph);
+        let capture = driver.capture_status(stream)?;
+        id.put_if_wanted(capture.1);
+        graph.put_if_wanted(capture.2 as CUgraph);
         nodes.put_if_wanted(std::ptr::null());
         edges.put_if_wanted(std::ptr::null());
         count.put_if_wanted(0);
-        status.put(facts.0)
+        status.put(capture.0)
     }
     fn [cuStreamUpdateCaptureDependencies, cuStreamUpdateCaptureDependencies_ptsz] (stream: CUstream, _nodes: In<CUgraphNode>, _count: usize, _flags: c_uint) |driver| {
         driver.capture_of(stream).map(|_| ()).ok_or(CUDA_ERROR_ILLEGAL_STATE)

@@ -1,4 +1,4 @@
-/* What the driver answers to some four hundred calls, right and wrong ones: one line per call, the same on every machine.
+/* The results of some 360 driver calls, valid and invalid ones: one line per call, the same on every machine.
  *
  * answers.txt holds the lines of a real driver (580.159, H200); the fake driver must print the same ones. Left out are
  * calls whose answer depends on the machine, and mistakes that crash the real driver: freeing the same array or
