@@ -12,7 +12,6 @@ use clap::Args;
 use culeak::variables::{self, Mistake};
 
 use crate::errors::Failure;
-use crate::escape::Escaped;
 use crate::text::units;
 
 /// Automatic snapshots of the running program, written beside its recording as NAME.WHY-N.culeak-snapshot
@@ -167,14 +166,8 @@ fn preload(shim: &Path, present: Option<&OsStr>) -> OsString {
 
 /// The libraries in `LD_PRELOAD` in the order of symbol look-up, for a message; `None` if the shim is alone.
 pub fn order_beside_others(list: &OsStr) -> Option<String> {
-    let names: Vec<&str> = list.to_str()?.split(':').collect();
-    (names.len() > 1).then(|| {
-        names
-            .iter()
-            .map(|name| Escaped(name).to_string())
-            .collect::<Vec<_>>()
-            .join(", ")
-    })
+    let list = list.to_str().filter(|list| list.contains(':'))?;
+    Some(list.replace(':', ", "))
 }
 
 fn is_address_sanitizer(path: &[u8]) -> bool {
