@@ -44,7 +44,7 @@ pub enum Value {
 }
 
 impl Values {
-    /// `None` if the text is no valid value.
+    /// `None` if the text is not a valid value.
     pub fn read(self, text: &[u8]) -> Option<Value> {
         let text = match self {
             Values::Text => return Some(Value::Text),
@@ -126,33 +126,33 @@ macro_rules! variables {
 
 variables! {
     OUTPUT = c"CULEAK_OUTPUT", Values::Text, "`%e.%h.%p.culeak` in the current folder",
-        "file, or folder when it ends in `/` or is one; `%h` host, `%p` pid, `%e` program, `%r` rank, `%%` percent sign";
+        "file, or a folder if it ends in `/` or is one; `%h` host, `%p` pid, `%e` program, `%r` rank, `%%` percent sign";
     DEPTH = c"CULEAK_DEPTH", number!(1 to 256), "128", "frames kept per stack, 1 to 256";
-    DISABLE = c"CULEAK_DISABLE", Values::Switch, "", "`1`: do nothing";
+    DISABLE = c"CULEAK_DISABLE", Values::Switch, "", "`1`: record nothing";
     ONLY = c"CULEAK_ONLY", Values::Text, "all",
         "record only programs whose file name matches this pattern (`*` and `?`)";
     PARENT = c"CULEAK_PARENT", number!(0 to 4194304), "all", "record only the process whose parent has this pid";
-    RUN = c"CULEAK_RUN", Values::Text, "", "set by `culeak run`, for what it asks afterwards";
-    UNWINDER = c"CULEAK_UNWINDER", Values::Word("libgcc"), "own walker",
+    RUN = c"CULEAK_RUN", Values::Text, "", "set by `culeak run`: the file in which the library records facts about the run";
+    UNWINDER = c"CULEAK_UNWINDER", Values::Word("libgcc"), "built-in",
         "`libgcc`: unwind stacks with libgcc, which is portable and slow";
     JAX_BUFFERS = c"CULEAK_JAX_BUFFERS", Values::SwitchOr("addresses"), "",
-        "`1`: record XLA's buffers; `addresses`: and where they lie";
+        "`1`: record XLA's buffers; `addresses`: also their addresses";
     OOM_SNAPSHOTS = c"CULEAK_OOM_SNAPSHOTS", number!(0 to 64), "3",
-        "automatic snapshots kept when requests fail for lack of memory, 64 at most; `0`: none";
+        "number of automatic snapshots when requests fail for lack of memory, 64 at most";
     SNAPSHOT_AT_PEAK = c"CULEAK_SNAPSHOT_AT_PEAK", Values::Size, "",
-        "size: keep a snapshot when a peak is that much higher than at the last one";
-    SNAPSHOT_AT_MARK = c"CULEAK_SNAPSHOT_AT_MARK", Values::Switch, "", "`1`: keep a snapshot at each `culeak_mark`";
+        "size: take a snapshot at the peak, and replace it when the peak rises by this much";
+    SNAPSHOT_AT_MARK = c"CULEAK_SNAPSHOT_AT_MARK", Values::Switch, "", "`1`: take a snapshot at each `culeak_mark`";
     SNAPSHOT_EVERY = c"CULEAK_SNAPSHOT_EVERY", Values::Time, "",
-        "time: keep a snapshot at the first allocation after each such interval";
+        "time: take a snapshot after each such interval, at the next allocation";
     INTERVALS = c"CULEAK_INTERVALS", Values::Switch, "",
         "`1`: measure what each interval allocates (`culeak_interval_begin`, pytest)";
-    QUIET = c"CULEAK_QUIET", Values::Switch, "", "`1`: no line on stderr at exit";
+    QUIET = c"CULEAK_QUIET", Values::Switch, "", "`1`: print nothing on stderr at exit";
     CONFIG = c"CULEAK_CONFIG", Values::Text, "`culeak.toml` in the current folder or a parent",
         "read by the CLI: the config file (`docs/config.md`)";
-    SHIM = c"CULEAK_SHIM", Values::Text, "", "read by the CLI: preload this library instead of the one inside";
+    SHIM = c"CULEAK_SHIM", Values::Text, "", "read by the CLI: preload this library instead of the built-in one";
     CACHE_DIR = c"CULEAK_CACHE_DIR", Values::Text, "`culeak` in `$XDG_CACHE_HOME` or `~/.cache`",
-        "read by the CLI: where names of functions are kept between runs, by build id, 256 MiB at most; empty: nowhere \
-         (for one command: `--no-symbol-cache`)";
+        "read by the CLI: the folder that caches function names, 256 MiB at most; empty: no cache (for one command: \
+         `--no-symbol-cache`)";
 }
 
 const PREFIX: &[u8] = b"CULEAK_";
@@ -187,7 +187,7 @@ pub enum Mistake<'e> {
     },
 }
 
-/// `None` if the variable is valid, or is none of culeak's.
+/// `None` if the variable is valid, or not one of culeak's.
 pub fn mistake<'e>(name: &'e [u8], value: &'e [u8]) -> Option<Mistake<'e>> {
     match ALL.iter().find(|variable| variable.name.to_bytes() == name) {
         Some(variable) if value.is_empty() || variable.values.read(value).is_some() => None,
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misspelt_name_finds_the_one_that_was_meant() {
+    fn a_misspelled_name_finds_the_most_similar_variable() {
         let meant = |name: &str| similar(name.as_bytes()).map(Variable::name);
         assert_eq!(meant("CULEAK_OUTPUTT"), Some("CULEAK_OUTPUT"));
         assert_eq!(meant("CULEAK_SNAPSHOTS_EVERY"), Some("CULEAK_SNAPSHOT_EVERY"));

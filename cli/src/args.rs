@@ -28,7 +28,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0        success
   1        check, run --check: leak over the limit; trend --fail-on: growth; demo, doctor: failure
-  2        wrong usage or environment, or input that cannot be read
+  2        wrong usage or environment, or a file that cannot be read or written
   126,127  run, live: the program cannot be executed, or was not found
   other    run, live: the program's own exit code, or 128+N if signal N ended it
 

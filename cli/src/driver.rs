@@ -9,6 +9,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr;
 
+use culeak::analysis::site::file_name;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use serde::{Deserialize, Serialize};
 
@@ -241,17 +242,9 @@ impl Findings {
 /// The path of the library, from the memory map.
 fn loaded_from() -> String {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let path = maps
-        .lines()
-        .filter_map(|line| line.find('/').map(|start| &line[start..]));
-    path.filter(|path| {
-        path.rsplit('/')
-            .next()
-            .is_some_and(|name| name.starts_with("libcuda.so"))
-    })
-    .map(str::to_owned)
-    .next()
-    .unwrap_or_else(|| LIBRARY.to_owned())
+    let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
+    let driver = paths.find(|path| file_name(path).starts_with("libcuda.so"));
+    driver.unwrap_or(LIBRARY).to_owned()
 }
 
 #[cfg(test)]

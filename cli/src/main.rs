@@ -120,7 +120,7 @@ fn apply_config(command: &mut Command) -> Result<(), Failure> {
     }
 }
 
-/// Prints why the command line was refused, with the prefix of all messages; or the help or version asked for, without it.
+/// Prints an error in the command line, with the prefix of all messages, or the requested help or version.
 fn refuse(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
         anstream::eprint!("culeak: {}", error.render().ansi());

@@ -1,60 +1,62 @@
-//! The six NVML functions that `usage` asks, from the library of the driver, opened at run time.
+//! The NVML functions that `usage` calls, looked up at run time in the library of the driver.
 //!
-//! Declarations follow NVIDIA's nvml.h; NVML keeps functions of one name and version compatible for ever.
+//! The declarations follow NVIDIA's nvml.h.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
-use std::fmt;
-use std::ptr;
+use std::{fmt, ptr};
 
-use libloading::{Library, Symbol};
+use libloading::Library;
 
 /// The name that the driver installs; the one without a version comes with development packages.
 const FILE: &str = "libnvidia-ml.so.1";
 const SUCCESS: c_int = 0;
 const INSUFFICIENT_SIZE: c_int = 7;
-/// NVML's word for a size that it does not know.
+/// NVML's value for an unknown size.
 const NOT_AVAILABLE: u64 = u64::MAX;
-/// Processes are listed again with more room if there are more than this.
+/// Room for this many processes at first; for this many more if the list is longer.
 const ROOM: c_uint = 64;
-
-/// A device of NVML's, valid as long as the library stays initialized.
-#[derive(Clone, Copy)]
-pub struct Device(*mut c_void);
+/// A list that outgrows its room this often is not read.
+const ATTEMPTS: usize = 4;
+/// Under the names of version 3, these drivers list processes with one more field per process.
+const DRIVERS_WITH_ANOTHER_LIST: [&str; 3] = ["535.43", "535.54", "535.86"];
 
 /// `nvmlMemory_v2_t`. Bytes.
 #[repr(C)]
+#[derive(Default)]
 pub struct Memory {
     version: c_uint,
     pub total: u64,
     /// Kept by the driver for itself.
     pub reserved: u64,
-    pub free: u64,
+    free: u64,
     /// In use by processes, `reserved` not included.
     pub used: u64,
 }
 
-/// `nvmlProcessInfo_t`.
+/// `nvmlProcessInfo_t`: a process that uses a device.
 #[repr(C)]
-#[derive(Clone, Copy)]
-struct ProcessInfo {
-    pid: c_uint,
+#[derive(Clone, Copy, Default)]
+pub struct Process {
+    pub pid: c_uint,
     used_bytes: u64,
     gpu_instance: c_uint,
     compute_instance: c_uint,
 }
 
-/// A process that uses a device.
-pub struct Process {
-    pub pid: u32,
+const _: () = assert!(size_of::<Memory>() == 40 && size_of::<Process>() == 24, "as in nvml.h");
+
+impl Process {
     /// `None` if NVML does not know.
-    pub used_bytes: Option<u64>,
+    pub fn used_bytes(&self) -> Option<u64> {
+        (self.used_bytes != NOT_AVAILABLE).then_some(self.used_bytes)
+    }
 }
 
 pub enum Error {
     /// The library cannot be loaded, or lacks a function.
     Library(libloading::Error),
-    /// A function failed: its name and NVML's words.
-    Failed(&'static str, String),
+    /// A function failed: its name, its return code, and NVML's description of the code.
+    Failed(&'static str, c_int, String),
 }
 
 impl fmt::Display for Error {
@@ -62,17 +64,23 @@ impl fmt::Display for Error {
         match self {
             Error::Library(error) => write!(
                 out,
-                "NVML is not available ({FILE} comes with the NVIDIA driver): {error}"
+                "NVML is not available ({FILE} comes with the NVIDIA driver, 510 or newer): {error}"
             ),
-            Error::Failed(function, words) => write!(out, "{function} failed: {words}"),
+            Error::Failed(function, _, why) => write!(out, "{function} failed: {why}"),
         }
     }
 }
 
-impl From<libloading::Error> for Error {
-    fn from(error: libloading::Error) -> Error {
-        Error::Library(error)
-    }
+/// Looks up an NVML function and calls it. The types must be those of nvml.h, and pointers valid during the call.
+macro_rules! call {
+    ($nvml:expr, $name:expr $(, $value:expr => $type:ty)*) => {
+        // SAFETY: every use of this macro names the types of nvml.h.
+        match unsafe { $nvml.0.get::<unsafe extern "C" fn($($type),*) -> c_int>($name) } {
+            // SAFETY: every pointer refers to a local variable of the caller, or is a device of this library.
+            Ok(function) => $nvml.check($name, unsafe { function($($value),*) }),
+            Err(error) => Err(Error::Library(error)),
+        }
+    };
 }
 
 /// NVML, initialized until this is dropped.
@@ -80,134 +88,105 @@ pub struct Nvml(Library);
 
 impl Nvml {
     pub fn init() -> Result<Nvml, Error> {
-        // SAFETY: the driver's own library, whose constructors any CUDA program runs.
-        let nvml = Nvml(unsafe { Library::new(FILE) }?);
-        // SAFETY: declared as in nvml.h.
-        let init: Symbol<unsafe extern "C" fn() -> c_int> = unsafe { nvml.0.get(b"nvmlInit_v2\0") }?;
-        // SAFETY: no preconditions.
-        nvml.check("nvmlInit_v2", unsafe { init() })?;
+        // SAFETY: the library of the driver, which runs its initializers in every program that uses NVML.
+        let nvml = Nvml(unsafe { Library::new(FILE) }.map_err(Error::Library)?);
+        call!(nvml, "nvmlInit_v2")?;
         Ok(nvml)
     }
 
-    /// `580.65.06`.
+    /// For example `580.65.06`.
     pub fn driver_version(&self) -> Result<String, Error> {
-        type Function = unsafe extern "C" fn(*mut c_char, c_uint) -> c_int;
-        // SAFETY: declared as in nvml.h.
-        let ask: Symbol<Function> = unsafe { self.0.get(b"nvmlSystemGetDriverVersion\0") }?;
         let mut text = [0 as c_char; 96];
-        // SAFETY: the buffer is as long as is said.
-        let result = unsafe { ask(text.as_mut_ptr(), text.len() as c_uint - 1) };
-        self.check("nvmlSystemGetDriverVersion", result)?;
+        let room = text.len() as c_uint - 1;
+        call!(self, "nvmlSystemGetDriverVersion", text.as_mut_ptr() => *mut c_char, room => c_uint)?;
         // SAFETY: the last byte stays 0.
         Ok(unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned())
     }
 
     /// The device with this UUID, `GPU-…` or `MIG-…`.
-    pub fn device(&self, uuid: &str) -> Result<Device, Error> {
-        type Function = unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int;
-        // SAFETY: declared as in nvml.h.
-        let ask: Symbol<Function> = unsafe { self.0.get(b"nvmlDeviceGetHandleByUUID\0") }?;
-        let name = CString::new(uuid.replace('\0', "")).unwrap_or_default();
-        let mut device = ptr::null_mut();
-        // SAFETY: a C string, and room for a handle.
-        let result = unsafe { ask(name.as_ptr(), &mut device) };
-        self.check("nvmlDeviceGetHandleByUUID", result)?;
-        Ok(Device(device))
+    pub fn device(&self, uuid: &str) -> Result<Device<'_>, Error> {
+        let uuid = CString::new(uuid).unwrap_or_default();
+        let mut handle = ptr::null_mut();
+        call!(self, "nvmlDeviceGetHandleByUUID", uuid.as_ptr() => *const c_char, &mut handle => *mut *mut c_void)?;
+        Ok(Device { nvml: self, handle })
     }
 
-    pub fn memory(&self, device: Device) -> Result<Memory, Error> {
-        type Function = unsafe extern "C" fn(*mut c_void, *mut Memory) -> c_int;
-        // SAFETY: declared as in nvml.h.
-        let ask: Symbol<Function> = unsafe { self.0.get(b"nvmlDeviceGetMemoryInfo_v2\0") }?;
-        let mut memory = Memory {
-            // NVML_STRUCT_VERSION(Memory, 2).
-            version: size_of::<Memory>() as c_uint | 2 << 24,
-            total: 0,
-            reserved: 0,
-            free: 0,
-            used: 0,
-        };
-        // SAFETY: the struct is of the version that it names.
-        let result = unsafe { ask(device.0, &mut memory) };
-        self.check("nvmlDeviceGetMemoryInfo_v2", result)?;
-        Ok(memory)
-    }
-
-    /// The processes that use the device for computing or for graphics, each once, by pid.
-    pub fn processes(&self, device: Device) -> Vec<Process> {
-        let mut all = self.list("nvmlDeviceGetComputeRunningProcesses_v3", device);
-        all.extend(self.list("nvmlDeviceGetGraphicsRunningProcesses_v3", device));
-        all.sort_by_key(|process| process.pid);
-        // A process that computes and draws is in both lists, with the same size.
-        all.dedup_by_key(|process| process.pid);
-        let process = |info: &ProcessInfo| Process {
-            pid: info.pid,
-            used_bytes: (info.used_bytes != NOT_AVAILABLE).then_some(info.used_bytes),
-        };
-        all.iter().map(process).collect()
-    }
-
-    /// Empty if NVML does not list processes here.
-    fn list(&self, function: &'static str, device: Device) -> Vec<ProcessInfo> {
-        type Function = unsafe extern "C" fn(*mut c_void, *mut c_uint, *mut ProcessInfo) -> c_int;
-        // SAFETY: declared as in nvml.h; both functions are of one type.
-        let Ok(ask) = (unsafe { self.0.get::<Function>(function.as_bytes()) }) else {
-            return Vec::new();
-        };
-        let none = ProcessInfo {
-            pid: 0,
-            used_bytes: 0,
-            gpu_instance: 0,
-            compute_instance: 0,
-        };
-        let mut count = ROOM;
-        loop {
-            let mut found = vec![none; count as usize];
-            // SAFETY: there is room for `count` entries.
-            let result = unsafe { ask(device.0, &mut count, found.as_mut_ptr()) };
-            match result {
-                SUCCESS => {
-                    found.truncate(count as usize);
-                    return found;
-                }
-                // `count` says how many there are; more may start meanwhile.
-                INSUFFICIENT_SIZE if count as usize > found.len() => count += ROOM,
-                _ => return Vec::new(),
-            }
-        }
-    }
-
-    fn check(&self, function: &'static str, result: c_int) -> Result<(), Error> {
-        if result == SUCCESS {
+    fn check(&self, function: &'static str, code: c_int) -> Result<(), Error> {
+        if code == SUCCESS {
             return Ok(());
         }
         // SAFETY: declared as in nvml.h.
-        let words = unsafe {
+        let describe = unsafe {
             self.0
-                .get::<unsafe extern "C" fn(c_int) -> *const c_char>(b"nvmlErrorString\0")
+                .get::<unsafe extern "C" fn(c_int) -> *const c_char>("nvmlErrorString")
         };
-        let words = words.map_or(ptr::null(), |words| {
-            // SAFETY: any number may be asked about.
-            unsafe { words(result) }
-        });
+        // SAFETY: every code has a description; NVML returns a constant C string.
+        let text = describe.map(|describe| unsafe { CStr::from_ptr(describe(code)) }.to_string_lossy().into_owned());
         Err(Error::Failed(
             function,
-            if words.is_null() {
-                format!("error {result}")
-            } else {
-                // SAFETY: a constant C string of NVML's.
-                unsafe { CStr::from_ptr(words) }.to_string_lossy().into_owned()
-            },
+            code,
+            text.unwrap_or_else(|_| format!("error {code}")),
         ))
     }
 }
 
 impl Drop for Nvml {
     fn drop(&mut self) {
-        // SAFETY: declared as in nvml.h, and called once.
-        if let Ok(shutdown) = unsafe { self.0.get::<unsafe extern "C" fn() -> c_int>(b"nvmlShutdown\0") } {
-            // SAFETY: initialized in `init`.
-            unsafe { shutdown() };
+        // Nothing is left to do if it fails. NVML accepts the call without a successful `nvmlInit_v2`.
+        let _ = call!(self, "nvmlShutdown");
+    }
+}
+
+/// A device, valid as long as NVML is initialized.
+pub struct Device<'n> {
+    nvml: &'n Nvml,
+    handle: *mut c_void,
+}
+
+impl Device<'_> {
+    pub fn memory(&self) -> Result<Memory, Error> {
+        let mut memory = Memory {
+            // NVML_STRUCT_VERSION(Memory, 2).
+            version: size_of::<Memory>() as c_uint | 2 << 24,
+            ..Memory::default()
+        };
+        call!(self.nvml, "nvmlDeviceGetMemoryInfo_v2", self.handle => *mut c_void, &mut memory => *mut Memory)?;
+        Ok(memory)
+    }
+
+    /// The processes that use the device for computing or graphics, each once, by pid. Empty if NVML cannot list them here.
+    pub fn processes(&self) -> Vec<Process> {
+        let version = self.nvml.driver_version().unwrap_or_default();
+        if DRIVERS_WITH_ANOTHER_LIST
+            .iter()
+            .any(|driver| version.starts_with(driver))
+        {
+            return Vec::new();
         }
+        let mut all = self.list("nvmlDeviceGetComputeRunningProcesses_v3");
+        all.extend(self.list("nvmlDeviceGetGraphicsRunningProcesses_v3"));
+        all.sort_by_key(|process| process.pid);
+        // A process that does both is in both lists, with the same size.
+        all.dedup_by_key(|process| process.pid);
+        all
+    }
+
+    fn list(&self, function: &'static str) -> Vec<Process> {
+        let mut count = ROOM;
+        for _ in 0..ATTEMPTS {
+            let mut list = vec![Process::default(); count as usize];
+            let listed = call!(self.nvml, function, self.handle => *mut c_void, &mut count => *mut c_uint,
+                list.as_mut_ptr() => *mut Process);
+            match listed {
+                Ok(()) => {
+                    list.truncate(count as usize);
+                    return list;
+                }
+                // `count` is now the number of processes; more may start before the next attempt.
+                Err(Error::Failed(_, INSUFFICIENT_SIZE, _)) => count = count.saturating_add(ROOM),
+                Err(_) => break,
+            }
+        }
+        Vec::new()
     }
 }

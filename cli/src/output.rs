@@ -2,8 +2,8 @@
 //!
 //! A file has no name until its content is complete and synced to disk; then it gets a temporary name and is renamed to the
 //! target. A full disk, or a signal while the content is written (SIGKILL included), leaves the target unchanged and nothing
-//! beside it. `-` is standard output. A file that the same command read ([`protect`]) is never replaced, even with
-//! `--force`: a lost recording cannot be made again. Deliberately absent: the content; each command writes its own.
+//! beside it. If the target is a symbolic link, the link stays and its file is replaced. `-` is standard output. A file that
+//! the same command read ([`protect`]) is never replaced, even with `--force`: a lost recording cannot be made again.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, Metadata, Permissions};
@@ -38,9 +38,9 @@ impl Overwrite {
     }
 }
 
-/// Whether `path` means standard output.
+/// Whether `path` means standard output. To replace what `/dev/stdout` points to would cut off later output.
 pub fn is_standard_output(path: &Path) -> bool {
-    path.as_os_str() == "-"
+    path == "-" || path == "/dev/stdout"
 }
 
 /// Device and inode of every input file.
@@ -147,14 +147,16 @@ fn create_for(
         let opened = File::options().write(true).open(path);
         return written(opened.and_then(|file| buffered(file, write)), path);
     }
-    let complete = unnamed(folder_of(path), mode).and_then(|file| {
+    // A rename would replace a link instead of its file.
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let complete = unnamed(folder_of(&target), mode).and_then(|file| {
         buffered(&file, write)?;
         file.sync_all()?;
         Ok(file)
     });
     // Inputs may have been opened while this was written.
     check_is_no_input(path)?;
-    match complete.and_then(|file| name(file, mode, path, overwrite)) {
+    match complete.and_then(|file| name(file, mode, &target, overwrite)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(exists(path)),
         result => written(result, path),
     }
@@ -187,20 +189,20 @@ fn unnamed(folder: &Path, mode: u32) -> io::Result<File> {
 /// Gives a complete file its name in one step.
 fn name(mut file: File, mode: u32, path: &Path, overwrite: Overwrite) -> io::Result<()> {
     let folder = folder_of(path);
-    let mut beside = tempfile::Builder::new();
-    let beside = beside
+    let mut temporary = tempfile::Builder::new();
+    let temporary = temporary
         .prefix(".culeak-")
         .suffix(".tmp")
         .permissions(Permissions::from_mode(mode));
     let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let linked = beside.make_in(folder, |name| {
+    let linked = temporary.make_in(folder, |name| {
         linkat(AT_FDCWD, own.as_str(), AT_FDCWD, name, AtFlags::AT_SYMLINK_FOLLOW).map_err(io::Error::from)
     });
     let named = match linked {
         Ok(linked) => linked.into_temp_path(),
         // An unlinked file cannot be linked again, and some sandboxes refuse to link any.
         Err(_) => {
-            let mut copy = beside.tempfile_in(folder)?;
+            let mut copy = temporary.tempfile_in(folder)?;
             file.rewind()?;
             io::copy(&mut file, &mut copy)?;
             copy.as_file().sync_all()?;

@@ -182,10 +182,6 @@ impl<'i> Machine<'i> {
         usize::try_from(self.unsigned(width)?).map_err(|_| Error::Ends)
     }
 
-    fn index(&mut self, width: usize) -> Result<u32, Error> {
-        Ok(self.unsigned(width)? as u32)
-    }
-
     fn damaged(&self) -> Error {
         Error::Damaged {
             at: self.at.saturating_sub(1),
@@ -199,12 +195,14 @@ impl<'i> Machine<'i> {
         Ok(())
     }
 
-    fn integer(&mut self, number: impl Into<i128>) -> Result<(), Error> {
+    fn natural(&mut self, width: usize) -> Result<(), Error> {
+        let number = self.unsigned(width)?;
         self.push(Value::Integer(number.into()))
     }
 
-    /// A signed number of any width, little-endian.
+    /// A signed number of any width, little-endian; a length of `width` bytes precedes it, as with texts and byte strings.
     fn long(&mut self, width: usize) -> Result<(), Error> {
+        let width = self.length(width)?;
         let bytes = self.bytes(width)?;
         if width > 16 {
             return Err(self.damaged());
@@ -216,10 +214,11 @@ impl<'i> Machine<'i> {
         };
         let mut wide = [fill; 16];
         wide[..width].copy_from_slice(bytes);
-        self.integer(i128::from_le_bytes(wide))
+        self.push(Value::Integer(i128::from_le_bytes(wide)))
     }
 
-    fn text(&mut self, length: usize) -> Result<(), Error> {
+    fn text(&mut self, width: usize) -> Result<(), Error> {
+        let length = self.length(width)?;
         let bytes = self.bytes(length)?;
         match std::str::from_utf8(bytes) {
             Ok(text) => self.push(Value::Text(text)),
@@ -228,7 +227,8 @@ impl<'i> Machine<'i> {
         }
     }
 
-    fn byte_string(&mut self, length: usize) -> Result<(), Error> {
+    fn byte_string(&mut self, width: usize) -> Result<(), Error> {
+        let length = self.length(width)?;
         let bytes = self.bytes(length)?;
         self.push(Value::Bytes(bytes))
     }
@@ -277,13 +277,19 @@ impl<'i> Machine<'i> {
         Ok(())
     }
 
+    fn memoize_as(&mut self, width: usize) -> Result<(), Error> {
+        let index = self.unsigned(width)? as u32;
+        self.memoize(index)
+    }
+
     fn memoize(&mut self, index: u32) -> Result<(), Error> {
         let top = self.top()?;
         self.memo.insert(index, top);
         Ok(())
     }
 
-    fn recall(&mut self, index: u32) -> Result<(), Error> {
+    fn recall(&mut self, width: usize) -> Result<(), Error> {
+        let index = self.unsigned(width)? as u32;
         let known = self.memo.get(&index).copied().ok_or_else(|| self.damaged())?;
         self.stack.push(known);
         Ok(())
@@ -311,54 +317,24 @@ impl<'i> Machine<'i> {
             b'N' => self.push(Value::None)?,
             0x88 => self.push(Value::Bool(true))?,
             0x89 => self.push(Value::Bool(false))?,
-            b'K' => {
-                let number = self.unsigned(1)?;
-                self.integer(number)?;
-            }
-            b'M' => {
-                let number = self.unsigned(2)?;
-                self.integer(number)?;
-            }
+            b'K' => self.natural(1)?,
+            b'M' => self.natural(2)?,
             b'J' => {
                 let number = self.unsigned(4)? as u32;
-                self.integer(number.cast_signed())?;
+                self.push(Value::Integer(number.cast_signed().into()))?;
             }
-            0x8a => {
-                let width = self.length(1)?;
-                self.long(width)?;
-            }
-            0x8b => {
-                let width = self.length(4)?;
-                self.long(width)?;
-            }
+            0x8a => self.long(1)?,
+            0x8b => self.long(4)?,
             b'G' => {
                 let bits = self.bytes(8)?.iter().fold(0, |bits, &byte| bits << 8 | u64::from(byte));
                 self.push(Value::Float(f64::from_bits(bits)))?;
             }
-            0x8c => {
-                let length = self.length(1)?;
-                self.text(length)?;
-            }
-            b'X' => {
-                let length = self.length(4)?;
-                self.text(length)?;
-            }
-            0x8d => {
-                let length = self.length(8)?;
-                self.text(length)?;
-            }
-            b'C' | b'U' => {
-                let length = self.length(1)?;
-                self.byte_string(length)?;
-            }
-            b'B' | b'T' => {
-                let length = self.length(4)?;
-                self.byte_string(length)?;
-            }
-            0x8e | 0x96 => {
-                let length = self.length(8)?;
-                self.byte_string(length)?;
-            }
+            0x8c => self.text(1)?,
+            b'X' => self.text(4)?,
+            0x8d => self.text(8)?,
+            b'C' | b'U' => self.byte_string(1)?,
+            b'B' | b'T' => self.byte_string(4)?,
+            0x8e | 0x96 => self.byte_string(8)?,
             b']' => self.push(Value::List(Vec::new()))?,
             b'}' => self.push(Value::Dictionary(Vec::new()))?,
             b')' => self.tuple(0)?,
@@ -394,26 +370,14 @@ impl<'i> Machine<'i> {
                 let items = self.pop_to_mark()?;
                 self.set(&items)?;
             }
-            b'q' => {
-                let index = self.index(1)?;
-                self.memoize(index)?;
-            }
-            b'r' => {
-                let index = self.index(4)?;
-                self.memoize(index)?;
-            }
+            b'q' => self.memoize_as(1)?,
+            b'r' => self.memoize_as(4)?,
             0x94 => {
                 self.memoize(self.memoized)?;
                 self.memoized = self.memoized.checked_add(1).ok_or(Error::TooLarge)?;
             }
-            b'h' => {
-                let index = self.index(1)?;
-                self.recall(index)?;
-            }
-            b'j' => {
-                let index = self.index(4)?;
-                self.recall(index)?;
-            }
+            b'h' => self.recall(1)?,
+            b'j' => self.recall(4)?,
             b'c' | b'i' | 0x93 => return Err(Error::Runs("import something")),
             b'R' | b'o' | 0x81 | 0x92 => return Err(Error::Runs("call something")),
             b'b' => return Err(Error::Runs("set up an object")),

@@ -3,12 +3,16 @@
 //! A child that exceeds its time limit is killed. Deliberately absent: streaming; answers are short.
 
 use std::env;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::driver::Findings;
 use crate::errors::Failure;
@@ -68,34 +72,54 @@ fn text(file: &mut File) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// Runs a hidden command of this program in a child, and parses the JSON that it prints. `what` is queried, for messages;
+/// `arrange` adds the arguments.
+///
+/// # Errors
+/// One line that says why there is no answer.
+pub fn ask_self<T: DeserializeOwned>(
+    what: &str,
+    limit: Duration,
+    arrange: impl FnOnce(&mut Command),
+) -> Result<T, String> {
+    let program = env::current_exe().map_err(|error| format!("cannot find the culeak executable: {error}"))?;
+    let mut command = Command::new(program);
+    command.env_remove("LD_PRELOAD");
+    arrange(&mut command);
+    let answer = ask(&mut command, limit).map_err(|error| format!("querying {what} failed: {error}"))?;
+    match answer.stderr.trim() {
+        _ if answer.status.success() => serde_json::from_str(&answer.stdout)
+            .map_err(|error| format!("the process that queries {what} printed invalid JSON: {error}")),
+        "" => Err(format!(
+            "{what} crashed the process that queried it ({})",
+            answer.status
+        )),
+        message => Err(message.to_owned()),
+    }
+}
+
 /// Queries the CUDA driver in a child process; with a folder, the driver in it.
 ///
 /// # Errors
 /// One line that says why the driver cannot be used.
 pub fn driver(folder: Option<&Path>) -> Result<Findings, String> {
-    let program = env::current_exe().map_err(|error| format!("cannot find the culeak executable: {error}"))?;
-    let mut command = Command::new(program);
-    command.arg(COMMAND).env_remove("LD_PRELOAD");
-    if let Some(folder) = folder {
-        command.env("LD_LIBRARY_PATH", folder);
-    }
-    let answer = ask(&mut command, DRIVER_LIMIT).map_err(|error| format!("querying the driver failed: {error}"))?;
-    if !answer.status.success() {
-        let message = answer.stderr.trim();
-        return Err(if message.is_empty() {
-            format!("the driver crashed the process that queried it ({})", answer.status)
-        } else {
-            message.to_owned()
-        });
-    }
-    serde_json::from_str(&answer.stdout)
-        .map_err(|error| format!("the process that queries the driver printed invalid JSON: {error}"))
+    ask_self("the driver", DRIVER_LIMIT, |command| {
+        command.arg(COMMAND);
+        if let Some(folder) = folder {
+            command.env("LD_LIBRARY_PATH", folder);
+        }
+    })
 }
 
 /// The child's part of [`driver`]: opens the driver and prints its answers.
 pub fn answer() -> Result<ExitCode, Failure> {
-    match Findings::gather() {
-        Ok(findings) => crate::text::print_json(&findings).map(|()| ExitCode::SUCCESS),
+    print(Findings::gather())
+}
+
+/// Prints the answer of a child, or why there is none.
+pub fn print(answer: Result<impl Serialize, impl Display>) -> Result<ExitCode, Failure> {
+    match answer {
+        Ok(answer) => crate::text::print_json(&answer).map(|()| ExitCode::SUCCESS),
         Err(reason) => {
             eprintln!("{reason}");
             Ok(ExitCode::FAILURE)

@@ -52,14 +52,6 @@ pub struct Places {
     pub cache: Option<PathBuf>,
 }
 
-impl Places {
-    fn all_debug_dirs(&self) -> Vec<PathBuf> {
-        let mut dirs = self.debug_dirs.clone();
-        dirs.push(PathBuf::from(SYSTEM_DEBUG_DIR));
-        dirs
-    }
-}
-
 /// Adds symbols to every location that has none; the notes say which modules could not be read, and why.
 pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
     let mut wanted: Vec<usize> = needed(snapshot);
@@ -70,7 +62,7 @@ pub fn symbolize(snapshot: &mut Snapshot, places: &Places) -> Vec<Note> {
         )
     });
     let progress = Progress::over("looking up names", wanted.len() as u64, Unit::Of("addresses"));
-    let debug_dirs = places.all_debug_dirs();
+    let debug_dirs = [places.debug_dirs.as_slice(), &[SYSTEM_DEBUG_DIR.into()]].concat();
     let mut reader = ChildReader::default();
     let mut notes = Vec::new();
     let module_of: Vec<Option<usize>> = snapshot.locations.iter().map(|location| location.module).collect();

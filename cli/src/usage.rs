@@ -5,12 +5,10 @@
 //! callers. Devices are matched by UUID, since ordinals differ between processes. Deliberately absent: processes that have
 //! ended.
 
-use std::env;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use culeak::snapshot::{DeviceUsage, OtherProcesses, ProcessState, Usage};
-use serde::Serialize;
 
 use crate::errors::Failure;
 use crate::load::Loaded;
@@ -44,22 +42,9 @@ pub fn ask_driver(item: &mut Loaded) {
 /// # Errors
 /// Why there is no answer, as a sentence.
 pub fn ask(pid: u32, uuids: &[&str]) -> Result<Usage, String> {
-    let program = env::current_exe().map_err(|error| format!("cannot find the culeak executable: {error}"))?;
-    let mut command = Command::new(program);
-    command.arg(COMMAND).arg(pid.to_string());
-    command.args(uuids);
-    command.env_remove("LD_PRELOAD");
-    let answer = probe::ask(&mut command, LIMIT).map_err(|error| format!("querying NVML failed: {error}"))?;
-    if !answer.status.success() {
-        let message = answer.stderr.trim();
-        return Err(if message.is_empty() {
-            format!("NVML crashed the process that queried it ({})", answer.status)
-        } else {
-            message.to_owned()
-        });
-    }
-    let usage: Usage = serde_json::from_str(&answer.stdout)
-        .map_err(|error| format!("the process that queries NVML printed invalid JSON: {error}"))?;
+    let usage: Usage = probe::ask_self("NVML", LIMIT, |command| {
+        command.arg(COMMAND).arg(pid.to_string()).args(uuids);
+    })?;
     let known = usage.devices.iter().all(|device| device.device < uuids.len());
     known
         .then_some(usage)
@@ -76,16 +61,7 @@ pub struct ProbeUsageArgs {
 
 /// The child's part of [`ask`].
 pub fn answer(args: &ProbeUsageArgs) -> Result<ExitCode, Failure> {
-    fn print(usage: &impl Serialize) -> Result<ExitCode, Failure> {
-        crate::text::print_json(usage).map(|()| ExitCode::SUCCESS)
-    }
-    match gather(args) {
-        Ok(usage) => print(&usage),
-        Err(error) => {
-            eprintln!("{error}");
-            Ok(ExitCode::FAILURE)
-        }
-    }
+    probe::print(gather(args))
 }
 
 fn gather(args: &ProbeUsageArgs) -> Result<Usage, Error> {
@@ -109,17 +85,17 @@ fn gather(args: &ProbeUsageArgs) -> Result<Usage, Error> {
 
 fn device_usage(nvml: &Nvml, device: usize, uuid: &str, pid: u32) -> Result<DeviceUsage, Error> {
     let found = nvml.device(uuid)?;
-    let memory = nvml.memory(found)?;
-    let processes = nvml.processes(found);
+    let memory = found.memory()?;
+    let processes = found.processes();
     let own = processes.iter().find(|process| process.pid == pid);
     let others: Vec<_> = processes.iter().filter(|process| process.pid != pid).collect();
-    let sum: Option<u64> = others.iter().map(|process| process.used_bytes).sum();
+    let sum: Option<u64> = others.iter().map(|process| process.used_bytes()).sum();
     Ok(DeviceUsage {
         device,
         total_bytes: memory.total,
         used_bytes: memory.used,
         reserved_bytes: memory.reserved,
-        process_bytes: own.and_then(|process| process.used_bytes),
+        process_bytes: own.and_then(|process| process.used_bytes()),
         // A list without this process is incomplete: inside a container it is empty.
         others: own.and(sum).map(|bytes| OtherProcesses {
             bytes,

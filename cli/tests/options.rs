@@ -17,18 +17,18 @@ use tempfile::TempDir;
 
 const CULEAK: &str = env!("CARGO_BIN_EXE_culeak");
 
-/// A folder with `leaky.json`, `clean.json` and `grown.json` in it.
+/// A folder with `leaky.json`, `clean.json`, `grown.json` and `early.json` in it.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let mut grown = leaky();
     grown.taken.at_ns += 1_000_000_000;
-    let mut rest = leaky();
-    rest.allocations.truncate(28);
+    let mut early = leaky();
+    early.allocations.truncate(28);
     for (name, snapshot) in [
         ("leaky.json", &leaky()),
         ("clean.json", &Sample::new().finish(0, 9)),
         ("grown.json", &grown),
-        ("early.json", &rest),
+        ("early.json", &early),
     ] {
         fs::write(folder.path().join(name), serde_json::to_vec(snapshot).expect("JSON")).expect("written");
     }

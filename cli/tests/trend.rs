@@ -16,7 +16,7 @@ use tempfile::TempDir;
 const MINUTE: u64 = 60_000_000_000;
 
 /// A snapshot of a running process after some minutes, with a leak and a model.
-fn summary(minute: u64) -> Snapshot {
+fn snapshot_after(minute: u64) -> Snapshot {
     let mut sample = Sample::new().running();
     let leak = sample.stack(&[
         RUNTIME,
@@ -35,12 +35,16 @@ fn write(folder: &Path, name: &str, snapshot: &Snapshot) {
 }
 
 /// A folder `runs` with this many snapshots, and a JSON file that is not one.
-fn folder(summaries: u64) -> TempDir {
+fn folder(snapshots: u64) -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     fs::create_dir(folder.path().join("runs")).expect("a folder");
-    for minute in 1..=summaries {
+    for minute in 1..=snapshots {
         // The order of names is not that of time.
-        write(folder.path(), &format!("runs/{}.json", 99 - minute), &summary(minute));
+        write(
+            folder.path(),
+            &format!("runs/{}.json", 99 - minute),
+            &snapshot_after(minute),
+        );
     }
     fs::write(folder.path().join("runs/package.json"), "{\"name\": \"x\"}").expect("written");
     folder
@@ -112,7 +116,7 @@ fn fail_on_fails_on_growth_and_without_a_judgement() {
     );
     assert!(text.contains("next: culeak trend --pid 4711 --every 30s"), "{text}");
     let over = folder(0);
-    let mut left = summary(32);
+    let mut left = snapshot_after(32);
     left.process.state = ProcessState::Exited;
     write(over.path(), "runs/left.json", &left);
     let text = stdout(&trend(&over, &["runs"]));
@@ -141,7 +145,7 @@ fn fail_on_against_marks_fails_without_marks() {
 fn the_next_command_compares_snapshots_of_one_process() {
     let folder = folder(4);
     for minute in 10..=20 {
-        let mut restarted = summary(minute - 9);
+        let mut restarted = snapshot_after(minute - 9);
         restarted.process.pid = 4712;
         restarted.process.started_unix_ns += 9 * MINUTE;
         write(folder.path(), &format!("runs/second-{minute}.json"), &restarted);
@@ -170,7 +174,7 @@ fn json_contains_everything_in_the_text() {
 #[test]
 fn different_programs_are_refused_by_name_unless_one_is_chosen_or_forced() {
     let folder = folder(8);
-    let mut other = summary(9);
+    let mut other = snapshot_after(9);
     other.process.executable = "/opt/serve".to_owned();
     write(folder.path(), "runs/other.json", &other);
     let refused = trend(&folder, &["runs"]);
@@ -203,7 +207,7 @@ fn different_programs_are_refused_by_name_unless_one_is_chosen_or_forced() {
 fn concurrent_processes_are_judged_separately() {
     let folder = folder(8);
     for minute in 1..=8 {
-        let mut rank = summary(minute);
+        let mut rank = snapshot_after(minute);
         rank.process.pid = 4712;
         rank.process.ranks.insert("RANK".to_owned(), "1".to_owned());
         write(folder.path(), &format!("runs/rank1-{minute}.json"), &rank);
@@ -257,7 +261,7 @@ fn unreadable_inputs_are_reported_and_the_rest_is_judged() {
 #[test]
 fn a_thousand_snapshots_are_read_one_by_one() {
     let folder = folder(0);
-    let mut snapshot = summary(1);
+    let mut snapshot = snapshot_after(1);
     for minute in 1..=1000 {
         snapshot.taken.at_ns = minute * MINUTE;
         write(folder.path(), &format!("runs/{minute}.json"), &snapshot);

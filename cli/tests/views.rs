@@ -584,7 +584,7 @@ fn trees_flame_graphs_and_exports_hide_suppressed_stacks() {
         (text(output.stdout), text(output.stderr))
     };
     let rules = ["leaky.json", "--suppressions", "known.supp"];
-    let took = "64 MiB in 1 block by leak:^load_weights$ (known.supp:1)";
+    let by_rule = "64 MiB in 1 block by leak:^load_weights$ (known.supp:1)";
     let (all, _) = run(&["report", "leaky.json", "--tree"]);
     let (tree, _) = run(&[&["report", "--tree"][..], &rules].concat());
     assert!(
@@ -592,12 +592,12 @@ fn trees_flame_graphs_and_exports_hide_suppressed_stacks() {
         "{tree}"
     );
     assert!(
-        tree.contains("suppressed: 64 MiB in 1 block") && tree.contains(took),
+        tree.contains("suppressed: 64 MiB in 1 block") && tree.contains(by_rule),
         "{tree}"
     );
     run(&[&["report", "--flamegraph", "gpu.svg"][..], &rules].concat());
-    let snapshot = fs::read_to_string(folder.path().join("gpu.svg")).expect("a snapshot");
-    assert!(!snapshot.contains("load_weights") && snapshot.contains("suppressed: 64 MiB in 1 block"));
+    let graph = fs::read_to_string(folder.path().join("gpu.svg")).expect("a flame graph");
+    assert!(!graph.contains("load_weights") && graph.contains("suppressed: 64 MiB in 1 block"));
     for (format, needs_text) in [
         ("folded", true),
         ("speedscope", true),
@@ -606,7 +606,7 @@ fn trees_flame_graphs_and_exports_hide_suppressed_stacks() {
         ("pprof", false),
     ] {
         let (text, message) = run(&[&["export", "--format", format, "-o", format][..], &rules].concat());
-        assert!(text.is_empty() && message.contains(took), "{format}: {message}");
+        assert!(text.is_empty() && message.contains(by_rule), "{format}: {message}");
         let file = fs::read(folder.path().join(format)).expect("a file");
         let shows_it = needs_text && String::from_utf8_lossy(&file).contains("load_weights");
         assert!(!file.is_empty() && !shows_it, "{format}");
@@ -615,12 +615,9 @@ fn trees_flame_graphs_and_exports_hide_suppressed_stacks() {
     run(&[&["report", "--html", "b.html"][..], &rules].concat());
     let page = |name| fs::read_to_string(folder.path().join(name)).expect("a page");
     assert_eq!(page("a.html"), page("b.html"));
-    assert!(page("a.html").contains(took));
-    let perfetto = culeak(
-        folder.path(),
-        &[&["export", "--format", "perfetto", "-o", "x"][..], &rules].concat(),
-    );
-    let refused = { perfetto }.output().expect("culeak starts");
+    assert!(page("a.html").contains(by_rule));
+    let perfetto = [&["export", "--format", "perfetto", "-o", "x"][..], &rules].concat();
+    let refused = culeak(folder.path(), &perfetto).output().expect("culeak starts");
     assert!(refused.status.code() == Some(2) && !folder.path().join("x").exists());
 }
 

@@ -147,6 +147,43 @@ fn an_input_is_never_replaced_under_any_name_even_with_force() {
 }
 
 #[test]
+fn a_forced_symlink_stays_and_its_file_is_replaced() {
+    for writer in WRITERS.iter().filter(|writer| !is_man(writer)) {
+        let (folder, elsewhere) = (folder(), tempfile::tempdir().expect("a temporary folder"));
+        let target = elsewhere.path().join("target");
+        fs::write(&target, "precious").expect("written");
+        symlink(&target, folder.path().join("out")).expect("a link");
+        let forced = output(&folder, writer, &["out", "--force"]);
+        assert_eq!(forced.status.code(), Some(0), "{writer:?}: {forced:?}");
+        assert!(folder.path().join("out").is_symlink(), "{writer:?}");
+        assert!(fs::metadata(&target).expect("there").len() > 50, "{writer:?}");
+    }
+}
+
+#[test]
+fn the_device_of_standard_output_is_written_to_and_stays() {
+    let folder = folder();
+    let file = fs::File::create(folder.path().join("out")).expect("a file");
+    let words = [
+        "export",
+        "leaky.json",
+        "--format",
+        "csv",
+        "--force",
+        "-o",
+        "/dev/stdout",
+    ];
+    let written = culeak(folder.path(), &words)
+        .stdout(file)
+        .stderr(Stdio::null())
+        .status()
+        .expect("culeak starts");
+    assert!(written.success());
+    assert!(Path::new("/dev/stdout").is_symlink());
+    assert!(fs::metadata(folder.path().join("out")).expect("there").len() > 50);
+}
+
+#[test]
 fn suppressions_and_baselines_are_not_replaced() {
     let folder = folder();
     fs::write(folder.path().join("known.supp"), "leak:no_such_function\n").expect("written");

@@ -82,9 +82,10 @@ impl AfterArgs {
             .flatten()
         {
             if output::is_standard_output(path) {
-                return Err(Failure::new(
-                    "-: standard output belongs to the program; name a file for the report, the page or the verdict",
-                ));
+                return Err(Failure::new(format!(
+                    "{}: standard output belongs to the program; name a file for the report, the page or the verdict",
+                    path.display()
+                )));
             }
             output::check(path, self.overwrite)?;
         }

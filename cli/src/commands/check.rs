@@ -38,7 +38,10 @@ Examples:
   culeak check app.culeak --baseline leaks.json                       compare with the baseline")]
 pub struct CheckArgs {
     /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
-    #[arg(value_name = "FILE", required_unless_present = "print_suppressions")]
+    #[arg(
+        value_name = "PID|RECORDING|SNAPSHOT",
+        required_unless_present = "print_suppressions"
+    )]
     pub inputs: Vec<OsString>,
     #[command(flatten)]
     pub rules: RuleArgs,

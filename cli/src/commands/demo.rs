@@ -197,7 +197,7 @@ impl Stage {
         let failed = |error: std::io::Error| broken(&words, &error.to_string());
         let mut command = self.command(&words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut running = Ended(command.spawn().map_err(failed)?);
+        let mut running = WaitedFor(command.spawn().map_err(failed)?);
         let output = running.0.stdout.take().map(BufReader::new);
         let mut planted = Vec::new();
         let mut process = String::new();
@@ -260,9 +260,9 @@ fn free_names(folder: &Path) -> (String, String) {
 }
 
 /// A child that does not outlive the demo, even if a step fails.
-struct Ended(Child);
+struct WaitedFor(Child);
 
-impl Drop for Ended {
+impl Drop for WaitedFor {
     fn drop(&mut self) {
         // The end of its input lets the program finish. Waiting for a child that has been reaped returns at once.
         drop(self.0.stdin.take());

@@ -62,31 +62,25 @@ struct Finding {
 }
 
 impl Finding {
-    fn ok(subject: &'static str, text: impl Display) -> Finding {
+    fn new(level: Level, subject: &'static str, text: impl Display, remedy: Option<String>) -> Finding {
         Finding {
-            level: Level::Ok,
+            level,
             subject,
             text: text.to_string(),
-            remedy: None,
+            remedy,
         }
+    }
+
+    fn ok(subject: &'static str, text: impl Display) -> Finding {
+        Finding::new(Level::Ok, subject, text, None)
     }
 
     fn warn(subject: &'static str, text: impl Display, remedy: impl Display) -> Finding {
-        Finding {
-            level: Level::Warn,
-            subject,
-            text: text.to_string(),
-            remedy: Some(remedy.to_string()),
-        }
+        Finding::new(Level::Warn, subject, text, Some(remedy.to_string()))
     }
 
     fn fail(subject: &'static str, text: impl Display, remedy: impl Display) -> Finding {
-        Finding {
-            level: Level::Fail,
-            subject,
-            text: text.to_string(),
-            remedy: Some(remedy.to_string()),
-        }
+        Finding::new(Level::Fail, subject, text, Some(remedy.to_string()))
     }
 }
 

@@ -40,7 +40,7 @@ pub fn meaning(variable: &Variable) -> String {
         "" => String::new(),
         default => format!(" [default: {default}]"),
     };
-    // The README uses the backticks.
+    // The backticks are Markdown, for docs/environment.md.
     format!("{}{default}", variable.meaning).replace('`', "")
 }
 

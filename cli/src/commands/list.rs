@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 
+use culeak::analysis::site::file_name;
 use culeak::kind::Place;
 use culeak::snapshot::Snapshot;
 use nix::unistd::geteuid;
@@ -155,15 +156,11 @@ enum Use {
 fn uses(maps: &str) -> Use {
     let files = || {
         maps.lines()
-            .filter_map(|line| line.find('/').map(|start| line[start..].trim_end_matches(" (deleted)")))
+            .filter_map(|line| Some(line[line.find('/')?..].trim_end_matches(" (deleted)")))
     };
     if files().any(|path| path.ends_with(".culeak")) {
         Use::Recorded
-    } else if files().any(|path| {
-        path.rsplit('/')
-            .next()
-            .is_some_and(|name| name.starts_with("libcuda.so"))
-    }) {
+    } else if files().any(|path| file_name(path).starts_with("libcuda.so")) {
         Use::Unrecorded
     } else {
         Use::None

@@ -20,7 +20,7 @@ use crate::launch::preload::NOT_EXECUTABLE;
 use crate::launch::{self, RECORD_OPTIONS, RecordArgs, environment};
 use crate::live::Message;
 use crate::live::names::{self, Unnamed};
-use crate::live::program::{self, Running};
+use crate::live::program;
 use crate::live::state::State;
 use crate::live::terminal::{self, Screen};
 use crate::live::usage;
@@ -135,14 +135,11 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
         }
     };
     let chosen = start_watching(&source, args, &messages);
-    let screen = Screen::enter(Palette::new(text::wants_color()));
-    let mut screen = match screen {
-        Ok(screen) => screen,
-        Err(failure) => {
-            end_program(program.as_ref());
-            return Err(failure);
+    let mut screen = Screen::enter(Palette::new(text::wants_color())).inspect_err(|_| {
+        if let Some(program) = &program {
+            program.signal(Signal::SIGTERM);
         }
-    };
+    })?;
     terminal::listen(&messages);
     let nanoseconds = u64::try_from(args.interval.as_nanos()).unwrap_or(u64::MAX);
     let mut state = State::new(source.waiting(), nanoseconds);
@@ -162,10 +159,9 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
         )));
     }
     let several = states.len() > 1;
-    let width = crossterm::terminal::size().map_or(WIDTH_WITHOUT_TERMINAL, |(columns, _)| columns);
-    let width = match stdout().is_terminal() {
-        true => width,
-        false => WIDTH_WITHOUT_TERMINAL,
+    let width = match crossterm::terminal::size() {
+        Ok((columns, _)) if stdout().is_terminal() => columns,
+        _ => WIDTH_WITHOUT_TERMINAL,
     };
     text::print(|out| {
         for (number, state) in states.iter_mut().enumerate() {
@@ -185,18 +181,11 @@ fn once(args: &LiveArgs) -> Result<ExitCode, Failure> {
 /// The width of rows with all columns.
 const WIDTH_WITHOUT_TERMINAL: u16 = 120;
 
-/// Ends the program if the view cannot start.
-fn end_program(program: Option<&Running>) {
-    if let Some(program) = program {
-        program.signal(Signal::SIGTERM);
-    }
-}
-
 /// What to watch: a process id, or a path that may not exist yet.
 fn named_source(argument: &OsStr) -> Result<Source, Failure> {
     if let Some(pid) = load::as_pid(argument) {
         if !load::process_lives(pid) {
-            // Fails, with a message that says what to do instead.
+            // Returns the error for a process that does not exist.
             load::recording_of(pid)?;
         }
         return Ok(Source::Process(pid));
@@ -208,8 +197,8 @@ fn named_source(argument: &OsStr) -> Result<Source, Failure> {
     Ok(Source::Path(path))
 }
 
-/// Starts the threads that read recordings, look up names and query the driver. Through the returned sender, the first of them
-/// learns which recording is on the screen.
+/// Starts the threads that read recordings, look up names and query the driver. The first receives the recording that is on the
+/// screen from the returned sender.
 fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) -> Sender<PathBuf> {
     let (choose, chosen) = mpsc::channel();
     let (unnamed, to_name): (Sender<Unnamed>, _) = mpsc::channel();

@@ -133,7 +133,7 @@ fn sections_of(notes: &str, page: &str) -> String {
         }
     }
     if exit.is_empty() {
-        exit.push("0 done, 2 wrong usage, unreadable input, or a file that cannot be written.");
+        exit.push("0 done, 2 wrong usage, or a file that cannot be read or written.");
     }
     let mut text = String::new();
     if !others.is_empty() {

@@ -49,9 +49,8 @@ pub struct SnapshotArgs {
 }
 
 pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
-    let path = match &args.output {
-        Some(path) => path,
-        None => return super::list::execute(args.json),
+    let Some(path) = &args.output else {
+        return super::list::execute(args.json);
     };
     let Some(input) = &args.input else {
         return all(args, path);
@@ -65,7 +64,9 @@ pub fn execute(args: &SnapshotArgs) -> Result<ExitCode, Failure> {
 fn all(args: &SnapshotArgs, folder: &Path) -> Result<ExitCode, Failure> {
     let shown = folder.display().to_string();
     if output::is_standard_output(folder) {
-        return Err(Failure::new("-: --all writes one file per process; name a folder"));
+        return Err(Failure::new(format!(
+            "{shown}: --all writes one file per process; name a folder"
+        )));
     }
     let processes = super::list::recorded()?;
     if processes.is_empty() {

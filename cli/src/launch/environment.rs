@@ -12,7 +12,6 @@ use clap::Args;
 use culeak::variables::{self, Mistake};
 
 use crate::errors::Failure;
-use crate::escape::Escaped;
 use crate::text::units;
 
 /// Automatic snapshots of the running program, written beside its recording as NAME.WHY-N.culeak-snapshot
@@ -62,42 +61,30 @@ pub type Change = (&'static str, Option<OsString>);
 
 /// The changes to the environment; `present` looks up a current value.
 pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> Vec<Change> {
-    let text = |value: Option<String>| value.map(OsString::from);
-    let auto_snapshots = settings.auto_snapshots;
+    fn text(value: Option<impl ToString>) -> Option<OsString> {
+        value.map(|value| value.to_string().into())
+    }
+    let AutoSnapshotArgs {
+        oom_snapshots,
+        snapshot_at_peak,
+        snapshot_at_mark,
+        snapshot_every,
+    } = settings.auto_snapshots;
+    let preloaded = preload(settings.shim, present("LD_PRELOAD").as_deref());
+    let every = snapshot_every.map(|time| time.as_secs_f64());
     // Without an option, the user's own variable applies.
-    let chosen = |name: &'static str, value: Option<String>| (name, text(value).or_else(|| present(name)));
+    let chosen = |name: &'static str, value: Option<OsString>| (name, value.or_else(|| present(name)));
     let mut changes = vec![
-        (
-            "LD_PRELOAD",
-            Some(preload(settings.shim, present("LD_PRELOAD").as_deref())),
-        ),
+        ("LD_PRELOAD", Some(preloaded)),
         ("CULEAK_OUTPUT", Some(pattern(settings.folder, settings.tag))),
-        chosen("CULEAK_DEPTH", settings.depth.map(|depth| depth.to_string())),
-        ("CULEAK_ONLY", text(settings.only.map(str::to_owned))),
-        (
-            "CULEAK_PARENT",
-            text(settings.only_child_of.map(|parent| parent.to_string())),
-        ),
-        chosen(
-            "CULEAK_JAX_BUFFERS",
-            settings.jax_buffers.then(|| "addresses".to_owned()),
-        ),
-        chosen(
-            "CULEAK_OOM_SNAPSHOTS",
-            auto_snapshots.oom_snapshots.map(|most| most.to_string()),
-        ),
-        chosen(
-            "CULEAK_SNAPSHOT_AT_PEAK",
-            auto_snapshots.snapshot_at_peak.map(|step| step.to_string()),
-        ),
-        chosen(
-            "CULEAK_SNAPSHOT_AT_MARK",
-            auto_snapshots.snapshot_at_mark.then(|| "1".to_owned()),
-        ),
-        chosen(
-            "CULEAK_SNAPSHOT_EVERY",
-            auto_snapshots.snapshot_every.map(|time| time.as_secs_f64().to_string()),
-        ),
+        chosen("CULEAK_DEPTH", text(settings.depth)),
+        ("CULEAK_ONLY", text(settings.only)),
+        ("CULEAK_PARENT", text(settings.only_child_of)),
+        chosen("CULEAK_JAX_BUFFERS", text(settings.jax_buffers.then_some("addresses"))),
+        chosen("CULEAK_OOM_SNAPSHOTS", text(*oom_snapshots)),
+        chosen("CULEAK_SNAPSHOT_AT_PEAK", text(*snapshot_at_peak)),
+        chosen("CULEAK_SNAPSHOT_AT_MARK", text(snapshot_at_mark.then_some(1))),
+        chosen("CULEAK_SNAPSHOT_EVERY", text(every)),
         ("CULEAK_QUIET", Some("1".into())),
         ("CULEAK_RUN", settings.proof.clone()),
         ("CULEAK_DISABLE", None),
@@ -167,14 +154,8 @@ fn preload(shim: &Path, present: Option<&OsStr>) -> OsString {
 
 /// The libraries in `LD_PRELOAD` in the order of symbol look-up, for a message; `None` if the shim is alone.
 pub fn order_beside_others(list: &OsStr) -> Option<String> {
-    let names: Vec<&str> = list.to_str()?.split(':').collect();
-    (names.len() > 1).then(|| {
-        names
-            .iter()
-            .map(|name| Escaped(name).to_string())
-            .collect::<Vec<_>>()
-            .join(", ")
-    })
+    let list = list.to_str().filter(|list| list.contains(':'))?;
+    Some(list.replace(':', ", "))
 }
 
 fn is_address_sanitizer(path: &[u8]) -> bool {

@@ -42,7 +42,7 @@ const FAKE_DRIVER: Embedded = Embedded {
 pub fn locate() -> Result<PathBuf, Failure> {
     match env::var_os("CULEAK_SHIM").filter(|path| !path.is_empty()) {
         Some(path) => overridden(&path),
-        None => unpack(&SHIM, |id| Path::new(&format!("{id}/libculeak.so")).into()),
+        None => unpack(&SHIM, "/libculeak.so"),
     }
 }
 
@@ -51,9 +51,7 @@ pub fn locate() -> Result<PathBuf, Failure> {
 /// # Errors
 /// No folder can hold the library.
 pub fn fake_driver_folder() -> Result<PathBuf, Failure> {
-    let library = unpack(&FAKE_DRIVER, |id| {
-        Path::new(&format!("{id}-fake-driver/libcuda.so.1")).into()
-    })?;
+    let library = unpack(&FAKE_DRIVER, "-fake-driver/libcuda.so.1")?;
     Ok(library.parent().map(Path::to_path_buf).unwrap_or_default())
 }
 
@@ -72,8 +70,9 @@ fn overridden(path: &OsString) -> Result<PathBuf, Failure> {
     Ok(path)
 }
 
-fn unpack(library: &Embedded, name: impl Fn(&str) -> PathBuf) -> Result<PathBuf, Failure> {
-    let name = name(&format!("{}-{}", env!("CARGO_PKG_VERSION"), library.id));
+/// Unpacks a library; `ending` follows the version and the id in its name.
+fn unpack(library: &Embedded, ending: &str) -> Result<PathBuf, Failure> {
+    let name = PathBuf::from(format!("{}-{}{ending}", env!("CARGO_PKG_VERSION"), library.id));
     let mut reasons = Vec::new();
     for folder in candidates() {
         match unpack_into(&folder, &name, library.bytes) {

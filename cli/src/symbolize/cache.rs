@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_up_is_known_the_next_time() {
+    fn cached_names_are_read_back() {
         let folder = tempfile::tempdir().expect("a folder");
         let below = folder.path().join("not/there/yet");
         let mut cached = Cached::open(&below, BUILD_ID, &located(folder.path())).expect("a cache");
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn other_files_than_before_are_asked_anew() {
+    fn changed_sources_invalidate_the_cache() {
         let folder = tempfile::tempdir().expect("a folder");
         filled(folder.path());
         assert_eq!(known(folder.path()), 2);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_id_that_is_none_is_not_cached() {
+    fn an_invalid_build_id_is_not_cached() {
         let folder = tempfile::tempdir().expect("a folder");
         for build_id in ["", "12", "../../../../etc/passwd", "0123456789abcdeg"] {
             assert!(Cached::open(folder.path(), build_id, &located(folder.path())).is_none());
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_used_longest_ago_goes_first_and_nothing_but_our_own_files() {
+    fn the_least_recently_used_cache_files_are_removed_first() {
         let folder = tempfile::tempdir().expect("a folder");
         let now = SystemTime::now();
         for (age, name) in ["new.symbols", "old.symbols", ".writing-x", "notes"].iter().enumerate() {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_settings_say_where() {
+    fn settings_determine_the_folder() {
         let with = |set: &[(&str, &str)]| {
             let set: HashMap<String, PathBuf> = set.iter().map(|(k, v)| (k.to_string(), PathBuf::from(v))).collect();
             folder_of(|name| set.get(name).cloned())
