@@ -1,7 +1,7 @@
 //! Live allocations as rows of a table: the columns that CSV and Parquet share.
 //!
-//! All records are rows, including the segments behind a framework's tensors. `level` tells which bytes to add up: the
-//! sum over `held` and `cached` is what the report lists, and `behind` is memory that other rows lie in.
+//! All records are rows, including the segments behind a framework's tensors. `level` shows which bytes to add up: the
+//! sum over `held` and `cached` is what the report lists, and a row `behind` contains the memory of other rows.
 //!
 //! Millions of rows share a few thousand texts. So each text is stored once in its column's list ([`Texts`]), a row has
 //! its index, and a format converts each text once.

@@ -55,6 +55,26 @@ pub fn mark(row: &Row) -> String {
 /// Marks memory that an unknown caching allocator keeps.
 pub const POOL: &str = "  [pool]";
 
+/// The file and line of a frame after two spaces, or nothing: `  train.cu:212`.
+pub fn place(frame: Option<&Frame>) -> String {
+    let place = frame.and_then(Frame::short_place);
+    place.map_or_else(String::new, |place| format!("  {}", Escaped(&place)))
+}
+
+/// Writes the callers of a call site on one line, innermost first: `from train_step < main`.
+pub fn callers(out: &mut dyn Write, indent: &str, callers: impl Iterator<Item = impl AsRef<str>>) -> io::Result<()> {
+    const SHOWN: usize = 3;
+    let mut names: Vec<_> = callers.take(SHOWN + 1).map(|name| short_name(name.as_ref())).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    if let Some(beyond) = names.get_mut(SHOWN) {
+        *beyond = "…".to_owned();
+    }
+    let names = names.join(" < ");
+    writeln!(out, "{indent}{}", Styled(DIM, format!("from {names}")))
+}
+
 /// On a terminal, places in a stack are not cut below this width.
 const PLACE_NEEDED: usize = 24;
 
@@ -148,17 +168,18 @@ pub fn all_rows(cut: Cut) -> &'static str {
     }
 }
 
-/// `4711 python train.py, rank 3, on node7, exited after 12 s`.
+/// The command line, or the executable if the command line is unknown.
+pub fn command(command_line: &[String], executable: &str) -> String {
+    match command_line {
+        [] => Escaped(executable).to_string(),
+        words => Escaped(&words.join(" ")).to_string(),
+    }
+}
+
+/// `4711 python train.py, RANK 3, on node7, exited after 12 s`.
 pub fn process(process: &ProcessLine) -> String {
-    let command = match process.command_line {
-        [] => process.executable.to_owned(),
-        words => words.join(" "),
-    };
-    let mut text = format!(
-        "{} {}",
-        process.pid,
-        columns::start_of(&Escaped(&command).to_string(), 60)
-    );
+    let command = command(process.command_line, process.executable);
+    let mut text = format!("{} {}", process.pid, columns::start_of(&command, 60));
     for (variable, value) in process.ranks {
         text.push_str(&format!(", {} {}", Escaped(variable), Escaped(value)));
     }
