@@ -100,18 +100,14 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
         .max()
         .unwrap_or(0);
     for (frame, name) in frames.iter().zip(&names) {
-        let place = match frame.place() {
-            Some(place) => place,
-            None if frame.function.is_some() => frame.module_name().to_owned(),
-            None => String::new(),
-        };
+        let place = long_place(frame);
         let inlined = if frame.inlined { " (inlined)" } else { "" };
         let style = if frame.role == Role::User { PLAIN } else { DIM };
         if place.is_empty() {
             writeln!(out, "{indent}{}", Styled(style, name))?;
         } else {
             let padded = columns::padded(name, width);
-            let mut place = Escaped(&place).to_string();
+            let mut place = place;
             if let Some(available) = columns::available().filter(|_| !full) {
                 let taken = indent.len() + columns::width(&padded) + "  ".len() + inlined.len();
                 place = columns::end_of(&place, available.saturating_sub(taken).max(PLACE_NEEDED));
@@ -128,6 +124,12 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
         writeln!(out, "{indent}{}", Styled(DIM, "… (the stack was cut here)"))?;
     }
     Ok(())
+}
+
+/// The path and line of a frame; without a line, the module of a named function.
+pub fn long_place(frame: &Frame) -> String {
+    let module = || frame.function.map(|_| frame.module_name().to_owned());
+    Escaped(&frame.place().or_else(module).unwrap_or_default()).to_string()
 }
 
 /// `1.1 GiB in 128 blocks`.

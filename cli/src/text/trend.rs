@@ -48,7 +48,7 @@ pub fn process(span: &ProcessSpan) -> String {
     let ranks: String = process
         .ranks
         .iter()
-        .map(|(name, value)| format!(", {name}={value}"))
+        .map(|(name, value)| format!(", {name} {value}"))
         .collect();
     let end = if span.finished { ", the last one at exit" } else { "" };
     let text = format!(

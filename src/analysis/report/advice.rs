@@ -146,10 +146,7 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &
             format!("culeak snapshot {pid} -o before.json; some time later: culeak diff before.json {pid}")
         };
     }
-    if totals.held.total().count == 0 {
-        return format!("culeak check {source}");
-    }
-    if rows.iter().any(|row| row.stacks_in_all > 1) {
+    if totals.held.total().count > 0 && rows.iter().any(|row| row.stacks_in_all > 1) {
         return format!("culeak report {source} --by stack");
     }
     format!("culeak check {source}")

@@ -217,7 +217,7 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
 fn list(state: &State, process: &Watched, reading: &Reading, palette: &Palette) -> Line<'static> {
     let mut parts = vec![format!("by {}", state.sort.name())];
     if let Some(mark) = &process.mark {
-        let since = if mark.set { "the mark" } else { "start" };
+        let since = if mark.set { "the mark" } else { "the view started" };
         let ago = match reading.at_ns.saturating_sub(mark.at_ns) {
             0 => "just now".to_owned(),
             ns => format!("{} ago", units::duration(ns)),
