@@ -220,7 +220,7 @@ fn concurrent_processes_are_judged_separately() {
         .map(|trend| trend["points"].as_array().map(Vec::len))
         .collect();
     assert_eq!(points, [Some(8), Some(8)]);
-    assert!(stdout(&trend(&folder, &["runs"])).contains("RANK=1"));
+    assert!(stdout(&trend(&folder, &["runs"])).contains("RANK 1"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Opens the output of `culeak export` in the programs that it is for: Go's pprof, DuckDB, Perfetto's protobuf classes,
 # Python's unpickler, speedscope's schema, speedscope, and the Firefox Profiler; and compares their totals with those of
-# `culeak report --json`. Needs python3 and pip; installs Go's tools and Chromium if they are missing, and the rest in
+# `culeak report --json`. Needs a culeak built with `--features parquet`, python3 and pip; installs Go's tools and Chromium if they are missing, and the rest in
 # separate folders.
 #
 #     tests/formats/run.sh [PATH_OF_CULEAK]

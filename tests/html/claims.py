@@ -294,7 +294,7 @@ def a_trend_shows_the_curve_of_each_call_site(browser):
         assert rows[0][0] == "growing" and "grew then bounded" in dict(rows), rows
         # Charts are drawn one frame after the layout.
         expect(t.page.locator("#chart canvas")).to_have_count(1)
-        expect(t.rows().first.locator(".course canvas")).to_have_count(1)
+        expect(t.rows().first.locator(".curve canvas")).to_have_count(1)
         assert t.page.locator("#chart .u-legend .u-series").count() == 2 + min(5, len(rows))
         painted = "() => { const c = document.querySelector('#chart canvas'); const p = c.getContext('2d').getImageData(0, 0, c.width, c.height).data; return p.some((byte) => byte > 0); }"
         t.until(painted)

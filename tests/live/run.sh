@@ -181,7 +181,7 @@ seen "until q" 'code <0>'
 line clear
 
 line "RUST_BACKTRACE=0 CULEAK_TEST_PANIC=1 $culeak live .; echo \"code <\$?>\""
-seen "a panic's message can be read" 'told to by CULEAK_TEST_PANIC' 'code <101>'
+seen "a panic's message can be read" 'requested by CULEAK_TEST_PANIC' 'code <101>'
 sane "after a panic, the terminal is the shell's"
 line "$culeak live | cat; echo \"code <\${PIPESTATUS[0]}>\""
 seen "without a terminal: usage" 'code <2>'

@@ -1,4 +1,4 @@
-/* The program under test of the README's workflows. LEAK=1 adds a call site that forgets its memory. */
+/* The program under test of the workflows in docs/ci.md. LEAK=1 adds a call site that forgets its memory. */
 #include <stddef.h>
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests verdicts in other programs: the JUnit XML is valid by the schema of Jenkins' xUnit plugin, and the README's workflow
-# examples give the documented results on the fake driver, run as GitHub's and GitLab's runners run them.
+# Tests verdicts in other programs: the JUnit XML is valid by the schema of Jenkins' xUnit plugin, and the workflow
+# examples of docs/ci.md give the documented results on the fake driver, run as GitHub's and GitLab's runners run them.
 #
 #   tests/verdicts/run.sh [path of culeak]
 #

@@ -1,6 +1,6 @@
-"""Runs the shell steps of the README's workflow examples as the runners do, and prints their exit codes.
+"""Runs the shell steps of the workflow examples of docs/ci.md as the runners do, and prints their exit codes.
 
-Usage: workflows.py README github|gitlab. Prints a line per step: its exit code and its command. Exits with the
+Usage: workflows.py PAGE github|gitlab. Prints a line per step: its exit code and its command. Exits with the
 workflow's own verdict. Deliberately absent: a reader of YAML; the examples are few lines of a fixed shape.
 """
 
@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 
-def examples(readme):
-    blocks = re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
+def examples(page):
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     github = next(block for block in blocks if block.startswith("- run:"))
     gitlab = next(block for block in blocks if "script:" in block)
     return {"github": github_steps(github), "gitlab": gitlab_steps(gitlab)}

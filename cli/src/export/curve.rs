@@ -12,24 +12,13 @@ pub struct Point {
     pub count: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Curve {
     kept: Vec<Point>,
-    /// One in `every` points is kept; `seen` counts all.
-    every: u64,
+    /// One in 2^`halvings` points is kept; `seen` counts all.
+    halvings: u32,
     seen: u64,
     last: Option<Point>,
-}
-
-impl Default for Curve {
-    fn default() -> Curve {
-        Curve {
-            kept: Vec::new(),
-            every: 1,
-            seen: 0,
-            last: None,
-        }
-    }
 }
 
 impl Curve {
@@ -47,7 +36,7 @@ impl Curve {
     }
 
     fn keep(&mut self, point: Point) {
-        if self.seen.is_multiple_of(self.every) {
+        if self.seen.is_multiple_of(1 << self.halvings) {
             self.kept.push(point);
         }
         self.seen += 1;
@@ -57,7 +46,7 @@ impl Curve {
                 nth += 1;
                 nth % 2 == 1
             });
-            self.every *= 2;
+            self.halvings += 1;
         }
     }
 

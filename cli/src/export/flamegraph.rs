@@ -10,7 +10,6 @@ use culeak::analysis::profile::Profile;
 use inferno::flamegraph::{Options, TextTruncateDirection, from_lines};
 
 use super::folded::{self, Cost};
-use crate::escape::Escaped;
 use crate::text::names::Detail;
 use crate::text::{parts, units};
 
@@ -103,11 +102,8 @@ fn draw(
 
 fn title(profile: &Profile) -> String {
     let process = &profile.snapshot.process;
-    let command = match process.command_line.as_slice() {
-        [] => process.executable.clone(),
-        words => words.join(" "),
-    };
-    format!("GPU memory of {} {}", process.pid, Escaped(&command))
+    let command = parts::command(&process.command_line, &process.executable);
+    format!("GPU memory of {} {command}", process.pid)
 }
 
 fn quantity(sum: u64, cost: Cost) -> String {

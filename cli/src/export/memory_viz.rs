@@ -142,7 +142,7 @@ impl<'a> Layout<'a> {
             .sort_unstable_by_key(|part| (part.start, part.end, part.record));
         for nth in 0..self.parts.len() as u32 {
             let part = self.parts[nth as usize];
-            let joined = self.segments.last().is_some_and(|last| self.goes_on_in(last, &part));
+            let joined = self.segments.last().is_some_and(|last| self.continues(last, &part));
             match self.segments.last_mut() {
                 Some(last) if joined => {
                     last.parts.end = nth + 1;
@@ -157,7 +157,7 @@ impl<'a> Layout<'a> {
         }
     }
 
-    fn goes_on_in(&self, segment: &Segment, next: &Part) -> bool {
+    fn continues(&self, segment: &Segment, next: &Part) -> bool {
         let (first, last) = (self.first(segment), self.last(segment));
         let is_mapped = |part: &Part| self.record(part.record).kind == Kind::Mapping;
         let one_device = segment.ordinal.is_none() || next.ordinal.is_none() || segment.ordinal == next.ordinal;

@@ -21,8 +21,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message;
 
-use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
+use crate::text::names::Texts;
 
 /// The parts of pprof's `profile.proto` that are written here, with its field numbers.
 #[derive(Clone, PartialEq, Message)]
@@ -281,36 +281,11 @@ struct Tables<'p, 'a> {
     location_of: HashMap<Vec<usize>, u64>,
 }
 
-struct Texts {
-    items: Vec<String>,
-    numbers: HashMap<String, i64>,
-}
-
-impl Texts {
-    fn number(&mut self, text: &str) -> i64 {
-        // `pprof -top` prints these texts to a terminal.
-        let text = &Escaped(text).to_string();
-        if let Some(&number) = self.numbers.get(text) {
-            return number;
-        }
-        let number = self.items.len() as i64;
-        self.items.push(text.to_owned());
-        self.numbers.insert(text.to_owned(), number);
-        number
-    }
-}
-
 impl<'p, 'a> Tables<'p, 'a> {
     fn new(profile: &'p Profile<'a>) -> Tables<'p, 'a> {
-        let mut texts = Texts {
-            items: Vec::new(),
-            numbers: HashMap::new(),
-        };
-        // The format requires the empty text at 0.
-        texts.number("");
         let mut tables = Tables {
             profile,
-            texts,
+            texts: Texts::default(),
             mappings: Vec::new(),
             mapping_of: HashMap::new(),
             functions: Vec::new(),
@@ -318,25 +293,28 @@ impl<'p, 'a> Tables<'p, 'a> {
             locations: Vec::new(),
             location_of: HashMap::new(),
         };
+        // The format requires the empty text at 0.
+        tables.text("");
         tables.add_mappings();
         tables
     }
 
     /// The modules of all frames, the executable first, as pprof expects.
     fn add_mappings(&mut self) {
-        let snapshot = self.profile.snapshot;
+        let profile = self.profile;
+        let snapshot = profile.snapshot;
         let mut used: Vec<&Module> = Vec::new();
         for module in &snapshot.modules {
             let lies_in = |frame: &Frame| frame.module == module.path;
             let known = used.iter().any(|other| other.path == module.path);
-            if !known && self.profile.frames.iter().any(lies_in) {
+            if !known && profile.frames.iter().any(lies_in) {
                 used.push(module);
             }
         }
         used.sort_by_key(|module| module.path != snapshot.process.executable);
         for module in used {
             let named = |has: fn(&Frame) -> bool| {
-                let mut frames = self.profile.frames.iter().filter(|frame| frame.module == module.path);
+                let mut frames = profile.frames.iter().filter(|frame| frame.module == module.path);
                 frames.all(has)
             };
             let mapping = Mapping {
@@ -345,8 +323,8 @@ impl<'p, 'a> Tables<'p, 'a> {
                 memory_limit: module.end,
                 // Addresses are those of the process; the bias gives those of the file.
                 file_offset: module.start.saturating_sub(module.bias),
-                filename: self.texts.number(&module.path),
-                build_id: self.texts.number(&module.build_id),
+                filename: self.text(&module.path),
+                build_id: self.text(&module.build_id),
                 // Keeps pprof from searching the reader's machine for symbols that are in the file.
                 has_functions: named(|frame| frame.function.is_some()),
                 has_filenames: named(|frame| frame.file.is_some()),
@@ -358,8 +336,9 @@ impl<'p, 'a> Tables<'p, 'a> {
         }
     }
 
+    /// The number of a text. It is escaped, because `pprof -top` prints it to a terminal.
     fn text(&mut self, text: &str) -> i64 {
-        self.texts.number(text)
+        self.texts.number(text) as i64
     }
 
     fn value_type(&mut self, name: &str, unit: &str) -> ValueType {
@@ -414,8 +393,8 @@ impl<'p, 'a> Tables<'p, 'a> {
             name if frame.is_python() => &name.replace('<', "(").replace('>', ")"),
             name => name,
         };
-        let name = self.texts.number(name);
-        let filename = self.texts.number(frame.file.unwrap_or_default());
+        let name = self.text(name);
+        let filename = self.text(frame.file.unwrap_or_default());
         let next = self.functions.len() as u64 + 1;
         let id = *self.function_of.entry((name, filename)).or_insert(next);
         if id == next {

@@ -1,7 +1,7 @@
 //! Live allocations as rows of a table: the columns that CSV and Parquet share.
 //!
-//! All records are rows, including the segments behind a framework's tensors. `level` tells which bytes to add up: the
-//! sum over `held` and `cached` is what the report lists, and `behind` is memory that other rows lie in.
+//! All records are rows, including the segments behind a framework's tensors. `level` shows which bytes to add up: the
+//! sum over `held` and `cached` is what the report lists, and a row `behind` contains the memory of other rows.
 //!
 //! Millions of rows share a few thousand texts. So each text is stored once in its column's list ([`Texts`]), a row has
 //! its index, and a format converts each text once.
@@ -121,7 +121,7 @@ pub struct Row {
 
 /// The distinct texts of a column.
 struct Texts {
-    different: Vec<String>,
+    distinct: Vec<String>,
     /// The text index by level, call or path, depending on the column.
     of: Vec<u32>,
 }
@@ -129,16 +129,16 @@ struct Texts {
 impl Texts {
     fn of(each: impl Iterator<Item = String>) -> Texts {
         let mut numbers: HashMap<String, u32> = HashMap::new();
-        let mut different = Vec::new();
+        let mut distinct = Vec::new();
         let of = each.map(|text| {
             *numbers.entry(text).or_insert_with_key(|text| {
-                different.push(text.clone());
-                different.len() as u32 - 1
+                distinct.push(text.clone());
+                distinct.len() as u32 - 1
             })
         });
         Texts {
             of: of.collect(),
-            different,
+            distinct,
         }
     }
 }
@@ -172,7 +172,7 @@ impl<'a> Rows<'a> {
 
     /// The distinct texts of a column.
     pub fn texts(&self, column: usize) -> &[String] {
-        self.texts[column].as_ref().map_or(&[], |texts| &texts.different)
+        self.texts[column].as_ref().map_or(&[], |texts| &texts.distinct)
     }
 
     /// The index of a row's text in them.

@@ -118,7 +118,7 @@ const TIMES = [0.001, 0.01, 0.1, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 18
 const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 
 function smallCurve(trend, values, colour) {
-  const host = element("div", { class: "course", "aria-hidden": "true" });
+  const host = element("div", { class: "curve", "aria-hidden": "true" });
   const joined = trend.against === "runs";
   const made = chart(host, () => ({
     options: {

@@ -14,14 +14,14 @@ use flate2::write::ZlibEncoder;
 use serde::Serialize;
 
 use super::columns::{Column, Columns};
-use crate::escape::Escaped;
+use crate::text::names::Texts;
 
 /// Version of the layout. Script and data are in one file, so no reader checks it.
 const VERSION: u32 = 1;
 
+#[derive(Default)]
 pub struct Data<'a> {
-    strings: Vec<String>,
-    string_numbers: HashMap<String, u64>,
+    strings: Texts,
     frames: Vec<Frame<'a>>,
     frame_numbers: HashMap<FrameKey<'a>, u32>,
     pub columns: Columns,
@@ -55,13 +55,7 @@ struct Header<'h, T> {
 
 impl<'a> Data<'a> {
     pub fn new() -> Data<'a> {
-        let mut data = Data {
-            strings: Vec::new(),
-            string_numbers: HashMap::new(),
-            frames: Vec::new(),
-            frame_numbers: HashMap::new(),
-            columns: Columns::default(),
-        };
+        let mut data = Data::default();
         // 0 is the empty string.
         data.text("");
         data
@@ -69,14 +63,7 @@ impl<'a> Data<'a> {
 
     /// The number of a string, which is escaped.
     pub fn text(&mut self, text: &str) -> u64 {
-        let text = Escaped(text).to_string();
-        if let Some(&number) = self.string_numbers.get(&text) {
-            return number;
-        }
-        let number = self.strings.len() as u64;
-        self.strings.push(text.clone());
-        self.string_numbers.insert(text, number);
-        number
+        self.strings.number(text) as u64
     }
 
     /// The number of a frame.
@@ -108,7 +95,7 @@ impl<'a> Data<'a> {
             made_by: concat!("culeak ", env!("CARGO_PKG_VERSION")),
             kinds: Kind::ALL.iter().map(|kind| kind.name()).collect(),
             page,
-            strings: &self.strings,
+            strings: &self.strings.items,
             columns: &self.columns.names,
         };
         let header = serde_json::to_vec(&header)?;

@@ -38,7 +38,7 @@ pages.diff = (context) => {
   table.rows = rows;
   view.tables.push(table);
   if (rows.count === 0) host.prepend(element("p", { class: "quiet" }, "nothing changed"));
-  if (page.hidden_rows > 0) host.append(element("p", { class: "quiet" }, formatCount(page.hidden_rows) + " more rows were left out by --top or --min-bytes"));
+  if (page.hidden_rows > 0) host.append(element("p", { class: "quiet" }, plural(page.hidden_rows, "more row", "more rows") + " left out by --top or --min-bytes"));
   section(main, "Not recorded");
   for (const [nth, side] of ["before", "after"].entries()) main.append(element("h3", {}, side), ...losses(...page.losses[nth]));
   view.start();

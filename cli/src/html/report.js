@@ -28,7 +28,7 @@ function showProcess(context, number, host) {
   section(host, title, tableHost);
   view.tables.push(showRows(context, rows, process, stacks, view, tableHost, title));
   if (process.hidden_rows > 0) {
-    const text = formatCount(process.hidden_rows) + " more rows with " + formatBytes(process.hidden.bytes) + " were left out by --top or --min-bytes";
+    const text = plural(process.hidden_rows, "more row", "more rows") + " with " + formatBytes(process.hidden.bytes) + " left out by --top or --min-bytes";
     tableHost.append(element("p", { class: "quiet" }, text));
   }
   if (process.suppressed.length > 0) {
@@ -83,7 +83,7 @@ function showLedger(ledger, host) {
   });
   const content = [element("div", { class: "devices" }, devices)];
   if (ledger.beside.length > 0) content.push(facts(ledger.beside, "sums"));
-  if (ledger.missing) content.push(element("p", { class: "quiet" }, "from the recording alone: " + ledger.missing));
+  if (ledger.missing) content.push(element("p", { class: "quiet" }, "without the driver's figures: " + ledger.missing));
   section(host, "Where the memory is", content);
 }
 
@@ -96,7 +96,7 @@ function showSegments(cache) {
   });
   if (cache.hidden > 0) items.push(element("li", { class: "quiet" }, "and " + formatCount(cache.hidden) + " more"));
   const count = cache.segments.length + cache.hidden;
-  return element("details", {}, element("summary", {}, formatCount(count) + (count === 1 ? " segment" : " segments") + " of " + cache.owner + ", " + formatBytes(cache.bytes) + " in all"), element("ul", { class: "segments" }, items));
+  return element("details", {}, element("summary", {}, plural(count, "segment", "segments") + " of " + cache.owner + ", " + formatBytes(cache.bytes) + " in all"), element("ul", { class: "segments" }, items));
 }
 
 function showRows(context, rows, process, stacks, view, host, label) {
@@ -144,6 +144,6 @@ function rowDetail(context, rows, row, stacks, view) {
       element("button", { type: "button", onclick: () => view.reveal(part.stack) }, "show in graph"),
     );
   const others = number("stacks_in_all") - parts.length;
-  const more = others > 0 ? element("p", { class: "quiet" }, "and " + formatCount(others) + (others === 1 ? " other stack" : " other stacks") + "; search for the call site to see them in the graph") : null;
+  const more = others > 0 ? element("p", { class: "quiet" }, "and " + plural(others, "other stack", "other stacks") + "; search for the call site to see them in the graph") : null;
   return [facts(list), stackLists(context, stacks, parts, heading), more];
 }

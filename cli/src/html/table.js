@@ -63,7 +63,7 @@ class Table {
     const rows = this.wanted ? this.order.filter(this.wanted) : this.order;
     const shown = rows.slice(0, this.limit);
     this.body.replaceChildren(...shown.flatMap((row) => this.row(row)));
-    const all = formatCount(this.count) + (this.count === 1 ? " row" : " rows");
+    const all = plural(this.count, "row", "rows");
     const first = rows.length > shown.length ? "the first " + formatCount(shown.length) + " of " : "";
     const text = this.wanted ? first + formatCount(rows.length) + " that match, of " + all + " " : first ? first + all + " " : "";
     const more = () => {

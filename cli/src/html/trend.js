@@ -44,7 +44,7 @@ function showTrend(context, number, host) {
       event.preventDefault();
     }
   });
-  if (trend.hidden_rows > 0) tableHost.append(element("p", { class: "quiet" }, formatCount(trend.hidden_rows) + " call sites are hidden (unchanged or beyond --top); --all --top 0 shows all"));
+  if (trend.hidden_rows > 0) tableHost.append(element("p", { class: "quiet" }, "and " + plural(trend.hidden_rows, "call site", "call sites") + " unchanged or beyond --top; --all --top 0 shows all"));
   section(host, "Processes", element("ul", {}, trend.processes.map((process) => element("li", {}, process))));
   if (trend.next) host.append(element("p", {}, element("span", { class: "quiet" }, "next: "), element("code", {}, trend.next)));
 }
@@ -59,16 +59,16 @@ function showSites(trend, values, host) {
     key: (nth) => row(nth).label,
     cell: (nth) => ({ name: shorten(row(nth).label), rest: [row(nth).mark ? element("span", { class: "mark" }, row(nth).mark) : null, element("div", { class: "narrow quiet" }, shorten(row(nth).place))] }),
   };
-  const gained = (nth) => row(nth).bytes.last - row(nth).bytes.first;
+  const change = (nth) => row(nth).bytes.last - row(nth).bytes.first;
   const columns = [
     { title: "Class", textual: true, key: (nth) => row(nth).class, cell: (nth) => element("span", { class: "tone-" + row(nth).tone }, row(nth).class) },
-    { title: "Course", classes: "course wide", key: gained, cell: (nth) => smallCurve(trend, values("series.bytes", nth), row(nth).tone === "bad" ? "--s1" : "--s2") },
+    { title: "Over time", classes: "curve wide", key: change, cell: (nth) => smallCurve(trend, values("series.bytes", nth), row(nth).tone === "bad" ? "--s1" : "--s2") },
     { title: "Last", classes: "number", key: (nth) => row(nth).bytes.last, cell: (nth) => numberCell(formatBytes(row(nth).bytes.last), "bytes", row(nth).bytes.last) },
-    { title: "Gained", classes: "number wide", key: gained, cell: (nth) => withSign(gained(nth), formatBytes) },
+    { title: "Change", classes: "number wide", key: change, cell: (nth) => withSign(change(nth), formatBytes) },
     site,
     { title: "Place", classes: "site code wide", textual: true, key: (nth) => row(nth).place, cell: (nth) => shorten(row(nth).place) },
     { title: "Pace", classes: "number wide", key: (nth) => row(nth).bytes.pace, cell: (nth) => per(row(nth).bytes.pace) },
-    { title: "Sure", classes: "number wide", key: (nth) => row(nth).confidence, cell: (nth) => Math.round(row(nth).confidence * 100) + " %" },
+    { title: "Confidence", classes: "number wide", key: (nth) => row(nth).confidence, cell: (nth) => Math.round(row(nth).confidence * 100) + " %" },
   ];
   const detail = (nth) => {
     const of = row(nth);
@@ -78,7 +78,7 @@ function showSites(trend, values, host) {
       { name: "blocks", values: values("series.counts", nth), colour: "--s2", counts: true },
     ];
     timeChart(canvas, trend, lines, 200, of.sentence);
-    const range = (evidence, format) => `${format(evidence.first)} at first, ${format(evidence.last)} at last, between ${format(evidence.least)} and ${format(evidence.most)}`;
+    const range = (evidence, format) => `first ${format(evidence.first)}, last ${format(evidence.last)}, between ${format(evidence.least)} and ${format(evidence.most)}`;
     const list = [
       ["name", of.label],
       ["bytes", range(of.bytes, formatBytes)],

@@ -19,13 +19,16 @@ function formatCount(count) {
   return String(count).replace(/\B(?=(\d{3})+$)/g, ",");
 }
 
+function plural(count, one, many) {
+  return formatCount(count) + " " + (count === 1 ? one : many);
+}
+
 function withSign(number, format) {
   return (number < 0 ? "-" : "+") + format(Math.abs(number));
 }
 
 function formatBlocks(count, claims) {
-  const word = claims === count && claims > 0 ? "claim" : "block";
-  return formatCount(count) + " " + word + (count === 1 ? "" : "s");
+  return claims === count && claims > 0 ? plural(count, "claim", "claims") : plural(count, "block", "blocks");
 }
 
 function formatDuration(ns) {

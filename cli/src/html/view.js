@@ -294,7 +294,7 @@ class View {
       table.filter((row) => this.isOfKind(table, row) && (table.rows.stacksOf(row).some((part) => hit[part.stack]) || table.rows.text(row).toLowerCase().includes(wanted)));
     }
     const matches = found.reduce((sum, one) => sum + one, 0);
-    this.result.textContent = matches === 0 ? "no frame matches" : formatCount(matches) + (matches === 1 ? " frame" : " frames") + " in stacks with " + this.format(sum) + ", " + formatPart(sum, this.graph.total);
+    this.result.textContent = matches === 0 ? "no frame matches" : plural(matches, "frame", "frames") + " in stacks with " + this.format(sum) + ", " + formatPart(sum, this.graph.total);
   }
 
   reveal(stack) {

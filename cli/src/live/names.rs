@@ -102,17 +102,13 @@ impl Frames {
 }
 
 fn named_frame(frame: &Frame, shown: bool) -> NamedFrame {
-    let place = match frame.place() {
-        Some(place) => place,
-        None if frame.function.is_some() => frame.module_name().to_owned(),
-        None => String::new(),
-    };
+    let place = parts::long_place(frame);
     let inlined = if frame.inlined { " (inlined)" } else { "" };
     let name = frame.name();
     NamedFrame {
         words: format!("{name}\n{place}\n{}", frame.module).to_lowercase(),
         name: Escaped(&plain(&name)).to_string(),
-        place: format!("{}{inlined}", Escaped(&place)),
+        place: format!("{place}{inlined}"),
         shown,
         users_own: frame.role == Role::User,
     }

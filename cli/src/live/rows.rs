@@ -98,7 +98,7 @@ impl Rows {
     pub fn of(now: &LiveSums, before: Option<&LiveSums>, names: &Names) -> Rows {
         let mut rows = Rows::default();
         let mut unnamed: HashSet<StackKey> = HashSet::new();
-        let mut holders: foldhash::HashMap<Fingerprint, ()> = foldhash::HashMap::default();
+        let mut holders: foldhash::HashSet<Fingerprint> = foldhash::HashSet::default();
         let mut parts: Vec<Part> = Vec::with_capacity(now.tallies.len());
         for (&key, &live) in &now.tallies {
             let Some(named) = names.get(&key.stack) else {
@@ -111,7 +111,7 @@ impl Rows {
             let level = level(&key, named, now);
             rows.count(&key, level, live.tally);
             if level == Level::Held {
-                holders.insert(named.site, ());
+                holders.insert(named.site);
             }
             if level.is_listed() {
                 parts.push(Part::new(key, named, live, Tally::default()));

@@ -75,7 +75,7 @@ pub struct Mark {
     pub sums: LiveSums,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Watched {
     pub recording: PathBuf,
     pub reading: Option<Reading>,
@@ -90,7 +90,7 @@ pub struct Watched {
     pending: Option<Reading>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct State {
     pub processes: Vec<Watched>,
     pub chosen: usize,
@@ -123,24 +123,10 @@ pub struct State {
 impl State {
     pub fn new(waiting: String, interval_ns: u64) -> State {
         State {
-            processes: Vec::new(),
-            chosen: 0,
-            names: Names::default(),
-            notes: Vec::new(),
             waiting,
-            page: Page::Sites,
-            sort: Sort::Bytes,
-            filter: String::new(),
-            filtering: false,
-            paused: false,
-            diff: false,
-            ended: None,
-            rows: Rows::default(),
-            shown: Vec::new(),
-            selected: None,
-            offset: 0,
             room: 10,
             interval_ns,
+            ..State::default()
         }
     }
 
@@ -206,12 +192,7 @@ impl State {
         known.unwrap_or_else(|| {
             self.processes.push(Watched {
                 recording: recording.to_path_buf(),
-                reading: None,
-                mark: None,
-                histories: BTreeMap::new(),
-                used: BTreeMap::new(),
-                problem: None,
-                pending: None,
+                ..Watched::default()
             });
             self.processes.len() - 1
         })

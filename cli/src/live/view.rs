@@ -28,7 +28,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Widget, Wrap};
 
 use super::state::{Page, State};
-use crate::text::units;
+use crate::text::{columns, units};
 
 /// The smallest terminal that has room for rows with numbers.
 const LEAST: (u16, u16) = (40, 10);
@@ -166,35 +166,11 @@ fn line(area: Rect, buffer: &mut Buffer, content: Line) {
             shown.push(span);
             continue;
         }
-        shown.push(Span::styled(fit(&span.content, left), span.style));
+        let cut = columns::first(&span.content, left - 1);
+        shown.push(Span::styled(format!("{cut}…"), span.style));
         break;
     }
     buffer.set_line(area.x, area.y, &Line::from(shown).style(style), area.width);
-}
-
-/// A text cut to a width, with `…` at the end.
-fn fit(text: &str, width: usize) -> String {
-    if Span::raw(text).width() <= width {
-        // The text fits, but the rest of its line does not.
-        let mut cut = text.to_owned();
-        if Span::raw(text).width() == width {
-            cut.pop();
-            cut.push('…');
-        } else {
-            cut.push('…');
-        }
-        return cut;
-    }
-    let mut cut = String::new();
-    for letter in text.chars() {
-        cut.push(letter);
-        if Span::raw(cut.as_str()).width() >= width {
-            cut.pop();
-            break;
-        }
-    }
-    cut.push('…');
-    cut
 }
 
 #[cfg(test)]

@@ -59,7 +59,7 @@ struct Target {
     /// Of all stacks that the follower has returned.
     keys: Vec<StackKey>,
     asked: Asked,
-    over: bool,
+    ended: bool,
 }
 
 /// The channels that the thread sends to.
@@ -91,10 +91,10 @@ pub fn serve(source: &Source, interval: Duration, outlets: &Outlets, chosen: &Re
             .and_then(|path| targets.iter().position(|target| target.recording == *path))
             .unwrap_or(0);
         let there_is_time = || began.elapsed() < interval / 2;
-        let nobody_listens = turns.take(&mut targets, first, there_is_time, |target, is_first| {
+        let receiver_gone = turns.take(&mut targets, first, there_is_time, |target, is_first| {
             target.read(outlets, is_first)
         });
-        if nobody_listens {
+        if receiver_gone {
             return;
         }
         let took = began.elapsed();
@@ -195,7 +195,7 @@ impl Turns {
         there_is_time: impl Fn() -> bool,
         mut read: impl FnMut(&mut Target, bool) -> bool,
     ) -> bool {
-        if let Some(target) = targets.get_mut(first).filter(|target| !target.over)
+        if let Some(target) = targets.get_mut(first).filter(|target| !target.ended)
             && !read(target, true)
         {
             return true;
@@ -208,7 +208,7 @@ impl Turns {
             let index = self.next % targets.len();
             self.next = index + 1;
             let target = &mut targets[index];
-            if index == first || target.over {
+            if index == first || target.ended {
                 continue;
             }
             if !read(target, false) {
@@ -232,7 +232,7 @@ impl Target {
             root: None,
             keys: Vec::new(),
             asked: Asked::default(),
-            over: false,
+            ended: false,
         }
     }
 
@@ -247,8 +247,8 @@ impl Target {
         self.keys.extend(stack_keys(&stack_sums.snapshot));
         let reading = Reading::of(&stack_sums, &self.keys, self.recording.clone());
         // A recording from another host or an automatic snapshot does not change either, but may still be copied here.
-        self.over = reading.finished;
-        if self.over {
+        self.ended = reading.finished;
+        if self.ended {
             // Frees the follower's copy of the records.
             self.follower = Follower::new(&self.recording);
         }
@@ -485,7 +485,7 @@ mod tests {
     fn one_refresh_reads_all_processes_if_there_is_time_and_else_one_in_turn() {
         let targets = || -> Vec<Target> { (0..64).map(|nth| Target::new(format!("{nth}").into())).collect() };
         let mut targets = targets();
-        targets[5].over = true;
+        targets[5].ended = true;
         let (mut turns, mut read) = (Turns::default(), Vec::new());
         let mut refresh = |there_is_time: bool| {
             let mut seen = Vec::new();

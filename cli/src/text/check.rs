@@ -17,38 +17,29 @@ const SITES_SHOWN: usize = 10;
 pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result<()> {
     let word = if verdict.finished { "leaked" } else { "held" };
     let judged = parts::tally(verdict.judged);
-    if verdict.passed {
-        writeln!(out, "{} {judged} {word}, {}", Styled(GOOD, "passed:"), limits(verdict))?;
+    let (style, result) = if verdict.passed {
+        (GOOD, "passed:")
     } else {
-        writeln!(out, "{} {judged} {word}, {}", Styled(BAD, "failed:"), limits(verdict))?;
+        (BAD, "failed:")
+    };
+    writeln!(out, "{} {judged} {word}, {}", Styled(style, result), limits(verdict))?;
+    if !verdict.passed {
         // If nothing is allowed, the first line contains this reason.
         let needs_reason = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
         for breach in verdict.breaches.iter().filter(needs_reason).take(SITES_SHOWN) {
             writeln!(out, "  {}", Escaped(&reason(breach, word)))?;
         }
-        let lines: Vec<_> = verdict
-            .rows
-            .iter()
-            .take(SITES_SHOWN)
-            .map(RankedLine::of_judged)
-            .collect();
-        write_ranking(&lines, out)?;
-        if verdict.rows.len() > SITES_SHOWN {
-            let more = plural(
-                (verdict.rows.len() - SITES_SHOWN) as u64,
-                "more call site",
-                "more call sites",
-            );
+        let lines = verdict.rows.iter().take(SITES_SHOWN).map(RankedLine::of_judged);
+        write_ranking(&lines.collect::<Vec<_>>(), out)?;
+        let hidden = verdict.rows.len().saturating_sub(SITES_SHOWN) as u64;
+        if hidden > 0 {
+            let more = plural(hidden, "more call site", "more call sites");
             writeln!(out, "  {}", Styled(DIM, format!("… and {more}")))?;
         }
     }
     if verdict.ignored.count > 0 {
-        writeln!(
-            out,
-            "not judged: {} ({})",
-            parts::tally(verdict.ignored),
-            ignored(verdict)
-        )?;
+        let (tally, reasons) = (parts::tally(verdict.ignored), ignored(verdict));
+        writeln!(out, "not judged: {tally} ({reasons})")?;
     }
     parts::suppressions(verdict.suppressed, &verdict.suppressions, out)?;
     parts::warnings(out, &verdict.warnings)?;
@@ -69,7 +60,10 @@ fn ignored(verdict: &Verdict) -> String {
     let reasons = [
         (before_mark, format!("allocated before the mark {}", Escaped(mark))),
         (other_kinds, "of other kinds".to_owned()),
-        (cached, "cached by allocators; --judge-pools includes it".to_owned()),
+        (
+            cached,
+            "in pools of caching allocators; --judge-pools includes it".to_owned(),
+        ),
     ];
     let reasons: Vec<_> = reasons.into_iter().filter(|(tally, _)| tally.count > 0).collect();
     let sentences = reasons.iter().map(|(tally, reason)| match reasons.len() {

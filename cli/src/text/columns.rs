@@ -65,7 +65,8 @@ pub fn start_of(text: &str, columns: usize) -> String {
     }
 }
 
-fn first(text: &str, columns: usize) -> &str {
+/// The beginning of the text that fits in this width.
+pub fn first(text: &str, columns: usize) -> &str {
     let mut taken = 0;
     let end = text.char_indices().find(|(_, c)| {
         taken += c.width().unwrap_or(0);

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use culeak::analysis::diff::{Diff, DiffRow, State, Totals};
 use culeak::analysis::report::Tally;
+use culeak::analysis::site::Frame;
 
 use super::parts::{self, BAD, BOLD, DIM, GOOD, PLAIN, Styled};
 use super::units;
-use crate::escape::Escaped;
 
 /// Writes the diff; `stacks` adds each row's whole stack.
 pub fn write(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
@@ -39,18 +39,9 @@ fn rows(diff: &Diff, stacks: bool, full_stacks: bool, out: &mut dyn Write) -> io
         }
     }
     if diff.hidden_rows > 0 {
-        writeln!(
-            out,
-            "  {}",
-            Styled(
-                DIM,
-                format!(
-                    "… and {}; {} shows all",
-                    units::plural(diff.hidden_rows as u64, "more row", "more rows"),
-                    parts::all_rows(diff.cut)
-                )
-            )
-        )?;
+        let rows = units::plural(diff.hidden_rows as u64, "more row", "more rows");
+        let text = format!("… and {rows}; {} shows all", parts::all_rows(diff.cut));
+        writeln!(out, "  {}", Styled(DIM, text))?;
     }
     Ok(())
 }
@@ -76,9 +67,7 @@ pub fn totals(diff: &Diff) -> Vec<(&'static str, String)> {
 fn headline(diff: &Diff, out: &mut dyn Write) -> io::Result<()> {
     let delta = diff.totals.bytes_delta;
     let what = match (diff.same_process, delta) {
-        _ if diff.totals.bytes_delta == 0 && diff.totals.count_delta == 0 && only_unchanged(&diff.totals) => {
-            "no change".to_owned()
-        }
+        _ if delta == 0 && diff.totals.count_delta == 0 && only_unchanged(&diff.totals) => "no change".to_owned(),
         (true, 0..) => format!("grew by {}", units::bytes(u64::try_from(delta).unwrap_or(u64::MAX))),
         (true, _) => format!("shrank by {}", units::bytes(u64::try_from(-delta).unwrap_or(u64::MAX))),
         (false, _) => format!("{} between two runs", units::signed_bytes(delta)),
@@ -113,17 +102,12 @@ fn write_row(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
         State::Gone => ("gone", GOOD),
         State::Unchanged => ("same", DIM),
     };
-    let place = row
-        .stack
-        .site()
-        .and_then(|site| site.short_place())
-        .map(|place| format!("  {}", Escaped(&place)))
-        .unwrap_or_default();
     writeln!(
         out,
-        "  {}  {}{place}: {}{}",
+        "  {}  {}{}: {}{}",
         Styled(style, format!("{word:8}")),
         Styled(BOLD, parts::short_name(&row.label)),
+        parts::place(row.stack.site()),
         sizes(row.after, row.bytes_delta, row.count_delta),
         if row.pool { parts::POOL } else { "" },
     )
@@ -143,25 +127,9 @@ fn sizes(after: Tally, bytes: i128, count: i128) -> String {
 
 /// The callers of the call site in one line: rows of one call site differ in them.
 fn callers(row: &DiffRow, out: &mut dyn Write) -> io::Result<()> {
-    const SHOWN: usize = 3;
     let Some(site) = row.stack.site() else { return Ok(()) };
-    let outer: Vec<_> = row.stack.shown().skip_while(|frame| *frame != site).skip(1).collect();
-    if outer.is_empty() {
-        return Ok(());
-    }
-    let mut names: Vec<_> = outer
-        .iter()
-        .take(SHOWN)
-        .map(|frame| parts::short_name(&frame.name()))
-        .collect();
-    if outer.len() > SHOWN {
-        names.push("…".to_owned());
-    }
-    writeln!(
-        out,
-        "            {}",
-        Styled(DIM, format!("from {}", names.join(" < ")))
-    )
+    let outer = row.stack.shown().skip_while(|frame| *frame != site).skip(1);
+    parts::callers(out, "            ", outer.map(Frame::name))
 }
 
 fn counts(totals: &Totals) -> String {

@@ -49,7 +49,7 @@ pub fn write(ledger: &Ledger, out: &mut dyn Write) -> io::Result<()> {
         writeln!(out, "{}  {text}", Styled(BOLD, name))?;
     }
     if let Some(why) = ledger.missing.as_ref().filter(|_| !devices.is_empty()) {
-        let text = format!("from the recording alone: {}", Escaped(why));
+        let text = format!("without the driver's figures: {}", Escaped(why));
         writeln!(out, "{}", Styled(DIM, text))?;
     }
     if devices.is_empty() && ledger.host.is_empty() {
@@ -120,12 +120,12 @@ pub fn entries(device: &DeviceLedger) -> Vec<Entry> {
         add(rest, true, what.to_owned());
     }
     if device.managed.count > 0 {
-        let text = "managed, on the device or the host, in no total above";
+        let text = "managed, on the device or the host; in no sum above";
         add(device.managed.bytes.into(), false, text.to_owned());
     }
     if device.outside.count > 0 {
         let blocks = plural(device.outside.count, "block", "blocks");
-        let text = format!("in {blocks} outside all recorded memory, in no total above");
+        let text = format!("in {blocks} outside all recorded memory; in no sum above");
         add(device.outside.bytes.into(), false, text);
     }
     entries
@@ -170,7 +170,7 @@ fn describe(line: &Line, device: &DeviceLedger) -> String {
                 });
             format!("cached by {of}{broken}")
         }
-        What::Pool => format!("held by the pool of {of} in {blocks}; the part in use is unknown"),
+        What::Pool => format!("held by {of}'s pool, in {blocks}; the part in use is unknown"),
         What::Library => format!("{of}, in {blocks}"),
         What::Program => format!("allocated by the program itself, in {blocks}"),
         What::Context if device.managed.count > 0 => {

@@ -3,6 +3,8 @@
 //! A stack begins with the place of its memory (`GPU 0`, `host memory`), because bytes of different places do not add up,
 //! and ends with its kind in brackets. Names are escaped: each is one visible line without the separator `;`.
 
+use std::collections::HashMap;
+
 use culeak::analysis::function_name::plain;
 use culeak::analysis::groups::Level;
 use culeak::analysis::profile::{Profile, Sample};
@@ -10,6 +12,24 @@ use culeak::analysis::site::Frame;
 use culeak::kind::Place;
 
 use crate::escape::Escaped;
+
+/// Distinct texts, escaped, numbered in order of arrival.
+#[derive(Default)]
+pub struct Texts {
+    pub items: Vec<String>,
+    numbers: HashMap<String, usize>,
+}
+
+impl Texts {
+    pub fn number(&mut self, text: &str) -> usize {
+        let next = self.items.len();
+        let text = Escaped(text).to_string();
+        *self.numbers.entry(text).or_insert_with_key(|text| {
+            self.items.push(text.clone());
+            next
+        })
+    }
+}
 
 /// In place of a missing stack.
 pub const NO_STACK: &str = "(recorded without a stack)";

@@ -55,6 +55,26 @@ pub fn mark(row: &Row) -> String {
 /// Marks memory that an unknown caching allocator keeps.
 pub const POOL: &str = "  [pool]";
 
+/// The file and line of a frame after two spaces, or nothing: `  train.cu:212`.
+pub fn place(frame: Option<&Frame>) -> String {
+    let place = frame.and_then(Frame::short_place);
+    place.map_or_else(String::new, |place| format!("  {}", Escaped(&place)))
+}
+
+/// Writes the callers of a call site on one line, innermost first: `from train_step < main`.
+pub fn callers(out: &mut dyn Write, indent: &str, callers: impl Iterator<Item = impl AsRef<str>>) -> io::Result<()> {
+    const SHOWN: usize = 3;
+    let mut names: Vec<_> = callers.take(SHOWN + 1).map(|name| short_name(name.as_ref())).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    if let Some(beyond) = names.get_mut(SHOWN) {
+        *beyond = "…".to_owned();
+    }
+    let names = names.join(" < ");
+    writeln!(out, "{indent}{}", Styled(DIM, format!("from {names}")))
+}
+
 /// On a terminal, places in a stack are not cut below this width.
 const PLACE_NEEDED: usize = 24;
 
@@ -80,18 +100,14 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
         .max()
         .unwrap_or(0);
     for (frame, name) in frames.iter().zip(&names) {
-        let place = match frame.place() {
-            Some(place) => place,
-            None if frame.function.is_some() => frame.module_name().to_owned(),
-            None => String::new(),
-        };
+        let place = long_place(frame);
         let inlined = if frame.inlined { " (inlined)" } else { "" };
         let style = if frame.role == Role::User { PLAIN } else { DIM };
         if place.is_empty() {
             writeln!(out, "{indent}{}", Styled(style, name))?;
         } else {
             let padded = columns::padded(name, width);
-            let mut place = Escaped(&place).to_string();
+            let mut place = place;
             if let Some(available) = columns::available().filter(|_| !full) {
                 let taken = indent.len() + columns::width(&padded) + "  ".len() + inlined.len();
                 place = columns::end_of(&place, available.saturating_sub(taken).max(PLACE_NEEDED));
@@ -108,6 +124,12 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
         writeln!(out, "{indent}{}", Styled(DIM, "… (the stack was cut here)"))?;
     }
     Ok(())
+}
+
+/// The path and line of a frame; without a line, the module of a named function.
+pub fn long_place(frame: &Frame) -> String {
+    let module = || frame.function.map(|_| frame.module_name().to_owned());
+    Escaped(&frame.place().or_else(module).unwrap_or_default()).to_string()
 }
 
 /// `1.1 GiB in 128 blocks`.
@@ -148,17 +170,18 @@ pub fn all_rows(cut: Cut) -> &'static str {
     }
 }
 
-/// `4711 python train.py, rank 3, on node7, exited after 12 s`.
+/// The command line, or the executable if the command line is unknown.
+pub fn command(command_line: &[String], executable: &str) -> String {
+    match command_line {
+        [] => Escaped(executable).to_string(),
+        words => Escaped(&words.join(" ")).to_string(),
+    }
+}
+
+/// `4711 python train.py, RANK 3, on node7, exited after 12 s`.
 pub fn process(process: &ProcessLine) -> String {
-    let command = match process.command_line {
-        [] => process.executable.to_owned(),
-        words => words.join(" "),
-    };
-    let mut text = format!(
-        "{} {}",
-        process.pid,
-        columns::start_of(&Escaped(&command).to_string(), 60)
-    );
+    let command = command(process.command_line, process.executable);
+    let mut text = format!("{} {}", process.pid, columns::start_of(&command, 60));
     for (variable, value) in process.ranks {
         text.push_str(&format!(", {} {}", Escaped(variable), Escaped(value)));
     }

@@ -84,16 +84,13 @@ const DETAILS_ON_A_SCREEN: usize = 2;
 /// Out of memory: the size, the device and the call site of the failed request.
 fn request(failed: &FailedRow, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
     let line = failed.stack.python_line().or_else(|| failed.stack.site());
-    let place = line
-        .and_then(|line| line.short_place())
-        .map(|place| format!("  {}", Escaped(&place)));
     let name = line.map_or_else(|| "(no stack)".to_owned(), |line| parts::short_name(&line.name()));
     let title = format!(
         "out of memory: {} of {} on {} failed in {name}{}",
         Escaped(failed.api),
         units::bytes(failed.bytes),
         failed.device,
-        place.unwrap_or_default()
+        parts::place(line)
     );
     writeln!(out, "{}", Styled(BAD, title))?;
     parts::stack(out, &failed.stack, full_stacks, "  ")?;
@@ -109,16 +106,9 @@ fn reason(automatic: &Automatic, out: &mut dyn Write) -> io::Result<()> {
         Reason::Requested => "at the program's request",
         Reason::Every => "at a regular interval",
     };
-    let name = automatic
-        .name
-        .as_deref()
-        .map_or_else(String::new, |name| format!(": {}", Escaped(name)));
-    writeln!(
-        out,
-        "{}",
-        Styled(BOLD, format!("automatic snapshot, taken {why}{name}"))
-    )?;
-    writeln!(out)
+    let name = automatic.name.iter().map(|name| format!(": {}", Escaped(name)));
+    let text = format!("automatic snapshot, taken {why}{}", name.collect::<String>());
+    writeln!(out, "{}\n", Styled(BOLD, text))
 }
 
 /// The report in one sentence.
@@ -137,12 +127,8 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let peak = if filtered { String::new() } else { peaks(report) };
     if filtered && held.count == 0 {
         let word = if report.finished { "leaked" } else { "held" };
-        let cached = cached(report);
-        return writeln!(
-            out,
-            "{}{cached}",
-            Styled(BOLD, format!("no {word} memory passes the filter"))
-        );
+        let nothing = format!("no {word} memory passes the filter");
+        return writeln!(out, "{}{}", Styled(BOLD, nothing), pools(report));
     }
     if held.count == 0 {
         let nothing = if report.finished {
@@ -150,13 +136,13 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         } else {
             "nothing held"
         };
-        let freed = format!(
-            "{}, {} freed",
-            plural(totals.allocated, "allocation", "allocations"),
-            units::count(totals.freed)
+        let allocated = plural(totals.allocated, "allocation", "allocations");
+        let (freed, pools) = (units::count(totals.freed), pools(report));
+        return writeln!(
+            out,
+            "{}: {allocated}, {freed} freed{peak}{pools}",
+            Styled(GOOD, nothing)
         );
-        let cached = cached(report);
-        return writeln!(out, "{}: {freed}{peak}{cached}", Styled(GOOD, nothing));
     }
     let on_device = totals.held.on_devices();
     let mut what = Vec::new();
@@ -177,7 +163,7 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         out,
         "{}{}{}",
         Styled(style, format!("{sites} {}", what.join(" and "))),
-        cached(report),
+        pools(report),
         if filtered { " (filtered)" } else { "" }
     )
 }
@@ -191,12 +177,11 @@ fn call_sites(report: &Report) -> (Style, String) {
     (style, plural(report.totals.call_sites as u64, one, many))
 }
 
-/// `; 40 MiB cached by allocators`. Cached memory is not leaked.
-fn cached(report: &Report) -> String {
+/// `; pools hold 40 MiB`. A pool is not leaked.
+fn pools(report: &Report) -> String {
     match report.totals.pool {
         Tally { count: 0, .. } => String::new(),
-        pool if report.pools.is_empty() => format!("; {} cached by allocators", units::bytes(pool.bytes)),
-        pool => format!("; pools of {}", units::bytes(pool.bytes)),
+        pool => format!("; pools hold {}", units::bytes(pool.bytes)),
     }
 }
 
@@ -224,18 +209,9 @@ fn ranking(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     write_ranking(&lines, out)?;
     if report.hidden_rows > 0 {
         let rows = plural(report.hidden_rows as u64, "more row", "more rows");
-        writeln!(
-            out,
-            "  {}",
-            Styled(
-                DIM,
-                format!(
-                    "… and {rows} with {}; {} shows all",
-                    parts::tally(report.hidden),
-                    parts::all_rows(report.cut)
-                )
-            )
-        )?;
+        let (tally, option) = (parts::tally(report.hidden), parts::all_rows(report.cut));
+        let text = format!("… and {rows} with {tally}; {option} shows all");
+        writeln!(out, "  {}", Styled(DIM, text))?;
     }
     Ok(())
 }
@@ -294,16 +270,22 @@ pub struct RankedLine {
     mark: String,
 }
 
+/// `3 blocks`, or `3 claims` for records that hold no memory.
+fn counted(row: &Row) -> String {
+    match row.claims == row.count {
+        true => plural(row.count, "claim", "claims"),
+        false => plural(row.count, "block", "blocks"),
+    }
+}
+
 impl RankedLine {
     pub fn of(row: &Row, by: By) -> RankedLine {
         let is_code = matches!(by, By::Site | By::Stack);
+        // Numbers are aligned, so the singular is as wide as the plural.
+        let space = if row.count == 1 { " " } else { "" };
         RankedLine {
             size: units::bytes(row.bytes),
-            blocks: if row.claims == row.count {
-                plural(row.count, "claim ", "claims")
-            } else {
-                plural(row.count, "block ", "blocks")
-            },
+            blocks: counted(row) + space,
             label: if is_code {
                 parts::short_name(&row.label)
             } else {
@@ -318,9 +300,7 @@ impl RankedLine {
             mark: parts::mark(row),
         }
     }
-}
 
-impl RankedLine {
     /// A row of a verdict, with its standing against the baseline.
     pub fn of_judged(judged: &Judged) -> RankedLine {
         let mut line = RankedLine::of(&judged.row, By::Site);
@@ -376,28 +356,24 @@ fn write_within(lines: &[RankedLine], available: Option<usize>, out: &mut dyn Wr
 }
 
 fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> io::Result<()> {
-    let place = row
-        .site()
-        .and_then(|site| site.short_place())
-        .map(|place| format!("  {}", Escaped(&place)))
-        .unwrap_or_default();
-    let title = format!(
-        "#{number}  {}{place}{}",
+    let (name, place, mark) = (
         parts::short_name(&row.label),
-        parts::mark(row)
+        parts::place(row.site()),
+        parts::mark(row),
     );
-    writeln!(out, "{}", Styled(BOLD, title))?;
+    writeln!(out, "{}", Styled(BOLD, format!("#{number}  {name}{place}{mark}")))?;
     let each = match (row.count, row.smallest == row.largest) {
         (1, _) => String::new(),
         (_, true) => format!(" of {}", units::bytes(row.smallest)),
         (_, false) => format!(" of {} to {}", units::bytes(row.smallest), units::bytes(row.largest)),
     };
-    let tally = Tally {
-        bytes: row.bytes,
-        count: row.count,
-    };
     let kinds = parts::listed(row.kinds.iter().map(|(name, tally)| (*name, *tally)));
-    write!(out, "    {}{each}, {kinds}", parts::tally(tally))?;
+    write!(
+        out,
+        "    {} in {}{each}, {kinds}",
+        units::bytes(row.bytes),
+        counted(row)
+    )?;
     // Host memory is recognized by its kind.
     let no_device = [NO_DEVICE, HOST_MEMORY].as_slice();
     for (names, none) in [(&row.devices, no_device), (&row.streams, &[NO_STREAM])] {

@@ -63,7 +63,7 @@ pub fn write_difference(frames: &[Frame], tree: &Tree, detail: Detail, out: &mut
             units::bytes(now.bytes)
         )
     };
-    let heading = format!("{:>10} {:>9} {:>9}", "change", "in blocks", "now");
+    let heading = format!("{:>10} {:>9} {:>9}", "change", "blocks", "now");
     write_with(frames, tree, detail, &heading, &numbers, out)
 }
 

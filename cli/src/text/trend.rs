@@ -48,7 +48,7 @@ pub fn process(span: &ProcessSpan) -> String {
     let ranks: String = process
         .ranks
         .iter()
-        .map(|(name, value)| format!(", {name}={value}"))
+        .map(|(name, value)| format!(", {name} {value}"))
         .collect();
     let end = if span.finished { ", the last one at exit" } else { "" };
     let text = format!(
@@ -77,10 +77,8 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         parts::tally(last.held)
     )?;
     if trend.too_few {
-        let few = format!(
-            "too few snapshots to judge: {} of one process are needed",
-            trend.points_needed
-        );
+        let needed = trend.points_needed;
+        let few = format!("too few snapshots to judge: {needed} of one process are needed");
         return writeln!(out, "{}", Styled(WARN, few));
     }
     if trend.no_marks {
@@ -160,26 +158,27 @@ fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
     };
     let curve = sparkline(values, trend);
     let sizes = format!("{} → {}", units::bytes(row.bytes.first), units::bytes(row.bytes.last));
+    // Too few points have no meaningful evidence.
+    let numbers = match row.class {
+        Class::TooFew => String::new(),
+        _ => format!("  {}", Styled(DIM, numbers(row, evidence, trend.against))),
+    };
     writeln!(
         out,
-        "  {}  {curve}  {sizes}  {}",
-        Styled(style, format!("{class:18}")),
-        Styled(DIM, numbers(row, evidence, trend.against))
+        "  {}  {curve}  {sizes}{numbers}",
+        Styled(style, format!("{class:18}"))
     )?;
-    writeln!(
-        out,
-        "      {}{}",
-        Escaped(&row.sentence),
-        if row.site.pool { parts::POOL } else { "" }
-    )?;
-    callers(row, out)
+    let pool = if row.site.pool { parts::POOL } else { "" };
+    writeln!(out, "      {}{pool}", Escaped(&row.sentence))?;
+    let outer = row.site.stack.iter().skip_while(|frame| !frame.site).skip(1);
+    parts::callers(out, "      ", outer.map(|frame| &frame.function))
 }
 
 /// The evidence in numbers.
 pub fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
     let steps = evidence.steps;
     format!(
-        "{}, R² {:.2}, steps {} up {} down {} same, confidence {:.0} %",
+        "{}, R² {:.2}, steps: {} up, {} down, {} same, confidence {:.0} %",
         pace(row.bytes.pace, against),
         evidence.r_squared,
         steps.up,
@@ -187,24 +186,6 @@ pub fn numbers(row: &Row, evidence: &Evidence, against: Against) -> String {
         steps.same,
         evidence.confidence * 100.0
     )
-}
-
-/// The callers of the call site in one line.
-fn callers(row: &Row, out: &mut dyn Write) -> io::Result<()> {
-    const SHOWN: usize = 3;
-    let outer: Vec<_> = row.site.stack.iter().skip_while(|frame| !frame.site).skip(1).collect();
-    if outer.is_empty() {
-        return Ok(());
-    }
-    let mut names: Vec<_> = outer
-        .iter()
-        .take(SHOWN)
-        .map(|frame| parts::short_name(&frame.function))
-        .collect();
-    if outer.len() > SHOWN {
-        names.push("…".to_owned());
-    }
-    writeln!(out, "      {}", Styled(DIM, format!("from {}", names.join(" < "))))
 }
 
 /// A series as block characters, from 0 to its maximum, with a gap between processes.
@@ -227,7 +208,7 @@ fn sparkline(values: &[u64], trend: &Trend) -> String {
     line
 }
 
-/// The next thing to type.
+/// The command to run next.
 pub fn next(trend: &Trend) -> Option<String> {
     let process = &trend.processes[trend.processes.len() - 1];
     let word = culeak::analysis::report::shell_word;

@@ -1,64 +1,49 @@
 //! Warnings with advice, and the command to run next.
 
 use super::*;
-use crate::analysis::words::plural;
+use crate::analysis::words::{count, plural};
 use crate::snapshot::BY_PYTORCH;
 
 pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, filter: &Filter) -> Vec<String> {
     let losses = &snapshot.losses;
     let mut warnings: Vec<String> = began_late(losses).into_iter().collect();
-    let mut warn = |count: u64, text: &dyn Fn(&str) -> String| {
-        if count > 0 {
-            warnings.push(text(if count == 1 { "" } else { "s" }));
+    let mut warn = |number: u64, text: &str| {
+        if number > 0 {
+            let plural = if number == 1 { "" } else { "s" };
+            warnings.push(text.replace("{n}", &count(number)).replace("{s}", plural));
         }
     };
-    warn(losses.lost_allocations, &|s| {
-        format!(
-            "{} allocation{s} could not be recorded, so the totals are too low; free disk space, or set CULEAK_OUTPUT to a \
-             path on another disk",
-            losses.lost_allocations
-        )
-    });
-    warn(losses.lost_stacks, &|s| {
-        format!(
-            "{} allocation{s} recorded without a stack; free disk space in the folder of the recording",
-            losses.lost_stacks
-        )
-    });
-    warn(losses.lost_python, &|s| {
-        format!(
-            "{} stack{s} recorded without some or all Python lines, which could not be read or stored",
-            losses.lost_python
-        )
-    });
+    warn(
+        losses.lost_allocations,
+        "{n} allocation{s} could not be recorded, so the totals are too low; free disk space, or set CULEAK_OUTPUT to a path \
+         on another disk",
+    );
+    warn(
+        losses.lost_stacks,
+        "{n} allocation{s} recorded without a stack; free disk space in the folder of the recording",
+    );
+    warn(
+        losses.lost_python,
+        "{n} stack{s} recorded without some or all Python lines, which could not be read or stored",
+    );
     warn(
         sum(snapshot.allocators.iter().map(|allocator| allocator.mismatches)),
-        &|_| {
-            "a framework's allocator reported other totals than were recorded, so its tensors may be incomplete; please \
-             report a bug and name the framework's version"
-            .to_owned()
-        },
+        "a framework's allocator reported other totals than were recorded, so its tensors may be incomplete; please report a \
+         bug and name the framework's version",
     );
-    warn(losses.vanished, &|s| {
-        format!(
-            "{} address{} allocated again although no free was recorded; the program frees memory with a function that \
-             culeak does not hook",
-            losses.vanished,
-            if s.is_empty() { " was" } else { "es were" }
-        )
-    });
-    warn(losses.failed_frees, &|s| {
-        format!(
-            "{} free{s} failed in the driver; look for double frees and wrong pointers",
-            losses.failed_frees
-        )
-    });
-    warn(losses.captured_not_launched, &|s| {
-        format!(
-            "{} allocation{s} captured into graphs that were never launched; they hold no memory",
-            losses.captured_not_launched
-        )
-    });
+    warn(
+        losses.vanished,
+        "{n} allocation{s} returned an address that was not freed before; the program frees memory with a function that \
+         culeak does not hook",
+    );
+    warn(
+        losses.failed_frees,
+        "{n} free{s} failed in the driver; look for double frees and wrong pointers",
+    );
+    warn(
+        losses.captured_not_launched,
+        "{n} allocation{s} captured into graphs that were never launched; they hold no memory",
+    );
     if !losses.unhooked.is_empty() {
         warnings.push(format!(
             "the program looked up {} that culeak does not hook: {}; their memory is not recorded; please report a bug",
@@ -98,12 +83,11 @@ pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, fi
     match snapshot.process.state {
         ProcessState::Ended if totals.held.total().count > 0 => warnings.extend(ended_early(snapshot)),
         _ if snapshot.taken.by == BY_PYTORCH => warnings.push(
-            "this snapshot shows PyTorch's allocator only: it does not include memory of other libraries, the peak, and \
-             freed memory"
+            "this snapshot shows PyTorch's allocator only: it lacks the memory of other libraries, the peak, and freed memory"
                 .to_owned(),
         ),
         ProcessState::Unknown => warnings.push(format!(
-            "recorded on host {} or in a container there, so whether the process still runs is not known",
+            "recorded on host {} or in a container there, so it is unknown whether the process still runs",
             snapshot.process.host
         )),
         _ => {}
@@ -162,10 +146,7 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &
             format!("culeak snapshot {pid} -o before.json; some time later: culeak diff before.json {pid}")
         };
     }
-    if totals.held.total().count == 0 {
-        return format!("culeak check {source}");
-    }
-    if rows.iter().any(|row| row.stacks_in_all > 1) {
+    if totals.held.total().count > 0 && rows.iter().any(|row| row.stacks_in_all > 1) {
         return format!("culeak report {source} --by stack");
     }
     format!("culeak check {source}")

@@ -8,7 +8,11 @@ use ratatui::text::{Line, Span};
 use super::super::rows::Row;
 use super::super::state::State;
 use super::{Palette, line, rows};
+use crate::text::columns::shortened;
 use crate::text::units;
+
+/// Labels are not cut below this width.
+const LABEL_NEEDED: usize = 12;
 
 /// A column of numbers: its heading and its width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +32,7 @@ impl Column {
             Column::Bytes => ("bytes", 10),
             Column::Count => ("count", 9),
             Column::Growth => ("growth", 11),
-            Column::CountGrowth => ("in count", 9),
+            Column::CountGrowth => ("+count", 9),
             Column::Oldest => ("oldest", 10),
         }
     }
@@ -106,16 +110,22 @@ fn content(row: &Row, columns: &[Column], now_ns: u64, width: u16, palette: &Pal
         };
         spans.push(Span::styled(format!("{text:>width$}"), style));
     }
-    spans.push(Span::styled(format!("  {}", row.label), palette.plain));
+    let mut behind = Vec::new();
     if !row.place.is_empty() {
-        spans.push(Span::styled(format!("  {}", row.place), palette.dim));
+        behind.push(Span::styled(format!("  {}", row.place), palette.dim));
     }
     if !row.owner.is_empty() {
-        spans.push(Span::styled(format!("  [{}]", row.owner), palette.dim));
+        behind.push(Span::styled(format!("  [{}]", row.owner), palette.dim));
     }
     if width >= 100 {
-        spans.push(Span::styled(format!("  {}", row.kinds), palette.dim));
+        behind.push(Span::styled(format!("  {}", row.kinds), palette.dim));
     }
+    // A long label is cut first, so that the place stays visible.
+    let taken: usize = spans.iter().chain(&behind).map(Span::width).sum();
+    let room = usize::from(width).saturating_sub(taken + "  ".len());
+    let label = shortened(&row.label, room.max(LABEL_NEEDED));
+    spans.push(Span::styled(format!("  {label}"), palette.plain));
+    spans.extend(behind);
     Line::from(spans)
 }
 

@@ -12,7 +12,7 @@ use super::super::state::{State, Watched};
 use super::super::usage::Used;
 use super::{Palette, both_ends, line, rows};
 use crate::escape::Escaped;
-use crate::text::parts::tally;
+use crate::text::parts::{self, tally};
 use crate::text::units::{self, plural};
 
 /// Draws the header and returns the rest of the area.
@@ -76,11 +76,8 @@ fn title(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
 /// `4711 python train.py, RANK 3`.
 fn command(reading: &Reading) -> String {
     let process = &reading.process;
-    let words = match process.command_line.as_slice() {
-        [] => process.executable.clone(),
-        words => words.join(" "),
-    };
-    let mut text = format!("{} {}", process.pid, Escaped(&words));
+    let words = parts::command(&process.command_line, &process.executable);
+    let mut text = format!("{} {words}", process.pid);
     for (variable, value) in &process.ranks {
         text.push_str(&format!(", {} {}", Escaped(variable), Escaped(value)));
     }
@@ -199,10 +196,8 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
         spans.push(Span::styled(format!("{} at {sites}", tally(rows.held)), style));
     }
     if rows.held_on_host.count > 0 {
-        spans.push(Span::raw(format!(
-            ", {} of it on the host",
-            units::bytes(rows.held_on_host.bytes)
-        )));
+        let on_host = units::bytes(rows.held_on_host.bytes);
+        spans.push(Span::raw(format!(" ({on_host} on host)")));
     }
     if rows.cached.count > 0 {
         spans.push(Span::raw(format!(", {} in pools", units::bytes(rows.cached.bytes))));
@@ -222,7 +217,7 @@ fn sums(state: &State, reading: &Reading, palette: &Palette) -> Line<'static> {
 fn list(state: &State, process: &Watched, reading: &Reading, palette: &Palette) -> Line<'static> {
     let mut parts = vec![format!("by {}", state.sort.name())];
     if let Some(mark) = &process.mark {
-        let since = if mark.set { "the mark" } else { "start" };
+        let since = if mark.set { "the mark" } else { "the view started" };
         let ago = match reading.at_ns.saturating_sub(mark.at_ns) {
             0 => "just now".to_owned(),
             ns => format!("{} ago", units::duration(ns)),

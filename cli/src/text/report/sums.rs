@@ -3,7 +3,7 @@
 use std::iter;
 
 use culeak::analysis::framework::owner_of_domain;
-use culeak::analysis::report::{FailedRow, Report};
+use culeak::analysis::report::{FailedRow, Report, Tally};
 use culeak::snapshot::{Allocator, BY_PYTORCH};
 
 use crate::escape::Escaped;
@@ -19,14 +19,24 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     let word = if report.finished { "leaked" } else { "held" };
     let mut row = |name: &'static str, text: String| rows.push((name, text));
     let held = &totals.held;
-    let mut places = Vec::new();
-    if held.blocks.count > 0 {
-        places.push(format!("{} of frameworks", parts::tally(held.blocks)));
-    }
-    places.push(format!("{} device", parts::tally(held.device)));
-    places.push(format!("{} managed", units::bytes(held.managed.bytes)));
-    places.push(format!("{} host", units::bytes(held.host.bytes)));
-    row(word, places.join(", "));
+    let parts_of_it = [
+        (held.blocks, "tensors and buffers"),
+        (held.device, "device"),
+        (held.managed, "managed"),
+        (held.host, "host"),
+    ];
+    let parts_of_it: Vec<String> = parts_of_it
+        .iter()
+        .filter(|(tally, _)| tally.count > 0)
+        .map(|(tally, name)| format!("{} {name}", units::bytes(tally.bytes)))
+        .collect();
+    row(
+        word,
+        match held.total() {
+            Tally { count: 0, .. } => "nothing".to_owned(),
+            total => format!("{}: {}", parts::tally(total), parts_of_it.join(", ")),
+        },
+    );
     if let Some(filter) = &report.filter {
         row("filter", parts::filter(filter));
         row("", "failed, peak and allocations ignore the filter".to_owned());
@@ -37,12 +47,12 @@ pub fn totals(report: &Report) -> Vec<Sum> {
             .iter()
             .map(|(kind, count)| format!("{} {kind}", units::count(*count)))
             .collect();
-        row("claims", format!("{} (no memory of their own)", claims.join(", ")));
+        row("claims", format!("{} (claims hold no memory)", claims.join(", ")));
     }
     if totals.pool.count > 0 {
         row(
             "pools",
-            format!("{} kept by caching allocators for reuse", parts::tally(totals.pool)),
+            format!("{} held by caching allocators", parts::tally(totals.pool)),
         );
     }
     if totals.alive_at_shutdown.count > 0 {
@@ -185,20 +195,16 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
         texts.push("memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out".to_owned());
     } else {
         let counted = counted_losses(report).into_iter();
-        texts.extend(
-            counted
-                .filter(|loss| all || loss.0 > 0)
-                .map(|(count, one, many, meaning)| {
-                    let meaning = if count > 0 { meaning } else { "" };
-                    format!("{}{meaning}", plural(count, one, many))
-                }),
-        );
-        texts.extend(
-            report
-                .allocators
-                .iter()
-                .filter_map(|allocator| of_allocator(allocator, all)),
-        );
+        texts.extend(counted.filter(|(count, _)| all || *count > 0).map(|(count, text)| {
+            let text = text.replace("{s}", if count == 1 { "" } else { "s" });
+            let shown = match count {
+                0 => text.split(':').next().unwrap_or_default(),
+                _ => &text,
+            };
+            format!("{} {shown}", units::count(count))
+        }));
+        let allocators = report.allocators.iter();
+        texts.extend(allocators.filter_map(|allocator| of_allocator(allocator, all)));
         if texts.is_empty() {
             texts.push("nothing lost".to_owned());
         }
@@ -212,99 +218,52 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
     names.zip(texts).collect()
 }
 
-/// Every count of losses: its name in singular and plural, and what it means where it is not zero.
-fn counted_losses(report: &Report) -> Vec<(u64, &'static str, &'static str, &'static str)> {
+/// Every count of losses, and its text. `{s}` is the plural; the part after the colon is left out if the count is 0.
+fn counted_losses(report: &Report) -> [(u64, &'static str); 16] {
     let losses = report.losses;
-    let missed = ": memory allocated before the recording began, or in a way that culeak does not watch";
-    vec![
-        (
-            losses.lost_allocations,
-            "allocation",
-            "allocations",
-            ": the totals are too low",
-        ),
-        (losses.lost_stacks, "stack", "stacks", ": this memory has no call site"),
-        (
-            losses.lost_python,
-            "Python stack",
-            "Python stacks",
-            ": lines of Python are missing",
-        ),
+    let unhooked = losses.unhooked.len() as u64;
+    [
+        (losses.lost_allocations, "allocation{s}: the totals are too low"),
+        (losses.lost_stacks, "stack{s}: this memory has no call site"),
+        (losses.lost_python, "Python stack{s}: lines of Python are missing"),
         (
             losses.lost_details,
-            "detail",
-            "details",
-            ": modules, threads, devices or contexts without a name",
+            "name{s} of modules, threads, devices or contexts: shown without a name",
         ),
-        (
-            losses.lost_snapshots,
-            "automatic snapshot",
-            "automatic snapshots",
-            ": not written",
-        ),
-        (losses.unknown_frees, "unknown free", "unknown frees", missed),
-        (
-            losses.unknown_blocks,
-            "unknown free of a block",
-            "unknown frees of blocks",
-            missed,
-        ),
-        (
-            losses.failed_frees,
-            "failed free",
-            "failed frees",
-            ": this memory still counts as live",
-        ),
-        (
-            losses.teardown_frees,
-            "free at shutdown",
-            "frees at shutdown",
-            ": counted as freed",
-        ),
-        (
-            losses.implicit_frees,
-            "implicit free",
-            "implicit frees",
-            ": a destroyed context, a device reset or a graph launch freed the memory",
-        ),
-        (
-            losses.vanished,
-            "vanished allocation",
-            "vanished allocations",
-            ": the address was handed out again without a recorded free; counted as freed",
-        ),
+        (losses.lost_snapshots, "automatic snapshot{s}: not written"),
+        (losses.unknown_frees, UNKNOWN_FREES),
+        (losses.unknown_blocks, UNKNOWN_FREES_OF_BLOCKS),
+        (losses.failed_frees, "failed free{s}: this memory still counts as live"),
+        (losses.teardown_frees, "free{s} at shutdown: counted as freed"),
+        (losses.implicit_frees, IMPLICIT_FREES),
+        (losses.vanished, VANISHED),
         (
             losses.captured_not_launched,
-            "allocation in a graph that was never launched",
-            "allocations in graphs that were never launched",
-            ": 0 B live",
+            "allocation{s} in graphs that were never launched: 0 B live",
         ),
         (
             losses.export_tables,
-            "private driver table",
-            "private driver tables",
-            ": calls through them are not recorded",
+            "private driver table{s}: calls through them are not recorded",
         ),
-        (
-            losses.unhooked.len() as u64,
-            "unhooked function",
-            "unhooked functions",
-            ": named in a warning below",
-        ),
+        (unhooked, "unhooked function{s}: named in a warning below"),
         (
             report.taken.in_flight,
-            "free in flight",
-            "frees in flight",
-            ": whether the memory was freed is unknown",
+            "free{s} in flight: whether the memory was freed is unknown",
         ),
         (
             report.taken.events_during_read,
-            "event during the read",
-            "events during the read",
-            ": the rows list what was live throughout",
+            "event{s} during the read: rows list memory that was live throughout",
         ),
     ]
 }
+
+const UNKNOWN_FREES: &str =
+    "unknown free{s}: allocated before the recording began, or with a function that culeak does not hook";
+const UNKNOWN_FREES_OF_BLOCKS: &str =
+    "unknown free{s} of framework blocks: allocated before the recording began, or not reported to culeak";
+const IMPLICIT_FREES: &str = "implicit free{s}: a destroyed context, a device reset or a graph launch freed the memory";
+const VANISHED: &str =
+    "vanished allocation{s}: the address was allocated again without a recorded free; counted as freed";
 
 fn of_allocator(allocator: &Allocator, all: bool) -> Option<String> {
     let text = format!(
