@@ -5,11 +5,10 @@
 //! glibc) name the files in `CULEAK_PREBUILT_SHIM` and `CULEAK_PREBUILT_FAKE_DRIVER`.
 
 use std::collections::hash_map::DefaultHasher;
-use std::env;
-use std::fs;
 use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::{env, fs};
 
 /// The embedded libraries: package, file, name in the CLI, variable that replaces the build.
 const LIBRARIES: [(&str, &str, &str, &str); 2] = [

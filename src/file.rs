@@ -47,7 +47,7 @@ impl File {
     /// # Errors
     /// The errno of the call that failed; `EEXIST` if the name is taken. After any other error the file does not exist.
     pub fn create<'a>(place: &'a mut MaybeUninit<File>, path: &CStr) -> Result<&'a mut File, Errno> {
-        let _uncancelled = Uncancelled::new();
+        let _uncancelled = Uncancelled::begin();
         let bytes = path.to_bytes_with_nul();
         if bytes.len() > PATH_MAX {
             return Err(Errno(libc::ENAMETOOLONG));
@@ -111,7 +111,7 @@ impl File {
     /// # Errors
     /// `ENOSPC`, `EDQUOT`, `EFBIG` …: the file is full; otherwise as [`File::open`].
     pub fn extend(&self, bytes: usize) -> Result<NewExtent, Errno> {
-        let _uncancelled = Uncancelled::new();
+        let _uncancelled = Uncancelled::begin();
         let bytes = (bytes as u64).next_multiple_of(self.page);
         let attempt = || self.open().and_then(|file| self.extend_open(&file, bytes));
         // A program that closes every descriptor may have closed this one between two calls.

@@ -32,7 +32,7 @@ unsafe extern "C" {
 pub struct Uncancelled(libc::c_int);
 
 impl Uncancelled {
-    pub fn new() -> Uncancelled {
+    pub fn begin() -> Uncancelled {
         const DISABLE: libc::c_int = 1;
         let mut before = 0;
         // SAFETY: changes the state of the calling thread only; `before` is valid.
@@ -41,15 +41,9 @@ impl Uncancelled {
     }
 }
 
-impl Default for Uncancelled {
-    fn default() -> Uncancelled {
-        Uncancelled::new()
-    }
-}
-
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        // SAFETY: as in `new`.
+        // SAFETY: as in `begin`.
         unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
     }
 }
@@ -373,7 +367,7 @@ impl Pauses {
             unsafe { libc::sched_yield() };
             return;
         }
-        let _uncancelled = Uncancelled::new();
+        let _uncancelled = Uncancelled::begin();
         let time = libc::timespec {
             tv_sec: 0,
             tv_nsec: 1_000_000,

@@ -6,11 +6,10 @@
 //! being recorded.
 
 use std::ffi::{c_int, c_uint, c_void};
-use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::process::{self, ExitCode};
-use std::ptr;
 use std::str::FromStr;
+use std::{fmt, ptr};
 
 use culeak::kind::Kind;
 

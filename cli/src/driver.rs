@@ -5,9 +5,8 @@
 
 use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::fmt;
 use std::mem::ManuallyDrop;
-use std::ptr;
+use std::{fmt, ptr};
 
 use culeak::analysis::site::file_name;
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};

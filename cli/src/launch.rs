@@ -11,15 +11,13 @@ pub mod shim;
 pub mod supervise;
 
 use std::collections::hash_map::RandomState;
-use std::env;
 use std::ffi::{CString, OsStr, OsString};
-use std::fs;
 use std::hash::BuildHasher;
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
+use std::{env, fs, io};
 
 use clap::Args;
 use culeak::file::File;

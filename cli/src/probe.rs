@@ -2,14 +2,13 @@
 //!
 //! A child that exceeds its time limit is killed. Deliberately absent: streaming; answers are short.
 
-use std::env;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, thread};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

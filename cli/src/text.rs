@@ -14,9 +14,8 @@ pub mod tree;
 pub mod trend;
 pub mod units;
 
-use std::env;
 use std::io::{self, Write};
-use std::process;
+use std::{env, process};
 
 use crate::errors::Failure;
 use crate::{json, output};

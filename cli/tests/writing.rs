@@ -4,12 +4,11 @@
 #[path = "../../tests/support/sample.rs"]
 mod sample;
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::{fs, io};
 
 use nix::sys::resource::{Resource, setrlimit};
 use sample::{Sample, leaky};

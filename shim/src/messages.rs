@@ -241,7 +241,7 @@ fn write_line(compose: impl FnOnce(&mut Line)) {
     if stderr_identity() != Some((STDERR[0].load(Relaxed), STDERR[1].load(Relaxed))) {
         return;
     }
-    let _uncancelled = Uncancelled::new();
+    let _uncancelled = Uncancelled::begin();
     // A signal handler of this thread would wait for the line that it interrupts.
     let _signals = BlockedSignals::all();
     let (began, mut pauses) = (monotonic_ns(), Pauses::default());

@@ -64,7 +64,7 @@ pub fn stack(recording: &Recording, at: Registers, shard: Shard, before_store: f
     }
     before_store(recording);
     let stack = {
-        let _uncancelled = Uncancelled::new();
+        let _uncancelled = Uncancelled::begin();
         // SAFETY: all zeros is a value of each part, as the parts state.
         let buffers = unsafe { Scratch::<Buffers>::zeroed() }.ok();
         buffers.and_then(|mut buffers| store(recording, &mut buffers, at, depth, closing))

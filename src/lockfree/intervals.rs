@@ -73,8 +73,9 @@ struct Slot {
     held: AtomicU64,
 }
 
-/// The values of a slot.
+/// The values of a slot; `struct culeak_interval` of culeak.h.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Reading {
     /// Allocated in the interval and not freed.
     pub left_bytes: u64,

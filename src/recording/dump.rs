@@ -36,7 +36,7 @@ impl Recording {
     /// # Errors
     /// The errno of the call that failed; the file is then removed.
     pub fn dump(&self, path: &CStr, reason: Reason, name: &[u8], failed_row: u32) -> Result<(), Errno> {
-        let _uncancelled = Uncancelled::new();
+        let _uncancelled = Uncancelled::begin();
         let name = self.text(name);
         let from = self.file.open()?;
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW;

@@ -4,12 +4,11 @@
 //! compared with what the program planted: exactly these leaks, in the functions that made them, or the demo fails.
 //! Deliberately absent: prepared output.
 
-use std::env;
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::{env, fs};
 
 use clap::Args;
 use culeak::snapshot::Snapshot;

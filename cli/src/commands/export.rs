@@ -14,10 +14,9 @@ use culeak::snapshot::Snapshot;
 
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::{self, Cost};
-#[cfg(feature = "parquet")]
-use crate::export::parquet;
 use crate::export::records::Rows;
-use crate::export::{csv, firefox, memory_viz, perfetto, pprof, speedscope};
+#[cfg(feature = "parquet")]
+use crate::export::{csv, firefox, memory_viz, parquet, perfetto, pprof, speedscope};
 use crate::html;
 use crate::load::{self, Loaded, Several};
 use crate::options::rules::suppressions_if_any;

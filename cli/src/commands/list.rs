@@ -18,9 +18,8 @@ use serde::Serialize;
 use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::load;
-use crate::text::columns;
 use crate::text::parts::{BOLD, DIM, Styled};
-use crate::text::{self, units};
+use crate::text::{self, columns, units};
 
 /// A process that maps the CUDA driver or a recording.
 struct Found {

@@ -10,10 +10,9 @@ use culeak::snapshot::Snapshot;
 use serde::Serialize;
 
 use super::data::Data;
-use super::ledger;
 use super::page::{self, Parts};
-use super::rows;
 use super::stacks::{Stack, Stacks};
+use super::{ledger, rows};
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts;

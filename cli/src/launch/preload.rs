@@ -4,14 +4,13 @@
 //! in a static or setuid program the loader never loads the library, so a missing report would look like a program without
 //! leaks. Deliberately absent: wrappers that start the real program later; the program inherits their environment.
 
-use std::env;
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::{env, fmt};
 
 use nix::unistd::{AccessFlags, access, getegid, geteuid, getuid};
 use object::read::elf::{FileHeader, ProgramHeader};

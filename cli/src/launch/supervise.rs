@@ -5,10 +5,9 @@
 //! runs, and no signal can reach a reused process id, because one loop both forwards and reaps. Deliberately absent: killing
 //! processes that the program left running.
 
-use std::fs;
-use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
+use std::{fs, io};
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, kill, signal};

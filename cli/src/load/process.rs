@@ -1,11 +1,10 @@
 //! Process ids to recordings: the memory map of a process names its recording.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use culeak::reader;
 

@@ -1,9 +1,8 @@
 use std::ffi::{CString, OsString};
-use std::fs;
-use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
+use std::{fs, io};
 
 use culeak::format::RANK_VARIABLES;
 use culeak::recording::{Recording, Session};

@@ -5,10 +5,8 @@
 //! file. Deliberately absent: options that differ from run to run, or that change what a report shows; see docs/config.md.
 
 use std::collections::BTreeMap;
-use std::env;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{env, fs, io};
 
 use clap::Args;
 use culeak::analysis::check::{Budget, FailOn, Tolerance};

@@ -6,14 +6,13 @@
 //! this process reads.
 
 use std::collections::{HashMap, HashSet};
-use std::env;
 use std::ffi::OsStr;
-use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
 use std::time::Duration;
+use std::{env, fs};
 
 use nix::libc;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};

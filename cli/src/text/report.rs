@@ -10,10 +10,9 @@ use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM,
 use culeak::analysis::site::Frame;
 use culeak::snapshot::{Automatic, Reason};
 
-use super::columns;
-use super::ledger;
 use super::parts::{self, BAD, BOLD, DIM, GOOD, Styled};
 use super::units::{self, plural};
+use super::{columns, ledger};
 use crate::escape::Escaped;
 
 pub mod sums;

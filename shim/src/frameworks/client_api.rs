@@ -10,12 +10,11 @@ use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
 use crate::frameworks;
-use crate::recorder::auto_snapshot;
-use crate::recorder::{self, AllocationEvent};
+use crate::recorder::{self, AllocationEvent, auto_snapshot};
 use culeak::cuda_functions::Api;
 use culeak::format::block_address;
 use culeak::kind::Kind;
-use culeak::lockfree::intervals::{ALL, HOST, slot_of};
+use culeak::lockfree::intervals::{ALL, HOST, Reading, slot_of};
 use culeak::lockfree::table::{Attributes, Space};
 
 /// # Safety
@@ -104,16 +103,6 @@ redhook::hook! {
     }
 }
 
-/// `struct culeak_interval` of the header.
-#[repr(C)]
-pub struct Interval {
-    left_bytes: u64,
-    left_count: u64,
-    peak_bytes: u64,
-    held_bytes: u64,
-}
-const _: () = assert!(size_of::<Interval>() == 32);
-
 const ALL_DEVICES: c_int = -1;
 const ON_THE_HOST: c_int = -2;
 
@@ -138,7 +127,7 @@ redhook::hook! {
     // Reads an interval of a device. Returns 1, or 0 if the interval has ended or no memory of the device was recorded.
     //
     // Safety: `out` is null or valid for one interval.
-    unsafe fn culeak_interval_read(number: u32, device: c_int, out: *mut Interval) -> c_int => interval_read_called {
+    unsafe fn culeak_interval_read(number: u32, device: c_int, out: *mut Reading) -> c_int => interval_read_called {
         let read = recorder::quietly(|| {
             let recording = recorder::running()?;
             let slot = match device {
@@ -150,14 +139,8 @@ redhook::hook! {
         });
         match (read.flatten(), out.is_null()) {
             (Some(reading), false) => {
-                let interval = Interval {
-                    left_bytes: reading.left_bytes,
-                    left_count: reading.left_count,
-                    peak_bytes: reading.peak_bytes,
-                    held_bytes: reading.held_bytes,
-                };
                 // SAFETY: not null, and so valid for one interval.
-                unsafe { out.write(interval) };
+                unsafe { out.write(reading) };
                 1
             }
             _ => 0,

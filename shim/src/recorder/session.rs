@@ -64,7 +64,7 @@ fn start(loss: Loss) -> Option<&'static Recording> {
     if STATE.load(Acquire) == OFF {
         return None;
     }
-    let _uncancelled = Uncancelled::new();
+    let _uncancelled = Uncancelled::begin();
     // A signal handler that allocates now would wait for this thread: it runs afterwards.
     let mut signals = BlockedSignals::all();
     let mut pauses = Pauses::default();

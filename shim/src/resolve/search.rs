@@ -70,7 +70,7 @@ pub fn with_objects<R>(caller: u64, work: impl FnOnce(&mut Objects) -> R) -> Opt
     if loader::list_is_unsafe() {
         return None;
     }
-    let _uncancelled = Uncancelled::new();
+    let _uncancelled = Uncancelled::begin();
     // SAFETY: integers, booleans and a pointer: all zeros is a value.
     let mut objects = unsafe { Scratch::<Objects>::zeroed() }.ok()?;
     let mut work = Some(work);

@@ -21,7 +21,7 @@ pub fn module_of(recording: &Recording, address: u64, ask_loader: bool) -> Optio
 #[cold]
 #[inline(never)]
 fn identify(recording: &Recording, address: u64) -> Option<(u32, u64)> {
-    let _uncancelled = Uncancelled::new();
+    let _uncancelled = Uncancelled::begin();
     // SAFETY: all zeros is a value of bytes.
     let mut buffer = unsafe { Scratch::<[u8; 16 << 10]>::zeroed() }.ok()?;
     loader::find_containing(address, |loaded| {

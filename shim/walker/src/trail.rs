@@ -28,10 +28,9 @@ use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, Ordering::*, compiler_fence};
 
 use crate::cursor::{Cursor, load};
-use crate::machine;
 use crate::rule::{Base, Packed};
 use crate::stack::{self, Bounds};
-use crate::{Registers, TABLE};
+use crate::{Registers, TABLE, machine};
 
 /// The most frames of a remembered stack; deeper stacks are walked without a trail.
 const ROOM: usize = 192;

@@ -5,8 +5,7 @@
 use crate::arguments::{In, Out};
 use crate::arrays::{Array3dDescriptorV1, ArrayDescriptorV1};
 use crate::driver::{Driver, Handle};
-use crate::gate;
-use crate::{lookups, tables};
+use crate::{gate, lookups, tables};
 use cudarc::driver::sys::*;
 use culeak::kind::Kind;
 use std::ffi::{c_char, c_int, c_uint, c_void};

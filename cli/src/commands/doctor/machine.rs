@@ -1,11 +1,10 @@
 //! Checks of the machine: driver, GPUs, CUDA runtimes, output folder, symbols.
 
 use std::collections::BTreeSet;
-use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
+use std::{env, fs};
 
 use nix::fcntl::posix_fallocate;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};

@@ -1,11 +1,10 @@
 //! Checks of preloading: whether the library loads into a program, and whether the environment interferes.
 
-use std::env;
-use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use std::{env, fs};
 
 use culeak::variables::{DISABLE, Value};
 
