@@ -14,9 +14,10 @@ use culeak::snapshot::Snapshot;
 
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::{self, Cost};
-use crate::export::records::Rows;
 #[cfg(feature = "parquet")]
-use crate::export::{csv, firefox, memory_viz, parquet, perfetto, pprof, speedscope};
+use crate::export::parquet;
+use crate::export::records::Rows;
+use crate::export::{csv, firefox, memory_viz, perfetto, pprof, speedscope};
 use crate::html;
 use crate::load::{self, Loaded, Several};
 use crate::options::rules::suppressions_if_any;
