@@ -46,9 +46,9 @@
 //! | | [`format`](mod@format) | the recording file: header, directory, sections, losses |
 //! | | [`file`](mod@file) | that file as its writer extends it |
 //! | | [`lockfree`] | what many threads change at once: table, index, segmented array, shards, peak, intervals |
+//! | | `numbered` | enums whose numbers are part of the format (private) |
 //! | | [`proof`] | the file in which the shim reports to `culeak run` what it did |
 //! | | [`recording`] | the recording as its writer sees it |
-//! | | [`file`](mod@file) | the growing file behind it |
 //! | CLI only | [`reader`] | a recording, even of a running process, read into a snapshot |
 //! | (`read`) | [`snapshot`] | the memory of one process at one instant, as tables |
 //! | | [`analysis`] | call sites, groups, ledger, report, diff, trend, check |
