@@ -16,10 +16,10 @@
 //!                                                                            │
 //!               ┌────────────────────────────────────────────────────────────┘
 //!               └► site.rs ────► groups.rs ──────► ledger.rs ───────────► report.rs | diff.rs | trend.rs | check.rs
-//!                  call sites    like records      bytes per holder       what is left, changed, grows, is allowed
+//!                  call sites    records grouped   bytes by holder        what is left, changed, grows, is allowed
 //! ```
 //!
-//! Data flows along the arrows. The same by function, for what is looked for most often:
+//! Where to look, by function:
 //!
 //! - **An allocation's size, into the file**: `effects::allocates`, `recorder::allocated`,
 //!   `Recording::allocated_at` (`recording/allocations.rs`), `TableIn::insert` (`lockfree/table.rs`), `Record::write`
@@ -59,7 +59,7 @@
 //!
 //! - **Each allocation is recorded at the driver layer, once.** Every runtime allocation reaches exactly one public
 //!   driver function (observed on driver 580 with cudart 13, shared and static). Runtime hooks add the name of the call
-//!   that the program wrote. They record themselves only if the driver layer saw nothing.
+//!   that the program wrote. A runtime hook records an event only if no driver hook did.
 //! - **Three lookups are interposed**: exported symbols, `dlsym`/`dlvsym`, and `cuGetProcAddress`. cudart uses only the
 //!   last two. The address that the real resolver returns decides which hook is handed out, so no table of ABI versions
 //!   exists.

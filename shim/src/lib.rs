@@ -48,7 +48,7 @@ mod resolve;
 mod settings;
 mod stacks;
 
-/// Asks the loader before the program starts, so that no hook has to.
+/// Before the program starts: finds the loader's functions, and other copies of this library in the process.
 extern "C" fn at_start() {
     resolve::dl::ensure();
     let (name, address) = frameworks::client_api::EXPORTED;

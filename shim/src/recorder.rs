@@ -91,7 +91,7 @@ pub enum Device {
 }
 
 impl AllocationEvent {
-    /// Must be called by a function that outlives the recording of the event: its frame is the innermost one.
+    /// Call it in a function that returns only after the event is recorded: the stack walk starts at its frame.
     #[inline(always)]
     pub fn new(api: Api, kind: Kind, bytes: u64) -> AllocationEvent {
         AllocationEvent {

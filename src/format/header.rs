@@ -62,7 +62,7 @@ numbered! {
         Mark = 3,
         /// The program asked for it (`culeak_snapshot`).
         Requested = 4,
-        /// The interval of `CULEAK_SNAPSHOT_EVERY` had passed.
+        /// The time that `CULEAK_SNAPSHOT_EVERY` sets had passed.
         Every = 5,
     }
 }

@@ -166,7 +166,7 @@ pub fn marked(recording: &Recording, name: &[u8]) {
     }
 }
 
-/// An interval has exceeded its limit.
+/// The program needed more memory in an interval than it allowed when it began the interval: that is a request, too.
 #[cold]
 pub fn exceeded(recording: &Recording) {
     keep(recording, b"exceeded", Reason::Requested, b"limit exceeded", NONE);
