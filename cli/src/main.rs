@@ -38,6 +38,15 @@
 //! escape          text from a recording, made safe to print
 //! ```
 
+/// Prints a line to stderr. Unlike the standard macro it does not panic if nothing reads it any more: a message that is
+/// lost must not change an exit code.
+macro_rules! eprintln {
+    ($($arguments:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($arguments)*);
+    }};
+}
+
 mod args;
 mod commands;
 mod demo_program;
@@ -61,6 +70,7 @@ mod text;
 mod usage;
 mod verdict;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use args::Command;
@@ -123,7 +133,7 @@ fn apply_config(command: &mut Command) -> Result<(), Failure> {
 /// Prints an error in the command line, with the prefix of all messages, or the requested help or version.
 fn refuse(error: &clap::Error) -> ExitCode {
     if error.use_stderr() {
-        anstream::eprint!("culeak: {}", error.render().ansi());
+        let _ = write!(anstream::stderr(), "culeak: {}", error.render().ansi());
     } else {
         // The reader may have closed the pipe.
         let _ = error.print();

@@ -76,6 +76,25 @@ fn the_exit_code_is_the_programs_own() {
 }
 
 #[test]
+fn messages_that_nothing_reads_do_not_change_the_exit_code() {
+    let folder = folder();
+    let full = || {
+        std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .expect("/dev/full")
+    };
+    for (words, code) in [(&["sh", "-c", "exit 7"][..], 7), (&["./no-such-program"][..], 127)] {
+        let status = culeak(folder.path())
+            .args(["run", "--"])
+            .args(words)
+            .stderr(full())
+            .status();
+        assert_eq!(status.expect("culeak starts").code(), Some(code), "{words:?}");
+    }
+}
+
+#[test]
 fn death_by_signal_has_the_exit_code_of_a_shell() {
     for (signal, code) in [("KILL", 137), ("SEGV", 139), ("TERM", 143)] {
         assert_eq!(
