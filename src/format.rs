@@ -22,9 +22,11 @@
 //! Each section is one row of `sections!` below and each type of element one row of `rows!` (`format/rows.rs`): the writer's
 //! atomics, the reader's plain values, sizes and the list of sections come from there.
 
+mod events;
 mod header;
 mod rows;
 
+pub use events::*;
 pub use header::{Header, Loss, LossCounters, Reason};
 pub use rows::*;
 
@@ -34,7 +36,7 @@ use crate::numbered::numbered;
 
 pub const MAGIC: [u8; 8] = *b"CULEAK\r\n";
 /// Increases whenever a reader of another version would misread a file. Readers accept this version only.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Reads back with its bytes swapped on a machine of the other byte order.
 pub const BYTE_ORDER: u32 = 0x0102_0304;
 pub const DIRECTORY_OFFSET: usize = 4096;
@@ -94,6 +96,8 @@ sections! {
     Totals = 16: TotalRow, 64, 1 << 16;
     Codes = 17: CodeRow, 256, 1 << 14;
     Interpreters = 18: InterpreterRow, 16, 16;
+    Phases = 19: PhaseRow, 64, 1 << 14;
+    Events = 20: EventSegment, 16, 256;
 }
 
 /// Room for sections in [`Header::counts`].

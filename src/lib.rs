@@ -51,6 +51,8 @@
 //! | | [`recording`] | the recording as its writer sees it |
 //! | CLI only | [`reader`] | a recording, even of a running process, read into a snapshot |
 //! | (`read`) | [`snapshot`] | the memory of one process at one instant, as tables |
+//! | | [`point`] | points in time: the end, the peak, exit, marks |
+//! | | [`timeline`] | every allocation and free, in order of time |
 //! | | [`analysis`] | call sites, groups, ledger, report, diff, trend, check |
 //!
 //! This crate contains no hooks, no symbol files and no terminal. The shim uses it without the `read` feature.
@@ -111,9 +113,13 @@ pub mod recording;
 #[cfg(feature = "read")]
 pub mod analysis;
 #[cfg(feature = "read")]
+pub mod point;
+#[cfg(feature = "read")]
 pub mod reader;
 #[cfg(feature = "read")]
 pub mod snapshot;
+#[cfg(feature = "read")]
+pub mod timeline;
 
 /// Hand-made snapshots, shared with the tests of the CLI, where `culeak` is another crate.
 #[cfg(all(test, feature = "read"))]

@@ -18,7 +18,9 @@
 //!   stacks        stacks, from the stack trie
 //!   python        Python frames and the interpreter
 //!   python_line   the source line of a Python instruction, from its function's line table
-//!   totals        total allocations of each stack
+//!   totals        total allocations of each stack, and what was live at the peaks
+//!   ends          the end of the program's own work
+//! events        the event log, as a timeline
 //! follow        repeated reads, for the live view
 //! stack_sums    sums by stack, without the allocations
 //! identity      which process a recording belongs to
@@ -33,7 +35,9 @@
 
 mod decode;
 mod elapsed;
+mod ends;
 mod error;
+mod events;
 mod follow;
 mod identity;
 mod liveness;
@@ -64,12 +68,15 @@ use crate::cuda_functions::Api;
 use crate::format::*;
 use crate::lockfree::segmented::extent_capacity;
 use crate::snapshot::Snapshot;
+use crate::timeline::Timeline;
 use decode::Order;
 use elapsed::Elapsed;
 use records::Records;
 
 /// The most reads of a process that keeps changing.
 const ATTEMPTS: u32 = 5;
+/// The most bytes of an element: more than a segment of events.
+const ELEMENT_MAX: usize = 1 << 20;
 /// With more records than this a read takes so long that another one would not be exact either.
 const MANY: usize = 1 << 20;
 
@@ -87,6 +94,14 @@ pub fn read(path: &Path) -> Result<Snapshot, ReadError> {
 /// As [`read`].
 pub fn read_with_totals(path: &Path) -> Result<Snapshot, ReadError> {
     read_until_still(path)?.into_snapshot(path, Order::OldestFirst, Totals::Wanted)
+}
+
+/// As [`read`], with the events of the process. `None`: they were not logged. The snapshot has the stacks of all events.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_timeline(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
+    events::read(path)
 }
 
 /// Whether [`Snapshot::totals`] are wanted.
@@ -113,10 +128,10 @@ pub fn is_recording(beginning: &[u8]) -> bool {
     beginning.starts_with(&MAGIC)
 }
 
-/// The sections that are read whole.
+/// The sections that are read whole. Events are read on request.
 fn sections_except_records() -> impl Iterator<Item = Section> {
     let all = Section::ALL.iter().copied();
-    all.filter(|&section| section != Section::Records)
+    all.filter(|section| !matches!(section, Section::Records | Section::Events))
 }
 
 struct Source<'a> {
@@ -355,7 +370,9 @@ impl<'a> Source<'a> {
             let (number, element) = (extent.number, extent.element_bytes as usize);
             let capacity = extent_capacity(number.min(100_000) as usize, first, limit) as u64;
             let needed = capacity.checked_mul(element as u64);
-            if element < section.element_bytes() || element > 4096 || needed.is_none_or(|needed| needed > extent.bytes)
+            if element < section.element_bytes()
+                || element > ELEMENT_MAX
+                || needed.is_none_or(|needed| needed > extent.bytes)
             {
                 return Err(damaged(format!("directory row {row} has impossible sizes")));
             }

@@ -10,7 +10,9 @@
 //! recording     the file and its header, texts, names, frames and stacks
 //! allocations   allocations (`allocated_at`), frees (`withdraw`, `commit`, `restore`), failed requests
 //! cells         where each shard's counters are
-//! totals        total allocations of each stack
+//! totals        total allocations of each stack, and what was live at the peak
+//! ends          the end of the program's own work
+//! events        the event log
 //! details       devices, contexts, threads, modules
 //! python        functions of Python, with their line tables
 //! frameworks    domains of framework allocators, their totals, marks
@@ -21,6 +23,8 @@ mod allocations;
 mod cells;
 mod details;
 pub mod dump;
+mod ends;
+mod events;
 mod frameworks;
 mod python;
 mod totals;
@@ -42,6 +46,7 @@ use crate::lockfree::table::Table;
 pub use crate::system::monotonic_ns;
 use crate::system::{Errno, anonymous, unix_ns};
 use cells::{Cells, LastUsed};
+use events::Log;
 
 /// The longest text stored, in bytes (a command line, for example); longer texts are truncated.
 const TEXT_MAX: usize = 8 << 10;
@@ -95,6 +100,11 @@ pub struct Recording {
     allocators: SegmentedArray<AllocatorRow>,
     codes: SegmentedArray<CodeRow>,
     interpreters: SegmentedArray<InterpreterRow>,
+    events: SegmentedArray<EventSegment>,
+    /// Private to the process.
+    log: Log,
+    /// The status of records of memory that is freed after the end; 0: the end has not been reached. Private to the process.
+    ended: AtomicU64,
     /// Private to the process, and unused unless enabled.
     intervals: Intervals,
     /// Private to the process.

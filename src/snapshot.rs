@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 
 pub use crate::format::Reason;
 use crate::kind::Kind;
+use crate::point::Point;
 
 pub(crate) mod allocations;
 pub mod streaming;
@@ -42,6 +43,13 @@ pub struct Snapshot {
     pub stacks: Vec<Stack>,
     /// Live allocations, oldest first.
     pub allocations: Allocations,
+    /// Memory that was live at [`Snapshot::end`] and was freed afterwards, oldest first.
+    #[serde(default, skip_serializing_if = "Allocations::is_empty")]
+    pub freed_after_end: Allocations,
+    /// The end of the program's own work; `None` if the process has not reached it or ended without one (`_exit`, a
+    /// signal, exec).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub end: Option<End>,
     pub failed: Vec<Failed>,
     pub counters: Vec<Counter>,
     /// Everything requested at each stack since the recording began, largest first. Includes stacks that hold nothing
@@ -50,6 +58,12 @@ pub struct Snapshot {
     pub totals: Vec<Total>,
     /// Exact peak per device, over all kinds that live on it.
     pub device_peaks: Vec<DevicePeak>,
+    /// The memory that was live at the peaks, largest first.
+    #[serde(default)]
+    pub at_peaks: Vec<AtPeak>,
+    /// Named ranges of time, in order of their begin.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<Phase>,
     /// The statistics that frameworks' allocators keep themselves, to compare the recorded blocks with.
     #[serde(default)]
     pub allocators: Vec<Allocator>,
@@ -77,6 +91,9 @@ pub struct Taken {
     pub events_during_read: u64,
     /// Records that were being freed when the process stopped or the snapshot was taken (withdrawn, outcome unknown).
     pub in_flight: u64,
+    /// The point in time that the rows describe, if it is not that of `at_ns`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub point: Option<Point>,
     /// Why the recorder took this snapshot by itself; absent if a user requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic: Option<Automatic>,
@@ -90,6 +107,51 @@ pub struct Automatic {
     pub name: Option<String>,
     /// Index into `failed`: the request that ran out of memory, if that is the reason.
     pub failed: Option<usize>,
+}
+
+/// The end of the program's own work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct End {
+    pub of: EndOf,
+    pub time_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndOf {
+    /// The Python interpreter began to finalize.
+    Script,
+    /// The handlers of `exit` began to run: `main` returned, or the program called `exit`.
+    Main,
+}
+
+/// Memory of one stack, kind and device that was live when the sum that it counts towards was at its peak: the sum of its
+/// device for memory on a device, otherwise the sum of its kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AtPeak {
+    pub stack: Option<usize>,
+    pub kind: Kind,
+    pub device: Option<usize>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    pub api: String,
+    pub bytes: u64,
+    pub count: u64,
+}
+
+/// A range of time that the program named.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Phase {
+    pub name: String,
+    /// The NVTX domain; `None`: the default one, or the client API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain: Option<String>,
+    pub thread: usize,
+    pub begin_ns: u64,
+    /// `None`: it had not ended when the snapshot was taken.
+    pub end_ns: Option<u64>,
+    /// The enclosing phase of the same thread, which begins earlier in the list.
+    pub parent: Option<usize>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -277,6 +339,9 @@ pub struct Counter {
     pub live_bytes: u64,
     pub live_count: u64,
     pub peak_bytes: u64,
+    /// When the peak was reached.
+    #[serde(default)]
+    pub peak_ns: u64,
     pub total_bytes: u64,
     pub total_count: u64,
     pub freed_count: u64,
@@ -287,6 +352,9 @@ pub struct Counter {
 pub struct DevicePeak {
     pub device: usize,
     pub peak_bytes: u64,
+    /// When the peak was reached.
+    #[serde(default)]
+    pub time_ns: u64,
 }
 
 /// A framework's allocator on one device, by its own statistics. It reports them with each block that it hands out or
@@ -381,6 +449,12 @@ pub struct Losses {
     /// Automatic snapshots not written (no space, or another was being written).
     #[serde(default)]
     pub lost_snapshots: u64,
+    /// Events that the timeline lacks (no space).
+    #[serde(default)]
+    pub lost_events: u64,
+    /// Phases not recorded (no space, or too many).
+    #[serde(default)]
+    pub lost_phases: u64,
     /// Time spent in the recorder, estimated from sampled calls.
     pub recorder_ns: u64,
     /// Allocations and frees observed.
@@ -457,20 +531,18 @@ impl Snapshot {
                 "stacks: {addresses} addresses expand to {total} frames; that is more than {INLINED} inlined calls each"
             ));
         }
-        for (row, call) in self.allocations.calls.iter().enumerate() {
-            optional("calls: device", row, call.device, self.devices.len())?;
-            optional("calls: context", row, call.context, self.contexts.len())?;
-            within("calls: thread", row, call.thread, self.threads.len())?;
-        }
-        let calls = self.allocations.calls.len();
-        for (row, a) in self.allocations.rows.iter().enumerate() {
-            within("allocations: call", row, a.call as usize, calls)?;
-            optional(
-                "allocations: stack",
-                row,
-                allocations::stack_of(a.stack),
-                self.stacks.len(),
-            )?;
+        for allocations in [&self.allocations, &self.freed_after_end] {
+            for (row, call) in allocations.calls.iter().enumerate() {
+                optional("calls: device", row, call.device, self.devices.len())?;
+                optional("calls: context", row, call.context, self.contexts.len())?;
+                within("calls: thread", row, call.thread, self.threads.len())?;
+            }
+            let calls = allocations.calls.len();
+            for (row, a) in allocations.rows.iter().enumerate() {
+                within("allocations: call", row, a.call as usize, calls)?;
+                let stack = allocations::stack_of(a.stack);
+                optional("allocations: stack", row, stack, self.stacks.len())?;
+            }
         }
         for (row, r) in self.failed.iter().enumerate() {
             optional("failed: device", row, r.device, self.devices.len())?;
@@ -479,6 +551,14 @@ impl Snapshot {
         }
         for (row, c) in self.counters.iter().enumerate() {
             optional("counters: device", row, c.device, self.devices.len())?;
+        }
+        for (row, a) in self.at_peaks.iter().enumerate() {
+            optional("at_peaks: device", row, a.device, self.devices.len())?;
+            optional("at_peaks: stack", row, a.stack, self.stacks.len())?;
+        }
+        for (row, phase) in self.phases.iter().enumerate() {
+            within("phases: thread", row, phase.thread, self.threads.len())?;
+            optional("phases: parent", row, phase.parent, row)?;
         }
         for (row, t) in self.totals.iter().enumerate() {
             optional("totals: device", row, t.device, self.devices.len())?;

@@ -44,6 +44,16 @@ pub struct Header {
     pub pid_namespace: u64,
     /// Inode of /proc/self/ns/time, which may shift `process_start_ticks`; 0: unknown.
     pub time_namespace: u64,
+    /// When the Python interpreter began to finalize + 1; 0: it has not.
+    pub script_end_plus_one: AtomicU64,
+    /// Allocations counted until then.
+    pub script_end_allocations: AtomicU64,
+    /// When the handlers of `exit` began to run + 1; 0: they have not.
+    pub main_end_plus_one: AtomicU64,
+    /// The most segments of events; 0: events are not logged.
+    pub timeline_segments: AtomicU64,
+    /// All events after this time are in the log; 0: all events are.
+    pub timeline_since_ns: AtomicU64,
     /// On separate cache lines: the counts are read at every event.
     pub losses: LossCounters,
 }
@@ -91,5 +101,7 @@ numbered! {
         UnknownBlocks = 13,
         Snapshots = 14,
         Python = 15,
+        TimelineEvents = 16,
+        Phases = 17,
     }
 }

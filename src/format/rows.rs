@@ -229,17 +229,45 @@ rows! {
     /// The exact peak of one kind on one device. Row [`CounterKey::number`].
     PeakRow as PeakValues, 64 bytes {
         credit: Credit,
-        reserved: [u64; 6],
+        /// When the peak was reached.
+        time_ns: u64,
+        reserved: [u64; 5],
     }
 
-    /// What one shard allocated at one stack, of one kind on one device, since the recording began; readers add up all rows
-    /// with the same stack, kind and device. A cache line: no two shards write to one.
+    /// What one shard allocated and freed at one stack, of one kind on one device, since the recording began; readers add up
+    /// all rows with the same stack, kind and device. A shard frees memory that another one allocated, so a row's live bytes
+    /// (`bytes - freed_bytes`) may be negative: they wrap. A cache line: no two shards write to one.
     TotalRow as TotalValues, 64 bytes {
         /// [`TotalKey`] as a word + 1; 0: not published. Written first, so that the row can be found by it.
         key_plus_one: u64,
         bytes: u64,
         count: u64,
-        reserved: [u64; 5],
+        freed_bytes: u64,
+        freed_count: u64,
+        /// The peak, in bytes, for which `saved_bytes` and `saved_count` are valid: the row's live bytes and count at that
+        /// peak. If it is not the current peak, the row has not changed since the current peak.
+        saved_peak: u64,
+        saved_bytes: u64,
+        saved_count: u32,
+        /// The row's own number.
+        number: u32,
+    }
+
+    /// A range of time that the program named: an NVTX range or `culeak_phase`.
+    PhaseRow as PhaseValues, 64 bytes {
+        /// Begin + 1; 0: not published. Written last.
+        begin_plus_one: u64,
+        /// End + 1; 0: it has not ended.
+        end_plus_one: u64,
+        name: Text,
+        /// Missing: the default domain.
+        domain: Text,
+        thread: u32,
+        /// Row of the enclosing phase of the same thread + 1; 0: none.
+        parent_plus_one: u32,
+        /// How the phase was reported; the values of `PhaseSource`.
+        source: u32,
+        reserved: [u32; 5],
     }
 
     /// The name of a CUDA function, an unhooked function or a domain. Zero bytes: not published.
@@ -321,7 +349,7 @@ impl TotalRow {
 }
 
 /// The subject of a [`TotalRow`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TotalKey {
     /// Stack, or `NONE`.
     pub stack: u32,
@@ -329,23 +357,36 @@ pub struct TotalKey {
     /// Device row + 1; 0: no device.
     pub slot: u8,
     pub shard: u8,
+    /// The number of the function that allocated; for kind `Block`, of its domain.
+    pub name: u16,
 }
 
 impl TotalKey {
+    const KIND_BITS: u32 = 5;
+    const SLOT_BITS: u32 = 6;
+    const SHARD_BITS: u32 = 6;
+
     pub const fn to_word(self) -> u64 {
-        pack(
-            self.stack,
-            self.kind as u32 | (self.slot as u32) << 8 | (self.shard as u32) << 16,
-        )
+        let name = self.name as u32;
+        let shard = name << Self::SHARD_BITS | self.shard as u32;
+        let slot = shard << Self::SLOT_BITS | self.slot as u32;
+        pack(self.stack, slot << Self::KIND_BITS | self.kind as u32)
     }
 
     pub const fn from_word(word: u64) -> TotalKey {
-        let (stack, rest) = halves(word);
+        const fn lowest(bits: u32) -> u32 {
+            (1 << bits) - 1
+        }
+        let (stack, kind) = halves(word);
+        let slot = kind >> Self::KIND_BITS;
+        let shard = slot >> Self::SLOT_BITS;
         TotalKey {
             stack,
-            kind: rest as u8,
-            slot: (rest >> 8) as u8,
-            shard: (rest >> 16) as u8,
+            kind: (kind & lowest(Self::KIND_BITS)) as u8,
+            slot: (slot & lowest(Self::SLOT_BITS)) as u8,
+            shard: (shard & lowest(Self::SHARD_BITS)) as u8,
+            name: (shard >> Self::SHARD_BITS) as u16,
         }
     }
 }
+const _: () = assert!(COUNTER_STRIDE <= 1 << TotalKey::KIND_BITS && super::SHARDS <= 1 << TotalKey::SHARD_BITS);

@@ -7,8 +7,8 @@
 //!
 //!                 insert                 withdraw               commit
 //!         Free ──────────► Writing ───► Live ──────► Withdrawn ──────► Free, generation + 1
-//!                                        ▲               │
-//!                                        └── restore ────┘
+//!                                        ▲               │ │   retain
+//!                                        └── restore ────┘ └──────► FreedAfterScript, FreedAfterMain: not used again
 //! ```
 //!
 //! *Frees first*: a record is withdrawn before the real free, because the driver may give the address to another thread
@@ -120,10 +120,10 @@ impl Withdrawn<'_> {
         self.record.entry()
     }
 
-    /// The part of `entry` that sums depend on.
+    /// The key under which the record was found.
     #[inline]
-    pub fn counts(&self) -> Option<Counts> {
-        self.record.counts()
+    pub fn key(&self) -> Option<Key> {
+        self.record.key()
     }
 }
 
@@ -237,6 +237,16 @@ impl<'a> TableIn<'a> {
     #[inline]
     pub fn commit(&self, withdrawn: Withdrawn) {
         self.release(withdrawn.number, withdrawn.generation);
+    }
+
+    /// The free succeeded, and the record stays: `status` says when it was freed.
+    pub fn retain(&self, withdrawn: Withdrawn, status: Status) {
+        let state = State {
+            status,
+            generation: withdrawn.generation,
+        };
+        // Release: as in `insert`; the fields never changed.
+        withdrawn.record.state.store(state.word(), Release);
     }
 
     /// The free failed: the record becomes live again.

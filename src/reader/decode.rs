@@ -5,9 +5,11 @@ use std::mem::offset_of;
 use std::path::Path;
 
 use super::elapsed::Elapsed;
+use super::ends;
 use super::liveness::{Liveness, liveness};
 use super::records::CallKey;
 use super::stacks::Stacks;
+use super::totals::framework_of;
 use super::{Bytes, RawSnapshot, ReadError, Totals};
 use crate::format::*;
 use crate::kind::Kind;
@@ -15,6 +17,7 @@ use crate::lockfree::table::{Attributes, Space};
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::allocations::NO_STACK;
 use crate::snapshot::{self, *};
+use crate::timeline::Site;
 
 /// Row number in the recording → row number in the snapshot, for sections whose unpublished rows are left out.
 pub type Renumbered = HashMap<u32, usize>;
@@ -72,7 +75,18 @@ impl RawSnapshot {
         text.present().map(|text| self.text(text))
     }
 
-    pub fn into_snapshot(mut self, path: &Path, order: Order, totals: Totals) -> Result<Snapshot, ReadError> {
+    pub fn into_snapshot(self, path: &Path, order: Order, totals: Totals) -> Result<Snapshot, ReadError> {
+        Ok(self.into_snapshot_with_sites(path, order, totals, &[])?.0)
+    }
+
+    /// As [`RawSnapshot::into_snapshot`], with these sites and the numbers of the threads.
+    pub fn into_snapshot_with_sites(
+        mut self,
+        path: &Path,
+        order: Order,
+        totals: Totals,
+        sites: &[TotalKey],
+    ) -> Result<(Snapshot, Vec<Site>, Renumbered), ReadError> {
         let (devices, device_numbers) = self.devices();
         let (contexts, context_numbers) = self.contexts(&device_numbers);
         let (mut threads, thread_numbers) = self.threads();
@@ -100,6 +114,11 @@ impl RawSnapshot {
             row.stack = stacks.of(row.stack)?.map_or(NO_STACK, |stack| stack as u32);
         }
         drop(progress);
+        let end = self.end();
+        let mut freed_rows = ends::live_at(end, &records.freed_after);
+        for row in &mut freed_rows {
+            row.stack = stacks.of(row.stack)?.map_or(NO_STACK, |stack| stack as u32);
+        }
         let calls = records.calls.iter();
         let calls = calls.map(|key| self.call(key, &device_numbers, &context_numbers, &mut thread_of));
         let mut allocations = Allocations {
@@ -109,6 +128,11 @@ impl RawSnapshot {
         // Records are in no order. Two allocations in the same nanosecond have no order either.
         if order == Order::OldestFirst {
             allocations.sort();
+        }
+        let mut freed_after_end = Allocations::default();
+        if !freed_rows.is_empty() {
+            (freed_after_end.calls, freed_after_end.rows) = (allocations.calls.clone(), freed_rows);
+            freed_after_end.sort();
         }
 
         let mut requests = Vec::new();
@@ -147,6 +171,12 @@ impl RawSnapshot {
             Totals::Wanted => self.totals(&device_numbers, &mut stacks, allocations.iter())?,
             Totals::LeftOut => Vec::new(),
         };
+        let mut named_sites = Vec::with_capacity(sites.len());
+        for key in sites {
+            let device = key.slot.checked_sub(1).and_then(|row| device_numbers.get(&row.into()));
+            named_sites.push(self.site(key, stacks.of(key.stack)?, device.copied()));
+        }
+        let at_peaks = self.at_peaks(&device_numbers, &mut stacks)?;
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
         let (locations, stacks) = (stacks.locations, stacks.stacks);
@@ -172,6 +202,7 @@ impl RawSnapshot {
                     .events_during_read
                     .max(self.header.field(offset_of!(Header, dump_events))),
                 in_flight: records.in_flight,
+                point: None,
                 automatic: dumped.map(|_| self.automatic(failed)),
             },
             losses: self.losses(),
@@ -183,10 +214,14 @@ impl RawSnapshot {
             locations,
             stacks,
             allocations,
+            freed_after_end,
+            end,
             failed: requests,
             counters,
             totals,
             device_peaks,
+            at_peaks,
+            phases: Vec::new(),
             allocators,
             marks,
             usage: None,
@@ -194,10 +229,10 @@ impl RawSnapshot {
         snapshot
             .validate()
             .map_err(|what| ReadError::Damaged(path.to_path_buf(), what))?;
-        Ok(snapshot)
+        Ok((snapshot, named_sites, thread_numbers))
     }
 
-    fn api(&self, number: u16) -> String {
+    pub fn api(&self, number: u16) -> String {
         let name = self.section(Section::Apis).row::<NameRow>(number.into()).text;
         if name.bytes == 0 {
             format!("function {number}")
@@ -261,7 +296,10 @@ impl RawSnapshot {
 
     fn counters(&self, devices: &Renumbered) -> (Vec<Counter>, Vec<DevicePeak>) {
         let peaks = self.section(Section::Peaks);
-        let peak = |key: CounterKey| peaks.row::<PeakRow>(key.number()).credit.peak;
+        let peak = |key: CounterKey| {
+            let row = peaks.row::<PeakRow>(key.number());
+            (row.credit.peak, row.time_ns)
+        };
         let device = |key: CounterKey| key.slot.checked_sub(1).and_then(|row| devices.get(&row).copied());
         let mut counters: BTreeMap<(u32, u32), Counter> = BTreeMap::new();
         for (_, row) in self.rows::<CounterRow>(Section::Counters, |row| row.key_plus_one != 0) {
@@ -269,12 +307,14 @@ impl RawSnapshot {
             let Some(kind) = u8::try_from(key.kind).ok().and_then(Kind::from_number) else {
                 continue;
             };
+            let (peak_bytes, peak_ns) = peak(key);
             let counter = counters.entry((key.slot, key.kind)).or_insert_with(|| Counter {
                 device: device(key),
                 kind,
                 live_bytes: 0,
                 live_count: 0,
-                peak_bytes: peak(key),
+                peak_bytes,
+                peak_ns,
                 total_bytes: 0,
                 total_count: 0,
                 freed_count: 0,
@@ -294,9 +334,13 @@ impl RawSnapshot {
                 slot: slot as u32,
                 kind: 0,
             };
-            let peak_bytes = peak(key);
+            let (peak_bytes, time_ns) = peak(key);
             let device = device(key).filter(|_| peak_bytes > 0)?;
-            Some(DevicePeak { device, peak_bytes })
+            Some(DevicePeak {
+                device,
+                peak_bytes,
+                time_ns,
+            })
         });
         let counted = counters.into_values();
         let counted = counted.filter(|c| (c.peak_bytes, c.total_count, c.failed_count) != (0, 0, 0));
@@ -317,13 +361,11 @@ impl RawSnapshot {
         Call {
             kind,
             domain: match kind {
-                Kind::Tensor => Some("pytorch".to_string()),
-                Kind::Buffer => Some("xla".to_string()),
                 Kind::Block if parts.space == Space::Block as u8 => {
                     let domain = self.section(Section::Domains).row::<NameRow>(key.domain.into());
                     Some(self.text(domain.text))
                 }
-                _ => None,
+                _ => framework_of(kind).map(str::to_owned),
             },
             api: self.api(parts.api),
             device: devices.get(&parts.device.into()).copied(),
@@ -387,6 +429,8 @@ impl RawSnapshot {
             unhooked: unhooked.map(|(_, row)| self.text(row.text)).collect(),
             unknown_blocks: self.loss(Loss::UnknownBlocks),
             lost_snapshots: self.loss(Loss::Snapshots),
+            lost_events: self.loss(Loss::TimelineEvents),
+            lost_phases: self.loss(Loss::Phases),
             recorder_ns: self.loss(Loss::RecorderNs),
             events: events(self.section(Section::Counters)),
         }

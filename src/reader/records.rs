@@ -62,6 +62,8 @@ impl Numbers {
 pub(super) struct Records {
     pub rows: Vec<Row>,
     pub calls: Vec<CallKey>,
+    /// Memory that was freed after the end of the script, or of `main`; numbered as `rows`.
+    pub freed_after: Vec<(Status, Row)>,
     /// Number and generation of each row's record; empty after the last read.
     generations: Vec<(u32, u32)>,
     pub in_flight: u64,
@@ -75,6 +77,7 @@ impl Records {
             // Address space only: memory is used as rows are added.
             rows: Vec::with_capacity(count),
             calls: Vec::new(),
+            freed_after: Vec::new(),
             generations: Vec::with_capacity(count),
             in_flight: 0,
         };
@@ -88,6 +91,13 @@ impl Records {
     fn add(&mut self, number: u32, record: &RecordValues, numbers: &mut Numbers) {
         let state = match State::of(record.state) {
             Some(state) if state.status == Status::Live => state,
+            Some(State { status, .. }) if status.is_after_end() => {
+                if let Some((mut row, key)) = decoded(record) {
+                    row.call = numbers.of(key, &mut self.calls);
+                    self.freed_after.push((status, row));
+                }
+                return;
+            }
             Some(state) => {
                 self.in_flight += u64::from(state.status == Status::Withdrawn);
                 return;

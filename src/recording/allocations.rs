@@ -8,7 +8,7 @@ use crate::format::*;
 use crate::kind::{Kind, Place};
 use crate::lockfree::index::mix;
 use crate::lockfree::intervals::{self, Event, Intervals};
-use crate::lockfree::peak::{LocalCredit, Sum, live};
+use crate::lockfree::peak::{CentralCredit, LocalCredit, Sum, live};
 use crate::lockfree::shards::Shard;
 use crate::lockfree::table::{Attributes, Counts, Entry, Key, Link, TableIn, Withdrawn};
 
@@ -44,6 +44,7 @@ impl Recording {
             row,
             of_kind,
             of_device,
+            peaking: if kind.place().on_device() { of_device } else { of_kind },
             slot: self.cells.of_device(slot)?,
         })
     }
@@ -102,11 +103,7 @@ impl Recording {
             self.add(Loss::Allocations, 1);
             return false;
         }
-        self.count(entry, shard, |counter| {
-            shard.add(&counter.total_bytes, entry.bytes);
-            shard.add(&counter.total_count, 1);
-        });
-        self.count_at_stack(entry, shard);
+        self.count(key, entry, shard, Op::Allocated);
         true
     }
 
@@ -119,51 +116,78 @@ impl Recording {
         Some(withdrawn)
     }
 
-    /// The free succeeded.
+    /// The free succeeded. The record of memory that was live at the end stays, marked as freed after it.
     #[inline]
     pub fn commit(&self, withdrawn: Withdrawn, shard: impl Into<Shard>) {
-        self.table(shard).commit(withdrawn);
+        let table = self.table(shard);
+        match self.freed_after(&withdrawn) {
+            None => table.commit(withdrawn),
+            Some(status) => table.retain(withdrawn, status),
+        }
     }
 
     /// The free failed: publishes the allocation again and adds it to the sums.
     #[cold]
     pub fn restore(&self, withdrawn: Withdrawn, shard: impl Into<Shard>) {
         let shard = shard.into();
-        let entry = withdrawn.entry();
+        let (key, entry) = (withdrawn.key(), withdrawn.entry());
         if self.table(shard).restore(withdrawn).is_err() {
             self.add(Loss::Allocations, 1);
         }
-        if let Some(entry) = entry {
-            self.count(&entry, shard, |counter| {
-                shard.add(&counter.freed_count, 1u64.wrapping_neg());
-            });
+        if let (Some(key), Some(entry)) = (key, entry) {
+            self.count(key, &entry, shard, Op::Restored);
         }
     }
 
-    /// Adds an entry to the sums of its kind and, if its memory is on a device, of that device; `more` updates the counter.
+    /// Adds an entry to the sums of its stack, of its kind and, if its memory is on a device, of that device.
     #[inline]
-    fn count(&self, entry: &Entry, shard: Shard, more: impl FnOnce(&CounterRow)) {
+    fn count(&self, key: Key, entry: &Entry, shard: Shard, op: Op) {
         let counts = entry.counts();
-        if let Some(counter) = self.counter(counts.device, counts.kind, shard) {
-            more(counter.row);
-            counter.change(counts, true);
+        let counter = self.counter(counts.device, counts.kind, shard);
+        // Before the other sums: their peak includes this memory, and so must the sum of its stack.
+        let peak = counter.as_ref().map_or(0, Counter::peak_bytes);
+        let total = self.count_at_stack(key, entry, shard, op, peak);
+        if let Some(counter) = counter {
+            if op == Op::Restored {
+                shard.add(&counter.row.freed_count, 1u64.wrapping_neg());
+            } else {
+                shard.add(&counter.row.total_bytes, entry.bytes);
+                shard.add(&counter.row.total_count, 1);
+            }
+            counter.change(counts, true, entry.time_ns);
         }
         if self.intervals.watching() {
             self.note_allocation(entry);
+        }
+        if let Some(total) = total
+            && self.logs_events()
+        {
+            let time_ns = if op == Op::Restored { self.now() } else { entry.time_ns };
+            self.log_allocation(shard, key, entry, op, total, time_ns);
         }
     }
 
     #[inline]
     fn uncount(&self, withdrawn: &Withdrawn, shard: Shard) {
-        let Some(counts) = withdrawn.counts() else { return };
+        let (Some(key), Some(entry)) = (withdrawn.key(), withdrawn.entry()) else {
+            return;
+        };
+        let counts = entry.counts();
+        let mut peak = 0;
         if let Some(counter) = self.counter(counts.device, counts.kind, shard) {
             shard.add(&counter.row.freed_count, 1);
-            counter.change(counts, false);
+            counter.change(counts, false, 0);
+            peak = counter.peak_bytes();
         }
-        if self.intervals.watching()
-            && let Some(entry) = withdrawn.entry()
-        {
+        // After the other sums: at their peak, the stacks' sums include at least this memory.
+        let total = self.count_at_stack(key, &entry, shard, Op::Freed, peak);
+        if self.intervals.watching() {
             self.note_free(&entry);
+        }
+        if let Some(total) = total
+            && self.logs_events()
+        {
+            self.log_free(shard, key, &entry, total);
         }
     }
 
@@ -229,7 +253,7 @@ impl Recording {
         let table = self.table(shard);
         table.withdraw_all(wanted, |withdrawn| {
             self.uncount(&withdrawn, shard);
-            table.commit(withdrawn);
+            self.commit(withdrawn, shard);
             self.add(Loss::ImplicitFrees, 1);
         });
     }
@@ -310,15 +334,23 @@ struct Counter<'a> {
     row: &'a CounterRow,
     of_kind: &'a Cell,
     of_device: &'a Cell,
+    /// One of the two above.
+    peaking: &'a Cell,
     /// The cells of all kinds on the device.
     slot: &'a [Cell],
 }
 
 impl Counter<'_> {
+    /// The peak of the sum in which a stack's memory counts: the device's for memory on a device, otherwise the kind's.
+    #[inline]
+    fn peak_bytes(&self) -> u64 {
+        self.peaking.central().map_or(0, CentralCredit::peak)
+    }
+
     /// Adds bytes to the sum of the kind and, if the memory is on a device, of the device; or subtracts them. The device's
     /// sum grows first and shrinks last: the sum of a kind never exceeds it.
     #[inline(always)]
-    fn change(&self, counts: Counts, grows: bool) {
+    fn change(&self, counts: Counts, grows: bool, time_ns: u64) {
         let (row, of_kind, slot) = (self.row, self.of_kind, self.slot);
         let local = |sum: usize| LocalCredit {
             word: &row.credit[sum],
@@ -336,7 +368,9 @@ impl Counter<'_> {
                 cells.flat_map(|(_, cell)| cell.rows()).map(|row| &row.credit[1])
             };
             let local = local(1);
-            Sum { central, local, shards }.change(counts.bytes, grows);
+            if (Sum { central, local, shards }).change(counts.bytes, grows) {
+                self.of_device.peak_reached(time_ns);
+            }
         };
         let on_device = counts.kind.place().on_device();
         if grows && on_device {
@@ -345,7 +379,9 @@ impl Counter<'_> {
         if let Some(central) = of_kind.central() {
             let shards = || of_kind.rows().map(|row| &row.credit[0]);
             let local = local(0);
-            Sum { central, local, shards }.change(counts.bytes, grows);
+            if (Sum { central, local, shards }).change(counts.bytes, grows) {
+                of_kind.peak_reached(time_ns);
+            }
         }
         if !grows && on_device {
             change_device();

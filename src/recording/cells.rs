@@ -85,6 +85,16 @@ impl Cell {
         self.rows.iter().filter_map(|row| unsafe { row.load(SeqCst).as_ref() })
     }
 
+    /// The sum has reached a new peak. Threads that reach peaks at the same time may call this in any order.
+    #[inline]
+    pub fn peak_reached(&self, time_ns: u64) {
+        // Acquire: as in `central`.
+        // SAFETY: as in `rows`.
+        if let Some(row) = unsafe { self.peak.load(Acquire).as_ref() } {
+            row.time_ns.fetch_max(time_ns, Relaxed);
+        }
+    }
+
     #[inline]
     pub fn central(&self) -> Option<&CentralCredit> {
         // Acquire: pairs with the Release in `add_counter`.

@@ -85,6 +85,7 @@ impl Copy {
             before,
         } = buffers;
         let is_records = |section: u32| section == Section::Records as u32;
+        let is_events = |section: u32| section == Section::Events as u32;
         let began = recording.now();
         read(self.from, first, 0)?;
         let events_before = self.events(first, now)?;
@@ -98,7 +99,7 @@ impl Copy {
         if unsafe { libc::ftruncate(self.to, end as libc::off_t) } != 0 {
             return Err(Errno::last());
         }
-        for range in ranges(header, |section| !is_records(section)) {
+        for range in ranges(header, |section| !is_records(section) && !is_events(section)) {
             self.copy(&range, now)?;
         }
         let mut changed = 0;
@@ -116,6 +117,8 @@ impl Copy {
             ),
             (offset_of!(Header, dump_name), name.to_word()),
             (offset_of!(Header, dump_events), events),
+            // The copy has no events.
+            (offset_of!(Header, timeline_segments), 0),
         ] {
             header[place..place + 8].copy_from_slice(&word.to_le_bytes());
         }

@@ -88,6 +88,7 @@ impl Claims for Snapshot {
             live_bytes: 0,
             live_count: 0,
             peak_bytes: 0,
+            peak_ns: 0,
             total_bytes: 0,
             total_count: 0,
             freed_count: 0,

@@ -190,6 +190,7 @@ impl Sample {
                 live_bytes: 0,
                 live_count: 0,
                 peak_bytes: 0,
+                peak_ns: 0,
                 total_bytes: 0,
                 total_count: 0,
                 freed_count: 0,
@@ -207,6 +208,7 @@ impl Sample {
             live_bytes: 0,
             live_count: 0,
             peak_bytes: 0,
+            peak_ns: 0,
             total_bytes: 0,
             total_count: 0,
             freed_count: 0,
@@ -221,6 +223,7 @@ impl Sample {
             vec![DevicePeak {
                 device: 0,
                 peak_bytes: peak,
+                time_ns: SECOND,
             }]
         } else {
             Vec::new()

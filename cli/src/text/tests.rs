@@ -99,6 +99,7 @@ fn golden_report_of_a_running_process_on_two_gpus() {
     snapshot.device_peaks.push(culeak::snapshot::DevicePeak {
         device: 1,
         peak_bytes: 2 * GIB,
+        time_ns: 1,
     });
     snapshot.allocations.change(|nth, _, call| {
         if nth == 2 {

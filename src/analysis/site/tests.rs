@@ -218,6 +218,7 @@ fn without_names_recorded_tensors_identify_pytorchs_segments() {
         live_count: 0,
         live_bytes: 0,
         peak_bytes: 512,
+        peak_ns: 0,
         total_count: 1,
         total_bytes: 512,
         freed_count: 1,

@@ -216,6 +216,17 @@ numbered! {
         Writing = 1,
         Live = 2,
         Withdrawn = 3,
+        /// Freed after the Python interpreter began to finalize; the record stays.
+        FreedAfterScript = 4,
+        /// Freed by a handler of `exit`; the record stays.
+        FreedAfterMain = 5,
+    }
+}
+
+impl Status {
+    /// Whether the memory was live at an end and was freed after it.
+    pub fn is_after_end(self) -> bool {
+        matches!(self, Status::FreedAfterScript | Status::FreedAfterMain)
     }
 }
 
@@ -265,17 +276,6 @@ impl Record {
     }
 
     #[inline]
-    pub(super) fn counts(&self) -> Option<Counts> {
-        let attributes = self.attributes.load(Relaxed);
-        let parts = Attributes::parts(attributes);
-        let holds = SizeEncoding::of_word(attributes) != SizeEncoding::Claim;
-        Some(Counts {
-            bytes: if holds { self.amount.load(Relaxed) } else { 0 },
-            kind: Kind::from_number(parts.kind)?,
-            device: parts.device,
-        })
-    }
-
     pub(super) fn entry(&self) -> Option<Entry> {
         let (stack, thread) = halves(self.place.load(Relaxed));
         let attributes = self.attributes.load(Relaxed);

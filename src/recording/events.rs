@@ -1,0 +1,219 @@
+//! The event log, if it is enabled: each shard writes to a segment of its own, and a full log reuses the oldest segment.
+//!
+//! ```text
+//! shard 0 ──► segment 7    open: slots are taken by one instruction, words written, the first word last
+//! shard 1 ──► segment 3
+//!             segment 0…   closed: full, in order of age; the oldest is emptied and reused when the log is at its limit
+//! ```
+//!
+//! No thread waits for another. A slot is taken by an unlocked instruction in an owned shard and by a locked one in a shared
+//! shard, so no two threads, and no signal handler, write to one slot. A closed segment with a slot that was taken but not
+//! written yet is not reused.
+
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
+
+use super::Recording;
+use crate::format::*;
+use crate::lockfree::shards::Shard;
+use crate::lockfree::sync::Alone;
+use crate::lockfree::table::{Entry, Key};
+
+/// Thread rows from here on are not distinguished.
+const THREADS: u32 = u16::MAX as u32;
+
+/// What the process needs to write events. All zeros: events are not logged.
+#[repr(C)]
+pub struct Log {
+    /// The most segments; 0: events are not logged.
+    limit: AtomicU64,
+    /// Counts the segments that were considered for reuse.
+    next_reused: AtomicU64,
+    /// The segment that each shard writes to.
+    open: [AtomicPtr<EventSegment>; SHARDS],
+}
+
+impl Recording {
+    /// Logs events from now on, in at most this number of bytes. Called before the recording is shared.
+    pub fn enable_timeline(&self, bytes: u64) {
+        // Each shard may have a segment open, and some must be closed for one to be reused.
+        let segments = (bytes / size_of::<EventSegment>() as u64).max(2 * SHARDS as u64);
+        self.file.header().timeline_segments.store(segments, Relaxed);
+        self.log.limit.store(segments, Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn logs_events(&self) -> bool {
+        self.log.limit.load(Relaxed) != 0
+    }
+
+    #[inline]
+    pub(super) fn log_allocation(&self, shard: Shard, key: Key, entry: &Entry, op: Op, site: u32, time_ns: u64) {
+        self.write_event(
+            shard,
+            &StoredEvent {
+                op,
+                time_ns,
+                address: key.address,
+                bytes: entry.bytes,
+                site,
+                detail: entry.thread.min(THREADS) as u16,
+            },
+        );
+    }
+
+    #[inline]
+    pub(super) fn log_free(&self, shard: Shard, key: Key, entry: &Entry, site: u32) {
+        let time_ns = self.now();
+        self.write_event(
+            shard,
+            &StoredEvent {
+                op: Op::Freed,
+                time_ns,
+                address: key.address,
+                bytes: entry.bytes,
+                site,
+                detail: lifetime_code(time_ns.saturating_sub(entry.time_ns)),
+            },
+        );
+    }
+
+    #[inline]
+    fn write_event(&self, shard: Shard, event: &StoredEvent) {
+        let open = &self.log.open[shard.number()];
+        loop {
+            // Acquire: pairs with the Release in `open_segment`, so the segment is empty and has its time.
+            // SAFETY: null, or a segment in an extent that is never unmapped.
+            let segment = unsafe { open.load(Acquire).as_ref() };
+            if let Some(slot) = segment.and_then(|segment| segment.take(shard)) {
+                let [first, second, third] = event.to_words();
+                slot[1].store(second, Relaxed);
+                slot[2].store(third, Relaxed);
+                // Release: pairs with readers, which accept an event with a first word.
+                slot[0].store(first, Release);
+                return;
+            }
+            if self.open_segment(open, segment, event.time_ns).is_none() {
+                return self.add(Loss::TimelineEvents, 1);
+            }
+        }
+    }
+
+    /// Replaces the full segment of a shard. `None` if there is no room.
+    #[cold]
+    #[inline(never)]
+    fn open_segment(&self, open: &AtomicPtr<EventSegment>, full: Option<&EventSegment>, time_ns: u64) -> Option<()> {
+        let segment = self.fresh_segment().or_else(|| self.reused_segment())?;
+        let round = segment.state().map_or(0, |state| state.round).wrapping_add(1);
+        segment.cursor.store(0, Relaxed);
+        segment.opened_ns.store(time_ns, Relaxed);
+        // Release: pairs with readers, which expect the time of an open segment.
+        segment.set(Use::Open, round, Release);
+        let before = full.map_or(std::ptr::null_mut(), |full| std::ptr::from_ref(full).cast_mut());
+        let new = std::ptr::from_ref(segment).cast_mut();
+        // Release: pairs with the Acquire in `write_event`.
+        match open.compare_exchange(before, new, Release, Relaxed) {
+            Ok(_) => full.into_iter().for_each(|full| full.close()),
+            // A signal handler, or a thread that shares the shard, has opened another one.
+            Err(_) => segment.close(),
+        }
+        Some(())
+    }
+
+    fn fresh_segment(&self) -> Option<&EventSegment> {
+        if self.elements(Section::Events).load(Relaxed) >= self.log.limit.load(Relaxed) {
+            return None;
+        }
+        Some(self.row(Section::Events, &self.events)?.1)
+    }
+
+    /// Empties the oldest closed segment.
+    fn reused_segment(&self) -> Option<&EventSegment> {
+        let count = self.elements(Section::Events).load(Relaxed);
+        let since = &self.file.header().timeline_since_ns;
+        (0..count).find_map(|_| {
+            let number = self.log.next_reused.fetch_add(1, Relaxed) % count;
+            let segment = self.events.get(self.backing(Section::Events), number as u32)?;
+            let latest = segment.claim()?;
+            // Before the events disappear: a reader that misses some of them sees that the log begins later.
+            since.fetch_max(latest, SeqCst);
+            segment.empty();
+            Some(segment)
+        })
+    }
+}
+
+impl EventSegment {
+    fn state(&self) -> Option<SegmentState> {
+        SegmentState::from_word(self.state.load(Acquire))
+    }
+
+    fn set(&self, used: Use, round: u32, ordering: std::sync::atomic::Ordering) {
+        self.state.store(SegmentState { used, round }.to_word(), ordering);
+    }
+
+    /// A slot that no other thread has; `None` if the segment is full.
+    #[inline]
+    fn take(&self, shard: Shard) -> Option<&[AtomicU64; 3]> {
+        let mut next = self.cursor.load(Relaxed);
+        if shard.is_own() {
+            while next < EVENTS as u64 {
+                match self.cursor.swap_alone(next, next + 1) {
+                    Ok(()) => return Some(&self.events[next as usize]),
+                    Err(now) => next = now,
+                }
+            }
+            return None;
+        }
+        if next >= EVENTS as u64 {
+            return None;
+        }
+        next = self.cursor.fetch_add(1, Relaxed);
+        self.events.get(next as usize)
+    }
+
+    /// Called by the thread that replaced the segment in its shard.
+    fn close(&self) {
+        if let Some(SegmentState { used: Use::Open, round }) = self.state() {
+            self.set(Use::Closed, round, Release);
+        }
+    }
+
+    /// Claims a closed segment for emptying, and returns the time of its latest event. `None` if it is in use.
+    fn claim(&self) -> Option<u64> {
+        let Some(
+            closed @ SegmentState {
+                used: Use::Closed,
+                round,
+            },
+        ) = self.state()
+        else {
+            return None;
+        };
+        let emptying = SegmentState {
+            used: Use::Emptying,
+            round,
+        };
+        // Acquire: pairs with the Release in `close`.
+        self.state
+            .compare_exchange(closed.to_word(), emptying.to_word(), Acquire, Relaxed)
+            .ok()?;
+        let opened = self.opened_ns.load(Relaxed);
+        let taken = (self.cursor.load(Relaxed) as usize).min(EVENTS);
+        let latest = self.events[..taken].iter().try_fold(opened, |latest, slot| {
+            // Acquire: pairs with the Release that wrote the event.
+            let words = [slot[0].load(Acquire), slot[1].load(Relaxed), slot[2].load(Relaxed)];
+            StoredEvent::from_words(words, opened).map(|event| latest.max(event.time_ns))
+        });
+        if latest.is_none() {
+            // A thread has taken a slot and not written it yet.
+            self.set(Use::Closed, round, Release);
+        }
+        latest
+    }
+
+    fn empty(&self) {
+        for word in self.events.iter().flatten() {
+            word.store(0, Relaxed);
+        }
+    }
+}
