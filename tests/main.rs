@@ -14,6 +14,7 @@ mod cudart;
 mod details;
 mod disk;
 mod endings;
+mod ends;
 mod frees;
 mod graphs;
 mod killed;

@@ -30,7 +30,7 @@ use preload::Program;
 use proof::Proof;
 
 /// The ids of the options in [`RecordArgs`], for commands that do not always record.
-pub const RECORD_OPTIONS: [&str; 12] = [
+pub const RECORD_OPTIONS: [&str; 13] = [
     "output",
     "follow_children",
     "no_follow_children",
@@ -43,6 +43,7 @@ pub const RECORD_OPTIONS: [&str; 12] = [
     "snapshot_at_peak",
     "snapshot_at_mark",
     "snapshot_every",
+    "timeline",
 ];
 
 /// What to record, and where.

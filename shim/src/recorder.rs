@@ -34,7 +34,7 @@ mod thread;
 mod unhooked;
 
 pub use label::{FrameWord, Inside, Label, mark_recorded, note_caller, take_caller, take_caller_and_nesting};
-pub use session::{is_exiting, recording, running, watch_exit};
+pub use session::{is_exiting, note_end, recording, running, watch_exit};
 pub use thread::{epoch, thread_row};
 
 use crate::resolve::driver;
@@ -202,6 +202,7 @@ pub fn withdraw(space: Space, address: u64) -> Held {
         quietly(|| {
             let recording = running()?;
             let _cost = Cost::of(recording);
+            note_end(recording);
             recording.withdraw(key(space, address), thread_and_shard(recording).1)
         })
         .flatten(),
@@ -213,6 +214,7 @@ pub fn withdraw_linked(link: Link) -> Held {
     Held(
         quietly(|| {
             let recording = running()?;
+            note_end(recording);
             recording.withdraw_linked(link, thread_and_shard(recording).1)
         })
         .flatten(),

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_char};
 
-use culeak::format::RANK_VARIABLES;
+use culeak::format::{RANK_VARIABLES, TIMELINE_MAX};
 use culeak::variables::{self, Mistake, Value, Variable};
 use culeak::wildcard;
 
@@ -46,6 +46,14 @@ pub fn depth() -> usize {
     match value(variables::DEPTH) {
         Some(Value::Number(depth)) => (depth as usize).clamp(1, DEPTH_MAX),
         _ => DEPTH_DEFAULT,
+    }
+}
+
+/// The most bytes of the event log; `None` if events are not logged.
+pub fn timeline() -> Option<u64> {
+    match value(variables::TIMELINE) {
+        Some(Value::Bytes(bytes)) if bytes > 0 => Some(bytes.min(TIMELINE_MAX)),
+        _ => None,
     }
 }
 

@@ -33,7 +33,7 @@ use culeak::recording::Recording;
 use culeak::system::{Scratch, Uncancelled};
 
 pub use modules::{Closing, unloaded};
-pub use python::prepare;
+pub use python::{is_finalizing as is_interpreter_finalizing, prepare};
 
 static DEPTH: AtomicUsize = AtomicUsize::new(128);
 

@@ -13,6 +13,9 @@
 use crate::lockfree::sync::{AtomicU64, Element};
 use crate::numbered::numbered;
 
+/// The largest log in bytes: a recording has room for this number of extents.
+pub const TIMELINE_MAX: u64 = 4 << 30;
+
 /// Events of a segment.
 pub const EVENTS: usize = if cfg!(loom) { 2 } else { 2728 };
 

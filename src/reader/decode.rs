@@ -182,7 +182,8 @@ impl RawSnapshot {
         let (locations, stacks) = (stacks.locations, stacks.stacks);
         // Frees carry no time, so a mark may be the latest known time of a process.
         let born = allocations.rows.iter().map(|row| row.time_ns).max();
-        let latest = born.max(marks.iter().map(|mark| mark.time_ns).max()).unwrap_or(0);
+        let marked = marks.iter().map(|mark| mark.time_ns).max();
+        let latest = born.max(marked).max(end.map(|end| end.time_ns)).unwrap_or(0);
         let (process, running_for) = self.process(path);
         let ended: u64 = self.header.field(offset_of!(Header, ended_ns));
         let latest_failed = requests.iter().map(|r| r.last_ns).max().unwrap_or(0);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use culeak::kind::Kind;
-use culeak::snapshot::{ProcessState, Snapshot};
+use culeak::snapshot::{AtPeak, ProcessState, Snapshot};
 
 /// `hooks_returned`: no hook was left by a jump or by a cancelled thread.
 pub fn check(snapshot: &Snapshot, hooks_returned: bool) {
@@ -14,7 +14,9 @@ pub fn check(snapshot: &Snapshot, hooks_returned: bool) {
     // A killed process may have been between a record and its counter.
     if snapshot.process.state == ProcessState::Exited && hooks_returned {
         counters_agree_with_rows(snapshot);
+        peaks_agree_with_stacks(snapshot);
     }
+    rows_after_the_end_fit(snapshot);
 }
 
 fn oldest_first(snapshot: &Snapshot) {
@@ -85,5 +87,41 @@ fn counters_agree_with_rows(snapshot: &Snapshot) {
             peak.peak_bytes,
             peak.device
         );
+    }
+}
+
+/// The stacks' memory at a peak is the peak: exactly, if one thread made all events. With several threads, events in progress at
+/// that instant may be missing or too many, and no claim is made here.
+fn peaks_agree_with_stacks(snapshot: &Snapshot) {
+    let lost = &snapshot.losses;
+    if snapshot.threads.len() > 1 || lost.lost_details > 0 {
+        return;
+    }
+    let at = |wanted: &dyn Fn(&AtPeak) -> bool| -> u64 {
+        let rows = snapshot.at_peaks.iter().filter(|at| wanted(at));
+        rows.map(|at| at.bytes).sum()
+    };
+    for peak in &snapshot.device_peaks {
+        let bytes = at(&|at| at.device == Some(peak.device) && at.kind.place().on_device());
+        assert_eq!(bytes, peak.peak_bytes, "stacks at the peak of device {}", peak.device);
+    }
+    for counter in snapshot
+        .counters
+        .iter()
+        .filter(|counter| !counter.kind.place().on_device())
+    {
+        let bytes = at(&|at| (at.device, at.kind) == (counter.device, counter.kind));
+        assert_eq!(bytes, counter.peak_bytes, "stacks at the peak of {counter:?}");
+    }
+}
+
+fn rows_after_the_end_fit(snapshot: &Snapshot) {
+    let Some(end) = snapshot.end else {
+        assert!(snapshot.freed_after_end.is_empty());
+        return;
+    };
+    assert!(end.time_ns <= snapshot.taken.at_ns);
+    for a in &snapshot.freed_after_end {
+        assert!(a.time_ns <= end.time_ns, "{a:?}");
     }
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
+use culeak::format::TIMELINE_MAX;
 use culeak::variables::{self, Mistake};
 
 use crate::errors::Failure;
@@ -32,6 +33,19 @@ pub struct AutoSnapshotArgs {
     /// Take an automatic snapshot every TIME, e.g. 500ms, 10s, 1m, at the next allocation
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub snapshot_every: Option<Duration>,
+
+    /// Log every allocation and free, for stats, phases and any point in time; keeps the newest SIZE of events, at most 4GiB
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "1GiB",
+          value_parser = parse_timeline)]
+    pub timeline: Option<u64>,
+}
+
+fn parse_timeline(text: &str) -> Result<u64, String> {
+    match units::parse_size(text)? {
+        0 => Err("expected a size above 0; omit the option to log no events".to_owned()),
+        size if size > TIMELINE_MAX => Err("too large; the largest log is 4GiB".to_owned()),
+        size => Ok(size),
+    }
 }
 
 /// The settings of one run.
@@ -69,6 +83,7 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         snapshot_at_peak,
         snapshot_at_mark,
         snapshot_every,
+        timeline,
     } = settings.auto_snapshots;
     let preloaded = preload(settings.shim, present("LD_PRELOAD").as_deref());
     let every = snapshot_every.map(|time| time.as_secs_f64());
@@ -85,6 +100,7 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         chosen("CULEAK_SNAPSHOT_AT_PEAK", text(*snapshot_at_peak)),
         chosen("CULEAK_SNAPSHOT_AT_MARK", text(snapshot_at_mark.then_some(1))),
         chosen("CULEAK_SNAPSHOT_EVERY", text(every)),
+        chosen("CULEAK_TIMELINE", text(*timeline)),
         ("CULEAK_QUIET", Some("1".into())),
         ("CULEAK_RUN", settings.proof.clone()),
         ("CULEAK_DISABLE", None),
@@ -203,6 +219,7 @@ mod tests {
                 snapshot_at_peak: None,
                 snapshot_at_mark: false,
                 snapshot_every: None,
+                timeline: None,
             },
             proof: None,
         }
@@ -296,6 +313,7 @@ mod tests {
             snapshot_at_peak: Some(1 << 20),
             snapshot_at_mark: true,
             snapshot_every: Some(Duration::from_millis(500)),
+            timeline: Some(1 << 30),
         };
         let settings = Settings {
             auto_snapshots: &auto_snapshots,

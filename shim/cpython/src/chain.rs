@@ -5,7 +5,7 @@
 
 use std::sync::atomic::Ordering::*;
 
-use crate::interpreter::Interpreter;
+use crate::interpreter::{Interpreter, is_finalizing};
 use crate::layout::*;
 use crate::memory::{Direct, EXPECTED, Gathered, Memory, View, Window, on_main_thread};
 use crate::stamp::{Code, stamp};
@@ -40,7 +40,7 @@ pub fn walk(interpreter: &Interpreter, limit: usize, see: impl FnMut(Seen)) -> E
 /// On a thread whose state, frames and code objects may be freed and unmapped at any time, even before the first load.
 #[inline(never)]
 fn walk_checked(interpreter: &Interpreter, thread: u64, limit: usize, see: impl FnMut(Seen)) -> End {
-    if interpreter.is_finalizing() {
+    if is_finalizing() {
         return End::Nothing;
     }
     let memory = (Window::new(), Gathered::<400>::new(), Gathered::<240>::new());

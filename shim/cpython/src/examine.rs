@@ -86,7 +86,7 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
         return Err(fail(Why::Frames));
     }
     let getter = |name: &CStr| address(name).map(as_getter);
-    let finalizing = getter(c"Py_IsFinalizing").or_else(|| getter(c"_Py_IsFinalizing"));
+    finalizing_address().ok_or(fail(Why::Threads))?;
     let current = getter(c"PyThreadState_GetUnchecked").or_else(|| getter(c"_PyThreadState_UncheckedGet"));
     Ok(Interpreter {
         layout,
@@ -98,13 +98,18 @@ fn examine(this_thread: u64, code_type: u64) -> Result<Interpreter, Rejection> {
         mismatches: AtomicU32::new(0),
         this_thread: as_getter(this_thread),
         current_thread: current.ok_or(fail(Why::Threads))?,
-        is_finalizing: finalizing.ok_or(fail(Why::Threads))?,
         eval: exported(c"_PyEval_EvalFrameDefault").unwrap_or(0..0),
         version,
     })
 }
 
-fn as_getter(address: u64) -> Getter {
+/// The address of `Py_IsFinalizing`, which had another name before 3.13.
+pub fn finalizing_address() -> Option<u64> {
+    let found = exported(c"Py_IsFinalizing").or_else(|| exported(c"_Py_IsFinalizing"));
+    found.map(|found| found.start)
+}
+
+pub fn as_getter(address: u64) -> Getter {
     // SAFETY: the address of an exported function of that type; it is called only if all checks pass.
     unsafe { std::mem::transmute::<usize, Getter>(address as usize) }
 }

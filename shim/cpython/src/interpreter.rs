@@ -3,7 +3,7 @@
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 
 use crate::examine::{self, Rejection, Why};
 use crate::layout::Layout;
@@ -20,7 +20,6 @@ pub struct Interpreter {
     pub mismatches: AtomicU32,
     pub this_thread: Getter,
     pub current_thread: Getter,
-    pub is_finalizing: Getter,
     pub eval: Range<u64>,
     pub version: u32,
 }
@@ -50,6 +49,9 @@ struct Slot(UnsafeCell<MaybeUninit<Interpreter>>);
 // SAFETY: written once, before the Release of `STATE` that lets others read it; fields that change later are atomic.
 unsafe impl Sync for Slot {}
 static SLOT: Slot = Slot(UnsafeCell::new(MaybeUninit::uninit()));
+
+/// The address of `Py_IsFinalizing`, also of an interpreter whose frames are not read; 0: not found.
+static IS_FINALIZING: AtomicU64 = AtomicU64::new(0);
 
 static UNSUPPORTED_VERSION: AtomicU32 = AtomicU32::new(0);
 static UNSUPPORTED_WHY: AtomicU8 = AtomicU8::new(0);
@@ -83,6 +85,9 @@ pub fn prepare() -> Status {
     if STATE.compare_exchange(ABSENT, BUSY, Acquire, Relaxed).is_err() {
         return status();
     }
+    if let Some(address) = examine::finalizing_address() {
+        IS_FINALIZING.store(address, Relaxed);
+    }
     let after = match examine::find() {
         None => ABSENT,
         Some(Ok(interpreter)) => {
@@ -106,7 +111,20 @@ fn reject((version, why): Rejection) {
 
 /// An address in the code of the interpreter; `None` if there is none.
 pub fn code_address() -> Option<u64> {
-    ready().map(|interpreter| interpreter.this_thread as usize as u64)
+    let found = Some(IS_FINALIZING.load(Relaxed)).filter(|&address| address != 0);
+    found.or_else(|| ready().map(|interpreter| interpreter.this_thread as usize as u64))
+}
+
+/// Whether an interpreter of this process has begun to finalize, or has been finalized. One load more than
+/// `Py_IsFinalizing` takes; the caller keeps the interpreter loaded.
+#[inline]
+pub fn is_finalizing() -> bool {
+    let address = IS_FINALIZING.load(Relaxed);
+    if address == 0 {
+        return false;
+    }
+    // SAFETY: `Py_IsFinalizing`, which takes no argument and reads a variable; its result is an int.
+    unsafe { examine::as_getter(address)() as u32 != 0 }
 }
 
 /// In a forked child: a thread that was in `prepare` does not exist here.
@@ -134,12 +152,6 @@ impl Interpreter {
     pub fn holds_lock(&self, thread: u64) -> bool {
         // SAFETY: `_PyThreadState_UncheckedGet`, which reads a variable.
         unsafe { (self.current_thread)() == thread }
-    }
-
-    #[inline(always)]
-    pub fn is_finalizing(&self) -> bool {
-        // SAFETY: `Py_IsFinalizing`, which reads a variable; its result is an int.
-        unsafe { (self.is_finalizing)() as u32 != 0 }
     }
 
     /// Checks whether a thread state contains the id of the calling thread. A program may create a thread state on another

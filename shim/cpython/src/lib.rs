@@ -40,7 +40,7 @@ mod memory;
 mod stamp;
 
 pub use code::Described;
-pub use interpreter::{Status, code_address, forked, native_eval, prepare, status};
+pub use interpreter::{Status, code_address, forked, is_finalizing, native_eval, prepare, status};
 
 /// One Python call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -141,6 +141,7 @@ fn primary_was_reset(device: i32, before: u64) {
 /// A context was destroyed, and with it what was allocated in it until `before`.
 fn destroyed(recording: &Recording, context: u16, before: u64) {
     let shard = recorder::thread_row(recording);
+    recorder::note_end(recording);
     recording.context_destroyed(context);
     current::contexts_changed();
     // Compares handles, not rows: an allocation in a new context names the row of an old one with the same handle if the

@@ -116,6 +116,9 @@ fn create_in(buffers: &mut Buffers) -> Option<&'static Recording> {
                 let uncached = settings::variable(c"PYTORCH_NO_CUDA_MEMORY_CACHING").is_some();
                 recording.intervals().watch(!uncached);
             }
+            if let Some(bytes) = settings::timeline() {
+                recording.enable_timeline(bytes);
+            }
             Some(recording)
         }
         Err(error) => {

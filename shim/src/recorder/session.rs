@@ -191,6 +191,9 @@ extern "C" fn forget_parent() {
 pub fn watch_exit() {
     extern "C" fn exiting() {
         EXITING.store(true, Relaxed);
+        if let Some(recording) = running() {
+            recording.end_main();
+        }
     }
     // At the first events only: libc's list of handlers must not grow without limit.
     static TIMES: AtomicU32 = AtomicU32::new(0);
@@ -198,8 +201,16 @@ pub fn watch_exit() {
         return;
     }
     TIMES.fetch_add(1, Relaxed);
-    // SAFETY: the handler only sets a flag, and this library is never unloaded.
+    // SAFETY: the handler only changes atomics, and this library is never unloaded.
     unsafe { libc::atexit(exiting) };
+}
+
+/// Called before a free: the interpreter begins to finalize between two events, and destroys objects that hold memory.
+#[inline]
+pub fn note_end(recording: &Recording) {
+    if !recording.script_has_ended() && stacks::is_interpreter_finalizing() {
+        recording.end_script();
+    }
 }
 
 pub fn is_exiting() -> bool {

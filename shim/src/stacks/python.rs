@@ -130,6 +130,12 @@ pub fn interpreter_seen() {
     SEEN.store(true, Relaxed);
 }
 
+/// Whether the interpreter has begun to finalize.
+#[inline]
+pub fn is_finalizing() -> bool {
+    python::is_finalizing()
+}
+
 /// Whether no interpreter was found so far.
 pub fn is_absent() -> bool {
     python::status() == Status::Absent

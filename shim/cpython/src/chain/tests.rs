@@ -30,7 +30,6 @@ fn interpreter(layout: Layout, holds_lock: bool) -> Interpreter {
         mismatches: 0.into(),
         this_thread,
         current_thread: if holds_lock { this_thread } else { no },
-        is_finalizing: no,
         eval: 0..0,
         version: 0,
     }

@@ -1,0 +1,117 @@
+//! The end of the program's own work: what was live then stays known, although it is freed afterwards.
+
+use std::collections::BTreeSet;
+
+use culeak::snapshot::{EndOf, Snapshot};
+
+#[path = "../shim/cpython/tests/support/mod.rs"]
+mod interpreters;
+
+use interpreters::{Python, interpreters};
+
+use crate::support::{Outcome, profile, program, sources};
+
+fn ends(python: &Python, case: &str) -> Outcome {
+    let profile = program(&python.command);
+    profile.arg("-B").arg(sources().join("victims/ends.py")).arg(case).run()
+}
+
+/// The addresses that were live when the script ended, and the one that an atexit callback frees.
+fn printed(outcome: &Outcome) -> (BTreeSet<u64>, u64) {
+    outcome.expect_success();
+    serde_json::from_str(outcome.stdout.trim()).unwrap_or_else(|error| panic!("{error}: {}", outcome.everything()))
+}
+
+fn live(snapshot: &Snapshot) -> BTreeSet<u64> {
+    snapshot.allocations.iter().map(|a| a.address).collect()
+}
+
+fn live_at_end(snapshot: &Snapshot) -> BTreeSet<u64> {
+    let end = snapshot.end.expect("an end");
+    let still = snapshot.allocations.iter().filter(|a| a.time_ns <= end.time_ns);
+    still.chain(&snapshot.freed_after_end).map(|a| a.address).collect()
+}
+
+#[track_caller]
+fn expect_end_of_script(snapshot: &Snapshot, expected: &BTreeSet<u64>, python: &Python) {
+    assert_eq!(
+        snapshot.end.map(|end| end.of),
+        Some(EndOf::Script),
+        "{}",
+        python.version
+    );
+    assert_eq!(&live_at_end(snapshot), expected, "{}", python.version);
+    let stays: Vec<u64> = snapshot.allocations.iter().map(|a| a.bytes).collect();
+    assert!(stays.contains(&8000), "{stays:?}");
+    assert!(
+        snapshot.freed_after_end.len() >= 3,
+        "{}: the interpreter's shutdown frees cycles, not {:?}",
+        python.version,
+        snapshot.freed_after_end
+    );
+}
+
+#[test]
+fn memory_that_the_interpreter_frees_while_it_finalizes_is_known() {
+    for python in interpreters() {
+        for case in ["hold", "in_thread"] {
+            let outcome = ends(python, case);
+            let (mut expected, early) = printed(&outcome);
+            expected.remove(&early);
+            expect_end_of_script(outcome.only_snapshot(), &expected, python);
+        }
+    }
+}
+
+#[test]
+fn a_script_that_leaves_at_once_has_no_end_but_its_last_state() {
+    for python in interpreters() {
+        let outcome = ends(python, "leave_at_once");
+        let (expected, _) = printed(&outcome);
+        let snapshot = outcome.only_snapshot();
+        assert_eq!((snapshot.end, snapshot.freed_after_end.len()), (None, 0));
+        assert_eq!(live(snapshot), expected, "{}", python.version);
+    }
+}
+
+#[test]
+fn processes_of_multiprocessing_keep_what_they_held() {
+    for python in interpreters() {
+        for method in ["forked", "spawn", "forkserver"] {
+            let outcome = ends(python, method);
+            let (mut expected, early) = printed(&outcome);
+            let worker = outcome
+                .snapshots
+                .iter()
+                .find(|snapshot| snapshot.allocations.iter().any(|a| a.bytes == 8000));
+            let worker = worker.unwrap_or_else(|| panic!("{method}: {}", outcome.everything()));
+            // Workers of fork and forkserver leave by `os._exit`.
+            if worker.end.is_some() {
+                expected.remove(&early);
+                expect_end_of_script(worker, &expected, python);
+            } else {
+                // Since 3.13 they call `atexit` callbacks first.
+                let mut live = live(worker);
+                live.insert(early);
+                assert_eq!(live, expected, "{method}, {}", python.version);
+            }
+            assert_eq!(
+                worker.end.is_some(),
+                method != "forkserver",
+                "{method}, {}",
+                python.version
+            );
+        }
+    }
+}
+
+#[test]
+fn memory_that_exit_handlers_free_was_live_when_main_returned() {
+    let outcome = profile("endings").arg("frees_in_destructor").run();
+    let snapshot = outcome.only_snapshot();
+    assert_eq!(snapshot.end.map(|end| end.of), Some(EndOf::Main));
+    let freed: Vec<u64> = snapshot.freed_after_end.iter().map(|a| a.bytes).collect();
+    assert_eq!(freed, [100]);
+    let left: Vec<u64> = snapshot.allocations.iter().map(|a| a.bytes).collect();
+    assert_eq!(left, [101]);
+}

@@ -1,0 +1,151 @@
+"""Memory that Python objects hold when the script ends. Prints the addresses that are live then, and the one that an atexit
+callback frees."""
+
+import atexit
+import contextvars
+import ctypes
+import gc
+import json
+import os
+import sys
+import threading
+
+driver = ctypes.CDLL("libcuda.so.1")
+for function in ("cuMemAlloc_v2", "cuMemFree_v2"):
+    getattr(driver, function).restype = ctypes.c_int
+free = driver.cuMemFree_v2
+free.argtypes = [ctypes.c_uint64]
+
+live = set()
+
+
+class Block:
+    """Memory that is freed with the object."""
+
+    def __init__(self, size, free=free):
+        address = ctypes.c_uint64()
+        assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
+        self.address = address.value
+        self.free = free
+        live.add(self.address)
+
+    # Module globals may be gone: everything it needs is its own.
+    def __del__(self, discard=live.discard):
+        self.free(self.address)
+        discard(self.address)
+
+
+def begin():
+    driver.cuInit(0)
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    assert driver.cuDeviceGet(ctypes.byref(device), 0) == 0
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device) == 0
+    assert driver.cuCtxSetCurrent(context) == 0
+
+
+history = []
+
+
+def growing_list():
+    for _ in range(20):
+        history.append(Block(1000))
+
+
+def cycle():
+    gc.disable()
+    for _ in range(3):
+        block = Block(2000)
+        block.itself = block
+
+
+def cache(key, found={}):
+    return found.setdefault(key, Block(3000))
+
+
+def generator():
+    block = Block(4000)
+    yield block
+    del block
+
+
+class Registry:
+    entries = {}
+
+
+variable = contextvars.ContextVar("variable")
+
+
+def hold():
+    begin()
+    growing_list()
+    cycle()
+    cache("a")
+    cache("b")
+    Registry.entries["x"] = Block(5000)
+    variable.set(Block(6000))
+    global suspended
+    suspended = generator()
+    next(suspended)
+    # Freed by the script itself.
+    temporary = Block(7000)
+    del temporary
+    # Never freed.
+    forgotten = Block(8000)
+    forgotten.__class__ = object_without_free
+    # An atexit callback is part of the script's own work.
+    early = [Block(9000)]
+    atexit.register(early.clear)
+    print(json.dumps([sorted(live), early[0].address]), flush=True)
+
+
+class object_without_free:
+    pass
+
+
+def in_thread():
+    ready = threading.Event()
+
+    def work():
+        begin()
+        block = Block(500)
+        ready.set()
+        threading.Event().wait()
+        print(block)
+
+    threading.Thread(target=work, daemon=True).start()
+    ready.wait(20)
+    hold()
+
+
+def leave_at_once():
+    hold()
+    os._exit(0)
+
+
+def forked():
+    child = os.fork()
+    if child == 0:
+        hold()
+        sys.exit(0)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, status
+
+
+def multiprocess(method):
+    import multiprocessing
+
+    if multiprocessing.current_process().name != "MainProcess":
+        return
+    context = multiprocessing.get_context(method)
+    process = context.Process(target=hold)
+    process.start()
+    process.join()
+    assert process.exitcode == 0, process.exitcode
+
+
+if __name__ == "__main__":
+    case = sys.argv[1]
+    if case in ("spawn", "forkserver"):
+        multiprocess(case)
+    else:
+        globals()[case]()
