@@ -4,11 +4,7 @@ use std::collections::BTreeSet;
 
 use culeak::snapshot::{EndOf, Snapshot};
 
-#[path = "../shim/cpython/tests/support/mod.rs"]
-mod interpreters;
-
-use interpreters::{Python, interpreters};
-
+use crate::interpreters::{Python, interpreters};
 use crate::support::{Outcome, profile, program, sources};
 
 fn ends(python: &Python, case: &str) -> Outcome {

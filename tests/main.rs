@@ -17,6 +17,8 @@ mod endings;
 mod ends;
 mod frees;
 mod graphs;
+#[path = "../shim/cpython/tests/support/mod.rs"]
+mod interpreters;
 mod killed;
 mod kinds;
 mod ledger;

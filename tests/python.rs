@@ -1,19 +1,15 @@
 //! Python frames in the stacks, under every installed interpreter.
 
-#[path = "../shim/cpython/tests/support/mod.rs"]
-mod interpreters;
-
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::process::Command;
 
-use culeak::kind::Kind::*;
-use culeak::snapshot::{Language, Location, Snapshot};
-use interpreters::{Python, interpreters};
-
+use crate::interpreters::{Python, interpreters};
 use crate::support::claims::Claims;
 use crate::support::compile::executable;
 use crate::support::{Outcome, Profile, culeak, fake_driver, program, sources};
+use culeak::kind::Kind::*;
+use culeak::snapshot::{Language, Location, Snapshot};
 
 fn train(python: &Python) -> Profile {
     let profile = program(&python.command);

@@ -61,6 +61,20 @@ impl Shard {
     }
 }
 
+impl Shard {
+    /// Adds to two words of this shard.
+    #[inline]
+    pub fn add_both(self, first: &AtomicU64, amount: u64, second: &AtomicU64, other: u64) {
+        if self.is_own() {
+            first.add_alone(amount);
+            second.add_alone(other);
+        } else {
+            first.fetch_add(amount, Relaxed);
+            second.fetch_add(other, Relaxed);
+        }
+    }
+}
+
 impl From<u32> for Shard {
     fn from(any: u32) -> Shard {
         Shard::shared(any)

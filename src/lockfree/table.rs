@@ -120,6 +120,12 @@ impl Withdrawn<'_> {
         self.record.entry()
     }
 
+    /// The part of `entry` that sums depend on.
+    #[inline]
+    pub fn summed(&self) -> Option<Summed> {
+        self.record.summed()
+    }
+
     /// The key under which the record was found.
     #[inline]
     pub fn key(&self) -> Option<Key> {

@@ -10,7 +10,7 @@ use crate::lockfree::index::mix;
 use crate::lockfree::intervals::{self, Event, Intervals};
 use crate::lockfree::peak::{CentralCredit, LocalCredit, Sum, live};
 use crate::lockfree::shards::Shard;
-use crate::lockfree::table::{Attributes, Counts, Entry, Key, Link, TableIn, Withdrawn};
+use crate::lockfree::table::{Attributes, Entry, Key, Link, Summed, TableIn, Withdrawn};
 
 impl Recording {
     /// The table of live allocations. `shard` is the calling thread's shard, or any number, preferably one per thread.
@@ -28,25 +28,22 @@ impl Recording {
     #[inline]
     fn counter(&self, device: u8, kind: Kind, shard: Shard) -> Option<Counter<'_>> {
         let slot = u32::from(device.wrapping_add(1));
-        let key = CounterKey {
-            slot,
-            kind: kind as u32,
-        };
-        let of_kind = self.cells.of(key)?;
-        let of_device = self.cells.of(CounterKey { slot, kind: 0 })?;
+        let cells = self.cells.of_device(slot)?;
+        let of_kind = &cells[kind as usize];
         let place = &of_kind.rows[shard.number()];
         // SAFETY: null, or a row in an extent that is never unmapped.
         let row = match unsafe { place.load(SeqCst).as_ref() } {
             Some(row) => row,
-            None => self.add_counter(key, kind, place)?,
+            None => {
+                let kind_number = kind as u32;
+                let key = CounterKey {
+                    slot,
+                    kind: kind_number,
+                };
+                self.add_counter(key, kind, place)?
+            }
         };
-        Some(Counter {
-            row,
-            of_kind,
-            of_device,
-            peaking: if kind.place().on_device() { of_device } else { of_kind },
-            slot: self.cells.of_device(slot)?,
-        })
+        Some(Counter { row, of_kind, cells })
     }
 
     #[cold]
@@ -140,54 +137,65 @@ impl Recording {
     }
 
     /// Adds an entry to the sums of its stack, of its kind and, if its memory is on a device, of that device.
-    #[inline]
+    #[inline(always)]
     fn count(&self, key: Key, entry: &Entry, shard: Shard, op: Op) {
-        let counts = entry.counts();
-        let counter = self.counter(counts.device, counts.kind, shard);
+        let summed = Summed::of(entry);
+        let counter = self.counter(summed.device(), summed.kind, shard);
         // Before the other sums: their peak includes this memory, and so must the sum of its stack.
-        let peak = counter.as_ref().map_or(0, Counter::peak_bytes);
-        let total = self.count_at_stack(key, entry, shard, op, peak);
+        let peak = counter.as_ref().map_or(0, |counter| counter.peak_bytes(summed.kind));
+        let total = self.total_of(&summed, key, shard, peak);
+        if let Some(total) = total {
+            let sign = if op == Op::Restored { 1u64.wrapping_neg() } else { 1 };
+            let (bytes, count) = match op {
+                Op::Restored => (&total.freed_bytes, &total.freed_count),
+                _ => (&total.bytes, &total.count),
+            };
+            shard.add_both(bytes, entry.bytes.wrapping_mul(sign), count, sign);
+        }
         if let Some(counter) = counter {
             if op == Op::Restored {
                 shard.add(&counter.row.freed_count, 1u64.wrapping_neg());
             } else {
-                shard.add(&counter.row.total_bytes, entry.bytes);
-                shard.add(&counter.row.total_count, 1);
+                shard.add_both(&counter.row.total_bytes, entry.bytes, &counter.row.total_count, 1);
             }
-            counter.change(counts, true, entry.time_ns);
+            counter.change::<true>(summed.kind, summed.bytes, entry.time_ns);
         }
         if self.intervals.watching() {
             self.note_allocation(entry);
         }
-        if let Some(total) = total
-            && self.logs_events()
+        if self.logs_events()
+            && let Some(total) = total
         {
             let time_ns = if op == Op::Restored { self.now() } else { entry.time_ns };
-            self.log_allocation(shard, key, entry, op, total, time_ns);
+            self.log_allocation(shard, key, entry, op, total.number.load(Relaxed), time_ns);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn uncount(&self, withdrawn: &Withdrawn, shard: Shard) {
-        let (Some(key), Some(entry)) = (withdrawn.key(), withdrawn.entry()) else {
+        let (Some(key), Some(summed)) = (withdrawn.key(), withdrawn.summed()) else {
             return;
         };
-        let counts = entry.counts();
         let mut peak = 0;
-        if let Some(counter) = self.counter(counts.device, counts.kind, shard) {
+        if let Some(counter) = self.counter(summed.device(), summed.kind, shard) {
             shard.add(&counter.row.freed_count, 1);
-            counter.change(counts, false, 0);
-            peak = counter.peak_bytes();
+            counter.change::<false>(summed.kind, summed.bytes, 0);
+            peak = counter.peak_bytes(summed.kind);
         }
         // After the other sums: at their peak, the stacks' sums include at least this memory.
-        let total = self.count_at_stack(key, &entry, shard, Op::Freed, peak);
-        if self.intervals.watching() {
+        let total = self.total_of(&summed, key, shard, peak);
+        if let Some(total) = total {
+            shard.add_both(&total.freed_bytes, summed.bytes, &total.freed_count, 1);
+        }
+        if self.intervals.watching()
+            && let Some(entry) = withdrawn.entry()
+        {
             self.note_free(&entry);
         }
-        if let Some(total) = total
-            && self.logs_events()
+        if self.logs_events()
+            && let (Some(total), Some(entry)) = (total, withdrawn.entry())
         {
-            self.log_free(shard, key, &entry, total);
+            self.log_free(shard, key, &entry, total.number.load(Relaxed));
         }
     }
 
@@ -333,58 +341,66 @@ impl Recording {
 struct Counter<'a> {
     row: &'a CounterRow,
     of_kind: &'a Cell,
-    of_device: &'a Cell,
-    /// One of the two above.
-    peaking: &'a Cell,
-    /// The cells of all kinds on the device.
-    slot: &'a [Cell],
+    /// The cells of all kinds on the device; the first is the device's.
+    cells: &'a [Cell; COUNTER_STRIDE],
 }
 
 impl Counter<'_> {
     /// The peak of the sum in which a stack's memory counts: the device's for memory on a device, otherwise the kind's.
     #[inline]
-    fn peak_bytes(&self) -> u64 {
-        self.peaking.central().map_or(0, CentralCredit::peak)
+    fn peak_bytes(&self, kind: Kind) -> u64 {
+        let on_device = kind.place().on_device();
+        let cell = if on_device { &self.cells[0] } else { self.of_kind };
+        cell.central().map_or(0, CentralCredit::peak)
     }
 
     /// Adds bytes to the sum of the kind and, if the memory is on a device, of the device; or subtracts them. The device's
     /// sum grows first and shrinks last: the sum of a kind never exceeds it.
     #[inline(always)]
-    fn change(&self, counts: Counts, grows: bool, time_ns: u64) {
-        let (row, of_kind, slot) = (self.row, self.of_kind, self.slot);
-        let local = |sum: usize| LocalCredit {
-            word: &row.credit[sum],
-            hint: &row.hints[sum],
-        };
-        let change_device = || {
-            let Some(central) = self.of_device.central() else {
-                return;
-            };
-            let kinds = &self.of_device.kinds;
-            let shards = || {
-                // SeqCst: as in `add_counter`.
-                let kinds = kinds.load(SeqCst);
-                let cells = slot.iter().enumerate().filter(move |(kind, _)| kinds >> kind & 1 != 0);
-                cells.flat_map(|(_, cell)| cell.rows()).map(|row| &row.credit[1])
-            };
-            let local = local(1);
-            if (Sum { central, local, shards }).change(counts.bytes, grows) {
-                self.of_device.peak_reached(time_ns);
-            }
-        };
-        let on_device = counts.kind.place().on_device();
-        if grows && on_device {
-            change_device();
+    fn change<const GROWS: bool>(&self, kind: Kind, bytes: u64, time_ns: u64) {
+        let on_device = kind.place().on_device();
+        if !GROWS {
+            self.change_kind::<GROWS>(bytes, time_ns);
         }
-        if let Some(central) = of_kind.central() {
-            let shards = || of_kind.rows().map(|row| &row.credit[0]);
-            let local = local(0);
-            if (Sum { central, local, shards }).change(counts.bytes, grows) {
-                of_kind.peak_reached(time_ns);
-            }
+        if on_device {
+            self.change_device::<GROWS>(bytes, time_ns);
         }
-        if !grows && on_device {
-            change_device();
+        if GROWS {
+            self.change_kind::<GROWS>(bytes, time_ns);
+        }
+    }
+
+    #[inline(always)]
+    fn change_kind<const GROWS: bool>(&self, bytes: u64, time_ns: u64) {
+        let Some(central) = self.of_kind.central() else { return };
+        let shards = || self.of_kind.rows().map(|row| &row.credit[0]);
+        let local = self.local(0);
+        if (Sum { central, local, shards }).change(bytes, GROWS) {
+            self.of_kind.peak_reached(time_ns);
+        }
+    }
+
+    #[inline(always)]
+    fn change_device<const GROWS: bool>(&self, bytes: u64, time_ns: u64) {
+        let of_device = &self.cells[0];
+        let Some(central) = of_device.central() else { return };
+        let shards = || {
+            // SeqCst: as in `add_counter`.
+            let kinds = of_device.kinds.load(SeqCst);
+            let cells = self.cells.iter().enumerate();
+            let used = cells.filter(move |(kind, _)| kinds >> kind & 1 != 0);
+            used.flat_map(|(_, cell)| cell.rows()).map(|row| &row.credit[1])
+        };
+        let local = self.local(1);
+        if (Sum { central, local, shards }).change(bytes, GROWS) {
+            of_device.peak_reached(time_ns);
+        }
+    }
+
+    fn local(&self, sum: usize) -> LocalCredit<'_> {
+        LocalCredit {
+            word: &self.row.credit[sum],
+            hint: &self.row.hints[sum],
         }
     }
 }

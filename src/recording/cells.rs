@@ -45,7 +45,7 @@ impl<T> Lazy<T> {
 const SLOTS: usize = 33;
 
 /// The rows of every kind on every device.
-pub type Cells = Lazy<[Cell; SLOTS * COUNTER_STRIDE]>;
+pub type Cells = Lazy<[[Cell; COUNTER_STRIDE]; SLOTS]>;
 
 const _: () = assert!(
     Kind::from_number(COUNTER_STRIDE as u8).is_none(),
@@ -67,14 +67,13 @@ pub struct Cell {
 impl Cells {
     #[inline]
     pub fn of(&self, key: CounterKey) -> Option<&Cell> {
-        self.get()?.get(key.number())
+        self.of_device(key.slot)?.get(key.kind as usize)
     }
 
     /// The cells of all kinds of a device, kind 0 first.
     #[inline]
-    pub fn of_device(&self, slot: u32) -> Option<&[Cell]> {
-        let first = slot as usize * COUNTER_STRIDE;
-        self.get()?.get(first..first + COUNTER_STRIDE)
+    pub fn of_device(&self, slot: u32) -> Option<&[Cell; COUNTER_STRIDE]> {
+        self.get()?.get(slot as usize)
     }
 }
 
@@ -106,12 +105,12 @@ impl Cell {
 /// Slots per shard; a power of two.
 const REMEMBERED: usize = 256;
 
-/// The rows of totals that each shard used last, by the hash of their key.
+/// The rows of totals that each shard used last, by their stack.
 pub type LastUsed = Lazy<[[AtomicPtr<TotalRow>; REMEMBERED]; SHARDS]>;
 
 impl LastUsed {
     #[inline]
-    pub fn slot(&self, shard: Shard, hash: u64) -> Option<&AtomicPtr<TotalRow>> {
-        Some(&self.get()?[shard.number()][hash as usize % REMEMBERED])
+    pub fn slot(&self, shard: Shard, stack: u32) -> Option<&AtomicPtr<TotalRow>> {
+        Some(&self.get()?[shard.number()][stack as usize % REMEMBERED])
     }
 }

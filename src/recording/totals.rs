@@ -1,7 +1,7 @@
 //! Total allocations and frees of each stack, and what was live at each stack at the peak.
 //!
 //! ```text
-//! shard   slots by (stack, kind, device)      rows in the file
+//! shard   slots by stack                      rows in the file
 //!        ┌───┬───┬───┬───┬───┐               ┌────────────────────────────────┐
 //!   7 ──▶│   │ ● │   │ ● │   │ ────────────▶ │ of shard 7: bytes, count        │
 //!        └───┴───┴───┴───┴───┘   (or index)  └────────────────────────────────┘
@@ -23,54 +23,47 @@
 //! threads that overlap the instant at which the peak was reached: between the swap that reaches it and the addition that
 //! publishes it (`lockfree/peak.rs`). Readers compare the rows' sum with the peak, which is always exact.
 
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
 use super::Recording;
 use crate::format::*;
 use crate::kind::Kind;
 use crate::lockfree::index::mix;
 use crate::lockfree::shards::Shard;
-use crate::lockfree::table::{Attributes, Entry, Key};
+use crate::lockfree::table::{Attributes, Key, Summed};
 
 impl Recording {
-    /// Adds an allocation to the total of its stack, or a free. `peak`: the current peak of the sum in which the memory counts.
-    #[inline]
-    pub(super) fn count_at_stack(&self, of: Key, entry: &Entry, shard: Shard, op: Op, peak: u64) -> Option<u32> {
-        let key = total_key(of, entry, shard).to_word();
-        let hash = mix(key);
-        let Some(slot) = self.last_used.slot(shard, hash) else {
-            self.add(Loss::Details, 1);
-            return None;
-        };
+    /// The total of an allocation's stack, to which the caller adds an event. `peak`: the current peak of the sum in which the
+    /// memory counts.
+    #[inline(always)]
+    pub(super) fn total_of(&self, summed: &Summed, of: Key, shard: Shard, peak: u64) -> Option<&TotalRow> {
+        let key = total_key(summed, of, shard);
+        let slot = self.last_used.slot(shard, summed.stack);
+        // Acquire: pairs with the Release in `find_total`, so a thread that shares the shard sees the row's key.
         // SAFETY: null, or a row in an extent that is never unmapped.
-        let last = unsafe { slot.load(Acquire).as_ref() };
+        let last = slot.and_then(|slot| unsafe { slot.load(Acquire).as_ref() });
         let row = match last.filter(|row| row.is(key)) {
             Some(row) => row,
-            None => match self.total(key, hash) {
-                Some(row) => {
-                    // Release: pairs with the Acquire above, so a thread that shares the shard sees the row's key.
-                    slot.store(std::ptr::from_ref(row).cast_mut(), Release);
-                    row
-                }
-                None => {
-                    self.add(Loss::Details, 1);
-                    return None;
-                }
-            },
+            None => self.find_total(key, slot)?,
         };
-        row.save(peak);
-        let (bytes, count, sign) = match op {
-            Op::Allocated => (&row.bytes, &row.count, 1),
-            Op::Freed => (&row.freed_bytes, &row.freed_count, 1),
-            Op::Restored => (&row.freed_bytes, &row.freed_count, 1u64.wrapping_neg()),
-        };
-        shard.add(bytes, entry.bytes.wrapping_mul(sign));
-        shard.add(count, sign);
-        Some(row.number.load(Relaxed))
+        if row.saved_peak.load(Relaxed) != peak {
+            row.save(peak);
+        }
+        Some(row)
     }
 
     #[cold]
     #[inline(never)]
+    fn find_total(&self, key: u64, slot: Option<&AtomicPtr<TotalRow>>) -> Option<&TotalRow> {
+        let row = self.total(key, mix(key));
+        match (row, slot) {
+            // Release: pairs with the Acquire in `total_of`.
+            (Some(row), Some(slot)) => slot.store(std::ptr::from_ref(row).cast_mut(), Release),
+            _ => self.add(Loss::Details, 1),
+        }
+        row
+    }
+
     fn total(&self, key: u64, hash: u64) -> Option<&TotalRow> {
         let backing = self.backing(Section::Totals);
         let at = |number| self.totals.get(backing, number);
@@ -88,32 +81,39 @@ impl Recording {
     }
 }
 
-#[inline]
-fn total_key(key: Key, entry: &Entry, shard: Shard) -> TotalKey {
-    let attributes = entry.attributes;
-    let name = if attributes.kind != Kind::Block {
-        attributes.api
-    } else if attributes.flags & Attributes::IN_HEAP != 0 {
-        (entry.pool as u8).into()
-    } else {
-        block_parts(key.address).0.into()
+/// [`TotalKey`] as a word.
+#[inline(always)]
+fn total_key(summed: &Summed, of: Key, shard: Shard) -> u64 {
+    let parts = Attributes::parts(summed.attributes);
+    let name = match summed.kind {
+        Kind::Block => domain_of(summed, of, parts.flags),
+        _ => parts.api,
     };
     TotalKey {
-        stack: entry.stack,
-        kind: attributes.kind as u8,
-        slot: attributes.device.wrapping_add(1),
+        stack: summed.stack,
+        kind: parts.kind,
+        slot: parts.device.wrapping_add(1),
         shard: shard.number() as u8,
         name,
     }
+    .to_word()
+}
+
+#[cold]
+fn domain_of(summed: &Summed, of: Key, flags: u8) -> u16 {
+    let in_heap = flags & Attributes::IN_HEAP != 0;
+    if in_heap {
+        summed.pool as u8
+    } else {
+        block_parts(of.address).0
+    }
+    .into()
 }
 
 impl TotalRow {
     /// Saves the row's live bytes and count as those at this peak, before they change for the first time since.
-    #[inline]
+    #[inline(never)]
     fn save(&self, peak: u64) {
-        if self.saved_peak.load(Relaxed) == peak {
-            return;
-        }
         let live = |all: &AtomicU64, freed: &AtomicU64| all.load(Relaxed).wrapping_sub(freed.load(Relaxed));
         self.saved_bytes.store(live(&self.bytes, &self.freed_bytes), Relaxed);
         self.saved_count

@@ -208,7 +208,7 @@ pub fn watch_exit() {
 /// Called before a free: the interpreter begins to finalize between two events, and destroys objects that hold memory.
 #[inline]
 pub fn note_end(recording: &Recording) {
-    if !recording.script_has_ended() && stacks::is_interpreter_finalizing() {
+    if stacks::is_interpreter_finalizing() && !recording.script_has_ended() {
         recording.end_script();
     }
 }

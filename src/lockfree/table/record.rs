@@ -140,20 +140,33 @@ pub struct AttributeParts {
 
 /// The part of an entry that sums depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
+pub struct Summed {
     pub bytes: u64,
     pub kind: Kind,
-    /// Device row, or 255.
-    pub device: u8,
+    /// As in [`Entry::stack`].
+    pub stack: u32,
+    /// [`Attributes::to_word`], perhaps with a size encoding.
+    pub attributes: u64,
+    /// As in [`Entry::pool`].
+    pub pool: u64,
 }
 
-impl Entry {
-    pub fn counts(&self) -> Counts {
-        Counts {
-            bytes: self.bytes,
-            kind: self.attributes.kind,
-            device: self.attributes.device,
+impl Summed {
+    #[inline]
+    pub fn of(entry: &Entry) -> Summed {
+        Summed {
+            bytes: entry.bytes,
+            kind: entry.attributes.kind,
+            stack: entry.stack,
+            attributes: entry.attributes.to_word(),
+            pool: entry.pool,
         }
+    }
+
+    /// Device row, or 255.
+    #[inline]
+    pub fn device(&self) -> u8 {
+        Attributes::parts(self.attributes).device
     }
 }
 
@@ -276,6 +289,19 @@ impl Record {
     }
 
     #[inline]
+    pub(super) fn summed(&self) -> Option<Summed> {
+        let attributes = self.attributes.load(Relaxed);
+        let (amount, other) = (self.amount.load(Relaxed), self.other.load(Relaxed));
+        let (bytes, _, pool) = SizeEncoding::amounts(amount, other, attributes);
+        Some(Summed {
+            bytes,
+            kind: Kind::from_number(Attributes::parts(attributes).kind)?,
+            stack: halves(self.place.load(Relaxed)).0,
+            attributes,
+            pool,
+        })
+    }
+
     pub(super) fn entry(&self) -> Option<Entry> {
         let (stack, thread) = halves(self.place.load(Relaxed));
         let attributes = self.attributes.load(Relaxed);
