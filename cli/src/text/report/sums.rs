@@ -227,7 +227,7 @@ fn titled(name: &'static str, texts: Vec<String>) -> Vec<Sum> {
 }
 
 /// Every count of losses, and its text. `{s}` is the plural; the part after the colon is left out if the count is 0.
-fn counted_losses(report: &Report) -> [(u64, &'static str); 16] {
+fn counted_losses(report: &Report) -> [(u64, &'static str); 18] {
     let losses = report.losses;
     let unhooked = losses.unhooked.len() as u64;
     [
@@ -239,6 +239,14 @@ fn counted_losses(report: &Report) -> [(u64, &'static str); 16] {
             "name{s} of modules, threads, devices or contexts: shown without a name",
         ),
         (losses.lost_snapshots, "automatic snapshot{s}: not written"),
+        (
+            losses.lost_events,
+            "event{s} of the timeline: not written, for lack of space",
+        ),
+        (
+            losses.lost_phases,
+            "phase{s}: not recorded, because there was no space or there were too many",
+        ),
         (losses.unknown_frees, UNKNOWN_FREES),
         (losses.unknown_blocks, UNKNOWN_FREES_OF_BLOCKS),
         (losses.failed_frees, "failed free{s}: this memory still counts as live"),
