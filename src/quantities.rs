@@ -1,4 +1,4 @@
-//! Parses sizes and times: one syntax for options, environment variables and files.
+//! Parses sizes and times: one syntax for options, environment variables and files. Rounds sizes, for all messages alike.
 //!
 //! The preload library uses it too, so nothing here needs a heap. Deliberately absent: formatting; see `analysis::words`.
 
@@ -77,6 +77,45 @@ pub fn size(text: &str) -> Result<u64, NotUnderstood<'_>> {
         Ok(bytes as u64)
     } else {
         Err(NotUnderstood::TooLarge)
+    }
+}
+
+/// A size as a person reads it: `1.5 GiB` is 1, 5 and `GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rounded {
+    /// Below 1024.
+    pub whole: u64,
+    pub tenths: u64,
+    pub unit: &'static str,
+}
+
+/// Rounds bytes to tenths of the largest unit of which there is at least one.
+pub const fn rounded(bytes: u64) -> Rounded {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return Rounded {
+            whole: bytes,
+            tenths: 0,
+            unit: "B",
+        };
+    }
+    let mut unit = 0;
+    loop {
+        let shift = 10 * (unit as u32 + 1);
+        let scaled = bytes as u128 * 10;
+        let (mut tenths, rest, half) = (scaled >> shift, scaled & ((1 << shift) - 1), 1 << (shift - 1));
+        // Halves are rounded to even, as `{:.1}` rounds them.
+        if rest > half || (rest == half && tenths % 2 == 1) {
+            tenths += 1;
+        }
+        if tenths < 10_240 || unit + 1 == UNITS.len() {
+            return Rounded {
+                whole: (tenths / 10) as u64,
+                tenths: (tenths % 10) as u64,
+                unit: UNITS[unit],
+            };
+        }
+        unit += 1;
     }
 }
 

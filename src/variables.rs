@@ -157,6 +157,12 @@ variables! {
          `--no-symbol-cache`)";
 }
 
+/// Frames kept per stack by default.
+pub const DEPTH_DEFAULT: usize = match usize::from_str_radix(DEPTH.default, 10) {
+    Ok(depth) => depth,
+    Err(_) => panic!("the default of CULEAK_DEPTH is a number"),
+};
+
 const PREFIX: &[u8] = b"CULEAK_";
 
 /// Prefixes of names that belong to the build, the tests and the Python package.

@@ -71,7 +71,7 @@ fn a_request_that_runs_out_of_memory_is_snapshotted_once_per_stack_and_three_tim
         .collect();
     assert_eq!(messages.len(), 3, "{messages:?}");
     assert!(
-        messages[0].starts_with("culeak: out of memory: cuMemAlloc_v2 of 1024 TiB failed"),
+        messages[0].starts_with("culeak: out of memory: cuMemAlloc_v2 of 1 PiB failed"),
         "{messages:?}"
     );
     assert_eq!(outcome.only_snapshot().losses.lost_snapshots, 0);

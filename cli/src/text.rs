@@ -13,6 +13,7 @@ pub mod report;
 pub mod tree;
 pub mod trend;
 pub mod units;
+pub mod wrap;
 
 use std::io::{self, Write};
 use std::{env, process};
@@ -63,6 +64,11 @@ pub fn print(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<()
         }
         Err(error) => Err(Failure::new(format!("standard output: cannot be written ({error})"))),
     }
+}
+
+/// Prints lines to standard output as [`print`] does; on a terminal, lines that are too wide continue below.
+pub fn print_lines(render: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    print(|out| wrap::lines(out, render))
 }
 
 /// Prints a value as JSON, indented, with a line break at the end.

@@ -160,7 +160,7 @@ pub fn title(judged: &Judged, verdict: &Verdict) -> String {
     format!(
         "{} {word} by {}{mark}{grown}",
         parts::tally(tally),
-        parts::short_name(&judged.row.label)
+        parts::name(&judged.row.label)
     )
 }
 

@@ -124,6 +124,40 @@ fn several_inputs_require_a_format_that_can_hold_them() {
 }
 
 #[test]
+fn the_name_of_the_file_chooses_the_format_where_it_is_unambiguous() {
+    let folder = folder();
+    for (name, format) in [
+        ("a.csv", "csv"),
+        ("a.pb.gz", "pprof"),
+        ("a.pftrace", "perfetto"),
+        ("a.speedscope.json", "speedscope"),
+    ] {
+        let by_name = culeak(folder.path(), &["export", "leaky.json", "-o", name]);
+        assert_eq!(
+            by_name.status.code(),
+            Some(0),
+            "{name}: {}",
+            String::from_utf8_lossy(&by_name.stderr)
+        );
+        let named = culeak(folder.path(), &["export", "leaky.json", "-f", format, "-o", "-"]);
+        assert_eq!(
+            std::fs::read(folder.path().join(name)).expect("a file"),
+            named.stdout,
+            "{name}"
+        );
+    }
+    for name in ["a.json", "a", "-"] {
+        let output = culeak(folder.path(), &["export", "leaky.json", "-o", name]);
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{name}: {message}");
+        assert!(
+            message.contains("add --format with one of pprof, speedscope"),
+            "{name}: {message}"
+        );
+    }
+}
+
+#[test]
 fn every_format_that_help_names_is_tested() {
     let help = culeak(folder().path(), &["export", "--help"]);
     let help = String::from_utf8_lossy(&help.stdout).into_owned();

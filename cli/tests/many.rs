@@ -2,10 +2,10 @@
 
 #[path = "../../tests/support/sample.rs"]
 mod sample;
+#[path = "../../tests/support/terminal.rs"]
+mod terminal;
 
-use std::fs::{self, File};
-use std::io::Read;
-use std::os::fd::FromRawFd;
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -141,32 +141,12 @@ fn a_folder_of_snapshots_is_read_like_one_of_recordings() {
 }
 
 /// What a command writes to standard error on a terminal, and how long it takes.
-fn on_a_terminal(mut command: Command) -> (String, Duration) {
-    let (mut ours, mut theirs) = (0, 0);
-    let size = nix::libc::winsize {
-        ws_row: 24,
-        ws_col: 80,
-        ws_xpixel: 0,
-        ws_ypixel: 0,
-    };
-    // SAFETY: the first two pointers lead to live integers, the size is only read, and the others may be null.
-    let opened = unsafe { nix::libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null(), &size) };
-    assert_eq!(opened, 0, "a terminal");
-    // SAFETY: both were just opened, and nothing else owns them.
-    let (mut ours, theirs) = unsafe { (File::from_raw_fd(ours), File::from_raw_fd(theirs)) };
-    command.env("TERM", "xterm").stdout(Stdio::null()).stderr(theirs);
+fn on_a_terminal(command: Command) -> (String, Duration) {
     let began = Instant::now();
-    let mut child = command.spawn().expect("culeak starts");
-    // Otherwise this copy would keep the terminal open.
-    drop(command);
-    let mut text = Vec::new();
-    let mut piece = [0; 4096];
-    // A terminal without writers ends with an error.
-    while let Ok(count @ 1..) = ours.read(&mut piece) {
-        text.extend_from_slice(&piece[..count]);
-    }
-    child.wait().expect("its end");
-    (String::from_utf8_lossy(&text).into_owned(), began.elapsed())
+    let text = terminal::on_a_terminal(command, 80, |command, stderr| {
+        command.stdout(Stdio::null()).stderr(stderr);
+    });
+    (text, began.elapsed())
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use culeak::snapshot::Mark;
+use culeak::snapshot::{Mark, Snapshot};
 use sample::{MIB, Sample, leaky};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -219,6 +219,55 @@ fn since_leaves_out_what_was_allocated_before_the_mark() {
     }
     let unknown = stdout(folder.path(), &["report", "marked.json", "--since", "tepid"]);
     assert!(unknown.contains("no mark \"tepid\""), "{unknown}");
+}
+
+#[test]
+fn a_check_since_an_unknown_mark_fails_and_names_the_marks() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut snapshot = Sample::new().finish(0, 9);
+    let write = |name: &str, snapshot: &Snapshot| {
+        fs::write(folder.path().join(name), serde_json::to_vec(snapshot).expect("JSON")).expect("written");
+    };
+    write("bare.json", &snapshot);
+    snapshot.marks = ["warm", "epoch 1", "warm"]
+        .into_iter()
+        .map(|name| Mark {
+            time_ns: 20_000_000_000,
+            name: name.to_owned(),
+            thread: 0,
+        })
+        .collect();
+    write("marked.json", &snapshot);
+    let check = |inputs: &[&str], since: &str| {
+        let output = culeak(folder.path(), &[&["check", "--since", since], inputs].concat()).output();
+        let output = output.expect("culeak starts");
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stderr).into_owned(),
+        )
+    };
+    let (code, message) = check(&["marked.json"], "tepid");
+    assert_eq!(code, Some(2), "{message}");
+    assert!(
+        message.contains("has no mark \"tepid\"; name one that the program set: \"warm\", \"epoch 1\"\n"),
+        "{message}"
+    );
+    let (code, message) = check(&["bare.json", "marked.json"], "warm");
+    assert!(
+        code == Some(2) && message.contains("bare.json") && message.contains("the program set none"),
+        "{message}"
+    );
+    assert_eq!(check(&["marked.json"], "warm").0, Some(0));
+}
+
+#[test]
+fn a_peak_that_rises_by_nothing_is_refused() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let output = culeak(folder.path(), &["run", "--snapshot-at-peak", "0", "--", "true"]).output();
+    let output = output.expect("culeak starts");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("0 takes no snapshot; give the size"), "{message}");
 }
 
 #[test]

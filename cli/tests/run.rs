@@ -531,6 +531,45 @@ fn run_leaking(folder: &TempDir, words: &[&str]) -> Output {
 }
 
 #[test]
+fn a_check_since_a_mark_that_the_program_did_not_set_fails() {
+    let folder = folder();
+    let output = run_leaking(&folder, &["--check", "--max-leaked", "1GiB", "--since", "warm"]);
+    let message = stderr(&output);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(
+        message.contains("has no mark \"warm\"; the program set none"),
+        "{message}"
+    );
+}
+
+#[test]
+fn the_next_command_after_automatic_snapshots_reads_the_last_one_at_which_memory_ran_out() {
+    let folder = folder();
+    let output = run_leaking(&folder, &["--no-report", "-o", "runs", "--snapshot-at-peak", "1"]);
+    let message = stderr(&output);
+    let next = message.split("next: culeak report ").nth(1).expect("a command").trim();
+    assert!(
+        next.contains(".out-of-memory-") && Path::new(next).exists(),
+        "{message}"
+    );
+    let output = run_leaking(
+        &folder,
+        &[
+            "--no-report",
+            "-o",
+            "peaks",
+            "--snapshot-at-peak",
+            "1",
+            "--oom-snapshots",
+            "0",
+        ],
+    );
+    let message = stderr(&output);
+    let next = message.split("next: culeak report ").nth(1).expect("a command").trim();
+    assert!(next.ends_with(".culeak") && Path::new(next).exists(), "{message}");
+}
+
+#[test]
 fn a_leaking_program_is_reported_on_stderr_and_keeps_its_exit_code() {
     let folder = folder();
     let output = run_leaking(&folder, &[]);
@@ -637,6 +676,8 @@ fn the_demo_finds_what_it_planted() {
         "{}",
         stdout(&output)
     );
+    // Its files are removed, so no message names one to read later.
+    assert!(!stderr(&output).contains("culeak report"), "{}", stderr(&output));
 }
 
 #[test]

@@ -132,7 +132,7 @@ fn fail_on_against_marks_fails_without_marks() {
     let output = trend(&folder, &["runs", "--against", "marks", "--fail-on", "growing"]);
     assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
     assert!(
-        stderr(&output).contains("--fail-on with --against marks needs marks"),
+        stderr(&output).contains("--fail-on with --against marks needs snapshots after 8 different marks"),
         "{}",
         stderr(&output)
     );

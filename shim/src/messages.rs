@@ -9,6 +9,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 
 use crate::settings;
+use culeak::quantities::rounded;
 use culeak::recording::Recording;
 use culeak::system::{BlockedSignals, Errno, Pauses, Uncancelled, monotonic_ns, without_write_signals};
 use culeak::variables::Mistake;
@@ -144,15 +145,14 @@ impl Line {
     }
 
     fn push_bytes(&mut self, bytes: u64) {
-        let (number, unit): (u64, &[u8]) = match bytes {
-            0..10_000 => (bytes, b" B"),
-            10_000..10_240_000 => (bytes >> 10, b" KiB"),
-            10_240_000..10_485_760_000 => (bytes >> 20, b" MiB"),
-            10_485_760_000..10_737_418_240_000 => (bytes >> 30, b" GiB"),
-            _ => (bytes >> 40, b" TiB"),
-        };
-        self.push_number(number);
-        self.push(unit);
+        let size = rounded(bytes);
+        self.push_number(size.whole);
+        if size.tenths > 0 {
+            self.push(b".");
+            self.push_number(size.tenths);
+        }
+        self.push(b" ");
+        self.push(size.unit.as_bytes());
     }
 
     /// Quoted for a shell and escaped for a terminal.

@@ -10,7 +10,6 @@ use culeak::variables::{self, Mistake, Value, Variable};
 use culeak::wildcard;
 
 pub const DEPTH_MAX: usize = 256;
-const DEPTH_DEFAULT: usize = 128;
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -45,7 +44,7 @@ pub fn is_set(of: &Variable) -> bool {
 pub fn depth() -> usize {
     match value(variables::DEPTH) {
         Some(Value::Number(depth)) => (depth as usize).clamp(1, DEPTH_MAX),
-        _ => DEPTH_DEFAULT,
+        _ => variables::DEPTH_DEFAULT,
     }
 }
 

@@ -31,11 +31,12 @@ use culeak::format::{CUT, Loss, NONE, ROOT};
 use culeak::lockfree::shards::Shard;
 use culeak::recording::Recording;
 use culeak::system::{Scratch, Uncancelled};
+use culeak::variables::DEPTH_DEFAULT;
 
 pub use modules::{Closing, unloaded};
 pub use python::{is_finalizing as is_interpreter_finalizing, prepare};
 
-static DEPTH: AtomicUsize = AtomicUsize::new(128);
+static DEPTH: AtomicUsize = AtomicUsize::new(DEPTH_DEFAULT);
 
 /// Sets how many frames of a stack are kept, and whether libgcc unwinds instead of the walker.
 pub fn configure(depth: usize, libgcc: bool) {

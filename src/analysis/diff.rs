@@ -43,7 +43,7 @@ pub struct Diff<'a> {
     pub same_process: bool,
     /// The compared kinds of memory; all if empty.
     pub kinds: Vec<&'static str>,
-    /// Time between the two snapshots, if both show the same process.
+    /// Time between the two snapshots, if both show the same process and the first is not the later one.
     pub elapsed_ns: Option<u64>,
     pub rows: Vec<DiffRow<'a>>,
     pub hidden_rows: usize,
@@ -133,7 +133,7 @@ impl<'a> Diff<'a> {
             after: side(after, totals.after),
             same_process,
             kinds: options.kinds.iter().map(|kind| kind.name()).collect(),
-            elapsed_ns: same_process.then(|| after.taken.at_ns.saturating_sub(before.taken.at_ns)),
+            elapsed_ns: (after.taken.at_ns.checked_sub(before.taken.at_ns)).filter(|_| same_process),
             hidden_rows: cut.rows(),
             cut,
             rows,

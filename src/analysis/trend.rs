@@ -89,6 +89,9 @@ pub struct Trend {
     pub too_few: bool,
     /// Growth is measured against marks, but no process set one between two of its points, so nothing is judged.
     pub no_marks: bool,
+    /// Growth is measured against marks, but no process passed `points_needed` different numbers of marks, so nothing is
+    /// judged.
+    pub too_few_marks: bool,
     /// Most suspicious first; among equals, by `score`.
     pub rows: Vec<Row>,
     /// Rows that `--top` and `--min-bytes` cut off, and rows that never change.

@@ -1,20 +1,13 @@
 //! Sizes, counts and times as people write them.
 
+use crate::quantities::{Rounded, rounded};
+
 /// `1.2 GiB`: at most one decimal, and none if it is 0.
 pub fn bytes(bytes: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
+    match rounded(bytes) {
+        Rounded { whole, tenths: 0, unit } => format!("{whole} {unit}"),
+        Rounded { whole, tenths, unit } => format!("{whole}.{tenths} {unit}"),
     }
-    let mut value = bytes as f64 / 1024.0;
-    let mut unit = 0;
-    // 1023.95 would print as 1024.0.
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    let text = format!("{value:.1}");
-    format!("{} {}", text.strip_suffix(".0").unwrap_or(&text), UNITS[unit])
 }
 
 /// `+512 MiB`, `-4 KiB`, `+0 B`.
@@ -76,7 +69,11 @@ mod tests {
             (1023, "1023 B"),
             (1024, "1 KiB"),
             (1536, "1.5 KiB"),
+            (1280, "1.2 KiB"),
+            (1_048_524, "1023.9 KiB"),
+            (1_048_525, "1 MiB"),
             (1_048_575, "1 MiB"),
+            (1 << 50, "1 PiB"),
             (1 << 26, "64 MiB"),
             (1_288_490_189, "1.2 GiB"),
             (u64::MAX, "16 EiB"),

@@ -38,7 +38,7 @@ impl std::fmt::Display for ReadError {
             }
             ReadError::Empty(path) => (
                 path,
-                "empty; the disk was full when recording began, record again elsewhere (-o DIR)".to_owned(),
+                "empty; the disk may have been full when recording began; record again elsewhere (-o DIR)".to_owned(),
             ),
             ReadError::Foreign(path) => (
                 path,

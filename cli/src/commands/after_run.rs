@@ -18,7 +18,7 @@ use crate::launch::environment;
 use crate::launch::proof::{Gap, Proof};
 use crate::load::{self, Loaded};
 use crate::options::format::{self, Format};
-use crate::options::rules::{RULE_OPTIONS, RuleArgs};
+use crate::options::rules::{RULE_OPTIONS, RuleArgs, check_mark};
 use crate::options::{NameArgs, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::{html, progress, text};
@@ -284,12 +284,20 @@ fn write(
                 ..Options::default()
             };
             let report = Report::of(&item.snapshot, &options);
-            text::report::write(&report, text::report::Extent::default(), out)?;
+            text::wrap::lines(out, |out| {
+                text::report::write(&report, text::report::Extent::default(), out)
+            })?;
         }
         if args.check {
+            if let Err(failure) = check_mark(rules, &item) {
+                out.flush()?;
+                progress::fail(&failure);
+                unreadable += 1;
+                continue;
+            }
             let verdict = verdict(&item.snapshot, rules);
             if !one_document {
-                text::check::write(&verdict, &item.source, out)?;
+                text::wrap::lines(out, |out| text::check::write(&verdict, &item.source, out))?;
             }
             passed &= verdict.passed;
         }

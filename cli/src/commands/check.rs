@@ -1,6 +1,7 @@
 //! `culeak check`: a verdict for scripts and CI.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,9 +17,9 @@ use crate::load::{self, Loaded, Several};
 use crate::options::NameArgs;
 use crate::options::config::ConfigArgs;
 use crate::options::format::{self, Format};
-use crate::options::rules::{RuleArgs, is_baseline};
+use crate::options::rules::{RuleArgs, check_mark, is_baseline};
 use crate::output::{self, Overwrite};
-use crate::{json, text};
+use crate::{json, progress, text};
 
 /// Fail if a process leaked more than allowed
 #[derive(Debug, Args)]
@@ -27,7 +28,7 @@ use crate::{json, text};
 Without limits, any leak fails; with limits, only leaks over a limit fail. With a baseline, new and grown leaks fail. \
 Defaults can be set in a config file, culeak.toml: see docs/config.md.
 
-Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage or unreadable input; the other inputs are still judged.
+Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, or no such mark for --since; the other inputs are still judged.
 
 Examples:
   culeak check app.culeak
@@ -88,11 +89,19 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     };
     let Several {
         items: mut loaded,
-        unreadable,
+        mut unreadable,
     } = load::all(&args.inputs)?;
+    loaded.retain(|item| {
+        let known = check_mark(&rules, item).inspect_err(progress::fail).is_ok();
+        unreadable += usize::from(!known);
+        known
+    });
+    if loaded.is_empty() {
+        return Ok(ExitCode::from(USAGE));
+    }
     if args.update_baseline && unreadable > 0 {
         return Err(Failure::new(
-            "no baseline written: some inputs cannot be read (see above); leave them out, or repair them",
+            "no baseline written: some inputs cannot be read or judged (see above); leave them out, or repair them",
         ));
     }
     for item in &mut loaded {
@@ -124,7 +133,11 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
 
 fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {
     let format = if args.json { Format::Json } else { args.format };
-    text::print(|out| format::write(format, verdicts, args.source_root.as_deref(), out))
+    let render = |out: &mut dyn Write| format::write(format, verdicts, args.source_root.as_deref(), out);
+    match format {
+        Format::Text => text::print_lines(render),
+        _ => text::print(render),
+    }
 }
 
 /// Prints one rule per call site, with the bytes and blocks that it suppresses.

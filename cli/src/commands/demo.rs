@@ -192,7 +192,12 @@ impl Stage {
 
     /// Records the program, and takes a snapshot between its rounds.
     fn record(&self) -> Result<(Vec<Planted>, String), Failure> {
-        let words = ["run", "--no-report", "--", "culeak", "demo-program"];
+        let mut words = vec!["run", "--no-report"];
+        if self.temporary.is_some() {
+            // The messages about it would name a file that the demo removes.
+            words.extend(["--oom-snapshots", "0"]);
+        }
+        words.extend(["--", "culeak", "demo-program"]);
         let failed = |error: std::io::Error| broken(&words, &error.to_string());
         let mut command = self.command(&words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());

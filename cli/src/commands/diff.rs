@@ -117,7 +117,7 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     } else if args.json {
         text::print_json(&diff)?;
     } else {
-        text::print(|out| text::diff::write(&diff, args.stacks || args.full_stacks, args.full_stacks, out))?;
+        text::print_lines(|out| text::diff::write(&diff, args.stacks || args.full_stacks, args.full_stacks, out))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -164,7 +164,7 @@ fn print_tree(args: &DiffArgs, options: &Options, before: &Loaded, after: &Loade
         all: args.all,
     };
     let (tree, frames) = Tree::of_difference(&old, &new, |frame| names::frame(frame, detail), &limits);
-    text::print(|out| {
+    text::print_lines(|out| {
         text::diff::write_around(diff, out, |out| {
             text::tree::write_difference(&frames, &tree, detail, out)
         })

@@ -104,7 +104,7 @@ pub fn execute(args: &DoctorArgs) -> Result<ExitCode, Failure> {
             warnings: count(&findings, Level::Warn),
             findings: &findings,
         })?,
-        false => text::print(|out| write(&findings, out))?,
+        false => text::print_lines(|out| write(&findings, out))?,
     }
     Ok(ExitCode::from(u8::from(count(&findings, Level::Fail) > 0)))
 }

@@ -40,9 +40,9 @@ pub struct ExportArgs {
     /// Process id, recording or snapshot; perfetto and html accept several, and folders
     #[arg(required = true, value_name = "PID|RECORDING|SNAPSHOT")]
     pub inputs: Vec<OsString>,
-    /// Output format
+    /// Output format [default: by the name of the output file: .pb.gz, .folded, .pftrace, .csv, .parquet, .pickle, .html]
     #[arg(short, long, value_name = "FORMAT")]
-    pub format: Format,
+    pub format: Option<Format>,
     /// Output file; -: standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
@@ -95,20 +95,54 @@ pub enum Format {
 const WITHOUT_PARQUET: &str = "this build cannot write Parquet, which is an optional feature; build with \
                                `--features parquet`, use a released build, or export csv";
 
+/// Endings of file names that belong to one format; `.json` belongs to several.
+const ENDINGS: [(&str, Format); 11] = [
+    (".pb.gz", Format::Pprof),
+    (".pprof", Format::Pprof),
+    (".speedscope.json", Format::Speedscope),
+    (".folded", Format::Folded),
+    (".pftrace", Format::Perfetto),
+    (".csv", Format::Csv),
+    (".parquet", Format::Parquet),
+    (".pickle", Format::MemoryViz),
+    (".pkl", Format::MemoryViz),
+    (".html", Format::Html),
+    (".htm", Format::Html),
+];
+
+impl ExportArgs {
+    /// The format that is named, else the one that the name of the output file ends in.
+    fn format(&self) -> Result<Format, Failure> {
+        let name = self.output.to_string_lossy();
+        let by_name = || ENDINGS.iter().find(|(ending, _)| name.ends_with(ending));
+        self.format.or_else(|| Some(by_name()?.1)).ok_or_else(|| {
+            let names: Vec<String> = Format::value_variants()
+                .iter()
+                .filter_map(|format| Some(format.to_possible_value()?.get_name().to_owned()))
+                .collect();
+            Failure::new(format!(
+                "{name}: no format is chosen, and the name does not end as one format's files do; add --format with one of {}",
+                names.join(", ")
+            ))
+        })
+    }
+}
+
 pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
+    let format = args.format()?;
     #[cfg(not(feature = "parquet"))]
-    if args.format == Format::Parquet {
+    if format == Format::Parquet {
         return Err(Failure::new(WITHOUT_PARQUET));
     }
     output::check(&args.output, args.overwrite)?;
     let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
-    if args.format == Format::Perfetto && !suppressions.is_empty() {
+    if format == Format::Perfetto && !suppressions.is_empty() {
         return Err(Failure::new(
             "perfetto holds counters per device without stacks, so suppressions do not apply; leave out --suppressions",
         ));
     }
     let Several { mut items, unreadable } = load::all_with_totals(&args.inputs)?;
-    if items.len() > 1 && !matches!(args.format, Format::Perfetto | Format::Html) {
+    if items.len() > 1 && !matches!(format, Format::Perfetto | Format::Html) {
         return Err(Failure::new(format!(
             "{} processes or snapshots, but only perfetto and html can hold more than one; name one",
             items.len()
@@ -135,9 +169,11 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         suppressions,
         ..profile::Options::default()
     };
-    output::create(&args.output, args.overwrite, |out| write(args, &options, &items, out))?;
+    output::create(&args.output, args.overwrite, |out| {
+        write(args, format, &options, &items, out)
+    })?;
     // The page shows suppressions itself.
-    if !options.suppressions.is_empty() && args.format != Format::Html {
+    if !options.suppressions.is_empty() && format != Format::Html {
         print_suppressed(&items, &options);
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
@@ -151,7 +187,13 @@ fn print_suppressed(items: &[Loaded], options: &profile::Options) {
     }
 }
 
-fn write(args: &ExportArgs, options: &profile::Options, items: &[Loaded], out: &mut dyn Write) -> io::Result<()> {
+fn write(
+    args: &ExportArgs,
+    format: Format,
+    options: &profile::Options,
+    items: &[Loaded],
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let with_made = profile::Options {
         made: true,
         ..options.clone()
@@ -164,7 +206,7 @@ fn write(args: &ExportArgs, options: &profile::Options, items: &[Loaded], out: &
     let &[snapshot, ..] = snapshots.as_slice() else {
         return Ok(());
     };
-    match args.format {
+    match format {
         Format::Pprof => pprof::write(snapshot, options, out),
         Format::Speedscope => speedscope::write(&Profile::of(snapshot, &with_made), detail, out),
         Format::Folded => folded::write(&Profile::of(snapshot, &with_made), detail, args.cost, out),

@@ -64,7 +64,7 @@ pub fn execute(json: bool) -> Result<ExitCode, Failure> {
             version: 1,
             processes: found.iter().map(listed).collect(),
         })?,
-        false => text::print(|out| write(&found, out))?,
+        false => text::print_lines(|out| write(&found, out))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -166,6 +166,9 @@ fn uses(maps: &str) -> Use {
     }
 }
 
+/// On a narrow terminal the path of a recording is below its process, behind this indent at most.
+const PATH_INDENT: usize = 12;
+
 fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
     if found.is_empty() {
         writeln!(out, "no process of this user uses CUDA")?;
@@ -188,7 +191,10 @@ fn write(found: &[Found], out: &mut dyn Write) -> io::Result<()> {
             Recording::Readable(snapshot) => {
                 let device = units::bytes(live(snapshot, |place| place.on_device()));
                 let host = units::bytes(live(snapshot, |place| place == Place::Host));
-                (device, host, Escaped(&snapshot.process.recording).to_string())
+                let path = Escaped(&snapshot.process.recording).to_string();
+                let room = columns::available().map(|available| available.saturating_sub(PATH_INDENT));
+                let path = room.map_or_else(|| path.clone(), |room| columns::end_of(&path, room));
+                (device, host, path)
             }
             Recording::Unreadable(why) => ("?".to_owned(), "?".to_owned(), Escaped(why).to_string()),
             Recording::Missing => {

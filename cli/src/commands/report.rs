@@ -274,7 +274,7 @@ fn suppressing(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded) ->
 }
 
 fn print_text(args: &ReportArgs, suppressions: &Suppressions, inputs: &mut Inputs) -> Result<(), Failure> {
-    text::print(|out| {
+    text::print_lines(|out| {
         if let Some(item) = inputs.only.take() {
             return print_item(args, suppressions, &item, out);
         }

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::SystemTime;
 
 use clap::Args;
 use culeak::analysis::report::shell_word;
@@ -87,23 +88,60 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-/// Prints how many automatic snapshots were taken; the report covers recordings only.
+/// Prints how many automatic snapshots were taken, and a command for one of them; the report covers recordings only.
 fn mention_auto_snapshots(folder: &Path, tag: &str) {
     let part = environment::tag_part(tag);
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    let mut names: Vec<String> = names
-        .filter(|name| name.contains(&part) && name.ends_with(".culeak-snapshot"))
+    let is_ours = |name: &str| name.contains(&part) && name.ends_with(AUTO_SNAPSHOT);
+    let mut snapshots: Vec<(Option<SystemTime>, String)> = entries
+        .map(|entry| {
+            let written = entry.metadata().and_then(|metadata| metadata.modified());
+            (written.ok(), entry.file_name().to_string_lossy().into_owned())
+        })
+        .filter(|(_, name)| is_ours(name))
         .collect();
-    names.sort();
-    if let Some(first) = names.first() {
+    snapshots.sort();
+    let names: Vec<&str> = snapshots.iter().map(|(_, name)| name.as_str()).collect();
+    if let Some(most_telling) = most_telling(&names) {
         let snapshots = units::plural(names.len() as u64, "automatic snapshot", "automatic snapshots");
         let shown = folder.display().to_string();
-        let first = shell_word(&folder.join(first).display().to_string());
+        let input = shell_word(&folder.join(most_telling).display().to_string());
         eprintln!(
             "culeak: {snapshots} in {}; next: culeak report {}",
             Escaped(&shown),
-            Escaped(&first)
+            Escaped(&input)
         );
+    }
+}
+
+/// How the names of automatic snapshots end.
+const AUTO_SNAPSHOT: &str = ".culeak-snapshot";
+
+/// What to report first, of snapshots in order of time: the last one taken when memory ran out, else the recording of the
+/// last one.
+fn most_telling(names: &[&str]) -> Option<String> {
+    let out_of_memory = names.iter().rev().find(|name| name.contains(".out-of-memory-"));
+    let recording = || {
+        // NAME.WHY-N.culeak-snapshot is beside NAME.culeak.
+        let (name, _) = names.last()?.strip_suffix(AUTO_SNAPSHOT)?.rsplit_once('.')?;
+        Some(format!("{name}.culeak"))
+    };
+    out_of_memory.map(|name| (*name).to_owned()).or_else(recording)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_out_of_memory_snapshot_is_reported_first_else_the_recording() {
+        let (first, last) = (
+            "app.k3f9.h.7.out-of-memory-1.culeak-snapshot",
+            "app.k3f9.h.7.out-of-memory-2.culeak-snapshot",
+        );
+        let peak = "app.k3f9.h.7.peak-3.culeak-snapshot";
+        assert_eq!(most_telling(&[first, last, peak]).as_deref(), Some(last));
+        assert_eq!(most_telling(&[peak]).as_deref(), Some("app.k3f9.h.7.culeak"));
+        assert_eq!(most_telling(&[]), None);
     }
 }

@@ -116,7 +116,7 @@ pub fn execute(args: &TrendArgs) -> Result<ExitCode, Failure> {
             several => text::print_json(&several)?,
         }
     } else {
-        text::print(|out| {
+        text::print_lines(|out| {
             for (nth, trend) in trends.iter().enumerate() {
                 if nth > 0 {
                     writeln!(out)?;
@@ -184,11 +184,12 @@ fn verdict(args: &TrendArgs, trends: &[Trend], unreadable: usize) -> Result<u8, 
             most.max().unwrap_or(0)
         )));
     }
-    if args.fail_on.is_some() && trends.iter().all(|trend| trend.too_few || trend.no_marks) {
-        return Err(Failure::new(
-            "--fail-on with --against marks needs marks, but no program set one (culeak_mark) between its snapshots; set \
-             marks, or leave out --against marks",
-        ));
+    if args.fail_on.is_some() && trends.iter().all(|trend| trend.too_few || trend.too_few_marks) {
+        return Err(Failure::new(format!(
+            "--fail-on with --against marks needs snapshots after {POINTS_NEEDED} different marks of a process (culeak_mark), \
+                 but no process has as many; set more marks and take snapshots at them (culeak run --snapshot-at-mark), or \
+                 leave out --against marks"
+        )));
     }
     Ok(0)
 }

@@ -23,7 +23,7 @@ pub struct AutoSnapshotArgs {
     pub oom_snapshots: Option<u32>,
 
     /// Take an automatic snapshot at the peak; replace it when the peak rises by SIZE
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_step)]
     pub snapshot_at_peak: Option<u64>,
 
     /// Take an automatic snapshot at each mark that the program sets (culeak_mark)
@@ -45,6 +45,17 @@ fn parse_timeline(text: &str) -> Result<u64, String> {
         0 => Err("expected a size above 0; omit the option to log no events".to_owned()),
         size if size > TIMELINE_MAX => Err("too large; the largest log is 4GiB".to_owned()),
         size => Ok(size),
+    }
+}
+
+/// By how much a peak must rise for the next snapshot.
+fn parse_step(text: &str) -> Result<u64, String> {
+    match units::parse_size(text)? {
+        0 => Err(
+            "0 takes no snapshot; give the size by which a peak must rise, such as 64MiB, or leave the option out"
+                .to_owned(),
+        ),
+        step => Ok(step),
     }
 }
 

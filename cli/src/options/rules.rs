@@ -9,14 +9,16 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use culeak::analysis::baseline::{self, Baseline};
 use culeak::analysis::check::{Budget, FailOn, Limits, Rules, Tolerance, baseline_of};
+use culeak::analysis::filter::mark_time;
 use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::Kind;
 use serde::Deserialize;
 
 use super::{NameArgs, kind_parser, parse_kind, parse_pattern};
 use crate::errors::Failure;
+use crate::load::{self, Loaded};
+use crate::output;
 use crate::text::units;
-use crate::{load, output};
 
 /// The rules of a check.
 #[derive(Debug, Clone, Default, Args)]
@@ -130,6 +132,34 @@ impl RuleArgs {
             baseline: None,
         })
     }
+}
+
+/// Refuses a snapshot without the mark of `--since`: what was allocated after it is unknown.
+///
+/// # Errors
+/// The program set no such mark; the message names those that it set.
+pub fn check_mark(rules: &Rules, item: &Loaded) -> Result<(), Failure> {
+    const SHOWN: usize = 10;
+    let Some(name) = &rules.limits.since else { return Ok(()) };
+    if mark_time(&item.snapshot, name).is_some() {
+        return Ok(());
+    }
+    let mut known: Vec<&str> = Vec::new();
+    for mark in &item.snapshot.marks {
+        if !known.contains(&mark.name.as_str()) && known.len() <= SHOWN {
+            known.push(&mark.name);
+        }
+    }
+    let more = if known.len() > SHOWN { " …" } else { "" };
+    let names: Vec<String> = known.iter().take(SHOWN).map(|name| format!("{name:?}")).collect();
+    let marks = match names.as_slice() {
+        [] => "the program set none (culeak_mark); set it, or leave out --since".to_owned(),
+        names => format!("name one that the program set: {}{more}", names.join(", ")),
+    };
+    Err(Failure::new(format!(
+        "{}: cannot be judged, because it has no mark {name:?}; {marks}",
+        item.source
+    )))
 }
 
 /// Reads suppressions from files, followed by the built-in list if wanted.

@@ -1,7 +1,7 @@
 //! Terminal columns: the width of a text, and the width of the terminal.
 //!
-//! A character is not a column: Chinese characters and many symbols take two columns, combining accents none. Rows are
-//! cut only on a terminal; a file or a pipe gets whole rows.
+//! A character is not a column: Chinese characters and many symbols take two columns, combining accents none. Names and
+//! rows are cut only on a terminal; a file or a pipe gets them whole.
 
 use std::cell::Cell;
 use std::os::fd::AsFd;
@@ -19,10 +19,23 @@ const NARROWEST: usize = 40;
 /// Runs `write`, whose rows must fit this stream if it is a terminal.
 pub fn fitting<T>(stream: impl AsFd, write: impl FnOnce() -> T) -> T {
     let size = terminal_size::terminal_size_of(stream);
-    let before = SHOWN.replace(size.map(|(terminal_size::Width(width), _)| usize::from(width).max(NARROWEST)));
+    within(
+        size.map(|(terminal_size::Width(width), _)| usize::from(width).max(NARROWEST)),
+        write,
+    )
+}
+
+fn within<T>(columns: Option<usize>, write: impl FnOnce() -> T) -> T {
+    let before = SHOWN.replace(columns);
     let result = write();
     SHOWN.set(before);
     result
+}
+
+/// Runs `write` as on a terminal of this width.
+#[cfg(test)]
+pub fn with_available<T>(columns: usize, write: impl FnOnce() -> T) -> T {
+    within(Some(columns), write)
 }
 
 /// The columns available for a line; `None`: unlimited.

@@ -11,8 +11,8 @@ use culeak::analysis::site::{CallStack, Frame, Role};
 use culeak::analysis::suppressions::{BUILT_IN_NAME, Pattern, Used};
 use culeak::snapshot::ProcessState;
 
-use super::columns;
 use super::units::{self, plural};
+use super::{columns, wrap};
 use crate::escape::Escaped;
 
 pub const PLAIN: Style = Style::new();
@@ -34,12 +34,21 @@ impl<T: fmt::Display> fmt::Display for Styled<T> {
     }
 }
 
-/// The widest function name in a table; the stack below shows it in full.
-const NAME_WIDTH: usize = 44;
+/// The widest function name in a row on a terminal. In a file wider names are whole, and do not widen their column.
+pub const NAME_WIDTH: usize = 44;
 
-/// A function's qualified name without parameters, shortened in the middle if it is very long.
-pub fn short_name(name: &str) -> String {
-    columns::shortened(&Escaped(&plain(name)).to_string(), NAME_WIDTH)
+/// A function's qualified name without parameters.
+pub fn name(name: &str) -> String {
+    Escaped(&plain(name)).to_string()
+}
+
+/// As [`name`]; on a terminal, shortened in the middle if it is very long.
+pub fn short_name(function: &str) -> String {
+    let name = name(function);
+    match columns::available() {
+        Some(_) => columns::shortened(&name, NAME_WIDTH),
+        None => name,
+    }
 }
 
 /// `[pool]` for memory that a caching allocator keeps, `[cuBLAS]` for memory that a library allocated for itself.
@@ -75,10 +84,13 @@ pub fn callers(out: &mut dyn Write, indent: &str, callers: impl Iterator<Item = 
     writeln!(out, "{indent}{}", Styled(DIM, format!("from {names}")))
 }
 
-/// On a terminal, places in a stack are not cut below this width.
+/// Beside a long name, a place is cut to its file and line, and to this width.
 const PLACE_NEEDED: usize = 24;
+/// Longer names in a stack do not widen the column of names.
+const FRAME_WIDTH: usize = 60;
 
-/// Writes the frames of a stack, one per line: functions, then their places, aligned. With `full`, nothing is cut.
+/// Writes the frames of a stack, one per line: functions, then their places, aligned. On a terminal, names and places are
+/// cut to its width, unless `full`.
 pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -> io::Result<()> {
     let frames: Vec<&Frame> = if full {
         stack.frames.iter().collect()
@@ -93,37 +105,55 @@ pub fn stack(out: &mut dyn Write, stack: &CallStack, full: bool, indent: &str) -
         Escaped(&if full { name } else { plain(&name).into_owned() }).to_string()
     };
     let names: Vec<String> = frames.iter().map(|frame| name(frame)).collect();
-    let width = names
-        .iter()
-        .map(|name| columns::width(name))
-        .filter(|&width| width <= 60)
-        .max()
-        .unwrap_or(0);
+    let room = columns::available()
+        .filter(|_| !full)
+        .map(|available| available.saturating_sub(indent.len()));
+    let widest = room.map_or(FRAME_WIDTH, |room| FRAME_WIDTH.min(room / 2));
+    let widths = names.iter().map(|name| columns::width(name));
+    let width = widths.filter(|&width| width <= widest).max().unwrap_or(0);
     for (frame, name) in frames.iter().zip(&names) {
-        let place = long_place(frame);
-        let inlined = if frame.inlined { " (inlined)" } else { "" };
         let style = if frame.role == Role::User { PLAIN } else { DIM };
-        if place.is_empty() {
-            writeln!(out, "{indent}{}", Styled(style, name))?;
-        } else {
-            let padded = columns::padded(name, width);
-            let mut place = place;
-            if let Some(available) = columns::available().filter(|_| !full) {
-                let taken = indent.len() + columns::width(&padded) + "  ".len() + inlined.len();
-                place = columns::end_of(&place, available.saturating_sub(taken).max(PLACE_NEEDED));
-            }
-            writeln!(
-                out,
-                "{indent}{}  {}{inlined}",
-                Styled(style, padded),
-                Styled(DIM, place)
-            )?;
-        }
+        let inlined = if frame.inlined { " (inlined)" } else { "" };
+        let (name, place) = beside(
+            name,
+            &long_place(frame),
+            width,
+            room.map(|room| room.saturating_sub(inlined.len())),
+        );
+        let gap = if place.is_empty() { "" } else { "  " };
+        writeln!(
+            out,
+            "{indent}{}{gap}{}{inlined}",
+            Styled(style, name),
+            Styled(DIM, place)
+        )?;
     }
     if stack.truncated {
         writeln!(out, "{indent}{}", Styled(DIM, "… (the stack was cut here)"))?;
     }
     Ok(())
+}
+
+/// A name, padded to this width, and the place beside it. Both fit in `room` with the two spaces between them: the end of a
+/// place is kept, and the beginning and the end of a name.
+pub fn beside(name: &str, place: &str, width: usize, room: Option<usize>) -> (String, String) {
+    let name = |room: Option<usize>| room.map_or_else(|| name.to_owned(), |room| columns::shortened(name, room));
+    if place.is_empty() {
+        return (name(room), String::new());
+    }
+    let room = room.map(|room| room.saturating_sub("  ".len()));
+    let file = place
+        .rsplit('/')
+        .next()
+        .map_or(0, |file| columns::width(file) + "…/".chars().count());
+    let needed = columns::width(place).min(file).min(PLACE_NEEDED);
+    let name = name(room.map(|room| room.saturating_sub(needed).max(room / 2)));
+    let padded = columns::padded(&name, width);
+    let place = match room {
+        Some(room) => columns::end_of(place, room.saturating_sub(columns::width(&padded))),
+        None => place.to_owned(),
+    };
+    (padded, place)
 }
 
 /// The path and line of a frame; without a line, the module of a named function.
@@ -253,5 +283,11 @@ pub fn warnings(out: &mut dyn Write, warnings: &[String]) -> io::Result<()> {
 }
 
 pub fn next(out: &mut dyn Write, command: &str) -> io::Result<()> {
-    writeln!(out, "{} {}", Styled(BOLD, "next:"), Escaped(command))
+    let command = Escaped(command).to_string();
+    writeln!(
+        out,
+        "{} {}",
+        Styled(BOLD, "next:"),
+        wrap::command(&command, "next: ".len())
+    )
 }

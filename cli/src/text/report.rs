@@ -10,7 +10,7 @@ use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM,
 use culeak::analysis::site::Frame;
 use culeak::snapshot::{Automatic, Reason};
 
-use super::parts::{self, BAD, BOLD, DIM, GOOD, Styled};
+use super::parts::{self, BAD, BOLD, DIM, GOOD, NAME_WIDTH, Styled};
 use super::units::{self, plural};
 use super::{columns, ledger};
 use crate::escape::Escaped;
@@ -327,7 +327,8 @@ fn write_within(lines: &[RankedLine], available: Option<usize>, out: &mut dyn Wr
     let sizes = widest(|line| columns::width(&line.size));
     let blocks = widest(|line| columns::width(&line.blocks));
     let behind = widest(|line| columns::width(&line.place) + columns::width(&line.mark));
-    let mut labels = widest(|line| columns::width(&line.label));
+    let labels = lines.iter().map(|line| columns::width(&line.label));
+    let mut labels = labels.filter(|&width| width <= NAME_WIDTH).max().unwrap_or(0);
     // What remains for label, place and mark.
     let room =
         available.map(|available| available.saturating_sub("  ".len() + sizes + "  in ".len() + blocks + "    ".len()));
@@ -335,18 +336,19 @@ fn write_within(lines: &[RankedLine], available: Option<usize>, out: &mut dyn Wr
         labels = labels.min(room.saturating_sub(behind).max(LABEL_NEEDED));
     }
     for line in lines {
-        let place = match room {
+        let (label, place) = match room {
             Some(room) => {
                 let left = room.saturating_sub(labels + columns::width(&line.mark));
-                columns::end_of(&line.place, left.max(PLACE_NEEDED))
+                let place = columns::end_of(&line.place, left.max(PLACE_NEEDED));
+                (columns::shortened(&line.label, labels), place)
             }
-            None => line.place.clone(),
+            None => (line.label.clone(), line.place.clone()),
         };
         let text = format!(
             "  {}  in {:>blocks$}  {}  {place}{}",
             Styled(BOLD, format!("{:>sizes$}", line.size)),
             line.blocks,
-            columns::padded(&columns::shortened(&line.label, labels), labels),
+            columns::padded(&label, labels),
             line.mark
         );
         writeln!(out, "{}", text.trim_end())?;

@@ -10,6 +10,8 @@ use culeak::kind::Kind;
 use culeak::snapshot::{ProcessState, Snapshot};
 use proptest::prelude::*;
 
+mod fits;
+
 use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky};
 use crate::escape::is_active;

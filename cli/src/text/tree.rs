@@ -13,6 +13,7 @@ use culeak::analysis::site::{Frame, Role};
 use super::names::{self, Detail};
 use super::parts::{BOLD, DIM, PLAIN, Styled};
 use super::units::{self, plural};
+use super::{columns, parts};
 use crate::escape::Escaped;
 
 /// The prefixes of a node's first line and of its other lines.
@@ -25,6 +26,11 @@ struct Lead {
 const WIDEST: usize = 1200;
 
 impl Lead {
+    /// The prefix; on a terminal, at most half of the room: its end.
+    fn shown(prefix: &str, room: Option<usize>) -> String {
+        room.map_or_else(|| prefix.to_owned(), |room| columns::end_of(prefix, room / 2))
+    }
+
     fn below(&self, last: bool) -> Lead {
         let then = if self.then.len() > WIDEST { "" } else { &self.then };
         Lead {
@@ -33,6 +39,9 @@ impl Lead {
         }
     }
 }
+
+/// With less room than this, a frame whose name and place do not fit is shown without its place.
+const PLACE_FITS: usize = 36;
 
 enum Line {
     Node(usize),
@@ -77,6 +86,8 @@ fn write_with(
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let blank = " ".repeat(heading.len());
+    // What remains of a line of the terminal for the indentation and the frame.
+    let room = columns::available().map(|available| available.saturating_sub(heading.len() + "  ".len()));
     writeln!(out, "{}", Styled(DIM, heading))?;
     let top = Lead {
         first: String::new(),
@@ -94,17 +105,21 @@ fn write_with(
                     out,
                     "{}  {}{text}",
                     numbers(parent.hidden, parent.hidden_before),
-                    lead.first
+                    Lead::shown(&lead.first, room)
                 )?;
                 continue;
             }
         };
         let node = &tree.nodes[number];
-        for (nth, text) in texts(frames, node, detail).into_iter().enumerate() {
+        let (first, then) = (Lead::shown(&lead.first, room), Lead::shown(&lead.then, room));
+        let left = room
+            .filter(|_| !detail.signatures)
+            .map(|room| room.saturating_sub(columns::width(&first)));
+        for (nth, text) in texts(frames, node, detail, left).into_iter().enumerate() {
             if nth == 0 {
-                writeln!(out, "{}  {}{text}", numbers(node.tally, node.before), lead.first)?;
+                writeln!(out, "{}  {first}{text}", numbers(node.tally, node.before))?;
             } else {
-                writeln!(out, "{blank}  {}{text}", lead.then)?;
+                writeln!(out, "{blank}  {then}{text}")?;
             }
         }
         let mut below: Vec<Line> = node.children.iter().map(|&child| Line::Node(child)).collect();
@@ -122,23 +137,30 @@ fn write_with(
     Ok(())
 }
 
-fn texts(all: &[Frame], node: &Node, detail: Detail) -> Vec<String> {
+fn texts(all: &[Frame], node: &Node, detail: Detail, room: Option<usize>) -> Vec<String> {
     let plain = |text: &str| vec![text.to_owned()];
     match &node.step {
         Step::All => vec![Styled(BOLD, "all").to_string()],
         Step::Place(place) => vec![Styled(BOLD, place).to_string()],
         Step::Cut => plain(names::CUT),
         Step::NoStack => plain(names::NO_STACK),
-        Step::Frames(frames) => frames.iter().map(|&number| frame(&all[number], detail)).collect(),
+        Step::Frames(frames) => frames.iter().map(|&number| frame(&all[number], detail, room)).collect(),
     }
 }
 
-fn frame(frame: &Frame, detail: Detail) -> String {
+fn frame(frame: &Frame, detail: Detail, room: Option<usize>) -> String {
     let style = if frame.role == Role::User { PLAIN } else { DIM };
-    let name = Styled(style, names::function(frame, detail));
-    match frame.short_place() {
-        Some(place) => format!("{name}  {}", Styled(DIM, Escaped(&place))),
-        None => name.to_string(),
+    let name = names::function(frame, detail);
+    let place = frame.short_place().map(|place| Escaped(&place).to_string());
+    let fits = |place: &String| {
+        let both = columns::width(&name) + "  ".len() + columns::width(place);
+        room.is_none_or(|room| room >= PLACE_FITS.min(both))
+    };
+    let place = place.filter(fits).unwrap_or_default();
+    let (name, place) = parts::beside(&name, &place, 0, room);
+    match place.as_str() {
+        "" => Styled(style, name).to_string(),
+        place => format!("{}  {}", Styled(style, name), Styled(DIM, place)),
     }
 }
 

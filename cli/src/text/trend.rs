@@ -85,6 +85,11 @@ pub fn headline(trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         let none = "nothing to judge: the program set no marks between the snapshots";
         return writeln!(out, "{}", Styled(WARN, none));
     }
+    if trend.too_few_marks {
+        let needed = trend.points_needed;
+        let few = format!("too few marks to judge: snapshots after {needed} different marks of one process are needed");
+        return writeln!(out, "{}", Styled(WARN, few));
+    }
     let style = if trend.is_growing() { BAD } else { GOOD };
     writeln!(out, "{}", Styled(style, classes(&trend.classes)))
 }
@@ -169,9 +174,18 @@ fn write_row(row: &Row, trend: &Trend, out: &mut dyn Write) -> io::Result<()> {
         Styled(style, format!("{class:18}"))
     )?;
     let pool = if row.site.pool { parts::POOL } else { "" };
-    writeln!(out, "      {}{pool}", Escaped(&row.sentence))?;
+    writeln!(out, "      {}{pool}", Escaped(&with_short_name(row)))?;
     let outer = row.site.stack.iter().skip_while(|frame| !frame.site).skip(1);
     parts::callers(out, "      ", outer.map(|frame| &frame.function))
+}
+
+/// The sentence. It begins with the call site, whose name is shortened on a terminal.
+fn with_short_name(row: &Row) -> String {
+    let label = &row.site.label;
+    match row.sentence.strip_prefix(label.as_str()) {
+        Some(rest) => parts::short_name(label) + rest,
+        None => row.sentence.clone(),
+    }
 }
 
 /// The evidence in numbers.

@@ -51,7 +51,7 @@ fn suite(source: &str, verdict: &Verdict) -> TestSuite {
         }
         let place = judged.row.site().and_then(|site| site.short_place());
         let place = place.map(|place| format!(" {}", Escaped(&place))).unwrap_or_default();
-        let name = format!("{}{place}", parts::short_name(&judged.row.label));
+        let name = format!("{}{place}", parts::name(&judged.row.label));
         let mut case = TestCase::new(name, status);
         case.set_classname("culeak.sites");
         case.set_time(Duration::ZERO);

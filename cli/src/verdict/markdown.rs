@@ -58,7 +58,7 @@ fn table(verdict: &Verdict, out: &mut dyn Write) -> io::Result<()> {
             "| {sign} | {} | {} | {} | {} |",
             units::bytes(judged.row.bytes),
             units::count(judged.row.count),
-            escape(&parts::short_name(&judged.row.label)),
+            escape(&parts::name(&judged.row.label)),
             escape(&place)
         )?;
     }

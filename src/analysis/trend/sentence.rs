@@ -80,12 +80,20 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
             } else {
                 "the snapshots since it appeared are".to_owned()
             };
-            if against == Against::Marks && all >= POINTS_NEEDED {
-                return format!("{who} {moved}; too few marks were set between the snapshots to judge");
+            if against == Against::Marks && most_points_of_a_process(points) >= POINTS_NEEDED {
+                format!("{who} {moved}; too few marks were set between the snapshots to judge")
+            } else {
+                format!("{who} {moved}; {few} too few to judge; at least {POINTS_NEEDED} are needed")
             }
-            format!("{who} {moved}; {few} too few to judge; at least {POINTS_NEEDED} are needed")
         }
     };
+    match row.bytes.at_end {
+        // The sentence says how much was freed.
+        Some(0) if row.class == Class::FreedOnlyAtExit => {}
+        Some(0) => text.push_str("; at exit it held nothing"),
+        Some(left) => text.push_str(&format!("; at exit it held {}", bytes(left))),
+        None => {}
+    }
     if let (Some(device), Some(after)) = (&row.device, row.full_after) {
         text.push_str(&format!("; at this pace {device} is full in {}", against.span(after)));
     }
@@ -93,6 +101,11 @@ pub(super) fn sentence(row: &Row, points: &[Point], against: Against) -> String 
         text.push_str(&format!("; the same in {} of {} processes", row.agreeing, row.judged));
     }
     text
+}
+
+fn most_points_of_a_process(points: &[Point]) -> usize {
+    let processes = points.chunk_by(|a, b| a.process == b.process);
+    processes.map(<[Point]>::len).max().unwrap_or(0)
 }
 
 /// `step train.py:212`.

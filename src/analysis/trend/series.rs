@@ -71,6 +71,8 @@ pub(super) fn trend(summaries: &[Summary], options: &Options) -> Trend {
         points_needed: POINTS_NEEDED,
         too_few: segments.iter().all(|segment| segment.running.len() < POINTS_NEEDED),
         no_marks: against == Against::Marks && segments.iter().all(|segment| passes_no_mark(segment, &points)),
+        too_few_marks: against == Against::Marks
+            && (segments.iter()).all(|segment| compared(segment, &points, against).len() < POINTS_NEEDED),
         hidden_rows: all - rows.len(),
         warnings: warnings(summaries, &points, against),
         processes,
@@ -85,6 +87,16 @@ pub(super) fn trend(summaries: &[Summary], options: &Options) -> Trend {
 fn passes_no_mark(segment: &Segment, points: &[Point]) -> bool {
     let points = &points[segment.running.clone()];
     points.windows(2).all(|pair| pair[0].marks == pair[1].marks)
+}
+
+/// The points of a running process that are compared: all; against marks, the first after each mark. Later ones, such as
+/// those taken while the program idles at its end, show a program that has passed no further mark, not one that has
+/// stopped growing.
+fn compared(segment: &Segment, points: &[Point], against: Against) -> Vec<usize> {
+    let is_first = |at: &usize| {
+        against != Against::Marks || *at == segment.running.start || points[*at].marks != points[at - 1].marks
+    };
+    segment.running.clone().filter(is_first).collect()
 }
 
 fn processes(summaries: &[Summary]) -> Vec<ProcessSpan> {
@@ -266,36 +278,37 @@ fn of_all_processes(series: &[u64], segments: &[Segment], points: &[Point], xs: 
 }
 
 fn of_one_process(series: &[u64], segment: &Segment, points: &[Point], xs: &[f64], against: Against) -> Evidence {
-    let Range { start, mut end } = segment.running;
     let mut at_end = segment.at_end.map(|at| series[at]);
-    let judge_until = |end: usize| {
-        let ys: Vec<f64> = series[start..end].iter().map(|&value| value as f64).collect();
-        judge(&xs[start..end], &ys)
+    let compared = compared(segment, points, against);
+    let xs: Vec<f64> = compared.iter().map(|&at| xs[at]).collect();
+    let mut values: Vec<u64> = compared.iter().map(|&at| series[at]).collect();
+    let judge_first = |count: usize| {
+        let ys: Vec<f64> = values[..count].iter().map(|&value| value as f64).collect();
+        judge(&xs[..count], &ys)
     };
-    let mut judgement = judge_until(end);
-    if against == Against::Marks && at_end.is_none() && end - start >= 2 {
+    let mut judgement = judge_first(values.len());
+    if let (Against::Marks, None, &[.., before, last]) = (against, at_end, values.as_slice())
+        && last <= before / 2
+    {
         // The program may have set the last mark at its end, after it freed its memory.
-        let (before, last) = (series[end - 2], series[end - 1]);
-        if points[end - 1].marks > points[end - 2].marks && last <= before / 2 {
-            let without = judge_until(end - 1);
-            if without.class == Class::Growing {
-                (judgement, at_end) = (without, Some(last));
-                end -= 1;
-            }
+        let without = judge_first(values.len() - 1);
+        if without.class == Class::Growing {
+            (judgement, at_end) = (without, Some(last));
+            values.pop();
         }
     }
     if against == Against::Marks && passes_no_mark(segment, points) {
         judgement.class = Class::TooFew;
     }
-    let values = &series[start..end];
+    judgement.since = judgement.since.map(|at| compared[at]);
     let last = values.last().copied().unwrap_or_default();
     if judgement.class == Class::Growing && at_end.is_some_and(|left| left <= last / 2) {
         judgement.class = Class::FreedOnlyAtExit;
     }
-    evidence(&judgement, values, start, at_end)
+    evidence(&judgement, &values, at_end)
 }
 
-fn evidence(judgement: &Judgement, values: &[u64], start: usize, at_end: Option<u64>) -> Evidence {
+fn evidence(judgement: &Judgement, values: &[u64], at_end: Option<u64>) -> Evidence {
     Evidence {
         class: judgement.class,
         confidence: judgement.confidence,
@@ -309,7 +322,7 @@ fn evidence(judgement: &Judgement, values: &[u64], start: usize, at_end: Option<
         last: values.last().copied().unwrap_or_default(),
         least: values.iter().copied().min().unwrap_or_default(),
         most: values.iter().copied().max().unwrap_or_default(),
-        since: judgement.since.map(|at| start + at),
+        since: judgement.since,
         period: judgement.period,
         at_end,
     }

@@ -277,6 +277,56 @@ fn the_last_mark_may_be_the_end() {
 }
 
 #[test]
+fn snapshots_after_the_last_mark_are_no_end_of_growth() {
+    // Twelve epochs leak 8 MiB each; then the program idles, and snapshots go on.
+    let line: Vec<u64> = (0..20).map(|nth: u64| 100 + 8 * nth.min(11)).collect();
+    let with_marks = |marks: &dyn Fn(u64) -> u64| {
+        let mut summaries = minutes(&line);
+        for (summary, nth) in summaries.iter_mut().zip(0..) {
+            summary.marks = marks(nth);
+        }
+        Trend::of(
+            &summaries,
+            &Options {
+                against: Against::Marks,
+                ..all()
+            },
+        )
+    };
+    let trend = with_marks(&|nth| nth.min(11) + 1);
+    let row = &trend.rows[0];
+    assert_eq!(row.class, Class::Growing, "{}", row.sentence);
+    assert_eq!((row.bytes.steps.up, row.bytes.steps.same), (11, 0));
+    assert!(!trend.too_few_marks);
+    // Against time, it has stopped.
+    assert_eq!(only_row(&minutes(&line)).class, Class::GrewThenBounded);
+    // Several snapshots after each of a few marks are no series.
+    let trend = with_marks(&|nth| nth / 5 + 1);
+    assert!(trend.too_few_marks && !trend.no_marks && !trend.too_few);
+    let row = &trend.rows[0];
+    assert_eq!(row.class, Class::TooFew);
+    assert!(
+        row.sentence
+            .ends_with("; too few marks were set between the snapshots to judge"),
+        "{}",
+        row.sentence
+    );
+}
+
+#[test]
+fn the_reading_at_exit_is_in_the_sentence() {
+    let line: Vec<u64> = (0..12).map(|nth| 100 + 8 * nth).collect();
+    let ends_with = |values: &[u64], left, end: &str| {
+        let sentence = only_row(&ended_with(values, left)).sentence;
+        assert!(sentence.ends_with(end), "{sentence}");
+    };
+    ends_with(&line, 200, "and has not slowed; at exit it held 200 MiB");
+    ends_with(&line, 20, "only at exit; at exit it held 20 MiB");
+    ends_with(&[500; 12], 0, "stays at 500 MiB; at exit it held nothing");
+    ends_with(&line[..3], 7, "at least 8 are needed; at exit it held 7 MiB");
+}
+
+#[test]
 fn a_restart_is_no_step_and_each_process_is_judged_by_itself() {
     let line: Vec<u64> = (0..10).map(|nth| 100 + 8 * nth).collect();
     let (first, mut second) = (minutes(&line), minutes(&line));

@@ -188,7 +188,8 @@ fn request(failed: &FailedRow) -> String {
 /// Kinds of failed requests that are listed.
 const FAILED_SHOWN: usize = 5;
 
-/// What the recording lacks, and what that means for the numbers above. With `all`, zeros are listed too.
+/// What the recording lacks, and what that means for the numbers above. With `all`, zeros are listed too, then what was
+/// compared and the time that recording took.
 pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
     let mut texts = Vec::new();
     if is_from_pytorch(report) {
@@ -203,23 +204,30 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
             };
             format!("{} {shown}", units::count(count))
         }));
-        let allocators = report.allocators.iter();
-        texts.extend(allocators.filter_map(|allocator| of_allocator(allocator, all)));
+        let lossy = report.allocators.iter().filter(|allocator| lacks_events(allocator));
+        texts.extend(lossy.map(of_allocator));
         if texts.is_empty() {
             texts.push("nothing lost".to_owned());
         }
-        if all {
-            let (time, events) = (units::duration(report.losses.recorder_ns), report.losses.events);
-            let events = plural(events, "event", "events");
-            texts.push(format!("time spent in the recorder: about {time} for {events}"));
-        }
     }
-    let names = iter::once("not recorded").chain(iter::repeat(""));
-    names.zip(texts).collect()
+    let mut rows = titled("not recorded", texts);
+    if all && !is_from_pytorch(report) {
+        let complete = report.allocators.iter().filter(|allocator| !lacks_events(allocator));
+        rows.extend(titled("compared", complete.map(of_allocator).collect()));
+        let (time, events) = (units::duration(report.losses.recorder_ns), report.losses.events);
+        let events = plural(events, "event", "events");
+        rows.push(("recorder", format!("about {time} for {events}")));
+    }
+    rows
+}
+
+/// Rows under one name.
+fn titled(name: &'static str, texts: Vec<String>) -> Vec<Sum> {
+    iter::once(name).chain(iter::repeat("")).zip(texts).collect()
 }
 
 /// Every count of losses, and its text. `{s}` is the plural; the part after the colon is left out if the count is 0.
-fn counted_losses(report: &Report) -> [(u64, &'static str); 16] {
+fn counted_losses(report: &Report) -> [(u64, &'static str); 18] {
     let losses = report.losses;
     let unhooked = losses.unhooked.len() as u64;
     [
@@ -231,6 +239,14 @@ fn counted_losses(report: &Report) -> [(u64, &'static str); 16] {
             "name{s} of modules, threads, devices or contexts: shown without a name",
         ),
         (losses.lost_snapshots, "automatic snapshot{s}: not written"),
+        (
+            losses.lost_events,
+            "event{s} of the timeline: not written, for lack of space",
+        ),
+        (
+            losses.lost_phases,
+            "phase{s}: not recorded, because there was no space or there were too many",
+        ),
         (losses.unknown_frees, UNKNOWN_FREES),
         (losses.unknown_blocks, UNKNOWN_FREES_OF_BLOCKS),
         (losses.failed_frees, "failed free{s}: this memory still counts as live"),
@@ -265,13 +281,16 @@ const IMPLICIT_FREES: &str = "implicit free{s}: a destroyed context, a device re
 const VANISHED: &str =
     "vanished allocation{s}: the address was allocated again without a recorded free; counted as freed";
 
-fn of_allocator(allocator: &Allocator, all: bool) -> Option<String> {
-    let text = format!(
+fn lacks_events(allocator: &Allocator) -> bool {
+    allocator.mismatches > 0 || allocator.unseen_bytes > 0
+}
+
+fn of_allocator(allocator: &Allocator) -> String {
+    format!(
         "{}: {}, {} with a different total than recorded, {} allocated before the recording began",
         Escaped(owner_of_domain(&allocator.domain)),
         plural(allocator.events, "event", "events"),
         units::count(allocator.mismatches),
         units::bytes(allocator.unseen_bytes)
-    );
-    (all || allocator.mismatches > 0 || allocator.unseen_bytes > 0).then_some(text)
+    )
 }
