@@ -82,10 +82,11 @@ impl Alone for AtomicU64 {
     }
 
     fn swap_alone(&self, seen: u64, new: u64) -> Result<(), u64> {
-        use std::sync::atomic::Ordering::Relaxed;
+        use std::sync::atomic::Ordering::{Relaxed, Release};
         let now = self.load(Relaxed);
         if now == seen {
-            self.store(new, Relaxed);
+            // Release: what x86-64's stores are, and what a read-modify-write continues on other architectures.
+            self.store(new, Release);
             return Ok(());
         }
         Err(now)

@@ -6,16 +6,13 @@
 //!             segment 0…   closed: full, in order of age; the oldest is emptied and reused when the log is at its limit
 //! ```
 //!
-//! No thread waits for another. A slot is taken by an unlocked instruction in an owned shard and by a locked one in a shared
-//! shard, so no two threads, and no signal handler, write to one slot. A closed segment with a slot that was taken but not
-//! written yet is not reused.
+//! No thread waits for another; see [`crate::lockfree::event_segment`] for how a segment is written and reused.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
 use super::Recording;
 use crate::format::*;
 use crate::lockfree::shards::Shard;
-use crate::lockfree::sync::Alone;
 use crate::lockfree::table::{Entry, Key};
 
 /// Thread rows from here on are not distinguished.
@@ -84,12 +81,8 @@ impl Recording {
             // Acquire: pairs with the Release in `open_segment`, so the segment is empty and has its time.
             // SAFETY: null, or a segment in an extent that is never unmapped.
             let segment = unsafe { open.load(Acquire).as_ref() };
-            if let Some(slot) = segment.and_then(|segment| segment.take(shard)) {
-                let [first, second, third] = event.to_words();
-                slot[1].store(second, Relaxed);
-                slot[2].store(third, Relaxed);
-                // Release: pairs with readers, which accept an event with a first word.
-                slot[0].store(first, Release);
+            let is_open = || std::ptr::eq(open.load(SeqCst), segment.map_or(std::ptr::null(), std::ptr::from_ref));
+            if segment.is_some_and(|segment| segment.write(shard, event, is_open)) {
                 return;
             }
             if self.open_segment(open, segment, event.time_ns).is_none() {
@@ -103,11 +96,7 @@ impl Recording {
     #[inline(never)]
     fn open_segment(&self, open: &AtomicPtr<EventSegment>, full: Option<&EventSegment>, time_ns: u64) -> Option<()> {
         let segment = self.fresh_segment().or_else(|| self.reused_segment())?;
-        let round = segment.state().map_or(0, |state| state.round).wrapping_add(1);
-        segment.cursor.store(0, Relaxed);
-        segment.opened_ns.store(time_ns, Relaxed);
-        // Release: pairs with readers, which expect the time of an open segment.
-        segment.set(Use::Open, round, Release);
+        segment.open(time_ns);
         let before = full.map_or(std::ptr::null_mut(), |full| std::ptr::from_ref(full).cast_mut());
         let new = std::ptr::from_ref(segment).cast_mut();
         // Release: pairs with the Acquire in `write_event`.
@@ -139,81 +128,5 @@ impl Recording {
             segment.empty();
             Some(segment)
         })
-    }
-}
-
-impl EventSegment {
-    fn state(&self) -> Option<SegmentState> {
-        SegmentState::from_word(self.state.load(Acquire))
-    }
-
-    fn set(&self, used: Use, round: u32, ordering: std::sync::atomic::Ordering) {
-        self.state.store(SegmentState { used, round }.to_word(), ordering);
-    }
-
-    /// A slot that no other thread has; `None` if the segment is full.
-    #[inline]
-    fn take(&self, shard: Shard) -> Option<&[AtomicU64; 3]> {
-        let mut next = self.cursor.load(Relaxed);
-        if shard.is_own() {
-            while next < EVENTS as u64 {
-                match self.cursor.swap_alone(next, next + 1) {
-                    Ok(()) => return Some(&self.events[next as usize]),
-                    Err(now) => next = now,
-                }
-            }
-            return None;
-        }
-        if next >= EVENTS as u64 {
-            return None;
-        }
-        next = self.cursor.fetch_add(1, Relaxed);
-        self.events.get(next as usize)
-    }
-
-    /// Called by the thread that replaced the segment in its shard.
-    fn close(&self) {
-        if let Some(SegmentState { used: Use::Open, round }) = self.state() {
-            self.set(Use::Closed, round, Release);
-        }
-    }
-
-    /// Claims a closed segment for emptying, and returns the time of its latest event. `None` if it is in use.
-    fn claim(&self) -> Option<u64> {
-        let Some(
-            closed @ SegmentState {
-                used: Use::Closed,
-                round,
-            },
-        ) = self.state()
-        else {
-            return None;
-        };
-        let emptying = SegmentState {
-            used: Use::Emptying,
-            round,
-        };
-        // Acquire: pairs with the Release in `close`.
-        self.state
-            .compare_exchange(closed.to_word(), emptying.to_word(), Acquire, Relaxed)
-            .ok()?;
-        let opened = self.opened_ns.load(Relaxed);
-        let taken = (self.cursor.load(Relaxed) as usize).min(EVENTS);
-        let latest = self.events[..taken].iter().try_fold(opened, |latest, slot| {
-            // Acquire: pairs with the Release that wrote the event.
-            let words = [slot[0].load(Acquire), slot[1].load(Relaxed), slot[2].load(Relaxed)];
-            StoredEvent::from_words(words, opened).map(|event| latest.max(event.time_ns))
-        });
-        if latest.is_none() {
-            // A thread has taken a slot and not written it yet.
-            self.set(Use::Closed, round, Release);
-        }
-        latest
-    }
-
-    fn empty(&self) {
-        for word in self.events.iter().flatten() {
-            word.store(0, Relaxed);
-        }
     }
 }
