@@ -26,7 +26,8 @@ use crate::{json, progress, text};
 #[command(mut_arg("force", |force| force.help("Accept a baseline of another program, and replace a file that is not a baseline")))]
 #[command(after_help = "\
 Without limits, any leak fails; with limits, only leaks over a limit fail. With a baseline, new and grown leaks fail. \
-Defaults can be set in a config file, culeak.toml: see docs/config.md.
+By default, a Python script is judged by what it held when it ended if there is a limit or a baseline, and every other check \
+by what was never freed; --at chooses another point. Defaults can be set in a config file, culeak.toml: see docs/config.md.
 
 Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, or no such mark for --since; the other inputs are still judged.
 
@@ -104,11 +105,14 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
             "no baseline written: some inputs cannot be read or judged (see above); leave them out, or repair them",
         ));
     }
-    for item in &mut loaded {
-        args.names.name_frames(item);
-    }
     if let (true, Some(path)) = (args.update_baseline, &args.rules.baseline) {
+        for item in &mut loaded {
+            load::at::show(item, rules.at.as_ref(), &args.names)?;
+        }
         return update(path, args.overwrite, &loaded, &rules);
+    }
+    for item in &mut loaded {
+        load::at::judge(item, &rules, &args.names)?;
     }
     if !args.overwrite.force {
         check_programs(&rules, &loaded)?;
