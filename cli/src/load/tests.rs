@@ -111,7 +111,7 @@ fn snapshots_of_other_versions_and_damaged_ones_are_refused() {
     assert!(place(1, 4, json!(99)).contains("allocations: call of row 1 is 99"));
     assert!(place(2, 3, json!(99)).contains("allocations: stack of row 2 is 99"));
     assert!(place(2, 3, json!(u32::MAX)).contains("the index of a stack is too large"));
-    assert!(error_after(|json| json["allocations"]["rows"][0] = json!([1, 2])).contains("an array of 5 or 6 numbers"));
+    assert!(error_after(|json| json["allocations"]["rows"][0] = json!([1, 2])).contains("an array of 5 to 7 numbers"));
     assert!(error_after(|json| json["allocations"]["columns"][1] = json!("weight")).contains("the columns"));
     assert!(error_after(|json| json["stacks"][0]["frames"][0] = json!(u64::MAX)).contains("stacks: frame"));
     assert!(error_after(|json| json["losses"] = Value::Null).contains("damaged snapshot"));
