@@ -92,10 +92,14 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         items: mut loaded,
         mut unreadable,
     } = load::all(&args.inputs)?;
-    loaded.retain(|item| {
-        let known = check_mark(&rules, item).inspect_err(progress::fail).is_ok();
-        unreadable += usize::from(!known);
-        known
+    loaded.retain_mut(|item| {
+        let judged = check_mark(&rules, item).and_then(|()| match args.update_baseline {
+            true => load::at::show(item, rules.at.as_ref(), &args.names),
+            false => load::at::judge(item, &rules, &args.names),
+        });
+        let judged = judged.inspect_err(progress::fail).is_ok();
+        unreadable += usize::from(!judged);
+        judged
     });
     if loaded.is_empty() {
         return Ok(ExitCode::from(USAGE));
@@ -106,13 +110,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         ));
     }
     if let (true, Some(path)) = (args.update_baseline, &args.rules.baseline) {
-        for item in &mut loaded {
-            load::at::show(item, rules.at.as_ref(), &args.names)?;
-        }
         return update(path, args.overwrite, &loaded, &rules);
-    }
-    for item in &mut loaded {
-        load::at::judge(item, &rules, &args.names)?;
     }
     if !args.overwrite.force {
         check_programs(&rules, &loaded)?;

@@ -147,7 +147,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::new(WITHOUT_PARQUET));
     }
     output::check(&args.output, args.overwrite)?;
-    if args.at == Some(Point::Peak) && args.format.has_a_row_per_block() {
+    if args.at == Some(Point::Peak) && format.has_a_row_per_block() {
         return Err(Failure::new(
             "--at peak: the memory at a peak is recorded by stack, but this format lists single blocks; use pprof, \
              speedscope, folded or html",
