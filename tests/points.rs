@@ -185,3 +185,59 @@ fn points_that_a_recording_lacks_are_refused_with_what_to_do() {
     let pprof = pprof.to_str().expect("text");
     expect_code(0, &["export", "--at", "peak", "-o", pprof, "--format", "pprof"], &file);
 }
+
+#[test]
+fn a_mark_is_shown_from_the_snapshot_that_was_taken_at_it() {
+    let marked = profile("client_api").arg("marks");
+    let marked = marked.setting("CULEAK_SNAPSHOT_AT_MARK", "1").run();
+    let file = recording(&marked);
+    let first = json(&["report", "--json", "--at", "mark:epoch 1"], &file);
+    assert_eq!((held(&first), &first["taken"]["point"]), (1000, &"mark:epoch 1".into()));
+    assert_eq!(first["finished"], false);
+    let text = expect_code(0, &["report", "--at", "mark:epoch 2 é"], &file);
+    assert!(text.contains(" held 6.8 KiB on GPU 0 (peak 6.8 KiB) at the mark epoch 2 é"), "{text}");
+    expect_code(1, &["check", "--at", "mark:epoch 1", "--max-leaked", "999"], &file);
+    expect_code(0, &["check", "--at", "mark:epoch 1", "--max-leaked", "1000"], &file);
+
+    let without = profile("client_api").arg("marks").run();
+    let refused = expect_code(2, &["report", "--at", "mark:epoch 1"], &recording(&without));
+    assert!(refused.contains("--snapshot-at-mark"), "{refused}");
+}
+
+#[test]
+fn run_with_a_check_judges_and_reports_as_the_commands_do() {
+    let python = &interpreters()[0];
+    let run = |limits: &[&str]| {
+        let folder = crate::support::profile::folder();
+        let mut run = Command::new(culeak());
+        run.args(["run", "--no-config", "--check"])
+            .args(limits)
+            .arg("-o")
+            .arg(folder.path());
+        run.arg("--")
+            .arg(&python.command)
+            .arg("-B")
+            .arg(sources().join("victims/ends.py"))
+            .arg("model");
+        let output = run
+            .env("LD_LIBRARY_PATH", crate::support::profile::fake_driver_folder())
+            .output();
+        let output = output.expect("culeak starts");
+        (output.status.code(), text(&output.stderr))
+    };
+    let (code, shown) = run(&[]);
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(
+        shown.contains("held when the script ended: 19.5 KiB in 20 blocks"),
+        "{shown}"
+    );
+    assert!(shown.contains("passed: 0 B in 0 blocks leaked"), "{shown}");
+    let (code, shown) = run(&["--max-leaked", "19KB"]);
+    assert_eq!(code, Some(1), "{shown}");
+    assert!(
+        shown.contains("failed: 19.5 KiB in 20 blocks held when the script ended, allowed"),
+        "{shown}"
+    );
+    let (code, shown) = run(&["--at", "exit", "--max-leaked", "0"]);
+    assert_eq!(code, Some(0), "{shown}");
+}

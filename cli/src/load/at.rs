@@ -100,7 +100,7 @@ fn no_mark(item: &Loaded, name: &str, reason: &str) -> Failure {
     let name = Escaped(name);
     Failure::new(match known {
         true => format!(
-            "{}: has no snapshot of the mark {name} beside it ({reason}); record with `culeak run --snapshot-at-mark '{name}'`",
+            "{}: has no snapshot of the mark {name} beside it ({reason}); record with `culeak run --snapshot-at-mark`",
             item.source
         ),
         false => format!(
