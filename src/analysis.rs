@@ -18,6 +18,7 @@
 //! | [`suppressions`] | Which stacks did the user choose to ignore? |
 //! | [`filter`] | Which records is a report about? |
 //! | [`ledger`] | What holds each byte that the driver reports as used? |
+//! | [`points`] | What did the process hold at its end, at exit and at its peaks? |
 //! | [`report`] | What is left, by call site, kind, device, thread …? |
 //! | [`profile`] | Which stacks requested the memory, as a tree or for other tools? |
 //! | [`program`] | Which program is this, so that different ones are not compared? |
@@ -37,6 +38,7 @@ pub mod function_name;
 pub mod groups;
 pub mod ledger;
 pub mod pairing;
+pub mod points;
 pub mod profile;
 pub mod program;
 pub mod report;

@@ -15,9 +15,11 @@ use crate::kind::Kind;
 use crate::point::Point;
 
 pub(crate) mod allocations;
+mod at;
 pub mod streaming;
 
 pub use allocations::{Allocation, Allocations, Call, Gathering};
+pub use at::PointError;
 
 /// The value of [`Snapshot::format`].
 pub const FORMAT: &str = "culeak-snapshot";
@@ -536,6 +538,10 @@ impl Snapshot {
                 optional("calls: device", row, call.device, self.devices.len())?;
                 optional("calls: context", row, call.context, self.contexts.len())?;
                 within("calls: thread", row, call.thread, self.threads.len())?;
+            }
+            let counted = allocations.counts.iter().try_fold(0u64, |sum, &n| sum.checked_add(n));
+            if counted.is_none() {
+                return Err("allocations: the sum of all counts exceeds 64 bits".to_owned());
             }
             let calls = allocations.calls.len();
             for (row, a) in allocations.rows.iter().enumerate() {

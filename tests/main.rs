@@ -25,6 +25,7 @@ mod ledger;
 mod lookup;
 mod namespaces;
 mod plugins;
+mod points;
 mod pools;
 mod python;
 mod recording_file;

@@ -2,8 +2,9 @@
 //!
 //! A number is a process ([`process`]); the first bytes of a file determine its type ([`file`]). A folder means the recordings
 //! in it, or, if there are none, its snapshots. Inputs are protected ([`crate::output::protect`]), so that no command replaces
-//! them. Deliberately absent: symbols; see `symbolize`.
+//! them. [`at`] reduces an input to a point in time. Deliberately absent: symbols; see `symbolize`.
 
+pub mod at;
 mod file;
 pub mod memory_viz;
 mod process;
@@ -12,6 +13,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use culeak::analysis::points::Points;
 use culeak::reader;
 use culeak::snapshot::Snapshot;
 
@@ -30,6 +32,8 @@ pub struct Loaded {
     pub source: String,
     /// The root of the file system as the process sees it, for a running process: `/proc/PID/root`.
     pub root: Option<PathBuf>,
+    /// The points of the whole snapshot, if it was reduced to one of them.
+    pub points: Option<Points>,
 }
 
 /// The source of one snapshot.
@@ -119,6 +123,7 @@ impl Place {
             snapshot,
             source,
             root: None,
+            points: None,
         })
     }
 }
@@ -144,6 +149,7 @@ pub fn read_already(path: &Path, bytes: &[u8]) -> Result<Loaded, Failure> {
         snapshot: file::read_pipe(bytes, &source, reader::read)?,
         source,
         root: None,
+        points: None,
     })
 }
 
@@ -222,6 +228,7 @@ fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
         snapshot,
         source: pid.to_string(),
         root: Some(root),
+        points: None,
     })
 }
 

@@ -15,6 +15,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use culeak::analysis::suppressions::Pattern;
 use culeak::kind::Kind;
+use culeak::point::Point;
 
 use crate::escape::Escaped;
 use crate::load::Loaded;
@@ -77,6 +78,14 @@ pub fn kind_parser() -> impl TypedValueParser<Value = Kind> {
 /// The pattern is invalid; the message names the column.
 pub fn parse_pattern(text: &str) -> Result<Pattern, String> {
     Pattern::parse(text).map_err(|(column, reason)| format!("column {column}: {reason}"))
+}
+
+/// Parses a point in time.
+///
+/// # Errors
+/// The text is none; the message has the syntax.
+pub fn parse_point(text: &str) -> Result<Point, String> {
+    text.parse()
 }
 
 /// How many rows `--top` allows: 0 allows all; without it, text is limited to 20 rows and everything else is not.

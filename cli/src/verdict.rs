@@ -213,10 +213,12 @@ pub fn stack_text(stack: &CallStack) -> String {
 /// `failed: 32 MiB in 3 blocks leaked at 1 call site`.
 pub fn summary(verdict: &Verdict) -> String {
     let word = if verdict.finished { "leaked" } else { "held" };
+    let when = verdict.when.iter().map(|when| format!(" {},", Escaped(when)));
     format!(
-        "{}: {} {word} at {}",
+        "{}: {} {word}{} at {}",
         if verdict.passed { "passed" } else { "failed" },
         parts::tally(verdict.judged),
+        when.collect::<String>(),
         plural(verdict.rows.len() as u64, "call site", "call sites")
     )
 }

@@ -12,6 +12,7 @@ use crate::analysis::program::Program;
 use crate::analysis::report::Row;
 use crate::analysis::site::Fingerprint;
 use crate::analysis::tally::Tally;
+use crate::point::Point;
 
 /// The value of [`Baseline::format`].
 pub const FORMAT: &str = "culeak-baseline";
@@ -25,6 +26,9 @@ pub struct Baseline {
     /// The programs that the sites belong to; empty if unknown.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub programs: Vec<Program>,
+    /// The points in time at which the sites held this memory; empty: at exit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub at: Vec<Point>,
     pub sites: Vec<Site>,
 }
 
@@ -44,7 +48,7 @@ pub struct Site {
 
 impl Baseline {
     /// The sites of these rows, sorted by name so that a new version of the file differs little.
-    pub fn of(program: Program, rows: &[Row]) -> Baseline {
+    pub fn of(program: Program, at: Vec<Point>, rows: &[Row]) -> Baseline {
         let mut sites: BTreeMap<(String, Option<String>, Fingerprint), Site> = BTreeMap::new();
         for row in rows {
             let key = Key::of_site(row);
@@ -67,6 +71,7 @@ impl Baseline {
             format: FORMAT.to_owned(),
             version: VERSION,
             programs: vec![program],
+            at,
             sites: sites.into_values().collect(),
         }
     }
@@ -75,8 +80,14 @@ impl Baseline {
     pub fn most_of(baselines: impl Iterator<Item = Baseline>) -> Baseline {
         let mut sites: BTreeMap<(String, Option<String>, String), Site> = BTreeMap::new();
         let mut programs = BTreeSet::new();
+        let mut at = Vec::new();
         for baseline in baselines {
             programs.extend(baseline.programs);
+            for point in baseline.at {
+                if !at.contains(&point) {
+                    at.push(point);
+                }
+            }
             for site in baseline.sites {
                 let key = (site.label.clone(), site.place.clone(), site.fingerprint.clone());
                 let most = sites.entry(key).or_insert_with(|| site.clone());
@@ -88,6 +99,7 @@ impl Baseline {
             format: FORMAT.to_owned(),
             version: VERSION,
             programs: programs.into_iter().collect(),
+            at,
             sites: sites.into_values().collect(),
         }
     }
@@ -95,6 +107,14 @@ impl Baseline {
     /// Whether the baseline may be of this program. One without programs may be of any.
     pub fn is_of(&self, program: &Program) -> bool {
         self.programs.is_empty() || self.programs.iter().any(|known| known.is_like(program))
+    }
+
+    /// The points at which the memory was held; not empty.
+    pub fn points(&self) -> Vec<Point> {
+        match self.at.is_empty() {
+            true => vec![Point::Exit],
+            false => self.at.clone(),
+        }
     }
 
     /// The baseline's tally for each row, in the order of the rows.
@@ -152,7 +172,9 @@ mod tests {
 
     /// Blocks now and blocks known, by line.
     fn known(before: &[(u32, u64)], after: &[(u32, u64)]) -> Vec<(u64, Option<u64>)> {
-        let baseline = with_rows(&leaking(before), |rows| Baseline::of(Program::default(), rows));
+        let baseline = with_rows(&leaking(before), |rows| {
+            Baseline::of(Program::default(), vec![Point::Exit], rows)
+        });
         with_rows(&leaking(after), |rows| {
             let known = baseline.known(rows);
             let counts = rows.iter().zip(known);
@@ -188,7 +210,9 @@ mod tests {
             sample.finish(0, 0)
         };
         let known = |before: &str, after: &str| {
-            let baseline = with_rows(&of_file(before), |rows| Baseline::of(Program::default(), rows));
+            let baseline = with_rows(&of_file(before), |rows| {
+                Baseline::of(Program::default(), vec![Point::Exit], rows)
+            });
             with_rows(&of_file(after), |rows| baseline.known(rows)[0].is_some())
         };
         assert!(!known("/src/cache.cu:8", "/src/plan.cu:8"));
@@ -198,7 +222,9 @@ mod tests {
 
     #[test]
     fn a_written_baseline_reads_back_equal() {
-        let baseline = with_rows(&leaking(&[(8, 3)]), |rows| Baseline::of(Program::default(), rows));
+        let baseline = with_rows(&leaking(&[(8, 3)]), |rows| {
+            Baseline::of(Program::default(), vec![Point::Exit], rows)
+        });
         let json = serde_json::to_string(&baseline).expect("json");
         assert_eq!(serde_json::from_str::<Baseline>(&json).expect("a baseline"), baseline);
     }

@@ -20,6 +20,7 @@ use crate::analysis::baseline::Baseline;
 use crate::analysis::filter::mark_time;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Group, Groups, Level};
+use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
 use crate::analysis::report::{
     By, ProcessLine, Row, Tally, began_late, ended_early, is_finished, process_line, rows_by,
@@ -27,6 +28,7 @@ use crate::analysis::report::{
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::{Pattern, Sieve, Used};
 use crate::analysis::words;
+use crate::point::Point;
 use crate::snapshot::{Losses, Snapshot, Taken};
 
 mod limits;
@@ -112,7 +114,14 @@ pub struct Verdict<'a> {
     pub breaches: Vec<Breach>,
     pub limits: Limits,
     pub process: ProcessLine<'a>,
+    /// The process has ended and its last state was judged, so what is left is leaked.
     pub finished: bool,
+    /// The point that was judged, in words; `None`: the last state.
+    #[serde(skip)]
+    pub when: Option<String>,
+    /// Reports show the end of the script by default.
+    #[serde(skip)]
+    pub reports_show_end: bool,
     /// The memory that limits apply to.
     pub judged: Tally,
     /// Memory that `--kind` and `--since` exclude, and pools whose blocks are not known.
@@ -186,6 +195,8 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         limits: limits.clone(),
         process: process_line(snapshot),
         finished: is_finished(snapshot),
+        when: when(snapshot),
+        reports_show_end: snapshot.usual_point() == Point::End,
         judged: found,
         ignored: Tally::total([
             sorted.ignored.before_mark,
@@ -203,6 +214,36 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     }
 }
 
+/// The point that is judged, unless the user chose one: with a limit or a baseline, that which reports show (the end of a Python script);
+/// otherwise the last state, so that only memory that was never freed fails.
+pub fn point_of(snapshot: &Snapshot, rules: &Rules) -> Point {
+    if let Some(point) = &rules.at {
+        return point.clone();
+    }
+    match rules.baseline.is_some() || !rules.limits.allow_nothing(false) {
+        true => snapshot.usual_point(),
+        false => snapshot.taken.point.clone().unwrap_or(Point::Exit),
+    }
+}
+
+/// Why the baseline cannot judge this snapshot: it was taken at another point in time.
+pub fn other_point(snapshot: &Snapshot, rules: &Rules) -> Option<String> {
+    let baseline = rules.baseline.as_ref()?;
+    let judged = shown_points(snapshot);
+    let known = baseline.points();
+    if judged.iter().any(|point| known.contains(point)) {
+        return None;
+    }
+    let known: Vec<String> = known.iter().map(ToString::to_string).collect();
+    Some(format!(
+        "the baseline was taken at the point {}, but {} is judged; judge at the baseline's point with --at {}, or write the \
+         baseline again with --update-baseline",
+        known.join(" or "),
+        judged[0],
+        known[0]
+    ))
+}
+
 /// A baseline of all sites that a check without a baseline would judge.
 pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
     let stacks = CallStacks::of(snapshot);
@@ -210,6 +251,7 @@ pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
     let sorted = sort(snapshot, &groups, &stacks, rules);
     Baseline::of(
         Program::of(snapshot),
+        shown_points(snapshot),
         &rows_by(snapshot, &stacks, sorted.judged.into_iter(), By::Site),
     )
 }
@@ -397,7 +439,8 @@ fn warnings(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rules: &R
     if groups.all.iter().any(|group| group.level == Level::Held) {
         warnings.extend(ended_early(snapshot));
     }
-    if !is_finished(snapshot) {
+    let is_point = snapshot.taken.point.is_some();
+    if !is_finished(snapshot) && !is_point {
         warnings.push("the process had not ended, so this is what it held, not what it leaked".to_owned());
     }
     if let Some(name) = rules

@@ -129,7 +129,9 @@ impl<'a> Carriers<'a> {
             owners: Vec::new(),
         };
         let all = &blocks.blocks;
-        let spanning = if all.is_empty() { &[][..] } else { &allocations.rows };
+        // Sums have no addresses.
+        let without = all.is_empty() || allocations.is_summed();
+        let spanning = if without { &[][..] } else { &allocations.rows };
         let mut behind = 0;
         let progress = Progress::over("finding segments", spanning.len() as u64, Unit::Of("records"));
         for (nth, row) in spanning.iter().enumerate() {

@@ -15,6 +15,8 @@
 //! - Mappings, address ranges and pool objects are *claims*: they hold no memory.
 //! - All other memory is *held*.
 //!
+//! Rows of a peak are sums over several blocks: they are counted with their numbers of blocks, and have no sizes.
+//!
 //! Deliberately absent: ranking; see `report`.
 
 use foldhash::HashMap;
@@ -71,6 +73,7 @@ pub struct Group<'a> {
     /// The exact sum, which may exceed 64 bits.
     pub bytes: u128,
     pub count: u64,
+    /// 0, as is `largest`, if the sizes of single blocks are unknown.
     pub smallest: u64,
     pub largest: u64,
     /// Time of the first allocation.
@@ -288,10 +291,12 @@ const MANY: usize = 1 << 16;
 fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64 + Sync)) -> Vec<Counted> {
     let allocations = &snapshot.allocations;
     let progress = Progress::over("adding up", allocations.len() as u64, Unit::Of("records"));
-    let count = |rows: &[Row]| {
+    let summed = allocations.is_summed();
+    let count = |rows: &[Row], first: usize| {
         let mut counter = Counter::new(snapshot.stacks.len());
         for (nth, row) in rows.iter().enumerate() {
             progress.tick(nth);
+            let size = if summed { 0 } else { row.bytes };
             counter.join(Counted {
                 key: Key {
                     stack: row.stack,
@@ -301,9 +306,9 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
                 },
                 next: END,
                 bytes: row.bytes.into(),
-                count: 1,
-                smallest: row.bytes,
-                largest: row.bytes,
+                count: allocations.count(first + nth),
+                smallest: size,
+                largest: size,
                 oldest_ns: row.time_ns,
                 newest_ns: row.time_ns,
             });
@@ -312,12 +317,12 @@ fn count(snapshot: &Snapshot, carriers: &Carriers, apart: &(impl Fn(&Row) -> u64
     };
     let rows = &allocations.rows;
     if rows.len() < MANY {
-        return count(rows).groups;
+        return count(rows, 0).groups;
     }
     let (earlier, later) = rows.split_at(rows.len() / 2);
     let (mut counter, others) = std::thread::scope(|scope| {
-        let others = scope.spawn(|| count(later));
-        (count(earlier), others.join())
+        let others = scope.spawn(|| count(later, earlier.len()));
+        (count(earlier, 0), others.join())
     });
     match others {
         Ok(others) => others
@@ -340,6 +345,10 @@ fn count_sizes(snapshot: &Snapshot, carriers: &Carriers, since_ns: u64, apart: i
         time_ns: u64,
     }
     let allocations = &snapshot.allocations;
+    // Sums have no sizes.
+    if allocations.is_summed() {
+        return count(snapshot, carriers, &|_| 0);
+    }
     let mut sized: Vec<Sized> = Vec::with_capacity(allocations.len());
     let progress = Progress::over("adding up", allocations.len() as u64, Unit::Of("records"));
     for (nth, row) in allocations.rows.iter().enumerate() {

@@ -111,6 +111,15 @@ pub enum What {
 
 impl<'a> Ledger<'a> {
     pub fn of(snapshot: &'a Snapshot, stacks: &CallStacks, groups: &Groups<'a>) -> Ledger<'a> {
+        if snapshot.allocations.is_summed() {
+            return Ledger {
+                devices: Vec::new(),
+                host: BTreeMap::new(),
+                source: None,
+                missing: Some("a peak is recorded by stack, without the addresses that a ledger needs".to_owned()),
+                pytorch: Vec::new(),
+            };
+        }
         let count = groups.all.len() as u64;
         let _progress = Progress::over("adding up the ledger", count, Unit::Of("groups"));
         let mut spread = Spread::of(snapshot, stacks, groups);

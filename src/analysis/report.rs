@@ -18,11 +18,13 @@ use crate::analysis::error_name::error_name;
 use crate::analysis::filter::{Filter, Filtered, Filtering, mark_time};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::ledger::Ledger;
+use crate::analysis::points::{Points, when};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
 use crate::analysis::suppressions::{Sieve, Suppressions, Used};
 pub use crate::analysis::tally::Tally;
 use crate::cuda_functions::Api;
 use crate::kind::{Kind, Place};
+use crate::point::Point;
 use crate::snapshot::{Allocator, Device, Failed, Losses, Mark, ProcessState, Snapshot, Stream, Taken};
 
 mod advice;
@@ -53,6 +55,8 @@ pub struct Options {
     pub suppressions: Suppressions,
     /// The most stacks per row, in place of [`STACKS_KEPT`].
     pub stacks_kept: Option<usize>,
+    /// The points of the whole snapshot, if it was reduced to one of them.
+    pub points: Option<Points>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -60,8 +64,13 @@ pub struct Report<'a> {
     pub format: &'static str,
     pub version: u32,
     pub process: ProcessLine<'a>,
-    /// The process has ended, so what is left is leaked.
+    /// The process has ended and the rows are its last state, so what is left is leaked.
     pub finished: bool,
+    /// The point that the rows show, in words; `None`: the last state.
+    #[serde(skip)]
+    pub when: Option<String>,
+    /// What the process held at its end, at exit and at its peaks. The filter does not apply to it.
+    pub points: Points,
     /// The failed request that caused the automatic snapshot.
     pub trigger: Option<FailedRow<'a>>,
     pub ledger: Ledger<'a>,
@@ -257,6 +266,8 @@ impl<'a> Report<'a> {
         let since_ns = filtering.since_ns();
         let mut groups = Groups::split_at(snapshot, &stacks, since_ns);
         let ledger = Ledger::of(snapshot, &stacks, &groups);
+        let points = options.points.clone();
+        let points = points.unwrap_or_else(|| Points::with(snapshot, &stacks, &groups));
         groups.forget_blocks();
         let (passing, left_out) = filtering.split(&groups, &stacks);
         let mut other_sizes = None;
@@ -302,6 +313,8 @@ impl<'a> Report<'a> {
             version: VERSION,
             process: process_line(snapshot),
             finished,
+            when: when(snapshot),
+            points,
             trigger,
             ledger,
             by: options.by,
@@ -334,9 +347,13 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Whether the process has ended, so what is left is leaked. An automatic snapshot shows a running process.
+/// Whether the process has ended and the rows are its last state, so what is left is leaked. An automatic snapshot shows a
+/// running process.
 pub fn is_finished(snapshot: &Snapshot) -> bool {
-    snapshot.taken.automatic.is_none() && matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended)
+    let is_last = matches!(snapshot.taken.point, None | Some(Point::Exit));
+    is_last
+        && snapshot.taken.automatic.is_none()
+        && matches!(snapshot.process.state, ProcessState::Exited | ProcessState::Ended)
 }
 
 /// Rows made of these groups, largest first, for checks and comparisons.

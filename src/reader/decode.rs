@@ -124,6 +124,7 @@ impl RawSnapshot {
         let mut allocations = Allocations {
             calls: calls.collect(),
             rows,
+            ..Allocations::default()
         };
         // Records are in no order. Two allocations in the same nanosecond have no order either.
         if order == Order::OldestFirst {

@@ -107,9 +107,32 @@ pub(crate) fn stack_of(number: u32) -> Option<usize> {
 pub struct Allocations {
     pub(crate) calls: Vec<Call>,
     pub(crate) rows: Vec<Row>,
+    /// The number of blocks of each row, if rows are sums. Empty: each row is one block.
+    pub(crate) counts: Vec<u64>,
 }
 
 impl Allocations {
+    /// Rows that are sums over several blocks, with their numbers of blocks.
+    pub fn summed<'c>(sums: impl Iterator<Item = (Allocation<'c>, u64)>) -> Allocations {
+        let mut gathering = Gathering::default();
+        for (allocation, count) in sums {
+            gathering.add(allocation);
+            gathering.gathered.counts.push(count);
+        }
+        gathering.gathered
+    }
+
+    /// Whether rows are sums over several blocks: they have no address, no time and no size of a single block.
+    pub fn is_summed(&self) -> bool {
+        !self.counts.is_empty()
+    }
+
+    /// The number of blocks of the row at this index.
+    pub fn count(&self, index: usize) -> u64 {
+        self.counts.get(index).copied().unwrap_or(1)
+    }
+
+    /// The number of rows.
     pub fn len(&self) -> usize {
         self.rows.len()
     }
@@ -169,16 +192,43 @@ impl Allocations {
     /// Keeps the allocations for which `wanted` is true.
     pub fn retain(&mut self, wanted: impl Fn(Allocation) -> bool) {
         let calls = &self.calls;
+        let mut rows = self.rows.iter();
+        self.counts
+            .retain(|_| rows.next().is_some_and(|row| wanted(row.with(calls))));
         self.rows.retain(|row| wanted(row.with(calls)));
     }
 
     pub fn truncate(&mut self, len: usize) {
         self.rows.truncate(len);
+        self.counts.truncate(len);
+    }
+
+    /// Adds the allocations of another table, which also has one row per block, and sorts all of them.
+    pub(crate) fn join(&mut self, other: &Allocations) {
+        let mut numbers: HashMap<&Call, u32> = HashMap::new();
+        let known = self.calls.clone();
+        for (number, call) in known.iter().enumerate() {
+            numbers.insert(call, number as u32);
+        }
+        let numbers = other.calls.iter().map(|call| {
+            numbers.get(call).copied().unwrap_or_else(|| {
+                self.calls.push(call.clone());
+                self.calls.len() as u32 - 1
+            })
+        });
+        let numbers: Vec<u32> = numbers.collect();
+        let rows = other.rows.iter().map(|row| Row {
+            call: numbers[row.call as usize],
+            ..*row
+        });
+        self.rows.extend(rows);
+        self.sort();
     }
 
     /// Calls `change` on each allocation with its index. As slow as [`Allocations::push`].
     pub fn change(&mut self, mut change: impl FnMut(usize, &mut Allocation, &mut Call)) {
-        let before = std::mem::take(self);
+        let mut before = std::mem::take(self);
+        self.counts = std::mem::take(&mut before.counts);
         for (index, mut allocation) in before.iter().enumerate() {
             let mut call = allocation.call.clone();
             change(index, &mut allocation, &mut call);
@@ -202,8 +252,11 @@ impl Allocations {
         });
     }
 
-    /// Sorts by time, then by address.
+    /// Sorts by time, then by address. Sums have neither.
     pub(crate) fn sort(&mut self) {
+        if self.is_summed() {
+            return;
+        }
         let key = |row: &Row| (row.time_ns, row.address);
         if !self.rows.is_sorted_by_key(key) {
             let _progress = Progress::over("sorting", self.rows.len() as u64, Unit::Of("records"));
@@ -331,7 +384,7 @@ impl<'a> IntoIterator for &'a Allocations {
 /// Equal if the allocations are equal and in the same order; the numbers of their calls may differ.
 impl PartialEq for Allocations {
     fn eq(&self, other: &Allocations) -> bool {
-        self.iter().eq(other.iter())
+        self.counts == other.counts && self.iter().eq(other.iter())
     }
 }
 
@@ -341,46 +394,114 @@ impl fmt::Debug for Allocations {
     }
 }
 
-/// The names of a row's columns. A row may lack the last one: then `requested` equals `bytes`.
-pub const COLUMNS: [&str; 6] = ["address", "bytes", "time_ns", "stack", "call", "requested"];
+/// The names of a row's columns. A row may lack `requested`, which then equals `bytes`. `count` is present if rows are sums
+/// over several blocks.
+pub const COLUMNS: [&str; 7] = ["address", "bytes", "time_ns", "stack", "call", "requested", "count"];
+/// The columns without `count`.
+const PLAIN: usize = COLUMNS.len() - 1;
 
 impl Serialize for Allocations {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let columns = if self.is_summed() {
+            &COLUMNS[..]
+        } else {
+            &COLUMNS[..PLAIN]
+        };
         let mut fields = out.serialize_struct("Allocations", 3)?;
         fields.serialize_field("calls", &self.calls)?;
-        fields.serialize_field("columns", &COLUMNS)?;
-        fields.serialize_field("rows", &Rows(&self.rows))?;
+        fields.serialize_field("columns", columns)?;
+        fields.serialize_field("rows", &Rows(self))?;
         fields.end()
     }
 }
 
-struct Rows<'a>(&'a [Row]);
+struct Rows<'a>(&'a Allocations);
 
 impl Serialize for Rows<'_> {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        let mut rows = out.serialize_seq(Some(self.0.len()))?;
-        let progress = Progress::over("writing", self.0.len() as u64, Unit::Of("records"));
-        for (nth, row) in self.0.iter().enumerate() {
+        let Rows(Allocations { rows: all, counts, .. }) = self;
+        let mut rows = out.serialize_seq(Some(all.len()))?;
+        let progress = Progress::over("writing", all.len() as u64, Unit::Of("records"));
+        for (nth, &row) in all.iter().enumerate() {
             progress.tick(nth);
-            rows.serialize_element(row)?;
+            rows.serialize_element(&Counted {
+                row,
+                count: counts.get(nth).copied(),
+            })?;
         }
         rows.end()
     }
 }
 
-impl Serialize for Row {
+/// A row and its number of blocks, if rows are sums.
+pub(super) struct Counted {
+    row: Row,
+    count: Option<u64>,
+}
+
+impl Serialize for Counted {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        let plain = self.requested == self.bytes;
-        let mut row = out.serialize_tuple(if plain { 5 } else { 6 })?;
-        row.serialize_element(&self.address)?;
-        row.serialize_element(&self.bytes)?;
-        row.serialize_element(&self.time_ns)?;
-        row.serialize_element(&stack_of(self.stack))?;
-        row.serialize_element(&self.call)?;
-        if !plain {
-            row.serialize_element(&self.requested)?;
+        let Counted { row: values, count } = self;
+        let columns = match count {
+            Some(_) => COLUMNS.len(),
+            None if values.requested == values.bytes => PLAIN - 1,
+            None => PLAIN,
+        };
+        let mut row = out.serialize_tuple(columns)?;
+        row.serialize_element(&values.address)?;
+        row.serialize_element(&values.bytes)?;
+        row.serialize_element(&values.time_ns)?;
+        row.serialize_element(&stack_of(values.stack))?;
+        row.serialize_element(&values.call)?;
+        if columns >= PLAIN {
+            row.serialize_element(&values.requested)?;
+        }
+        if let Some(count) = count {
+            row.serialize_element(count)?;
         }
         row.end()
+    }
+}
+
+/// Rows as they are read.
+#[derive(Default)]
+pub(super) struct Read {
+    pub rows: Vec<Row>,
+    pub counts: Vec<u64>,
+}
+
+impl Read {
+    pub fn push(&mut self, Counted { row, count }: Counted) {
+        self.rows.push(row);
+        self.counts.extend(count);
+    }
+
+    /// Either all rows have a count, or none.
+    pub fn is_valid(&self) -> bool {
+        self.counts.is_empty() || self.counts.len() == self.rows.len()
+    }
+}
+
+impl<'de> Deserialize<'de> for Read {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Read, D::Error> {
+        struct OfRows;
+
+        impl<'de> Visitor<'de> for OfRows {
+            type Value = Read;
+
+            fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
+                write!(out, "an array of rows")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut rows: A) -> Result<Read, A::Error> {
+                let mut read = Read::default();
+                while let Some(row) = rows.next_element()? {
+                    read.push(row);
+                }
+                Ok(read)
+            }
+        }
+        input.deserialize_seq(OfRows)
     }
 }
 
@@ -390,36 +511,38 @@ impl<'de> Deserialize<'de> for Allocations {
         struct Fields {
             calls: Vec<Call>,
             columns: Vec<String>,
-            rows: Vec<Row>,
+            rows: Read,
         }
         let fields = Fields::deserialize(input)?;
         // A later version may append columns.
-        if fields.columns.len() < COLUMNS.len()
-            || COLUMNS.iter().zip(&fields.columns).any(|(ours, found)| ours != found)
-        {
+        if fields.columns.len() < PLAIN || COLUMNS.iter().zip(&fields.columns).any(|(ours, found)| ours != found) {
             return Err(D::Error::custom(
                 "the columns of `allocations` are not those that this version reads",
             ));
         }
+        if !fields.rows.is_valid() {
+            return Err(D::Error::custom("some rows have a count, others have none"));
+        }
         Ok(Allocations {
             calls: fields.calls,
-            rows: fields.rows,
+            rows: fields.rows.rows,
+            counts: fields.rows.counts,
         })
     }
 }
 
-impl<'de> Deserialize<'de> for Row {
-    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Row, D::Error> {
+impl<'de> Deserialize<'de> for Counted {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Counted, D::Error> {
         struct OfRow;
 
         impl<'de> Visitor<'de> for OfRow {
-            type Value = Row;
+            type Value = Counted;
 
             fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
-                write!(out, "an array of {} or {} numbers", COLUMNS.len() - 1, COLUMNS.len())
+                write!(out, "an array of {} to {} numbers", PLAIN - 1, COLUMNS.len())
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut columns: A) -> Result<Row, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut columns: A) -> Result<Counted, A::Error> {
                 let short = |column| A::Error::invalid_length(column, &self);
                 let address = columns.next_element()?.ok_or_else(|| short(0))?;
                 let bytes = columns.next_element()?.ok_or_else(|| short(1))?;
@@ -427,18 +550,20 @@ impl<'de> Deserialize<'de> for Row {
                 let stack: Option<u32> = columns.next_element()?.ok_or_else(|| short(3))?;
                 let call = columns.next_element()?.ok_or_else(|| short(4))?;
                 let requested = columns.next_element()?.unwrap_or(bytes);
+                let count = columns.next_element()?;
                 while columns.next_element::<IgnoredAny>()?.is_some() {}
                 if stack == Some(NO_STACK) {
                     return Err(A::Error::custom("the index of a stack is too large"));
                 }
-                Ok(Row {
+                let row = Row {
                     address,
                     bytes,
                     requested,
                     time_ns,
                     stack: stack.unwrap_or(NO_STACK),
                     call,
-                })
+                };
+                Ok(Counted { row, count })
             }
         }
         input.deserialize_seq(OfRow)

@@ -14,7 +14,7 @@
 use std::io::{self, Read};
 
 use super::Snapshot;
-use super::allocations::Row;
+use super::allocations::{Counted, Read as Rows};
 
 /// What precedes the rows. Within a text, a backslash precedes each quotation mark, so no text contains this.
 const BEFORE: &[u8] = b"\"rows\":[";
@@ -39,11 +39,13 @@ pub fn read(input: impl Read) -> io::Result<Option<Snapshot>> {
     let Some(mut text) = window.until_rows()? else {
         return Ok(None);
     };
-    let Some(rows) = window.rows()? else { return Ok(None) };
+    let Some(rows) = window.rows()?.filter(Rows::is_valid) else {
+        return Ok(None);
+    };
     text.extend_from_slice(window.rest());
     window.input.take(TEXT_MAX as u64).read_to_end(&mut text)?;
     Ok(serde_json::from_slice::<Snapshot>(&text).ok().map(|mut snapshot| {
-        snapshot.allocations.rows = rows;
+        (snapshot.allocations.rows, snapshot.allocations.counts) = (rows.rows, rows.counts);
         snapshot
     }))
 }
@@ -97,15 +99,15 @@ impl<R: Read> Window<R> {
     }
 
     /// The rows up to the bracket that closes them, which is not consumed.
-    fn rows(&mut self) -> io::Result<Option<Vec<Row>>> {
-        let mut rows = Vec::new();
+    fn rows(&mut self) -> io::Result<Option<Rows>> {
+        let mut rows = Rows::default();
         loop {
             self.fill(ROW_MAX)?;
-            if rows.is_empty() && self.rest().first() == Some(&b']') {
+            if rows.rows.is_empty() && self.rest().first() == Some(&b']') {
                 return Ok(Some(rows));
             }
             let window = &self.rest()[..self.rest().len().min(ROW_MAX)];
-            let mut values = serde_json::Deserializer::from_slice(window).into_iter::<Row>();
+            let mut values = serde_json::Deserializer::from_slice(window).into_iter::<Counted>();
             let Some(Ok(row)) = values.next() else { return Ok(None) };
             let length = values.byte_offset();
             rows.push(row);

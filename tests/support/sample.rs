@@ -383,3 +383,66 @@ pub fn usage_while_training() -> Usage {
         missing: None,
     }
 }
+
+/// A script on PyTorch whose model and a list of tensors were live at its end, 50 s after the start. The interpreter freed
+/// them while it shut down. Two other blocks were never freed.
+pub fn shut_down() -> Snapshot {
+    let mut sample = training();
+    sample.0.process.executable = "/usr/bin/python3.12".to_owned();
+    sample.0.process.command_line = vec!["python".to_owned(), "train.py".to_owned()];
+    let (segment, tensor) = (0, 1);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, 1, 4);
+    sample.0.allocations.change_last(|late, _| late.time_ns = 55 * SECOND);
+    let mut snapshot = sample.finish(64 * MIB, 9);
+    let is_tensor = |allocation: &Allocation| allocation.kind == Kind::Tensor;
+    snapshot.freed_after_end = snapshot.allocations.clone();
+    snapshot.freed_after_end.retain(|allocation| is_tensor(&allocation));
+    snapshot.allocations.retain(|allocation| !is_tensor(&allocation));
+    for counter in &mut snapshot.counters {
+        counter.device = counter.device.or(Some(0).filter(|_| counter.kind == Kind::Tensor));
+        if counter.kind == Kind::Tensor {
+            (counter.freed_count, counter.live_count, counter.live_bytes) = (counter.live_count, 0, 0);
+            (counter.peak_bytes, counter.peak_ns, counter.total_bytes) = (12 * MIB, 40 * SECOND, 12 * MIB);
+        }
+    }
+    snapshot.end = Some(End {
+        of: EndOf::Script,
+        time_ns: 50 * SECOND,
+    });
+    snapshot.device_peaks[0].time_ns = 40 * SECOND + SECOND / 2;
+    let at_peak = |stack, kind, api: &str, bytes, count| AtPeak {
+        stack: Some(stack),
+        kind,
+        device: Some(0),
+        domain: (kind == Kind::Tensor).then(|| "pytorch".to_owned()),
+        api: api.to_owned(),
+        bytes,
+        count,
+    };
+    snapshot.at_peaks = vec![
+        at_peak(3, Kind::Device, "cudaMalloc", 32 * MIB, 1),
+        at_peak(segment, Kind::Physical, "cuMemCreate", 20 * MIB, 1),
+        at_peak(4, Kind::Device, "cudaMalloc", 12 * MIB, 6),
+        at_peak(tensor, Kind::Tensor, "CUDACachingAllocator", 12 * MIB - 4096, 3),
+    ];
+    snapshot.phases = vec![
+        Phase {
+            name: "epoch 3".to_owned(),
+            domain: None,
+            thread: 0,
+            begin_ns: 30 * SECOND,
+            end_ns: Some(50 * SECOND),
+            parent: None,
+        },
+        Phase {
+            name: "backward".to_owned(),
+            domain: None,
+            thread: 0,
+            begin_ns: 39 * SECOND,
+            end_ns: Some(41 * SECOND),
+            parent: Some(0),
+        },
+    ];
+    snapshot.validate().expect("a sample is valid");
+    snapshot
+}

@@ -102,6 +102,15 @@ class object_without_free:
     pass
 
 
+def model():
+    """Memory that a module-level list holds until the interpreter finalizes, and a peak before."""
+    begin()
+    batch = [Block(10000), Block(20000)]
+    growing_list()
+    del batch
+    print(json.dumps([sorted(live), 0]), flush=True)
+
+
 def in_thread():
     ready = threading.Event()
 

@@ -9,8 +9,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use clap::{ArgGroup, Args};
-use culeak::analysis::check::{Rules, verdict};
+use culeak::analysis::check::{Rules, other_point, point_of, verdict};
 use culeak::analysis::report::{Options, Report};
+use culeak::snapshot::Snapshot;
 
 use crate::errors::{Failure, LEAK, USAGE};
 use crate::escape::Escaped;
@@ -198,7 +199,7 @@ fn write_to_destination(
     args: &AfterArgs,
     rules: &Rules,
     recordings: &[(PathBuf, String)],
-    loaded: &mut Vec<Loaded>,
+    loaded: &mut Vec<Finished>,
 ) -> Result<u8, Failure> {
     let Some(path) = &args.report_file else {
         let mut out = io::BufWriter::new(anstream::stderr());
@@ -216,7 +217,7 @@ fn write_to_destination(
 }
 
 /// Writes the files that cover all processes.
-fn write_files(args: &AfterArgs, rules: &Rules, loaded: &[Loaded]) -> Result<(), Failure> {
+fn write_files(args: &AfterArgs, rules: &Rules, loaded: &[Finished]) -> Result<(), Failure> {
     if let Some(path) = &args.verdict_file {
         output::create(path, args.overwrite, |out| {
             let mut plain = anstream::StripStream::new(Vec::new());
@@ -227,11 +228,12 @@ fn write_files(args: &AfterArgs, rules: &Rules, loaded: &[Loaded]) -> Result<(),
     let Some(path) = args.html.as_ref().filter(|_| !loaded.is_empty()) else {
         return Ok(());
     };
-    let items = loaded.iter().map(|item| html::Item {
+    let items = loaded.iter().map(|Finished { item, .. }| html::Item {
         snapshot: &item.snapshot,
         options: Options {
             top: None,
             source: item.source.clone(),
+            points: item.points.clone(),
             ..Options::default()
         },
         full_stacks: false,
@@ -240,12 +242,49 @@ fn write_files(args: &AfterArgs, rules: &Rules, loaded: &[Loaded]) -> Result<(),
     output::create(path, args.overwrite, |out| html::write_report(&items, out))
 }
 
-fn write_verdicts(args: &AfterArgs, rules: &Rules, loaded: &[Loaded], out: &mut dyn Write) -> io::Result<()> {
+fn write_verdicts(args: &AfterArgs, rules: &Rules, loaded: &[Finished], out: &mut dyn Write) -> io::Result<()> {
     let verdicts = loaded
         .iter()
-        .map(|item| (item.source.as_str(), verdict(&item.snapshot, rules)));
+        .map(|process| (process.item.source.as_str(), verdict(process.judged(), rules)));
     let verdicts: Vec<_> = verdicts.collect();
     format::write(args.format.unwrap_or(Format::Text), &verdicts, None, out)
+}
+
+/// A process of the run.
+struct Finished {
+    /// At the point in time that reports show.
+    item: Loaded,
+    /// The snapshot that the check judges, if it is at another point.
+    judged: Option<Snapshot>,
+}
+
+impl Finished {
+    /// Reads a recording. `rules`: those of the check, if there is one.
+    fn load(path: &Path, source: &str, rules: Option<&Rules>) -> Result<Finished, Failure> {
+        let names = NameArgs::default();
+        let mut item = load::one(path)?;
+        source.clone_into(&mut item.source);
+        let shown = item.snapshot.usual_point();
+        let mut judged = None;
+        if let Some(rules) = rules.filter(|rules| point_of(&item.snapshot, rules) != shown) {
+            let mut other = load::one(path)?;
+            source.clone_into(&mut other.source);
+            load::at::judge(&mut other, rules, &names)?;
+            judged = Some(other.snapshot);
+        }
+        load::at::show(&mut item, None, &names)?;
+        match (rules, &judged) {
+            (Some(rules), None) => match other_point(&item.snapshot, rules) {
+                Some(reason) => Err(Failure::new(format!("{source}: {reason}"))),
+                None => Ok(Finished { item, judged }),
+            },
+            _ => Ok(Finished { item, judged }),
+        }
+    }
+
+    fn judged(&self) -> &Snapshot {
+        self.judged.as_ref().unwrap_or(&self.item.snapshot)
+    }
 }
 
 /// Writes the report and the verdict of each process, and returns the exit code if all must pass. Snapshots that a document
@@ -254,18 +293,14 @@ fn write(
     args: &AfterArgs,
     rules: &Rules,
     recordings: &[(PathBuf, String)],
-    loaded: &mut Vec<Loaded>,
+    loaded: &mut Vec<Finished>,
     out: &mut dyn Write,
 ) -> io::Result<u8> {
     let one_document = args.verdict_file.is_some() || args.format.is_some_and(|format| format != Format::Text);
     let (mut passed, mut written, mut unreadable) = (true, 0, 0);
     for (path, source) in recordings {
-        let item = match load::one(path) {
-            Ok(mut item) => {
-                item.source.clone_from(source);
-                NameArgs::default().name_frames(&mut item);
-                item
-            }
+        let process = match Finished::load(path, source, args.check.then_some(rules)) {
+            Ok(process) => process,
             Err(failure) => {
                 out.flush()?;
                 progress::fail(&failure);
@@ -273,6 +308,7 @@ fn write(
                 continue;
             }
         };
+        let item = &process.item;
         if recordings.len() > 1 && !(args.no_report && (one_document || !args.check)) {
             let gap = if written > 0 { "\n" } else { "" };
             writeln!(out, "{gap}== {} ==", Escaped(&item.source))?;
@@ -281,6 +317,7 @@ fn write(
             let options = Options {
                 top: rows_shown(args.top, true),
                 source: item.source.clone(),
+                points: item.points.clone(),
                 ..Options::default()
             };
             let report = Report::of(&item.snapshot, &options);
@@ -289,13 +326,13 @@ fn write(
             })?;
         }
         if args.check {
-            if let Err(failure) = check_mark(rules, &item) {
+            if let Err(failure) = check_mark(rules, item) {
                 out.flush()?;
                 progress::fail(&failure);
                 unreadable += 1;
                 continue;
             }
-            let verdict = verdict(&item.snapshot, rules);
+            let verdict = verdict(process.judged(), rules);
             if !one_document {
                 text::wrap::lines(out, |out| text::check::write(&verdict, &item.source, out))?;
             }
@@ -303,7 +340,7 @@ fn write(
         }
         written += 1;
         if args.html.is_some() || args.check && one_document {
-            loaded.push(item);
+            loaded.push(process);
         }
     }
     if args.check && one_document && args.verdict_file.is_none() {

@@ -26,7 +26,8 @@ use crate::{json, progress, text};
 #[command(mut_arg("force", |force| force.help("Accept a baseline of another program, and replace a file that is not a baseline")))]
 #[command(after_help = "\
 Without limits, any leak fails; with limits, only leaks over a limit fail. With a baseline, new and grown leaks fail. \
-Defaults can be set in a config file, culeak.toml: see docs/config.md.
+By default, a Python script is judged by what it held when it ended if there is a limit or a baseline, and every other check \
+by what was never freed; --at chooses another point. Defaults can be set in a config file, culeak.toml: see docs/config.md.
 
 Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, or no such mark for --since; the other inputs are still judged.
 
@@ -91,10 +92,14 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         items: mut loaded,
         mut unreadable,
     } = load::all(&args.inputs)?;
-    loaded.retain(|item| {
-        let known = check_mark(&rules, item).inspect_err(progress::fail).is_ok();
-        unreadable += usize::from(!known);
-        known
+    loaded.retain_mut(|item| {
+        let judged = check_mark(&rules, item).and_then(|()| match args.update_baseline {
+            true => load::at::show(item, rules.at.as_ref(), &args.names),
+            false => load::at::judge(item, &rules, &args.names),
+        });
+        let judged = judged.inspect_err(progress::fail).is_ok();
+        unreadable += usize::from(!judged);
+        judged
     });
     if loaded.is_empty() {
         return Ok(ExitCode::from(USAGE));
@@ -103,9 +108,6 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::new(
             "no baseline written: some inputs cannot be read or judged (see above); leave them out, or repair them",
         ));
-    }
-    for item in &mut loaded {
-        args.names.name_frames(item);
     }
     if let (true, Some(path)) = (args.update_baseline, &args.rules.baseline) {
         return update(path, args.overwrite, &loaded, &rules);

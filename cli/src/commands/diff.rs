@@ -12,12 +12,13 @@ use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::program::Program;
 use culeak::analysis::report::{By, Sort};
 use culeak::kind::Kind;
+use culeak::point::Point;
 
 use crate::errors::Failure;
 use crate::export::flamegraph;
 use crate::export::folded::Cost;
 use crate::load::Loaded;
-use crate::options::{NameArgs, kind_parser, rows_shown};
+use crate::options::{NameArgs, kind_parser, parse_point, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::text::names::{self, Detail};
 use crate::{html, load, text};
@@ -32,6 +33,7 @@ Examples:
   culeak snapshot 4711 -o before.json     … some time later …
   culeak diff before.json 4711            changes since then
   culeak diff main.culeak branch.culeak   the effect of a code change
+  culeak diff a.culeak a.culeak --at mark:start --at end    what a program gained between two points
   culeak diff before.json 4711 --tree     the changes as a tree of call stacks
   culeak diff before.json 4711 --flamegraph grown.svg")]
 pub struct DiffArgs {
@@ -41,6 +43,10 @@ pub struct DiffArgs {
     /// Later process, recording or snapshot
     #[arg(value_name = "AFTER")]
     pub after: OsString,
+    /// Compare the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s; given twice: of BEFORE and
+    /// of AFTER [default: end for a Python script that ended; otherwise exit, or now]
+    #[arg(long, value_name = "POINT", value_parser = parse_point)]
+    pub at: Vec<Point>,
     /// stack: one row per stack; site: one row per call site
     #[arg(long, default_value = "stack", value_parser = ["stack", "site"])]
     pub by: String,
@@ -87,13 +93,18 @@ pub fn execute(args: &DiffArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = args.flamegraph.as_ref().or(args.html.as_ref()) {
         output::check(path, args.overwrite)?;
     }
+    if args.at.len() > 2 {
+        return Err(Failure::new(
+            "--at: given more than twice; give it once for both sides, or twice: of BEFORE and of AFTER",
+        ));
+    }
     let mut before = load::one(&args.before)?;
     let mut after = load::one(&args.after)?;
     if !args.overwrite.force {
         check_programs(&before, &after)?;
     }
-    args.names.name_frames(&mut before);
-    args.names.name_frames(&mut after);
+    load::at::show(&mut before, args.at.first(), &args.names)?;
+    load::at::show(&mut after, args.at.last(), &args.names)?;
     if let Some(path) = &args.flamegraph {
         return write_flamegraph(args, &before, &after, path);
     }

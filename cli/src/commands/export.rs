@@ -10,6 +10,7 @@ use culeak::analysis::filter::Filter;
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::report;
 use culeak::kind::Kind;
+use culeak::point::Point;
 use culeak::snapshot::Snapshot;
 
 use crate::errors::{Failure, USAGE};
@@ -21,7 +22,7 @@ use crate::export::{csv, firefox, memory_viz, perfetto, pprof, speedscope};
 use crate::html;
 use crate::load::{self, Loaded, Several};
 use crate::options::rules::suppressions_if_any;
-use crate::options::{NameArgs, kind_parser};
+use crate::options::{NameArgs, kind_parser, parse_point};
 use crate::output::{self, Overwrite};
 use crate::text::names::Detail;
 use crate::text::parts::{self, tally};
@@ -46,6 +47,10 @@ pub struct ExportArgs {
     /// Output file; -: standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
+    /// Write the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: end for a Python
+    /// script that ended; otherwise exit, or now]
+    #[arg(long, value_name = "POINT", value_parser = parse_point)]
+    pub at: Option<Point>,
     /// Include only this kind of memory; repeatable
     #[arg(long, value_name = "KIND", value_parser = kind_parser(), hide_possible_values = true)]
     pub kind: Vec<Kind>,
@@ -88,6 +93,13 @@ pub enum Format {
     MemoryViz,
     /// Self-contained HTML page, as from `report --html`; several inputs
     Html,
+}
+
+impl Format {
+    fn has_a_row_per_block(self) -> bool {
+        use Format::*;
+        matches!(self, Perfetto | Firefox | Csv | Parquet | MemoryViz)
+    }
 }
 
 /// Said where the parquet crate, a quarter of the build, was left out.
@@ -135,6 +147,12 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         return Err(Failure::new(WITHOUT_PARQUET));
     }
     output::check(&args.output, args.overwrite)?;
+    if args.at == Some(Point::Peak) && format.has_a_row_per_block() {
+        return Err(Failure::new(
+            "--at peak: the memory at a peak is recorded by stack, but this format lists single blocks; use pprof, \
+             speedscope, folded or html",
+        ));
+    }
     let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
     if format == Format::Perfetto && !suppressions.is_empty() {
         return Err(Failure::new(
@@ -158,7 +176,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         )));
     }
     for item in &mut items {
-        args.names.name_frames(item);
+        load::at::show(item, args.at.as_ref(), &args.names)?;
     }
     let options = profile::Options {
         full_stacks: args.full_stacks,
@@ -222,6 +240,7 @@ fn write(
                 source: item.source.clone(),
                 filter: options.filter.clone(),
                 suppressions: options.suppressions.clone(),
+                points: item.points.clone(),
                 ..report::Options::default()
             };
             let pages = items.iter().map(|item| html::Item {

@@ -13,6 +13,7 @@ use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::report::{By, Options, Report, Sort};
 use culeak::analysis::suppressions::{Pattern, Suppressions};
 use culeak::kind::Kind;
+use culeak::point::Point;
 use serde::ser::{SerializeSeq, Serializer};
 
 use crate::errors::{Failure, USAGE};
@@ -22,7 +23,7 @@ use crate::export::folded::Cost;
 use crate::html::{self, Item};
 use crate::load::{self, Loaded, Place};
 use crate::options::rules::suppressions_if_any;
-use crate::options::{NameArgs, kind_parser, parse_pattern, rows_shown};
+use crate::options::{NameArgs, kind_parser, parse_pattern, parse_point, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::progress::{self, Progress, Unit};
 use crate::text::names::Detail;
@@ -33,6 +34,7 @@ use crate::{json, text, usage};
 #[command(after_help = "\
 Examples:
   culeak report app.host.4711.culeak            leaks of a finished program
+  culeak report app.host.4711.culeak --at peak  memory at the peak, in full
   culeak report 4711 --by kind                  memory held by a running program
   culeak report 4711 --kind pinned --focus loader.py     pinned memory from loader.py only
   culeak report 4711 --tree                     call stacks as a tree
@@ -46,6 +48,10 @@ pub struct ReportArgs {
     /// Group rows by this property
     #[arg(long, default_value = "site", value_parser = by_parser())]
     pub by: By,
+    /// Show the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: end for a Python
+    /// script that ended; otherwise exit, or now]
+    #[arg(long, value_name = "POINT", value_parser = parse_point)]
+    pub at: Option<Point>,
     /// Sort rows by this property; age: oldest first
     #[arg(long, default_value = "bytes", value_parser = sort_parser())]
     pub sort: Sort,
@@ -145,6 +151,21 @@ impl ReportArgs {
         }
     }
 
+    /// The memory at a peak is recorded by stack.
+    ///
+    /// # Errors
+    /// The user asks for what is not known at a peak.
+    fn suits_point(&self) -> Result<(), Failure> {
+        let is_of_blocks = matches!(self.by, By::Size | By::Stream | By::Thread) || self.sort == Sort::Age;
+        if self.at == Some(Point::Peak) && (is_of_blocks || self.filter.since.is_some()) {
+            return Err(Failure::new(
+                "--at peak: the memory at a peak is recorded by stack, without sizes, streams, threads and times of single \
+                 blocks; leave out --since, --by size, stream or thread, and --sort age",
+            ));
+        }
+        Ok(())
+    }
+
     /// How to report one of the inputs.
     fn options(&self, source: String) -> Options {
         Options {
@@ -164,6 +185,7 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
     if let Some(path) = args.flamegraph.as_ref().or(args.html.as_ref()) {
         output::check(path, args.overwrite)?;
     }
+    args.suits_point()?;
     let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
     if let Some(path) = &args.flamegraph {
         return write_flamegraph(args, &suppressions, path);
@@ -216,7 +238,7 @@ impl<'a> Inputs<'a> {
             progress: None,
         };
         match places.as_slice() {
-            [place] if args.inputs.len() == 1 => inputs.only = Some(inputs.prepared(place.load()?)),
+            [place] if args.inputs.len() == 1 => inputs.only = Some(inputs.prepared(place.load()?)?),
             several => {
                 // Reports that scroll by on a terminal already show the progress.
                 let invisible = args.html.is_some() || !io::stdout().is_terminal();
@@ -228,10 +250,12 @@ impl<'a> Inputs<'a> {
         Ok(inputs)
     }
 
-    fn prepared(&self, mut item: Loaded) -> Loaded {
-        self.args.names.name_frames(&mut item);
-        usage::ask_driver(&mut item);
-        item
+    fn prepared(&self, mut item: Loaded) -> Result<Loaded, Failure> {
+        load::at::show(&mut item, self.args.at.as_ref(), &self.args.names)?;
+        if item.snapshot.taken.point.is_none() {
+            usage::ask_driver(&mut item);
+        }
+        Ok(item)
     }
 }
 
@@ -241,7 +265,7 @@ impl Iterator for Inputs<'_> {
     fn next(&mut self) -> Option<Loaded> {
         loop {
             let place = self.places.next()?;
-            let loaded = place.load().map(|item| self.prepared(item));
+            let loaded = place.load().and_then(|item| self.prepared(item));
             if let Some(progress) = &self.progress {
                 progress.advance(1);
             }
@@ -269,6 +293,7 @@ fn write_html(args: &ReportArgs, suppressions: &Suppressions, loaded: &[Loaded],
 fn suppressing(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded) -> Options {
     Options {
         suppressions: suppressions.clone(),
+        points: item.points.clone(),
         ..args.options(item.source.clone())
     }
 }
@@ -330,7 +355,7 @@ fn write_flamegraph(args: &ReportArgs, suppressions: &Suppressions, path: &Path)
         )));
     };
     let mut item = load::one(input)?;
-    args.names.name_frames(&mut item);
+    load::at::show(&mut item, args.at.as_ref(), &args.names)?;
     let profile = Profile::of(&item.snapshot, &args.profile_options(suppressions));
     output::create(path, args.overwrite, |out| {
         flamegraph::write(&profile, detail(args), Cost::Bytes, out)

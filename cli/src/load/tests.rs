@@ -14,7 +14,7 @@ use super::file::read_pipe;
 use super::process::{mapped_recording, no_map};
 use super::*;
 use crate::symbolize::tests::opens_fifo;
-use crate::text::sample::{Sample, leaky};
+use crate::text::sample::{Sample, leaky, shut_down};
 
 /// Loads a file of these bytes.
 fn load(bytes: &[u8]) -> Result<Snapshot, String> {
@@ -111,7 +111,7 @@ fn snapshots_of_other_versions_and_damaged_ones_are_refused() {
     assert!(place(1, 4, json!(99)).contains("allocations: call of row 1 is 99"));
     assert!(place(2, 3, json!(99)).contains("allocations: stack of row 2 is 99"));
     assert!(place(2, 3, json!(u32::MAX)).contains("the index of a stack is too large"));
-    assert!(error_after(|json| json["allocations"]["rows"][0] = json!([1, 2])).contains("an array of 5 or 6 numbers"));
+    assert!(error_after(|json| json["allocations"]["rows"][0] = json!([1, 2])).contains("an array of 5 to 7 numbers"));
     assert!(error_after(|json| json["allocations"]["columns"][1] = json!("weight")).contains("the columns"));
     assert!(error_after(|json| json["stacks"][0]["frames"][0] = json!(u64::MAX)).contains("stacks: frame"));
     assert!(error_after(|json| json["losses"] = Value::Null).contains("damaged snapshot"));
@@ -382,6 +382,29 @@ mod schema {
             name: Some("epoch 1".to_owned()),
             failed: None,
         });
+        full.freed_after_end = full.allocations.clone();
+        full.end = Some(culeak::snapshot::End {
+            of: culeak::snapshot::EndOf::Script,
+            time_ns: 7,
+        });
+        full.taken.point = Some(culeak::point::Point::Mark("epoch 1".to_owned()));
+        full.at_peaks.push(culeak::snapshot::AtPeak {
+            stack: Some(0),
+            kind: culeak::kind::Kind::Tensor,
+            device: Some(0),
+            domain: Some("pytorch".to_owned()),
+            api: "CUDACachingAllocator".to_owned(),
+            bytes: 3,
+            count: 1,
+        });
+        full.phases.push(culeak::snapshot::Phase {
+            name: "epoch 1".to_owned(),
+            domain: Some("trainer".to_owned()),
+            thread: 0,
+            begin_ns: 1,
+            end_ns: None,
+            parent: None,
+        });
         full.usage = Some(culeak::snapshot::Usage {
             source: "NVML 580".to_owned(),
             devices: vec![culeak::snapshot::DeviceUsage {
@@ -421,6 +444,9 @@ mod schema {
         let python = &mut full.locations[named.expect("a location with one symbol")];
         (python.module, python.language) = (None, culeak::snapshot::Language::Python);
         assert_eq!(problems(&full), Vec::<String>::new());
+        let peak = shut_down().at(&culeak::point::Point::Peak).expect("a peak");
+        assert!(peak.allocations.is_summed());
+        assert_eq!(problems(&peak), Vec::<String>::new());
     }
 
     #[test]
@@ -493,12 +519,15 @@ mod schema {
         }
         let columns = schema["$defs"]["allocations"]["properties"]["columns"]["prefixItems"].as_array();
         let columns: Vec<_> = columns.expect("places").iter().map(|place| &place["const"]).collect();
+        let (last, columns) = columns.split_last().expect("columns");
+        assert_eq!(**last, "count");
         assert_eq!(
             json["allocations"]["columns"]
                 .as_array()
                 .map(|all| all.iter().collect()),
-            Some(columns)
+            Some(columns.to_vec())
         );
+        described(&json["end"], &schema["$defs"]["end"]);
         described(&json["process"]["python"], &schema["$defs"]["python"]);
         described(&json["taken"]["automatic"], &schema["$defs"]["automatic"]);
         described(&json["usage"], &schema["$defs"]["usage"]);

@@ -12,9 +12,10 @@ use culeak::analysis::check::{Budget, FailOn, Limits, Rules, Tolerance, baseline
 use culeak::analysis::filter::mark_time;
 use culeak::analysis::suppressions::Suppressions;
 use culeak::kind::Kind;
+use culeak::point::Point;
 use serde::Deserialize;
 
-use super::{NameArgs, kind_parser, parse_kind, parse_pattern};
+use super::{NameArgs, kind_parser, parse_kind, parse_pattern, parse_point};
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
 use crate::output;
@@ -38,6 +39,10 @@ pub struct RuleArgs {
     /// Allow SIZE in total for stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
     #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
     pub budget: Vec<Budget>,
+    /// Judge the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: with a limit or a
+    /// baseline, the end of a Python script; otherwise exit]
+    #[arg(long, value_name = "POINT", value_parser = parse_point)]
+    pub at: Option<Point>,
     /// Judge only allocations made after this mark (culeak_mark)
     #[arg(long, value_name = "MARK")]
     pub since: Option<String>,
@@ -68,12 +73,13 @@ pub struct RuleArgs {
 }
 
 /// The ids of the options in [`RuleArgs`], for commands that restrict them.
-pub const RULE_OPTIONS: [&str; 14] = [
+pub const RULE_OPTIONS: [&str; 15] = [
     "max_leaked",
     "max_count",
     "max_per_site",
     "max_kind",
     "budget",
+    "at",
     "since",
     "kind",
     "judge_pools",
@@ -130,6 +136,7 @@ impl RuleArgs {
             },
             suppressions,
             baseline: None,
+            at: self.at.clone(),
         })
     }
 }
@@ -228,7 +235,7 @@ fn read_baseline(path: &Path, rules: &Rules) -> Result<Baseline, Failure> {
     let Some(Envelope { version, .. }) = envelope.filter(|e| e.format.as_deref() == Some(baseline::FORMAT)) else {
         // A snapshot or a recording serves as a baseline too. Its reader reports what is wrong with any other file.
         let mut item = load::read_already(path, &bytes)?;
-        NameArgs::default().name_frames(&mut item);
+        load::at::show(&mut item, rules.at.as_ref(), &NameArgs::default())?;
         return Ok(baseline_of(&item.snapshot, rules));
     };
     if version != Some(u64::from(baseline::VERSION)) {

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use culeak::analysis::check::{Breach, FailOn, Ignored, Tolerance, Verdict};
 use culeak::analysis::report::shell_word;
+use culeak::point::Point;
 
 use super::parts::{self, BAD, DIM, GOOD, Styled};
 use super::report::{RankedLine, write_ranking};
@@ -22,7 +23,14 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     } else {
         (BAD, "failed:")
     };
-    writeln!(out, "{} {judged} {word}, {}", Styled(style, result), limits(verdict))?;
+    let when = verdict.when.iter().map(|when| format!(" {}", Escaped(when)));
+    let when: String = when.collect();
+    writeln!(
+        out,
+        "{} {judged} {word}{when}, {}",
+        Styled(style, result),
+        limits(verdict)
+    )?;
     if !verdict.passed {
         // If nothing is allowed, the first line contains this reason.
         let needs_reason = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
@@ -43,9 +51,16 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     }
     parts::suppressions(verdict.suppressed, &verdict.suppressions, out)?;
     parts::warnings(out, &verdict.warnings)?;
+    // A report of a script shows its end by default.
+    let at = match &verdict.taken.point {
+        Some(Point::End) => String::new(),
+        Some(point) => format!(" --at {}", shell_word(&point.to_string())),
+        None if verdict.finished && verdict.reports_show_end => " --at exit".to_owned(),
+        None => String::new(),
+    };
     match verdict.passed {
         true => Ok(()),
-        false => parts::next(out, &format!("culeak report {}", shell_word(source))),
+        false => parts::next(out, &format!("culeak report {}{at}", shell_word(source))),
     }
 }
 

@@ -53,7 +53,12 @@ pub fn short_name(function: &str) -> String {
 
 /// `[pool]` for memory that a caching allocator keeps, `[cuBLAS]` for memory that a library allocated for itself.
 pub fn mark(row: &Row) -> String {
-    match (row.pool, row.allocator, row.library) {
+    mark_of(row.pool, row.allocator, row.library)
+}
+
+/// As [`mark`], of any memory.
+pub fn mark_of(pool: bool, allocator: Option<&str>, library: Option<&str>) -> String {
+    match (pool, allocator, library) {
         (true, Some(owner), _) => format!("  [{owner}'s pool]"),
         (true, None, _) => POOL.to_owned(),
         (false, _, Some(library)) => format!("  [{library}]"),

@@ -8,7 +8,8 @@ use anstyle::Style;
 use culeak::analysis::check::{Judged, Standing};
 use culeak::analysis::report::{By, FailedRow, HOST_MEMORY, NO_DEVICE, NO_STREAM, Report, Row, Tally};
 use culeak::analysis::site::Frame;
-use culeak::snapshot::{Automatic, Reason};
+use culeak::point::Point;
+use culeak::snapshot::{Automatic, EndOf, ProcessState, Reason};
 
 use super::parts::{self, BAD, BOLD, DIM, GOOD, NAME_WIDTH, Styled};
 use super::units::{self, plural};
@@ -43,7 +44,8 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
         (None, None) => {}
     }
     // The ledger covers all memory, so with a filter its sums would contradict the lines below it.
-    if !report.is_empty() && report.filter.is_none() {
+    let has_ledger = report.taken.point != Some(Point::Peak);
+    if !report.is_empty() && report.filter.is_none() && has_ledger {
         ledger::write(&report.ledger, out)?;
     }
     headline(report, out)?;
@@ -110,10 +112,13 @@ fn reason(automatic: &Automatic, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}\n", Styled(BOLD, text))
 }
 
-/// The report in one sentence.
+/// The report in one sentence; a second one compares the end of the program with its exit.
 pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let totals = &report.totals;
     let held = totals.held.total();
+    if let Some(text) = end_and_exit(report) {
+        writeln!(out, "{}", Styled(BOLD, text))?;
+    }
     if report.is_empty() {
         let text = if report.finished {
             "no CUDA memory was ever allocated"
@@ -123,17 +128,17 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         return writeln!(out, "{}", Styled(GOOD, text));
     }
     let filtered = report.filter.is_some();
-    let peak = if filtered { String::new() } else { peaks(report) };
+    let has_peaks = !filtered && report.taken.point != Some(Point::Peak);
+    let peak = if has_peaks { peaks(report) } else { String::new() };
     if filtered && held.count == 0 {
         let word = if report.finished { "leaked" } else { "held" };
-        let nothing = format!("no {word} memory passes the filter");
+        let nothing = format!("no {word} memory passes the filter{}", when(report));
         return writeln!(out, "{}{}", Styled(BOLD, nothing), pools(report));
     }
     if held.count == 0 {
-        let nothing = if report.finished {
-            "nothing leaked"
-        } else {
-            "nothing held"
+        let nothing = match report.finished {
+            true => "nothing leaked".to_owned(),
+            false => format!("nothing held{}", when(report)),
         };
         let allocated = plural(totals.allocated, "allocation", "allocations");
         let (freed, pools) = (units::count(totals.freed), pools(report));
@@ -161,17 +166,64 @@ pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "{}{}{}",
-        Styled(style, format!("{sites} {}", what.join(" and "))),
+        Styled(style, format!("{sites} {}{}", what.join(" and "), when(report))),
         pools(report),
         if filtered { " (filtered)" } else { "" }
     )
 }
 
+/// `held when the script ended: 42 MiB in 4 blocks; the interpreter's shutdown freed 8 MiB of it; 34 MiB was never freed`, if
+/// the report shows the end of a script, or if exit handlers freed memory.
+fn end_and_exit(report: &Report) -> Option<String> {
+    let (Some(end), Some(exit)) = (&report.points.end, &report.points.exit) else {
+        return None;
+    };
+    let shows_one = matches!(report.taken.point, None | Some(Point::Exit | Point::End));
+    let ended = report.taken.automatic.is_none() && report.process.state != ProcessState::Running;
+    let is_wanted = match end.of {
+        EndOf::Script => report.points.changed_after_end() || report.taken.point.is_some() && end.held.count > 0,
+        EndOf::Main => end.freed.count > 0,
+    };
+    if !shows_one || !ended || !is_wanted || report.filter.is_some() {
+        return None;
+    }
+    let (when, freeing) = match end.of {
+        EndOf::Script => ("the script ended", "the interpreter's shutdown"),
+        EndOf::Main => ("main returned", "exit handlers"),
+    };
+    let held = match end.held {
+        Tally { count: 0, .. } => "nothing".to_owned(),
+        held => parts::tally(held),
+    };
+    let freed = match end.freed {
+        Tally { count: 0, .. } if end.held.count == 0 => String::new(),
+        Tally { count: 0, .. } => format!("; {freeing} freed nothing of it"),
+        freed if freed == end.held => format!("; {freeing} freed all of it"),
+        freed => format!("; {freeing} freed {} of it", units::bytes(freed.bytes)),
+    };
+    let never = match exit.held {
+        Tally { count: 0, .. } => String::new(),
+        never => format!("; {} was never freed", units::bytes(never.bytes)),
+    };
+    let later = match exit.allocated_after_end {
+        Tally { count: 0, .. } => String::new(),
+        later => format!(", {} of it allocated later", units::bytes(later.bytes)),
+    };
+    Some(format!("held when {when}: {held}{freed}{never}{later}"))
+}
+
+/// ` when the script ended`, if the report shows a point in time that no other line names.
+fn when(report: &Report) -> String {
+    let when = report.when.iter().map(|when| format!(" {}", Escaped(when)));
+    when.collect()
+}
+
 /// `3 call sites leak`, and its style.
 fn call_sites(report: &Report) -> (Style, String) {
-    let (style, one, many) = match report.finished {
-        true => (BAD, "call site leaks", "call sites leak"),
-        false => (BOLD, "call site holds", "call sites hold"),
+    let (style, one, many) = match (report.finished, &report.when) {
+        (true, _) => (BAD, "call site leaks", "call sites leak"),
+        (false, None) => (BOLD, "call site holds", "call sites hold"),
+        (false, Some(_)) => (BOLD, "call site held", "call sites held"),
     };
     (style, plural(report.totals.call_sites as u64, one, many))
 }
@@ -180,7 +232,10 @@ fn call_sites(report: &Report) -> (Style, String) {
 fn pools(report: &Report) -> String {
     match report.totals.pool {
         Tally { count: 0, .. } => String::new(),
-        pool => format!("; pools hold {}", units::bytes(pool.bytes)),
+        pool => {
+            let verb = if report.when.is_some() { "held" } else { "hold" };
+            format!("; pools {verb} {}", units::bytes(pool.bytes))
+        }
     }
 }
 
@@ -363,8 +418,10 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
         parts::mark(row),
     );
     writeln!(out, "{}", Styled(BOLD, format!("#{number}  {name}{place}{mark}")))?;
+    let is_sum = row.largest == 0 && row.bytes > 0;
     let each = match (row.count, row.smallest == row.largest) {
         (1, _) => String::new(),
+        _ if is_sum => String::new(),
         (_, true) => format!(" of {}", units::bytes(row.smallest)),
         (_, false) => format!(" of {} to {}", units::bytes(row.smallest), units::bytes(row.largest)),
     };
@@ -387,6 +444,7 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
         }
     }
     writeln!(out)?;
+    let apis = parts::listed(row.apis.iter().map(|(name, tally)| (*name, *tally)));
     let age = match row.count {
         1 => format!("{} old", units::duration(row.oldest_age_ns)),
         _ => format!(
@@ -395,12 +453,11 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
             units::duration(row.newest_age_ns)
         ),
     };
-    writeln!(
-        out,
-        "    by {}, {}, {age}",
-        parts::listed(row.apis.iter().map(|(name, tally)| (*name, *tally))),
-        parts::listed(row.threads.iter().map(|(name, tally)| (name.as_str(), *tally))),
-    )?;
+    let threads = parts::listed(row.threads.iter().map(|(name, tally)| (name.as_str(), *tally)));
+    match is_sum {
+        true => writeln!(out, "    by {apis}")?,
+        false => writeln!(out, "    by {apis}, {threads}, {age}")?,
+    }
     if let Some(first) = row.stacks.first() {
         parts::stack(out, &first.stack, full_stacks, "      ")?;
     }

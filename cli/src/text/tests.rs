@@ -3,17 +3,19 @@
 use std::io;
 use std::path::Path;
 
-use culeak::analysis::check::{Limits, Rules, baseline_of, verdict};
+use culeak::analysis::check::{Limits, Rules, baseline_of, point_of, verdict};
 use culeak::analysis::diff::Diff;
+use culeak::analysis::points::Points;
 use culeak::analysis::report::{By, Options, Report};
 use culeak::kind::Kind;
-use culeak::snapshot::{ProcessState, Snapshot};
+use culeak::point::Point;
+use culeak::snapshot::{EndOf, ProcessState, Snapshot};
 use proptest::prelude::*;
 
 mod fits;
 
 use super::report::Extent;
-use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky};
+use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, shut_down};
 use crate::escape::is_active;
 
 /// Renders without styles, as for a pipe.
@@ -134,6 +136,110 @@ fn golden_report_of_a_training_program_with_the_drivers_answer() {
         ..from_file("4711")
     };
     expect_golden("report-by-python-line.txt", &report_text(&snapshot, &by_line, false));
+}
+
+#[test]
+fn golden_reports_of_a_script_at_its_points() {
+    let snapshot = shut_down();
+    let points = Some(Points::of(&snapshot));
+    let options = || Options {
+        points: points.clone(),
+        ..from_file("train.culeak")
+    };
+    let end = snapshot.at(&Point::End).expect("an end");
+    expect_golden("report-at-end.txt", &report_text(&end, &options(), false));
+    expect_golden(
+        "report-at-exit.txt",
+        &report_text(&snapshot, &from_file("train.culeak"), false),
+    );
+    let peak = snapshot.at(&Point::Peak).expect("a peak");
+    expect_golden("report-at-peak.txt", &report_text(&peak, &options(), false));
+}
+
+/// The first lines of a report.
+fn headline(snapshot: &Snapshot, options: &Options) -> String {
+    plain(|out| super::report::headline(&Report::of(snapshot, options), out))
+}
+
+#[test]
+fn the_headline_compares_the_end_with_the_exit() {
+    let mut snapshot = shut_down();
+    let at_end = |snapshot: &Snapshot| {
+        let points = Some(Points::of(snapshot));
+        let view = snapshot.at(&Point::End).expect("an end");
+        headline(
+            &view,
+            &Options {
+                points,
+                ..Options::default()
+            },
+        )
+    };
+    snapshot.allocations.retain(|row| row.time_ns <= 50_000_000_000);
+    let text = at_end(&snapshot);
+    assert!(
+        text.starts_with(
+            "held when the script ended: 42 MiB in 4 blocks; the interpreter's shutdown freed 8 MiB of it; 34 MiB was never freed\n"
+        ),
+        "{text}"
+    );
+    let mut all_freed = snapshot.clone();
+    all_freed.allocations.truncate(0);
+    let text = at_end(&all_freed);
+    assert!(
+        text.starts_with("held when the script ended: 8 MiB in 2 blocks; the interpreter's shutdown freed all of it\n"),
+        "{text}"
+    );
+    let mut none_freed = snapshot.clone();
+    none_freed.freed_after_end.truncate(0);
+    assert!(at_end(&none_freed).contains("shutdown freed nothing of it; 34 MiB was never freed\n"));
+
+    let mut native = snapshot.clone();
+    native.end.as_mut().expect("an end").of = EndOf::Main;
+    let text = headline(&native, &Options::default());
+    assert!(
+        text.starts_with("held when main returned: 42 MiB in 4 blocks; exit handlers freed 8 MiB"),
+        "{text}"
+    );
+    native.freed_after_end.truncate(0);
+    let text = headline(&native, &Options::default());
+    assert!(!text.contains("main"), "exit handlers freed nothing: {text}");
+
+    let mut nothing = all_freed.clone();
+    nothing.freed_after_end.truncate(0);
+    assert!(
+        at_end(&nothing).starts_with("nothing held when the script ended: "),
+        "{}",
+        at_end(&nothing)
+    );
+}
+
+#[test]
+fn a_verdict_names_the_point_that_it_judges() {
+    let snapshot = shut_down();
+    let limited = Rules::from(Limits {
+        max_leaked: Some(40 * MIB),
+        ..Limits::default()
+    });
+    let text = |rules: &Rules| {
+        let view = snapshot.at(&point_of(&snapshot, rules)).expect("a point");
+        plain(|out| super::check::write(&verdict(&view, rules), "train.culeak", out))
+    };
+    let failed = text(&limited);
+    assert!(
+        failed.starts_with("failed: 42 MiB in 4 blocks held when the script ended, allowed 40 MiB\n"),
+        "{failed}"
+    );
+    assert!(failed.ends_with("next: culeak report train.culeak\n"), "{failed}");
+    let failed = text(&Rules::default());
+    assert!(
+        failed.starts_with("failed: 35 MiB in 3 blocks leaked, allowed none\n"),
+        "{failed}"
+    );
+    assert!(
+        failed.ends_with("next: culeak report train.culeak --at exit\n"),
+        "{failed}"
+    );
 }
 
 #[test]

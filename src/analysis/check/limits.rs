@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::analysis::baseline::Baseline;
 use crate::analysis::suppressions::{Pattern, Suppressions};
 use crate::kind::Kind;
+use crate::point::Point;
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Limits {
@@ -106,6 +107,8 @@ pub struct Rules {
     pub limits: Limits,
     pub suppressions: Suppressions,
     pub baseline: Option<Baseline>,
+    /// The point in time to judge, if the user chose one.
+    pub at: Option<Point>,
 }
 
 impl From<Limits> for Rules {

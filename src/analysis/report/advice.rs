@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::analysis::words::{count, plural};
-use crate::snapshot::BY_PYTORCH;
+use crate::snapshot::{BY_PYTORCH, EndOf};
 
 pub(super) fn warnings(snapshot: &Snapshot, totals: &Totals, groups: &Groups, filter: &Filter) -> Vec<String> {
     let losses = &snapshot.losses;
@@ -114,7 +114,8 @@ pub fn began_late(losses: &Losses) -> Option<String> {
 
 /// Warns that the process ended without exit handlers, so it had no chance to free memory.
 pub fn ended_early(snapshot: &Snapshot) -> Option<String> {
-    (snapshot.process.state == ProcessState::Ended).then(|| {
+    let is_last = matches!(snapshot.taken.point, None | Some(Point::Exit | Point::End)) && snapshot.end.is_none();
+    (snapshot.process.state == ProcessState::Ended && is_last).then(|| {
         "the process ended without running exit handlers (signal, _exit or exec), so this is what it held then, not what it \
          leaked"
             .to_owned()
@@ -139,6 +140,21 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &
     if snapshot.taken.automatic.is_some() {
         return format!("culeak report {source} --by stack");
     }
+    let has_several = totals.held.total().count > 0 && rows.iter().any(|row| row.stacks_in_all > 1);
+    match &snapshot.taken.point {
+        None | Some(Point::Exit) => {}
+        // A report shows the end of a script by default.
+        Some(Point::End) if has_several && snapshot.end.is_some_and(|end| end.of == EndOf::Script) => {
+            return format!("culeak report {source} --by stack");
+        }
+        Some(Point::End) => return format!("culeak check {source} --at end"),
+        Some(point) => {
+            return format!(
+                "culeak report {source} --at {} --by stack",
+                shell_word(&point.to_string())
+            );
+        }
+    }
     if snapshot.process.state == ProcessState::Running {
         return if is_snapshot {
             format!("culeak diff {source} {pid}")
@@ -146,7 +162,7 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &
             format!("culeak snapshot {pid} -o before.json; some time later: culeak diff before.json {pid}")
         };
     }
-    if totals.held.total().count > 0 && rows.iter().any(|row| row.stacks_in_all > 1) {
+    if has_several {
         return format!("culeak report {source} --by stack");
     }
     format!("culeak check {source}")

@@ -4,9 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use culeak::analysis::program::Program;
 use culeak::analysis::trend::{Options, Summary};
@@ -83,20 +81,6 @@ fn expand(input: &OsStr) -> Result<Vec<Place>, Failure> {
         return Ok(recordings.into_iter().map(Place::File).collect());
     }
     let mut files = load::places(input)?;
-    if let (Some(name), Some(true)) = (path.file_stem(), path.extension().map(|end| end == "culeak")) {
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-        let entries = fs::read_dir(folder.unwrap_or(Path::new(".")))
-            .into_iter()
-            .flatten()
-            .flatten();
-        let is_automatic = |path: &PathBuf| {
-            let file = path.file_name().unwrap_or_default().as_bytes();
-            let rest = file.strip_prefix(name.as_bytes());
-            rest.is_some_and(|rest| rest.starts_with(b".") && rest.ends_with(b".culeak-snapshot"))
-        };
-        let mut automatic: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_automatic).collect();
-        automatic.sort();
-        files.extend(automatic.into_iter().map(Place::File));
-    }
+    files.extend(load::at::automatic_snapshots(path).into_iter().map(Place::File));
     Ok(files)
 }

@@ -3,7 +3,9 @@
 use std::iter;
 
 use culeak::analysis::framework::owner_of_domain;
+use culeak::analysis::points::{DRIVER, Peak, PeakSite};
 use culeak::analysis::report::{FailedRow, Report, Tally};
+use culeak::point::Point;
 use culeak::snapshot::{Allocator, BY_PYTORCH};
 
 use crate::escape::Escaped;
@@ -17,6 +19,7 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     let mut rows = Vec::new();
     let totals = &report.totals;
     let word = if report.finished { "leaked" } else { "held" };
+    let shows_peak = report.taken.point == Some(Point::Peak);
     let mut row = |name: &'static str, text: String| rows.push((name, text));
     let held = &totals.held;
     let parts_of_it = [
@@ -106,25 +109,89 @@ pub fn totals(report: &Report) -> Vec<Sum> {
         } else {
             format!(", {}", Escaped(device.name))
         };
-        let peak = units::bytes(device.peak_bytes);
-        let live = match (&report.filter, report.finished) {
-            (Some(_), _) => String::new(),
-            (None, true) => format!(", at the end {}", units::bytes(device.live.bytes)),
-            (None, false) => format!(", now {}", units::bytes(device.live.bytes)),
+        let place = format!("GPU {}", device.ordinal);
+        let of_device = || report.points.peak.iter().filter(|peak| peak.place == place);
+        let driver = of_device().find(|peak| peak.level == DRIVER);
+        let live = match (&report.filter, report.finished, &report.when) {
+            (Some(_), ..) => String::new(),
+            (None, true, _) => format!(", at exit {}", units::bytes(device.live.bytes)),
+            (None, false, None) => format!(", now {}", units::bytes(device.live.bytes)),
+            _ if shows_peak => String::new(),
+            (None, false, Some(when)) => format!(", {} {}", Escaped(when), units::bytes(device.live.bytes)),
         };
-        row("peak", format!("{peak} on GPU {}{name}{live}", device.ordinal));
+        let (bytes, time) = (units::bytes(device.peak_bytes), driver.map(reached).unwrap_or_default());
+        row("peak", format!("{bytes} on {place}{name}{time}{live}"));
+        let with_sites = report.filter.is_none() && !shows_peak;
+        let sites = |peak: &Peak| if with_sites { peak_sites(peak) } else { Vec::new() };
+        driver.map(sites).into_iter().flatten().for_each(|line| row("", line));
+        for peak in of_device().filter(|peak| peak.level != DRIVER) {
+            let level = match peak.level {
+                "tensor" => "tensors",
+                "buffer" => "buffers",
+                _ => "other blocks",
+            };
+            row("", format!("{level}: {}{}", units::bytes(peak.bytes), reached(peak)));
+            sites(peak).into_iter().for_each(|line| row("", line));
+        }
     }
-    row(
-        "allocations",
-        format!(
-            "{}, of which {} freed",
-            units::count(totals.allocated),
-            units::count(totals.freed)
-        ),
-    );
+    // Allocations are counted until the last state.
+    if !shows_peak {
+        let (allocated, freed) = (units::count(totals.allocated), units::count(totals.freed));
+        row("allocations", format!("{allocated}, of which {freed} freed"));
+    }
     rows.extend(marks(report));
     rows.push(("process", parts::process(&report.process)));
     rows
+}
+
+/// `, after 40.5 s in epoch 3 / backward`.
+fn reached(peak: &Peak) -> String {
+    if peak.time_ns == 0 {
+        return String::new();
+    }
+    let phase = peak.phase.iter().map(|phase| format!(" in {}", Escaped(phase)));
+    format!(", after {}{}", units::duration(peak.time_ns), phase.collect::<String>())
+}
+
+/// Call sites that are listed for each peak.
+const PEAK_SITES_SHOWN: usize = 3;
+
+/// The largest call sites of a peak, one per line.
+fn peak_sites(peak: &Peak) -> Vec<String> {
+    let shown = &peak.sites[..peak.sites.len().min(PEAK_SITES_SHOWN)];
+    let tallies: Vec<(String, String)> = shown
+        .iter()
+        .map(|site| (units::bytes(site.bytes), plural(site.count, "block", "blocks")))
+        .collect();
+    let widest = |width: fn(&(String, String)) -> usize| tallies.iter().map(width).max().unwrap_or(0);
+    let (sizes, blocks) = (widest(|(size, _)| size.len()), widest(|(_, blocks)| blocks.len()));
+    let line = |(site, (size, count)): (&PeakSite, &(String, String))| {
+        let place = site.place.iter().map(|place| format!("  {}", Escaped(place)));
+        let (name, place) = (parts::short_name(&site.label), place.collect::<String>());
+        let mark = parts::mark_of(site.pool, site.allocator, site.library);
+        format!("{size:>sizes$} in {count:<blocks$}  {name}{place}{mark}")
+    };
+    let mut lines: Vec<String> = shown.iter().zip(&tallies).map(line).collect();
+    let listed = &peak.sites[shown.len()..];
+    let more = (listed.len() + peak.other_sites) as u64;
+    if more > 0 {
+        let bytes = listed
+            .iter()
+            .fold(peak.others.bytes, |sum, site| sum.saturating_add(site.bytes));
+        let sites = plural(more, "more call site", "more call sites");
+        lines.push(format!(
+            "… and {sites} with {}; --at peak shows all",
+            units::bytes(bytes)
+        ));
+    }
+    if peak.difference != 0 {
+        let size = units::bytes(u64::try_from(peak.difference.unsigned_abs()).unwrap_or(u64::MAX));
+        let word = if peak.difference < 0 { "less" } else { "more" };
+        lines.push(format!(
+            "together {size} {word} than the peak, which other threads changed at that instant"
+        ));
+    }
+    lines
 }
 
 /// PyTorch's own snapshots lack what only the recorder knows.

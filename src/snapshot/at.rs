@@ -1,0 +1,360 @@
+//! A snapshot at another point in time: at the end of the program's own work, or at the peak.
+//!
+//! ```text
+//! end     rows that were live at the end      allocations made until then, and freed_after_end
+//! peak    one row for each stack and kind     at_peaks; no addresses, times, threads and streams
+//! exit    the rows as they are
+//! ```
+//!
+//! Tables other than the rows stay as they are, so indices remain valid. Counters keep their totals and peaks; their live
+//! sums follow the rows. Deliberately absent: marks and times, which need another snapshot or a timeline.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::{Allocation, Allocations, AtPeak, Call, Counter, EndOf, ProcessState, Snapshot, Thread};
+use crate::kind::Kind;
+use crate::point::Point;
+
+/// Why a snapshot cannot show a point in time, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PointError {
+    /// The process has no end yet.
+    Running,
+    /// The recorder took the snapshot while the process ran.
+    Automatic,
+    /// It is unknown whether the process has ended.
+    Unknown,
+    /// The snapshot lacks the memory at the peaks.
+    NoPeak,
+    /// The snapshot shows only this other point.
+    Shows(Point),
+    /// A mark or a time.
+    Elsewhere(Point),
+}
+
+impl fmt::Display for PointError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PointError::Running => write!(
+                out,
+                "the process is still running, so it has no end yet; leave out the point to see what it holds now"
+            ),
+            PointError::Automatic => write!(
+                out,
+                "an automatic snapshot shows the process while it ran; name its recording to see the end"
+            ),
+            PointError::Unknown => write!(
+                out,
+                "it is unknown whether the process has ended; --at exit shows its last known state"
+            ),
+            PointError::NoPeak => write!(
+                out,
+                "contains no stacks of its peaks; name the recording of a process, or a snapshot of it by this version"
+            ),
+            PointError::Shows(point) => write!(out, "shows the point {point} only; name the recording"),
+            PointError::Elsewhere(point) => write!(
+                out,
+                "does not contain the point {point}; record with `culeak run --timeline`, or take a snapshot at that point"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PointError {}
+
+impl Snapshot {
+    /// The snapshot at this point: [`Point::End`], [`Point::Peak`] or [`Point::Exit`]. A process that ended without an end
+    /// (`_exit`, a signal, exec) has its last state as its end.
+    ///
+    /// # Errors
+    /// The point is not in the snapshot.
+    pub fn at(&self, point: &Point) -> Result<Snapshot, PointError> {
+        self.clone().into_at(point)
+    }
+
+    /// As [`Snapshot::at`], without a copy of the rows.
+    ///
+    /// # Errors
+    /// See [`Snapshot::at`].
+    pub fn into_at(mut self, point: &Point) -> Result<Snapshot, PointError> {
+        match &self.taken.point {
+            Some(shown) if shown == point => return Ok(self),
+            Some(shown) => return Err(PointError::Shows(shown.clone())),
+            None => {}
+        }
+        match point {
+            Point::Exit => return Ok(self),
+            Point::End => self.go_to_end()?,
+            Point::Peak => self.go_to_peak()?,
+            Point::Mark(_) | Point::Time(_) => return Err(PointError::Elsewhere(point.clone())),
+        }
+        self.taken.point = Some(point.clone());
+        Ok(self)
+    }
+
+    /// The point that reports show by default: the end of a Python script that ended; otherwise the rows as they are.
+    pub fn usual_point(&self) -> Point {
+        let ended = self.process.state != ProcessState::Running && self.taken.automatic.is_none();
+        match (&self.taken.point, self.end) {
+            (Some(shown), _) => shown.clone(),
+            (None, Some(end)) if ended && end.of == EndOf::Script => Point::End,
+            (None, _) => Point::Exit,
+        }
+    }
+
+    fn go_to_end(&mut self) -> Result<(), PointError> {
+        if self.taken.automatic.is_some() {
+            return Err(PointError::Automatic);
+        }
+        let Some(end) = self.end else {
+            return match self.process.state {
+                ProcessState::Exited | ProcessState::Ended => Ok(()),
+                ProcessState::Running => Err(PointError::Running),
+                ProcessState::Unknown => Err(PointError::Unknown),
+            };
+        };
+        let later = self.allocations.iter().filter(|row| row.time_ns > end.time_ns);
+        let later = by_place(later.map(|row| (row, 1)));
+        self.allocations.retain(|row| row.time_ns <= end.time_ns);
+        let freed = std::mem::take(&mut self.freed_after_end);
+        self.allocations.join(&freed);
+        for counter in &mut self.counters {
+            let (count, bytes) = later.get(&place(counter)).copied().unwrap_or_default();
+            counter.total_count = counter.total_count.saturating_sub(count);
+            counter.total_bytes = counter.total_bytes.saturating_sub(bytes);
+        }
+        self.count_rows();
+        self.taken.at_ns = end.time_ns;
+        Ok(())
+    }
+
+    fn go_to_peak(&mut self) -> Result<(), PointError> {
+        if self.at_peaks.is_empty() && self.counters.iter().any(|counter| counter.peak_bytes > 0) {
+            return Err(PointError::NoPeak);
+        }
+        // Rows are sums over all threads.
+        let thread = self.threads.len();
+        self.threads.push(Thread {
+            tid: 0,
+            name: "?".to_owned(),
+            first_seen_ns: 0,
+        });
+        let calls: Vec<Call> = self.at_peaks.iter().map(|sum| call_of(sum, thread)).collect();
+        let rows = self.at_peaks.iter().zip(&calls).map(|(sum, call)| {
+            let row = Allocation {
+                address: 0,
+                bytes: sum.bytes,
+                requested: sum.bytes,
+                time_ns: 0,
+                stack: sum.stack,
+                call,
+            };
+            (row, sum.count)
+        });
+        self.allocations = Allocations::summed(rows);
+        self.freed_after_end = Allocations::default();
+        self.count_rows();
+        Ok(())
+    }
+
+    /// Sets the live sums of the counters to those of the rows. The other sums stay consistent with them.
+    fn count_rows(&mut self) {
+        let rows = self.allocations.iter().enumerate();
+        let live = by_place(rows.map(|(index, row)| (row, self.allocations.count(index))));
+        for counter in &mut self.counters {
+            (counter.live_count, counter.live_bytes) = live.get(&place(counter)).copied().unwrap_or_default();
+            counter.total_count = counter.total_count.max(counter.live_count);
+            counter.freed_count = counter.total_count - counter.live_count;
+            counter.peak_bytes = counter.peak_bytes.max(counter.live_bytes);
+            counter.total_bytes = counter.total_bytes.max(counter.peak_bytes);
+        }
+    }
+}
+
+fn call_of(sum: &AtPeak, thread: usize) -> Call {
+    Call {
+        kind: sum.kind,
+        domain: sum.domain.clone(),
+        api: sum.api.clone(),
+        device: sum.device,
+        context: None,
+        stream: None,
+        pool: None,
+        thread,
+        references: 0,
+        mappings: 0,
+    }
+}
+
+type Place = (Option<usize>, Kind);
+
+fn place(counter: &Counter) -> Place {
+    (counter.device, counter.kind)
+}
+
+/// Count and bytes of rows by device and kind.
+fn by_place<'a>(rows: impl Iterator<Item = (Allocation<'a>, u64)>) -> HashMap<Place, (u64, u64)> {
+    let mut sums: HashMap<Place, (u64, u64)> = HashMap::new();
+    for (row, blocks) in rows {
+        let (count, bytes) = sums.entry((row.device, row.kind)).or_default();
+        *count = count.saturating_add(blocks);
+        *bytes = bytes.saturating_add(row.bytes);
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::{MAIN, MIB, RUNTIME, Sample, leaky, shut_down};
+    use crate::snapshot::{End, streaming};
+    use proptest::prelude::*;
+
+    fn sums(snapshot: &Snapshot) -> HashMap<Place, (u64, u64)> {
+        let rows = snapshot.allocations.iter().enumerate();
+        by_place(rows.map(|(index, row)| (row, snapshot.allocations.count(index))))
+    }
+
+    fn assert_counters_agree(snapshot: &Snapshot) {
+        let mut sums = sums(snapshot);
+        for counter in &snapshot.counters {
+            let live = sums.remove(&place(counter)).unwrap_or_default();
+            assert_eq!((counter.live_count, counter.live_bytes), live, "{counter:?}");
+            assert!(counter.peak_bytes >= counter.live_bytes && counter.total_bytes >= counter.peak_bytes);
+            assert_eq!(
+                counter.total_count,
+                counter.live_count + counter.freed_count,
+                "{counter:?}"
+            );
+        }
+        assert!(sums.is_empty(), "rows without a counter: {sums:?}");
+    }
+
+    #[test]
+    fn the_end_has_the_rows_that_shutdown_freed() {
+        let exit = shut_down();
+        let end = exit.at(&Point::End).expect("an end");
+        assert_eq!(end.taken.point, Some(Point::End));
+        assert_eq!(end.taken.at_ns, exit.end.unwrap().time_ns);
+        let later = 1;
+        let rows = exit.allocations.len() + exit.freed_after_end.len() - later;
+        assert_eq!(end.allocations.len(), rows);
+        assert!(end.freed_after_end.is_empty());
+        end.validate().expect("valid");
+        assert_counters_agree(&end);
+        assert_eq!(end.at(&Point::End).as_ref(), Ok(&end), "the same point again");
+        assert_eq!(end.at(&Point::Peak), Err(PointError::Shows(Point::End)));
+        assert_eq!(exit.at(&Point::Exit), Ok(exit));
+    }
+
+    #[test]
+    fn a_process_without_an_end_ends_with_its_last_state() {
+        let mut snapshot = leaky();
+        snapshot.process.state = ProcessState::Ended;
+        let end = snapshot.at(&Point::End).expect("the last state");
+        assert_eq!(end.allocations, snapshot.allocations);
+        snapshot.process.state = ProcessState::Running;
+        assert_eq!(snapshot.at(&Point::End), Err(PointError::Running));
+        snapshot.process.state = ProcessState::Unknown;
+        assert_eq!(snapshot.at(&Point::End), Err(PointError::Unknown));
+    }
+
+    #[test]
+    fn the_peak_has_a_row_for_each_sum() {
+        let mut snapshot = shut_down();
+        let peak = snapshot.at(&Point::Peak).expect("a peak");
+        peak.validate().expect("valid");
+        assert_counters_agree(&peak);
+        assert_eq!(peak.allocations.len(), snapshot.at_peaks.len());
+        for (index, (row, sum)) in peak.allocations.iter().zip(&snapshot.at_peaks).enumerate() {
+            assert_eq!((row.bytes, row.stack, row.kind), (sum.bytes, sum.stack, sum.kind));
+            assert_eq!(peak.allocations.count(index), sum.count);
+        }
+        let json = serde_json::to_vec(&peak).expect("json");
+        assert_eq!(serde_json::from_slice::<Snapshot>(&json).ok().as_ref(), Some(&peak));
+        assert_eq!(streaming::read(&*json).expect("read"), Some(peak));
+        snapshot.at_peaks.clear();
+        assert_eq!(snapshot.at(&Point::Peak), Err(PointError::NoPeak));
+        assert!(
+            Sample::new().finish(0, 0).at(&Point::Peak).is_ok(),
+            "nothing was allocated"
+        );
+    }
+
+    #[test]
+    fn damaged_counts_are_refused() {
+        let mut peak = shut_down().at(&Point::Peak).expect("a peak");
+        let json = serde_json::to_string(&peak).expect("json");
+        let first = peak.allocations.count(0);
+        let last = format!(",{first}]");
+        let without = json.replacen(&last, "]", 1);
+        assert_ne!(json, without);
+        assert!(serde_json::from_str::<Snapshot>(&without).is_err());
+        assert_eq!(streaming::read(without.as_bytes()).expect("read"), None);
+        peak.allocations.counts[0] = u64::MAX;
+        assert!(peak.validate().unwrap_err().contains("64 bits"));
+    }
+
+    #[test]
+    fn only_a_script_changes_the_default() {
+        let mut snapshot = shut_down();
+        assert_eq!(snapshot.usual_point(), Point::End);
+        snapshot.process.state = ProcessState::Running;
+        assert_eq!(snapshot.usual_point(), Point::Exit);
+        snapshot.process.state = ProcessState::Exited;
+        snapshot.end.as_mut().unwrap().of = EndOf::Main;
+        assert_eq!(snapshot.usual_point(), Point::Exit);
+    }
+
+    proptest! {
+        #[test]
+        fn the_end_is_what_was_live_then(
+            rows in proptest::collection::vec((any::<bool>(), 0u64..100, 1u64..1000, any::<bool>()), 0..60),
+            end_ns in 0u64..100,
+        ) {
+            let mut sample = Sample::new();
+            let stack = sample.stack(&[RUNTIME, MAIN]);
+            let call = |kind| {
+                let mut one = Sample::new();
+                let stack = one.stack(&[RUNTIME, MAIN]);
+                one.holds(kind, "cudaMalloc", MIB, 1, stack);
+                one.0.allocations.at(0).call.clone()
+            };
+            let calls = [call(Kind::Device), call(Kind::HostPinned)];
+            let mut expected: HashMap<Place, (u64, u64)> = HashMap::new();
+            let (mut live, mut freed) = (Gathered::default(), Gathered::default());
+            for (nth, (pinned, time_ns, bytes, is_freed)) in rows.into_iter().enumerate() {
+                let call = &calls[usize::from(pinned)];
+                let row = Allocation {
+                    address: 1 + nth as u64, bytes, requested: bytes, time_ns, stack: Some(stack), call,
+                };
+                if time_ns <= end_ns {
+                    let sum = expected.entry((call.device, call.kind)).or_default();
+                    *sum = (sum.0 + 1, sum.1 + bytes);
+                }
+                // A recording keeps no freed memory that was allocated after the end.
+                match is_freed {
+                    true if time_ns <= end_ns => freed.add(row),
+                    true => {}
+                    false => live.add(row),
+                }
+            }
+            sample.0.allocations = live.finish();
+            let mut snapshot = sample.finish(0, 100);
+            snapshot.freed_after_end = freed.finish();
+            snapshot.end = Some(End { of: EndOf::Script, time_ns: end_ns });
+            let end = snapshot.at(&Point::End).expect("an end");
+            let mut found = sums(&end);
+            found.retain(|_, sum| sum.0 > 0);
+            prop_assert_eq!(found, expected);
+            prop_assert!(end.allocations.iter().is_sorted_by_key(|row| row.time_ns));
+            for counter in &end.counters {
+                prop_assert_eq!(counter.total_count, counter.live_count + counter.freed_count);
+                prop_assert!(counter.total_bytes >= counter.peak_bytes && counter.peak_bytes >= counter.live_bytes);
+            }
+        }
+    }
+
+    type Gathered = crate::snapshot::Gathering;
+}
