@@ -146,7 +146,9 @@ impl AtPeak {
     /// Largest first; equal ones in a fixed order.
     pub(crate) fn by_size(a: &AtPeak, b: &AtPeak) -> std::cmp::Ordering {
         let key = |at: &AtPeak| (std::cmp::Reverse((at.bytes, at.count)), at.stack, at.kind, at.device);
-        key(a).cmp(&key(b)).then_with(|| (&a.api, &a.domain).cmp(&(&b.api, &b.domain)))
+        key(a)
+            .cmp(&key(b))
+            .then_with(|| (&a.api, &a.domain).cmp(&(&b.api, &b.domain)))
     }
 }
 

@@ -13,7 +13,7 @@
 //! | [`state`](Timeline::state_at) | What would a snapshot taken at that time contain? |
 //! | [`window`] | What happened between two times: allocated, freed, left, and the high-water marks? |
 
-mod live;
+pub(crate) mod live;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -7,6 +7,7 @@
 mod file;
 pub mod memory_viz;
 mod process;
+pub mod timeline;
 
 use std::ffi::OsStr;
 use std::fs;

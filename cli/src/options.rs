@@ -15,6 +15,7 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use culeak::analysis::suppressions::Pattern;
 use culeak::kind::Kind;
+use culeak::point::Point;
 
 use crate::escape::Escaped;
 use crate::load::Loaded;
@@ -77,6 +78,23 @@ pub fn kind_parser() -> impl TypedValueParser<Value = Kind> {
 /// The pattern is invalid; the message names the column.
 pub fn parse_pattern(text: &str) -> Result<Pattern, String> {
     Pattern::parse(text).map_err(|(column, reason)| format!("column {column}: {reason}"))
+}
+
+/// Parses a moment: a time since the start, a mark, `start`, `end` or `exit`.
+///
+/// # Errors
+/// The text is none of these; the message lists them.
+pub fn parse_moment(text: &str) -> Result<Point, String> {
+    match text {
+        "start" | "0" | "0s" => return Ok(Point::Time(0)),
+        _ => {}
+    }
+    match text.parse() {
+        Ok(Point::Peak) | Err(_) => {
+            Err("expected a time since the start such as 12.5s, mark:NAME, start, end or exit".to_owned())
+        }
+        Ok(point) => Ok(point),
+    }
 }
 
 /// How many rows `--top` allows: 0 allows all; without it, text is limited to 20 rows and everything else is not.

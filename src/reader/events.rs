@@ -79,7 +79,11 @@ fn agree(events: &mut Vec<Packed>, snapshot: &Snapshot, sites: &[Site], began_ns
         (site.kind, site.domain.as_deref(), event.address, event.bytes)
     };
     let mut younger = foldhash::HashSet::default();
-    for event in events.iter().filter(|event| event.time_ns > began_ns).map(|event| event.event()) {
+    for event in events
+        .iter()
+        .filter(|event| event.time_ns > began_ns)
+        .map(|event| event.event())
+    {
         if event.op == Op::Allocated {
             younger.insert(place(&event));
         }
@@ -109,7 +113,10 @@ fn stored_events(source: &Source) -> Result<(Vec<Packed>, u64), ReadError> {
     for run in runs(&pieces) {
         for number in 0..run.count {
             let offset = run.offset + (number * run.element) as u64;
-            let opened_ns: u64 = field(&source.read(offset, SEGMENT_HEADER)?, offset_of!(EventSegment, opened_ns));
+            let opened_ns: u64 = field(
+                &source.read(offset, SEGMENT_HEADER)?,
+                offset_of!(EventSegment, opened_ns),
+            );
             segments.push((opened_ns, offset, run.element));
         }
     }

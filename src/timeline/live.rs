@@ -81,7 +81,7 @@ pub struct Classes<'a> {
 }
 
 /// Class and address of a block.
-type Place = (u32, u64);
+pub type Place = (u32, u64);
 
 impl<'a> Classes<'a> {
     pub fn of(sites: &'a [Site]) -> Classes<'a> {
@@ -94,7 +94,7 @@ impl<'a> Classes<'a> {
         Classes { numbers, of_sites }
     }
 
-    fn place(&self, event: &Event) -> Place {
+    pub fn place(&self, event: &Event) -> Place {
         (self.of_sites[event.site as usize], event.address)
     }
 
@@ -141,11 +141,14 @@ impl Timeline {
                     let place = place.filter(|place| restored.contains(place));
                     let was_in_flight = place.is_some_and(|place| may_be_live && in_flight.remove(&place));
                     if let Some(place) = place {
-                        last_free.insert(place, match (was_in_flight, may_be_live) {
-                            (true, _) => Freed::InFlight,
-                            (false, true) => Freed::Live(blocks.len()),
-                            (false, false) => Freed::Younger,
-                        });
+                        last_free.insert(
+                            place,
+                            match (was_in_flight, may_be_live) {
+                                (true, _) => Freed::InFlight,
+                                (false, true) => Freed::Live(blocks.len()),
+                                (false, false) => Freed::Younger,
+                            },
+                        );
                     }
                     if may_be_live && !was_in_flight {
                         blocks.push(block);

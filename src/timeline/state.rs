@@ -66,7 +66,9 @@ impl Timeline {
         let mut known: HashMap<_, Vec<Allocation>> = HashMap::default();
         for row in &snapshot.freed_after_end {
             let place = classes.place_of_row(row.call, row.address);
-            place.into_iter().for_each(|place| known.entry(place).or_default().push(row));
+            place
+                .into_iter()
+                .for_each(|place| known.entry(place).or_default().push(row));
         }
         let mut gathered = Gathering::default();
         let mut absent = absent.iter().peekable();
@@ -189,7 +191,9 @@ impl Timeline {
             for counter in state.counters.iter_mut().filter(|counter| later(counter.peak_ns)) {
                 (counter.peak_bytes, counter.peak_ns) = (0, 0);
             }
-            state.device_peaks.retain(|peak| !later(peak.time_ns) && peak.peak_bytes > 0);
+            state
+                .device_peaks
+                .retain(|peak| !later(peak.time_ns) && peak.peak_bytes > 0);
             let (counters, devices) = (&state.counters, &state.device_peaks);
             let known = |at: &AtPeak| match at.kind.place().on_device() {
                 true => devices.iter().any(|peak| Some(peak.device) == at.device),
@@ -204,7 +208,9 @@ impl Timeline {
             // A process that was stopped in between counted less than its rows.
             counter.peak_bytes = counter.peak_bytes.max(counter.live_bytes);
             counter.total_bytes = counter.total_bytes.max(counter.peak_bytes);
-            counter.total_count = counter.total_count.max(counter.live_count.saturating_add(counter.freed_count));
+            counter.total_count = counter
+                .total_count
+                .max(counter.live_count.saturating_add(counter.freed_count));
         }
         let used = |counter: &Counter| (counter.peak_bytes, counter.total_count, counter.failed_count) != (0, 0, 0);
         state.counters.retain(used);

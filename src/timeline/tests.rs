@@ -71,7 +71,9 @@ impl Program {
         recording.add_device(1, None, b"two");
         Program {
             recording,
-            stacks: (1..=4).map(|at| recording.frame(ROOT, None, at * 0x10).unwrap()).collect(),
+            stacks: (1..=4)
+                .map(|at| recording.frame(ROOT, None, at * 0x10).unwrap())
+                .collect(),
             threads: [7, 8].map(|tid| recording.add_thread(tid, b"worker\0\0\0\0\0\0\0\0\0\0")),
             domain: recording.domain(b"arena").unwrap(),
         }
@@ -148,7 +150,16 @@ fn comparable(snapshot: &Snapshot) -> Comparable {
                 let domain = row.call.domain.clone();
                 let time = row.time_ns & !UNIT;
                 let stack = frames(snapshot, row.stack);
-                (time, row.address, row.bytes, stack, row.kind, row.device, domain, row.thread)
+                (
+                    time,
+                    row.address,
+                    row.bytes,
+                    stack,
+                    row.kind,
+                    row.device,
+                    domain,
+                    row.thread,
+                )
             })
             .collect();
         rows.sort();
@@ -171,10 +182,7 @@ fn comparable(snapshot: &Snapshot) -> Comparable {
     }
 }
 
-fn at_peaks(
-    snapshot: &Snapshot,
-    rows: &[AtPeak],
-) -> Vec<(String, Kind, Option<usize>, Option<String>, u64, u64)> {
+fn at_peaks(snapshot: &Snapshot, rows: &[AtPeak]) -> Vec<(String, Kind, Option<usize>, Option<String>, u64, u64)> {
     let mut rows: Vec<_> = rows
         .iter()
         .map(|at| {
@@ -368,7 +376,10 @@ fn threads_that_pause_together_leave_a_log_of_every_state_between() {
     let timeline = timeline.unwrap();
     assert_eq!(timeline.lost, 0);
     for (time_ns, snapshot) in taken {
-        let (rebuilt, expected) = (comparable(&timeline.state_at(&end, time_ns).unwrap()), comparable(&snapshot));
+        let (rebuilt, expected) = (
+            comparable(&timeline.state_at(&end, time_ns).unwrap()),
+            comparable(&snapshot),
+        );
         assert_eq!(rebuilt.rows, expected.rows);
     }
     // The order in which threads changed a sum and that of their clocks differ by the events that were under way.
@@ -376,8 +387,20 @@ fn threads_that_pause_together_leave_a_log_of_every_state_between() {
     let under_way = u64::from(THREADS) * (1 << 14);
     for sum in &window.sums {
         let peak = match sum.kind {
-            Some(kind) => end.counters.iter().find(|c| (c.device, c.kind) == (sum.device, kind)).unwrap().peak_bytes,
-            None => end.device_peaks.iter().find(|p| Some(p.device) == sum.device).unwrap().peak_bytes,
+            Some(kind) => {
+                end.counters
+                    .iter()
+                    .find(|c| (c.device, c.kind) == (sum.device, kind))
+                    .unwrap()
+                    .peak_bytes
+            }
+            None => {
+                end.device_peaks
+                    .iter()
+                    .find(|p| Some(p.device) == sum.device)
+                    .unwrap()
+                    .peak_bytes
+            }
         };
         assert!(sum.peak_bytes.abs_diff(peak) <= under_way, "{sum:?}, recorded {peak}");
         let held: u64 = sum.at_peak.iter().map(|at| at.bytes).sum();
@@ -408,7 +431,10 @@ fn a_log_that_is_reused_has_every_event_since_its_beginning_exactly_once() {
             scope.spawn(move || {
                 for pair in 0..PAIRS {
                     // An address is used once, so it identifies its events.
-                    let key = Key { space: Space::Pointer, address: (thread << 32 | pair + 1) << 4 };
+                    let key = Key {
+                        space: Space::Pointer,
+                        address: (thread << 32 | pair + 1) << 4,
+                    };
                     let mut entry = entry(program.recording, pair + 1, program.stacks[0], program.threads[0]);
                     entry.attributes.kind = Kind::Device;
                     // Half of the threads own their shard, the others share four.
@@ -440,7 +466,10 @@ fn a_log_that_is_reused_has_every_event_since_its_beginning_exactly_once() {
                 panic!("{address:#x} of thread {thread}: {events:?}");
             };
             assert_eq!((allocated.op, freed.op), (Op::Allocated, Op::Freed));
-            assert_eq!((allocated.bytes, freed.bytes), (address >> 4 & 0xffff_ffff, allocated.bytes));
+            assert_eq!(
+                (allocated.bytes, freed.bytes),
+                (address >> 4 & 0xffff_ffff, allocated.bytes)
+            );
         }
     }
     // 128 segments, of which those that are open may be almost empty.
@@ -457,8 +486,14 @@ fn a_time_that_the_log_does_not_cover_is_an_error_that_says_what_to_do() {
         "the state at 1s is not known: the event log is complete from 5s on; choose a later time, or record again with a \
          larger log (culeak run --timeline=SIZE)"
     );
-    assert_eq!(error(10_000_000_000), "10s is after the last recorded moment, 9s; choose an earlier time");
-    assert!(timeline.state_at(&snapshot, 9_050_000_000).is_ok(), "a report shows 9.0 s as 9.1 s");
+    assert_eq!(
+        error(10_000_000_000),
+        "10s is after the last recorded moment, 9s; choose an earlier time"
+    );
+    assert!(
+        timeline.state_at(&snapshot, 9_050_000_000).is_ok(),
+        "a report shows 9.0 s as 9.1 s"
+    );
     let reversed = timeline.window(&snapshot, 8_000_000_000, 6_000_000_000).unwrap_err();
     assert_eq!(
         reversed.to_string(),

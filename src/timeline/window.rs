@@ -5,6 +5,8 @@
 //! high-water mark is found without visiting all call sites at each new one: a site saves its live bytes when it changes for
 //! the first time since.
 
+use std::borrow::Cow;
+
 use foldhash::HashMap;
 use serde::Serialize;
 
@@ -12,7 +14,7 @@ use super::live::Classes;
 use super::{Op, Site, Timeline, Unknown};
 use crate::analysis::tally::Tally;
 use crate::kind::Kind;
-use crate::snapshot::{Allocation, AtPeak, Snapshot};
+use crate::snapshot::{Allocation, Allocations, AtPeak, Call, Counter, DevicePeak, Failed, Snapshot};
 
 /// The events between two times, added up.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -60,15 +62,50 @@ impl Timeline {
         })
     }
 
-    /// As [`Timeline::state_at`] the end of the window, with only those rows that were allocated in it.
+    /// The memory that was allocated in the window and was live at its end, as a snapshot: [`Timeline::state_at`] the end,
+    /// with only those rows. Its counters count the events of the window, and its peaks are the high-water marks within the
+    /// window, which include memory that was allocated before.
     ///
     /// # Errors
     /// As [`Timeline::window`].
     pub fn left_by(&self, snapshot: &Snapshot, from_ns: u64, to_ns: u64) -> Result<Snapshot, Unknown> {
-        let (known_from, _) = self.range(from_ns, to_ns)?;
+        let window = self.window(snapshot, from_ns, to_ns)?;
         let mut state = self.state_at(snapshot, to_ns)?;
         state.taken.after_ns = Some(from_ns);
-        state.allocations.retain(|row| row.time_ns > known_from);
+        state.allocations.retain(|row| row.time_ns > window.from_ns);
+        state.freed_after_end = Allocations::default();
+        let in_window = |failed: &Failed| failed.last_ns > window.from_ns;
+        state.failed.retain(in_window);
+        (state.counters, state.device_peaks, state.at_peaks) = Default::default();
+        let mut live: HashMap<(Option<usize>, Kind), Tally> = HashMap::default();
+        for row in &state.allocations {
+            live.entry((row.device, row.kind)).or_default().add(row.bytes);
+        }
+        for sum in window.sums {
+            state.at_peaks.extend(sum.at_peak);
+            let Some(kind) = sum.kind else {
+                state.device_peaks.extend(sum.device.map(|device| DevicePeak {
+                    device,
+                    peak_bytes: sum.peak_bytes,
+                    time_ns: sum.peak_ns,
+                }));
+                continue;
+            };
+            let live = live.get(&(sum.device, kind)).copied().unwrap_or_default();
+            state.counters.push(Counter {
+                device: sum.device,
+                kind,
+                live_bytes: live.bytes,
+                live_count: live.count,
+                peak_bytes: sum.peak_bytes,
+                peak_ns: sum.peak_ns,
+                total_bytes: sum.allocated.bytes,
+                total_count: sum.allocated.count,
+                freed_count: sum.freed.count,
+                failed_count: 0,
+            });
+        }
+        state.at_peaks.sort_by(AtPeak::by_size);
         Ok(state)
     }
 
@@ -88,7 +125,7 @@ struct Replay<'a> {
 
 /// What is live at a site. Negative if the log lacks events.
 struct SiteSum<'a> {
-    site: std::borrow::Cow<'a, Site>,
+    site: Cow<'a, Site>,
     live: Signed,
     /// The sum of its kind, and that of its device if the memory is on a device.
     of_kind: u32,
@@ -140,24 +177,26 @@ impl<'a> Replay<'a> {
         };
         let mut numbers = HashMap::default();
         for site in &timeline.sites {
-            replay.add_site(std::borrow::Cow::Borrowed(site), &mut numbers);
+            replay.add_site(Cow::Borrowed(site), &mut numbers);
         }
-        let mut of_rows: HashMap<(Option<usize>, *const crate::snapshot::Call), u32> = HashMap::default();
+        let mut of_rows: HashMap<(Option<usize>, *const Call), u32> = HashMap::default();
         let live = timeline.live_at(snapshot, &Classes::of(&timeline.sites), at_ns);
         let mut absent = live.absent.iter().peekable();
-        let known: HashMap<Site, u32> = (0..).zip(&timeline.sites).map(|(number, site)| (site.clone(), number)).collect();
-        let mut known = known;
+        let sites = (0..).zip(&timeline.sites);
+        let mut known: HashMap<Site, u32> = sites.map(|(number, site)| (site.clone(), number)).collect();
         for (number, row) in (0..).zip(&snapshot.allocations) {
             if absent.next_if(|&&next| next == number).is_some() {
                 continue;
             }
-            let site = *of_rows.entry((row.stack, std::ptr::from_ref(row.call))).or_insert_with(|| {
-                let site = site_of(&row);
-                *known.entry(site.clone()).or_insert_with(|| {
-                    replay.add_site(std::borrow::Cow::Owned(site), &mut numbers);
-                    replay.sites.len() as u32 - 1
-                })
-            });
+            let site = *of_rows
+                .entry((row.stack, std::ptr::from_ref(row.call)))
+                .or_insert_with(|| {
+                    let site = site_of(&row);
+                    *known.entry(site.clone()).or_insert_with(|| {
+                        replay.add_site(Cow::Owned(site), &mut numbers);
+                        replay.sites.len() as u32 - 1
+                    })
+                });
             replay.change(site, row.bytes, 1);
         }
         for block in &live.freed_later {
@@ -169,11 +208,7 @@ impl<'a> Replay<'a> {
         replay
     }
 
-    fn add_site(
-        &mut self,
-        site: std::borrow::Cow<'a, Site>,
-        numbers: &mut HashMap<(Option<usize>, Option<Kind>), u32>,
-    ) {
+    fn add_site(&mut self, site: Cow<'a, Site>, numbers: &mut HashMap<(Option<usize>, Option<Kind>), u32>) {
         let mut sum = |kind| {
             *numbers.entry((site.device, kind)).or_insert_with(|| {
                 self.sums.push(Running {
