@@ -5,6 +5,9 @@
 //! With `STAY=idle` or `STAY=busy` in the environment it does not end then: it prints its pid and waits for the end of its
 //! input, with all allocations live like a running program; busy, with ten thousand allocations and frees a second.
 //!
+//! With `EVENTS=N` in the environment it has an event log: that of all allocations and then of N more events, which free random
+//! tensors of a thousand that are live and allocate others.
+//!
 //! Filled through the writer's own operations, so it is what a program would have written. Stacks are 20 to 40 frames deep,
 //! share their outer frames as call trees do, and consist of 10,000 locations, half of them lines of Python. Native locations
 //! are in the ELF files named as MODULE, else in files that do not exist. Three fifths of the allocations are tensors within
@@ -13,7 +16,7 @@
 use std::ffi::CString;
 
 use culeak::cuda_functions::Api;
-use culeak::format::{RANK_VARIABLES, ROOT};
+use culeak::format::{RANK_VARIABLES, ROOT, TIMELINE_MAX};
 use culeak::kind::Kind;
 use culeak::lockfree::table::{Attributes, Entry, Key, Space};
 use culeak::reader;
@@ -35,6 +38,10 @@ fn main() {
     let (allocations, stacks) = (number(10_000_000), number(50_000));
     let modules: Vec<String> = arguments.collect();
     let recording = create(&path);
+    let events: u64 = std::env::var("EVENTS").map_or(0, |text| text.parse().expect("a number of events"));
+    if events > 0 {
+        recording.enable_timeline(TIMELINE_MAX);
+    }
     let mut random = Random(7);
     let places = places(recording, &modules, &mut random);
     let stacks = make_stacks(recording, stacks, &places, &mut random);
@@ -61,6 +68,7 @@ fn main() {
         let thread = threads[((nth + random.next() % 3) % THREADS) as usize];
         memory.one(nth, stacks[nth as usize], thread, &mut random);
     }
+    memory.churn(events, &stacks, &threads, &mut random);
     if let Ok(how) = std::env::var("STAY") {
         stay(&mut memory, stacks[0], threads[0], how == "busy");
     }
@@ -266,6 +274,53 @@ impl Memory {
             _ => {
                 self.plain(Kind::Managed, Api::of("cuMemAllocManaged"), device, size, stack, thread);
             }
+        }
+    }
+
+    /// Frees and allocates tensors at the addresses of one segment.
+    fn churn(&mut self, events: u64, stacks: &[u32], threads: &[u32], random: &mut Random) {
+        const LIVE: u64 = 1000;
+        if events == 0 {
+            return;
+        }
+        let segment = self.plain(
+            Kind::Device,
+            Api::of("cudaMalloc"),
+            0,
+            SEGMENT,
+            self.segment_stack,
+            threads[0],
+        );
+        let mut live = vec![false; LIVE as usize];
+        for _ in 0..events {
+            let slot = random.next() % LIVE;
+            let address = segment + slot * 16 * TENSOR;
+            let thread = threads[(slot % THREADS) as usize];
+            if std::mem::replace(&mut live[slot as usize], false) {
+                let key = Key {
+                    space: Space::Tensor,
+                    address,
+                };
+                if let Some(withdrawn) = self.recording.withdraw(key, thread) {
+                    self.recording.commit(withdrawn, thread);
+                }
+                continue;
+            }
+            live[slot as usize] = true;
+            // A call site allocates blocks of one size.
+            let nth = random.next() % stacks.len() as u64;
+            let api = Api::of("CUDACachingAllocator");
+            let stack = stacks[nth as usize];
+            self.record(
+                Kind::Tensor,
+                Space::Tensor,
+                api,
+                address,
+                0,
+                TENSOR << (nth % 4),
+                stack,
+                thread,
+            );
         }
     }
 

@@ -27,6 +27,7 @@
 //! | [`baseline`] | What is known and accepted? |
 //! | [`check`] | Is there more than allowed? |
 //! | [`trend`] | Which call sites grow over many snapshots? |
+//! | [`stats`] | Which call sites allocate often, for a short time, or the same again? |
 
 pub mod baseline;
 pub mod check;
@@ -43,6 +44,7 @@ pub mod profile;
 pub mod program;
 pub mod report;
 pub mod site;
+pub mod stats;
 pub mod suppressions;
 pub mod tally;
 pub mod trend;

@@ -96,6 +96,9 @@ pub struct Taken {
     /// The point in time that the rows describe, if it is not that of `at_ns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub point: Option<Point>,
+    /// The rows are only those that were allocated after this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after_ns: Option<u64>,
     /// Why the recorder took this snapshot by itself; absent if a user requested it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub automatic: Option<Automatic>,
@@ -139,6 +142,16 @@ pub struct AtPeak {
     pub api: String,
     pub bytes: u64,
     pub count: u64,
+}
+
+impl AtPeak {
+    /// Largest first; equal ones in a fixed order.
+    pub(crate) fn by_size(a: &AtPeak, b: &AtPeak) -> std::cmp::Ordering {
+        let key = |at: &AtPeak| (std::cmp::Reverse((at.bytes, at.count)), at.stack, at.kind, at.device);
+        key(a)
+            .cmp(&key(b))
+            .then_with(|| (&a.api, &a.domain).cmp(&(&b.api, &b.domain)))
+    }
 }
 
 /// A range of time that the program named.

@@ -6,10 +6,28 @@
 //!
 //! Each event is self-contained: a free repeats the size and the stack of its allocation. So the state at any time follows
 //! from the final state and the events after that time, even if the log lacks the allocations.
+//!
+//! | module | answers |
+//! |---|---|
+//! | `live` | Which blocks were live at a time? |
+//! | [`state`](Timeline::state_at) | What would a snapshot taken at that time contain? |
+//! | [`window`] | What happened between two times: allocated, freed, left, and the high-water marks? |
+
+pub(crate) mod live;
+mod state;
+#[cfg(test)]
+mod tests;
+pub mod window;
+
+use std::fmt;
 
 pub use crate::format::Op;
-use crate::format::{lifetime_code, lifetime_ns};
+use crate::format::{StoredEvent, lifetime_code, lifetime_ns};
 use crate::kind::Kind;
+use crate::point::Point;
+
+/// The function of all blocks of domains that the program named.
+pub const BLOCK_API: &str = "culeak_alloc";
 
 /// Stack, kind, device and function of the memory of an event.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -59,13 +77,13 @@ pub struct Timeline {
 
 /// An event in 32 bytes: a log may have fifty million.
 #[derive(Debug, Clone, Copy)]
-struct Packed {
-    time_ns: u64,
+pub(crate) struct Packed {
+    pub time_ns: u64,
     bytes: u64,
     /// The address in the lowest 48 bits, thread or lifetime above.
     address_detail: u64,
-    site: u32,
-    op: Op,
+    pub site: u32,
+    pub op: Op,
 }
 const _: () = assert!(size_of::<Packed>() == 32);
 
@@ -73,6 +91,27 @@ const _: () = assert!(size_of::<Packed>() == 32);
 const NO_THREAD: u16 = u16::MAX;
 
 impl Packed {
+    /// The site remains a row of totals and the thread a row of threads.
+    pub fn of_stored(event: &StoredEvent) -> Packed {
+        Packed {
+            time_ns: event.time_ns,
+            bytes: event.bytes,
+            address_detail: event.address & ADDRESS | u64::from(event.detail) << 48,
+            site: event.site,
+            op: event.op,
+        }
+    }
+
+    /// The thread, or the code of the lifetime.
+    pub fn detail(&self) -> u16 {
+        (self.address_detail >> 48) as u16
+    }
+
+    pub fn set_thread(&mut self, thread: Option<usize>) {
+        let thread = thread.and_then(|thread| u16::try_from(thread).ok());
+        self.address_detail = self.address_detail & ADDRESS | u64::from(thread.unwrap_or(NO_THREAD)) << 48;
+    }
+
     fn of(event: &Event) -> Packed {
         let thread = event.thread.and_then(|thread| u16::try_from(thread).ok());
         let detail = match event.op {
@@ -88,8 +127,8 @@ impl Packed {
         }
     }
 
-    fn event(self) -> Event {
-        let detail = (self.address_detail >> 48) as u16;
+    pub fn event(self) -> Event {
+        let detail = self.detail();
         let is_free = self.op == Op::Freed;
         Event {
             time_ns: self.time_ns,
@@ -103,20 +142,95 @@ impl Packed {
     }
 }
 
-const ADDRESS: u64 = (1 << 48) - 1;
+pub(crate) const ADDRESS: u64 = (1 << 48) - 1;
+
+/// Times of events are multiples of 8 ns, so all times of one unit of 8 ns are the same time.
+const UNIT: u64 = 7;
+
+/// A time this short after the last known time means that time: reports round to a tenth of a second.
+const SLACK_NS: u64 = 100_000_000;
+
+/// A time at which the state is not known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// The log has no events from before this time.
+    Before { time_ns: u64, since_ns: u64 },
+    /// The process ended, or was read, at this time.
+    After { time_ns: u64, until_ns: u64 },
+    /// The window ends before it begins.
+    Reversed { from_ns: u64, to_ns: u64 },
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Unknown::Before { time_ns, since_ns } => write!(
+                out,
+                "the state at {} is not known: the event log is complete from {} on; choose a later time, or record again with \
+                 a larger log (culeak run --timeline=SIZE)",
+                Point::Time(time_ns),
+                // Rounded up, so that the time in the message is accepted.
+                Point::Time(since_ns.div_ceil(1_000_000) * 1_000_000)
+            ),
+            Unknown::After { time_ns, until_ns } => write!(
+                out,
+                "{} is after the last recorded moment, {}; choose an earlier time",
+                Point::Time(time_ns),
+                Point::Time(until_ns / 1_000_000 * 1_000_000)
+            ),
+            Unknown::Reversed { from_ns, to_ns } => write!(
+                out,
+                "the window ends at {}, before it begins at {}; name the earlier time first",
+                Point::Time(to_ns),
+                Point::Time(from_ns)
+            ),
+        }
+    }
+}
 
 impl Timeline {
     /// A timeline of these events, which need not be in order. Events at the same time keep their order.
     pub fn new(since_ns: u64, until_ns: u64, sites: Vec<Site>, events: impl IntoIterator<Item = Event>) -> Timeline {
-        let mut events: Vec<Packed> = events.into_iter().map(|event| Packed::of(&event)).collect();
+        let events = events.into_iter().map(|event| Packed::of(&event)).collect();
+        Timeline::of_packed(since_ns, until_ns, sites, events)
+    }
+
+    /// As [`Timeline::new`].
+    pub(crate) fn of_packed(since_ns: u64, until_ns: u64, sites: Vec<Site>, mut events: Vec<Packed>) -> Timeline {
         events.sort_by_key(|event| event.time_ns);
         Timeline {
             since_ns,
-            until_ns,
+            until_ns: until_ns.max(events.last().map_or(0, |event| event.time_ns)),
             lost: 0,
             sites,
             events,
         }
+    }
+
+    /// Events after `from_ns`, up to and including `to_ns`, in order of time.
+    pub fn between(&self, from_ns: u64, to_ns: u64) -> impl DoubleEndedIterator<Item = Event> + ExactSizeIterator {
+        let (from, to) = (self.after(from_ns), self.after(to_ns));
+        self.events[from.min(to)..to].iter().map(|event| event.event())
+    }
+
+    /// The number of the first event after this time.
+    fn after(&self, time_ns: u64) -> usize {
+        self.events.partition_point(|event| event.time_ns <= time_ns)
+    }
+
+    /// The time as that of an event: the end of its unit of 8 ns, and no later than the last known time.
+    ///
+    /// # Errors
+    /// The state at that time is not known.
+    pub fn known(&self, time_ns: u64) -> Result<u64, Unknown> {
+        let (since_ns, until_ns) = (self.since_ns, self.until_ns);
+        if time_ns | UNIT < since_ns {
+            return Err(Unknown::Before { time_ns, since_ns });
+        }
+        if time_ns > until_ns.saturating_add(SLACK_NS) {
+            return Err(Unknown::After { time_ns, until_ns });
+        }
+        Ok(time_ns.min(until_ns) | UNIT)
     }
 
     /// All events, in order of time.

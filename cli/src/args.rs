@@ -19,6 +19,7 @@ use crate::commands::report::ReportArgs;
 use crate::commands::run::RunArgs;
 use crate::commands::shim_path::ShimPathArgs;
 use crate::commands::snapshot::SnapshotArgs;
+use crate::commands::stats::StatsArgs;
 use crate::commands::trend::TrendArgs;
 use crate::usage::ProbeUsageArgs;
 use crate::{probe, symbolize, usage};
@@ -62,6 +63,7 @@ pub enum Command {
     Live(LiveArgs),
     Diff(DiffArgs),
     Trend(TrendArgs),
+    Stats(StatsArgs),
     Check(CheckArgs),
     Export(ExportArgs),
     Demo(DemoArgs),

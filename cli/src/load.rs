@@ -8,6 +8,7 @@ pub mod at;
 mod file;
 pub mod memory_viz;
 mod process;
+pub mod timeline;
 
 use std::ffi::OsStr;
 use std::fs;

@@ -99,6 +99,7 @@ fn main() -> ExitCode {
         Command::Live(args) => commands::live::execute(&args),
         Command::Diff(args) => commands::diff::execute(&args),
         Command::Trend(args) => commands::trend::execute(&args),
+        Command::Stats(args) => commands::stats::execute(&args),
         Command::Check(args) => commands::check::execute(&args),
         Command::Export(args) => commands::export::execute(&args),
         Command::Demo(args) => commands::demo::execute(&args),

@@ -88,6 +88,23 @@ pub fn parse_point(text: &str) -> Result<Point, String> {
     text.parse()
 }
 
+/// Parses a moment: a time since the start, a mark, `start`, `end` or `exit`.
+///
+/// # Errors
+/// The text is none of these; the message lists them.
+pub fn parse_moment(text: &str) -> Result<Point, String> {
+    match text {
+        "start" | "0" | "0s" => return Ok(Point::Time(0)),
+        _ => {}
+    }
+    match text.parse() {
+        Ok(Point::Peak) | Err(_) => {
+            Err("expected a time since the start such as 12.5s, mark:NAME, start, end or exit".to_owned())
+        }
+        Ok(point) => Ok(point),
+    }
+}
+
 /// How many rows `--top` allows: 0 allows all; without it, text is limited to 20 rows and everything else is not.
 pub fn rows_shown(top: Option<usize>, in_text: bool) -> Option<usize> {
     const ROWS_IN_TEXT: usize = 20;

@@ -10,6 +10,7 @@ pub mod ledger;
 pub mod names;
 pub mod parts;
 pub mod report;
+pub mod stats;
 pub mod tree;
 pub mod trend;
 pub mod units;

@@ -39,6 +39,12 @@ impl Shard {
         Shard(0)
     }
 
+    /// For tests: as above, with any number.
+    #[cfg(all(test, feature = "read"))]
+    pub const fn for_test(number: u8) -> Shard {
+        Shard(number)
+    }
+
     #[inline]
     pub const fn number(self) -> usize {
         self.0 as usize % SHARDS

@@ -2,21 +2,21 @@
 //!
 //! Segments may be emptied and reused while they are read. A segment counts if its state is the same before and after its
 //! bytes are read; and the time from which on the log is complete is read last, so events that disappeared meanwhile are
-//! older than it.
+//! older than it. If the process goes on while it is read, the events that contradict its records are dropped.
 
 use std::mem::offset_of;
 use std::path::Path;
 
 use foldhash::HashMap;
 
-use super::decode::{Order, loss};
+use super::decode::{self, Order, loss};
 use super::records::runs;
-use super::{RawSnapshot, ReadError, Source, Totals, read_until_still};
+use super::{RawSnapshot, ReadError, Source, Totals, read_until_still, sections_except_records};
 use crate::format::{Field, *};
 use crate::kind::Kind;
 use crate::reader::progress::{Progress, Unit};
 use crate::snapshot::Snapshot;
-use crate::timeline::{Event, Site, Timeline};
+use crate::timeline::{ADDRESS, Event, Packed, Site, Timeline};
 
 pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     let source = Source::open(path)?;
@@ -24,81 +24,140 @@ pub fn read(path: &Path) -> Result<(Snapshot, Option<Timeline>), ReadError> {
     if header.field::<u64>(offset_of!(Header, timeline_segments)) == 0 {
         return Ok((super::read(path)?, None));
     }
-    // The events first: the snapshot then has everything that they refer to.
+    // The records first: what disappears from them while the events are read is then among the events.
+    let mut raw = read_until_still(path)?;
+    let counted = decode::events(raw.section(Section::Counters));
     let (mut events, since_ns) = stored_events(&source)?;
     events.retain(|event| event.time_ns >= since_ns);
-    let raw = read_until_still(path)?;
-    let (numbers, sites) = used_sites(&mut events, &raw);
-    let lost = loss(&raw.header, Loss::TimelineEvents);
-    let (snapshot, sites, threads) = raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::LeftOut, &sites)?;
-    let events = events.into_iter().filter_map(|event| {
-        let thread = || threads.get(&event.detail.into()).map(|&thread| thread as u32);
-        Some(Event {
-            time_ns: event.time_ns,
-            op: event.op,
-            address: event.address,
-            bytes: event.bytes,
-            site: *numbers.get(&event.site)?,
-            lifetime_ns: if event.op == Op::Freed {
-                lifetime_ns(event.detail)
-            } else {
-                0
-            },
-            thread: if event.op == Op::Freed { None } else { thread() },
-        })
+    // Again: the events may refer to rows that were added meanwhile.
+    for section in sections_except_records() {
+        raw.sections
+            .insert(section as u32, source.section(&source.header()?, section)?);
+    }
+    let is_still = raw.events_during_read == 0 && decode::events(raw.section(Section::Counters)) == counted;
+    let began_ns = raw.began_ns;
+    let mut lost = loss(&raw.header, Loss::TimelineEvents);
+    let (numbers, sites) = used_sites(&events, &raw);
+    let (mut snapshot, sites, threads) =
+        raw.into_snapshot_with_sites(path, Order::OldestFirst, Totals::LeftOut, &sites)?;
+    let before = events.len();
+    events.retain_mut(|event| match numbers.get(&event.site) {
+        Some(&site) => {
+            event.site = site;
+            if event.op != Op::Freed {
+                let row = u32::from(event.detail());
+                event.set_thread(threads.get(&row).copied());
+            }
+            true
+        }
+        None => false,
     });
-    let mut timeline = Timeline::new(since_ns, snapshot.taken.at_ns, sites, events);
+    lost += (before - events.len()) as u64;
+    if !is_still {
+        agree(&mut events, &snapshot, &sites, began_ns);
+    }
+    let mut timeline = Timeline::of_packed(since_ns, snapshot.taken.at_ns, sites, events);
     timeline.lost = lost;
+    // Records of a process that was killed do not say when it freed memory last.
+    snapshot.taken.at_ns = timeline.until_ns;
     Ok((snapshot, Some(timeline)))
 }
 
+/// Drops the events that contradict the rows, of a process that went on while it was read. The rows are blocks that were
+/// live during the whole read of the records, and no block that was allocated after `began_ns`.
+fn agree(events: &mut Vec<Packed>, snapshot: &Snapshot, sites: &[Site], began_ns: u64) {
+    type Identity<'a> = (Kind, Option<&'a str>, u64, u64);
+    let rows = snapshot.allocations.iter();
+    let rows: HashMap<Identity, u64> = rows
+        .map(|row| {
+            let place = (row.kind, row.call.domain.as_deref(), row.address & ADDRESS, row.bytes);
+            (place, row.time_ns)
+        })
+        .collect();
+    let place = |event: &Event| {
+        let site = &sites[event.site as usize];
+        (site.kind, site.domain.as_deref(), event.address, event.bytes)
+    };
+    let mut younger = foldhash::HashSet::default();
+    for event in events
+        .iter()
+        .filter(|event| event.time_ns > began_ns)
+        .map(|event| event.event())
+    {
+        if event.op == Op::Allocated {
+            younger.insert(place(&event));
+        }
+    }
+    events.retain(|event| {
+        if event.time_ns <= began_ns {
+            return true;
+        }
+        let event = event.event();
+        let row = rows.get(&place(&event));
+        match event.op {
+            Op::Allocated => row.is_some_and(|time_ns| time_ns & !7 == event.time_ns),
+            // Memory that was live when the read began, and freed before its record was read.
+            Op::Freed => row.is_none() && !younger.contains(&place(&event)),
+            Op::Restored => false,
+        }
+    });
+}
+
 /// All events in the order of the file, which is that of each thread, and the time from which on the log is complete.
-fn stored_events(source: &Source) -> Result<(Vec<StoredEvent>, u64), ReadError> {
+fn stored_events(source: &Source) -> Result<(Vec<Packed>, u64), ReadError> {
     let header = source.header()?;
     let pieces = source.pieces(&header, Section::Events)?;
     let count: usize = pieces.iter().map(|piece| piece.count).sum();
     let progress = Progress::over("reading events", count as u64, Unit::Of("segments"));
-    let mut segments: Vec<(u64, Vec<StoredEvent>)> = Vec::new();
-    let mut buffer = Vec::new();
+    let mut segments = Vec::new();
     for run in runs(&pieces) {
         for number in 0..run.count {
             let offset = run.offset + (number * run.element) as u64;
-            buffer.resize(run.element, 0);
-            source.read_into(offset, &mut buffer)?;
-            let opened_ns: u64 = field(&buffer, offset_of!(EventSegment, opened_ns));
-            let events = events_of(&buffer, opened_ns);
-            let state: u64 = field(&source.read(offset, 8)?, 0);
-            let known = SegmentState::from_word(state);
-            let same = state == field::<u64>(&buffer, 0)
-                || known.is_some_and(|state| state.used == Use::Closed)
-                    && halves(state).1 == halves(field(&buffer, 0)).1;
-            if same {
-                segments.push((opened_ns, events));
-            }
-            progress.advance(1);
+            let opened_ns: u64 = field(
+                &source.read(offset, SEGMENT_HEADER)?,
+                offset_of!(EventSegment, opened_ns),
+            );
+            segments.push((opened_ns, offset, run.element));
         }
     }
+    // The segments of one shard in the order in which it filled them; sorting keeps the order of equal times.
+    segments.sort_unstable();
+    let mut events = Vec::new();
+    let mut buffer = Vec::new();
+    for (_, offset, element) in segments {
+        buffer.resize(element, 0);
+        source.read_into(offset, &mut buffer)?;
+        let state: u64 = field(&source.read(offset, 8)?, 0);
+        let known = SegmentState::from_word(state);
+        let same = state == field::<u64>(&buffer, 0)
+            || known.is_some_and(|state| state.used == Use::Closed) && halves(state).1 == halves(field(&buffer, 0)).1;
+        if same {
+            add_events(&buffer, &mut events);
+        }
+        progress.advance(1);
+    }
     let since_ns = source.header()?.field(offset_of!(Header, timeline_since_ns));
-    // The segments of one shard in the order in which it filled them; `Timeline::new` keeps the order of equal times.
-    segments.sort_by_key(|(opened_ns, _)| *opened_ns);
-    let events = segments.into_iter().flat_map(|(_, events)| events).collect();
     Ok((events, since_ns))
 }
+
+/// The words of a segment before its events.
+const SEGMENT_HEADER: usize = offset_of!(EventSegment, events);
 
 fn field<F: Field>(bytes: &[u8], offset: usize) -> F {
     F::read(bytes.get(offset..).unwrap_or_default())
 }
 
-fn events_of(segment: &[u8], opened_ns: u64) -> Vec<StoredEvent> {
-    let first = offset_of!(EventSegment, events);
-    let slots = segment.get(first..).unwrap_or_default().chunks_exact(24).take(EVENTS);
-    slots
-        .filter_map(|slot| StoredEvent::from_words(<[u64; 3]>::read(slot), opened_ns))
-        .collect()
+fn add_events(segment: &[u8], events: &mut Vec<Packed>) {
+    let opened_ns: u64 = field(segment, offset_of!(EventSegment, opened_ns));
+    let slots = segment.get(SEGMENT_HEADER..).unwrap_or_default().chunks_exact(24);
+    let stored = slots
+        .take(EVENTS)
+        .filter_map(|slot| StoredEvent::from_words(<[u64; 3]>::read(slot), opened_ns));
+    events.extend(stored.map(|event| Packed::of_stored(&event)));
 }
 
 /// The rows of totals that events refer to, and the number of each as a site. Rows of several shards may be one site.
-fn used_sites(events: &mut [StoredEvent], raw: &RawSnapshot) -> (HashMap<u32, u32>, Vec<TotalKey>) {
+fn used_sites(events: &[Packed], raw: &RawSnapshot) -> (HashMap<u32, u32>, Vec<TotalKey>) {
     let totals = raw.section(Section::Totals);
     let (mut numbers, mut known, mut sites) = (HashMap::default(), HashMap::default(), Vec::new());
     for event in events {

@@ -9,6 +9,7 @@ use crate::analysis::tally::Tally;
 use crate::format::{CounterKey, NameRow, PeakRow, Section, TotalKey, TotalRow};
 use crate::kind::Kind;
 use crate::snapshot::{Allocation, AtPeak, Total};
+use crate::timeline::BLOCK_API;
 
 impl RawSnapshot {
     /// Largest first. `live`: live allocations are part of the totals even if a thread was stopped before it counted them.
@@ -101,10 +102,7 @@ impl RawSnapshot {
                 count: count.into(),
             });
         }
-        live.sort_by(|a, b| {
-            let key = |at: &AtPeak| (std::cmp::Reverse((at.bytes, at.count)), at.stack, at.kind, at.device);
-            key(a).cmp(&key(b)).then_with(|| a.api.cmp(&b.api))
-        });
+        live.sort_by(AtPeak::by_size);
         Ok(live)
     }
 
@@ -113,7 +111,7 @@ impl RawSnapshot {
         match kind {
             Kind::Block => {
                 let domain = self.section(Section::Domains).row::<NameRow>(name.into()).text;
-                (Some(self.text(domain)), "culeak_alloc".to_owned())
+                (Some(self.text(domain)), BLOCK_API.to_owned())
             }
             _ => (framework_of(kind).map(str::to_owned), self.api(name)),
         }

@@ -92,7 +92,8 @@ impl Recording {
     pub fn allocated_at(&self, shard: Shard, key: Key, entry: &Entry) -> bool {
         let table = self.table(shard);
         if let Some(stale) = table.withdraw(key) {
-            self.uncount(&stale, shard);
+            // The address was handed out again, so its memory was freed before.
+            self.uncount(&stale, shard, Some(entry.time_ns));
             table.commit(stale);
             self.add(Loss::Vanished, 1);
         }
@@ -109,7 +110,7 @@ impl Recording {
     pub fn withdraw(&self, key: Key, shard: impl Into<Shard>) -> Option<Withdrawn<'_>> {
         let shard = shard.into();
         let withdrawn = self.table(shard).withdraw(key)?;
-        self.uncount(&withdrawn, shard);
+        self.uncount(&withdrawn, shard, None);
         Some(withdrawn)
     }
 
@@ -140,6 +141,7 @@ impl Recording {
     #[inline(always)]
     fn count(&self, key: Key, entry: &Entry, shard: Shard, op: Op) {
         let summed = Summed::of(entry);
+        let time_ns = if op == Op::Restored { self.now() } else { entry.time_ns };
         let counter = self.counter(summed.device(), summed.kind, shard);
         // Before the other sums: their peak includes this memory, and so must the sum of its stack.
         let peak = counter.as_ref().map_or(0, |counter| counter.peak_bytes(summed.kind));
@@ -158,21 +160,20 @@ impl Recording {
             } else {
                 shard.add_both(&counter.row.total_bytes, entry.bytes, &counter.row.total_count, 1);
             }
-            counter.change::<true>(summed.kind, summed.bytes, entry.time_ns);
+            counter.change::<true>(summed.kind, summed.bytes, time_ns);
         }
         if self.intervals.watching() {
             self.note_allocation(entry);
         }
-        if self.logs_events()
-            && let Some(total) = total
-        {
-            let time_ns = if op == Op::Restored { self.now() } else { entry.time_ns };
-            self.log_allocation(shard, key, entry, op, total.number.load(Relaxed), time_ns);
+        if self.logs_events() {
+            let site = total.map(|total| total.number.load(Relaxed));
+            self.log_allocation(shard, key, entry, op, site, time_ns);
         }
     }
 
+    /// Subtracts an entry from the sums. `time_ns`: when it was freed, if not now.
     #[inline(always)]
-    fn uncount(&self, withdrawn: &Withdrawn, shard: Shard) {
+    fn uncount(&self, withdrawn: &Withdrawn, shard: Shard, time_ns: Option<u64>) {
         let (Some(key), Some(summed)) = (withdrawn.key(), withdrawn.summed()) else {
             return;
         };
@@ -193,9 +194,10 @@ impl Recording {
             self.note_free(&entry);
         }
         if self.logs_events()
-            && let (Some(total), Some(entry)) = (total, withdrawn.entry())
+            && let Some(entry) = withdrawn.entry()
         {
-            self.log_free(shard, key, &entry, total.number.load(Relaxed));
+            let site = total.map(|total| total.number.load(Relaxed));
+            self.log_free(shard, key, &entry, site, time_ns.unwrap_or_else(|| self.now()));
         }
     }
 
@@ -251,7 +253,7 @@ impl Recording {
     pub fn withdraw_linked(&self, link: Link, shard: impl Into<Shard>) -> Option<Withdrawn<'_>> {
         let shard = shard.into();
         let withdrawn = self.table(shard).withdraw_linked(link)?;
-        self.uncount(&withdrawn, shard);
+        self.uncount(&withdrawn, shard, None);
         Some(withdrawn)
     }
 
@@ -260,7 +262,7 @@ impl Recording {
         let shard = shard.into();
         let table = self.table(shard);
         table.withdraw_all(wanted, |withdrawn| {
-            self.uncount(&withdrawn, shard);
+            self.uncount(&withdrawn, shard, None);
             self.commit(withdrawn, shard);
             self.add(Loss::ImplicitFrees, 1);
         });

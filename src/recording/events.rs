@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 
 use super::Recording;
 use crate::format::*;
+use crate::kind::Kind;
 use crate::lockfree::shards::Shard;
 use crate::lockfree::table::{Entry, Key};
 
@@ -43,33 +44,46 @@ impl Recording {
         self.log.limit.load(Relaxed) != 0
     }
 
+    /// `site`: the row of totals; `None` if there was no room for one.
     #[inline]
-    pub(super) fn log_allocation(&self, shard: Shard, key: Key, entry: &Entry, op: Op, site: u32, time_ns: u64) {
+    pub(super) fn log_allocation(
+        &self,
+        shard: Shard,
+        key: Key,
+        entry: &Entry,
+        op: Op,
+        site: Option<u32>,
+        time_ns: u64,
+    ) {
+        let detail = entry.thread.min(THREADS) as u16;
+        self.log_event(shard, key, entry, op, site, time_ns, detail);
+    }
+
+    #[inline]
+    pub(super) fn log_free(&self, shard: Shard, key: Key, entry: &Entry, site: Option<u32>, time_ns: u64) {
+        let detail = lifetime_code(time_ns.saturating_sub(entry.time_ns));
+        self.log_event(shard, key, entry, Op::Freed, site, time_ns, detail);
+    }
+
+    #[inline]
+    #[allow(clippy::too_many_arguments)]
+    fn log_event(&self, shard: Shard, key: Key, entry: &Entry, op: Op, site: Option<u32>, time_ns: u64, detail: u16) {
+        let Some(site) = site else {
+            return self.add(Loss::TimelineEvents, 1);
+        };
         self.write_event(
             shard,
             &StoredEvent {
                 op,
                 time_ns,
-                address: key.address,
+                address: match entry.attributes.kind {
+                    // The key of a buffer is its handle; `extra` is its address.
+                    Kind::Buffer if entry.extra != 0 => entry.extra,
+                    _ => key.address,
+                },
                 bytes: entry.bytes,
                 site,
-                detail: entry.thread.min(THREADS) as u16,
-            },
-        );
-    }
-
-    #[inline]
-    pub(super) fn log_free(&self, shard: Shard, key: Key, entry: &Entry, site: u32) {
-        let time_ns = self.now();
-        self.write_event(
-            shard,
-            &StoredEvent {
-                op: Op::Freed,
-                time_ns,
-                address: key.address,
-                bytes: entry.bytes,
-                site,
-                detail: lifetime_code(time_ns.saturating_sub(entry.time_ns)),
+                detail,
             },
         );
     }

@@ -446,3 +446,45 @@ pub fn shut_down() -> Snapshot {
     snapshot.validate().expect("a sample is valid");
     snapshot
 }
+
+/// A snapshot and a timeline: a step that allocates workspace again and again for a short time, and a growing list.
+pub fn busy() -> (Snapshot, culeak::timeline::Timeline) {
+    use culeak::timeline::{Event, Op, Site, Timeline};
+
+    let mut sample = Sample::new();
+    let step = sample.stack(&[RUNTIME, ("workspace", "/src/gemm.cu:40", "/opt/app"), MAIN, START]);
+    let keep = sample.stack(&[RUNTIME, ("Cache::put", "/src/cache.cu:7", "/opt/app"), MAIN, START]);
+    sample.holds(Kind::Device, "cudaMalloc", 3 * MIB, 20, keep);
+    let site = |stack| Site {
+        stack: Some(stack),
+        kind: Kind::Device,
+        device: Some(0),
+        domain: None,
+        api: "cudaMalloc".to_owned(),
+    };
+    let event = |time_ns, op, address, bytes, site| Event {
+        time_ns,
+        op,
+        address,
+        bytes,
+        site,
+        lifetime_ns: 0,
+        thread: (op != Op::Freed).then_some(0),
+    };
+    let mut events = Vec::new();
+    for round in 0..1000 {
+        // The second half of the rounds is three times as fast.
+        let begin = SECOND + if round < 500 { 3 * round } else { 1000 + round } * SECOND / 50;
+        events.push(event(begin, Op::Allocated, 0x7f00_0000_0000, 64 * MIB, 0));
+        events.push(Event {
+            lifetime_ns: 800_000 + 4_000 * round,
+            ..event(begin + 2_000_000, Op::Freed, 0x7f00_0000_0000, 64 * MIB, 0)
+        });
+        if round % 50 == 0 {
+            let address = 0x7f10_0000_0000 + round * MIB;
+            events.push(event(begin + 4_000_000, Op::Allocated, address, 3 * MIB, 1));
+        }
+    }
+    let timeline = Timeline::new(0, 60 * SECOND, vec![site(step), site(keep)], events);
+    (sample.finish(124 * MIB, 1000), timeline)
+}

@@ -15,4 +15,5 @@ pub mod report;
 pub mod run;
 pub mod shim_path;
 pub mod snapshot;
+pub mod stats;
 pub mod trend;

@@ -584,3 +584,15 @@ fn one_row_left_out_is_one_row() {
     let text = plain(|out| super::diff::write(&diff, false, false, out));
     assert!(text.contains("… and 1 more row;"), "{text}");
 }
+
+#[test]
+fn golden_statistics_of_a_busy_program() {
+    use culeak::analysis::stats::{Options, Stats};
+    let (snapshot, timeline) = super::sample::busy();
+    let options = Options {
+        source: "app.culeak".to_owned(),
+        ..Options::default()
+    };
+    let stats = Stats::of(&snapshot, &timeline, &options).expect("the log is complete");
+    expect_golden("stats.txt", &plain(|out| super::stats::write(&stats, false, out)));
+}

@@ -1,0 +1,122 @@
+//! Recordings with their event log, and the states that follow from it.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use culeak::analysis::filter::mark_time;
+use culeak::point::{POINT, Point};
+use culeak::reader;
+use culeak::snapshot::Snapshot;
+use culeak::timeline::Timeline;
+
+use super::{Loaded, Place, file, process, single};
+use crate::errors::Failure;
+use crate::output;
+
+/// A recording with its event log.
+pub struct WithTimeline {
+    /// The final state.
+    pub item: Loaded,
+    pub timeline: Timeline,
+}
+
+/// Reads the recording that an argument names.
+///
+/// # Errors
+/// It names no recording, or several, or one without an event log.
+pub fn one_with_timeline(argument: impl AsRef<OsStr>) -> Result<WithTimeline, Failure> {
+    of_place(&single(argument.as_ref())?)
+}
+
+/// As [`one_with_timeline`].
+///
+/// # Errors
+/// See there.
+pub fn of_place(place: &Place) -> Result<WithTimeline, Failure> {
+    let (path, source, root) = match place {
+        Place::Process(pid) => {
+            let (path, root) = process::recording_of(*pid)?;
+            (path, pid.to_string(), Some(root))
+        }
+        Place::File(path) => (path.clone(), path.display().to_string(), None::<PathBuf>),
+        Place::StandardInput => {
+            return Err(Failure::new(
+                "-: the event log of a recording cannot be read from a pipe; name the file",
+            ));
+        }
+    };
+    if let Ok(metadata) = path.metadata() {
+        output::protect(&metadata);
+    }
+    if file::begins_as_snapshot(&path) {
+        return Err(Failure::new(format!(
+            "{source}: a snapshot, which shows one moment and has no event log; name the recording"
+        )));
+    }
+    let (snapshot, timeline) = read(&path).map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
+    Ok(WithTimeline {
+        item: Loaded { snapshot, source, root },
+        timeline,
+    })
+}
+
+/// The state of a recorded process at a mark or a time, from its event log.
+///
+/// # Errors
+/// The recording cannot be read, has no event log, or one that does not cover this point.
+pub fn timeline_state(path: &Path, point: &Point) -> Result<Snapshot, String> {
+    let (snapshot, timeline) = read(path)?;
+    let time_ns = time_of(&snapshot, &timeline, point)?;
+    let mut state = timeline
+        .state_at(&snapshot, time_ns)
+        .map_err(|unknown| unknown.to_string())?;
+    state.taken.point = Some(point.clone());
+    Ok(state)
+}
+
+/// The time of a point that is a moment.
+///
+/// # Errors
+/// The process has no such moment.
+pub fn time_of(snapshot: &Snapshot, timeline: &Timeline, point: &Point) -> Result<u64, String> {
+    match point {
+        Point::Time(time_ns) => Ok(*time_ns),
+        Point::Exit => Ok(timeline.until_ns),
+        Point::End => snapshot.end.map(|end| end.time_ns).ok_or_else(|| {
+            "the process has no end of its own work: it is running, or ended by a signal or _exit; use exit".to_owned()
+        }),
+        Point::Mark(name) => mark_time(snapshot, name).ok_or_else(|| no_mark(snapshot, name)),
+        Point::Peak => Err(format!(
+            "devices may reach their peaks at different times; expected one moment of {POINT}, except peak"
+        )),
+    }
+}
+
+fn no_mark(snapshot: &Snapshot, name: &str) -> String {
+    const SHOWN: usize = 5;
+    let mut known: Vec<&str> = Vec::new();
+    for mark in &snapshot.marks {
+        if !known.contains(&mark.name.as_str()) {
+            known.push(&mark.name);
+        }
+    }
+    let shown: Vec<String> = known.iter().take(SHOWN).map(|name| format!("{name:?}")).collect();
+    let more = if known.len() > SHOWN { " …" } else { "" };
+    match known.is_empty() {
+        true => format!("the program set no mark {name:?}, and no others; set marks with culeak_mark"),
+        false => format!("the program set no mark {name:?}; it set {}{more}", shown.join(", ")),
+    }
+}
+
+/// The final state of a recording, and its event log.
+fn read(path: &Path) -> Result<(Snapshot, Timeline), String> {
+    let shown = format!("{}: ", path.display());
+    let (snapshot, timeline) = reader::read_timeline(path).map_err(|error| {
+        let text = error.to_string();
+        text.strip_prefix(&shown).map_or(text.clone(), str::to_owned)
+    })?;
+    match timeline {
+        Some(timeline) => Ok((snapshot, timeline)),
+        None => Err("has no event log; record one with: culeak run --timeline -- PROGRAM".to_owned()),
+    }
+}

@@ -1,0 +1,586 @@
+//! Statistics of the events of a timeline, by call site: temporary allocations, lifetimes, churn and reuse.
+//!
+//! - *Temporary*: the block was freed before the thread that allocated it allocated again.
+//! - *Lifetime*: from the allocation of a block to its free; of blocks that were freed.
+//! - *Churn*: allocations per second; the highest number is that of one second of the recording's clock.
+//! - *Reuse*: the block has the address and the size of one that was allocated at the same call site and freed last at this
+//!   address. A cache at the call site could have kept it.
+//!
+//! Every event is counted where its memory was allocated, also if another thread frees it. Deliberately absent: memory that
+//! is live; see `report`.
+
+use std::collections::BTreeSet;
+
+use foldhash::HashMap;
+use serde::Serialize;
+
+use crate::analysis::filter::{Filter, Filtering, mark_time};
+use crate::analysis::report::{ProcessLine, place_name, process_line, shell_word};
+use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
+use crate::analysis::tally::Tally;
+use crate::analysis::words;
+use crate::kind::Place;
+use crate::snapshot::Snapshot;
+use crate::timeline::live::{Classes, Place as BlockPlace};
+use crate::timeline::{Event, Op, Timeline, Unknown};
+
+/// The value of [`Stats::format`].
+pub const FORMAT: &str = "culeak-stats";
+pub const VERSION: u32 = 1;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// The order of rows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    /// Most temporary allocations first.
+    Temporary,
+    /// Most allocations first.
+    #[default]
+    Churn,
+    /// Shortest median lifetime first.
+    Lifetime,
+    /// Most bytes allocated first.
+    Bytes,
+}
+
+impl Sort {
+    pub const ALL: [Sort; 4] = [Sort::Churn, Sort::Temporary, Sort::Lifetime, Sort::Bytes];
+
+    /// The value on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Sort::Temporary => "temporary",
+            Sort::Churn => "churn",
+            Sort::Lifetime => "lifetime",
+            Sort::Bytes => "bytes",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Sort> {
+        Sort::ALL.into_iter().find(|sort| sort.name() == name)
+    }
+}
+
+/// What to count and to list.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    pub sort: Sort,
+    /// The most rows to list.
+    pub top: Option<usize>,
+    /// Events of other memory are left out.
+    pub filter: Filter,
+    /// Only events after the first time, up to the second one.
+    pub between: Option<(u64, u64)>,
+    /// The input as named on the command line, for the next command.
+    pub source: String,
+}
+
+/// Events, added up.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Sums {
+    pub allocated: Tally,
+    pub freed: Tally,
+    pub temporary: Tally,
+    /// Allocations whose address and size are those of the block that the same call site freed there last.
+    pub reused: u64,
+    /// Allocations per second, on average.
+    pub per_second: f64,
+    /// The most allocations in one second of the recording's clock, and when that second began.
+    pub most_per_second: u64,
+    pub most_at_ns: u64,
+    pub lifetimes: Lifetimes,
+}
+
+impl Sums {
+    /// The fraction of the allocations that were temporary.
+    pub fn temporary_fraction(&self) -> f64 {
+        fraction(self.temporary.count, self.allocated.count)
+    }
+
+    /// The fraction of the allocations that a cache at the call site could have served.
+    pub fn reused_fraction(&self) -> f64 {
+        fraction(self.reused, self.allocated.count)
+    }
+}
+
+fn fraction(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+/// How long the freed blocks were live.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct Lifetimes {
+    /// The number of freed blocks.
+    pub count: u64,
+    /// Estimated from the histogram; 0 if nothing was freed.
+    pub median_ns: u64,
+    pub longest_ns: u64,
+    /// From the shortest lifetime to the longest.
+    pub histogram: Vec<Bucket>,
+}
+
+/// Freed blocks that were live for at least `from_ns` and less than `to_ns`, twice as long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Bucket {
+    pub from_ns: u64,
+    pub to_ns: u64,
+    pub count: u64,
+}
+
+/// The events of one call site, of one kind of memory in one place.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Row<'a> {
+    /// The function of the call site.
+    pub label: String,
+    /// Name of the kind.
+    pub kind: &'static str,
+    /// `GPU 0`, `host memory`.
+    pub place: String,
+    /// The domain of a block of a named allocator.
+    pub domain: Option<&'a str>,
+    #[serde(flatten)]
+    pub sums: Sums,
+    /// The number of different stacks.
+    pub stacks_in_all: usize,
+    /// The stack with the most allocations.
+    pub stack: CallStack<'a>,
+}
+
+impl<'a> Row<'a> {
+    pub fn site(&self) -> Option<&Frame<'a>> {
+        self.stack.site()
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Stats<'a> {
+    pub format: &'static str,
+    pub version: u32,
+    pub process: ProcessLine<'a>,
+    /// The log has all events after this time; 0: since the recording began.
+    pub since_ns: u64,
+    /// The events after `from_ns`, up to `to_ns`, are counted.
+    pub from_ns: u64,
+    pub to_ns: u64,
+    /// Events that could not be logged.
+    pub lost_events: u64,
+    pub sort: Sort,
+    /// The filter, if there is one.
+    pub filter: Option<Filter>,
+    /// Memory that the driver allocates and frees.
+    pub driver: Sums,
+    /// Blocks that frameworks allocate within such memory: tensors, buffers.
+    pub blocks: Sums,
+    pub rows: Vec<Row<'a>>,
+    /// Rows that `--top` cut off, and their allocations.
+    pub hidden_rows: usize,
+    pub hidden: Tally,
+    pub warnings: Vec<String>,
+    /// The command to run next.
+    pub next: Option<String>,
+}
+
+impl<'a> Stats<'a> {
+    /// # Errors
+    /// The log does not cover the window.
+    pub fn of(snapshot: &'a Snapshot, timeline: &'a Timeline, options: &Options) -> Result<Stats<'a>, Unknown> {
+        let (from_ns, to_ns) = range(snapshot, timeline, options)?;
+        let stacks = CallStacks::of(snapshot);
+        let mut rows = Rows::of(snapshot, timeline, &stacks, &options.filter);
+        let classes = Classes::of(&timeline.sites);
+        let mut counting = Counting::new(rows.all.len());
+        for event in timeline.between(from_ns, to_ns) {
+            counting.count(&event, classes.place(&event), &rows);
+        }
+        let lasted_ns = (to_ns - from_ns).max(1);
+        let Counting {
+            rows: sums,
+            totals,
+            by_site,
+            ..
+        } = counting;
+        rows.name_stacks(&by_site);
+        let [driver, blocks] = totals.map(|counts| counts.finish(lasted_ns));
+        let listed = rows.all.into_iter().zip(sums).filter(|(_, counts)| counts.has_events());
+        let mut listed: Vec<Row> = listed
+            .map(|(row, counts)| {
+                let site = &timeline.sites[row.site as usize];
+                let stack = stacks.get(site.stack).clone();
+                Row {
+                    label: stack.site().map_or_else(|| "(no stack)".to_owned(), Frame::name),
+                    kind: site.kind.name(),
+                    place: place_name(snapshot, site.kind, site.device),
+                    domain: site.domain.as_deref(),
+                    sums: counts.finish(lasted_ns),
+                    stacks_in_all: row.stacks.len(),
+                    stack,
+                }
+            })
+            .collect();
+        sort(&mut listed, options.sort);
+        let hidden = listed.split_off(options.top.unwrap_or(usize::MAX).min(listed.len()));
+        Ok(Stats {
+            format: FORMAT,
+            version: VERSION,
+            process: process_line(snapshot),
+            since_ns: timeline.since_ns,
+            from_ns,
+            to_ns,
+            lost_events: timeline.lost,
+            sort: options.sort,
+            filter: (!options.filter.is_empty()).then(|| options.filter.clone()),
+            driver,
+            blocks,
+            hidden_rows: hidden.len(),
+            hidden: Tally::total(hidden.iter().map(|row| row.sums.allocated)),
+            warnings: warnings(snapshot, timeline, options, from_ns),
+            next: next(&listed, options),
+            rows: listed,
+        })
+    }
+
+    /// No event passed.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    pub fn lasted_ns(&self) -> u64 {
+        self.to_ns - self.from_ns
+    }
+}
+
+fn range(snapshot: &Snapshot, timeline: &Timeline, options: &Options) -> Result<(u64, u64), Unknown> {
+    let (from_ns, to_ns) = options.between.unwrap_or((timeline.since_ns, timeline.until_ns));
+    let mark = options
+        .filter
+        .since
+        .as_deref()
+        .and_then(|name| mark_time(snapshot, name));
+    let from_ns = from_ns.max(mark.unwrap_or(0));
+    if from_ns > to_ns {
+        return Err(Unknown::Reversed { from_ns, to_ns });
+    }
+    timeline.known(from_ns)?;
+    timeline.known(to_ns)?;
+    Ok((from_ns, to_ns.min(timeline.until_ns).max(from_ns)))
+}
+
+fn sort(rows: &mut [Row], by: Sort) {
+    let key = |row: &Row| match by {
+        Sort::Temporary => row.sums.temporary.count,
+        Sort::Churn => row.sums.allocated.count,
+        // Rows without frees come last.
+        Sort::Lifetime if row.sums.lifetimes.count == 0 => 0,
+        Sort::Lifetime => u64::MAX - row.sums.lifetimes.median_ns,
+        Sort::Bytes => row.sums.allocated.bytes,
+    };
+    let ties = |row: &Row| (row.sums.allocated.count, row.sums.allocated.bytes, row.sums.freed.count);
+    rows.sort_by(|a, b| {
+        let largest = (key(b), ties(b)).cmp(&(key(a), ties(a)));
+        largest.then_with(|| (&a.label, a.kind, &a.place).cmp(&(&b.label, b.kind, &b.place)))
+    });
+}
+
+fn warnings(snapshot: &Snapshot, timeline: &Timeline, options: &Options, from_ns: u64) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if timeline.since_ns > 0 && options.between.is_none() {
+        warnings.push(format!(
+            "the event log is complete only from {} on; record with a larger one to see all events (culeak run \
+             --timeline=SIZE)",
+            words::duration(timeline.since_ns)
+        ));
+    }
+    if timeline.lost > 0 {
+        warnings.push(format!(
+            "{} could not be logged, so numbers are too low; free disk space and record again",
+            words::plural(timeline.lost, "event", "events")
+        ));
+    }
+    if let Some(name) = &options.filter.since
+        && mark_time(snapshot, name).is_none()
+    {
+        warnings.push(format!(
+            "the program set no mark {name:?}, so events from {} on are counted",
+            words::duration(from_ns)
+        ));
+    }
+    warnings
+}
+
+/// The flame graph of the memory that one row allocates shows its callers.
+fn next(rows: &[Row], options: &Options) -> Option<String> {
+    let first = rows.first()?;
+    let site = first.site()?;
+    let function = site.function?;
+    let source = shell_word(&options.source);
+    Some(format!(
+        "culeak report {source} --kind {} --focus {}",
+        first.kind,
+        shell_word(function)
+    ))
+}
+
+/// The rows, and the row of each site.
+struct Rows {
+    /// [`LEFT_OUT`] for sites that the filter leaves out.
+    of_site: Vec<u32>,
+    /// Whether the memory of a site lies within other memory.
+    within: Vec<bool>,
+    all: Vec<RowSites>,
+}
+
+const LEFT_OUT: u32 = u32::MAX;
+
+/// The sites of a row.
+struct RowSites {
+    /// The one with the most allocations.
+    site: u32,
+    sites: Vec<u32>,
+    stacks: BTreeSet<Fingerprint>,
+}
+
+impl Rows {
+    fn of(snapshot: &Snapshot, timeline: &Timeline, stacks: &CallStacks, filter: &Filter) -> Rows {
+        let mut filtering = Filtering::new(filter, snapshot);
+        let mut numbers = HashMap::default();
+        let mut rows = Rows {
+            of_site: Vec::with_capacity(timeline.sites.len()),
+            within: Vec::with_capacity(timeline.sites.len()),
+            all: Vec::new(),
+        };
+        for (number, site) in (0..).zip(&timeline.sites) {
+            rows.within.push(site.kind.place() == Place::Within);
+            if !filtering.passes_at_any_time(site.kind, site.device, site.stack, stacks) {
+                rows.of_site.push(LEFT_OUT);
+                continue;
+            }
+            let stack = stacks.get(site.stack);
+            let device = site.kind.place().counts_against(site.device);
+            let key = (stack.site_fingerprint, site.kind, device, site.domain.as_deref());
+            let row = *numbers.entry(key).or_insert_with(|| {
+                rows.all.push(RowSites {
+                    site: number,
+                    sites: Vec::new(),
+                    stacks: BTreeSet::new(),
+                });
+                rows.all.len() as u32 - 1
+            });
+            let row_sites = &mut rows.all[row as usize];
+            row_sites.sites.push(number);
+            row_sites.stacks.insert(stack.fingerprint);
+            rows.of_site.push(row);
+        }
+        rows
+    }
+
+    /// Chooses the site of each row that represents it.
+    fn name_stacks(&mut self, allocations: &HashMap<u32, u64>) {
+        for row in &mut self.all {
+            let count = |site: &&u32| (allocations.get(*site).copied().unwrap_or(0), std::cmp::Reverse(**site));
+            row.site = row.sites.iter().max_by_key(count).copied().unwrap_or(row.site);
+        }
+    }
+}
+
+/// Sums while events are counted.
+struct Counts {
+    sums: Sums,
+    /// The second that is being counted, and its allocations.
+    second: u64,
+    in_second: u64,
+    /// By the number of bits of the lifetime.
+    lifetimes: [u64; 65],
+}
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts {
+            sums: Sums::default(),
+            second: 0,
+            in_second: 0,
+            lifetimes: [0; 65],
+        }
+    }
+}
+
+impl Counts {
+    fn has_events(&self) -> bool {
+        self.sums.allocated.count > 0 || self.sums.freed.count > 0
+    }
+
+    #[inline]
+    fn allocated(&mut self, event: &Event, reused: bool) {
+        self.sums.allocated.add(event.bytes);
+        self.sums.reused += u64::from(reused);
+        let second = event.time_ns / SECOND;
+        if second != self.second {
+            (self.second, self.in_second) = (second, 0);
+        }
+        self.in_second += 1;
+        if self.in_second > self.sums.most_per_second {
+            (self.sums.most_per_second, self.sums.most_at_ns) = (self.in_second, second * SECOND);
+        }
+    }
+
+    #[inline]
+    fn freed(&mut self, bytes: u64, lifetime_ns: u64, temporary: bool) {
+        self.sums.freed.add(bytes);
+        if temporary {
+            self.sums.temporary.add(bytes);
+        }
+        self.lifetimes[bits(lifetime_ns)] += 1;
+        self.sums.lifetimes.longest_ns = self.sums.lifetimes.longest_ns.max(lifetime_ns);
+    }
+
+    /// The free failed.
+    fn restored(&mut self, bytes: u64, lifetime_ns: u64, temporary: bool) {
+        for tally in [
+            Some(&mut self.sums.freed),
+            temporary.then_some(&mut self.sums.temporary),
+        ] {
+            if let Some(tally) = tally {
+                tally.bytes = tally.bytes.saturating_sub(bytes);
+                tally.count = tally.count.saturating_sub(1);
+            }
+        }
+        let bucket = &mut self.lifetimes[bits(lifetime_ns)];
+        *bucket = bucket.saturating_sub(1);
+    }
+
+    fn finish(mut self, lasted_ns: u64) -> Sums {
+        self.sums.per_second = self.sums.allocated.count as f64 * 1e9 / lasted_ns as f64;
+        let count = self.lifetimes.iter().sum();
+        let used = |bits: &usize| self.lifetimes[*bits] > 0;
+        let first = (0..=64).find(used).unwrap_or(0);
+        let last = (0..=64).rev().find(used).unwrap_or(0);
+        let lifetimes = &mut self.sums.lifetimes;
+        lifetimes.count = count;
+        if count > 0 {
+            let bucket = |bits: usize| Bucket {
+                from_ns: if bits == 0 { 0 } else { 1 << (bits - 1) },
+                to_ns: 1u64.checked_shl(bits as u32).unwrap_or(u64::MAX),
+                count: self.lifetimes[bits],
+            };
+            lifetimes.histogram = (first..=last).map(bucket).collect();
+            lifetimes.median_ns = median(&lifetimes.histogram, count).min(lifetimes.longest_ns);
+        }
+        self.sums
+    }
+}
+
+fn bits(ns: u64) -> usize {
+    (u64::BITS - ns.leading_zeros()) as usize
+}
+
+/// As if the lifetimes of a bucket were spread evenly over it.
+fn median(histogram: &[Bucket], count: u64) -> u64 {
+    let mut before = 0;
+    for bucket in histogram {
+        if (before + bucket.count) * 2 >= count {
+            let part = (count as f64 / 2.0 - before as f64) / bucket.count as f64;
+            return bucket.from_ns + ((bucket.to_ns - bucket.from_ns) as f64 * part) as u64;
+        }
+        before += bucket.count;
+    }
+    0
+}
+
+/// All sums, and what is known about blocks.
+struct Counting {
+    rows: Vec<Counts>,
+    /// Of the driver's memory, and of blocks within it.
+    totals: [Counts; 2],
+    /// Allocations of each site.
+    by_site: HashMap<u32, u64>,
+    /// The last allocation of each thread, if it is still live.
+    last_of_thread: HashMap<u32, BlockPlace>,
+    /// The threads whose last allocation is this block.
+    last_blocks: HashMap<BlockPlace, u32>,
+    /// What was freed last at each place.
+    freed: HashMap<BlockPlace, LastFreed>,
+}
+
+struct LastFreed {
+    row: u32,
+    bytes: u64,
+    lifetime_ns: u64,
+    temporary: bool,
+}
+
+impl Counting {
+    fn new(rows: usize) -> Counting {
+        Counting {
+            rows: (0..rows).map(|_| Counts::default()).collect(),
+            totals: Default::default(),
+            by_site: HashMap::default(),
+            last_of_thread: HashMap::default(),
+            last_blocks: HashMap::default(),
+            freed: HashMap::default(),
+        }
+    }
+
+    /// The sums in which events of a row count.
+    #[inline]
+    fn counts(&mut self, row: u32, site: u32, rows: &Rows) -> impl Iterator<Item = &mut Counts> {
+        let of_row = self.rows.get_mut(row as usize);
+        let total = &mut self.totals[usize::from(rows.within[site as usize])];
+        of_row.map(|row| [row, total]).into_iter().flatten()
+    }
+
+    #[inline]
+    fn count(&mut self, event: &Event, place: BlockPlace, rows: &Rows) {
+        let row = rows.of_site[event.site as usize];
+        match event.op {
+            Op::Allocated => {
+                // Also if the filter leaves it out: the thread did allocate.
+                if let Some(thread) = event.thread {
+                    if let Some(before) = self.last_of_thread.insert(thread, place)
+                        && self.last_blocks.get(&before) == Some(&thread)
+                    {
+                        self.last_blocks.remove(&before);
+                    }
+                    self.last_blocks.insert(place, thread);
+                }
+                let same = |last: &LastFreed| last.bytes == event.bytes && last.row == row;
+                let reused = row != LEFT_OUT && self.freed.get(&place).is_some_and(same);
+                if row != LEFT_OUT {
+                    *self.by_site.entry(event.site).or_default() += 1;
+                }
+                for counts in self.counts(row, event.site, rows) {
+                    counts.allocated(event, reused);
+                }
+            }
+            Op::Freed => {
+                let temporary = self.last_blocks.remove(&place).is_some();
+                let (bytes, lifetime_ns) = (event.bytes, event.lifetime_ns);
+                let last = LastFreed {
+                    row,
+                    bytes,
+                    lifetime_ns,
+                    temporary,
+                };
+                self.freed.insert(place, last);
+                for counts in self.counts(row, event.site, rows) {
+                    counts.freed(bytes, lifetime_ns, temporary);
+                }
+            }
+            Op::Restored => {
+                let Some(last) = self.freed.remove(&place) else { return };
+                if last.temporary
+                    && let Some(thread) = event.thread
+                    && self.last_of_thread.get(&thread) == Some(&place)
+                {
+                    self.last_blocks.insert(place, thread);
+                }
+                for counts in self.counts(row, event.site, rows) {
+                    counts.restored(last.bytes, last.lifetime_ns, last.temporary);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
