@@ -16,6 +16,7 @@
 //! | [`framework`] | Which frameworks' blocks were recorded, and in which memory do they lie? |
 //! | [`groups`] | Which records differ in nothing but size, age and address, and does each count as held? |
 //! | [`suppressions`] | Which stacks did the user choose to ignore? |
+//! | [`categories`] | What is a tensor for: a parameter, a gradient, an activation …? |
 //! | [`filter`] | Which records is a report about? |
 //! | [`ledger`] | What holds each byte that the driver reports as used? |
 //! | [`points`] | What did the process hold at its end, at exit and at its peaks? |
@@ -30,6 +31,7 @@
 //! | [`stats`] | Which call sites allocate often, for a short time, or the same again? |
 
 pub mod baseline;
+pub mod categories;
 pub mod check;
 pub mod diff;
 pub mod error_name;

@@ -6,6 +6,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, CommandFactory, Parser, Subcommand};
 
+use crate::commands::categories::CategoriesArgs;
 use crate::commands::check::CheckArgs;
 use crate::commands::completions::CompletionsArgs;
 use crate::commands::demo::DemoArgs;
@@ -69,6 +70,7 @@ pub enum Command {
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     ShimPath(ShimPathArgs),
+    Categories(CategoriesArgs),
     Environment(EnvironmentArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),

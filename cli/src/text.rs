@@ -3,6 +3,7 @@
 //! Renderers write styled text to any `Write`; `anstream` removes the styles where they are not wanted (a pipe,
 //! NO_COLOR). Deliberately absent: decisions on what to show, which the analysis makes.
 
+pub mod categories;
 pub mod check;
 pub mod columns;
 pub mod diff;

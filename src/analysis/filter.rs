@@ -1,4 +1,4 @@
-//! A filter selects the live records that a report is about, by kind, device, stack and time.
+//! A filter selects the live records that a report is about, by kind, device, stack, category and time.
 //!
 //! A record passes if it meets all conditions that are set. Several values of one condition are alternatives, as in
 //! `grep -e A -e B`: two kinds let both pass. Stacks are matched with the patterns of suppressions. The records that do
@@ -10,6 +10,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use crate::analysis::categories::{Categories, Category, Sorter};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Pattern;
@@ -28,6 +29,10 @@ pub struct Filter {
     pub ignore: Vec<Pattern>,
     /// Accept only allocations made after the mark of this name; the last one, if several have it.
     pub since: Option<String>,
+    pub categories: Vec<Category>,
+    /// The rules for `categories`.
+    #[serde(skip)]
+    pub category_rules: Categories,
 }
 
 /// Where memory is.
@@ -49,7 +54,17 @@ pub struct Filtered {
 
 impl Filter {
     pub fn is_empty(&self) -> bool {
-        *self == Filter::default()
+        let Filter {
+            kinds,
+            devices,
+            focus,
+            ignore,
+            since,
+            categories,
+            category_rules: _,
+        } = self;
+        (kinds.is_empty() && devices.is_empty() && categories.is_empty())
+            && (focus.is_empty() && ignore.is_empty() && since.is_none())
     }
 }
 
@@ -81,16 +96,18 @@ pub struct Filtering<'f> {
     /// By the snapshot's devices.
     ordinals: Vec<i32>,
     by_stack: HashMap<Option<usize>, bool>,
+    sorter: Sorter<'f>,
 }
 
 impl<'f> Filtering<'f> {
-    pub fn new(filter: &'f Filter, snapshot: &Snapshot) -> Filtering<'f> {
+    pub fn new(filter: &'f Filter, snapshot: &'f Snapshot) -> Filtering<'f> {
         let since = filter.since.as_deref();
         Filtering {
             filter,
             since_ns: since.and_then(|name| mark_time(snapshot, name)).unwrap_or(0),
             ordinals: snapshot.devices.iter().map(|device| device.ordinal).collect(),
             by_stack: HashMap::new(),
+            sorter: Sorter::new(&filter.category_rules, snapshot),
         }
     }
 
@@ -101,10 +118,17 @@ impl<'f> Filtering<'f> {
 
     /// Whether records of this call, stack and time pass.
     pub fn passes(&mut self, call: &Call, stack: Option<usize>, time_ns: u64, stacks: &CallStacks) -> bool {
-        time_ns >= self.since_ns && self.passes_at_any_time(call.kind, call.device, stack, stacks)
+        time_ns >= self.since_ns
+            && self.passes_at_any_time(call.kind, call.device, stack, stacks)
+            && self.category_passes(call, stack, stacks)
     }
 
-    /// Whether records of this kind, device and stack pass if their time does.
+    fn category_passes(&self, call: &Call, stack: Option<usize>, stacks: &CallStacks) -> bool {
+        let categories = &self.filter.categories;
+        categories.is_empty() || categories.contains(&self.sorter.category(stack, call, stacks))
+    }
+
+    /// Whether records of this kind, device and stack pass if their time and category do.
     pub fn passes_at_any_time(
         &mut self,
         kind: Kind,

@@ -12,6 +12,7 @@
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 
+use crate::analysis::categories::{Categories, Category, Sorter};
 use crate::analysis::filter::{Filter, Filtered, Filtering};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::report::{Tally, place_name};
@@ -35,6 +36,8 @@ pub struct Options {
     pub made: bool,
     /// Exclude the stacks that these rules suppress.
     pub suppressions: Suppressions,
+    /// The rules for categories.
+    pub categories: Categories,
 }
 
 #[derive(Debug, Clone)]
@@ -87,13 +90,14 @@ pub struct Seen {
     /// Index into [`Profile::paths`].
     pub path: usize,
     pub level: Level,
+    pub category: Category,
 }
 
 /// What the caller wants to visit while the profile is made.
 enum Visit<'v> {
     Nothing,
     Records(&'v mut dyn FnMut(&Allocation, Seen)),
-    Sizes(&'v mut dyn FnMut(&Group, usize)),
+    Sizes(&'v mut dyn FnMut(&Group, usize, Category)),
 }
 
 impl<'a> Profile<'a> {
@@ -111,12 +115,12 @@ impl<'a> Profile<'a> {
         Profile::new(snapshot, options, Visit::Records(&mut visit))
     }
 
-    /// Makes a profile and visits the groups that its samples are made of, each with its path. A group's records have
-    /// the same size.
+    /// Makes a profile and visits the groups that its samples are made of, each with its path and category. A group's
+    /// records have the same size.
     pub fn visiting_sizes(
         snapshot: &'a Snapshot,
         options: &Options,
-        mut visit: impl FnMut(&Group, usize),
+        mut visit: impl FnMut(&Group, usize, Category),
     ) -> Profile<'a> {
         Profile::new(snapshot, options, Visit::Sizes(&mut visit))
     }
@@ -131,6 +135,7 @@ impl<'a> Profile<'a> {
         let mut paths = Paths::new(options, snapshot.stacks.len());
         let mut tallies: HashMap<Key, Tallies> = HashMap::new();
         let mut sieve = Sieve::new(&options.suppressions);
+        let sorter = Sorter::new(&options.categories, snapshot);
         if let Visit::Records(visit) = &mut visit {
             let all = &snapshot.allocations;
             let progress = Progress::over("finding stacks", all.len() as u64, Unit::Of("records"));
@@ -141,7 +146,16 @@ impl<'a> Profile<'a> {
                 {
                     let path = paths.of_stack(allocation.stack, &stacks);
                     let level = groups.level(&allocation, &stacks);
-                    visit(&allocation, Seen { index, path, level });
+                    let category = sorter.category(allocation.stack, allocation.call, &stacks);
+                    visit(
+                        &allocation,
+                        Seen {
+                            index,
+                            path,
+                            level,
+                            category,
+                        },
+                    );
                 }
             }
         }
@@ -153,7 +167,7 @@ impl<'a> Profile<'a> {
             }
             let path = paths.of_stack(group.stack, &stacks);
             if let Visit::Sizes(visit) = &mut visit {
-                visit(group, path);
+                visit(group, path, sorter.category(group.stack, call, &stacks));
             }
             let key = (path, call.kind, call.device, group.level);
             tallies.entry(key).or_default().live.join(group.tally());

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::Serialize;
 
+use crate::analysis::categories::{Categories, CategoryTotal, Sorter};
 use crate::analysis::error_name::error_name;
 use crate::analysis::filter::{Filter, Filtered, Filtering, mark_time};
 use crate::analysis::groups::{Group, Groups, Level};
@@ -57,6 +58,10 @@ pub struct Options {
     pub stacks_kept: Option<usize>,
     /// The points of the whole snapshot, if it was reduced to one of them.
     pub points: Option<Points>,
+    /// The rules for categories.
+    pub categories: Categories,
+    /// Sum up the categories even if the rows are not by category.
+    pub categorized: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -91,6 +96,8 @@ pub struct Report<'a> {
     pub suppressed: Tally,
     pub suppressions: Vec<Used>,
     pub totals: Totals,
+    /// The memory of the rows by category, including rows that were cut off; empty unless requested.
+    pub categories: Vec<CategoryTotal>,
     pub devices: Vec<DeviceTotal<'a>>,
     pub failed: Vec<FailedRow<'a>>,
     /// The statistics that frameworks' allocators keep themselves.
@@ -287,12 +294,17 @@ impl<'a> Report<'a> {
         let listed: Vec<_> = listed
             .filter(|group| sieve.lets_through(group.stack, group.tally(), &stacks))
             .collect();
+        let sorter = Sorter::new(&options.categories, snapshot);
+        let categories = match options.categorized || options.by == By::Category {
+            true => sorter.totals(listed.iter().copied(), &stacks),
+            false => Vec::new(),
+        };
         let (shown, unranked): (Vec<_>, Vec<_>) = match &other_sizes {
             Some((chosen, _)) => listed.into_iter().partition(|group| chosen.contains(&group.largest)),
             None => (listed, Vec::new()),
         };
         let kept = options.stacks_kept.unwrap_or(STACKS_KEPT);
-        let mut rows = grouping::rows(snapshot, &stacks, shown.into_iter(), options.by, kept);
+        let mut rows = grouping::rows(snapshot, &stacks, shown.into_iter(), options.by, &sorter, kept);
         options.sort.apply(&mut rows);
         let (mut shown, mut cut): (Vec<_>, Vec<_>) = rows.into_iter().partition(|row| row.bytes >= options.min_bytes);
         let mut rows_cut = other_sizes.as_ref().map_or_else(Cut::default, |(_, others)| *others);
@@ -305,6 +317,8 @@ impl<'a> Report<'a> {
         let hidden = cut.iter().map(Row::tally);
         let hidden = Tally::total(hidden.chain(unranked.iter().map(|group| group.tally())));
         let behind = passing.iter().copied().filter(|group| !group.level.is_listed());
+        let mut pools = grouping::rows(snapshot, &stacks, behind, options.by, &sorter, STACKS_KEPT);
+        Sort::Bytes.apply(&mut pools);
         let totals = totals(snapshot, &stacks, &passing);
         let finished = is_finished(snapshot);
         let (trigger, failed) = failed(snapshot, &stacks);
@@ -318,7 +332,8 @@ impl<'a> Report<'a> {
             trigger,
             ledger,
             by: options.by,
-            pools: rows_by(snapshot, &stacks, behind, options.by),
+            pools,
+            categories,
             hidden,
             hidden_rows: rows_cut.rows(),
             cut: rows_cut,
@@ -363,7 +378,9 @@ pub fn rows_by<'a: 'b, 'b>(
     groups: impl Iterator<Item = &'b Group<'a>>,
     by: By,
 ) -> Vec<Row<'a>> {
-    let mut rows = grouping::rows(snapshot, stacks, groups, by, STACKS_KEPT);
+    let categories = Categories::default();
+    let sorter = Sorter::new(&categories, snapshot);
+    let mut rows = grouping::rows(snapshot, stacks, groups, by, &sorter, STACKS_KEPT);
     Sort::Bytes.apply(&mut rows);
     rows
 }

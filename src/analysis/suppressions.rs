@@ -289,7 +289,7 @@ fn name_of_site(site: &Frame) -> String {
 }
 
 /// Position of this text, if no backslash escapes its first character.
-fn find_unescaped(text: &str, wanted: &str) -> Option<usize> {
+pub(super) fn find_unescaped(text: &str, wanted: &str) -> Option<usize> {
     let mut literal = false;
     text.char_indices().find_map(|(at, c)| {
         let found = !literal && text[at..].starts_with(wanted);
@@ -380,10 +380,10 @@ impl Pattern {
 }
 
 /// All names of a frame, computed once because many rules are compared with each frame.
-struct Names<'a>([Option<Cow<'a, str>>; 6]);
+pub(super) struct Names<'a>([Option<Cow<'a, str>>; 6]);
 
 impl<'a> Names<'a> {
-    fn of(frame: &Frame<'a>) -> Names<'a> {
+    pub(super) fn of(frame: &Frame<'a>) -> Names<'a> {
         let module = Some(frame.module).filter(|module| !module.is_empty());
         let whole = |text: Option<&'a str>| text.map(Cow::Borrowed);
         // A path without a folder is equal to its short form.
@@ -403,6 +403,15 @@ impl<'a> Names<'a> {
             whole(module),
             short(module),
         ])
+    }
+
+    pub(super) fn functions(&self) -> impl Iterator<Item = &str> {
+        self.0[..2].iter().flatten().map(Cow::as_ref)
+    }
+
+    /// The source file and the module.
+    pub(super) fn homes(&self) -> impl Iterator<Item = &str> {
+        self.0[2..].iter().flatten().map(Cow::as_ref)
     }
 }
 

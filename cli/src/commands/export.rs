@@ -21,6 +21,7 @@ use crate::export::records::Rows;
 use crate::export::{csv, firefox, memory_viz, perfetto, pprof, speedscope};
 use crate::html;
 use crate::load::{self, Loaded, Several};
+use crate::options::categories::CategoryArgs;
 use crate::options::rules::suppressions_if_any;
 use crate::options::{NameArgs, kind_parser, parse_point};
 use crate::output::{self, Overwrite};
@@ -66,6 +67,8 @@ pub struct ExportArgs {
     /// Also include frames inside the CUDA runtime and below main
     #[arg(long)]
     pub full_stacks: bool,
+    #[command(flatten)]
+    pub categories: CategoryArgs,
     #[command(flatten)]
     pub names: NameArgs,
     #[command(flatten)]
@@ -159,6 +162,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
             "perfetto holds counters per device without stacks, so suppressions do not apply; leave out --suppressions",
         ));
     }
+    let categories = args.categories.read()?;
     let Several { mut items, unreadable } = load::all_with_totals(&args.inputs)?;
     if items.len() > 1 && !matches!(format, Format::Perfetto | Format::Html) {
         return Err(Failure::new(format!(
@@ -185,6 +189,7 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
             ..Filter::default()
         },
         suppressions,
+        categories,
         ..profile::Options::default()
     };
     output::create(&args.output, args.overwrite, |out| {

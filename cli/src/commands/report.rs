@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use culeak::analysis::categories::{Categories, Category};
 use culeak::analysis::filter::{Filter, Location};
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
@@ -22,6 +23,7 @@ use crate::export::flamegraph;
 use crate::export::folded::Cost;
 use crate::html::{self, Item};
 use crate::load::{self, Loaded, Place};
+use crate::options::categories::{CategoryArgs, category_parser};
 use crate::options::rules::suppressions_if_any;
 use crate::options::{NameArgs, kind_parser, parse_pattern, parse_point, rows_shown};
 use crate::output::{self, Overwrite};
@@ -37,6 +39,7 @@ Examples:
   culeak report app.host.4711.culeak --at peak  memory at the peak, in full
   culeak report 4711 --by kind                  memory held by a running program
   culeak report 4711 --kind pinned --focus loader.py     pinned memory from loader.py only
+  culeak report 4711 --by category              parameters, gradients, activations, caches …
   culeak report 4711 --tree                     call stacks as a tree
   culeak report 4711 --flamegraph gpu.svg       call stacks as a flame graph
   culeak report runs/ --json > report.json      every recording in a folder
@@ -88,9 +91,17 @@ pub struct ReportArgs {
     #[arg(long, requires = "suppressions")]
     pub no_builtin_suppressions: bool,
     #[command(flatten)]
+    pub categories: CategoryArgs,
+    #[command(flatten)]
     pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
+}
+
+/// The rules of a report, read from their files.
+struct Rules {
+    suppressions: Suppressions,
+    categories: Categories,
 }
 
 /// Which memory the report covers. Every form of the report, totals included, is filtered and shows what is left out.
@@ -111,16 +122,21 @@ pub struct FilterArgs {
     /// Show only memory allocated after this mark (culeak_mark)
     #[arg(long, value_name = "MARK")]
     pub since: Option<String>,
+    /// Show only tensors of this category (`culeak categories`); repeatable
+    #[arg(long, value_name = "CATEGORY", value_parser = category_parser(), hide_possible_values = true)]
+    pub category: Vec<Category>,
 }
 
 impl FilterArgs {
-    pub fn filter(&self) -> Filter {
+    pub fn filter(&self, rules: &Categories) -> Filter {
         Filter {
             kinds: self.kind.clone(),
             devices: self.device.clone(),
             focus: self.focus.clone(),
             ignore: self.ignore.clone(),
             since: self.since.clone(),
+            categories: self.category.clone(),
+            category_rules: rules.clone(),
         }
     }
 }
@@ -142,11 +158,12 @@ fn sort_parser() -> impl TypedValueParser<Value = Sort> {
 }
 
 impl ReportArgs {
-    fn profile_options(&self, suppressions: &Suppressions) -> profile::Options {
+    fn profile_options(&self, rules: &Rules) -> profile::Options {
         profile::Options {
             full_stacks: self.full_stacks,
-            filter: self.filter.filter(),
-            suppressions: suppressions.clone(),
+            filter: self.filter.filter(&rules.categories),
+            suppressions: rules.suppressions.clone(),
+            categories: rules.categories.clone(),
             ..profile::Options::default()
         }
     }
@@ -167,13 +184,15 @@ impl ReportArgs {
     }
 
     /// How to report one of the inputs.
-    fn options(&self, source: String) -> Options {
+    fn options(&self, source: String, categories: &Categories) -> Options {
         Options {
             by: self.by,
             sort: self.sort,
             top: rows_shown(self.top, !self.json && self.html.is_none()),
             min_bytes: self.min_bytes,
-            filter: self.filter.filter(),
+            filter: self.filter.filter(categories),
+            categories: categories.clone(),
+            categorized: self.json,
             source,
             ..Options::default()
         }
@@ -186,21 +205,24 @@ pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
         output::check(path, args.overwrite)?;
     }
     args.suits_point()?;
-    let suppressions = suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?;
+    let rules = Rules {
+        suppressions: suppressions_if_any(&args.suppressions, args.no_builtin_suppressions)?,
+        categories: args.categories.read()?,
+    };
     if let Some(path) = &args.flamegraph {
-        return write_flamegraph(args, &suppressions, path);
+        return write_flamegraph(args, &rules, path);
     }
     let mut inputs = Inputs::new(args)?;
     if let Some(path) = &args.html {
         let items: Vec<Loaded> = inputs.only.take().into_iter().chain(&mut inputs).collect();
         // An empty page would hide that no input could be read.
         if !items.is_empty() {
-            write_html(args, &suppressions, &items, path)?
+            write_html(args, &rules, &items, path)?
         }
     } else if args.json {
-        print_json(args, &suppressions, &mut inputs)?
+        print_json(args, &rules, &mut inputs)?
     } else {
-        print_text(args, &suppressions, &mut inputs)?
+        print_text(args, &rules, &mut inputs)?
     }
     Ok(ExitCode::from(if inputs.unreadable > 0 { USAGE } else { 0 }))
 }
@@ -280,43 +302,43 @@ impl Iterator for Inputs<'_> {
     }
 }
 
-fn write_html(args: &ReportArgs, suppressions: &Suppressions, loaded: &[Loaded], path: &Path) -> Result<(), Failure> {
+fn write_html(args: &ReportArgs, rules: &Rules, loaded: &[Loaded], path: &Path) -> Result<(), Failure> {
     let items = loaded.iter().map(|item| Item {
         snapshot: &item.snapshot,
-        options: suppressing(args, suppressions, item),
+        options: suppressing(args, rules, item),
         full_stacks: args.full_stacks,
     });
     let items: Vec<Item> = items.collect();
     output::create(path, args.overwrite, |out| html::write_report(&items, out))
 }
 
-fn suppressing(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded) -> Options {
+fn suppressing(args: &ReportArgs, rules: &Rules, item: &Loaded) -> Options {
     Options {
-        suppressions: suppressions.clone(),
+        suppressions: rules.suppressions.clone(),
         points: item.points.clone(),
-        ..args.options(item.source.clone())
+        ..args.options(item.source.clone(), &rules.categories)
     }
 }
 
-fn print_text(args: &ReportArgs, suppressions: &Suppressions, inputs: &mut Inputs) -> Result<(), Failure> {
+fn print_text(args: &ReportArgs, rules: &Rules, inputs: &mut Inputs) -> Result<(), Failure> {
     text::print_lines(|out| {
         if let Some(item) = inputs.only.take() {
-            return print_item(args, suppressions, &item, out);
+            return print_item(args, rules, &item, out);
         }
         for (index, item) in inputs.enumerate() {
             let gap = if index > 0 { "\n" } else { "" };
             writeln!(out, "{gap}== {} ==", Escaped(&item.source))?;
-            print_item(args, suppressions, &item, out)?;
+            print_item(args, rules, &item, out)?;
         }
         Ok(())
     })
 }
 
-fn print_item(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out: &mut dyn Write) -> io::Result<()> {
+fn print_item(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Write) -> io::Result<()> {
     if args.tree {
-        return print_tree(args, suppressions, item, out);
+        return print_tree(args, rules, item, out);
     }
-    let report = Report::of(&item.snapshot, &suppressing(args, suppressions, item));
+    let report = Report::of(&item.snapshot, &suppressing(args, rules, item));
     let extent = text::report::Extent {
         full_stacks: args.full_stacks,
         all_losses: args.losses,
@@ -332,9 +354,9 @@ fn detail(args: &ReportArgs) -> Detail {
     }
 }
 
-fn print_tree(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out: &mut dyn Write) -> io::Result<()> {
-    let profile = Profile::of(&item.snapshot, &args.profile_options(suppressions));
-    let options = args.options(item.source.clone());
+fn print_tree(args: &ReportArgs, rules: &Rules, item: &Loaded, out: &mut dyn Write) -> io::Result<()> {
+    let profile = Profile::of(&item.snapshot, &args.profile_options(rules));
+    let options = args.options(item.source.clone(), &rules.categories);
     let limits = Limits {
         top: options.top,
         min_bytes: options.min_bytes,
@@ -347,7 +369,7 @@ fn print_tree(args: &ReportArgs, suppressions: &Suppressions, item: &Loaded, out
     text::parts::suppressions(profile.suppressed, &profile.suppressions, out)
 }
 
-fn write_flamegraph(args: &ReportArgs, suppressions: &Suppressions, path: &Path) -> Result<ExitCode, Failure> {
+fn write_flamegraph(args: &ReportArgs, rules: &Rules, path: &Path) -> Result<ExitCode, Failure> {
     let [input] = args.inputs.as_slice() else {
         return Err(Failure::new(format!(
             "--flamegraph shows one input, not {}; name one",
@@ -356,22 +378,22 @@ fn write_flamegraph(args: &ReportArgs, suppressions: &Suppressions, path: &Path)
     };
     let mut item = load::one(input)?;
     load::at::show(&mut item, args.at.as_ref(), &args.names)?;
-    let profile = Profile::of(&item.snapshot, &args.profile_options(suppressions));
+    let profile = Profile::of(&item.snapshot, &args.profile_options(rules));
     output::create(path, args.overwrite, |out| {
         flamegraph::write(&profile, detail(args), Cost::Bytes, out)
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn print_json(args: &ReportArgs, suppressions: &Suppressions, inputs: &mut Inputs) -> Result<(), Failure> {
+fn print_json(args: &ReportArgs, rules: &Rules, inputs: &mut Inputs) -> Result<(), Failure> {
     if let Some(item) = inputs.only.take() {
-        return text::print_json(&Report::of(&item.snapshot, &suppressing(args, suppressions, &item)));
+        return text::print_json(&Report::of(&item.snapshot, &suppressing(args, rules, &item)));
     }
     text::print(|out| {
         let mut json = json::pretty(&mut *out);
         let mut list = json.serialize_seq(None)?;
         for item in inputs {
-            list.serialize_element(&Report::of(&item.snapshot, &suppressing(args, suppressions, &item)))?;
+            list.serialize_element(&Report::of(&item.snapshot, &suppressing(args, rules, &item)))?;
         }
         list.end()?;
         writeln!(out)

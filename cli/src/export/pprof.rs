@@ -11,6 +11,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 
+use culeak::analysis::categories::Category;
 use culeak::analysis::groups::Level;
 use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::{Tally, stream_name};
@@ -152,6 +153,7 @@ struct Key {
     path: usize,
     kind: Kind,
     level: Level,
+    category: Category,
     device: Option<usize>,
     stream: Option<Stream>,
     thread: usize,
@@ -166,11 +168,12 @@ fn write_plain(snapshot: &Snapshot, options: &Options, out: &mut dyn Write) -> i
         ..options.clone()
     };
     let mut sums: Vec<(Key, Tally)> = Vec::new();
-    let profile = Profile::visiting_sizes(snapshot, &options, |group, path| {
+    let profile = Profile::visiting_sizes(snapshot, &options, |group, path, category| {
         let key = Key {
             path,
             kind: group.call.kind,
             level: group.level,
+            category,
             device: group.call.device,
             stream: group.call.stream,
             thread: group.call.thread,
@@ -433,6 +436,7 @@ impl<'p, 'a> Tables<'p, 'a> {
         if key.stream.is_some() {
             labels.push(self.label("stream", &stream_name(key.stream)));
         }
+        labels.push(self.label("category", key.category.name()));
         let thread = &snapshot.threads[key.thread];
         let name = format!("{} {}", thread.tid, thread.name);
         labels.push(self.label("thread", name.trim_end()));

@@ -8,6 +8,7 @@
 
 use std::collections::HashMap;
 
+use culeak::analysis::categories::Category;
 use culeak::analysis::groups::Level;
 use culeak::analysis::profile::{Options, Profile};
 use culeak::analysis::report::{device_name, stream_name};
@@ -27,6 +28,7 @@ pub struct Column {
 pub enum Field {
     Number(fn(&Allocation) -> u64),
     Level,
+    Category,
     Call(fn(&Snapshot, &Call) -> String),
     Origin,
     Stack,
@@ -78,6 +80,7 @@ pub const COLUMNS: &[Column] = &[
             shown(format!("{} {}", thread.tid, thread.name).trim_end())
         }),
     ),
+    column("category", Field::Category),
     column("time_ns", Field::Number(|allocation| allocation.time_ns)),
     column("stack", Field::Stack),
 ];
@@ -110,19 +113,20 @@ pub struct Rows<'a> {
     texts: Vec<Option<Texts>>,
 }
 
-/// A row: a record's index, and its path and level in the profile.
+/// A row: a record's index, its path and level in the profile, and its category.
 #[derive(Clone, Copy)]
 pub struct Row {
     index: u32,
     path: u32,
     /// Index into [`LEVELS`].
     level: u8,
+    category: Category,
 }
 
 /// The distinct texts of a column.
 struct Texts {
     distinct: Vec<String>,
-    /// The text index by level, call or path, depending on the column.
+    /// The text index by level, category, call or path, depending on the column.
     of: Vec<u32>,
 }
 
@@ -152,6 +156,7 @@ impl<'a> Rows<'a> {
                 index: seen.index as u32,
                 path: seen.path as u32,
                 level: level.unwrap_or(0) as u8,
+                category: seen.category,
             })
         });
         let texts = COLUMNS.iter().map(|column| texts(&profile, column, detail));
@@ -179,6 +184,7 @@ impl<'a> Rows<'a> {
     pub fn text(&self, column: usize, row: &Row) -> usize {
         let decides = match COLUMNS[column].field {
             Field::Level => row.level as usize,
+            Field::Category => row.category as usize,
             Field::Call(_) => self.profile.snapshot.allocations.call_of(row.index as usize),
             _ => row.path as usize,
         };
@@ -193,6 +199,7 @@ fn texts(profile: &Profile, column: &Column, detail: Detail) -> Option<Texts> {
     Some(match column.field {
         Field::Number(_) => return None,
         Field::Level => Texts::of(LEVELS.iter().map(|&each| level(each).to_owned())),
+        Field::Category => Texts::of(Category::ALL.iter().map(|category| category.name().to_owned())),
         Field::Call(text) => Texts::of(snapshot.allocations.calls().iter().map(|call| text(snapshot, call))),
         Field::Origin => Texts::of(paths.iter().map(|path| path.origin.unwrap_or_default().to_owned())),
         Field::Stack => {

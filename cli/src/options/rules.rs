@@ -202,7 +202,7 @@ pub fn suppressions_if_any(files: &[PathBuf], not_built_in: bool) -> Result<Supp
 }
 
 /// Keeps this command from replacing a file that it reads.
-fn protect(path: &Path) {
+pub(super) fn protect(path: &Path) {
     if let Ok(metadata) = path.metadata() {
         output::protect(&metadata);
     }

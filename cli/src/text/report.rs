@@ -13,7 +13,7 @@ use culeak::snapshot::{Automatic, EndOf, ProcessState, Reason};
 
 use super::parts::{self, BAD, BOLD, DIM, GOOD, NAME_WIDTH, Styled};
 use super::units::{self, plural};
-use super::{columns, ledger};
+use super::{categories, columns, ledger};
 use crate::escape::Escaped;
 
 pub mod sums;
@@ -51,6 +51,9 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
     headline(report, out)?;
     ranking(report, out)?;
     parts::suppressions(report.suppressed, &report.suppressions, out)?;
+    if report.by == By::Category {
+        categories::write(&report.categories, out)?;
+    }
     writeln!(out)?;
     let detailed = matches!(report.by, By::Site | By::Stack);
     if detailed {

@@ -44,6 +44,8 @@ named! {
         PythonLine = "python-line",
         /// The CUDA library that requested the memory.
         Library = "library",
+        /// What the memory is for, by the rules for categories.
+        Category = "category",
         /// The exact size.
         Size = "size",
     }
@@ -94,19 +96,23 @@ pub(super) fn rows<'a: 'b, 'b>(
     stacks: &CallStacks<'a>,
     groups: impl Iterator<Item = &'b Group<'a>>,
     by: By,
+    sorter: &Sorter,
     stacks_kept: usize,
 ) -> Vec<Row<'a>> {
     let mut members: HashMap<Key, Vec<&Group>> = HashMap::new();
     for group in groups {
-        members.entry(key(stacks, group, by)).or_default().push(group);
+        members.entry(key(stacks, group, by, sorter)).or_default().push(group);
     }
     members
         .into_values()
-        .map(|members| row(snapshot, stacks, &members, by, stacks_kept))
+        .map(|members| {
+            let label = label(snapshot, stacks, members[0], by, sorter);
+            row(snapshot, stacks, &members, label, stacks_kept)
+        })
         .collect()
 }
 
-fn key<'a>(stacks: &CallStacks<'a>, group: &Group<'a>, by: By) -> Key<'a> {
+fn key<'a>(stacks: &CallStacks<'a>, group: &Group<'a>, by: By, sorter: &Sorter) -> Key<'a> {
     let stack = stacks.get(group.stack);
     let call = group.call;
     let on_host = call.kind.place() == Place::Host;
@@ -129,6 +135,7 @@ fn key<'a>(stacks: &CallStacks<'a>, group: &Group<'a>, by: By) -> Key<'a> {
                 .map(|frame| (frame.file, frame.line, frame.function)),
         ),
         By::Library => Key::Text(origin(stack)),
+        By::Category => Key::Text(sorter.category(group.stack, call, stacks).name()),
         // The records of a group have the same size here.
         By::Size => Key::Number(group.largest),
     }
@@ -138,12 +145,12 @@ fn row<'a>(
     snapshot: &'a Snapshot,
     stacks: &CallStacks<'a>,
     members: &[&Group<'a>],
-    by: By,
+    label: String,
     stacks_kept: usize,
 ) -> Row<'a> {
     let now = snapshot.taken.at_ns;
     let mut row = Row {
-        label: label(snapshot, stacks, members[0], by),
+        label,
         bytes: 0,
         count: 0,
         claims: 0,
@@ -228,7 +235,7 @@ fn thread_name(snapshot: &Snapshot, thread: usize) -> String {
     }
 }
 
-fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By) -> String {
+fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By, sorter: &Sorter) -> String {
     let (call, site) = (group.call, stacks.get(group.stack).site());
     match by {
         By::Site | By::Stack => site.map_or_else(|| "(no stack)".to_owned(), Frame::name),
@@ -250,6 +257,7 @@ fn label(snapshot: &Snapshot, stacks: &CallStacks, group: &Group, by: By) -> Str
             .python_line()
             .map_or_else(|| "(no line of Python)".to_owned(), python_line),
         By::Library => origin(stacks.get(group.stack)).to_owned(),
+        By::Category => sorter.category(group.stack, call, stacks).name().to_owned(),
         By::Size => format!("{} bytes", group.largest),
     }
 }

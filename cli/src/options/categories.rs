@@ -1,0 +1,51 @@
+//! The rules for categories, from files and the built-in list.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use culeak::analysis::categories::{Categories, Category};
+
+use super::rules::protect;
+use crate::errors::Failure;
+
+/// Which rules decide the category of an allocation.
+#[derive(Debug, Clone, Default, Args)]
+pub struct CategoryArgs {
+    /// Try the rules for categories in this file before the built-in ones (culeak categories); repeatable
+    #[arg(long, value_name = "FILE")]
+    pub categories: Vec<PathBuf>,
+    /// Apply only the rules in the files of --categories
+    #[arg(long, requires = "categories")]
+    pub no_builtin_categories: bool,
+}
+
+impl CategoryArgs {
+    /// The rules, in the order in which they are tried.
+    ///
+    /// # Errors
+    /// A file cannot be read, or a line is not a rule; the message names the file, line and column.
+    pub fn read(&self) -> Result<Categories, Failure> {
+        let mut categories = Categories::none();
+        for path in &self.categories {
+            let shown = path.display().to_string();
+            protect(path);
+            let text = fs::read_to_string(path)
+                .map_err(|error| Failure::new(format!("{shown}: the rules for categories cannot be read: {error}")))?;
+            categories
+                .add(&text, &shown)
+                .map_err(|error| Failure::new(format!("{error}; `culeak categories` prints valid rules")))?;
+        }
+        if !self.no_builtin_categories {
+            categories.add_built_in();
+        }
+        Ok(categories)
+    }
+}
+
+/// A parser for options; completions offer the names.
+pub fn category_parser() -> impl TypedValueParser<Value = Category> {
+    let names = Category::ALL.iter().map(|category| category.name());
+    PossibleValuesParser::new(names).map(|name| Category::from_name(&name).unwrap_or(Category::Other))
+}

@@ -1,0 +1,308 @@
+//! Categories: what a tensor is for, told from the stack and the thread that requested it.
+//!
+//! The rules are data (`categories/rules.txt`, and files of the user), in the order in which they are tried. The first
+//! rule that matches decides; memory that no rule matches is [`Category::Other`]. Every byte has one category, so the sum
+//! over categories is the sum of the memory. For each rule, a report can say which bytes it decided.
+//!
+//! ```text
+//! rule       one line: a category, and conditions on the frames, the library, the thread and the kind
+//! rules.txt  the built-in rules
+//! ```
+//!
+//! Records with the same stack and the same call have the same category, so rules are compared with stacks and calls,
+//! never with single records. Thousands of stacks share their frames: each distinct frame is compared with the patterns
+//! once, and a stack's answer is the union of its frames' answers.
+//!
+//! Deliberately absent: guesses from sizes, ages and order. docs/categories.md says when stacks cannot tell.
+
+use std::cell::RefCell;
+
+use foldhash::HashMap;
+use serde::{Serialize, Serializer};
+
+use crate::analysis::groups::Group;
+use crate::analysis::site::{CallStack, CallStacks, Frame};
+use crate::analysis::suppressions::{Names, ParseError};
+use crate::analysis::tally::Tally;
+use crate::kind::Place;
+use crate::snapshot::{Call, Snapshot};
+
+mod rule;
+
+use rule::{Condition, Rule, Test};
+
+/// The rules that apply unless the user replaces them.
+pub const BUILT_IN: &str = include_str!("categories/rules.txt");
+/// How rules of [`BUILT_IN`] name their source.
+pub const BUILT_IN_NAME: &str = "built-in";
+
+macro_rules! categories {
+    ($( $(#[$meta:meta])* $variant:ident = $name:literal, )*) => {
+        /// What a tensor is for.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Category { $( $(#[$meta])* $variant, )* }
+
+        impl Category {
+            pub const ALL: &'static [Category] = &[$(Category::$variant),*];
+
+            /// The word used in rules, reports, `--category` and JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $( Category::$variant => $name, )* }
+            }
+        }
+    };
+}
+
+categories! {
+    /// Parameters and buffers of modules.
+    Parameters = "parameters",
+    /// Values that a backward pass computed: gradients of parameters and, within the pass, of activations.
+    Gradients = "gradients",
+    /// Moments, master copies and other state of optimizers.
+    OptimizerState = "optimizer-state",
+    /// Values that modules and operators computed.
+    Activations = "activations",
+    /// Tensors that the program brought to the device: batches, labels, prompts.
+    Inputs = "inputs",
+    /// Scratch memory of cuBLAS, cuDNN and the like.
+    Workspace = "workspace",
+    /// Keys and values of earlier tokens.
+    KvCache = "kv-cache",
+    /// Buffers of collective operations.
+    Communication = "communication",
+    /// No rule matches.
+    Other = "other",
+}
+
+impl Category {
+    pub fn from_name(name: &str) -> Option<Category> {
+        Category::ALL.iter().copied().find(|category| category.name() == name)
+    }
+}
+
+impl Serialize for Category {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.serialize_str(self.name())
+    }
+}
+
+/// Rules in the order in which they are tried. The default is the built-in list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Categories {
+    rules: Vec<Rule>,
+    /// The distinct tests of frames; rules refer to them by index.
+    tests: Vec<Test>,
+}
+
+impl Default for Categories {
+    fn default() -> Categories {
+        let mut built_in = Categories::none();
+        built_in.add_built_in();
+        built_in
+    }
+}
+
+impl Categories {
+    /// No rules: all memory is [`Category::Other`].
+    pub fn none() -> Categories {
+        Categories {
+            rules: Vec::new(),
+            tests: Vec::new(),
+        }
+    }
+
+    /// Appends the built-in rules.
+    pub fn add_built_in(&mut self) {
+        self.add(BUILT_IN, BUILT_IN_NAME)
+            .expect("the built-in rules are valid, as a test checks");
+    }
+
+    /// Appends the rules of a file; `source` is its name, for messages.
+    ///
+    /// # Errors
+    /// The first line that is not a valid rule.
+    pub fn add(&mut self, text: &str, source: &str) -> Result<(), ParseError> {
+        for (index, line) in text.lines().enumerate() {
+            let text = line.trim();
+            if text.is_empty() || text.starts_with('#') {
+                continue;
+            }
+            let indent = line.chars().take_while(|c| c.is_whitespace()).count();
+            let rule = Rule::parse(text, &mut self.tests).map_err(|(column, reason)| ParseError {
+                source: source.to_owned(),
+                line: index + 1,
+                column: indent + column,
+                reason,
+            })?;
+            self.rules.push(Rule {
+                source: source.to_owned(),
+                line: index + 1,
+                ..rule
+            });
+        }
+        Ok(())
+    }
+}
+
+/// The memory that one rule decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Decided {
+    pub rule: String,
+    pub source: String,
+    pub line: usize,
+    pub memory: Tally,
+}
+
+/// The memory of one category.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct CategoryTotal {
+    pub category: Category,
+    pub memory: Tally,
+    /// The part of `memory` that lies in blocks of frameworks: tensors and buffers.
+    pub blocks: Tally,
+    /// The rules of this category that decided memory, in their order. Empty for memory that no rule matched.
+    pub rules: Vec<Decided>,
+}
+
+/// Rules applied to one snapshot.
+pub struct Sorter<'c> {
+    categories: &'c Categories,
+    snapshot: &'c Snapshot,
+    known: RefCell<Known>,
+}
+
+/// What was compared before.
+#[derive(Default)]
+struct Known {
+    frames: HashMap<FrameKey, Bits>,
+    stacks: HashMap<Option<usize>, Bits>,
+    /// By stack and the address of the call.
+    rules: HashMap<(Option<usize>, usize), Option<usize>>,
+}
+
+/// One bit per test of frames.
+type Bits = Box<[u64]>;
+
+/// The addresses of a frame's function, file and module. Frames borrow their texts from the snapshot, so equal addresses
+/// are equal texts.
+type FrameKey = (usize, usize, usize);
+
+impl<'c> Sorter<'c> {
+    pub fn new(categories: &'c Categories, snapshot: &'c Snapshot) -> Sorter<'c> {
+        Sorter {
+            categories,
+            snapshot,
+            known: RefCell::default(),
+        }
+    }
+
+    /// The category of records of this stack and call, which must be of the sorter's snapshot.
+    pub fn category(&self, stack: Option<usize>, call: &Call, stacks: &CallStacks) -> Category {
+        self.category_by(self.rule(stack, call, stacks))
+    }
+
+    /// Index of the rule that decides; `None` if no rule matches.
+    fn rule(&self, stack: Option<usize>, call: &Call, stacks: &CallStacks) -> Option<usize> {
+        let Known {
+            frames,
+            stacks: seen,
+            rules,
+        } = &mut *self.known.borrow_mut();
+        *rules
+            .entry((stack, std::ptr::from_ref(call) as usize))
+            .or_insert_with(|| {
+                let call_stack = stacks.get(stack);
+                let bits = seen.entry(stack).or_insert_with(|| self.bits(call_stack, frames));
+                let holds = |condition: &Condition| self.holds(condition, call_stack, call, bits);
+                self.categories
+                    .rules
+                    .iter()
+                    .position(|rule| rule.conditions.iter().all(holds))
+            })
+    }
+
+    fn category_by(&self, rule: Option<usize>) -> Category {
+        rule.map_or(Category::Other, |rule| self.categories.rules[rule].category)
+    }
+
+    /// The tests that some frame of the stack passes.
+    fn bits(&self, stack: &CallStack, frames: &mut HashMap<FrameKey, Bits>) -> Bits {
+        let tests = &self.categories.tests;
+        let empty = || vec![0; tests.len().div_ceil(64)].into_boxed_slice();
+        let mut bits = empty();
+        for frame in &stack.frames {
+            let of_frame = frames.entry(frame_key(frame)).or_insert_with(|| {
+                let (names, mut passed) = (Names::of(frame), empty());
+                for (nth, test) in tests.iter().enumerate() {
+                    passed[nth / 64] |= u64::from(test.passes(&names)) << (nth % 64);
+                }
+                passed
+            });
+            bits.iter_mut().zip(of_frame.iter()).for_each(|(all, one)| *all |= one);
+        }
+        bits
+    }
+
+    fn holds(&self, condition: &Condition, stack: &CallStack, call: &Call, bits: &Bits) -> bool {
+        match condition {
+            Condition::Frame(test) => bits[test / 64] >> (test % 64) & 1 == 1,
+            Condition::Library(pattern) => stack.library.is_some_and(|library| pattern.matches(library)),
+            Condition::Thread(pattern) => pattern.matches(&self.snapshot.threads[call.thread].name),
+            Condition::Kind(kind) => call.kind == *kind,
+            Condition::Domain(pattern) => call.domain.as_deref().is_some_and(|domain| pattern.matches(domain)),
+            Condition::Not(condition) => !self.holds(condition, stack, call, bits),
+        }
+    }
+
+    /// The memory of these groups by category, in the order of [`Category::ALL`]; categories without records are absent.
+    pub fn totals<'b>(&self, groups: impl Iterator<Item = &'b Group<'b>>, stacks: &CallStacks) -> Vec<CategoryTotal> {
+        let rules = &self.categories.rules;
+        let mut by_rule = vec![Tally::default(); rules.len()];
+        let mut totals: Vec<(Tally, Tally)> = vec![Default::default(); Category::ALL.len()];
+        for group in groups {
+            let rule = self.rule(group.stack, group.call, stacks);
+            if let Some(rule) = rule {
+                by_rule[rule].join(group.tally());
+            }
+            let (memory, blocks) = &mut totals[self.category_by(rule) as usize];
+            memory.join(group.tally());
+            if group.call.kind.place() == Place::Within {
+                blocks.join(group.tally());
+            }
+        }
+        let of = |category| {
+            let decided = rules.iter().zip(&by_rule);
+            let decided = decided.filter(move |(rule, memory)| rule.category == category && memory.count > 0);
+            decided.map(|(rule, &memory)| Decided {
+                rule: rule.text.clone(),
+                source: rule.source.clone(),
+                line: rule.line,
+                memory,
+            })
+        };
+        let present = Category::ALL
+            .iter()
+            .zip(totals)
+            .filter(|(_, (memory, _))| memory.count > 0);
+        present
+            .map(|(&category, (memory, blocks))| CategoryTotal {
+                category,
+                memory,
+                blocks,
+                rules: of(category).collect(),
+            })
+            .collect()
+    }
+}
+
+fn frame_key(frame: &Frame) -> FrameKey {
+    let address = |text: &str| text.as_ptr() as usize;
+    (
+        frame.function.map_or(0, address),
+        frame.file.map_or(0, address),
+        address(frame.module),
+    )
+}
+
+#[cfg(test)]
+mod tests;
