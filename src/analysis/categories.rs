@@ -160,7 +160,8 @@ pub struct CategoryTotal {
     pub memory: Tally,
     /// The part of `memory` that lies in blocks of frameworks: tensors and buffers.
     pub blocks: Tally,
-    /// The rules of this category that decided memory, in their order. Empty for memory that no rule matched.
+    /// The rules of this category that decided memory, in their order, and the user's rules that decided nothing. Empty for
+    /// memory that no rule matched.
     pub rules: Vec<Decided>,
 }
 
@@ -254,7 +255,8 @@ impl<'c> Sorter<'c> {
         }
     }
 
-    /// The memory of these groups by category, in the order of [`Category::ALL`]; categories without records are absent.
+    /// The memory of these groups by category, in the order of [`Category::ALL`]; categories without records and without
+    /// rules of the user are absent.
     pub fn totals<'b>(&self, groups: impl Iterator<Item = &'b Group<'b>>, stacks: &CallStacks) -> Vec<CategoryTotal> {
         let rules = &self.categories.rules;
         let mut by_rule = vec![Tally::default(); rules.len()];
@@ -270,27 +272,25 @@ impl<'c> Sorter<'c> {
                 blocks.join(group.tally());
             }
         }
-        let of = |category| {
-            let decided = rules.iter().zip(&by_rule);
-            let decided = decided.filter(move |(rule, memory)| rule.category == category && memory.count > 0);
-            decided.map(|(rule, &memory)| Decided {
+        let decided = |category| {
+            let rules = rules.iter().zip(&by_rule).filter(move |(rule, memory)| {
+                rule.category == category && (memory.count > 0 || rule.source != BUILT_IN_NAME)
+            });
+            rules.map(|(rule, &memory)| Decided {
                 rule: rule.text.clone(),
                 source: rule.source.clone(),
                 line: rule.line,
                 memory,
             })
         };
-        let present = Category::ALL
-            .iter()
-            .zip(totals)
-            .filter(|(_, (memory, _))| memory.count > 0);
-        present
-            .map(|(&category, (memory, blocks))| CategoryTotal {
-                category,
-                memory,
-                blocks,
-                rules: of(category).collect(),
-            })
+        let all = Category::ALL.iter().zip(totals);
+        let all = all.map(|(&category, (memory, blocks))| CategoryTotal {
+            category,
+            memory,
+            blocks,
+            rules: decided(category).collect(),
+        });
+        all.filter(|total| total.memory.count > 0 || !total.rules.is_empty())
             .collect()
     }
 }

@@ -12,6 +12,7 @@ import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 
+import categories
 import claims
 import coexist
 import compare
@@ -23,7 +24,7 @@ import plugin
 import tensors
 import watching
 
-assert claims and coexist and exports and frameworks and ledgers and plugin and tensors and watching  # importing them registers their claims
+assert categories and claims and coexist and exports and frameworks and ledgers and plugin and tensors and watching  # importing them registers their claims
 
 
 def main():

@@ -258,6 +258,10 @@ pub fn filter(filtered: &Filtered) -> String {
     if !filter.ignore.is_empty() {
         conditions.push(format!("stack does not match {}", patterns(&filter.ignore)));
     }
+    if !filter.categories.is_empty() {
+        let categories = filter.categories.iter().map(|category| category.name().to_owned());
+        conditions.push(format!("category {}", any(categories.collect())));
+    }
     if let Some(mark) = &filter.since {
         conditions.push(format!("allocated since {}", Escaped(mark)));
     }

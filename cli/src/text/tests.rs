@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use culeak::analysis::categories::Categories;
 use culeak::analysis::check::{Limits, Rules, baseline_of, point_of, verdict};
 use culeak::analysis::diff::Diff;
 use culeak::analysis::points::Points;
@@ -15,7 +16,7 @@ use proptest::prelude::*;
 mod fits;
 
 use super::report::Extent;
-use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, shut_down};
+use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, shut_down, training};
 use crate::escape::is_active;
 
 /// Renders without styles, as for a pipe.
@@ -51,6 +52,21 @@ fn expect_golden(name: &str, text: &str) {
         text, golden,
         "{name} differs; if that is right, bless it with CULEAK_BLESS=1"
     );
+}
+
+#[test]
+fn golden_report_by_category_names_the_rules() {
+    let mut categories = Categories::none();
+    let own = "kv-cache: ^data.py$\ninputs: absent.py\n";
+    categories.add(own, "mine.txt").expect("valid rules");
+    categories.add_built_in();
+    let options = Options {
+        by: By::Category,
+        categories,
+        ..from_file("train.node7.4711.culeak")
+    };
+    let snapshot = training().finish(0, 3);
+    expect_golden("report-by-category.txt", &report_text(&snapshot, &options, false));
 }
 
 #[test]

@@ -95,6 +95,13 @@ impl Rule {
                 None => break,
             }
         }
+        // The end of the line is trimmed, so the word has no space behind it.
+        if rest.ends_with(" and") {
+            return Err((
+                line.chars().count() + 1,
+                "expected a condition after \"and\"".to_owned(),
+            ));
+        }
         Ok(Rule {
             category,
             conditions: parsed,
