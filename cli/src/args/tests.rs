@@ -46,6 +46,7 @@ fn recording_options_without_a_command_are_refused() {
 fn every_command_in_the_readme_and_the_pages_parses() {
     let pages = [
         include_str!("../../../README.md"),
+        include_str!("../../../docs/categories.md"),
         include_str!("../../../docs/ci.md"),
         include_str!("../../../docs/environment.md"),
         include_str!("../../../docs/formats.md"),

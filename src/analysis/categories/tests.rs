@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::analysis::filter::Filter;
 use crate::analysis::groups::Groups;
@@ -317,6 +319,25 @@ fn the_users_rules_come_first_and_can_replace_the_built_in_ones() {
 }
 
 #[test]
+fn the_page_names_every_category_and_its_rules_are_valid() {
+    let page = include_str!("../../../docs/categories.md");
+    for category in Category::ALL {
+        assert!(page.contains(&format!("\n| `{}` | ", category.name())), "{category:?}");
+    }
+    let is_rule = |line: &&str| {
+        line.starts_with("    ")
+            && Category::ALL
+                .iter()
+                .any(|category| line.trim().starts_with(&format!("{}: ", category.name())))
+    };
+    let rules: Vec<&str> = page.lines().filter(is_rule).collect();
+    assert_eq!(rules.len(), 3, "{rules:?}");
+    Categories::none()
+        .add(&rules.join("\n"), "docs/categories.md")
+        .expect("valid rules");
+}
+
+#[test]
 fn an_invalid_rule_is_reported_with_line_and_column() {
     for (text, place, words) in [
         (
@@ -344,6 +365,20 @@ fn an_invalid_rule_is_reported_with_line_and_column() {
             error.starts_with(&format!("mine.txt:{place}: ")) && error.contains(words),
             "{text:?}: {error}"
         );
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_a_rule_or_an_error_within_its_line(line in "(inputs|other)?:?( ?(and|not|in|thread|kind|function|a\\*?|ä|\\\\|[ -~])){0,8}") {
+        let mut categories = Categories::none();
+        match categories.add(&line, "any.txt") {
+            Ok(()) => {
+                let snapshot = one(&[ALLOCATOR, CALL, SCRIPT], "python3");
+                decide(&categories, &snapshot);
+            }
+            Err(error) => prop_assert!(error.line == 1 && error.column <= line.chars().count() + 1, "{error}"),
+        }
     }
 }
 
@@ -457,7 +492,7 @@ fn a_filter_divides_the_memory_into_a_category_and_the_rest() {
                 ..Options::default()
             },
         );
-        assert_eq!(report.categories, [total.clone()]);
+        assert_eq!(report.categories, std::slice::from_ref(total));
         let rows = Tally::total(report.rows.iter().map(|row| row.tally()));
         assert_eq!(rows, total.memory, "{total:?}");
     }
