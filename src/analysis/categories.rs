@@ -9,9 +9,9 @@
 //! rules.txt  the built-in rules
 //! ```
 //!
-//! Records with the same stack and the same call have the same category, so rules are compared with stacks and calls,
-//! never with single records. Thousands of stacks share their frames: each distinct frame is compared with the patterns
-//! once, and a stack's answer is the union of its frames' answers.
+//! Rules are compared with stacks, never with single records. Thousands of stacks share their frames: each distinct frame
+//! is compared with the patterns once, and a stack's answer is the union of its frames' answers. What is left to compare
+//! for each request are the few conditions on its thread, kind and allocator.
 //!
 //! Deliberately absent: guesses from sizes, ages and order. docs/categories.md says when stacks cannot tell.
 
@@ -24,7 +24,7 @@ use crate::analysis::groups::Group;
 use crate::analysis::site::{CallStack, CallStacks, Frame};
 use crate::analysis::suppressions::{Names, ParseError};
 use crate::analysis::tally::Tally;
-use crate::kind::Place;
+use crate::kind::{Kind, Place};
 use crate::snapshot::{Call, Snapshot};
 
 mod rule;
@@ -176,9 +176,27 @@ pub struct Sorter<'c> {
 #[derive(Default)]
 struct Known {
     frames: HashMap<FrameKey, Bits>,
-    stacks: HashMap<Option<usize>, Bits>,
-    /// By stack and the address of the call.
-    rules: HashMap<(Option<usize>, usize), Option<usize>>,
+    /// The rules whose conditions on the stack hold, in order, up to the first that has no other conditions.
+    candidates: HashMap<Option<usize>, Box<[usize]>>,
+}
+
+/// What a request has besides its stack.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    pub kind: Kind,
+    pub domain: Option<&'a str>,
+    /// Index into the snapshot's threads; `None` if it is not known, so no name matches.
+    pub thread: Option<usize>,
+}
+
+impl<'a> From<&'a Call> for Request<'a> {
+    fn from(call: &'a Call) -> Request<'a> {
+        Request {
+            kind: call.kind,
+            domain: call.domain.as_deref(),
+            thread: Some(call.thread),
+        }
+    }
 }
 
 /// One bit per test of frames.
@@ -197,29 +215,36 @@ impl<'c> Sorter<'c> {
         }
     }
 
-    /// The category of records of this stack and call, which must be of the sorter's snapshot.
-    pub fn category(&self, stack: Option<usize>, call: &Call, stacks: &CallStacks) -> Category {
-        self.category_by(self.rule(stack, call, stacks))
+    /// The category of requests of this stack, which must be of the sorter's snapshot.
+    pub fn category<'r>(&self, stack: Option<usize>, request: impl Into<Request<'r>>, stacks: &CallStacks) -> Category {
+        self.category_by(self.rule(stack, request.into(), stacks))
     }
 
     /// Index of the rule that decides; `None` if no rule matches.
-    fn rule(&self, stack: Option<usize>, call: &Call, stacks: &CallStacks) -> Option<usize> {
-        let Known {
-            frames,
-            stacks: seen,
-            rules,
-        } = &mut *self.known.borrow_mut();
-        *rules
-            .entry((stack, std::ptr::from_ref(call) as usize))
-            .or_insert_with(|| {
-                let call_stack = stacks.get(stack);
-                let bits = seen.entry(stack).or_insert_with(|| self.bits(call_stack, frames));
-                let holds = |condition: &Condition| self.holds(condition, call_stack, call, bits);
-                self.categories
-                    .rules
-                    .iter()
-                    .position(|rule| rule.conditions.iter().all(holds))
-            })
+    fn rule(&self, stack: Option<usize>, request: Request, stacks: &CallStacks) -> Option<usize> {
+        let Known { frames, candidates } = &mut *self.known.borrow_mut();
+        let candidates = candidates
+            .entry(stack)
+            .or_insert_with(|| self.candidates(stacks.get(stack), frames));
+        let rules = &self.categories.rules;
+        let holds = |condition: &Condition| !condition.is_of_request() || self.holds_for(condition, request);
+        let decides = |rule: &&usize| rules[**rule].conditions.iter().all(holds);
+        candidates.iter().find(decides).copied()
+    }
+
+    fn candidates(&self, stack: &CallStack, frames: &mut HashMap<FrameKey, Bits>) -> Box<[usize]> {
+        let bits = self.bits(stack, frames);
+        let holds = |condition: &Condition| condition.is_of_request() || holds_for_stack(condition, stack, &bits);
+        let mut candidates = Vec::new();
+        for (nth, rule) in self.categories.rules.iter().enumerate() {
+            if rule.conditions.iter().all(holds) {
+                candidates.push(nth);
+                if !rule.conditions.iter().any(Condition::is_of_request) {
+                    break;
+                }
+            }
+        }
+        candidates.into_boxed_slice()
     }
 
     fn category_by(&self, rule: Option<usize>) -> Category {
@@ -244,14 +269,15 @@ impl<'c> Sorter<'c> {
         bits
     }
 
-    fn holds(&self, condition: &Condition, stack: &CallStack, call: &Call, bits: &Bits) -> bool {
+    fn holds_for(&self, condition: &Condition, request: Request) -> bool {
         match condition {
-            Condition::Frame(test) => bits[test / 64] >> (test % 64) & 1 == 1,
-            Condition::Library(pattern) => stack.library.is_some_and(|library| pattern.matches(library)),
-            Condition::Thread(pattern) => pattern.matches(&self.snapshot.threads[call.thread].name),
-            Condition::Kind(kind) => call.kind == *kind,
-            Condition::Domain(pattern) => call.domain.as_deref().is_some_and(|domain| pattern.matches(domain)),
-            Condition::Not(condition) => !self.holds(condition, stack, call, bits),
+            Condition::Thread(pattern) => request
+                .thread
+                .is_some_and(|thread| pattern.matches(&self.snapshot.threads[thread].name)),
+            Condition::Kind(kind) => request.kind == *kind,
+            Condition::Domain(pattern) => request.domain.is_some_and(|domain| pattern.matches(domain)),
+            Condition::Not(condition) => !self.holds_for(condition, request),
+            Condition::Frame(_) | Condition::Library(_) => false,
         }
     }
 
@@ -262,7 +288,7 @@ impl<'c> Sorter<'c> {
         let mut by_rule = vec![Tally::default(); rules.len()];
         let mut totals: Vec<(Tally, Tally)> = vec![Default::default(); Category::ALL.len()];
         for group in groups {
-            let rule = self.rule(group.stack, group.call, stacks);
+            let rule = self.rule(group.stack, group.call.into(), stacks);
             if let Some(rule) = rule {
                 by_rule[rule].join(group.tally());
             }
@@ -292,6 +318,15 @@ impl<'c> Sorter<'c> {
         });
         all.filter(|total| total.memory.count > 0 || !total.rules.is_empty())
             .collect()
+    }
+}
+
+fn holds_for_stack(condition: &Condition, stack: &CallStack, bits: &Bits) -> bool {
+    match condition {
+        Condition::Frame(test) => bits[test / 64] >> (test % 64) & 1 == 1,
+        Condition::Library(pattern) => stack.library.is_some_and(|library| pattern.matches(library)),
+        Condition::Not(condition) => !holds_for_stack(condition, stack, bits),
+        Condition::Thread(_) | Condition::Kind(_) | Condition::Domain(_) => false,
     }
 }
 

@@ -39,6 +39,17 @@ pub(super) enum Condition {
     Not(Box<Condition>),
 }
 
+impl Condition {
+    /// Whether the condition is on the thread, the kind or the allocator, and not on the stack.
+    pub fn is_of_request(&self) -> bool {
+        match self {
+            Condition::Frame(_) | Condition::Library(_) => false,
+            Condition::Thread(_) | Condition::Kind(_) | Condition::Domain(_) => true,
+            Condition::Not(condition) => condition.is_of_request(),
+        }
+    }
+}
+
 /// A test of a single frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Test {

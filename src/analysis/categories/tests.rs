@@ -50,7 +50,7 @@ fn decide(categories: &Categories, snapshot: &Snapshot) -> (Category, String) {
     let stacks = CallStacks::of(snapshot);
     let sorter = Sorter::new(categories, snapshot);
     let allocation = snapshot.allocations.at(0);
-    let rule = sorter.rule(allocation.stack, allocation.call, &stacks);
+    let rule = sorter.rule(allocation.stack, allocation.call.into(), &stacks);
     let text = rule.map_or(String::new(), |rule| categories.rules[rule].text.clone());
     (sorter.category(allocation.stack, allocation.call, &stacks), text)
 }
@@ -298,6 +298,25 @@ fn conditions_compare_frames_threads_kinds_domains_and_functions() {
         .allocations
         .change(|_, _, call| call.domain = Some("pytorch".to_owned()));
     assert_eq!(by("inputs: domain ^pytorch$", &snapshot), Category::Inputs);
+}
+
+#[test]
+fn a_request_of_an_unknown_thread_matches_no_name() {
+    let snapshot = one(&[ALLOCATOR, SCRIPT], "pt_autograd_0");
+    let stacks = CallStacks::of(&snapshot);
+    let categories = Categories::default();
+    let sorter = Sorter::new(&categories, &snapshot);
+    let request = Request {
+        kind: Kind::Tensor,
+        domain: None,
+        thread: Some(0),
+    };
+    assert_eq!(sorter.category(Some(0), request, &stacks), Category::Gradients);
+    let unknown = Request {
+        thread: None,
+        ..request
+    };
+    assert_eq!(sorter.category(Some(0), unknown, &stacks), Category::Other);
 }
 
 #[test]
