@@ -5,7 +5,7 @@
 //! ```text
 //! args            the command line: the list of commands and the global options
 //! commands/       one file per command: its options and its steps
-//! options/        option groups that several commands share: names, rules, formats, the config file
+//! options/        option groups that several commands share: names, rules, categories, formats, the config file
 //!
 //! live/           the live view
 //! verdict/        verdicts for CI: JUnit, SARIF, GitHub annotations, Markdown
