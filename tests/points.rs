@@ -195,7 +195,10 @@ fn a_mark_is_shown_from_the_snapshot_that_was_taken_at_it() {
     assert_eq!((held(&first), &first["taken"]["point"]), (1000, &"mark:epoch 1".into()));
     assert_eq!(first["finished"], false);
     let text = expect_code(0, &["report", "--at", "mark:epoch 2 é"], &file);
-    assert!(text.contains(" held 6.8 KiB on GPU 0 (peak 6.8 KiB) at the mark epoch 2 é"), "{text}");
+    assert!(
+        text.contains(" held 6.8 KiB on GPU 0 (peak 6.8 KiB) at the mark epoch 2 é"),
+        "{text}"
+    );
     expect_code(1, &["check", "--at", "mark:epoch 1", "--max-leaked", "999"], &file);
     expect_code(0, &["check", "--at", "mark:epoch 1", "--max-leaked", "1000"], &file);
 

@@ -11,6 +11,7 @@ use culeak::point::Point;
 use crate::commands::report::FilterArgs;
 use crate::errors::Failure;
 use crate::load::timeline::{WithTimeline, one_with_timeline, time_of};
+use crate::options::categories::CategoryArgs;
 use crate::options::{NameArgs, parse_moment, rows_shown};
 use crate::text;
 
@@ -42,6 +43,8 @@ pub struct StatsArgs {
     pub between: Option<Vec<Point>>,
     #[command(flatten)]
     pub filter: FilterArgs,
+    #[command(flatten)]
+    pub categories: CategoryArgs,
     /// Also show frames inside the CUDA runtime and below main
     #[arg(long)]
     pub full_stacks: bool,
@@ -67,10 +70,11 @@ pub fn execute(args: &StatsArgs) -> Result<ExitCode, Failure> {
         }
         _ => None,
     };
+    let categories = args.categories.read()?;
     let options = Options {
         sort: args.sort,
         top: rows_shown(args.top, !args.json),
-        filter: args.filter.filter(),
+        filter: args.filter.filter(&categories),
         between,
         source: item.source.clone(),
     };

@@ -12,6 +12,7 @@ use culeak::analysis::points::Points;
 use culeak::point::Point;
 use culeak::snapshot::{PointError, Reason, Snapshot};
 
+use super::timeline::timeline_state;
 use super::{Loaded, file};
 use crate::errors::Failure;
 use crate::escape::Escaped;
@@ -84,15 +85,6 @@ fn elsewhere(item: &mut Loaded, point: &Point) -> Result<Option<Snapshot>, Failu
     };
     snapshot.taken.point = Some(point.clone());
     Ok(Some(snapshot))
-}
-
-/// The state of a recorded process at a mark or a time, from its timeline.
-///
-/// # Errors
-/// The recording has no timeline, or the timeline lacks this point.
-// Filled in with the replay of timelines.
-fn timeline_state(_recording: &Path, _point: &Point) -> Result<Snapshot, String> {
-    Err("this recording has no timeline; record with `culeak run --timeline`".to_owned())
 }
 
 fn no_mark(item: &Loaded, name: &str, reason: &str) -> Failure {

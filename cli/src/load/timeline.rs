@@ -55,7 +55,12 @@ pub fn of_place(place: &Place) -> Result<WithTimeline, Failure> {
     }
     let (snapshot, timeline) = read(&path).map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
     Ok(WithTimeline {
-        item: Loaded { snapshot, source, root },
+        item: Loaded {
+            snapshot,
+            source,
+            root,
+            points: None,
+        },
         timeline,
     })
 }
