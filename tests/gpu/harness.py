@@ -318,13 +318,13 @@ class Machine:
         (folder / "rec").mkdir(parents=True)
         return folder
 
-    def run(self, *command, env=None, how="run", timeout=90, fresh=False, cwd=None, preload=()):
+    def run(self, *command, env=None, how="run", timeout=90, fresh=False, cwd=None, preload=(), options=()):
         """Runs a program under culeak (`how`: 'run' the CLI, 'preload' the bare shim, 'bare' neither), once per command line.
 
         It runs in a new folder, unless `cwd` names one. `preload`: libraries in their order, CULEAK among them unless `how` is
-        'bare'."""
+        'bare'. `options`: those of `culeak run`."""
         command = [str(word) for word in command]
-        key = (how, tuple(command), tuple(sorted((env or {}).items())), cwd, tuple(map(str, preload)))
+        key = (how, tuple(command), tuple(sorted((env or {}).items())), cwd, tuple(map(str, preload)), tuple(options))
         with self._lock:
             future = None if fresh else self._runs.get(key)
             mine = future is None
@@ -334,12 +334,12 @@ class Machine:
                     self._runs[key] = future
         if mine:
             try:
-                future.set_result(self._run(command, env, how, timeout, cwd, preload))
+                future.set_result(self._run(command, env, how, timeout, cwd, preload, options))
             except BaseException as error:
                 future.set_exception(error)
         return future.result()
 
-    def wrapped(self, command, how, recordings, preload=()):
+    def wrapped(self, command, how, recordings, preload=(), options=()):
         """The command line and the extra environment that run `command` under the recorder, with other preloads beside it."""
         if (CULEAK in preload) != (how == "preload" and bool(preload)):
             raise ValueError(f"{how!r} with the preloads {preload}")
@@ -350,12 +350,12 @@ class Machine:
                 raise Missing("libculeak.so (CULEAK_SHIM)")
             libraries = [str(self.shim if library == CULEAK else library) for library in preload or (CULEAK,)]
             return command, {"LD_PRELOAD": ":".join(libraries), "CULEAK_OUTPUT": f"{recordings}/%e.%h.%p.culeak"}
-        return [str(self.culeak), "run", "-o", str(recordings), "--no-report", "--", *command], {}
+        return [str(self.culeak), "run", "-o", str(recordings), "--no-report", *options, "--", *command], {}
 
-    def _run(self, command, env, how, timeout, cwd, preload=()):
+    def _run(self, command, env, how, timeout, cwd, preload=(), options=()):
         words = [os.path.basename(word) for word in command if not word.startswith("-")]
         folder = self.folder("-".join(words[-2:] + [how]))
-        full, more = self.wrapped(command, how, folder / "rec", preload)
+        full, more = self.wrapped(command, how, folder / "rec", preload, options)
         (folder / "command").write_text(" ".join(f"{k}={v}" for k, v in {**(env or {}), **more}.items()) + " " + " ".join(full) + "\n")
         started = time.monotonic()
         with open(folder / "stdout", "wb") as out, open(folder / "stderr", "wb") as err:

@@ -57,6 +57,8 @@ echo "building the victims in $bin" >&2
 (compile mixed.o mixed.cu; build mixed "$nvcc" "$bin/mixed.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/mixed") &
 (compile share.o share.cu; build share "$nvcc" "$bin/share.o" "${libraries[@]}" -cudart static "$driver" -o "$bin/share") &
 (build drv "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/drv.c" "$driver" -o "$bin/drv") &
+(build embeds "${CC:-cc}" -O2 -g -Wall -I"$cuda/include" "$victims/embeds.c" "$driver" -ldl -o "$bin/embeds") &
+(build events "${CC:-cc}" -O2 -g -Wall "$victims/events.c" -ldl -pthread -o "$bin/events") &
 for plugin in one:1111 two:2222; do
     name=plugin_${plugin%:*}
     build "$name.so" "$nvcc" -O2 -g -cudart shared -shared -Xcompiler -fPIC -Xlinker --build-id \

@@ -16,6 +16,7 @@ import categories
 import claims
 import coexist
 import compare
+import ends
 import exports
 import frameworks
 import harness
@@ -24,7 +25,7 @@ import plugin
 import tensors
 import watching
 
-assert categories and claims and coexist and exports and frameworks and ledgers and plugin and tensors and watching  # importing them registers their claims
+assert categories and claims and coexist and ends and exports and frameworks and ledgers and plugin and tensors and watching  # importing them registers their claims
 
 
 def main():

@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import importlib.util
 import json
 import os
 import sys
@@ -13,6 +14,14 @@ def live(label, kind, address, size):
 
 def fact(name, value):
     print(f"FACT {os.getpid()} {name} {int(value):#x}", flush=True)
+
+
+def needs(*packages):
+    """Ends the program, and the claim counts as not run, if this machine lacks one of these packages."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            print(f"UNSUPPORTED {os.getpid()} the Python package {package}", flush=True)
+            sys.exit(0)
 
 
 def here(frame):
