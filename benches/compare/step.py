@@ -2,8 +2,9 @@
 
     step.py plain | recorder [DEVICE] [STEPS]
 
-prints `STEP milliseconds events`: the median of the steps, and how many blocks the allocator allocated in one. `recorder` times
-the same steps with PyTorch's own memory recorder (native and Python stacks) off and on alternately, and prints `STEP` and `RECORDED`.
+prints `STEP milliseconds events`: the median of the steps, and how many blocks the allocator allocated in one. `plain` also
+prints `PAIR nanoseconds 1`: the median of `torch.empty` and `del` of 1,000 floats. `recorder` times the same steps with PyTorch's
+own memory recorder (native and Python stacks) off and on alternately, and prints `STEP` and `RECORDED`.
 """
 
 import statistics
@@ -44,12 +45,24 @@ def timed(count):
     return taken
 
 
+def pairs(count):
+    """Nanoseconds of a tensor that is allocated and freed, in chunks of 250."""
+    taken = []
+    for _ in range(count):
+        started = time.perf_counter()
+        for _ in range(250):
+            torch.empty(1000, device=device)
+        taken.append(1e9 * (time.perf_counter() - started) / 250)
+    return taken
+
+
 timed(max(steps // 4, 1))
 before = handed_out()
 step()
 events = handed_out() - before
 if mode == "plain":
     print("STEP", statistics.median(timed(steps)), events)
+    print("PAIR", statistics.median(pairs(4 * steps)), 1)
 else:
     off, on = [], []
     for _ in range(4):

@@ -77,6 +77,10 @@ def walker(t):
 # ---- a whole event, on a driver that does nothing ----
 
 
+# The variables of a recording without and with an event log.
+WAYS_TO_RECORD = {"culeak": {}, "timeline": {"CULEAK_TIMELINE": str(1 << 30)}}
+
+
 def event(t, program, frames=20, threads=1, under=()):
     """One run: nanoseconds of an allocation and of a free, pairs a second of all threads, and CPU time per pair of all processes."""
     path = t.machine.out / "bin" / program
@@ -84,8 +88,8 @@ def event(t, program, frames=20, threads=1, under=()):
         raise Missing(f"{program} was not built; see {t.machine.out / 'bin' / 'event.log'}")
     env = {"LD_LIBRARY_PATH": f"{path.parent / 'driver'}"}
     command = [path, frames, threads]
-    if under == "culeak":
-        env |= t.preloaded()
+    if under in WAYS_TO_RECORD:
+        env |= t.preloaded() | WAYS_TO_RECORD[under]
     elif under:
         command = [*under, *command]
         env["LD_LIBRARY_PATH"] += f":{t.binaries / 'heaptrack' / 'lib'}"
@@ -235,7 +239,7 @@ def torch_of(t):
 
 def step(t, device, mode="plain", how="bare", env=None):
     run = t.machine.run(t.machine.python, HERE / "step.py", mode, device, t.times(60), env={**t.quiet, **(env or {})}, how=how, fresh=True, timeout=t.left(90)).must()
-    return {word: (float(value), int(count)) for word, value, count in re.findall(r"^(STEP|RECORDED) ([\d.]+) (\d+)$", run.out, re.M)}, run
+    return {word: (float(value), int(count)) for word, value, count in re.findall(r"^(STEP|RECORDED|PAIR) ([\d.]+) (\d+)$", run.out, re.M)}, run
 
 
 @group(
@@ -273,6 +277,59 @@ def steps(t):
     for name, _ in ways:
         ratio = Ratio(seen[name, "bare"], seen[name, "preload"])
         yield f"{ratio}x (PyTorch's recorder: {recorder})", ratio.median <= 1.03
+
+
+# ---- with an event log ----
+
+
+def by_turns(t, turns, ways, once):
+    """Lists of what `once` measured in each way: one run of each in turn."""
+    seen = collections.defaultdict(list)
+    for _ in range(t.times(turns)):
+        for way in ways:
+            seen[way].append(once(way))
+    return seen
+
+
+def timeline_rows(name, unit, seen):
+    """A row of the table: the minimum and the median of each way, and the ratios of the runs of one turn."""
+    figures = [f"{min(seen[way]):.2f} / {median(seen[way]):.2f}" for way in ("bare", "culeak", "timeline")]
+    return [name, unit, *figures, str(Ratio(seen["culeak"], seen["timeline"])), str(Ratio(seen["bare"], seen["timeline"]))]
+
+
+@group(
+    "timeline",
+    ("an event in the log, allocation and free", "<= 20 ns more than without it"),
+    ("transformer step with --timeline, caching on", "<= 1.10x bare"),
+)
+def timeline(t):
+    ways, rows = ("bare", *WAYS_TO_RECORD), []
+    seen = by_turns(t, 5, ways, lambda way: event(t, "event", under=() if way == "bare" else way)[:2])
+    more = []
+    for part, name in enumerate(("allocation", "free")):
+        column = {way: [run[part] for run in runs] for way, runs in seen.items()}
+        rows.append(timeline_rows(f"{name} on a driver that does nothing, 20 frames", "ns", column))
+        more.append(median([b - a for a, b in zip(column["culeak"], column["timeline"])]))
+    heads = ["program", "unit", *(f"{way}: minimum / median" for way in ("bare", "culeak", "with --timeline")), "with a timeline against without", "with a timeline against bare"]
+    title = "Cost of an event log (--timeline, 1 GiB): runs bare, recorded, and recorded with a log by turns. Ratios are the median of turns (range)."
+    try:
+        yield f"{more[0]:+.0f} and {more[1]:+.0f} ns", max(more) <= 20
+        program = t.machine.out / "bin" / "cost"
+        if program.exists():
+            for name, case in (("cudaMallocAsync + cudaFreeAsync", "ordered_pair"), ("cudaMalloc + cudaFree", "plain_pair")):
+                def pair(way):
+                    run = t.machine.run(program, case, env=WAYS_TO_RECORD.get(way), how="bare" if way == "bare" else "preload", fresh=True).must()
+                    return float(re.search(r"NANOSECONDS ([\d.]+)", run.out)[1])
+
+                rows.append(timeline_rows(name, "ns", by_turns(t, 5, ways, pair)))
+        device = torch_of(t)
+        seen = by_turns(t, 4, ways, lambda way: step(t, device, how="bare" if way == "bare" else "preload", env=WAYS_TO_RECORD.get(way))[0])
+        for name, unit, word in ((f"transformer step on {device}", "ms", "STEP"), ("torch.empty + del", "ns", "PAIR")):
+            rows.append(timeline_rows(name, unit, {way: [run[word][0] for run in runs] for way, runs in seen.items()}))
+        ratio = Ratio(*([run["STEP"][0] for run in seen[way]] for way in ("bare", "timeline")))
+        yield f"{ratio}x", ratio.median <= 1.10
+    finally:
+        table(t.machine.out / "timeline.md", title, heads, rows)
 
 
 @group("import", ("`import torch` and a first tensor", "<= 1.02x bare"))
