@@ -25,7 +25,7 @@ use crate::analysis::site::{CallStack, CallStacks, Frame};
 use crate::analysis::suppressions::{Names, ParseError};
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
-use crate::snapshot::{Call, Snapshot};
+use crate::snapshot::{Call, Snapshot, Total};
 
 mod rule;
 
@@ -195,6 +195,16 @@ impl<'a> From<&'a Call> for Request<'a> {
             kind: call.kind,
             domain: call.domain.as_deref(),
             thread: Some(call.thread),
+        }
+    }
+}
+
+impl From<&Total> for Request<'_> {
+    fn from(total: &Total) -> Self {
+        Request {
+            kind: total.kind,
+            domain: None,
+            thread: None,
         }
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
-use crate::analysis::categories::{Categories, Category, Sorter};
+use crate::analysis::categories::{Categories, Category, Request, Sorter};
 use crate::analysis::groups::{Group, Groups, Level};
 use crate::analysis::site::CallStacks;
 use crate::analysis::suppressions::Pattern;
@@ -118,28 +118,25 @@ impl<'f> Filtering<'f> {
 
     /// Whether records of this call, stack and time pass.
     pub fn passes(&mut self, call: &Call, stack: Option<usize>, time_ns: u64, stacks: &CallStacks) -> bool {
-        time_ns >= self.since_ns
-            && self.passes_at_any_time(call.kind, call.device, stack, stacks)
-            && self.category_passes(call, stack, stacks)
+        time_ns >= self.since_ns && self.passes_at_any_time(call.into(), call.device, stack, stacks)
     }
 
-    fn category_passes(&self, call: &Call, stack: Option<usize>, stacks: &CallStacks) -> bool {
-        let categories = &self.filter.categories;
-        categories.is_empty() || categories.contains(&self.sorter.category(stack, call, stacks))
-    }
-
-    /// Whether records of this kind, device and stack pass if their time and category do.
+    /// Whether records of this request, device and stack pass if their time does.
     pub fn passes_at_any_time(
         &mut self,
-        kind: Kind,
+        request: Request,
         device: Option<usize>,
         stack: Option<usize>,
         stacks: &CallStacks,
     ) -> bool {
-        let filter = self.filter;
+        let (filter, kind) = (self.filter, request.kind);
         (filter.kinds.is_empty() || filter.kinds.contains(&kind))
             && (filter.devices.is_empty() || filter.devices.contains(&self.location(kind, device)))
             && self.stack_passes(stack, stacks)
+            && (filter.categories.is_empty()
+                || filter
+                    .categories
+                    .contains(&self.sorter.category(stack, request, stacks)))
     }
 
     /// The groups that pass, and the held and cached memory that does not.

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use foldhash::HashMap;
 use serde::Serialize;
 
+use crate::analysis::categories::Request;
 use crate::analysis::filter::{Filter, Filtering, mark_time};
 use crate::analysis::report::{ProcessLine, place_name, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
@@ -352,7 +353,13 @@ impl Rows {
         };
         for (number, site) in (0..).zip(&timeline.sites) {
             rows.within.push(site.kind.place() == Place::Within);
-            if !filtering.passes_at_any_time(site.kind, site.device, site.stack, stacks) {
+            let request = Request {
+                kind: site.kind,
+                domain: site.domain.as_deref(),
+                // A call site may be that of several threads.
+                thread: None,
+            };
+            if !filtering.passes_at_any_time(request, site.device, site.stack, stacks) {
                 rows.of_site.push(LEFT_OUT);
                 continue;
             }
