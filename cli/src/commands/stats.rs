@@ -61,7 +61,6 @@ fn sort_parser() -> impl TypedValueParser<Value = Sort> {
 }
 
 pub fn execute(args: &StatsArgs) -> Result<ExitCode, Failure> {
-    let categories = args.categories.read()?;
     let WithTimeline { mut item, timeline } = one_with_timeline(&args.input)?;
     let failed = |reason: String| Failure::new(format!("{}: {reason}", item.source));
     let between = match args.between.as_deref() {

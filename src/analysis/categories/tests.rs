@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::analysis::filter::Filter;
+use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::groups::Groups;
 use crate::analysis::report::{By, Options, Report};
 use crate::kind::Kind;
@@ -317,6 +317,13 @@ fn a_request_of_an_unknown_thread_matches_no_name() {
         ..request
     };
     assert_eq!(sorter.category(Some(0), unknown, &stacks), Category::Other);
+    let filter = Filter {
+        categories: vec![Category::Gradients],
+        ..Filter::default()
+    };
+    let mut filtering = Filtering::new(&filter, &snapshot);
+    assert!(filtering.passes_at_any_time(request, None, Some(0), &stacks));
+    assert!(!filtering.passes_at_any_time(unknown, None, Some(0), &stacks));
 }
 
 #[test]
