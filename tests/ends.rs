@@ -60,6 +60,19 @@ fn memory_that_the_interpreter_frees_while_it_finalizes_is_known() {
 }
 
 #[test]
+fn the_end_of_a_script_is_known_if_its_shutdown_frees_nothing() {
+    for python in interpreters() {
+        let outcome = ends(python, "forget");
+        let (expected, _) = printed(&outcome);
+        let snapshot = outcome.only_snapshot();
+        let end = snapshot.end.map(|end| end.of);
+        assert_eq!(end, Some(EndOf::Script), "{}", python.version);
+        assert_eq!(live_at_end(snapshot), expected, "{}", python.version);
+        assert!(snapshot.freed_after_end.is_empty(), "{}", python.version);
+    }
+}
+
+#[test]
 fn a_script_that_leaves_at_once_has_no_end_but_its_last_state() {
     for python in interpreters() {
         let outcome = ends(python, "leave_at_once");

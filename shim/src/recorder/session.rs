@@ -192,6 +192,8 @@ pub fn watch_exit() {
     extern "C" fn exiting() {
         EXITING.store(true, Relaxed);
         if let Some(recording) = running() {
+            // The interpreter may have finalized without a free.
+            note_end(recording);
             recording.end_main();
         }
     }
