@@ -20,7 +20,7 @@ use crate::analysis::baseline::Baseline;
 use crate::analysis::filter::mark_time;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Group, Groups, Level};
-use crate::analysis::points::{shown_points, when};
+use crate::analysis::points::{Points, shown_points, when};
 use crate::analysis::program::Program;
 use crate::analysis::report::{
     By, ProcessLine, Row, Tally, began_late, ended_early, is_finished, process_line, rows_by,
@@ -122,6 +122,8 @@ pub struct Verdict<'a> {
     /// Reports show the end of the script by default.
     #[serde(skip)]
     pub reports_show_end: bool,
+    /// Memory that the script held at its end and that the interpreter's shutdown freed, if the last state was judged.
+    pub freed_at_shutdown: Tally,
     /// The memory that limits apply to.
     pub judged: Tally,
     /// Memory that `--kind` and `--since` exclude, and pools whose blocks are not known.
@@ -197,6 +199,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         finished: is_finished(snapshot),
         when: when(snapshot),
         reports_show_end: snapshot.usual_point() == Point::End,
+        freed_at_shutdown: freed_at_shutdown(snapshot, &stacks, &groups),
         judged: found,
         ignored: Tally::total([
             sorted.ignored.before_mark,
@@ -254,6 +257,14 @@ pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
         shown_points(snapshot),
         &rows_by(snapshot, &stacks, sorted.judged.into_iter(), By::Site),
     )
+}
+
+fn freed_at_shutdown(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -> Tally {
+    if snapshot.freed_after_end.is_empty() || snapshot.usual_point() != Point::End {
+        return Tally::default();
+    }
+    let end = Points::with(snapshot, stacks, groups).end;
+    end.map_or(Tally::default(), |end| end.freed)
 }
 
 /// The records of a snapshot, by how they are treated.

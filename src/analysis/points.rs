@@ -102,17 +102,18 @@ impl Points {
     pub fn with(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -> Points {
         let held = held(groups);
         let mut points = Points {
-            peak: peaks(snapshot),
+            peak: peaks(snapshot, stacks),
             ..Points::default()
         };
         if matches!(snapshot.taken.point, None | Some(Point::Exit)) {
             let time_ns = snapshot.taken.at_ns;
+            let later = allocated_after_end(snapshot, stacks, groups);
             points.exit = Some(AtExit {
                 time_ns,
                 held,
-                allocated_after_end: allocated_after_end(snapshot, stacks, groups),
+                allocated_after_end: later,
             });
-            points.end = at_end(snapshot, stacks);
+            points.end = at_end(snapshot, stacks, held, later);
         }
         points
     }
@@ -143,8 +144,21 @@ fn allocated_after_end(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups
     }))
 }
 
-fn at_end(snapshot: &Snapshot, stacks: &CallStacks) -> Option<AtEnd> {
+/// `at_exit`: memory in use at exit; `later`: the part of it that was allocated after the end.
+fn at_end(snapshot: &Snapshot, stacks: &CallStacks, at_exit: Tally, later: Tally) -> Option<AtEnd> {
     let end = snapshot.end?;
+    // There may be millions of rows, and nearly all programs free nothing after the end.
+    if snapshot.freed_after_end.is_empty() {
+        return Some(AtEnd {
+            of: end.of,
+            time_ns: end.time_ns,
+            held: Tally {
+                bytes: at_exit.bytes.saturating_sub(later.bytes),
+                count: at_exit.count.saturating_sub(later.count),
+            },
+            freed: Tally::default(),
+        });
+    }
     let view = snapshot.at(&Point::End).ok()?;
     let groups = Groups::of(&view, stacks);
     let mut freed = Tally::default();
@@ -162,7 +176,7 @@ fn at_end(snapshot: &Snapshot, stacks: &CallStacks) -> Option<AtEnd> {
 }
 
 /// The peaks of devices, then those of frameworks' blocks, then those of host memory.
-fn peaks(snapshot: &Snapshot) -> Vec<Peak> {
+fn peaks(snapshot: &Snapshot, stacks: &CallStacks) -> Vec<Peak> {
     let counters = || {
         let counters = snapshot.counters.iter().filter(|counter| counter.peak_bytes > 0);
         counters.map(|counter| (counter.kind.place(), counter))
@@ -193,40 +207,26 @@ fn peaks(snapshot: &Snapshot) -> Vec<Peak> {
     if snapshot.at_peaks.is_empty() {
         return sums.into_iter().map(|sum| sum.peak(snapshot, Vec::new())).collect();
     }
-    // If the snapshot shows a point, its rows are those of another point, but the memory at the peaks is the same.
-    let mut whole = Snapshot {
-        at_peaks: snapshot.at_peaks.clone(),
-        ..tables(snapshot)
-    };
-    whole.taken.point = None;
-    let Ok(view) = whole.into_at(&Point::Peak) else {
-        return Vec::new();
-    };
-    let stacks = CallStacks::of(&view);
-    let groups = Groups::of(&view, &stacks);
-    let of_sum = |sum: Sum| {
-        let members = groups.all.iter().filter(|group| sum.includes(group));
-        let rows = rows_by(&view, &stacks, members, By::Site);
-        sum.peak(snapshot, rows)
-    };
-    sums.into_iter().map(of_sum).collect()
-}
-
-/// The tables that stacks and calls refer to, without rows.
-fn tables(snapshot: &Snapshot) -> Snapshot {
-    Snapshot {
-        taken: snapshot.taken.clone(),
-        process: snapshot.process.clone(),
+    // Whichever point the snapshot shows, its memory at the peaks is the same. The stacks are those of the snapshot.
+    let tables = Snapshot {
         devices: snapshot.devices.clone(),
         contexts: snapshot.contexts.clone(),
         threads: snapshot.threads.clone(),
-        modules: snapshot.modules.clone(),
-        locations: snapshot.locations.clone(),
-        stacks: snapshot.stacks.clone(),
         counters: snapshot.counters.clone(),
         allocators: snapshot.allocators.clone(),
+        at_peaks: snapshot.at_peaks.clone(),
         ..Snapshot::empty()
-    }
+    };
+    let Ok(view) = tables.into_at(&Point::Peak) else {
+        return Vec::new();
+    };
+    let groups = Groups::of(&view, stacks);
+    let of_sum = |sum: Sum| {
+        let members = groups.all.iter().filter(|group| sum.includes(group));
+        let rows = rows_by(&view, stacks, members, By::Site);
+        sum.peak(snapshot, rows)
+    };
+    sums.into_iter().map(of_sum).collect()
 }
 
 /// A sum that has a peak: all memory on a device, or one kind.

@@ -49,6 +49,13 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         let (tally, reasons) = (parts::tally(verdict.ignored), ignored(verdict));
         writeln!(out, "not judged: {tally} ({reasons})")?;
     }
+    if verdict.freed_at_shutdown.count > 0 {
+        let freed = parts::tally(verdict.freed_at_shutdown);
+        writeln!(
+            out,
+            "not judged: {freed} held when the script ended, which the interpreter's shutdown freed; --at end includes it"
+        )?;
+    }
     parts::suppressions(verdict.suppressed, &verdict.suppressions, out)?;
     parts::warnings(out, &verdict.warnings)?;
     // A report of a script shows its end by default.
