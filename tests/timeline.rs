@@ -146,7 +146,7 @@ fn a_report_shows_any_time_and_any_window_of_the_log() {
         assert_eq!(run(words, &file).status.code(), Some(1), "{words:?}");
     }
     assert_eq!(
-        run(&["export", "--at", "mark:step 2", "-f", "folded"], &file)
+        run(&["export", "--at", "mark:step 2", "-f", "folded", "-o", "-"], &file)
             .status
             .code(),
         Some(0)
