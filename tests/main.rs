@@ -35,6 +35,7 @@ mod support;
 mod surroundings;
 mod tensors;
 mod threads;
+mod timeline;
 mod transparent;
 mod trend;
 mod undisturbed;

@@ -162,7 +162,11 @@ pub fn one_with_totals(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
     single(argument.as_ref())?.load_by(reader::read_with_totals)
 }
 
-fn single(argument: &OsStr) -> Result<Place, Failure> {
+/// The source that an argument names.
+///
+/// # Errors
+/// It names several, or none.
+pub fn single(argument: &OsStr) -> Result<Place, Failure> {
     let mut found = places(argument)?;
     match found.len() {
         1 => Ok(found.remove(0)),

@@ -303,6 +303,9 @@ fn phase_at(phases: &[Phase], time_ns: u64) -> Option<String> {
 
 /// The point that a snapshot shows, in words: `when the script ended`. `None`: its last state.
 pub fn when(snapshot: &Snapshot) -> Option<String> {
+    if snapshot.taken.after_ns.is_some() {
+        return Some("at the end of the window".to_owned());
+    }
     let of = snapshot.end.map(|end| end.of);
     Some(match snapshot.taken.point.as_ref()? {
         Point::Exit => return None,

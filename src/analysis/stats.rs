@@ -68,6 +68,8 @@ impl Sort {
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     pub sort: Sort,
+    /// One row for each stack instead of each call site.
+    pub by_stack: bool,
     /// The most rows to list.
     pub top: Option<usize>,
     /// Events of other memory are left out.
@@ -189,7 +191,7 @@ impl<'a> Stats<'a> {
     pub fn of(snapshot: &'a Snapshot, timeline: &'a Timeline, options: &Options) -> Result<Stats<'a>, Unknown> {
         let (from_ns, to_ns) = range(snapshot, timeline, options)?;
         let stacks = CallStacks::of(snapshot);
-        let mut rows = Rows::of(snapshot, timeline, &stacks, &options.filter);
+        let mut rows = Rows::of(snapshot, timeline, &stacks, options);
         let classes = Classes::of(&timeline.sites);
         let mut counting = Counting::new(rows.all.len());
         for event in timeline.between(from_ns, to_ns) {
@@ -343,8 +345,8 @@ struct RowSites {
 }
 
 impl Rows {
-    fn of(snapshot: &Snapshot, timeline: &Timeline, stacks: &CallStacks, filter: &Filter) -> Rows {
-        let mut filtering = Filtering::new(filter, snapshot);
+    fn of(snapshot: &Snapshot, timeline: &Timeline, stacks: &CallStacks, options: &Options) -> Rows {
+        let mut filtering = Filtering::new(&options.filter, snapshot);
         let mut numbers = HashMap::default();
         let mut rows = Rows {
             of_site: Vec::with_capacity(timeline.sites.len()),
@@ -365,7 +367,12 @@ impl Rows {
             }
             let stack = stacks.get(site.stack);
             let device = site.kind.place().counts_against(site.device);
-            let key = (stack.site_fingerprint, site.kind, device, site.domain.as_deref());
+            let code = if options.by_stack {
+                stack.fingerprint
+            } else {
+                stack.site_fingerprint
+            };
+            let key = (code, site.kind, device, site.domain.as_deref());
             let row = *numbers.entry(key).or_insert_with(|| {
                 rows.all.push(RowSites {
                     site: number,

@@ -25,7 +25,7 @@ use crate::html::{self, Item};
 use crate::load::{self, Loaded, Place};
 use crate::options::categories::{CategoryArgs, category_parser};
 use crate::options::rules::suppressions_if_any;
-use crate::options::{NameArgs, kind_parser, parse_pattern, parse_point, rows_shown};
+use crate::options::{NameArgs, kind_parser, parse_moment, parse_pattern, parse_point, rows_shown};
 use crate::output::{self, Overwrite};
 use crate::progress::{self, Progress, Unit};
 use crate::text::names::Detail;
@@ -37,6 +37,7 @@ use crate::{json, text, usage};
 Examples:
   culeak report app.host.4711.culeak            leaks of a finished program
   culeak report app.host.4711.culeak --at peak  memory at the peak, in full
+  culeak report app.host.4711.culeak --between mark:warm exit    allocated since then and still live
   culeak report 4711 --by kind                  memory held by a running program
   culeak report 4711 --kind pinned --focus loader.py     pinned memory from loader.py only
   culeak report 4711 --by category              parameters, gradients, activations, caches …
@@ -55,6 +56,10 @@ pub struct ReportArgs {
     /// script that ended; otherwise exit, or now]
     #[arg(long, value_name = "POINT", value_parser = parse_point)]
     pub at: Option<Point>,
+    /// Show what was allocated between two moments and was live at the second: times such as 12.5s, mark:NAME, start, end,
+    /// exit; needs a recording made with --timeline
+    #[arg(long, num_args = 2, value_names = ["A", "B"], value_parser = parse_moment, conflicts_with = "at")]
+    pub between: Option<Vec<Point>>,
     /// Sort rows by this property; age: oldest first
     #[arg(long, default_value = "bytes", value_parser = sort_parser())]
     pub sort: Sort,
@@ -183,6 +188,18 @@ impl ReportArgs {
         Ok(())
     }
 
+    /// Reads an input, with names, at the point or in the window that the report shows.
+    fn load(&self, place: &Place) -> Result<Loaded, Failure> {
+        if let Some([from, to]) = self.between.as_deref() {
+            let mut item = load::timeline::left_between(place, from, to)?;
+            self.names.name_frames(&mut item);
+            return Ok(item);
+        }
+        let mut item = place.load()?;
+        load::at::show(&mut item, self.at.as_ref(), &self.names)?;
+        Ok(item)
+    }
+
     /// How to report one of the inputs.
     fn options(&self, source: String, categories: &Categories) -> Options {
         Options {
@@ -260,7 +277,7 @@ impl<'a> Inputs<'a> {
             progress: None,
         };
         match places.as_slice() {
-            [place] if args.inputs.len() == 1 => inputs.only = Some(inputs.prepared(place.load()?)?),
+            [place] if args.inputs.len() == 1 => inputs.only = Some(inputs.load(place)?),
             several => {
                 // Reports that scroll by on a terminal already show the progress.
                 let invisible = args.html.is_some() || !io::stdout().is_terminal();
@@ -272,8 +289,8 @@ impl<'a> Inputs<'a> {
         Ok(inputs)
     }
 
-    fn prepared(&self, mut item: Loaded) -> Result<Loaded, Failure> {
-        load::at::show(&mut item, self.args.at.as_ref(), &self.args.names)?;
+    fn load(&self, place: &Place) -> Result<Loaded, Failure> {
+        let mut item = self.args.load(place)?;
         if item.snapshot.taken.point.is_none() {
             usage::ask_driver(&mut item);
         }
@@ -287,7 +304,7 @@ impl Iterator for Inputs<'_> {
     fn next(&mut self) -> Option<Loaded> {
         loop {
             let place = self.places.next()?;
-            let loaded = place.load().and_then(|item| self.prepared(item));
+            let loaded = self.load(&place);
             if let Some(progress) = &self.progress {
                 progress.advance(1);
             }
@@ -376,8 +393,7 @@ fn write_flamegraph(args: &ReportArgs, rules: &Rules, path: &Path) -> Result<Exi
             args.inputs.len()
         )));
     };
-    let mut item = load::one(input)?;
-    load::at::show(&mut item, args.at.as_ref(), &args.names)?;
+    let item = args.load(&load::single(input)?)?;
     let profile = Profile::of(&item.snapshot, &args.profile_options(rules));
     output::create(path, args.overwrite, |out| {
         flamegraph::write(&profile, detail(args), Cost::Bytes, out)

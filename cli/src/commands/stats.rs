@@ -35,6 +35,9 @@ pub struct StatsArgs {
     /// Sort rows by number of temporary allocations, of allocations, by median lifetime (shortest first), or by bytes allocated
     #[arg(long, default_value = "churn", value_parser = sort_parser())]
     pub sort: Sort,
+    /// site: one row per call site; stack: one row per stack
+    #[arg(long, default_value = "site", value_parser = ["site", "stack"])]
+    pub by: String,
     /// Show at most N rows; 0: all [default: 20; all with --json]
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
@@ -73,6 +76,7 @@ pub fn execute(args: &StatsArgs) -> Result<ExitCode, Failure> {
     let categories = args.categories.read()?;
     let options = Options {
         sort: args.sort,
+        by_stack: args.by == "stack",
         top: rows_shown(args.top, !args.json),
         filter: args.filter.filter(&categories),
         between,

@@ -79,6 +79,23 @@ pub fn timeline_state(path: &Path, point: &Point) -> Result<Snapshot, String> {
     Ok(state)
 }
 
+/// The memory that was allocated between two points and was live at the second one, as a snapshot without names.
+///
+/// # Errors
+/// As [`of_place`]; or the recording does not cover the window.
+pub fn left_between(place: &Place, from: &Point, to: &Point) -> Result<Loaded, Failure> {
+    let WithTimeline { mut item, timeline } = of_place(place)?;
+    let source = item.source.clone();
+    let failed = |reason: String| Failure::new(format!("{source}: {reason}"));
+    let time = |point| time_of(&item.snapshot, &timeline, point).map_err(failed);
+    let left = timeline.left_by(&item.snapshot, time(from)?, time(to)?);
+    item.snapshot = left.map_err(|unknown| failed(unknown.to_string()))?;
+    if let Point::Mark(_) = to {
+        item.snapshot.taken.point = Some(to.clone());
+    }
+    Ok(item)
+}
+
 /// The time of a point that is a moment.
 ///
 /// # Errors
@@ -122,6 +139,6 @@ fn read(path: &Path) -> Result<(Snapshot, Timeline), String> {
     })?;
     match timeline {
         Some(timeline) => Ok((snapshot, timeline)),
-        None => Err("has no event log; record one with: culeak run --timeline -- PROGRAM".to_owned()),
+        None => Err("this recording has no event log; record one with: culeak run --timeline -- PROGRAM".to_owned()),
     }
 }

@@ -44,7 +44,7 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
         (None, None) => {}
     }
     // The ledger covers all memory, so with a filter its sums would contradict the lines below it.
-    let has_ledger = report.taken.point != Some(Point::Peak);
+    let has_ledger = report.taken.point != Some(Point::Peak) && report.taken.after_ns.is_none();
     if !report.is_empty() && report.filter.is_none() && has_ledger {
         ledger::write(&report.ledger, out)?;
     }
@@ -119,7 +119,7 @@ fn reason(automatic: &Automatic, out: &mut dyn Write) -> io::Result<()> {
 pub fn headline(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let totals = &report.totals;
     let held = totals.held.total();
-    if let Some(text) = end_and_exit(report) {
+    if let Some(text) = end_and_exit(report).or_else(|| window(report)) {
         writeln!(out, "{}", Styled(BOLD, text))?;
     }
     if report.is_empty() {
@@ -213,6 +213,22 @@ fn end_and_exit(report: &Report) -> Option<String> {
         later => format!(", {} of it allocated later", units::bytes(later.bytes)),
     };
     Some(format!("held when {when}: {held}{freed}{never}{later}"))
+}
+
+/// `window from 5 s to 12.5 s: memory that was allocated in it and was live at its end`, if the report shows one.
+fn window(report: &Report) -> Option<String> {
+    let from = match report.taken.after_ns? {
+        0 => "the start".to_owned(),
+        from => units::duration(from),
+    };
+    let to = units::duration(report.taken.at_ns);
+    let mark = match &report.taken.point {
+        Some(Point::Mark(name)) => format!(" (the mark {})", Escaped(name)),
+        _ => String::new(),
+    };
+    Some(format!(
+        "window from {from} to {to}{mark}: memory that was allocated in it and was live at its end"
+    ))
 }
 
 /// ` when the script ended`, if the report shows a point in time that no other line names.

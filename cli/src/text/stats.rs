@@ -217,7 +217,11 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
     parts::stack(out, &row.stack, full_stacks, "      ")?;
     if row.stacks_in_all > 1 {
         let others = plural(row.stacks_in_all as u64 - 1, "other stack", "other stacks");
-        writeln!(out, "      {}", Styled(DIM, format!("and {others}")))?;
+        writeln!(
+            out,
+            "      {}",
+            Styled(DIM, format!("and {others}; --by stack shows each"))
+        )?;
     }
     writeln!(out)
 }

@@ -140,6 +140,10 @@ pub(super) fn next(snapshot: &Snapshot, totals: &Totals, rows: &[Row], source: &
     if snapshot.taken.automatic.is_some() {
         return format!("culeak report {source} --by stack");
     }
+    if let Some(from) = snapshot.taken.after_ns {
+        let (from, to) = (Point::Time(from), Point::Time(snapshot.taken.at_ns));
+        return format!("culeak stats {source} --between {from} {to}");
+    }
     let has_several = totals.held.total().count > 0 && rows.iter().any(|row| row.stacks_in_all > 1);
     match &snapshot.taken.point {
         None | Some(Point::Exit) => {}
