@@ -260,18 +260,18 @@ static void rounds(void) {
     drop(leak(100));
 }
 
-/* Prints the time of a push and a pop. */
+/* Prints the processor time of a push and a pop. */
 static void cost(void) {
     enum { TIMES = 200000 };
     struct timespec start, end;
     start_cuda();
     leak(1);
-    clock_gettime(CLOCK_MONOTONIC, &start);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &start);
     for (int i = 0; i < TIMES; i++) {
         nvtxRangePushA("forward of the model");
         nvtxRangePop();
     }
-    clock_gettime(CLOCK_MONOTONIC, &end);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
     fprintf(stderr, "%.1f ns\n", ((end.tv_sec - start.tv_sec) * 1e9 + (end.tv_nsec - start.tv_nsec)) / TIMES);
 }
 

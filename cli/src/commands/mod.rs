@@ -1,6 +1,7 @@
 //! One file per command: its options and its steps.
 
 pub mod after_run;
+pub mod boundaries;
 pub mod categories;
 pub mod check;
 pub mod completions;
