@@ -3,8 +3,8 @@
 use culeak::snapshot::{Phase, Snapshot};
 
 use crate::support::compile::executable;
-use crate::support::outcome::Outcome;
-use crate::support::{Profile, fake_driver, profile, program, shim};
+use crate::support::outcome::{Outcome, recordings_in};
+use crate::support::{Profile, culeak, fake_driver, profile, program, shim};
 
 fn with_nvtx(behaviour: &str) -> Profile {
     profile("phases")
@@ -183,4 +183,100 @@ fn ranges_through_nvidias_own_header_are_phases() {
     expect_ranges(&run("ranges"));
     let early = run("early");
     assert_eq!(paths(early.only_snapshot()), ["early:program", "early:program > load"]);
+}
+
+/// Runs `culeak` on the only recording, and returns its exit code and what it printed, as JSON if it passed or failed.
+fn culeak_json(outcome: &Outcome, words: &str) -> (i32, serde_json::Value, String) {
+    let recordings = recordings_in(&outcome.out());
+    assert_eq!(recordings.len(), 1, "{recordings:?}");
+    let mut words = words.split(' ');
+    let output = std::process::Command::new(culeak())
+        .args(words.next())
+        .arg(&recordings[0])
+        .args(words)
+        .arg("--json")
+        .env("CULEAK_CACHE_DIR", "")
+        .output()
+        .expect("culeak starts");
+    let json = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output.status.code().expect("no signal"), json, errors)
+}
+
+const LAST: &str = "check --at mark:asleep --same-as-last";
+
+#[test]
+fn a_round_that_leaves_memory_fails_its_check() {
+    for (leaked, source) in [
+        ("5000", ("CULEAK_TIMELINE", "16777216")),
+        ("0", ("CULEAK_TIMELINE", "16777216")),
+        ("5000", ("CULEAK_SNAPSHOT_AT_MARK", "1")),
+        ("0", ("CULEAK_SNAPSHOT_AT_MARK", "1")),
+    ] {
+        let outcome = profile("phases").args("rounds").arg(leaked).env(source.0, source.1).run();
+        outcome.expect_success();
+        let bytes: u64 = leaked.parse().expect("a number");
+        let (code, verdict, errors) = culeak_json(&outcome, LAST);
+        assert_eq!(code, i32::from(bytes > 0), "{leaked} {source:?}: {errors}");
+        assert_eq!(verdict["judged"]["bytes"], bytes, "{source:?}");
+        assert_eq!(verdict["boundary"]["count"], 3, "{source:?}");
+        assert_eq!(verdict["ignored"]["bytes"], (1 << 20) + 2 * bytes, "the first mebibyte, and earlier rounds");
+        let (code, ..) = culeak_json(&outcome, "check --at mark:asleep --same-as-last --max-leaked 5KB");
+        assert_eq!(code, 0, "5000 bytes are allowed");
+
+        let (code, verdict, errors) = culeak_json(&outcome, "check --at mark:asleep --not-above 1MiB");
+        assert_eq!(code, i32::from(bytes > 0), "{errors}");
+        let held: Vec<u64> = verdict["boundary"]["held"]
+            .as_array()
+            .expect("a list")
+            .iter()
+            .map(|held| held["bytes"].as_u64().expect("a number"))
+            .collect();
+        assert_eq!(held, [1, 2, 3].map(|round| (1 << 20) + round * bytes), "{source:?}");
+    }
+}
+
+#[test]
+fn a_mark_that_cannot_be_judged_is_an_error_that_names_the_remedy() {
+    let with = profile("phases").args("rounds 1").env("CULEAK_TIMELINE", "16777216").run();
+    let without = profile("phases").args("rounds 1").run();
+    for (outcome, words, expected) in [
+        (&with, "check --at mark:once --same-as-last", "only once"),
+        (&with, "check --at mark:dreaming --same-as-last", "it set \"asleep\", \"once\""),
+        (&with, "check --at end --same-as-last", "--at mark:NAME"),
+        (&without, LAST, "culeak run --timeline"),
+        (&without, "check --at mark:asleep --not-above 1", "--snapshot-at-mark"),
+    ] {
+        let (code, _, errors) = culeak_json(outcome, words);
+        assert_eq!(code, 2, "{words}: {errors}");
+        assert!(errors.contains(expected), "{words}: {errors}");
+    }
+}
+
+#[test]
+fn a_report_by_phase_has_what_each_phase_allocated_and_left() {
+    let outcome = with_nvtx("ranges").env("CULEAK_TIMELINE", "16777216").run();
+    let (code, report, errors) = culeak_json(&outcome, "report --phases=step");
+    assert_eq!(code, 0, "{errors}");
+    let chosen = report["chosen"].as_array().expect("a list");
+    assert_eq!(chosen.len(), 3);
+    for (number, step) in (0..).zip(chosen) {
+        let figures = &step["figures"][0];
+        assert_eq!(step["within"][0], "epoch");
+        assert_eq!(figures["held_at_begin"], 100 + 10 * number);
+        assert_eq!(figures["high_water"], 1100 + 10 * number);
+        assert_eq!(figures["temporary"]["bytes"], 1000);
+        assert_eq!(figures["left_behind"]["bytes"], 10);
+        assert_eq!(step["left_behind"][0]["bytes"], 10);
+    }
+    let row = |name: &str| {
+        let rows = report["rows"].as_array().expect("a list");
+        rows.iter().find(|row| row["name"] == name).cloned().expect("a row")
+    };
+    assert_eq!((row("step")["count"].as_u64(), row("epoch")["count"].as_u64()), (Some(3), Some(1)));
+    assert_eq!(row("epoch")["figures"][0]["left_behind"]["max"], 37);
+    let without = with_nvtx("ranges").run();
+    let (code, report, _) = culeak_json(&without, "report --phases");
+    assert_eq!((code, report["log"].is_null()), (0, true));
+    assert_eq!(report["rows"][0]["figures"].as_array().map(Vec::len), Some(0));
 }

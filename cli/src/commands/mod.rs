@@ -13,6 +13,7 @@ pub mod export;
 pub mod list;
 pub mod live;
 pub mod man;
+pub mod phases;
 pub mod report;
 pub mod run;
 pub mod shim_path;
