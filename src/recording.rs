@@ -319,11 +319,11 @@ impl Recording {
             return false;
         }
         // Only a text that is longer than an extent lies in several.
-        match self
-            .text
-            .get_all(self.backing(Section::Text), text.offset, name.len())
-        {
-            Some(stored) => stored.iter().zip(name).all(|(stored, byte)| stored.load(Relaxed) == *byte),
+        match self.text.get_all(self.backing(Section::Text), text.offset, name.len()) {
+            Some(stored) => stored
+                .iter()
+                .zip(name)
+                .all(|(stored, byte)| stored.load(Relaxed) == *byte),
             None => name.iter().enumerate().all(|(index, byte)| {
                 let element = self.text.get(self.backing(Section::Text), text.offset + index as u32);
                 element.is_some_and(|element| element.load(Relaxed) == *byte)

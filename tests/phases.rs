@@ -7,9 +7,7 @@ use crate::support::outcome::{Outcome, recordings_in};
 use crate::support::{Profile, culeak, fake_driver, profile, program, shim};
 
 fn with_nvtx(behaviour: &str) -> Profile {
-    profile("phases")
-        .arg(behaviour)
-        .env("NVTX_INJECTION64_PATH", shim())
+    profile("phases").arg(behaviour).env("NVTX_INJECTION64_PATH", shim())
 }
 
 /// The names from the outermost enclosing phase on, each with its domain if it has one.
@@ -113,7 +111,11 @@ fn ranges_that_are_open_when_the_recording_starts_begin_with_it() {
     assert_eq!(paths(snapshot), ["early:program", "early:program > load"]);
     for phase in &snapshot.phases {
         assert_eq!(phase.begin_ns, 0);
-        assert!(phase.end_ns.is_some_and(|end| snapshot.allocations.at(0).time_ns <= end));
+        assert!(
+            phase
+                .end_ns
+                .is_some_and(|end| snapshot.allocations.at(0).time_ns <= end)
+        );
     }
 }
 
@@ -128,7 +130,10 @@ fn a_million_ranges_are_kept_and_the_others_are_counted() {
     outcome.expect_success();
     let snapshot = outcome.only_snapshot();
     let named = |name: &str| snapshot.phases.iter().filter(|phase| phase.name == name).count();
-    assert_eq!((named("small"), named("deep"), named("beyond")), ((1 << 20) - 100, 64, 36));
+    assert_eq!(
+        (named("small"), named("deep"), named("beyond")),
+        ((1 << 20) - 100, 64, 36)
+    );
     assert_eq!(snapshot.losses.lost_phases, 16 + 64);
     assert!(snapshot.phases.iter().all(|phase| phase.end_ns.is_some()));
     assert_eq!(mark_names(snapshot), ["end"]);
@@ -161,7 +166,13 @@ fn phases_of_the_client_api_nest_with_ranges() {
     let snapshot = outcome.only_snapshot();
     assert_eq!(
         paths(snapshot),
-        ["all", "all > load", "all > load > read", "all > elsewhere", "all > after"]
+        [
+            "all",
+            "all > load",
+            "all > load > read",
+            "all > elsewhere",
+            "all > after"
+        ]
     );
     assert!(snapshot.phases.iter().all(|phase| phase.end_ns.is_some()));
     let bare = profile("phases").arg("client").run();
@@ -213,14 +224,22 @@ fn a_round_that_leaves_memory_fails_its_check() {
         ("5000", ("CULEAK_SNAPSHOT_AT_MARK", "1")),
         ("0", ("CULEAK_SNAPSHOT_AT_MARK", "1")),
     ] {
-        let outcome = profile("phases").args("rounds").arg(leaked).env(source.0, source.1).run();
+        let outcome = profile("phases")
+            .args("rounds")
+            .arg(leaked)
+            .env(source.0, source.1)
+            .run();
         outcome.expect_success();
         let bytes: u64 = leaked.parse().expect("a number");
         let (code, verdict, errors) = culeak_json(&outcome, LAST);
         assert_eq!(code, i32::from(bytes > 0), "{leaked} {source:?}: {errors}");
         assert_eq!(verdict["judged"]["bytes"], bytes, "{source:?}");
         assert_eq!(verdict["boundary"]["count"], 3, "{source:?}");
-        assert_eq!(verdict["ignored"]["bytes"], (1 << 20) + 2 * bytes, "the first mebibyte, and earlier rounds");
+        assert_eq!(
+            verdict["ignored"]["bytes"],
+            (1 << 20) + 2 * bytes,
+            "the first mebibyte, and earlier rounds"
+        );
         let (code, ..) = culeak_json(&outcome, "check --at mark:asleep --same-as-last --max-leaked 5KB");
         assert_eq!(code, 0, "5000 bytes are allowed");
 
@@ -238,11 +257,18 @@ fn a_round_that_leaves_memory_fails_its_check() {
 
 #[test]
 fn a_mark_that_cannot_be_judged_is_an_error_that_names_the_remedy() {
-    let with = profile("phases").args("rounds 1").env("CULEAK_TIMELINE", "16777216").run();
+    let with = profile("phases")
+        .args("rounds 1")
+        .env("CULEAK_TIMELINE", "16777216")
+        .run();
     let without = profile("phases").args("rounds 1").run();
     for (outcome, words, expected) in [
         (&with, "check --at mark:once --same-as-last", "only once"),
-        (&with, "check --at mark:dreaming --same-as-last", "it set \"asleep\", \"once\""),
+        (
+            &with,
+            "check --at mark:dreaming --same-as-last",
+            "it set \"asleep\", \"once\"",
+        ),
         (&with, "check --at end --same-as-last", "--at mark:NAME"),
         (&without, LAST, "culeak run --timeline"),
         (&without, "check --at mark:asleep --not-above 1", "--snapshot-at-mark"),
@@ -273,7 +299,10 @@ fn a_report_by_phase_has_what_each_phase_allocated_and_left() {
         let rows = report["rows"].as_array().expect("a list");
         rows.iter().find(|row| row["name"] == name).cloned().expect("a row")
     };
-    assert_eq!((row("step")["count"].as_u64(), row("epoch")["count"].as_u64()), (Some(3), Some(1)));
+    assert_eq!(
+        (row("step")["count"].as_u64(), row("epoch")["count"].as_u64()),
+        (Some(3), Some(1))
+    );
     assert_eq!(row("epoch")["figures"][0]["left_behind"]["max"], 37);
     let without = with_nvtx("ranges").run();
     let (code, report, _) = culeak_json(&without, "report --phases");

@@ -5,7 +5,6 @@
 //! them. [`at`] reduces an input to a point in time. Deliberately absent: symbols; see `symbolize`.
 
 pub mod at;
-mod events;
 mod file;
 pub mod memory_viz;
 mod process;

@@ -247,7 +247,11 @@ impl Boundary {
             (number, count) if number == count => format!("the last of {count}"),
             (number, count) => format!("number {number} of {count}"),
         };
-        format!("mark:{}, {which}, {} after the start", self.mark, words::duration(self.time_ns))
+        format!(
+            "mark:{}, {which}, {} after the start",
+            self.mark,
+            words::duration(self.time_ns)
+        )
     }
 }
 
@@ -290,7 +294,10 @@ mod tests {
     fn the_last_mark_is_compared_with_the_one_before() {
         let snapshot = with_marks(&[("asleep", 10), ("awake", 20), ("asleep", 30), ("asleep", 50)]);
         let boundary = last(&snapshot, "asleep").unwrap();
-        assert_eq!((boundary.time_ns, boundary.previous_ns, boundary.count), (50, Some(30), 3));
+        assert_eq!(
+            (boundary.time_ns, boundary.previous_ns, boundary.count),
+            (50, Some(30), 3)
+        );
         let missing = last(&snapshot, "idle").unwrap_err();
         assert_eq!(missing, r#"the program set no mark "idle"; it set "asleep", "awake""#);
         assert!(last(&snapshot, "awake").unwrap_err().contains("only once"));

@@ -216,7 +216,12 @@ impl<'a> Phases<'a> {
             Some((series, walked, timeline)) => (series, Some((walked, timeline))),
             None => (Vec::new(), None),
         };
-        let rows = rows(snapshot, walked.as_ref().map(|(walked, _)| walked), series.len(), timeline);
+        let rows = rows(
+            snapshot,
+            walked.as_ref().map(|(walked, _)| walked),
+            series.len(),
+            timeline,
+        );
         let chosen = chosen
             .into_iter()
             .map(|number| one(snapshot, number, walked.as_ref(), &stacks, options))
@@ -255,7 +260,9 @@ fn warnings(snapshot: &Snapshot, timeline: Option<&Timeline>) -> Vec<String> {
             words::plural(timeline.lost, "event", "events")
         ));
     }
-    let before = snapshot.phases.partition_point(|phase| phase.begin_ns < timeline.since_ns) as u64;
+    let before = snapshot
+        .phases
+        .partition_point(|phase| phase.begin_ns < timeline.since_ns) as u64;
     if before > 0 {
         warnings.push(format!(
             "{} before the log of events does, which was full, and so without figures; record with a larger --timeline=SIZE",
@@ -348,12 +355,14 @@ fn rows<'a>(
         let row = &mut found[place];
         row.count += 1;
         row.open += u64::from(phase.end_ns.is_none());
-        row.duration_ns
-            .add(end_of(phase, snapshot, timeline) - phase.begin_ns);
+        row.duration_ns.add(end_of(phase, snapshot, timeline) - phase.begin_ns);
         if let Some(figures) = walked.and_then(|walked| walked.of(number)) {
             row.figures.resize(series, Stats::default());
             row.with_figures += 1;
-            row.figures.iter_mut().zip(figures).for_each(|(stats, of)| stats.add(&of));
+            row.figures
+                .iter_mut()
+                .zip(figures)
+                .for_each(|(stats, of)| stats.add(&of));
         }
     }
     for row in &mut found {

@@ -72,7 +72,10 @@ mod tests {
         };
         assert_eq!((early.begin_ns, early.name.len()), (0, PHASE_NAME_MAX / 3 * 3));
         assert_eq!((&*outer.name, outer.parent, outer.end_ns), ("outer", None, None));
-        assert_eq!((&*inner.name, inner.parent, inner.domain.as_deref()), ("inner", Some(1), Some("data")));
+        assert_eq!(
+            (&*inner.name, inner.parent, inner.domain.as_deref()),
+            ("inner", Some(1), Some("data"))
+        );
         assert!(inner.end_ns.is_some_and(|end| end >= inner.begin_ns) && inner.begin_ns >= outer.begin_ns);
         assert!(snapshot.taken.at_ns >= inner.begin_ns);
     }
@@ -89,9 +92,15 @@ mod tests {
             }
             recording.mark(name.as_bytes(), NONE);
         }
-        assert_eq!((recording.loss(Loss::Phases), recording.loss(Loss::Details)), (904, 904));
+        assert_eq!(
+            (recording.loss(Loss::Phases), recording.loss(Loss::Details)),
+            (904, 904)
+        );
         let snapshot = read(&folder.0.join("a.culeak")).unwrap();
-        assert_eq!((snapshot.phases.len(), snapshot.marks.len(), snapshot.losses.lost_phases), (4096, 4096, 904));
+        assert_eq!(
+            (snapshot.phases.len(), snapshot.marks.len(), snapshot.losses.lost_phases),
+            (4096, 4096, 904)
+        );
         let after = std::fs::metadata(folder.0.join("a.culeak")).unwrap().len();
         assert!(after - before < 1 << 20, "{} bytes", after - before);
     }

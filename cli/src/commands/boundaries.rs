@@ -4,8 +4,7 @@
 //! The state at a mark comes from the event log of a recording, or else from the automatic snapshots beside it that were taken
 //! at marks of this name.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Args;
 use culeak::analysis::boundaries::{self, Boundary, HeldAt, was_taken_at};
@@ -15,16 +14,13 @@ use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
 
 use crate::errors::Failure;
-use crate::load::{Loaded, Place};
+use crate::load::{self, Loaded, Place};
 use crate::options::NameArgs;
 use crate::text::units;
 
 /// Compare what is held at a mark that the program sets again and again
 #[derive(Debug, Args)]
 pub struct BoundaryArgs {
-    /// Judge what was held at this mark: mark:NAME
-    #[arg(long, value_name = "POINT", requires = "boundary")]
-    pub at: Option<Point>,
     /// Fail if the last mark finds memory that the previous mark of this name did not; with limits, if it is over them
     #[arg(long, requires = "at", group = "boundary", conflicts_with_all = ["update_baseline", "since"])]
     pub same_as_last: bool,
@@ -47,30 +43,13 @@ impl BoundaryArgs {
         self.same_as_last || self.not_above.is_some()
     }
 
-    /// The name of the mark.
-    ///
-    /// # Errors
-    /// The point is no mark.
-    fn mark(&self) -> Result<&str, Failure> {
-        match &self.at {
-            Some(Point::Mark(name)) => Ok(name),
-            other => {
-                let other = other.as_ref().map_or_else(String::new, ToString::to_string);
-                Err(Failure::new(format!(
-                    "--at {other}: --same-as-last and --not-above compare marks that the program sets again and again; name one \
-                     with --at mark:NAME"
-                )))
-            }
-        }
-    }
-
     /// Reads an input as it was at the mark.
     ///
     /// # Errors
     /// It cannot be read, has no such mark, or no state of it is known.
     pub fn load(&self, place: &Place, rules: &Rules, names: &NameArgs) -> Result<AtBoundary, Failure> {
-        let mark = self.mark()?;
-        let (mut item, timeline) = place.load_with_events()?;
+        let mark = mark(rules)?;
+        let (mut item, timeline) = load::timeline::with_log_if_any(place)?;
         // Rules match names, which all states share.
         names.name_frames(&mut item);
         let source = item.source.clone();
@@ -81,10 +60,25 @@ impl BoundaryArgs {
             (Some(_), None) => highest_of_snapshots(&mut item, mark, rules, names),
         };
         let boundary = found.map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
+        item.snapshot.taken.point = Some(Point::Mark(mark.to_owned()));
         let mut rules = rules.clone();
         rules.limits.max_leaked = self.not_above.or(rules.limits.max_leaked);
         rules.boundary = Some(boundary);
         Ok(AtBoundary { item, rules })
+    }
+}
+
+/// The name of the mark.
+fn mark(rules: &Rules) -> Result<&str, Failure> {
+    match &rules.at {
+        Some(Point::Mark(name)) => Ok(name),
+        other => {
+            let other = other.as_ref().map_or_else(String::new, ToString::to_string);
+            Err(Failure::new(format!(
+                "--at {other}: --same-as-last and --not-above compare marks that the program sets again and again; name one \
+                 with --at mark:NAME"
+            )))
+        }
     }
 }
 
@@ -195,12 +189,15 @@ fn at_marks(item: &mut Loaded, mark: &str, names: &NameArgs) -> Result<Vec<Loade
             snapshot: std::mem::take(&mut item.snapshot),
             source: item.source.clone(),
             root: item.root.clone(),
+            points: None,
         }]);
     }
     let mut found = Vec::new();
-    for path in beside(Path::new(&item.snapshot.process.recording)) {
+    for path in load::at::automatic_snapshots(Path::new(&item.snapshot.process.recording)) {
         // One that is being written is none yet.
-        let Ok(mut other) = Place::File(path).load() else { continue };
+        let Ok(mut other) = Place::File(path).load() else {
+            continue;
+        };
         let identity = |snapshot: &Snapshot| (snapshot.process.pid, snapshot.process.started_unix_ns);
         if identity(&other.snapshot) == identity(&item.snapshot) && was_taken_at(&other.snapshot, mark) {
             names.name_frames(&mut other);
@@ -209,18 +206,4 @@ fn at_marks(item: &mut Loaded, mark: &str, names: &NameArgs) -> Result<Vec<Loade
     }
     found.sort_by_key(|other| other.snapshot.taken.at_ns);
     Ok(found)
-}
-
-/// The automatic snapshots of a recording: `app.host.7.mark-1.culeak-snapshot` beside `app.host.7.culeak`.
-fn beside(recording: &Path) -> Vec<PathBuf> {
-    let folder = recording.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let stem = recording.file_stem().unwrap_or_default().as_encoded_bytes();
-    let entries = fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten();
-    let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-    let is_of = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().as_encoded_bytes();
-        let rest = name.strip_prefix(stem);
-        !stem.is_empty() && rest.is_some_and(|rest| rest.starts_with(b".") && rest.ends_with(b".culeak-snapshot"))
-    };
-    paths.filter(is_of).collect()
 }

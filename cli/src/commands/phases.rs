@@ -18,7 +18,7 @@ use crate::{load, progress, text};
 pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
     let options = Options {
         name: (!name.is_empty()).then(|| name.to_owned()),
-        filter: args.filter.filter(),
+        filter: args.filter.filter(&args.categories.read()?),
         sites: (!args.json).then_some(text::phases::SITES_SHOWN),
     };
     let (mut places, mut unreadable) = (Vec::new(), 0);
@@ -33,7 +33,7 @@ pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
     }
     let mut loaded = Vec::new();
     for place in &places {
-        match place.load_with_events() {
+        match load::timeline::with_log_if_any(place) {
             Ok((mut item, timeline)) => {
                 // Names tell what belongs to a caching allocator. Times need none.
                 if timeline.is_some() || !options.filter.is_empty() {

@@ -419,7 +419,10 @@ mod tests {
     #[test]
     fn a_timeline_records_nvtx_too() {
         let tool = |settings: &Settings, present: &[(&str, &str)]| {
-            changed(settings, present).get("NVTX_INJECTION64_PATH").cloned().flatten()
+            changed(settings, present)
+                .get("NVTX_INJECTION64_PATH")
+                .cloned()
+                .flatten()
         };
         assert_eq!(tool(&settings(), &[]), None);
         let ours = Some("/cache/libculeak.so".to_owned());

@@ -101,7 +101,9 @@ fn ignored(verdict: &Verdict) -> String {
         cached,
     } = verdict.ignored_as;
     let before = match &verdict.boundary {
-        Some(Boundary { previous_ns: Some(_), .. }) => "held at the previous mark, too".to_owned(),
+        Some(Boundary {
+            previous_ns: Some(_), ..
+        }) => "held at the previous mark, too".to_owned(),
         _ => {
             let mark = verdict.limits.since.as_deref().unwrap_or_default();
             format!("allocated before the mark {}", Escaped(mark))

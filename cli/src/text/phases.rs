@@ -138,13 +138,19 @@ pub fn write(phases: &Phases, top: Option<usize>, out: &mut dyn Write) -> io::Re
         Some(_) => writeln!(
             out,
             "{}",
-            Styled(DIM, "allocated, temporary and left behind: means for one phase; high-water mark: the highest")
+            Styled(
+                DIM,
+                "allocated, temporary and left behind: means for one phase; high-water mark: the highest"
+            )
         )?,
         None => no_figures(out)?,
     }
     parts::warnings(out, &phases.warnings)?;
     match phases.log {
-        Some(_) => parts::next(out, "culeak report --phases=NAME …, for each phase of a name and what it left behind"),
+        Some(_) => parts::next(
+            out,
+            "culeak report --phases=NAME …, for each phase of a name and what it left behind",
+        ),
         None => Ok(()),
     }
 }
@@ -182,13 +188,23 @@ fn name(name: &str, domain: Option<&str>) -> String {
 pub fn write_chosen(phases: &Phases, wanted: &str, top: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", parts::process(&phases.process))?;
     if phases.chosen.is_empty() {
-        writeln!(out, "no phase is called {}; culeak report --phases lists the names", Escaped(wanted))?;
+        writeln!(
+            out,
+            "no phase is called {}; culeak report --phases lists the names",
+            Escaped(wanted)
+        )?;
         return parts::warnings(out, &phases.warnings);
     }
     let all = &phases.chosen;
     let shown = &all[..all.len().min(top.unwrap_or(usize::MAX))];
     let mut table = Table::new("phase", shown.iter().map(chosen_name).collect());
-    table.column(0, "begin", shown.iter().map(|chosen| format!("{:.3}s", chosen.begin_ns as f64 / 1e9)));
+    table.column(
+        0,
+        "begin",
+        shown
+            .iter()
+            .map(|chosen| format!("{:.3}s", chosen.begin_ns as f64 / 1e9)),
+    );
     let lasted = |chosen: &Chosen| match chosen.end_ns {
         Some(end) => units::duration(end - chosen.begin_ns),
         None => "not ended".to_owned(),
@@ -196,7 +212,12 @@ pub fn write_chosen(phases: &Phases, wanted: &str, top: Option<usize>, out: &mut
     table.column(1, "time", shown.iter().map(lasted));
     if phases.log.is_some() {
         let bytes = |of: fn(&Figures) -> u64| {
-            let cell = move |chosen: &Chosen| chosen.figures.first().map_or("-".to_owned(), |first| units::bytes(of(first)));
+            let cell = move |chosen: &Chosen| {
+                chosen
+                    .figures
+                    .first()
+                    .map_or("-".to_owned(), |first| units::bytes(of(first)))
+            };
             shown.iter().map(cell).collect::<Vec<_>>().into_iter()
         };
         table.column(3, "held at begin", bytes(|figures| figures.held_at_begin));
@@ -236,7 +257,10 @@ fn write_left(chosen: &Chosen, out: &mut dyn Write) -> io::Result<()> {
             bytes: site.bytes,
             count: site.count,
         });
-        let place = site.place.as_deref().map_or_else(String::new, |place| format!("  {}", Escaped(place)));
+        let place = site
+            .place
+            .as_deref()
+            .map_or_else(String::new, |place| format!("  {}", Escaped(place)));
         let line = format!("  {tally}  {}{place}", parts::short_name(&site.label));
         writeln!(out, "{}", Styled(DIM, line))?;
     }
@@ -249,7 +273,11 @@ fn write_left(chosen: &Chosen, out: &mut dyn Write) -> io::Result<()> {
 
 /// The figures of all phases of the name, for each GPU and each level of allocators.
 fn write_series(phases: &Phases, out: &mut dyn Write) -> io::Result<()> {
-    let with: Vec<&Chosen> = phases.chosen.iter().filter(|chosen| !chosen.figures.is_empty()).collect();
+    let with: Vec<&Chosen> = phases
+        .chosen
+        .iter()
+        .filter(|chosen| !chosen.figures.is_empty())
+        .collect();
     if with.is_empty() || phases.series.len() < 2 {
         return Ok(());
     }
@@ -257,7 +285,11 @@ fn write_series(phases: &Phases, out: &mut dyn Write) -> io::Result<()> {
     let count = phases.series.len();
     let mut table = Table::new("mean of these phases", phases.series.iter().map(series_name).collect());
     let mean = |of: fn(&Figures) -> u64| {
-        let sum = |series: usize| with.iter().map(|chosen| u128::from(of(&chosen.figures[series]))).sum::<u128>();
+        let sum = |series: usize| {
+            with.iter()
+                .map(|chosen| u128::from(of(&chosen.figures[series])))
+                .sum::<u128>()
+        };
         let cell = |series: usize| units::bytes((sum(series) / with.len() as u128) as u64);
         (0..count).map(cell).collect::<Vec<_>>().into_iter()
     };

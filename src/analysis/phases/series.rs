@@ -116,9 +116,7 @@ impl SeriesOfSites {
     pub fn keep_first(&mut self) {
         self.all.truncate(1);
         let others = self.of_site.iter_mut().flatten();
-        others
-            .filter(|series| **series != 0)
-            .for_each(|series| *series = END);
+        others.filter(|series| **series != 0).for_each(|series| *series = END);
     }
 
     /// Whether the site's memory is held.

@@ -69,7 +69,10 @@ fn tally(bytes: u64, count: u64) -> Tally {
 
 #[test]
 fn a_phase_has_what_was_allocated_freed_and_left_in_it() {
-    let phases = vec![phase("outer", 10, Some(50), None), phase("inner", 20, Some(30), Some(0))];
+    let phases = vec![
+        phase("outer", 10, Some(50), None),
+        phase("inner", 20, Some(30), Some(0)),
+    ];
     let (snapshot, sites) = process(phases);
     let events = [
         event(5, Op::Allocated, 1, 1000, 0),
@@ -106,7 +109,11 @@ fn a_phase_has_what_was_allocated_freed_and_left_in_it() {
     let left: Vec<_> = found.chosen.iter().map(|chosen| &chosen.left_behind[0].label).collect();
     assert_eq!(left, ["load", "step"]);
     assert_eq!(found.chosen[1].within, ["outer"]);
-    let rows: Vec<_> = found.rows.iter().map(|row| (&*row.name, row.depth, row.parent)).collect();
+    let rows: Vec<_> = found
+        .rows
+        .iter()
+        .map(|row| (&*row.name, row.depth, row.parent))
+        .collect();
     assert_eq!(rows, [("outer", 0, None), ("inner", 1, Some(0))]);
 }
 
@@ -137,11 +144,17 @@ fn blocks_count_instead_of_the_segment_that_they_lie_in() {
     let found = Phases::of(&snapshot, Some(&timeline), &each("a"));
     let of = |layer: Layer| {
         let location = Some(crate::analysis::filter::Location::Gpu(0));
-        let place = found.series.iter().position(|&series| series == Series { layer, location });
+        let place = found
+            .series
+            .iter()
+            .position(|&series| series == Series { layer, location });
         found.chosen[0].figures[place.unwrap()].high_water
     };
     assert_eq!(found.chosen[0].figures[0].high_water, 100);
-    assert_eq!((of(Layer::Held), of(Layer::Blocks), of(Layer::Driver)), (100, 100, 4096));
+    assert_eq!(
+        (of(Layer::Held), of(Layer::Blocks), of(Layer::Driver)),
+        (100, 100, 4096)
+    );
 }
 
 #[test]
@@ -179,7 +192,11 @@ fn phases_before_the_log_have_times_only() {
     assert_eq!(with, [false, false, true]);
     let late = figures(&found, "late");
     assert_eq!((late.held_at_begin, late.held_at_end), (5100, 5001));
-    assert!(found.warnings[0].starts_with("2 phases begin before the log"), "{:?}", found.warnings);
+    assert!(
+        found.warnings[0].starts_with("2 phases begin before the log"),
+        "{:?}",
+        found.warnings
+    );
     let without = Phases::of(&snapshot, None, &each("late"));
     assert!(without.log.is_none() && without.chosen[0].figures.is_empty());
     assert_eq!(without.rows[2].duration_ns.max, 10 * UNIT);
@@ -196,7 +213,13 @@ fn names_with_numbers_are_one_row_if_there_are_many() {
     let (snapshot, _) = process(steps.chain(few).chain(operators).collect());
     let found = Phases::of(&snapshot, None, &Options::default());
     let rows: Vec<_> = found.rows.iter().map(|row| (&*row.name, row.count)).collect();
-    let expected = [("step #", 30), ("epoch 0", 1), ("epoch 1", 1), ("epoch 2", 1), ("aten::mm", 30)];
+    let expected = [
+        ("step #", 30),
+        ("epoch 0", 1),
+        ("epoch 1", 1),
+        ("epoch 2", 1),
+        ("aten::mm", 30),
+    ];
     assert_eq!(rows, expected);
     assert_eq!(own_name("batch 3, seq = 128"), "batch 3, seq = 128");
     assert_eq!(Phases::of(&snapshot, None, &each("aten::mm")).chosen.len(), 30);
@@ -206,7 +229,12 @@ fn names_with_numbers_are_one_row_if_there_are_many() {
 fn a_million_nested_phases_are_no_recursion() {
     let phases = (0..100_000u64).map(|nth| phase("f", nth, None, (nth as usize).checked_sub(1)));
     let (snapshot, sites) = process(phases.collect());
-    let timeline = Timeline::new(0, 0, sites, (0..100_000).map(|nth| event(nth, Op::Allocated, nth, 1, 0)));
+    let timeline = Timeline::new(
+        0,
+        0,
+        sites,
+        (0..100_000).map(|nth| event(nth, Op::Allocated, nth, 1, 0)),
+    );
     let found = Phases::of(&snapshot, Some(&timeline), &each("f"));
     assert_eq!(found.chosen[0].figures[0].left_behind.count, 100_000);
     assert_eq!(found.chosen.last().unwrap().within.len(), WITHIN_MAX);
@@ -255,7 +283,9 @@ fn by_definition(events: &[Event], phase: &Phase, end: u64, sites: &[Site], want
         found.high_water = found.held_at_begin;
     }
     found.held_at_end = held(&live);
-    live.iter().filter(|block| block.3).for_each(|block| found.left_behind.add(block.2));
+    live.iter()
+        .filter(|block| block.3)
+        .for_each(|block| found.left_behind.add(block.2));
     found
 }
 

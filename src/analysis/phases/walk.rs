@@ -49,14 +49,18 @@ impl Walked {
     pub fn of(&self, phase: usize) -> Option<impl Iterator<Item = Figures>> {
         let start = phase * self.series;
         let all = self.figures.get(start..start + self.series)?;
-        all[0].is_some().then(|| all.iter().map(|each| each.unwrap_or_default()))
+        all[0]
+            .is_some()
+            .then(|| all.iter().map(|each| each.unwrap_or_default()))
     }
 }
 
 /// The time at which a phase ends; for one that has not ended, the last known time.
 pub fn end_of(phase: &Phase, snapshot: &Snapshot, timeline: Option<&Timeline>) -> u64 {
     let last = timeline.map_or(0, |timeline| timeline.until_ns);
-    phase.end_ns.unwrap_or(last.max(snapshot.taken.at_ns).max(phase.begin_ns))
+    phase
+        .end_ns
+        .unwrap_or(last.max(snapshot.taken.at_ns).max(phase.begin_ns))
 }
 
 /// Times of events are multiples of this.

@@ -86,7 +86,10 @@ fn golden_phases() {
 fn on_a_narrow_terminal_the_least_important_columns_are_left_out() {
     let (mut snapshot, timeline) = training();
     for phase in &mut snapshot.phases {
-        phase.name = format!("{} of the distributed training program with all its options", phase.name);
+        phase.name = format!(
+            "{} of the distributed training program with all its options",
+            phase.name
+        );
     }
     for available in [40, 60, 80, 100, 140] {
         let text = with_available(available, || tables(Some(&timeline), &snapshot));
