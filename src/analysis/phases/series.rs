@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
 
+use crate::analysis::categories::Request;
 use crate::analysis::filter::{Filter, Filtering, Location};
 use crate::analysis::framework::{Watched, can_carry};
 use crate::analysis::groups::Level;
@@ -89,7 +90,13 @@ impl SeriesOfSites {
                     series.all.len() as u16 - 1
                 })
             };
-            if filtering.passes_at_any_time(site.kind, site.device, site.stack, stacks) {
+            let request = Request {
+                kind: site.kind,
+                domain: site.domain.as_deref(),
+                // A site may be that of several threads.
+                thread: None,
+            };
+            if filtering.passes_at_any_time(request, site.device, site.stack, stacks) {
                 if matches!(level, Level::Held | Level::Cached) {
                     count(0);
                     count(at(Layer::Held));
