@@ -22,15 +22,18 @@
 //! | [`points`] | What did the process hold at its end, at exit and at its peaks? |
 //! | [`report`] | What is left, by call site, kind, device, thread …? |
 //! | [`profile`] | Which stacks requested the memory, as a tree or for other tools? |
+//! | [`phases`] | What did each phase of the program hold, allocate and leave behind? |
 //! | [`program`] | Which program is this, so that different ones are not compared? |
 //! | [`pairing`] | Which call site of one snapshot is which of another? |
 //! | [`diff`] | What changed between two snapshots? |
+//! | [`boundaries`] | What does the program hold at a mark that it sets again and again? |
 //! | [`baseline`] | What is known and accepted? |
 //! | [`check`] | Is there more than allowed? |
 //! | [`trend`] | Which call sites grow over many snapshots? |
 //! | [`stats`] | Which call sites allocate often, for a short time, or the same again? |
 
 pub mod baseline;
+pub mod boundaries;
 pub mod categories;
 pub mod check;
 pub mod diff;
@@ -41,6 +44,7 @@ pub mod function_name;
 pub mod groups;
 pub mod ledger;
 pub mod pairing;
+pub mod phases;
 pub mod points;
 pub mod profile;
 pub mod program;

@@ -20,6 +20,7 @@
 //!   python_line   the source line of a Python instruction, from its function's line table
 //!   totals        total allocations of each stack, and what was live at the peaks
 //!   ends          the end of the program's own work
+//!   phases        ranges of time that the program named
 //! events        the event log, as a timeline
 //! follow        repeated reads, for the live view
 //! stack_sums    sums by stack, without the allocations
@@ -41,6 +42,7 @@ mod events;
 mod follow;
 mod identity;
 mod liveness;
+mod phases;
 pub mod progress;
 mod python;
 mod python_line;

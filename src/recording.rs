@@ -16,6 +16,7 @@
 //! details       devices, contexts, threads, modules
 //! python        functions of Python, with their line tables
 //! frameworks    domains of framework allocators, their totals, marks
+//! phases        ranges of time that the program names
 //! dump          automatic snapshots
 //! ```
 
@@ -26,9 +27,11 @@ pub mod dump;
 mod ends;
 mod events;
 mod frameworks;
+mod phases;
 mod python;
 mod totals;
 
+pub use phases::{NewPhase, PHASE_NAME_MAX, beginning, hash_of};
 pub use python::CodeSeen;
 
 use std::ffi::CStr;
@@ -97,6 +100,7 @@ pub struct Recording {
     unhooked: SegmentedArray<NameRow>,
     domains: SegmentedArray<NameRow>,
     marks: SegmentedArray<MarkRow>,
+    phases: SegmentedArray<PhaseRow>,
     allocators: SegmentedArray<AllocatorRow>,
     codes: SegmentedArray<CodeRow>,
     interpreters: SegmentedArray<InterpreterRow>,
@@ -116,6 +120,8 @@ pub struct Recording {
     domain_index: Index,
     code_index: Index,
     total_index: Index,
+    /// Names of phases and marks, by their place in the text section.
+    text_index: Index,
     /// Full hash of each code row.
     code_hashes: SegmentedArray<AtomicU64>,
     /// Full hash of the stack that ends in each frame row: the index alone compares 32 bits.
@@ -309,11 +315,20 @@ impl Recording {
     }
 
     fn text_is(&self, text: Text, name: &[u8]) -> bool {
-        text.bytes as usize == name.len()
-            && name.iter().enumerate().all(|(index, byte)| {
+        if text.bytes as usize != name.len() {
+            return false;
+        }
+        // Only a text that is longer than an extent lies in several.
+        match self.text.get_all(self.backing(Section::Text), text.offset, name.len()) {
+            Some(stored) => stored
+                .iter()
+                .zip(name)
+                .all(|(stored, byte)| stored.load(Relaxed) == *byte),
+            None => name.iter().enumerate().all(|(index, byte)| {
                 let element = self.text.get(self.backing(Section::Text), text.offset + index as u32);
                 element.is_some_and(|element| element.load(Relaxed) == *byte)
-            })
+            }),
+        }
     }
 
     /// The stack with this hash, if it is stored.

@@ -24,6 +24,7 @@ mod kinds;
 mod ledger;
 mod lookup;
 mod namespaces;
+mod phases;
 mod plugins;
 mod points;
 mod pools;

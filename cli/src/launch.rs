@@ -77,7 +77,7 @@ pub struct RecordArgs {
     #[arg(long)]
     pub jax_buffers: bool,
 
-    /// Record blocks that the program reports through the NVTX memory extension
+    /// Record NVTX ranges as phases, NVTX marks, and blocks of NVTX's memory extension; --timeline includes it
     #[arg(long)]
     pub nvtx: bool,
 
@@ -128,6 +128,9 @@ pub fn prepare(args: &RecordArgs, words: &[OsString]) -> Result<Prepared, Failur
         proof: proof.as_ref().map(Proof::setting),
     };
 
+    if let Some(reason) = environment::without_nvtx(&settings, |name| env::var_os(name)) {
+        eprintln!("culeak: {}", Escaped(&reason));
+    }
     let mut command = Command::new(&words[0]);
     command.args(&words[1..]);
     for (name, value) in environment::changes(&settings, |name| env::var_os(name)) {

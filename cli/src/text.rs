@@ -10,6 +10,7 @@ pub mod diff;
 pub mod ledger;
 pub mod names;
 pub mod parts;
+pub mod phases;
 pub mod report;
 pub mod stats;
 pub mod tree;

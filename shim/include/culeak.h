@@ -3,6 +3,7 @@
  *   culeak_alloc("my cache", address, bytes, stream)   the allocator "my cache" has allocated a block
  *   culeak_free("my cache", address)                   it has freed the block
  *   culeak_mark("epoch 3")                             a mark: a name for this point in time
+ *   culeak_phase_begin("load"), culeak_phase_end(id)   a phase: a name for the time in between
  *   culeak_snapshot("after warm-up")                   save a snapshot beside the recording
  *   culeak_interval_begin("test 7", 0)                 measure from here on: bytes left, and their peak
  *
@@ -13,6 +14,12 @@
  * A domain is the name of an allocator. Each domain has its own blocks, so one allocator may hand out parts of another's
  * blocks. A block counts for the current device of the calling thread, as with cudaMalloc. Blocks are parts of memory that
  * CUDA allocated: reports list them separately and never add them to it.
+ *
+ * Phases of one thread may nest, and a phase may end on another thread than it began:
+ *
+ *   unsigned long long load = culeak_phase_begin("load");
+ *   ...
+ *   culeak_phase_end(load);
  *
  * Intervals are for test harnesses. They are measured only if CULEAK_INTERVALS=1 was in the environment when the recording
  * started. An interval counts what was allocated in it, each byte once: tensors of PyTorch rather than the segments that
@@ -55,6 +62,9 @@ extern "C" {
 __attribute__((weak)) void culeak_alloc(const char *domain, const void *address, size_t bytes, void *stream);
 __attribute__((weak)) void culeak_free(const char *domain, const void *address);
 __attribute__((weak)) void culeak_mark(const char *name);
+/* Returns the phase's id, for culeak_phase_end. */
+__attribute__((weak)) unsigned long long culeak_phase_begin(const char *name);
+__attribute__((weak)) void culeak_phase_end(unsigned long long id);
 __attribute__((weak)) void culeak_snapshot(const char *name);
 /* Returns the interval's number; 0 if intervals are not measured. */
 __attribute__((weak)) unsigned culeak_interval_begin(const char *name, unsigned long long limit);
@@ -67,6 +77,8 @@ __attribute__((weak)) int culeak_interval_read(unsigned number, int device, stru
     (culeak_alloc ? culeak_alloc((domain), (address), (bytes), (stream)) : (void)0)
 #define culeak_free(domain, address) (culeak_free ? culeak_free((domain), (address)) : (void)0)
 #define culeak_mark(name) (culeak_mark ? culeak_mark(name) : (void)0)
+#define culeak_phase_begin(name) (culeak_phase_begin ? culeak_phase_begin((name)) : 0ull)
+#define culeak_phase_end(id) (culeak_phase_end ? culeak_phase_end((id)) : (void)0)
 #define culeak_snapshot(name) (culeak_snapshot ? culeak_snapshot(name) : (void)0)
 #define culeak_interval_begin(name, limit) (culeak_interval_begin ? culeak_interval_begin((name), (limit)) : 0u)
 #define culeak_interval_read(number, device, out) \
@@ -96,6 +108,18 @@ static inline void culeak_mark(const char *name) {
     void (*found)(const char *);
     *(void **)&found = culeak_find_("culeak_mark");
     if (found) found(name);
+}
+
+static inline unsigned long long culeak_phase_begin(const char *name) {
+    unsigned long long (*found)(const char *);
+    *(void **)&found = culeak_find_("culeak_phase_begin");
+    return found ? found(name) : 0;
+}
+
+static inline void culeak_phase_end(unsigned long long id) {
+    void (*found)(unsigned long long);
+    *(void **)&found = culeak_find_("culeak_phase_end");
+    if (found) found(id);
 }
 
 static inline void culeak_snapshot(const char *name) {

@@ -1,4 +1,4 @@
-//! Blocks of a framework's allocator, which are parts of memory that the framework holds already.
+//! Blocks of a framework's allocator, which are parts of memory that the framework holds already, and phases that programs name.
 //!
 //! All but XLA report them under their own locks and from inside their own calls, so nothing here waits, and CUDA is not
 //! asked anything.
@@ -6,12 +6,16 @@
 //! ```text
 //! client_api   the functions of culeak.h, which programs call
 //! pytorch      PyTorch's caching allocator
-//! nvtx         NVTX heaps and regions
+//! nvtx         NVTX heaps and regions, ranges and marks
+//! phases       the phases that a thread is inside
+//! names        names that live as long as the process
 //! xla          XLA buffers
 //! ```
 
 pub mod client_api;
+mod names;
 mod nvtx;
+mod phases;
 pub mod pytorch;
 pub mod xla;
 

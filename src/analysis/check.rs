@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::analysis::baseline::Baseline;
+use crate::analysis::boundaries::Boundary;
 use crate::analysis::filter::mark_time;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Group, Groups, Level};
@@ -136,6 +137,9 @@ pub struct Verdict<'a> {
     pub suppressions: Vec<Used>,
     /// Whether there was a baseline.
     pub baseline: bool,
+    /// The mark at which the program was judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub boundary: Option<Boundary>,
     /// The judged records by call site: those to blame first, then largest first.
     pub rows: Vec<Judged<'a>>,
     pub taken: &'a Taken,
@@ -196,7 +200,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         breaches,
         limits: limits.clone(),
         process: process_line(snapshot),
-        finished: is_finished(snapshot),
+        finished: is_finished(snapshot) && rules.boundary.is_none(),
         when: when(snapshot),
         reports_show_end: snapshot.usual_point() == Point::End,
         freed_at_shutdown: freed_at_shutdown(snapshot, &stacks, &groups),
@@ -210,6 +214,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         suppressed: sorted.sieve.suppressed(),
         suppressions: sorted.sieve.used(),
         baseline: rules.baseline.is_some(),
+        boundary: rules.boundary.clone(),
         rows: judged,
         taken: &snapshot.taken,
         losses: &snapshot.losses,
@@ -276,7 +281,7 @@ struct Sorted<'c, 'a> {
 
 fn sort<'c, 'a>(snapshot: &Snapshot, groups: &'c Groups<'a>, stacks: &CallStacks, rules: &'c Rules) -> Sorted<'c, 'a> {
     let limits = &rules.limits;
-    let since = since(snapshot, limits);
+    let since = since(snapshot, rules);
     let mut sorted = Sorted {
         judged: Vec::new(),
         ignored: Ignored::default(),
@@ -312,12 +317,23 @@ fn sort<'c, 'a>(snapshot: &Snapshot, groups: &'c Groups<'a>, stacks: &CallStacks
 
 /// All live records, split at the mark of `--since`.
 fn groups<'a>(snapshot: &'a Snapshot, stacks: &CallStacks, rules: &Rules) -> Groups<'a> {
-    Groups::split_at(snapshot, stacks, since(snapshot, &rules.limits))
+    Groups::split_at(snapshot, stacks, since(snapshot, rules))
 }
 
-fn since(snapshot: &Snapshot, limits: &Limits) -> u64 {
-    let name = limits.since.as_deref();
-    name.and_then(|name| mark_time(snapshot, name)).unwrap_or(0)
+/// Only what was allocated from this time on is judged.
+fn since(snapshot: &Snapshot, rules: &Rules) -> u64 {
+    let name = rules.limits.since.as_deref();
+    let mark = name.and_then(|name| mark_time(snapshot, name)).unwrap_or(0);
+    let previous = rules.boundary.as_ref().and_then(|boundary| boundary.previous_ns);
+    mark.max(previous.map_or(0, |time_ns| time_ns + 1))
+}
+
+/// The memory that a check with these rules judges.
+pub fn judged(snapshot: &Snapshot, rules: &Rules) -> Tally {
+    let stacks = CallStacks::of(snapshot);
+    let groups = groups(snapshot, &stacks, rules);
+    let sorted = sort(snapshot, &groups, &stacks, rules);
+    Tally::total(sorted.judged.iter().map(|group| group.tally()))
 }
 
 fn standing(row: &Row, known: Option<Tally>, limits: &Limits) -> Standing {
@@ -451,7 +467,7 @@ fn warnings(snapshot: &Snapshot, groups: &Groups, stacks: &CallStacks, rules: &R
         warnings.extend(ended_early(snapshot));
     }
     let is_point = snapshot.taken.point.is_some();
-    if !is_finished(snapshot) && !is_point {
+    if !is_finished(snapshot) && !is_point && rules.boundary.is_none() {
         warnings.push("the process had not ended, so this is what it held, not what it leaked".to_owned());
     }
     if let Some(name) = rules

@@ -450,14 +450,10 @@ impl Counts {
 
     /// The free failed.
     fn restored(&mut self, bytes: u64, lifetime_ns: u64, temporary: bool) {
-        for tally in [
-            Some(&mut self.sums.freed),
-            temporary.then_some(&mut self.sums.temporary),
-        ] {
-            if let Some(tally) = tally {
-                tally.bytes = tally.bytes.saturating_sub(bytes);
-                tally.count = tally.count.saturating_sub(1);
-            }
+        let temporary = temporary.then_some(&mut self.sums.temporary);
+        for tally in std::iter::once(&mut self.sums.freed).chain(temporary) {
+            tally.bytes = tally.bytes.saturating_sub(bytes);
+            tally.count = tally.count.saturating_sub(1);
         }
         let bucket = &mut self.lifetimes[bits(lifetime_ns)];
         *bucket = bucket.saturating_sub(1);

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering::Acquire;
 use super::{Text, halves, pack};
 use crate::lockfree::peak::CentralCredit;
 use crate::lockfree::sync::{AtomicU32, AtomicU64, Element};
+use crate::numbered::numbered;
 
 /// A type of field.
 pub trait Field: Sized {
@@ -265,7 +266,7 @@ rows! {
         thread: u32,
         /// Row of the enclosing phase of the same thread + 1; 0: none.
         parent_plus_one: u32,
-        /// How the phase was reported; the values of `PhaseSource`.
+        /// How the phase was reported: a [`PhaseSource`].
         source: u32,
         reserved: [u32; 5],
     }
@@ -312,6 +313,18 @@ rows! {
         version: u64,
         /// Why stacks lack its frames; empty if they have them.
         no_frames: Text,
+    }
+}
+
+numbered! {
+    /// How a phase was reported; in [`PhaseRow::source`].
+    pub enum PhaseSource: u32 {
+        /// An NVTX range of a thread (push, pop).
+        NvtxPush = 1,
+        /// An NVTX range of the process (start, end).
+        NvtxStart = 2,
+        /// `culeak_phase_begin`.
+        Client = 3,
     }
 }
 

@@ -168,6 +168,23 @@ impl<T: Element> SegmentedArray<T> {
         Some(unsafe { &*base.add(place) })
     }
 
+    /// Consecutive elements, if their extent exists and contains all of them.
+    #[inline]
+    pub fn get_all(&self, backing: Backing, index: u32, count: usize) -> Option<&[T]> {
+        let (first, limit) = backing.sizes();
+        let (extent, place) = locate(index as usize, first, limit);
+        if count > extent_capacity(extent, first, limit) - place {
+            return None;
+        }
+        // Acquire: as in `get`.
+        let base = self.extents.get(extent)?.load(Acquire);
+        if base.is_null() {
+            return None;
+        }
+        // SAFETY: as in `get`; the extent has `count` elements from `place` on.
+        Some(unsafe { std::slice::from_raw_parts(base.add(place), count) })
+    }
+
     /// Why element `count` cannot be added now, if adding its extent failed recently. Callers that count elements call this
     /// first: a count must not run ahead of the elements while the disk is full.
     pub fn trouble(&self, backing: Backing, count: &AtomicU64) -> Option<Errno> {

@@ -180,11 +180,14 @@ impl RawSnapshot {
         let at_peaks = self.at_peaks(&device_numbers, &mut stacks)?;
         let allocators = self.allocators(&device_numbers);
         let marks = self.marks(&mut thread_of);
+        let phases = self.phases(&mut thread_of);
         let (locations, stacks) = (stacks.locations, stacks.stacks);
         // Frees carry no time, so a mark may be the latest known time of a process.
         let born = allocations.rows.iter().map(|row| row.time_ns).max();
         let marked = marks.iter().map(|mark| mark.time_ns).max();
-        let latest = born.max(marked).max(end.map(|end| end.time_ns)).unwrap_or(0);
+        let phased = phases.iter().map(|phase| phase.end_ns.unwrap_or(phase.begin_ns)).max();
+        let latest = born.max(marked).max(phased);
+        let latest = latest.max(end.map(|end| end.time_ns)).unwrap_or(0);
         let (process, running_for) = self.process(path);
         let ended: u64 = self.header.field(offset_of!(Header, ended_ns));
         let latest_failed = requests.iter().map(|r| r.last_ns).max().unwrap_or(0);
@@ -224,7 +227,7 @@ impl RawSnapshot {
             totals,
             device_peaks,
             at_peaks,
-            phases: Vec::new(),
+            phases,
             allocators,
             marks,
             usage: None,

@@ -38,12 +38,15 @@ impl Recording {
 
     /// Adds a mark at a time of the recording's clock.
     pub fn mark_at(&self, time_ns: u64, name: &[u8], thread: u32) {
-        let text = self.text(name);
-        let Some((_, row)) = self.row(Section::Marks, &self.marks) else {
+        let taken = match self.has_room_for_mark() {
+            true => self.row(Section::Marks, &self.marks),
+            false => None,
+        };
+        let Some((_, row)) = taken else {
             self.add(Loss::Details, 1);
             return;
         };
-        row.name.store(text.to_word(), Relaxed);
+        row.name.store(self.mark_name(name).to_word(), Relaxed);
         row.thread.store(thread.into(), Relaxed);
         // Release: pairs with readers, which accept a row with a time.
         row.time_plus_one.store(time_ns + 1, Release);

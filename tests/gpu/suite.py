@@ -21,11 +21,12 @@ import exports
 import frameworks
 import harness
 import ledgers
+import phases
 import plugin
 import tensors
 import watching
 
-assert categories and claims and coexist and ends and exports and frameworks and ledgers and plugin and tensors and watching  # importing them registers their claims
+assert categories and claims and coexist and ends and exports and frameworks and ledgers and phases and plugin and tensors and watching  # importing them registers their claims
 
 
 def main():

@@ -1,14 +1,15 @@
-"""culeak from Python: marks and snapshots, in a process that is being recorded.
+"""culeak from Python: marks, phases and snapshots, in a process that is being recorded.
 
 The preload library does the recording; ``culeak run`` or ``pytest --culeak`` loads it into the interpreter. Without it
 these functions do nothing, so they may stay in a program.
 """
 
-from typing import Optional
+from contextlib import contextmanager
+from typing import Iterator, Optional
 
 from culeak.recorder import Recorder
 
-__all__ = ["is_recorded", "mark", "snapshot"]
+__all__ = ["is_recorded", "mark", "phase", "snapshot"]
 
 
 def is_recorded() -> bool:
@@ -21,6 +22,20 @@ def mark(name: str) -> None:
     recorder: Optional[Recorder] = Recorder.here()
     if recorder is not None:
         recorder.mark(name)
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """Names the time of a ``with`` block, or of a function as ``@culeak.phase("load")``, for ``culeak report --phases``."""
+    recorder: Optional[Recorder] = Recorder.here()
+    if recorder is None:
+        yield
+        return
+    number = recorder.begin_phase(name)
+    try:
+        yield
+    finally:
+        recorder.end_phase(number)
 
 
 def snapshot(name: str) -> None:

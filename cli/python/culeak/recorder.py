@@ -38,6 +38,10 @@ class Recorder:
         self._library = library
         library.culeak_mark.argtypes = [ctypes.c_char_p]
         library.culeak_mark.restype = None
+        library.culeak_phase_begin.argtypes = [ctypes.c_char_p]
+        library.culeak_phase_begin.restype = ctypes.c_uint64
+        library.culeak_phase_end.argtypes = [ctypes.c_uint64]
+        library.culeak_phase_end.restype = None
         library.culeak_snapshot.argtypes = [ctypes.c_char_p]
         library.culeak_snapshot.restype = None
         library.culeak_interval_begin.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
@@ -50,12 +54,21 @@ class Recorder:
         """The library of this process; None if the process is not recorded."""
         if cls._found is None:
             library = ctypes.CDLL(None)
-            if hasattr(library, "culeak_interval_begin"):
+            # The newest function: an older library is treated as none.
+            if hasattr(library, "culeak_phase_begin"):
                 cls._found = cls(library)
         return cls._found
 
     def mark(self, name: str) -> None:
         self._library.culeak_mark(mark_name(name).encode())
+
+    def begin_phase(self, name: str) -> int:
+        """Begins a phase and returns its id."""
+        return int(self._library.culeak_phase_begin(mark_name(name).encode()))
+
+    def end_phase(self, number: int) -> None:
+        """Ends a phase, on any thread."""
+        self._library.culeak_phase_end(number)
 
     def snapshot(self, name: str) -> None:
         self._library.culeak_snapshot(mark_name(name).encode())

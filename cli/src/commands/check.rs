@@ -11,6 +11,7 @@ use culeak::analysis::check::{Rules, Verdict, baseline_of, verdict};
 use culeak::analysis::program::Program;
 use culeak::analysis::suppressions::{BUILT_IN, rule_for};
 
+use super::boundaries::BoundaryArgs;
 use crate::errors::{Failure, LEAK, USAGE};
 use crate::escape::Escaped;
 use crate::load::{self, Loaded, Several};
@@ -37,7 +38,9 @@ Examples:
   culeak check app.culeak --max-leaked 64MiB --kind device
   culeak check app.culeak --suppressions app.supp --format github
   culeak check app.culeak --baseline leaks.json --update-baseline     write the baseline
-  culeak check app.culeak --baseline leaks.json                       compare with the baseline")]
+  culeak check app.culeak --baseline leaks.json                       compare with the baseline
+  culeak check app.culeak --at mark:asleep --same-as-last             nothing may be left by a round
+  culeak check app.culeak --at mark:asleep --not-above 64MiB")]
 pub struct CheckArgs {
     /// Process ids, recordings, snapshots, folders of recordings or snapshots, or - for standard input
     #[arg(
@@ -47,6 +50,8 @@ pub struct CheckArgs {
     pub inputs: Vec<OsString>,
     #[command(flatten)]
     pub rules: RuleArgs,
+    #[command(flatten)]
+    pub boundary: BoundaryArgs,
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Write the current leaks to the file of --baseline, and pass
@@ -88,6 +93,9 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
     } else {
         args.rules.rules()?
     };
+    if args.boundary.is_given() {
+        return at_boundaries(args, &rules);
+    }
     let Several {
         items: mut loaded,
         mut unreadable,
@@ -119,10 +127,14 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         .iter()
         .map(|item| (item.source.as_str(), verdict(&item.snapshot, &rules)))
         .collect();
+    finish(args, &verdicts, unreadable)
+}
+
+fn finish(args: &CheckArgs, verdicts: &[(&str, Verdict)], unreadable: usize) -> Result<ExitCode, Failure> {
     if args.gen_suppressions {
-        generate(&verdicts)?;
+        generate(verdicts)?;
     } else {
-        print(args, &verdicts)?;
+        print(args, verdicts)?;
     }
     let passed = args.gen_suppressions || verdicts.iter().all(|(_, verdict)| verdict.passed);
     Ok(ExitCode::from(match (unreadable, passed) {
@@ -131,6 +143,38 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
         // An input that cannot be judged does not pass.
         _ => USAGE,
     }))
+}
+
+/// Judges each input as it was at a mark that the program sets again and again.
+fn at_boundaries(args: &CheckArgs, rules: &Rules) -> Result<ExitCode, Failure> {
+    let (mut judged, mut unreadable) = (Vec::new(), 0);
+    for input in &args.inputs {
+        let places = load::places(input);
+        let results = match places {
+            Ok(places) => places
+                .iter()
+                .map(|place| args.boundary.load(place, rules, &args.names))
+                .collect(),
+            Err(failure) => vec![Err(failure)],
+        };
+        for result in results {
+            match result {
+                Ok(item) => judged.push(item),
+                Err(failure) => {
+                    unreadable += 1;
+                    progress::fail(&failure);
+                }
+            }
+        }
+    }
+    if judged.is_empty() {
+        return Ok(ExitCode::from(USAGE));
+    }
+    let verdicts: Vec<_> = judged
+        .iter()
+        .map(|at| (at.item.source.as_str(), verdict(&at.item.snapshot, &at.rules)))
+        .collect();
+    finish(args, &verdicts, unreadable)
 }
 
 fn print(args: &CheckArgs, verdicts: &[(&str, Verdict)]) -> Result<(), Failure> {

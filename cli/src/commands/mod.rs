@@ -1,6 +1,7 @@
 //! One file per command: its options and its steps.
 
 pub mod after_run;
+pub mod boundaries;
 pub mod categories;
 pub mod check;
 pub mod completions;
@@ -12,6 +13,7 @@ pub mod export;
 pub mod list;
 pub mod live;
 pub mod man;
+pub mod phases;
 pub mod report;
 pub mod run;
 pub mod shim_path;

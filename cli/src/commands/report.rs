@@ -42,6 +42,7 @@ Examples:
   culeak report 4711 --kind pinned --focus loader.py     pinned memory from loader.py only
   culeak report 4711 --by category              parameters, gradients, activations, caches …
   culeak report 4711 --tree                     call stacks as a tree
+  culeak report app.host.4711.culeak --phases   memory by phase (NVTX ranges)
   culeak report 4711 --flamegraph gpu.svg       call stacks as a flame graph
   culeak report runs/ --json > report.json      every recording in a folder
   culeak report runs/ --html report.html        a self-contained HTML page")]
@@ -80,6 +81,11 @@ pub struct ReportArgs {
     /// Print the report as JSON; an array if there are several inputs
     #[arg(long)]
     pub json: bool,
+    /// Show what each phase of the program (NVTX range, culeak_phase_begin) held, allocated and left behind; with a name, each
+    /// phase of this name
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "",
+          conflicts_with_all = ["by", "sort", "min_bytes", "full_stacks", "losses", "tree", "flamegraph", "html", "suppressions", "at", "since"])]
+    pub phases: Option<String>,
     /// Print call stacks as a tree with main at its root; --top and --min-bytes limit its branches
     #[arg(long, conflicts_with_all = ["json", "by", "sort"])]
     pub tree: bool,
@@ -218,6 +224,9 @@ impl ReportArgs {
 
 /// Reports every input that can be read; any other input makes the exit code 2.
 pub fn execute(args: &ReportArgs) -> Result<ExitCode, Failure> {
+    if let Some(name) = &args.phases {
+        return super::phases::execute(args, name);
+    }
     if let Some(path) = args.flamegraph.as_ref().or(args.html.as_ref()) {
         output::check(path, args.overwrite)?;
     }

@@ -116,10 +116,9 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         ("CULEAK_RUN", settings.proof.clone()),
         ("CULEAK_DISABLE", None),
     ];
-    // NVTX supports one tool, and the user's own takes precedence.
-    if settings.nvtx && present("NVTX_INJECTION64_PATH").is_none() {
+    if wants_nvtx(settings, &present) && other_nvtx_tool(settings, &present).is_none() {
         // The path of the preloaded file, so that the loader returns the loaded copy.
-        changes.push(("NVTX_INJECTION64_PATH", Some(settings.shim.into())));
+        changes.push((NVTX_TOOL, Some(settings.shim.into())));
     }
     if settings.address_sanitizer {
         // The ASan runtime refuses to start after another preloaded library. The two libraries replace different functions, so
@@ -132,6 +131,30 @@ pub fn changes(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) 
         changes.push(("ASAN_OPTIONS", Some(options)));
     }
     changes
+}
+
+/// NVTX loads the library that this variable names.
+const NVTX_TOOL: &str = "NVTX_INJECTION64_PATH";
+
+/// With a timeline, ranges and marks of NVTX are wanted too: phases have figures then.
+fn wants_nvtx(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> bool {
+    let has_timeline = settings.auto_snapshots.timeline.is_some() || present("CULEAK_TIMELINE").is_some();
+    settings.nvtx || has_timeline
+}
+
+/// The user's own tool, which takes precedence: NVTX supports one.
+fn other_nvtx_tool(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> Option<OsString> {
+    present(NVTX_TOOL).filter(|tool| !tool.is_empty() && tool != settings.shim.as_os_str())
+}
+
+/// Why NVTX's ranges, marks and blocks are not recorded although they are wanted.
+pub fn without_nvtx(settings: &Settings, present: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    let tool = other_nvtx_tool(settings, &present).filter(|_| wants_nvtx(settings, &present))?;
+    Some(format!(
+        "NVTX ranges, marks and blocks are not recorded: NVTX_INJECTION64_PATH names another tool, {}, which is kept; unset it to \
+         record them",
+        tool.display()
+    ))
 }
 
 /// Refuses `CULEAK_` variables with a wrong name or value before the program starts.
@@ -387,6 +410,23 @@ mod tests {
         };
         let changed = changed(&settings, &[("NVTX_INJECTION64_PATH", "/opt/nsight.so")]);
         assert!(!changed.contains_key("NVTX_INJECTION64_PATH"));
+        let present = |tool: &'static str| move |name: &str| (name == "NVTX_INJECTION64_PATH").then(|| tool.into());
+        let message = without_nvtx(&settings, present("/opt/nsight.so")).expect("a message");
+        assert!(message.contains("/opt/nsight.so, which is kept"), "{message}");
+        assert_eq!(without_nvtx(&settings, present("/cache/libculeak.so")), None);
+    }
+
+    #[test]
+    fn a_timeline_records_nvtx_too() {
+        let tool = |settings: &Settings, present: &[(&str, &str)]| {
+            changed(settings, present)
+                .get("NVTX_INJECTION64_PATH")
+                .cloned()
+                .flatten()
+        };
+        assert_eq!(tool(&settings(), &[]), None);
+        let ours = Some("/cache/libculeak.so".to_owned());
+        assert_eq!(tool(&settings(), &[("CULEAK_TIMELINE", "1GiB")]), ours);
     }
 
     #[test]

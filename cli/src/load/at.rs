@@ -7,10 +7,11 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use culeak::analysis::boundaries::was_taken_at;
 use culeak::analysis::check::{self, Rules};
 use culeak::analysis::points::Points;
 use culeak::point::Point;
-use culeak::snapshot::{PointError, Reason, Snapshot};
+use culeak::snapshot::{PointError, Snapshot};
 
 use super::timeline::timeline_state;
 use super::{Loaded, file};
@@ -100,12 +101,6 @@ fn no_mark(item: &Loaded, name: &str, reason: &str) -> Failure {
             item.source
         ),
     })
-}
-
-/// Whether the recorder took this snapshot at a mark of this name.
-fn was_taken_at(snapshot: &Snapshot, name: &str) -> bool {
-    let automatic = snapshot.taken.automatic.as_ref();
-    automatic.is_some_and(|automatic| automatic.reason == Reason::Mark && automatic.name.as_deref() == Some(name))
 }
 
 /// The last automatic snapshot beside a recording that was taken at a mark of this name, and its path.

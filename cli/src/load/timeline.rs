@@ -65,6 +65,35 @@ pub fn of_place(place: &Place) -> Result<WithTimeline, Failure> {
     })
 }
 
+/// Reads the snapshot of a source, and the event log if the source is a recording that has one.
+///
+/// # Errors
+/// As [`Place::load`].
+pub fn with_log_if_any(place: &Place) -> Result<(Loaded, Option<Timeline>), Failure> {
+    let (path, source, root) = match place {
+        Place::Process(pid) => {
+            let (path, root) = process::recording_of(*pid)?;
+            (path, pid.to_string(), Some(root))
+        }
+        Place::File(path) => (path.clone(), path.display().to_string(), None::<PathBuf>),
+        Place::StandardInput => return Ok((place.load()?, None)),
+    };
+    // A pipe can be read only once.
+    let metadata = path.metadata().ok().filter(|metadata| metadata.is_file());
+    let Some(metadata) = metadata.filter(|_| reader::identity(&path).is_ok()) else {
+        return Ok((place.load()?, None));
+    };
+    output::protect(&metadata);
+    let (snapshot, timeline) = reader::read_timeline(&path).map_err(|error| Failure::new(error.to_string()))?;
+    let item = Loaded {
+        snapshot,
+        source,
+        root,
+        points: None,
+    };
+    Ok((item, timeline))
+}
+
 /// The state of a recorded process at a mark or a time, from its event log.
 ///
 /// # Errors

@@ -137,6 +137,7 @@ impl RuleArgs {
             suppressions,
             baseline: None,
             at: self.at.clone(),
+            boundary: None,
         })
     }
 }

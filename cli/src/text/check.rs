@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use culeak::analysis::boundaries::Boundary;
 use culeak::analysis::check::{Breach, FailOn, Ignored, Tolerance, Verdict};
 use culeak::analysis::report::shell_word;
 use culeak::point::Point;
@@ -31,6 +32,9 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
         Styled(style, result),
         limits(verdict)
     )?;
+    if let Some(boundary) = &verdict.boundary {
+        write_boundary(boundary, out)?;
+    }
     if !verdict.passed {
         // If nothing is allowed, the first line contains this reason.
         let needs_reason = |breach: &&Breach| !(allows_nothing(verdict) && matches!(breach, Breach::Count { .. }));
@@ -71,6 +75,24 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     }
 }
 
+/// At which mark the program was judged, and what it held at the others.
+fn write_boundary(boundary: &Boundary, out: &mut dyn Write) -> io::Result<()> {
+    const SHOWN: usize = 6;
+    let only = match boundary.previous_ns {
+        Some(_) => ": what the previous one did not find",
+        None => "",
+    };
+    writeln!(out, "  at {}{only}", Escaped(&boundary.title()))?;
+    if boundary.held.len() > 1 {
+        let hidden = boundary.held.len().saturating_sub(SHOWN);
+        let bytes = boundary.held.iter().skip(hidden);
+        let bytes: Vec<String> = bytes.map(|held| units::bytes(held.tally.bytes)).collect();
+        let earlier = if hidden > 0 { "…, " } else { "" };
+        writeln!(out, "  held at these marks: {earlier}{}", bytes.join(", "))?;
+    }
+    Ok(())
+}
+
 /// Why memory was not judged; with sizes if there are several reasons.
 fn ignored(verdict: &Verdict) -> String {
     let Ignored {
@@ -78,9 +100,17 @@ fn ignored(verdict: &Verdict) -> String {
         other_kinds,
         cached,
     } = verdict.ignored_as;
-    let mark = verdict.limits.since.as_deref().unwrap_or_default();
+    let before = match &verdict.boundary {
+        Some(Boundary {
+            previous_ns: Some(_), ..
+        }) => "held at the previous mark, too".to_owned(),
+        _ => {
+            let mark = verdict.limits.since.as_deref().unwrap_or_default();
+            format!("allocated before the mark {}", Escaped(mark))
+        }
+    };
     let reasons = [
-        (before_mark, format!("allocated before the mark {}", Escaped(mark))),
+        (before_mark, before),
         (other_kinds, "of other kinds".to_owned()),
         (
             cached,

@@ -14,6 +14,7 @@ use culeak::snapshot::{EndOf, ProcessState, Snapshot};
 use proptest::prelude::*;
 
 mod fits;
+mod phases;
 
 use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, shut_down, training};

@@ -1,5 +1,5 @@
-//! The client API (`include/culeak.h`): a program reports the blocks of its own allocator, sets marks, requests
-//! snapshots, and measures intervals.
+//! The client API (`include/culeak.h`): a program reports the blocks of its own allocator, sets marks, names phases,
+//! requests snapshots, and measures intervals.
 //!
 //! The functions are exported under plain names, so that Python finds them too: `ctypes.CDLL(None).culeak_mark(b"…")`.
 //! redhook exports them and catches panics; nothing else can unwind out of them, because they call no code of the
@@ -9,7 +9,7 @@
 use libc::{c_char, c_int, c_void};
 use std::ffi::CStr;
 
-use crate::frameworks;
+use crate::frameworks::{self, phases};
 use crate::recorder::{self, AllocationEvent, auto_snapshot};
 use culeak::cuda_functions::Api;
 use culeak::format::block_address;
@@ -85,6 +85,23 @@ redhook::hook! {
             recording.mark(name, recorder::thread_row(recording));
             auto_snapshot::marked(recording, name);
         });
+    }
+}
+
+redhook::hook! {
+    // Begins a phase. Returns its id.
+    //
+    // Safety: As `culeak_mark`.
+    unsafe fn culeak_phase_begin(name: *const c_char) -> u64 => phase_begin_called {
+        // SAFETY: the same condition.
+        phases::begin(unsafe { bytes(name) })
+    }
+}
+
+redhook::hook! {
+    // Ends a phase, on any thread.
+    unsafe fn culeak_phase_end(id: u64) -> () => phase_end_called {
+        phases::finish(id);
     }
 }
 

@@ -2,12 +2,14 @@
 //!
 //! A program with NVTX opens the library that `NVTX_INJECTION64_PATH` names and passes a table of slots to its
 //! [`InitializeInjectionNvtxExtension`]. That must be the copy of this library that is preloaded, as `culeak run
-//! --nvtx` arranges. Only the memory extension is filled in; other extensions, ranges and messages find no tool, as
-//! without culeak. Domains are therefore unknown, and regions are attributed to the name of their heap.
+//! --nvtx` arranges. Only the memory extension is filled in; other extensions find no tool, as without culeak. Regions are
+//! attributed to the name of their heap. Ranges and marks are in `ranges`.
 //!
 //! A region is unregistered by its address alone, whatever its heap. So all regions are recorded as blocks of one
 //! domain, with the heap as an attribute. The handle of a region is its address; that of a heap combines its number and
 //! its name's.
+
+mod ranges;
 
 use libc::{c_int, c_void};
 use std::ffi::CStr;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use crate::analysis::baseline::Baseline;
+use crate::analysis::boundaries::Boundary;
 use crate::analysis::suppressions::{Pattern, Suppressions};
 use crate::kind::Kind;
 use crate::point::Point;
@@ -109,6 +110,8 @@ pub struct Rules {
     pub baseline: Option<Baseline>,
     /// The point in time to judge, if the user chose one.
     pub at: Option<Point>,
+    /// The mark at which the snapshot shows the program, if this is a check of marks.
+    pub boundary: Option<Boundary>,
 }
 
 impl From<Limits> for Rules {

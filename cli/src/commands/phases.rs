@@ -1,0 +1,79 @@
+//! `culeak report --phases`: what each phase of the program held, allocated and left behind.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use culeak::analysis::phases::{Options, Phases};
+
+use super::report::ReportArgs;
+use crate::errors::{Failure, USAGE};
+use crate::escape::Escaped;
+use crate::options::rows_shown;
+use crate::{load, progress, text};
+
+/// Reports every input that can be read; any other input makes the exit code 2.
+///
+/// # Errors
+/// No input can be read.
+pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
+    let options = Options {
+        name: (!name.is_empty()).then(|| name.to_owned()),
+        filter: args.filter.filter(&args.categories.read()?),
+        sites: (!args.json).then_some(text::phases::SITES_SHOWN),
+    };
+    let (mut places, mut unreadable) = (Vec::new(), 0);
+    for input in &args.inputs {
+        match load::places(input) {
+            Ok(found) => places.extend(found),
+            Err(failure) => {
+                unreadable += 1;
+                progress::fail(&failure);
+            }
+        }
+    }
+    let mut loaded = Vec::new();
+    for place in &places {
+        match load::timeline::with_log_if_any(place) {
+            Ok((mut item, timeline)) => {
+                // Names tell what belongs to a caching allocator. Times need none.
+                if timeline.is_some() || !options.filter.is_empty() {
+                    args.names.name_frames(&mut item);
+                }
+                loaded.push((item, timeline));
+            }
+            Err(failure) => {
+                unreadable += 1;
+                progress::fail(&failure);
+            }
+        }
+    }
+    let all: Vec<(&str, Phases)> = loaded
+        .iter()
+        .map(|(item, timeline)| {
+            let phases = Phases::of(&item.snapshot, timeline.as_ref(), &options);
+            (item.source.as_str(), phases)
+        })
+        .collect();
+    if args.json {
+        match all.as_slice() {
+            [(_, one)] => text::print_json(one)?,
+            several => text::print_json(&several.iter().map(|(_, phases)| phases).collect::<Vec<_>>())?,
+        }
+    } else {
+        let top = rows_shown(args.top, true);
+        text::print_lines(|out: &mut dyn Write| {
+            for (number, (source, phases)) in all.iter().enumerate() {
+                if all.len() > 1 {
+                    let gap = if number > 0 { "\n" } else { "" };
+                    writeln!(out, "{gap}== {} ==", Escaped(source))?;
+                }
+                match &options.name {
+                    None => text::phases::write(phases, top, out)?,
+                    Some(name) => text::phases::write_chosen(phases, name, top, out)?,
+                }
+            }
+            Ok(())
+        })?;
+    }
+    Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
+}

@@ -1,0 +1,371 @@
+//! Boundaries: marks that a program sets again and again, and what it holds at them.
+//!
+//! An inference engine that goes to sleep, a model that is unloaded, an epoch that ends: each time the program should hold what
+//! it held the last time. What is live at a mark and was allocated after the previous mark of its name was not there the last
+//! time. So the state at the mark suffices; it comes from a timeline, or from an automatic snapshot that was taken at the mark.
+
+use foldhash::{HashMap, HashSet};
+use serde::Serialize;
+
+use crate::analysis::tally::Tally;
+use crate::analysis::words;
+use crate::point::Point;
+use crate::reader::progress::{Progress, Unit};
+use crate::snapshot::{Allocation, Allocations, Call, Gathering, Reason, Snapshot, Thread};
+use crate::timeline::{Op, Timeline};
+
+/// The mark at which a check judges.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Boundary {
+    pub mark: String,
+    /// Which of the marks of this name, from 1 on, and their number.
+    pub number: usize,
+    pub count: usize,
+    pub time_ns: u64,
+    /// The previous mark of this name, if only what was allocated since then is judged.
+    pub previous_ns: Option<u64>,
+    /// The judged memory at each mark of this name whose state is known, if each of them is judged.
+    pub held: Vec<HeldAt>,
+}
+
+/// What was held at a mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct HeldAt {
+    pub time_ns: u64,
+    #[serde(flatten)]
+    pub tally: Tally,
+}
+
+/// When the program set marks of this name.
+///
+/// # Errors
+/// It set none. The text names the marks that it set.
+pub fn times(snapshot: &Snapshot, name: &str) -> Result<Vec<u64>, String> {
+    const SHOWN: usize = 5;
+    let marks = snapshot.marks.iter().filter(|mark| mark.name == name);
+    let mut times: Vec<u64> = marks.map(|mark| mark.time_ns).collect();
+    times.sort_unstable();
+    if !times.is_empty() {
+        return Ok(times);
+    }
+    let mut known: Vec<String> = Vec::new();
+    for mark in &snapshot.marks {
+        let name = format!("{:?}", mark.name);
+        if !known.contains(&name) && known.len() <= SHOWN {
+            known.push(name);
+        }
+    }
+    if known.is_empty() {
+        return Err(format!(
+            "the program set no mark {name:?}, and no others; set marks with culeak_mark, or with NVTX under culeak run --nvtx"
+        ));
+    }
+    if known.len() > SHOWN {
+        known[SHOWN] = "…".to_owned();
+    }
+    Err(format!("the program set no mark {name:?}; it set {}", known.join(", ")))
+}
+
+/// The last mark of this name in the snapshot, and the one before it.
+///
+/// # Errors
+/// The program set none, or only one.
+pub fn last(snapshot: &Snapshot, name: &str) -> Result<Boundary, String> {
+    let times = times(snapshot, name)?;
+    let &[.., previous, time_ns] = times.as_slice() else {
+        return Err(format!(
+            "the program set the mark {name:?} only once, so there is no earlier one to compare with; use --not-above SIZE, or \
+             let it run through another round"
+        ));
+    };
+    Ok(Boundary {
+        mark: name.to_owned(),
+        number: times.len(),
+        count: times.len(),
+        time_ns,
+        previous_ns: Some(previous),
+        held: Vec::new(),
+    })
+}
+
+/// Whether the recorder took this snapshot at a mark of this name.
+pub fn was_taken_at(snapshot: &Snapshot, name: &str) -> bool {
+    let automatic = snapshot.taken.automatic.as_ref();
+    automatic.is_some_and(|automatic| automatic.reason == Reason::Mark && automatic.name.as_deref() == Some(name))
+}
+
+/// Address and site, which identify a live block.
+type Key = (u64, u32);
+
+/// A live block.
+#[derive(Clone, Copy)]
+struct Block {
+    bytes: u64,
+    time_ns: u64,
+    thread: Option<u32>,
+}
+
+/// The lowest bits of an address, which events keep.
+const ADDRESS: u64 = (1 << 48) - 1;
+/// Times of events are multiples of this.
+const UNIT_NS: u64 = 8;
+
+/// The states of a process at several times, in one pass. `snapshot` is the final state. Calls `each` with the number of the
+/// time and the snapshot of it; times before the log are left out.
+pub fn states(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], mut each: impl FnMut(usize, &Snapshot)) {
+    let mut live = at_begin_of_log(snapshot, timeline);
+    let mut state = Snapshot {
+        allocations: Allocations::default(),
+        freed_after_end: Allocations::default(),
+        ..snapshot.clone()
+    };
+    state.taken.automatic = None;
+    let known = times.iter().enumerate().filter(|&(_, &time)| time >= timeline.since_ns);
+    let mut known = known.peekable();
+    let mut reach = |live: &HashMap<Key, Block>, until: Option<u64>| {
+        while let Some((number, &time_ns)) =
+            known.next_if(|&(_, &time)| until.is_none_or(|until| time / UNIT_NS < until / UNIT_NS))
+        {
+            state.allocations = rows(&mut state.threads, timeline, live);
+            state.taken.at_ns = time_ns;
+            state.taken.point = Some(Point::Time(time_ns));
+            each(number, &state);
+        }
+    };
+    let mut freed: HashMap<Key, Block> = HashMap::default();
+    let progress = Progress::over("following events", timeline.len() as u64, Unit::Of("events"));
+    for (nth, event) in timeline.events().enumerate() {
+        progress.tick(nth);
+        reach(&live, Some(event.time_ns));
+        let key = (event.address, event.site);
+        match event.op {
+            Op::Allocated => {
+                let Some(_) = timeline.sites.get(event.site as usize) else {
+                    continue;
+                };
+                let (bytes, time_ns, thread) = (event.bytes, event.time_ns, event.thread);
+                live.insert(key, Block { bytes, time_ns, thread });
+            }
+            Op::Freed => {
+                if let Some(block) = live.remove(&key) {
+                    // A free that failed is followed by an event that says so.
+                    if freed.len() >= 64 {
+                        freed.clear();
+                    }
+                    freed.insert(key, block);
+                }
+            }
+            Op::Restored => {
+                live.extend(freed.remove(&key).map(|block| (key, block)));
+            }
+        }
+    }
+    reach(&live, None);
+}
+
+/// What was live when the log begins: blocks of the final state without events, and blocks whose first event is a free.
+fn at_begin_of_log(snapshot: &Snapshot, timeline: &Timeline) -> HashMap<Key, Block> {
+    let mut live = HashMap::default();
+    if timeline.since_ns == 0 {
+        return live;
+    }
+    let mut seen: HashSet<Key> = HashSet::default();
+    for event in timeline.events() {
+        let key = (event.address, event.site);
+        if seen.insert(key) && event.op == Op::Freed && (event.site as usize) < timeline.sites.len() {
+            let time_ns = event.time_ns.saturating_sub(event.lifetime_ns).min(timeline.since_ns);
+            let (bytes, thread) = (event.bytes, None);
+            live.insert(key, Block { bytes, time_ns, thread });
+        }
+    }
+    let sites = timeline.sites.iter().zip(0u32..).map(|(site, number)| {
+        let key = (site.stack, site.kind, site.device, site.domain.as_deref(), &*site.api);
+        (key, number)
+    });
+    let sites: HashMap<_, u32> = sites.collect();
+    for row in &snapshot.allocations {
+        let site = (row.stack, row.kind, row.device, row.domain(), row.api());
+        let Some(&site) = sites.get(&site) else { continue };
+        let key = (row.address & ADDRESS, site);
+        if row.time_ns < timeline.since_ns && !seen.contains(&key) {
+            let (bytes, time_ns, thread) = (row.bytes, row.time_ns, Some(row.thread as u32));
+            live.insert(key, Block { bytes, time_ns, thread });
+        }
+    }
+    live
+}
+
+fn rows(threads: &mut Vec<Thread>, timeline: &Timeline, live: &HashMap<Key, Block>) -> Allocations {
+    let mut gathered = Gathering::default();
+    let mut calls: HashMap<(u32, Option<u32>), Call> = HashMap::default();
+    for (&(address, number), block) in live {
+        let site = &timeline.sites[number as usize];
+        let call = calls.entry((number, block.thread)).or_insert_with(|| Call {
+            kind: site.kind,
+            domain: site.domain.clone(),
+            api: site.api.clone(),
+            device: site.device,
+            context: None,
+            stream: None,
+            pool: None,
+            thread: thread(threads, block.thread),
+            references: 0,
+            mappings: 0,
+        });
+        gathered.add(Allocation {
+            address,
+            bytes: block.bytes,
+            requested: block.bytes,
+            time_ns: block.time_ns,
+            stack: site.stack,
+            call,
+        });
+    }
+    gathered.finish()
+}
+
+/// The thread, or the row of an unknown thread.
+fn thread(threads: &mut Vec<Thread>, thread: Option<u32>) -> usize {
+    let known = thread.map(|thread| thread as usize);
+    if let Some(known) = known.filter(|&known| known < threads.len()) {
+        return known;
+    }
+    threads.iter().position(|thread| thread.tid == 0).unwrap_or_else(|| {
+        threads.push(Thread {
+            name: "?".to_owned(),
+            ..Thread::default()
+        });
+        threads.len() - 1
+    })
+}
+
+impl Boundary {
+    /// `mark:asleep, the last of 3`.
+    pub fn title(&self) -> String {
+        let which = match (self.number, self.count) {
+            (_, 1) => "the only one".to_owned(),
+            (number, count) if number == count => format!("the last of {count}"),
+            (number, count) => format!("number {number} of {count}"),
+        };
+        format!(
+            "mark:{}, {which}, {} after the start",
+            self.mark,
+            words::duration(self.time_ns)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::kind::Kind;
+    use crate::sample::leaky;
+    use crate::snapshot::Mark;
+    use crate::timeline::{Event, Site};
+
+    fn sites() -> Vec<Site> {
+        let site = |stack| Site {
+            stack: Some(stack),
+            kind: Kind::Device,
+            device: Some(0),
+            domain: None,
+            api: "cudaMalloc".to_owned(),
+        };
+        vec![site(0), site(1)]
+    }
+
+    fn with_marks(names: &[(&str, u64)]) -> Snapshot {
+        let mut snapshot = leaky();
+        snapshot.allocations = Allocations::default();
+        snapshot.marks = names
+            .iter()
+            .map(|&(name, time_ns)| Mark {
+                time_ns,
+                name: name.to_owned(),
+                thread: 0,
+            })
+            .collect();
+        snapshot
+    }
+
+    #[test]
+    fn the_last_mark_is_compared_with_the_one_before() {
+        let snapshot = with_marks(&[("asleep", 10), ("awake", 20), ("asleep", 30), ("asleep", 50)]);
+        let boundary = last(&snapshot, "asleep").unwrap();
+        assert_eq!(
+            (boundary.time_ns, boundary.previous_ns, boundary.count),
+            (50, Some(30), 3)
+        );
+        let missing = last(&snapshot, "idle").unwrap_err();
+        assert_eq!(missing, r#"the program set no mark "idle"; it set "asleep", "awake""#);
+        assert!(last(&snapshot, "awake").unwrap_err().contains("only once"));
+        assert!(last(&with_marks(&[]), "x").unwrap_err().contains("and no others"));
+    }
+
+    proptest! {
+        /// A log that lacks its oldest events gives the states of the whole log.
+        #[test]
+        fn states_are_what_the_events_left(
+            steps in prop::collection::vec((0u64..5, 0u64..6, 1u64..100, 0u32..2, any::<bool>()), 1..60),
+            times in prop::collection::vec(0u64..250, 1..5),
+            since in 0u64..100,
+        ) {
+            let mut snapshot = with_marks(&[]);
+            let (mut live, mut all, mut time) = (HashMap::default(), Vec::new(), 0);
+            let mut states: Vec<(u64, Vec<(u64, u64, u64)>)> = Vec::new();
+            let in_order = |live: &HashMap<Key, (u64, u64)>| {
+                let mut rows: Vec<_> = live.iter().map(|(key, &(bytes, time))| (key.0, bytes, time)).collect();
+                rows.sort_unstable();
+                rows
+            };
+            for (pause, address, bytes, site, fails) in steps {
+                time += pause * UNIT_NS;
+                let key = (address, site);
+                let event = |op, bytes, lifetime_ns| Event { time_ns: time, op, address, bytes, site, lifetime_ns, thread: None };
+                match live.remove(&key) {
+                    Some((bytes, since)) => {
+                        all.push(event(Op::Freed, bytes, time - since));
+                        if fails {
+                            all.push(event(Op::Restored, bytes, 0));
+                            live.insert(key, (bytes, since));
+                        }
+                    }
+                    None => {
+                        all.push(event(Op::Allocated, bytes, 0));
+                        live.insert(key, (bytes, time));
+                    }
+                }
+                states.push((time, in_order(&live)));
+            }
+            let call = Call {
+                kind: Kind::Device, domain: None, api: "cudaMalloc".to_owned(), device: Some(0), context: None, stream: None,
+                pool: None, thread: 0, references: 0, mappings: 0,
+            };
+            let mut gathered = Gathering::default();
+            for (&(address, site), &(bytes, time_ns)) in &live {
+                let stack = Some(site as usize);
+                gathered.add(Allocation { address, bytes, requested: bytes, time_ns, stack, call: &call });
+            }
+            snapshot.allocations = gathered.finish();
+            let mut times: Vec<u64> = times.iter().map(|time| time * UNIT_NS).collect();
+            times.sort_unstable();
+            let since_ns = since * UNIT_NS;
+            let kept = all.into_iter().filter(|event| event.time_ns >= since_ns);
+            let timeline = Timeline::new(since_ns, time, sites(), kept);
+            let mut seen = Vec::new();
+            super::states(&snapshot, &timeline, &times, |number, state| {
+                seen.push(number);
+                let expected = states.iter().rev().find(|(at, _)| *at <= times[number]);
+                let expected = expected.map_or(Vec::new(), |(_, rows)| rows.clone());
+                let mut found: Vec<_> = state.allocations.iter().map(|row| (row.address, row.bytes, row.time_ns)).collect();
+                found.sort_unstable();
+                assert_eq!(found, expected, "at {}", times[number]);
+                state.validate().unwrap();
+            });
+            let expected: Vec<usize> = (0..times.len()).filter(|&number| times[number] >= since_ns).collect();
+            prop_assert_eq!(seen, expected);
+        }
+    }
+}

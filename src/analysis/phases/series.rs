@@ -1,0 +1,163 @@
+//! Series: the sums over time of which a phase has figures, and the sites that count in each.
+//!
+//! Memory of a caching allocator appears twice in a timeline: as the segment that the driver handed out, and as the blocks that
+//! the allocator hands out from it. *Held* counts each byte once, at the level that reports list (`groups`); *blocks* and
+//! *driver* are the two levels themselves.
+//!
+//! A level belongs to a site here and not, as in a snapshot, to a record: if blocks were ever allocated within memory of a
+//! site, all memory of this site counts as behind them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use serde::Serialize;
+
+use crate::analysis::categories::Request;
+use crate::analysis::filter::{Filter, Filtering, Location};
+use crate::analysis::framework::{Watched, can_carry};
+use crate::analysis::groups::Level;
+use crate::analysis::site::CallStacks;
+use crate::kind::Place;
+use crate::snapshot::Snapshot;
+use crate::timeline::{Op, Timeline};
+
+/// What a series adds up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Layer {
+    /// Memory in use, each byte once, and memory that caching allocators keep, if their blocks are not known.
+    Held,
+    /// Tensors, buffers and blocks of frameworks.
+    Blocks,
+    /// What the driver handed out.
+    Driver,
+}
+
+/// A sum over time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Series {
+    pub layer: Layer,
+    /// `None`: all GPUs and the host together.
+    #[serde(rename = "place")]
+    pub location: Option<Location>,
+}
+
+/// The most series in which a site counts.
+const SERIES_OF_SITE: usize = 3;
+
+/// All series, and those in which each site counts.
+pub struct SeriesOfSites {
+    /// The first is all memory held.
+    pub all: Vec<Series>,
+    of_site: Vec<[u16; SERIES_OF_SITE]>,
+}
+
+/// No further series.
+const END: u16 = u16::MAX;
+
+impl SeriesOfSites {
+    pub fn of(snapshot: &Snapshot, timeline: &Timeline, stacks: &CallStacks, filter: &Filter) -> SeriesOfSites {
+        let watched = Watched::of(snapshot);
+        let carries = carrying(timeline);
+        let mut filtering = Filtering::new(filter, snapshot);
+        let everything = Series {
+            layer: Layer::Held,
+            location: None,
+        };
+        let mut series = SeriesOfSites {
+            all: vec![everything],
+            of_site: Vec::with_capacity(timeline.sites.len()),
+        };
+        let mut known: HashMap<(Layer, Option<usize>), u16> = HashMap::new();
+        for (number, site) in timeline.sites.iter().enumerate() {
+            let mut wanted = [END; SERIES_OF_SITE];
+            let mut used = 0;
+            let mut count = |series: u16| {
+                wanted[used] = series;
+                used += 1;
+            };
+            let allocator = stacks.get(site.stack).allocator;
+            let blocks_are_known = carries[number] || allocator.is_some_and(|allocator| watched.contains(allocator));
+            let level = Level::of(site.kind, allocator.is_some(), blocks_are_known);
+            let place = site.kind.place();
+            let device = place.counts_against(site.device);
+            let mut at = |layer: Layer| {
+                *known.entry((layer, device)).or_insert_with(|| {
+                    let location = device.map_or(Location::Host, |device| {
+                        Location::Gpu(snapshot.devices.get(device).map_or(-1, |device| device.ordinal))
+                    });
+                    let location = Some(location);
+                    series.all.push(Series { layer, location });
+                    series.all.len() as u16 - 1
+                })
+            };
+            let request = Request {
+                kind: site.kind,
+                domain: site.domain.as_deref(),
+                // A site may be that of several threads.
+                thread: None,
+            };
+            if filtering.passes_at_any_time(request, site.device, site.stack, stacks) {
+                if matches!(level, Level::Held | Level::Cached) {
+                    count(0);
+                    count(at(Layer::Held));
+                }
+                match place {
+                    Place::Within => count(at(Layer::Blocks)),
+                    Place::Device | Place::Managed => count(at(Layer::Driver)),
+                    Place::Host | Place::Nowhere => {}
+                }
+            }
+            series.of_site.push(wanted);
+        }
+        series
+    }
+
+    /// The series in which a site counts.
+    pub fn of_site(&self, site: u32) -> impl Iterator<Item = usize> + use<> {
+        let none = [END; SERIES_OF_SITE];
+        let series = self.of_site.get(site as usize).copied().unwrap_or(none);
+        series.into_iter().filter(|&each| each != END).map(usize::from)
+    }
+
+    /// Leaves only the first series, for phases so many that the figures of all series would take gigabytes.
+    pub fn keep_first(&mut self) {
+        self.all.truncate(1);
+        let others = self.of_site.iter_mut().flatten();
+        others.filter(|series| **series != 0).for_each(|series| *series = END);
+    }
+
+    /// Whether the site's memory is held.
+    pub fn is_held(&self, site: u32) -> bool {
+        self.of_site(site).next() == Some(0)
+    }
+}
+
+/// Which sites allocated memory within which blocks were allocated later.
+fn carrying(timeline: &Timeline) -> Vec<bool> {
+    let sites = &timeline.sites;
+    let mut carries = vec![false; sites.len()];
+    if !sites.iter().any(|site| site.kind.place() == Place::Within) {
+        return carries;
+    }
+    let mut live: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
+    for event in timeline.events() {
+        let Some(site) = sites.get(event.site as usize) else {
+            continue;
+        };
+        let is_free = event.op == Op::Freed;
+        if site.kind.place() == Place::Within && !is_free {
+            let before = live.range(..=event.address).next_back();
+            if let Some((&start, &(bytes, carrier))) = before
+                && event.address - start < bytes
+            {
+                carries[carrier as usize] = true;
+            }
+        } else if can_carry(site.kind) && !carries[event.site as usize] {
+            match is_free {
+                true => live.remove(&event.address),
+                false => live.insert(event.address, (event.bytes, event.site)),
+            };
+        }
+    }
+    carries
+}
