@@ -314,7 +314,8 @@ mod tests {
         ) {
             let mut snapshot = with_marks(&[]);
             let (mut live, mut all, mut time) = (HashMap::default(), Vec::new(), 0);
-            let mut states: Vec<(u64, Vec<(u64, u64, u64)>)> = Vec::new();
+            type State = Vec<(u64, u64, u64)>;
+            let mut states: Vec<(u64, State)> = Vec::new();
             let in_order = |live: &HashMap<Key, (u64, u64)>| {
                 let mut rows: Vec<_> = live.iter().map(|(key, &(bytes, time))| (key.0, bytes, time)).collect();
                 rows.sort_unstable();

@@ -137,7 +137,7 @@ struct Comparable {
     freed_after_end: Vec<Row>,
     counters: Vec<String>,
     peaks: Vec<(usize, u64, u64)>,
-    at_peaks: Vec<(String, Kind, Option<usize>, Option<String>, u64, u64)>,
+    at_peaks: Vec<Peaking>,
 }
 
 type Row = (u64, u64, u64, String, Kind, Option<usize>, Option<String>, usize);
@@ -182,7 +182,10 @@ fn comparable(snapshot: &Snapshot) -> Comparable {
     }
 }
 
-fn at_peaks(snapshot: &Snapshot, rows: &[AtPeak]) -> Vec<(String, Kind, Option<usize>, Option<String>, u64, u64)> {
+/// Frames of the stack, kind, device, domain, bytes and count.
+type Peaking = (String, Kind, Option<usize>, Option<String>, u64, u64);
+
+fn at_peaks(snapshot: &Snapshot, rows: &[AtPeak]) -> Vec<Peaking> {
     let mut rows: Vec<_> = rows
         .iter()
         .map(|at| {
@@ -433,7 +436,7 @@ fn a_log_that_is_reused_has_every_event_since_its_beginning_exactly_once() {
                     // An address is used once, so it identifies its events.
                     let key = Key {
                         space: Space::Pointer,
-                        address: (thread << 32 | pair + 1) << 4,
+                        address: ((thread << 32) | (pair + 1)) << 4,
                     };
                     let mut entry = entry(program.recording, pair + 1, program.stacks[0], program.threads[0]);
                     entry.attributes.kind = Kind::Device;
