@@ -230,6 +230,7 @@ fn write_files(args: &AfterArgs, rules: &Rules, loaded: &[Finished]) -> Result<(
     };
     let items = loaded.iter().map(|Finished { item, .. }| html::Item {
         snapshot: &item.snapshot,
+        timeline: item.timeline.as_ref(),
         options: Options {
             top: None,
             source: item.source.clone(),
