@@ -37,6 +37,8 @@ pub fn of(snapshot: &Snapshot, timeline: &Timeline, [from, to]: [&Point; 2]) -> 
         }
     };
     window.totals = made.into_iter().map(total).collect();
-    window.totals.sort_by_key(|total| (std::cmp::Reverse(total.bytes), total.stack, total.kind));
+    window
+        .totals
+        .sort_by_key(|total| (std::cmp::Reverse(total.bytes), total.stack, total.kind));
     Ok(window)
 }

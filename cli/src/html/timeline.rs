@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use culeak::analysis::categories::{Request, Sorter};
 use culeak::analysis::over_time::lives::{Layer, Lives, Logged};
 use culeak::analysis::over_time::{Classes, Detail, OverTime};
 use culeak::analysis::report::{Options, place_name};
@@ -35,23 +36,69 @@ const EXACT: usize = 256;
 /// A property that memory can be stacked by.
 struct Grouping {
     title: &'static str,
-    name: fn(&Site, &CallStack) -> String,
+    name: fn(&Naming, &Requested) -> String,
 }
 
 const GROUPINGS: &[Grouping] = &[
     Grouping {
         title: "call site",
-        name: |_, stack| site_name(stack),
+        name: |naming, requested| site_name(naming.stacks.get(requested.site.stack)),
+    },
+    Grouping {
+        title: "category",
+        name: |naming, requested| naming.category(requested),
     },
     Grouping {
         title: "kind",
-        name: |site, _| site.kind.name().to_owned(),
+        name: |_, requested| requested.site.kind.name().to_owned(),
     },
     Grouping {
         title: "library",
-        name: |_, stack| owner(stack).unwrap_or("the program itself").to_owned(),
+        name: |naming, requested| {
+            let owner = owner(naming.stacks.get(requested.site.stack));
+            owner.unwrap_or("the program itself").to_owned()
+        },
     },
 ];
+
+/// What names are made of.
+struct Naming<'n, 'a> {
+    stacks: &'n CallStacks<'a>,
+    sorter: Sorter<'n>,
+}
+
+/// Memory of one site.
+struct Requested<'r> {
+    site: &'r Site,
+    /// The thread of the first allocation whose thread is known.
+    thread: Option<usize>,
+}
+
+impl Naming<'_, '_> {
+    fn category(&self, requested: &Requested) -> String {
+        let site = requested.site;
+        let request = Request {
+            kind: site.kind,
+            domain: site.domain.as_deref(),
+            thread: requested.thread,
+        };
+        self.sorter.category(site.stack, request, self.stacks).name().to_owned()
+    }
+}
+
+/// By site, the thread of its first allocation.
+fn threads(lives: &Lives, logged: &Logged) -> Vec<Option<usize>> {
+    let mut threads = vec![None; lives.sites.len()];
+    for life in &lives.lives {
+        let thread = &mut threads[life.site as usize];
+        if thread.is_none() {
+            let of_event = life.from.and_then(|event| logged.timeline.at(event as usize).thread);
+            let of_row = life.row.map(|row| logged.last.at(row as usize).call.thread);
+            *thread = of_event.map(|thread| thread as usize).or(of_row);
+        }
+    }
+    threads
+}
 
 fn site_name(stack: &CallStack) -> String {
     let Some(frame) = stack.site() else {
@@ -141,17 +188,26 @@ impl Prepared {
             places: Vec::new(),
             full: item.full_stacks,
         };
+        let naming = Naming {
+            stacks: &call_stacks,
+            sorter: Sorter::new(&item.options.categories, snapshot),
+        };
+        let threads = threads(&lives, logged);
         let Options {
             filter, suppressions, ..
         } = &item.options;
         let wanted = lives.wanted(snapshot, &call_stacks, filter, suppressions);
         let mut of_sites = Classes::default();
-        for ((site, layers), wanted) in lives.sites.iter().zip(lives.layers()).zip(wanted) {
+        for (nth, (site, layers)) in lives.sites.iter().zip(lives.layers()).enumerate() {
+            let requested = Requested {
+                site,
+                thread: threads[nth],
+            };
             let place = classing.place(place_name(snapshot, site.kind, site.device));
-            let wanted = wanted && site.kind.place() != Place::Nowhere;
+            let wanted = wanted[nth] && site.kind.place() != Place::Nowhere;
             let mut class = |layer: Layer| {
                 let wanted = wanted && layers[layer as usize];
-                wanted.then(|| classing.class(site, layer, place, call_stacks.get(site.stack)))
+                wanted.then(|| classing.class(&naming, &requested, layer, place))
             };
             of_sites.classes.push(Layer::ALL.map(&mut class));
             of_sites.places.push(place);
@@ -273,16 +329,17 @@ impl<'a> Classing<'_, 'a> {
         }) as u32
     }
 
-    fn class(&mut self, site: &Site, layer: Layer, place: u32, stack: &CallStack<'a>) -> u32 {
+    fn class(&mut self, naming: &Naming<'_, 'a>, requested: &Requested, layer: Layer, place: u32) -> u32 {
+        let stack = naming.stacks.get(requested.site.stack);
         let class = Class {
             stack: self.stacks.add_call_stack(self.data, stack, self.full),
-            kind: number_of(site.kind),
+            kind: number_of(requested.site.kind),
             owner: self.data.text(owner(stack).unwrap_or_default()),
             place,
             layer,
             names: GROUPINGS
                 .iter()
-                .map(|grouping| self.data.text(&(grouping.name)(site, stack)))
+                .map(|grouping| self.data.text(&(grouping.name)(naming, requested)))
                 .collect(),
         };
         let next = self.numbers.len() as u32;
