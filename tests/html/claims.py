@@ -482,7 +482,7 @@ def memory_over_time_can_be_selected_with_the_mouse(browser):
         box = area.bounding_box()
         now = lambda name: int(slider(t, name).get_attribute("aria-valuenow"))  # noqa: E731
         t.page.mouse.move(box["x"] + 300, box["y"] + 120)
-        assert t.page.locator(".area + .details").inner_text().startswith("at "), t.page.locator(".area + .details").inner_text()
+        assert t.page.locator(".pointed").inner_text().startswith("at "), t.page.locator(".pointed").inner_text()
         t.page.mouse.down()
         t.page.mouse.move(box["x"] + 500, box["y"] + 120, steps=4)
         t.page.mouse.up()
@@ -505,6 +505,8 @@ def memory_over_time_has_levels_places_and_groups(browser):
     with tab(browser, FOLDER / "timeline.html", color_scheme="dark") as t:
         legend = lambda: t.page.locator(".legend").first.inner_text()  # noqa: E731
         assert "Adam.step (optim.py:20)" in legend(), legend()
+        t.page.get_by_label("Stacked by").select_option(label="category")
+        assert "activations" in legend() or "other" in legend(), legend()
         t.page.get_by_label("Stacked by").select_option(label="kind")
         assert legend().split() == ["tensor"], legend()
         t.page.get_by_label("Level").select_option("1")

@@ -294,10 +294,12 @@ class AreaChart {
     this.paintPhases(pen, bottom);
     const lines = [...this.shown.failed.map((mark) => ({ ...mark, colour: "bad" })), ...this.shown.marks.map((mark) => ({ ...mark, colour: "accent" }))].filter((mark) => this.isVisible(mark.time_ns));
     lines.sort((one, other) => one.time_ns - other.time_ns);
+    // Many lines would hide the areas.
+    const few = lines.length <= 40;
     for (const mark of lines) {
       const x = Math.round(this.x(mark.time_ns)) + 0.5;
       pen.setLineDash(mark.colour === "bad" ? [] : [3, 3]);
-      this.line(pen, x, AREA_TOP - 4, x, bottom, mark.colour);
+      this.line(pen, x, AREA_TOP - 4, x, few || mark.colour === "bad" ? bottom : AREA_TOP + 5, mark.colour);
       pen.setLineDash([]);
       if (mark.colour === "bad") this.triangle(pen, x, bottom);
     }

@@ -60,7 +60,7 @@ class OverTime {
     const all = element("button", { type: "button", onclick: () => this.showAll() }, "Show all");
     const peak = element("button", { type: "button", onclick: () => this.showPeak() }, "Select the peak");
     this.legend = element("div", { class: "legend" });
-    this.pointed = element("div", { class: "details", "aria-hidden": "true" });
+    this.pointed = element("div", { class: "details pointed", "aria-hidden": "true" });
     const canvas = element("div");
     section(host, "Memory over time", element("div", { class: "tools" }, tools, zoom, all, peak), this.legend, canvas, this.pointed, this.shown.lacks.map((text) => element("p", { class: "warning" }, text)), this.list());
     this.chart = new AreaChart(canvas, this.spans, {
