@@ -1,10 +1,10 @@
 //! Makes a recording with an event log: a training program on PyTorch with a cache, a leak and a request that failed.
 //!
-//!     cargo run --release --example timeline_recording -- OUT.culeak [EVENTS [PAUSE_US [LAYERS]]]
+//!     cargo run --release --example timeline_recording -- OUT.culeak [EVENTS [PAUSE_US [LAYERS [CACHED]]]]
 //!
 //! Filled through the writer's own operations. Each step allocates activations layer by layer, frees them in reverse, and
-//! allocates short-lived workspaces in between; the first step allocates gradients and the optimizer's state. Entries of the
-//! cache live for random times, and every 16th step leaks a block. After each step it sleeps for PAUSE_US microseconds.
+//! allocates short-lived workspaces in between; the first step allocates the optimizer's state. A cache of CACHED entries frees
+//! random ones, and every 16th step leaks a block. After each step it sleeps for PAUSE_US microseconds.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -24,11 +24,11 @@ const OUT_OF_MEMORY: i32 = 2;
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let Some(path) = arguments.next() else {
-        eprintln!("usage: timeline_recording OUT.culeak [EVENTS [PAUSE_US [LAYERS]]]");
+        eprintln!("usage: timeline_recording OUT.culeak [EVENTS [PAUSE_US [LAYERS [CACHED]]]]");
         std::process::exit(2);
     };
     let mut number = |default: u64| arguments.next().map_or(default, |text| text.parse().expect("a number"));
-    let (events, pause, layers) = (number(100_000), number(0), number(12));
+    let (events, pause, layers, cached) = (number(100_000), number(0), number(12), number(2000));
     let recording = create(&path);
     recording.enable_timeline(1 << 32);
     let mut program = Program::new(recording, layers);
@@ -37,7 +37,7 @@ fn main() {
     program.parameters();
     let mut step = 0;
     while program.events < events {
-        program.step(step);
+        program.step(step, cached as usize);
         step += 1;
         if step % 50 == 0 {
             recording.mark(format!("epoch {}", step / 50).as_bytes(), program.thread);
@@ -230,7 +230,7 @@ impl Program {
         }
     }
 
-    fn step(&mut self, step: u64) {
+    fn step(&mut self, step: u64, cached: usize) {
         let mut activations = Vec::new();
         for layer in 0..self.layers {
             for (line, function, bytes) in [(30, "attention", MIB), (50, "mlp", 2 * MIB), (70, "norm", 256 * KIB)] {
@@ -239,9 +239,9 @@ impl Program {
                 activations.push(self.tensor(bytes, stack));
                 self.drop(workspace);
             }
-            let cached = self.model(layer, "remember", 90);
+            let remember = self.model(layer, "remember", 90);
             let bytes = 512 << (self.random() % 7);
-            let entry = self.tensor(bytes, cached);
+            let entry = self.tensor(bytes, remember);
             self.cache.push(entry);
         }
         while let Some(activation) = activations.pop() {
@@ -260,7 +260,7 @@ impl Program {
             let leak = self.code("log_loss", "/home/me/project/train.py", 61);
             self.tensor(MIB, leak);
         }
-        self.evict(2000);
+        self.evict(cached);
     }
 
     /// Frees random entries of the cache until there are at most `most`.
