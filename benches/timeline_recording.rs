@@ -39,7 +39,7 @@ fn main() {
     while program.events < events {
         program.step(step, cached as usize);
         step += 1;
-        if step % 50 == 0 {
+        if step.is_multiple_of(50) {
             recording.mark(format!("epoch {}", step / 50).as_bytes(), program.thread);
         }
         if pause > 0 {
@@ -256,7 +256,7 @@ impl Program {
                 self.tensor(4 * MIB, optimizer);
             }
         }
-        if step % 16 == 0 {
+        if step.is_multiple_of(16) {
             let leak = self.code("log_loss", "/home/me/project/train.py", 61);
             self.tensor(MIB, leak);
         }
