@@ -68,7 +68,8 @@ pub fn write(
     let traces = timeline.map(|timeline| {
         let stacks = CallStacks::of(snapshot);
         let lives = Lives::of(snapshot, &snapshot.allocations, timeline, &stacks);
-        let wanted = lives.wanted(snapshot, &stacks, &options.filter, &options.suppressions);
+        let threads = lives.threads(timeline, &snapshot.allocations);
+        let wanted = lives.wanted(snapshot, &stacks, &options.filter, &options.suppressions, &threads);
         Traces::of(snapshot, timeline, &lives, &wanted, &layout.rows())
     });
     let not_traced = traces.as_ref().map_or(0, |traces| traces.left_out);

@@ -86,20 +86,6 @@ impl Naming<'_, '_> {
     }
 }
 
-/// By site, the thread of its first allocation.
-fn threads(lives: &Lives, logged: &Logged) -> Vec<Option<usize>> {
-    let mut threads = vec![None; lives.sites.len()];
-    for life in &lives.lives {
-        let thread = &mut threads[life.site as usize];
-        if thread.is_none() {
-            let of_event = life.from.and_then(|event| logged.timeline.at(event as usize).thread);
-            let of_row = life.row.map(|row| logged.last.at(row as usize).call.thread);
-            *thread = of_event.map(|thread| thread as usize).or(of_row);
-        }
-    }
-    threads
-}
-
 fn site_name(stack: &CallStack) -> String {
     let Some(frame) = stack.site() else {
         return names::NO_STACK.to_owned();
@@ -192,11 +178,11 @@ impl Prepared {
             stacks: &call_stacks,
             sorter: Sorter::new(&item.options.categories, snapshot),
         };
-        let threads = threads(&lives, logged);
+        let threads = lives.threads(timeline, &logged.last);
         let Options {
             filter, suppressions, ..
         } = &item.options;
-        let wanted = lives.wanted(snapshot, &call_stacks, filter, suppressions);
+        let wanted = lives.wanted(snapshot, &call_stacks, filter, suppressions, &threads);
         let mut of_sites = Classes::default();
         for (nth, (site, layers)) in lives.sites.iter().zip(lives.layers()).enumerate() {
             let requested = Requested {

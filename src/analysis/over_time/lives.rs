@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use foldhash::{HashMap, HashSet};
 
+use crate::analysis::categories::Request;
 use crate::analysis::filter::{Filter, Filtering};
 use crate::analysis::framework::{Watched, can_carry};
 use crate::analysis::groups::Level;
@@ -114,6 +115,20 @@ impl Lives {
         lives
     }
 
+    /// By site, the thread of its first allocation, if known. `last`: the final state.
+    pub fn threads(&self, timeline: &Timeline, last: &Allocations) -> Vec<Option<usize>> {
+        let mut threads = vec![None; self.sites.len()];
+        for life in &self.lives {
+            let thread = &mut threads[life.site as usize];
+            if thread.is_none() {
+                let of_event = life.from.and_then(|event| timeline.at(event as usize).thread);
+                let of_row = life.row.map(|row| last.at(row as usize).call.thread);
+                *thread = of_event.map(|thread| thread as usize).or(of_row);
+            }
+        }
+        threads
+    }
+
     /// By site, whether it passes a filter, except for its time, and is not suppressed.
     pub fn wanted(
         &self,
@@ -121,13 +136,19 @@ impl Lives {
         stacks: &CallStacks,
         filter: &Filter,
         suppressions: &Suppressions,
+        threads: &[Option<usize>],
     ) -> Vec<bool> {
         let (mut filtering, mut sieve) = (Filtering::new(filter, snapshot), Sieve::new(suppressions));
-        let passes = |site: &Site| {
-            filtering.passes_at_any_time(site.kind, site.device, site.stack, stacks)
+        let passes = |(site, thread): (&Site, &Option<usize>)| {
+            let request = Request {
+                kind: site.kind,
+                domain: site.domain.as_deref(),
+                thread: *thread,
+            };
+            filtering.passes_at_any_time(request, site.device, site.stack, stacks)
                 && sieve.rule(site.stack, stacks).is_none()
         };
-        self.sites.iter().map(passes).collect()
+        self.sites.iter().zip(threads).map(passes).collect()
     }
 
     /// By site, the layers that its memory is in.
