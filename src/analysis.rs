@@ -30,6 +30,7 @@
 //! | [`baseline`] | What is known and accepted? |
 //! | [`check`] | Is there more than allowed? |
 //! | [`trend`] | Which call sites grow over many snapshots? |
+//! | [`over_time`] | How much memory was held when, in levels of detail? |
 //! | [`stats`] | Which call sites allocate often, for a short time, or the same again? |
 
 pub mod baseline;
@@ -43,6 +44,7 @@ pub mod framework;
 pub mod function_name;
 pub mod groups;
 pub mod ledger;
+pub mod over_time;
 pub mod pairing;
 pub mod phases;
 pub mod points;

@@ -238,6 +238,22 @@ impl Timeline {
         self.events.iter().map(|event| event.event())
     }
 
+    /// The event at this index, which must be in range.
+    pub fn at(&self, index: usize) -> Event {
+        self.events[index].event()
+    }
+
+    /// The events up to and including this time.
+    pub fn until(&self, until_ns: u64) -> Timeline {
+        let events = self.events.partition_point(|event| event.time_ns <= until_ns);
+        Timeline {
+            until_ns: self.until_ns.min(until_ns),
+            events: self.events[..events].to_vec(),
+            sites: self.sites.clone(),
+            ..*self
+        }
+    }
+
     /// The number of events.
     pub fn len(&self) -> usize {
         self.events.len()

@@ -17,6 +17,7 @@ pub mod perfetto;
 pub mod pprof;
 pub mod records;
 pub mod speedscope;
+pub mod window;
 
 #[cfg(test)]
 mod tests;

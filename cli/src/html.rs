@@ -12,8 +12,8 @@
 //! A browser without scripts shows the text report.
 //!
 //! The scripts, in order of their dependencies: `elements.js` (building blocks), `data.js` (reads the data), `units.js`
-//! (formats numbers), `table.js`; then `graph.js` (draws stacks), `view.js` (the graph's controls), `rows.js`,
-//! `report.js` and `diff.js`, or `chart.js` and `trend.js`; last `page.js`, which starts them. Deliberately absent:
+//! (formats numbers), `table.js`; then `graph.js` (draws stacks), `view.js` (the graph's controls), `spans.js` (sums over time),
+//! `area.js` (draws them), `timeline.js` (its controls), `rows.js`, `report.js` and `diff.js`, or `chart.js` and `trend.js`; last `page.js`, which starts them. Deliberately absent:
 //! verdicts, storage, and network access.
 
 mod columns;
@@ -24,6 +24,7 @@ mod page;
 mod report;
 mod rows;
 mod stacks;
+mod timeline;
 mod trend;
 
 pub use diff::write as write_diff;

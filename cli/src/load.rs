@@ -10,10 +10,12 @@ pub mod memory_viz;
 mod process;
 pub mod timeline;
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use culeak::analysis::over_time::lives::Logged;
 use culeak::analysis::points::Points;
 use culeak::reader;
 use culeak::snapshot::Snapshot;
@@ -35,6 +37,8 @@ pub struct Loaded {
     pub root: Option<PathBuf>,
     /// The points of the whole snapshot, if it was reduced to one of them.
     pub points: Option<Points>,
+    /// The events that the snapshot was read with; `None` if they were not requested or not logged.
+    pub timeline: Option<Logged>,
 }
 
 /// The source of one snapshot.
@@ -108,7 +112,28 @@ impl Place {
     /// # Errors
     /// The source cannot be read; the message says what to do.
     pub fn load(&self) -> Result<Loaded, Failure> {
-        self.load_by(reader::read)
+        self.load_by(&reader::read)
+    }
+
+    /// As [`Place::load`], with the events of the process if they were logged.
+    ///
+    /// # Errors
+    /// As [`Place::load`].
+    pub fn load_with_timeline(&self) -> Result<Loaded, Failure> {
+        let timeline = RefCell::new(None);
+        let loaded = self.load_by(&|path| {
+            let (snapshot, events) = reader::read_timeline(path)?;
+            timeline.replace(events);
+            Ok(snapshot)
+        })?;
+        let logged = timeline.into_inner().map(|timeline| Logged {
+            timeline,
+            last: loaded.snapshot.allocations.clone(),
+        });
+        Ok(Loaded {
+            timeline: logged,
+            ..loaded
+        })
     }
 
     fn load_by(&self, read: Reader) -> Result<Loaded, Failure> {
@@ -125,6 +150,7 @@ impl Place {
             source,
             root: None,
             points: None,
+            timeline: None,
         })
     }
 }
@@ -147,10 +173,11 @@ pub fn read_already(path: &Path, bytes: &[u8]) -> Result<Loaded, Failure> {
     }
     let source = path.display().to_string();
     Ok(Loaded {
-        snapshot: file::read_pipe(bytes, &source, reader::read)?,
+        snapshot: file::read_pipe(bytes, &source, &reader::read)?,
         source,
         root: None,
         points: None,
+        timeline: None,
     })
 }
 
@@ -159,7 +186,7 @@ pub fn read_already(path: &Path, bytes: &[u8]) -> Result<Loaded, Failure> {
 /// # Errors
 /// See [`one`].
 pub fn one_with_totals(argument: impl AsRef<OsStr>) -> Result<Loaded, Failure> {
-    single(argument.as_ref())?.load_by(reader::read_with_totals)
+    single(argument.as_ref())?.load_by(&reader::read_with_totals)
 }
 
 /// The source that an argument names.
@@ -189,7 +216,15 @@ pub struct Several {
 /// # Errors
 /// No input can be read.
 pub fn all(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
-    all_by(arguments, reader::read)
+    all_by(arguments, |place| place.load())
+}
+
+/// As [`all`], with the events of each process if they were logged.
+///
+/// # Errors
+/// See [`all`].
+pub fn all_with_timelines(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
+    all_by(arguments, Place::load_with_timeline)
 }
 
 /// As [`all`], with the totals of every stack since the start.
@@ -197,10 +232,13 @@ pub fn all(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
 /// # Errors
 /// See [`all`].
 pub fn all_with_totals(arguments: &[impl AsRef<OsStr>]) -> Result<Several, Failure> {
-    all_by(arguments, reader::read_with_totals)
+    all_by(arguments, |place| place.load_by(&reader::read_with_totals))
 }
 
-fn all_by(arguments: &[impl AsRef<OsStr>], read: Reader) -> Result<Several, Failure> {
+fn all_by(
+    arguments: &[impl AsRef<OsStr>],
+    load: impl Fn(&Place) -> Result<Loaded, Failure>,
+) -> Result<Several, Failure> {
     let (mut found, mut items, mut failures) = (Vec::new(), Vec::new(), Vec::new());
     for argument in arguments {
         match places(argument) {
@@ -210,7 +248,7 @@ fn all_by(arguments: &[impl AsRef<OsStr>], read: Reader) -> Result<Several, Fail
     }
     let progress = Progress::over("reading", found.len() as u64, Unit::Of("files"));
     for place in &found {
-        match place.load_by(read) {
+        match load(place) {
             Ok(item) => items.push(item),
             Err(failure) => failures.push(failure),
         }
@@ -234,6 +272,7 @@ fn from_process(pid: u32, read: Reader) -> Result<Loaded, Failure> {
         source: pid.to_string(),
         root: Some(root),
         points: None,
+        timeline: None,
     })
 }
 

@@ -3,6 +3,7 @@
 //! This file contains the options for names and the value parsers. A command flattens a group into its own arguments.
 //! Deliberately absent: options of a single command; they are in that command's file.
 
+pub mod between;
 pub mod categories;
 pub mod config;
 pub mod format;

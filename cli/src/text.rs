@@ -88,6 +88,9 @@ pub fn write_json(value: &impl serde::Serialize, out: &mut dyn Write) -> io::Res
 #[cfg(test)]
 #[path = "../../tests/support/sample.rs"]
 pub mod sample;
+#[cfg(test)]
+#[path = "../../tests/support/timeline.rs"]
+pub mod timeline;
 
 #[cfg(test)]
 mod tests;

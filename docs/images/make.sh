@@ -30,6 +30,12 @@ for scheme in light dark; do
     "$tools/bin/python" "$here/page.py" "$(command -v chromium)" report.html "$here/report-$scheme.png" "$scheme"
 done
 
+# Memory over time.
+"$culeak" run --no-report --timeline --html timeline.html -- ./train 60 40
+for scheme in light dark; do
+    "$tools/bin/python" "$here/page.py" "$(command -v chromium)" timeline.html "$here/timeline-$scheme.png" "$scheme" "Memory over time"
+done
+
 # The live view: a mark after a few steps, then the screen after a few more.
 screen() { tmux -L "$server" capture-pane -p; }
 shows() { # shows PATTERN: waits until the screen has it

@@ -38,6 +38,8 @@ pub struct Options {
     pub suppressions: Suppressions,
     /// The rules for categories.
     pub categories: Categories,
+    /// Make paths of all stacks, also of those that hold nothing.
+    pub all_stacks: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -47,6 +49,8 @@ pub struct Profile<'a> {
     pub frames: Vec<Frame<'a>>,
     /// The distinct stacks.
     pub paths: Vec<Path>,
+    /// The path of each stack of the snapshot that has one; the last element is for memory without a stack.
+    pub path_of: Vec<Option<usize>>,
     /// Most bytes first.
     pub samples: Vec<Sample>,
     /// The filter, if there is one, and the memory that it left out.
@@ -188,6 +192,12 @@ impl<'a> Profile<'a> {
                 }
             }
         }
+        if options.all_stacks {
+            let all = (0..snapshot.stacks.len()).map(Some).chain([None]);
+            all.for_each(|stack| {
+                paths.of_stack(stack, &stacks);
+            });
+        }
         let sample = |((path, kind, device, level), tallies): (Key, Tallies)| Sample {
             path,
             kind,
@@ -215,6 +225,7 @@ impl<'a> Profile<'a> {
             snapshot,
             frames: paths.frames.items.iter().map(|named| named.frame).collect(),
             paths: paths.paths.items,
+            path_of: paths.known,
             samples,
             filter: filtering.filtered(left_out),
             suppressed: sieve.suppressed(),

@@ -6,6 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$(realpath "$0")")/../.."
 culeak=$(realpath "${1:-${CARGO_TARGET_DIR:-target}/debug/culeak}")
+# TIMELINE_EVENTS: the size of the large timeline; ten million take a minute without optimization.
+events=${TIMELINE_EVENTS:-1000000}
 driver="${CARGO_TARGET_DIR:-target}/html-driver"
 
 if ! command -v chromium >/dev/null; then
@@ -24,4 +26,8 @@ fi
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 "$driver/bin/python" -B tests/html/snapshots.py "$folder"
+cargo build --quiet --locked --example timeline_recording
+recorder="${CARGO_TARGET_DIR:-target}/debug/examples/timeline_recording"
+"$recorder" "$folder/timeline.culeak" 60000 2000 >/dev/null
+"$recorder" "$folder/large-timeline.culeak" "$events" 0 24 >/dev/null
 "$driver/bin/python" -B tests/html/claims.py "$culeak" "$folder" "$(command -v chromium)"

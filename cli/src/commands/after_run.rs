@@ -230,6 +230,7 @@ fn write_files(args: &AfterArgs, rules: &Rules, loaded: &[Finished]) -> Result<(
     };
     let items = loaded.iter().map(|Finished { item, .. }| html::Item {
         snapshot: &item.snapshot,
+        timeline: item.timeline.as_ref(),
         options: Options {
             top: None,
             source: item.source.clone(),
@@ -259,10 +260,14 @@ struct Finished {
 }
 
 impl Finished {
-    /// Reads a recording. `rules`: those of the check, if there is one.
-    fn load(path: &Path, source: &str, rules: Option<&Rules>) -> Result<Finished, Failure> {
+    /// Reads a recording, with its events if they were logged and are wanted. `rules`: those of the check, if there is one.
+    fn load(path: &Path, source: &str, rules: Option<&Rules>, events: bool) -> Result<Finished, Failure> {
         let names = NameArgs::default();
-        let mut item = load::one(path)?;
+        let place = load::Place::File(path.to_path_buf());
+        let mut item = match events {
+            true => place.load_with_timeline()?,
+            false => place.load()?,
+        };
         source.clone_into(&mut item.source);
         let shown = item.snapshot.usual_point();
         let mut judged = None;
@@ -299,7 +304,7 @@ fn write(
     let one_document = args.verdict_file.is_some() || args.format.is_some_and(|format| format != Format::Text);
     let (mut passed, mut written, mut unreadable) = (true, 0, 0);
     for (path, source) in recordings {
-        let process = match Finished::load(path, source, args.check.then_some(rules)) {
+        let process = match Finished::load(path, source, args.check.then_some(rules), args.html.is_some()) {
             Ok(process) => process,
             Err(failure) => {
                 out.flush()?;

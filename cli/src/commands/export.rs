@@ -9,18 +9,21 @@ use clap::{Args, ValueEnum};
 use culeak::analysis::filter::Filter;
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::report;
+use culeak::analysis::words;
 use culeak::kind::Kind;
 use culeak::point::Point;
 use culeak::snapshot::Snapshot;
+use culeak::timeline::Timeline;
 
 use crate::errors::{Failure, USAGE};
 use crate::export::folded::{self, Cost};
 #[cfg(feature = "parquet")]
 use crate::export::parquet;
 use crate::export::records::Rows;
-use crate::export::{csv, firefox, memory_viz, perfetto, pprof, speedscope};
+use crate::export::{csv, firefox, memory_viz, perfetto, pprof, speedscope, window};
 use crate::html;
 use crate::load::{self, Loaded, Several};
+use crate::options::between::BetweenArgs;
 use crate::options::categories::CategoryArgs;
 use crate::options::rules::suppressions_if_any;
 use crate::options::{NameArgs, kind_parser, parse_point};
@@ -70,6 +73,8 @@ pub struct ExportArgs {
     #[command(flatten)]
     pub categories: CategoryArgs,
     #[command(flatten)]
+    pub between: BetweenArgs,
+    #[command(flatten)]
     pub names: NameArgs,
     #[command(flatten)]
     pub overwrite: Overwrite,
@@ -102,6 +107,11 @@ impl Format {
     fn has_a_row_per_block(self) -> bool {
         use Format::*;
         matches!(self, Perfetto | Firefox | Csv | Parquet | MemoryViz)
+    }
+
+    /// Whether it shows the events of a recording that has them.
+    fn shows_time(self) -> bool {
+        matches!(self, Format::Perfetto | Format::MemoryViz | Format::Html)
     }
 }
 
@@ -163,12 +173,27 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         ));
     }
     let categories = args.categories.read()?;
-    let Several { mut items, unreadable } = load::all_with_totals(&args.inputs)?;
+    let shows_time = format.shows_time();
+    if shows_time && args.between.points().is_some() {
+        return Err(Failure::new(
+            "perfetto, memory_viz and html show all times; --between is for the other formats",
+        ));
+    }
+    if args.at.is_some() && args.between.points().is_some() {
+        return Err(Failure::new("--between names its end itself; leave out --at"));
+    }
+    let Several { mut items, unreadable } = match shows_time || args.between.points().is_some() {
+        true => load::all_with_timelines(&args.inputs)?,
+        false => load::all_with_totals(&args.inputs)?,
+    };
     if items.len() > 1 && !matches!(format, Format::Perfetto | Format::Html) {
         return Err(Failure::new(format!(
             "{} processes or snapshots, but only perfetto and html can hold more than one; name one",
             items.len()
         )));
+    }
+    if let Some(points) = args.between.points() {
+        items.iter_mut().try_for_each(|item| restrict(item, points))?;
     }
     let unreported = items
         .iter()
@@ -180,7 +205,10 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         )));
     }
     for item in &mut items {
-        load::at::show(item, args.at.as_ref(), &args.names)?;
+        match args.between.points() {
+            Some(_) => args.names.name_frames(item),
+            None => load::at::show(item, args.at.as_ref(), &args.names)?,
+        }
     }
     let options = profile::Options {
         full_stacks: args.full_stacks,
@@ -200,6 +228,17 @@ pub fn execute(args: &ExportArgs) -> Result<ExitCode, Failure> {
         print_suppressed(&items, &options);
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
+}
+
+/// Reduces an input to a window of time.
+fn restrict(item: &mut Loaded, points: [&Point; 2]) -> Result<(), Failure> {
+    let failure = |reason: &str| Failure::new(format!("{}: {reason}", item.source));
+    let logged = item
+        .timeline
+        .as_ref()
+        .ok_or_else(|| failure("has no event log; record with `culeak run --timeline`"))?;
+    item.snapshot = window::of(&item.snapshot, &logged.timeline, points).map_err(|reason| failure(&reason))?;
+    Ok(())
 }
 
 /// Prints the total of the suppressed stacks, which are not in the file.
@@ -233,7 +272,10 @@ fn write(
         Format::Pprof => pprof::write(snapshot, options, out),
         Format::Speedscope => speedscope::write(&Profile::of(snapshot, &with_made), detail, out),
         Format::Folded => folded::write(&Profile::of(snapshot, &with_made), detail, args.cost, out),
-        Format::Perfetto => perfetto::write(&snapshots, &args.kind, out),
+        Format::Perfetto => {
+            let inputs = items.iter().map(|item| (&item.snapshot, item.timeline.as_ref()));
+            perfetto::write(&inputs.collect::<Vec<_>>(), &args.kind, out)
+        }
         Format::Firefox => firefox::write(snapshot, options, detail, out),
         Format::Csv => csv::write(&Rows::of(snapshot, options, detail), out),
         #[cfg(feature = "parquet")]
@@ -250,13 +292,21 @@ fn write(
             };
             let pages = items.iter().map(|item| html::Item {
                 snapshot: &item.snapshot,
+                timeline: item.timeline.as_ref(),
                 options: page(item),
                 full_stacks: args.full_stacks,
             });
             html::write_report(&pages.collect::<Vec<_>>(), out)
         }
         Format::MemoryViz => {
-            let left_out = memory_viz::write(snapshot, options, detail, out)?;
+            let timeline = events_until(&items[0]);
+            let (left_out, not_traced) = memory_viz::write(snapshot, timeline.as_ref(), options, detail, out)?;
+            if not_traced > 0 {
+                eprintln!(
+                    "culeak: note: {} in no known memory are left out of the trace",
+                    words::plural(not_traced, "block", "blocks")
+                );
+            }
             if left_out.count > 0 {
                 eprintln!(
                     "culeak: note: {} without a device address (host memory, arrays, pools) is left out: this format cannot hold it",
@@ -265,5 +315,15 @@ fn write(
             }
             Ok(())
         }
+    }
+}
+
+/// The events of an input up to the state that its snapshot describes. `None`: they are not known, or lead to another state.
+fn events_until(item: &Loaded) -> Option<Timeline> {
+    let timeline = &item.timeline.as_ref()?.timeline;
+    match item.snapshot.taken.point {
+        None | Some(Point::Exit) => Some(timeline.clone()),
+        Some(Point::End) => item.snapshot.end.map(|end| timeline.until(end.time_ns)),
+        Some(_) => None,
     }
 }

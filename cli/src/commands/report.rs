@@ -201,7 +201,11 @@ impl ReportArgs {
             self.names.name_frames(&mut item);
             return Ok(item);
         }
-        let mut item = place.load()?;
+        // The page also shows the events.
+        let mut item = match self.html {
+            Some(_) => place.load_with_timeline()?,
+            None => place.load()?,
+        };
         load::at::show(&mut item, self.at.as_ref(), &self.names)?;
         Ok(item)
     }
@@ -331,6 +335,7 @@ impl Iterator for Inputs<'_> {
 fn write_html(args: &ReportArgs, rules: &Rules, loaded: &[Loaded], path: &Path) -> Result<(), Failure> {
     let items = loaded.iter().map(|item| Item {
         snapshot: &item.snapshot,
+        timeline: item.timeline.as_ref(),
         options: suppressing(args, rules, item),
         full_stacks: args.full_stacks,
     });

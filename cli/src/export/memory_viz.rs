@@ -5,10 +5,11 @@
 //!   blocks of a framework within it    → its blocks, active_allocated; between them, inactive
 //!   no blocks known                    → one block
 //! live records, in order of time       → device_traces: segment_alloc, alloc
+//!   or all events, if they were logged → also frees and failed requests (trace.rs)
 //! ```
 //!
-//! So the viewer shows any program's memory as it shows PyTorch's: the blocks of each segment, with their stacks. Its
-//! timeline contains only live memory, because a recording does not keep freed memory. The sizes of active blocks add up
+//! So the viewer shows any program's memory as it shows PyTorch's: the blocks of each segment, with their stacks. Without an
+//! event log, its timeline contains only live memory. The sizes of active blocks add up
 //! to what the report lists on devices. Memory without a device address cannot be represented: host memory, arrays,
 //! pools, unmapped VMM handles. [`LeftOut`] is its total. VMM memory appears at its mappings, so memory that is mapped
 //! twice appears twice.
@@ -20,15 +21,22 @@ use std::io::{self, Write};
 use std::ops::Range;
 
 use culeak::analysis::groups::Level;
+use culeak::analysis::over_time::lives::Lives;
 use culeak::analysis::profile::{Options, Profile, Seen};
 use culeak::analysis::report::Tally;
+use culeak::analysis::site::CallStacks;
 use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Allocation, Snapshot, Stream};
+use culeak::timeline::Timeline;
 
 use crate::escape::Escaped;
 use crate::pickle::write::{Pickler, Sort};
 use crate::progress::{Progress, Unit};
 use crate::text::names::{self, Detail};
+
+mod trace;
+
+use trace::{Entry, Final, Traces};
 
 /// Memory that the report lists and the format cannot represent.
 pub type LeftOut = Tally;
@@ -38,20 +46,41 @@ const SMALL: u64 = 2 << 20;
 /// The viewer has a list indexed by ordinal.
 const DEVICES: i32 = 1024;
 
-pub fn write(snapshot: &Snapshot, options: &Options, detail: Detail, out: &mut dyn Write) -> io::Result<LeftOut> {
+/// Writes the memory, and its events if there is a timeline, whose end is the state of the snapshot. Returns what is left out, and the number of blocks that are
+/// missing from the trace because they lay in no known memory.
+pub fn write(
+    snapshot: &Snapshot,
+    timeline: Option<&Timeline>,
+    options: &Options,
+    detail: Detail,
+    out: &mut dyn Write,
+) -> io::Result<(LeftOut, u64)> {
     let mut layout = Layout::new(snapshot);
-    let profile = Profile::visiting(snapshot, options, |allocation, seen| layout.take(allocation, seen));
+    let options = Options {
+        all_stacks: timeline.is_some(),
+        ..options.clone()
+    };
+    let profile = Profile::visiting(snapshot, &options, |allocation, seen| layout.take(allocation, seen));
     layout.join_mappings();
     layout.place_blocks();
     layout.leave_out_unknown_devices();
     let left_out = layout.left_out;
+    let traces = timeline.map(|timeline| {
+        let stacks = CallStacks::of(snapshot);
+        let lives = Lives::of(snapshot, &snapshot.allocations, timeline, &stacks);
+        let threads = lives.threads(timeline, &snapshot.allocations);
+        let wanted = lives.wanted(snapshot, &stacks, &options.filter, &options.suppressions, &threads);
+        Traces::of(snapshot, timeline, &lives, &wanted, &layout.rows())
+    });
+    let not_traced = traces.as_ref().map_or(0, |traces| traces.left_out);
     let document = Document {
         profile: &profile,
         detail,
         layout,
+        traces,
     };
     document.write(out)?;
-    Ok(left_out)
+    Ok((left_out, not_traced))
 }
 
 /// The address layout of all memory.
@@ -257,6 +286,18 @@ impl<'a> Layout<'a> {
         &self.parts[segment.parts.start as usize..segment.parts.end as usize]
     }
 
+    /// The device of each segment's rows, and whether blocks lie in them.
+    fn rows(&self) -> Final {
+        let of_segment = |segment: &Segment| {
+            let ordinal = segment.ordinal;
+            let parts = self.parts_of(segment).iter();
+            parts
+                .map(|part| (part.record, (ordinal, part.carries)))
+                .collect::<Vec<_>>()
+        };
+        self.segments.iter().flat_map(of_segment).collect()
+    }
+
     /// When the memory at an address of a segment was mapped; a block there cannot be older.
     fn mapped_at(&self, segment: &Segment, address: u64) -> u64 {
         let parts = self.parts_of(segment);
@@ -271,6 +312,8 @@ struct Document<'p, 'a> {
     profile: &'p Profile<'a>,
     detail: Detail,
     layout: Layout<'a>,
+    /// `None`: the trace is that of live memory.
+    traces: Option<Traces>,
 }
 
 /// The event that made a live record.
@@ -304,7 +347,17 @@ impl Document<'_, '_> {
         drop(progress);
         pickler.word("device_traces")?;
         let devices = segments.iter().filter_map(|segment| segment.ordinal).max();
-        pickler.list(0..devices.map_or(0, |highest| highest + 1), |pickler, ordinal| {
+        let traced = self.traces.as_ref().map_or(0, |traces| traces.of_devices.len() as u16);
+        let devices = traced.max(devices.map_or(0, |highest| highest + 1));
+        pickler.list(0..devices, |pickler, ordinal| {
+            if let Some(traces) = &self.traces {
+                let trace = traces.of_devices.get(ordinal as usize).map_or(&[][..], Vec::as_slice);
+                let progress = Progress::over("writing", trace.len() as u64, Unit::Of("events"));
+                return pickler.list(trace.iter().enumerate(), |pickler, (nth, entry)| {
+                    progress.tick(nth);
+                    self.entry(pickler, entry)
+                });
+            }
             let trace = self.trace(ordinal);
             let progress = Progress::over("writing", trace.len() as u64, Unit::Of("events"));
             pickler.list(trace.iter().enumerate(), |pickler, (nth, event)| {
@@ -462,6 +515,28 @@ impl Document<'_, '_> {
         // The sort is stable: a segment stays before a block with the same time.
         trace.sort_by_key(|event| event.time_ns);
         trace
+    }
+
+    fn entry(&self, pickler: &mut Pickler, entry: &Entry) -> io::Result<()> {
+        let began = self.profile.snapshot.process.started_unix_ns;
+        pickler.begin();
+        pickler.word_entry("action", entry.action.name())?;
+        if entry.action == trace::Action::OutOfMemory {
+            // The viewer requires it; a recording does not contain it.
+            pickler.entry("device_free", 0)?;
+        } else {
+            pickler.entry("addr", entry.address)?;
+        }
+        pickler.entry("size", entry.size)?;
+        // The log has no streams.
+        pickler.entry("stream", 0)?;
+        pickler.entry("time_us", began.saturating_add(entry.time_ns) / 1000)?;
+        pickler.word("frames")?;
+        let known = &self.profile.path_of;
+        let path = entry.stack.map_or(known.len() - 1, |stack| stack as usize);
+        self.frames(pickler, known[path].unwrap_or(0) as u32)?;
+        pickler.end();
+        Ok(())
     }
 
     fn event(&self, pickler: &mut Pickler, event: &Event) -> io::Result<()> {

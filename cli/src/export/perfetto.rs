@@ -1,6 +1,7 @@
 //! A Perfetto trace, for <https://ui.perfetto.dev>: counter tracks per device and kind, and instants.
 //!
-//! A recording has no list of all events, so the trace is no complete history. It shows:
+//! With an event log, the trace is a history (over_time.rs): `GPU 0 device` is all live memory of a kind over time, the largest
+//! blocks of each call site are slices, and phases are slices. Without one, it shows:
 //!
 //! - `GPU 0 device, still live`: live allocations, added up in order of allocation time; the last point is all live
 //!   memory. Freed memory is absent.
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use culeak::analysis::diff::same_process;
+use culeak::analysis::over_time::lives::Logged;
 use culeak::analysis::report::device_name;
 use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Call, Reason, Snapshot};
@@ -23,6 +25,8 @@ use super::curve::Curve;
 use crate::escape::Escaped;
 use crate::progress::{Progress, Unit};
 use crate::text::units;
+
+mod over_time;
 
 /// The parts of Perfetto's `trace.proto` that are written here, with its field numbers.
 #[derive(Clone, PartialEq, Message)]
@@ -117,6 +121,8 @@ pub struct DebugAnnotation {
     pub name: Option<String>,
 }
 
+const SLICE_BEGIN: i32 = 1;
+const SLICE_END: i32 = 2;
 const INSTANT: i32 = 3;
 const COUNTER: i32 = 4;
 const BYTES: i32 = 3;
@@ -126,14 +132,17 @@ const REAL_TIME: u32 = 1;
 /// All packets have one writer.
 const SEQUENCE: u32 = 1;
 
+/// A snapshot, and the events of its process if they were logged.
+pub type Input<'a> = (&'a Snapshot, Option<&'a Logged>);
+
 /// Writes one trace of several snapshots, of one process or of many.
-pub fn write(snapshots: &[&Snapshot], kinds: &[Kind], out: &mut dyn Write) -> io::Result<()> {
+pub fn write(snapshots: &[Input], kinds: &[Kind], out: &mut dyn Write) -> io::Result<()> {
     let mut trace = Writer {
         out,
         uuids: 0,
         zero: snapshots
             .iter()
-            .map(|snapshot| snapshot.process.started_unix_ns)
+            .map(|(snapshot, _)| snapshot.process.started_unix_ns)
             .min()
             .unwrap_or(0),
     };
@@ -143,13 +152,13 @@ pub fn write(snapshots: &[&Snapshot], kinds: &[Kind], out: &mut dyn Write) -> io
     };
     let clocks = vec![clock(BOOT_TIME, 0), clock(REAL_TIME, trace.zero)];
     trace.packet(None, Data::ClockSnapshot(ClockSnapshot { clocks }))?;
-    let mut left: Vec<&Snapshot> = snapshots.to_vec();
+    let mut left: Vec<Input> = snapshots.to_vec();
     while !left.is_empty() {
         // `same_process` is false for a snapshot of an unknown process, even with itself, so take it out first.
         let first = left.remove(0);
-        let (mut own, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|other| same_process(first, other));
+        let (mut own, others): (Vec<_>, Vec<_>) = left.into_iter().partition(|other| same_process(first.0, other.0));
         own.insert(0, first);
-        own.sort_by_key(|snapshot| snapshot.taken.at_ns);
+        own.sort_by_key(|(snapshot, _)| snapshot.taken.at_ns);
         trace.process(&own, kinds)?;
         left = others;
     }
@@ -220,8 +229,13 @@ impl Writer<'_> {
     }
 
     /// Snapshots of one process, earliest first.
-    fn process(&mut self, snapshots: &[&Snapshot], kinds: &[Kind]) -> io::Result<()> {
+    fn process(&mut self, inputs: &[Input], kinds: &[Kind]) -> io::Result<()> {
+        let snapshots: Vec<&Snapshot> = inputs.iter().map(|(snapshot, _)| *snapshot).collect();
         let Some(&last) = snapshots.last() else { return Ok(()) };
+        let logged = inputs
+            .iter()
+            .rev()
+            .find_map(|(snapshot, logged)| Some((*snapshot, (*logged)?)));
         let offset = last.process.started_unix_ns.saturating_sub(self.zero);
         let owner = self.track(TrackDescriptor {
             process: Some(ProcessDescriptor {
@@ -237,7 +251,15 @@ impl Writer<'_> {
             ..TrackDescriptor::default()
         })?;
         let wanted = |kind: Kind| kinds.is_empty() || kinds.contains(&kind);
-        for (name, points) in still_live(last, &wanted) {
+        if let Some((snapshot, logged)) = logged {
+            self.over_time(owner, offset, snapshot, logged, &wanted)?;
+        }
+        let without_log = if logged.is_none() {
+            still_live(last, &wanted)
+        } else {
+            Tracks::new()
+        };
+        for (name, points) in without_log {
             let track = self.counter(owner, format!("{name}, still live"))?;
             self.value(track, offset, 0)?;
             for (time, bytes) in points {
@@ -245,14 +267,14 @@ impl Writer<'_> {
             }
         }
         if snapshots.len() > 1 {
-            for (name, points) in in_snapshots(snapshots, &wanted) {
+            for (name, points) in in_snapshots(&snapshots, &wanted) {
                 let track = self.counter(owner, format!("{name}, in snapshots"))?;
                 for (time, bytes) in points {
                     self.value(track, offset.saturating_add(time), bytes)?;
                 }
             }
         }
-        self.instants(owner, offset, snapshots, last)
+        self.instants(owner, offset, &snapshots, last)
     }
 
     fn instants(&mut self, owner: u64, offset: u64, snapshots: &[&Snapshot], last: &Snapshot) -> io::Result<()> {

@@ -1,5 +1,7 @@
 //! Tests that every format adds up to what the report lists. tests/formats opens the files in other programs.
 
+mod over_time;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
@@ -22,6 +24,10 @@ const SHORT: Detail = Detail {
     signatures: false,
     lines: true,
 };
+
+fn without_log<'a>(snapshots: &[&'a Snapshot]) -> Vec<perfetto::Input<'a>> {
+    snapshots.iter().map(|&snapshot| (snapshot, None)).collect()
+}
 
 /// What the report lists of a snapshot.
 fn reported(snapshot: &Snapshot) -> Tally {
@@ -274,7 +280,7 @@ fn the_last_point_of_every_track_is_what_is_live() {
     let (mut early, late) = (early.finish(0, 0), late.finish(0, 3));
     early.taken.at_ns /= 2;
     for snapshots in [vec![&late], vec![&early, &late], vec![&late, &early]] {
-        let bytes = written(|out| perfetto::write(&snapshots, &[], out));
+        let bytes = written(|out| perfetto::write(&without_log(&snapshots), &[], out));
         let trace = perfetto::Trace::decode(bytes.as_slice()).expect("a trace");
         let mut names = BTreeMap::new();
         let mut last = BTreeMap::new();
@@ -317,7 +323,7 @@ fn a_trace_of_unknown_processes_has_each_once_and_ends() {
     let mut unknown = leaky();
     unknown.process.pid = 0;
     for snapshots in [vec![&unknown], vec![&unknown, &unknown]] {
-        let bytes = written(|out| perfetto::write(&snapshots, &[], out));
+        let bytes = written(|out| perfetto::write(&without_log(&snapshots), &[], out));
         let trace = perfetto::Trace::decode(bytes.as_slice()).expect("a trace");
         let processes = trace.packet.iter().filter(
             |packet| matches!(&packet.data, Some(perfetto::Data::TrackDescriptor(track)) if track.process.is_some()),
@@ -447,7 +453,9 @@ fn no_cell_of_a_table_is_a_formula_to_a_spreadsheet() {
 fn in_the_viewer(snapshot: &Snapshot) -> (u64, u64) {
     let mut left_out = 0;
     let bytes = written(|out| {
-        left_out = memory_viz::write(snapshot, &Options::default(), SHORT, out)?.bytes;
+        left_out = memory_viz::write(snapshot, None, &Options::default(), SHORT, out)?
+            .0
+            .bytes;
         Ok(())
     });
     let pickle = pickle::read(&bytes).expect("a pickle");
@@ -499,7 +507,7 @@ fn pytorchs_viewer_shows_what_the_report_lists_on_devices() {
 #[test]
 fn a_memory_viz_file_is_read_back() {
     let snapshot = training().finish(0, 3);
-    let bytes = written(|out| memory_viz::write(&snapshot, &Options::default(), SHORT, out).map(drop));
+    let bytes = written(|out| memory_viz::write(&snapshot, None, &Options::default(), SHORT, out).map(drop));
     let back = crate::load::memory_viz::read(&bytes, "back.pickle").expect("read");
     back.validate().expect("valid");
     let tensors = |snapshot: &Snapshot| {

@@ -6,16 +6,6 @@
 
 const charts = [];
 
-// The current value of a colour variable of the style sheet.
-function colourOf(variable) {
-  const probe = element("span");
-  probe.style.color = `var(${variable})`;
-  document.body.append(probe);
-  const colour = getComputedStyle(probe).color;
-  probe.remove();
-  return colour;
-}
-
 function paintAgain() {
   for (let nth = charts.length - 1; nth >= 0; nth--) {
     const chart = charts[nth];

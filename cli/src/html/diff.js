@@ -6,7 +6,7 @@ pages.diff = (context) => {
   const stacks = readStacks(context.columns, "0.stacks");
   main.append(element("p", { class: "headline" }, page.headline), ...page.warnings.map((warning) => element("p", { class: "warning" }, warning)));
   main.append(facts(page.totals, "sums"));
-  const view = new View(context, stacks, "0.samples", main, null);
+  const view = new View(context, stacks, "0.samples", main, { places: [], title: "What changed, by stack" });
   const rows = rowsOf(context, "0.rows");
   const host = element("div");
   section(main, page.by === "site" ? "Call sites" : "Stacks", host);

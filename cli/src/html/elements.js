@@ -57,3 +57,13 @@ function exact(bytes) {
 function numberCell(text, name, value) {
   return element("span", { ["data-" + name]: value, title: name === "bytes" ? exact(value) : null }, text);
 }
+
+// The current value of a colour variable of the style sheet.
+function colourOf(variable) {
+  const probe = element("span");
+  probe.style.color = `var(${variable})`;
+  document.body.append(probe);
+  const colour = getComputedStyle(probe).color;
+  probe.remove();
+  return colour;
+}

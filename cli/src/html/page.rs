@@ -53,6 +53,9 @@ impl Parts {
             Parts::Graph => vec![
                 include_str!("graph.js"),
                 include_str!("view.js"),
+                include_str!("spans.js"),
+                include_str!("area.js"),
+                include_str!("timeline.js"),
                 include_str!("rows.js"),
                 include_str!("report.js"),
                 include_str!("diff.js"),

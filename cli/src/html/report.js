@@ -21,7 +21,8 @@ function showProcess(context, number, host) {
   );
   if (process.ledger.devices.length + process.ledger.beside.length > 0) showLedger(process.ledger, host);
 
-  const view = new View(context, stacks, number + ".samples", host, process);
+  if (process.over_time) showOverTime(context, stacks, number + ".time", process.over_time, host);
+  const view = new View(context, stacks, number + ".samples", host, { places: process.places, title: "Live memory, by stack" });
   const rows = rowsOf(context, number + ".rows");
   const tableHost = element("div");
   const title = process.by === "site" ? "Call sites" : "By " + process.by.replace("-", " ");

@@ -3,6 +3,7 @@
 use std::io::{self, Write};
 
 use culeak::analysis::groups::Level;
+use culeak::analysis::over_time::lives::Logged;
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::report::{By, FailedRow, Options, Report, Row, Tally, process_line};
 use culeak::kind::Kind;
@@ -12,7 +13,7 @@ use serde::Serialize;
 use super::data::Data;
 use super::page::{self, Parts};
 use super::stacks::{Stack, Stacks};
-use super::{ledger, rows};
+use super::{ledger, rows, timeline};
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts;
@@ -21,6 +22,8 @@ use crate::text::report::{Extent, sums};
 /// One process and how to report it.
 pub struct Item<'a> {
     pub snapshot: &'a Snapshot,
+    /// The events that the snapshot was read with, if they were logged.
+    pub timeline: Option<&'a Logged>,
     pub options: Options,
     /// Frames inside the CUDA runtime and below main too.
     pub full_stacks: bool,
@@ -43,6 +46,7 @@ struct Process {
     trigger: Option<Failed>,
     warnings: Vec<String>,
     ledger: ledger::Shown,
+    over_time: Option<timeline::Shown>,
     /// The names of the samples' places.
     places: Vec<String>,
     by: &'static str,
@@ -133,6 +137,9 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
     let full = item.full_stacks;
     let mut stacks = Stacks::default();
     let samples = samples(data, &mut stacks, item);
+    let over_time = item
+        .timeline
+        .map(|events| timeline::Prepared::of(data, &mut stacks, item, events));
     let mut request = |row: &FailedRow<'a>| {
         let stack = stacks.add_call_stack(data, &row.stack, full);
         (sums::failed(row), stack)
@@ -151,6 +158,7 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         rows::write(data, &format!("{number}.{name}"), rows, report.by, &stacks);
     }
     let lies_in = samples.write(data, &format!("{number}.samples"), &places);
+    let over_time = over_time.map(|prepared| prepared.write(data, &format!("{number}.time"), &places));
     let moved = |(text, stack): (String, usize)| Failed {
         text,
         stack: places[stack],
@@ -178,6 +186,7 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
             None => ledger::of(&report.ledger),
             Some(_) => ledger::Shown::default(),
         },
+        over_time,
         places: lies_in,
         by: report.by.name(),
         is_code: matches!(report.by, By::Site | By::Stack),

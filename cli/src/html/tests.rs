@@ -15,10 +15,12 @@ use sha2::{Digest, Sha256};
 use super::*;
 use crate::escape::is_active;
 use crate::text::sample::{MAIN, MIB, Sample, leaky, training};
+use crate::text::timeline::training_over_time;
 
 fn page(snapshot: &Snapshot, by: By) -> String {
     let item = Item {
         snapshot,
+        timeline: None,
         options: Options {
             by,
             source: "app.json".to_owned(),
@@ -272,6 +274,73 @@ fn an_empty_snapshot_makes_a_page() {
         .allocations
         .change_last(|allocation, _| allocation.stack = None);
     page(&no_stack, By::Site);
+}
+
+#[test]
+fn memory_over_time_is_that_of_the_log() {
+    let mut program = training_over_time();
+    program.mark("</script>\u{202e}");
+    let (snapshot, logged) = program.finish(0);
+    let item = Item {
+        snapshot: &snapshot,
+        timeline: Some(&logged),
+        options: Options::default(),
+        full_stacks: false,
+    };
+    let mut out = Vec::new();
+    write_report(&[item], &mut out).expect("a page");
+    let (header, column) = data(&String::from_utf8(out).expect("text"));
+    let shown = &header["page"]["processes"][0]["over_time"];
+    let column = |name: &str| column(&format!("0.time.{name}"));
+    let (times, high) = (column("times"), column("high.0"));
+    assert_eq!(times.iter().sum::<u64>(), logged.timeline.until_ns);
+    assert_eq!(
+        (high.len() + 1, shown["places"][0].as_str()),
+        (times.len(), Some("GPU 0"))
+    );
+    let peaks: Vec<_> = shown["curves"]
+        .as_array()
+        .expect("curves")
+        .iter()
+        .map(|curve| {
+            (
+                curve["driver"].as_bool(),
+                curve["peak_bytes"].as_u64().map(|bytes| bytes / MIB),
+            )
+        })
+        .collect();
+    // The table counts at both levels, the segments at one, the tensors at the other.
+    assert_eq!(
+        peaks,
+        [(Some(false), Some(3 + 8 + 6 + 30)), (Some(true), Some(3 + 20 + 40))]
+    );
+    // The spans that are live at the end are the rows.
+    let counts = column("spans.of_class");
+    let (length, bytes) = (column("spans.length"), column("spans.bytes"));
+    assert_eq!(counts.iter().sum::<u64>(), length.len() as u64);
+    let live = length.iter().zip(&bytes).filter(|(length, _)| **length == 0);
+    let rows: u64 = snapshot.allocations.iter().map(|row| row.bytes).sum();
+    assert_eq!(live.map(|(_, bytes)| bytes).sum::<u64>(), rows);
+    let sites = column("group.0");
+    let names: std::collections::BTreeSet<_> = sites
+        .iter()
+        .map(|&name| header["strings"][name as usize].as_str().expect("a string"))
+        .collect();
+    assert!(names.contains("forward (train.cu:212)"), "{names:?}");
+    assert_eq!(shown["phases"][0]["text"], "epoch");
+    assert_eq!(
+        (
+            shown["phases"][1]["depth"].as_u64(),
+            shown["phases"].as_array().map(Vec::len)
+        ),
+        (Some(1), Some(11))
+    );
+    assert_eq!(shown["marks"][1]["text"], "</script>\\u{202e}");
+    assert!(
+        shown["failed"][0]["text"]
+            .as_str()
+            .is_some_and(|text| text.contains("1 TiB failed"))
+    );
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 // The search also filters the tables.
 class View {
-  constructor(context, stacks, samples, host, process) {
+  // `name` is part of the ids of its controls; `title` is its heading.
+  constructor(context, stacks, samples, host, { places, name, title }) {
     this.context = context;
     this.stacks = stacks;
     this.tables = [];
@@ -18,14 +19,14 @@ class View {
     this.colours = this.isDiff ? "change" : "module";
     this.place = -1;
     this.kind = -1;
-    this.build(host, process);
+    this.build(host, places, name || "", title);
   }
 
-  build(host, process) {
+  build(host, places, ownName, title) {
     const { frames } = this.context;
     const choice = (label, options, act) => {
       const made = options.map(([value, text]) => element("option", { value }, text));
-      const id = "choose-" + label.toLowerCase();
+      const id = "choose-" + ownName + label.toLowerCase();
       return element("span", {}, element("label", { for: id }, label), " ", element("select", { id, onchange: (event) => act(event.target.value) }, made));
     };
     this.search = element("input", { type: "search", placeholder: "Search function, file or module ( / )", "aria-label": "Search function, file or module", oninput: () => this.searchSoon() });
@@ -45,9 +46,9 @@ class View {
     ];
     if (this.isDiff) {
       tools.push(choice("of", [["change", "the change"], ["after", "what is held after"], ["before", "what was held before"]], (value) => this.weighAgain(() => (this.width = value))));
-    } else if (process.places.length > 1) {
-      const places = process.places.map((place, number) => [String(number), place]);
-      tools.push(choice("in", [["-1", "all places"], ...places], (value) => this.weighAgain(() => (this.place = Number(value)))));
+    } else if (places.length > 1) {
+      const named = places.map((place, number) => [String(number), place]);
+      tools.push(choice("in", [["-1", "all places"], ...named], (value) => this.weighAgain(() => (this.place = Number(value)))));
     }
     const kinds = Array.from(new Set(this.column("kind"))).sort((a, b) => a - b);
     if (kinds.length > 1) {
@@ -74,9 +75,9 @@ class View {
     );
     this.legend = element("div", { class: "legend" });
     this.details = element("div", { class: "details" });
-    this.canvas = element("div", { class: "graph", id: "graph" });
+    this.canvas = element("div", { class: "graph", id: ownName + "graph" });
     this.scroll = element("div", { class: "scroll" }, this.canvas);
-    section(host, this.isDiff ? "What changed, by stack" : "Live memory, by stack", element("div", { class: "tools" }, tools), this.legend, this.scroll, this.details);
+    this.heading = section(host, title, element("div", { class: "tools" }, tools), this.legend, this.scroll, this.details);
     this.groups = this.rankGroups();
     this.graph = new Graph(this.canvas, this.stacks, frames, {
       point: (node) => this.showDetails(node),

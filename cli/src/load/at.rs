@@ -28,6 +28,8 @@ pub fn show(item: &mut Loaded, point: Option<&Point>, names: &NameArgs) -> Resul
     let point = point.cloned().unwrap_or_else(|| item.snapshot.usual_point());
     if let Some(snapshot) = elsewhere(item, &point)? {
         item.snapshot = snapshot;
+        // Its tables are not those of the events.
+        item.timeline = None;
         names.name_frames(item);
         return Ok(());
     }
@@ -109,7 +111,7 @@ fn at_mark(recording: &Path, name: &str) -> Option<(Snapshot, String)> {
     for path in automatic_snapshots(recording) {
         let source = path.display().to_string();
         // A file that is being written, or damaged, is not the snapshot looked for.
-        let Ok(snapshot) = file::read(&path, &source, culeak::reader::read) else {
+        let Ok(snapshot) = file::read(&path, &source, &culeak::reader::read) else {
             continue;
         };
         let is_later = last

@@ -15,8 +15,8 @@ use crate::errors::Failure;
 use crate::progress::{Progress, Unit};
 use crate::{output, pickle};
 
-/// How recordings are read: [`reader::read`] or [`reader::read_with_totals`].
-pub type Reader = fn(&Path) -> Result<Snapshot, ReadError>;
+/// How recordings are read: [`reader::read`], [`reader::read_with_totals`] or [`reader::read_timeline`].
+pub type Reader<'r> = &'r dyn Fn(&Path) -> Result<Snapshot, ReadError>;
 
 /// Refuses a file that is neither empty nor a recording.
 ///

@@ -234,12 +234,12 @@ fn a_recording_can_come_through_a_pipe() {
     };
     assert!(Recording::create(&name, &beginning).is_ok());
     let bytes = fs::read(&path).expect("the recording");
-    let piped = read_pipe(&*bytes, "pipe", reader::read).expect("a recording");
+    let piped = read_pipe(&*bytes, "pipe", &reader::read).expect("a recording");
     assert_eq!(
         (piped.process.pid, piped.process.recording.as_str()),
         (4_100_007, "pipe")
     );
-    let cut = read_pipe(&bytes[..bytes.len() / 2], "pipe", reader::read).expect_err("cut");
+    let cut = read_pipe(&bytes[..bytes.len() / 2], "pipe", &reader::read).expect_err("cut");
     assert!(cut.message.starts_with("pipe: truncated"), "{cut}");
 }
 

@@ -60,6 +60,7 @@ pub fn of_place(place: &Place) -> Result<WithTimeline, Failure> {
             source,
             root,
             points: None,
+            timeline: None,
         },
         timeline,
     })
