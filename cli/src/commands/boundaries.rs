@@ -190,6 +190,7 @@ fn at_marks(item: &mut Loaded, mark: &str, names: &NameArgs) -> Result<Vec<Loade
             source: item.source.clone(),
             root: item.root.clone(),
             points: None,
+            timeline: None,
         }]);
     }
     let mut found = Vec::new();

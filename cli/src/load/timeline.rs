@@ -91,6 +91,7 @@ pub fn with_log_if_any(place: &Place) -> Result<(Loaded, Option<Timeline>), Fail
         source,
         root,
         points: None,
+        timeline: None,
     };
     Ok((item, timeline))
 }
