@@ -93,6 +93,9 @@ pub struct Taken {
     pub events_during_read: u64,
     /// Records that were being freed when the process stopped or the snapshot was taken (withdrawn, outcome unknown).
     pub in_flight: u64,
+    /// How long the process had run when its recording was read, if the rows are of an earlier point.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lasted_ns: Option<u64>,
     /// The point in time that the rows describe, if it is not that of `at_ns`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub point: Option<Point>,

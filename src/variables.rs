@@ -145,7 +145,7 @@ variables! {
     SNAPSHOT_EVERY = c"CULEAK_SNAPSHOT_EVERY", Values::Time, "",
         "time: take a snapshot after each such interval, at the next allocation";
     TIMELINE = c"CULEAK_TIMELINE", Values::Size, "",
-        "size: log every allocation and free, the newest in at most this many bytes (4GiB at most)";
+        "size: log every allocation and free, the newest in at most this many bytes (8MiB to 4GiB)";
     INTERVALS = c"CULEAK_INTERVALS", Values::Switch, "",
         "`1`: measure what each interval allocates (`culeak_interval_begin`, pytest)";
     QUIET = c"CULEAK_QUIET", Values::Switch, "", "`1`: print nothing on stderr at exit";

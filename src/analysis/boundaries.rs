@@ -127,6 +127,7 @@ pub fn states(snapshot: &Snapshot, timeline: &Timeline, times: &[u64], mut each:
             known.next_if(|&(_, &time)| until.is_none_or(|until| time / UNIT_NS < until / UNIT_NS))
         {
             state.allocations = rows(&mut state.threads, timeline, live);
+            state.taken.lasted_ns.get_or_insert(state.taken.at_ns);
             state.taken.at_ns = time_ns;
             state.taken.point = Some(Point::Time(time_ns));
             each(number, &state);

@@ -396,7 +396,7 @@ pub fn process_line(snapshot: &Snapshot) -> ProcessLine<'_> {
         ranks: &process.ranks,
         state: process.state,
         started_unix_ns: process.started_unix_ns,
-        lasted_ns: snapshot.taken.at_ns,
+        lasted_ns: snapshot.taken.lasted_ns.unwrap_or(snapshot.taken.at_ns),
         recording: &process.recording,
     }
 }

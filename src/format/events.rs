@@ -16,6 +16,9 @@ use crate::numbered::numbered;
 /// The largest log in bytes: a recording has room for this number of extents.
 pub const TIMELINE_MAX: u64 = 4 << 30;
 
+/// The smallest log: each shard may have a segment open, and some must be closed for one to be reused.
+pub const TIMELINE_MIN: u64 = 2 * super::SHARDS as u64 * size_of::<EventSegment>() as u64;
+
 /// Events of a segment.
 pub const EVENTS: usize = if cfg!(loom) { 2 } else { 2728 };
 

@@ -208,6 +208,7 @@ impl RawSnapshot {
                     .max(self.header.field(offset_of!(Header, dump_events))),
                 in_flight: records.in_flight,
                 point: None,
+                lasted_ns: None,
                 after_ns: None,
                 automatic: dumped.map(|_| self.automatic(failed)),
             },

@@ -33,8 +33,7 @@ pub struct Log {
 impl Recording {
     /// Logs events from now on, in at most this number of bytes. Called before the recording is shared.
     pub fn enable_timeline(&self, bytes: u64) {
-        // Each shard may have a segment open, and some must be closed for one to be reused.
-        let segments = (bytes / size_of::<EventSegment>() as u64).max(2 * SHARDS as u64);
+        let segments = bytes.max(TIMELINE_MIN) / size_of::<EventSegment>() as u64;
         self.file.header().timeline_segments.store(segments, Relaxed);
         self.log.limit.store(segments, Relaxed);
     }

@@ -125,6 +125,7 @@ impl Snapshot {
             counter.total_bytes = counter.total_bytes.saturating_sub(bytes);
         }
         self.count_rows();
+        self.taken.lasted_ns.get_or_insert(self.taken.at_ns);
         self.taken.at_ns = end.time_ns;
         Ok(())
     }

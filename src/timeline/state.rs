@@ -25,6 +25,7 @@ impl Timeline {
         let mut state = snapshot.clone();
         state.taken.point = Some(Point::Time(time_ns));
         // Rows are exact to the nanosecond, and none is younger than the snapshot.
+        state.taken.lasted_ns.get_or_insert(state.taken.at_ns);
         state.taken.at_ns = at_ns;
         state.taken.at_unix_ns = snapshot.process.started_unix_ns.saturating_add(at_ns);
         state.taken.events_during_read = 0;

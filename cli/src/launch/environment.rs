@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use clap::Args;
-use culeak::format::TIMELINE_MAX;
+use culeak::format::{TIMELINE_MAX, TIMELINE_MIN};
 use culeak::variables::{self, Mistake};
 
 use crate::errors::Failure;
@@ -34,7 +34,7 @@ pub struct AutoSnapshotArgs {
     #[arg(long, value_name = "TIME", value_parser = units::parse_duration)]
     pub snapshot_every: Option<Duration>,
 
-    /// Log every allocation and free, for stats, phases and any point in time; keeps the newest SIZE of events, at most 4GiB
+    /// Log every allocation and free, for stats, phases and any point in time; keeps the newest SIZE of events, 8MiB to 4GiB [default: 1GiB]
     #[arg(long, value_name = "SIZE", num_args = 0..=1, require_equals = true, default_missing_value = "1GiB",
           value_parser = parse_timeline)]
     pub timeline: Option<u64>,
@@ -42,7 +42,7 @@ pub struct AutoSnapshotArgs {
 
 fn parse_timeline(text: &str) -> Result<u64, String> {
     match units::parse_size(text)? {
-        0 => Err("expected a size above 0; omit the option to log no events".to_owned()),
+        size if size < TIMELINE_MIN => Err("too small; the smallest log is 8MiB".to_owned()),
         size if size > TIMELINE_MAX => Err("too large; the largest log is 4GiB".to_owned()),
         size => Ok(size),
     }

@@ -202,9 +202,9 @@ fn is_from_pytorch(report: &Report) -> bool {
 fn marks(report: &Report) -> Option<Sum> {
     let last = report.marks.last()?;
     let count = plural(report.marks.len() as u64, "mark", "marks");
-    let age = units::duration(report.taken.at_ns.saturating_sub(last.time_ns));
+    let time = units::duration(last.time_ns);
     let text = format!(
-        "{count} set by the program, the last {age} ago: {}",
+        "{count} set by the program, the last after {time}: {}",
         Escaped(&last.name)
     );
     Some(("marks", text))
