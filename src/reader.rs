@@ -77,8 +77,13 @@ use records::Records;
 
 /// The most reads of a process that keeps changing.
 const ATTEMPTS: u32 = 5;
-/// The most bytes of an element: more than a segment of events.
-const ELEMENT_MAX: usize = 1 << 20;
+/// The most bytes of an element, in this version and later ones.
+const fn element_max(section: Section) -> usize {
+    match section {
+        Section::Events => 1 << 20,
+        _ => 4096,
+    }
+}
 /// With more records than this a read takes so long that another one would not be exact either.
 const MANY: usize = 1 << 20;
 
@@ -363,6 +368,7 @@ impl<'a> Source<'a> {
         let (first, limit) = section.extent_sizes();
         let size = self.size()?;
         let mut extents: BTreeMap<u32, Vec<(usize, u64)>> = BTreeMap::new();
+        let mut used = Vec::new();
         for row in 0..DIRECTORY_CAPACITY {
             let at = DIRECTORY_OFFSET + row * size_of::<Extent>();
             let extent = Extent::read(&header.bytes[at..]);
@@ -373,7 +379,7 @@ impl<'a> Source<'a> {
             let capacity = extent_capacity(number.min(100_000) as usize, first, limit) as u64;
             let needed = capacity.checked_mul(element as u64);
             if element < section.element_bytes()
-                || element > ELEMENT_MAX
+                || element > element_max(section)
                 || needed.is_none_or(|needed| needed > extent.bytes)
             {
                 return Err(damaged(format!("directory row {row} has impossible sizes")));
@@ -383,7 +389,13 @@ impl<'a> Source<'a> {
                 let what = format!("directory row {row} ends at byte {end}, the file at {size}");
                 return Err(ReadError::Truncated(self.path.to_path_buf(), what));
             }
+            used.push((extent.offset, end));
             extents.entry(number).or_default().push((element, extent.offset));
+        }
+        // A small file could claim the same bytes again and again.
+        used.sort_unstable();
+        if used.windows(2).any(|pair| pair[1].0 < pair[0].1) {
+            return Err(damaged(format!("two extents of section {} overlap", section as u32)));
         }
         Ok(extents)
     }

@@ -73,6 +73,20 @@ fn the_end_of_a_script_is_known_if_its_shutdown_frees_nothing() {
 }
 
 #[test]
+fn memory_allocated_while_the_interpreter_finalizes_is_not_the_scripts() {
+    for python in interpreters() {
+        let outcome = ends(python, "allocates_late");
+        let snapshot = outcome.only_snapshot();
+        let end = snapshot.end.expect("an end");
+        assert_eq!(end.of, EndOf::Script, "{}", python.version);
+        let at_end: Vec<u64> = snapshot.allocations.iter().map(|a| a.bytes).collect();
+        assert_eq!(at_end, [1000, 77], "{}", python.version);
+        let late: Vec<bool> = snapshot.allocations.iter().map(|a| a.time_ns > end.time_ns).collect();
+        assert_eq!(late, [false, true], "{}", python.version);
+    }
+}
+
+#[test]
 fn a_script_that_leaves_at_once_has_no_end_but_its_last_state() {
     for python in interpreters() {
         let outcome = ends(python, "leave_at_once");

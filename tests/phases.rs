@@ -132,7 +132,8 @@ fn a_million_ranges_are_kept_and_the_others_are_counted() {
     let named = |name: &str| snapshot.phases.iter().filter(|phase| phase.name == name).count();
     assert_eq!(
         (named("small"), named("deep"), named("beyond")),
-        ((1 << 20) - 100, 64, 36)
+        // The last quarter is for phases without a parent.
+        ((1 << 20) - 100, 1, 99)
     );
     assert_eq!(snapshot.losses.lost_phases, 16 + 64);
     assert!(snapshot.phases.iter().all(|phase| phase.end_ns.is_some()));

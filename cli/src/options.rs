@@ -10,7 +10,9 @@ pub mod format;
 pub mod rules;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
@@ -105,6 +107,20 @@ pub fn parse_moment(text: &str) -> Result<Point, String> {
         }
         Ok(point) => Ok(point),
     }
+}
+
+/// Reads a file of rules; larger files than any person writes are refused.
+///
+/// # Errors
+/// The file cannot be read or is too large.
+pub fn read_rules(path: &Path) -> io::Result<String> {
+    const MOST: u64 = 16 << 20;
+    let mut text = String::new();
+    let read = File::open(path)?.take(MOST + 1).read_to_string(&mut text)?;
+    if read as u64 > MOST {
+        return Err(io::Error::other("it is larger than 16 MiB; name a file of rules"));
+    }
+    Ok(text)
 }
 
 /// How many rows `--top` allows: 0 allows all; without it, text is limited to 20 rows and everything else is not.

@@ -8,8 +8,9 @@
  *   culeak_interval_begin("test 7", 0)                 measure from here on: bytes left, and their peak
  *
  * Without culeak (`culeak run`, or LD_PRELOAD) each call only tests a pointer. The functions may be called from any thread,
- * under any lock, in a signal handler and in a forked child. They wait for no lock, and call CUDA only to get the current
- * context and device. Strings are copied. Addresses are never dereferenced.
+ * under any lock and in a forked child. They wait for no lock of their own, and call CUDA only to get the current context and
+ * device; so a signal handler may call them unless it interrupts a call of CUDA, whose locks it would wait for. Strings are
+ * copied. Addresses are never dereferenced.
  *
  * A domain is the name of an allocator. Each domain has its own blocks, so one allocator may hand out parts of another's
  * blocks. A block counts for the current device of the calling thread, as with cudaMalloc. Blocks are parts of memory that

@@ -160,6 +160,7 @@ pub fn allocated(address: u64, event: &AllocationEvent) {
             return;
         };
         let cost = Cost::of(recording);
+        note_end(recording);
         let key = key(event.space, address);
         let (_, shard) = thread_and_shard(recording);
         recording.prepare(shard, key);

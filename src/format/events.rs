@@ -32,6 +32,7 @@ pub struct EventSegment {
     pub opened_ns: AtomicU64,
     /// Events taken, at most; it may exceed [`EVENTS`].
     pub cursor: AtomicU64,
+    /// The first is the segment's own number.
     pub reserved: [AtomicU64; 5],
     pub events: [[AtomicU64; 3]; EVENTS],
 }
@@ -123,7 +124,7 @@ impl StoredEvent {
         let Some(op) = Op::from_number((words[0] & 7) as u8) else {
             return None;
         };
-        // The time nearest to the opening of the segment.
+        // Events are up to 26 days later than the opening of their segment, and a little earlier if threads share it.
         let opened = opened_ns >> TIME_UNIT;
         let ahead = (words[0] >> 3).wrapping_sub(opened) & TIME;
         let units = if ahead > TIME / 2 {

@@ -9,10 +9,9 @@
 //!   no signal handler, write to one slot. The first word of an event is stored last; until then the slot is empty for readers.
 //! - A closed segment with a slot that was taken but not written yet is not emptied: [`EventSegment::claim`] looks at every
 //!   slot that was taken. Once all are written, no thread writes to the segment, since its cursor is past the end.
-//! - A thread of a shared shard may be stopped between finding its shard's segment and taking a slot, and meanwhile the segment may
-//!   be closed, emptied and opened for another shard. So after it has taken a slot it checks again whose segment this is, and
-//!   marks a slot of another shard as void. A segment with a taken slot is not emptied, so the check stays valid. In a shard with
-//!   an owner only the owner closes the segment.
+//! - A thread of a shared shard, or a thread that a signal handler interrupts, may be stopped between finding its shard's segment
+//!   and taking a slot, and meanwhile the segment may be closed, emptied and opened for another shard. So after it has taken a slot it checks again whose segment this is, and
+//!   marks a slot of another shard as void. A segment with a taken slot is not emptied, so the check stays valid.
 //! - A reader in another process that finds the same round before and after reading a segment, which was not being emptied, has
 //!   read the events of that round.
 
@@ -25,10 +24,26 @@ use crate::lockfree::sync::{Alone, AtomicU64};
 /// The first word of a slot without an event: no [`Op`](crate::format::Op) has this number.
 const VOID: u64 = 7;
 
+/// How long a segment stays open: 20 days.
+const OPEN_NS_MAX: u64 = 20 * 86_400 * 1_000_000_000;
+
 impl EventSegment {
     fn state(&self) -> Option<SegmentState> {
         // Acquire: pairs with the Release of the thread that set it.
         SegmentState::from_word(self.state.load(Acquire))
+    }
+
+    /// The segment's number in the log.
+    pub fn number(&self) -> u32 {
+        self.reserved[0].load(Relaxed) as u32
+    }
+
+    pub fn set_number(&self, number: u32) {
+        self.reserved[0].store(number.into(), Relaxed);
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.state().is_some_and(|state| state.used == Use::Closed)
     }
 
     /// Makes an empty segment, which no other thread has, ready for writing.
@@ -47,8 +62,12 @@ impl EventSegment {
     /// the one that the shard writes to.
     #[inline]
     pub fn write(&self, shard: Shard, event: &StoredEvent, is_open: impl Fn() -> bool) -> bool {
+        // Times are decoded relative to the opening: see `StoredEvent::from_words`.
+        if event.time_ns.saturating_sub(self.opened_ns.load(Relaxed)) > OPEN_NS_MAX {
+            return false;
+        }
         let Some(slot) = self.take(shard) else { return false };
-        if !shard.is_own() && !is_open() {
+        if !is_open() {
             // Its owner may have taken the same slot, and its event stays.
             let _ = slot[0].compare_exchange(0, VOID, Relaxed, Relaxed);
             return false;

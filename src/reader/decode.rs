@@ -114,7 +114,7 @@ impl RawSnapshot {
             row.stack = stacks.of(row.stack)?.map_or(NO_STACK, |stack| stack as u32);
         }
         drop(progress);
-        let end = self.end();
+        let end = self.end(&records);
         let mut freed_rows = ends::live_at(end, &records.freed_after);
         for row in &mut freed_rows {
             row.stack = stacks.of(row.stack)?.map_or(NO_STACK, |stack| stack as u32);

@@ -3,6 +3,7 @@
 use std::mem::offset_of;
 
 use super::RawSnapshot;
+use super::records::Records;
 use crate::format::{CounterRow, Header, Section};
 use crate::lockfree::table::Status;
 use crate::snapshot::allocations::Row;
@@ -12,9 +13,9 @@ use crate::snapshot::{End, EndOf};
 const ALLOCATIONS_OF_SHUTDOWN: u64 = 100;
 
 impl RawSnapshot {
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self, records: &Records) -> Option<End> {
         let time = |offset: usize| self.header.field::<u64>(offset).checked_sub(1);
-        let script = time(offset_of!(Header, script_end_plus_one)).filter(|_| !self.went_on());
+        let script = time(offset_of!(Header, script_end_plus_one)).filter(|&end| !self.went_on(end, records));
         let script = script.map(|time_ns| End {
             of: EndOf::Script,
             time_ns,
@@ -28,12 +29,19 @@ impl RawSnapshot {
         })
     }
 
-    /// Whether the program went on after its Python interpreter was finalized.
-    fn went_on(&self) -> bool {
+    /// Whether the program went on after its Python interpreter was finalized: it allocated often, or more memory that it still
+    /// holds than the script held.
+    fn went_on(&self, end_ns: u64, records: &Records) -> bool {
         let counters = self.section(Section::Counters).rows::<CounterRow>();
         let allocations = counters.fold(0u64, |sum, row| sum.wrapping_add(row.total_count));
         let before: u64 = self.header.field(offset_of!(Header, script_end_allocations));
-        allocations.saturating_sub(before) > ALLOCATIONS_OF_SHUTDOWN
+        let freed = records.freed_after.iter().map(|(_, row)| row);
+        let (mut held, mut later) = (0u128, 0u128);
+        for row in records.rows.iter().chain(freed) {
+            let sum = if row.time_ns <= end_ns { &mut held } else { &mut later };
+            *sum += u128::from(row.bytes);
+        }
+        allocations.saturating_sub(before) > ALLOCATIONS_OF_SHUTDOWN || later > held
     }
 }
 

@@ -94,7 +94,7 @@ impl Recording {
         if let Some(stale) = table.withdraw(key) {
             // The address was handed out again, so its memory was freed before.
             self.uncount(&stale, shard, Some(entry.time_ns));
-            table.commit(stale);
+            self.commit(stale, shard);
             self.add(Loss::Vanished, 1);
         }
         if table.insert(key, entry).is_err() {

@@ -4,17 +4,17 @@
 //! leaves its record where it is, marked as freed after the end, instead of making it free. Memory that is allocated after
 //! the end is recorded as before, so the records never exceed those live at the end and those live now.
 
-use std::sync::atomic::Ordering::*;
+use std::sync::atomic::{AtomicU64, Ordering::*};
 
 use super::Recording;
 use crate::format::*;
 use crate::lockfree::table::{Status, Withdrawn};
 
 impl Recording {
-    /// Whether the Python interpreter has begun to finalize.
+    /// Whether the end of a script, or that of `main`, is noted.
     #[inline]
-    pub fn script_has_ended(&self) -> bool {
-        self.file.header().script_end_plus_one.load(Relaxed) != 0
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Relaxed) != 0
     }
 
     /// The Python interpreter has begun to finalize. Only the first call counts.
@@ -26,24 +26,21 @@ impl Recording {
         let allocations = rows.fold(0u64, |sum, row: &CounterRow| {
             sum.wrapping_add(row.total_count.load(Relaxed))
         });
-        let now = self.now() + 1;
-        if header
-            .script_end_plus_one
-            .compare_exchange(0, now, Relaxed, Relaxed)
-            .is_ok()
-        {
-            header.script_end_allocations.store(allocations, Relaxed);
-            self.ended.store(Status::FreedAfterScript as u64, Release);
-        }
+        header.script_end_allocations.fetch_max(allocations, Relaxed);
+        self.end_at(&header.script_end_plus_one, Status::FreedAfterScript);
     }
 
     /// The handlers of `exit` have begun to run. Only the first call counts.
     pub fn end_main(&self) {
+        self.end_at(&self.file.header().main_end_plus_one, Status::FreedAfterMain);
+    }
+
+    /// Every thread that notes an end completes it, since the first one may be stopped in between.
+    fn end_at(&self, time_plus_one: &AtomicU64, status: Status) {
         let now = self.now() + 1;
-        let end = &self.file.header().main_end_plus_one;
-        if end.compare_exchange(0, now, Relaxed, Relaxed).is_ok() {
-            self.ended.store(Status::FreedAfterMain as u64, Release);
-        }
+        let _ = time_plus_one.compare_exchange(0, now, Relaxed, Relaxed);
+        // Release: pairs with the Acquire in `freed_after`, which loads the time. The end of `main` has the higher number.
+        self.ended.fetch_max(status as u64, Release);
     }
 
     /// How the record of memory that was freed is marked, if it stays: if the memory was live at the end.

@@ -6,6 +6,7 @@
 //!             segment 0…   closed: full, in order of age; the oldest is emptied and reused when the log is at its limit
 //! ```
 //!
+//! The segment that was closed first is reused first. It may be younger than a segment that a rarely used shard still has open.
 //! No thread waits for another; see [`crate::lockfree::event_segment`] for how a segment is written and reused.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
@@ -15,6 +16,7 @@ use crate::format::*;
 use crate::kind::Kind;
 use crate::lockfree::shards::Shard;
 use crate::lockfree::table::{Entry, Key};
+use crate::system::anonymous;
 
 /// Thread rows from here on are not distinguished.
 const THREADS: u32 = u16::MAX as u32;
@@ -24,8 +26,12 @@ const THREADS: u32 = u16::MAX as u32;
 pub struct Log {
     /// The most segments; 0: events are not logged.
     limit: AtomicU64,
-    /// Counts the segments that were considered for reuse.
-    next_reused: AtomicU64,
+    /// The closed segments in the order in which they were closed: a ring of `ring_mask + 1` words, each with the number of a
+    /// segment + 1 in the low half and the place at which it was added in the high half.
+    ring: AtomicPtr<AtomicU64>,
+    ring_mask: AtomicU64,
+    first_closed: AtomicU64,
+    closed: AtomicU64,
     /// The segment that each shard writes to.
     open: [AtomicPtr<EventSegment>; SHARDS],
 }
@@ -34,6 +40,13 @@ impl Recording {
     /// Logs events from now on, in at most this number of bytes. Called before the recording is shared.
     pub fn enable_timeline(&self, bytes: u64) {
         let segments = bytes.max(TIMELINE_MIN) / size_of::<EventSegment>() as u64;
+        // A segment is in the ring once, or twice if it was reused without being taken from it.
+        let places = 2 * segments.next_power_of_two();
+        let Ok(ring) = anonymous(places as usize * size_of::<AtomicU64>()) else {
+            return self.add(Loss::TimelineEvents, 1);
+        };
+        self.log.ring.store(ring.cast(), Relaxed);
+        self.log.ring_mask.store(places - 1, Relaxed);
         self.file.header().timeline_segments.store(segments, Relaxed);
         self.log.limit.store(segments, Relaxed);
     }
@@ -113,10 +126,14 @@ impl Recording {
         let before = full.map_or(std::ptr::null_mut(), |full| std::ptr::from_ref(full).cast_mut());
         let new = std::ptr::from_ref(segment).cast_mut();
         // Release: pairs with the Acquire in `write_event`.
-        match open.compare_exchange(before, new, Release, Relaxed) {
-            Ok(_) => full.into_iter().for_each(|full| full.close()),
+        let replaced = match open.compare_exchange(before, new, Release, Relaxed) {
+            Ok(_) => full,
             // A signal handler, or a thread that shares the shard, has opened another one.
-            Err(_) => segment.close(),
+            Err(_) => Some(segment),
+        };
+        if let Some(replaced) = replaced {
+            replaced.close();
+            self.log.add_closed(replaced.number());
         }
         Some(())
     }
@@ -125,21 +142,64 @@ impl Recording {
         if self.elements(Section::Events).load(Relaxed) >= self.log.limit.load(Relaxed) {
             return None;
         }
-        Some(self.row(Section::Events, &self.events)?.1)
+        let (number, segment) = self.row(Section::Events, &self.events)?;
+        segment.set_number(number);
+        Some(segment)
     }
 
-    /// Empties the oldest closed segment.
+    /// Empties the segment that was closed first, or any closed one if that is just being added to the ring.
     fn reused_segment(&self) -> Option<&EventSegment> {
-        let count = self.elements(Section::Events).load(Relaxed);
-        let since = &self.file.header().timeline_since_ns;
-        (0..count).find_map(|_| {
-            let number = self.log.next_reused.fetch_add(1, Relaxed) % count;
-            let segment = self.events.get(self.backing(Section::Events), number as u32)?;
-            let latest = segment.claim()?;
-            // Before the events disappear: a reader that misses some of them sees that the log begins later.
-            since.fetch_max(latest, SeqCst);
-            segment.empty();
-            Some(segment)
-        })
+        let count = self.elements(Section::Events).load(Relaxed) as u32;
+        let at = |number| self.events.get(self.backing(Section::Events), number);
+        let (segment, latest) = (0..count)
+            .map_while(|_| self.log.take_closed())
+            .find_map(|number| {
+                let segment: &EventSegment = at(number)?;
+                let claimed = segment.claim();
+                if claimed.is_none() && segment.is_closed() {
+                    // A thread has not written its event yet.
+                    self.log.add_closed(number);
+                }
+                Some((segment, claimed?))
+            })
+            .or_else(|| {
+                (0..count).find_map(|number| at(number).and_then(|segment| Some((segment, segment.claim()?))))
+            })?;
+        // Before the events disappear: a reader that misses some of them sees that the log begins later.
+        self.file.header().timeline_since_ns.fetch_max(latest, SeqCst);
+        segment.empty();
+        Some(segment)
+    }
+}
+
+impl Log {
+    fn place(&self, at: u64) -> Option<&AtomicU64> {
+        let ring = self.ring.load(Relaxed);
+        let place = (at & self.ring_mask.load(Relaxed)) as usize;
+        // SAFETY: null, or a ring of `ring_mask + 1` words that is never unmapped.
+        (!ring.is_null()).then(|| unsafe { &*ring.add(place) })
+    }
+
+    /// Adds a closed segment, which is not in the ring.
+    fn add_closed(&self, number: u32) {
+        let at = self.closed.fetch_add(1, Relaxed);
+        if let Some(place) = self.place(at) {
+            // Release: pairs with the Acquire in `take_closed`.
+            place.store(pack(number + 1, at as u32), Release);
+        }
+    }
+
+    /// Takes the segment that was closed first. `None` if there is none, or if it is just being added.
+    fn take_closed(&self) -> Option<u32> {
+        let mut first = self.first_closed.load(Relaxed);
+        loop {
+            let (number_plus_one, at) = halves(self.place(first)?.load(Acquire));
+            // A word of an earlier round of the ring: the segment of this place was not added yet.
+            let number = number_plus_one.checked_sub(1).filter(|_| at == first as u32)?;
+            match self.first_closed.compare_exchange(first, first + 1, Relaxed, Relaxed) {
+                Ok(_) => return Some(number),
+                Err(now) => first = now,
+            }
+        }
     }
 }

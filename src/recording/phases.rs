@@ -40,7 +40,9 @@ impl Recording {
     }
 
     fn begin_phase_at(&self, time_ns: impl FnOnce() -> u64, phase: &NewPhase) -> Option<u32> {
-        let taken = match self.elements(Section::Phases).load(Relaxed) < MOST {
+        // The last quarter is for phases without a parent: those inside would use it up in minutes.
+        let most = if phase.parent.is_some() { MOST / 4 * 3 } else { MOST };
+        let taken = match self.elements(Section::Phases).load(Relaxed) < most {
             true => self.row(Section::Phases, &self.phases),
             false => None,
         };

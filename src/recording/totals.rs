@@ -21,7 +21,8 @@
 //! Peaks only rise, so their bytes identify them. An allocation changes its row before the sum whose peak counts, and a free
 //! afterwards; so with one thread the rows are exact. With several threads, the rows lack or include the events of other
 //! threads that overlap the instant at which the peak was reached: between the swap that reaches it and the addition that
-//! publishes it (`lockfree/peak.rs`). Readers compare the rows' sum with the peak, which is always exact.
+//! publishes it (`lockfree/peak.rs`). In a shard that threads share, a thread that is stopped while it saves a row may save a later
+//! value. Readers compare the rows' sum with the peak, which is always exact.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 

@@ -134,6 +134,21 @@ def in_thread():
     hold()
 
 
+class Late:
+    """Allocates while the interpreter finalizes, before anything is freed."""
+
+    def __del__(self, allocate=driver.cuMemAlloc_v2, new=ctypes.c_uint64, size=ctypes.c_size_t(77), at=ctypes.byref):
+        allocate(at(new()), size)
+
+
+def allocates_late():
+    begin()
+    never_freed = ctypes.c_uint64()
+    assert driver.cuMemAlloc_v2(ctypes.byref(never_freed), ctypes.c_size_t(1000)) == 0
+    global late
+    late = Late()
+
+
 def leave_at_once():
     hold()
     os._exit(0)

@@ -1,12 +1,12 @@
 //! The rules for categories, from files and the built-in list.
 
-use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use culeak::analysis::categories::{Categories, Category};
 
+use super::read_rules;
 use super::rules::protect;
 use crate::errors::Failure;
 
@@ -31,7 +31,7 @@ impl CategoryArgs {
         for path in &self.categories {
             let shown = path.display().to_string();
             protect(path);
-            let text = fs::read_to_string(path)
+            let text = read_rules(path)
                 .map_err(|error| Failure::new(format!("{shown}: the rules for categories cannot be read: {error}")))?;
             categories
                 .add(&text, &shown)

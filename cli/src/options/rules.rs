@@ -15,7 +15,7 @@ use culeak::kind::Kind;
 use culeak::point::Point;
 use serde::Deserialize;
 
-use super::{NameArgs, kind_parser, parse_kind, parse_pattern, parse_point};
+use super::{NameArgs, kind_parser, parse_kind, parse_pattern, parse_point, read_rules};
 use crate::errors::Failure;
 use crate::load::{self, Loaded};
 use crate::output;
@@ -179,8 +179,8 @@ pub fn read_suppressions(files: &[PathBuf], built_in: bool) -> Result<Suppressio
     for path in files {
         let shown = path.display().to_string();
         protect(path);
-        let text = fs::read_to_string(path)
-            .map_err(|error| Failure::new(format!("{shown}: suppressions cannot be read: {error}")))?;
+        let text =
+            read_rules(path).map_err(|error| Failure::new(format!("{shown}: suppressions cannot be read: {error}")))?;
         suppressions
             .add(&text, &shown)
             .map_err(|error| Failure::new(error.to_string()))?;

@@ -207,6 +207,7 @@ pub fn unmaps(_: Api, real: impl FnOnce() -> i32, address: u64, bytes: impl Word
         let shard = recorder::thread_row(recording);
         let table = recording.table(shard);
         let end = address.saturating_add(bytes.word());
+        recorder::note_end(recording);
         let mut at = address;
         while at < end {
             let key = key(Space::Mapping, at);

@@ -156,6 +156,7 @@ unsafe extern "C" fn heap_reset(_domain: *mut c_void, heap: u64) {
 fn empty(is_meant: impl Fn(u64) -> bool) {
     recorder::quietly(|| {
         let Some(recording) = recorder::running() else { return };
+        recorder::note_end(recording);
         recording.free_all(recorder::thread_row(recording), |entry| {
             entry.attributes.space == Space::Block
                 && entry.attributes.flags & Attributes::IN_HEAP != 0

@@ -207,10 +207,10 @@ pub fn watch_exit() {
     unsafe { libc::atexit(exiting) };
 }
 
-/// Called before a free: the interpreter begins to finalize between two events, and destroys objects that hold memory.
+/// Called at each event: the interpreter begins to finalize between two of them.
 #[inline]
 pub fn note_end(recording: &Recording) {
-    if stacks::is_interpreter_finalizing() && !recording.script_has_ended() {
+    if stacks::is_interpreter_finalizing() && !recording.has_ended() {
         recording.end_script();
     }
 }

@@ -344,6 +344,7 @@ pub fn launched(exec: u64, before: u64) {
 }
 
 fn free_if_older(recording: &Recording, key: Key, shard: u32, before: u64) -> bool {
+    recorder::note_end(recording);
     let older = recording
         .table(shard)
         .get(key)
