@@ -2,7 +2,7 @@
 //!
 //! - *Temporary*: the block was freed before the thread that allocated it allocated again.
 //! - *Lifetime*: from the allocation of a block to its free; of blocks that were freed.
-//! - *Churn*: allocations per second; the highest number is that of one second of the recording's clock.
+//! - *Churn*: allocations per second; the highest number is that of one second, counted from the beginning of the window.
 //! - *Reuse*: the block has the address and the size of one that was allocated at the same call site and freed last at this
 //!   address. A cache at the call site could have kept it.
 //!
@@ -21,6 +21,7 @@ use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::Place;
+use crate::point::Point;
 use crate::snapshot::Snapshot;
 use crate::timeline::live::{Classes, Place as BlockPlace};
 use crate::timeline::{Event, Op, Timeline, Unknown};
@@ -90,9 +91,10 @@ pub struct Sums {
     pub reused: u64,
     /// Allocations per second, on average.
     pub per_second: f64,
-    /// The most allocations in one second of the recording's clock, and when that second began.
-    pub most_per_second: u64,
-    pub most_at_ns: u64,
+    /// The most allocations in one second of the window, and when that second began on the recording's clock. `None` if
+    /// this is no more than the average, as in a window of less than two seconds.
+    pub most_per_second: Option<u64>,
+    pub most_at_ns: Option<u64>,
     pub lifetimes: Lifetimes,
 }
 
@@ -167,6 +169,8 @@ pub struct Stats<'a> {
     /// The events after `from_ns`, up to `to_ns`, are counted.
     pub from_ns: u64,
     pub to_ns: u64,
+    /// The end of the program's own work, if it lies within the window: the shutdown follows.
+    pub end_ns: Option<u64>,
     /// Events that could not be logged.
     pub lost_events: u64,
     pub sort: Sort,
@@ -193,7 +197,7 @@ impl<'a> Stats<'a> {
         let stacks = CallStacks::of(snapshot);
         let mut rows = Rows::of(snapshot, timeline, &stacks, options);
         let classes = Classes::of(&timeline.sites);
-        let mut counting = Counting::new(rows.all.len());
+        let mut counting = Counting::new(rows.all.len(), from_ns);
         for event in timeline.between(from_ns, to_ns) {
             counting.count(&event, classes.place(&event), &rows);
         }
@@ -205,7 +209,7 @@ impl<'a> Stats<'a> {
             ..
         } = counting;
         rows.name_stacks(&by_site);
-        let [driver, blocks] = totals.map(|counts| counts.finish(lasted_ns));
+        let [driver, blocks] = totals.map(|counts| counts.finish(from_ns, lasted_ns));
         let listed = rows.all.into_iter().zip(sums).filter(|(_, counts)| counts.has_events());
         let mut listed: Vec<Row> = listed
             .map(|(row, counts)| {
@@ -216,7 +220,7 @@ impl<'a> Stats<'a> {
                     kind: site.kind.name(),
                     place: place_name(snapshot, site.kind, site.device),
                     domain: site.domain.as_deref(),
-                    sums: counts.finish(lasted_ns),
+                    sums: counts.finish(from_ns, lasted_ns),
                     stacks_in_all: row.stacks.len(),
                     stack,
                 }
@@ -231,6 +235,10 @@ impl<'a> Stats<'a> {
             since_ns: timeline.since_ns,
             from_ns,
             to_ns,
+            end_ns: snapshot
+                .end
+                .map(|end| end.time_ns)
+                .filter(|end| (from_ns..to_ns).contains(end)),
             lost_events: timeline.lost,
             sort: options.sort,
             filter: (!options.filter.is_empty()).then(|| options.filter.clone()),
@@ -312,17 +320,26 @@ fn warnings(snapshot: &Snapshot, timeline: &Timeline, options: &Options, from_ns
     warnings
 }
 
-/// The flame graph of the memory that one row allocates shows its callers.
+/// The stacks of the call sites.
 fn next(rows: &[Row], options: &Options) -> Option<String> {
-    let first = rows.first()?;
-    let site = first.site()?;
-    let function = site.function?;
-    let source = shell_word(&options.source);
-    Some(format!(
-        "culeak report {source} --kind {} --focus {}",
-        first.kind,
-        shell_word(function)
-    ))
+    if options.by_stack || rows.is_empty() {
+        return None;
+    }
+    let mut command = format!("culeak stats {}", shell_word(&options.source));
+    if let Some((from_ns, to_ns)) = options.between {
+        command.push_str(&format!(" --between {} {}", Point::Time(from_ns), Point::Time(to_ns)));
+    }
+    if let Some(mark) = &options.filter.since {
+        command.push_str(&format!(" --since {}", shell_word(mark)));
+    }
+    for kind in &options.filter.kinds {
+        command.push_str(&format!(" --kind {}", kind.name()));
+    }
+    if options.sort != Sort::default() {
+        command.push_str(&format!(" --sort {}", options.sort.name()));
+    }
+    command.push_str(" --by stack");
+    Some(command)
 }
 
 /// The rows, and the row of each site.
@@ -401,9 +418,12 @@ impl Rows {
 /// Sums while events are counted.
 struct Counts {
     sums: Sums,
-    /// The second that is being counted, and its allocations.
+    /// The second of the window that is being counted, and its allocations.
     second: u64,
     in_second: u64,
+    /// The most allocations in one second, and this second.
+    most: u64,
+    busiest: u64,
     /// By the number of bits of the lifetime.
     lifetimes: [u64; 65],
 }
@@ -414,6 +434,8 @@ impl Default for Counts {
             sums: Sums::default(),
             second: 0,
             in_second: 0,
+            most: 0,
+            busiest: 0,
             lifetimes: [0; 65],
         }
     }
@@ -425,16 +447,15 @@ impl Counts {
     }
 
     #[inline]
-    fn allocated(&mut self, event: &Event, reused: bool) {
+    fn allocated(&mut self, event: &Event, reused: bool, second: u64) {
         self.sums.allocated.add(event.bytes);
         self.sums.reused += u64::from(reused);
-        let second = event.time_ns / SECOND;
         if second != self.second {
             (self.second, self.in_second) = (second, 0);
         }
         self.in_second += 1;
-        if self.in_second > self.sums.most_per_second {
-            (self.sums.most_per_second, self.sums.most_at_ns) = (self.in_second, second * SECOND);
+        if self.in_second > self.most {
+            (self.most, self.busiest) = (self.in_second, second);
         }
     }
 
@@ -459,8 +480,13 @@ impl Counts {
         *bucket = bucket.saturating_sub(1);
     }
 
-    fn finish(mut self, lasted_ns: u64) -> Sums {
+    fn finish(mut self, from_ns: u64, lasted_ns: u64) -> Sums {
         self.sums.per_second = self.sums.allocated.count as f64 * 1e9 / lasted_ns as f64;
+        // If the last second is cut short, no second may reach the average.
+        if lasted_ns >= 2 * SECOND && self.most as f64 > self.sums.per_second {
+            self.sums.most_per_second = Some(self.most);
+            self.sums.most_at_ns = Some(from_ns + self.busiest * SECOND);
+        }
         let count = self.lifetimes.iter().sum();
         let used = |bits: &usize| self.lifetimes[*bits] > 0;
         let first = (0..=64).find(used).unwrap_or(0);
@@ -499,6 +525,8 @@ fn median(histogram: &[Bucket], count: u64) -> u64 {
 
 /// All sums, and what is known about blocks.
 struct Counting {
+    /// The beginning of the window.
+    from_ns: u64,
     rows: Vec<Counts>,
     /// Of the driver's memory, and of blocks within it.
     totals: [Counts; 2],
@@ -520,8 +548,9 @@ struct LastFreed {
 }
 
 impl Counting {
-    fn new(rows: usize) -> Counting {
+    fn new(rows: usize, from_ns: u64) -> Counting {
         Counting {
+            from_ns,
             rows: (0..rows).map(|_| Counts::default()).collect(),
             totals: Default::default(),
             by_site: HashMap::default(),
@@ -558,8 +587,9 @@ impl Counting {
                 if row != LEFT_OUT {
                     *self.by_site.entry(event.site).or_default() += 1;
                 }
+                let second = event.time_ns.saturating_sub(self.from_ns) / SECOND;
                 for counts in self.counts(row, event.site, rows) {
-                    counts.allocated(event, reused);
+                    counts.allocated(event, reused, second);
                 }
             }
             Op::Freed => {
