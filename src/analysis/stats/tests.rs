@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::kind::Kind;
 use crate::sample::{Sample, busy};
-use crate::timeline::Site;
+use crate::timeline::{Event, Op, Site};
 
 const AT: u64 = 0x7f00_0000_0000;
 

@@ -69,12 +69,16 @@ fn statistics(sort: Sort) -> String {
     };
     let events = (0..6000).map(|nth: u64| Event {
         time_ns: 8 * nth,
-        op: if nth % 2 == 0 { Op::Allocated } else { Op::Freed },
+        op: if nth.is_multiple_of(2) {
+            Op::Allocated
+        } else {
+            Op::Freed
+        },
         address: 0x7f00_0000_0000,
         bytes: 1_234_567_890,
         site: (nth / 2 % 3) as u32,
         lifetime_ns: 123_456_789,
-        thread: (nth % 2 == 0).then_some(0),
+        thread: nth.is_multiple_of(2).then_some(0),
     });
     let timeline = Timeline::new(0, 48_000, (0..3).map(site).collect(), events);
     let options = stats::Options {
