@@ -70,7 +70,7 @@ categories! {
     KvCache = "kv-cache",
     /// Buffers of collective operations.
     Communication = "communication",
-    /// No rule matches.
+    /// No rule matches. By the built-in rules also memory that the program itself requests from the driver.
     Other = "other",
 }
 

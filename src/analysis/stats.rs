@@ -2,7 +2,7 @@
 //!
 //! - *Temporary*: the block was freed before the thread that allocated it allocated again.
 //! - *Lifetime*: from the allocation of a block to its free; of blocks that were freed.
-//! - *Churn*: allocations per second; the highest number is that of one second of the recording's clock.
+//! - *Churn*: allocations per second; the highest number is that of one second, counted from the beginning of the window.
 //! - *Reuse*: the block has the address and the size of one that was allocated at the same call site and freed last at this
 //!   address. A cache at the call site could have kept it.
 //!
@@ -21,9 +21,14 @@ use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::kind::Place;
+use crate::point::Point;
 use crate::snapshot::Snapshot;
-use crate::timeline::live::{Classes, Place as BlockPlace};
-use crate::timeline::{Event, Op, Timeline, Unknown};
+use crate::timeline::live::Classes;
+use crate::timeline::{Timeline, Unknown};
+
+mod counting;
+
+use counting::Counting;
 
 /// The value of [`Stats::format`].
 pub const FORMAT: &str = "culeak-stats";
@@ -90,9 +95,10 @@ pub struct Sums {
     pub reused: u64,
     /// Allocations per second, on average.
     pub per_second: f64,
-    /// The most allocations in one second of the recording's clock, and when that second began.
-    pub most_per_second: u64,
-    pub most_at_ns: u64,
+    /// The most allocations in one second of the window, and when that second began on the recording's clock. `None` if
+    /// this is no more than the average, as in a window of less than two seconds.
+    pub most_per_second: Option<u64>,
+    pub most_at_ns: Option<u64>,
     pub lifetimes: Lifetimes,
 }
 
@@ -167,6 +173,8 @@ pub struct Stats<'a> {
     /// The events after `from_ns`, up to `to_ns`, are counted.
     pub from_ns: u64,
     pub to_ns: u64,
+    /// The end of the program's own work, if it lies within the window: the shutdown follows.
+    pub end_ns: Option<u64>,
     /// Events that could not be logged.
     pub lost_events: u64,
     pub sort: Sort,
@@ -193,7 +201,7 @@ impl<'a> Stats<'a> {
         let stacks = CallStacks::of(snapshot);
         let mut rows = Rows::of(snapshot, timeline, &stacks, options);
         let classes = Classes::of(&timeline.sites);
-        let mut counting = Counting::new(rows.all.len());
+        let mut counting = Counting::new(rows.all.len(), from_ns);
         for event in timeline.between(from_ns, to_ns) {
             counting.count(&event, classes.place(&event), &rows);
         }
@@ -205,7 +213,7 @@ impl<'a> Stats<'a> {
             ..
         } = counting;
         rows.name_stacks(&by_site);
-        let [driver, blocks] = totals.map(|counts| counts.finish(lasted_ns));
+        let [driver, blocks] = totals.map(|counts| counts.finish(from_ns, lasted_ns));
         let listed = rows.all.into_iter().zip(sums).filter(|(_, counts)| counts.has_events());
         let mut listed: Vec<Row> = listed
             .map(|(row, counts)| {
@@ -216,7 +224,7 @@ impl<'a> Stats<'a> {
                     kind: site.kind.name(),
                     place: place_name(snapshot, site.kind, site.device),
                     domain: site.domain.as_deref(),
-                    sums: counts.finish(lasted_ns),
+                    sums: counts.finish(from_ns, lasted_ns),
                     stacks_in_all: row.stacks.len(),
                     stack,
                 }
@@ -231,6 +239,10 @@ impl<'a> Stats<'a> {
             since_ns: timeline.since_ns,
             from_ns,
             to_ns,
+            end_ns: snapshot
+                .end
+                .map(|end| end.time_ns)
+                .filter(|end| (from_ns..to_ns).contains(end)),
             lost_events: timeline.lost,
             sort: options.sort,
             filter: (!options.filter.is_empty()).then(|| options.filter.clone()),
@@ -312,17 +324,26 @@ fn warnings(snapshot: &Snapshot, timeline: &Timeline, options: &Options, from_ns
     warnings
 }
 
-/// The flame graph of the memory that one row allocates shows its callers.
+/// The stacks of the call sites.
 fn next(rows: &[Row], options: &Options) -> Option<String> {
-    let first = rows.first()?;
-    let site = first.site()?;
-    let function = site.function?;
-    let source = shell_word(&options.source);
-    Some(format!(
-        "culeak report {source} --kind {} --focus {}",
-        first.kind,
-        shell_word(function)
-    ))
+    if options.by_stack || rows.is_empty() {
+        return None;
+    }
+    let mut command = format!("culeak stats {}", shell_word(&options.source));
+    if let Some((from_ns, to_ns)) = options.between {
+        command.push_str(&format!(" --between {} {}", Point::Time(from_ns), Point::Time(to_ns)));
+    }
+    if let Some(mark) = &options.filter.since {
+        command.push_str(&format!(" --since {}", shell_word(mark)));
+    }
+    for kind in &options.filter.kinds {
+        command.push_str(&format!(" --kind {}", kind.name()));
+    }
+    if options.sort != Sort::default() {
+        command.push_str(&format!(" --sort {}", options.sort.name()));
+    }
+    command.push_str(" --by stack");
+    Some(command)
 }
 
 /// The rows, and the row of each site.
@@ -394,200 +415,6 @@ impl Rows {
         for row in &mut self.all {
             let count = |site: &&u32| (allocations.get(*site).copied().unwrap_or(0), std::cmp::Reverse(**site));
             row.site = row.sites.iter().max_by_key(count).copied().unwrap_or(row.site);
-        }
-    }
-}
-
-/// Sums while events are counted.
-struct Counts {
-    sums: Sums,
-    /// The second that is being counted, and its allocations.
-    second: u64,
-    in_second: u64,
-    /// By the number of bits of the lifetime.
-    lifetimes: [u64; 65],
-}
-
-impl Default for Counts {
-    fn default() -> Counts {
-        Counts {
-            sums: Sums::default(),
-            second: 0,
-            in_second: 0,
-            lifetimes: [0; 65],
-        }
-    }
-}
-
-impl Counts {
-    fn has_events(&self) -> bool {
-        self.sums.allocated.count > 0 || self.sums.freed.count > 0
-    }
-
-    #[inline]
-    fn allocated(&mut self, event: &Event, reused: bool) {
-        self.sums.allocated.add(event.bytes);
-        self.sums.reused += u64::from(reused);
-        let second = event.time_ns / SECOND;
-        if second != self.second {
-            (self.second, self.in_second) = (second, 0);
-        }
-        self.in_second += 1;
-        if self.in_second > self.sums.most_per_second {
-            (self.sums.most_per_second, self.sums.most_at_ns) = (self.in_second, second * SECOND);
-        }
-    }
-
-    #[inline]
-    fn freed(&mut self, bytes: u64, lifetime_ns: u64, temporary: bool) {
-        self.sums.freed.add(bytes);
-        if temporary {
-            self.sums.temporary.add(bytes);
-        }
-        self.lifetimes[bits(lifetime_ns)] += 1;
-        self.sums.lifetimes.longest_ns = self.sums.lifetimes.longest_ns.max(lifetime_ns);
-    }
-
-    /// The free failed.
-    fn restored(&mut self, bytes: u64, lifetime_ns: u64, temporary: bool) {
-        let temporary = temporary.then_some(&mut self.sums.temporary);
-        for tally in std::iter::once(&mut self.sums.freed).chain(temporary) {
-            tally.bytes = tally.bytes.saturating_sub(bytes);
-            tally.count = tally.count.saturating_sub(1);
-        }
-        let bucket = &mut self.lifetimes[bits(lifetime_ns)];
-        *bucket = bucket.saturating_sub(1);
-    }
-
-    fn finish(mut self, lasted_ns: u64) -> Sums {
-        self.sums.per_second = self.sums.allocated.count as f64 * 1e9 / lasted_ns as f64;
-        let count = self.lifetimes.iter().sum();
-        let used = |bits: &usize| self.lifetimes[*bits] > 0;
-        let first = (0..=64).find(used).unwrap_or(0);
-        let last = (0..=64).rev().find(used).unwrap_or(0);
-        let lifetimes = &mut self.sums.lifetimes;
-        lifetimes.count = count;
-        if count > 0 {
-            let bucket = |bits: usize| Bucket {
-                from_ns: if bits == 0 { 0 } else { 1 << (bits - 1) },
-                to_ns: 1u64.checked_shl(bits as u32).unwrap_or(u64::MAX),
-                count: self.lifetimes[bits],
-            };
-            lifetimes.histogram = (first..=last).map(bucket).collect();
-            lifetimes.median_ns = median(&lifetimes.histogram, count).min(lifetimes.longest_ns);
-        }
-        self.sums
-    }
-}
-
-fn bits(ns: u64) -> usize {
-    (u64::BITS - ns.leading_zeros()) as usize
-}
-
-/// As if the lifetimes of a bucket were spread evenly over it.
-fn median(histogram: &[Bucket], count: u64) -> u64 {
-    let mut before = 0;
-    for bucket in histogram {
-        if (before + bucket.count) * 2 >= count {
-            let part = (count as f64 / 2.0 - before as f64) / bucket.count as f64;
-            return bucket.from_ns + ((bucket.to_ns - bucket.from_ns) as f64 * part) as u64;
-        }
-        before += bucket.count;
-    }
-    0
-}
-
-/// All sums, and what is known about blocks.
-struct Counting {
-    rows: Vec<Counts>,
-    /// Of the driver's memory, and of blocks within it.
-    totals: [Counts; 2],
-    /// Allocations of each site.
-    by_site: HashMap<u32, u64>,
-    /// The last allocation of each thread, if it is still live.
-    last_of_thread: HashMap<u32, BlockPlace>,
-    /// The threads whose last allocation is this block.
-    last_blocks: HashMap<BlockPlace, u32>,
-    /// What was freed last at each place.
-    freed: HashMap<BlockPlace, LastFreed>,
-}
-
-struct LastFreed {
-    row: u32,
-    bytes: u64,
-    lifetime_ns: u64,
-    temporary: bool,
-}
-
-impl Counting {
-    fn new(rows: usize) -> Counting {
-        Counting {
-            rows: (0..rows).map(|_| Counts::default()).collect(),
-            totals: Default::default(),
-            by_site: HashMap::default(),
-            last_of_thread: HashMap::default(),
-            last_blocks: HashMap::default(),
-            freed: HashMap::default(),
-        }
-    }
-
-    /// The sums in which events of a row count.
-    #[inline]
-    fn counts(&mut self, row: u32, site: u32, rows: &Rows) -> impl Iterator<Item = &mut Counts> {
-        let of_row = self.rows.get_mut(row as usize);
-        let total = &mut self.totals[usize::from(rows.within[site as usize])];
-        of_row.map(|row| [row, total]).into_iter().flatten()
-    }
-
-    #[inline]
-    fn count(&mut self, event: &Event, place: BlockPlace, rows: &Rows) {
-        let row = rows.of_site[event.site as usize];
-        match event.op {
-            Op::Allocated => {
-                // Also if the filter leaves it out: the thread did allocate.
-                if let Some(thread) = event.thread {
-                    if let Some(before) = self.last_of_thread.insert(thread, place)
-                        && self.last_blocks.get(&before) == Some(&thread)
-                    {
-                        self.last_blocks.remove(&before);
-                    }
-                    self.last_blocks.insert(place, thread);
-                }
-                let same = |last: &LastFreed| last.bytes == event.bytes && last.row == row;
-                let reused = row != LEFT_OUT && self.freed.get(&place).is_some_and(same);
-                if row != LEFT_OUT {
-                    *self.by_site.entry(event.site).or_default() += 1;
-                }
-                for counts in self.counts(row, event.site, rows) {
-                    counts.allocated(event, reused);
-                }
-            }
-            Op::Freed => {
-                let temporary = self.last_blocks.remove(&place).is_some();
-                let (bytes, lifetime_ns) = (event.bytes, event.lifetime_ns);
-                let last = LastFreed {
-                    row,
-                    bytes,
-                    lifetime_ns,
-                    temporary,
-                };
-                self.freed.insert(place, last);
-                for counts in self.counts(row, event.site, rows) {
-                    counts.freed(bytes, lifetime_ns, temporary);
-                }
-            }
-            Op::Restored => {
-                let Some(last) = self.freed.remove(&place) else { return };
-                if last.temporary
-                    && let Some(thread) = event.thread
-                    && self.last_of_thread.get(&thread) == Some(&place)
-                {
-                    self.last_blocks.insert(place, thread);
-                }
-                for counts in self.counts(row, event.site, rows) {
-                    counts.restored(last.bytes, last.lifetime_ns, last.temporary);
-                }
-            }
         }
     }
 }

@@ -87,7 +87,7 @@ pub fn execute(args: &StatsArgs) -> Result<ExitCode, Failure> {
         .map_err(|unknown| Failure::new(format!("{}: {unknown}", item.source)))?;
     match args.json {
         true => text::print_json(&stats)?,
-        false => text::print(|out| text::stats::write(&stats, args.full_stacks, out))?,
+        false => text::print_lines(|out| text::stats::write(&stats, args.full_stacks, out))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use culeak::analysis::stats::{Lifetimes, Row, Stats, Sums};
+use culeak::analysis::stats::{Lifetimes, Row, Sort, Stats, Sums};
+use culeak::point::Point;
 
 use super::columns;
 use super::parts::{self, BOLD, DIM, GOOD, Styled};
@@ -38,6 +39,18 @@ pub fn write(stats: &Stats, full_stacks: bool, out: &mut dyn Write) -> io::Resul
         ),
     };
     writeln!(out, "{}  {events}", Styled(BOLD, "events      "))?;
+    if let Some(end_ns) = stats.end_ns {
+        writeln!(
+            out,
+            "{}  counted too, from {} on; without it: --between {} end",
+            Styled(BOLD, "shutdown    "),
+            units::duration(end_ns),
+            match stats.from_ns {
+                0 => "start".to_owned(),
+                from_ns => Point::Time(from_ns).to_string(),
+            }
+        )?;
+    }
     parts::warnings(out, &stats.warnings)?;
     match &stats.next {
         Some(command) => parts::next(out, command),
@@ -60,10 +73,10 @@ fn headline(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
             continue;
         }
         let text = format!(
-            "{} of {what} {lasted}: {}, {} freed{filtered}",
+            "{} and {} of {what} {lasted}; {} allocated{filtered}",
             plural(sums.allocated.count, "allocation", "allocations"),
-            units::bytes(sums.allocated.bytes),
-            units::count(sums.freed.count)
+            plural(sums.freed.count, "free", "frees"),
+            units::bytes(sums.allocated.bytes)
         );
         writeln!(out, "{}", Styled(BOLD, text))?;
         writeln!(
@@ -81,10 +94,17 @@ fn headline(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// `32,115 a second, at most 40,000`.
+/// `32,115 a second, at most 40,000 in the second from 3 s`.
 fn rate(sums: &Sums) -> String {
-    let most = units::count(sums.most_per_second);
-    format!("{} a second, at most {most}", per_second(sums))
+    let average = format!("{} a second", per_second(sums));
+    match (sums.most_per_second, sums.most_at_ns) {
+        (Some(most), Some(at_ns)) => format!(
+            "{average}, at most {} in the second from {}",
+            units::count(most),
+            units::duration(at_ns)
+        ),
+        _ => average,
+    }
 }
 
 fn per_second(sums: &Sums) -> String {
@@ -103,64 +123,59 @@ fn percent(fraction: f64) -> String {
     }
 }
 
-/// The least width of a call site.
-const SITE_NEEDED: usize = 20;
+/// A terminal leaves at least this room for call sites, or columns are left out.
+const SITE_NEEDED: usize = 24;
+/// The least room of a function's name before its place.
+const NAME_NEEDED: usize = 8;
+const NUMBERS: usize = 6;
+const HEADINGS: [&str; NUMBERS] = ["allocations", "a second", "temporary", "reused", "lifetime", "bytes"];
+/// On a narrow terminal.
+const SHORT_HEADINGS: [&str; NUMBERS] = ["allocs", "a sec", "temp", "reused", "life", "bytes"];
+/// The columns that a narrow terminal leaves out, first the least important one; never the one that sorts the rows.
+const LEFT_OUT: [(usize, Option<Sort>); 4] = [
+    (3, None),
+    (1, None),
+    (4, Some(Sort::Lifetime)),
+    (2, Some(Sort::Temporary)),
+];
 
 fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
-    let mut lines = vec![
-        [
-            "allocations",
-            "a second",
-            "temporary",
-            "reused",
-            "lifetime",
-            "bytes",
-            "call site",
-        ]
-        .map(str::to_owned),
-    ];
-    for row in &stats.rows {
-        let sums = &row.sums;
-        lines.push([
-            units::count(sums.allocated.count),
-            per_second(sums),
-            percent(sums.temporary_fraction()),
-            percent(sums.reused_fraction()),
-            match sums.lifetimes.count {
-                0 => "-".to_owned(),
-                _ => units::duration(sums.lifetimes.median_ns),
-            },
-            units::bytes(sums.allocated.bytes),
-            format!(
-                "{}{}  [{}]",
-                parts::short_name(&row.label),
-                parts::place(row.site()),
-                kind(row)
-            ),
-        ]);
+    let numbers: Vec<[String; NUMBERS]> = stats.rows.iter().map(numbers).collect();
+    let width = |headings: &[&str; NUMBERS], column: usize| {
+        let widths = numbers.iter().map(|row| columns::width(&row[column]));
+        widths.max().unwrap_or(0).max(columns::width(headings[column]))
+    };
+    let (mut headings, mut shown) = (&HEADINGS, Vec::from_iter(0..NUMBERS));
+    let room = |headings, shown: &[usize]| {
+        let taken: usize = shown.iter().map(|&column| width(headings, column) + "  ".len()).sum();
+        columns::available().map(|available| available.saturating_sub(taken + "  ".len()))
+    };
+    let is_narrow = |room: Option<usize>| room.is_some_and(|room| room < SITE_NEEDED);
+    if is_narrow(room(headings, &shown)) {
+        headings = &SHORT_HEADINGS;
     }
-    const NUMBERS: usize = 6;
-    let widths: [usize; NUMBERS] = std::array::from_fn(|column| {
-        lines
-            .iter()
-            .map(|line| columns::width(&line[column]))
-            .max()
-            .unwrap_or(0)
-    });
-    let numbers: usize = widths.iter().map(|width| width + "  ".len()).sum();
-    for (number, line) in lines.iter().enumerate() {
-        let mut text = String::new();
-        for (column, width) in widths.iter().enumerate() {
-            text.push_str(&format!("  {:>width$}", line[column]));
+    for (column, sort) in LEFT_OUT {
+        if is_narrow(room(headings, &shown)) && sort != Some(stats.sort) {
+            shown.retain(|&other| other != column);
         }
-        let mut site = line[NUMBERS].clone();
-        if let Some(available) = columns::available() {
-            site = columns::shortened(&site, available.saturating_sub(numbers + "  ".len()).max(SITE_NEEDED));
-        }
-        match number {
-            0 => writeln!(out, "{}", Styled(DIM, format!("{text}  {site}")))?,
-            _ => writeln!(out, "{text}  {site}")?,
-        }
+    }
+    let room = room(headings, &shown);
+    let line = |cell: &dyn Fn(usize) -> String| -> String {
+        let cells = shown.iter().map(|&column| {
+            let width = width(headings, column);
+            format!("  {:>width$}", cell(column))
+        });
+        cells.collect()
+    };
+    let heading = line(&|column| headings[column].to_owned());
+    writeln!(out, "{}", Styled(DIM, format!("{heading}  call site")))?;
+    for (row, numbers) in stats.rows.iter().zip(&numbers) {
+        writeln!(
+            out,
+            "{}  {}",
+            line(&|column| numbers[column].clone()),
+            call_site(row, room)
+        )?;
     }
     if stats.hidden_rows > 0 {
         let rows = plural(stats.hidden_rows as u64, "more row", "more rows");
@@ -172,6 +187,43 @@ fn table(stats: &Stats, out: &mut dyn Write) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+fn numbers(row: &Row) -> [String; NUMBERS] {
+    let sums = &row.sums;
+    [
+        units::count(sums.allocated.count),
+        per_second(sums),
+        percent(sums.temporary_fraction()),
+        percent(sums.reused_fraction()),
+        match sums.lifetimes.count {
+            0 => "-".to_owned(),
+            _ => units::duration(sums.lifetimes.median_ns),
+        },
+        units::bytes(sums.allocated.bytes),
+    ]
+}
+
+/// `workspace  gemm.cu:40  [device]`. If this does not fit, the name is shortened, then the kind is left out: file and line
+/// stay.
+fn call_site(row: &Row, room: Option<usize>) -> String {
+    let (name, place) = (parts::name(&row.label), parts::place(row.site()));
+    let kind = format!("  [{}]", kind(row));
+    let Some(room) = room else {
+        return format!("{name}{place}{kind}");
+    };
+    let left = |taken: usize| {
+        room.checked_sub(taken)
+            .filter(|&left| left >= NAME_NEEDED.min(columns::width(&name)))
+    };
+    let place_width = columns::width(&place);
+    if let Some(left) = left(place_width + columns::width(&kind)) {
+        return format!("{}{place}{kind}", columns::shortened(&name, left));
+    }
+    match left(place_width) {
+        Some(left) => format!("{}{place}", columns::shortened(&name, left)),
+        None => columns::end_of(place.trim_start(), room),
+    }
 }
 
 /// `tensor`, `block of arena`, with the library that requested it.
@@ -196,18 +248,17 @@ fn details(number: usize, row: &Row, full_stacks: bool, out: &mut dyn Write) -> 
     let sums = &row.sums;
     writeln!(
         out,
-        "    {} of {}, {}, {}; {} freed",
+        "    {} and {}, {} allocated; {}, {}",
         plural(sums.allocated.count, "allocation", "allocations"),
+        plural(sums.freed.count, "free", "frees"),
         units::bytes(sums.allocated.bytes),
         kind(row),
-        Escaped(&row.place),
-        units::count(sums.freed.count)
+        Escaped(&row.place)
     )?;
     writeln!(
         out,
-        "    {} ({} after the start); {} temporary, {} reused",
+        "    {}; {} temporary, {} reused",
         rate(sums),
-        units::duration(sums.most_at_ns),
         units::count(sums.temporary.count),
         units::count(sums.reused)
     )?;

@@ -193,7 +193,39 @@ fn the_library_that_requested_the_memory_decides_for_memory_outside_the_framewor
         (Category::Communication, "communication: library NCCL".to_owned())
     );
     assert_eq!(library("/lib/libnvshmem_host.so.3").1, "communication: library NVSHMEM");
-    assert_eq!(library("/lib/libmine.so").0, Category::Activations);
+    assert_eq!(library("/lib/libmine.so").0, Category::Other);
+}
+
+#[test]
+fn functions_decide_for_blocks_of_frameworks_and_not_for_memory_of_the_driver() {
+    let stacks: [&[FrameText]; 4] = [
+        &[python("KVCache.__init__", "/home/me/serve.py:9"), SCRIPT],
+        &[python("fit.<locals>.closure", "/home/me/t.py:9"), SCRIPT],
+        &[python("Net.__init__", "/home/me/net.py:9"), SCRIPT],
+        &[WORKSPACE, CALL, SCRIPT],
+    ];
+    let of_blocks = [
+        Category::KvCache,
+        Category::Activations,
+        Category::Parameters,
+        Category::Workspace,
+    ];
+    for (frames, of_block) in stacks.into_iter().zip(of_blocks) {
+        for &kind in Kind::ALL {
+            let mut snapshot = one(frames, "python3");
+            snapshot.allocations.change(|_, _, call| call.kind = kind);
+            let expected = match kind.place() {
+                Place::Within => of_block,
+                _ => Category::Other,
+            };
+            let (found, rule) = decide(&Categories::default(), &snapshot);
+            assert_eq!(found, expected, "{kind:?}, {rule}");
+        }
+    }
+    // A rule of the user is for all memory.
+    let mut snapshot = one(stacks[0], "python3");
+    snapshot.allocations.change(|_, _, call| call.kind = Kind::Device);
+    assert_eq!(by("kv-cache: function KVCache", &snapshot), Category::KvCache);
 }
 
 #[test]

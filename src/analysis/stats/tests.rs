@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::kind::Kind;
 use crate::sample::{Sample, busy};
-use crate::timeline::Site;
+use crate::timeline::{Event, Op, Site};
 
 const AT: u64 = 0x7f00_0000_0000;
 
@@ -107,8 +107,87 @@ fn the_busiest_second_is_found() {
     let more = [4 * SECOND, 5 * SECOND - 8, 5 * SECOND];
     let events = times.into_iter().chain(more).zip(0..);
     let (driver, _) = sums_of(events.map(|(time, nth)| allocated(time, AT + nth, 1, 0, 0)).collect());
-    assert_eq!((driver.most_per_second, driver.most_at_ns), (4, 2 * SECOND));
+    assert_eq!((driver.most_per_second, driver.most_at_ns), (Some(4), Some(2 * SECOND)));
     assert_eq!(driver.per_second, 0.7);
+}
+
+#[test]
+fn the_busiest_second_lies_within_the_window_and_has_more_than_the_average() {
+    let snapshot = snapshot();
+    // 4 at 1.6 s, 2.6 s, …; and 9 at 3.8 s.
+    let steady = (1..10).flat_map(|second| [(second * 10 + 6) * SECOND / 10; 4]);
+    let mut times: Vec<u64> = steady.chain([38 * SECOND / 10; 9]).collect();
+    times.sort_unstable();
+    let events = times
+        .iter()
+        .zip(0..)
+        .map(|(&time, nth)| allocated(time, AT + nth, 1, 0, 0));
+    let timeline = Timeline::new(0, 10 * SECOND, sites(), events);
+    let most = |from_ns, to_ns| {
+        let options = Options {
+            between: Some((from_ns, to_ns)),
+            ..Options::default()
+        };
+        let sums = Stats::of(&snapshot, &timeline, &options).unwrap().driver;
+        let more = sums.most_per_second.is_none_or(|most| most as f64 > sums.per_second);
+        assert!(more, "{sums:?}");
+        (sums.most_per_second, sums.most_at_ns)
+    };
+    let half = SECOND / 2;
+    assert_eq!(most(0, 10 * SECOND), (Some(13), Some(3 * SECOND)));
+    assert_eq!(most(3 * SECOND + half, 7 * SECOND), (Some(13), Some(3 * SECOND + half)));
+    assert_eq!(most(3 * SECOND + half, 5 * SECOND), (None, None));
+    assert_eq!(most(5 * SECOND, 8 * SECOND), (None, None));
+}
+
+#[test]
+fn the_next_command_shows_the_same_events_by_stack() {
+    let (snapshot, timeline) = busy();
+    let next = |options: &Options| Stats::of(&snapshot, &timeline, options).unwrap().next;
+    let options = Options {
+        source: "my app.culeak".to_owned(),
+        ..Options::default()
+    };
+    assert_eq!(
+        next(&options).as_deref(),
+        Some("culeak stats 'my app.culeak' --by stack")
+    );
+    let window = Options {
+        between: Some((1_500_000_008, 40 * SECOND)),
+        sort: Sort::Bytes,
+        filter: Filter {
+            kinds: vec![Kind::Device],
+            ..Filter::default()
+        },
+        ..options.clone()
+    };
+    assert_eq!(
+        next(&window).as_deref(),
+        Some("culeak stats 'my app.culeak' --between 1.500000008s 40s --kind device --sort bytes --by stack")
+    );
+    let by_stack = Options {
+        by_stack: true,
+        ..options
+    };
+    assert_eq!(next(&by_stack), None);
+}
+
+#[test]
+fn the_shutdown_is_counted_unless_the_window_ends_before() {
+    let (mut snapshot, timeline) = busy();
+    snapshot.end = Some(crate::snapshot::End {
+        of: crate::snapshot::EndOf::Script,
+        time_ns: 50 * SECOND,
+    });
+    let end = |between| {
+        let options = Options {
+            between,
+            ..Options::default()
+        };
+        Stats::of(&snapshot, &timeline, &options).unwrap().end_ns
+    };
+    assert_eq!(end(None), Some(50 * SECOND));
+    assert_eq!(end(Some((0, 50 * SECOND))), None);
 }
 
 #[test]
@@ -156,7 +235,7 @@ fn every_order_puts_its_own_rows_first() {
         (row.allocated.count, row.temporary.count, row.reused),
         (1000, 1000, 999)
     );
-    assert_eq!(row.most_per_second, 50);
+    assert_eq!(row.most_per_second, Some(50));
 }
 
 #[test]

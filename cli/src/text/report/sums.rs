@@ -137,7 +137,12 @@ pub fn totals(report: &Report) -> Vec<Sum> {
     // Allocations are counted until the last state.
     if !shows_peak {
         let (allocated, freed) = (units::count(totals.allocated), units::count(totals.freed));
-        row("allocations", format!("{allocated}, of which {freed} freed"));
+        // Frees in a window may be those of blocks that are older.
+        let text = match report.taken.after_ns.is_some() {
+            true => format!("{allocated} allocations and {freed} frees in the window"),
+            false => format!("{allocated}, of which {freed} freed"),
+        };
+        row("allocations", text);
     }
     rows.extend(marks(report));
     rows.push(("process", parts::process(&report.process)));

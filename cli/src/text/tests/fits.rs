@@ -4,9 +4,11 @@ use culeak::analysis::diff::Diff;
 use culeak::analysis::profile::tree::{Limits, Tree};
 use culeak::analysis::profile::{self, Profile};
 use culeak::analysis::report::{By, Options, Report};
+use culeak::analysis::stats::{self, Sort, Stats};
 use culeak::analysis::trend::{self, Summary, Trend};
 use culeak::kind::Kind;
 use culeak::snapshot::Snapshot;
+use culeak::timeline::{Event, Op, Site, Timeline};
 
 use super::{from_file, plain};
 use crate::text::columns::{width, with_available};
@@ -54,6 +56,61 @@ const NAMES: Detail = Detail {
     signatures: false,
     lines: true,
 };
+
+/// Statistics of events of call sites with long names, with wide numbers.
+fn statistics(sort: Sort) -> String {
+    let snapshot = long_names(1);
+    let site = |stack| Site {
+        stack: Some(stack),
+        kind: Kind::Device,
+        device: Some(0),
+        domain: None,
+        api: "cudaMalloc".to_owned(),
+    };
+    let events = (0..6000).map(|nth: u64| Event {
+        time_ns: 8 * nth,
+        op: if nth.is_multiple_of(2) {
+            Op::Allocated
+        } else {
+            Op::Freed
+        },
+        address: 0x7f00_0000_0000,
+        bytes: 1_234_567_890,
+        site: (nth / 2 % 3) as u32,
+        lifetime_ns: 123_456_789,
+        thread: nth.is_multiple_of(2).then_some(0),
+    });
+    let timeline = Timeline::new(0, 48_000, (0..3).map(site).collect(), events);
+    let options = stats::Options {
+        sort,
+        source: "app.culeak".to_owned(),
+        ..stats::Options::default()
+    };
+    let stats = Stats::of(&snapshot, &timeline, &options).expect("the log is complete");
+    plain(|out| wrap::lines(out, |out| text::stats::write(&stats, false, out)))
+}
+
+#[test]
+fn rows_of_statistics_keep_file_and_line() {
+    for (columns, sort) in [60, 80, 100]
+        .into_iter()
+        .flat_map(|columns| Sort::ALL.map(|sort| (columns, sort)))
+    {
+        let text = with_available(columns, || statistics(sort));
+        let table: Vec<&str> = text
+            .lines()
+            .skip_while(|line| !line.contains("call site"))
+            .skip(1)
+            .take(3)
+            .collect();
+        for place in ["backward.cu:1234", "train.cu:212", "train.cu:9"] {
+            assert!(
+                table.iter().any(|line| line.contains(place)),
+                "{place}, {columns} columns: {text}"
+            );
+        }
+    }
+}
 
 /// Every kind of text, with its name.
 fn texts() -> Vec<(&'static str, String)> {
@@ -106,6 +163,8 @@ fn texts() -> Vec<(&'static str, String)> {
         .collect();
     let trend = plain(|out| wrap::lines(out, |out| text::trend::write(&Trend::of(&summaries, &of_trend), out)));
     vec![
+        ("stats", statistics(Sort::Churn)),
+        ("stats by lifetime", statistics(Sort::Lifetime)),
         ("report", report(By::Site)),
         ("report by stack", report(By::Stack)),
         ("report by kind", report(By::Kind)),
