@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::analysis::baseline::Baseline;
 use crate::analysis::boundaries::Boundary;
+use super::growth::BySite;
 use crate::analysis::suppressions::{Pattern, Suppressions};
 use crate::kind::Kind;
 use crate::point::Point;
@@ -112,6 +113,8 @@ pub struct Rules {
     pub at: Option<Point>,
     /// The mark at which the snapshot shows the program, if this is a check of marks.
     pub boundary: Option<Boundary>,
+    /// What was held at the previous mark, if only what call sites hold above it is judged.
+    pub previous: Option<BySite>,
 }
 
 impl From<Limits> for Rules {
