@@ -280,7 +280,9 @@ fn a_buffer_that_is_replaced_each_round_passes_unless_it_grows() {
             let shown = culeak_text(&outcome, LAST);
             let expected = match growth {
                 "0" => "passed: the last mark \"asleep\" holds no more than the previous one\n",
-                _ => "failed: 4 KiB in 1 block at the last mark \"asleep\" that the previous one did not hold, allowed none\n",
+                _ => {
+                    "failed: 4 KiB in 1 block at the last mark \"asleep\" that the previous one did not hold, allowed none\n"
+                }
             };
             assert!(shown.starts_with(expected), "{shown}");
         }
@@ -294,15 +296,47 @@ fn the_next_command_after_not_above_shows_the_highest_mark() {
     let shown = culeak_text(&outcome, "check --at mark:asleep --not-above 1MiB");
     let next = shown.lines().last().expect("a line");
     let (_, point) = next.rsplit_once(" --at ").expect("a point");
-    assert!(point.ends_with('s') && point.parse::<culeak::point::Point>().is_ok(), "{next}");
+    assert!(
+        point.ends_with('s') && point.parse::<culeak::point::Point>().is_ok(),
+        "{next}"
+    );
     let (code, report, errors) = culeak_json(&outcome, &format!("report --at {point}"));
     assert_eq!(code, 0, "{errors}");
     assert_eq!(report["totals"]["held"]["device"]["bytes"], (1 << 20) + 3 * 5000);
 }
 
 #[test]
+fn a_check_at_a_point_that_will_not_be_recorded_does_not_run_the_program() {
+    for (at, option, refused) in [
+        ("mark:x", None, true),
+        ("0.1s", None, true),
+        ("0.1s", Some("--snapshot-at-mark"), true),
+        ("exit", None, false),
+    ] {
+        let mut command = std::process::Command::new(culeak());
+        command
+            .args(["run", "--check", "--at", at])
+            .args(option)
+            .args(["--", "echo", "ran"]);
+        command
+            .env_remove("CULEAK_TIMELINE")
+            .env_remove("CULEAK_SNAPSHOT_AT_MARK");
+        let output = command.output().expect("culeak starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.stdout.is_empty(), refused, "{at}: {errors}");
+        if refused {
+            assert_eq!(output.status.code(), Some(2), "{errors}");
+            assert!(errors.contains("--timeline"), "{errors}");
+        }
+    }
+}
+
+#[test]
 fn marks_of_one_run_are_not_compared_with_a_baseline_of_another() {
-    let outcome = profile("phases").args("rounds 1").env("CULEAK_TIMELINE", "16777216").run();
+    let outcome = profile("phases")
+        .args("rounds 1")
+        .env("CULEAK_TIMELINE", "16777216")
+        .run();
     for option in ["--same-as-last", "--not-above 1MiB"] {
         let words = format!("check --at mark:asleep {option} --baseline leaks.json");
         let (code, _, errors) = culeak_json(&outcome, &words);
@@ -346,7 +380,7 @@ fn a_report_by_phase_has_what_each_phase_allocated_and_left() {
         assert_eq!(step["within"][0], "epoch");
         assert_eq!(figures["held_at_begin"], 100 + 10 * number);
         assert_eq!(figures["high_water"], 1100 + 10 * number);
-        assert_eq!(figures["temporary"]["bytes"], 1000);
+        assert_eq!(figures["freed_within"]["bytes"], 1000);
         assert_eq!(figures["left_behind"]["bytes"], 10);
         assert_eq!(step["left_behind"][0]["bytes"], 10);
     }
@@ -359,6 +393,13 @@ fn a_report_by_phase_has_what_each_phase_allocated_and_left() {
         (Some(3), Some(1))
     );
     assert_eq!(row("epoch")["figures"][0]["left_behind"]["max"], 37);
+    let (code, _, errors) = culeak_json(&outcome, "report --phases=nope");
+    assert!(
+        code == 2 && errors.contains("has no phase \"nope\"; it has \"epoch\", \"step\""),
+        "{errors}"
+    );
+    let (code, _, errors) = culeak_json(&outcome, "report --phases --between 0s exit");
+    assert!(code == 2 && errors.contains("--between"), "{errors}");
     let without = with_nvtx("ranges").run();
     let (code, report, _) = culeak_json(&without, "report --phases");
     assert_eq!((code, report["log"].is_null()), (0, true));

@@ -134,12 +134,7 @@ fn before_log(mark: &str, time_ns: u64, timeline: &Timeline) -> String {
     )
 }
 
-fn same_as_last_snapshot(
-    item: &mut Loaded,
-    mark: &str,
-    rules: &Rules,
-    names: &NameArgs,
-) -> Result<Compared, String> {
+fn same_as_last_snapshot(item: &mut Loaded, mark: &str, rules: &Rules, names: &NameArgs) -> Result<Compared, String> {
     // The recording may know later marks, of which there is no snapshot.
     let known = boundaries::last(&item.snapshot, mark)?;
     let mut found = at_marks(item, mark, names)?;

@@ -90,7 +90,10 @@ fn same_as_last(verdict: &Verdict, mark: &str) -> String {
         return format!("{mark} holds no more than the previous one");
     }
     let judged = parts::tally(verdict.judged);
-    format!("{judged} at {mark} that the previous one did not hold, {}", limits(verdict))
+    format!(
+        "{judged} at {mark} that the previous one did not hold, {}",
+        limits(verdict)
+    )
 }
 
 /// At which mark the program was judged, and what it held at the others.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::growth::BySite;
 use crate::analysis::baseline::Baseline;
 use crate::analysis::boundaries::Boundary;
-use super::growth::BySite;
 use crate::analysis::suppressions::{Pattern, Suppressions};
 use crate::kind::Kind;
 use crate::point::Point;

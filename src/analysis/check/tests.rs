@@ -376,7 +376,9 @@ fn ignored_memory_is_counted_by_reason() {
 fn since_a_mark_a_finished_script_is_judged_at_its_end() {
     let mut snapshot = sample::leaky();
     let first = snapshot.allocations.at(0).time_ns;
-    snapshot.allocations.change(|_, allocation, _| allocation.time_ns = first);
+    snapshot
+        .allocations
+        .change(|_, allocation, _| allocation.time_ns = first);
     std::mem::swap(&mut snapshot.allocations, &mut snapshot.freed_after_end);
     snapshot.end = Some(crate::snapshot::End {
         time_ns: first + 8,
