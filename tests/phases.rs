@@ -197,6 +197,19 @@ fn ranges_through_nvidias_own_header_are_phases() {
     assert_eq!(paths(early.only_snapshot()), ["early:program", "early:program > load"]);
 }
 
+/// What `culeak` prints about the only recording.
+fn culeak_text(outcome: &Outcome, words: &str) -> String {
+    let mut words = words.split(' ');
+    let output = std::process::Command::new(culeak())
+        .args(words.next())
+        .args(recordings_in(&outcome.out()))
+        .args(words)
+        .env("CULEAK_CACHE_DIR", "")
+        .output()
+        .expect("culeak starts");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
 /// Runs `culeak` on the only recording, and returns its exit code and what it printed, as JSON if it passed or failed.
 fn culeak_json(outcome: &Outcome, words: &str) -> (i32, serde_json::Value, String) {
     let recordings = recordings_in(&outcome.out());
@@ -257,6 +270,82 @@ fn a_round_that_leaves_memory_fails_its_check() {
 }
 
 #[test]
+fn a_buffer_that_is_replaced_each_round_passes_unless_it_grows() {
+    for source in [("CULEAK_TIMELINE", "16777216"), ("CULEAK_SNAPSHOT_AT_MARK", "1")] {
+        for growth in ["0", "4096"] {
+            let run = profile("phases").args("replaces").arg(growth).env(source.0, source.1);
+            let outcome = run.run();
+            let (code, verdict, errors) = culeak_json(&outcome, LAST);
+            assert_eq!(code, i32::from(growth != "0"), "{source:?}: {errors}");
+            assert_eq!(verdict["judged"]["bytes"].to_string(), growth, "{source:?}");
+            let shown = culeak_text(&outcome, LAST);
+            let expected = match growth {
+                "0" => "passed: the last mark \"asleep\" holds no more than the previous one\n",
+                _ => {
+                    "failed: 4 KiB in 1 block at the last mark \"asleep\" that the previous one did not hold, allowed none\n"
+                }
+            };
+            assert!(shown.starts_with(expected), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn the_next_command_after_not_above_shows_the_highest_mark() {
+    let run = profile("phases").args("rounds 5000").env("CULEAK_TIMELINE", "16777216");
+    let outcome = run.run();
+    let shown = culeak_text(&outcome, "check --at mark:asleep --not-above 1MiB");
+    let next = shown.lines().last().expect("a line");
+    let (_, point) = next.rsplit_once(" --at ").expect("a point");
+    assert!(
+        point.ends_with('s') && point.parse::<culeak::point::Point>().is_ok(),
+        "{next}"
+    );
+    let (code, report, errors) = culeak_json(&outcome, &format!("report --at {point}"));
+    assert_eq!(code, 0, "{errors}");
+    assert_eq!(report["totals"]["held"]["device"]["bytes"], (1 << 20) + 3 * 5000);
+}
+
+#[test]
+fn a_check_at_a_point_that_will_not_be_recorded_does_not_run_the_program() {
+    for (at, option, refused) in [
+        ("mark:x", None, true),
+        ("0.1s", None, true),
+        ("0.1s", Some("--snapshot-at-mark"), true),
+        ("exit", None, false),
+    ] {
+        let mut command = std::process::Command::new(culeak());
+        command
+            .args(["run", "--check", "--at", at])
+            .args(option)
+            .args(["--", "echo", "ran"]);
+        command
+            .env_remove("CULEAK_TIMELINE")
+            .env_remove("CULEAK_SNAPSHOT_AT_MARK");
+        let output = command.output().expect("culeak starts");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.stdout.is_empty(), refused, "{at}: {errors}");
+        if refused {
+            assert_eq!(output.status.code(), Some(2), "{errors}");
+            assert!(errors.contains("--timeline"), "{errors}");
+        }
+    }
+}
+
+#[test]
+fn marks_of_one_run_are_not_compared_with_a_baseline_of_another() {
+    let outcome = profile("phases")
+        .args("rounds 1")
+        .env("CULEAK_TIMELINE", "16777216")
+        .run();
+    for option in ["--same-as-last", "--not-above 1MiB"] {
+        let words = format!("check --at mark:asleep {option} --baseline leaks.json");
+        let (code, _, errors) = culeak_json(&outcome, &words);
+        assert!(code == 2 && errors.contains("of another run"), "{errors}");
+    }
+}
+
+#[test]
 fn a_mark_that_cannot_be_judged_is_an_error_that_names_the_remedy() {
     let with = profile("phases")
         .args("rounds 1")
@@ -292,7 +381,7 @@ fn a_report_by_phase_has_what_each_phase_allocated_and_left() {
         assert_eq!(step["within"][0], "epoch");
         assert_eq!(figures["held_at_begin"], 100 + 10 * number);
         assert_eq!(figures["high_water"], 1100 + 10 * number);
-        assert_eq!(figures["temporary"]["bytes"], 1000);
+        assert_eq!(figures["freed_within"]["bytes"], 1000);
         assert_eq!(figures["left_behind"]["bytes"], 10);
         assert_eq!(step["left_behind"][0]["bytes"], 10);
     }
@@ -305,6 +394,13 @@ fn a_report_by_phase_has_what_each_phase_allocated_and_left() {
         (Some(3), Some(1))
     );
     assert_eq!(row("epoch")["figures"][0]["left_behind"]["max"], 37);
+    let (code, _, errors) = culeak_json(&outcome, "report --phases=nope");
+    assert!(
+        code == 2 && errors.contains("has no phase \"nope\"; it has \"epoch\", \"step\""),
+        "{errors}"
+    );
+    let (code, _, errors) = culeak_json(&outcome, "report --phases --between 0s exit");
+    assert!(code == 2 && errors.contains("--between"), "{errors}");
     let without = with_nvtx("ranges").run();
     let (code, report, _) = culeak_json(&without, "report --phases");
     assert_eq!((code, report["log"].is_null()), (0, true));

@@ -21,7 +21,7 @@ use crate::analysis::boundaries::Boundary;
 use crate::analysis::filter::mark_time;
 use crate::analysis::function_name::plain;
 use crate::analysis::groups::{Group, Groups, Level};
-use crate::analysis::points::{Points, shown_points, when};
+use crate::analysis::points::{shown_points, when};
 use crate::analysis::program::Program;
 use crate::analysis::report::{
     By, ProcessLine, Row, Tally, began_late, ended_early, is_finished, process_line, rows_by,
@@ -32,8 +32,10 @@ use crate::analysis::words;
 use crate::point::Point;
 use crate::snapshot::{Losses, Snapshot, Taken};
 
+mod growth;
 mod limits;
 
+pub use growth::BySite;
 pub use limits::{Budget, FailOn, Limits, Rules, Tolerance};
 
 /// The value of [`Verdict::format`].
@@ -123,7 +125,8 @@ pub struct Verdict<'a> {
     /// Reports show the end of the script by default.
     #[serde(skip)]
     pub reports_show_end: bool,
-    /// Memory that the script held at its end and that the interpreter's shutdown freed, if the last state was judged.
+    /// Memory that the script held at its end and that the interpreter's shutdown freed, if the last state was judged: what
+    /// `--since` and `--kind` select of it.
     pub freed_at_shutdown: Tally,
     /// The memory that limits apply to.
     pub judged: Tally,
@@ -164,7 +167,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     let stacks = CallStacks::of(snapshot);
     let groups = groups(snapshot, &stacks, rules);
     let sorted = sort(snapshot, &groups, &stacks, rules);
-    let rows = rows_by(snapshot, &stacks, sorted.judged.iter().copied(), By::Site);
+    let rows = rows_by(snapshot, &stacks, sorted.judged.iter(), By::Site);
     let known = rules.baseline.as_ref().map(|baseline| baseline.known(&rows));
     let mut judged: Vec<Judged> = rows
         .into_iter()
@@ -203,7 +206,7 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
         finished: is_finished(snapshot) && rules.boundary.is_none(),
         when: when(snapshot),
         reports_show_end: snapshot.usual_point() == Point::End,
-        freed_at_shutdown: freed_at_shutdown(snapshot, &stacks, &groups),
+        freed_at_shutdown: freed_at_shutdown(snapshot, &stacks, rules),
         judged: found,
         ignored: Tally::total([
             sorted.ignored.before_mark,
@@ -222,13 +225,14 @@ pub fn verdict<'a>(snapshot: &'a Snapshot, rules: &Rules) -> Verdict<'a> {
     }
 }
 
-/// The point that is judged, unless the user chose one: with a limit or a baseline, that which reports show (the end of a Python script);
-/// otherwise the last state, so that only memory that was never freed fails.
+/// The point that is judged, unless the user chose one: with a limit, a baseline or `--since`, that which reports show (the end
+/// of a Python script); otherwise the last state, so that only memory that was never freed fails.
 pub fn point_of(snapshot: &Snapshot, rules: &Rules) -> Point {
     if let Some(point) = &rules.at {
         return point.clone();
     }
-    match rules.baseline.is_some() || !rules.limits.allow_nothing(false) {
+    let compared = rules.baseline.is_some() || rules.limits.since.is_some();
+    match compared || !rules.limits.allow_nothing(false) {
         true => snapshot.usual_point(),
         false => snapshot.taken.point.clone().unwrap_or(Point::Exit),
     }
@@ -260,28 +264,42 @@ pub fn baseline_of(snapshot: &Snapshot, rules: &Rules) -> Baseline {
     Baseline::of(
         Program::of(snapshot),
         shown_points(snapshot),
-        &rows_by(snapshot, &stacks, sorted.judged.into_iter(), By::Site),
+        &rows_by(snapshot, &stacks, sorted.judged.iter(), By::Site),
     )
 }
 
-fn freed_at_shutdown(snapshot: &Snapshot, stacks: &CallStacks, groups: &Groups) -> Tally {
-    if snapshot.freed_after_end.is_empty() || snapshot.usual_point() != Point::End {
+/// What `--since` and `--kind` select of the memory that the interpreter's shutdown freed.
+fn freed_at_shutdown(snapshot: &Snapshot, stacks: &CallStacks, rules: &Rules) -> Tally {
+    let shows_exit = matches!(snapshot.taken.point, None | Some(Point::Exit));
+    if !shows_exit || snapshot.freed_after_end.is_empty() || snapshot.usual_point() != Point::End {
         return Tally::default();
     }
-    let end = Points::with(snapshot, stacks, groups).end;
-    end.map_or(Tally::default(), |end| end.freed)
+    let Ok(view) = snapshot.at(&Point::End) else {
+        return Tally::default();
+    };
+    let groups = Groups::of(&view, stacks);
+    let (since, kinds) = (since(snapshot, rules), &rules.limits.kinds);
+    let mut freed = Tally::default();
+    for allocation in &snapshot.freed_after_end {
+        let selected = allocation.time_ns >= since && (kinds.is_empty() || kinds.contains(&allocation.kind));
+        if selected && groups.level(&allocation, stacks) == Level::Held {
+            freed.add(allocation.bytes);
+        }
+    }
+    freed
 }
 
 /// The records of a snapshot, by how they are treated.
 struct Sorted<'c, 'a> {
-    judged: Vec<&'c Group<'a>>,
+    judged: Vec<Group<'a>>,
     ignored: Ignored,
     sieve: Sieve<'c>,
 }
 
-fn sort<'c, 'a>(snapshot: &Snapshot, groups: &'c Groups<'a>, stacks: &CallStacks, rules: &'c Rules) -> Sorted<'c, 'a> {
+fn sort<'c, 'a>(snapshot: &Snapshot, groups: &Groups<'a>, stacks: &CallStacks, rules: &'c Rules) -> Sorted<'c, 'a> {
     let limits = &rules.limits;
     let since = since(snapshot, rules);
+    let mut earlier = Vec::new();
     let mut sorted = Sorted {
         judged: Vec::new(),
         ignored: Ignored::default(),
@@ -289,15 +307,13 @@ fn sort<'c, 'a>(snapshot: &Snapshot, groups: &'c Groups<'a>, stacks: &CallStacks
     };
     for group in &groups.all {
         let named = limits.kinds.contains(&group.call.kind);
-        let wanted = match group.level {
-            // No group contains records from before and after the mark.
-            _ if group.oldest_ns < since => false,
-            Level::Held => limits.kinds.is_empty() || named,
-            Level::Cached => limits.judge_pools && (limits.kinds.is_empty() || named),
-            Level::Behind => false,
-            Level::Claim => named,
-        };
-        if !wanted {
+        // No group contains records from before and after the mark.
+        if group.oldest_ns < since || !is_selected(group, limits) {
+            let is_compared = rules.previous.is_some() && is_selected(group, limits);
+            // Counted as suppressed is only what was allocated since.
+            if is_compared && sorted.sieve.lets_through(group.stack, Tally::default(), stacks) {
+                earlier.push(*group);
+            }
             if matches!(group.level, Level::Held | Level::Cached) {
                 let reason = if group.oldest_ns < since {
                     &mut sorted.ignored.before_mark
@@ -309,10 +325,26 @@ fn sort<'c, 'a>(snapshot: &Snapshot, groups: &'c Groups<'a>, stacks: &CallStacks
                 reason.join(group.tally());
             }
         } else if sorted.sieve.lets_through(group.stack, group.tally(), stacks) {
-            sorted.judged.push(group);
+            sorted.judged.push(*group);
         }
     }
+    if let Some(previous) = &rules.previous {
+        let earlier = BySite::of(earlier.iter(), stacks);
+        let taken = previous.reduce(&mut sorted.judged, &earlier, stacks);
+        sorted.ignored.before_mark.join(taken);
+    }
     sorted
+}
+
+/// Whether a check judges memory of this kind and level.
+fn is_selected(group: &Group, limits: &Limits) -> bool {
+    let named = limits.kinds.contains(&group.call.kind);
+    match group.level {
+        Level::Held => limits.kinds.is_empty() || named,
+        Level::Cached => limits.judge_pools && (limits.kinds.is_empty() || named),
+        Level::Behind => false,
+        Level::Claim => named,
+    }
 }
 
 /// All live records, split at the mark of `--since`.
@@ -336,6 +368,13 @@ pub fn judged(snapshot: &Snapshot, rules: &Rules) -> Tally {
     Tally::total(sorted.judged.iter().map(|group| group.tally()))
 }
 
+/// The memory that a check with these rules judges, by call site.
+pub fn judged_by_site(snapshot: &Snapshot, rules: &Rules) -> BySite {
+    let stacks = CallStacks::of(snapshot);
+    let groups = groups(snapshot, &stacks, rules);
+    BySite::of(sort(snapshot, &groups, &stacks, rules).judged.iter(), &stacks)
+}
+
 fn standing(row: &Row, known: Option<Tally>, limits: &Limits) -> Standing {
     match known {
         None => Standing::New,
@@ -345,7 +384,7 @@ fn standing(row: &Row, known: Option<Tally>, limits: &Limits) -> Standing {
 }
 
 /// Breaches of the limits on the total and on kinds.
-fn of_the_whole(judged: &[&Group], found: Tally, rules: &Rules) -> Vec<Breach> {
+fn of_the_whole(judged: &[Group], found: Tally, rules: &Rules) -> Vec<Breach> {
     let limits = &rules.limits;
     let (bytes, count) = limits.effective(rules.baseline.is_some());
     let mut breaches = Vec::new();
@@ -375,7 +414,7 @@ fn of_the_whole(judged: &[&Group], found: Tally, rules: &Rules) -> Vec<Breach> {
     breaches
 }
 
-fn of_budgets(judged: &[&Group], stacks: &CallStacks, limits: &Limits) -> Vec<Breach> {
+fn of_budgets(judged: &[Group], stacks: &CallStacks, limits: &Limits) -> Vec<Breach> {
     let mut breaches = Vec::new();
     for budget in &limits.budgets {
         let mut by_stack: BTreeMap<Option<usize>, bool> = BTreeMap::new();

@@ -120,7 +120,7 @@ pub struct Stats {
     pub high_water: Stat,
     pub allocated: Stat,
     pub freed: Stat,
-    pub temporary: Stat,
+    pub freed_within: Stat,
     pub left_behind: Stat,
 }
 
@@ -132,7 +132,7 @@ impl Stats {
             &mut self.high_water,
             &mut self.allocated,
             &mut self.freed,
-            &mut self.temporary,
+            &mut self.freed_within,
             &mut self.left_behind,
         ]
     }
@@ -144,7 +144,7 @@ impl Stats {
             figures.high_water,
             figures.allocated.bytes,
             figures.freed.bytes,
-            figures.temporary.bytes,
+            figures.freed_within.bytes,
             figures.left_behind.bytes,
         ];
         self.each()

@@ -35,7 +35,7 @@ def figures_of_phases_are_those_of_the_allocator(t, mode):
             expect_equal(tensors[ours], done.fact(f"step_{number}_{theirs}"), f"step {number}: {ours} (got) and PyTorch's figure (expected)\n{done.story()}")
         grown = tensors["held_at_end"] - tensors["held_at_begin"]
         expect_equal(tensors["allocated"]["bytes"] - tensors["freed"]["bytes"], grown, f"step {number}: allocated minus freed, and growth")
-        expect_equal(tensors["temporary"]["bytes"] + tensors["left_behind"]["bytes"], tensors["allocated"]["bytes"], f"step {number}: temporary and left behind")
+        expect_equal(tensors["freed_within"]["bytes"] + tensors["left_behind"]["bytes"], tensors["allocated"]["bytes"], f"step {number}: freed within and left behind")
         left = sum(site["bytes"] for site in step["left_behind"])
         expect(left >= (number + 1) * MIB, f"step {number}: left {left} bytes behind, of which the list has {(number + 1) * MIB}")
 

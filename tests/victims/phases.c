@@ -260,6 +260,18 @@ static void rounds(void) {
     drop(leak(100));
 }
 
+/* Three rounds, each of which replaces the buffer of the one before by one that is larger by the argument. */
+static void replaces(void) {
+    size_t leaked = arguments[0] ? (size_t)atoi(arguments[0]) : 0;
+    start_cuda();
+    CUdeviceptr buffer = 0;
+    for (int i = 0; i < 3; i++) {
+        if (buffer) drop(buffer);
+        buffer = leak((10 << 20) + leaked * i);
+        culeak_mark("asleep");
+    }
+}
+
 /* Prints the processor time of a push and a pop. */
 static void cost(void) {
     enum { TIMES = 200000 };
@@ -276,4 +288,4 @@ static void cost(void) {
 }
 
 MAIN(BEHAVIOUR(ranges), BEHAVIOUR(threads), BEHAVIOUR(early), BEHAVIOUR(without_cuda), BEHAVIOUR(many), BEHAVIOUR(forks),
-     BEHAVIOUR(client), BEHAVIOUR(rounds), BEHAVIOUR(cost))
+     BEHAVIOUR(client), BEHAVIOUR(rounds), BEHAVIOUR(replaces), BEHAVIOUR(cost))

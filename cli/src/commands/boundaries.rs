@@ -8,7 +8,7 @@ use std::path::Path;
 
 use clap::Args;
 use culeak::analysis::boundaries::{self, Boundary, HeldAt, was_taken_at};
-use culeak::analysis::check::{self, Rules};
+use culeak::analysis::check::{self, BySite, Rules};
 use culeak::point::Point;
 use culeak::snapshot::Snapshot;
 use culeak::timeline::Timeline;
@@ -16,12 +16,13 @@ use culeak::timeline::Timeline;
 use crate::errors::Failure;
 use crate::load::{self, Loaded, Place};
 use crate::options::NameArgs;
+use crate::options::rules::RuleArgs;
 use crate::text::units;
 
 /// Compare what is held at a mark that the program sets again and again
 #[derive(Debug, Args)]
 pub struct BoundaryArgs {
-    /// Fail if the last mark finds memory that the previous mark of this name did not; with limits, if it is over them
+    /// Fail if a call site holds more at the last mark than at the previous mark of this name; with limits, if it is over them
     #[arg(long, requires = "at", group = "boundary", conflicts_with_all = ["update_baseline", "since"])]
     pub same_as_last: bool,
     /// Fail if more than SIZE was held at any mark of this name
@@ -39,6 +40,19 @@ pub struct AtBoundary {
 }
 
 impl BoundaryArgs {
+    /// # Errors
+    /// There is a baseline too, maybe from the config file.
+    pub fn suits(&self, rules: &RuleArgs) -> Result<(), Failure> {
+        match (self.is_given(), &rules.baseline) {
+            (true, Some(path)) => Err(Failure::new(format!(
+                "--baseline {}: a baseline holds the leaks of another run, but --same-as-last and --not-above compare marks of \
+                 one run; leave out one of them, or pass --no-config if the config file names the baseline",
+                path.display()
+            ))),
+            _ => Ok(()),
+        }
+    }
+
     pub fn is_given(&self) -> bool {
         self.same_as_last || self.not_above.is_some()
     }
@@ -54,16 +68,17 @@ impl BoundaryArgs {
         names.name_frames(&mut item);
         let source = item.source.clone();
         let found = match (self.not_above, timeline) {
-            (None, Some(timeline)) => same_as_last(&mut item, mark, &timeline),
-            (None, None) => same_as_last_snapshot(&mut item, mark, names),
-            (Some(_), Some(timeline)) => highest(&mut item, mark, &timeline, rules),
-            (Some(_), None) => highest_of_snapshots(&mut item, mark, rules, names),
+            (None, Some(timeline)) => same_as_last(&mut item, mark, &timeline, rules),
+            (None, None) => same_as_last_snapshot(&mut item, mark, rules, names),
+            (Some(_), Some(timeline)) => highest(&mut item, mark, &timeline, rules).map(alone),
+            (Some(_), None) => highest_of_snapshots(&mut item, mark, rules, names).map(alone),
         };
-        let boundary = found.map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
+        let (boundary, previous) = found.map_err(|reason| Failure::new(format!("{source}: {reason}")))?;
         item.snapshot.taken.point = Some(Point::Mark(mark.to_owned()));
         let mut rules = rules.clone();
         rules.limits.max_leaked = self.not_above.or(rules.limits.max_leaked);
         rules.boundary = Some(boundary);
+        rules.previous = previous;
         Ok(AtBoundary { item, rules })
     }
 }
@@ -82,19 +97,32 @@ fn mark(rules: &Rules) -> Result<&str, Failure> {
     }
 }
 
-/// The program's state at the last mark.
-fn same_as_last(item: &mut Loaded, mark: &str, timeline: &Timeline) -> Result<Boundary, String> {
+/// A boundary, and what was held at the previous one if they are compared.
+type Compared = (Boundary, Option<BySite>);
+
+fn alone(boundary: Boundary) -> Compared {
+    (boundary, None)
+}
+
+/// The program's state at the last mark, and what it held at the previous one.
+fn same_as_last(item: &mut Loaded, mark: &str, timeline: &Timeline, rules: &Rules) -> Result<Compared, String> {
     let boundary = boundaries::last(&item.snapshot, mark)?;
     let previous = boundary.previous_ns.unwrap_or(0);
     if previous < timeline.since_ns {
         return Err(before_log(mark, previous, timeline));
     }
-    let mut at_mark = None;
-    boundaries::states(&item.snapshot, timeline, &[boundary.time_ns], |_, state| {
-        at_mark = Some(state.clone());
-    });
+    let (mut before, mut at_mark) = (None, None);
+    boundaries::states(
+        &item.snapshot,
+        timeline,
+        &[previous, boundary.time_ns],
+        |number, state| match number {
+            0 => before = Some(check::judged_by_site(state, rules)),
+            _ => at_mark = Some(state.clone()),
+        },
+    );
     item.snapshot = at_mark.ok_or_else(|| before_log(mark, previous, timeline))?;
-    Ok(boundary)
+    Ok((boundary, before))
 }
 
 fn before_log(mark: &str, time_ns: u64, timeline: &Timeline) -> String {
@@ -106,16 +134,27 @@ fn before_log(mark: &str, time_ns: u64, timeline: &Timeline) -> String {
     )
 }
 
-fn same_as_last_snapshot(item: &mut Loaded, mark: &str, names: &NameArgs) -> Result<Boundary, String> {
+fn same_as_last_snapshot(item: &mut Loaded, mark: &str, rules: &Rules, names: &NameArgs) -> Result<Compared, String> {
     // The recording may know later marks, of which there is no snapshot.
     let known = boundaries::last(&item.snapshot, mark)?;
-    let last = at_marks(item, mark, names)?.pop().ok_or_else(|| no_state(item, mark))?;
+    let mut found = at_marks(item, mark, names)?;
+    let last = found.pop().ok_or_else(|| no_state(item, mark))?;
     let boundary = boundaries::last(&last.snapshot, mark)?;
+    let before = found.pop().ok_or_else(|| {
+        format!(
+            "what was held at the previous mark {mark:?} is not known: there is only one snapshot of this mark; name the \
+             recording that it lies beside, or record again with culeak run --timeline"
+        )
+    })?;
+    let previous = boundaries::times(&before.snapshot, mark)?.last().copied();
+    let held = check::judged_by_site(&before.snapshot, rules);
     *item = last;
-    Ok(Boundary {
+    let boundary = Boundary {
         count: known.count.max(boundary.count),
+        previous_ns: previous,
         ..boundary
-    })
+    };
+    Ok((boundary, Some(held)))
 }
 
 fn highest(item: &mut Loaded, mark: &str, timeline: &Timeline, rules: &Rules) -> Result<Boundary, String> {

@@ -27,8 +27,8 @@ use crate::{json, progress, text};
 #[command(mut_arg("force", |force| force.help("Accept a baseline of another program, and replace a file that is not a baseline")))]
 #[command(after_help = "\
 Without limits, any leak fails; with limits, only leaks over a limit fail. With a baseline, new and grown leaks fail. \
-By default, a Python script is judged by what it held when it ended if there is a limit or a baseline, and every other check \
-by what was never freed; --at chooses another point. Defaults can be set in a config file, culeak.toml: see docs/config.md.
+By default, a Python script is judged by what it held when it ended if there is a limit, a baseline or --since, and every other \
+check by what was never freed; --at chooses another point. Defaults can be set in a config file, culeak.toml: see docs/config.md.
 
 Exit codes: 0 no leak over the limit, 1 leak over the limit, 2 wrong usage, unreadable input, or no such mark for --since; the other inputs are still judged.
 
@@ -88,6 +88,7 @@ pub fn execute(args: &CheckArgs) -> Result<ExitCode, Failure> {
             "--update-baseline: no baseline is given; add --baseline FILE, or set baseline in the config file",
         ));
     }
+    args.boundary.suits(&args.rules)?;
     let rules = if args.update_baseline {
         args.rules.without_baseline()?
     } else {

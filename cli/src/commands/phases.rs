@@ -47,13 +47,26 @@ pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
             }
         }
     }
-    let all: Vec<(&str, Phases)> = loaded
+    let mut all: Vec<(&str, Phases)> = loaded
         .iter()
         .map(|(item, timeline)| {
             let phases = Phases::of(&item.snapshot, timeline.as_ref(), &options);
             (item.source.as_str(), phases)
         })
         .collect();
+    if let Some(name) = &options.name {
+        all.retain(|(source, phases)| {
+            let found = !phases.chosen.is_empty();
+            if !found {
+                progress::fail(&no_phase(source, name, phases));
+                unreadable += 1;
+            }
+            found
+        });
+        if all.is_empty() {
+            return Ok(ExitCode::from(USAGE));
+        }
+    }
     if args.json {
         match all.as_slice() {
             [(_, one)] => text::print_json(one)?,
@@ -69,11 +82,32 @@ pub fn execute(args: &ReportArgs, name: &str) -> Result<ExitCode, Failure> {
                 }
                 match &options.name {
                     None => text::phases::write(phases, top, out)?,
-                    Some(name) => text::phases::write_chosen(phases, name, top, out)?,
+                    Some(_) => text::phases::write_chosen(phases, top, out)?,
                 }
             }
             Ok(())
         })?;
     }
     Ok(ExitCode::from(if unreadable > 0 { USAGE } else { 0 }))
+}
+
+/// Names some of the phases that there are.
+fn no_phase(source: &str, wanted: &str, phases: &Phases) -> Failure {
+    const SHOWN: usize = 5;
+    let mut known: Vec<String> = Vec::new();
+    for row in &phases.rows {
+        let name = format!("{:?}", row.name);
+        if !known.contains(&name) && known.len() <= SHOWN {
+            known.push(name);
+        }
+    }
+    if known.len() > SHOWN {
+        known[SHOWN] = "…".to_owned();
+    }
+    Failure::new(match known.is_empty() {
+        true => {
+            format!("{source}: has no phase {wanted:?}, and no others; record with culeak run --timeline, or --nvtx")
+        }
+        false => format!("{source}: has no phase {wanted:?}; it has {}", known.join(", ")),
+    })
 }

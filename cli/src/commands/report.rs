@@ -84,7 +84,7 @@ pub struct ReportArgs {
     /// Show what each phase of the program (NVTX range, culeak_phase_begin) held, allocated and left behind; with a name, each
     /// phase of this name
     #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "",
-          conflicts_with_all = ["by", "sort", "min_bytes", "full_stacks", "losses", "tree", "flamegraph", "html", "suppressions", "at", "since"])]
+          conflicts_with_all = ["by", "sort", "min_bytes", "full_stacks", "losses", "tree", "flamegraph", "html", "suppressions", "at", "between", "since"])]
     pub phases: Option<String>,
     /// Print call stacks as a tree with main at its root; --top and --min-bytes limit its branches
     #[arg(long, conflicts_with_all = ["json", "by", "sort"])]

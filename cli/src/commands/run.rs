@@ -12,6 +12,7 @@ use std::time::SystemTime;
 
 use clap::Args;
 use culeak::analysis::report::shell_word;
+use culeak::point::Point;
 
 use super::after_run::{self, AfterArgs};
 use crate::errors::Failure;
@@ -55,6 +56,7 @@ pub struct RunArgs {
 
 pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     args.after.examine()?;
+    suits_point(args)?;
     let mut prepared = launch::prepare(&args.record, &args.command)?;
     let ended = supervise::run(&mut prepared.command).map_err(|error| {
         let shown = prepared.executable.display();
@@ -86,6 +88,28 @@ pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
         }
         verdict => verdict.map(ExitCode::from),
     }
+}
+
+/// Refuses a point that the recording will not have, before the program runs.
+fn suits_point(args: &RunArgs) -> Result<(), Failure> {
+    let Some(at) = args.after.rules.at.as_ref().filter(|_| args.after.check) else {
+        return Ok(());
+    };
+    let settings = &args.record.auto_snapshots;
+    // Settings in the environment count, too.
+    let given =
+        |option: bool, variable: &str| option || std::env::var_os(variable).is_some_and(|value| !value.is_empty());
+    let has_log = given(settings.timeline.is_some(), "CULEAK_TIMELINE");
+    let has_marks = given(settings.snapshot_at_mark, "CULEAK_SNAPSHOT_AT_MARK");
+    let remedy = match at {
+        Point::Mark(_) if !has_log && !has_marks => "--timeline or --snapshot-at-mark",
+        Point::Time(_) if !has_log => "--timeline",
+        _ => return Ok(()),
+    };
+    Err(Failure::new(format!(
+        "--at {at}: without {remedy}, the recording will not show what was held then, so the check could not judge it; add \
+         {remedy}"
+    )))
 }
 
 /// Prints how many automatic snapshots were taken, and a command for one of them; the report covers recordings only.

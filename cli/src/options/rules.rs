@@ -39,8 +39,8 @@ pub struct RuleArgs {
     /// Allow SIZE in total for stacks that match a pattern (as in suppressions), e.g. cache.py=2GiB; repeatable
     #[arg(long, value_name = "PATTERN=SIZE", value_parser = parse_budget)]
     pub budget: Vec<Budget>,
-    /// Judge the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: with a limit or a
-    /// baseline, the end of a Python script; otherwise exit]
+    /// Judge the memory at this point in time: end, peak, exit, mark:NAME, or a time such as 12.5s [default: with a limit, a
+    /// baseline or --since, the end of a Python script; otherwise exit]
     #[arg(long, value_name = "POINT", value_parser = parse_point)]
     pub at: Option<Point>,
     /// Judge only allocations made after this mark (culeak_mark)
@@ -138,6 +138,7 @@ impl RuleArgs {
             baseline: None,
             at: self.at.clone(),
             boundary: None,
+            previous: None,
         })
     }
 }

@@ -24,14 +24,12 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     } else {
         (BAD, "failed:")
     };
-    let when = verdict.when.iter().map(|when| format!(" {}", Escaped(when)));
-    let when: String = when.collect();
-    writeln!(
-        out,
-        "{} {judged} {word}{when}, {}",
-        Styled(style, result),
-        limits(verdict)
-    )?;
+    let sentence = match (&verdict.boundary, &verdict.when) {
+        (Some(boundary), _) if boundary.previous_ns.is_some() => same_as_last(verdict, &boundary.mark),
+        (_, Some(when)) => format!("{judged} {word} {}, {}", Escaped(when), limits(verdict)),
+        (_, None) => format!("{judged} {word}, {}", limits(verdict)),
+    };
+    writeln!(out, "{} {sentence}", Styled(style, result))?;
     if let Some(boundary) = &verdict.boundary {
         write_boundary(boundary, out)?;
     }
@@ -65,6 +63,10 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     // A report of a script shows its end by default.
     let at = match &verdict.taken.point {
         Some(Point::End) => String::new(),
+        // The name stands for the last mark, which need not be this one; an automatic snapshot shows its own mark.
+        Some(Point::Mark(_)) if verdict.taken.automatic.is_none() && shows_highest(verdict) => {
+            format!(" --at {}", Point::Time(verdict.taken.at_ns))
+        }
         Some(point) => format!(" --at {}", shell_word(&point.to_string())),
         None if verdict.finished && verdict.reports_show_end => " --at exit".to_owned(),
         None => String::new(),
@@ -75,14 +77,29 @@ pub fn write(verdict: &Verdict, source: &str, out: &mut dyn Write) -> io::Result
     }
 }
 
+/// Whether the verdict is about the mark at which most was held.
+fn shows_highest(verdict: &Verdict) -> bool {
+    let boundary = verdict.boundary.as_ref();
+    boundary.is_some_and(|boundary| boundary.previous_ns.is_none())
+}
+
+/// How the last mark compares with the previous one.
+fn same_as_last(verdict: &Verdict, mark: &str) -> String {
+    let mark = format!("the last mark \"{}\"", Escaped(mark));
+    if verdict.judged.count == 0 {
+        return format!("{mark} holds no more than the previous one");
+    }
+    let judged = parts::tally(verdict.judged);
+    format!(
+        "{judged} at {mark} that the previous one did not hold, {}",
+        limits(verdict)
+    )
+}
+
 /// At which mark the program was judged, and what it held at the others.
 fn write_boundary(boundary: &Boundary, out: &mut dyn Write) -> io::Result<()> {
     const SHOWN: usize = 6;
-    let only = match boundary.previous_ns {
-        Some(_) => ": what the previous one did not find",
-        None => "",
-    };
-    writeln!(out, "  at {}{only}", Escaped(&boundary.title()))?;
+    writeln!(out, "  at {}", Escaped(&boundary.title()))?;
     if boundary.held.len() > 1 {
         let hidden = boundary.held.len().saturating_sub(SHOWN);
         let bytes = boundary.held.iter().skip(hidden);
@@ -103,7 +120,7 @@ fn ignored(verdict: &Verdict) -> String {
     let before = match &verdict.boundary {
         Some(Boundary {
             previous_ns: Some(_), ..
-        }) => "held at the previous mark, too".to_owned(),
+        }) => "no more than at the previous mark".to_owned(),
         _ => {
             let mark = verdict.limits.since.as_deref().unwrap_or_default();
             format!("allocated before the mark {}", Escaped(mark))

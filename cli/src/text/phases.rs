@@ -51,12 +51,12 @@ impl Table {
         });
     }
 
-    /// Calls `after` with the number of each line after it was written.
+    /// Calls `after` with the number of each line after it was written. Returns the titles of the columns that had room.
     fn write(
         mut self,
         out: &mut dyn Write,
         mut after: impl FnMut(usize, &mut dyn Write) -> io::Result<()>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Vec<&'static str>> {
         let width = |column: &Column| {
             let cells = column.cells.iter().map(|cell| columns::width(cell));
             cells.chain([columns::width(column.title)]).max().unwrap_or(0)
@@ -94,7 +94,7 @@ impl Table {
             writeln!(out)?;
             after(number, out)?;
         }
-        Ok(())
+        Ok(self.columns.iter().map(|column| column.title).collect())
     }
 }
 
@@ -112,7 +112,7 @@ pub fn write(phases: &Phases, top: Option<usize>, out: &mut dyn Write) -> io::Re
     let mut table = Table::new("phase", names);
     table.column(0, "n", each(&|row| units::count(row.count)));
     table.column(1, "mean time", each(&|row| units::duration(row.duration_ns.mean)));
-    table.column(3, "longest", each(&|row| units::duration(row.duration_ns.max)));
+    table.column(4, "longest", each(&|row| units::duration(row.duration_ns.max)));
     if phases.log.is_some() {
         let bytes = |of: fn(&culeak::analysis::phases::Stats) -> Stat, highest: bool| {
             let cell = move |row: &Row| match row.figures.first() {
@@ -124,25 +124,18 @@ pub fn write(phases: &Phases, top: Option<usize>, out: &mut dyn Write) -> io::Re
         };
         table.column(0, "high-water mark", bytes(|stats| stats.high_water, true));
         table.column(2, "allocated", bytes(|stats| stats.allocated, false));
-        table.column(4, "temporary", bytes(|stats| stats.temporary, false));
+        table.column(3, "freed within", bytes(|stats| stats.freed_within, false));
         table.column(0, "left behind", bytes(|stats| stats.left_behind, false));
         table.column(5, "at most", bytes(|stats| stats.left_behind, true));
     }
-    table.write(out, |_, _| Ok(()))?;
+    let titles = table.write(out, |_, _| Ok(()))?;
     let hidden = (phases.rows.len() - shown.len()) as u64;
     if hidden > 0 {
         let more = plural(hidden, "more line", "more lines");
         writeln!(out, "{}", Styled(DIM, format!("… {more}; --top 0 shows all")))?;
     }
     match phases.log {
-        Some(_) => writeln!(
-            out,
-            "{}",
-            Styled(
-                DIM,
-                "allocated, temporary and left behind: means for one phase; high-water mark: the highest"
-            )
-        )?,
+        Some(_) => writeln!(out, "{}", Styled(DIM, meaning(&titles)))?,
         None => no_figures(out)?,
     }
     parts::warnings(out, &phases.warnings)?;
@@ -153,6 +146,16 @@ pub fn write(phases: &Phases, top: Option<usize>, out: &mut dyn Write) -> io::Re
         ),
         None => Ok(()),
     }
+}
+
+/// What the figures of the shown columns are.
+fn meaning(titles: &[&str]) -> String {
+    let means = ["allocated", "freed within", "left behind"];
+    let means: Vec<&str> = means.into_iter().filter(|title| titles.contains(title)).collect();
+    format!(
+        "{}: means for one phase; high-water mark: the highest",
+        means.join(", ")
+    )
 }
 
 fn no_figures(out: &mut dyn Write) -> io::Result<()> {
@@ -185,16 +188,8 @@ fn name(name: &str, domain: Option<&str>) -> String {
 }
 
 /// Writes each phase of a name, at most `top`, and what it left behind.
-pub fn write_chosen(phases: &Phases, wanted: &str, top: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
+pub fn write_chosen(phases: &Phases, top: Option<usize>, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{}", parts::process(&phases.process))?;
-    if phases.chosen.is_empty() {
-        writeln!(
-            out,
-            "no phase is called {}; culeak report --phases lists the names",
-            Escaped(wanted)
-        )?;
-        return parts::warnings(out, &phases.warnings);
-    }
     let all = &phases.chosen;
     let shown = &all[..all.len().min(top.unwrap_or(usize::MAX))];
     let mut table = Table::new("phase", shown.iter().map(chosen_name).collect());
@@ -223,7 +218,7 @@ pub fn write_chosen(phases: &Phases, wanted: &str, top: Option<usize>, out: &mut
         table.column(3, "held at begin", bytes(|figures| figures.held_at_begin));
         table.column(0, "high-water mark", bytes(|figures| figures.high_water));
         table.column(2, "allocated", bytes(|figures| figures.allocated.bytes));
-        table.column(4, "temporary", bytes(|figures| figures.temporary.bytes));
+        table.column(4, "freed within", bytes(|figures| figures.freed_within.bytes));
         table.column(0, "left behind", bytes(|figures| figures.left_behind.bytes));
     }
     table.write(out, |number, out| write_left(&shown[number], out))?;
@@ -296,9 +291,10 @@ fn write_series(phases: &Phases, out: &mut dyn Write) -> io::Result<()> {
     table.column(3, "held at begin", mean(|figures| figures.held_at_begin));
     table.column(0, "high-water mark", mean(|figures| figures.high_water));
     table.column(2, "allocated", mean(|figures| figures.allocated.bytes));
-    table.column(4, "temporary", mean(|figures| figures.temporary.bytes));
+    table.column(4, "freed within", mean(|figures| figures.freed_within.bytes));
     table.column(0, "left behind", mean(|figures| figures.left_behind.bytes));
-    table.write(out, |_, _| Ok(()))
+    table.write(out, |_, _| Ok(()))?;
+    Ok(())
 }
 
 /// `held on GPU 0`; `tensors and blocks on GPU 0`; `from the driver on GPU 0`.

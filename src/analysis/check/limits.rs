@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+use super::growth::BySite;
 use crate::analysis::baseline::Baseline;
 use crate::analysis::boundaries::Boundary;
 use crate::analysis::suppressions::{Pattern, Suppressions};
@@ -112,6 +113,8 @@ pub struct Rules {
     pub at: Option<Point>,
     /// The mark at which the snapshot shows the program, if this is a check of marks.
     pub boundary: Option<Boundary>,
+    /// What was held at the previous mark, if only what call sites hold above it is judged.
+    pub previous: Option<BySite>,
 }
 
 impl From<Limits> for Rules {

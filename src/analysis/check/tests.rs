@@ -373,6 +373,101 @@ fn ignored_memory_is_counted_by_reason() {
 }
 
 #[test]
+fn since_a_mark_a_finished_script_is_judged_at_its_end() {
+    let mut snapshot = sample::leaky();
+    let first = snapshot.allocations.at(0).time_ns;
+    snapshot
+        .allocations
+        .change(|_, allocation, _| allocation.time_ns = first);
+    std::mem::swap(&mut snapshot.allocations, &mut snapshot.freed_after_end);
+    snapshot.end = Some(crate::snapshot::End {
+        time_ns: first + 8,
+        of: crate::snapshot::EndOf::Script,
+    });
+    let mark = |name: &str, time_ns| crate::snapshot::Mark {
+        time_ns,
+        thread: 0,
+        name: name.to_owned(),
+    };
+    snapshot.marks = vec![mark("early", first), mark("late", first + 4)];
+    let since = |name: &str| {
+        Rules::from(Limits {
+            since: Some(name.to_owned()),
+            ..Limits::default()
+        })
+    };
+    assert_eq!(point_of(&snapshot, &Rules::default()), Point::Exit);
+    assert_eq!(point_of(&snapshot, &since("early")), Point::End);
+    let at_end = snapshot.at(&Point::End).expect("an end");
+    let passed = |name: &str| verdict(&at_end, &since(name)).passed;
+    assert!(!passed("early") && passed("late"));
+    let freed = |rules: &Rules| verdict(&snapshot, rules).freed_at_shutdown.count;
+    assert!(freed(&since("early")) > 0);
+    assert_eq!(freed(&since("early")), freed(&Rules::default()));
+    assert_eq!(freed(&since("late")), 0, "all of it was allocated before the mark");
+}
+
+/// What the sites of the stacks 0, 1 … hold: bytes of each block, and whether it was allocated before the previous mark.
+fn holding_at_mark(sites: &[&[(u64, bool)]]) -> Snapshot {
+    let mut sample = Sample::new();
+    let mut old = Vec::new();
+    for (number, blocks) in sites.iter().enumerate() {
+        let function = format!("site_{number}()");
+        let stack = sample.stack(&[(&function, "/src/train.cu:7", "/opt/app"), sample::MAIN]);
+        for &(bytes, is_old) in *blocks {
+            sample.holds(Kind::Device, "cudaMalloc", bytes, 1, stack);
+            old.push(is_old);
+        }
+    }
+    let mut snapshot = sample.finish(0, 0);
+    snapshot
+        .allocations
+        .change(|number, allocation, _| allocation.time_ns = if old[number] { 10 } else { 30 });
+    snapshot
+}
+
+#[test]
+fn a_boundary_judges_what_each_site_holds_above_the_previous_one() {
+    let before = holding_at_mark(&[&[(10, true)], &[(5, true)], &[(7, true), (7, true)], &[(3, true)]]);
+    // Replaced; one more; larger; replaced by a smaller one and kept by none.
+    let now = holding_at_mark(&[
+        &[(10, false)],
+        &[(5, true), (4, false)],
+        &[(20, false)],
+        &[(2, false), (1, false)],
+    ]);
+    let boundary = Boundary {
+        mark: "asleep".to_owned(),
+        number: 2,
+        count: 2,
+        time_ns: 40,
+        previous_ns: Some(20),
+        held: Vec::new(),
+    };
+    let judge = |now: &Snapshot, limits: Limits| {
+        let mut rules = Rules::from(limits);
+        rules.previous = Some(judged_by_site(&before, &rules));
+        rules.boundary = Some(boundary.clone());
+        let verdict = verdict(now, &rules);
+        let rows: Vec<(u64, u64)> = verdict.rows.iter().map(|row| (row.row.bytes, row.row.count)).collect();
+        (verdict.passed, rows, verdict.ignored.bytes)
+    };
+    let none = Limits::default();
+    assert_eq!(
+        judge(&now, none.clone()),
+        (false, vec![(6, 1), (4, 1), (0, 1)], 10 + 5 + 14 + 3),
+        "more blocks of as many bytes are growth, too"
+    );
+    let replaced = holding_at_mark(&[&[(10, false)], &[(5, false)], &[(14, false)], &[(3, false)]]);
+    assert_eq!(judge(&replaced, none), (true, Vec::new(), 32));
+    let limited = Limits {
+        max_leaked: Some(10),
+        ..Limits::default()
+    };
+    assert!(judge(&now, limited).0);
+}
+
+#[test]
 fn a_check_warns_of_a_killed_process_as_a_report_does() {
     let mut snapshot = sample::leaky();
     snapshot.process.state = crate::snapshot::ProcessState::Ended;

@@ -92,7 +92,7 @@ fn a_phase_has_what_was_allocated_freed_and_left_in_it() {
         high_water: 1117,
         allocated: tally(117, 3),
         freed: tally(1017, 3),
-        temporary: tally(17, 2),
+        freed_within: tally(17, 2),
         left_behind: tally(100, 1),
     };
     assert_eq!(figures(&found, "outer"), outer);
@@ -102,7 +102,7 @@ fn a_phase_has_what_was_allocated_freed_and_left_in_it() {
         high_water: 1117,
         allocated: tally(17, 2),
         freed: tally(1010, 2),
-        temporary: tally(10, 1),
+        freed_within: tally(10, 1),
         left_behind: tally(7, 1),
     };
     assert_eq!(figures(&found, "inner"), inner);
@@ -128,7 +128,7 @@ fn a_free_that_failed_did_not_happen() {
     let timeline = Timeline::new(0, 9 * UNIT, sites, events);
     let found = figures(&Phases::of(&snapshot, Some(&timeline), &each("a")), "a");
     assert_eq!((found.freed, found.left_behind), (tally(0, 0), tally(100, 1)));
-    assert_eq!((found.temporary, found.high_water), (tally(0, 0), 100));
+    assert_eq!((found.freed_within, found.high_water), (tally(0, 0), 100));
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn by_definition(events: &[Event], phase: &Phase, end: u64, sites: &[Site], want
             if within {
                 found.freed.add(event.bytes);
                 if block.3 {
-                    found.temporary.add(event.bytes);
+                    found.freed_within.add(event.bytes);
                 }
             }
         }

@@ -7,7 +7,7 @@
 //! allocated, freed    the series' sums at the end minus those at the begin
 //! high-water mark     the highest value since the begin: a stack of values that are higher than all later ones
 //! left behind         live memory with a number of *n* or higher: prefix sums in a Fenwick tree
-//! temporary           allocated minus left behind
+//! freed within        allocated minus left behind
 //! ```
 //!
 //! So an event costs the logarithm of the number of phases, however many of them are open.
@@ -30,7 +30,7 @@ pub struct Figures {
     pub allocated: Tally,
     pub freed: Tally,
     /// Allocated and freed within the phase.
-    pub temporary: Tally,
+    pub freed_within: Tally,
     /// Allocated within the phase and live at its end.
     pub left_behind: Tally,
 }
@@ -308,7 +308,7 @@ impl Walk<'_> {
             figures.allocated = since(sum.allocated.tally(), figures.allocated);
             figures.freed = since(sum.freed.tally(), figures.freed);
             figures.left_behind = self.by_phase[number].since(phase).tally();
-            figures.temporary = since(figures.allocated, figures.left_behind);
+            figures.freed_within = since(figures.allocated, figures.left_behind);
         }
     }
 

@@ -70,7 +70,7 @@ fn tables(timeline: Option<&Timeline>, snapshot: &Snapshot) -> String {
         wrap::lines(out, |out| {
             text::phases::write(&Phases::of(snapshot, timeline, &of(None)), Some(20), out)?;
             writeln!(out)?;
-            text::phases::write_chosen(&Phases::of(snapshot, timeline, &of(Some("step"))), "step", Some(4), out)
+            text::phases::write_chosen(&Phases::of(snapshot, timeline, &of(Some("step"))), Some(4), out)
         })
     })
 }
