@@ -21,7 +21,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from harness import Failure, Machine, Missing, tail
+from harness import Failure, Missing, tail
 from suite import find_machine
 
 HERE = pathlib.Path(__file__).resolve().parent

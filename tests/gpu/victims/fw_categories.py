@@ -60,7 +60,6 @@ def profiled(work):
 
 def oracle(profile):
     """By instant: [address, the profiler's category, the program's] of each block that one of them knows."""
-    from torch._C._profiler import _EventType as EventType
     from torch.profiler._memory_profiler import Action, TensorKey
 
     starts = {event.name: event.start_time_ns for event in profile._op_tree.dfs() if event.name.startswith("at_")}
