@@ -15,7 +15,7 @@ use crate::kind::Kind;
 use crate::point::Point;
 
 pub(crate) mod allocations;
-mod at;
+pub(crate) mod at;
 pub mod streaming;
 
 pub use allocations::{Allocation, Allocations, Call, Gathering};

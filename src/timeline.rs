@@ -25,6 +25,7 @@ pub use crate::format::Op;
 use crate::format::{StoredEvent, lifetime_code, lifetime_ns};
 use crate::kind::Kind;
 use crate::point::Point;
+use crate::snapshot::Call;
 
 /// The function of all blocks of domains that the program named.
 pub const BLOCK_API: &str = "culeak_alloc";
@@ -41,6 +42,24 @@ pub struct Site {
     pub domain: Option<String>,
     /// The function that allocated; for a block of a domain that the program named, `culeak_alloc`.
     pub api: String,
+}
+
+impl Site {
+    /// The call of memory that was allocated here by this thread of the snapshot. Events lack everything else.
+    pub fn call(&self, thread: usize) -> Call {
+        Call {
+            kind: self.kind,
+            domain: self.domain.clone(),
+            api: self.api.clone(),
+            device: self.device,
+            context: None,
+            stream: None,
+            pool: None,
+            thread,
+            references: 0,
+            mappings: 0,
+        }
+    }
 }
 
 /// An allocation or a free.

@@ -87,7 +87,7 @@ pub fn parse_pattern(text: &str) -> Result<Pattern, String> {
 /// Parses a point in time.
 ///
 /// # Errors
-/// The text is none; the message has the syntax.
+/// The text is not a point in time; the message has the syntax.
 pub fn parse_point(text: &str) -> Result<Point, String> {
     text.parse()
 }
@@ -95,7 +95,7 @@ pub fn parse_point(text: &str) -> Result<Point, String> {
 /// Parses a moment: a time since the start, a mark, `start`, `end` or `exit`.
 ///
 /// # Errors
-/// The text is none of these; the message lists them.
+/// The text is something else; the message lists what is allowed.
 pub fn parse_moment(text: &str) -> Result<Point, String> {
     match text {
         "start" | "0" | "0s" => return Ok(Point::Time(0)),

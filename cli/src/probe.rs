@@ -115,7 +115,7 @@ pub fn answer() -> Result<ExitCode, Failure> {
     print(Findings::gather())
 }
 
-/// Prints the answer of a child, or why there is none.
+/// Prints the answer of a child, or the reason why it could not be computed.
 pub fn print(answer: Result<impl Serialize, impl Display>) -> Result<ExitCode, Failure> {
     match answer {
         Ok(answer) => crate::text::print_json(&answer).map(|()| ExitCode::SUCCESS),

@@ -32,7 +32,7 @@ fn leaking(nth: u64) -> Snapshot {
         RUNTIME,
         (
             LONG,
-            "/home/somebody/projects/third_party/kernels/src/normalization_backward.cu:1234",
+            "/home/engineer/projects/third_party/kernels/src/normalization_backward.cu:1234",
             "/opt/app",
         ),
         (LONG, "/src/train.cu:212", "/opt/app"),

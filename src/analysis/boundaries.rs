@@ -11,6 +11,7 @@ use crate::analysis::tally::Tally;
 use crate::analysis::words;
 use crate::point::Point;
 use crate::reader::progress::{Progress, Unit};
+use crate::snapshot::at::unknown_thread;
 use crate::snapshot::{Allocation, Allocations, Call, Gathering, Reason, Snapshot, Thread};
 use crate::timeline::{Op, Timeline};
 
@@ -201,18 +202,9 @@ fn rows(threads: &mut Vec<Thread>, timeline: &Timeline, live: &HashMap<Key, Bloc
     let mut calls: HashMap<(u32, Option<u32>), Call> = HashMap::default();
     for (&(address, number), block) in live {
         let site = &timeline.sites[number as usize];
-        let call = calls.entry((number, block.thread)).or_insert_with(|| Call {
-            kind: site.kind,
-            domain: site.domain.clone(),
-            api: site.api.clone(),
-            device: site.device,
-            context: None,
-            stream: None,
-            pool: None,
-            thread: thread(threads, block.thread),
-            references: 0,
-            mappings: 0,
-        });
+        let call = calls
+            .entry((number, block.thread))
+            .or_insert_with(|| site.call(thread(threads, block.thread)));
         gathered.add(Allocation {
             address,
             bytes: block.bytes,
@@ -228,16 +220,8 @@ fn rows(threads: &mut Vec<Thread>, timeline: &Timeline, live: &HashMap<Key, Bloc
 /// The thread, or the row of an unknown thread.
 fn thread(threads: &mut Vec<Thread>, thread: Option<u32>) -> usize {
     let known = thread.map(|thread| thread as usize);
-    if let Some(known) = known.filter(|&known| known < threads.len()) {
-        return known;
-    }
-    threads.iter().position(|thread| thread.tid == 0).unwrap_or_else(|| {
-        threads.push(Thread {
-            name: "?".to_owned(),
-            ..Thread::default()
-        });
-        threads.len() - 1
-    })
+    let known = known.filter(|&known| known < threads.len());
+    known.unwrap_or_else(|| unknown_thread(threads))
 }
 
 impl Boundary {

@@ -1,4 +1,4 @@
-//! Categories: what a tensor is for, told from the stack and the thread that requested it.
+//! Categories: what a tensor is for, derived from the stack and the thread that requested it.
 //!
 //! The rules are data (`categories/rules.txt`, and files of the user), in the order in which they are tried. The first
 //! rule that matches decides; memory that no rule matches is [`Category::Other`]. Every byte has one category, so the sum
@@ -22,7 +22,7 @@ use serde::{Serialize, Serializer};
 
 use crate::analysis::groups::Group;
 use crate::analysis::site::{CallStack, CallStacks, Frame};
-use crate::analysis::suppressions::{Names, ParseError};
+use crate::analysis::suppressions::{Names, ParseError, each_rule};
 use crate::analysis::tally::Tally;
 use crate::kind::{Kind, Place};
 use crate::snapshot::{Call, Snapshot, Total};
@@ -122,25 +122,15 @@ impl Categories {
     /// # Errors
     /// The first line that is not a valid rule.
     pub fn add(&mut self, text: &str, source: &str) -> Result<(), ParseError> {
-        for (index, line) in text.lines().enumerate() {
-            let text = line.trim();
-            if text.is_empty() || text.starts_with('#') {
-                continue;
-            }
-            let indent = line.chars().take_while(|c| c.is_whitespace()).count();
-            let rule = Rule::parse(text, &mut self.tests).map_err(|(column, reason)| ParseError {
-                source: source.to_owned(),
-                line: index + 1,
-                column: indent + column,
-                reason,
-            })?;
+        each_rule(text, source, |rule, line| {
+            let rule = Rule::parse(rule, &mut self.tests)?;
             self.rules.push(Rule {
                 source: source.to_owned(),
-                line: index + 1,
+                line,
                 ..rule
             });
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 

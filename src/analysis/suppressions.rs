@@ -56,6 +56,32 @@ impl fmt::Display for ParseError {
 
 impl std::error::Error for ParseError {}
 
+/// Calls `add` with every rule of a file and its line, counted from 1; empty lines and comments are skipped. `add` returns the
+/// column within the rule and the reason if it is not valid.
+///
+/// # Errors
+/// The first line that is not a valid rule.
+pub(super) fn each_rule(
+    text: &str,
+    source: &str,
+    mut add: impl FnMut(&str, usize) -> Result<(), (usize, String)>,
+) -> Result<(), ParseError> {
+    for (index, line) in text.lines().enumerate() {
+        let rule = line.trim();
+        if rule.is_empty() || rule.starts_with('#') {
+            continue;
+        }
+        let indent = line.chars().take_while(|c| c.is_whitespace()).count();
+        add(rule, index + 1).map_err(|(column, reason)| ParseError {
+            source: source.to_owned(),
+            line: index + 1,
+            column: indent + column,
+            reason,
+        })?;
+    }
+    Ok(())
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     scope: Scope,
@@ -112,27 +138,17 @@ impl Suppressions {
     /// # Errors
     /// The first line that is not a valid rule.
     pub fn add(&mut self, text: &str, source: &str) -> Result<(), ParseError> {
-        for (index, line) in text.lines().enumerate() {
-            let rule = line.trim();
-            if rule.is_empty() || rule.starts_with('#') {
-                continue;
-            }
-            let indent = line.chars().take_while(|c| c.is_whitespace()).count();
-            let (keeps, scope) = parse_rule(rule).map_err(|(column, reason)| ParseError {
-                source: source.to_owned(),
-                line: index + 1,
-                column: indent + column,
-                reason,
-            })?;
+        each_rule(text, source, |rule, line| {
+            let (keeps, scope) = parse_rule(rule)?;
             self.rules.push(Rule {
                 scope,
                 keeps,
                 text: rule.to_owned(),
                 source: source.to_owned(),
-                line: index + 1,
+                line,
             });
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     pub fn is_empty(&self) -> bool {

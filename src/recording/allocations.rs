@@ -167,7 +167,7 @@ impl Recording {
         }
         if self.logs_events() {
             let site = total.map(|total| total.number.load(Relaxed));
-            self.log_allocation(shard, key, entry, op, site, time_ns);
+            self.log_event(shard, key, entry, op, site, time_ns);
         }
     }
 
@@ -197,7 +197,8 @@ impl Recording {
             && let Some(entry) = withdrawn.entry()
         {
             let site = total.map(|total| total.number.load(Relaxed));
-            self.log_free(shard, key, &entry, site, time_ns.unwrap_or_else(|| self.now()));
+            let time_ns = time_ns.unwrap_or_else(|| self.now());
+            self.log_event(shard, key, &entry, Op::Freed, site, time_ns);
         }
     }
 

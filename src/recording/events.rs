@@ -1,12 +1,13 @@
-//! The event log, if it is enabled: each shard writes to a segment of its own, and a full log reuses the oldest segment.
+//! The event log, if it is enabled: each shard writes to a segment of its own, and a full log reuses the segment
+//! that was closed first.
 //!
 //! ```text
 //! shard 0 ──► segment 7    open: slots are taken by one instruction, words written, the first word last
 //! shard 1 ──► segment 3
-//!             segment 0…   closed: full, in order of age; the oldest is emptied and reused when the log is at its limit
+//!             segment 0…   closed: full; the first of them is emptied and reused when the log is at its limit
 //! ```
 //!
-//! The segment that was closed first is reused first. It may be younger than a segment that a rarely used shard still has open.
+//! A segment that is reused may be younger than one that a rarely used shard still has open.
 //! No thread waits for another; see [`crate::lockfree::event_segment`] for how a segment is written and reused.
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
@@ -56,48 +57,28 @@ impl Recording {
         self.log.limit.load(Relaxed) != 0
     }
 
-    /// `site`: the row of totals; `None` if there was no room for one.
+    /// Logs an event of this memory. `site`: its row of totals; `None` if there was no room for one.
     #[inline]
-    pub(super) fn log_allocation(
-        &self,
-        shard: Shard,
-        key: Key,
-        entry: &Entry,
-        op: Op,
-        site: Option<u32>,
-        time_ns: u64,
-    ) {
-        let detail = entry.thread.min(THREADS) as u16;
-        self.log_event(shard, key, entry, op, site, time_ns, detail);
-    }
-
-    #[inline]
-    pub(super) fn log_free(&self, shard: Shard, key: Key, entry: &Entry, site: Option<u32>, time_ns: u64) {
-        let detail = lifetime_code(time_ns.saturating_sub(entry.time_ns));
-        self.log_event(shard, key, entry, Op::Freed, site, time_ns, detail);
-    }
-
-    #[inline]
-    #[allow(clippy::too_many_arguments)]
-    fn log_event(&self, shard: Shard, key: Key, entry: &Entry, op: Op, site: Option<u32>, time_ns: u64, detail: u16) {
+    pub(super) fn log_event(&self, shard: Shard, key: Key, entry: &Entry, op: Op, site: Option<u32>, time_ns: u64) {
         let Some(site) = site else {
             return self.add(Loss::TimelineEvents, 1);
         };
-        self.write_event(
-            shard,
-            &StoredEvent {
-                op,
-                time_ns,
-                address: match entry.attributes.kind {
-                    // The key of a buffer is its handle; `extra` is its address.
-                    Kind::Buffer if entry.extra != 0 => entry.extra,
-                    _ => key.address,
-                },
-                bytes: entry.bytes,
-                site,
-                detail,
+        let event = StoredEvent {
+            op,
+            time_ns,
+            address: match entry.attributes.kind {
+                // The key of a buffer is its handle; `extra` is its address.
+                Kind::Buffer if entry.extra != 0 => entry.extra,
+                _ => key.address,
             },
-        );
+            bytes: entry.bytes,
+            site,
+            detail: match op {
+                Op::Freed => lifetime_code(time_ns.saturating_sub(entry.time_ns)),
+                _ => entry.thread.min(THREADS) as u16,
+            },
+        };
+        self.write_event(shard, &event);
     }
 
     #[inline]
@@ -111,7 +92,8 @@ impl Recording {
             if segment.is_some_and(|segment| segment.write(shard, event, is_open)) {
                 return;
             }
-            if self.open_segment(open, segment, event.time_ns).is_none() {
+            // Otherwise another thread of the shard, or a signal handler, has opened one: nothing is emptied for this event.
+            if is_open() && self.open_segment(open, segment, event.time_ns).is_none() {
                 return self.add(Loss::TimelineEvents, 1);
             }
         }
@@ -189,7 +171,7 @@ impl Log {
         }
     }
 
-    /// Takes the segment that was closed first. `None` if there is none, or if it is just being added.
+    /// Takes the segment that was closed first. `None` if the ring is empty, or if another thread is adding it.
     fn take_closed(&self) -> Option<u32> {
         let mut first = self.first_closed.load(Relaxed);
         loop {

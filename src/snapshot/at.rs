@@ -135,12 +135,7 @@ impl Snapshot {
             return Err(PointError::NoPeak);
         }
         // Rows are sums over all threads.
-        let thread = self.threads.len();
-        self.threads.push(Thread {
-            tid: 0,
-            name: "?".to_owned(),
-            first_seen_ns: 0,
-        });
+        let thread = unknown_thread(&mut self.threads);
         let calls: Vec<Call> = self.at_peaks.iter().map(|sum| call_of(sum, thread)).collect();
         let rows = self.at_peaks.iter().zip(&calls).map(|(sum, call)| {
             let row = Allocation {
@@ -171,6 +166,18 @@ impl Snapshot {
             counter.total_bytes = counter.total_bytes.max(counter.peak_bytes);
         }
     }
+}
+
+/// The row of the thread of memory whose thread is not known, which is added if it is missing.
+pub(crate) fn unknown_thread(threads: &mut Vec<Thread>) -> usize {
+    let is_unknown = |thread: &Thread| thread.tid == 0 && thread.name == "?";
+    threads.iter().position(is_unknown).unwrap_or_else(|| {
+        threads.push(Thread {
+            name: "?".to_owned(),
+            ..Thread::default()
+        });
+        threads.len() - 1
+    })
 }
 
 fn call_of(sum: &AtPeak, thread: usize) -> Call {

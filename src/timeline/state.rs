@@ -6,7 +6,8 @@ use super::live::{Block, Classes};
 use super::{Op, Timeline, UNIT, Unknown};
 use crate::kind::Kind;
 use crate::point::Point;
-use crate::snapshot::{Allocation, Allocations, AtPeak, Call, Counter, DevicePeak, Gathering, Snapshot, Thread};
+use crate::snapshot::at::unknown_thread;
+use crate::snapshot::{Allocation, Allocations, AtPeak, Call, Counter, DevicePeak, Gathering, Snapshot};
 
 impl Timeline {
     /// The snapshot as it would have been at `time_ns`, in nanoseconds since the recording began. `snapshot` is the final
@@ -88,18 +89,9 @@ impl Timeline {
                 continue;
             }
             let site = &self.sites[block.site as usize];
-            let call = calls.entry((block.site, block.thread)).or_insert_with(|| Call {
-                kind: site.kind,
-                domain: site.domain.clone(),
-                api: site.api.clone(),
-                device: site.device,
-                context: None,
-                stream: None,
-                pool: None,
-                thread: thread(state, block.thread),
-                references: 0,
-                mappings: 0,
-            });
+            let call = calls
+                .entry((block.site, block.thread))
+                .or_insert_with(|| site.call(thread(state, block.thread)));
             gathered.add(Allocation {
                 address: block.address,
                 bytes: block.bytes,
@@ -226,16 +218,6 @@ fn same(row: Allocation) -> (Kind, u64, u64, u64) {
 
 /// The thread of a block, or one that stands for all unknown ones.
 fn thread(state: &mut Snapshot, number: Option<u32>) -> usize {
-    if let Some(number) = number {
-        return number as usize;
-    }
-    let unknown = |thread: &Thread| thread.tid == 0 && thread.name == "?";
-    state.threads.iter().position(unknown).unwrap_or_else(|| {
-        state.threads.push(Thread {
-            tid: 0,
-            name: "?".into(),
-            first_seen_ns: 0,
-        });
-        state.threads.len() - 1
-    })
+    let known = number.map(|number| number as usize);
+    known.unwrap_or_else(|| unknown_thread(&mut state.threads))
 }

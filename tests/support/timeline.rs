@@ -112,18 +112,7 @@ impl Running {
     pub fn finish(mut self, lacking: usize) -> (Snapshot, Logged) {
         for &(address, site, bytes, time_ns) in &self.live {
             let site = &self.sites[site as usize];
-            let call = Call {
-                kind: site.kind,
-                domain: site.domain.clone(),
-                api: site.api.clone(),
-                device: site.device,
-                context: None,
-                stream: None,
-                pool: None,
-                thread: 0,
-                references: 0,
-                mappings: 0,
-            };
+            let call = site.call(0);
             let holds = site.kind != Kind::Mapping;
             self.sample.0.allocations.push(Allocation {
                 address,

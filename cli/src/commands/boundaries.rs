@@ -234,7 +234,7 @@ fn at_marks(item: &mut Loaded, mark: &str, names: &NameArgs) -> Result<Vec<Loade
     }
     let mut found = Vec::new();
     for path in load::at::automatic_snapshots(Path::new(&item.snapshot.process.recording)) {
-        // One that is being written is none yet.
+        // A file that is being written is not a snapshot yet.
         let Ok(mut other) = Place::File(path).load() else {
             continue;
         };

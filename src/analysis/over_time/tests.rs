@@ -8,7 +8,7 @@ use super::*;
 use crate::analysis::site::CallStacks;
 use crate::kind::Kind;
 use crate::sample::Sample;
-use crate::snapshot::{Allocation, Call, Snapshot};
+use crate::snapshot::{Allocation, Snapshot};
 use crate::timeline::{Event, Site};
 
 const SITES: u32 = 4;
@@ -102,18 +102,7 @@ impl Program {
         let sites = sites();
         for (&(address, site), &(bytes, nth)) in &self.live {
             let site = &sites[site as usize];
-            let call = Call {
-                kind: site.kind,
-                domain: site.domain.clone(),
-                api: site.api.clone(),
-                device: site.device,
-                context: None,
-                stream: None,
-                pool: None,
-                thread: 0,
-                references: 0,
-                mappings: 0,
-            };
+            let call = site.call(0);
             snapshot.allocations.push(Allocation {
                 address: address | 0xffff << 48,
                 bytes,
@@ -265,7 +254,7 @@ fn plain_sites() -> Vec<Site> {
 fn an_allocation_met_before_the_free_of_the_block_before_it_is_another_block() {
     let events = vec![
         event(Op::Allocated, 0x1000, 0, 80),
-        // By another thread, which was told the address before the free was logged.
+        // By another thread, which received the address before the free was logged.
         event(Op::Allocated, 0x1000, 0, 800),
         free(0x1000, 0, 808, 728),
         free(0x1000, 0, 1600, 800),

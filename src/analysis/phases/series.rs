@@ -119,7 +119,7 @@ impl SeriesOfSites {
         series.into_iter().filter(|&each| each != END).map(usize::from)
     }
 
-    /// Leaves only the first series, for phases so many that the figures of all series would take gigabytes.
+    /// Leaves only the first series: with very many phases, the figures of all series would take gigabytes.
     pub fn keep_first(&mut self) {
         self.all.truncate(1);
         let others = self.of_site.iter_mut().flatten();

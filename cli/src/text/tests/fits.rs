@@ -19,7 +19,7 @@ use crate::text::{self, wrap};
 
 const LONG: &str = "at_native_detail::DistributedFusedLayerNormalizationBackwardKernelLauncher::\
                     launch_with_workspace_and_persistent_buffers_for_every_stream_of_the_device";
-const DEEP: &str = "/home/somebody/projects/training/third_party/kernels/src/normalization/\
+const DEEP: &str = "/home/engineer/projects/training/third_party/kernels/src/normalization/\
                     distributed_fused_layer_normalization_backward.cu:1234";
 
 /// Leaks of functions and files with long names, below 12 long callers, and a request that failed.
