@@ -3,7 +3,7 @@
 use culeak::analysis::over_time::lives::Logged;
 use culeak::kind::Kind;
 use culeak::point::Point;
-use culeak::snapshot::{Allocation, Call, Mark, Phase, Snapshot};
+use culeak::snapshot::{Allocation, Mark, Phase, Snapshot};
 use culeak::timeline::{Event, Op, Site, Timeline};
 
 use super::sample::{MAIN, MIB, Sample};
