@@ -16,10 +16,12 @@ use crate::point::Point;
 
 pub(crate) mod allocations;
 pub(crate) mod at;
+mod holders;
 pub mod streaming;
 
 pub use allocations::{Allocation, Allocations, Call, Gathering};
 pub use at::PointError;
+pub use holders::{Class, HeldBlock, HolderPath, Holders, Retainer, RootKind, Search, Step};
 
 /// The value of [`Snapshot::format`].
 pub const FORMAT: &str = "culeak-snapshot";
@@ -75,6 +77,9 @@ pub struct Snapshot {
     /// What the driver reported about the devices when the snapshot was taken; absent if it was not asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
+    /// What keeps the allocations alive; absent unless it was searched for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holders: Option<Holders>,
     pub losses: Losses,
 }
 

@@ -222,6 +222,7 @@ impl RawSnapshot {
             stacks,
             allocations,
             freed_after_end,
+            holders: None,
             end,
             failed: requests,
             counters,

@@ -1,0 +1,120 @@
+//! Finds what keeps GPU memory alive: for each block, the shortest path of references from a root of the process.
+//!
+//! ```text
+//! source ──► copy ──┬─► modules ─► native ─┐
+//! /proc,     pages  │                      ├─► walk ──► garbage ──► classes ──► paths ──► culeak::snapshot::Holders
+//! core file         └─► python ────────────┘   graph    cycles      one per     names,
+//!                                                                   block       dominators
+//! ```
+//!
+//! The memory of the process is copied in large batches, without stopping it and without running code in it. The walk goes
+//! forward from the roots (Python's modules, frames and threads; then globals of libraries and stacks), because a backward
+//! search for the pointers to a block joins unrelated memory. Each block gets exactly one
+//! [`Class`](culeak::snapshot::Class).
+//!
+//! A copy of a running process is inconsistent: arrays and the objects that refer to them are copied at different times. So
+//! a block that one copy does not explain is searched for in up to [`Options::copies`] copies, objects that look like
+//! garbage are read again, and each path is read again before it is reported.
+//!
+//! * [`source`]: a process or a core file: regions, pages, threads
+//! * [`copy`]: the copied pages, addressed as in the process
+//! * [`modules`]: the ELF files in it: globals and their symbols
+//! * [`native`]: heap chunks, classes of C++ objects, native roots
+//! * [`python`]: objects of CPython and the references between them
+//! * [`graph`]: nodes and edges in a few bytes each
+//! * [`walk`]: the breadth-first search
+//! * [`garbage`]: what only refers to itself
+//! * [`classes`]: the class of each block, over all copies
+//! * [`paths`]: paths in the user's words; dominators and retained bytes
+//!
+//! Deliberately absent: which blocks exist, call sites, and text for terminals. Device memory, pinned memory, managed
+//! memory and memory shared between processes are not searched.
+
+pub mod classes;
+pub mod copy;
+pub mod garbage;
+pub mod graph;
+pub mod modules;
+pub mod native;
+pub mod paths;
+pub mod python;
+pub mod source;
+pub mod walk;
+
+use std::fmt;
+use std::ops::Range;
+use std::time::Duration;
+
+use culeak::snapshot::Holders;
+
+use crate::source::Source;
+
+/// A block of GPU memory whose holders are searched for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Block {
+    pub address: u64,
+    /// At least 1. Blocks do not overlap.
+    pub bytes: u64,
+    /// Time of the allocation, which identifies the block in a recording together with its address.
+    pub time_ns: u64,
+    /// A block of PyTorch's caching allocator. The allocator's own records point to all of them, so only a `StorageImpl` or
+    /// a Python object can hold one.
+    pub of_torch: bool,
+}
+
+/// What to search, and how much to spend.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The most copies of a process that runs on.
+    pub copies: u32,
+    /// Stop the process while its memory is copied.
+    pub pause: bool,
+    /// Memory that is not searched: device, pinned and managed blocks.
+    pub excluded: Vec<Range<u64>>,
+    /// Give up after this time; what is found until then is reported.
+    pub limit: Duration,
+    /// Report the concrete path of each of these blocks (`[3]`), not only its shape (`[*]`). Indices into the blocks.
+    pub concrete: Vec<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            copies: 4,
+            pause: false,
+            excluded: Vec::new(),
+            limit: Duration::from_secs(120),
+            concrete: Vec::new(),
+        }
+    }
+}
+
+/// Why the holders cannot be searched for.
+#[derive(Debug)]
+pub enum Error {
+    /// What cannot be read, and why.
+    Read(String, std::io::Error),
+    /// The interpreter or its build is not supported: its name and the reason.
+    Unsupported(String),
+    /// The core file is damaged or lacks something.
+    Core(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Read(what, error) => write!(f, "{what}: {error}"),
+            Error::Unsupported(reason) | Error::Core(reason) => f.write_str(reason),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Finds the holders of these blocks, which are sorted by address.
+///
+/// # Errors
+/// The memory cannot be read at all, or the process runs an interpreter whose structures are not known.
+pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Result<Holders, Error> {
+    classes::search(source, blocks, options)
+}

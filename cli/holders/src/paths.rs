@@ -1,0 +1,1 @@
+//! Paths in the user's words; dominators and retained bytes.

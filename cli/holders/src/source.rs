@@ -1,0 +1,72 @@
+//! Where memory is read from: a live process, or a core file.
+
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+pub mod core;
+pub mod live;
+
+/// A mapping of the process, as in `/proc/PID/maps`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Region {
+    pub range: Range<u64>,
+    pub readable: bool,
+    pub writable: bool,
+    pub executable: bool,
+    /// Changes are visible to other processes.
+    pub shared: bool,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Path of the file, `[heap]`, `[stack]`; empty if anonymous.
+    pub name: String,
+}
+
+/// A thread when the memory was copied.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Thread {
+    pub id: u32,
+    pub name: String,
+    /// `None` if the thread runs and was not stopped: its stack is then searched as a whole.
+    pub stack_pointer: Option<u64>,
+    /// General registers, if known.
+    pub registers: Vec<u64>,
+    /// The base of thread-local storage, if known.
+    pub thread_pointer: Option<u64>,
+}
+
+/// A process, alive or dead. Addresses are those of the process.
+pub trait Source {
+    /// `None` for a core file.
+    fn pid(&self) -> Option<u32>;
+
+    /// Its mappings, by address.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn regions(&self) -> io::Result<Vec<Region>>;
+
+    /// The parts of a range whose pages exist, whole pages in order. Reading an absent page of a live process would create
+    /// it. Everything if that is not known.
+    fn present(&self, range: Range<u64>) -> Vec<Range<u64>>;
+
+    /// Copies these ranges into the buffer one after the other. Returns the bytes copied before the first that cannot be
+    /// read.
+    fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize;
+
+    fn threads(&self) -> Vec<Thread>;
+
+    /// Where a file that the process sees under this path can be opened.
+    fn file(&self, path: &Path) -> PathBuf;
+
+    /// Stops all threads, or lets them go on; nothing for a core file.
+    ///
+    /// # Errors
+    /// The process cannot be stopped.
+    fn pause(&mut self, _paused: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether the memory changes while it is read.
+    fn is_running(&self) -> bool;
+}

@@ -1,0 +1,1 @@
+//! A live process, read with `process_vm_readv`.

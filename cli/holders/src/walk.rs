@@ -1,0 +1,1 @@
+//! The breadth-first search from the roots.

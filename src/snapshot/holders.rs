@@ -1,0 +1,162 @@
+//! What keeps the blocks of a snapshot alive.
+//!
+//! ```text
+//! block ──► path:  root ─ step ─ step ─ …      one per shape: __main__.keep[*] → Tensor → storage
+//!   │
+//!   └─────► retainer ─► retainer ─► …           the dominator tree: dropping a retainer frees what is below it
+//! ```
+//!
+//! Deliberately absent: sums by path, root or call site. See `analysis::why`.
+
+use serde::{Deserialize, Serialize};
+
+/// The result of a search for holders.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Holders {
+    pub search: Search,
+    /// Distinct shapes of paths.
+    pub paths: Vec<HolderPath>,
+    /// Holders by the memory that they alone keep alive; parents precede children. Holders of little memory are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retainers: Vec<Retainer>,
+    /// In order of addresses.
+    pub blocks: Vec<HeldBlock>,
+}
+
+/// How the holders were searched for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Search {
+    /// On the recording's clock; 0 if unknown.
+    pub at_ns: u64,
+    /// How long the search took.
+    pub took_ns: u64,
+    /// How long the first copy took.
+    pub copy_ns: u64,
+    pub copies: u32,
+    pub copied_bytes: u64,
+    /// Objects and pieces of memory that were visited.
+    pub visited: u64,
+    /// How long the process was stopped; 0: it was not.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub paused_ns: u64,
+    /// The version of CPython, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python: Option<String>,
+    /// Blocks that the process freed or moved while its memory was read.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub changed: u64,
+    /// References that led to no live object, because the memory changed while it was copied.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub torn: u64,
+    /// What could not be searched, in sentences.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<String>,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
+}
+
+/// Why a block is alive; each block has exactly one class.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// A path of references leads to it from a root.
+    #[default]
+    Held,
+    /// Only objects that refer to each other hold it: `gc.collect()` would free it.
+    Cycle,
+    /// A Python object holds it whose reference count is higher than the references found in Python; native code has a
+    /// pointer to the object.
+    NativeHolder,
+    /// As [`Class::NativeHolder`], but nothing points to the object: a reference was never released.
+    OverCounted,
+    /// No pointer to it or into it is left, or only memory points to it that nothing points to.
+    Lost,
+}
+
+/// What a path begins with.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RootKind {
+    /// A global variable of a Python module.
+    #[default]
+    Module,
+    /// A local variable of a running function.
+    Frame,
+    ThreadLocal,
+    /// A context variable.
+    Context,
+    /// An exception that is being handled.
+    Exception,
+    /// The interpreter's own state.
+    Interpreter,
+    /// A global variable of native code.
+    Global,
+    /// A thread's native stack or registers.
+    Stack,
+    /// Heap memory whose own holder was not found.
+    Heap,
+    /// There is no root: the path begins with a member of the cycle, or with the object that is over-counted.
+    None,
+}
+
+/// A path from a root to a block, with indices and keys replaced by `*`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct HolderPath {
+    pub class: Class,
+    pub root: RootKind,
+    /// The named beginning of the path, by which paths are grouped: `__main__.keep`, `g_cache in libext.so`,
+    /// `frame of main, train.py:62, local t`, `cycle Node.o → Node.o`. Empty if the block is lost.
+    pub origin: String,
+    /// What the origin is: `list of 60`, `std::vector`. May be empty.
+    pub origin_type: String,
+    /// From the origin on. The last one refers to the block.
+    pub steps: Vec<Step>,
+    /// A part of the path may be stale: an unnamed piece of memory, a slot of a running frame.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub possibly: bool,
+    /// The last reference points into the block, not to its start.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interior: bool,
+    /// A remark for the reader: `gc is disabled`, `only unreachable heap memory points to it`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// One reference on a path.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Step {
+    /// How the previous holder refers: `[*]`, `.store`, `.grad_fn`, `local t`.
+    pub via: String,
+    /// What it refers to: `Tensor`, `ExpBackward0`, `c10::StorageImpl`, `cell`. Empty for the block itself.
+    pub holder: String,
+}
+
+/// A holder in the dominator tree.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Retainer {
+    /// `trainer.history (list of 12)`.
+    pub name: String,
+    pub root: RootKind,
+    /// Index of the holder that dominates it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent: Option<usize>,
+    /// GPU memory that would be freed with it, including that of its children.
+    pub bytes: u64,
+    pub count: u64,
+}
+
+/// A block and what holds it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldBlock {
+    pub address: u64,
+    /// Of the allocation; identifies the block together with its address.
+    pub time_ns: u64,
+    pub bytes: u64,
+    /// Index into `paths`.
+    pub path: usize,
+    /// Index into `retainers`: the innermost one that dominates the block.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retainer: Option<usize>,
+}
