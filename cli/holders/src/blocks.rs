@@ -20,8 +20,8 @@ impl BlockIndex {
     pub fn new(blocks: &[Block]) -> BlockIndex {
         let mut filter = vec![0u64; 1 << (FILTER_BITS - 6)];
         for block in blocks {
-            let pages = (block.address >> PAGE_BITS)..=(end(block) - 1 >> PAGE_BITS);
-            if pages.end() - pages.start() >> FILTER_BITS != 0 {
+            let pages = (block.address >> PAGE_BITS)..=((end(block) - 1) >> PAGE_BITS);
+            if (pages.end() - pages.start()) >> FILTER_BITS != 0 {
                 filter.fill(u64::MAX);
                 break;
             }

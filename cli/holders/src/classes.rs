@@ -160,7 +160,7 @@ fn examine<'c, 's>(
     let unreached;
     let mut garbage = Garbage::default();
     let mut walk = Walk::new(copy, python.as_mut(), &mut native, index, with_torch, deadline);
-    walk.from_python();
+    walk.search_python();
     let has_python = walk.python.is_some();
     if walk.unexplained() {
         unreached = match walk.python.as_deref_mut() {
@@ -168,30 +168,30 @@ fn examine<'c, 's>(
             None => Unreached::default(),
         };
         walk.entry = Entry::Counted(&unreached);
-        walk.from_native(Phase::Globals, &globals, &states);
+        walk.search_native(Phase::Globals, &globals, &states);
         if has_python && walk.unexplained() {
             if let Some(python) = walk.python.as_deref_mut() {
                 garbage = unreached.garbage(copy, python, !is_consistent);
             }
-            walk.from_objects(Phase::Garbage, Root::Garbage, &mut garbage.members().iter().copied());
-            walk.from_objects(Phase::Counted, Root::Counted, &mut unreached.counted());
+            walk.search_objects(Phase::Garbage, Root::Garbage, &mut garbage.members().iter().copied());
+            walk.search_objects(Phase::Counted, Root::Counted, &mut unreached.counted());
         }
         if walk.unexplained() {
-            walk.from_native(Phase::Stacks, &stacks, &[]);
+            walk.search_native(Phase::Stacks, &stacks, &[]);
         }
         if walk.unexplained() {
-            walk.from_late();
-            walk.from_states(&states);
-            walk.from_late();
+            walk.search_late();
+            walk.search_states(&states);
+            walk.search_late();
         }
         if walk.unexplained() {
-            walk.from_native(Phase::Records, &records, &[]);
+            walk.search_native(Phase::Records, &records, &[]);
         }
     } else {
         // Paths are known; the edges from globals show what does not depend on Python alone.
         unreached = Unreached::default();
         walk.entry = Entry::None;
-        walk.from_native(Phase::Globals, &globals, &states);
+        walk.search_native(Phase::Globals, &globals, &states);
     }
 
     let mut found: Vec<Option<Found>> = (walk.found.iter())

@@ -137,7 +137,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// Everything that Python's roots lead to.
-    pub fn from_python(&mut self) {
+    pub fn search_python(&mut self) {
         self.phase = Phase::Python;
         let mut roots: Vec<(PythonRoot, Vec<Rooted>)> = Vec::new();
         let Some(python) = self.python.as_deref_mut() else {
@@ -164,7 +164,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// Everything that these native roots lead to, without the words of `left_out`.
-    pub fn from_native(&mut self, phase: Phase, roots: &[NativeRoot], left_out: &[Range<u64>]) {
+    pub fn search_native(&mut self, phase: Phase, roots: &[NativeRoot], left_out: &[Range<u64>]) {
         self.phase = phase;
         for root in roots {
             match root {
@@ -213,7 +213,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// Everything that these Python objects lead to.
-    pub fn from_objects(&mut self, phase: Phase, root: Root, objects: &mut dyn Iterator<Item = u64>) {
+    pub fn search_objects(&mut self, phase: Phase, root: Root, objects: &mut dyn Iterator<Item = u64>) {
         self.phase = phase;
         let id = self.graph.add_root(root, phase);
         self.graph.begin_scan(id);
@@ -225,7 +225,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// The state of the interpreter, word by word: some of its caches are stale.
-    pub fn from_states(&mut self, states: &[Range<u64>]) {
+    pub fn search_states(&mut self, states: &[Range<u64>]) {
         self.phase = Phase::Rest;
         for state in states {
             let root = Root::Python(PythonRoot::Interpreter("interpreter state"));
@@ -239,7 +239,7 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     /// Everything that was put off.
-    pub fn from_late(&mut self) {
+    pub fn search_late(&mut self) {
         self.phase = Phase::Rest;
         while !self.late.is_empty() && !self.expired {
             for (target, from, edge) in std::mem::take(&mut self.late) {
