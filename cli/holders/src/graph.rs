@@ -117,7 +117,7 @@ pub enum Root {
     Garbage,
     /// Its targets are objects whose reference count exceeds the references to them.
     Counted,
-    /// Its targets are chunks that nothing is known to point to.
+    /// Memory of an allocator that is not known; nothing was found that points to it.
     Heap,
 }
 
@@ -134,10 +134,12 @@ pub enum Phase {
     Globals,
     /// From objects that only refer to each other.
     Garbage,
+    /// From Python objects whose count exceeds the references to them.
+    Counted,
     /// From stacks and registers.
     Stacks,
-    /// From an object whose count exceeds the references to it, from the interpreter's state, or through native memory that may
-    /// be stale: long chains of unnamed chunks, large unnamed chunks.
+    /// From the interpreter's state, or through native memory that may be stale: long chains of unnamed chunks, large
+    /// unnamed chunks.
     Rest,
     /// From the records of the driver or an allocator, which hold nothing.
     Records,
@@ -188,7 +190,7 @@ impl State {
 
     fn phase(self) -> Phase {
         use Phase::*;
-        [None, Python, Globals, Garbage, Stacks, Rest, Records, Records][usize::from(self.0 >> 2 & 7)]
+        [None, Python, Globals, Garbage, Counted, Stacks, Rest, Records][usize::from(self.0 >> 2 & 7)]
     }
 
     fn is_weak(self) -> bool {
@@ -344,6 +346,11 @@ impl Graph {
             .push(State(State::new(NodeKind::Root).0 | (phase as u16) << 2));
         self.roots.push((id, root));
         id
+    }
+
+    /// The paths from this root may be stale.
+    pub(crate) fn mark_weak(&mut self, root: NodeId) {
+        self.states[root.place()].0 |= 1 << 5;
     }
 
     /// A node without a parent; `None` if there are too many.
