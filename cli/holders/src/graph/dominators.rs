@@ -17,8 +17,8 @@
 /// A graph whose nodes are numbered from 0.
 pub trait Links {
     fn nodes(&self) -> usize;
-    /// What the node refers to. Numbers beyond [`Links::nodes`] are ignored.
-    fn targets(&self, node: u32) -> &[u32];
+    /// What the node refers to, one by one; `None` behind the last. Numbers beyond [`Links::nodes`] are ignored.
+    fn target(&self, node: u32, nth: usize) -> Option<u32>;
 }
 
 /// A node of the tree.
@@ -37,6 +37,10 @@ pub struct Dominated {
 const PASSES: usize = 16;
 
 const NONE: u32 = u32::MAX;
+
+fn targets(graph: &impl Links, node: u32) -> impl Iterator<Item = u32> {
+    (0..).map_while(move |nth| graph.target(node, nth))
+}
 
 /// The nodes between the entries and the weighted nodes, each after its dominator. Nodes that are not reachable from an
 /// entry are left out.
@@ -96,8 +100,9 @@ fn relevant(graph: &impl Links, entries: &[u32], weights: &[(u32, u64)]) -> Vec<
         }
     }
     let reaches = |marked: &[bool], node: u32| {
-        let mut targets = graph.targets(node).iter().map(|&target| target as usize);
-        targets.any(|target| target < count && marked[target] && !is_entry[target])
+        targets(graph, node)
+            .map(|target| target as usize)
+            .any(|target| target < count && marked[target] && !is_entry[target])
     };
     for pass in 0..PASSES {
         let mut changed = false;
@@ -151,7 +156,7 @@ impl Order {
             parents.push(0);
             open.push((entry, 0));
             while let Some((node, next)) = open.last_mut() {
-                let Some(&target) = graph.targets(*node).get(*next) else {
+                let Some(target) = graph.target(*node, *next) else {
                     open.pop();
                     continue;
                 };
@@ -177,7 +182,7 @@ impl Order {
         let mut starts = vec![0u32; nodes.len() + 1];
         let each = |see: &mut dyn FnMut(u32, u32)| {
             for (number, &node) in nodes.iter().enumerate().skip(1) {
-                for &target in graph.targets(node) {
+                for target in targets(graph, node) {
                     let to = numbers.get(target as usize).copied().unwrap_or(NONE);
                     if to != NONE && !is_entry[target as usize] {
                         see(number as u32, to);
@@ -283,8 +288,8 @@ mod tests {
             self.0.len()
         }
 
-        fn targets(&self, node: u32) -> &[u32] {
-            &self.0[node as usize]
+        fn target(&self, node: u32, nth: usize) -> Option<u32> {
+            self.0[node as usize].get(nth).copied()
         }
     }
 
@@ -307,7 +312,9 @@ mod tests {
         let graph = Lists(vec![vec![3], vec![2], vec![0], vec![]]);
         let tree = dominators(&graph, &[0, 1], &[(3, 7)]);
         assert_eq!(
-            tree.iter().map(|entry| (entry.node, entry.parent, entry.bytes)).collect::<Vec<_>>(),
+            tree.iter()
+                .map(|entry| (entry.node, entry.parent, entry.bytes))
+                .collect::<Vec<_>>(),
             [(0, None, 7), (3, Some(0), 7)]
         );
     }
@@ -318,17 +325,23 @@ mod tests {
         let mut open: Vec<u32> = entries.to_vec();
         while let Some(node) = open.pop() {
             if Some(node) != removed && !std::mem::replace(&mut reached[node as usize], true) {
-                open.extend(graph.targets(node));
+                open.extend(&graph.0[node as usize]);
             }
         }
-        weights.iter().filter(|(node, _)| reached[*node as usize]).map(|(_, bytes)| bytes).sum()
+        weights
+            .iter()
+            .filter(|(node, _)| reached[*node as usize])
+            .map(|(_, bytes)| bytes)
+            .sum()
     }
 
     #[test]
     fn what_a_node_retains_is_what_its_removal_makes_unreachable() {
         let mut state = 1u64;
         let mut random = move |below: usize| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             (state >> 33) as usize % below
         };
         let mut checked = 0;
@@ -347,12 +360,20 @@ mod tests {
             for entry in &tree {
                 // An entry that other nodes refer to stays an entry: its removal is the removal of the node as well.
                 let lost = all - naive(&graph, &entries, &weights, Some(entry.node));
-                assert_eq!(entry.bytes, lost, "round {round}, node {}: {:?}, {entries:?}", entry.node, graph.0);
+                assert_eq!(
+                    entry.bytes, lost,
+                    "round {round}, node {}: {:?}, {entries:?}",
+                    entry.node, graph.0
+                );
                 checked += usize::from(lost > 0);
             }
             for node in 0..nodes as u32 {
                 let lost = all - naive(&graph, &entries, &weights, Some(node));
-                assert_eq!(bytes_of(&tree, node).unwrap_or(0), lost, "round {round}, node {node} is missing");
+                assert_eq!(
+                    bytes_of(&tree, node).unwrap_or(0),
+                    lost,
+                    "round {round}, node {node} is missing"
+                );
             }
         }
         assert!(checked > 3000, "{checked}");
@@ -361,7 +382,11 @@ mod tests {
     #[test]
     fn a_list_of_a_million_nodes_needs_no_stack() {
         let count = 1_000_000u32;
-        let graph = Lists((0..count).map(|node| vec![node.saturating_sub(1), (node + 1).min(count - 1)]).collect());
+        let graph = Lists(
+            (0..count)
+                .map(|node| vec![node.saturating_sub(1), (node + 1).min(count - 1)])
+                .collect(),
+        );
         let tree = dominators(&graph, &[0], &[(count - 1, 5)]);
         assert_eq!(tree.len(), count as usize);
         assert!(tree.iter().all(|entry| entry.bytes == 5));
