@@ -68,6 +68,8 @@ pub struct Searched<'c, 's> {
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
 
+const ONLY_NUMBER: &str = "held as a number";
+
 /// # Errors
 /// See [`crate::search`].
 pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Result<Holders, Error> {
@@ -309,6 +311,14 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found 
                 possibly: true,
                 ..of_pointer(&walk.graph, record)
             },
+        };
+    }
+    if let Some(number) = walk.numbers[block]
+        && !walk.index.is_of_torch(block)
+    {
+        return Found {
+            note: Some(ONLY_NUMBER),
+            ..of_pointer(&walk.graph, number)
         };
     }
     for &address in evidence.words.to_blocks.get(&block).into_iter().flatten() {
