@@ -73,11 +73,14 @@ const ONLY_NUMBER: &str = "held as a number";
 /// # Errors
 /// See [`crate::search`].
 pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Result<Holders, Error> {
+    let mut search = Search::default();
+    if blocks.is_empty() {
+        return Ok(Paths::new(blocks, options).finish(search));
+    }
     let started = Instant::now();
     let deadline = started + options.limit;
     let index = BlockIndex::new(blocks);
     let mut paths = Paths::new(blocks, options);
-    let mut search = Search::default();
     let mut best: Vec<Option<Class>> = vec![None; blocks.len()];
     loop {
         let before = Instant::now();
