@@ -9,6 +9,8 @@
 //!
 //! Node 0 is a placeholder. A node exists from the first reference to it; its parent may improve until it is scanned.
 
+pub mod dominators;
+
 use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
