@@ -84,13 +84,14 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     let mut best: Vec<Option<Class>> = vec![None; blocks.len()];
     loop {
         let before = Instant::now();
-        let activity = activity(source);
-        let copy = Copy::take(source, &options.excluded)?;
-        let is_consistent = !source.is_running() || activity.is_some() && activity == self::activity(source);
+        let (copy, is_consistent) = copied(source, options)?;
         search.copies += 1;
         if search.copies == 1 {
             search.copy_ns = nanoseconds(before);
             search.copied_bytes = copy.copied_bytes();
+        }
+        if options.pause {
+            search.paused_ns += nanoseconds(before);
         }
         let mut searched = examine(&copy, &index, is_consistent, deadline)?;
         search.visited += searched.graph.len() as u64 - 1;
@@ -116,8 +117,29 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
             break;
         }
     }
+    for limit in source.limits() {
+        if !search.limits.contains(&limit) {
+            search.limits.push(limit);
+        }
+    }
     search.took_ns = nanoseconds(started);
     Ok(paths.finish(search))
+}
+
+/// Copies the memory, and says whether all of it is of the same instant.
+fn copied<'s>(source: &'s dyn Source, options: &Options) -> Result<(Copy<'s>, bool), Error> {
+    if options.pause && source.is_running() {
+        source
+            .pause(true)
+            .map_err(|error| Error::Read("the process cannot be stopped".to_owned(), error))?;
+        let copy = Copy::take(source, &options.excluded);
+        let _ = source.pause(false);
+        return Ok((copy?, true));
+    }
+    let before = activity(source);
+    let copy = Copy::take(source, &options.excluded)?;
+    let is_consistent = !source.is_running() || before.is_some() && before == activity(source);
+    Ok((copy, is_consistent))
 }
 
 fn nanoseconds(since: Instant) -> u64 {

@@ -51,7 +51,11 @@ impl Program {
                 of_torch: false,
             });
         }
-        let program = Program { child, blocks, expected };
+        let program = Program {
+            child,
+            blocks,
+            expected,
+        };
         assert!(is_ready, "{command:?} ended early");
         program
     }
@@ -69,12 +73,18 @@ impl Program {
             let class = format!("{:?}", path.class);
             (class != *expected).then(|| format!("{label} is {class}, not {expected}: {path:?}"))
         };
-        let paths = holders.blocks.iter().map(|block| (block.address, &holders.paths[block.path]));
+        let paths = holders
+            .blocks
+            .iter()
+            .map(|block| (block.address, &holders.paths[block.path]));
         paths.filter_map(wrong).collect()
     }
 
     fn path<'h>(&self, holders: &'h Holders, label: &str) -> &'h HolderPath {
-        let block = holders.blocks.iter().find(|block| self.expected[&block.address].0 == label);
+        let block = holders
+            .blocks
+            .iter()
+            .find(|block| self.expected[&block.address].0 == label);
         &holders.paths[block.unwrap_or_else(|| panic!("no block {label}")).path]
     }
 }
@@ -87,9 +97,15 @@ fn program(name: &str) -> PathBuf {
 fn interpreters() -> Vec<PathBuf> {
     let mut all = vec![PathBuf::from("python3")];
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    for version in std::fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten() {
+    for version in std::fs::read_dir(home.join(".pyenv/versions"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         let name = version.file_name().into_string().unwrap_or_default();
-        let minor = name.strip_prefix("3.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+        let minor = name
+            .strip_prefix("3.")
+            .and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
         if minor.is_some_and(|minor| (8..=15).contains(&minor)) {
             all.push(version.path().join("bin/python3"));
         }
@@ -116,7 +132,10 @@ fn each_block_gets_the_class_of_its_holder() {
             mistakes.push(format!("{} ({:?}): {mistake}", python.display(), holders.search.python));
         }
         let leaked = running.path(&holders, "leaked-chunk");
-        assert_eq!(leaked.note.as_deref(), Some("only unreachable heap memory points to it"));
+        assert_eq!(
+            leaked.note.as_deref(),
+            Some("only unreachable heap memory points to it")
+        );
         assert!(running.path(&holders, "lost").note.is_none());
     }
     assert!(mistakes.is_empty(), "{}", mistakes.join("\n"));

@@ -307,7 +307,9 @@ mod tests {
         let graph = Lists(vec![vec![3], vec![2], vec![0], vec![]]);
         let tree = dominators(&graph, &[0, 1], &[(3, 7)]);
         assert_eq!(
-            tree.iter().map(|entry| (entry.node, entry.parent, entry.bytes)).collect::<Vec<_>>(),
+            tree.iter()
+                .map(|entry| (entry.node, entry.parent, entry.bytes))
+                .collect::<Vec<_>>(),
             [(0, None, 7), (3, Some(0), 7)]
         );
     }
@@ -321,14 +323,20 @@ mod tests {
                 open.extend(graph.targets(node));
             }
         }
-        weights.iter().filter(|(node, _)| reached[*node as usize]).map(|(_, bytes)| bytes).sum()
+        weights
+            .iter()
+            .filter(|(node, _)| reached[*node as usize])
+            .map(|(_, bytes)| bytes)
+            .sum()
     }
 
     #[test]
     fn what_a_node_retains_is_what_its_removal_makes_unreachable() {
         let mut state = 1u64;
         let mut random = move |below: usize| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
             (state >> 33) as usize % below
         };
         let mut checked = 0;
@@ -347,12 +355,20 @@ mod tests {
             for entry in &tree {
                 // An entry that other nodes refer to stays an entry: its removal is the removal of the node as well.
                 let lost = all - naive(&graph, &entries, &weights, Some(entry.node));
-                assert_eq!(entry.bytes, lost, "round {round}, node {}: {:?}, {entries:?}", entry.node, graph.0);
+                assert_eq!(
+                    entry.bytes, lost,
+                    "round {round}, node {}: {:?}, {entries:?}",
+                    entry.node, graph.0
+                );
                 checked += usize::from(lost > 0);
             }
             for node in 0..nodes as u32 {
                 let lost = all - naive(&graph, &entries, &weights, Some(node));
-                assert_eq!(bytes_of(&tree, node).unwrap_or(0), lost, "round {round}, node {node} is missing");
+                assert_eq!(
+                    bytes_of(&tree, node).unwrap_or(0),
+                    lost,
+                    "round {round}, node {node} is missing"
+                );
             }
         }
         assert!(checked > 3000, "{checked}");
@@ -361,7 +377,11 @@ mod tests {
     #[test]
     fn a_list_of_a_million_nodes_needs_no_stack() {
         let count = 1_000_000u32;
-        let graph = Lists((0..count).map(|node| vec![node.saturating_sub(1), (node + 1).min(count - 1)]).collect());
+        let graph = Lists(
+            (0..count)
+                .map(|node| vec![node.saturating_sub(1), (node + 1).min(count - 1)])
+                .collect(),
+        );
         let tree = dominators(&graph, &[0], &[(count - 1, 5)]);
         assert_eq!(tree.len(), count as usize);
         assert!(tree.iter().all(|entry| entry.bytes == 5));
