@@ -81,6 +81,7 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     let deadline = started + options.limit;
     let index = BlockIndex::new(blocks);
     let mut paths = Paths::new(blocks, options);
+    let mut limits: Vec<String> = Vec::new();
     let mut best: Vec<Option<Class>> = vec![None; blocks.len()];
     loop {
         let before = Instant::now();
@@ -104,8 +105,9 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
             best[*block] = Some(searched.found[*block].class);
         }
         paths.add(&mut searched, &better);
+        limits.extend_from_slice(searched.native.limits());
         if searched.expired {
-            search.limits.push(format!(
+            limits.push(format!(
                 "the search stopped after {} s; blocks without a holder may have one",
                 options.limit.as_secs()
             ));
@@ -117,7 +119,8 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
             break;
         }
     }
-    for limit in source.limits() {
+    limits.extend(source.limits());
+    for limit in limits {
         if !search.limits.contains(&limit) {
             search.limits.push(limit);
         }
@@ -177,7 +180,6 @@ fn examine<'c, 's>(
     let mut native = Native::find(copy, &modules, python.as_ref().map(Python::pool_bytes));
     let (globals, stacks): (Vec<NativeRoot>, Vec<NativeRoot>) = (native.roots(copy, &modules).into_iter())
         .partition(|root| matches!(root, NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. }));
-    let (records, globals): (Vec<NativeRoot>, Vec<NativeRoot>) = globals.into_iter().partition(is_of_driver);
     let states = python.as_ref().map_or_else(Vec::new, |python| python.states(copy));
     let with_torch = modules
         .all()
@@ -210,9 +212,6 @@ fn examine<'c, 's>(
             walk.search_late();
             walk.search_states(&states);
             walk.search_late();
-        }
-        if walk.unexplained() {
-            walk.search_native(Phase::Records, &records, &[]);
         }
     } else {
         // Paths are known; the edges from globals show what does not depend on Python alone.
@@ -258,21 +257,13 @@ fn examine<'c, 's>(
     })
 }
 
-/// The driver's records of its blocks hold nothing.
-fn is_of_driver(root: &NativeRoot) -> bool {
-    matches!(root, NativeRoot::Globals { file, .. } if {
-        let name = file.rsplit('/').next().unwrap_or(file);
-        ["libcuda.so", "libcudart", "libnvidia", "libcupti"].iter().any(|driver| name.starts_with(driver))
-    })
-}
-
 /// The class by the first pointer that the walk found.
 fn of_pointer(graph: &Graph, pointer: Pointer) -> Found {
     let class = match pointer.phase {
         Phase::None | Phase::Python => Class::Held,
         Phase::Garbage => Class::Cycle,
         Phase::Counted => Class::NativeHolder,
-        Phase::Globals | Phase::Stacks | Phase::Rest | Phase::Records => {
+        Phase::Globals | Phase::Stacks | Phase::Rest => {
             let is_of_python = matches!(root_of(graph, pointer.node), Some(Root::Python(_)));
             if !is_of_python && first_object(graph, pointer.node).is_some() {
                 Class::NativeHolder

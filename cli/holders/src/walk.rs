@@ -17,15 +17,17 @@
 
 mod rules;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Instant;
+
+use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
 use crate::copy::{Copy, PAGE};
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement, Root};
-use crate::native::{Chunk, Heap, Native, NativeRoot};
+use crate::native::{Chunk, ClassId, Heap, Native, NativeRoot};
 use crate::python::{Python, PythonRoot, Reference, Rooted, Sort, TypeId};
 
 pub(crate) use rules::without;
@@ -86,6 +88,7 @@ pub(crate) struct Walk<'w, 's> {
     unnamed: u8,
     /// The type `int`.
     integers: Option<TypeId>,
+    kinds: HashMap<ClassId, Kind, FixedState>,
     block_edges: Vec<u16>,
     scanned: u64,
     references: Vec<Reference>,
@@ -114,6 +117,7 @@ impl<'w, 's> Walk<'w, 's> {
             records: vec![None; index.len()],
             numbers: vec![None; index.len()],
             integers: None,
+            kinds: HashMap::default(),
             torn: 0,
             expired: false,
             entry: Entry::All,
@@ -403,9 +407,8 @@ impl<'w, 's> Walk<'w, 's> {
             }
             return;
         }
-        let chunk = self.native.chunk(self.copy, value);
         if let Some(python) = self.python.as_deref_mut()
-            && is_place_of_object(self.copy, chunk, value)
+            && is_place_of_object(self.copy, self.native, value)
             && let Some(of) = python.object(self.copy, value)
         {
             let enters = match &self.entry {
@@ -418,7 +421,9 @@ impl<'w, 's> Walk<'w, 's> {
             }
             return;
         }
-        let Some(chunk) = chunk else { return };
+        let Some(chunk) = self.native.chunk(self.copy, value) else {
+            return;
+        };
         if !points_into(chunk, value) {
             return;
         }
@@ -483,13 +488,10 @@ impl<'w, 's> Walk<'w, 's> {
                 node: from,
                 edge,
                 interior,
-                weak: weak || !holds || self.phase == Phase::Records,
+                weak: weak || !holds,
             });
         } else {
             self.graph.incomplete = true;
-        }
-        if self.phase == Phase::Records {
-            return;
         }
         let best = if holds {
             &mut self.found[block]
@@ -532,7 +534,11 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     fn kind_of(&mut self, start: u64) -> Kind {
-        kind_of(self.native.class(self.copy, start))
+        let Some(class) = self.native.class_id(self.copy, start) else {
+            return Kind::Unnamed;
+        };
+        let native = &*self.native;
+        *(self.kinds.entry(class)).or_insert_with(|| kind_of(native.class_name(class)))
     }
 
     pub fn contains_object(&mut self, chunk: Chunk) -> bool {

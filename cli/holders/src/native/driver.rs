@@ -39,8 +39,21 @@ impl Role {
                 .is_some_and(|rest| rest.starts_with(".so") || rest.starts_with("-2."))
         };
         const SYSTEM: [&str; 15] = [
-            "libc", "libpthread", "libdl", "libm", "librt", "ld", "ld-linux-x86-64", "ld-linux-aarch64", "libresolv",
-            "libjemalloc", "libtcmalloc", "libtcmalloc_minimal", "libtcmalloc_minimal_debug", "libmimalloc", "libasan",
+            "libc",
+            "libpthread",
+            "libdl",
+            "libm",
+            "librt",
+            "ld",
+            "ld-linux-x86-64",
+            "ld-linux-aarch64",
+            "libresolv",
+            "libjemalloc",
+            "libtcmalloc",
+            "libtcmalloc_minimal",
+            "libtcmalloc_minimal_debug",
+            "libmimalloc",
+            "libasan",
         ];
         const DRIVER: [&str; 4] = ["libcuda", "libcudart", "libcudadebugger", "libcupti"];
         if DRIVER.into_iter().any(is) || name.starts_with("libnvidia-") || name.starts_with("libculeak") {
@@ -95,14 +108,19 @@ fn enter(
     bytes: &mut u64,
 ) {
     let present: Vec<Range<u64>> = native.pages.present(range.clone()).collect();
-    let places = present.into_iter().flat_map(|part| part.start.max(range.start)..part.end);
+    let places = present
+        .into_iter()
+        .flat_map(|part| part.start.max(range.start)..part.end);
     for place in places.step_by(8) {
         let word = copy.word(place);
         if word < PAGE {
             continue;
         }
-        let Some(chunk) = native.chunk(copy, word) else { continue };
-        if chunk.heap == Heap::Python || is_python_object(copy, chunk.start) || is_of_program(copy, native, chunk.start) {
+        let Some(chunk) = native.chunk(copy, word) else {
+            continue;
+        };
+        if chunk.heap == Heap::Python || is_python_object(copy, chunk.start) || is_of_program(copy, native, chunk.start)
+        {
             continue;
         }
         let mut is_new = false;

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::copy::Copy;
-use crate::native::{Chunk, Heap};
+use crate::native::{Chunk, Heap, Native};
 use crate::python::Python;
 
 /// Of a `c10::StorageImpl`: up to and including its pointer to the data. What follows may be uninitialised.
@@ -20,15 +20,14 @@ pub enum Kind {
     Leaf,
 }
 
-pub fn kind_of(class: Option<&str>) -> Kind {
+pub fn kind_of(class: &str) -> Kind {
     // Counts of shared pointers whose object is elsewhere, and of tensors' versions.
     const HOLDS_NOTHING: [&str; 3] = ["VersionCounter", "_Sp_counted_deleter", "_Sp_counted_ptr<"];
     match class {
-        None => Kind::Unnamed,
-        Some("c10::StorageImpl") => Kind::Storage,
-        Some(class) if HOLDS_NOTHING.iter().any(|part| class.contains(part)) => Kind::Leaf,
-        Some(class) if class.ends_with("_Sp_counted_ptr") => Kind::Leaf,
-        Some(_) => Kind::Named,
+        "c10::StorageImpl" => Kind::Storage,
+        _ if HOLDS_NOTHING.iter().any(|part| class.contains(part)) => Kind::Leaf,
+        _ if class.ends_with("_Sp_counted_ptr") => Kind::Leaf,
+        _ => Kind::Named,
     }
 }
 
@@ -46,13 +45,19 @@ pub fn object_in(copy: &Copy, python: &mut Python, chunk: Chunk) -> Option<u64> 
     })
 }
 
-/// Whether an object may begin at this address, which is in this chunk, if any.
-pub fn is_place_of_object(copy: &Copy, chunk: Option<Chunk>, address: u64) -> bool {
-    match chunk {
-        Some(Chunk { heap: Heap::Window, .. }) => true,
+/// Whether an object may begin at this address.
+pub fn is_place_of_object(copy: &Copy, native: &Native, address: u64) -> bool {
+    let begins_before = |header: &u64| {
+        let start = address.wrapping_sub(*header);
+        native.chunk(copy, start).is_some_and(|chunk| chunk.start == start)
+    };
+    match native.chunk(copy, address) {
+        Some(chunk) if chunk.heap == Heap::Window => true,
         Some(chunk) => HEADERS.contains(&(address - chunk.start)),
-        // Static memory.
-        None => copy.region(address).is_some_and(|region| region.name.starts_with('/')),
+        // Behind a header in Python's heap, or in static memory.
+        None => {
+            HEADERS.iter().any(begins_before) || copy.region(address).is_some_and(|region| region.name.starts_with('/'))
+        }
     }
 }
 
@@ -112,9 +117,8 @@ mod tests {
 
     #[test]
     fn counts_of_pointers_hold_nothing_and_made_shared_objects_hold() {
-        assert_eq!(kind_of(Some("std::_Sp_counted_deleter<Block*, Free>")), Kind::Leaf);
-        assert_eq!(kind_of(Some("std::_Sp_counted_ptr_inplace<Cache>")), Kind::Named);
-        assert_eq!(kind_of(Some("c10::StorageImpl")), Kind::Storage);
-        assert_eq!(kind_of(None), Kind::Unnamed);
+        assert_eq!(kind_of("std::_Sp_counted_deleter<Block*, Free>"), Kind::Leaf);
+        assert_eq!(kind_of("std::_Sp_counted_ptr_inplace<Cache>"), Kind::Named);
+        assert_eq!(kind_of("c10::StorageImpl"), Kind::Storage);
     }
 }
