@@ -68,24 +68,31 @@ pub struct Searched<'c, 's> {
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
 
+const ONLY_NUMBER: &str = "held as a number";
+
 /// # Errors
 /// See [`crate::search`].
 pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Result<Holders, Error> {
+    let mut search = Search::default();
+    if blocks.is_empty() {
+        return Ok(Paths::new(blocks, options).finish(search));
+    }
     let started = Instant::now();
     let deadline = started + options.limit;
     let index = BlockIndex::new(blocks);
     let mut paths = Paths::new(blocks, options);
-    let mut search = Search::default();
+    let mut limits: Vec<String> = Vec::new();
     let mut best: Vec<Option<Class>> = vec![None; blocks.len()];
     loop {
         let before = Instant::now();
-        let activity = activity(source);
-        let copy = Copy::take(source, &options.excluded)?;
-        let is_consistent = !source.is_running() || activity.is_some() && activity == self::activity(source);
+        let (copy, is_consistent) = copied(source, options)?;
         search.copies += 1;
         if search.copies == 1 {
             search.copy_ns = nanoseconds(before);
             search.copied_bytes = copy.copied_bytes();
+        }
+        if options.pause {
+            search.paused_ns += nanoseconds(before);
         }
         let mut searched = examine(&copy, &index, is_consistent, deadline)?;
         search.visited += searched.graph.len() as u64 - 1;
@@ -98,8 +105,9 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
             best[*block] = Some(searched.found[*block].class);
         }
         paths.add(&mut searched, &better);
+        limits.extend_from_slice(searched.native.limits());
         if searched.expired {
-            search.limits.push(format!(
+            limits.push(format!(
                 "the search stopped after {} s; blocks without a holder may have one",
                 options.limit.as_secs()
             ));
@@ -111,8 +119,30 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
             break;
         }
     }
+    limits.extend(source.limits());
+    for limit in limits {
+        if !search.limits.contains(&limit) {
+            search.limits.push(limit);
+        }
+    }
     search.took_ns = nanoseconds(started);
     Ok(paths.finish(search))
+}
+
+/// Copies the memory, and says whether all of it is of the same instant.
+fn copied<'s>(source: &'s dyn Source, options: &Options) -> Result<(Copy<'s>, bool), Error> {
+    if options.pause && source.is_running() {
+        source
+            .pause(true)
+            .map_err(|error| Error::Read("the process cannot be stopped".to_owned(), error))?;
+        let copy = Copy::take(source, &options.excluded);
+        let _ = source.pause(false);
+        return Ok((copy?, true));
+    }
+    let before = activity(source);
+    let copy = Copy::take(source, &options.excluded)?;
+    let is_consistent = !source.is_running() || before.is_some() && before == activity(source);
+    Ok((copy, is_consistent))
 }
 
 fn nanoseconds(since: Instant) -> u64 {
@@ -150,7 +180,6 @@ fn examine<'c, 's>(
     let mut native = Native::find(copy, &modules, python.as_ref().map(Python::pool_bytes));
     let (globals, stacks): (Vec<NativeRoot>, Vec<NativeRoot>) = (native.roots(copy, &modules).into_iter())
         .partition(|root| matches!(root, NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. }));
-    let (records, globals): (Vec<NativeRoot>, Vec<NativeRoot>) = globals.into_iter().partition(is_of_driver);
     let states = python.as_ref().map_or_else(Vec::new, |python| python.states(copy));
     let with_torch = modules
         .all()
@@ -183,9 +212,6 @@ fn examine<'c, 's>(
             walk.search_late();
             walk.search_states(&states);
             walk.search_late();
-        }
-        if walk.unexplained() {
-            walk.search_native(Phase::Records, &records, &[]);
         }
     } else {
         // Paths are known; the edges from globals show what does not depend on Python alone.
@@ -231,21 +257,13 @@ fn examine<'c, 's>(
     })
 }
 
-/// The driver's records of its blocks hold nothing.
-fn is_of_driver(root: &NativeRoot) -> bool {
-    matches!(root, NativeRoot::Globals { file, .. } if {
-        let name = file.rsplit('/').next().unwrap_or(file);
-        ["libcuda.so", "libcudart", "libnvidia", "libcupti"].iter().any(|driver| name.starts_with(driver))
-    })
-}
-
 /// The class by the first pointer that the walk found.
 fn of_pointer(graph: &Graph, pointer: Pointer) -> Found {
     let class = match pointer.phase {
         Phase::None | Phase::Python => Class::Held,
         Phase::Garbage => Class::Cycle,
         Phase::Counted => Class::NativeHolder,
-        Phase::Globals | Phase::Stacks | Phase::Rest | Phase::Records => {
+        Phase::Globals | Phase::Stacks | Phase::Rest => {
             let is_of_python = matches!(root_of(graph, pointer.node), Some(Root::Python(_)));
             if !is_of_python && first_object(graph, pointer.node).is_some() {
                 Class::NativeHolder
@@ -309,6 +327,14 @@ fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found 
                 possibly: true,
                 ..of_pointer(&walk.graph, record)
             },
+        };
+    }
+    if let Some(number) = walk.numbers[block]
+        && !walk.index.is_of_torch(block)
+    {
+        return Found {
+            note: Some(ONLY_NUMBER),
+            ..of_pointer(&walk.graph, number)
         };
     }
     for &address in evidence.words.to_blocks.get(&block).into_iter().flatten() {

@@ -78,7 +78,9 @@ fn is_native_pointer(walk: &mut Walk, statics: &[Range<u64>], address: u64, obje
     if statics.iter().any(|range| range.contains(&address)) {
         return true;
     }
-    let Some(chunk) = walk.native.chunk(walk.copy, address) else {
+    // Pointers to the last word of a chunk are none, but the word belongs to it.
+    let chunk = |address| walk.native.chunk(walk.copy, address);
+    let Some(chunk) = chunk(address).or_else(|| chunk(address.wrapping_sub(8))) else {
         return false;
     };
     let node = |address| walk.graph.find(walk.copy, address);

@@ -141,8 +141,6 @@ pub enum Phase {
     /// From the interpreter's state, or through native memory that may be stale: long chains of unnamed chunks, large
     /// unnamed chunks.
     Rest,
-    /// From the records of the driver or an allocator, which hold nothing.
-    Records,
 }
 
 /// A node that points to a block.
@@ -190,7 +188,7 @@ impl State {
 
     fn phase(self) -> Phase {
         use Phase::*;
-        [None, Python, Globals, Garbage, Counted, Stacks, Rest, Records][usize::from(self.0 >> 2 & 7)]
+        [None, Python, Globals, Garbage, Counted, Stacks, Rest, Rest][usize::from(self.0 >> 2 & 7)]
     }
 
     fn is_weak(self) -> bool {

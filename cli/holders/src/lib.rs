@@ -19,6 +19,7 @@
 //! * [`source`]: a process or a core file: regions, pages, threads
 //! * [`copy`]: the copied pages, addressed as in the process
 //! * [`modules`]: the ELF files in it: globals and their symbols
+//! * [`demangle`]: names of C++ and Rust
 //! * [`native`]: heap chunks, classes of C++ objects, native roots
 //! * [`python`]: objects of CPython and the references between them
 //! * [`graph`]: nodes and edges in a few bytes each
@@ -35,6 +36,7 @@
 mod blocks;
 pub mod classes;
 pub mod copy;
+pub mod demangle;
 mod evidence;
 pub mod garbage;
 pub mod graph;
@@ -45,6 +47,9 @@ pub mod python;
 pub mod source;
 mod walk;
 mod words;
+
+#[cfg(test)]
+mod testing;
 
 use std::fmt;
 use std::ops::Range;

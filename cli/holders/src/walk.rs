@@ -15,16 +15,23 @@
 //!
 //! Nothing here recurses, and each node is scanned once, so the time is bounded by the size of the copy.
 
-use std::collections::VecDeque;
+mod rules;
+
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::time::Instant;
+
+use foldhash::fast::FixedState;
 
 use crate::blocks::BlockIndex;
 use crate::copy::{Copy, PAGE};
 use crate::garbage::Unreached;
 use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement, Root};
-use crate::native::{Chunk, Heap, Native, NativeRoot};
-use crate::python::{Python, PythonRoot, Reference, Rooted, Sort};
+use crate::native::{Chunk, ClassId, Heap, Native, NativeRoot};
+use crate::python::{Python, PythonRoot, Reference, Rooted, Sort, TypeId};
+
+pub(crate) use rules::without;
+use rules::{Kind, STORAGE_BYTES, is_place_of_object, kind_of, object_in, points_into, two_digits};
 
 const COSTS: u8 = 16;
 const WORD: u8 = 1;
@@ -32,8 +39,6 @@ const CONTEXT: u8 = 8;
 
 /// Larger chunks without a class are buffers more often than objects.
 const LARGE: u64 = 64 << 10;
-/// Of a `c10::StorageImpl`: up to and including its pointer to the data.
-const STORAGE: u64 = 40;
 /// Edges to one block that are kept.
 const EDGES_PER_BLOCK: u16 = 4096;
 /// The largest range whose word offsets fit in an edge.
@@ -58,17 +63,6 @@ pub(crate) enum Entry<'u> {
     Counted(&'u Unreached),
 }
 
-/// What is known about the memory of a chunk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Unnamed,
-    Named,
-    /// `c10::StorageImpl`: it alone holds blocks of PyTorch's allocator.
-    Storage,
-    /// Its words hold nothing.
-    Leaf,
-}
-
 pub(crate) struct Walk<'w, 's> {
     pub copy: &'w Copy<'s>,
     pub python: Option<&'w mut Python>,
@@ -79,6 +73,8 @@ pub(crate) struct Walk<'w, 's> {
     pub found: Vec<Option<Pointer>>,
     /// Pointers that hold no block of PyTorch's allocator: those of its own records, for example.
     pub records: Vec<Option<Pointer>>,
+    /// Numbers in Python that equal an address in the block. They hold it only if nothing else does.
+    pub numbers: Vec<Option<Pointer>>,
     pub torn: u64,
     /// The time limit is over; nothing more is scanned.
     pub expired: bool,
@@ -90,6 +86,9 @@ pub(crate) struct Walk<'w, 's> {
     late: Vec<(NodeId, NodeId, Edge)>,
     /// Unnamed chunks in a row that a path may contain.
     unnamed: u8,
+    /// The type `int`.
+    integers: Option<TypeId>,
+    kinds: HashMap<ClassId, Kind, FixedState>,
     block_edges: Vec<u16>,
     scanned: u64,
     references: Vec<Reference>,
@@ -116,6 +115,9 @@ impl<'w, 's> Walk<'w, 's> {
             index,
             found: vec![None; index.len()],
             records: vec![None; index.len()],
+            numbers: vec![None; index.len()],
+            integers: None,
+            kinds: HashMap::default(),
             torn: 0,
             expired: false,
             entry: Entry::All,
@@ -290,7 +292,7 @@ impl<'w, 's> Walk<'w, 's> {
                 if let Some(chunk) = self.native.chunk(self.copy, address) {
                     let bytes = match self.kind_of(chunk.start) {
                         Kind::Leaf => 0,
-                        Kind::Storage => chunk.bytes.min(STORAGE),
+                        Kind::Storage => chunk.bytes.min(STORAGE_BYTES),
                         Kind::Named | Kind::Unnamed => chunk.bytes,
                     };
                     self.words(node, chunk.start..chunk.start + bytes);
@@ -352,9 +354,31 @@ impl<'w, 's> Walk<'w, 's> {
             return;
         };
         match python.object(self.copy, target) {
-            Some(of) if python.is_leaf(of) => {}
+            Some(of) if python.is_leaf(of) => {
+                if self.integers.is_none() && python.type_name(of) == "int" {
+                    self.integers = Some(of);
+                }
+                if self.integers == Some(of) {
+                    self.number(from, edge, target);
+                }
+            }
             Some(_) => self.add_object(from, edge, target, cost, weak),
             None => self.torn += u64::from(!weak && target != 0),
+        }
+    }
+
+    fn number(&mut self, from: NodeId, edge: Edge, integer: u64) {
+        let Some(value) = two_digits(self.copy, integer) else {
+            return;
+        };
+        if let Some((block, interior)) = self.index.find(value) {
+            self.numbers[block].get_or_insert(Pointer {
+                node: from,
+                edge,
+                interior,
+                phase: self.phase,
+                weak: true,
+            });
         }
     }
 
@@ -383,9 +407,8 @@ impl<'w, 's> Walk<'w, 's> {
             }
             return;
         }
-        let chunk = self.native.chunk(self.copy, value);
         if let Some(python) = self.python.as_deref_mut()
-            && is_place_of_object(self.copy, chunk, value)
+            && is_place_of_object(self.copy, self.native, value)
             && let Some(of) = python.object(self.copy, value)
         {
             let enters = match &self.entry {
@@ -398,7 +421,9 @@ impl<'w, 's> Walk<'w, 's> {
             }
             return;
         }
-        let Some(chunk) = chunk else { return };
+        let Some(chunk) = self.native.chunk(self.copy, value) else {
+            return;
+        };
         if !points_into(chunk, value) {
             return;
         }
@@ -463,13 +488,10 @@ impl<'w, 's> Walk<'w, 's> {
                 node: from,
                 edge,
                 interior,
-                weak: weak || !holds || self.phase == Phase::Records,
+                weak: weak || !holds,
             });
         } else {
             self.graph.incomplete = true;
-        }
-        if self.phase == Phase::Records {
-            return;
         }
         let best = if holds {
             &mut self.found[block]
@@ -512,101 +534,16 @@ impl<'w, 's> Walk<'w, 's> {
     }
 
     fn kind_of(&mut self, start: u64) -> Kind {
-        match self.native.class(self.copy, start) {
-            None => Kind::Unnamed,
-            Some("c10::StorageImpl") => Kind::Storage,
-            Some(class) => {
-                // Counts of shared pointers whose object is elsewhere, and of tensors' versions.
-                let holds_nothing = ["VersionCounter", "_Sp_counted_deleter", "_Sp_counted_ptr<"];
-                if holds_nothing.iter().any(|part| class.contains(part)) || class.ends_with("_Sp_counted_ptr") {
-                    Kind::Leaf
-                } else {
-                    Kind::Named
-                }
-            }
-        }
+        let Some(class) = self.native.class_id(self.copy, start) else {
+            return Kind::Unnamed;
+        };
+        let native = &*self.native;
+        *(self.kinds.entry(class)).or_insert_with(|| kind_of(native.class_name(class)))
     }
 
     pub fn contains_object(&mut self, chunk: Chunk) -> bool {
         self.python
             .as_deref_mut()
             .is_some_and(|python| object_in(self.copy, python, chunk).is_some())
-    }
-}
-
-/// The Python object that a chunk was allocated for.
-fn object_in(copy: &Copy, python: &mut Python, chunk: Chunk) -> Option<u64> {
-    HEADERS.into_iter().find_map(|header| {
-        let address = chunk.start + header;
-        let of = python.object(copy, address)?;
-        let extent = python.extent(copy, address, of);
-        // The last word of a chunk of glibc may lie behind its limits.
-        (extent.start == chunk.start && extent.end <= chunk.start + chunk.bytes + 8).then_some(address)
-    })
-}
-
-/// Bytes before an object: none, the collector's header, and that with the pointers to its attributes.
-const HEADERS: [u64; 3] = [0, 16, 32];
-
-fn is_place_of_object(copy: &Copy, chunk: Option<Chunk>, address: u64) -> bool {
-    match chunk {
-        Some(Chunk { heap: Heap::Window, .. }) => true,
-        Some(chunk) => HEADERS.contains(&(address - chunk.start)),
-        // Objects in static memory.
-        None => copy
-            .region(address)
-            .is_some_and(|region| !region.name.is_empty() && region.name != "[heap]"),
-    }
-}
-
-/// Whether a word of this value can be a pointer to the memory of the chunk: free chunks link to each other by other
-/// addresses.
-fn points_into(chunk: Chunk, value: u64) -> bool {
-    match chunk.heap {
-        Heap::Python | Heap::Window => value == chunk.start,
-        Heap::Glibc => value == chunk.start || value - chunk.start + 8 != chunk.bytes,
-        Heap::Other => true,
-    }
-}
-
-/// The parts of a range outside the others.
-pub(crate) fn without(range: Range<u64>, left_out: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut parts = vec![range];
-    for out in left_out {
-        parts = parts
-            .into_iter()
-            .flat_map(|part| [part.start..part.end.min(out.start), part.start.max(out.end)..part.end])
-            .filter(|part| part.start < part.end)
-            .collect();
-    }
-    parts
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn parts_outside_other_ranges() {
-        assert_eq!(without(10..20, &[12..14, 18..30]), [10..12, 14..18]);
-        assert_eq!(without(10..20, &[0..10, 20..30]), [10..20]);
-        assert!(without(10..20, &[0..30]).is_empty());
-    }
-
-    #[test]
-    fn links_between_free_chunks_do_not_point_into_allocated_ones() {
-        let glibc = Chunk {
-            start: 1024,
-            bytes: 24,
-            heap: Heap::Glibc,
-        };
-        assert!(points_into(glibc, 1024) && points_into(glibc, 1032));
-        assert!(!points_into(glibc, 1040));
-        let python = Chunk {
-            start: 1024,
-            bytes: 32,
-            heap: Heap::Python,
-        };
-        assert!(points_into(python, 1024) && !points_into(python, 1040));
     }
 }
