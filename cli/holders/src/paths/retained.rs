@@ -82,7 +82,7 @@ fn entries(names: &mut Names) -> Vec<u32> {
                 variables.extend(all);
                 variables.extend(all.iter().flat_map(|modules| graph.targets(*modules)));
             }
-            Root::Python(PythonRoot::Interpreter(_)) => variables.extend(graph.targets(*node)),
+            Root::Python(PythonRoot::Interpreter("sys" | "builtins")) => variables.extend(graph.targets(*node)),
             _ => {}
         }
         entries.push(node.0);
