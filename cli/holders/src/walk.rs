@@ -96,7 +96,7 @@ pub(crate) struct Walk<'w, 's> {
 }
 
 impl<'w, 's> Walk<'w, 's> {
-    /// `with_torch`: native classes have names, so longer chains of unnamed chunks are stale more often than not.
+    /// `with_torch`: native classes have names, so chains of unnamed chunks are stale more often than not.
     pub fn new(
         copy: &'w Copy<'s>,
         python: Option<&'w mut Python>,
@@ -105,6 +105,7 @@ impl<'w, 's> Walk<'w, 's> {
         with_torch: bool,
         deadline: Instant,
     ) -> Walk<'w, 's> {
+        let has_python = python.is_some();
         let runs = copy.runs();
         let copied = runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end);
         Walk {
@@ -126,7 +127,11 @@ impl<'w, 's> Walk<'w, 's> {
             queues: Default::default(),
             cost: 0,
             late: Vec::new(),
-            unnamed: if with_torch { 1 } else { 3 },
+            unnamed: match (with_torch, has_python) {
+                (true, _) => 1,
+                (false, true) => 3,
+                (false, false) => u8::MAX,
+            },
             block_edges: vec![0; index.len()],
             scanned: 0,
             references: Vec::new(),

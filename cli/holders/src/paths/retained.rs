@@ -10,7 +10,7 @@ use super::names::{Kind, Names};
 use super::text::{self, Style};
 use crate::Block;
 use crate::graph::dominators::{Dominated, Links, dominators};
-use crate::graph::{Edge, Graph, NodeId, NodeKind, Phase, Root};
+use crate::graph::{BlockEdge, Edge, Graph, NodeId, NodeKind, Phase, Root};
 use crate::python::PythonRoot;
 
 /// Holders that are reported.
@@ -76,7 +76,6 @@ fn entries(names: &mut Names) -> Vec<u32> {
     for (node, root) in graph.roots() {
         match root {
             Root::Heap => continue,
-            _ if graph.phase(*node) == Phase::Records => continue,
             Root::Python(PythonRoot::Interpreter("sys.modules")) => {
                 let all = graph.targets(*node);
                 variables.extend(all);
@@ -121,9 +120,7 @@ impl<'g> Holding<'g> {
         let nodes = graph.len();
         let mut holds = vec![0; nodes.div_ceil(64)];
         // The records of an allocator point to all of its blocks.
-        let counts = |edge: &&crate::graph::BlockEdge| {
-            graph.phase(edge.node) != Phase::Records && !(edge.weak && blocks[edge.block as usize].of_torch)
-        };
+        let counts = |edge: &&BlockEdge| !edge.weak || !blocks[edge.block as usize].of_torch;
         let mut edges: Vec<(u32, u32)> = graph
             .block_edges()
             .iter()

@@ -110,11 +110,11 @@ pub(super) struct Check<'n, 'c> {
     rooted: Option<HashSet<u64, FixedState>>,
 }
 
-/// What an object refers to. Of a word, the edge and the value are the same, because it may point into something.
+/// What an object refers to.
 #[derive(Default)]
 struct Targets {
-    named: HashSet<u64, FixedState>,
-    words: HashMap<u64, u64, FixedState>,
+    objects: HashSet<u64, FixedState>,
+    by_edge: HashMap<Edge, u64, FixedState>,
 }
 
 impl<'n, 'c> Check<'n, 'c> {
@@ -129,7 +129,7 @@ impl<'n, 'c> Check<'n, 'c> {
 
     /// Whether all references of a path to a block are still there.
     pub fn holds(&mut self, names: &mut Names, last: (NodeId, Edge), block: u64) -> bool {
-        if !self.refers(names, last.0, last.1, block) {
+        if !self.refers(names, last.0, last.1, block, true) {
             return false;
         }
         let mut open = Vec::new();
@@ -149,7 +149,7 @@ impl<'n, 'c> Check<'n, 'c> {
             if let Some((parent, edge)) = names.searched.graph.parent(node) {
                 holds = holds && {
                     let target = names.searched.graph.address(node);
-                    self.refers(names, parent, edge, target)
+                    self.refers(names, parent, edge, target, false)
                 };
             }
             self.known.insert(node, holds);
@@ -157,7 +157,7 @@ impl<'n, 'c> Check<'n, 'c> {
         holds
     }
 
-    fn refers(&mut self, names: &mut Names, from: NodeId, edge: Edge, target: u64) -> bool {
+    fn refers(&mut self, names: &mut Names, from: NodeId, edge: Edge, target: u64, is_block: bool) -> bool {
         let address = names.searched.graph.address(from);
         match names.searched.graph.kind(from) {
             NodeKind::Root => match names.searched.graph.root(from) {
@@ -176,12 +176,16 @@ impl<'n, 'c> Check<'n, 'c> {
                     self.targets.insert(from, targets);
                 }
                 let now = &self.targets[&from];
-                if edge.kind() != EdgeKind::Word {
-                    return now.named.contains(&target);
+                if edge.kind() != EdgeKind::Word && now.objects.contains(&target) {
+                    return true;
                 }
-                let now = now.words.get(&edge.index()).copied();
+                // A word may point into something, and a number may be an address.
                 let copy = names.searched.copy;
-                now.is_some() && now == read(names, copy, from).words.get(&edge.index()).copied()
+                match read(names, copy, from).by_edge.get(&edge) {
+                    Some(before) if edge.kind() == EdgeKind::Word => now.by_edge.get(&edge) == Some(before),
+                    Some(before) => is_block && now.objects.contains(before),
+                    None => false,
+                }
             }
         }
     }
@@ -231,11 +235,10 @@ fn read(names: &mut Names, copy: &Copy, node: NodeId) -> Targets {
     }
     let mut targets = Targets::default();
     for reference in references {
-        if reference.edge.kind() == EdgeKind::Word {
-            targets.words.insert(reference.edge.index(), reference.target);
-        } else {
-            targets.named.insert(reference.target);
+        if reference.edge.kind() != EdgeKind::Word {
+            targets.objects.insert(reference.target);
         }
+        targets.by_edge.insert(reference.edge, reference.target);
     }
     targets
 }

@@ -6,10 +6,10 @@ struct entry {
     uint64_t tag, block;
 };
 
-static void *held_object;
-uint64_t held_block;
-static struct entry *held_chunk;
-static __thread uint64_t held_by_thread;
+static void *volatile held_object;
+static volatile uint64_t held_block;
+static struct entry *volatile held_chunk;
+static __thread volatile uint64_t held_by_thread;
 void Py_IncRef(void *);
 
 void hold_object(void *object) {

@@ -11,11 +11,10 @@ struct list {
     struct list *next;
 };
 
-static uint64_t global_block;
-uint64_t interior_block;
-static struct list *list;
-static uint64_t *table;
-static __thread uint64_t thread_block;
+static volatile uint64_t global_block, interior_block;
+static struct list *volatile list;
+static uint64_t *volatile table;
+static __thread volatile uint64_t thread_block;
 
 /* The address is made up and kept nowhere. */
 static uint64_t block(const char *label, const char *expected) {
@@ -47,7 +46,7 @@ __attribute__((noinline)) static void fill(void) {
     table = calloc(1 << 17, 8);
     for (int place = 0; place < 10; place++) table[place * 10000] = block("large-table", "Held");
     /* A struct that nothing points to, one that is freed, and an address that is overwritten. */
-    struct list *leaked = calloc(1, sizeof *leaked);
+    volatile struct list *leaked = calloc(1, sizeof *leaked);
     leaked->block = block("leaked-chunk", "Lost");
     struct list *freed = calloc(1, 4096);
     freed->next = (struct list *)block("freed-chunk", "Lost");
