@@ -111,6 +111,10 @@ pub struct Python {
     runtime: u64,
     offsets: Offsets,
     types: Types,
+    /// The address of the type of code objects.
+    code_type: u64,
+    /// Before 3.11: the look-up function of dictionaries that have only texts as keys.
+    plain_lookup: u64,
     /// The interpreter's state has other offsets than the table where it describes them, so those that it does not describe
     /// are not used.
     is_state_shifted: bool,

@@ -12,6 +12,7 @@ use std::ops::Range;
 use crate::copy::{Copy, PAGE};
 use crate::graph::{Edge, EdgeKind};
 use crate::python::offsets::ABSENT;
+use crate::python::references::is_address;
 use crate::python::{OBJECT_SIZE, Python, Reference, Sort};
 
 /// More than fits into memory.
@@ -73,7 +74,7 @@ impl Python {
     /// The entries of a dictionary's keys; `None` if they are torn.
     pub(super) fn entries(&self, copy: &Copy, keys: u64) -> Option<Entries> {
         let o = &self.offsets;
-        if keys < PAGE || keys & 7 != 0 {
+        if !is_address(keys) || keys & 7 != 0 {
             return None;
         }
         let count = copy.word(keys + o.keys_entries);
@@ -120,6 +121,9 @@ impl Python {
     /// The values of a split dictionary.
     fn split_values(&self, copy: &Copy, values: u64, count: u64) -> Option<Range<u64>> {
         let o = &self.offsets;
+        if !is_address(values) {
+            return None;
+        }
         let count = match o.values_embedded {
             ABSENT => count,
             // The first byte is the capacity.
@@ -131,7 +135,7 @@ impl Python {
 
     /// The values of a split dictionary are part of the object whose attributes they are.
     fn is_embedded(&self, copy: &Copy, values: u64) -> bool {
-        self.offsets.values_embedded != ABSENT && copy.byte(values + self.offsets.values_embedded) != 0
+        self.offsets.values_embedded != ABSENT && is_address(values) && copy.byte(values + self.offsets.values_embedded) != 0
     }
 
     pub(super) fn dict_references(&self, copy: &Copy, dict: u64, found: &mut Vec<Reference>) {
@@ -262,7 +266,7 @@ impl Python {
         let bytes = match o.module_definition {
             ABSENT => copy.word(module + o.module_state_bytes),
             at => match copy.word(module + at) {
-                0 => 0,
+                definition if !is_address(definition) => 0,
                 definition => copy.word(definition + o.definition_state_bytes),
             },
         };

@@ -6,9 +6,7 @@
 //! While a frame executes, the depth of its value stack is only in a register; what its slots hold may then be stale. From
 //! 3.14 on the low bits of a slot say whether it counts as a reference.
 
-use std::ops::Range;
-
-use culeak::reader::python_line::{BEFORE_FIRST, python_line};
+use culeak::reader::{BEFORE_FIRST, python_line};
 
 use crate::copy::Copy;
 use crate::graph::{Edge, EdgeKind};
@@ -63,7 +61,7 @@ impl Python {
         let mut count = u64::from(copy.half(code + o.code_variables));
         if o.code_cell_names != ABSENT {
             for names in [o.code_cell_names, o.code_free_names] {
-                count = count.saturating_add(copy.word(copy.word(code + names) + OBJECT_SIZE));
+                count = count.saturating_add(copy.word(copy.word(code + names).wrapping_add(OBJECT_SIZE)));
             }
         }
         count
@@ -210,7 +208,10 @@ impl Python {
                 Some(Kind::Generator) => copy.word(address + o.generator_frame_object),
                 _ => address,
             };
-            let code = copy.word(frame.checked_add(o.frame_object_code)?);
+            if !is_address(frame) {
+                return None;
+            }
+            let code = copy.word(frame + o.frame_object_code);
             let last = copy.half(frame + o.frame_object_instruction);
             let offset = match self.minor() {
                 _ if last == u32::MAX => BEFORE_FIRST,
@@ -250,6 +251,7 @@ impl Python {
         let (code, _) = self.position(copy, address, kind)?;
         let o = self.offsets;
         let name_in = |tuple: u64, index: u64| {
+            let tuple = Some(tuple).filter(|&tuple| is_address(tuple))?;
             let names = self.elements(copy, tuple + o.tuple_items, tuple).unwrap_or_default();
             let at = names.start.checked_add(index.checked_mul(8)?)?;
             names.contains(&at).then(|| copy.word(at))
@@ -259,7 +261,7 @@ impl Python {
             name_in(names(o.code_variable_names), index)
         } else {
             let locals = u64::from(copy.half(code + o.code_variables));
-            let cells = copy.word(names(o.code_cell_names) + OBJECT_SIZE);
+            let cells = copy.word(names(o.code_cell_names).wrapping_add(OBJECT_SIZE));
             match index {
                 _ if index < locals => name_in(names(o.code_variable_names), index),
                 _ if index - locals < cells => name_in(names(o.code_cell_names), index - locals),
@@ -275,7 +277,7 @@ impl Python {
         let o = &self.offsets;
         let mut frame = match o.thread_c_frame {
             ABSENT => copy.word(thread + o.thread_frame),
-            at => copy.word(copy.word(thread + at) + o.c_frame_current),
+            at => copy.word(copy.word(thread + at).wrapping_add(o.c_frame_current)),
         };
         let previous = if self.minor() < 11 { o.frame_object_back } else { o.frame_previous };
         let mut frames = Vec::new();
@@ -287,12 +289,6 @@ impl Python {
             frame = copy.word(frame + previous);
         }
         frames
-    }
-
-    /// What the walk reads besides the object: the variables of frame objects before 3.11 are behind the object's head.
-    pub(super) fn slots_range(&self, copy: &Copy, frame: u64) -> Option<Range<u64>> {
-        let slots = self.frame_slots_of(copy, frame)?;
-        Some(frame..slots.first + (slots.variables + slots.stack) * 8)
     }
 }
 

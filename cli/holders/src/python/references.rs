@@ -61,8 +61,9 @@ impl Python {
                 words(copy, state, STATE_WORDS, found);
             }
             Kind::Object if info.item > 0 => {
-                let range = address + info.basic..address + self.bytes(copy, address, info);
-                words(copy, range, info.basic / 8, found);
+                let first = info.basic.next_multiple_of(8);
+                let range = address + first..address + self.bytes(copy, address, info) & !7;
+                words(copy, range, first / 8, found);
             }
             Kind::Object
             | Kind::Leaf
@@ -109,7 +110,7 @@ impl Python {
         let first = match self.minor() {
             11 => copy.word(address - 32),
             12 => match copy.word(address - 24) {
-                word if word & 1 == 1 => word + 1,
+                word if word & 1 == 1 => word.wrapping_add(1),
                 _ => 0,
             },
             _ if info.has_inline_values() => {
@@ -119,7 +120,7 @@ impl Python {
             }
             _ => 0,
         };
-        if first == 0 {
+        if !is_address(first) {
             return 0..0;
         }
         let keys = copy.word(info.address + self.offsets.type_cached_keys);

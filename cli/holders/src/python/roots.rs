@@ -5,6 +5,7 @@ use crate::copy::Copy;
 use crate::graph::EdgeKind;
 use crate::python::offsets::{ABSENT, OLDEST};
 use crate::python::references::is_address;
+use crate::python::types::Kind;
 use crate::python::{Python, PythonRoot, Rooted, Sort};
 
 const MOST_THREADS: usize = 1 << 20;
@@ -29,7 +30,7 @@ impl Python {
     pub fn roots(&mut self, copy: &Copy, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
         let o = self.offsets;
         let interpreters = self.interpreters(copy);
-        let mut interpreter_roots = |roots: &[(u64, &'static str)], see: &mut dyn FnMut(&PythonRoot, Rooted)| {
+        let interpreter_roots = |roots: &[(u64, &'static str)], see: &mut dyn FnMut(&PythonRoot, Rooted)| {
             for interpreter in &interpreters {
                 for (at, name) in roots {
                     object(see, &PythonRoot::Interpreter(name), copy.word(interpreter + at));
@@ -189,7 +190,10 @@ impl Python {
 
     /// The value of a text in a dictionary.
     pub(super) fn value_of(&mut self, copy: &Copy, dict: u64, name: &str) -> Option<u64> {
-        self.object(copy, dict)?;
+        let of = self.object(copy, dict)?;
+        if !matches!(self.types[of].kind, Kind::Dict | Kind::OrderedDict) {
+            return None;
+        }
         let mut found = Vec::new();
         self.dict_references(copy, dict, &mut found);
         let entries = self.entries(copy, copy.word(dict + self.offsets.dict_keys))?;

@@ -180,15 +180,15 @@ impl Types {
         let mut at = address;
         loop {
             let is_type = |of: u64| {
-                let meta = copy.word(of + OBJECT_TYPE);
-                copy.has(of) && copy.has(meta) && copy.word(meta + offsets.type_flags) >> TYPE & 1 == 1
+                let meta = if copy.has(of) { copy.word(of + OBJECT_TYPE) } else { 0 };
+                copy.has(meta) && copy.word(meta + offsets.type_flags) >> TYPE & 1 == 1
             };
+            if at & 7 != 0 || !is_type(at) || !is_type(copy.word(at + OBJECT_TYPE)) {
+                return None;
+            }
             let basic = copy.word(at + offsets.type_basic_bytes);
             let item = copy.word(at + offsets.type_item_bytes);
-            if at & 7 != 0
-                || !is_type(at)
-                || !is_type(copy.word(at + OBJECT_TYPE))
-                || copy.word(at + offsets.type_flags) & READY == 0
+            if copy.word(at + offsets.type_flags) & READY == 0
                 || !(16..LARGEST_OBJECT).contains(&basic)
                 || item >= LARGEST_OBJECT
             {
