@@ -60,7 +60,7 @@ impl Python {
                 let state = self.module_state(copy, address).unwrap_or_default();
                 words(copy, state, STATE_WORDS, found);
             }
-            Kind::Object if info.item > 0 => {
+            Kind::Object if info.has_words => {
                 let first = info.basic.next_multiple_of(8);
                 let range = address + first..address + self.bytes(copy, address, info) & !7;
                 words(copy, range, first / 8, found);
