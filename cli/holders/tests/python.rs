@@ -237,6 +237,10 @@ fn search(reader: &mut Python, copy: &Copy, tracked: &[u64]) -> HashMap<u64, Fou
     for frame in frames {
         reader.frame_references(copy, frame, &mut references);
     }
+    // Running frames borrow from each other from 3.14 on.
+    for reference in &mut references {
+        reference.sort = Sort::Possible;
+    }
     let mut seen: HashSet<u64> = HashSet::new();
     loop {
         for reference in references.drain(..) {

@@ -31,7 +31,12 @@ impl Python {
                 sort: Sort::Context,
             });
         }
+        let o = &self.offsets;
+        let is_short = info.kind == Kind::Type && !TypeInfo::is_heap_type(copy.word(address + o.type_flags));
         for field in &info.fields {
+            if is_short && field.offset >= o.type_static_bytes {
+                break;
+            }
             let target = copy.word(address + field.offset);
             if is_address(target) {
                 found.push(Reference { edge: field.edge, target, sort: field.sort });

@@ -114,6 +114,7 @@ pub struct Types {
     /// The interpreter's own types, by address.
     known: HashMap<u64, Known>,
     object_type: u64,
+    type_type: u64,
 }
 
 /// A type of the interpreter whose structure is known.
@@ -146,6 +147,7 @@ impl Types {
             last: (0, None),
             known: known.filter_map(|(name, known)| Some((find(name)?, known))).collect(),
             object_type: find("PyBaseObject_Type")?,
+            type_type: find("PyType_Type")?,
         })
     }
 
@@ -190,16 +192,19 @@ impl Types {
             }
             let basic = copy.word(at + offsets.type_basic_bytes);
             let item = copy.word(at + offsets.type_item_bytes);
-            if copy.word(at + offsets.type_flags) & READY == 0
+            let base = copy.word(at + offsets.type_base);
+            // C code may use a type that it never completed.
+            let is_incomplete = at == address && base == 0 && copy.word(at + OBJECT_TYPE) == self.type_type;
+            if copy.word(at + offsets.type_flags) & READY == 0 && !is_incomplete
                 || !(16..LARGEST_OBJECT).contains(&basic)
                 || item >= LARGEST_OBJECT
             {
                 return None;
             }
-            if at == self.object_type {
+            if at == self.object_type || is_incomplete {
                 return Some(bases);
             }
-            at = copy.word(at + offsets.type_base);
+            at = base;
             if bases.len() == MOST_BASES {
                 return None;
             }
@@ -528,6 +533,11 @@ fn descriptor() -> Vec<(u64, &'static str, Sort)> {
 }
 
 impl TypeInfo {
+    /// Whether this type itself, not its instances, is made at run time: others lack the last part of the structure.
+    pub fn is_heap_type(flags: u64) -> bool {
+        flags & HEAP != 0
+    }
+
     pub fn is_text(&self) -> bool {
         self.flags >> TEXT & 1 == 1
     }
