@@ -85,6 +85,7 @@ fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64])
             while let Some((word, holder)) = open.pop() {
                 if blocks.contains(&word) && !found.contains_key(&word) {
                     let class = holder.and_then(|holder: Chunk| Some(native.class(copy, holder.start)?.to_owned()));
+                    eprintln!("{word:x} {holder:x?} {place:x} {root:x?}");
                     found.insert(word, (native.describe(copy, modules, &root, place), class));
                 }
                 let Some(chunk) = native.chunk(copy, word) else { continue };
