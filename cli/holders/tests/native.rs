@@ -59,6 +59,8 @@ fn program(folder: &Path) -> PathBuf {
         &format!("-DPLUGIN=\"{}\"", plugin.display()),
         &format!("-L{}", folder.display()),
         &format!("-Wl,-rpath,{}", folder.display()),
+        // The lazy resolver saves vector registers on the stack, which may contain blocks that were copied before.
+        "-Wl,-z,now",
         "-l:libcuda.so.1",
         "-pthread",
         "-ldl",
@@ -85,7 +87,6 @@ fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64])
             while let Some((word, holder)) = open.pop() {
                 if blocks.contains(&word) && !found.contains_key(&word) {
                     let class = holder.and_then(|holder: Chunk| Some(native.class(copy, holder.start)?.to_owned()));
-                    eprintln!("{word:x} {holder:x?} {place:x} {root:x?}");
                     found.insert(word, (native.describe(copy, modules, &root, place), class));
                 }
                 let Some(chunk) = native.chunk(copy, word) else { continue };

@@ -64,6 +64,17 @@ __attribute__((noinline)) static void keep(void *p) { asm volatile("" : : "r"(p)
 
 static pthread_barrier_t ready;
 
+static volatile bool started;
+
+// A thread that runs, so that its stack pointer is unknown.
+static void spins() {
+    void *volatile local = block("held stack");
+    keep((void *)&local);
+    started = true;
+    for (;;)
+        keep((void *)&local);
+}
+
 static void waits(int number) {
     t_vector.push_back(block("held thread-local"));
     pthread_setspecific(key, memset(new Node, 0, sizeof(Node)));
@@ -159,6 +170,12 @@ int main() {
     fill();
     use_driver();
     std::vector<std::thread> threads;
+    threads.emplace_back([] {
+        pthread_setname_np(pthread_self(), "loader");
+        spins();
+    });
+    while (!started)
+        usleep(1000);
     for (int i = 0; i < 4; i++) {
         threads.emplace_back([i] {
             pthread_setname_np(pthread_self(), "loader");
