@@ -62,6 +62,8 @@ pub(super) enum Place {
     /// The cells, defaults or keyword defaults of a function: their indices are no data of the user.
     Closure,
     Defaults,
+    /// A dictionary that has a dictionary for each thread or for each `threading.local`.
+    Threads,
 }
 
 /// What a path begins with.
@@ -138,8 +140,10 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         if let Some(kind) = self.kinds.get(&of) {
             return *kind;
         }
-        let Some(python) = &self.searched.python else { return Kind::Object };
-        let kind = match last_part(python.type_name(of)) {
+        let Some(python) = &self.searched.python else {
+            return Kind::Object;
+        };
+        let kind = match python.type_name(of) {
             _ if python.is_class(of) => Kind::Class,
             "module" => Kind::Module,
             "function" => Kind::Function,
@@ -167,7 +171,11 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         let copy = self.searched.copy;
         match self.searched.graph.kind(node) {
             NodeKind::Root => String::new(),
-            NodeKind::Frame => self.searched.python.as_mut().map_or_else(String::new, |it| it.frame_name(copy, address)),
+            NodeKind::Frame => self
+                .searched
+                .python
+                .as_mut()
+                .map_or_else(String::new, |it| it.frame_name(copy, address)),
             NodeKind::Native => match self.searched.native.class(copy, address) {
                 Some(class) => torch::short_class(class),
                 None => "native memory".to_owned(),
@@ -181,9 +189,11 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     fn type_name(&mut self, node: NodeId) -> String {
-        let Some(of) = self.type_of(node) else { return String::new() };
+        let Some(of) = self.type_of(node) else {
+            return String::new();
+        };
         let name = self.searched.python.as_ref().map_or("", |python| python.type_name(of));
-        match last_part(name) {
+        match name {
             "_lru_cache_wrapper" => "lru_cache",
             "_local" => "threading.local",
             "ReferenceType" => "weakref",
@@ -196,8 +206,16 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     pub fn detail(&mut self, node: NodeId) -> String {
         let address = self.searched.graph.address(node);
         let copy = self.searched.copy;
-        match (self.searched.graph.kind(node), self.type_of(node), &mut self.searched.python) {
-            (NodeKind::Python, Some(of), Some(python)) => python.name(copy, address, of),
+        match (
+            self.searched.graph.kind(node),
+            self.type_of(node),
+            &mut self.searched.python,
+        ) {
+            (NodeKind::Python, Some(of), Some(python)) => match python.type_name(of) {
+                "_lru_cache_wrapper" => "lru_cache".to_owned(),
+                "_local" => "threading.local".to_owned(),
+                _ => python.name(copy, address, of),
+            },
             (NodeKind::Python, ..) => String::new(),
             _ => {
                 let kind = self.kind(node);
@@ -206,7 +224,15 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         }
     }
 
-    pub fn label(&mut self, node: NodeId, edge: Edge) -> Label {
+    pub fn label(&mut self, node: NodeId, kind: Kind, edge: Edge) -> Label {
+        if kind == Kind::Context {
+            let name = self.context_variable(node, edge).unwrap_or_default();
+            return Label {
+                shape: name.clone(),
+                concrete: name,
+                hidden: false,
+            };
+        }
         let address = self.searched.graph.address(node);
         let is_frame = self.searched.graph.kind(node) == NodeKind::Frame;
         match (self.searched.graph.kind(node), &mut self.searched.python) {
@@ -222,7 +248,8 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         if kind == Kind::Root {
             return match self.searched.graph.root(from) {
                 Some(Root::Python(PythonRoot::Interpreter("sys.modules"))) => Place::Modules,
-                Some(Root::Python(PythonRoot::Interpreter(_) | PythonRoot::ThreadLocals { .. })) => Place::Attributes,
+                Some(Root::Python(PythonRoot::Interpreter("sys" | "builtins"))) => Place::Attributes,
+                Some(Root::Python(PythonRoot::ThreadLocals { .. })) => Place::Threads,
                 _ => Place::Plain,
             };
         }
@@ -230,15 +257,15 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
             return Place::Attributes;
         }
         match (kind, edge.kind(), to) {
-            (Kind::ThreadLocal, _, Kind::Dict) => Place::Attributes,
-            (Kind::Dict, EdgeKind::Value, Kind::Dict) if place == Place::Plain => Place::Plain,
-            (Kind::Function, EdgeKind::Field, _) => match self.label(from, edge) {
+            (Kind::ThreadLocal, _, Kind::Dict | Kind::Container) => Place::Threads,
+            (Kind::Dict, _, Kind::Dict) if place == Place::Threads => Place::Attributes,
+            (Kind::Function, EdgeKind::Field, _) => match self.label(from, kind, edge) {
                 label if label.hidden => Place::Attributes,
                 label if label.shape == ".__closure__" => Place::Closure,
                 label if label.shape.ends_with("defaults__") => Place::Defaults,
                 _ => Place::Plain,
             },
-            (_, EdgeKind::Field, Kind::Dict) if self.label(from, edge).hidden => Place::Attributes,
+            (_, EdgeKind::Field, Kind::Dict) if self.label(from, kind, edge).hidden => Place::Attributes,
             _ => Place::Plain,
         }
     }
@@ -249,13 +276,14 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         for (nth, &(node, edge)) in path.iter().enumerate() {
             let mut kind = self.kind(node);
             let mut place = Place::Plain;
-            if let (Some(last), Some(&(before, by))) = (parts.last(), nth.checked_sub(1).and_then(|nth| path.get(nth))) {
+            if let (Some(last), Some(&(before, by))) = (parts.last(), nth.checked_sub(1).and_then(|nth| path.get(nth)))
+            {
                 place = self.place(before, last.kind, last.place, by, kind);
                 if last.place == Place::Modules {
                     kind = Kind::Module;
                 }
             }
-            let mut label = self.label(node, edge);
+            let mut label = self.label(node, kind, edge);
             if place == Place::Closure
                 && let Some(&(function, _)) = nth.checked_sub(1).and_then(|nth| path.get(nth))
                 && let Some(name) = self.free_variable(function, edge.index())
@@ -284,8 +312,15 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
 
     /// The name of a function's free variable.
     fn free_variable(&mut self, function: NodeId, index: u64) -> Option<String> {
-        let _ = (function, index);
-        None
+        let address = self.searched.graph.address(function);
+        self.searched.python.as_mut()?.free_variable(self.searched.copy, address, index)
+    }
+
+    /// The name of the context variable whose value this is: keys and values take turns.
+    fn context_variable(&mut self, node: NodeId, edge: Edge) -> Option<String> {
+        let copy = self.searched.copy;
+        let value = self.searched.graph.address(node) + edge.index() * 8;
+        self.searched.python.as_mut()?.context_variable(copy, copy.word(value.checked_sub(8)?))
     }
 
     /// Whether the word at this place of an unnamed chunk is the beginning of a `std::vector`.
@@ -305,24 +340,19 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     pub fn beginning(&mut self, root: NodeId, edge: Edge) -> Beginning {
-        let Searched {
-            graph,
-            native,
-            modules,
-            copy,
-            ..
-        } = &mut *self.searched;
-        let root = match graph.root(root) {
-            Some(Root::Python(root)) => return self.python_beginning(&root.clone()),
+        let (root, start) = match self.searched.graph.root(root) {
+            Some(Root::Python(root)) => return self.python_beginning(root),
             Some(Root::Native { root, start }) => (root.clone(), *start),
             Some(Root::Heap) => return Beginning::Other("heap memory".to_owned(), RootKind::Heap),
             Some(Root::Garbage | Root::Counted) | None => return Beginning::Object(RootKind::None),
         };
-        let (root, start) = root;
         let address = match &root {
             NativeRoot::Registers { .. } => 0,
             _ => start.wrapping_add(edge.index() * 8),
         };
+        let Searched {
+            copy, modules, native, ..
+        } = &mut *self.searched;
         let name = native.describe(copy, modules, &root, address);
         let kind = match root {
             NativeRoot::Globals { .. } => RootKind::Global,
@@ -335,22 +365,31 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
 
     fn python_beginning(&self, root: &PythonRoot) -> Beginning {
         let of = |thread: u64, main: bool| {
-            if main { String::new() } else { format!("{}, ", self.thread(thread)) }
+            if main {
+                String::new()
+            } else {
+                format!("{}, ", self.thread(thread))
+            }
         };
         match *root {
             PythonRoot::Interpreter("sys.modules") => Beginning::Modules,
             PythonRoot::Interpreter(name @ ("sys" | "builtins")) => {
                 Beginning::Namespace(name.to_owned(), RootKind::Module)
             }
-            PythonRoot::Interpreter(name) => Beginning::Namespace(name.to_owned(), RootKind::Interpreter),
+            PythonRoot::Interpreter(name) => Beginning::Other(name.to_owned(), RootKind::Interpreter),
             PythonRoot::Frame { thread, main } => Beginning::Frame(of(thread, main)),
             PythonRoot::ThreadLocals { thread, main } => Beginning::ThreadLocal(of(thread, main)),
             PythonRoot::Context { thread, main } => Beginning::Context(of(thread, main)),
-            PythonRoot::Exception { thread, main } => {
-                Beginning::Other(format!("{}exception being handled", of(thread, main)), RootKind::Exception)
-            }
+            PythonRoot::Exception { thread, main } => Beginning::Other(
+                format!("{}exception being handled", of(thread, main)),
+                RootKind::Exception,
+            ),
             PythonRoot::ThreadState { thread, main } => {
-                let thread = if main { "the main thread".to_owned() } else { self.thread(thread) };
+                let thread = if main {
+                    "the main thread".to_owned()
+                } else {
+                    self.thread(thread)
+                };
                 Beginning::Other(format!("state of {thread}"), RootKind::Interpreter)
             }
         }
@@ -365,12 +404,11 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 }
 
-/// `deque` for `collections.deque`.
-pub(super) fn last_part(name: &str) -> &str {
-    name.rsplit('.').next().unwrap_or(name)
-}
-
 /// `frame of generator gen, train.py:62`, whatever the generator itself is called.
 fn frame_of_generator(name: &str) -> String {
-    if name.starts_with("frame of") { name.to_owned() } else { format!("frame of {name}") }
+    if name.starts_with("frame of") {
+        name.to_owned()
+    } else {
+        format!("frame of {name}")
+    }
 }
