@@ -332,7 +332,11 @@ fn describe(names: &mut Names, shapes: &mut Shapes, cycles: &mut Cycles, block: 
         path.origin = text;
         path.origin_type = String::new();
         let copy = names.searched.copy;
-        let is_enabled = names.searched.python.as_ref().and_then(|python| python.is_collector_enabled(copy));
+        let is_enabled = names
+            .searched
+            .python
+            .as_ref()
+            .and_then(|python| python.is_collector_enabled(copy));
         if is_enabled == Some(false) {
             path.note.get_or_insert_with(|| "gc is disabled".to_owned());
         }

@@ -22,6 +22,7 @@ use crate::python::offsets::Offsets;
 use crate::python::types::Types;
 
 mod containers;
+mod details;
 mod find;
 mod frames;
 mod names;

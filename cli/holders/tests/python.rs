@@ -74,7 +74,9 @@ fn rows(program: &mut Waiting) -> Vec<Row> {
 
 fn read<'a>(copy: &Copy<'a>) -> Python {
     let modules = Modules::find(copy);
-    Python::find(copy, &modules).unwrap().expect("an interpreter is in the process")
+    Python::find(copy, &modules)
+        .unwrap()
+        .expect("an interpreter is in the process")
 }
 
 /// Objects whose references change while the program prints them.
@@ -94,7 +96,9 @@ fn references_are_those_that_the_collector_sees() {
         let mut compared = 0;
         for row in &rows {
             let mut complain = |what: String| {
-                let entry = wrong.entry(format!("{} {}", row.type_name, what.split(':').next().unwrap())).or_default();
+                let entry = wrong
+                    .entry(format!("{} {}", row.type_name, what.split(':').next().unwrap()))
+                    .or_default();
                 entry.0 += 1;
                 entry.1 = what;
             };
@@ -134,7 +138,8 @@ fn references_are_those_that_the_collector_sees() {
                 };
                 let label = reader.label(&copy, row.address, false, extra.edge).concrete;
                 // Counted, but of no interest to the collector.
-                let is_counted = extra.edge.kind() == EdgeKind::Class || [".__subclasses__", ".__slots__"].contains(&&*label);
+                let is_counted =
+                    extra.edge.kind() == EdgeKind::Class || [".__subclasses__", ".__slots__"].contains(&&*label);
                 if !is_counted && !reader.is_leaf(of) {
                     let name = reader.name(&copy, extra.target, of);
                     complain(format!("has an extra {:?} {label}: {name}", extra.sort));

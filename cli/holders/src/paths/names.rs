@@ -313,14 +313,20 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     /// The name of a function's free variable.
     fn free_variable(&mut self, function: NodeId, index: u64) -> Option<String> {
         let address = self.searched.graph.address(function);
-        self.searched.python.as_mut()?.free_variable(self.searched.copy, address, index)
+        self.searched
+            .python
+            .as_mut()?
+            .free_variable(self.searched.copy, address, index)
     }
 
     /// The name of the context variable whose value this is: keys and values take turns.
     fn context_variable(&mut self, node: NodeId, edge: Edge) -> Option<String> {
         let copy = self.searched.copy;
         let value = self.searched.graph.address(node) + edge.index() * 8;
-        self.searched.python.as_mut()?.context_variable(copy, copy.word(value.checked_sub(8)?))
+        self.searched
+            .python
+            .as_mut()?
+            .context_variable(copy, copy.word(value.checked_sub(8)?))
     }
 
     /// Whether the word at this place of an unnamed chunk is the beginning of a `std::vector`.

@@ -218,7 +218,10 @@ impl<'n, 'c> Check<'n, 'c> {
 fn is_of_thread(root: &PythonRoot) -> bool {
     matches!(
         root,
-        PythonRoot::Frame { .. } | PythonRoot::Exception { .. } | PythonRoot::Context { .. } | PythonRoot::ThreadLocals { .. }
+        PythonRoot::Frame { .. }
+            | PythonRoot::Exception { .. }
+            | PythonRoot::Context { .. }
+            | PythonRoot::ThreadLocals { .. }
     )
 }
 

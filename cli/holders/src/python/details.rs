@@ -24,7 +24,10 @@ impl Python {
             // The last of all variables are those of enclosing functions.
             ABSENT => {
                 let all = u64::from(copy.half(code + o.code_variables));
-                (copy.word(code + o.code_variable_names), all.checked_sub(cells)?.checked_add(index)?)
+                (
+                    copy.word(code + o.code_variable_names),
+                    all.checked_sub(cells)?.checked_add(index)?,
+                )
             }
             at => (copy.word(code + at), index),
         };
@@ -71,7 +74,12 @@ impl Python {
         let mut ranges = Vec::new();
         let interpreters = self.interpreters(copy);
         for interpreter in &interpreters {
-            for at in [o.interpreter_modules, o.interpreter_sysdict, o.interpreter_builtins, o.interpreter_threads] {
+            for at in [
+                o.interpreter_modules,
+                o.interpreter_sysdict,
+                o.interpreter_builtins,
+                o.interpreter_threads,
+            ] {
                 ranges.push(interpreter + at..interpreter + at + 8);
             }
         }

@@ -23,8 +23,10 @@ impl Python {
     pub fn find(copy: &Copy, modules: &Modules) -> Result<Option<Python>, Error> {
         let unsupported = |module: &Module, reason: Reason| Error::Unsupported(format!("{}: {reason}", module.path));
         // An interpreter has another name if a program contains it; looking at every file takes longer.
-        let (likely, others): (Vec<_>, Vec<_>) =
-            modules.all().iter().partition(|module| module.file_name().contains("python"));
+        let (likely, others): (Vec<_>, Vec<_>) = modules
+            .all()
+            .iter()
+            .partition(|module| module.file_name().contains("python"));
         for module in likely.into_iter().chain(others) {
             let find = |name: &str| modules.address_of(module, name);
             if let Some(runtime) = find("_PyRuntime") {
@@ -41,12 +43,7 @@ impl Python {
 
 const UNKNOWN: &str = "is not supported (3.8 to 3.15 are); what it holds cannot be searched for";
 
-fn examine(
-    copy: &Copy,
-    module: &Module,
-    runtime: u64,
-    find: &dyn Fn(&str) -> Option<u64>,
-) -> Result<Python, Reason> {
+fn examine(copy: &Copy, module: &Module, runtime: u64, find: &dyn Fn(&str) -> Option<u64>) -> Result<Python, Reason> {
     let exported = find("Py_Version").map(|address| copy.half(address));
     let version = exported.or_else(|| version_of(module.file_name()));
     if find("_Py_NegativeRefcount").is_some() {
@@ -73,12 +70,7 @@ fn version_of(file: &str) -> Option<u32> {
     Some(u32::from(major) << 24 | u32::from(minor) << 16)
 }
 
-fn with_version(
-    copy: &Copy,
-    runtime: u64,
-    version: u32,
-    find: &dyn Fn(&str) -> Option<u64>,
-) -> Result<Python, Reason> {
+fn with_version(copy: &Copy, runtime: u64, version: u32, find: &dyn Fn(&str) -> Option<u64>) -> Result<Python, Reason> {
     let (major, minor) = (version >> 24, version >> 16 & 0xff);
     let name = format!("Python {major}.{minor}");
     let table = if major == 3 { offsets::of(minor) } else { None };
@@ -112,7 +104,9 @@ fn described(copy: &Copy, runtime: u64, name: &str, offsets: &mut Offsets) -> Re
     const COOKIE: u64 = u64::from_le_bytes(*b"xdebugpy");
     const FREE_THREADED: u64 = 16;
     if copy.word(runtime) != COOKIE {
-        return Err(format!("{name} does not describe its structures as other builds of this version do"));
+        return Err(format!(
+            "{name} does not describe its structures as other builds of this version do"
+        ));
     }
     if copy.word(runtime + FREE_THREADED) != 0 {
         return Err(format!(
@@ -125,7 +119,9 @@ fn described(copy: &Copy, runtime: u64, name: &str, offsets: &mut Offsets) -> Re
         if found == expected {
             continue;
         }
-        let is_state = ["runtime_", "interpreter_", "thread_"].iter().any(|state| what.starts_with(state));
+        let is_state = ["runtime_", "interpreter_", "thread_"]
+            .iter()
+            .any(|state| what.starts_with(state));
         if !is_state || found % 8 != 0 || found >= LARGEST_STATE {
             let what = what.replace('_', " ");
             return Err(format!(
@@ -162,7 +158,8 @@ fn sizes(copy: &Copy, o: &Offsets, minor: u32, find: &dyn Fn(&str) -> Option<u64
             return Err(what);
         }
     }
-    if minor >= 11 && find("PyCode_Type").map(|code| copy.word(code + o.type_basic_bytes)) != Some(o.code_instructions) {
+    if minor >= 11 && find("PyCode_Type").map(|code| copy.word(code + o.type_basic_bytes)) != Some(o.code_instructions)
+    {
         return Err("code objects");
     }
     Ok(())

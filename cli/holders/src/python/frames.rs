@@ -68,8 +68,16 @@ impl Python {
     }
 
     fn slots(&self, copy: &Copy, code: u64, first: u64) -> Option<Slots> {
-        let (variables, stack) = (self.variables(copy, code), copy.half(code + self.offsets.code_stack_slots).into());
-        let slots = Slots { first, variables, stack, depth: None };
+        let (variables, stack) = (
+            self.variables(copy, code),
+            copy.half(code + self.offsets.code_stack_slots).into(),
+        );
+        let slots = Slots {
+            first,
+            variables,
+            stack,
+            depth: None,
+        };
         let fits = variables < MOST_SLOTS && stack < MOST_SLOTS;
         (fits && is_present(copy, &(first..first + variables * 8))).then_some(slots)
     }
@@ -153,7 +161,9 @@ impl Python {
 
     fn inner_frame_references(&self, copy: &Copy, frame: u64, found: &mut Vec<Reference>) {
         let o = &self.offsets;
-        let Some(slots) = self.frame_slots_of(copy, frame) else { return };
+        let Some(slots) = self.frame_slots_of(copy, frame) else {
+            return;
+        };
         self.slot_references(copy, slots, found);
         let fields = [o.frame_code, o.frame_function, o.frame_names, o.frame_object];
         for (index, at) in fields.into_iter().enumerate() {
@@ -196,7 +206,11 @@ impl Python {
         // The states were numbered anew in 3.15.
         const CLEARED: u8 = 5;
         let state = copy.byte(generator + o.generator_state);
-        let has_frame = if self.minor() >= 15 { state < CLEARED } else { state as i8 <= 0 };
+        let has_frame = if self.minor() >= 15 {
+            state < CLEARED
+        } else {
+            state as i8 <= 0
+        };
         has_frame.then_some(generator + o.generator_frame)
     }
 
@@ -228,7 +242,12 @@ impl Python {
         let code = self.frame_code(copy, frame)?;
         let instruction = copy.word(frame + o.frame_instruction);
         let offset = instruction.checked_sub(code + o.code_instructions);
-        Some((code, offset.and_then(|offset| u32::try_from(offset).ok()).unwrap_or(BEFORE_FIRST)))
+        Some((
+            code,
+            offset
+                .and_then(|offset| u32::try_from(offset).ok())
+                .unwrap_or(BEFORE_FIRST),
+        ))
     }
 
     /// `gen, train.py:62`.
@@ -240,10 +259,12 @@ impl Python {
         let file = super::text::plain(file.rsplit('/').next().unwrap_or_default());
         let table = self.byte_string(copy, copy.word(code + o.code_lines), MOST_LINE_BYTES);
         let first = copy.half(code + o.code_first_line);
-        Some(match python_line(self.minor(), &table.unwrap_or_default(), first, offset) {
-            Some(line) => format!("{name}, {file}:{line}"),
-            None => format!("{name}, {file}"),
-        })
+        Some(
+            match python_line(self.minor(), &table.unwrap_or_default(), first, offset) {
+                Some(line) => format!("{name}, {file}:{line}"),
+                None => format!("{name}, {file}"),
+            },
+        )
     }
 
     /// The name of a variable.
@@ -279,7 +300,11 @@ impl Python {
             ABSENT => copy.word(thread + o.thread_frame),
             at => copy.word(copy.word(thread + at).wrapping_add(o.c_frame_current)),
         };
-        let previous = if self.minor() < 11 { o.frame_object_back } else { o.frame_previous };
+        let previous = if self.minor() < 11 {
+            o.frame_object_back
+        } else {
+            o.frame_previous
+        };
         let mut frames = Vec::new();
         while is_address(frame) && frame & 7 == 0 && copy.has(frame) && frames.len() < MOST_FRAMES {
             // Some of 3.12 and later mark calls from C and run no code.

@@ -227,7 +227,10 @@ impl Lines<'_> {
         let (text, name) = (self.0, name.as_bytes());
         let mut at = 0;
         while at < name.len() {
-            assert!(text[at] == name[at], "a table of offsets lacks a name, or has another order");
+            assert!(
+                text[at] == name[at],
+                "a table of offsets lacks a name, or has another order"
+            );
             at += 1;
         }
         assert!(text[at] == b' ', "a table of offsets has another name");

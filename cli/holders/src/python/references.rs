@@ -34,7 +34,11 @@ impl Python {
         for field in &info.fields {
             let target = copy.word(address + field.offset);
             if is_address(target) {
-                found.push(Reference { edge: field.edge, target, sort: field.sort });
+                found.push(Reference {
+                    edge: field.edge,
+                    target,
+                    sort: field.sort,
+                });
             }
         }
         self.attributes(copy, address, info, found);
@@ -65,13 +69,7 @@ impl Python {
                 let range = address + first..address + self.bytes(copy, address, info) & !7;
                 words(copy, range, first / 8, found);
             }
-            Kind::Object
-            | Kind::Leaf
-            | Kind::Type
-            | Kind::Function
-            | Kind::Method
-            | Kind::Code
-            | Kind::Text => {}
+            Kind::Object | Kind::Leaf | Kind::Type | Kind::Function | Kind::Method | Kind::Code | Kind::Text => {}
         }
     }
 
@@ -80,7 +78,11 @@ impl Python {
         let mut dictionary = |target: u64| {
             if is_address(target) {
                 let edge = Edge::new(EdgeKind::Dictionary, 0);
-                found.push(Reference { edge, target, sort: Sort::Named });
+                found.push(Reference {
+                    edge,
+                    target,
+                    sort: Sort::Named,
+                });
             }
         };
         if self.minor() >= 11 && info.has_managed_dict() {
@@ -97,7 +99,11 @@ impl Python {
             let target = copy.word(at);
             if is_address(target) {
                 let edge = Edge::new(EdgeKind::Attribute, index as u64);
-                found.push(Reference { edge, target, sort: Sort::Named });
+                found.push(Reference {
+                    edge,
+                    target,
+                    sort: Sort::Named,
+                });
             }
         }
     }
@@ -116,7 +122,11 @@ impl Python {
             _ if info.has_inline_values() => {
                 let values = address + info.basic;
                 let is_valid = copy.byte(values + self.offsets.values_valid) != 0;
-                if is_valid { values + self.offsets.values_first } else { 0 }
+                if is_valid {
+                    values + self.offsets.values_first
+                } else {
+                    0
+                }
             }
             _ => 0,
         };
@@ -124,7 +134,10 @@ impl Python {
             return 0..0;
         }
         let keys = copy.word(info.address + self.offsets.type_cached_keys);
-        let mut count = self.entries(copy, keys).map_or(0, |entries| entries.count).min(MOST_VALUES);
+        let mut count = self
+            .entries(copy, keys)
+            .map_or(0, |entries| entries.count)
+            .min(MOST_VALUES);
         if self.minor() >= 13 {
             count = count.min(copy.byte(address + info.basic).into());
         }
@@ -149,7 +162,11 @@ impl Python {
             }
         };
         // A torn size is as good as none.
-        let more = if more > MOST_BYTES || !copy.has(address + info.basic + more.max(8) - 8) { 0 } else { more };
+        let more = if more > MOST_BYTES || !copy.has(address + info.basic + more.max(8) - 8) {
+            0
+        } else {
+            more
+        };
         info.basic + more
     }
 
@@ -204,7 +221,11 @@ pub fn words(copy: &Copy, range: Range<u64>, first: u64, found: &mut Vec<Referen
         let target = copy.word(at);
         if is_address(target) {
             let edge = Edge::new(EdgeKind::Word, first + index as u64);
-            found.push(Reference { edge, target, sort: Sort::Word });
+            found.push(Reference {
+                edge,
+                target,
+                sort: Sort::Word,
+            });
         }
     }
 }

@@ -357,12 +357,19 @@ fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
         (Kind::Tuple, "PyTuple_Type", vec![]),
         (Kind::Set, "PySet_Type", vec![]),
         (Kind::Set, "PyFrozenSet_Type", vec![]),
-        (Kind::Object, "PyCell_Type", vec![(o.cell_contents, "cell_contents", Named)]),
+        (
+            Kind::Object,
+            "PyCell_Type",
+            vec![(o.cell_contents, "cell_contents", Named)],
+        ),
         (Kind::Function, "PyFunction_Type", function(o)),
         (
             Kind::Method,
             "PyMethod_Type",
-            vec![(o.method_self, "__self__", Named), (o.method_function, "__func__", Named)],
+            vec![
+                (o.method_self, "__self__", Named),
+                (o.method_function, "__func__", Named),
+            ],
         ),
         (Kind::Object, "PyCFunction_Type", builtin(o)),
         (
@@ -379,13 +386,20 @@ fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
         (
             Kind::Object,
             "PyTraceBack_Type",
-            vec![(o.traceback_next, "tb_next", Named), (o.traceback_frame, "tb_frame", Named)],
+            vec![
+                (o.traceback_next, "tb_next", Named),
+                (o.traceback_frame, "tb_frame", Named),
+            ],
         ),
         (Kind::Object, "_PyWeakref_RefType", callback(o)),
         (Kind::Object, "_PyWeakref_ProxyType", callback(o)),
         (Kind::Object, "_PyWeakref_CallableProxyType", callback(o)),
         // The buffer that it describes again belongs to the managed buffer.
-        (Kind::Object, "PyMemoryView_Type", vec![(o.memoryview_buffer, "obj", Named)]),
+        (
+            Kind::Object,
+            "PyMemoryView_Type",
+            vec![(o.memoryview_buffer, "obj", Named)],
+        ),
         // The value that it remembers belongs to the context.
         (Kind::Object, "PyContextVar_Type", vec![(24, "default", Named)]),
         (Kind::Object, "PyGetSetDescr_Type", descriptor()),
@@ -402,7 +416,9 @@ fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
         (Kind::Leaf, "PyRange_Type", vec![]),
     ];
     let exported = exported.into_iter();
-    exported.map(|(kind, name, fields)| (name, Known { kind, fields })).collect()
+    exported
+        .map(|(kind, name, fields)| (name, Known { kind, fields }))
+        .collect()
 }
 
 /// Types whose address is not exported, by name.
@@ -429,9 +445,7 @@ fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Known> {
         }
         "functools._lru_list_elem" => (Kind::Object, vec![(40, "key", Named), (48, "result", Named)]),
         // Behind it is the buffer for bytes, whose contents are no pointers.
-        "_io.BufferedReader" | "_io.BufferedWriter" | "_io.BufferedRandom" => {
-            (Kind::Object, vec![(16, "raw", Named)])
-        }
+        "_io.BufferedReader" | "_io.BufferedWriter" | "_io.BufferedRandom" => (Kind::Object, vec![(16, "raw", Named)]),
         _ => return None,
     };
     Some(Known { kind, fields })
