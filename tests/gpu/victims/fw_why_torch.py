@@ -199,7 +199,7 @@ def graphs():
     """A loss that keeps its graph: exp saves its result, mul the other operand."""
     def loss_of(name):
         weight = new(requires_grad=True)
-        scale = new()
+        scale = torch.ones_like(weight, requires_grad=False)
         result = (weight * scale).exp()
         holds(name + "_saved_result", base(result), "__main__." + name, "grad_fn|SumBackward0", "ExpBackward0")
         holds(name + "_saved_operand", base(scale), "__main__." + name, "MulBackward0")

@@ -17,7 +17,7 @@ main = sys.modules["__main__"]
 
 
 def holds(label, address, *texts, of="held"):
-    print(f"HOLDS {os.getpid()} {label} {of} {address:#x}", json.dumps(texts).replace(" ", "\\u0020"), flush=True)
+    print(f"HOLDS {os.getpid()} {label} {of} {address:#x}", json.dumps(texts, separators=(",", ":")).replace(" ", "\\u0020"), flush=True)
 
 
 def keep(name, value):
