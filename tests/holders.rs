@@ -15,9 +15,16 @@ use crate::support::{program, sources};
 #[derive(Debug, Deserialize)]
 struct Expected {
     name: String,
-    address: u64,
+    /// In decimal: the program must not keep the number.
+    address: String,
     class: Vec<Class>,
     texts: Vec<String>,
+}
+
+impl Expected {
+    fn address(&self) -> u64 {
+        self.address.parse().expect("an address")
+    }
 }
 
 fn zoo(python: &Python) -> (Waiting, Vec<Expected>) {
@@ -39,7 +46,7 @@ fn every_holder_of_the_zoo_is_classed_and_named_as_a_reader_expects() {
         let holders = victim.search().expect("an answer");
         let (mut unexpected, mut failed) = (0, false);
         for one in &expected {
-            let path = path_of(&holders, one.address).expect("a path for each block");
+            let path = path_of(&holders, one.address()).expect("a path for each block");
             let all = text(path);
             let mut remarks = Vec::new();
             if !one.class.contains(&path.class) {
@@ -51,7 +58,7 @@ fn every_holder_of_the_zoo_is_classed_and_named_as_a_reader_expects() {
             }
             let steps: Vec<[&str; 2]> = path.steps.iter().map(|step| [&*step.via, &*step.holder]).collect();
             let class = serde_json::to_value(path.class).expect("a name");
-            let verdict = victim.ask(&json!(["walk", one.address, class, path.origin, steps]));
+            let verdict = victim.ask(&json!(["walk", one.address(), class, path.origin, steps]));
             if verdict != "ok" {
                 failed = true;
                 remarks.push(format!("wrong path: {verdict}"));

@@ -5,7 +5,7 @@ use std::process::ChildStdout;
 
 use culeak::reader;
 use culeak::snapshot::{HolderPath, Holders, Snapshot};
-use culeak_holders::source::live::Live;
+use culeak_holders::source::live::Process;
 use culeak_holders::{Block, Options};
 use tempfile::TempDir;
 
@@ -96,7 +96,7 @@ impl Waiting {
             concrete: (0..blocks.len()).collect(),
             ..Options::default()
         };
-        let live = Live::open(self.pid).expect("the process can be read");
+        let live = Process::new(self.pid).expect("the process can be read");
         let holders = culeak_holders::search(&live, &blocks, &options)?;
         let found: Vec<u64> = holders.blocks.iter().map(|block| block.address).collect();
         let asked: Vec<u64> = blocks.iter().map(|block| block.address).collect();

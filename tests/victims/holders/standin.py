@@ -10,7 +10,7 @@ libc.malloc.argtypes = [ctypes.c_size_t]
 libc.free.argtypes = [ctypes.c_void_p]
 driver.cuMemFree_v2.argtypes = [ctypes.c_uint64]
 
-# Bytes of each live block, by address.
+# Bytes of each live block, by its address as text: a number equal to an address counts as a holder.
 live = {}
 
 
@@ -23,10 +23,10 @@ def begin():
 
 
 def allocate(size):
-    """GPU memory; the caller gets its address as a Python number, which is no pointer."""
+    """GPU memory; the caller must not keep the number."""
     address = ctypes.c_uint64()
     assert driver.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)) == 0
-    live[address.value] = size
+    live[str(address.value)] = size
     try:
         return address.value
     finally:
@@ -63,7 +63,7 @@ class Tensor(ctypes.Structure):
             free(self.impl)
             self.impl = 0
             free_block(address)
-            live.pop(address)
+            live.pop(str(address))
 
 
 def tensor(size=1000):

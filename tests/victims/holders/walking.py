@@ -12,8 +12,8 @@ TOKEN = re.compile(r"\[(?:\*|-?\d+|'(?:[^'\\]|\\.)*'|[^\]]*)\]|\{\*\}|\.[A-Za-z_
 
 def walk(owners, address, of, origin, steps):
     """Whether each of these names leads to the next holder, and the last one to the owner of the block."""
-    owner = owners.get(address)
-    if owner is None:
+    owner = int(owners.get(str(address), 0))
+    if not owner:
         return "ok"  # no Python object owns the block
     if of == "cycle":
         return in_cycle(owner, origin, steps)

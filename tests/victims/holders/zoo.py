@@ -37,7 +37,7 @@ from standin import address_of, allocate, begin, implementation, live, structure
 gc.disable()
 begin()
 expected = []
-# The Python objects that the blocks belong to, by identity, which is no reference.
+# The Python objects that the blocks belong to: addresses as texts, which are no references.
 owners = {}
 
 
@@ -45,12 +45,12 @@ def new(name, *texts, of="held", size=None):
     """A stand-in for the holder `name`, and what the path to it should say."""
     made = tensor(size or 1000 + 16 * len(expected))
     expect(name, address_of(made), *texts, of=of)
-    owners[address_of(made)] = id(made)
+    owners[str(address_of(made))] = str(id(made))
     return made
 
 
 def expect(name, address, *texts, of="held"):
-    expected.append({"name": name, "address": address, "class": of.split("|"), "texts": texts})
+    expected.append({"name": name, "address": str(address), "class": of.split("|"), "texts": texts})
 
 
 def in_main(name, *texts):
@@ -473,6 +473,17 @@ native_only("C: structures", "held_chain", native.keep_chain)
 native_only("C++: vector", "held_vector", native.keep_in_vector)
 native_only("C++: static local", "held_static", native.keep_in_static)
 native_only("C++: class", "held_class", native.keep_in_class)
+class Handle:
+    pass
+
+
+def keeps_number():
+    handle.address = allocate(2500)
+    expect("a number", handle.address, "__main__.handle", ".address")
+
+
+handle = Handle()
+keeps_number()
 native_only("lost", "", lambda address: None)
 # The structure is lost, too: its address is known to nobody.
 native_only("lost with its owner", "", lambda address: structure(80, 16, address) and None)
@@ -492,7 +503,7 @@ del shared
 def freed_by(action):
     before = dict(live)
     action()
-    return sorted([address, size] for address, size in before.items() if address not in live)
+    return sorted([int(address), size] for address, size in before.items() if address not in live)
 
 
 def drop(name):
