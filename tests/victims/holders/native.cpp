@@ -204,12 +204,14 @@ static void wait_for_ever() {
 }
 
 PART holds_on_its_stack() {
+    begin();
     char *volatile on_the_stack = block("thread's stack", "held", "stack", "holds_on_its_stack|thread");
     wait_for_ever();
     (void)on_the_stack;
 }
 
 PART thread_local_of_another() {
+    begin();
     of_each_thread = block("thread-local of another thread", "held", "thread_local|stack", "");
     wait_for_ever();
 }
