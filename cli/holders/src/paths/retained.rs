@@ -283,9 +283,8 @@ fn name(names: &mut Names, node: NodeId) -> Option<(String, RootKind)> {
     let last = path.len() - 1;
     let (path, omitted) = super::bounded(path);
     let parts = names.parts(&path, &omitted);
-    let is_dictionary = parts
-        .last()
-        .is_some_and(|part| part.place == super::names::Place::Attributes);
+    let is_inner = |part: &Part| matches!(part.place, Place::Attributes | Place::Threads);
+    let is_dictionary = parts.last().is_some_and(is_inner);
     let style = Style {
         concrete: true,
         to_object: true,
