@@ -14,6 +14,11 @@ use culeak_holders::source::live::Process;
 #[path = "../../../shim/cpython/tests/support/mod.rs"]
 mod interpreters;
 
+#[path = "python/hostile.rs"]
+mod hostile;
+#[path = "python/offsets.rs"]
+mod offsets;
+
 use interpreters::interpreters;
 
 /// A program that has written its first line and waits for its standard input to close.
@@ -357,7 +362,8 @@ fn references_and_objects_have_the_names_that_the_program_gives_them() {
                         references.retain(|reference| reference.edge.kind() == EdgeKind::Item);
                         found.extend(references.iter().map(|reference| reference.target));
                     }
-                    assert!(found.contains(&first), "{version}: {line}");
+                    let kinds: Vec<_> = roots.iter().map(|(root, _)| root).collect();
+                    assert!(found.contains(&first), "{version}: {line} {text}: {kinds:?}");
                 }
                 "variable" => {
                     let is_local = |rooted: &Rooted, reader: &mut Python| {

@@ -1,5 +1,5 @@
 """Prints what references of known objects, and known objects, are called: `label HOLDER TARGET TEXT`, `name OBJECT TEXT`,
-`frame THREAD TEXT`, `root TARGET`. Then it waits."""
+`frame THREAD TEXT`, `root TARGET KIND`. Then it waits."""
 
 import asyncio, atexit, collections, contextvars, functools, os, sys, threading, types, weakref
 
@@ -182,7 +182,7 @@ def work(argument):
     try:
         raise Error(local)
     except Error as error:
-        lines.append("root %d" % id(error))
+        lines.append("root %d exception" % id(error))
         started.set(); stop.wait()
 
 
@@ -197,7 +197,7 @@ def at_end(target=Target()):
 
 
 atexit.register(at_end)
-lines.append("root %d" % id(at_end))
+lines.append("root %d atexit" % id(at_end))
 variable = contextvars.ContextVar("variable")
 variable.set(Target())
 
