@@ -1,6 +1,6 @@
 //! Damaged memory costs time and precision; it causes no panic, no endless loop and no large allocation.
 
-use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -22,21 +22,21 @@ struct Damaged {
     patches: Vec<(u64, u64)>,
     /// One of so many words is replaced; 0: none.
     rate: u64,
-    random: Cell<u64>,
+    random: AtomicU64,
 }
 
 impl Damaged {
     fn new(program: &Waiting) -> Damaged {
-        let random = Cell::new(0x9e37_79b9_7f4a_7c15);
+        let random = AtomicU64::new(0x9e37_79b9_7f4a_7c15);
         Damaged { process: program.process(), patches: Vec::new(), rate: 0, random }
     }
 
     fn next(&self) -> u64 {
-        let mut value = self.random.get();
+        let mut value = self.random.load(Relaxed);
         value ^= value << 13;
         value ^= value >> 7;
         value ^= value << 17;
-        self.random.set(value);
+        self.random.store(value, Relaxed);
         value
     }
 
