@@ -54,9 +54,8 @@ pub(crate) struct Pointer {
     pub weak: bool,
 }
 
-/// Which Python objects native words may lead to.
+/// Which Python objects words of native memory may lead to. Many such words are stale.
 pub(crate) enum Entry<'u> {
-    All,
     /// Objects that are reached already.
     None,
     /// Those whose reference count is not explained; all others are reached from these, or are garbage.
@@ -84,6 +83,8 @@ pub(crate) struct Walk<'w, 's> {
     queues: [VecDeque<NodeId>; COSTS as usize],
     cost: u8,
     late: Vec<(NodeId, NodeId, Edge)>,
+    /// Words of native memory that equal the address of an object which nothing in Python leads to.
+    entries: Vec<(u64, NodeId, Edge)>,
     /// Unnamed chunks in a row that a path may contain.
     unnamed: u8,
     /// The type `int`.
@@ -121,12 +122,13 @@ impl<'w, 's> Walk<'w, 's> {
             kinds: HashMap::default(),
             torn: 0,
             expired: false,
-            entry: Entry::All,
+            entry: Entry::None,
             deadline,
             phase: Phase::Python,
             queues: Default::default(),
             cost: 0,
             late: Vec::new(),
+            entries: Vec::new(),
             unnamed: match (with_torch, has_python) {
                 (true, _) => 1,
                 (false, true) => 3,
@@ -166,6 +168,14 @@ impl<'w, 's> Walk<'w, 's> {
                 }
             }
             self.graph.end_scan(id);
+        }
+        self.run();
+    }
+
+    /// Everything that native memory which Python leads to leads back to.
+    pub fn search_entries(&mut self) {
+        for (object, from, edge) in std::mem::take(&mut self.entries) {
+            self.word(from, edge, object);
         }
         self.run();
     }
@@ -416,13 +426,18 @@ impl<'w, 's> Walk<'w, 's> {
             && is_place_of_object(self.copy, self.native, value)
             && let Some(of) = python.object(self.copy, value)
         {
+            if python.is_leaf(of) {
+                return;
+            }
             let enters = match &self.entry {
-                Entry::All => true,
+                _ if self.graph.kind(from) == NodeKind::Python => true,
                 Entry::None => false,
                 Entry::Counted(unreached) => unreached.may_enter(value),
             };
-            if enters && !python.is_leaf(of) {
+            if enters {
                 self.add_object(from, edge, value, WORD, false);
+            } else if self.phase == Phase::Python {
+                self.entries.push((value, from, edge));
             }
             return;
         }
