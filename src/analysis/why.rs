@@ -23,9 +23,7 @@ use crate::analysis::points::when;
 use crate::analysis::report::{ProcessLine, process_line, shell_word};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame};
 use crate::analysis::tally::Tally;
-use crate::snapshot::{
-    Class, HeldBlock, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot, Taken,
-};
+use crate::snapshot::{Class, HeldBlock, HolderPath, Holders, Losses, Retainer, RootKind, Search, Snapshot, Taken};
 
 mod gathered;
 mod retained;

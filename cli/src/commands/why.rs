@@ -6,9 +6,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use culeak::analysis::report::shell_word;
 use culeak::analysis::why::{Options, Selector, Unanswered, Why};
-use culeak::snapshot::{Class, ProcessState};
+use culeak::snapshot::Class;
 
 use crate::commands::report::FilterArgs;
 use crate::errors::Failure;
@@ -97,7 +96,10 @@ pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
     let in_text = !args.json && args.html.is_none();
     let (top, rows) = match (in_text, &args.html) {
         (true, _) => (rows_shown(args.top, true), Some(text::why::ROWS_SHOWN)),
-        (_, Some(_)) => (rows_shown(args.top.or(Some(html::why::MOST)), false), Some(html::why::MOST_ROWS)),
+        (_, Some(_)) => (
+            rows_shown(args.top.or(Some(html::why::MOST)), false),
+            Some(html::why::MOST_ROWS),
+        ),
         _ => (rows_shown(args.top, false), None),
     };
     let options = Options {
@@ -152,15 +154,7 @@ fn load(args: &WhyArgs) -> Result<Loaded, Failure> {
 fn failure(unanswered: &Unanswered, args: &WhyArgs, item: &Loaded) -> Failure {
     let source = &item.source;
     Failure::new(match unanswered {
-        Unanswered::NotSearched if item.snapshot.process.state == ProcessState::Running => {
-            let pid = item.snapshot.process.number();
-            format!("{source}: what holds its memory was not searched for, but the process runs: `culeak why {pid}`")
-        }
-        Unanswered::NotSearched => format!(
-            "{source}: what holds its memory was not searched for; record with `culeak run --why -- PROGRAM`, ask while the program \
-             runs (`culeak why PID`), or name a core file (`culeak why --core FILE {}`)",
-            shell_word(source)
-        ),
+        Unanswered::NotSearched => holders::not_searched(item),
         Unanswered::IsPeak => format!(
             "{source}: shows the peak, which is recorded by stack, without the addresses of blocks; name another snapshot"
         ),

@@ -101,7 +101,10 @@ pub fn write(why: &Why, out: &mut dyn Write) -> io::Result<()> {
         holders: holders.collect(),
         hidden: (why.hidden_origins > 0).then(|| {
             let holders = text::units::plural(why.hidden_origins as u64, "more holder", "more holders");
-            format!("{holders} with {} left out by --top or --min-bytes", parts::tally(why.hidden))
+            format!(
+                "{holders} with {} left out by --top or --min-bytes",
+                parts::tally(why.hidden)
+            )
         }),
         retainers: nodes(&why.retainers),
         totals: text::why::sums(why),

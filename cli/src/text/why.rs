@@ -48,7 +48,11 @@ fn headline(why: &Why, out: &mut dyn Write) -> io::Result<()> {
     let sites = plural(why.call_sites as u64, "call site", "call sites");
     let roots = match why.roots.count {
         0 => "no root retains any of it".to_owned(),
-        n => format!("{} {}", plural(n, "root retains", "roots retain"), units::bytes(why.roots.bytes)),
+        n => format!(
+            "{} {}",
+            plural(n, "root retains", "roots retain"),
+            units::bytes(why.roots.bytes)
+        ),
     };
     let text = format!("{} at {sites}{when}; {roots}", units::bytes(why.total.bytes));
     writeln!(out, "{}{filtered}", Styled(BOLD, text))
@@ -74,7 +78,10 @@ impl Widths {
         let tallies = || tallies.clone().chain(rows().map(|row| row.tally));
         let labels = rows().map(|row| columns::width(&parts::short_name(&row.label)));
         let mut widths = Widths {
-            size: tallies().map(|tally| units::bytes(tally.bytes).len()).max().unwrap_or(0),
+            size: tallies()
+                .map(|tally| units::bytes(tally.bytes).len())
+                .max()
+                .unwrap_or(0),
             blocks: rows().map(|row| blocks(row.tally).len()).max().unwrap_or(0),
             label: labels.filter(|&width| width <= NAME_WIDTH).max().unwrap_or(0),
             place: rows().map(|row| columns::width(&place(row))).max().unwrap_or(0),
@@ -98,7 +105,10 @@ fn blocks(tally: Tally) -> String {
 }
 
 fn place(row: &HolderRow) -> String {
-    row.place.as_deref().map(|place| Escaped(place).to_string()).unwrap_or_default()
+    row.place
+        .as_deref()
+        .map(|place| Escaped(place).to_string())
+        .unwrap_or_default()
 }
 
 /// The path, and whether it is certain.
@@ -116,7 +126,13 @@ fn origins(why: &Why, out: &mut dyn Write) -> io::Result<()> {
         let style = if origin.class == Class::Held { BOLD } else { WARN };
         let size = format!("{:>width$}", units::bytes(origin.tally.bytes), width = widths.size);
         let text = Escaped(&origin.text()).to_string();
-        writeln!(out, "  {}  {}{}", Styled(BOLD, size), Styled(style, text), shared(origin))?;
+        writeln!(
+            out,
+            "  {}  {}{}",
+            Styled(BOLD, size),
+            Styled(style, text),
+            shared(origin)
+        )?;
         for row in &origin.holders {
             write_row(row, &widths, out)?;
         }
@@ -128,7 +144,10 @@ fn origins(why: &Why, out: &mut dyn Write) -> io::Result<()> {
     }
     if why.hidden_origins > 0 {
         let holders = plural(why.hidden_origins as u64, "more holder", "more holders");
-        let text = format!("… and {holders} with {}; --top 0 --min-bytes 0 shows all", parts::tally(why.hidden));
+        let text = format!(
+            "… and {holders} with {}; --top 0 --min-bytes 0 shows all",
+            parts::tally(why.hidden)
+        );
         writeln!(out, "  {}", Styled(DIM, text))?;
     }
     Ok(())
@@ -175,9 +194,15 @@ fn retainers(retainers: &[Retained], out: &mut dyn Write) -> io::Result<()> {
         return Ok(());
     }
     writeln!(out, "\n{}", Styled(BOLD, "dropping a holder frees"))?;
-    let sizes = retainers.iter().map(|retainer| units::bytes(retainer.tally.bytes).len());
+    let sizes = retainers
+        .iter()
+        .map(|retainer| units::bytes(retainer.tally.bytes).len());
     let size = sizes.max().unwrap_or(0);
-    let counts = retainers.iter().map(|retainer| blocks(retainer.tally).len()).max().unwrap_or(0);
+    let counts = retainers
+        .iter()
+        .map(|retainer| blocks(retainer.tally).len())
+        .max()
+        .unwrap_or(0);
     for retainer in retainers {
         let indent = "  ".repeat(retainer.depth.min(INDENTED));
         writeln!(
@@ -244,7 +269,7 @@ pub fn sums(why: &Why) -> Vec<Sum> {
             Class::OverCounted => "over-counted",
             Class::Lost => "lost",
         };
-        rows.push((name, format!("{} {}", parts::tally(total.tally), meaning(total.class))));
+        rows.push((name, format!("{}{}", parts::tally(total.tally), meaning(total.class))));
     }
     if let Some(filter) = &why.filter {
         rows.push(("filter", parts::filter(filter)));
@@ -290,7 +315,9 @@ fn not_searched(why: &Why) -> Vec<String> {
     }
     if search.torn > 0 {
         let references = plural(search.torn, "reference", "references");
-        texts.push(format!("{references} that led to no live object, because memory changed while it was copied"));
+        texts.push(format!(
+            "{references} that led to no live object, because memory changed while it was copied"
+        ));
     }
     texts.extend(search.limits.iter().map(|limit| Escaped(limit).to_string()));
     if texts.is_empty() {

@@ -288,14 +288,16 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
 /// What the recording lacks, without the statistics of allocators. With `all`, zeros are listed too.
 pub fn losses_in_words(losses: &Losses, taken: &Taken, all: bool) -> impl Iterator<Item = String> {
     let counted = counted_losses(losses, taken).into_iter();
-    counted.filter(move |(count, _)| all || *count > 0).map(|(count, text)| {
-        let text = text.replace("{s}", if count == 1 { "" } else { "s" });
-        let shown = match count {
-            0 => text.split(':').next().unwrap_or_default(),
-            _ => &text,
-        };
-        format!("{} {shown}", units::count(count))
-    })
+    counted
+        .filter(move |(count, _)| all || *count > 0)
+        .map(|(count, text)| {
+            let text = text.replace("{s}", if count == 1 { "" } else { "s" });
+            let shown = match count {
+                0 => text.split(':').next().unwrap_or_default(),
+                _ => &text,
+            };
+            format!("{} {shown}", units::count(count))
+        })
 }
 
 /// Rows under one name.
