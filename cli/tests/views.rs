@@ -352,7 +352,7 @@ fn a_snapshot_replaces_its_file_completely_or_not_at_all() {
         .flatten()
         .map(|entry| entry.file_name())
         .collect();
-    assert_eq!(left.len(), 2, "{left:?}");
+    assert_eq!(left.len(), 3, "{left:?}");
 }
 
 #[test]
