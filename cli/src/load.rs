@@ -2,10 +2,11 @@
 //!
 //! A number is a process ([`process`]); the first bytes of a file determine its type ([`file`]). A folder means the recordings
 //! in it, or, if there are none, its snapshots. Inputs are protected ([`crate::output::protect`]), so that no command replaces
-//! them. [`at`] reduces an input to a point in time. Deliberately absent: symbols; see `symbolize`.
+//! them. [`at`] reduces an input to a point in time, and [`holders`] searches for what keeps its memory alive. Deliberately absent: symbols; see `symbolize`.
 
 pub mod at;
 mod file;
+pub mod holders;
 pub mod memory_viz;
 mod process;
 pub mod timeline;
