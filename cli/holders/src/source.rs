@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 pub mod core;
 pub mod live;
+pub mod taken;
 
 /// A mapping of the process, as in `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,4 +70,9 @@ pub trait Source {
 
     /// Whether the memory changes while it is read.
     fn is_running(&self) -> bool;
+
+    /// What could not be read, in sentences.
+    fn limits(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
