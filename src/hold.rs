@@ -10,9 +10,9 @@
 //! ```
 //!
 //! A slot is one word, so a process claims it in one step: no state is left behind by a process that dies in between. Several
-//! processes wait at a time, each in its own slot. `culeak run` holds a robust lock at the beginning of the area as long as it
-//! serves. The kernel marks the lock if the owner dies in any way, so a process sees it without knowing the owner's pid, which
-//! may be reused or not visible to it. Deliberately absent: any wait if `culeak run` was started without `--why`.
+//! processes wait at a time, each in its own slot. While `culeak run` serves, the area contains the id of its
+//! thread, on the thread's list of robust futexes: the kernel marks it when the thread dies in any way. So a process sees that
+//! `culeak run` is gone without its pid, which may be reused or not visible. Deliberately absent: any wait if `culeak run` was started without `--why`.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
@@ -22,18 +22,17 @@ pub const SLOTS: usize = 64;
 /// The area in the file. All zeros: nothing is served.
 #[repr(C)]
 pub struct Holds {
-    /// A robust `pthread_mutex_t` that is shared between processes. Its first word is the owner's thread id, with a mark if
-    /// that thread has died.
-    server: [AtomicU32; 16],
+    /// The id of the thread that serves, as a robust futex has it; 0: none.
+    pub owner: AtomicU32,
     /// How long a process waits at most; 0: it does not wait.
     pub limit_ms: AtomicU32,
     /// Changes with each process that begins to wait.
     pub bell: AtomicU32,
-    unused: [u32; 14],
+    unused: u32,
     slots: [Slot; SLOTS],
 }
 
-const _: () = assert!(size_of::<Holds>() == 128 + 8 * SLOTS && align_of::<Holds>() == 8);
+const _: () = assert!(size_of::<Holds>() == 16 + 8 * SLOTS && align_of::<Holds>() == 8);
 
 /// `FUTEX_TID_MASK` and `FUTEX_OWNER_DIED`.
 const OWNER: u32 = 0x3fff_ffff;
@@ -78,14 +77,8 @@ pub struct Slot(AtomicU64);
 impl Holds {
     /// Whether `culeak run` serves, and has not died.
     pub fn is_served(&self) -> bool {
-        let owner = self.server[0].load(Relaxed);
+        let owner = self.owner.load(Relaxed);
         self.limit_ms.load(Relaxed) > 0 && owner & OWNER != 0 && owner & OWNER_DIED == 0
-    }
-
-    /// The lock that `culeak run` holds.
-    pub fn server(&self) -> *mut libc::pthread_mutex_t {
-        const { assert!(size_of::<libc::pthread_mutex_t>() <= 64 && align_of::<libc::pthread_mutex_t>() <= 8) };
-        self.server.as_ptr().cast_mut().cast()
     }
 
     /// Claims a slot and rings the bell. `None` if all are taken.
@@ -223,9 +216,9 @@ mod tests {
         assert!(!holds.is_served());
         holds.limit_ms.store(10_000, Relaxed);
         assert!(!holds.is_served(), "no owner");
-        holds.server[0].store(77, Relaxed);
+        holds.owner.store(77, Relaxed);
         assert!(holds.is_served());
-        holds.server[0].store(77 | OWNER_DIED, Relaxed);
+        holds.owner.store(77 | OWNER_DIED, Relaxed);
         assert!(!holds.is_served(), "the owner has died");
     }
 
