@@ -99,6 +99,31 @@ pub enum Class {
     Lost,
 }
 
+impl Class {
+    pub const ALL: [Class; 5] = [
+        Class::Held,
+        Class::Cycle,
+        Class::NativeHolder,
+        Class::OverCounted,
+        Class::Lost,
+    ];
+
+    /// The word on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Class::Held => "held",
+            Class::Cycle => "cycle",
+            Class::NativeHolder => "native-holder",
+            Class::OverCounted => "over-counted",
+            Class::Lost => "lost",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Class> {
+        Class::ALL.into_iter().find(|class| class.name() == name)
+    }
+}
+
 /// What a path begins with.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -149,7 +174,7 @@ pub struct HolderPath {
 }
 
 /// One reference on a path.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Step {
     /// How the previous holder refers: `[*]`, `.store`, `.grad_fn`, `local t`.
     pub via: String,
@@ -183,4 +208,32 @@ pub struct HeldBlock {
     /// Index into `retainers`: the innermost one that dominates the block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retainer: Option<usize>,
+}
+
+impl Holders {
+    /// Checks that every index is within its table, and that parents precede children.
+    ///
+    /// # Errors
+    /// The row that is wrong.
+    pub fn validate(&self) -> Result<(), String> {
+        let wrong = |what: &str, row: usize, index: usize, len: usize| {
+            Err(format!(
+                "holders: {what} of row {row} is {index}, but it must be below {len}"
+            ))
+        };
+        for (row, retainer) in self.retainers.iter().enumerate() {
+            if let Some(parent) = retainer.parent.filter(|&parent| parent >= row) {
+                return wrong("the parent of a retainer", row, parent, row);
+            }
+        }
+        for (row, block) in self.blocks.iter().enumerate() {
+            if block.path >= self.paths.len() {
+                return wrong("the path of a block", row, block.path, self.paths.len());
+            }
+            if let Some(retainer) = block.retainer.filter(|&retainer| retainer >= self.retainers.len()) {
+                return wrong("the retainer of a block", row, retainer, self.retainers.len());
+            }
+        }
+        Ok(())
+    }
 }

@@ -9,7 +9,7 @@ use std::any::Any;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::{self, JoinHandle};
@@ -20,7 +20,7 @@ use culeak::hold::{self, Holds, Moment, Slot, State, Waiting};
 use culeak::point::Point;
 use culeak::proof::{BYTES, HOLDS};
 use culeak::reader;
-use culeak_holders::source::live::Live;
+use culeak_holders::source::live;
 use culeak_holders::source::taken::Taken;
 use nix::libc;
 use nix::sys::signal::{SigSet, SigmaskHow};
@@ -208,7 +208,7 @@ impl Copied {
             }
         };
         let item = load::Place::File(path).load().map_err(|failure| failure.message)?;
-        let source = Live::open(pid).map_err(|error| error.to_string())?;
+        let source = live::Process::new(pid).map_err(|error| error.to_string())?;
         let taken = Taken::of(&source, &holders::excluded(&item.snapshot)).map_err(|error| {
             format!("its memory cannot be read: {error}; the kernel permits it to the process's parents only if it is not setuid")
         })?;

@@ -4,7 +4,7 @@
 //! name, or is damaged, is mentioned and not used.
 
 use std::borrow::Cow;
-use std::io::{self, BufReader, Write};
+use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 
 use culeak::reader::open_regular;
@@ -93,17 +93,9 @@ fn read(path: &Path, snapshot: &Snapshot) -> io::Result<Holders> {
     if sidecar.process != Identity::of(snapshot) {
         return Err(io::Error::other("it is of another process; delete it"));
     }
-    is_consistent(&sidecar.holders).then_some(sidecar.holders).ok_or_else(|| io::Error::other("damaged (an index)"))
-}
-
-/// Whether all indices are valid, and parents precede children.
-fn is_consistent(holders: &Holders) -> bool {
-    let retainers = holders.retainers.len();
-    let mut parents = holders.retainers.iter().enumerate();
-    parents.all(|(index, retainer)| retainer.parent.is_none_or(|parent| parent < index))
-        && holders.blocks.iter().all(|block| {
-            block.path < holders.paths.len() && block.retainer.is_none_or(|retainer| retainer < retainers)
-        })
+    let damaged = |reason| io::Error::other(format!("damaged ({reason})"));
+    sidecar.holders.validate().map_err(damaged)?;
+    Ok(sidecar.holders)
 }
 
 #[cfg(test)]
