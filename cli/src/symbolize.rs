@@ -14,7 +14,6 @@
 
 mod cache;
 mod child;
-mod demangle;
 mod locate;
 mod note;
 
@@ -300,7 +299,7 @@ fn symbols(sym: &Sym) -> Vec<Symbol> {
 
 fn symbol(name: &str, code: Option<&CodeInfo>, inlined: bool) -> Symbol {
     Symbol {
-        function: demangle::demangled(name),
+        function: culeak_holders::demangle::demangled(name),
         file: code.map(|code| code.to_path().to_string_lossy().into_owned()),
         line: code.and_then(|code| code.line),
         inlined,

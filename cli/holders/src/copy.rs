@@ -6,54 +6,144 @@
 //!
 //! Private writable pages that exist are copied at once. Read-only pages (virtual tables, names, type objects) are copied
 //! singly when they are first read. A word that is absent reads as 0, which no structure takes for a pointer.
+//!
+//! Not copied: memory shared with other processes, devices, and the recorder's own memory, which contains the address of
+//! every block.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use crate::Error;
 use crate::source::{Region, Source};
 
+mod pages;
+mod reading;
+mod room;
+pub(crate) mod selection;
+
+use pages::{ABSENT, Pages, UNKNOWN};
+
 pub const PAGE: u64 = 4096;
+
+/// Pages that can be added singly: 1 GiB.
+const SINGLE_PAGES: u64 = 1 << 18;
+
+/// The longest range that [`Copy::bytes`] returns.
+const LONGEST: u64 = 1 << 30;
 
 /// Copied pages.
 pub struct Copy<'a> {
-    regions: Vec<Region>,
+    regions: Rc<[Region]>,
     source: &'a dyn Source,
+    pages: Pages,
+    /// Where pages that are unknown here are found.
+    older: Option<&'a Copy<'a>>,
+    /// What was copied at once.
+    runs: Rc<[Range<u64>]>,
+    /// Never copied.
+    excluded: Rc<[Range<u64>]>,
 }
 
 impl<'a> Copy<'a> {
     /// Copies the private writable memory outside the excluded ranges, devices (`/dev/…`) and the recorder's own memory.
     ///
     /// # Errors
-    /// The mappings cannot be read, or nothing can be copied.
+    /// The mappings cannot be read, nothing can be copied, or the copy does not fit into memory.
     pub fn take(source: &'a dyn Source, excluded: &[Range<u64>]) -> Result<Copy<'a>, Error> {
-        let _ = excluded;
-        let regions = source
-            .regions()
-            .map_err(|error| Error::Read("memory map".to_owned(), error))?;
-        Ok(Copy { regions, source })
+        let failed = |error| Error::Read("the memory map".to_owned(), error);
+        let regions = source.regions().map_err(failed)?;
+        let excluded = selection::excluded(source, &regions, excluded);
+        let wanted = selection::writable(source, &regions, &excluded);
+        let count: u64 = wanted.iter().map(|run| (run.end - run.start) / PAGE).sum();
+        let failed = |error| Error::Read(format!("{} MiB of memory", (count * PAGE) >> 20), error);
+        let mut pages = Pages::new(count, SINGLE_PAGES).map_err(failed)?;
+        for region in regions.iter().filter(|region| region.readable) {
+            pages.may_have(&region.range);
+        }
+        let missing = reading::read(source, &wanted, pages.copied_mut());
+        if missing.len() as u64 == count {
+            // A process that has ended has no mappings.
+            source.regions().map_err(failed)?;
+            let error = std::io::Error::other("no page of it can be read");
+            return Err(failed(error));
+        }
+        let runs = pages.enter(&wanted, &missing);
+        Ok(Copy {
+            regions: regions.into(),
+            source,
+            pages,
+            older: None,
+            runs: runs.into(),
+            excluded: excluded.into(),
+        })
     }
 
     /// These pages as they are now, in front of an older copy: all others are read from that one.
     pub fn newer(older: &'a Copy<'a>, pages: &[u64]) -> Copy<'a> {
-        let _ = pages;
+        let mut starts: Vec<u64> = pages.iter().map(|page| page & !(PAGE - 1)).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        starts.retain(|&page| older.has(page));
+        let mut wanted: Vec<Range<u64>> = Vec::new();
+        for page in starts {
+            match wanted.last_mut() {
+                Some(last) if last.end == page => last.end += PAGE,
+                _ => wanted.push(page..page + PAGE),
+            }
+        }
+        let count = wanted.iter().map(|run| (run.end - run.start) / PAGE).sum();
+        // Without memory for them, the older pages are all there is.
+        let mut pages = Pages::new(count, 0).unwrap_or_else(|_| Pages::none());
+        for region in older.regions.iter().filter(|region| region.readable) {
+            pages.may_have(&region.range);
+        }
+        if pages.copied() == count {
+            let missing = reading::read(older.source, &wanted, pages.copied_mut());
+            pages.enter(&wanted, &missing);
+        }
         Copy {
-            regions: older.regions.clone(),
+            regions: Rc::clone(&older.regions),
             source: older.source,
+            pages,
+            older: Some(older),
+            runs: Rc::clone(&older.runs),
+            excluded: Rc::clone(&older.excluded),
         }
     }
 
     /// Whether the page was copied at once, so is writable.
     #[inline]
     pub fn has(&self, address: u64) -> bool {
-        let _ = address;
-        false
+        self.pages.is_copied(self.pages.number(address)) || self.older.is_some_and(|older| older.has(address))
     }
 
     /// The word at this address, which need not be aligned; 0 if it is absent.
     #[inline]
     pub fn word(&self, address: u64) -> u64 {
-        let _ = address;
-        0
+        let number = self.pages.number(address);
+        if number == UNKNOWN || address % PAGE > PAGE - 8 {
+            return self.rare_word(address);
+        }
+        self.pages.word(number, address % PAGE)
+    }
+
+    /// A word of a page that is not known yet, or of two pages.
+    #[cold]
+    #[inline(never)]
+    fn rare_word(&self, address: u64) -> u64 {
+        if address % PAGE > PAGE - 8 {
+            // Both aligned words around it are inside their pages.
+            let (low, shift) = (self.word(address & !7), (address & 7) * 8);
+            return match (address & !7).checked_add(8) {
+                _ if shift == 0 => low,
+                Some(next) => low >> shift | self.word(next) << (64 - shift),
+                None => low >> shift,
+            };
+        }
+        match self.fetched(address) {
+            Place::Here(number) => self.pages.word(number, address % PAGE),
+            Place::Older(older) => older.word(address),
+        }
     }
 
     #[inline]
@@ -73,35 +163,107 @@ impl<'a> Copy<'a> {
 
     /// The words of a copied page.
     pub fn page(&self, address: u64) -> Option<&[u64; 512]> {
-        let _ = address;
-        None
+        let number = self.pages.number(address);
+        if self.pages.is_copied(number) {
+            return Some(self.pages.words(number));
+        }
+        self.older?.page(address)
     }
 
-    /// The bytes of a range, if all are present.
+    /// The bytes of a range, if all are present; 1 GiB at most.
     pub fn bytes(&self, range: Range<u64>) -> Option<Vec<u8>> {
-        let _ = range;
-        None
+        if range.end < range.start || range.end - range.start > LONGEST {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        let mut address = range.start;
+        while address < range.end {
+            let part = self.part(address)?;
+            let part = &part[..part.len().min((range.end - address) as usize)];
+            bytes.extend_from_slice(part);
+            address += part.len() as u64;
+        }
+        Some(bytes)
     }
 
-    /// A C string of printable ASCII, up to `limit` bytes.
+    /// A C string, up to `limit` bytes. Empty if it is absent, contains control characters or is not UTF-8.
     pub fn text(&self, address: u64, limit: usize) -> String {
-        let _ = (address, limit);
-        String::new()
+        let mut bytes = Vec::new();
+        let mut next = address;
+        while bytes.len() < limit {
+            let Some(part) = self.part(next) else {
+                return String::new();
+            };
+            let part = &part[..part.len().min(limit - bytes.len())];
+            if let Some(end) = part.iter().position(|&byte| byte == 0) {
+                bytes.extend_from_slice(&part[..end]);
+                break;
+            }
+            bytes.extend_from_slice(part);
+            next += part.len() as u64;
+        }
+        let text = match std::str::from_utf8(&bytes) {
+            Ok(text) => text,
+            // The limit may cut a character.
+            Err(error) if bytes.len() == limit && error.error_len().is_none() => {
+                std::str::from_utf8(&bytes[..error.valid_up_to()]).unwrap_or_default()
+            }
+            Err(_) => return String::new(),
+        };
+        if text.chars().any(char::is_control) {
+            return String::new();
+        }
+        text.to_owned()
+    }
+
+    /// The bytes from an address to the end of its page.
+    fn part(&self, address: u64) -> Option<&[u8]> {
+        match self.fetched(address) {
+            Place::Here(ABSENT) => None,
+            Place::Here(number) => Some(self.pages.bytes(number, address % PAGE)),
+            Place::Older(older) => older.part(address),
+        }
+    }
+
+    /// Where the page is, after it was copied if necessary and possible.
+    fn fetched(&self, address: u64) -> Place<'a> {
+        let number = self.pages.number(address);
+        if number != UNKNOWN {
+            return Place::Here(number);
+        }
+        if let Some(older) = self.older {
+            return Place::Older(older);
+        }
+        let start = address & !(PAGE - 1);
+        let page = start..start + PAGE;
+        let readable = self
+            .region(address)
+            .is_some_and(|region| selection::read_singly(self.source, region, &page, &self.excluded));
+        let read = |buffer: &mut [u8]| readable && self.source.read(&[page.clone()], buffer) == buffer.len();
+        Place::Here(self.pages.add(start, read))
     }
 
     /// The number of the 16 bytes that contain this address, if they were copied at once; less than [`Copy::granules`].
     #[inline]
     pub fn granule(&self, address: u64) -> Option<usize> {
-        let _ = address;
-        None
+        if let Some(older) = self.older {
+            return older.granule(address);
+        }
+        let page = self.pages.place(self.pages.number(address))?;
+        Some(page * (PAGE / 16) as usize + (address % PAGE / 16) as usize)
     }
 
     pub fn granules(&self) -> usize {
-        0
+        self.oldest().pages.copied() as usize * (PAGE / 16) as usize
     }
 
+    /// Bytes copied at once.
     pub fn copied_bytes(&self) -> u64 {
-        0
+        self.runs.iter().map(|run| run.end - run.start).sum()
+    }
+
+    fn oldest(&self) -> &Copy<'a> {
+        self.older.map_or(self, |older| older.oldest())
     }
 
     pub fn regions(&self) -> &[Region] {
@@ -115,10 +277,20 @@ impl<'a> Copy<'a> {
 
     /// The copied parts of the memory, whole pages in order of their addresses.
     pub fn runs(&self) -> Vec<Range<u64>> {
-        Vec::new()
+        self.runs.to_vec()
     }
 
     pub fn source(&self) -> &'a dyn Source {
         self.source
     }
 }
+
+/// Which copy has a page.
+enum Place<'a> {
+    /// This one, under this number.
+    Here(u32),
+    Older(&'a Copy<'a>),
+}
+
+#[cfg(test)]
+mod tests;

@@ -19,6 +19,7 @@
 //! * [`source`]: a process or a core file: regions, pages, threads
 //! * [`copy`]: the copied pages, addressed as in the process
 //! * [`modules`]: the ELF files in it: globals and their symbols
+//! * [`demangle`]: names of C++ and Rust
 //! * [`native`]: heap chunks, classes of C++ objects, native roots
 //! * [`python`]: objects of CPython and the references between them
 //! * [`graph`]: nodes and edges in a few bytes each
@@ -32,6 +33,7 @@
 
 pub mod classes;
 pub mod copy;
+pub mod demangle;
 pub mod garbage;
 pub mod graph;
 pub mod modules;
@@ -40,6 +42,9 @@ pub mod paths;
 pub mod python;
 pub mod source;
 pub mod walk;
+
+#[cfg(test)]
+mod testing;
 
 use std::fmt;
 use std::ops::Range;

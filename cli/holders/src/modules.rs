@@ -1,8 +1,29 @@
 //! The ELF files that the process has loaded: where they are, their globals, and their symbols.
+//!
+//! A file is used only if it is the one that was loaded: its program headers and its build id are those in memory. Of a
+//! file that was deleted or replaced, exported symbols are found in memory and variables have no names.
 
+use std::cell::{OnceCell, RefCell};
+use std::fs::File;
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 use crate::copy::Copy;
+use crate::source::{Region, Source};
+
+mod exported;
+pub mod headers;
+mod variables;
+
+use headers::{Headers, NOTE};
+use variables::Variables;
+
+/// Where debug files are installed.
+const DEBUG_FOLDER: &str = "/usr/lib/debug/.build-id";
+
+/// The most memory of a module that is kept because its file is not available.
+const IMAGE: u64 = 256 << 20;
 
 /// A loaded file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,8 +37,10 @@ pub struct Module {
 }
 
 impl Module {
+    /// Without the folder, and without the kernel's remark that the file was deleted.
     pub fn file_name(&self) -> &str {
-        self.path.rsplit('/').next().unwrap_or(&self.path)
+        let name = self.path.rsplit('/').next().unwrap_or(&self.path);
+        name.strip_suffix(" (deleted)").unwrap_or(name)
     }
 }
 
@@ -25,12 +48,41 @@ impl Module {
 #[derive(Default)]
 pub struct Modules {
     all: Vec<Module>,
+    /// In the same order.
+    contents: Vec<Contents>,
+    /// Index of the module of each range of globals, by address.
+    globals: Vec<(Range<u64>, usize)>,
+}
+
+/// Where the contents of a module can be read.
+struct Contents {
+    headers: Headers,
+    build_id: Vec<u8>,
+    /// The file that was loaded.
+    file: Option<PathBuf>,
+    /// The loaded read-only memory, in place of the file: addresses without the bias.
+    image: Vec<(u64, Vec<u8>)>,
+    variables: OnceCell<Variables>,
+    /// The file while symbols are looked up.
+    opened: RefCell<Option<File>>,
 }
 
 impl Modules {
     pub fn find(copy: &Copy) -> Modules {
-        let _ = copy;
-        Modules { all: Vec::new() }
+        let mut found = Modules::default();
+        let first = |region: &&Region| region.offset == 0 && region.readable && region.name.starts_with('/');
+        for region in copy.regions().iter().filter(first) {
+            if let Some((module, contents)) = loaded(copy, region) {
+                let index = found.all.len();
+                found
+                    .globals
+                    .extend(module.globals.iter().map(|range| (range.clone(), index)));
+                found.all.push(module);
+                found.contents.push(contents);
+            }
+        }
+        found.globals.sort_by_key(|(range, _)| range.start);
+        found
     }
 
     pub fn all(&self) -> &[Module] {
@@ -39,20 +91,199 @@ impl Modules {
 
     /// Address of an exported symbol of this module, at run time.
     pub fn address_of(&self, module: &Module, name: &str) -> Option<u64> {
-        let _ = (module, name);
-        None
+        let same = |other: &Module| other.bias == module.bias && other.path == module.path;
+        let contents = &self.contents[self.all.iter().position(same)?];
+        let address = contents.exported(module.bias, name)?;
+        Some(address.wrapping_add(module.bias))
     }
 
     /// The variable that contains this address, demangled, and the offset in it: `g_cache`, 8. Local symbols are known
     /// unless the file was stripped.
     pub fn variable_at(&mut self, address: u64) -> Option<(String, u64)> {
-        let _ = address;
-        None
+        let index = self.index_at(address)?;
+        let contents = &self.contents[index];
+        let variables = contents.variables.get_or_init(|| contents.read_variables());
+        let (name, offset) = variables.at(address.wrapping_sub(self.all[index].bias))?;
+        Some((crate::demangle::variable(&name), offset))
     }
 
     /// The module whose globals contain this address.
     pub fn with_global(&self, address: u64) -> Option<&Module> {
-        let holds = |module: &&Module| module.globals.iter().any(|range| range.contains(&address));
-        self.all.iter().find(holds)
+        self.all.get(self.index_at(address)?)
+    }
+
+    fn index_at(&self, address: u64) -> Option<usize> {
+        let place = self.globals.partition_point(|(range, _)| range.end <= address);
+        let (range, index) = self.globals.get(place)?;
+        range.contains(&address).then_some(*index)
     }
 }
+
+impl Contents {
+    fn exported(&self, bias: u64, name: &str) -> Option<u64> {
+        if self.file.is_none() {
+            let read = |address: u64, buffer: &mut [u8]| {
+                let part = self.image.iter().find_map(|(start, bytes)| {
+                    let inside = usize::try_from(address.checked_sub(*start)?).ok()?;
+                    bytes.get(inside..inside.checked_add(buffer.len())?)
+                });
+                part.map(|part| buffer.copy_from_slice(part)).is_some()
+            };
+            return exported::address(&self.headers, &read, bias, name);
+        }
+        let mut opened = self.opened.borrow_mut();
+        if opened.is_none() {
+            *opened = File::open(self.file.as_ref()?).ok();
+        }
+        let file = opened.as_ref()?;
+        let found = exported::address(&self.headers, &in_file(file, &self.headers), 0, name);
+        // Hundreds of files are loaded, and few are asked twice in a row.
+        *opened = None;
+        found
+    }
+
+    fn read_variables(&self) -> Variables {
+        let read = |path: &Path| {
+            culeak::reader::open_regular(path)
+                .map(Variables::read)
+                .unwrap_or_default()
+        };
+        let debug = self.debug_file().map(|path| read(&path)).unwrap_or_default();
+        match &self.file {
+            Some(path) if debug.is_empty() => read(path),
+            _ => debug,
+        }
+    }
+
+    /// The installed debug file with the same build id.
+    fn debug_file(&self) -> Option<PathBuf> {
+        let (first, rest) = self.build_id.split_first()?;
+        let rest: String = rest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let path = PathBuf::from(format!("{DEBUG_FOLDER}/{first:02x}/{rest}.debug"));
+        let file = culeak::reader::open_regular(&path).ok()?;
+        let headers = Headers::read(&|offset, buffer| file.read_exact_at(buffer, offset).is_ok())?;
+        // A debug file has notes but no other contents, at offsets of its own.
+        (build_id(&file, &headers) == self.build_id).then_some(path)
+    }
+}
+
+/// Reads a file by addresses without the bias.
+fn in_file(file: &File, headers: &Headers) -> impl Fn(u64, &mut [u8]) -> bool {
+    move |address, buffer| {
+        let place = headers
+            .in_file(address)
+            .filter(|(_, left)| *left >= buffer.len() as u64);
+        place.is_some_and(|(offset, _)| file.read_exact_at(buffer, offset).is_ok())
+    }
+}
+
+/// The build id in a file, whose notes are found by their offset.
+fn build_id(file: &File, headers: &Headers) -> Vec<u8> {
+    let read = |address: u64, buffer: &mut [u8]| {
+        let mut notes = headers.segments.iter().filter(|segment| segment.kind == NOTE);
+        let note = notes.find(|segment| segment.address == address);
+        note.is_some_and(|note| file.read_exact_at(buffer, note.offset).is_ok())
+    };
+    headers.build_id(&read)
+}
+
+/// The module whose file begins with this region; `None` if the file is mapped as data.
+fn loaded(copy: &Copy, first: &Region) -> Option<(Module, Contents)> {
+    let start = first.range.start;
+    let memory = |address: u64, buffer: &mut [u8]| {
+        let end = address.checked_add(buffer.len() as u64);
+        let bytes = end.and_then(|end| copy.bytes(address..end));
+        bytes.map(|bytes| buffer.copy_from_slice(&bytes)).is_some()
+    };
+    let headers = Headers::read(&|offset, buffer| memory(start.wrapping_add(offset), buffer))?;
+    let bias = headers.bias(start);
+    let region = |address: u64| copy.region(address);
+    for segment in headers.loaded().filter(|segment| segment.file_bytes > 0) {
+        let place = region(segment.memory(bias).start);
+        let is_mapped = match (segment.is_executable(), segment.is_writable()) {
+            // Text may have been moved to huge pages, which belong to no file.
+            (true, _) => place.is_some_and(|place| place.executable),
+            (_, true) => place.is_some_and(|place| place.name == first.name),
+            _ => true,
+        };
+        if !is_mapped {
+            return None;
+        }
+    }
+    let mut globals = Vec::new();
+    for segment in headers.loaded().filter(|segment| segment.is_writable()) {
+        let memory = segment.memory(bias);
+        let from = copy
+            .regions()
+            .partition_point(|region| region.range.end <= memory.start);
+        let regions = copy.regions()[from..]
+            .iter()
+            .take_while(|region| region.range.start < memory.end);
+        for region in regions.filter(|region| region.writable && !region.shared) {
+            let range = region.range.start.max(memory.start)..region.range.end.min(memory.end);
+            match globals.last_mut() {
+                Some(Range { end, .. }) if *end == range.start => *end = range.end,
+                _ => globals.push(range),
+            }
+        }
+    }
+    let build_id = headers.build_id(&|address, buffer| memory(bias.wrapping_add(address), buffer));
+    let file = same_file(copy.source(), first, &headers, &build_id);
+    let image = match file {
+        Some(_) => Vec::new(),
+        None => image(copy, &headers, bias),
+    };
+    let module = Module {
+        path: first.name.clone(),
+        bias,
+        globals,
+    };
+    let contents = Contents {
+        headers,
+        build_id,
+        file,
+        image,
+        variables: OnceCell::new(),
+        opened: RefCell::new(None),
+    };
+    Some((module, contents))
+}
+
+/// A file with these headers and this build id: the one under the module's path, or the one that is mapped, which the
+/// kernel shows to privileged users only.
+fn same_file(source: &dyn Source, first: &Region, headers: &Headers, build_id: &[u8]) -> Option<PathBuf> {
+    let mapped = source.pid().map(|pid| {
+        let Range { start, end } = first.range;
+        PathBuf::from(format!("/proc/{pid}/map_files/{start:x}-{end:x}"))
+    });
+    [Some(source.file(Path::new(&first.name))), mapped]
+        .into_iter()
+        .flatten()
+        .find(|path| {
+            let Ok(file) = culeak::reader::open_regular(path) else {
+                return false;
+            };
+            let found = Headers::read(&|offset, buffer| file.read_exact_at(buffer, offset).is_ok());
+            found.is_some_and(|found| found == *headers && self::build_id(&file, &found) == build_id)
+        })
+}
+
+/// The memory of the segments that are not code: symbols are in them.
+fn image(copy: &Copy, headers: &Headers, bias: u64) -> Vec<(u64, Vec<u8>)> {
+    let mut left = IMAGE;
+    let mut parts = Vec::new();
+    for segment in headers.loaded().filter(|segment| !segment.is_executable()) {
+        let bytes = segment.file_bytes.min(left);
+        left -= bytes;
+        let mut memory = vec![0; bytes as usize];
+        let start = segment.memory(bias).start;
+        let range = start..start.saturating_add(bytes);
+        let read = copy.source().read(&[range], &mut memory);
+        memory.truncate(read);
+        parts.push((segment.address, memory));
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests;

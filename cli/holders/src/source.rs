@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 pub mod core;
 pub mod live;
+mod registers;
 pub mod taken;
 
 /// A mapping of the process, as in `/proc/PID/maps`.
@@ -36,8 +37,8 @@ pub struct Thread {
     pub thread_pointer: Option<u64>,
 }
 
-/// A process, alive or dead. Addresses are those of the process.
-pub trait Source {
+/// A process, alive or dead. Addresses are those of the process. A large copy is read by several threads.
+pub trait Source: Sync {
     /// `None` for a core file.
     fn pid(&self) -> Option<u32>;
 

@@ -209,9 +209,8 @@ impl Copied {
         };
         let item = load::Place::File(path).load().map_err(|failure| failure.message)?;
         let source = live::Process::new(pid).map_err(|error| error.to_string())?;
-        let taken = Taken::of(&source, &holders::excluded(&item.snapshot)).map_err(|error| {
-            format!("its memory cannot be read: {error}; the kernel permits it to the process's parents only if it is not setuid")
-        })?;
+        let taken = Taken::of(&source, &holders::excluded(&item.snapshot));
+        let taken = taken.map_err(|error| format!("its memory cannot be copied: {error}"))?;
         let took = began.elapsed();
         Ok(Copied {
             item,

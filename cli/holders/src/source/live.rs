@@ -1,1 +1,246 @@
 //! A live process, read with `process_vm_readv`.
+//!
+//! Reading needs the permission to trace the process: the same user, not forbidden by Yama, or `CAP_SYS_PTRACE`. The
+//! process does not notice it. Pages that do not exist are never read, because that would create them in the process.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use super::{Region, Source, Thread};
+use crate::Error;
+
+mod maps;
+mod pages;
+mod pause;
+mod permission;
+
+use pause::Pause;
+
+/// The most ranges of one system call; the kernel's limit is 1,024.
+const RANGES: usize = 512;
+/// The most bytes of one system call.
+const BATCH: u64 = 64 << 20;
+
+/// A running process that may be read.
+pub struct Process {
+    pid: u32,
+    /// Identifies the process if its number is reused.
+    started: Option<u64>,
+    pagemap: Option<File>,
+    /// `/proc/PID/mem`, for systems that forbid `process_vm_readv`.
+    memory: Option<File>,
+    only_file: AtomicBool,
+    pause: Option<Pause>,
+    limits: Mutex<Vec<String>>,
+}
+
+impl Process {
+    /// # Errors
+    /// There is no such process, or this user may not read its memory.
+    pub fn new(pid: u32) -> Result<Process, Error> {
+        let process = Process {
+            pid,
+            started: culeak::reader::start_ticks(pid),
+            pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(),
+            memory: File::open(format!("/proc/{pid}/mem")).ok(),
+            only_file: AtomicBool::new(false),
+            pause: None,
+            limits: Mutex::default(),
+        };
+        let failed = |error| Error::Read(format!("process {pid}"), permission::explained(pid, error));
+        let regions = process.regions().map_err(failed)?;
+        // Some page of a loaded file exists in every process.
+        let readable = |region: &&Region| region.readable && region.name.starts_with('/') && !region.shared;
+        let mut buffer = [0; 16];
+        let mut last_error = io::Error::from_raw_os_error(libc::EPERM);
+        for region in regions.iter().filter(readable).take(16) {
+            let header = region.range.start..region.range.start + buffer.len() as u64;
+            match process.read_some(&[header.clone()], &mut buffer) {
+                Ok(_) => return Ok(process),
+                Err(error) => last_error = error,
+            }
+            if process.read_file(&header, &mut buffer) == buffer.len() {
+                process.only_file.store(true, Relaxed);
+                return Ok(process);
+            }
+        }
+        Err(failed(last_error))
+    }
+
+    /// One system call for a part of these ranges: the bytes that were copied.
+    fn read_some(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> io::Result<usize> {
+        let mut wanted = 0;
+        let mut remote = Vec::with_capacity(ranges.len().min(RANGES));
+        for range in ranges.iter().take(RANGES) {
+            let bytes = (range.end - range.start)
+                .min(BATCH - wanted)
+                .min(buffer.len() as u64 - wanted);
+            if bytes == 0 && wanted > 0 {
+                break;
+            }
+            remote.push(libc::iovec {
+                iov_base: range.start as *mut libc::c_void,
+                iov_len: bytes as usize,
+            });
+            wanted += bytes;
+        }
+        let local = libc::iovec {
+            iov_base: buffer.as_mut_ptr().cast(),
+            iov_len: wanted as usize,
+        };
+        let pid = self.pid as libc::pid_t;
+        // SAFETY: the kernel writes `wanted` bytes at most, which the buffer has; remote addresses need not be valid.
+        let copied =
+            unsafe { libc::process_vm_readv(pid, &local, 1, remote.as_ptr(), remote.len() as libc::c_ulong, 0) };
+        usize::try_from(copied).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Reads one range through `/proc/PID/mem`; returns the bytes before the first that cannot be read.
+    fn read_file(&self, range: &Range<u64>, buffer: &mut [u8]) -> usize {
+        let Some(file) = &self.memory else { return 0 };
+        let wanted = buffer.len().min((range.end - range.start) as usize);
+        let mut done = 0;
+        while done < wanted {
+            match file.read_at(&mut buffer[done..wanted], range.start + done as u64) {
+                Ok(0) | Err(_) => break,
+                Ok(n) => done += n,
+            }
+        }
+        done
+    }
+
+    fn limit(&self, sentence: String) {
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        if !limits.contains(&sentence) {
+            limits.push(sentence);
+        }
+    }
+
+    /// Bytes of memory that the process occupies.
+    fn resident(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/statm", self.pid)).unwrap_or_default();
+        let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
+        pages.unwrap_or(0) * crate::copy::PAGE
+    }
+}
+
+impl Source for Process {
+    fn pid(&self) -> Option<u32> {
+        Some(self.pid)
+    }
+
+    fn regions(&self) -> io::Result<Vec<Region>> {
+        let text = fs::read(format!("/proc/{}/maps", self.pid))?;
+        let regions = maps::parsed(&text);
+        if regions.is_empty() || culeak::reader::start_ticks(self.pid) != self.started {
+            return Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "has no memory: it has ended, or is a part of the kernel",
+            ));
+        }
+        Ok(regions)
+    }
+
+    fn present(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let known = self.pagemap.as_ref().and_then(|file| pages::present(file, &range));
+        if let Some(known) = known {
+            return known;
+        }
+        // A mapping that is larger than everything the process occupies is a reservation.
+        if range.end - range.start <= self.resident() {
+            return vec![range];
+        }
+        self.limit(format!(
+            "{} MiB at {:#x} were not searched: /proc/{}/pagemap, which says what of them exists, cannot be read.",
+            (range.end - range.start) >> 20,
+            range.start,
+            self.pid
+        ));
+        Vec::new()
+    }
+
+    fn read(&self, ranges: &[Range<u64>], buffer: &mut [u8]) -> usize {
+        let mut done = 0;
+        let mut rest = ranges.to_vec();
+        let mut next = 0;
+        while next < rest.len() && done < buffer.len() {
+            let copied = if self.only_file.load(Relaxed) {
+                self.read_file(&rest[next], &mut buffer[done..])
+            } else {
+                // After a part of a batch, the next call begins with the byte that failed.
+                self.read_some(&rest[next..], &mut buffer[done..]).unwrap_or(0)
+            };
+            if copied == 0 && !rest[next].is_empty() {
+                break;
+            }
+            done += copied;
+            let mut left = copied as u64;
+            while next < rest.len() && left >= rest[next].end - rest[next].start {
+                left -= rest[next].end - rest[next].start;
+                next += 1;
+            }
+            if left > 0 {
+                rest[next].start += left;
+            }
+        }
+        done
+    }
+
+    fn threads(&self) -> Vec<Thread> {
+        if let Some(pause) = &self.pause {
+            return pause.threads().to_vec();
+        }
+        let thread = |id| Thread {
+            id,
+            name: pause::name(self.pid, id),
+            stack_pointer: stack_pointer(self.pid, id),
+            ..Thread::default()
+        };
+        pause::ids(self.pid).into_iter().map(thread).collect()
+    }
+
+    fn file(&self, path: &Path) -> PathBuf {
+        let inside = Path::new(&format!("/proc/{}/root", self.pid)).join(path.strip_prefix("/").unwrap_or(path));
+        let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+        match (identity(&inside), identity(path)) {
+            // The process may see another file than this one under the same path.
+            (Some(theirs), ours) if ours != Some(theirs) => inside,
+            _ => path.to_path_buf(),
+        }
+    }
+
+    fn pause(&mut self, paused: bool) -> io::Result<()> {
+        if !paused {
+            self.pause = None;
+        } else if self.pause.is_none() {
+            self.pause = Some(Pause::begin(self.pid).map_err(|error| permission::explained(self.pid, error))?);
+        }
+        Ok(())
+    }
+
+    fn is_running(&self) -> bool {
+        self.pause.is_none()
+    }
+
+    fn limits(&self) -> Vec<String> {
+        self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The stack pointer of a thread that waits in the kernel; `None` if it runs.
+fn stack_pointer(pid: u32, thread: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{thread}/syscall")).ok()?;
+    // The last two words are the stack pointer and the instruction; "running" has no second one.
+    let pointer = text.split_whitespace().rev().nth(1)?;
+    u64::from_str_radix(pointer.strip_prefix("0x")?, 16)
+        .ok()
+        .filter(|&pointer| pointer != 0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -11,10 +11,11 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use super::{Region, Source, Thread};
+use crate::copy::PAGE;
+use crate::copy::selection::without;
 
 /// The longest piece that is copied at once.
 const PIECE: u64 = 64 << 20;
-const PAGE: u64 = 4096;
 /// Longer read-only mappings are constants and code, which are as in the file.
 const RELOCATED: u64 = 32 << 20;
 
@@ -49,7 +50,7 @@ impl Taken {
         let regions = source.regions()?;
         let mut pieces = Vec::new();
         for region in regions.iter().filter(|region| is_copied(region)) {
-            for part in without(region.range.clone(), excluded) {
+            for part in without(&region.range, excluded) {
                 for run in source.present(part) {
                     copy(source, run, &mut pieces)?;
                 }
@@ -127,32 +128,15 @@ impl Taken {
 }
 
 fn is_copied(region: &Region) -> bool {
-    let is_memory = region.readable && !region.shared && !region.name.starts_with("/dev/");
+    let is_memory = region.readable && !region.shared && (!region.name.starts_with("/dev/") || region.name.starts_with("/dev/zero"));
     let is_kernels = matches!(region.name.as_str(), "[vvar]" | "[vvar_vclock]" | "[vdso]" | "[vsyscall]");
     let is_relocated = !region.executable && region.range.end - region.range.start <= RELOCATED;
     is_memory && !is_kernels && (region.writable || is_relocated)
 }
 
-/// Whether the memory is as in its file, unless it was copied.
+/// Whether the memory is as in its file, unless it was copied. Pages of data that the process never touched are, too.
 fn is_constant(region: &Region) -> bool {
-    region.readable && !region.writable && !region.shared && region.name.starts_with('/')
-}
-
-/// The parts of a range outside the excluded ones.
-fn without(range: Range<u64>, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
-    let mut parts = Vec::new();
-    let mut start = range.start;
-    let first = excluded.partition_point(|hole| hole.end <= range.start);
-    for hole in excluded[first..].iter().take_while(|hole| hole.start < range.end) {
-        if hole.start > start {
-            parts.push(start..hole.start);
-        }
-        start = start.max(hole.end);
-    }
-    if start < range.end {
-        parts.push(start..range.end);
-    }
-    parts
+    region.readable && !region.shared && region.name.starts_with('/') && !region.name.starts_with("/dev/")
 }
 
 /// Copies a range, without the pages that cannot be read.

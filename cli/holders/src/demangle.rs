@@ -27,6 +27,16 @@ pub fn demangled(name: &str) -> String {
     rust().or_else(cpp).unwrap_or_else(|| name.to_owned())
 }
 
+/// The name of a variable. Compilers append numbers to the names of static locals of C: `cache.0`.
+pub fn variable(name: &str) -> String {
+    let plain = name.trim_end_matches(|letter: char| letter == '.' || letter.is_ascii_digit());
+    if name[plain.len()..].starts_with('.') && !plain.is_empty() {
+        demangled(plain)
+    } else {
+        demangled(name)
+    }
+}
+
 fn written(write: impl FnOnce(&mut Limited) -> fmt::Result) -> Option<String> {
     let mut out = Limited(String::new());
     write(&mut out).ok()?;
@@ -56,6 +66,14 @@ mod tests {
         assert_eq!(demangled("_ZN3app4grow17h0123456789abcdefE"), "app::grow");
         assert_eq!(demangled("_RNvC3app4grow"), "app::grow");
         assert_eq!(demangled("cuMemAlloc_v2"), "cuMemAlloc_v2");
+    }
+
+    #[test]
+    fn numbers_of_static_locals_are_left_out() {
+        assert_eq!(variable("cache.0"), "cache");
+        assert_eq!(variable("table2"), "table2");
+        assert_eq!(variable("_ZZ1fvE5cache"), "f()::cache");
+        assert_eq!(variable(".1"), ".1");
     }
 
     #[test]

@@ -1,0 +1,119 @@
+//! Copying many ranges with several threads.
+
+use std::num::NonZero;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+use std::{iter, thread};
+
+use super::PAGE;
+use crate::source::Source;
+
+/// Bytes that a thread reads at a time.
+const PIECE: u64 = 16 << 20;
+/// The most ranges of a piece.
+const RANGES: usize = 512;
+/// More than two threads gain little, since they share the memory's bandwidth with the process.
+const THREADS: usize = 2;
+/// Smaller copies use one thread.
+const LARGE: usize = 64 << 20;
+
+/// Consecutive ranges, and where to copy them.
+struct Piece<'a> {
+    ranges: Vec<Range<u64>>,
+    memory: &'a mut [u8],
+    /// The position of its first page.
+    first: u32,
+}
+
+/// Copies the ranges, whole pages, one after the other into the memory, which has their size. Returns the positions of the
+/// pages that cannot be read, in order; their memory contains anything.
+pub fn read(source: &dyn Source, ranges: &[Range<u64>], memory: &mut [u8]) -> Vec<u32> {
+    let is_large = memory.len() >= LARGE;
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = if is_large { THREADS.min(cores) } else { 1 };
+    let pieces = Mutex::new(pieces(ranges, memory).into_iter());
+    let missing = Mutex::new(Vec::new());
+    let work = || {
+        let next = || pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+        for piece in iter::from_fn(next) {
+            let failed = copy(source, piece);
+            missing.lock().unwrap_or_else(PoisonError::into_inner).extend(failed);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Without another thread, this one does all.
+            let _ = thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let mut missing = missing.into_inner().unwrap_or_else(PoisonError::into_inner);
+    missing.sort_unstable();
+    missing
+}
+
+fn pieces<'a>(ranges: &[Range<u64>], memory: &'a mut [u8]) -> Vec<Piece<'a>> {
+    let mut pieces = Vec::new();
+    let mut rest = memory;
+    let mut first = 0;
+    let mut collected: Vec<Range<u64>> = Vec::new();
+    let mut bytes = 0;
+    let mut cut = |collected: &mut Vec<Range<u64>>, bytes: &mut u64| {
+        let (memory, behind) = std::mem::take(&mut rest).split_at_mut(*bytes as usize);
+        rest = behind;
+        pieces.push(Piece {
+            ranges: std::mem::take(collected),
+            memory,
+            first,
+        });
+        first += (*bytes / PAGE) as u32;
+        *bytes = 0;
+    };
+    for range in ranges {
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(start + PIECE - bytes);
+            collected.push(start..end);
+            bytes += end - start;
+            start = end;
+            if bytes == PIECE || collected.len() == RANGES {
+                cut(&mut collected, &mut bytes);
+            }
+        }
+    }
+    cut(&mut collected, &mut bytes);
+    pieces
+}
+
+/// Copies a piece; returns the positions of the pages that cannot be read.
+fn copy(source: &dyn Source, piece: Piece) -> Vec<u32> {
+    let mut missing = Vec::new();
+    let mut rest = piece.ranges;
+    let mut done = 0;
+    while !rest.is_empty() {
+        let copied = source
+            .read(&rest, &mut piece.memory[done..])
+            .min(piece.memory.len() - done);
+        let mut skipped = copied as u64 & !(PAGE - 1);
+        done += skipped as usize;
+        if done < piece.memory.len() {
+            missing.push(piece.first + (done as u64 / PAGE) as u32);
+            done += PAGE as usize;
+            skipped += PAGE;
+        }
+        let whole = rest.iter().take_while(|range| {
+            let bytes = range.end - range.start;
+            let is_done = bytes <= skipped;
+            if is_done {
+                skipped -= bytes;
+            }
+            is_done
+        });
+        let whole = whole.count();
+        rest.drain(..whole);
+        if let Some(range) = rest.first_mut() {
+            range.start += skipped;
+        }
+    }
+    missing
+}

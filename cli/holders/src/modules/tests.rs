@@ -1,0 +1,193 @@
+use std::fs;
+
+use super::*;
+use crate::testing::{Victim, compile};
+
+const LIBRARY: &str = r#"
+static long hidden_table[8] = {1, 2, 3};
+long exported_cache[4];
+static long zeros[1 << 16];
+long *cache(void) { return exported_cache; }
+long *hidden(void) { return hidden_table; }
+long *bss(void) { return zeros; }
+"#;
+
+const PROGRAM: &str = r#"
+#include <stdio.h>
+extern long *cache(void), *hidden(void), *bss(void);
+int main(void) {
+    static long counter;
+    bss()[5] = 1;
+    printf("%p %p %p %p %p\n", (void *)cache(), (void *)hidden(), (void *)bss(), (void *)&counter, (void *)main);
+    fflush(stdout);
+    return getchar();
+}
+"#;
+
+struct Loaded {
+    folder: tempfile::TempDir,
+    victim: Victim,
+    addresses: Vec<u64>,
+}
+
+fn started(library: &[&str]) -> Loaded {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().display().to_string();
+    compile(
+        folder.path(),
+        "libhold.so",
+        LIBRARY,
+        &[&["-shared", "-fPIC"], library].concat(),
+    );
+    let run_path = format!("-Wl,-rpath,{path}");
+    let program = compile(folder.path(), "holder", PROGRAM, &["-L", &path, "-lhold", &run_path]);
+    let victim = Victim::start(&program);
+    let hex = |text: &str| u64::from_str_radix(text.trim_start_matches("0x"), 16).expect("an address");
+    let addresses = victim.line.split(' ').map(hex).collect();
+    Loaded {
+        folder,
+        victim,
+        addresses,
+    }
+}
+
+fn module<'a>(modules: &'a Modules, name: &str) -> &'a Module {
+    let mut found = modules.all().iter().filter(|module| module.file_name() == name);
+    let module = found.next().unwrap_or_else(|| panic!("{name} is loaded"));
+    assert!(found.next().is_none(), "{name} is loaded once");
+    module
+}
+
+#[test]
+fn globals_are_found_and_named() {
+    let loaded = started(&[]);
+    let process = loaded.victim.process();
+    let copy = Copy::take(&process, &[]).expect("readable");
+    let mut modules = Modules::find(&copy);
+    let [exported, hidden, zeros, counter, main] = loaded.addresses[..] else {
+        panic!("5 addresses")
+    };
+    let library = module(&modules, "libhold.so").clone();
+    for address in [exported, hidden, zeros, zeros + (8 << 16) - 8] {
+        assert_eq!(modules.with_global(address), Some(&library), "{address:#x}");
+    }
+    assert_eq!(modules.with_global(counter).map(Module::file_name), Some("holder"));
+    assert_eq!(modules.with_global(main), None, "code is no global");
+    assert_eq!(modules.address_of(&library, "exported_cache"), Some(exported));
+    assert_eq!(modules.address_of(&library, "hidden_table"), None, "not exported");
+    assert_eq!(modules.address_of(&library, "printf"), None, "not defined there");
+    let libc = module(&modules, "libc.so.6").clone();
+    let environ = modules.address_of(&libc, "environ").expect("exported");
+    assert_eq!(modules.with_global(environ), Some(&libc));
+    assert_eq!(
+        modules.variable_at(exported + 8),
+        Some(("exported_cache".to_owned(), 8))
+    );
+    assert_eq!(modules.variable_at(hidden + 16), Some(("hidden_table".to_owned(), 16)));
+    assert_eq!(modules.variable_at(zeros + 40), Some(("zeros".to_owned(), 40)));
+    assert_eq!(modules.variable_at(counter), Some(("counter".to_owned(), 0)));
+    assert_eq!(modules.variable_at(main), None);
+    for module in modules.all() {
+        for range in &module.globals {
+            assert!(range.start < range.end);
+            assert!(range.end - range.start < 64 << 20, "{module:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_behind_the_end_of_bss_is_no_global() {
+    let loaded = started(&[]);
+    let process = loaded.victim.process();
+    let copy = Copy::take(&process, &[]).expect("readable");
+    let modules = Modules::find(&copy);
+    let heap = copy.regions().iter().find(|region| region.name == "[heap]");
+    let heap = heap.expect("stdio allocates").range.clone();
+    for module in modules.all() {
+        assert!(
+            module
+                .globals
+                .iter()
+                .all(|range| !heap.contains(&range.start) && !heap.contains(&(range.end - 1)))
+        );
+    }
+}
+
+#[test]
+fn a_file_that_was_replaced_gives_no_wrong_names() {
+    let loaded = started(&[]);
+    let path = loaded.folder.path().join("libhold.so");
+    fs::remove_file(&path).expect("removed");
+    let other = LIBRARY
+        .replace("hidden_table[8]", "other_table[8]")
+        .replace("return hidden_table", "return other_table");
+    let other = other.replace("exported_cache[4]", "before[99], exported_cache[4]");
+    compile(loaded.folder.path(), "libhold.so", &other, &["-shared", "-fPIC"]);
+    let process = loaded.victim.process();
+    let copy = Copy::take(&process, &[]).expect("readable");
+    let mut modules = Modules::find(&copy);
+    let library = module(&modules, "libhold.so").clone();
+    assert!(library.path.ends_with(" (deleted)"));
+    let address = modules.address_of(&library, "exported_cache");
+    assert_eq!(address, Some(loaded.addresses[0]), "as in memory");
+    assert_eq!(modules.address_of(&library, "before"), None);
+    // A privileged user can still open the file that is mapped.
+    if let Some((name, _)) = modules.variable_at(loaded.addresses[1]) {
+        assert_eq!(name, "hidden_table");
+    }
+}
+
+#[test]
+fn without_a_file_exported_symbols_are_found_in_memory() {
+    let loaded = started(&["-Wl,--hash-style=sysv"]);
+    let process = loaded.victim.process();
+    let copy = Copy::take(&process, &[]).expect("readable");
+    let mut modules = Modules::find(&copy);
+    for style in ["libhold.so", "libc.so.6"] {
+        let place = modules
+            .all()
+            .iter()
+            .position(|module| module.file_name() == style)
+            .expect("loaded");
+        let module = modules.all[place].clone();
+        let name = if style == "libhold.so" {
+            "exported_cache"
+        } else {
+            "environ"
+        };
+        let expected = modules.address_of(&module, name).expect("exported");
+        let contents = &mut modules.contents[place];
+        assert!(contents.file.is_some());
+        contents.file = None;
+        assert_eq!(modules.address_of(&module, name), None);
+        modules.contents[place].image = image(&copy, &modules.contents[place].headers, module.bias);
+        assert_eq!(modules.address_of(&module, name), Some(expected), "{style}");
+        assert_eq!(modules.address_of(&module, "no_such_symbol"), None);
+    }
+}
+
+#[test]
+fn a_library_that_is_mapped_as_data_is_not_loaded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let library = compile(folder.path(), "libhold.so", LIBRARY, &["-shared", "-fPIC"]);
+    let program = format!(
+        r#"#include <stdio.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+int main(void) {{
+    int file = open("{}", O_RDONLY);
+    char *first = mmap(0, 12288, PROT_READ, MAP_PRIVATE, file, 0);
+    puts(first[1] == 'E' ? "mapped" : "");
+    fflush(stdout);
+    return getchar();
+}}"#,
+        library.display()
+    );
+    let victim = Victim::start(&compile(folder.path(), "mapper", &program, &[]));
+    assert_eq!(victim.line, "mapped");
+    let process = victim.process();
+    let copy = Copy::take(&process, &[]).expect("readable");
+    assert!(copy.regions().iter().any(|region| region.name.ends_with("libhold.so")));
+    let modules = Modules::find(&copy);
+    assert!(modules.all().iter().all(|module| module.file_name() != "libhold.so"));
+}

@@ -1,0 +1,136 @@
+//! Which pages of a process exist, from `/proc/PID/pagemap`.
+
+use std::fs::File;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+
+use crate::copy::PAGE;
+
+/// The pages that are in memory or swapped out. `None` if the kernel does not say.
+pub fn present(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
+    scanned(pagemap, range).or_else(|| listed(pagemap, range))
+}
+
+/// Appends a range, or extends the last one.
+fn push(found: &mut Vec<Range<u64>>, range: Range<u64>) {
+    match found.last_mut() {
+        Some(last) if last.end == range.start => last.end = range.end,
+        _ => found.push(range),
+    }
+}
+
+/// `struct pm_scan_arg` of `PAGEMAP_SCAN`.
+#[repr(C)]
+#[derive(Default)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+#[repr(C)]
+#[derive(Default, Clone, Copy)]
+struct Found {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`
+const PAGEMAP_SCAN: libc::c_ulong =
+    3 << 30 | (size_of::<Scan>() as libc::c_ulong) << 16 | (b'f' as libc::c_ulong) << 8 | 16;
+const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
+const IS_ZERO_PAGE: u64 = 1 << 5;
+
+/// Asks for ranges (Linux 6.7): reservations of terabytes cost nothing, and pages that were only ever read, so contain
+/// zeros, are left out.
+fn scanned(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
+    let mut found = Vec::new();
+    let mut pieces = [Found::default(); 512];
+    let mut start = range.start;
+    while start < range.end {
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            start,
+            end: range.end,
+            vec: pieces.as_mut_ptr() as u64,
+            vec_len: pieces.len() as u64,
+            category_inverted: IS_ZERO_PAGE,
+            category_mask: IS_ZERO_PAGE,
+            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+            return_mask: IS_PRESENT,
+            ..Scan::default()
+        };
+        // SAFETY: `scan` has the layout and the size that it states, and `pieces` the stated length.
+        let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut scan) };
+        let count = usize::try_from(count).ok()?;
+        for piece in &pieces[..count.min(512)] {
+            push(&mut found, piece.start..piece.end);
+        }
+        if scan.walk_end <= start {
+            return None;
+        }
+        start = scan.walk_end;
+    }
+    Some(found)
+}
+
+/// Reads the entry of each page, 8 bytes: bit 63 says that it is in memory, bit 62 that it is swapped out.
+fn listed(pagemap: &File, range: &Range<u64>) -> Option<Vec<Range<u64>>> {
+    let mut found = Vec::new();
+    let mut entries = vec![0; 8 << 14];
+    let mut address = range.start;
+    while address < range.end {
+        let pages = ((range.end - address) / PAGE).min(1 << 14);
+        let entries = &mut entries[..pages as usize * 8];
+        pagemap.read_exact_at(entries, address / PAGE * 8).ok()?;
+        for entry in entries.chunks_exact(8) {
+            if entry[7] >> 6 != 0 {
+                push(&mut found, address..address + PAGE);
+            }
+            address += PAGE;
+        }
+        if pages == 0 {
+            break;
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ways_to_ask_agree_and_leave_out_untouched_pages() {
+        const BYTES: usize = 64 << 12;
+        let start = culeak::system::anonymous(BYTES).expect("mapped");
+        for page in [1, 2, 3, 9, 63] {
+            // SAFETY: inside the mapping.
+            unsafe { start.add(page << 12).write(1) };
+        }
+        let start = start as u64;
+        let range = start..start + BYTES as u64;
+        let pagemap = File::open("/proc/self/pagemap").expect("procfs");
+        let expected: Vec<_> = [1..4, 9..10, 63..64]
+            .map(|pages: Range<u64>| start + pages.start * PAGE..start + pages.end * PAGE)
+            .into();
+        assert_eq!(listed(&pagemap, &range), Some(expected.clone()));
+        // Kernels before 6.7 cannot scan.
+        if let Some(scanned) = scanned(&pagemap, &range) {
+            assert_eq!(scanned, expected);
+        }
+        assert_eq!(present(&pagemap, &range), Some(expected));
+    }
+}
