@@ -68,6 +68,11 @@ pub struct RunArgs {
 pub fn execute(args: &RunArgs) -> Result<ExitCode, Failure> {
     args.after.examine()?;
     suits_point(args)?;
+    if !args.why && !args.after.rules.classes().is_empty() {
+        return Err(Failure::new(
+            "--fail-on lost, cycle, native-holder and over-counted judge what holds the memory; add --why, which finds it",
+        ));
+    }
     let mut prepared = launch::prepare(&args.record, &args.command, args.why)?;
     let serving = match prepared.proof.as_ref().filter(|_| args.why) {
         Some(proof) => Some(Serving::start(proof.path(), args.why_limit.unwrap_or(LIMIT))?),

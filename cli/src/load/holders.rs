@@ -13,6 +13,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
+use std::path::PathBuf;
 
 use culeak::analysis::framework::owner_of_domain;
 use culeak::analysis::groups::{Groups, Level};
@@ -20,8 +21,10 @@ use culeak::analysis::site::CallStacks;
 use culeak::kind::{Kind, Place};
 use culeak::snapshot::{Allocation, Class, HeldBlock, Holders, Retainer, Snapshot};
 use culeak_holders::source::Source;
+use culeak_holders::source::live;
 use culeak_holders::{Block, Error, Options};
 
+use super::Loaded;
 use crate::errors::Failure;
 
 /// How to search.
@@ -33,6 +36,22 @@ pub struct Wanted {
     pub pause: bool,
     /// Blocks whose path is given with indices and keys, by any address in them.
     pub concrete: Vec<u64>,
+}
+
+/// Searches the memory of a process, which goes on, and stores the holders in the item's snapshot. Names must be looked up
+/// before: they decide which memory belongs to a caching allocator.
+///
+/// # Errors
+/// The process cannot be read; the message says what to do.
+pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Failure> {
+    let mut source = live::Process::new(pid).map_err(|error| failure(&format!("process {pid}"), &error))?;
+    attach(&mut item.snapshot, &mut source, wanted)?;
+    let recording = PathBuf::from(&item.snapshot.process.recording);
+    let now = super::Place::File(recording).load()?;
+    if let Some(holders) = &mut item.snapshot.holders {
+        drop_freed(holders, &now.snapshot);
+    }
+    Ok(())
 }
 
 /// Searches this memory for the blocks that a report of the snapshot lists, and stores the holders in the snapshot. Names
