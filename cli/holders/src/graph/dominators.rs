@@ -17,8 +17,8 @@
 /// A graph whose nodes are numbered from 0.
 pub trait Links {
     fn nodes(&self) -> usize;
-    /// What the node refers to. Numbers beyond [`Links::nodes`] are ignored.
-    fn targets(&self, node: u32) -> &[u32];
+    /// What the node refers to, one by one; `None` behind the last. Numbers beyond [`Links::nodes`] are ignored.
+    fn target(&self, node: u32, nth: usize) -> Option<u32>;
 }
 
 /// A node of the tree.
@@ -37,6 +37,10 @@ pub struct Dominated {
 const PASSES: usize = 16;
 
 const NONE: u32 = u32::MAX;
+
+fn targets(graph: &impl Links, node: u32) -> impl Iterator<Item = u32> {
+    (0..).map_while(move |nth| graph.target(node, nth))
+}
 
 /// The nodes between the entries and the weighted nodes, each after its dominator. Nodes that are not reachable from an
 /// entry are left out.
@@ -96,8 +100,9 @@ fn relevant(graph: &impl Links, entries: &[u32], weights: &[(u32, u64)]) -> Vec<
         }
     }
     let reaches = |marked: &[bool], node: u32| {
-        let mut targets = graph.targets(node).iter().map(|&target| target as usize);
-        targets.any(|target| target < count && marked[target] && !is_entry[target])
+        targets(graph, node)
+            .map(|target| target as usize)
+            .any(|target| target < count && marked[target] && !is_entry[target])
     };
     for pass in 0..PASSES {
         let mut changed = false;
@@ -151,7 +156,7 @@ impl Order {
             parents.push(0);
             open.push((entry, 0));
             while let Some((node, next)) = open.last_mut() {
-                let Some(&target) = graph.targets(*node).get(*next) else {
+                let Some(target) = graph.target(*node, *next) else {
                     open.pop();
                     continue;
                 };
@@ -177,7 +182,7 @@ impl Order {
         let mut starts = vec![0u32; nodes.len() + 1];
         let each = |see: &mut dyn FnMut(u32, u32)| {
             for (number, &node) in nodes.iter().enumerate().skip(1) {
-                for &target in graph.targets(node) {
+                for target in targets(graph, node) {
                     let to = numbers.get(target as usize).copied().unwrap_or(NONE);
                     if to != NONE && !is_entry[target as usize] {
                         see(number as u32, to);
@@ -283,8 +288,8 @@ mod tests {
             self.0.len()
         }
 
-        fn targets(&self, node: u32) -> &[u32] {
-            &self.0[node as usize]
+        fn target(&self, node: u32, nth: usize) -> Option<u32> {
+            self.0[node as usize].get(nth).copied()
         }
     }
 
@@ -320,7 +325,7 @@ mod tests {
         let mut open: Vec<u32> = entries.to_vec();
         while let Some(node) = open.pop() {
             if Some(node) != removed && !std::mem::replace(&mut reached[node as usize], true) {
-                open.extend(graph.targets(node));
+                open.extend(&graph.0[node as usize]);
             }
         }
         weights

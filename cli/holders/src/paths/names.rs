@@ -138,7 +138,9 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         if let Some(kind) = self.kinds.get(&of) {
             return *kind;
         }
-        let Some(python) = &self.searched.python else { return Kind::Object };
+        let Some(python) = &self.searched.python else {
+            return Kind::Object;
+        };
         let kind = match last_part(python.type_name(of)) {
             _ if python.is_class(of) => Kind::Class,
             "module" => Kind::Module,
@@ -167,7 +169,11 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         let copy = self.searched.copy;
         match self.searched.graph.kind(node) {
             NodeKind::Root => String::new(),
-            NodeKind::Frame => self.searched.python.as_mut().map_or_else(String::new, |it| it.frame_name(copy, address)),
+            NodeKind::Frame => self
+                .searched
+                .python
+                .as_mut()
+                .map_or_else(String::new, |it| it.frame_name(copy, address)),
             NodeKind::Native => match self.searched.native.class(copy, address) {
                 Some(class) => torch::short_class(class),
                 None => "native memory".to_owned(),
@@ -181,7 +187,9 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     fn type_name(&mut self, node: NodeId) -> String {
-        let Some(of) = self.type_of(node) else { return String::new() };
+        let Some(of) = self.type_of(node) else {
+            return String::new();
+        };
         let name = self.searched.python.as_ref().map_or("", |python| python.type_name(of));
         match last_part(name) {
             "_lru_cache_wrapper" => "lru_cache",
@@ -196,7 +204,11 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     pub fn detail(&mut self, node: NodeId) -> String {
         let address = self.searched.graph.address(node);
         let copy = self.searched.copy;
-        match (self.searched.graph.kind(node), self.type_of(node), &mut self.searched.python) {
+        match (
+            self.searched.graph.kind(node),
+            self.type_of(node),
+            &mut self.searched.python,
+        ) {
             (NodeKind::Python, Some(of), Some(python)) => python.name(copy, address, of),
             (NodeKind::Python, ..) => String::new(),
             _ => {
@@ -249,7 +261,8 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
         for (nth, &(node, edge)) in path.iter().enumerate() {
             let mut kind = self.kind(node);
             let mut place = Place::Plain;
-            if let (Some(last), Some(&(before, by))) = (parts.last(), nth.checked_sub(1).and_then(|nth| path.get(nth))) {
+            if let (Some(last), Some(&(before, by))) = (parts.last(), nth.checked_sub(1).and_then(|nth| path.get(nth)))
+            {
                 place = self.place(before, last.kind, last.place, by, kind);
                 if last.place == Place::Modules {
                     kind = Kind::Module;
@@ -305,24 +318,19 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
     }
 
     pub fn beginning(&mut self, root: NodeId, edge: Edge) -> Beginning {
-        let Searched {
-            graph,
-            native,
-            modules,
-            copy,
-            ..
-        } = &mut *self.searched;
-        let root = match graph.root(root) {
-            Some(Root::Python(root)) => return self.python_beginning(&root.clone()),
+        let (root, start) = match self.searched.graph.root(root) {
+            Some(Root::Python(root)) => return self.python_beginning(root),
             Some(Root::Native { root, start }) => (root.clone(), *start),
             Some(Root::Heap) => return Beginning::Other("heap memory".to_owned(), RootKind::Heap),
             Some(Root::Garbage | Root::Counted) | None => return Beginning::Object(RootKind::None),
         };
-        let (root, start) = root;
         let address = match &root {
             NativeRoot::Registers { .. } => 0,
             _ => start.wrapping_add(edge.index() * 8),
         };
+        let Searched {
+            copy, modules, native, ..
+        } = &mut *self.searched;
         let name = native.describe(copy, modules, &root, address);
         let kind = match root {
             NativeRoot::Globals { .. } => RootKind::Global,
@@ -335,22 +343,34 @@ impl<'a, 'c, 's> Names<'a, 'c, 's> {
 
     fn python_beginning(&self, root: &PythonRoot) -> Beginning {
         let of = |thread: u64, main: bool| {
-            if main { String::new() } else { format!("{}, ", self.thread(thread)) }
+            if main {
+                String::new()
+            } else {
+                format!("{}, ", self.thread(thread))
+            }
         };
         match *root {
             PythonRoot::Interpreter("sys.modules") => Beginning::Modules,
             PythonRoot::Interpreter(name @ ("sys" | "builtins")) => {
                 Beginning::Namespace(name.to_owned(), RootKind::Module)
             }
+            PythonRoot::Interpreter(name @ "interpreter state") => {
+                Beginning::Other(name.to_owned(), RootKind::Interpreter)
+            }
             PythonRoot::Interpreter(name) => Beginning::Namespace(name.to_owned(), RootKind::Interpreter),
             PythonRoot::Frame { thread, main } => Beginning::Frame(of(thread, main)),
             PythonRoot::ThreadLocals { thread, main } => Beginning::ThreadLocal(of(thread, main)),
             PythonRoot::Context { thread, main } => Beginning::Context(of(thread, main)),
-            PythonRoot::Exception { thread, main } => {
-                Beginning::Other(format!("{}exception being handled", of(thread, main)), RootKind::Exception)
-            }
+            PythonRoot::Exception { thread, main } => Beginning::Other(
+                format!("{}exception being handled", of(thread, main)),
+                RootKind::Exception,
+            ),
             PythonRoot::ThreadState { thread, main } => {
-                let thread = if main { "the main thread".to_owned() } else { self.thread(thread) };
+                let thread = if main {
+                    "the main thread".to_owned()
+                } else {
+                    self.thread(thread)
+                };
                 Beginning::Other(format!("state of {thread}"), RootKind::Interpreter)
             }
         }
@@ -372,5 +392,9 @@ pub(super) fn last_part(name: &str) -> &str {
 
 /// `frame of generator gen, train.py:62`, whatever the generator itself is called.
 fn frame_of_generator(name: &str) -> String {
-    if name.starts_with("frame of") { name.to_owned() } else { format!("frame of {name}") }
+    if name.starts_with("frame of") {
+        name.to_owned()
+    } else {
+        format!("frame of {name}")
+    }
 }

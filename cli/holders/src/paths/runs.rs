@@ -26,6 +26,10 @@ pub(super) fn collapse(steps: Vec<Pace>, style: Style) -> Vec<Step> {
             at += 1;
             continue;
         }
+        // A reference with a name belongs to the last of the run.
+        let next = steps.get(at + period * times);
+        let keeps_last = period == 1 && next.is_some_and(|next| !next.shape.is_empty());
+        let count = count - u64::from(keeps_last);
         let names: Vec<String> = steps[at..at + period].iter().map(name).collect();
         let names = names.join(" → ");
         // The first of a run may be referred to in another way.
@@ -33,15 +37,20 @@ pub(super) fn collapse(steps: Vec<Pace>, style: Style) -> Vec<Step> {
             Some(last) => last.holder = format!("… {up_to}{} × {names} …", count + 1),
             None => out.push(gap(format!("… {up_to}{count} × {names} …"))),
         }
+        if keeps_last {
+            out.push(gap(steps[at].holder.clone()));
+        }
         at += period * times;
     }
     if out.len() > 2 * SHOWN + 1 {
         let left_out = out.len() - 2 * SHOWN;
+        out[SHOWN + left_out].via.clear();
         out.splice(SHOWN..SHOWN + left_out, [gap(format!("… {up_to}{left_out} steps …"))]);
     }
     out
 }
 
+/// A step that is not referred to by name.
 fn gap(holder: String) -> Step {
     Step {
         via: String::new(),

@@ -8,9 +8,8 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use super::names::{Kind, Names, Place};
+use super::names::{Beginning, Kind, Names, Place};
 use crate::graph::{Edge, EdgeKind, NodeId, Root};
-use crate::python::PythonRoot;
 
 /// The longest period of a run, in references. A loop over the layers of a recurrent network has about 20.
 const PERIOD: usize = 32;
@@ -89,7 +88,11 @@ impl Shapes {
 
     fn child(&mut self, names: &mut Names, parent: NodeId, shape: u32, edge: Edge, node: NodeId) -> u32 {
         let Shape { kind: from, place, .. } = self.all[shape as usize];
-        let kind = if place == Place::Modules { Kind::Module } else { names.kind(node) };
+        let kind = if place == Place::Modules {
+            Kind::Module
+        } else {
+            names.kind(node)
+        };
         let reference = self.reference(names, parent, from, place, edge);
         let key = u64::from(reference) << 32 | u64::from(self.node_key(names, node, kind));
         if let Some(&id) = self.ids.get(&(shape, key)) {
@@ -147,7 +150,11 @@ impl Shapes {
         let mut at = shape;
         while end.len() < END && self.all[at as usize].length > BEGINNING + 1 {
             let Shape {
-                key, kind, place, parent, ..
+                key,
+                kind,
+                place,
+                parent,
+                ..
             } = self.all[at as usize];
             end.push((key, kind, place));
             at = parent;
@@ -164,11 +171,11 @@ impl Shapes {
 
     /// A number for a reference: equal for references that are called alike.
     pub fn reference(&mut self, names: &mut Names, parent: NodeId, from: Kind, place: Place, edge: Edge) -> u32 {
-        let plain = |index: u64| Edge::new(edge.kind(), index).number();
+        let plain = |index: u64| (edge.kind() as u32) << 27 | (index.min((1 << 27) - 1)) as u32;
         match (edge.kind(), from) {
             (EdgeKind::Word, Kind::Root) if matches!(names.searched.graph.root(parent), Some(Root::Native { .. })) => {
                 match names.beginning(parent, edge) {
-                    super::names::Beginning::Word(name, ..) => self.text(&name),
+                    Beginning::Word(name, ..) => self.text(&name),
                     _ => plain(0),
                 }
             }
@@ -224,17 +231,18 @@ impl Shapes {
         }
     }
 
+    /// The reference to a node and what it is.
+    pub fn key(&mut self, names: &mut Names, node: NodeId) -> u64 {
+        let (shape, _) = self.of(names, node);
+        self.all[shape as usize].key
+    }
+
     /// What the reference to the block is called like.
     pub fn end(&mut self, names: &mut Names, node: NodeId, edge: Edge) -> (u32, u32, u32) {
         let (shape, length) = self.of(names, node);
         let Shape { kind, place, .. } = self.all[shape as usize];
         (shape, self.reference(names, node, kind, place, edge), length)
     }
-}
-
-/// Whether its targets are variables by themselves: `sys.modules` and the like.
-pub(super) fn is_interpreter(root: &Root) -> bool {
-    matches!(root, Root::Python(PythonRoot::Interpreter(_)))
 }
 
 /// Leaves the middle of long runs out: the periods that the words of a path do not need. Returns the rest, and for each
@@ -247,7 +255,11 @@ pub(super) fn without_runs(path: &[(NodeId, Edge)], keys: &[u64]) -> (Vec<(NodeI
     let mut at = 0;
     while at < path.len() {
         let run = (1..=PERIOD.min((path.len() - at) / (KEPT + 1))).find_map(|period| {
-            let equal = keys[at + period..].iter().zip(&keys[at..]).take_while(|(a, b)| a == b).count();
+            let equal = keys[at + period..]
+                .iter()
+                .zip(&keys[at..])
+                .take_while(|(a, b)| a == b)
+                .count();
             let times = equal / period + 1;
             (times > KEPT).then_some((period, times))
         });

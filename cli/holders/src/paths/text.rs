@@ -57,10 +57,38 @@ pub(super) fn words(parts: &[Part], style: Style) -> Words {
     let steps = steps(parts, at, skip, style);
     Words {
         root,
-        origin_type: if text == origin_type { String::new() } else { origin_type },
+        origin_type: if text == origin_type {
+            String::new()
+        } else {
+            origin_type
+        },
         origin: text,
         steps: runs::collapse(steps, style),
         origin_part: at,
+    }
+}
+
+/// The steps between objects; the first part is no root.
+pub(super) fn steps_of(parts: &[Part], style: Style) -> Vec<Step> {
+    runs::collapse(steps(parts, 0, false, style), style)
+}
+
+/// Appends steps to the words before them.
+pub(super) fn append(text: &mut String, steps: &[Step]) {
+    for step in steps {
+        if !step.via.is_empty() {
+            let joint = if text.is_empty() || step.via.starts_with(['.', '[']) {
+                ""
+            } else {
+                ", "
+            };
+            text.push_str(joint);
+            text.push_str(&step.via);
+        }
+        if !step.holder.is_empty() {
+            text.push_str(" → ");
+            text.push_str(&step.holder);
+        }
     }
 }
 
@@ -116,16 +144,23 @@ impl<'a> Origin<'a> {
                 let inner = |part: &&Part| matches!(part.kind, Kind::Dict | Kind::ThreadLocal | Kind::Container);
                 let count = parts[1..].iter().take_while(inner).count();
                 let named = |part: &&Part| !part.label.hidden && part.edge.kind() == EdgeKind::Value;
-                let name = parts[1..1 + count].iter().rfind(named).map_or("", |part| &part.label.concrete);
+                let name = parts[1..1 + count]
+                    .iter()
+                    .rfind(named)
+                    .map_or("", |part| &part.label.concrete);
                 origin.text = format!("{thread}thread-local {}", unquoted(name)).trim_end().to_owned();
                 origin.at = 1 + count;
             }
             Some(Beginning::Context(thread)) => {
                 origin.root = RootKind::Context;
                 let count = parts[1..].iter().take_while(|part| part.kind == Kind::Context).count();
-                let labels = parts[1..1 + count].iter().map(|part| part.label.concrete.trim());
+                let mut labels = parts[1..1 + count].iter().map(|part| part.label.concrete.trim());
                 let name = labels.rfind(|label| !label.is_empty()).unwrap_or("");
-                let words = if name.starts_with("context variable") { "" } else { "context variable " };
+                let words = if name.starts_with("context variable") {
+                    ""
+                } else {
+                    "context variable "
+                };
                 origin.text = format!("{thread}{words}{}", unquoted(name)).trim_end().to_owned();
                 origin.at = 1 + count;
             }
@@ -202,14 +237,24 @@ impl<'a> Origin<'a> {
 fn attribute(label: &str) -> String {
     let name = unquoted(label);
     let plain = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || c == '_');
-    if plain && name.len() < label.len() { format!(".{name}") } else { label.to_owned() }
+    if plain && name.len() < label.len() {
+        format!(".{name}")
+    } else {
+        label.to_owned()
+    }
 }
 
 /// `a` for `['a']`.
 fn unquoted(label: &str) -> &str {
-    let inner = label.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(label);
+    let inner = label
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+        .unwrap_or(label);
     let quote = |c| c == '\'' || c == '"';
-    inner.strip_prefix(quote).and_then(|rest| rest.strip_suffix(quote)).unwrap_or(inner)
+    inner
+        .strip_prefix(quote)
+        .and_then(|rest| rest.strip_suffix(quote))
+        .unwrap_or(inner)
 }
 
 /// A step and what a run of equal ones needs.
@@ -247,7 +292,16 @@ fn steps(parts: &[Part], at: usize, skip: bool, style: Style) -> Vec<Pace> {
         }
         let Some(next) = next else { break };
         after_saved |= reference.0.starts_with("saved");
-        let is_hidden = is_hidden(from.unwrap_or(part), part, next, parts.get(nth + 2), &shape, after_saved);
+        let is_object = style.to_object && nth + 2 == parts.len();
+        let is_hidden = !is_object
+            && is_hidden(
+                from.unwrap_or(part),
+                part,
+                next,
+                parts.get(nth + 2),
+                &shape,
+                after_saved,
+            );
         if !is_meaningless(next.kind) || matches!(next.kind, Kind::Tensor | Kind::AutogradMeta | Kind::PyNode) {
             from = Some(next);
         }
@@ -255,14 +309,18 @@ fn steps(parts: &[Part], at: usize, skip: bool, style: Style) -> Vec<Pace> {
             && shape.is_empty()
             && steps.last().is_some_and(|step: &Pace| step.holder == next.name);
         skipped &= next.kind == Kind::Unnamed;
-        if is_hidden || repeated || skipped {
+        if is_hidden || (repeated || skipped) && !is_object {
             continue;
         }
         after_saved = false;
         steps.push(Pace {
             shape: std::mem::take(&mut shape),
             concrete: std::mem::take(&mut concrete),
-            holder: if next.kind == Kind::Storage { "storage".to_owned() } else { holder(next) },
+            holder: if next.kind == Kind::Storage {
+                "storage".to_owned()
+            } else {
+                holder(next)
+            },
             omitted: std::mem::take(&mut omitted),
         });
     }
@@ -278,11 +336,18 @@ fn steps(parts: &[Part], at: usize, skip: bool, style: Style) -> Vec<Pace> {
 }
 
 fn holder(part: &Part) -> String {
-    if part.kind == Kind::Tensor { "Tensor".to_owned() } else { part.name.clone() }
+    if part.kind == Kind::Tensor {
+        "Tensor".to_owned()
+    } else {
+        part.name.clone()
+    }
 }
 
 fn is_meaningless(kind: Kind) -> bool {
-    matches!(kind, Kind::Unnamed | Kind::Cell | Kind::Traceback | Kind::Context | Kind::CacheLink)
+    matches!(
+        kind,
+        Kind::Unnamed | Kind::Cell | Kind::Traceback | Kind::Context | Kind::CacheLink
+    )
 }
 
 /// What to call the reference from a part to the next one: as a shape, and with indices.
@@ -318,13 +383,18 @@ fn reference(from: &Part, part: &Part, next: Option<&Part>, parts: &[Part], nth:
         {
             fixed("._backward_hooks")
         }
-        _ => (part.label.shape.trim().to_owned(), part.label.concrete.trim().to_owned()),
+        _ => (
+            part.label.shape.trim().to_owned(),
+            part.label.concrete.trim().to_owned(),
+        ),
     }
 }
 
 fn has_node_before(parts: &[Part], nth: usize) -> bool {
     let object = parts[..=nth].iter().rposition(|part| part.kind == Kind::Object);
-    object.and_then(|place| place.checked_sub(1)).is_some_and(|place| parts[place].kind == Kind::PyNode)
+    object
+        .and_then(|place| place.checked_sub(1))
+        .is_some_and(|place| parts[place].kind == Kind::PyNode)
 }
 
 /// Whether the next part needs no words of its own. `via`: what leads to it.

@@ -21,13 +21,16 @@ pub(super) fn kind_of(class: &str) -> Kind {
 
 /// `ExpBackward0`.
 fn is_backward(name: &str) -> bool {
-    name.trim_end_matches(|c: char| c.is_ascii_digit()).ends_with("Backward")
+    name.trim_end_matches(|c: char| c.is_ascii_digit())
+        .ends_with("Backward")
 }
 
 /// Without the namespaces of PyTorch, and without long template arguments: `ExpBackward0`, `foo::Cache<…>`.
 pub(super) fn short_class(class: &str) -> String {
     let class = unwrapped(class);
-    let is_torch = ["torch::", "c10::", "c10d::", "at::"].iter().any(|space| class.starts_with(space));
+    let is_torch = ["torch::", "c10::", "c10d::", "at::"]
+        .iter()
+        .any(|space| class.starts_with(space));
     let name = if is_torch { last_component(class) } else { class };
     match name.split_once('<') {
         Some((template, _)) if name.len() > 40 => format!("{template}<…>"),
@@ -37,7 +40,9 @@ pub(super) fn short_class(class: &str) -> String {
 
 /// What a shared pointer's counts enclose: `foo::Cache` for `std::_Sp_counted_ptr_inplace<foo::Cache, …>`.
 fn unwrapped(class: &str) -> &str {
-    let Some((name, arguments)) = class.split_once('<') else { return class };
+    let Some((name, arguments)) = class.split_once('<') else {
+        return class;
+    };
     if !last_component(name).starts_with("_Sp_counted") && !name.contains("__shared_ptr_emplace") {
         return class;
     }
@@ -80,9 +85,18 @@ mod tests {
             ("torch::autograd::generated::ExpBackward0", "ExpBackward0"),
             ("c10::StorageImpl", "StorageImpl"),
             ("foo::Cache", "foo::Cache"),
-            ("std::_Sp_counted_ptr_inplace<foo::Cache, std::allocator<foo::Cache>, (__gnu_cxx::_Lock_policy)2>", "foo::Cache"),
-            ("std::_Sp_counted_ptr<at::Tensor*, (__gnu_cxx::_Lock_policy)2>", "Tensor"),
-            ("foo::Map<std::string, std::vector<int>, std::less<std::string> >", "foo::Map<…>"),
+            (
+                "std::_Sp_counted_ptr_inplace<foo::Cache, std::allocator<foo::Cache>, (__gnu_cxx::_Lock_policy)2>",
+                "foo::Cache",
+            ),
+            (
+                "std::_Sp_counted_ptr<at::Tensor*, (__gnu_cxx::_Lock_policy)2>",
+                "Tensor",
+            ),
+            (
+                "foo::Map<std::string, std::vector<int>, std::less<std::string> >",
+                "foo::Map<…>",
+            ),
             ("", ""),
             ("<<<<", "<<<<"),
         ] {
