@@ -96,6 +96,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Run(args) => commands::run::execute(&args),
         Command::Report(args) => commands::report::execute(&args),
+        Command::Why(args) => commands::why::execute(&args),
         Command::Snapshot(args) => commands::snapshot::execute(&args),
         Command::Live(args) => commands::live::execute(&args),
         Command::Diff(args) => commands::diff::execute(&args),

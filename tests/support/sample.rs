@@ -527,13 +527,13 @@ pub fn held() -> Snapshot {
     let native = sample.stack(&[
         RUNTIME,
         ("make_cache()", "/src/ext.cpp:14", "/opt/libext.so"),
-        top,
+        MAIN,
         START,
     ]);
     let pool = sample.stack(&[
         RUNTIME,
         ("fill_pool()", "/src/pool.cu:77", "/opt/libext.so"),
-        top,
+        MAIN,
         START,
     ]);
     let late = line(&mut sample, "load", "data.py:31");

@@ -11,20 +11,24 @@
 //!
 //! Deliberately absent: sums by holder; see `culeak::analysis::why`.
 
+mod core_file;
+
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use culeak::analysis::framework::owner_of_domain;
 use culeak::analysis::groups::{Groups, Level};
+use culeak::analysis::report::shell_word;
 use culeak::analysis::site::CallStacks;
-use culeak::kind::{Kind, Place};
-use culeak::snapshot::{Allocation, Class, HeldBlock, Holders, Retainer, Snapshot};
-use culeak_holders::source::Source;
-use culeak_holders::source::live;
+use culeak::kind::{self, Kind};
+use culeak::snapshot::{Allocation, Class, HeldBlock, Holders, ProcessState, Retainer, Snapshot};
+use culeak_holders::source::{Source, live};
 use culeak_holders::{Block, Error, Options};
 
-use super::Loaded;
+pub use core_file::recording_of_core;
+
+use super::{Loaded, Place};
 use crate::errors::Failure;
 
 /// How to search.
@@ -47,11 +51,48 @@ pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Fa
     let mut source = live::Process::new(pid).map_err(|error| failure(&format!("process {pid}"), &error))?;
     attach(&mut item.snapshot, &mut source, wanted)?;
     let recording = PathBuf::from(&item.snapshot.process.recording);
-    let now = super::Place::File(recording).load()?;
+    let now = Place::File(recording).load()?;
     if let Some(holders) = &mut item.snapshot.holders {
         drop_freed(holders, &now.snapshot);
     }
     Ok(())
+}
+
+/// Searches for the holders of a source's memory, unless they are known. For options that ask for holders.
+///
+/// # Errors
+/// The source is no running process, or that cannot be read; the message says what to do.
+pub fn of_place(item: &mut Loaded, place: &Place) -> Result<(), Failure> {
+    match place {
+        _ if item.snapshot.holders.is_some() => Ok(()),
+        Place::Process(pid) => of_process(item, *pid, &Wanted::default()),
+        Place::File(_) | Place::StandardInput => Err(Failure::new(not_searched(item))),
+    }
+}
+
+/// Why a snapshot has no holders, and how to get them.
+pub fn not_searched(item: &Loaded) -> String {
+    let source = &item.source;
+    match item.snapshot.process.state {
+        ProcessState::Running => {
+            let pid = item.snapshot.process.number();
+            format!("{source}: what holds its memory was not searched for, but the process runs; name its id, {pid}")
+        }
+        _ => format!(
+            "{source}: what holds its memory was not searched for; record with `culeak run --why -- PROGRAM`, name the id of a \
+             running process, or a core file (`culeak why --core FILE {}`)",
+            shell_word(source)
+        ),
+    }
+}
+
+/// Searches a core file for the blocks that the snapshot has.
+///
+/// # Errors
+/// The file cannot be read, or is no core file.
+pub fn of_core(item: &mut Loaded, core: &Path, wanted: &Wanted) -> Result<(), Failure> {
+    let mut source = live::Process::new(0).map_err(|error| failure(&core.display().to_string(), &error))?; // CORE
+    attach(&mut item.snapshot, &mut source, wanted)
 }
 
 /// Searches this memory for the blocks that a report of the snapshot lists, and stores the holders in the snapshot. Names
@@ -256,7 +297,7 @@ pub fn excluded(snapshot: &Snapshot) -> Vec<Range<u64>> {
             Array | Mipmapped | Physical | HostPhysical | Pool | Imported | External | Multicast
         );
         // Registered memory is the program's own, and may contain pointers.
-        !is_handle && kind != HostRegistered && kind.place() != Place::Within
+        !is_handle && kind != HostRegistered && kind.place() != kind::Place::Within
     };
     let rows = snapshot.allocations.iter().filter(|row| has_addresses(row.kind));
     let ranges = rows.map(|row| row.address..row.address.saturating_add(row.bytes.max(row.requested)));

@@ -33,7 +33,7 @@ pub fn path_text(path: &HolderPath) -> String {
 }
 
 fn add(text: &mut String, step: &Step) {
-    let via = bounded(&step.via);
+    let via = bounded(step.via.trim());
     if !via.is_empty() {
         if !text.is_empty() && !via.starts_with(['[', '.', '(']) {
             text.push_str(", ");
@@ -114,13 +114,13 @@ fn root_name(root: RootKind) -> &'static str {
     }
 }
 
-/// What a class means for its memory, for a total.
+/// What a class means for its memory, after a total.
 pub fn meaning(class: Class) -> &'static str {
     match class {
-        Class::Held => "by variables that still exist",
-        Class::Cycle => "by objects that only refer to each other; gc.collect() would free it",
-        Class::NativeHolder => "by native code, through Python objects",
-        Class::OverCounted => "by a reference count that nobody will lower",
-        Class::Lost => "by nothing: nobody can free it any more",
+        Class::Held => ", by variables that still exist",
+        Class::Cycle => ", by objects that only refer to each other: gc.collect() would free it",
+        Class::NativeHolder => ", by native code that refers to a Python object",
+        Class::OverCounted => ": a reference to a Python object was never released",
+        Class::Lost => ": no pointer to it is left, so nothing can free it",
     }
 }
