@@ -145,7 +145,9 @@ impl Native {
     /// do those of malloc's free lists into the last word of a chunk, which does not count, either.
     #[inline]
     pub fn chunk(&self, copy: &Copy, address: u64) -> Option<Chunk> {
-        let granule = copy.granule(address)?;
+        let Some(granule) = copy.granule(address) else {
+            return self.absent(copy, address);
+        };
         let chunk = match self.pages.kind(granule) {
             Kind::None | Kind::Extent => return None,
             Kind::Glibc => match self.glibc_chunk(copy, granule, address) {
@@ -165,6 +167,17 @@ impl Native {
             Kind::Unknown => self.window(copy, address)?,
         };
         (!self.driver.get(granule)).then_some(chunk)
+    }
+
+    /// The chunk whose page with this address does not exist: most of a large array may never have been used.
+    fn absent(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+        let start = self.pages.start_of_absent(address)?;
+        let is_driver = copy.granule(start).is_some_and(|granule| self.driver.get(granule));
+        (!is_driver).then(|| Chunk {
+            start,
+            bytes: glibc::usable(copy, start),
+            heap: Heap::Glibc,
+        })
     }
 
     #[inline]
@@ -194,6 +207,11 @@ impl Native {
 
     /// All allocated chunks that are known, those of Python's allocator included, those of the CUDA driver not.
     pub fn each_chunk(&self, copy: &Copy, see: &mut dyn FnMut(Chunk)) {
+        for start in self.pages.absent_starts(copy) {
+            let bytes = glibc::usable(copy, start);
+            let heap = Heap::Glibc;
+            see(Chunk { start, bytes, heap });
+        }
         for (kind, heap) in [(Kind::Glibc, Heap::Glibc), (Kind::Pool, Heap::Python)] {
             self.pages.each_start(copy, kind, &mut |start, granule| {
                 if !self.driver.get(granule) {

@@ -67,6 +67,8 @@ fn program(folder: &Path) -> PathBuf {
         &format!("-DPLUGIN=\"{}\"", plugin.display()),
         &format!("-L{}", folder.display()),
         &format!("-Wl,-rpath,{}", folder.display()),
+        // The lazy resolver saves vector registers on the stack, which may contain blocks that were copied before.
+        "-Wl,-z,now",
         "-l:libcuda.so.1",
         "-pthread",
         "-ldl",

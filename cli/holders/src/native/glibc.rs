@@ -216,8 +216,9 @@ pub fn find_mapped(copy: &Copy, pages: &mut Pages, memory: &[Range<u64>]) {
             if page < end || pages.kind_at(copy, page) != Kind::Unknown {
                 continue;
             }
-            // Of aligned memory, the chunk starts 16 bytes before the first aligned address.
-            let places = std::iter::once(0).chain((5..=12).map(|bits| (1 << bits) - 16));
+            // Of aligned memory, the chunk starts 16 bytes before the first aligned address, and an older header remains at
+            // the start of the mapping.
+            let places = (5..=12).rev().map(|bits| (1 << bits) - 16).chain([0]);
             for offset in places {
                 let (before, word) = (copy.word(page + offset), copy.word(page + offset + 8));
                 let size = word & !7;
@@ -229,7 +230,7 @@ pub fn find_mapped(copy: &Copy, pages: &mut Pages, memory: &[Range<u64>]) {
                 if is_chunk {
                     end = page + before + size;
                     pages.set_kind(copy, page..end, Kind::Glibc);
-                    pages.add(copy, page + offset + 16);
+                    pages.add_mapped(copy, page + offset + 16..end);
                     break;
                 }
             }

@@ -91,6 +91,8 @@ pub struct Pages {
     kinds: Vec<Kind>,
     starts: Bits,
     back: Vec<u32>,
+    /// Chunks with pages that do not exist, by address.
+    sparse: Vec<Range<u64>>,
 }
 
 impl Pages {
@@ -101,6 +103,7 @@ impl Pages {
             kinds: vec![Kind::None; pages],
             starts: Bits::new(copy.granules()),
             back: vec![0; pages],
+            sparse: Vec::new(),
         }
     }
 
@@ -152,6 +155,19 @@ impl Pages {
         }
     }
 
+    /// As above, for a chunk of pages of its own, the first of which may not exist.
+    pub fn add_mapped(&mut self, copy: &Copy, chunk: Range<u64>) {
+        self.add(copy, chunk.start);
+        if copy.granule(chunk.start).is_none() {
+            self.sparse.push(chunk.clone());
+            for page in self.addresses((chunk.start & !(PAGE - 1)) + PAGE..chunk.end) {
+                if let Some(granule) = copy.granule(page) {
+                    self.back[granule / GRANULES] = u32::try_from((page - chunk.start) / 16).unwrap_or(0);
+                }
+            }
+        }
+    }
+
     /// The chunk here is free after all. Returns whether it counted as allocated.
     pub fn remove(&mut self, copy: &Copy, start: u64) -> bool {
         start.is_multiple_of(16) && copy.granule(start).is_some_and(|granule| self.starts.clear(granule))
@@ -179,7 +195,12 @@ impl Pages {
     /// Completes `back` once all chunks of glibc are known.
     pub fn finish(&mut self, copy: &Copy, end_of: impl Fn(u64) -> u64) {
         let (mut start, mut end) = (0, 0);
+        let mut next = 0;
         for page in self.addresses(0..u64::MAX) {
+            if end > next && page > next {
+                self.sparse.push(start..end);
+            }
+            next = page + PAGE;
             let Some(granule) = copy.granule(page) else { continue };
             if self.kind(granule) != Kind::Glibc {
                 continue;
@@ -193,6 +214,23 @@ impl Pages {
                 end = end_of(start);
             }
         }
+        if end > next {
+            self.sparse.push(start..end);
+        }
+        self.sparse.sort_unstable_by_key(|chunk| chunk.start);
+    }
+
+    /// Starts that are in pages that do not exist.
+    pub fn absent_starts(&self, copy: &Copy) -> impl Iterator<Item = u64> {
+        let starts = self.sparse.iter().map(|chunk| chunk.start);
+        starts.filter(|start| copy.granule(*start).is_none())
+    }
+
+    /// The start of the chunk with this address, whose page does not exist.
+    pub fn start_of_absent(&self, address: u64) -> Option<u64> {
+        let place = self.sparse.partition_point(|chunk| chunk.end <= address);
+        let chunk = self.sparse.get(place)?;
+        chunk.contains(&address).then_some(chunk.start)
     }
 
     /// All starts in pages of this kind, by address.

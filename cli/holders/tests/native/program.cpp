@@ -64,6 +64,17 @@ __attribute__((noinline)) static void keep(void *p) { asm volatile("" : : "r"(p)
 
 static pthread_barrier_t ready;
 
+static volatile bool started;
+
+// A thread that runs, so that its stack pointer is unknown.
+static void spins() {
+    void *volatile local = block("held stack");
+    keep((void *)&local);
+    started = true;
+    for (;;)
+        keep((void *)&local);
+}
+
 static void waits(int number) {
     t_vector.push_back(block("held thread-local"));
     pthread_setspecific(key, memset(new Node, 0, sizeof(Node)));
@@ -79,6 +90,10 @@ static void waits(int number) {
 
 // All blocks that nothing holds are made here, below the frames that remain.
 __attribute__((noinline)) static void lose() {
+    // Allocated memory that nothing points to.
+    Node *first = new Node{}, *second = new Node{};
+    first->next = second;
+    second->block = block("unreached");
     // Freed memory that still contains the address, to which a global still points: in a thread's cache, in fastbins, and
     // in the larger bins.
     static const size_t sizes[] = {40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 40, 200, 200, 1500, 1500, 5000};
@@ -93,10 +108,6 @@ __attribute__((noinline)) static void lose() {
     }
     for (int i = 0; i < count; i++)
         free(g_dangling[i]);
-    // Allocated memory that nothing points to.
-    Node *first = new Node{}, *second = new Node{};
-    first->next = second;
-    second->block = block("unreached");
     block("lost");
 }
 
@@ -156,20 +167,25 @@ __attribute__((noinline)) static void wipe() {
 int main() {
     pthread_barrier_init(&ready, nullptr, 5);
     pthread_key_create(&key, nullptr);
-    lose();
     fill();
     use_driver();
     std::vector<std::thread> threads;
+    threads.emplace_back([] {
+        pthread_setname_np(pthread_self(), "loader");
+        spins();
+    });
+    while (!started)
+        usleep(1000);
     for (int i = 0; i < 4; i++) {
-        static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
         threads.emplace_back([i] {
             pthread_setname_np(pthread_self(), "loader");
             waits(i);
         });
-        (void)one;
         usleep(1000);
     }
     pthread_barrier_wait(&ready);
+    lose();
+    next_block = 0;
     wipe();
     printf("ready\n");
     fflush(stdout);

@@ -43,9 +43,7 @@ pub fn remove(copy: &Copy, modules: &Modules, pages: &mut Pages, heaps: &Heaps) 
     let mut marks: Vec<u64> = Vec::new();
     let has_marks = !has_old_libc(modules);
     for cache in &heaps.caches {
-        let Some(lists) = cache_lists(copy, pages, *cache) else {
-            continue;
-        };
+        let Some(lists) = cache_lists(copy, pages, *cache) else { continue };
         for (head, size) in lists {
             let mark = copy.word(head + 8);
             if has_marks && mark == *cache {
@@ -157,10 +155,9 @@ fn top_pointer(copy: &Copy, places: impl Iterator<Item = u64>) -> Option<u64> {
     };
     let places = places.step_by(8).filter(|place| copy.has(copy.word(*place)));
     let counted = places.map(|place| (empty_bins(place), place));
-    counted
-        .max()
-        .filter(|(empty, _)| *empty >= ENOUGH)
-        .map(|(_, place)| place)
+    // The first of equals: before the bins there are no such words.
+    let best = counted.min_by_key(|(empty, _)| std::cmp::Reverse(*empty))?;
+    (best.0 >= ENOUGH).then_some(best.1)
 }
 
 /// That of the main arena: in libc, or in the program if it is linked statically.
