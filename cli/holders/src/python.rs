@@ -150,7 +150,11 @@ impl Python {
     #[inline]
     fn is_counted(&self, word: u64) -> bool {
         // From 3.14 on the topmost 16 bits hold flags.
-        let rest = if self.minor() >= 14 { word << 16 >> 48 } else { word >> 32 };
+        let rest = if self.minor() >= 14 {
+            word << 16 >> 48
+        } else {
+            word >> 32
+        };
         word as u32 != 0 && rest == 0
     }
 

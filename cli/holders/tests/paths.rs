@@ -62,10 +62,15 @@ impl Program {
 fn interpreters() -> Vec<PathBuf> {
     let mut all = vec![PathBuf::from("python3")];
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let versions = std::fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten();
+    let versions = std::fs::read_dir(home.join(".pyenv/versions"))
+        .into_iter()
+        .flatten()
+        .flatten();
     for version in versions {
         let name = version.file_name().into_string().unwrap_or_default();
-        let minor = name.strip_prefix("3.").and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
+        let minor = name
+            .strip_prefix("3.")
+            .and_then(|rest| rest.split('.').next()?.parse::<u32>().ok());
         if minor.is_some_and(|minor| (8..=15).contains(&minor)) {
             all.push(version.path().join("bin/python3"));
         }
@@ -118,7 +123,10 @@ fn paths_read_as_expected_in_each_version() {
             let path = without_numbers(&text(&holders.paths[block.path]));
             let expected = &program.expected[&block.address];
             if path != *expected {
-                mistakes.push(format!("{:?}:\n  expected {expected}\n  found    {path}", holders.search.python));
+                mistakes.push(format!(
+                    "{:?}:\n  expected {expected}\n  found    {path}",
+                    holders.search.python
+                ));
             }
         }
     }
@@ -134,7 +142,12 @@ fn chosen_blocks_have_their_index() {
         ..Options::default()
     });
     let texts: Vec<String> = holders.paths.iter().map(text).collect();
-    for path in ["__main__.keep[1]", "__main__.by_name['a']", "__main__.by_name[7][0]", "__main__.nested[0][0][0]"] {
+    for path in [
+        "__main__.keep[1]",
+        "__main__.by_name['a']",
+        "__main__.by_name[7][0]",
+        "__main__.nested[0][0][0]",
+    ] {
         let expected = format!("{path} → T → native memory");
         assert!(texts.contains(&expected), "{expected} is none of {texts:#?}");
     }
@@ -153,7 +166,10 @@ fn holders_retain_what_they_alone_hold() {
     let cache = find("__main__.cache (Cache)");
     assert_eq!(cache.count, 2);
     let store = find("__main__.cache.store (list of 1)");
-    assert_eq!((store.count, store.parent.map(|parent| &holders.retainers[parent].name)), (1, Some(&cache.name)));
+    assert_eq!(
+        (store.count, store.parent.map(|parent| &holders.retainers[parent].name)),
+        (1, Some(&cache.name))
+    );
     for block in &holders.blocks {
         let path = &holders.paths[block.path];
         let typed = format!("{} ({})", path.origin, path.origin_type);
@@ -165,6 +181,9 @@ fn holders_retain_what_they_alone_hold() {
             at = holders.retainers[retainer].parent;
         }
         // Each of them has one holder only.
-        assert!(names.contains(&typed.as_str()) || names.contains(&path.origin.as_str()), "{typed}: {names:?}");
+        assert!(
+            names.contains(&typed.as_str()) || names.contains(&path.origin.as_str()),
+            "{typed}: {names:?}"
+        );
     }
 }

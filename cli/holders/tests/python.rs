@@ -79,7 +79,9 @@ fn rows(program: &mut Waiting) -> Vec<Row> {
 
 fn read<'a>(copy: &Copy<'a>) -> Python {
     let modules = Modules::find(copy);
-    Python::find(copy, &modules).unwrap().expect("an interpreter is in the process")
+    Python::find(copy, &modules)
+        .unwrap()
+        .expect("an interpreter is in the process")
 }
 
 /// The dictionaries that belong to an object.
@@ -124,7 +126,9 @@ fn references_are_those_that_the_collector_sees() {
         let shared = instance_dictionaries(&mut reader, &copy, &rows);
         for row in &rows {
             let mut complain = |what: String| {
-                let entry = wrong.entry(format!("{} {}", row.type_name, what.split(':').next().unwrap())).or_default();
+                let entry = wrong
+                    .entry(format!("{} {}", row.type_name, what.split(':').next().unwrap()))
+                    .or_default();
                 entry.0 += 1;
                 entry.1 = what;
             };
@@ -141,8 +145,12 @@ fn references_are_those_that_the_collector_sees() {
             let mut referents = row.referents.clone();
             // From 3.13 on an object and its dictionary share the attributes, and which of them has them for the collector
             // differs between versions.
-            let dictionary = found.iter().find(|reference| reference.edge.kind() == EdgeKind::Dictionary);
-            let dictionary = dictionary.map(|reference| reference.target).filter(|_| python.minor >= 13);
+            let dictionary = found
+                .iter()
+                .find(|reference| reference.edge.kind() == EdgeKind::Dictionary);
+            let dictionary = dictionary
+                .map(|reference| reference.target)
+                .filter(|_| python.minor >= 13);
             if let Some(row) = dictionary.and_then(|dictionary| by_address.get(&dictionary)) {
                 let of = reader.object(&copy, row.address).unwrap();
                 reader.references(&copy, row.address, of, &mut found);
@@ -166,7 +174,8 @@ fn references_are_those_that_the_collector_sees() {
                     None if of.is_some_and(|of| reader.is_leaf(of)) => {}
                     None => {
                         let name = of.map_or("?".to_owned(), |of| reader.name(&copy, *referent, of));
-                        let is_elsewhere = |(of, name_of): &(&str, &str)| *of == row.type_name && name.starts_with(name_of);
+                        let is_elsewhere =
+                            |(of, name_of): &(&str, &str)| *of == row.type_name && name.starts_with(name_of);
                         if ELSEWHERE.iter().any(is_elsewhere) {
                             continue;
                         }
@@ -199,7 +208,10 @@ fn references_are_those_that_the_collector_sees() {
                 }
             }
         }
-        println!("{}: {compared} objects, {words} words that the collector does not follow", python.version);
+        println!(
+            "{}: {compared} objects, {words} words that the collector does not follow",
+            python.version
+        );
         assert!(words < 40, "{words}");
         let mut wrong: Vec<_> = wrong.into_iter().collect();
         wrong.sort();
@@ -254,7 +266,11 @@ fn search(reader: &mut Python, copy: &Copy, tracked: &[u64]) -> HashMap<u64, Fou
             }
         }
         let Some(next) = queue.pop() else { break };
-        if let Some(of) = reader.object(copy, next).filter(|of| !reader.is_leaf(*of)).filter(|_| seen.insert(next)) {
+        if let Some(of) = reader
+            .object(copy, next)
+            .filter(|of| !reader.is_leaf(*of))
+            .filter(|_| seen.insert(next))
+        {
             reader.references(copy, next, of, &mut references);
         }
     }
@@ -272,15 +288,23 @@ fn no_object_has_more_references_than_its_count() {
         let mut reader = read(&copy);
         let mut tracked = Vec::new();
         reader.tracked(&copy, &mut |address| tracked.push(address));
-        assert!(tracked.len() >= rows.len(), "the collector's lists have {} objects", tracked.len());
+        assert!(
+            tracked.len() >= rows.len(),
+            "the collector's lists have {} objects",
+            tracked.len()
+        );
         let found = search(&mut reader, &copy, &tracked);
         let (mut more, mut fewer): (HashMap<String, u64>, HashMap<String, u64>) = Default::default();
         for address in &tracked {
             let of = reader.object(&copy, *address).unwrap();
-            let Count::Exactly(count) = reader.count(&copy, *address) else { continue };
+            let Count::Exactly(count) = reader.count(&copy, *address) else {
+                continue;
+            };
             let Found { sure, words } = found.get(address).unwrap_or(&Found { sure: 0, words: 0 });
             if *sure > count {
-                *more.entry(format!("{} {sure} > {count}", reader.name(&copy, *address, of))).or_default() += 1;
+                *more
+                    .entry(format!("{} {sure} > {count}", reader.name(&copy, *address, of)))
+                    .or_default() += 1;
             }
             if sure + words < count {
                 *fewer.entry(reader.type_name(of).to_owned()).or_default() += 1;

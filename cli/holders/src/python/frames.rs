@@ -199,7 +199,11 @@ impl Python {
             let target = self.untagged(copy.word(generator + self.offsets.generator_frame + self.offsets.frame_code));
             let edge = Edge::new(EdgeKind::Field, FRAME_FIELD);
             if self.is_code(copy, target) {
-                found.push(Reference { edge, target, sort: Sort::Context });
+                found.push(Reference {
+                    edge,
+                    target,
+                    sort: Sort::Context,
+                });
             }
         }
     }
