@@ -64,7 +64,7 @@ pub trait Source: Sync {
     ///
     /// # Errors
     /// The process cannot be stopped.
-    fn pause(&mut self, _paused: bool) -> io::Result<()> {
+    fn pause(&self, _paused: bool) -> io::Result<()> {
         Ok(())
     }
 

@@ -84,7 +84,7 @@ pub fn writable(source: &dyn Source, regions: &[Region], excluded: &[Range<u64>]
 }
 
 /// The parts of a range outside the excluded ranges.
-fn without(range: &Range<u64>, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
+pub fn without(range: &Range<u64>, excluded: &[Range<u64>]) -> Vec<Range<u64>> {
     let mut parts = Vec::new();
     let mut start = range.start;
     let first = excluded.partition_point(|excluded| excluded.end <= range.start);
@@ -110,7 +110,8 @@ pub fn read_singly(source: &dyn Source, region: &Region, page: &Range<u64>, excl
     if !region.readable || region.shared || is_special(region) || (region.writable && !of_file) {
         return false;
     }
-    let is_excluded = excluded.iter().any(|range| range.contains(&page.start));
+    let next = excluded.partition_point(|range| range.end <= page.start);
+    let is_excluded = excluded.get(next).is_some_and(|range| range.contains(&page.start));
     // Reading a page of a file creates nothing but an entry in the page table.
     !is_excluded && (of_file || !source.present(page.clone()).is_empty())
 }
