@@ -1,9 +1,31 @@
 //! Native memory: heap chunks, the classes of C++ objects, and native roots.
+//!
+//! * [`pages`]: who owns each page, and where chunks start
+//! * [`glibc`], [`pools`]: the chunks of glibc's malloc and of CPython's allocator
+//! * [`rtti`]: classes by their virtual tables
+//! * [`roots`]: static memory, stacks, thread-local variables
+//! * [`driver`]: what belongs to the CUDA driver and so holds nothing
 
 use std::ops::Range;
 
-use crate::copy::Copy;
+use culeak::analysis::words;
+
+use crate::copy::{Copy, PAGE};
 use crate::modules::Modules;
+
+use glibc::Heaps;
+use pages::{Bits, Kind, Pages};
+use roots::Stack;
+use rtti::Classes;
+
+pub mod driver;
+pub mod glibc;
+pub mod pages;
+pub mod pools;
+pub mod roots;
+pub mod rtti;
+
+pub use rtti::ClassId;
 
 /// An allocated piece of heap memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,43 +75,233 @@ pub enum NativeRoot {
 
 /// The native memory of a copy.
 #[derive(Default)]
-pub struct Native {}
+pub struct Native {
+    pages: Pages,
+    classes: Classes,
+    heaps: Heaps,
+    stacks: Vec<Stack>,
+    /// 1 if there are none, so that the size can be divided by.
+    pool_bytes: u64,
+    /// Memory of the CUDA driver.
+    driver: Bits,
+    limits: Vec<String>,
+}
+
+/// How much of unknown heap memory a pointer leads to.
+const WINDOW: u64 = 256;
 
 impl Native {
     /// `pool_bytes`: the size of a pool of CPython's allocator; `None` without Python.
     pub fn find(copy: &Copy, modules: &Modules, pool_bytes: Option<u64>) -> Native {
-        let _ = (copy, modules, pool_bytes);
-        Native {}
+        let mut pages = Pages::new(copy);
+        let (mut memory, mut brk) = (Vec::new(), Vec::new());
+        for region in copy.regions() {
+            if !region.writable || region.shared {
+                continue;
+            }
+            match region.name.as_str() {
+                "[heap]" => brk.push(region.range.clone()),
+                "" => memory.push(region.range.clone()),
+                name if name.starts_with("[anon:") => memory.push(region.range.clone()),
+                _ => {}
+            }
+        }
+        for range in memory.iter().chain(&brk) {
+            pages.set_kind(copy, range.clone(), Kind::Unknown);
+        }
+        let stacks = roots::stacks(copy, &pages, &memory);
+        roots::exclude(copy, modules, &stacks, &mut pages);
+        let heaps = glibc::find(copy, modules, &mut pages, &memory, &brk);
+        if let Some(bytes) = pool_bytes {
+            pools::find(copy, &mut pages, &memory, bytes);
+        }
+        glibc::find_mapped(copy, &mut pages, &memory);
+        pages.finish(copy, |start| start + glibc::usable(copy, start));
+        let mut native = Native {
+            driver: Bits::new(copy.granules()),
+            pages,
+            classes: Classes::new(copy),
+            heaps,
+            stacks,
+            pool_bytes: pool_bytes.unwrap_or(1),
+            limits: Vec::new(),
+        };
+        match driver::memory(copy, modules, &mut native) {
+            Ok(memory) => native.driver = memory,
+            Err(bytes) => native.limits.push(format!(
+                "the CUDA driver's own records cannot be told apart: {} can be reached from its static memory; blocks that \
+                 only these hold count as held",
+                words::bytes(bytes)
+            )),
+        }
+        native.note_limits(modules);
+        native
     }
 
-    /// The allocated chunk that contains this address. `None`: free, an allocator's own memory, or not heap memory.
+    /// The allocated chunk that a pointer to this address leads to. `None`: free, an allocator's own memory, the CUDA
+    /// driver's, or not heap memory.
+    ///
+    /// Pointers to blocks of CPython's allocator count only at their start: links of its collector point into them. So
+    /// do those of malloc's free lists into the last word of a chunk, which does not count, either.
     #[inline]
     pub fn chunk(&self, copy: &Copy, address: u64) -> Option<Chunk> {
-        let _ = (copy, address);
-        None
+        let Some(granule) = copy.granule(address) else {
+            return self.absent(copy, address);
+        };
+        let chunk = match self.pages.kind(granule) {
+            Kind::None | Kind::Extent => return None,
+            Kind::Glibc => match self.glibc_chunk(copy, granule, address) {
+                None if self.heaps.in_gap(address) => self.window(copy, address)?,
+                chunk => chunk?,
+            },
+            Kind::Pool => {
+                if !address.is_multiple_of(16) || !self.pages.is_start(granule) {
+                    return None;
+                }
+                Chunk {
+                    start: address,
+                    bytes: pools::block_bytes(copy, address, self.pool_bytes),
+                    heap: Heap::Python,
+                }
+            }
+            Kind::Unknown => self.window(copy, address)?,
+        };
+        (!self.driver.get(granule)).then_some(chunk)
     }
 
-    /// All allocated chunks that are known, those of Python's allocator included.
+    /// The chunk whose page with this address does not exist: most of a large array may never have been used.
+    fn absent(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+        let start = self.pages.start_of_absent(address)?;
+        let is_driver = copy.granule(start).is_some_and(|granule| self.driver.get(granule));
+        (!is_driver).then(|| Chunk {
+            start,
+            bytes: glibc::usable(copy, start),
+            heap: Heap::Glibc,
+        })
+    }
+
+    #[inline]
+    fn glibc_chunk(&self, copy: &Copy, granule: usize, address: u64) -> Option<Chunk> {
+        let start = self.pages.start_before(granule, address)?;
+        let bytes = glibc::usable(copy, start);
+        (address - start + 8 < bytes).then_some(Chunk {
+            start,
+            bytes,
+            heap: Heap::Glibc,
+        })
+    }
+
+    fn window(&self, copy: &Copy, address: u64) -> Option<Chunk> {
+        if !address.is_multiple_of(8) {
+            return None;
+        }
+        let page_end = (address & !(PAGE - 1)) + PAGE;
+        let goes_on = self.pages.kind_at(copy, page_end) == self.pages.kind_at(copy, address);
+        let end = if goes_on { address + WINDOW } else { page_end };
+        Some(Chunk {
+            start: address,
+            bytes: WINDOW.min(end - address),
+            heap: Heap::Window,
+        })
+    }
+
+    /// All allocated chunks that are known, those of Python's allocator included, those of the CUDA driver not.
     pub fn each_chunk(&self, copy: &Copy, see: &mut dyn FnMut(Chunk)) {
-        let _ = (copy, see);
+        for start in self.pages.absent_starts(copy) {
+            let bytes = glibc::usable(copy, start);
+            let heap = Heap::Glibc;
+            see(Chunk { start, bytes, heap });
+        }
+        for (kind, heap) in [(Kind::Glibc, Heap::Glibc), (Kind::Pool, Heap::Python)] {
+            self.pages.each_start(copy, kind, &mut |start, granule| {
+                if !self.driver.get(granule) {
+                    let bytes = match heap {
+                        Heap::Python => pools::block_bytes(copy, start, self.pool_bytes),
+                        _ => glibc::usable(copy, start),
+                    };
+                    see(Chunk { start, bytes, heap });
+                }
+            });
+        }
+    }
+
+    /// Bytes of all heaps.
+    fn heap_bytes(&self) -> u64 {
+        let heaps = [Kind::Glibc, Kind::Pool, Kind::Extent, Kind::Unknown];
+        heaps.into_iter().map(|kind| self.pages.bytes_of(kind)).sum()
     }
 
     /// The C++ class of the object at the beginning of a chunk, by its virtual table: `c10::TensorImpl`. Also that of an
     /// object behind a shared pointer's counts.
     pub fn class(&mut self, copy: &Copy, chunk: u64) -> Option<&str> {
-        let _ = (copy, chunk);
-        None
+        let class = self.class_id(copy, chunk)?;
+        Some(self.class_name(class))
     }
 
-    /// Native roots: globals of every file but the recorder, libc and the loader; then stacks.
-    pub fn roots(&self, copy: &Copy, modules: &Modules) -> Vec<NativeRoot> {
-        let _ = (copy, modules);
-        Vec::new()
+    /// As above. Equal classes have equal numbers.
+    #[inline]
+    pub fn class_id(&mut self, copy: &Copy, chunk: u64) -> Option<ClassId> {
+        self.classes.chunk(copy, chunk)
     }
 
-    /// What to call a word of a root: `g_cache in libext.so`, `stack of thread 4711 (loader), in fill`.
-    pub fn describe(&mut self, copy: &Copy, modules: &mut Modules, root: &NativeRoot, address: u64) -> String {
-        let _ = (copy, modules, root);
-        format!("{address:#x}")
+    pub fn class_name(&self, class: ClassId) -> &str {
+        self.classes.name(class)
+    }
+
+    /// Native roots: globals of every file but the recorder, the CUDA driver, libc and the loader; then threads.
+    pub fn roots(&self, _copy: &Copy, modules: &Modules) -> Vec<NativeRoot> {
+        roots::all(modules, &self.stacks)
+    }
+
+    /// What could not be searched, in sentences.
+    pub fn limits(&self) -> &[String] {
+        &self.limits
+    }
+
+    fn note_limits(&mut self, modules: &Modules) {
+        let gaps: u64 = self.heaps.gaps.iter().map(|gap| self.pages.bytes(gap.clone())).sum();
+        if gaps > 0 {
+            self.limits.push(format!(
+                "{} of malloc's heaps are damaged or changed while they were copied: pointers into them are followed for \
+                 {WINDOW} bytes",
+                words::bytes(gaps)
+            ));
+        }
+        let missing: Vec<u32> = self.stacks.iter().filter_map(Stack::missing).collect();
+        if let Some(first) = missing.first() {
+            self.limits.push(format!(
+                "the stacks of {} running threads were not found, the first is {first}: --pause finds them",
+                missing.len()
+            ));
+        }
+        const ALLOCATORS: [&str; 5] = ["tcmalloc", "mimalloc", "jemalloc", "snmalloc", "scudo"];
+        let is_loaded = |name: &&str| modules.all().iter().any(|module| module.file_name().contains(name));
+        let unknown = self.pages.bytes_of(Kind::Unknown);
+        if let Some(name) = ALLOCATORS.iter().find(|name| is_loaded(name)) {
+            self.limits.push(format!(
+                "the chunks of {name} are not known: pointers into {} of its memory are followed for {WINDOW} bytes",
+                words::bytes(unknown)
+            ));
+        }
+    }
+
+    /// What to call a word of a root: `g_cache in libext.so`, `stack of thread 4711 (loader)`.
+    pub fn describe(&mut self, _copy: &Copy, modules: &mut Modules, root: &NativeRoot, address: u64) -> String {
+        let of_thread = |what: &str, thread: &u32, name: &str| match name {
+            "" => format!("{what} of thread {thread}"),
+            _ => format!("{what} of thread {thread} ({name})"),
+        };
+        match root {
+            NativeRoot::Globals { file, .. } => match modules.variable_at(address) {
+                Some((variable, _)) => format!("{variable} in {file}"),
+                None => {
+                    let bias = modules.with_global(address).map_or(0, |module| module.bias);
+                    format!("{file}+{:#x}", address.wrapping_sub(bias))
+                }
+            },
+            NativeRoot::Stack { thread, name, .. } => of_thread("stack", thread, name),
+            NativeRoot::Registers { thread, name, .. } => of_thread("registers", thread, name),
+            NativeRoot::ThreadLocals { thread, name, .. } => of_thread("thread-local variable", thread, name),
+        }
     }
 }

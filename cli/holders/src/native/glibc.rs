@@ -1,0 +1,239 @@
+//! The heaps of glibc's malloc, walked by the sizes of their chunks.
+//!
+//! ```text
+//! chunk:   │ previous size │ size, flags │ memory …                 │ (previous size of the next) │
+//! flags:   1: the previous chunk is in use   2: a mapping of its own   4: not of the main arena
+//!
+//! [heap]:  │ chunk │ chunk │ … │ top │
+//! arena:   │ heap_info │ malloc_state │ chunk │ … │ top │     aligned to 64 MiB; more heaps of it without malloc_state
+//! ```
+//!
+//! Whether a chunk is in use is noted in the next one. Freed chunks in a thread's cache or a fastbin look as if they were in
+//! use: see [`free`]. The memory of a process that runs is copied at different times, so sizes of one page and headers
+//! of the next may not match. Then the walk goes on at the next place from which several chunks follow each other, and the
+//! gap counts as memory of an unknown allocator.
+
+use std::ops::Range;
+
+use super::pages::{Kind, Pages};
+use crate::copy::{Copy, PAGE};
+use crate::modules::Modules;
+
+pub mod free;
+
+/// Size of the area in which a thread's heap grows, and its alignment.
+const HEAP: u64 = 64 << 20;
+const SMALLEST: u64 = 32;
+/// Places at which a heap's first chunk may be, from the beginning of the heap: after an arena's state, or static
+/// thread-local memory of a program without shared libraries.
+const FIRST_CHUNK: u64 = 64 << 10;
+
+#[derive(Default)]
+pub struct Heaps {
+    /// Parts of heaps in which no chunks were recognised, by address.
+    pub gaps: Vec<Range<u64>>,
+    /// Where the states of the threads' arenas are. That of the main arena is in libc's static memory.
+    arenas: Vec<u64>,
+    /// Chunks with the size of a thread's cache.
+    caches: Vec<u64>,
+}
+
+/// Bytes that the program may use of the allocated chunk with this memory.
+#[inline]
+pub fn usable(copy: &Copy, start: u64) -> u64 {
+    let size = copy.word(start - 8);
+    let own_mapping = size & 2 != 0;
+    (size & !7).saturating_sub(if own_mapping { 16 } else { 8 })
+}
+
+/// Finds all chunks: in this anonymous memory, and in `[heap]`.
+pub fn find(copy: &Copy, modules: &Modules, pages: &mut Pages, memory: &[Range<u64>], brk: &[Range<u64>]) -> Heaps {
+    let mut heaps = Heaps::default();
+    for range in brk {
+        heaps.walk(copy, pages, range.clone());
+    }
+    for range in memory {
+        let mut at = range.start;
+        // Several heaps may lie side by side.
+        while at < range.end {
+            let base = at.next_multiple_of(HEAP);
+            if at == base
+                && let Some(heap) = heap_info(copy, base)
+            {
+                let end = (base + heap.size).min(range.end);
+                heaps.walk(copy, pages, base + 32..end);
+                if heap.arena & !(HEAP - 1) == base {
+                    heaps.arenas.push(heap.arena);
+                }
+                at = end;
+            } else {
+                let end = range.end.min(if at == base { base + HEAP } else { base });
+                // The main arena is in other memory if `[heap]` cannot grow. In a core file, `[heap]` has no name.
+                if at == range.start && has_chain(copy, at, range.end) {
+                    heaps.walk(copy, pages, range.clone());
+                    break;
+                }
+                at = end;
+            }
+        }
+    }
+    free::remove(copy, modules, pages, &heaps);
+    heaps.gaps.sort_by_key(|gap| gap.start);
+    heaps
+}
+
+struct HeapInfo {
+    arena: u64,
+    size: u64,
+}
+
+fn heap_info(copy: &Copy, base: u64) -> Option<HeapInfo> {
+    let (arena, previous) = (copy.word(base), copy.word(base + 8));
+    let (size, writable) = (copy.word(base + 16), copy.word(base + 24));
+    let is_heap = arena & (HEAP - 1) < PAGE
+        && arena.is_multiple_of(16)
+        && copy.has(arena)
+        && previous.is_multiple_of(HEAP)
+        && (size.is_multiple_of(PAGE) && size > 0 && size <= writable)
+        && (writable.is_multiple_of(PAGE) && writable <= HEAP);
+    is_heap.then_some(HeapInfo { arena, size })
+}
+
+enum Header {
+    /// Size and whether the previous chunk is in use.
+    Chunk(u64, bool),
+    /// The end of a part of the heap.
+    Fence,
+    Damaged,
+}
+
+#[inline]
+fn header(copy: &Copy, at: u64, end: u64) -> Header {
+    let word = copy.word(at + 8);
+    let size = word & !7;
+    if size == 16 && word & 1 != 0 {
+        Header::Fence
+    } else if size < SMALLEST || !size.is_multiple_of(16) || word & 2 != 0 || size > end - at {
+        Header::Damaged
+    } else {
+        Header::Chunk(size, word & 1 != 0)
+    }
+}
+
+/// Whether several chunks follow each other from here, or chunks up to the end of the heap.
+fn has_chain(copy: &Copy, mut at: u64, end: u64) -> bool {
+    const LENGTH: usize = 8;
+    let mut size = match header(copy, at, end) {
+        Header::Chunk(size, _) => size,
+        _ => return false,
+    };
+    for _ in 0..LENGTH {
+        at += size;
+        if at == end {
+            return true;
+        }
+        if end - at < 16 {
+            return false;
+        }
+        match header(copy, at, end) {
+            // A free chunk's size is repeated at its end.
+            Header::Chunk(_, false) if copy.word(at) != size => return false,
+            Header::Chunk(next, _) => size = next,
+            Header::Fence => return true,
+            Header::Damaged => return false,
+        }
+    }
+    true
+}
+
+/// The first place from which several chunks follow each other.
+fn next_chain(copy: &Copy, range: Range<u64>) -> Option<u64> {
+    let mut at = range.start.next_multiple_of(16);
+    while at + SMALLEST <= range.end {
+        if !copy.has(at + 8) {
+            at = (at + 8 & !(PAGE - 1)) + PAGE;
+        } else if has_chain(copy, at, range.end) {
+            return Some(at);
+        } else {
+            at += 16;
+        }
+    }
+    None
+}
+
+impl Heaps {
+    /// Notes all allocated chunks between a heap's beginning and end.
+    fn walk(&mut self, copy: &Copy, pages: &mut Pages, heap: Range<u64>) {
+        let first = heap.start..heap.end.min(heap.start + FIRST_CHUNK);
+        let mut places = first.step_by(16).take_while(|at| heap.end - at >= SMALLEST);
+        let Some(mut at) = places.find(|at| has_chain(copy, *at, heap.end)) else {
+            return;
+        };
+        pages.set_kind(copy, heap.clone(), Kind::Glibc);
+        loop {
+            let size = match header(copy, at, heap.end) {
+                Header::Chunk(size, _) => size,
+                // Fences also end a heap that another one of the same arena continues.
+                _ if heap.end - at <= 64 => return,
+                Header::Fence => {
+                    at += 16;
+                    continue;
+                }
+                Header::Damaged => {
+                    let next = next_chain(copy, at + 16..heap.end);
+                    self.gaps.push(at..next.unwrap_or(heap.end));
+                    let Some(next) = next else { return };
+                    at = next;
+                    continue;
+                }
+            };
+            let next = at + size;
+            if next + 16 > heap.end {
+                // The top chunk, which is free.
+                return;
+            }
+            if copy.word(next + 8) & 1 != 0 {
+                pages.add(copy, at + 16);
+                if free::CACHE_SIZES.contains(&size) {
+                    self.caches.push(at + 16);
+                }
+            }
+            at = next;
+        }
+    }
+
+    pub fn in_gap(&self, address: u64) -> bool {
+        let place = self.gaps.partition_point(|gap| gap.end <= address);
+        self.gaps.get(place).is_some_and(|gap| gap.start <= address)
+    }
+}
+
+/// Finds chunks that are mappings of their own, in memory that belongs to nobody else.
+pub fn find_mapped(copy: &Copy, pages: &mut Pages, memory: &[Range<u64>]) {
+    for range in memory {
+        let mut end = 0;
+        for page in pages.addresses(range.clone()) {
+            if page < end || pages.kind_at(copy, page) != Kind::Unknown {
+                continue;
+            }
+            // Of aligned memory, the chunk starts 16 bytes before the first aligned address, and an older header remains at
+            // the start of the mapping.
+            let places = (5..=12).rev().map(|bits| (1 << bits) - 16).chain([0]);
+            for offset in places {
+                let (before, word) = (copy.word(page + offset), copy.word(page + offset + 8));
+                let size = word & !7;
+                let is_chunk = before == offset
+                    && word & 7 == 2
+                    && size > 0
+                    && (size.checked_add(before))
+                        .is_some_and(|all| all.is_multiple_of(PAGE) && all <= range.end - page);
+                if is_chunk {
+                    end = page + before + size;
+                    pages.set_kind(copy, page..end, Kind::Glibc);
+                    pages.add_mapped(copy, page + offset + 16..end);
+                    break;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! What each copied page is, and where allocated chunks start in it.
+//!
+//! ```text
+//! page:    │     #1      │     #2      │     #3      │     one bit per 16 bytes: an allocated chunk starts here
+//! starts:  │..A...B...C..│.............│..D..........│     one number per page: how far back the chunk starts that
+//! back:    │      0      │    C: 60    │    C: 316   │     continues into the page, in units of 16 bytes
+//! ```
+//!
+//! So the chunk that contains an address is found with a constant number of reads, and all chunks together need 1 % of the
+//! copied memory, however many there are. Where a chunk ends is read from its own header in the copy.
+//!
+//! The order of the copied pages is that of [`Copy::granule`]: 256 granules of 16 bytes per page.
+
+use std::ops::Range;
+
+use crate::copy::{Copy, PAGE};
+
+const GRANULES: usize = 256;
+
+/// Who owns a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[repr(u8)]
+pub enum Kind {
+    /// Static memory, stacks and files: no chunks.
+    #[default]
+    None,
+    /// A heap of glibc's malloc.
+    Glibc,
+    /// A pool of CPython's allocator.
+    Pool,
+    /// A run of pages of jemalloc.
+    Extent,
+    /// Anonymous memory of nobody known.
+    Unknown,
+}
+
+/// A bit per granule of the copy.
+#[derive(Default)]
+pub struct Bits(Vec<u64>);
+
+impl Bits {
+    pub fn new(granules: usize) -> Bits {
+        Bits(vec![0; granules.div_ceil(64)])
+    }
+
+    #[inline]
+    pub fn get(&self, granule: usize) -> bool {
+        (self.0.get(granule / 64)).is_some_and(|word| word >> (granule % 64) & 1 != 0)
+    }
+
+    /// Whether the bit was clear.
+    pub fn set(&mut self, granule: usize) -> bool {
+        let (word, bit) = (&mut self.0[granule / 64], 1 << (granule % 64));
+        let fresh = *word & bit == 0;
+        *word |= bit;
+        fresh
+    }
+
+    /// Whether the bit was set.
+    pub fn clear(&mut self, granule: usize) -> bool {
+        let (word, bit) = (&mut self.0[granule / 64], 1 << (granule % 64));
+        let was = *word & bit != 0;
+        *word &= !bit;
+        was
+    }
+
+    /// The last set bit of `from..=to`.
+    #[inline]
+    fn last(&self, from: usize, to: usize) -> Option<usize> {
+        let mut place = to / 64;
+        let mut word = self.0[place] & (u64::MAX >> (63 - to % 64));
+        loop {
+            if word != 0 {
+                let found = place * 64 + 63 - word.leading_zeros() as usize;
+                return (found >= from).then_some(found);
+            }
+            if place * 64 <= from {
+                return None;
+            }
+            place -= 1;
+            word = self.0[place];
+        }
+    }
+}
+
+/// The pages of a copy.
+#[derive(Default)]
+pub struct Pages {
+    /// Present memory, whole pages by address.
+    runs: Vec<Range<u64>>,
+    kinds: Vec<Kind>,
+    starts: Bits,
+    back: Vec<u32>,
+    /// Chunks with pages that do not exist, by address.
+    sparse: Vec<Range<u64>>,
+}
+
+impl Pages {
+    pub fn new(copy: &Copy) -> Pages {
+        let pages = copy.granules() / GRANULES;
+        Pages {
+            runs: copy.runs(),
+            kinds: vec![Kind::None; pages],
+            starts: Bits::new(copy.granules()),
+            back: vec![0; pages],
+            sparse: Vec::new(),
+        }
+    }
+
+    /// The present parts of a range, whole pages.
+    pub fn present(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
+        let first = self.runs.partition_point(|run| run.end <= range.start);
+        let clipped = move |run: &Range<u64>| run.start.max(range.start & !(PAGE - 1))..run.end.min(range.end);
+        self.runs[first..]
+            .iter()
+            .map(clipped)
+            .take_while(|run| run.start < run.end)
+    }
+
+    /// The addresses of the present pages of a range.
+    pub fn addresses(&self, range: Range<u64>) -> Vec<u64> {
+        self.present(range).flat_map(|run| run.step_by(PAGE as usize)).collect()
+    }
+
+    pub fn bytes(&self, range: Range<u64>) -> u64 {
+        self.present(range).map(|run| run.end - run.start).sum()
+    }
+
+    #[inline]
+    pub fn kind(&self, granule: usize) -> Kind {
+        self.kinds.get(granule / GRANULES).copied().unwrap_or_default()
+    }
+
+    pub fn kind_at(&self, copy: &Copy, address: u64) -> Kind {
+        copy.granule(address).map_or(Kind::None, |granule| self.kind(granule))
+    }
+
+    pub fn set_kind(&mut self, copy: &Copy, range: Range<u64>, kind: Kind) {
+        for page in self.addresses(range) {
+            if let Some(granule) = copy.granule(page) {
+                self.kinds[granule / GRANULES] = kind;
+            }
+        }
+    }
+
+    /// Bytes of all pages of a kind.
+    pub fn bytes_of(&self, kind: Kind) -> u64 {
+        self.kinds.iter().filter(|of| **of == kind).count() as u64 * PAGE
+    }
+
+    /// An allocated chunk starts here.
+    pub fn add(&mut self, copy: &Copy, start: u64) {
+        if let Some(granule) = copy.granule(start) {
+            self.starts.set(granule);
+        }
+    }
+
+    /// As above, for a chunk of pages of its own, the first of which may not exist.
+    pub fn add_mapped(&mut self, copy: &Copy, chunk: Range<u64>) {
+        self.add(copy, chunk.start);
+        if copy.granule(chunk.start).is_none() {
+            self.sparse.push(chunk.clone());
+            for page in self.addresses((chunk.start & !(PAGE - 1)) + PAGE..chunk.end) {
+                if let Some(granule) = copy.granule(page) {
+                    self.back[granule / GRANULES] = u32::try_from((page - chunk.start) / 16).unwrap_or(0);
+                }
+            }
+        }
+    }
+
+    /// The chunk here is free after all. Returns whether it counted as allocated.
+    pub fn remove(&mut self, copy: &Copy, start: u64) -> bool {
+        start.is_multiple_of(16) && copy.granule(start).is_some_and(|granule| self.starts.clear(granule))
+    }
+
+    #[inline]
+    pub fn is_start(&self, granule: usize) -> bool {
+        self.starts.get(granule)
+    }
+
+    /// The last start at or before this address, whose granule is given.
+    #[inline]
+    pub fn start_before(&self, granule: usize, address: u64) -> Option<u64> {
+        let page = granule / GRANULES;
+        let of_address = address & !15;
+        match self.starts.last(page * GRANULES, granule) {
+            Some(found) => Some(of_address - (granule - found) as u64 * 16),
+            None => match self.back[page] {
+                0 => None,
+                back => Some((address & !(PAGE - 1)) - u64::from(back) * 16),
+            },
+        }
+    }
+
+    /// Completes `back` once all chunks of glibc are known.
+    pub fn finish(&mut self, copy: &Copy, end_of: impl Fn(u64) -> u64) {
+        let (mut start, mut end) = (0, 0);
+        let mut next = 0;
+        for page in self.addresses(0..u64::MAX) {
+            if end > next && page > next {
+                self.sparse.push(start..end);
+            }
+            next = page + PAGE;
+            let Some(granule) = copy.granule(page) else { continue };
+            if self.kind(granule) != Kind::Glibc {
+                continue;
+            }
+            if page < end {
+                // A chunk of more than 64 GiB is found by its first 64 GiB only.
+                self.back[granule / GRANULES] = u32::try_from((page - start) / 16).unwrap_or(0);
+            }
+            if let Some(last) = self.starts.last(granule, granule + GRANULES - 1) {
+                start = page + (last - granule) as u64 * 16;
+                end = end_of(start);
+            }
+        }
+        if end > next {
+            self.sparse.push(start..end);
+        }
+        self.sparse.sort_unstable_by_key(|chunk| chunk.start);
+    }
+
+    /// Starts that are in pages that do not exist.
+    pub fn absent_starts(&self, copy: &Copy) -> impl Iterator<Item = u64> {
+        let starts = self.sparse.iter().map(|chunk| chunk.start);
+        starts.filter(|start| copy.granule(*start).is_none())
+    }
+
+    /// The start of the chunk with this address, whose page does not exist.
+    pub fn start_of_absent(&self, address: u64) -> Option<u64> {
+        let place = self.sparse.partition_point(|chunk| chunk.end <= address);
+        let chunk = self.sparse.get(place)?;
+        chunk.contains(&address).then_some(chunk.start)
+    }
+
+    /// All starts in pages of this kind, by address.
+    pub fn each_start(&self, copy: &Copy, of: Kind, see: &mut dyn FnMut(u64, usize)) {
+        for page in self.addresses(0..u64::MAX) {
+            let Some(first) = copy.granule(page) else { continue };
+            if self.kind(first) != of {
+                continue;
+            }
+            for part in 0..GRANULES / 64 {
+                let mut word = self.starts.0[first / 64 + part];
+                while word != 0 {
+                    let granule = part * 64 + word.trailing_zeros() as usize;
+                    word &= word - 1;
+                    see(page + granule as u64 * 16, first + granule);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_bit_is_found_across_words_but_not_before_the_range() {
+        let mut bits = Bits::new(512);
+        for granule in [0, 70, 300] {
+            assert!(bits.set(granule));
+        }
+        assert_eq!(bits.last(0, 69), Some(0));
+        assert_eq!(bits.last(0, 70), Some(70));
+        assert_eq!(bits.last(0, 299), Some(70));
+        assert_eq!(bits.last(256, 299), None);
+        assert_eq!(bits.last(256, 511), Some(300));
+        assert!(!bits.set(70) && bits.clear(70) && !bits.clear(70));
+        assert_eq!(bits.last(1, 255), None);
+    }
+}

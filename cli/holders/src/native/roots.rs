@@ -1,0 +1,234 @@
+//! Where the native walk begins: static memory, stacks, registers and thread-local variables.
+//!
+//! A thread that glibc created has everything in one mapping:
+//!
+//! ```text
+//! │ guard │ unused stack … sp │ frames │ static thread-local memory │ struct pthread │
+//!                                                                   └ thread pointer, which is its own first word
+//! ```
+//!
+//! The main thread's thread-local memory is in anonymous memory. Memory of libraries that were loaded later is in chunks,
+//! to which struct pthread leads.
+
+use std::ops::Range;
+
+use crate::copy::{Copy, PAGE};
+use crate::modules::Modules;
+use crate::source::{Region, Thread};
+
+use super::driver::Role;
+use super::pages::Pages;
+use super::{Kind, NativeRoot};
+
+/// Where a thread keeps its data.
+#[derive(Debug, Clone, Default)]
+pub struct Stack {
+    thread: Thread,
+    /// From the stack pointer to the first frame.
+    pub frames: Option<Range<u64>>,
+    sure: bool,
+    pub locals: Option<Range<u64>>,
+    /// Its mapping, unused memory included.
+    whole: Option<Range<u64>>,
+}
+
+/// Bytes of glibc's struct pthread, at least.
+const DESCRIPTOR: u64 = 2304;
+/// In it: the number of the thread.
+const THREAD_ID: u64 = 720;
+/// Functions may use this much memory below the stack pointer.
+const RED_ZONE: u64 = 128;
+
+/// Whether a struct pthread is here: it refers to itself in its first and third words.
+fn is_descriptor(copy: &Copy, at: u64) -> bool {
+    copy.word(at) == at && copy.word(at + 16) == at
+}
+
+/// The first struct pthread in this range, of this thread if the number can be compared.
+fn descriptor(copy: &Copy, pages: &Pages, range: Range<u64>, thread: u32) -> Option<u64> {
+    let mut other = None;
+    for page in pages.addresses(range.clone()) {
+        for at in (page..page + PAGE).step_by(64).filter(|at| range.contains(at)) {
+            if is_descriptor(copy, at) {
+                if copy.half(at + THREAD_ID) == thread {
+                    return Some(at);
+                }
+                // Numbers differ between namespaces.
+                other.get_or_insert(at);
+            }
+        }
+    }
+    other
+}
+
+/// All struct pthreads in memory of nobody known.
+fn all_descriptors(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<u64> {
+    let mut found = Vec::new();
+    for range in memory {
+        for page in pages.addresses(range.clone()) {
+            let words = copy.page(page);
+            let refers_to_itself = |at: &u64| words.is_some_and(|words| words[(at - page) as usize / 8] == *at);
+            let places = (page..page + PAGE).step_by(64).filter(refers_to_itself);
+            found.extend(places.filter(|at| is_descriptor(copy, *at)));
+        }
+    }
+    found
+}
+
+/// The static thread-local memory and the struct pthread of a thread.
+fn locals(copy: &Copy, region: &Region, descriptor: u64) -> Range<u64> {
+    const MOST_MODULES: u64 = 4096;
+    // Blocks of modules, by number; those outside this mapping were allocated later.
+    let blocks = copy.word(descriptor + 8);
+    let count = copy.word(blocks.wrapping_sub(16)).min(MOST_MODULES);
+    let static_blocks = (1..=count)
+        .map(|module| copy.word(blocks.wrapping_add(module * 16)))
+        .filter(|block| (region.range.start..descriptor).contains(block) && descriptor - block < 1 << 24);
+    let start = static_blocks.min().unwrap_or(descriptor) & !7;
+    start..(descriptor + DESCRIPTOR).next_multiple_of(PAGE).min(region.range.end)
+}
+
+/// The stacks of all threads.
+pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
+    let is_main = |thread: &Thread| copy.source().pid() == Some(thread.id);
+    let mut stacks: Vec<Stack> = Vec::new();
+    for thread in copy.threads().iter().cloned() {
+        let mut stack = Stack {
+            sure: thread.stack_pointer.is_some(),
+            ..Stack::default()
+        };
+        let region = match thread.stack_pointer {
+            Some(pointer) => copy.region(pointer),
+            None if is_main(&thread) => copy.regions().iter().find(|region| region.name == "[stack]"),
+            None => None,
+        };
+        if let Some(region) = region {
+            let start = (thread
+                .stack_pointer
+                .map(|pointer| pointer.saturating_sub(RED_ZONE) & !7))
+            .unwrap_or(region.range.start)
+            .max(region.range.start);
+            stack.frames = Some(start..region.range.end);
+            stack.whole = Some(region.range.clone());
+            let own = thread.thread_pointer.filter(|pointer| is_descriptor(copy, *pointer));
+            let descriptor = own.or_else(|| match region.name.as_str() {
+                "[stack]" => None,
+                _ => descriptor(copy, pages, start..region.range.end, thread.id),
+            });
+            if let Some(descriptor) = descriptor {
+                stack.set_descriptor(copy, descriptor);
+            }
+        }
+        stack.thread = thread;
+        stacks.push(stack);
+    }
+    let is_known = |at: u64| {
+        stacks
+            .iter()
+            .flat_map(|stack| &stack.locals)
+            .any(|range| range.contains(&at))
+    };
+    let mut others = all_descriptors(copy, pages, memory);
+    others.retain(|at| !is_known(*at));
+    for stack in stacks.iter_mut().filter(|stack| stack.locals.is_none()) {
+        let own = |at: &u64| stack.thread.thread_pointer == Some(*at) || copy.half(at + THREAD_ID) == stack.thread.id;
+        let only = || (others.len() == 1).then_some(0);
+        if let Some(place) = others.iter().position(own).or_else(only) {
+            stack.set_descriptor(copy, others.remove(place));
+        }
+    }
+    for descriptor in others {
+        let mut stack = Stack::default();
+        stack.thread.id = copy.half(descriptor + THREAD_ID);
+        stack.set_descriptor(copy, descriptor);
+        if stack.thread.id == 0 {
+            // The thread has ended, and glibc keeps its stack for the next one.
+            (stack.frames, stack.locals) = (None, None);
+        }
+        stacks.push(stack);
+    }
+    stacks
+}
+
+impl Stack {
+    fn set_descriptor(&mut self, copy: &Copy, descriptor: u64) {
+        let Some(region) = copy.region(descriptor) else { return };
+        let locals = locals(copy, region, descriptor);
+        match &mut self.frames {
+            Some(frames) if frames.start <= locals.start && locals.start < frames.end => {
+                frames.end = locals.start;
+                self.whole = Some(region.range.start..locals.end);
+            }
+            // The thread runs: its whole stack.
+            None => {
+                self.frames = Some(region.range.start..locals.start);
+                self.whole = Some(region.range.start..locals.end);
+            }
+            _ => {}
+        }
+        self.locals = Some(locals);
+    }
+
+    fn roots(&self) -> Vec<NativeRoot> {
+        let (thread, name) = (self.thread.id, self.thread.name.clone());
+        let mut roots = Vec::new();
+        if let Some(range) = self.locals.clone() {
+            roots.push(NativeRoot::ThreadLocals {
+                thread,
+                name: name.clone(),
+                range,
+            });
+        }
+        if !self.thread.registers.is_empty() {
+            roots.push(NativeRoot::Registers {
+                thread,
+                name: name.clone(),
+                values: self.thread.registers.clone(),
+            });
+        }
+        if let Some(range) = self.frames.clone() {
+            roots.push(NativeRoot::Stack {
+                thread,
+                name,
+                range,
+                sure: self.sure,
+            });
+        }
+        roots
+    }
+
+    /// Its thread's number, if it was not found.
+    pub fn missing(&self) -> Option<u32> {
+        (self.frames.is_none() && self.thread.id != 0).then_some(self.thread.id)
+    }
+}
+
+/// Globals of the program first, then those of libraries, then threads.
+pub fn all(modules: &Modules, stacks: &[Stack]) -> Vec<NativeRoot> {
+    let mut roots = Vec::new();
+    for module in modules.all() {
+        if Role::of(&module.path) != Role::Program {
+            continue;
+        }
+        roots.extend(module.globals.iter().map(|range| NativeRoot::Globals {
+            file: module.file_name().to_owned(),
+            range: range.clone(),
+        }));
+    }
+    let mut of_threads: Vec<NativeRoot> = stacks.iter().flat_map(Stack::roots).collect();
+    of_threads.sort_by_key(|root| matches!(root, NativeRoot::Stack { .. }));
+    roots.extend(of_threads);
+    roots
+}
+
+/// Static memory and stacks contain no chunks.
+pub fn exclude(copy: &Copy, modules: &Modules, stacks: &[Stack], pages: &mut Pages) {
+    for module in modules.all() {
+        for range in &module.globals {
+            pages.set_kind(copy, range.clone(), Kind::None);
+        }
+    }
+    for range in stacks.iter().flat_map(|stack| [&stack.whole, &stack.locals]).flatten() {
+        pages.set_kind(copy, range.clone(), Kind::None);
+    }
+}

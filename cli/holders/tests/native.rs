@@ -1,0 +1,246 @@
+//! C++ programs whose memory is known: every chunk is found where malloc says it is, and blocks are reached from exactly the
+//! roots that keep them.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use culeak_holders::copy::Copy;
+use culeak_holders::modules::Modules;
+use culeak_holders::native::{Chunk, Heap, Native, NativeRoot};
+use culeak_holders::source::live::Process;
+
+/// A program that waits until its input ends.
+struct Program {
+    child: Child,
+    /// What it printed before `ready`.
+    lines: Vec<String>,
+}
+
+impl Program {
+    fn start(command: &mut Command) -> Program {
+        let mut child = (command.stdin(Stdio::piped()).stdout(Stdio::piped()))
+            .spawn()
+            .expect("started");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let lines = output.lines().map(|line| line.expect("text"));
+        let lines = lines.take_while(|line| line != "ready").collect();
+        assert!(child.try_wait().expect("our child").is_none(), "{command:?} ended");
+        Program { child, lines }
+    }
+
+    fn process(&self) -> Process {
+        Process::new(self.child.id()).expect("our child")
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+fn compile(folder: &Path, source: &str, to: &str, options: &[&str]) -> PathBuf {
+    let to = folder.join(to);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native").join(source);
+    let mut command = Command::new("c++");
+    command
+        .args(["-std=c++17", "-O1", "-g", "-w", "-o"])
+        .args([&to, &source])
+        .args(options);
+    assert!(command.status().expect("a C++ compiler").success(), "{command:?}");
+    to
+}
+
+fn program(folder: &Path) -> PathBuf {
+    let plugin = compile(folder, "plugin.cpp", "libplugin.so", &["-shared", "-fPIC"]);
+    compile(
+        folder,
+        "driver.cpp",
+        "libcuda.so.1",
+        &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"],
+    );
+    let options = [
+        &format!("-DPLUGIN=\"{}\"", plugin.display()),
+        &format!("-L{}", folder.display()),
+        &format!("-Wl,-rpath,{}", folder.display()),
+        // The lazy resolver saves vector registers on the stack, which may contain blocks that were copied before.
+        "-Wl,-z,now",
+        "-l:libcuda.so.1",
+        "-pthread",
+        "-ldl",
+    ];
+    compile(
+        folder,
+        "program.cpp",
+        "program",
+        &options.map(String::from).each_ref().map(String::as_str),
+    )
+}
+
+/// How a block is reached: the name of the root, and the class of the last object.
+type Found = HashMap<u64, (String, Option<String>)>;
+
+/// A walk from the native roots, without any preference among them.
+fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64]) -> Found {
+    let mut found = Found::new();
+    let mut seen = HashMap::new();
+    for root in native.roots(copy, modules) {
+        let words: Vec<(u64, u64)> = match &root {
+            NativeRoot::Globals { range, .. }
+            | NativeRoot::Stack { range, .. }
+            | NativeRoot::ThreadLocals { range, .. } => {
+                range.clone().step_by(8).map(|at| (at, copy.word(at))).collect()
+            }
+            NativeRoot::Registers { values, .. } => values.iter().map(|value| (0, *value)).collect(),
+        };
+        for (place, word) in words {
+            let mut open = vec![(word, None)];
+            while let Some((word, holder)) = open.pop() {
+                if blocks.contains(&word) && !found.contains_key(&word) {
+                    let class = holder.and_then(|holder: Chunk| Some(native.class(copy, holder.start)?.to_owned()));
+                    found.insert(word, (native.describe(copy, modules, &root, place), class));
+                }
+                let Some(chunk) = native.chunk(copy, word) else {
+                    continue;
+                };
+                if seen.insert(chunk.start, ()).is_none() {
+                    let words = (chunk.start..chunk.start + chunk.bytes).step_by(8);
+                    open.extend(words.map(|at| (copy.word(at), Some(chunk))));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = Program::start(&mut Command::new(program(folder.path())));
+    let process = program.process();
+    let copy = Copy::take(&process, &[]).expect("copied");
+    let mut modules = Modules::find(&copy);
+    let mut native = Native::find(&copy, &modules, None);
+    let mut expected: HashMap<u64, String> = HashMap::new();
+    for line in &program.lines {
+        let (address, text) = line.split_once(' ').expect("an address and what is expected");
+        expected.insert(u64::from_str_radix(address, 16).expect("an address"), text.to_owned());
+    }
+    let blocks: Vec<u64> = expected.keys().copied().collect();
+    let found = walk(&copy, &mut modules, &mut native, &blocks);
+    let mut in_chunks: HashMap<u64, Chunk> = HashMap::new();
+    native.each_chunk(&copy, &mut |chunk| {
+        for at in (chunk.start..chunk.start + chunk.bytes).step_by(8) {
+            in_chunks.insert(copy.word(at), chunk);
+        }
+    });
+    let mut wrong = String::new();
+    for (block, expected) in &expected {
+        let words: Vec<&str> = expected.split(' ').collect();
+        let held = found.get(block);
+        let right = match (words[0], held) {
+            ("held", Some((root, class))) => {
+                let place = match words[1] {
+                    "stack" => root.starts_with("stack of thread ") && root.ends_with(" (loader)"),
+                    "thread-local" => root.starts_with("thread-local variable of thread "),
+                    name => *root == format!("{name} in program"),
+                };
+                place && words.get(2).is_none_or(|name| class.as_deref() == Some(*name))
+            }
+            ("unreached", None) => in_chunks.contains_key(block),
+            ("lost" | "driver", None) => !in_chunks.contains_key(block),
+            _ => false,
+        };
+        if !right {
+            let _ = writeln!(
+                wrong,
+                "{block:x}: expected {expected}, found {held:?}, in {:?}",
+                in_chunks.get(block)
+            );
+        }
+    }
+    assert!(expected.len() > 130, "{}", expected.len());
+    assert_eq!(wrong, "", "{:?}", native.limits());
+    assert!(native.limits().is_empty(), "{:?}", native.limits());
+}
+
+/// Compares all chunks with what the program knows about its memory.
+fn compare(mut command: Command, list: &Path) {
+    let program = Program::start(&mut command);
+    let process = program.process();
+    let copy = Copy::take(&process, &[]).expect("copied");
+    let modules = Modules::find(&copy);
+    let native = Native::find(&copy, &modules, None);
+    let text = std::fs::read_to_string(list).expect("written by the program");
+    // An address can be allocated many times.
+    let (mut used, mut free) = (HashMap::new(), Vec::new());
+    for line in text.lines() {
+        let mut numbers = line
+            .split(' ')
+            .map(|number| u64::from_str_radix(number, 16).expect("a number"));
+        let (start, bytes) = (numbers.next().expect("an address"), numbers.next().expect("a size"));
+        match numbers.next() {
+            Some(1) => assert_eq!(used.insert(start, bytes), None),
+            _ => free.push(start),
+        }
+    }
+    free.sort_unstable();
+    free.dedup();
+    free.retain(|start| !used.contains_key(start));
+    let mut wrong = String::new();
+    for (&start, &bytes) in &used {
+        let heap = Heap::Glibc;
+        for inside in [start, start + 8, start + bytes / 2, start + bytes - 9] {
+            let found = native.chunk(&copy, inside);
+            if found != Some(Chunk { start, bytes, heap }) && copy.has(inside) {
+                let _ = writeln!(wrong, "{inside:x} is in {start:x}, {bytes} bytes, not {found:?}");
+            }
+        }
+    }
+    for start in &free {
+        if let Some(chunk) = native
+            .chunk(&copy, *start)
+            .filter(|chunk| !used.contains_key(&chunk.start))
+        {
+            let _ = writeln!(wrong, "{start:x} is free, not {chunk:?}");
+        }
+    }
+    let (used, free) = (used.len(), free.len());
+    assert!(used > 1000 && free > 1000, "{used} {free}");
+    let count = wrong.lines().count();
+    let first: Vec<&str> = wrong.lines().take(10).collect();
+    assert_eq!(count, 0, "of {used} used and {free} free pieces:\n{}", first.join("\n"));
+    assert!(native.limits().is_empty(), "{:?}", native.limits());
+}
+
+#[test]
+fn every_chunk_of_glibc_is_found_and_no_free_one() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let shared = compile(folder.path(), "churn.cpp", "shared", &["-pthread"]);
+    let list = folder.path().join("list");
+    // Without caches, small chunks are in fastbins; with larger ones, no chunk is.
+    for tunables in [
+        "",
+        "glibc.malloc.tcache_count=0",
+        "glibc.malloc.tcache_count=500",
+        "glibc.malloc.arena_max=1",
+    ] {
+        let mut command = Command::new(&shared);
+        command.arg("50000").arg(&list).env("GLIBC_TUNABLES", tunables);
+        compare(command, &list);
+    }
+}
+
+#[test]
+fn every_chunk_of_a_static_program_is_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = compile(folder.path(), "churn.cpp", "static", &["-pthread", "-static"]);
+    let list = folder.path().join("list");
+    let mut command = Command::new(&program);
+    command.arg("20000").arg(&list);
+    compare(command, &list);
+}
