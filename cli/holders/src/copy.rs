@@ -243,7 +243,8 @@ impl<'a> Copy<'a> {
         let readable = self
             .region(address)
             .is_some_and(|region| selection::read_singly(self.source, region, &page, &self.excluded));
-        let read = |buffer: &mut [u8]| readable && self.source.read(&[page.clone()], buffer) == buffer.len();
+        let read =
+            |buffer: &mut [u8]| readable && self.source.read(std::slice::from_ref(&page), buffer) == buffer.len();
         Place::Here(self.pages.add(start, read))
     }
 
@@ -302,4 +303,5 @@ enum Place<'a> {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests;

@@ -39,8 +39,9 @@ fn recorder(source: &dyn Source, regions: &[Region]) -> Vec<Range<u64>> {
     let mut found = Vec::new();
     for region in regions.iter().filter(first) {
         let read = |offset: u64, buffer: &mut [u8]| {
-            let start = region.range.start + offset;
-            source.read(&[start..start + buffer.len() as u64], buffer) == buffer.len()
+            let start = region.range.start.saturating_add(offset);
+            let range = start..start + buffer.len() as u64;
+            source.read(std::slice::from_ref(&range), buffer) == buffer.len()
         };
         let Some(headers) = Headers::read(&read) else { continue };
         let bias = headers.bias(region.range.start);
@@ -110,12 +111,14 @@ pub fn read_singly(source: &dyn Source, region: &Region, page: &Range<u64>, excl
     if !region.readable || region.shared || is_special(region) || (region.writable && !of_file) {
         return false;
     }
-    let is_excluded = excluded.iter().any(|range| range.contains(&page.start));
+    let next = excluded.partition_point(|range| range.end <= page.start);
+    let is_excluded = excluded.get(next).is_some_and(|range| range.contains(&page.start));
     // Reading a page of a file creates nothing but an entry in the page table.
     !is_excluded && (of_file || !source.present(page.clone()).is_empty())
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "ranges of addresses are values")]
 mod tests {
     use super::*;
 
