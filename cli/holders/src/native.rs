@@ -74,6 +74,18 @@ pub enum NativeRoot {
     },
 }
 
+impl NativeRoot {
+    /// Where its words are; `None` for registers.
+    pub fn range(&self) -> Option<Range<u64>> {
+        match self {
+            NativeRoot::Globals { range, .. }
+            | NativeRoot::Stack { range, .. }
+            | NativeRoot::ThreadLocals { range, .. } => Some(range.clone()),
+            NativeRoot::Registers { .. } => None,
+        }
+    }
+}
+
 /// The native memory of a copy.
 #[derive(Default)]
 pub struct Native {
@@ -84,6 +96,8 @@ pub struct Native {
     /// 1 if there are none, so that the size can be divided by.
     pool_bytes: u64,
     driver: Driver,
+    /// All roots but registers, by address.
+    root_ranges: Vec<Range<u64>>,
     limits: Vec<String>,
 }
 
@@ -119,6 +133,7 @@ impl Native {
         pages.finish(copy, |start| start + glibc::usable(copy, start));
         let mut native = Native {
             driver: Driver::default(),
+            root_ranges: Vec::new(),
             pages,
             classes: Classes::new(copy),
             heaps,
@@ -126,6 +141,8 @@ impl Native {
             pool_bytes: pool_bytes.unwrap_or(1),
             limits: Vec::new(),
         };
+        native.root_ranges = native.roots(copy, modules).iter().filter_map(NativeRoot::range).collect();
+        native.root_ranges.sort_by_key(|range| range.start);
         native.driver = Driver::find(copy, modules, &mut native);
         native.note_limits(modules);
         native
@@ -286,6 +303,12 @@ impl Native {
     /// Native roots: globals of every file but the recorder, the CUDA driver, libc and the loader; then threads.
     pub fn roots(&self, _copy: &Copy, modules: &Modules) -> Vec<NativeRoot> {
         roots::all(modules, &self.stacks)
+    }
+
+    /// Whether this is static memory of the program, or part of a stack in use.
+    fn is_root(&self, address: u64) -> bool {
+        let place = self.root_ranges.partition_point(|range| range.end <= address);
+        self.root_ranges.get(place).is_some_and(|range| range.start <= address)
     }
 
     /// What could not be searched, in sentences.

@@ -33,7 +33,8 @@ static void *work(void *argument) {
         random ^= random << 17;
         return random;
     };
-    // Creating a thread allocates.
+    // Creating a thread allocates, and so does its first allocation.
+    free(malloc(1));
     pthread_barrier_wait(&begin);
     for (int i = 0; i < rounds; i++) {
         if (count == 0 || draw() % 5 < 3) {

@@ -6,12 +6,14 @@
 //! ```
 //!
 //! 1. The main record of a block contains its address three times or more, and leads to marked memory or to another record.
-//! 2. A chunk with the address is a record if it and a record of the same block are linked, in either direction.
-//! 3. So are chunks of equal form (size, and offset of the address), most of which lead to records.
-//! 4. So are chunks of equal form that are linked with each other, if a chunk leads to one of them and to several records.
+//! 2. A chunk with the address that leads to a record of the same block is a record.
+//! 3. So are chunks of equal form (offset of the address, and how often), most of which lead to records.
+//! 4. So are chunks of equal form that are linked with each other, if everything else that leads to them also leads to
+//!    records.
 //!
 //! An object of the program with the address of a block has none of these: programs have no pointers to records, only to
-//! handles. A single such pointer may be left from a freed chunk, so it decides nothing beyond its own block.
+//! handles. A single such pointer may be left from a freed chunk, so it decides nothing beyond its own block. For the same
+//! reason nothing is a record because a record leads to it.
 
 use std::collections::{HashMap, HashSet};
 
@@ -109,12 +111,12 @@ fn of_block(driver: &Driver, copy: &Copy, native: &Native, mentions: &[Mention])
     let number: HashMap<u64, usize, FixedState> =
         mentions.iter().enumerate().map(|(place, mention)| (mention.chunk.start, place)).collect();
     let mut is_record: Vec<bool> = mentions.iter().map(|mention| driver.has(copy, &mention.chunk)).collect();
+    // Which of them lead to each.
     let mut links = vec![Vec::new(); mentions.len()];
     for (place, mention) in mentions.iter().enumerate() {
         for target in targets(copy, native, &mention.chunk) {
             is_record[place] |= mention.times >= TIMES && driver.has(copy, &target);
             if let Some(&other) = number.get(&target.start) {
-                links[place].push(other);
                 links[other].push(place);
             }
         }
@@ -135,14 +137,15 @@ fn of_block(driver: &Driver, copy: &Copy, native: &Native, mentions: &[Mention])
 fn of_equal_form(driver: &mut Driver, copy: &Copy, native: &Native, mentions: &ByBlock) {
     /// Fewer may be a coincidence.
     const FEWEST: usize = 3;
-    let mut forms: HashMap<(u64, u64), Vec<Chunk>, FixedState> = HashMap::default();
+    let mut forms: HashMap<(u64, u32), Vec<Chunk>, FixedState> = HashMap::default();
     for mention in mentions.values().filter(|of_one| of_one.len() <= MOST).flatten() {
         if !driver.has(copy, &mention.chunk) {
-            let form = (mention.chunk.bytes, mention.offset);
+            let form = (mention.offset, mention.times);
             forms.entry(form).or_default().push(mention.chunk);
         }
     }
     let mut linked: HashMap<u64, Vec<Chunk>, FixedState> = HashMap::default();
+    let mut members = Vec::new();
     for chunks in forms.into_values() {
         let leads = |chunk: &Chunk| targets(copy, native, chunk).any(|target| driver.has(copy, &target));
         let (leading, others): (Vec<Chunk>, Vec<Chunk>) = chunks.iter().partition(|chunk| leads(chunk));
@@ -162,56 +165,81 @@ fn of_equal_form(driver: &mut Driver, copy: &Copy, native: &Native, mentions: &B
             }
         }
     }
-    if linked.is_empty() {
-        return;
+    for component in components(&linked) {
+        let starts: HashSet<u64, FixedState> = component.iter().map(|chunk| chunk.start).collect();
+        members.push((starts, component));
     }
-    let mut open = led_to_by_driver(driver, copy, native, &linked);
-    while let Some(start) = open.pop() {
-        // Each is taken out once.
-        for chunk in linked.remove(&start).unwrap_or_default() {
-            driver.add(copy, native, chunk);
-            open.push(chunk.start);
+    let owners = owners(driver, copy, native, &members);
+    for ((_, component), owner) in members.iter().zip(owners) {
+        if owner == (Owner { driver: true, other: false }) {
+            for chunk in component {
+                driver.add(copy, native, *chunk);
+            }
         }
     }
 }
 
-/// Those of these chunks to which a chunk leads that also leads to several records.
-fn led_to_by_driver(
-    driver: &Driver,
-    copy: &Copy,
-    native: &Native,
-    chunks: &HashMap<u64, Vec<Chunk>, FixedState>,
-) -> Vec<u64> {
-    const SEVERAL: usize = 2;
-    let mut starts = Bits::new(copy.granules());
-    for start in chunks.keys() {
-        if let Some(granule) = copy.granule(*start) {
-            starts.set(granule);
-        }
-    }
+/// The chunks that are linked with each other.
+fn components(linked: &HashMap<u64, Vec<Chunk>, FixedState>) -> Vec<Vec<Chunk>> {
+    let mut seen: HashSet<u64, FixedState> = HashSet::default();
     let mut found = Vec::new();
-    for page in native.pages.addresses(0..u64::MAX) {
-        if native.pages.kind_at(copy, page) != Kind::Glibc {
-            continue;
+    for start in linked.keys() {
+        let mut component = Vec::new();
+        let mut open = vec![*start];
+        while let Some(start) = open.pop() {
+            for chunk in linked.get(&start).into_iter().flatten() {
+                if seen.insert(chunk.start) {
+                    component.push(*chunk);
+                    open.push(chunk.start);
+                }
+            }
         }
-        let Some(words) = copy.page(page) else { continue };
-        for (word, place) in words.iter().zip((page..).step_by(8)) {
-            let is_start = word % 16 == 0 && copy.granule(*word).is_some_and(|granule| starts.get(granule));
-            if !is_start {
-                continue;
-            }
-            let Some(parent) = native.around(copy, place).filter(|parent| parent.bytes <= LARGEST) else { continue };
-            if chunks.contains_key(&parent.start) {
-                continue;
-            }
-            let records: HashSet<u64, FixedState> = targets(copy, native, &parent)
-                .filter(|target| driver.has(copy, target))
-                .map(|target| target.start)
-                .collect();
-            if driver.has(copy, &parent) || records.len() >= SEVERAL {
-                found.push(*word);
-            }
+        if !component.is_empty() {
+            found.push(component);
         }
     }
     found
+}
+
+/// What leads to linked chunks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Owner {
+    driver: bool,
+    other: bool,
+}
+
+/// What leads to each component.
+fn owners(driver: &Driver, copy: &Copy, native: &Native, components: &[(HashSet<u64, FixedState>, Vec<Chunk>)]) -> Vec<Owner> {
+    /// Only so much of a larger chunk is examined.
+    const MOST_BYTES: u64 = 1 << 20;
+    let mut owners = vec![Owner::default(); components.len()];
+    let mut starts = Bits::new(copy.granules());
+    for chunk in components.iter().flat_map(|(_, chunks)| chunks) {
+        if let Some(granule) = copy.granule(chunk.start) {
+            starts.set(granule);
+        }
+    }
+    let mut known: HashMap<u64, bool, FixedState> = HashMap::default();
+    for page in native.pages.addresses(0..u64::MAX) {
+        let Some(words) = copy.page(page) else { continue };
+        for (word, place) in words.iter().zip((page..).step_by(8)) {
+            if word % 16 != 0 || !copy.granule(*word).is_some_and(|granule| starts.get(granule)) {
+                continue;
+            }
+            let Some(component) = components.iter().position(|(own, _)| own.contains(word)) else { continue };
+            let is_driver = match native.around(copy, place) {
+                Some(parent) if components[component].0.contains(&parent.start) => continue,
+                Some(mut parent) => *known.entry(parent.start).or_insert_with(|| {
+                    parent.bytes = parent.bytes.min(MOST_BYTES);
+                    driver.has(copy, &parent) || targets(copy, native, &parent).any(|target| driver.has(copy, &target))
+                }),
+                // A chunk that was freed, or the unused part of a stack.
+                None if native.pages.kind_at(copy, place) != Kind::None || !native.is_root(place) => continue,
+                None => false,
+            };
+            owners[component].driver |= is_driver;
+            owners[component].other |= !is_driver;
+        }
+    }
+    owners
 }
