@@ -20,6 +20,7 @@
 //! | [`filter`] | Which records is a report about? |
 //! | [`ledger`] | What holds each byte that the driver reports as used? |
 //! | [`points`] | What did the process hold at its end, at exit and at its peaks? |
+//! | [`why`] | What keeps the memory alive, and what would be freed with it? |
 //! | [`report`] | What is left, by call site, kind, device, thread …? |
 //! | [`profile`] | Which stacks requested the memory, as a tree or for other tools? |
 //! | [`phases`] | What did each phase of the program hold, allocate and leave behind? |
@@ -56,4 +57,5 @@ pub mod stats;
 pub mod suppressions;
 pub mod tally;
 pub mod trend;
+pub mod why;
 pub mod words;

@@ -605,6 +605,6 @@ impl Snapshot {
         for (row, p) in self.device_peaks.iter().enumerate() {
             within("device_peaks: device", row, p.device, self.devices.len())?;
         }
-        Ok(())
+        self.holders.as_ref().map_or(Ok(()), Holders::validate)
     }
 }

@@ -22,6 +22,7 @@ use crate::commands::shim_path::ShimPathArgs;
 use crate::commands::snapshot::SnapshotArgs;
 use crate::commands::stats::StatsArgs;
 use crate::commands::trend::TrendArgs;
+use crate::commands::why::WhyArgs;
 use crate::usage::ProbeUsageArgs;
 use crate::{probe, symbolize, usage};
 
@@ -60,6 +61,7 @@ pub struct Arguments {
 pub enum Command {
     Run(RunArgs),
     Report(ReportArgs),
+    Why(WhyArgs),
     Snapshot(SnapshotArgs),
     Live(LiveArgs),
     Diff(DiffArgs),

@@ -13,7 +13,8 @@
 //!
 //! The scripts, in order of their dependencies: `elements.js` (building blocks), `data.js` (reads the data), `units.js`
 //! (formats numbers), `table.js`; then `graph.js` (draws stacks), `view.js` (the graph's controls), `spans.js` (sums over time),
-//! `area.js` (draws them), `timeline.js` (its controls), `rows.js`, `report.js` and `diff.js`, or `chart.js` and `trend.js`; last `page.js`, which starts them. Deliberately absent:
+//! `area.js` (draws them), `timeline.js` (its controls), `rows.js`, `holders.js`
+//! (what holds memory), `report.js` and `diff.js`, or `chart.js` and `trend.js`, or `holders.js` and `why.js`; last `page.js`, which starts them. Deliberately absent:
 //! verdicts, storage, and network access.
 
 mod columns;
@@ -26,10 +27,12 @@ mod rows;
 mod stacks;
 mod timeline;
 mod trend;
+pub mod why;
 
 pub use diff::write as write_diff;
 pub use report::{Item, write as write_report};
 pub use trend::write as write_trends;
+pub use why::write as write_why;
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 //! watch.rs     thread: finds processes and reads their recordings  ─► reading.rs, sums.rs   tallies by stack
 //! names.rs     thread: names new stacks                            ─► Names
 //! usage.rs     thread: asks the driver how full the devices are    ─► Used
+//! holders.rs   thread: searches for what holds the memory, if asked ─► Answer
 //! program.rs   thread: waits for the program that the view started
 //! terminal.rs  two threads: keys and signals; owns the screen and restores it
 //!      │
@@ -14,6 +15,7 @@
 //! depend on keys, so tests use handmade readings and a terminal in memory.
 
 pub mod history;
+pub mod holders;
 pub mod names;
 pub mod program;
 pub mod reading;
@@ -34,6 +36,7 @@ use std::process::ExitStatus;
 use nix::sys::signal::Signal;
 use ratatui::crossterm::event::Event;
 
+use holders::Answer;
 use names::Names;
 use reading::Reading;
 use usage::Used;
@@ -49,6 +52,8 @@ pub enum Message {
     Names(Names, Vec<String>),
     /// How full the devices of a process are, by ordinal.
     Used(PathBuf, Vec<(i32, Used)>),
+    /// What holds the memory of a process, or why that is unknown.
+    Holders(PathBuf, Result<Answer, String>),
     Input(Event),
     /// Standard input was closed.
     InputEnded,

@@ -16,6 +16,7 @@ pub mod stats;
 pub mod tree;
 pub mod trend;
 pub mod units;
+pub mod why;
 pub mod wrap;
 
 use std::io::{self, Write};

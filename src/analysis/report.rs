@@ -23,6 +23,7 @@ use crate::analysis::points::{Points, when};
 use crate::analysis::site::{CallStack, CallStacks, Fingerprint, Frame, file_name};
 use crate::analysis::suppressions::{Sieve, Suppressions, Used};
 pub use crate::analysis::tally::Tally;
+use crate::analysis::why::{SiteHolders, by_site};
 use crate::cuda_functions::Api;
 use crate::kind::{Kind, Place};
 use crate::point::Point;
@@ -100,6 +101,9 @@ pub struct Report<'a> {
     pub categories: Vec<CategoryTotal>,
     pub devices: Vec<DeviceTotal<'a>>,
     pub failed: Vec<FailedRow<'a>>,
+    /// What holds the memory of each call site, largest first; empty if it was not searched for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub held_by: Vec<SiteHolders>,
     /// The statistics that frameworks' allocators keep themselves.
     pub allocators: &'a [Allocator],
     /// Points in time that the program named.
@@ -342,6 +346,7 @@ impl<'a> Report<'a> {
             suppressions: sieve.used(),
             devices: device_totals(snapshot, &passing),
             failed,
+            held_by: by_site(snapshot, &stacks, &groups, &options.filter),
             allocators: &snapshot.allocators,
             marks: &snapshot.marks,
             taken: &snapshot.taken,

@@ -390,6 +390,11 @@ impl Pattern {
         stack.frames.iter().any(|frame| self.matches_names(&Names::of(frame)))
     }
 
+    /// Whether the function, the file or the module of the frame matches.
+    pub fn matches_frame(&self, frame: &Frame) -> bool {
+        self.matches_names(&Names::of(frame))
+    }
+
     fn matches_names(&self, names: &Names) -> bool {
         names.0.iter().flatten().any(|name| self.matches(name))
     }

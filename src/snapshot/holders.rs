@@ -10,6 +10,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::point::Point;
+
 /// The result of a search for holders.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Holders {
@@ -23,11 +25,33 @@ pub struct Holders {
     pub blocks: Vec<HeldBlock>,
 }
 
+impl Holders {
+    /// Leaves out blocks, and what their retainers keep alive of them.
+    pub fn retain(&mut self, mut keeps: impl FnMut(&HeldBlock) -> bool) {
+        let retainers = &mut self.retainers;
+        self.blocks.retain(|block| {
+            let kept = keeps(block);
+            let mut at = block.retainer.filter(|_| !kept);
+            while let Some(index) = at.filter(|&index| index < retainers.len()) {
+                let retainer = &mut retainers[index];
+                retainer.bytes = retainer.bytes.saturating_sub(block.bytes);
+                retainer.count = retainer.count.saturating_sub(1);
+                // Parents precede children, so this ends.
+                at = retainer.parent.filter(|&parent| parent < index);
+            }
+            kept
+        });
+    }
+}
+
 /// How the holders were searched for.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Search {
     /// On the recording's clock; 0 if unknown.
     pub at_ns: u64,
+    /// The point of the recording whose memory was searched, if a process was held there; absent: that of the snapshot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub point: Option<Point>,
     /// How long the search took.
     pub took_ns: u64,
     /// How long the first copy took.
@@ -73,6 +97,31 @@ pub enum Class {
     OverCounted,
     /// No pointer to it or into it is left, or only memory points to it that nothing points to.
     Lost,
+}
+
+impl Class {
+    pub const ALL: [Class; 5] = [
+        Class::Held,
+        Class::Cycle,
+        Class::NativeHolder,
+        Class::OverCounted,
+        Class::Lost,
+    ];
+
+    /// The word on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Class::Held => "held",
+            Class::Cycle => "cycle",
+            Class::NativeHolder => "native-holder",
+            Class::OverCounted => "over-counted",
+            Class::Lost => "lost",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Class> {
+        Class::ALL.into_iter().find(|class| class.name() == name)
+    }
 }
 
 /// What a path begins with.
@@ -125,7 +174,7 @@ pub struct HolderPath {
 }
 
 /// One reference on a path.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Step {
     /// How the previous holder refers: `[*]`, `.store`, `.grad_fn`, `local t`.
     pub via: String,
@@ -159,4 +208,32 @@ pub struct HeldBlock {
     /// Index into `retainers`: the innermost one that dominates the block.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retainer: Option<usize>,
+}
+
+impl Holders {
+    /// Checks that every index is within its table, and that parents precede children.
+    ///
+    /// # Errors
+    /// The row that is wrong.
+    pub fn validate(&self) -> Result<(), String> {
+        let wrong = |what: &str, row: usize, index: usize, len: usize| {
+            Err(format!(
+                "holders: {what} of row {row} is {index}, but it must be below {len}"
+            ))
+        };
+        for (row, retainer) in self.retainers.iter().enumerate() {
+            if let Some(parent) = retainer.parent.filter(|&parent| parent >= row) {
+                return wrong("the parent of a retainer", row, parent, row);
+            }
+        }
+        for (row, block) in self.blocks.iter().enumerate() {
+            if block.path >= self.paths.len() {
+                return wrong("the path of a block", row, block.path, self.paths.len());
+            }
+            if let Some(retainer) = block.retainer.filter(|&retainer| retainer >= self.retainers.len()) {
+                return wrong("the retainer of a block", row, retainer, self.retainers.len());
+            }
+        }
+        Ok(())
+    }
 }

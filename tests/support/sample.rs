@@ -488,3 +488,180 @@ pub fn busy() -> (Snapshot, culeak::timeline::Timeline) {
     let timeline = Timeline::new(0, 60 * SECOND, vec![site(step), site(keep)], events);
     (sample.finish(124 * MIB, 1000), timeline)
 }
+
+/// A path of these steps: `(how, what)`.
+fn path(class: Class, root: RootKind, origin: &str, origin_type: &str, steps: &[(&str, &str)]) -> HolderPath {
+    let steps = steps.iter().map(|(via, holder)| Step {
+        via: (*via).to_owned(),
+        holder: (*holder).to_owned(),
+    });
+    HolderPath {
+        class,
+        root,
+        origin: origin.to_owned(),
+        origin_type: origin_type.to_owned(),
+        steps: steps.collect(),
+        ..HolderPath::default()
+    }
+}
+
+/// A running script on PyTorch, with one group of blocks for each class of holders, and a block that was allocated after the
+/// search.
+pub fn held() -> Snapshot {
+    let mut sample = Sample::new().running();
+    sample.0.process.executable = "/usr/bin/python3.12".to_owned();
+    sample.0.process.command_line = vec!["python".to_owned(), "train.py".to_owned()];
+    let caching = (
+        "c10::cuda::CUDACachingAllocator::Native::DeviceCachingAllocator::malloc(int)",
+        "",
+        "/venv/torch/lib/libc10_cuda.so",
+    );
+    let top = ("<module>", "/home/me/train.py:90", PYTHON);
+    let line = |sample: &mut Sample, function: &str, place: &str| {
+        sample.stack(&[caching, (function, &format!("/home/me/{place}"), PYTHON), top, START])
+    };
+    let segment = sample.stack(&[RUNTIME, caching, top, START]);
+    let graph = line(&mut sample, "graph_in_list", "train.py:8");
+    let cycle = line(&mut sample, "cycle", "train.py:29");
+    let generator = line(&mut sample, "gen", "train.py:62");
+    let native = sample.stack(&[
+        RUNTIME,
+        ("make_cache()", "/src/ext.cpp:14", "/opt/libext.so"),
+        MAIN,
+        START,
+    ]);
+    let pool = sample.stack(&[
+        RUNTIME,
+        ("fill_pool()", "/src/pool.cu:77", "/opt/libext.so"),
+        MAIN,
+        START,
+    ]);
+    let late = line(&mut sample, "load", "data.py:31");
+    let tensor = "CUDACachingAllocator";
+    sample
+        .holds(Kind::Device, "cudaMalloc", 64 * MIB, 1, segment)
+        .holds(Kind::Tensor, tensor, MIB, 20, graph)
+        .holds(Kind::Tensor, tensor, MIB / 2, 40, graph)
+        .holds(Kind::Tensor, tensor, 4 * MIB, 2, cycle)
+        .holds(Kind::Tensor, tensor, 2 * MIB, 1, generator)
+        .holds(Kind::Tensor, tensor, MIB / 4, 1, generator)
+        .holds(Kind::Device, "cudaMalloc", 2 * MIB, 1, native)
+        .holds(Kind::Device, "cudaMalloc", MIB / 2, 1, native)
+        .holds(Kind::Device, "cudaMalloc", MIB, 1, pool)
+        .holds(Kind::Tensor, tensor, MIB / 8, 1, late);
+    let mut free = sample.0.allocations.at(0).address;
+    sample.0.allocations.change(|_, block, call| {
+        if call.kind == Kind::Tensor {
+            block.address = free;
+            free += block.bytes;
+            (call.device, call.context, call.domain) = (Some(0), None, Some("pytorch".to_owned()));
+        }
+    });
+    let tail = [("", "storage"), ("", "")];
+    let to_tensor = |steps: &[(&'static str, &'static str)]| [steps, &tail].concat();
+    let keep = "__main__.keep";
+    let global = path(
+        Class::Held,
+        RootKind::Global,
+        "g_cache in libext.so",
+        "std::vector",
+        &[("[*]", "")],
+    );
+    let frame = "frame of generator gen, train.py:62, local t";
+    let mut cycle = path(
+        Class::Cycle,
+        RootKind::None,
+        "cycle Node.o → Node.o",
+        "",
+        &to_tensor(&[(".t", "Tensor")]),
+    );
+    cycle.note = Some("gc is disabled".to_owned());
+    let mut buffer = path(Class::NativeHolder, RootKind::None, "Buffer", "", &[(" +24", "")]);
+    buffer.possibly = true;
+    let saved = [
+        (".grad_fn", "SumBackward0"),
+        ("", "ExpBackward0"),
+        ("saved result", "storage"),
+        ("", ""),
+    ];
+    let paths = vec![
+        path(
+            Class::Held,
+            RootKind::Module,
+            keep,
+            "list of 60",
+            &to_tensor(&[("[*]", "Tensor")]),
+        ),
+        path(
+            Class::Held,
+            RootKind::Module,
+            keep,
+            "list of 60",
+            &[&[("[*]", "Tensor")][..], &saved].concat(),
+        ),
+        cycle,
+        path(Class::Held, RootKind::Frame, frame, "Tensor", &tail),
+        path(
+            Class::OverCounted,
+            RootKind::None,
+            "Tensor",
+            "2 of 3 references found",
+            &tail,
+        ),
+        global,
+        buffer,
+        path(Class::Lost, RootKind::None, "", "", &[]),
+    ];
+    let retainer = |name: &str, root, parent, bytes, count| Retainer {
+        name: name.to_owned(),
+        root,
+        parent,
+        bytes,
+        count,
+    };
+    let retainers = vec![
+        retainer("__main__.keep (list of 60)", RootKind::Module, None, 40 * MIB, 60),
+        retainer("keep[7] (Tensor)", RootKind::Module, Some(0), MIB, 1),
+        retainer(frame, RootKind::Frame, None, 2 * MIB, 1),
+        retainer("g_cache in libext.so (std::vector)", RootKind::Global, None, 2 * MIB, 1),
+    ];
+    let searched = |nth: usize, block: &Allocation| {
+        let path = match nth {
+            0..20 => 0,
+            20..60 => 1,
+            60 | 61 => 2,
+            nth => nth - 59,
+        };
+        HeldBlock {
+            address: block.address,
+            time_ns: block.time_ns,
+            bytes: block.bytes,
+            path,
+            retainer: [Some(0), Some(0), None, Some(2), None, Some(3)]
+                .get(path)
+                .copied()
+                .flatten(),
+        }
+    };
+    let blocks = sample.0.allocations.iter().skip(1).take(67).enumerate();
+    let mut blocks: Vec<HeldBlock> = blocks.map(|(nth, block)| searched(nth, &block)).collect();
+    blocks.sort_unstable_by_key(|block| block.address);
+    sample.0.holders = Some(Holders {
+        search: Search {
+            at_ns: 59 * SECOND,
+            took_ns: 640_000_000,
+            copy_ns: 210_000_000,
+            copies: 2,
+            copied_bytes: 640 * MIB,
+            visited: 1_204_511,
+            python: Some("3.12.3".to_owned()),
+            changed: 3,
+            limits: vec!["2 blocks lie within other blocks, whose holders are shown instead".to_owned()],
+            ..Search::default()
+        },
+        paths,
+        retainers,
+        blocks,
+    });
+    sample.finish(64 * MIB, 12)
+}

@@ -1,13 +1,370 @@
 //! The class of each block, over all copies.
+//!
+//! ```text
+//! reached from Python's roots, globals, thread-local variables, stacks   held
+//!   … through a Python object that only native words point to            native holder
+//! reached from garbage                                                   uncollected cycle
+//! reached from an object whose count is not explained                    native holder, if an unexplained word points to the
+//!                                                                        object; else over-counted
+//! none of these                                                          lost
+//! ```
+//!
+//! Being held in one copy and being garbage after the second look are final. The other classes hold only if no further copy
+//! contradicts them, because objects that move while they are copied are reached in most copies, but not in each.
 
-use culeak::snapshot::Holders;
+use std::fs;
+use std::ops::Range;
+use std::time::Instant;
 
+use culeak::snapshot::{Class, Holders, Search};
+
+use crate::blocks::BlockIndex;
+use crate::copy::Copy;
+use crate::evidence::Evidence;
+use crate::garbage::{Garbage, Unreached};
+use crate::graph::{Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Root};
+use crate::modules::Modules;
+use crate::native::{Heap, Native, NativeRoot};
+use crate::paths::Paths;
+use crate::python::Python;
 use crate::source::Source;
+use crate::walk::{Entry, Pointer, Walk, without};
 use crate::{Block, Error, Options};
+
+/// What one copy says about a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    pub class: Class,
+    /// The node that refers to the block, and by which field; the node is [`NodeId::NONE`] if the block is lost and nothing
+    /// points to it. [`Graph::path`] leads to it from the root.
+    pub last: (NodeId, Edge),
+    /// It points into the block, not to its start.
+    pub interior: bool,
+    pub phase: Phase,
+    /// A part of the path may be stale.
+    pub possibly: bool,
+    /// The address of a word that no node contains: the native pointer to the first Python object on the path of a native
+    /// holder, or the pointer to the block in memory that nothing reaches.
+    pub pointer: Option<u64>,
+    pub note: Option<&'static str>,
+}
+
+/// One copy, and all that was found in it.
+pub struct Searched<'c, 's> {
+    pub copy: &'c Copy<'s>,
+    pub modules: Modules,
+    pub native: Native,
+    pub python: Option<Python>,
+    pub graph: Graph,
+    pub garbage: Garbage,
+    /// By the index of the block.
+    pub found: Vec<Found>,
+    /// References that led to no live object.
+    pub torn: u64,
+    /// The time limit was reached.
+    pub expired: bool,
+}
+
+const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
+const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
+
+const ONLY_NUMBER: &str = "held as a number";
 
 /// # Errors
 /// See [`crate::search`].
 pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Result<Holders, Error> {
-    let _ = (source, blocks, options);
-    Ok(Holders::default())
+    let mut search = Search::default();
+    if blocks.is_empty() {
+        return Ok(Paths::new(blocks, options).finish(search));
+    }
+    let started = Instant::now();
+    let deadline = started + options.limit;
+    let index = BlockIndex::new(blocks);
+    let mut paths = Paths::new(blocks, options);
+    let mut limits: Vec<String> = Vec::new();
+    let mut best: Vec<Option<Class>> = vec![None; blocks.len()];
+    loop {
+        let before = Instant::now();
+        let (copy, is_consistent) = copied(source, options)?;
+        search.copies += 1;
+        if search.copies == 1 {
+            search.copy_ns = nanoseconds(before);
+            search.copied_bytes = copy.copied_bytes();
+        }
+        if options.pause {
+            search.paused_ns += nanoseconds(before);
+        }
+        let mut searched = examine(&copy, &index, is_consistent, deadline)?;
+        search.visited += searched.graph.len() as u64 - 1;
+        search.torn += searched.torn;
+        search.python = searched.python.as_ref().map(Python::version);
+        let better: Vec<usize> = (0..blocks.len())
+            .filter(|block| best[*block].is_none_or(|known| searched.found[*block].class < known))
+            .collect();
+        for block in &better {
+            best[*block] = Some(searched.found[*block].class);
+        }
+        paths.add(&mut searched, &better);
+        limits.extend_from_slice(searched.native.limits());
+        if searched.expired {
+            limits.push(format!(
+                "the search stopped after {} s; blocks without a holder may have one",
+                options.limit.as_secs()
+            ));
+        }
+        let all_final = best
+            .iter()
+            .all(|class| matches!(class, Some(Class::Held | Class::Cycle)));
+        if all_final || is_consistent || search.copies >= options.copies || Instant::now() > deadline {
+            break;
+        }
+    }
+    limits.extend(source.limits());
+    for limit in limits {
+        if !search.limits.contains(&limit) {
+            search.limits.push(limit);
+        }
+    }
+    search.took_ns = nanoseconds(started);
+    Ok(paths.finish(search))
+}
+
+/// Copies the memory, and says whether all of it is of the same instant.
+fn copied<'s>(source: &'s dyn Source, options: &Options) -> Result<(Copy<'s>, bool), Error> {
+    if options.pause && source.is_running() {
+        source
+            .pause(true)
+            .map_err(|error| Error::Read("the process cannot be stopped".to_owned(), error))?;
+        let copy = Copy::take(source, &options.excluded);
+        let _ = source.pause(false);
+        return Ok((copy?, true));
+    }
+    let before = activity(source);
+    let copy = Copy::take(source, &options.excluded)?;
+    let is_consistent = !source.is_running() || before.is_some() && before == activity(source);
+    Ok((copy, is_consistent))
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// The time that the threads of a live process have run, and their number; `None` if one runs, or if this is not known. If
+/// it is the same before and after a copy, the copy is consistent.
+fn activity(source: &dyn Source) -> Option<(usize, u64)> {
+    let mut sum = (0, 0);
+    for thread in fs::read_dir(format!("/proc/{}/task", source.pid()?)).ok()? {
+        let folder = thread.ok()?.path();
+        let status = fs::read_to_string(folder.join("stat")).ok()?;
+        // The state follows the name, which may contain anything.
+        let state = status.rsplit_once(") ")?.1.chars().next()?;
+        if state == 'R' {
+            return None;
+        }
+        let times = fs::read_to_string(folder.join("schedstat")).ok()?;
+        sum.0 += 1;
+        sum.1 += times.split_whitespace().next()?.parse::<u64>().ok()?;
+    }
+    Some(sum)
+}
+
+/// Searches one copy.
+fn examine<'c, 's>(
+    copy: &'c Copy<'s>,
+    index: &BlockIndex,
+    is_consistent: bool,
+    deadline: Instant,
+) -> Result<Searched<'c, 's>, Error> {
+    let modules = Modules::find(copy);
+    let mut python = Python::find(copy, &modules)?;
+    let mut native = Native::find(copy, &modules, python.as_ref().map(Python::pool_bytes));
+    let (globals, stacks): (Vec<NativeRoot>, Vec<NativeRoot>) = (native.roots(copy, &modules).into_iter())
+        .partition(|root| matches!(root, NativeRoot::Globals { .. } | NativeRoot::ThreadLocals { .. }));
+    let states = python.as_ref().map_or_else(Vec::new, |python| python.states(copy));
+    let with_torch = modules
+        .all()
+        .iter()
+        .any(|module| module.file_name().starts_with("libc10"));
+
+    let unreached;
+    let mut garbage = Garbage::default();
+    let mut walk = Walk::new(copy, python.as_mut(), &mut native, index, with_torch, deadline);
+    walk.search_python();
+    let has_python = walk.python.is_some();
+    if walk.unexplained() {
+        unreached = match walk.python.as_deref_mut() {
+            Some(python) => Unreached::find(copy, python, walk.native, &walk.graph, deadline),
+            None => Unreached::default(),
+        };
+        walk.entry = Entry::Counted(&unreached);
+        walk.search_native(Phase::Globals, &globals, &states);
+        if has_python && walk.unexplained() {
+            if let Some(python) = walk.python.as_deref_mut() {
+                garbage = unreached.garbage(copy, python, !is_consistent);
+            }
+            walk.search_objects(Phase::Garbage, Root::Garbage, &mut garbage.members().iter().copied());
+            walk.search_objects(Phase::Counted, Root::Counted, &mut unreached.counted());
+        }
+        if walk.unexplained() {
+            walk.search_native(Phase::Stacks, &stacks, &[]);
+        }
+        if walk.unexplained() {
+            walk.search_late();
+            walk.search_states(&states);
+            walk.search_late();
+        }
+    } else {
+        // Paths are known; the edges from globals show what does not depend on Python alone.
+        unreached = Unreached::default();
+        walk.entry = Entry::None;
+        walk.search_native(Phase::Globals, &globals, &states);
+    }
+
+    let mut found: Vec<Option<Found>> = (walk.found.iter())
+        .map(|pointer| pointer.map(|pointer| of_pointer(&walk.graph, pointer)))
+        .collect();
+    let statics: Vec<Range<u64>> = (globals.iter())
+        .filter_map(|root| match root {
+            NativeRoot::Globals { range, .. } | NativeRoot::ThreadLocals { range, .. } => Some(range.clone()),
+            NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => None,
+        })
+        .flat_map(|range| without(range, &states))
+        .collect();
+    let evidence = Evidence::find(&mut walk, &unreached, &found, &statics);
+    for found in found
+        .iter_mut()
+        .flatten()
+        .filter(|found| found.class == Class::NativeHolder)
+    {
+        evidence.judge(&walk.graph, found);
+    }
+    let found = (found.into_iter().enumerate())
+        .map(|(block, found)| found.unwrap_or_else(|| unreached_block(&mut walk, &evidence, block)))
+        .collect();
+    let Walk {
+        graph, torn, expired, ..
+    } = walk;
+    Ok(Searched {
+        copy,
+        modules,
+        native,
+        python,
+        graph,
+        garbage,
+        found,
+        torn,
+        expired,
+    })
+}
+
+/// The class by the first pointer that the walk found.
+fn of_pointer(graph: &Graph, pointer: Pointer) -> Found {
+    let class = match pointer.phase {
+        Phase::None | Phase::Python => Class::Held,
+        Phase::Garbage => Class::Cycle,
+        Phase::Counted => Class::NativeHolder,
+        Phase::Globals | Phase::Stacks | Phase::Rest => {
+            let is_of_python = matches!(root_of(graph, pointer.node), Some(Root::Python(_)));
+            if !is_of_python && first_object(graph, pointer.node).is_some() {
+                Class::NativeHolder
+            } else {
+                Class::Held
+            }
+        }
+    };
+    Found {
+        class,
+        last: (pointer.node, pointer.edge),
+        interior: pointer.interior,
+        phase: pointer.phase,
+        possibly: pointer.weak,
+        pointer: None,
+        note: None,
+    }
+}
+
+fn root_of(graph: &Graph, node: NodeId) -> Option<&Root> {
+    let mut at = node;
+    while let Some((parent, _)) = graph.parent(at) {
+        at = parent;
+    }
+    graph.root(at)
+}
+
+/// The first Python object on the path to this node, the node included.
+pub(crate) fn first_object(graph: &Graph, node: NodeId) -> Option<NodeId> {
+    let mut first = None;
+    let mut at = Some(node);
+    while let Some(node) = at {
+        if matches!(graph.kind(node), NodeKind::Python | NodeKind::Frame) {
+            first = Some(node);
+        }
+        at = graph.parent(node).map(|parent| parent.0);
+    }
+    first
+}
+
+/// The class of a block that no walk reached.
+fn unreached_block(walk: &mut Walk, evidence: &Evidence, block: usize) -> Found {
+    let lost = Found {
+        class: Class::Lost,
+        last: (NodeId::NONE, Edge::default()),
+        interior: false,
+        phase: Phase::None,
+        possibly: false,
+        pointer: None,
+        note: None,
+    };
+    if let Some(record) = walk.records[block] {
+        let is_record = walk.graph.kind(record.node) == NodeKind::Native
+            && walk.native.class(walk.copy, walk.graph.address(record.node)).is_none();
+        return match is_record {
+            true => Found {
+                note: Some(ONLY_RECORDS),
+                ..lost
+            },
+            false => Found {
+                possibly: true,
+                ..of_pointer(&walk.graph, record)
+            },
+        };
+    }
+    if let Some(number) = walk.numbers[block]
+        && !walk.index.is_of_torch(block)
+    {
+        return Found {
+            note: Some(ONLY_NUMBER),
+            ..of_pointer(&walk.graph, number)
+        };
+    }
+    for &address in evidence.words.to_blocks.get(&block).into_iter().flatten() {
+        let Some(chunk) = walk.native.chunk(walk.copy, address) else {
+            continue;
+        };
+        if chunk.heap == Heap::Window {
+            let root = walk.graph.add_root(Root::Heap, Phase::Rest);
+            let pointed = walk.index.find(walk.copy.word(address));
+            return Found {
+                class: Class::Held,
+                last: (root, Edge::new(EdgeKind::Word, 0)),
+                interior: pointed.is_some_and(|pointed| pointed.1),
+                phase: Phase::Rest,
+                possibly: true,
+                pointer: Some(address),
+                note: None,
+            };
+        }
+        let is_reached = walk
+            .graph
+            .find(walk.copy, chunk.start)
+            .is_some_and(|node| walk.graph.phase(node) != Phase::None);
+        if !is_reached && !walk.contains_object(chunk) {
+            return Found {
+                pointer: Some(address),
+                note: Some(ONLY_UNREACHABLE),
+                ..lost
+            };
+        }
+    }
+    lost
 }

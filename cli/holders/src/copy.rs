@@ -14,12 +14,12 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use crate::Error;
-use crate::source::{Region, Source};
+use crate::source::{Region, Source, Thread};
 
 mod pages;
 mod reading;
 mod room;
-mod selection;
+pub(crate) mod selection;
 
 use pages::{ABSENT, Pages, UNKNOWN};
 
@@ -42,6 +42,7 @@ pub struct Copy<'a> {
     runs: Rc<[Range<u64>]>,
     /// Never copied.
     excluded: Rc<[Range<u64>]>,
+    threads: Rc<[Thread]>,
 }
 
 impl<'a> Copy<'a> {
@@ -68,6 +69,7 @@ impl<'a> Copy<'a> {
             return Err(failed(error));
         }
         let runs = pages.enter(&wanted, &missing);
+        let threads = source.threads();
         Ok(Copy {
             regions: regions.into(),
             source,
@@ -75,6 +77,7 @@ impl<'a> Copy<'a> {
             older: None,
             runs: runs.into(),
             excluded: excluded.into(),
+            threads: threads.into(),
         })
     }
 
@@ -108,6 +111,7 @@ impl<'a> Copy<'a> {
             older: Some(older),
             runs: Rc::clone(&older.runs),
             excluded: Rc::clone(&older.excluded),
+            threads: Rc::clone(&older.threads),
         }
     }
 
@@ -278,6 +282,11 @@ impl<'a> Copy<'a> {
     /// The copied parts of the memory, whole pages in order of their addresses.
     pub fn runs(&self) -> Vec<Range<u64>> {
         self.runs.to_vec()
+    }
+
+    /// The threads when the memory was copied.
+    pub fn threads(&self) -> &[Thread] {
+        &self.threads
     }
 
     pub fn source(&self) -> &'a dyn Source {

@@ -1,1 +1,364 @@
 //! What only refers to itself, and what is counted more often than it is referred to.
+//!
+//! ```text
+//! objects that no root reaches ─┬─ count > references from the others: something outside Python refers to it
+//!                               │     └─► and all that these lead to
+//!                               └─ the rest is garbage; read again, and counted again ─► garbage
+//! ```
+//!
+//! This is the arithmetic of CPython's collector. In an inconsistent copy, arrays and objects are of different times, so
+//! tens of thousands of living objects may look like garbage. Reading those objects and their arrays again and repeating
+//! the arithmetic removes them: garbage does not change, and its counts stay explained. A living object has a reference from
+//! outside the set, and that is part of its count.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::time::Instant;
+
+use foldhash::fast::FixedState;
+
+use crate::copy::{Copy, PAGE};
+use crate::graph::{Edge, Graph, Phase};
+use crate::native::Native;
+use crate::python::{Count, Python, Reference, Sort};
+
+type Places = HashMap<u64, u32, FixedState>;
+
+/// References between objects of a set, by the place of the referring object.
+#[derive(Default)]
+struct References {
+    firsts: Vec<u32>,
+    all: Vec<(u32, Edge)>,
+}
+
+impl References {
+    fn of(&self, place: usize) -> &[(u32, Edge)] {
+        &self.all[self.firsts[place] as usize..self.firsts[place + 1] as usize]
+    }
+
+    fn begin(&mut self) {
+        self.firsts.push(self.all.len() as u32);
+    }
+
+    /// How many there are to each object.
+    fn counts(&self, objects: usize) -> Vec<u64> {
+        let mut counts = vec![0; objects];
+        for (target, _) in &self.all {
+            counts[*target as usize] += 1;
+        }
+        counts
+    }
+}
+
+/// Python objects that no root of Python reaches.
+#[derive(Default)]
+pub(crate) struct Unreached {
+    objects: Vec<u64>,
+    places: Places,
+    references: References,
+    /// References found to each object.
+    counts: Vec<u64>,
+    /// The reference count is higher than the references found.
+    is_counted: Vec<bool>,
+    /// Reached from a counted object.
+    is_held: Vec<bool>,
+}
+
+impl Unreached {
+    /// Finds them in the collector's lists and in the heap, and everything that these refer to. None if the time is over.
+    pub fn find(copy: &Copy, python: &mut Python, native: &Native, graph: &Graph, deadline: Instant) -> Unreached {
+        let mut unreached = Unreached::default();
+        let is_reached = |address| {
+            graph
+                .find(copy, address)
+                .is_some_and(|node| graph.phase(node) != Phase::None)
+        };
+        let mut tracked = Vec::new();
+        python.tracked(copy, &mut |address| {
+            if !is_reached(address) {
+                tracked.push(address);
+            }
+        });
+        native.each_chunk(copy, &mut |chunk| {
+            if let Some(address) = python.tracked_in(copy, chunk.start, chunk.bytes)
+                && !is_reached(address)
+            {
+                tracked.push(address);
+            }
+        });
+        for address in tracked {
+            unreached.add(copy, python, address);
+        }
+        let mut found = Vec::new();
+        let mut place = 0;
+        while place < unreached.objects.len() {
+            if place & 0xffff == 0 && Instant::now() > deadline {
+                return Unreached::default();
+            }
+            unreached.references.begin();
+            read(copy, python, unreached.objects[place], &mut found);
+            for reference in &found {
+                if !is_reached(reference.target)
+                    && let Some(target) = unreached.add(copy, python, reference.target)
+                {
+                    unreached.references.all.push((target, reference.edge));
+                }
+            }
+            place += 1;
+        }
+        unreached.references.begin();
+        unreached.count(copy, python);
+        unreached
+    }
+
+    /// The place of an object, which is added if it is new. `None` if it is none, or can hold nothing.
+    fn add(&mut self, copy: &Copy, python: &mut Python, address: u64) -> Option<u32> {
+        if let Some(place) = self.places.get(&address) {
+            return Some(*place);
+        }
+        let of = python.object(copy, address)?;
+        if python.is_leaf(of) {
+            return None;
+        }
+        let place = u32::try_from(self.objects.len()).ok()?;
+        self.objects.push(address);
+        self.places.insert(address, place);
+        Some(place)
+    }
+
+    fn count(&mut self, copy: &Copy, python: &Python) {
+        self.counts = self.references.counts(self.objects.len());
+        self.is_counted = (self.objects.iter().zip(&self.counts))
+            .map(|(object, found)| exceeds(python.count(copy, *object), *found))
+            .collect();
+        self.is_held = flood(&self.references, self.is_counted.clone());
+    }
+
+    /// Objects to which something outside Python refers, and all others that no root reaches but native words lead to.
+    pub fn may_enter(&self, address: u64) -> bool {
+        self.places
+            .get(&address)
+            .is_none_or(|place| self.is_counted[*place as usize])
+    }
+
+    pub fn counted(&self) -> impl Iterator<Item = u64> + '_ {
+        (self.objects.iter().zip(&self.is_counted)).filter_map(|(object, is_counted)| is_counted.then_some(*object))
+    }
+
+    /// The objects that refer to each of these.
+    pub fn referrers(&self, wanted: &[u64]) -> HashMap<u64, Vec<u64>, FixedState> {
+        let wanted: HashMap<u32, u64, FixedState> = (wanted.iter())
+            .filter_map(|object| Some((*self.places.get(object)?, *object)))
+            .collect();
+        let mut referrers: HashMap<u64, Vec<u64>, FixedState> = HashMap::default();
+        for (place, object) in self.objects.iter().enumerate() {
+            for (target, _) in self.references.of(place) {
+                if let Some(target) = wanted.get(target) {
+                    referrers.entry(*target).or_default().push(*object);
+                }
+            }
+        }
+        referrers
+    }
+
+    /// What remains garbage when it is read again.
+    pub fn garbage(&self, copy: &Copy, python: &mut Python, may_change: bool) -> Garbage {
+        let mut members: Vec<u64> = (self.objects.iter().zip(&self.is_held))
+            .filter_map(|(object, is_held)| (!is_held).then_some(*object))
+            .collect();
+        for _ in 0..if may_change { LOOKS } else { 0 } {
+            if members.is_empty() {
+                break;
+            }
+            let pages = pages_of(copy, python, &members);
+            let newer = Copy::newer(copy, &pages);
+            let before = members.len();
+            members = still_garbage(&newer, python, members);
+            if members.len() == before {
+                break;
+            }
+        }
+        Garbage::new(copy, python, members)
+    }
+}
+
+/// How often objects that look like garbage are read again, at most.
+const LOOKS: u32 = 4;
+
+fn exceeds(count: Count, found: u64) -> bool {
+    match count {
+        Count::Exactly(count) => count > found,
+        Count::Immortal => true,
+    }
+}
+
+/// The counted references of an object, and words that may be some.
+fn read(copy: &Copy, python: &mut Python, address: u64, found: &mut Vec<Reference>) {
+    found.clear();
+    if let Some(of) = python.object(copy, address) {
+        python.references(copy, address, of, found);
+        found.retain(|reference| reference.sort != Sort::Possible);
+    }
+}
+
+/// All that the marked ones lead to.
+fn flood(references: &References, mut marked: Vec<bool>) -> Vec<bool> {
+    let mut open: Vec<usize> = (0..marked.len()).filter(|place| marked[*place]).collect();
+    while let Some(place) = open.pop() {
+        for (target, _) in references.of(place) {
+            if !std::mem::replace(&mut marked[*target as usize], true) {
+                open.push(*target as usize);
+            }
+        }
+    }
+    marked
+}
+
+fn places_of(objects: &[u64]) -> Places {
+    (objects.iter().enumerate())
+        .map(|(place, object)| (*object, place as u32))
+        .collect()
+}
+
+fn references_between(copy: &Copy, python: &mut Python, objects: &[u64], places: &Places) -> References {
+    let mut references = References::default();
+    let mut found = Vec::new();
+    for object in objects {
+        references.begin();
+        read(copy, python, *object, &mut found);
+        let inside = found
+            .iter()
+            .filter_map(|reference| Some((*places.get(&reference.target)?, reference.edge)));
+        references.all.extend(inside);
+    }
+    references.begin();
+    references
+}
+
+/// The objects whose counts are explained by the references among them, as far as they are not reached from others.
+fn still_garbage(copy: &Copy, python: &mut Python, objects: Vec<u64>) -> Vec<u64> {
+    let references = references_between(copy, python, &objects, &places_of(&objects));
+    let counts = references.counts(objects.len());
+    let is_counted = (objects.iter().zip(&counts))
+        .map(|(object, found)| python.object(copy, *object).is_none() || exceeds(python.count(copy, *object), *found))
+        .collect();
+    let is_held = flood(&references, is_counted);
+    (objects.into_iter().zip(is_held))
+        .filter_map(|(object, is_held)| (!is_held).then_some(object))
+        .collect()
+}
+
+/// The pages from which the references of these objects are read.
+fn pages_of(copy: &Copy, python: &mut Python, objects: &[u64]) -> Vec<u64> {
+    let mut pages = Vec::new();
+    let mut add = |range: Range<u64>| {
+        let mut page = range.start & !(PAGE - 1);
+        while page < range.end {
+            if copy.has(page) && pages.last() != Some(&page) {
+                pages.push(page);
+            }
+            page += PAGE;
+        }
+    };
+    for object in objects {
+        if let Some(of) = python.object(copy, *object) {
+            add(python.extent(copy, *object, of));
+            for array in python.arrays(copy, *object, of) {
+                add(array);
+            }
+        }
+    }
+    pages.sort_unstable();
+    pages.dedup();
+    pages
+}
+
+/// Python objects that only refer to each other; `gc.collect()` would free them.
+#[derive(Default)]
+pub struct Garbage {
+    members: Vec<u64>,
+    places: Places,
+    /// For each member, where its referrers begin; and the end.
+    firsts: Vec<u32>,
+    /// Place of the referring member, and by which field it refers.
+    referrers: Vec<(u32, Edge)>,
+}
+
+impl Garbage {
+    fn new(copy: &Copy, python: &mut Python, members: Vec<u64>) -> Garbage {
+        let places = places_of(&members);
+        let references = references_between(copy, python, &members, &places);
+        let mut firsts = vec![0u32; members.len() + 1];
+        for (target, _) in &references.all {
+            firsts[*target as usize + 1] += 1;
+        }
+        for place in 0..members.len() {
+            firsts[place + 1] += firsts[place];
+        }
+        let mut next = firsts.clone();
+        let mut referrers = vec![(0, Edge::default()); references.all.len()];
+        for from in 0..members.len() {
+            for (target, edge) in references.of(from) {
+                let place = &mut next[*target as usize];
+                referrers[*place as usize] = (from as u32, *edge);
+                *place += 1;
+            }
+        }
+        Garbage {
+            members,
+            places,
+            firsts,
+            referrers,
+        }
+    }
+
+    /// Addresses of the objects.
+    pub fn members(&self) -> &[u64] {
+        &self.members
+    }
+
+    /// The place of an object in [`Garbage::members`].
+    pub fn place(&self, address: u64) -> Option<usize> {
+        self.places.get(&address).map(|place| *place as usize)
+    }
+
+    /// The members that refer to this member.
+    pub fn referrers(&self, place: usize) -> &[(u32, Edge)] {
+        &self.referrers[self.firsts[place] as usize..self.firsts[place + 1] as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn between(objects: usize, all: &[(usize, u32)]) -> References {
+        let mut references = References::default();
+        for object in 0..objects {
+            references.begin();
+            for (from, target) in all {
+                if *from == object {
+                    references.all.push((*target, Edge::default()));
+                }
+            }
+        }
+        references.begin();
+        references
+    }
+
+    #[test]
+    fn what_a_counted_object_leads_to_is_no_garbage() {
+        // 0 ⇄ 1, 2 → 3 ⇄ 4, and something outside refers to 2.
+        let references = between(5, &[(0, 1), (1, 0), (2, 3), (3, 4), (4, 3)]);
+        assert_eq!(references.counts(5), [1, 1, 0, 2, 1]);
+        let is_held = flood(&references, vec![false, false, true, false, false]);
+        assert_eq!(is_held, [false, false, true, true, true]);
+    }
+
+    #[test]
+    fn a_count_is_explained_by_as_many_references() {
+        assert!(!exceeds(Count::Exactly(2), 2));
+        assert!(exceeds(Count::Exactly(3), 2));
+        assert!(exceeds(Count::Immortal, 1_000));
+    }
+}

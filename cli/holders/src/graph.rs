@@ -1,4 +1,23 @@
 //! Nodes and edges, in a few bytes each: a process has tens of millions.
+//!
+//! ```text
+//! node ─ address, kind, parent, edge of the parent       26 bytes; the parents form the tree of shortest paths
+//!   └──► targets                                          4 bytes per edge, all that were found, in the order of the scan
+//! granule of the copy (16 bytes) ─► node                  4 bytes; other addresses are in a map
+//! block ─► block edges                                    which nodes point to it
+//! ```
+//!
+//! Node 0 is a placeholder. A node exists from the first reference to it; its parent may improve until it is scanned.
+
+pub mod dominators;
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use crate::copy::Copy;
+use crate::native::NativeRoot;
+use crate::python::PythonRoot;
 
 /// What refers: which field of an object, and its index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -53,6 +72,344 @@ impl Edge {
 
     pub fn index(self) -> u64 {
         u64::from(self.0 & ((1 << INDEX_BITS) - 1))
+    }
+}
+
+/// Number of a node; 0 is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[repr(transparent)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    pub const NONE: NodeId = NodeId(0);
+
+    pub fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeKind {
+    /// Its address is meaningless.
+    Root,
+    /// A Python object.
+    Python,
+    /// An `_PyInterpreterFrame`.
+    Frame,
+    /// A heap chunk; the address is its start.
+    Native,
+}
+
+/// What a path begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Root {
+    Python(PythonRoot),
+    /// The index of an edge from it is that of a word from `start` on; for registers, that of the register.
+    Native {
+        root: NativeRoot,
+        start: u64,
+    },
+    /// Its targets are objects that only refer to each other.
+    Garbage,
+    /// Its targets are objects whose reference count exceeds the references to them.
+    Counted,
+    /// Memory of an allocator that is not known; nothing was found that points to it.
+    Heap,
+}
+
+/// How far the search had come when a node or a block was reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[repr(u8)]
+pub enum Phase {
+    /// Seen, but not reached yet.
+    #[default]
+    None,
+    /// From the roots of Python.
+    Python,
+    /// From globals and thread-local variables of native code.
+    Globals,
+    /// From objects that only refer to each other.
+    Garbage,
+    /// From Python objects whose count exceeds the references to them.
+    Counted,
+    /// From stacks and registers.
+    Stacks,
+    /// From the interpreter's state, or through native memory that may be stale: long chains of unnamed chunks, large
+    /// unnamed chunks.
+    Rest,
+}
+
+/// A node that points to a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockEdge {
+    /// Index into the blocks.
+    pub block: u32,
+    pub node: NodeId,
+    pub edge: Edge,
+    /// It points into the block, not to its start.
+    pub interior: bool,
+    /// It does not hold the block for certain: a stale word, or a record of an allocator.
+    pub weak: bool,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Node {
+    address: u64,
+    parent: NodeId,
+    edge: Edge,
+    /// Place of its targets.
+    first: u32,
+    count: u32,
+}
+
+const _: () = assert!(size_of::<Node>() == 24, "a process has tens of millions of objects");
+
+/// Kind (2 bits), phase (3), weak (1), waiting (1), cost (4, modulo 16), unnamed chunks in a row (4).
+#[derive(Debug, Clone, Copy, Default)]
+struct State(u16);
+
+impl State {
+    fn new(kind: NodeKind) -> State {
+        State(kind as u16)
+    }
+
+    fn kind(self) -> NodeKind {
+        match self.0 & 3 {
+            0 => NodeKind::Root,
+            1 => NodeKind::Python,
+            2 => NodeKind::Frame,
+            _ => NodeKind::Native,
+        }
+    }
+
+    fn phase(self) -> Phase {
+        use Phase::*;
+        [None, Python, Globals, Garbage, Counted, Stacks, Rest, Rest][usize::from(self.0 >> 2 & 7)]
+    }
+
+    fn is_weak(self) -> bool {
+        self.0 & 1 << 5 != 0
+    }
+
+    fn is_waiting(self) -> bool {
+        self.0 & 1 << 6 != 0
+    }
+
+    fn cost(self) -> u8 {
+        (self.0 >> 7 & 15) as u8
+    }
+
+    fn unnamed(self) -> u8 {
+        (self.0 >> 11 & 15) as u8
+    }
+}
+
+/// Where a node is in the tree of shortest paths.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Placement {
+    pub parent: NodeId,
+    pub edge: Edge,
+    pub phase: Phase,
+    /// The path may be stale.
+    pub weak: bool,
+    /// Modulo 16.
+    pub cost: u8,
+    /// Unnamed chunks in a row, this one included; at most 15.
+    pub unnamed: u8,
+}
+
+/// All nodes and edges that the search of one copy found.
+#[derive(Default)]
+pub struct Graph {
+    nodes: Vec<Node>,
+    states: Vec<State>,
+    targets: Vec<NodeId>,
+    by_granule: Vec<NodeId>,
+    elsewhere: HashMap<u64, NodeId, FixedState>,
+    roots: Vec<(NodeId, Root)>,
+    block_edges: Vec<BlockEdge>,
+    /// Edges were dropped, because there are too many.
+    pub incomplete: bool,
+}
+
+impl Graph {
+    pub fn new(copy: &Copy) -> Graph {
+        Graph {
+            nodes: vec![Node::default()],
+            states: vec![State::default()],
+            by_granule: vec![NodeId::NONE; copy.granules()],
+            ..Graph::default()
+        }
+    }
+
+    /// The numbers of all nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = NodeId> + use<> {
+        (1..self.nodes.len() as u32).map(NodeId)
+    }
+
+    /// One more than the largest number of a node.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.nodes.len() <= 1
+    }
+
+    pub fn address(&self, node: NodeId) -> u64 {
+        self.nodes[node.place()].address
+    }
+
+    pub fn kind(&self, node: NodeId) -> NodeKind {
+        self.states[node.place()].kind()
+    }
+
+    /// The phase in which it was reached; [`Phase::None`] if it was not, so has no parent.
+    pub fn phase(&self, node: NodeId) -> Phase {
+        self.states[node.place()].phase()
+    }
+
+    /// A part of the path to it may be stale.
+    pub fn is_weak(&self, node: NodeId) -> bool {
+        self.states[node.place()].is_weak()
+    }
+
+    /// The number of unnamed chunks in a row that the path to it ends with.
+    pub(crate) fn unnamed(&self, node: NodeId) -> u8 {
+        self.states[node.place()].unnamed()
+    }
+
+    /// The previous node on the shortest path to it, and which field of that refers to it; `None` for a root.
+    pub fn parent(&self, node: NodeId) -> Option<(NodeId, Edge)> {
+        let node = &self.nodes[node.place()];
+        (!node.parent.is_none()).then_some((node.parent, node.edge))
+    }
+
+    /// The shortest path to it: each node with the field of it that refers to the next one; the node itself is left out. Begins with
+    /// a root.
+    pub fn path(&self, node: NodeId) -> Vec<(NodeId, Edge)> {
+        let mut path = Vec::new();
+        let mut at = node;
+        while let Some((parent, edge)) = self.parent(at) {
+            path.push((parent, edge));
+            at = parent;
+            if path.len() > self.nodes.len() {
+                break;
+            }
+        }
+        path.reverse();
+        path
+    }
+
+    /// Everything that it was found to refer to, in the order of its fields; repetitions are possible.
+    pub fn targets(&self, node: NodeId) -> &[NodeId] {
+        let node = &self.nodes[node.place()];
+        let first = node.first as usize;
+        &self.targets[first..first + node.count as usize]
+    }
+
+    /// All roots, the best first.
+    pub fn roots(&self) -> &[(NodeId, Root)] {
+        &self.roots
+    }
+
+    pub fn root(&self, node: NodeId) -> Option<&Root> {
+        let place = self.roots.binary_search_by_key(&node, |root| root.0).ok()?;
+        Some(&self.roots[place].1)
+    }
+
+    /// By the order in which they were found.
+    pub fn block_edges(&self) -> &[BlockEdge] {
+        &self.block_edges
+    }
+
+    /// The node at this address.
+    #[inline]
+    pub fn find(&self, copy: &Copy, address: u64) -> Option<NodeId> {
+        let node = match copy.granule(address) {
+            Some(granule) if address & 15 == 0 => *self.by_granule.get(granule)?,
+            _ => *self.elsewhere.get(&address)?,
+        };
+        (!node.is_none()).then_some(node)
+    }
+
+    pub(crate) fn add_root(&mut self, root: Root, phase: Phase) -> NodeId {
+        let id = NodeId(self.nodes.len() as u32);
+        self.nodes.push(Node::default());
+        self.states
+            .push(State(State::new(NodeKind::Root).0 | (phase as u16) << 2));
+        self.roots.push((id, root));
+        id
+    }
+
+    /// The paths from this root may be stale.
+    pub(crate) fn mark_weak(&mut self, root: NodeId) {
+        self.states[root.place()].0 |= 1 << 5;
+    }
+
+    /// A node without a parent; `None` if there are too many.
+    pub(crate) fn add(&mut self, copy: &Copy, address: u64, kind: NodeKind) -> Option<NodeId> {
+        let id = NodeId(u32::try_from(self.nodes.len()).ok()?);
+        match copy.granule(address) {
+            Some(granule) if address & 15 == 0 => self.by_granule[granule] = id,
+            _ => {
+                self.elsewhere.insert(address, id);
+            }
+        }
+        self.nodes.push(Node {
+            address,
+            ..Node::default()
+        });
+        self.states.push(State::new(kind));
+        Some(id)
+    }
+
+    /// Gives the node a parent. It waits until it is scanned, see [`Graph::scanned`].
+    pub(crate) fn place(&mut self, id: NodeId, at: Placement) {
+        let node = &mut self.nodes[id.place()];
+        (node.parent, node.edge) = (at.parent, at.edge);
+        let state = &mut self.states[id.place()];
+        state.0 = state.0 & 3
+            | (at.phase as u16) << 2
+            | u16::from(at.weak) << 5
+            | 1 << 6
+            | u16::from(at.cost & 15) << 7
+            | u16::from(at.unnamed.min(15)) << 11;
+    }
+
+    /// The cost of its path, if it waits to be scanned.
+    #[inline]
+    pub(crate) fn waits_at(&self, node: NodeId) -> Option<u8> {
+        let state = self.states[node.place()];
+        state.is_waiting().then(|| state.cost())
+    }
+
+    /// The following [`Graph::add_target`] are of this node.
+    pub(crate) fn begin_scan(&mut self, node: NodeId) {
+        self.states[node.place()].0 &= !(1 << 6);
+        self.nodes[node.place()].first = self.targets.len() as u32;
+    }
+
+    #[inline]
+    pub(crate) fn add_target(&mut self, target: NodeId) {
+        if self.targets.len() < u32::MAX as usize {
+            self.targets.push(target);
+        } else {
+            self.incomplete = true;
+        }
+    }
+
+    pub(crate) fn end_scan(&mut self, node: NodeId) {
+        let node = &mut self.nodes[node.place()];
+        node.count = self.targets.len() as u32 - node.first;
+    }
+
+    pub(crate) fn add_block_edge(&mut self, edge: BlockEdge) {
+        self.block_edges.push(edge);
     }
 }
 

@@ -23,17 +23,21 @@
 //! * [`native`]: heap chunks, classes of C++ objects, native roots
 //! * [`python`]: objects of CPython and the references between them
 //! * [`graph`]: nodes and edges in a few bytes each
-//! * [`walk`]: the breadth-first search
+//! * `blocks`: the block that an address belongs to
+//! * `walk`: the breadth-first search
 //! * [`garbage`]: what only refers to itself
+//! * `words`, `evidence`: pointers in the whole copy, to what the walk does not explain
 //! * [`classes`]: the class of each block, over all copies
 //! * [`paths`]: paths in the user's words; dominators and retained bytes
 //!
 //! Deliberately absent: which blocks exist, call sites, and text for terminals. Device memory, pinned memory, managed
 //! memory and memory shared between processes are not searched.
 
+mod blocks;
 pub mod classes;
 pub mod copy;
 pub mod demangle;
+mod evidence;
 pub mod garbage;
 pub mod graph;
 pub mod modules;
@@ -41,7 +45,8 @@ pub mod native;
 pub mod paths;
 pub mod python;
 pub mod source;
-pub mod walk;
+mod walk;
+mod words;
 
 #[cfg(test)]
 mod testing;

@@ -178,7 +178,7 @@ fn in_file(file: &File, headers: &Headers) -> impl Fn(u64, &mut [u8]) -> bool {
 }
 
 /// The build id in a file, whose notes are found by their offset.
-fn build_id(file: &File, headers: &Headers) -> Vec<u8> {
+pub fn build_id(file: &File, headers: &Headers) -> Vec<u8> {
     let read = |address: u64, buffer: &mut [u8]| {
         let mut notes = headers.segments.iter().filter(|segment| segment.kind == NOTE);
         let note = notes.find(|segment| segment.address == address);

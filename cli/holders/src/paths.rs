@@ -1,1 +1,345 @@
 //! Paths in the user's words; dominators and retained bytes.
+//!
+//! ```text
+//! blocks ─► shapes: equal paths, by number ─► one example of each, read again ─► words ─► HolderPath
+//!       └─► dominator tree ─► retainers
+//! ```
+//!
+//! * `names`: what nodes are, and what to call them and their references
+//! * `shapes`: paths that are called alike, found without making words
+//! * `text`, `runs`, `torch`: the words of a path
+//! * `cycle`: the text of a cycle
+//! * `verify`: reads paths again
+//! * `retained`: what each holder alone keeps alive
+
+use std::collections::HashMap;
+
+use culeak::snapshot::{Class, HeldBlock, HolderPath, Holders, Retainer, RootKind, Search};
+use foldhash::fast::FixedState;
+
+use crate::classes::{Found, Searched};
+use crate::copy::Copy;
+use crate::graph::{Edge, NodeId};
+use crate::{Block, Options};
+
+mod cycle;
+mod names;
+mod retained;
+mod runs;
+mod shapes;
+mod text;
+#[cfg(test)]
+mod text_tests;
+mod torch;
+mod verify;
+
+use cycle::{Cycle, Cycles};
+use names::Names;
+use shapes::Shapes;
+use text::Style;
+use verify::{Check, Pages};
+
+/// What is reported of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Answer {
+    Path(usize),
+    /// The path was not there any more when it was read again.
+    Changed,
+}
+
+/// Collects the paths of all blocks.
+pub struct Paths<'b> {
+    blocks: &'b [Block],
+    options: &'b Options,
+    /// By the index of the block.
+    answers: Vec<Option<Answer>>,
+    paths: Vec<HolderPath>,
+    known: HashMap<HolderPath, usize, FixedState>,
+    /// Of the first copy.
+    retainers: Option<(Vec<Retainer>, Vec<Option<usize>>)>,
+}
+
+/// What decides whether two paths are called alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Sort {
+    shape: u32,
+    last: u32,
+    class: Class,
+    interior: bool,
+    possibly: bool,
+    note: Option<&'static str>,
+    /// The path of this block is put into words by itself.
+    concrete: Option<u32>,
+    /// The text of the cycle.
+    cycle: u32,
+}
+
+/// Blocks whose paths are called alike.
+#[derive(Default)]
+struct Group {
+    blocks: Vec<u32>,
+    shortest: u32,
+    longest: u32,
+}
+
+impl<'b> Paths<'b> {
+    pub fn new(blocks: &'b [Block], options: &'b Options) -> Paths<'b> {
+        Paths {
+            blocks,
+            options,
+            answers: vec![None; blocks.len()],
+            paths: Vec::new(),
+            known: HashMap::default(),
+            retainers: None,
+        }
+    }
+
+    /// Takes the paths of these blocks (indices) from a copy. They replace those of an earlier copy. Called once per copy.
+    /// Returns the blocks whose paths were not there any more when they were read again.
+    pub fn add(&mut self, searched: &mut Searched, these: &[usize]) -> Vec<usize> {
+        let names = &mut Names::new(searched);
+        if self.retainers.is_none() {
+            self.retainers = Some(retained::retainers(names, self.blocks));
+        }
+        let mut shapes = Shapes::new(names.searched.graph.len());
+        let mut cycles = Cycles::new(&names.searched.garbage);
+        let mut cycle_texts: HashMap<String, u32, FixedState> = HashMap::default();
+        let mut groups: HashMap<Sort, Group, FixedState> = HashMap::default();
+        for &block in these {
+            let found = names.searched.found[block];
+            let cycle = match found.class {
+                Class::Cycle => {
+                    let text = cycles.of(names, self::holder(names, found)).key();
+                    let next = cycle_texts.len() as u32 + 1;
+                    *cycle_texts.entry(text).or_insert(next)
+                }
+                _ => 0,
+            };
+            let (shape, last, length) = match found.last.0.is_none() {
+                true => (0, 0, 0),
+                false => shapes.end(names, found.last.0, found.last.1),
+            };
+            let sort = Sort {
+                shape,
+                last,
+                class: found.class,
+                interior: found.interior,
+                possibly: found.possibly,
+                note: found.note,
+                concrete: self.options.concrete.contains(&block).then_some(block as u32),
+                cycle,
+            };
+            let group = groups.entry(sort).or_default();
+            if group.blocks.is_empty() {
+                group.shortest = length;
+            }
+            // The longest path is the example.
+            if length > group.longest {
+                group.longest = length;
+                group.blocks.push(block as u32);
+                let last = group.blocks.len() - 1;
+                group.blocks.swap(0, last);
+            } else {
+                group.blocks.push(block as u32);
+            }
+            group.shortest = group.shortest.min(length);
+        }
+        let changed = self.changed(names, &groups);
+        for (sort, group) in groups {
+            let mut path = None;
+            for &block in &group.blocks {
+                let block = block as usize;
+                self.answers[block] = Some(match changed.contains(&block) {
+                    true => Answer::Changed,
+                    false => Answer::Path(*path.get_or_insert_with(|| {
+                        let style = Style {
+                            concrete: sort.concrete.is_some(),
+                            varies: group.shortest < group.longest,
+                            to_object: false,
+                        };
+                        let path = describe(names, &mut shapes, &mut cycles, block, style);
+                        self.intern(path)
+                    })),
+                });
+            }
+        }
+        let mut changed: Vec<usize> = changed.into_iter().collect();
+        changed.sort_unstable();
+        changed
+    }
+
+    fn intern(&mut self, path: HolderPath) -> usize {
+        let next = self.paths.len();
+        *self.known.entry(path).or_insert_with_key(|path| {
+            self.paths.push(path.clone());
+            next
+        })
+    }
+
+    /// The blocks whose paths are not there any more. Examples are read again first, the others as far as there is room.
+    fn changed(
+        &self,
+        names: &mut Names,
+        groups: &HashMap<Sort, Group, FixedState>,
+    ) -> std::collections::HashSet<usize, FixedState> {
+        let mut changed = std::collections::HashSet::default();
+        if !names.searched.copy.source().is_running() {
+            return changed;
+        }
+        let mut pages = Pages::default();
+        pages.add_roots(names);
+        let mut checked: Vec<u32> = Vec::new();
+        let examples = groups.values().flat_map(|group| group.blocks.iter().take(EXAMPLES));
+        let others = groups.values().flat_map(|group| group.blocks.iter().skip(EXAMPLES));
+        for &block in examples.chain(others) {
+            let found = names.searched.found[block as usize];
+            if found.last.0.is_none() {
+                continue;
+            }
+            if !pages.has_room() {
+                break;
+            }
+            let mut path = names.searched.graph.path(found.last.0);
+            path.push(found.last);
+            pages.add(names, &path);
+            checked.push(block);
+        }
+        if checked.is_empty() {
+            return changed;
+        }
+        let newer = Copy::newer(names.searched.copy, &pages.sorted());
+        let mut check = Check::new(&newer);
+        for block in checked {
+            let found = names.searched.found[block as usize];
+            if !check.holds(names, found.last, self.blocks[block as usize].address) {
+                changed.insert(block as usize);
+            }
+        }
+        changed
+    }
+
+    /// All blocks have been added.
+    pub fn finish(self, mut search: Search) -> Holders {
+        let (retainers, of_blocks) = self.retainers.unwrap_or_default();
+        let mut numbers = vec![usize::MAX; self.paths.len()];
+        let mut paths = Vec::new();
+        let mut blocks = Vec::new();
+        for (index, block) in self.blocks.iter().enumerate() {
+            match self.answers[index] {
+                Some(Answer::Path(path)) => {
+                    if numbers[path] == usize::MAX {
+                        numbers[path] = paths.len();
+                        paths.push(self.paths[path].clone());
+                    }
+                    blocks.push(HeldBlock {
+                        address: block.address,
+                        time_ns: block.time_ns,
+                        bytes: block.bytes,
+                        path: numbers[path],
+                        retainer: of_blocks.get(index).copied().flatten(),
+                    });
+                }
+                Some(Answer::Changed) => search.changed += 1,
+                None => {}
+            }
+        }
+        Holders {
+            search,
+            paths,
+            retainers,
+            blocks,
+        }
+    }
+}
+
+/// Paths of each shape that are read again before those of the next shape.
+const EXAMPLES: usize = 4;
+
+impl Cycle {
+    fn key(&self) -> String {
+        format!("{} {}", self.text, self.path.len())
+    }
+}
+
+/// The first object of the garbage on the path to a block.
+fn holder(names: &Names, found: Found) -> NodeId {
+    let mut at = found.last.0;
+    while let Some((parent, _)) = names.searched.graph.parent(at) {
+        if names.searched.graph.parent(parent).is_none() {
+            break;
+        }
+        at = parent;
+    }
+    at
+}
+
+/// References of a path that are looked at by name.
+const LONG: usize = 4096;
+
+/// Leaves the middle of a very long path out.
+fn bounded(mut path: Vec<(NodeId, Edge)>) -> (Vec<(NodeId, Edge)>, Vec<(u64, usize)>) {
+    if path.len() <= LONG {
+        return (path, Vec::new());
+    }
+    let omitted = path.len() - LONG;
+    let keep = LONG / 2;
+    path.drain(keep..keep + omitted);
+    let mut omissions = vec![(0, 0); LONG];
+    omissions[keep - 1] = (omitted as u64, 1);
+    (path, omissions)
+}
+
+fn describe(names: &mut Names, shapes: &mut Shapes, cycles: &mut Cycles, block: usize, style: Style) -> HolderPath {
+    let found = names.searched.found[block];
+    let mut path = HolderPath {
+        class: found.class,
+        root: RootKind::None,
+        possibly: found.possibly,
+        interior: found.interior,
+        note: found.note.map(str::to_owned),
+        ..HolderPath::default()
+    };
+    if found.class == Class::Lost {
+        return path;
+    }
+    let mut nodes = names.searched.graph.path(found.last.0);
+    nodes.push(found.last);
+    let mut cycle = None;
+    if found.class == Class::Cycle {
+        let of = cycles.of(names, holder(names, found));
+        nodes.splice(1..1, of.path.iter().copied());
+        cycle = Some(of.text);
+    }
+    let (nodes, omitted) = if nodes.len() > 64 {
+        let keys: Vec<u64> = nodes.iter().map(|(node, _)| shapes.key(names, *node)).collect();
+        shapes::without_runs(&nodes, &keys)
+    } else {
+        (nodes, Vec::new())
+    };
+    let (nodes, omitted) = if nodes.len() > LONG {
+        bounded(nodes)
+    } else {
+        (nodes, omitted)
+    };
+    let parts = names.parts(&nodes, &omitted);
+    let words = text::words(&parts, style);
+    path.root = words.root;
+    path.steps = words.steps;
+    path.origin = words.origin;
+    path.origin_type = words.origin_type;
+    path.possibly |= words.root == RootKind::Stack;
+    if let Some(text) = cycle {
+        path.origin = text;
+        path.origin_type = String::new();
+        let copy = names.searched.copy;
+        let is_enabled = names
+            .searched
+            .python
+            .as_ref()
+            .and_then(|python| python.is_collector_enabled(copy));
+        if is_enabled == Some(false) {
+            path.note.get_or_insert_with(|| "gc is disabled".to_owned());
+        }
+    }
+    path
+}

@@ -2,11 +2,36 @@
 //!
 //! Structures come from a table per minor version. They are checked against the interpreter's own description where there
 //! is one (3.13 and later) and against known objects. An unknown layout is refused.
+//!
+//! * [`offsets`]: the tables
+//! * [`find`]: the interpreter, its version, and the checks
+//! * [`types`]: what is known about each type: where its instances keep references
+//! * [`references`]: the references of an object
+//! * [`containers`]: dictionaries, sets and the like, whose references lie outside the object
+//! * [`frames`]: frames and generators: variables, value stack, current line
+//! * [`roots`]: where the walk begins
+//! * [`tracked`]: the collector's lists, and its header in front of objects
+//! * [`text`]: Python's strings
+//! * [`names`]: what to call objects and references
+//!
+//! Deliberately absent: free-threaded and debug builds, which keep other headers in front of objects.
 
-use crate::Error;
 use crate::copy::Copy;
 use crate::graph::Edge;
-use crate::modules::Modules;
+use crate::python::offsets::Offsets;
+use crate::python::types::Types;
+
+mod containers;
+mod details;
+mod find;
+mod frames;
+mod names;
+mod offsets;
+mod references;
+mod roots;
+mod text;
+mod tracked;
+mod types;
 
 /// Index of a type in [`Python`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -78,121 +103,92 @@ pub enum Count {
 }
 
 /// The interpreter of a process.
-pub struct Python {}
+pub struct Python {
+    /// `0x030c03f0` is 3.12.3.
+    version: u32,
+    /// The version as the interpreter has it: `3.12.3`.
+    version_text: String,
+    /// The address of `_PyRuntime`.
+    runtime: u64,
+    offsets: Offsets,
+    types: Types,
+    /// The address of the type of code objects.
+    code_type: u64,
+    /// Before 3.11: the look-up function of dictionaries that have only texts as keys.
+    plain_lookup: u64,
+    /// The interpreter's state has other offsets than the table where it describes them, so those that it does not describe
+    /// are not used.
+    is_state_shifted: bool,
+}
 
 impl Python {
-    /// `None` without Python in the process.
-    ///
-    /// # Errors
-    /// The interpreter is not supported: an unknown version, a free-threaded or a debug build, or a failed check.
-    pub fn find(copy: &Copy, modules: &Modules) -> Result<Option<Python>, Error> {
-        let _ = (copy, modules);
-        Ok(None)
-    }
-
     /// `3.12.3`.
     pub fn version(&self) -> String {
-        String::new()
+        self.version_text.clone()
+    }
+
+    /// The 12 of 3.12.
+    fn minor(&self) -> u32 {
+        self.version >> 16 & 0xff
     }
 
     /// Bytes of a pool of its allocator.
     pub fn pool_bytes(&self) -> u64 {
-        0
+        if self.minor() >= 10 { 16 << 10 } else { 4 << 10 }
     }
 
     /// The type of the live object at this address; `None` if there is none.
     #[inline]
     pub fn object(&mut self, copy: &Copy, address: u64) -> Option<TypeId> {
-        let _ = (copy, address);
-        None
+        if address & 7 != 0 || !copy.has(address) || !self.is_counted(copy.word(address)) {
+            return None;
+        }
+        self.types.get(copy, &self.offsets, copy.word(address + OBJECT_TYPE))
     }
 
-    /// Objects of this type hold nothing that the walk could follow: numbers, texts, code.
+    /// Whether the first word of an object can be its count.
+    #[inline]
+    fn is_counted(&self, word: u64) -> bool {
+        // From 3.14 on the topmost 16 bits hold flags.
+        let rest = if self.minor() >= 14 {
+            word << 16 >> 48
+        } else {
+            word >> 32
+        };
+        word as u32 != 0 && rest == 0
+    }
+
+    /// Objects of this type hold nothing that the walk could follow: numbers, texts.
     #[inline]
     pub fn is_leaf(&self, of: TypeId) -> bool {
-        let _ = of;
-        true
+        self.types[of].is_leaf
     }
 
     /// A class, whose references from instances are [`Sort::Context`].
     pub fn is_class(&self, of: TypeId) -> bool {
-        let _ = of;
-        false
+        self.types[of].kind == types::Kind::Type
     }
 
+    /// Without its module: `Tensor`.
     pub fn type_name(&self, of: TypeId) -> &str {
-        let _ = of;
-        ""
-    }
-
-    /// The object's memory: from before its header for the collector to its end.
-    pub fn extent(&self, copy: &Copy, address: u64, of: TypeId) -> std::ops::Range<u64> {
-        let _ = (copy, of);
-        address..address
-    }
-
-    /// Appends everything that the object refers to. Each counted reference occurs exactly once, so that their number can be
-    /// compared with the count.
-    pub fn references(&mut self, copy: &Copy, address: u64, of: TypeId, found: &mut Vec<Reference>) {
-        let _ = (copy, address, of, found);
-    }
-
-    /// As above, for an `_PyInterpreterFrame`.
-    pub fn frame_references(&mut self, copy: &Copy, frame: u64, found: &mut Vec<Reference>) {
-        let _ = (copy, frame, found);
-    }
-
-    /// Ranges other than the object itself that its references are read from: the array of a list, the keys of a
-    /// dictionary.
-    pub fn arrays(&mut self, copy: &Copy, address: u64, of: TypeId) -> Vec<std::ops::Range<u64>> {
-        let _ = (copy, address, of);
-        Vec::new()
+        &self.types[of].name
     }
 
     pub fn count(&self, copy: &Copy, address: u64) -> Count {
-        let _ = (copy, address);
-        Count::Immortal
-    }
-
-    /// Calls `see` with everything that the roots lead to, best roots first.
-    pub fn roots(&mut self, copy: &Copy, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
-        let _ = (copy, see);
-    }
-
-    /// Objects that the collector tracks: its lists as far as they can be walked.
-    pub fn tracked(&mut self, copy: &Copy, see: &mut dyn FnMut(u64)) {
-        let _ = (copy, see);
-    }
-
-    /// The tracked object in a chunk, if it contains one.
-    pub fn tracked_in(&mut self, copy: &Copy, start: u64, bytes: u64) -> Option<u64> {
-        let _ = (copy, start, bytes);
-        None
-    }
-
-    /// The interpreter's state, which is searched for words last.
-    pub fn states(&self, copy: &Copy) -> Vec<std::ops::Range<u64>> {
-        let _ = copy;
-        Vec::new()
-    }
-
-    /// What to call an object: `list of 60`, `Cache`, `function f`, `frame of gen, train.py:62`.
-    pub fn name(&mut self, copy: &Copy, address: u64, of: TypeId) -> String {
-        let _ = (copy, address, of);
-        String::new()
-    }
-
-    pub fn frame_name(&mut self, copy: &Copy, frame: u64) -> String {
-        let _ = (copy, frame);
-        String::new()
-    }
-
-    /// What to call a reference of the object: `[3]`, `['a']`, `.store`, `local t`, `.__closure__`; and its shape: `[*]`.
-    pub fn label(&mut self, copy: &Copy, address: u64, is_frame: bool, edge: Edge) -> Label {
-        let _ = (copy, address, is_frame, edge);
-        Label::default()
+        let count = copy.word(address);
+        if self.minor() < 12 {
+            return Count::Exactly(count);
+        }
+        match count as u32 {
+            immortal if immortal >> 31 == 1 => Count::Immortal,
+            count => Count::Exactly(count.into()),
+        }
     }
 }
+
+/// `ob_type`, and the size of an object of variable size; the same in all versions.
+const OBJECT_TYPE: u64 = 8;
+const OBJECT_SIZE: u64 = 16;
 
 /// The name of a reference.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

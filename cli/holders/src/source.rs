@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 pub mod core;
 pub mod live;
 mod registers;
+pub mod taken;
 
 /// A mapping of the process, as in `/proc/PID/maps`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +65,7 @@ pub trait Source: Sync {
     ///
     /// # Errors
     /// The process cannot be stopped.
-    fn pause(&mut self, _paused: bool) -> io::Result<()> {
+    fn pause(&self, _paused: bool) -> io::Result<()> {
         Ok(())
     }
 

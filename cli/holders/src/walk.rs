@@ -1,1 +1,571 @@
 //! The breadth-first search from the roots.
+//!
+//! ```text
+//! cost   reference                                          queue: one per cost, modulo 16
+//!    0   a field, an element, a local variable              nodes of the lowest cost are scanned first, in the order
+//!    1   a word of a C object or of native memory           in which they were found
+//!    8   globals of functions, classes, previous frames,
+//!        stack slots of an executing frame
+//! late   chains of unnamed chunks, large unnamed chunks     scanned only when all else is done
+//! ```
+//!
+//! Each target is checked before it becomes a node: a Python object has a valid type and a count, native memory is an
+//! allocated chunk. Chunks that contain a Python object are never entered, except at the object: otherwise the links of the
+//! collector's lists would join everything to everything.
+//!
+//! Nothing here recurses, and each node is scanned once, so the time is bounded by the size of the copy.
+
+mod rules;
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+use std::time::Instant;
+
+use foldhash::fast::FixedState;
+
+use crate::blocks::BlockIndex;
+use crate::copy::{Copy, PAGE};
+use crate::garbage::Unreached;
+use crate::graph::{BlockEdge, Edge, EdgeKind, Graph, NodeId, NodeKind, Phase, Placement, Root};
+use crate::native::{Chunk, ClassId, Heap, Native, NativeRoot};
+use crate::python::{Python, PythonRoot, Reference, Rooted, Sort, TypeId};
+
+pub(crate) use rules::without;
+use rules::{Kind, STORAGE_BYTES, is_place_of_object, is_short_text, kind_of, object_in, points_into, two_digits};
+
+const COSTS: u8 = 16;
+const WORD: u8 = 1;
+const CONTEXT: u8 = 8;
+/// An unnamed chunk in a process with PyTorch, whose classes have names: its words are often stale.
+const UNNAMED: u8 = 4;
+
+/// Larger chunks without a class are buffers more often than objects.
+const LARGE: u64 = 64 << 10;
+/// Edges to one block that are kept.
+const EDGES_PER_BLOCK: u16 = 4096;
+/// The largest range whose word offsets fit in an edge.
+const ROOT_BYTES: u64 = 1 << 30;
+
+/// The first pointer to a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Pointer {
+    pub node: NodeId,
+    pub edge: Edge,
+    pub interior: bool,
+    pub phase: Phase,
+    pub weak: bool,
+}
+
+/// Which Python objects native words may lead to.
+pub(crate) enum Entry<'u> {
+    All,
+    /// Objects that are reached already.
+    None,
+    /// Those whose reference count is not explained; all others are reached from these, or are garbage.
+    Counted(&'u Unreached),
+}
+
+pub(crate) struct Walk<'w, 's> {
+    pub copy: &'w Copy<'s>,
+    pub python: Option<&'w mut Python>,
+    pub native: &'w mut Native,
+    pub graph: Graph,
+    pub index: &'w BlockIndex,
+    /// By the index of the block: the best pointer to it.
+    pub found: Vec<Option<Pointer>>,
+    /// Pointers that hold no block of PyTorch's allocator: those of its own records, for example.
+    pub records: Vec<Option<Pointer>>,
+    /// Numbers in Python that equal an address in the block. They hold it only if nothing else does.
+    pub numbers: Vec<Option<Pointer>>,
+    pub torn: u64,
+    /// The time limit is over; nothing more is scanned.
+    pub expired: bool,
+    pub entry: Entry<'w>,
+    deadline: Instant,
+    phase: Phase,
+    queues: [VecDeque<NodeId>; COSTS as usize],
+    cost: u8,
+    late: Vec<(NodeId, NodeId, Edge)>,
+    /// Unnamed chunks in a row that a path may contain.
+    unnamed: u8,
+    /// The type `int`.
+    integers: Option<TypeId>,
+    kinds: HashMap<ClassId, Kind, FixedState>,
+    block_edges: Vec<u16>,
+    scanned: u64,
+    references: Vec<Reference>,
+    copied: Range<u64>,
+}
+
+impl<'w, 's> Walk<'w, 's> {
+    /// `with_torch`: native classes have names, so chains of unnamed chunks are stale more often than not.
+    pub fn new(
+        copy: &'w Copy<'s>,
+        python: Option<&'w mut Python>,
+        native: &'w mut Native,
+        index: &'w BlockIndex,
+        with_torch: bool,
+        deadline: Instant,
+    ) -> Walk<'w, 's> {
+        let has_python = python.is_some();
+        let runs = copy.runs();
+        let copied = runs.first().map_or(0, |run| run.start)..runs.last().map_or(0, |run| run.end);
+        Walk {
+            copy,
+            python,
+            native,
+            graph: Graph::new(copy),
+            index,
+            found: vec![None; index.len()],
+            records: vec![None; index.len()],
+            numbers: vec![None; index.len()],
+            integers: None,
+            kinds: HashMap::default(),
+            torn: 0,
+            expired: false,
+            entry: Entry::All,
+            deadline,
+            phase: Phase::Python,
+            queues: Default::default(),
+            cost: 0,
+            late: Vec::new(),
+            unnamed: match (with_torch, has_python) {
+                (true, _) => 1,
+                (false, true) => 3,
+                (false, false) => u8::MAX,
+            },
+            block_edges: vec![0; index.len()],
+            scanned: 0,
+            references: Vec::new(),
+            copied,
+        }
+    }
+
+    pub fn unexplained(&self) -> bool {
+        self.found.iter().any(Option::is_none)
+    }
+
+    /// Everything that Python's roots lead to.
+    pub fn search_python(&mut self) {
+        self.phase = Phase::Python;
+        let mut roots: Vec<(PythonRoot, Vec<Rooted>)> = Vec::new();
+        let Some(python) = self.python.as_deref_mut() else {
+            return;
+        };
+        python.roots(self.copy, &mut |root, rooted| match roots.last_mut() {
+            Some((last, all)) if last == root => all.push(rooted),
+            _ => roots.push((root.clone(), vec![rooted])),
+        });
+        for (root, targets) in roots {
+            let id = self.graph.add_root(Root::Python(root), self.phase);
+            self.graph.begin_scan(id);
+            for (place, rooted) in targets.iter().enumerate() {
+                let edge = Edge::new(EdgeKind::Root, place as u64);
+                if rooted.is_frame {
+                    self.frame(id, edge, rooted.target);
+                } else {
+                    self.refer(id, edge, rooted.target, rooted.sort);
+                }
+            }
+            self.graph.end_scan(id);
+        }
+        self.run();
+    }
+
+    /// Everything that these native roots lead to, without the words of `left_out`.
+    pub fn search_native(&mut self, phase: Phase, roots: &[NativeRoot], left_out: &[Range<u64>]) {
+        self.phase = phase;
+        for root in roots {
+            match root {
+                NativeRoot::Globals { range, .. } | NativeRoot::ThreadLocals { range, .. } => {
+                    for part in without(range.clone(), left_out) {
+                        self.root_words(root, part, false);
+                    }
+                }
+                NativeRoot::Stack { range, sure, .. } => self.root_words(root, range.clone(), !sure),
+                NativeRoot::Registers { values, .. } => {
+                    let root = Root::Native {
+                        root: root.clone(),
+                        start: 0,
+                    };
+                    let id = self.graph.add_root(root, phase);
+                    self.graph.begin_scan(id);
+                    for (number, value) in values.iter().enumerate() {
+                        self.word(id, Edge::new(EdgeKind::Word, number as u64), *value);
+                    }
+                    self.graph.end_scan(id);
+                }
+            }
+        }
+        self.run();
+    }
+
+    fn root_words(&mut self, root: &NativeRoot, range: Range<u64>, weak: bool) {
+        let mut start = range.start;
+        while start < range.end {
+            let end = range.end.min(start + ROOT_BYTES);
+            let id = self.graph.add_root(
+                Root::Native {
+                    root: root.clone(),
+                    start,
+                },
+                self.phase,
+            );
+            if weak {
+                self.graph.mark_weak(id);
+            }
+            self.graph.begin_scan(id);
+            self.words(id, start..end);
+            self.graph.end_scan(id);
+            start = end;
+        }
+    }
+
+    /// Everything that these Python objects lead to.
+    pub fn search_objects(&mut self, phase: Phase, root: Root, objects: &mut dyn Iterator<Item = u64>) {
+        self.phase = phase;
+        let id = self.graph.add_root(root, phase);
+        self.graph.begin_scan(id);
+        for (place, object) in objects.enumerate() {
+            self.refer(id, Edge::new(EdgeKind::Root, place as u64), object, Sort::Named);
+        }
+        self.graph.end_scan(id);
+        self.run();
+    }
+
+    /// The state of the interpreter, word by word: some of its caches are stale.
+    pub fn search_states(&mut self, states: &[Range<u64>]) {
+        self.phase = Phase::Rest;
+        for state in states {
+            let root = Root::Python(PythonRoot::Interpreter("interpreter state"));
+            let id = self.graph.add_root(root, self.phase);
+            self.graph.mark_weak(id);
+            self.graph.begin_scan(id);
+            self.words(id, state.clone());
+            self.graph.end_scan(id);
+        }
+        self.run();
+    }
+
+    /// Everything that was put off.
+    pub fn search_late(&mut self) {
+        self.phase = Phase::Rest;
+        while !self.late.is_empty() && !self.expired {
+            for (target, from, edge) in std::mem::take(&mut self.late) {
+                self.offer(target, from, edge, WORD, true, 0);
+            }
+            self.run();
+        }
+    }
+
+    fn run(&mut self) {
+        while let Some(node) = self.next() {
+            self.scanned += 1;
+            if self.scanned & 0xffff == 0 && Instant::now() > self.deadline {
+                self.expired = true;
+            }
+            if !self.expired {
+                self.scan(node);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<NodeId> {
+        for ahead in 0..COSTS {
+            let cost = (self.cost + ahead) % COSTS;
+            while let Some(node) = self.queues[usize::from(cost)].pop_front() {
+                if self.graph.waits_at(node) == Some(cost) {
+                    self.cost = cost;
+                    return Some(node);
+                }
+            }
+        }
+        None
+    }
+
+    fn scan(&mut self, node: NodeId) {
+        let address = self.graph.address(node);
+        self.graph.begin_scan(node);
+        let mut references = std::mem::take(&mut self.references);
+        references.clear();
+        match (self.graph.kind(node), self.python.as_deref_mut()) {
+            (NodeKind::Python, Some(python)) => {
+                if let Some(of) = python.object(self.copy, address) {
+                    python.references(self.copy, address, of, &mut references);
+                }
+            }
+            (NodeKind::Frame, Some(python)) => python.frame_references(self.copy, address, &mut references),
+            (NodeKind::Native, _) => {
+                if let Some(chunk) = self.native.chunk(self.copy, address) {
+                    match self.kind_of(chunk.start) {
+                        Kind::Leaf => {}
+                        Kind::Storage => self.storage(node, chunk),
+                        _ => self.words(node, chunk.start..chunk.start + chunk.bytes),
+                    }
+                }
+            }
+            _ => {}
+        }
+        for reference in &references {
+            self.refer(node, reference.edge, reference.target, reference.sort);
+        }
+        self.references = references;
+        self.graph.end_scan(node);
+    }
+
+    fn storage(&mut self, from: NodeId, chunk: Chunk) {
+        for place in 0..chunk.bytes.min(STORAGE_BYTES) / 8 {
+            if let Some((block, interior)) = self.index.find(self.copy.word(chunk.start + place * 8)) {
+                self.block(from, Edge::new(EdgeKind::Word, place), block, interior);
+            }
+        }
+    }
+
+    fn words(&mut self, from: NodeId, range: Range<u64>) {
+        let copy = self.copy;
+        let start = range.start.next_multiple_of(8);
+        let mut page = start & !(PAGE - 1);
+        while page < range.end {
+            if let Some(words) = copy.page(page) {
+                let first = (start.max(page) - page) / 8;
+                let last = (range.end.min(page + PAGE) - page) / 8;
+                for place in first..last {
+                    let value = words[place as usize];
+                    if value >= PAGE {
+                        let at = page + place * 8;
+                        if is_short_text(words, place as usize, page) {
+                            continue;
+                        }
+                        self.word(from, Edge::new(EdgeKind::Word, (at - start) / 8), value);
+                    }
+                }
+            }
+            page += PAGE;
+        }
+    }
+
+    fn frame(&mut self, from: NodeId, edge: Edge, address: u64) {
+        let known = self.graph.find(self.copy, address);
+        let Some(id) = known.or_else(|| self.graph.add(self.copy, address, NodeKind::Frame)) else {
+            return;
+        };
+        self.graph.add_target(id);
+        self.offer(id, from, edge, 0, false, 0);
+    }
+
+    /// A reference of a Python object or a root.
+    #[inline]
+    fn refer(&mut self, from: NodeId, edge: Edge, target: u64, sort: Sort) {
+        let (cost, weak) = match sort {
+            Sort::Word => return self.word(from, edge, target),
+            Sort::Named => (0, false),
+            Sort::Context => (CONTEXT, false),
+            Sort::Possible => (CONTEXT, true),
+        };
+        if let Some(id) = self.graph.find(self.copy, target) {
+            self.graph.add_target(id);
+            self.offer(id, from, edge, cost, weak, 0);
+            return;
+        }
+        let Some(python) = self.python.as_deref_mut() else {
+            return;
+        };
+        match python.object(self.copy, target) {
+            Some(of) if python.is_leaf(of) => {
+                if self.integers.is_none() && python.type_name(of) == "int" {
+                    self.integers = Some(of);
+                }
+                if self.integers == Some(of) {
+                    self.number(from, edge, target);
+                }
+            }
+            Some(_) => self.add_object(from, edge, target, cost, weak),
+            None => self.torn += u64::from(!weak && target != 0),
+        }
+    }
+
+    fn number(&mut self, from: NodeId, edge: Edge, integer: u64) {
+        let Some(value) = two_digits(self.copy, integer) else {
+            return;
+        };
+        if let Some((block, interior)) = self.index.find(value) {
+            self.numbers[block].get_or_insert(Pointer {
+                node: from,
+                edge,
+                interior,
+                phase: self.phase,
+                weak: true,
+            });
+        }
+    }
+
+    fn add_object(&mut self, from: NodeId, edge: Edge, target: u64, cost: u8, weak: bool) {
+        if let Some(id) = self.graph.add(self.copy, target, NodeKind::Python) {
+            self.graph.add_target(id);
+            self.offer(id, from, edge, cost, weak, 0);
+        }
+    }
+
+    /// A word that may be a pointer to a block, to a Python object or to native memory.
+    #[inline]
+    fn word(&mut self, from: NodeId, edge: Edge, value: u64) {
+        if let Some((block, interior)) = self.index.find(value) {
+            return self.block(from, edge, block, interior);
+        }
+        if value & 7 != 0 || !self.copied.contains(&value) || self.copy.granule(value).is_none() {
+            return;
+        }
+        if let Some(id) = self.graph.find(self.copy, value) {
+            if self.graph.kind(id) == NodeKind::Native {
+                self.chunk(from, edge, id, value);
+            } else {
+                self.graph.add_target(id);
+                self.offer(id, from, edge, WORD, false, 0);
+            }
+            return;
+        }
+        if let Some(python) = self.python.as_deref_mut()
+            && is_place_of_object(self.copy, self.native, value)
+            && let Some(of) = python.object(self.copy, value)
+        {
+            let enters = match &self.entry {
+                Entry::All => true,
+                Entry::None => false,
+                Entry::Counted(unreached) => unreached.may_enter(value),
+            };
+            if enters && !python.is_leaf(of) {
+                self.add_object(from, edge, value, WORD, false);
+            }
+            return;
+        }
+        let Some(chunk) = self.native.chunk(self.copy, value) else {
+            return;
+        };
+        if !points_into(chunk, value) {
+            return;
+        }
+        match self.graph.find(self.copy, chunk.start) {
+            Some(id) if self.graph.kind(id) == NodeKind::Native => self.chunk(from, edge, id, chunk.start),
+            Some(_) => {}
+            None => {
+                if !self.contains_object(chunk)
+                    && let Some(id) = self.graph.add(self.copy, chunk.start, NodeKind::Native)
+                {
+                    self.chunk(from, edge, id, chunk.start);
+                }
+            }
+        }
+    }
+
+    /// A pointer to or into a chunk that may be entered.
+    fn chunk(&mut self, from: NodeId, edge: Edge, id: NodeId, start: u64) {
+        self.graph.add_target(id);
+        if self.graph.phase(id) != Phase::None && self.graph.waits_at(id).is_none() {
+            return;
+        }
+        let is_unnamed = self.kind_of(start) == Kind::Unnamed;
+        let chunk = self.native.chunk(self.copy, start);
+        let unnamed = match (is_unnamed, self.graph.kind(from)) {
+            (false, _) => 0,
+            (true, NodeKind::Native) => self.graph.unnamed(from) + 1,
+            (true, _) => 1,
+        };
+        let is_from_native = self.graph.kind(from) == NodeKind::Native;
+        let is_stale_storage = is_from_native
+            && self.kind_of(start) == Kind::Storage
+            && self.kind_of(self.graph.address(from)) != Kind::Tensor;
+        let is_buffer = is_unnamed && self.python.is_some() && chunk.is_some_and(|chunk| chunk.bytes > LARGE);
+        let is_window = chunk.is_some_and(|chunk| chunk.heap == Heap::Window);
+        let is_late = is_buffer || is_stale_storage || unnamed > self.unnamed;
+        if is_late && self.phase < Phase::Rest {
+            if self.graph.phase(id) == Phase::None {
+                self.late.push((id, from, edge));
+            }
+            return;
+        }
+        let cost = if is_unnamed && self.unnamed == 1 { UNNAMED } else { WORD };
+        self.offer(id, from, edge, cost, is_late || is_window, unnamed.min(15));
+    }
+
+    fn block(&mut self, from: NodeId, edge: Edge, block: usize, interior: bool) {
+        let holds = !self.index.is_of_torch(block)
+            || match self.graph.kind(from) {
+                NodeKind::Python | NodeKind::Frame => true,
+                NodeKind::Native => self.kind_of(self.graph.address(from)) == Kind::Storage,
+                NodeKind::Root => false,
+            };
+        let weak = self.graph.is_weak(from);
+        let pointer = Pointer {
+            node: from,
+            edge,
+            interior,
+            phase: self.phase,
+            weak,
+        };
+        let edges = &mut self.block_edges[block];
+        if *edges < EDGES_PER_BLOCK {
+            *edges += 1;
+            self.graph.add_block_edge(BlockEdge {
+                block: block as u32,
+                node: from,
+                edge,
+                interior,
+                weak: weak || !holds,
+            });
+        } else {
+            self.graph.incomplete = true;
+        }
+        let best = if holds {
+            &mut self.found[block]
+        } else {
+            &mut self.records[block]
+        };
+        match best {
+            Some(known) if !known.weak || weak || known.phase != self.phase => {}
+            _ => *best = Some(pointer),
+        }
+    }
+
+    /// Puts a node into the tree, if it is not there or has a worse place.
+    #[inline]
+    fn offer(&mut self, id: NodeId, from: NodeId, edge: Edge, cost: u8, weak: bool, unnamed: u8) {
+        let cost = (self.cost + cost) % COSTS;
+        let weak = weak || self.graph.is_weak(from);
+        if self.graph.phase(id) != Phase::None {
+            let Some(waits) = self.graph.waits_at(id) else { return };
+            let ahead = |cost: u8| (cost + COSTS - self.cost) % COSTS;
+            let is_better = ahead(cost) < ahead(waits) || cost == waits && self.graph.is_weak(id) && !weak;
+            if !is_better {
+                return;
+            }
+        } else if self.graph.kind(id) == NodeKind::Root {
+            return;
+        }
+        self.graph.place(
+            id,
+            Placement {
+                parent: from,
+                edge,
+                phase: self.phase,
+                weak,
+                cost,
+                unnamed,
+            },
+        );
+        self.queues[usize::from(cost)].push_back(id);
+    }
+
+    fn kind_of(&mut self, start: u64) -> Kind {
+        let Some(class) = self.native.class_id(self.copy, start) else {
+            return Kind::Unnamed;
+        };
+        let native = &*self.native;
+        *(self.kinds.entry(class)).or_insert_with(|| kind_of(native.class_name(class)))
+    }
+
+    pub fn contains_object(&mut self, chunk: Chunk) -> bool {
+        self.python
+            .as_deref_mut()
+            .is_some_and(|python| object_in(self.copy, python, chunk).is_some())
+    }
+}

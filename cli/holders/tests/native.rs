@@ -53,14 +53,22 @@ fn compile(folder: &Path, source: &str, to: &str, options: &[&str]) -> PathBuf {
     let to = folder.join(to);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/native").join(source);
     let mut command = Command::new("c++");
-    command.args(["-std=c++17", "-O1", "-g", "-w", "-o"]).args([&to, &source]).args(options);
+    command
+        .args(["-std=c++17", "-O1", "-g", "-w", "-o"])
+        .args([&to, &source])
+        .args(options);
     assert!(command.status().expect("a C++ compiler").success(), "{command:?}");
     to
 }
 
 fn program(folder: &Path) -> PathBuf {
     let plugin = compile(folder, "plugin.cpp", "libplugin.so", &["-shared", "-fPIC"]);
-    compile(folder, "driver.cpp", "libcuda.so.1", &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]);
+    compile(
+        folder,
+        "driver.cpp",
+        "libcuda.so.1",
+        &["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"],
+    );
     let options = [
         &format!("-DPLUGIN=\"{}\"", plugin.display()),
         &format!("-L{}", folder.display()),
@@ -71,7 +79,12 @@ fn program(folder: &Path) -> PathBuf {
         "-pthread",
         "-ldl",
     ];
-    compile(folder, "program.cpp", "program", &options.map(String::from).each_ref().map(String::as_str))
+    compile(
+        folder,
+        "program.cpp",
+        "program",
+        &options.map(String::from).each_ref().map(String::as_str),
+    )
 }
 
 /// How a block is reached: the name of the root, and the class of the last object.
@@ -85,7 +98,9 @@ fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64])
         let words: Vec<(u64, u64)> = match &root {
             NativeRoot::Globals { range, .. }
             | NativeRoot::Stack { range, .. }
-            | NativeRoot::ThreadLocals { range, .. } => range.clone().step_by(8).map(|at| (at, copy.word(at))).collect(),
+            | NativeRoot::ThreadLocals { range, .. } => {
+                range.clone().step_by(8).map(|at| (at, copy.word(at))).collect()
+            }
             NativeRoot::Registers { values, .. } => values.iter().map(|value| (0, *value)).collect(),
         };
         for (place, word) in words {
@@ -96,7 +111,9 @@ fn walk(copy: &Copy, modules: &mut Modules, native: &mut Native, blocks: &[u64])
                     let class = holder.and_then(|holder: Chunk| Some(native.class(copy, holder.start)?.to_owned()));
                     found.insert(word, (native.describe(copy, modules, &root, place), class));
                 }
-                let Some(chunk) = native.chunk(copy, word) else { continue };
+                let Some(chunk) = native.chunk(copy, word) else {
+                    continue;
+                };
                 if seen.insert(chunk.start, ()).is_none() {
                     let words = (chunk.start..chunk.start + native.bytes_in_use(copy, at, &chunk)).step_by(8);
                     open.extend(words.map(|at| (at, copy.word(at), Some(chunk))));
@@ -150,7 +167,11 @@ fn blocks_are_reached_from_exactly_the_roots_that_keep_them() {
             _ => false,
         };
         if !right {
-            let _ = writeln!(wrong, "{block:x}: expected {expected}, found {held:?}, in {:?}", in_chunks.get(block));
+            let _ = writeln!(
+                wrong,
+                "{block:x}: expected {expected}, found {held:?}, in {:?}",
+                in_chunks.get(block)
+            );
         }
     }
     assert!(expected.len() > 130, "{}", expected.len());
@@ -169,7 +190,9 @@ fn compare(mut command: Command, list: &Path) {
     // An address can be allocated many times.
     let (mut used, mut free) = (HashMap::new(), Vec::new());
     for line in text.lines() {
-        let mut numbers = line.split(' ').map(|number| u64::from_str_radix(number, 16).expect("a number"));
+        let mut numbers = line
+            .split(' ')
+            .map(|number| u64::from_str_radix(number, 16).expect("a number"));
         let (start, bytes) = (numbers.next().expect("an address"), numbers.next().expect("a size"));
         match numbers.next() {
             Some(1) => assert_eq!(used.insert(start, bytes), None),
@@ -190,7 +213,10 @@ fn compare(mut command: Command, list: &Path) {
         }
     }
     for start in &free {
-        if let Some(chunk) = native.chunk(&copy, *start).filter(|chunk| !used.contains_key(&chunk.start)) {
+        if let Some(chunk) = native
+            .chunk(&copy, *start)
+            .filter(|chunk| !used.contains_key(&chunk.start))
+        {
             let _ = writeln!(wrong, "{start:x} is free, not {chunk:?}");
         }
     }
@@ -208,7 +234,12 @@ fn every_chunk_of_glibc_is_found_and_no_free_one() {
     let shared = compile(folder.path(), "churn.cpp", "shared", &["-pthread"]);
     let list = folder.path().join("list");
     // Without caches, small chunks are in fastbins; with larger ones, no chunk is.
-    for tunables in ["", "glibc.malloc.tcache_count=0", "glibc.malloc.tcache_count=500", "glibc.malloc.arena_max=1"] {
+    for tunables in [
+        "",
+        "glibc.malloc.tcache_count=0",
+        "glibc.malloc.tcache_count=500",
+        "glibc.malloc.arena_max=1",
+    ] {
         let mut command = Command::new(&shared);
         command.arg("50000").arg(&list).env("GLIBC_TUNABLES", tunables);
         compare(command, &list);

@@ -14,10 +14,13 @@ use clap::{ArgGroup, Args};
 use nix::sys::signal::Signal;
 use ratatui::crossterm;
 
+use event_loop::Senders;
+
 use crate::errors::{Failure, USAGE};
 use crate::escape::Escaped;
 use crate::launch::preload::NOT_EXECUTABLE;
 use crate::launch::{self, RECORD_OPTIONS, RecordArgs, environment};
+use crate::live::holders;
 use crate::live::names::{self, Unnamed};
 use crate::live::state::State;
 use crate::live::terminal::{self, Screen};
@@ -95,7 +98,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
     // Errors are detected before the view takes the terminal.
     let prepared = match args.command.as_slice() {
         [] => None,
-        command => Some(launch::prepare(&args.record, command)?),
+        command => Some(launch::prepare(&args.record, command, false)?),
     };
     let source = match (&args.source, &prepared) {
         (Some(source), _) => named_source(source)?,
@@ -132,7 +135,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
             )?)
         }
     };
-    let chosen = start_watching(&source, args, &messages);
+    let senders = start_watching(&source, args, &messages);
     let mut screen = Screen::enter(Palette::new(text::wants_color())).inspect_err(|_| {
         if let Some(program) = &program {
             program.signal(Signal::SIGTERM);
@@ -141,7 +144,7 @@ pub fn execute(args: &LiveArgs) -> Result<ExitCode, Failure> {
     terminal::listen(&messages);
     let nanoseconds = u64::try_from(args.interval.as_nanos()).unwrap_or(u64::MAX);
     let mut state = State::new(source.waiting(), nanoseconds);
-    let (end, ended) = event_loop::run(&mut state, &mut screen, chosen, &inbox);
+    let (end, ended) = event_loop::run(&mut state, &mut screen, senders, &inbox);
     drop(screen);
     event_loop::finish(&end, program, ended, &inbox)
 }
@@ -196,8 +199,8 @@ fn named_source(argument: &OsStr) -> Result<Source, Failure> {
 }
 
 /// Starts the threads that read recordings, look up names and query the driver. The first receives the recording that is on the
-/// screen from the returned sender.
-fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) -> Sender<PathBuf> {
+/// screen from the first of the returned senders. A fourth thread searches for what holds memory, when asked.
+fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) -> Senders {
     let (choose, chosen) = mpsc::channel();
     let (unnamed, to_name): (Sender<Unnamed>, _) = mpsc::channel();
     let (usage, to_ask) = mpsc::channel();
@@ -212,5 +215,11 @@ fn start_watching(source: &Source, args: &LiveArgs, messages: &Sender<Message>) 
     thread::spawn(move || names::serve(&to_name, &answers, |root| name_args.places(root)));
     let answers = messages.clone();
     thread::spawn(move || usage::serve(&to_ask, &answers));
-    choose
+    let (searches, to_search) = mpsc::channel();
+    let (answers, name_args) = (messages.clone(), args.names.clone());
+    thread::spawn(move || holders::serve(&to_search, &answers, |root| name_args.places(root)));
+    Senders {
+        chosen: choose,
+        searches,
+    }
 }

@@ -20,3 +20,4 @@ pub mod shim_path;
 pub mod snapshot;
 pub mod stats;
 pub mod trend;
+pub mod why;

@@ -41,6 +41,7 @@ Examples:
   culeak report 4711 --by kind                  memory held by a running program
   culeak report 4711 --kind pinned --focus loader.py     pinned memory from loader.py only
   culeak report 4711 --by category              parameters, gradients, activations, caches …
+  culeak report 4711 --why                      what holds the memory of each call site
   culeak report 4711 --tree                     call stacks as a tree
   culeak report app.host.4711.culeak --phases   memory by phase (NVTX ranges)
   culeak report 4711 --flamegraph gpu.svg       call stacks as a flame graph
@@ -78,6 +79,9 @@ pub struct ReportArgs {
     /// List every count of what was not recorded, zeros too
     #[arg(long, conflicts_with_all = ["tree", "flamegraph", "html", "json"])]
     pub losses: bool,
+    /// Search the memory of running processes for what holds their memory, and show it for each call site (as culeak why)
+    #[arg(long, conflicts_with_all = ["tree", "flamegraph", "at", "between", "phases"])]
+    pub why: bool,
     /// Print the report as JSON; an array if there are several inputs
     #[arg(long)]
     pub json: bool,
@@ -207,6 +211,9 @@ impl ReportArgs {
             None => place.load()?,
         };
         load::at::show(&mut item, self.at.as_ref(), &self.names)?;
+        if self.why {
+            load::holders::of_place(&mut item, place)?;
+        }
         Ok(item)
     }
 

@@ -21,6 +21,7 @@ docs/snapshot.schema.json describes the format. As with a recording, only its ow
 Examples:
   culeak snapshot --list                 list the processes that use CUDA
   culeak snapshot 4711 -o before.json
+  culeak snapshot 4711 --why -o why.json    with what holds the memory: culeak why why.json
   culeak snapshot --all -o before        all recorded processes, one file each in the folder before
   culeak snapshot 4711 -o - | ssh desk culeak report -")]
 pub struct SnapshotArgs {
@@ -30,6 +31,9 @@ pub struct SnapshotArgs {
     /// Output file; -: standard output; with --all: a folder, created if necessary
     #[arg(short, long, value_name = "FILE.json", required_unless_present = "list")]
     pub output: Option<PathBuf>,
+    /// Also store what holds the memory (culeak why); the process must be running
+    #[arg(long, conflicts_with_all = ["no_symbols", "list"])]
+    pub why: bool,
     /// Write addresses without names; they can be looked up later where the binaries are
     #[arg(long)]
     pub no_symbols: bool,
@@ -120,6 +124,9 @@ fn take(args: &SnapshotArgs, input: &OsStr, path: &Path) -> Result<(), Failure> 
     usage::ask_driver(&mut loaded);
     if !args.no_symbols {
         args.names.name_frames(&mut loaded);
+    }
+    if args.why {
+        load::holders::of_place(&mut loaded, &load::single(input)?)?;
     }
     output::create_private(path, args.overwrite, |out| {
         json::write(&mut *out, &loaded.snapshot)?;

@@ -22,6 +22,8 @@ pub enum Parts {
     Graph,
     /// Curves over time.
     Charts,
+    /// What holds memory, as a table and a tree.
+    Holders,
 }
 
 const PAGE_STYLE: &str = include_str!("page.css");
@@ -29,12 +31,13 @@ const ELEMENTS: &str = include_str!("elements.js");
 const DATA: &str = include_str!("data.js");
 const UNITS: &str = include_str!("units.js");
 const TABLE: &str = include_str!("table.js");
+const HOLDERS: &str = include_str!("holders.js");
 const START: &str = include_str!("page.js");
 
 impl Parts {
     fn styles(self) -> Vec<&'static str> {
         match self {
-            Parts::Graph => vec![PAGE_STYLE],
+            Parts::Graph | Parts::Holders => vec![PAGE_STYLE],
             Parts::Charts => vec![include_str!("vendor/uPlot.min.css"), PAGE_STYLE],
         }
     }
@@ -47,6 +50,7 @@ impl Parts {
                 include_str!("vendor/d3-selection.min.js"),
             ],
             Parts::Charts => vec![include_str!("vendor/uPlot.iife.min.js")],
+            Parts::Holders => Vec::new(),
         };
         scripts.extend([ELEMENTS, DATA, UNITS, TABLE]);
         scripts.extend(match self {
@@ -57,10 +61,12 @@ impl Parts {
                 include_str!("area.js"),
                 include_str!("timeline.js"),
                 include_str!("rows.js"),
+                HOLDERS,
                 include_str!("report.js"),
                 include_str!("diff.js"),
             ],
             Parts::Charts => vec![include_str!("chart.js"), include_str!("trend.js")],
+            Parts::Holders => vec![HOLDERS, include_str!("why.js")],
         });
         scripts.push(START);
         scripts
@@ -159,7 +165,7 @@ mod tests {
 
     #[test]
     fn no_script_or_style_ends_its_own_element() {
-        let parts = [Parts::Graph, Parts::Charts];
+        let parts = [Parts::Graph, Parts::Charts, Parts::Holders];
         for text in parts
             .into_iter()
             .flat_map(|parts| [parts.styles(), parts.scripts()].concat())

@@ -27,7 +27,7 @@ function showProcess(context, number, host) {
   const tableHost = element("div");
   const title = process.by === "site" ? "Call sites" : "By " + process.by.replace("-", " ");
   section(host, title, tableHost);
-  view.tables.push(showRows(context, rows, process, stacks, view, tableHost, title));
+  view.tables.push(showRows(context, rows, process, stacks, view, tableHost, title, process.held));
   if (process.hidden_rows > 0) {
     const text = plural(process.hidden_rows, "more row", "more rows") + " with " + formatBytes(process.hidden.bytes) + " left out by --top or --min-bytes";
     tableHost.append(element("p", { class: "quiet" }, text));
@@ -42,6 +42,7 @@ function showProcess(context, number, host) {
     section(host, "Pools behind these blocks", element("p", { class: "quiet" }, "Memory that caching allocators obtained from the driver. The blocks in it are listed above."), poolHost);
     view.tables.push(showRows(context, pools, process, stacks, view, poolHost, "Pools behind these blocks"));
   }
+  showRetained(process.retainers, host);
   if (process.failed.length > 0) {
     const items = process.failed.map((failed) => element("details", {}, element("summary", {}, failed.text), stackList(context, stacks, failed.stack)));
     section(host, "Failed requests", items);
@@ -100,7 +101,7 @@ function showSegments(cache) {
   return element("details", {}, element("summary", {}, plural(count, "segment", "segments") + " of " + cache.owner + ", " + formatBytes(cache.bytes) + " in all"), element("ul", { class: "segments" }, items));
 }
 
-function showRows(context, rows, process, stacks, view, host, label) {
+function showRows(context, rows, process, stacks, view, host, label, held) {
   const number = (name) => (row) => rows.number(name, row);
   const bytes = { title: "Size", classes: "number", key: number("bytes"), cell: (row) => numberCell(formatBytes(rows.number("bytes", row)), "bytes", rows.number("bytes", row)) };
   const count = { title: "Blocks", classes: "number", key: number("count"), cell: (row) => numberCell(formatBlocks(rows.number("count", row), rows.number("claims", row)), "count", rows.number("count", row)) };
@@ -117,14 +118,14 @@ function showRows(context, rows, process, stacks, view, host, label) {
   if (process.by !== "kind") columns.push(names("Kind", "kinds"));
   if (process.by !== "device") columns.push(names("Device", "devices"));
   columns.push({ title: "Oldest", classes: "number wide", key: number("oldest"), cell: (row) => formatDuration(rows.number("oldest", row)) });
-  const detail = (row) => rowDetail(context, rows, row, stacks, view);
+  const detail = (row) => rowDetail(context, rows, row, stacks, view, held);
   const table = new Table(host, { label, columns, count: rows.count, detail, opener: site });
   table.rows = rows;
   if (rows.count === 0) host.prepend(element("p", { class: "quiet" }, "nothing to list"));
   return table;
 }
 
-function rowDetail(context, rows, row, stacks, view) {
+function rowDetail(context, rows, row, stacks, view, held) {
   const number = (name) => rows.number(name, row);
   const range = number("smallest") === number("largest") ? formatBytes(number("smallest")) : formatBytes(number("smallest")) + " to " + formatBytes(number("largest"));
   const age = number("count") === 1 ? formatDuration(number("oldest")) + " old" : "oldest " + formatDuration(number("oldest")) + ", newest " + formatDuration(number("newest"));
@@ -146,5 +147,6 @@ function rowDetail(context, rows, row, stacks, view) {
     );
   const others = number("stacks_in_all") - parts.length;
   const more = others > 0 ? element("p", { class: "quiet" }, "and " + plural(others, "other stack", "other stacks") + "; search for the call site to see them in the graph") : null;
-  return [facts(list), stackLists(context, stacks, parts, heading), more];
+  const holders = held?.[row]?.length > 0 ? [element("h3", {}, "held by"), holderList(held[row])] : null;
+  return [facts(list), holders, stackLists(context, stacks, parts, heading), more];
 }

@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::data::Data;
 use super::page::{self, Parts};
 use super::stacks::{Stack, Stacks};
-use super::{ledger, rows, timeline};
+use super::{ledger, rows, timeline, why};
 use crate::escape::Escaped;
 use crate::text;
 use crate::text::parts;
@@ -49,6 +49,10 @@ struct Process {
     over_time: Option<timeline::Shown>,
     /// The names of the samples' places.
     places: Vec<String>,
+    /// What holds the memory of each row; empty if that was not searched for.
+    held: Vec<Vec<why::Line>>,
+    /// The tree of retained memory.
+    retainers: Vec<why::Node>,
     by: &'static str,
     /// Rows are call sites or stacks, which have a place in the source.
     is_code: bool,
@@ -188,6 +192,11 @@ fn process<'a>(data: &mut Data<'a>, number: usize, item: &Item<'a>, report: Repo
         },
         over_time,
         places: lies_in,
+        held: match report.by {
+            By::Site | By::Stack => why::of_rows(&report),
+            _ => Vec::new(),
+        },
+        retainers: why::tree_of(item.snapshot, &report),
         by: report.by.name(),
         is_code: matches!(report.by, By::Site | By::Stack),
         hidden_rows: report.hidden_rows,

@@ -7,9 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
 use culeak::analysis::diff::State as Change;
+use culeak::snapshot::ProcessState;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::history::History;
+use super::holders::{Answer, Question};
 use super::names::{NamedFrame, Names};
 use super::reading::Reading;
 use super::rows::{Row, Rows, SiteKey};
@@ -24,6 +26,8 @@ pub enum Action {
     Redraw,
     /// Read this process's recording at every refresh.
     Choose(PathBuf),
+    /// Search for what holds the memory of this process.
+    Search(Question),
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -63,6 +67,8 @@ pub enum Page {
     Sites,
     /// The stacks of the chosen call site.
     Stacks,
+    /// What holds the memory of the chosen call site.
+    Holders,
     Help,
 }
 
@@ -73,6 +79,14 @@ pub struct Mark {
     /// The user set it; otherwise it is the first reading.
     pub set: bool,
     pub sums: LiveSums,
+}
+
+/// The search for what holds the memory of a process.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Holders {
+    pub searching: bool,
+    /// The last one; an error says why there is none.
+    pub answer: Option<Result<Answer, String>>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -86,6 +100,7 @@ pub struct Watched {
     pub used: BTreeMap<i32, Used>,
     /// Why the last attempt to read it failed.
     pub problem: Option<String>,
+    pub holders: Holders,
     /// The newest reading since the view was paused.
     pending: Option<Reading>,
 }
@@ -179,6 +194,15 @@ impl State {
             let process = self.watched(recording);
             self.processes[process].used.extend(used);
         }
+    }
+
+    /// Takes the answer of a search.
+    pub fn searched(&mut self, recording: &Path, answer: Result<Answer, String>) {
+        let process = self.watched(recording);
+        self.processes[process].holders = Holders {
+            searching: false,
+            answer: Some(answer),
+        };
     }
 
     pub fn named(&mut self, names: Names, notes: Vec<String>) {
@@ -283,7 +307,8 @@ impl State {
             KeyCode::Char(' ' | 'f') => self.pause(),
             KeyCode::Char('m') => self.mark(),
             KeyCode::Esc => self.back(),
-            KeyCode::Enter if self.page == Page::Stacks => self.back(),
+            KeyCode::Char('w') if self.page != Page::Help => return self.why(),
+            KeyCode::Enter if matches!(self.page, Page::Stacks | Page::Holders) => self.back(),
             KeyCode::Enter if self.page == Page::Sites => self.expand(),
             KeyCode::Up | KeyCode::Char('k') => self.go(-1),
             KeyCode::Down | KeyCode::Char('j') => self.go(1),
@@ -340,7 +365,7 @@ impl State {
                 self.sort = Sort::Bytes;
             }
             Page::Sites => self.filter.clear(),
-            Page::Stacks | Page::Help => self.page = Page::Sites,
+            Page::Stacks | Page::Holders | Page::Help => self.page = Page::Sites,
         }
         self.offset = 0;
         self.arrange();
@@ -355,6 +380,31 @@ impl State {
         self.offset = 0;
     }
 
+    /// Shows what holds the memory of the selected call site. Starts a search if there is none, or if the page is open already.
+    fn why(&mut self) -> Option<Action> {
+        let is_open = self.page == Page::Holders;
+        let key = self.selected_row().map(|row| row.key)?;
+        self.selected = Some(key);
+        self.page = Page::Holders;
+        self.offset = 0;
+        let process = self.processes.get_mut(self.chosen)?;
+        let holders = &mut process.holders;
+        if holders.searching || matches!(holders.answer, Some(Ok(_))) && !is_open {
+            return None;
+        }
+        let reading = process.reading.as_ref()?;
+        if reading.process.state != ProcessState::Running {
+            let why = "the process has ended; `culeak run --why` searches at the end of a program";
+            holders.answer = Some(Err(why.to_owned()));
+            return None;
+        }
+        holders.searching = true;
+        Some(Action::Search(Question {
+            recording: process.recording.clone(),
+            pid: reading.process.number(),
+        }))
+    }
+
     fn go(&mut self, by: isize) {
         match self.page {
             Page::Sites => {
@@ -364,7 +414,7 @@ impl State {
                 self.scroll_to_selected();
             }
             // Drawing limits the offset to the number of lines.
-            Page::Stacks | Page::Help => self.offset = self.offset.saturating_add_signed(by),
+            Page::Stacks | Page::Holders | Page::Help => self.offset = self.offset.saturating_add_signed(by),
         }
     }
 
@@ -402,7 +452,7 @@ impl State {
         self.chosen = (self.chosen + step) % self.processes.len();
         self.selected = None;
         self.offset = 0;
-        if self.page == Page::Stacks {
+        if matches!(self.page, Page::Stacks | Page::Holders) {
             self.page = Page::Sites;
         }
         self.refresh();

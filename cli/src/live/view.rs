@@ -5,7 +5,7 @@
 //! GPU 0  1.2 GiB now, 1.9 GiB peak   ▁▂▃▅▇▇█▇▇▆▆▆▅▅▅▅                                  top.rs
 //! holds 1.2 GiB in 128 blocks at 3 call sites
 //! by bytes · growth since the mark, 38 s ago
-//!      bytes    count      growth  oldest  call site                                   table.rs, or stacks.rs
+//!      bytes    count      growth  oldest  call site                                   table.rs, stacks.rs or holders.rs
 //!    200 MiB      100    +100 MiB    25 s  load_batch  train.cu:14
 //! not recorded: 3 unknown frees
 //! q quit  ? help  enter stacks  / filter  m mark  d diff  space pause                  bottom.rs
@@ -16,6 +16,7 @@
 
 mod bottom;
 mod help;
+mod holders;
 mod stacks;
 mod table;
 mod top;
@@ -77,6 +78,7 @@ pub fn draw(state: &mut State, palette: &Palette, frame: &mut Frame) {
     match state.page {
         Page::Sites => table::draw(state, palette, middle, buffer),
         Page::Stacks => stacks::draw(state, palette, middle, buffer),
+        Page::Holders => holders::draw(state, palette, middle, buffer),
         Page::Help => help::draw(state, palette, middle, buffer),
     }
     bottom::draw(state, palette, last, buffer);

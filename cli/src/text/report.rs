@@ -13,7 +13,7 @@ use culeak::snapshot::{Automatic, EndOf, ProcessState, Reason};
 
 use super::parts::{self, BAD, BOLD, DIM, GOOD, NAME_WIDTH, Styled};
 use super::units::{self, plural};
-use super::{categories, columns, ledger};
+use super::{categories, columns, ledger, why};
 use crate::escape::Escaped;
 
 pub mod sums;
@@ -60,6 +60,9 @@ pub fn write(report: &Report, extent: Extent, out: &mut dyn Write) -> io::Result
         for (index, row) in report.rows.iter().enumerate() {
             details(index + 1, row, full_stacks, out)?;
         }
+    }
+    if !report.held_by.is_empty() {
+        why::write_sites(&report.held_by, report.rows.len(), out)?;
     }
     for (name, text) in sums::totals(report)
         .into_iter()

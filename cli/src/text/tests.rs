@@ -15,6 +15,7 @@ use proptest::prelude::*;
 
 mod fits;
 mod phases;
+mod why;
 
 use super::report::Extent;
 use super::sample::{GIB, MAIN, MIB, RUNTIME, START, Sample, leaky, shut_down, training};

@@ -71,7 +71,7 @@ fn width(text: &str) -> usize {
 }
 
 /// The line, broken between words so that each part fits. Escape sequences stay where they are.
-fn wrapped(line: &str, columns: usize) -> String {
+pub fn wrapped(line: &str, columns: usize) -> String {
     if width(line) <= columns {
         return line.to_owned();
     }

@@ -134,6 +134,6 @@ pub fn word4(bytes: &[u8], at: usize) -> u32 {
     u32::from(half(bytes, at)) | u32::from(half(bytes, at + 2)) << 16
 }
 
-fn half(bytes: &[u8], at: usize) -> u16 {
+pub fn half(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([bytes[at], bytes[at + 1]])
 }

@@ -225,7 +225,8 @@ pub fn find_mapped(copy: &Copy, pages: &mut Pages, memory: &[Range<u64>]) {
                 let is_chunk = before == offset
                     && word & 7 == 2
                     && size > 0
-                    && (size.checked_add(before)).is_some_and(|all| all.is_multiple_of(PAGE) && all <= range.end - page);
+                    && (size.checked_add(before))
+                        .is_some_and(|all| all.is_multiple_of(PAGE) && all <= range.end - page);
                 if is_chunk {
                     end = page + before + size;
                     pages.set_kind(copy, page..end, Kind::Glibc);

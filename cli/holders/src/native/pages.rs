@@ -116,14 +116,15 @@ impl Pages {
     pub fn present(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> + use<'_> {
         let first = self.runs.partition_point(|run| run.end <= range.start);
         let clipped = move |run: &Range<u64>| run.start.max(range.start & !(PAGE - 1))..run.end.min(range.end);
-        self.runs[first..].iter().map(clipped).take_while(|run| run.start < run.end)
+        self.runs[first..]
+            .iter()
+            .map(clipped)
+            .take_while(|run| run.start < run.end)
     }
 
     /// The addresses of the present pages of a range.
     pub fn addresses(&self, range: Range<u64>) -> Vec<u64> {
-        self.present(range)
-            .flat_map(|run| run.step_by(PAGE as usize))
-            .collect()
+        self.present(range).flat_map(|run| run.step_by(PAGE as usize)).collect()
     }
 
     pub fn bytes(&self, range: Range<u64>) -> u64 {

@@ -90,10 +90,9 @@ fn locals(copy: &Copy, region: &Region, descriptor: u64) -> Range<u64> {
 
 /// The stacks of all threads.
 pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
-    let threads = copy.source().threads();
     let is_main = |thread: &Thread| copy.source().pid() == Some(thread.id);
     let mut stacks: Vec<Stack> = Vec::new();
-    for thread in threads {
+    for thread in copy.threads().iter().cloned() {
         let mut stack = Stack {
             sure: thread.stack_pointer.is_some(),
             ..Stack::default()
@@ -104,9 +103,11 @@ pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
             None => None,
         };
         if let Some(region) = region {
-            let start = (thread.stack_pointer.map(|pointer| pointer.saturating_sub(RED_ZONE) & !7))
-                .unwrap_or(region.range.start)
-                .max(region.range.start);
+            let start = (thread
+                .stack_pointer
+                .map(|pointer| pointer.saturating_sub(RED_ZONE) & !7))
+            .unwrap_or(region.range.start)
+            .max(region.range.start);
             stack.frames = Some(start..region.range.end);
             stack.whole = Some(region.range.clone());
             let own = thread.thread_pointer.filter(|pointer| is_descriptor(copy, *pointer));
@@ -121,7 +122,12 @@ pub fn stacks(copy: &Copy, pages: &Pages, memory: &[Range<u64>]) -> Vec<Stack> {
         stack.thread = thread;
         stacks.push(stack);
     }
-    let is_known = |at: u64| stacks.iter().flat_map(|stack| &stack.locals).any(|range| range.contains(&at));
+    let is_known = |at: u64| {
+        stacks
+            .iter()
+            .flat_map(|stack| &stack.locals)
+            .any(|range| range.contains(&at))
+    };
     let mut others = all_descriptors(copy, pages, memory);
     others.retain(|at| !is_known(*at));
     for stack in stacks.iter_mut().filter(|stack| stack.locals.is_none()) {

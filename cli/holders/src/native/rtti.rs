@@ -189,7 +189,10 @@ mod tests {
 
     #[test]
     fn the_object_of_a_control_block_is_its_first_argument() {
-        assert_eq!(first_argument("Foo<int, 3>, std::allocator<void>, (x)2>"), Some("Foo<int, 3>"));
+        assert_eq!(
+            first_argument("Foo<int, 3>, std::allocator<void>, (x)2>"),
+            Some("Foo<int, 3>")
+        );
         assert_eq!(first_argument("Foo>"), Some("Foo"));
         assert_eq!(first_argument("Foo<"), None);
     }

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Region, Source, Thread};
 use crate::Error;
@@ -35,7 +35,7 @@ pub struct Process {
     /// `/proc/PID/mem`, for systems that forbid `process_vm_readv`.
     memory: Option<File>,
     only_file: AtomicBool,
-    pause: Option<Pause>,
+    pause: Mutex<Option<Pause>>,
     limits: Mutex<Vec<String>>,
 }
 
@@ -49,7 +49,7 @@ impl Process {
             pagemap: File::open(format!("/proc/{pid}/pagemap")).ok(),
             memory: File::open(format!("/proc/{pid}/mem")).ok(),
             only_file: AtomicBool::new(false),
-            pause: None,
+            pause: Mutex::default(),
             limits: Mutex::default(),
         };
         let failed = |error| Error::Read(format!("process {pid}"), permission::explained(pid, error));
@@ -115,7 +115,7 @@ impl Process {
     }
 
     fn limit(&self, sentence: String) {
-        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = locked(&self.limits);
         if !limits.contains(&sentence) {
             limits.push(sentence);
         }
@@ -127,6 +127,10 @@ impl Process {
         let pages = text.split(' ').nth(1).and_then(|pages| pages.parse::<u64>().ok());
         pages.unwrap_or(0) * crate::copy::PAGE
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Source for Process {
@@ -192,7 +196,7 @@ impl Source for Process {
     }
 
     fn threads(&self) -> Vec<Thread> {
-        if let Some(pause) = &self.pause {
+        if let Some(pause) = &*locked(&self.pause) {
             return pause.threads().to_vec();
         }
         let thread = |id| Thread {
@@ -214,21 +218,22 @@ impl Source for Process {
         }
     }
 
-    fn pause(&mut self, paused: bool) -> io::Result<()> {
+    fn pause(&self, paused: bool) -> io::Result<()> {
+        let mut pause = locked(&self.pause);
         if !paused {
-            self.pause = None;
-        } else if self.pause.is_none() {
-            self.pause = Some(Pause::begin(self.pid).map_err(|error| permission::explained(self.pid, error))?);
+            *pause = None;
+        } else if pause.is_none() {
+            *pause = Some(Pause::begin(self.pid).map_err(|error| permission::explained(self.pid, error))?);
         }
         Ok(())
     }
 
     fn is_running(&self) -> bool {
-        self.pause.is_none()
+        locked(&self.pause).is_none()
     }
 
     fn limits(&self) -> Vec<String> {
-        self.limits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.limits).clone()
     }
 }
 

@@ -12,6 +12,7 @@ use crate::errors::Failure;
 use crate::escape::Escaped;
 use crate::launch::supervise::shell_code;
 use crate::live::Message;
+use crate::live::holders::Question;
 use crate::live::program::{self, Running};
 use crate::live::state::{Action, State};
 use crate::live::terminal::{self, Screen};
@@ -23,10 +24,17 @@ pub enum End {
     Signal(Signal),
 }
 
+/// What keys make other threads do.
+pub struct Senders {
+    /// The recording that is on the screen.
+    pub chosen: Sender<PathBuf>,
+    pub searches: Sender<Question>,
+}
+
 struct View<'a> {
     state: &'a mut State,
     screen: &'a mut Screen,
-    chosen: Sender<PathBuf>,
+    senders: Senders,
     /// How the program ended.
     program: Option<ExitStatus>,
 }
@@ -35,13 +43,13 @@ struct View<'a> {
 pub fn run(
     state: &mut State,
     screen: &mut Screen,
-    chosen: Sender<PathBuf>,
+    senders: Senders,
     inbox: &Receiver<Message>,
 ) -> (End, Option<ExitStatus>) {
     let mut view = View {
         state,
         screen,
-        chosen,
+        senders,
         program: None,
     };
     (view.run(inbox), view.program)
@@ -97,14 +105,22 @@ impl View<'_> {
             Message::Signal(Signal::SIGTSTP) => self.screen.suspend(),
             Message::Signal(Signal::SIGCONT) => self.screen.take_again(),
             Message::Signal(signal) => return Some(End::Signal(signal)),
+            Message::Holders(recording, answer) => {
+                self.state.searched(&recording, answer);
+                Ok(())
+            }
             Message::Input(Event::Key(key)) if key.kind != KeyEventKind::Release => match self.state.key(key) {
                 None => Ok(()),
                 Some(Action::Quit) => return Some(End::Quit),
                 Some(Action::Suspend) => self.screen.suspend(),
                 Some(Action::Redraw) => self.screen.forget(),
+                Some(Action::Search(question)) => {
+                    let _ = self.senders.searches.send(question);
+                    Ok(())
+                }
                 Some(Action::Choose(recording)) => {
                     // The receiving thread lives as long as this one.
-                    let _ = self.chosen.send(recording);
+                    let _ = self.senders.chosen.send(recording);
                     Ok(())
                 }
             },

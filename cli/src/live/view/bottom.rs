@@ -29,11 +29,12 @@ pub fn draw(state: &State, palette: &Palette, area: Rect, buffer: &mut Buffer) {
             "? help",
             "enter stacks",
             "/ filter",
-            "s sort",
+            "w why",
             "m mark",
             "d diff",
         ],
         Page::Stacks => vec!["q quit", "? help", "esc back", "up/down scroll", "m mark"],
+        Page::Holders => vec!["q quit", "? help", "esc back", "up/down scroll", "w search again"],
         Page::Help => vec!["q quit", "esc back"],
     };
     keys.push(if state.paused { "space resume" } else { "space pause" });

@@ -12,6 +12,7 @@ const KEYS: &[(&str, &str)] = &[
     ("q, Ctrl-C", "quit"),
     ("up down, j k", "select a call site; also PgUp, PgDn, Home, End"),
     ("enter", "show the stacks of the call site; enter or esc: back"),
+    ("w", "show what holds the memory of the call site; again: search anew"),
     ("s", "sort by bytes, count, growth, age or name in turn"),
     ("b c g a n", "sort by bytes, count, growth, age or name"),
     ("/", "show call sites with these words in a name, file, module or kind"),
@@ -35,7 +36,7 @@ pub fn draw(state: &mut State, palette: &Palette, area: Rect, buffer: &mut Buffe
         .collect();
     lines.push(Line::default());
     lines.push(Line::raw(
-        "The view reads the recording and does not touch the process.",
+        "The view reads the recording; w reads the memory of the process, which runs on.",
     ));
     if let Some(process) = state.process() {
         let recording = process.recording.display().to_string();

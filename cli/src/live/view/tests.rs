@@ -2,6 +2,10 @@
 
 use std::path::Path;
 
+use culeak::analysis::filter::Filter;
+use culeak::analysis::groups::Groups;
+use culeak::analysis::site::CallStacks;
+use culeak::analysis::why::by_site;
 use culeak::snapshot::ProcessState;
 use proptest::prelude::*;
 use ratatui::Terminal;
@@ -9,11 +13,13 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::style::Color;
 
+use super::super::holders::{Answer, Question};
+use super::super::state::Action;
 use super::super::usage::Used;
 use super::*;
 use crate::escape::is_active;
 use crate::live::tests::sample::{press, show, state, training, type_in};
-use crate::text::sample::{MIB, Sample, leaky};
+use crate::text::sample::{MIB, Sample, held, leaky};
 
 fn terminal(width: u16, height: u16, state: &mut State, colours: bool) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).expect("a terminal in memory");
@@ -145,6 +151,42 @@ fn screen_of_an_ended_process() {
 }
 
 #[test]
+fn screen_of_what_holds_the_memory_of_a_site() {
+    let snapshot = held();
+    let mut state = state();
+    show(&mut state, &snapshot);
+    let recording = state.processes[0].recording.clone();
+    let asked = press(&mut state, KeyCode::Char('w'));
+    let question = Question {
+        recording: recording.clone(),
+        pid: 4711,
+    };
+    assert_eq!(asked, Some(Action::Search(question.clone())));
+    assert_eq!(press(&mut state, KeyCode::Char('w')), None, "one search at a time");
+    expect_screen("searching-80x24.txt", 80, 24, &mut state);
+    let stacks = CallStacks::of(&snapshot);
+    let answer = Answer {
+        at_ns: snapshot.taken.at_ns - 3_000_000_000,
+        took_ns: 640_000_000,
+        sites: by_site(&snapshot, &stacks, &Groups::of(&snapshot, &stacks), &Filter::default()),
+        limits: vec!["memory shared with other processes".to_owned()],
+    };
+    state.searched(&recording, Ok(answer));
+    expect_screen("held-by-80x24.txt", 80, 24, &mut state);
+    press(&mut state, KeyCode::Esc);
+    press(&mut state, KeyCode::Down);
+    assert_eq!(
+        press(&mut state, KeyCode::Char('w')),
+        None,
+        "the answer covers all call sites"
+    );
+    assert!(screen(80, 24, &mut state).contains("uncollected cycle"));
+    assert_eq!(press(&mut state, KeyCode::Char('w')), Some(Action::Search(question)));
+    state.searched(&recording, Err("process 4711: no such process".to_owned()));
+    assert!(screen(80, 24, &mut state).contains("no such process"));
+}
+
+#[test]
 fn screen_of_the_keys() {
     let mut state = watched();
     state.named(
@@ -197,7 +239,7 @@ proptest! {
     #[test]
     fn any_size_and_any_keys_are_accepted(
         sizes in proptest::collection::vec((1u16..250, 1u16..80), 1..4),
-        keys in "[qsbcganmd/?kj f\\PC]{0,12}",
+        keys in "[qsbcganmdw/?kj f\\PC]{0,12}",
     ) {
         let mut state = watched();
         show(&mut state, &training(4712, 1));

@@ -6,7 +6,7 @@ use culeak::analysis::framework::owner_of_domain;
 use culeak::analysis::points::{DRIVER, Peak, PeakSite};
 use culeak::analysis::report::{FailedRow, Report, Tally};
 use culeak::point::Point;
-use culeak::snapshot::{Allocator, BY_PYTORCH};
+use culeak::snapshot::{Allocator, BY_PYTORCH, Losses, Taken};
 
 use crate::escape::Escaped;
 use crate::text::parts;
@@ -267,15 +267,7 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
     if is_from_pytorch(report) {
         texts.push("memory outside PyTorch's allocator, and what PyTorch's snapshot leaves out".to_owned());
     } else {
-        let counted = counted_losses(report).into_iter();
-        texts.extend(counted.filter(|(count, _)| all || *count > 0).map(|(count, text)| {
-            let text = text.replace("{s}", if count == 1 { "" } else { "s" });
-            let shown = match count {
-                0 => text.split(':').next().unwrap_or_default(),
-                _ => &text,
-            };
-            format!("{} {shown}", units::count(count))
-        }));
+        texts.extend(losses_in_words(report.losses, report.taken, all));
         let lossy = report.allocators.iter().filter(|allocator| lacks_events(allocator));
         texts.extend(lossy.map(of_allocator));
         if texts.is_empty() {
@@ -293,14 +285,28 @@ pub fn losses(report: &Report, all: bool) -> Vec<Sum> {
     rows
 }
 
+/// What the recording lacks, without the statistics of allocators. With `all`, zeros are listed too.
+pub fn losses_in_words(losses: &Losses, taken: &Taken, all: bool) -> impl Iterator<Item = String> {
+    let counted = counted_losses(losses, taken).into_iter();
+    counted
+        .filter(move |(count, _)| all || *count > 0)
+        .map(|(count, text)| {
+            let text = text.replace("{s}", if count == 1 { "" } else { "s" });
+            let shown = match count {
+                0 => text.split(':').next().unwrap_or_default(),
+                _ => &text,
+            };
+            format!("{} {shown}", units::count(count))
+        })
+}
+
 /// Rows under one name.
-fn titled(name: &'static str, texts: Vec<String>) -> Vec<Sum> {
+pub fn titled(name: &'static str, texts: Vec<String>) -> Vec<Sum> {
     iter::once(name).chain(iter::repeat("")).zip(texts).collect()
 }
 
 /// Every count of losses, and its text. `{s}` is the plural; the part after the colon is left out if the count is 0.
-fn counted_losses(report: &Report) -> [(u64, &'static str); 18] {
-    let losses = report.losses;
+fn counted_losses(losses: &Losses, taken: &Taken) -> [(u64, &'static str); 18] {
     let unhooked = losses.unhooked.len() as u64;
     [
         (losses.lost_allocations, "allocation{s}: the totals are too low"),
@@ -335,11 +341,11 @@ fn counted_losses(report: &Report) -> [(u64, &'static str); 18] {
         ),
         (unhooked, "unhooked function{s}: named in a warning below"),
         (
-            report.taken.in_flight,
+            taken.in_flight,
             "free{s} in flight: whether the memory was freed is unknown",
         ),
         (
-            report.taken.events_during_read,
+            taken.events_during_read,
             "event{s} during the read: rows list memory that was live throughout",
         ),
     ]

@@ -1,0 +1,104 @@
+//! Whether native code has a pointer to an object whose reference count is not explained.
+//!
+//! A word that equals the object's address counts as such a pointer if it lies in static memory, in a thread-local variable
+//! or in an allocated chunk, unless
+//! * it is a field of a Python object: these are counted already, or borrowed (weak references);
+//! * it lies in an array of an object that refers to it;
+//! * it lies in memory that the object itself points to: that points back to its owner;
+//! * it lies in an interpreter's state, which keeps stale pointers.
+//!
+//! Stacks do not count: their dead slots keep pointers to objects that were used a while ago.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use culeak::snapshot::Class;
+use foldhash::fast::FixedState;
+
+use crate::classes::{Found, first_object};
+use crate::copy::Copy;
+use crate::garbage::Unreached;
+use crate::graph::Graph;
+use crate::python::Python;
+use crate::walk::Walk;
+use crate::words::Words;
+
+/// Words of the copy that point to blocks or objects which the walk does not explain.
+#[derive(Default)]
+pub(crate) struct Evidence {
+    pub words: Words,
+    /// Address of a native pointer to an object.
+    pointers: HashMap<u64, u64, FixedState>,
+}
+
+impl Evidence {
+    /// `found`: by the index of the block. `statics`: static and thread-local memory.
+    pub fn find(walk: &mut Walk, unreached: &Unreached, found: &[Option<Found>], statics: &[Range<u64>]) -> Evidence {
+        let wanted: Vec<bool> = (found.iter().zip(&walk.records))
+            .map(|(found, record)| found.is_none() && record.is_none())
+            .collect();
+        let mut objects: Vec<u64> = (found.iter().flatten())
+            .filter(|found| found.class == Class::NativeHolder)
+            .filter_map(|found| first_object(&walk.graph, found.last.0))
+            .map(|object| walk.graph.address(object))
+            .collect();
+        objects.sort_unstable();
+        objects.dedup();
+        if objects.is_empty() && !wanted.contains(&true) {
+            return Evidence::default();
+        }
+        let words = Words::find(walk.copy, walk.index, &wanted, &objects);
+        let referrers = unreached.referrers(&objects);
+        let mut pointers = HashMap::default();
+        for object in objects {
+            let referrers = referrers.get(&object).map_or(&[][..], Vec::as_slice);
+            let explained = explained_ranges(walk.copy, walk.python.as_deref_mut(), referrers);
+            let native = words.to_objects[&object].iter().copied().find(|address| {
+                !explained.iter().any(|range| range.contains(address))
+                    && is_native_pointer(walk, statics, *address, object)
+            });
+            if let Some(address) = native {
+                pointers.insert(object, address);
+            }
+        }
+        Evidence { words, pointers }
+    }
+
+    /// Says which of both it is: a native holder, or a reference that was never released.
+    pub fn judge(&self, graph: &Graph, found: &mut Found) {
+        let object = first_object(graph, found.last.0).map(|object| graph.address(object));
+        found.pointer = object.and_then(|object| self.pointers.get(&object).copied());
+        if found.pointer.is_none() {
+            found.class = Class::OverCounted;
+        }
+    }
+}
+
+fn is_native_pointer(walk: &mut Walk, statics: &[Range<u64>], address: u64, object: u64) -> bool {
+    if statics.iter().any(|range| range.contains(&address)) {
+        return true;
+    }
+    // Pointers to the last word of a chunk are none, but the word belongs to it.
+    let chunk = |address| walk.native.chunk(walk.copy, address);
+    let Some(chunk) = chunk(address).or_else(|| chunk(address.wrapping_sub(8))) else {
+        return false;
+    };
+    let node = |address| walk.graph.find(walk.copy, address);
+    let is_own = match (node(object), node(chunk.start)) {
+        (Some(object), Some(chunk)) => walk.graph.targets(object).contains(&chunk),
+        _ => false,
+    };
+    !is_own && !walk.contains_object(chunk)
+}
+
+fn explained_ranges(copy: &Copy, python: Option<&mut Python>, referrers: &[u64]) -> Vec<Range<u64>> {
+    let Some(python) = python else { return Vec::new() };
+    let mut ranges = Vec::new();
+    for referrer in referrers {
+        if let Some(of) = python.object(copy, *referrer) {
+            ranges.push(python.extent(copy, *referrer, of));
+            ranges.extend(python.arrays(copy, *referrer, of));
+        }
+    }
+    ranges
+}

@@ -1,0 +1,282 @@
+//! The cycle that keeps a block alive: `cycle Node.o → Node.o`.
+//!
+//! ```text
+//!   ┌────────────┐
+//!   ▼            │            the nearest object on a cycle that leads to the block begins the text
+//! Node ─.o─► Node ─.t─► Tensor ─► block
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+
+use foldhash::fast::FixedState;
+
+use super::names::{Kind, Names};
+use super::text::{self, Style};
+use crate::garbage::Garbage;
+use crate::graph::{Edge, EdgeKind, NodeId};
+
+/// Objects that are looked at for the cycles of one copy. Beyond that, a cycle is described by its number of objects.
+const BUDGET: usize = 20_000_000;
+
+/// The longest cycle whose members are named.
+const NAMED: usize = 100_000;
+
+/// A cycle, and how it leads to the object that holds the block.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Cycle {
+    /// `cycle Node.o → Node.o`.
+    pub text: String,
+    /// From an object of the cycle to before the holder.
+    pub path: Vec<(NodeId, Edge)>,
+}
+
+/// The cycles among the garbage of a copy.
+pub(super) struct Cycles {
+    /// By place of a member: the number of its strongly connected component.
+    components: Vec<u32>,
+    is_cyclic: Vec<bool>,
+    sizes: HashMap<u32, u32, FixedState>,
+    rings: HashMap<u32, Vec<(u32, Edge)>, FixedState>,
+    known: HashMap<u32, Cycle, FixedState>,
+    budget: usize,
+}
+
+impl Cycles {
+    pub fn new(garbage: &Garbage) -> Cycles {
+        let components = components(garbage);
+        let mut sizes: HashMap<u32, u32, FixedState> = HashMap::default();
+        for component in &components {
+            *sizes.entry(*component).or_default() += 1;
+        }
+        let refers_to_itself = |place: usize| {
+            garbage
+                .referrers(place)
+                .iter()
+                .any(|(referrer, _)| *referrer as usize == place)
+        };
+        let is_cyclic = (0..components.len())
+            .map(|place| sizes[&components[place]] > 1 || refers_to_itself(place))
+            .collect();
+        Cycles {
+            components,
+            is_cyclic,
+            sizes,
+            rings: HashMap::default(),
+            known: HashMap::default(),
+            budget: BUDGET,
+        }
+    }
+
+    /// The cycle that leads to this object of the garbage.
+    pub fn of(&mut self, names: &mut Names, holder: NodeId) -> Cycle {
+        let address = names.searched.graph.address(holder);
+        let Some(place) = names.searched.garbage.place(address) else {
+            return Cycle {
+                text: "cycle".to_owned(),
+                path: Vec::new(),
+            };
+        };
+        let place = place as u32;
+        if let Some(known) = self.known.get(&place) {
+            return known.clone();
+        }
+        let cycle = self.find(names, place);
+        self.known.insert(place, cycle.clone());
+        cycle
+    }
+
+    fn find(&mut self, names: &mut Names, holder: u32) -> Cycle {
+        let is_cyclic = &self.is_cyclic;
+        let back = match is_cyclic[holder as usize] {
+            true => Some((holder, Vec::new())),
+            false => {
+                let wanted = |place: u32| is_cyclic[place as usize];
+                search(&names.searched.garbage, holder, &mut self.budget, |_| true, wanted)
+            }
+        };
+        let Some((start, mut path)) = back else {
+            return Cycle {
+                text: "cycle".to_owned(),
+                path: Vec::new(),
+            };
+        };
+        let mut ring = self.ring(&names.searched.garbage, start);
+        // The owner of an instance dictionary begins the text.
+        if ring.len() > 1
+            && let Some(&(owner, edge)) = ring.last()
+            && is_detail(names, owner, edge)
+        {
+            ring.rotate_right(1);
+            path.insert(0, (owner, edge));
+        }
+        let text = match ring.is_empty() {
+            true => format!("cycle of {} objects", self.sizes[&self.components[start as usize]]),
+            false => text_of(names, &ring),
+        };
+        let nodes = |(place, edge): (u32, Edge)| Some((node(names, place)?, edge));
+        Cycle {
+            text,
+            path: path.into_iter().map_while(nodes).collect(),
+        }
+    }
+
+    /// The shortest cycle through an object: the objects from it on, each with its reference to the next. Empty if it is too
+    /// long to be named.
+    fn ring(&mut self, garbage: &Garbage, start: u32) -> Vec<(u32, Edge)> {
+        if let Some(ring) = self.rings.get(&start) {
+            return ring.clone();
+        }
+        let components = &self.components;
+        let component = components[start as usize];
+        let direct = garbage
+            .referrers(start as usize)
+            .iter()
+            .find(|(referrer, _)| *referrer == start);
+        let ring = match direct {
+            Some(&(_, edge)) => vec![(start, edge)],
+            None => search(
+                garbage,
+                start,
+                &mut self.budget,
+                |place| components[place as usize] == component,
+                |place| place == start,
+            )
+            .map_or_else(Vec::new, |(_, path)| path),
+        };
+        let ring = if ring.len() > NAMED { Vec::new() } else { ring };
+        self.rings.insert(start, ring.clone());
+        ring
+    }
+}
+
+/// Searches from an object along its referrers until one is wanted, which may be the object itself again. Returns that one,
+/// and the path from it to before the object.
+fn search(
+    garbage: &Garbage,
+    from: u32,
+    budget: &mut usize,
+    enter: impl Fn(u32) -> bool,
+    wanted: impl Fn(u32) -> bool,
+) -> Option<(u32, Vec<(u32, Edge)>)> {
+    let mut next: HashMap<u32, (u32, Edge), FixedState> = HashMap::default();
+    let mut open = VecDeque::from([from]);
+    while let Some(place) = open.pop_front() {
+        for &(referrer, edge) in garbage.referrers(place as usize) {
+            if *budget == 0 {
+                return None;
+            }
+            *budget -= 1;
+            if !enter(referrer) || next.contains_key(&referrer) {
+                continue;
+            }
+            next.insert(referrer, (place, edge));
+            if wanted(referrer) {
+                return Some((referrer, follow(&next, referrer, from)));
+            }
+            open.push_back(referrer);
+        }
+    }
+    None
+}
+
+fn follow(next: &HashMap<u32, (u32, Edge), FixedState>, start: u32, end: u32) -> Vec<(u32, Edge)> {
+    let mut path = Vec::new();
+    let mut at = start;
+    while let Some(&(to, edge)) = next.get(&at) {
+        path.push((at, edge));
+        at = to;
+        if at == end || path.len() > next.len() {
+            break;
+        }
+    }
+    path
+}
+
+fn node(names: &Names, place: u32) -> Option<NodeId> {
+    let address = names.searched.garbage.members()[place as usize];
+    names.searched.graph.find(names.searched.copy, address)
+}
+
+fn is_detail(names: &mut Names, owner: u32, edge: Edge) -> bool {
+    edge.kind() == EdgeKind::Dictionary
+        || node(names, owner).is_some_and(|node| names.label(node, Kind::Object, edge).hidden)
+}
+
+fn text_of(names: &mut Names, ring: &[(u32, Edge)]) -> String {
+    let mut path: Vec<(NodeId, Edge)> = ring
+        .iter()
+        .filter_map(|(place, edge)| Some((node(names, *place)?, *edge)))
+        .collect();
+    let Some(&(first, _)) = path.first() else {
+        return "cycle".to_owned();
+    };
+    path.push((first, Edge::default()));
+    let parts = names.parts(&path, &[]);
+    let style = Style {
+        to_object: true,
+        ..Style::default()
+    };
+    let mut steps = text::steps_of(&parts, style);
+    let kind = names.kind(first);
+    let mut words = format!("cycle {}", names.name(first, kind));
+    let is_single = steps.len() == 1;
+    if let Some(last) = steps.last_mut() {
+        last.holder = if is_single { "itself".to_owned() } else { String::new() };
+    }
+    if kind == Kind::Unnamed {
+        return words;
+    }
+    text::append(&mut words, &steps);
+    words
+}
+
+/// Strongly connected components, by Tarjan's algorithm without recursion.
+fn components(garbage: &Garbage) -> Vec<u32> {
+    const NONE: u32 = u32::MAX;
+    let count = garbage.members().len();
+    let mut components = vec![NONE; count];
+    let mut numbers = vec![NONE; count];
+    let mut lows = vec![0u32; count];
+    let mut stack = Vec::new();
+    let mut open: Vec<(u32, usize)> = Vec::new();
+    let mut number = 0;
+    for start in 0..count as u32 {
+        if numbers[start as usize] != NONE {
+            continue;
+        }
+        open.push((start, 0));
+        while let Some(&mut (place, ref mut next)) = open.last_mut() {
+            let at = place as usize;
+            if *next == 0 {
+                numbers[at] = number;
+                lows[at] = number;
+                number += 1;
+                stack.push(place);
+            }
+            if let Some(&(referrer, _)) = garbage.referrers(at).get(*next) {
+                *next += 1;
+                let to = referrer as usize;
+                if numbers[to] == NONE {
+                    // `next` is 0 only at the first visit.
+                    open.push((referrer, 0));
+                } else if components[to] == NONE {
+                    lows[at] = lows[at].min(numbers[to]);
+                }
+                continue;
+            }
+            if lows[at] == numbers[at] {
+                while let Some(member) = stack.pop() {
+                    components[member as usize] = place;
+                    if member == place {
+                        break;
+                    }
+                }
+            }
+            open.pop();
+            if let Some(&(parent, _)) = open.last() {
+                lows[parent as usize] = lows[parent as usize].min(lows[at]);
+            }
+        }
+    }
+    components
+}

@@ -1,0 +1,420 @@
+//! What the nodes of a path are, and what to call them and the references between them.
+
+use std::collections::HashMap;
+
+use culeak::snapshot::RootKind;
+
+use super::torch;
+use crate::classes::Searched;
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
+use crate::native::NativeRoot;
+use crate::python::{Label, PythonRoot, TypeId};
+
+/// What a node is, as far as the words of a path depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Root,
+    Module,
+    Class,
+    Function,
+    /// `staticmethod` and the like: only the function in it has a name.
+    Wrapper,
+    Cell,
+    Dict,
+    /// Another container of Python, which needs no name between `.history` and `[3]`.
+    Container,
+    Frame,
+    Generator,
+    Traceback,
+    /// A part of the tree that contains context variables.
+    Context,
+    /// A part of `threading.local`.
+    ThreadLocal,
+    /// An entry of the list in an `lru_cache`.
+    CacheLink,
+    Object,
+    /// `c10::TensorImpl`.
+    Tensor,
+    /// `c10::StorageImpl`.
+    Storage,
+    AutogradMeta,
+    /// A node of autograd's graph.
+    GradNode,
+    /// The node of a function that is written in Python.
+    PyNode,
+    /// Native memory with a class.
+    Native,
+    /// Native memory without a class.
+    Unnamed,
+    /// Steps that are left out.
+    Gap,
+}
+
+/// How the node was entered, if that decides how its references are called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub(super) enum Place {
+    #[default]
+    Plain,
+    /// The dictionary of all modules.
+    Modules,
+    /// The dictionary of an object: its keys are attributes.
+    Attributes,
+    /// The cells, defaults or keyword defaults of a function: their indices are no data of the user.
+    Closure,
+    Defaults,
+    /// A dictionary that has a dictionary for each thread or for each `threading.local`.
+    Threads,
+}
+
+/// What a path begins with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Beginning {
+    Modules,
+    /// A dictionary whose keys are variables: `sys`, `builtins`.
+    Namespace(String, RootKind),
+    /// A frame; `thread 4711 (loader), ` unless it is of the main thread.
+    Frame(String),
+    ThreadLocal(String),
+    Context(String),
+    /// Something else, which has a name.
+    Other(String, RootKind),
+    /// A word of native memory: its name, and whether a `std::vector` begins there.
+    Word(String, RootKind, bool),
+    /// The first object gives the name.
+    Object(RootKind),
+}
+
+/// A node of a path and its reference to the next one.
+#[derive(Debug, Clone)]
+pub(super) struct Part {
+    pub kind: Kind,
+    pub place: Place,
+    /// Only of the root.
+    pub beginning: Option<Beginning>,
+    /// `Tensor`, `function f`, `frame of gen, train.py:62`; without sizes.
+    pub name: String,
+    /// With sizes: `list of 60`.
+    pub detail: String,
+    pub label: Label,
+    pub edge: Edge,
+    /// Periods of a run that are left out after this part, and their length in parts.
+    pub omitted: (u64, usize),
+}
+
+/// Names the nodes of one copy.
+pub(super) struct Names<'a, 'c, 's> {
+    pub searched: &'a mut Searched<'c, 's>,
+    kinds: HashMap<TypeId, Kind>,
+    threads: HashMap<u64, String>,
+}
+
+impl<'a, 'c, 's> Names<'a, 'c, 's> {
+    pub fn new(searched: &'a mut Searched<'c, 's>) -> Names<'a, 'c, 's> {
+        let threads = searched.copy.source().threads().into_iter();
+        Names {
+            threads: threads.map(|thread| (u64::from(thread.id), thread.name)).collect(),
+            searched,
+            kinds: HashMap::new(),
+        }
+    }
+
+    pub fn type_of(&mut self, node: NodeId) -> Option<TypeId> {
+        let address = self.searched.graph.address(node);
+        self.searched.python.as_mut()?.object(self.searched.copy, address)
+    }
+
+    pub fn kind(&mut self, node: NodeId) -> Kind {
+        match self.searched.graph.kind(node) {
+            NodeKind::Root => Kind::Root,
+            NodeKind::Frame => Kind::Frame,
+            NodeKind::Native => {
+                let address = self.searched.graph.address(node);
+                let class = self.searched.native.class(self.searched.copy, address);
+                class.map_or(Kind::Unnamed, torch::kind_of)
+            }
+            NodeKind::Python => self.type_of(node).map_or(Kind::Object, |of| self.kind_of_type(of)),
+        }
+    }
+
+    fn kind_of_type(&mut self, of: TypeId) -> Kind {
+        if let Some(kind) = self.kinds.get(&of) {
+            return *kind;
+        }
+        let Some(python) = &self.searched.python else {
+            return Kind::Object;
+        };
+        let kind = match python.type_name(of) {
+            _ if python.is_class(of) => Kind::Class,
+            "module" => Kind::Module,
+            "function" => Kind::Function,
+            "staticmethod" | "classmethod" | "property" => Kind::Wrapper,
+            "cell" => Kind::Cell,
+            "dict" => Kind::Dict,
+            "list" | "tuple" | "set" | "frozenset" | "deque" | "OrderedDict" | "defaultdict" | "mappingproxy" => {
+                Kind::Container
+            }
+            "frame" => Kind::Frame,
+            "generator" | "coroutine" | "async_generator" => Kind::Generator,
+            "traceback" => Kind::Traceback,
+            "Context" | "hamt" | "hamt_bitmap_node" | "hamt_array_node" | "hamt_collision_node" => Kind::Context,
+            "_local" | "_localdummy" => Kind::ThreadLocal,
+            "_lru_list_elem" => Kind::CacheLink,
+            _ => Kind::Object,
+        };
+        self.kinds.insert(of, kind);
+        kind
+    }
+
+    /// What to call the node without sizes.
+    pub fn name(&mut self, node: NodeId, kind: Kind) -> String {
+        let address = self.searched.graph.address(node);
+        let copy = self.searched.copy;
+        match self.searched.graph.kind(node) {
+            NodeKind::Root => String::new(),
+            NodeKind::Frame => self
+                .searched
+                .python
+                .as_mut()
+                .map_or_else(String::new, |it| it.frame_name(copy, address)),
+            NodeKind::Native => match self.searched.native.class(copy, address) {
+                Some(class) => torch::short_class(class),
+                None => "native memory".to_owned(),
+            },
+            NodeKind::Python => match kind {
+                Kind::Function | Kind::Class | Kind::Frame => self.detail(node),
+                Kind::Generator => frame_of_generator(&self.detail(node)),
+                _ => self.type_name(node),
+            },
+        }
+    }
+
+    fn type_name(&mut self, node: NodeId) -> String {
+        let Some(of) = self.type_of(node) else {
+            return String::new();
+        };
+        let name = self.searched.python.as_ref().map_or("", |python| python.type_name(of));
+        match name {
+            "_lru_cache_wrapper" => "lru_cache",
+            "_local" => "threading.local",
+            "ReferenceType" => "weakref",
+            name => name,
+        }
+        .to_owned()
+    }
+
+    /// What to call the node, with sizes: `list of 60`.
+    pub fn detail(&mut self, node: NodeId) -> String {
+        let address = self.searched.graph.address(node);
+        let copy = self.searched.copy;
+        match (
+            self.searched.graph.kind(node),
+            self.type_of(node),
+            &mut self.searched.python,
+        ) {
+            (NodeKind::Python, Some(of), Some(python)) => match python.type_name(of) {
+                "_lru_cache_wrapper" => "lru_cache".to_owned(),
+                "_local" => "threading.local".to_owned(),
+                _ => python.name(copy, address, of),
+            },
+            (NodeKind::Python, ..) => String::new(),
+            _ => {
+                let kind = self.kind(node);
+                self.name(node, kind)
+            }
+        }
+    }
+
+    pub fn label(&mut self, node: NodeId, kind: Kind, edge: Edge) -> Label {
+        if kind == Kind::Context {
+            let name = self.context_variable(node, edge).unwrap_or_default();
+            return Label {
+                shape: name.clone(),
+                concrete: name,
+                hidden: false,
+            };
+        }
+        let address = self.searched.graph.address(node);
+        let is_frame = self.searched.graph.kind(node) == NodeKind::Frame;
+        match (self.searched.graph.kind(node), &mut self.searched.python) {
+            (NodeKind::Python | NodeKind::Frame, Some(python)) if edge.kind() != EdgeKind::Word => {
+                python.label(self.searched.copy, address, is_frame, edge)
+            }
+            _ => Label::default(),
+        }
+    }
+
+    /// How the references of a node are called that is entered in this way.
+    pub fn place(&mut self, from: NodeId, kind: Kind, place: Place, edge: Edge, to: Kind) -> Place {
+        if kind == Kind::Root {
+            return match self.searched.graph.root(from) {
+                Some(Root::Python(PythonRoot::Interpreter("sys.modules"))) => Place::Modules,
+                Some(Root::Python(PythonRoot::Interpreter("sys" | "builtins"))) => Place::Attributes,
+                Some(Root::Python(PythonRoot::ThreadLocals { .. })) => Place::Threads,
+                _ => Place::Plain,
+            };
+        }
+        if edge.kind() == EdgeKind::Dictionary {
+            return Place::Attributes;
+        }
+        match (kind, edge.kind(), to) {
+            (Kind::ThreadLocal, _, Kind::Dict | Kind::Container) => Place::Threads,
+            (Kind::Dict, _, Kind::Dict) if place == Place::Threads => Place::Attributes,
+            (Kind::Function, EdgeKind::Field, _) => match self.label(from, kind, edge) {
+                label if label.hidden => Place::Attributes,
+                label if label.shape == ".__closure__" => Place::Closure,
+                label if label.shape.ends_with("defaults__") => Place::Defaults,
+                _ => Place::Plain,
+            },
+            (_, EdgeKind::Field, Kind::Dict) if self.label(from, kind, edge).hidden => Place::Attributes,
+            _ => Place::Plain,
+        }
+    }
+
+    /// The parts of a path: nodes with their references to the next one, from a root on.
+    pub fn parts(&mut self, path: &[(NodeId, Edge)], omitted: &[(u64, usize)]) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::with_capacity(path.len());
+        for (nth, &(node, edge)) in path.iter().enumerate() {
+            let mut kind = self.kind(node);
+            let mut place = Place::Plain;
+            if let (Some(last), Some(&(before, by))) = (parts.last(), nth.checked_sub(1).and_then(|nth| path.get(nth)))
+            {
+                place = self.place(before, last.kind, last.place, by, kind);
+                if last.place == Place::Modules {
+                    kind = Kind::Module;
+                }
+            }
+            let mut label = self.label(node, kind, edge);
+            if place == Place::Closure
+                && let Some(&(function, _)) = nth.checked_sub(1).and_then(|nth| path.get(nth))
+                && let Some(name) = self.free_variable(function, edge.index())
+            {
+                label.concrete = format!("closure {name}");
+                label.shape.clone_from(&label.concrete);
+            }
+            if kind == Kind::Unnamed && self.is_vector_word(node, edge) {
+                label.concrete = "[*]".to_owned();
+                label.shape.clone_from(&label.concrete);
+            }
+            let beginning = (kind == Kind::Root).then(|| self.beginning(node, edge));
+            parts.push(Part {
+                kind,
+                place,
+                beginning,
+                name: self.name(node, kind),
+                detail: self.detail(node),
+                label,
+                edge,
+                omitted: omitted.get(nth).copied().unwrap_or_default(),
+            });
+        }
+        parts
+    }
+
+    /// The name of a function's free variable.
+    fn free_variable(&mut self, function: NodeId, index: u64) -> Option<String> {
+        let address = self.searched.graph.address(function);
+        self.searched
+            .python
+            .as_mut()?
+            .free_variable(self.searched.copy, address, index)
+    }
+
+    /// The name of the context variable whose value this is: keys and values take turns.
+    fn context_variable(&mut self, node: NodeId, edge: Edge) -> Option<String> {
+        let copy = self.searched.copy;
+        let value = self.searched.graph.address(node) + edge.index() * 8;
+        self.searched
+            .python
+            .as_mut()?
+            .context_variable(copy, copy.word(value.checked_sub(8)?))
+    }
+
+    /// Whether the word at this place of an unnamed chunk is the beginning of a `std::vector`.
+    fn is_vector_word(&self, node: NodeId, edge: Edge) -> bool {
+        edge.kind() == EdgeKind::Word && self.is_vector(self.searched.graph.address(node) + edge.index() * 8)
+    }
+
+    /// Whether the words at this address are the beginning, end and capacity of a buffer that is a chunk.
+    pub fn is_vector(&self, address: u64) -> bool {
+        let copy = self.searched.copy;
+        let [begin, end, capacity] = [0, 8, 16].map(|offset| copy.word(address.wrapping_add(offset)));
+        if begin == 0 || begin >= end || end > capacity || (end - begin) % 8 != 0 {
+            return false;
+        }
+        let chunk = self.searched.native.chunk(copy, begin);
+        chunk.is_some_and(|chunk| chunk.start == begin && capacity <= chunk.start.saturating_add(chunk.bytes))
+    }
+
+    pub fn beginning(&mut self, root: NodeId, edge: Edge) -> Beginning {
+        let (root, start) = match self.searched.graph.root(root) {
+            Some(Root::Python(root)) => return self.python_beginning(root),
+            Some(Root::Native { root, start }) => (root.clone(), *start),
+            Some(Root::Heap) => return Beginning::Other("heap memory".to_owned(), RootKind::Heap),
+            Some(Root::Garbage | Root::Counted) | None => return Beginning::Object(RootKind::None),
+        };
+        let address = match &root {
+            NativeRoot::Registers { .. } => 0,
+            _ => start.wrapping_add(edge.index() * 8),
+        };
+        let Searched {
+            copy, modules, native, ..
+        } = &mut *self.searched;
+        let name = native.describe(copy, modules, &root, address);
+        let kind = match root {
+            NativeRoot::Globals { .. } => RootKind::Global,
+            NativeRoot::ThreadLocals { .. } => RootKind::ThreadLocal,
+            NativeRoot::Stack { .. } | NativeRoot::Registers { .. } => RootKind::Stack,
+        };
+        let is_vector = kind == RootKind::Global && self.is_vector(address);
+        Beginning::Word(name, kind, is_vector)
+    }
+
+    fn python_beginning(&self, root: &PythonRoot) -> Beginning {
+        let of = |thread: u64, main: bool| {
+            if main {
+                String::new()
+            } else {
+                format!("{}, ", self.thread(thread))
+            }
+        };
+        match *root {
+            PythonRoot::Interpreter("sys.modules") => Beginning::Modules,
+            PythonRoot::Interpreter(name @ ("sys" | "builtins")) => {
+                Beginning::Namespace(name.to_owned(), RootKind::Module)
+            }
+            PythonRoot::Interpreter(name) => Beginning::Other(name.to_owned(), RootKind::Interpreter),
+            PythonRoot::Frame { thread, main } => Beginning::Frame(of(thread, main)),
+            PythonRoot::ThreadLocals { thread, main } => Beginning::ThreadLocal(of(thread, main)),
+            PythonRoot::Context { thread, main } => Beginning::Context(of(thread, main)),
+            PythonRoot::Exception { thread, main } => Beginning::Other(
+                format!("{}exception being handled", of(thread, main)),
+                RootKind::Exception,
+            ),
+            PythonRoot::ThreadState { thread, main } => {
+                let thread = if main {
+                    "the main thread".to_owned()
+                } else {
+                    self.thread(thread)
+                };
+                Beginning::Other(format!("state of {thread}"), RootKind::Interpreter)
+            }
+        }
+    }
+
+    fn thread(&self, id: u64) -> String {
+        match self.threads.get(&id) {
+            Some(name) if !name.is_empty() => format!("thread {id} ({name})"),
+            _ if id > u64::from(u32::MAX) => format!("thread {id:#x}"),
+            _ => format!("thread {id}"),
+        }
+    }
+}
+
+/// `frame of generator gen, train.py:62`, whatever the generator itself is called.
+fn frame_of_generator(name: &str) -> String {
+    if name.starts_with("frame of") {
+        name.to_owned()
+    } else {
+        format!("frame of {name}")
+    }
+}

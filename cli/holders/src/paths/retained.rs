@@ -1,0 +1,314 @@
+//! What each holder alone keeps alive, from the dominator tree of everything found.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use culeak::snapshot::{Class, Retainer, RootKind};
+use foldhash::fast::FixedState;
+
+use super::names::{Kind, Names, Part, Place};
+use super::text::{self, Style};
+use crate::Block;
+use crate::graph::dominators::{Dominated, Links, dominators};
+use crate::graph::{BlockEdge, Edge, Graph, NodeId, NodeKind, Phase, Root};
+use crate::python::PythonRoot;
+
+/// Holders that are reported.
+const REPORTED: usize = 10_000;
+
+/// Holders of less than this part of the memory are left out, unless there are few.
+const LEAST: u64 = 1000;
+
+const UNCOLLECTED: &str = "uncollected cycles";
+
+/// The retainers, parents first, and the innermost one of each block.
+pub(super) fn retainers(names: &mut Names, blocks: &[Block]) -> (Vec<Retainer>, Vec<Option<usize>>) {
+    let mut weights = Vec::new();
+    let nodes = names.searched.graph.len();
+    for (block, found) in names.searched.found.iter().enumerate() {
+        if found.class != Class::Lost {
+            weights.push(((nodes + block) as u32, blocks[block].bytes));
+        }
+    }
+    let entries = entries(names);
+    let holding = Holding::new(&names.searched.graph, blocks);
+    let tree = dominators(&holding, &entries, &weights);
+    let kept = choose(names, &tree, nodes);
+    let mut places: HashMap<u32, usize, FixedState> = HashMap::default();
+    let mut retainers: Vec<Retainer> = Vec::new();
+    for (place, name, root) in kept {
+        let parent = above(&tree, tree[place as usize].parent, &places);
+        places.insert(place, retainers.len());
+        retainers.push(Retainer {
+            name,
+            root,
+            parent,
+            bytes: tree[place as usize].bytes,
+            count: tree[place as usize].count,
+        });
+    }
+    let mut of_blocks = vec![None; blocks.len()];
+    for entry in &tree {
+        if let Some(block) = (entry.node as usize).checked_sub(nodes) {
+            of_blocks[block] = above(&tree, entry.parent, &places);
+        }
+    }
+    (retainers, of_blocks)
+}
+
+/// The innermost retainer at or above a place.
+fn above(tree: &[Dominated], place: Option<u32>, places: &HashMap<u32, usize, FixedState>) -> Option<usize> {
+    let mut at = place;
+    while let Some(place) = at {
+        if let Some(retainer) = places.get(&place) {
+            return Some(*retainer);
+        }
+        at = tree[place as usize].parent;
+    }
+    None
+}
+
+/// Where the graph is entered: roots, and the variables of modules, because a module is no holder that one could drop.
+fn entries(names: &mut Names) -> Vec<u32> {
+    let graph = &names.searched.graph;
+    let mut entries = Vec::new();
+    let mut variables: Vec<NodeId> = Vec::new();
+    for (node, root) in graph.roots() {
+        match root {
+            Root::Heap => continue,
+            Root::Python(PythonRoot::Interpreter("sys.modules")) => {
+                let all = graph.targets(*node);
+                variables.extend(all);
+                variables.extend(all.iter().flat_map(|modules| graph.targets(*modules)));
+            }
+            Root::Python(PythonRoot::Interpreter("sys" | "builtins")) => variables.extend(graph.targets(*node)),
+            _ => {}
+        }
+        entries.push(node.0);
+    }
+    for node in variables {
+        entries.push(node.0);
+        if names.kind(node) == Kind::Module {
+            let targets = names.searched.graph.targets(node).to_vec();
+            entries.extend(
+                targets
+                    .iter()
+                    .filter(|target| names.kind(**target) == Kind::Dict)
+                    .map(|target| target.0),
+            );
+        }
+    }
+    entries.sort_unstable();
+    entries.dedup();
+    entries
+}
+
+/// The graph with the blocks behind its nodes.
+struct Holding<'g> {
+    graph: &'g Graph,
+    nodes: usize,
+    blocks: usize,
+    holds: Vec<u64>,
+    /// For a node, where its blocks begin.
+    firsts: HashMap<u32, u32, FixedState>,
+    /// Sorted by node.
+    edges: Vec<(u32, u32)>,
+}
+
+impl<'g> Holding<'g> {
+    fn new(graph: &'g Graph, blocks: &[Block]) -> Holding<'g> {
+        let nodes = graph.len();
+        let mut holds = vec![0; nodes.div_ceil(64)];
+        // The records of an allocator point to all of its blocks.
+        let counts = |edge: &&BlockEdge| !edge.weak || !blocks[edge.block as usize].of_torch;
+        let mut edges: Vec<(u32, u32)> = graph
+            .block_edges()
+            .iter()
+            .filter(counts)
+            .map(|edge| (edge.node.0, edge.block))
+            .collect();
+        edges.sort_unstable();
+        edges.dedup();
+        let mut firsts = HashMap::default();
+        for (place, (node, _)) in edges.iter().enumerate() {
+            holds[*node as usize / 64] |= 1 << (node % 64);
+            firsts.entry(*node).or_insert(place as u32);
+        }
+        Holding {
+            graph,
+            nodes,
+            blocks: blocks.len(),
+            holds,
+            firsts,
+            edges,
+        }
+    }
+}
+
+impl Links for Holding<'_> {
+    fn nodes(&self) -> usize {
+        self.nodes + self.blocks
+    }
+
+    #[inline]
+    fn target(&self, node: u32, nth: usize) -> Option<u32> {
+        if node as usize >= self.nodes {
+            return None;
+        }
+        let targets = self.graph.targets(NodeId(node));
+        if let Some(target) = targets.get(nth) {
+            return Some(target.0);
+        }
+        if self.holds[node as usize / 64] >> (node % 64) & 1 == 0 {
+            return None;
+        }
+        let place = *self.firsts.get(&node)? as usize + nth - targets.len();
+        let (from, block) = *self.edges.get(place)?;
+        (from == node).then_some(self.nodes as u32 + block)
+    }
+}
+
+/// The places of the holders that are reported, with their names.
+fn choose(names: &mut Names, tree: &[Dominated], nodes: usize) -> Vec<(u32, String, RootKind)> {
+    let total: u64 = tree
+        .iter()
+        .filter(|entry| entry.node as usize >= nodes)
+        .map(|entry| entry.bytes)
+        .sum();
+    let mut candidates: Vec<u32> = (0..tree.len() as u32)
+        .filter(|&place| {
+            let Dominated { node, count, .. } = tree[place as usize];
+            (node as usize) < nodes && count > 0 && may_have_name(names, NodeId(node))
+        })
+        .collect();
+    if candidates.len() > REPORTED {
+        candidates.retain(|&place| tree[place as usize].bytes >= total / LEAST);
+    }
+    candidates.sort_by_key(|&place| (Reverse(tree[place as usize].bytes), place));
+    // Chains and parts of origins are removed below.
+    candidates.truncate(4 * REPORTED);
+    candidates.sort_unstable();
+    let mut named: Vec<(u32, String, RootKind)> = Vec::new();
+    for place in candidates {
+        if let Some((name, root)) = name(names, NodeId(tree[place as usize].node)) {
+            named.push((place, name, root));
+        }
+    }
+    let mut kept = without_chains(tree, named);
+    if kept.len() > REPORTED {
+        let mut order: Vec<u32> = kept.iter().map(|(place, ..)| *place).collect();
+        order.sort_by_key(|&place| (Reverse(tree[place as usize].bytes), place));
+        let last: std::collections::HashSet<u32> = order.into_iter().take(REPORTED).collect();
+        kept.retain(|(place, ..)| last.contains(place));
+    }
+    kept
+}
+
+/// Of holders that retain the same, the first and the last remain.
+fn without_chains(tree: &[Dominated], named: Vec<(u32, String, RootKind)>) -> Vec<(u32, String, RootKind)> {
+    let same = |a: u32, b: u32| {
+        let (a, b) = (&tree[a as usize], &tree[b as usize]);
+        (a.bytes, a.count) == (b.bytes, b.count)
+    };
+    let places: HashMap<u32, usize, FixedState> = named
+        .iter()
+        .enumerate()
+        .map(|(nth, (place, ..))| (*place, nth))
+        .collect();
+    let parents: Vec<Option<usize>> = named
+        .iter()
+        .map(|(place, ..)| above(tree, tree[*place as usize].parent, &places))
+        .collect();
+    let mut has_same_child = vec![false; named.len()];
+    for (nth, (place, ..)) in named.iter().enumerate() {
+        if let Some(parent) = parents[nth].filter(|&parent| same(named[parent].0, *place)) {
+            has_same_child[parent] = true;
+        }
+    }
+    let is_inner = |nth: usize| {
+        let has_same_parent = parents[nth].is_some_and(|parent| same(named[parent].0, named[nth].0));
+        has_same_parent && has_same_child[nth]
+    };
+    let keep: Vec<bool> = (0..named.len()).map(|nth| !is_inner(nth)).collect();
+    named
+        .into_iter()
+        .zip(keep)
+        .filter_map(|(entry, keep)| keep.then_some(entry))
+        .collect()
+}
+
+fn may_have_name(names: &mut Names, node: NodeId) -> bool {
+    match names.searched.graph.kind(node) {
+        NodeKind::Root => matches!(names.searched.graph.root(node), Some(Root::Garbage)),
+        NodeKind::Frame => false,
+        NodeKind::Native | NodeKind::Python => match names.kind(node) {
+            Kind::Module
+            | Kind::Class
+            | Kind::Function
+            | Kind::Wrapper
+            | Kind::Cell
+            | Kind::Frame
+            | Kind::Traceback
+            | Kind::CacheLink
+            | Kind::AutogradMeta
+            | Kind::Storage
+            | Kind::PyNode
+            | Kind::Unnamed => false,
+            // Not the inner parts of these.
+            kind @ (Kind::Context | Kind::ThreadLocal) => {
+                ["Context", "threading.local"].contains(&names.name(node, kind).as_str())
+            }
+            // Behind a Python object it is a part of that.
+            Kind::Tensor => names
+                .searched
+                .graph
+                .parent(node)
+                .is_some_and(|(parent, _)| names.kind(parent) != Kind::Object),
+            _ => true,
+        },
+    }
+}
+
+/// The name of a holder: `trainer.history (list of 12)`. `None`: it is a part of an origin, or of the garbage.
+fn name(names: &mut Names, node: NodeId) -> Option<(String, RootKind)> {
+    let graph = &names.searched.graph;
+    if graph.kind(node) == NodeKind::Root {
+        return Some((UNCOLLECTED.to_owned(), RootKind::None));
+    }
+    let mut path = graph.path(node);
+    if graph.phase(node) == Phase::None || graph.root(path.first()?.0) == Some(&Root::Garbage) {
+        return None;
+    }
+    path.push((node, Edge::default()));
+    let last = path.len() - 1;
+    let (path, omitted) = super::bounded(path);
+    let parts = names.parts(&path, &omitted);
+    let is_dictionary = parts
+        .last()
+        .is_some_and(|part| part.place == super::names::Place::Attributes);
+    let style = Style {
+        concrete: true,
+        to_object: true,
+        ..Style::default()
+    };
+    let mut words = text::words(&parts, style);
+    if is_dictionary || words.origin_part >= parts.len() || last == 0 {
+        return None;
+    }
+    let mut text = words.origin;
+    let detail = if words.origin_part + 1 == parts.len() {
+        words.origin_type
+    } else {
+        if let Some(step) = words.steps.last_mut() {
+            step.holder.clear();
+        }
+        text::append(&mut text, &words.steps);
+        parts.last().map(|part| part.detail.clone()).unwrap_or_default()
+    };
+    let named = if detail.is_empty() {
+        text
+    } else {
+        format!("{text} ({detail})")
+    };
+    Some((named, words.root))
+}

@@ -1,0 +1,91 @@
+//! Runs of equal steps: `… 300 × MulBackward0 …`.
+
+use culeak::snapshot::Step;
+
+use super::text::{Pace, Style};
+
+/// The longest period of a run that is looked for, in steps.
+const PERIOD: usize = 8;
+
+/// Steps printed at each end of a path that is cut.
+const SHOWN: usize = 12;
+
+/// Collapses runs and cuts what is still too long.
+pub(super) fn collapse(steps: Vec<Pace>, style: Style) -> Vec<Step> {
+    let up_to = if style.varies { "up to " } else { "" };
+    let mut out: Vec<Step> = Vec::new();
+    let mut at = 0;
+    while at < steps.len() {
+        let (period, times, count) = run(&steps[at..]);
+        if times < 3 {
+            out.push(step(&steps[at], style));
+            let (periods, length) = steps[at].omitted;
+            if periods > 0 {
+                out.push(gap(format!("… {up_to}{} references …", periods * length as u64)));
+            }
+            at += 1;
+            continue;
+        }
+        // A reference with a name belongs to the last of the run.
+        let next = steps.get(at + period * times);
+        let keeps_last = period == 1 && next.is_some_and(|next| !next.shape.is_empty());
+        let count = count - u64::from(keeps_last);
+        let names: Vec<String> = steps[at..at + period].iter().map(name).collect();
+        let names = names.join(" → ");
+        // The first of a run may be referred to in another way.
+        match out.last_mut().filter(|last| period == 1 && last.holder == names) {
+            Some(last) => last.holder = format!("… {up_to}{} × {names} …", count + 1),
+            None => out.push(gap(format!("… {up_to}{count} × {names} …"))),
+        }
+        if keeps_last {
+            out.push(gap(steps[at].holder.clone()));
+        }
+        at += period * times;
+    }
+    if out.len() > 2 * SHOWN + 1 {
+        let left_out = out.len() - 2 * SHOWN;
+        out[SHOWN + left_out].via.clear();
+        out.splice(SHOWN..SHOWN + left_out, [gap(format!("… {up_to}{left_out} steps …"))]);
+    }
+    out
+}
+
+/// A step that is not referred to by name.
+fn gap(holder: String) -> Step {
+    Step {
+        via: String::new(),
+        holder,
+    }
+}
+
+fn step(pace: &Pace, style: Style) -> Step {
+    Step {
+        via: if style.concrete { &pace.concrete } else { &pace.shape }.clone(),
+        holder: pace.holder.clone(),
+    }
+}
+
+fn name(pace: &Pace) -> String {
+    let joint = match pace.shape.chars().next() {
+        None => "",
+        Some(_) => " → ",
+    };
+    format!("{}{joint}{}", pace.shape, pace.holder)
+}
+
+/// The best run at the beginning: its period, how often the period occurs, and how often it does with what was left out.
+fn run(steps: &[Pace]) -> (usize, usize, u64) {
+    let equal = |a: &Pace, b: &Pace| a.shape == b.shape && a.holder == b.holder && !a.holder.is_empty();
+    for period in 1..=PERIOD.min(steps.len() / 3) {
+        let mut length = period;
+        while length < steps.len() && equal(&steps[length], &steps[length - period]) {
+            length += 1;
+        }
+        let times = length / period;
+        if times >= 3 {
+            let omitted: u64 = steps[..times * period].iter().map(|step| step.omitted.0).sum();
+            return (period, times, times as u64 + omitted);
+        }
+    }
+    (1, 1, 1)
+}

@@ -1,0 +1,288 @@
+//! The shape of a path, without making its words: paths of equal shape are put into words once.
+//!
+//! The shape of a node is a number: that of its parent's shape, the reference and what the node is, interned. It is found from
+//! the root on and remembered, so that millions of blocks cost a look-up per node. In a run of equal references, the third
+//! period and all later ones have the shape of the second: a list of a million linked objects has a few shapes.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use super::names::{Beginning, Kind, Names, Place};
+use crate::graph::{Edge, EdgeKind, NodeId, Root};
+
+/// The longest period of a run, in references. A loop over the layers of a recurrent network has about 20.
+const PERIOD: usize = 32;
+
+/// The shape of a longer path consists of its beginning and its end.
+const LONG: u32 = 64;
+const BEGINNING: u32 = 24;
+const END: usize = 16;
+
+/// References that stand for a text.
+const TEXT: u32 = 31 << 27;
+const GAP: u64 = u64::MAX;
+
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    parent: u32,
+    /// The reference and the node.
+    key: u64,
+    length: u32,
+    kind: Kind,
+    place: Place,
+}
+
+/// The shapes of the paths of one copy.
+pub(super) struct Shapes {
+    all: Vec<Shape>,
+    ids: HashMap<(u32, u64), u32, FixedState>,
+    texts: HashMap<String, u32, FixedState>,
+    /// By node: its shape, and the number of references from the root to it.
+    of_nodes: Vec<(u32, u32)>,
+}
+
+impl Shapes {
+    pub fn new(nodes: usize) -> Shapes {
+        let none = Shape {
+            parent: 0,
+            key: 0,
+            length: 0,
+            kind: Kind::Root,
+            place: Place::Plain,
+        };
+        Shapes {
+            all: vec![none],
+            ids: HashMap::default(),
+            texts: HashMap::default(),
+            of_nodes: vec![(0, 0); nodes],
+        }
+    }
+
+    /// The shape of the path to a node, and the number of references on it.
+    pub fn of(&mut self, names: &mut Names, node: NodeId) -> (u32, u32) {
+        let mut open = Vec::new();
+        let mut at = node;
+        while self.of_nodes[at.0 as usize].0 == 0 && open.len() <= self.of_nodes.len() {
+            open.push(at);
+            match names.searched.graph.parent(at) {
+                Some((parent, _)) => at = parent,
+                None => break,
+            }
+        }
+        while let Some(node) = open.pop() {
+            self.of_nodes[node.0 as usize] = match names.searched.graph.parent(node) {
+                None => (self.root(node), 0),
+                Some((parent, edge)) => {
+                    let (shape, length) = self.of_nodes[parent.0 as usize];
+                    (self.child(names, parent, shape, edge, node), length + 1)
+                }
+            };
+        }
+        self.of_nodes[node.0 as usize]
+    }
+
+    fn root(&mut self, node: NodeId) -> u32 {
+        self.intern(0, u64::from(node.0) | 1 << 63, Kind::Root, Place::Plain)
+    }
+
+    fn child(&mut self, names: &mut Names, parent: NodeId, shape: u32, edge: Edge, node: NodeId) -> u32 {
+        let Shape { kind: from, place, .. } = self.all[shape as usize];
+        let kind = if place == Place::Modules {
+            Kind::Module
+        } else {
+            names.kind(node)
+        };
+        let reference = self.reference(names, parent, from, place, edge);
+        let key = u64::from(reference) << 32 | u64::from(self.node_key(names, node, kind));
+        if let Some(&id) = self.ids.get(&(shape, key)) {
+            return id;
+        }
+        let inner = names.place(parent, from, place, edge, kind);
+        let id = match self.repeated(shape, key) {
+            Some(id) => id,
+            None if self.all[shape as usize].length >= LONG => self.shortened(shape, key, kind, inner),
+            None => return self.intern(shape, key, kind, inner),
+        };
+        self.ids.insert((shape, key), id);
+        id
+    }
+
+    fn intern(&mut self, parent: u32, key: u64, kind: Kind, place: Place) -> u32 {
+        if let Some(&id) = self.ids.get(&(parent, key)) {
+            return id;
+        }
+        let id = self.all.len() as u32;
+        self.all.push(Shape {
+            parent,
+            key,
+            length: self.all[parent as usize].length + 1,
+            kind,
+            place,
+        });
+        self.ids.insert((parent, key), id);
+        id
+    }
+
+    /// If this is the end of the third period of a run: the end of the second.
+    fn repeated(&self, shape: u32, key: u64) -> Option<u32> {
+        let mut keys = [0; 3 * PERIOD];
+        keys[0] = key;
+        let mut count = 1;
+        let mut at = shape;
+        while count < keys.len() && at != 0 {
+            keys[count] = self.all[at as usize].key;
+            at = self.all[at as usize].parent;
+            count += 1;
+        }
+        let repeats = |period: usize| {
+            3 * period <= count && keys[0] == keys[period] && (0..2 * period).all(|k| keys[k] == keys[k + period])
+        };
+        let period = (1..=PERIOD).find(|&period| repeats(period))?;
+        // The shape is that of the previous reference already.
+        let back = (1..period).fold(shape, |at, _| self.all[at as usize].parent);
+        Some(back)
+    }
+
+    /// The shape of a long path: its beginning, a gap and its end.
+    fn shortened(&mut self, shape: u32, key: u64, kind: Kind, place: Place) -> u32 {
+        let mut end = vec![(key, kind, place)];
+        let mut at = shape;
+        while end.len() < END && self.all[at as usize].length > BEGINNING + 1 {
+            let Shape {
+                key,
+                kind,
+                place,
+                parent,
+                ..
+            } = self.all[at as usize];
+            end.push((key, kind, place));
+            at = parent;
+        }
+        while self.all[at as usize].length > BEGINNING {
+            at = self.all[at as usize].parent;
+        }
+        let mut id = self.intern(at, GAP, Kind::Gap, Place::Plain);
+        for (key, kind, place) in end.into_iter().rev() {
+            id = self.intern(id, key, kind, place);
+        }
+        id
+    }
+
+    /// A number for a reference: equal for references that are called alike.
+    pub fn reference(&mut self, names: &mut Names, parent: NodeId, from: Kind, place: Place, edge: Edge) -> u32 {
+        let plain = |index: u64| (edge.kind() as u32) << 27 | (index.min((1 << 27) - 1)) as u32;
+        match (edge.kind(), from) {
+            (EdgeKind::Word, Kind::Root) if matches!(names.searched.graph.root(parent), Some(Root::Native { .. })) => {
+                match names.beginning(parent, edge) {
+                    Beginning::Word(name, ..) => self.text(&name),
+                    _ => plain(0),
+                }
+            }
+            (EdgeKind::Word, Kind::AutogradMeta) => plain(edge.index()),
+            (EdgeKind::Word | EdgeKind::Root | EdgeKind::Stack, _) if from != Kind::Context => plain(0),
+            (EdgeKind::Item | EdgeKind::Value | EdgeKind::Key | EdgeKind::Member, _) => match (place, from) {
+                (Place::Plain, Kind::Context) | (Place::Modules | Place::Attributes, _) => {
+                    let label = names.label(parent, from, edge);
+                    self.text(&label.concrete)
+                }
+                (Place::Plain, _) => plain(0),
+                _ => plain(1 + edge.index()),
+            },
+            (_, Kind::Context) => {
+                let label = names.label(parent, from, edge);
+                self.text(&label.concrete)
+            }
+            _ => plain(edge.index()),
+        }
+    }
+
+    fn text(&mut self, text: &str) -> u32 {
+        TEXT | self.text_number(text)
+    }
+
+    fn text_number(&mut self, text: &str) -> u32 {
+        let next = self.texts.len() as u32;
+        match self.texts.get(text) {
+            Some(&number) => number,
+            None => {
+                self.texts.insert(text.to_owned(), next);
+                next
+            }
+        }
+    }
+
+    /// A number for a node: equal for nodes that are called alike.
+    fn node_key(&mut self, names: &mut Names, node: NodeId, kind: Kind) -> u32 {
+        match kind {
+            Kind::Function | Kind::Class | Kind::Frame | Kind::Generator => {
+                let name = names.name(node, kind);
+                1 << 31 | self.text_number(&name)
+            }
+            Kind::Unnamed => 1 << 30,
+            Kind::Root | Kind::Gap => 0,
+            _ => match names.type_of(node) {
+                Some(of) => u32::from(of.0) + 1,
+                None => {
+                    let name = names.name(node, kind);
+                    1 << 31 | self.text_number(&name)
+                }
+            },
+        }
+    }
+
+    /// The reference to a node and what it is.
+    pub fn key(&mut self, names: &mut Names, node: NodeId) -> u64 {
+        let (shape, _) = self.of(names, node);
+        self.all[shape as usize].key
+    }
+
+    /// What the reference to the block is called like.
+    pub fn end(&mut self, names: &mut Names, node: NodeId, edge: Edge) -> (u32, u32, u32) {
+        let (shape, length) = self.of(names, node);
+        let Shape { kind, place, .. } = self.all[shape as usize];
+        (shape, self.reference(names, node, kind, place, edge), length)
+    }
+}
+
+/// Leaves the middle of long runs out: the periods that the words of a path do not need. Returns the rest, and for each
+/// remaining reference how many periods are left out behind it, and their length.
+pub(super) fn without_runs(path: &[(NodeId, Edge)], keys: &[u64]) -> (Vec<(NodeId, Edge)>, Vec<(u64, usize)>) {
+    /// Periods of a run that are kept.
+    const KEPT: usize = 6;
+    let mut kept = Vec::new();
+    let mut omitted = Vec::new();
+    let mut at = 0;
+    while at < path.len() {
+        let run = (1..=PERIOD.min((path.len() - at) / (KEPT + 1))).find_map(|period| {
+            let equal = keys[at + period..]
+                .iter()
+                .zip(&keys[at..])
+                .take_while(|(a, b)| a == b)
+                .count();
+            let times = equal / period + 1;
+            (times > KEPT).then_some((period, times))
+        });
+        let Some((period, times)) = run else {
+            kept.push(path[at]);
+            omitted.push((0, 0));
+            at += 1;
+            continue;
+        };
+        let first = KEPT / 2 * period;
+        for place in at..at + first {
+            kept.push(path[place]);
+            omitted.push((0, 0));
+        }
+        if let Some(last) = omitted.last_mut() {
+            *last = ((times - KEPT) as u64, period);
+        }
+        at += period * (times - KEPT / 2);
+        for place in at..at + KEPT / 2 * period {
+            kept.push(path[place]);
+            omitted.push((0, 0));
+        }
+        at += KEPT / 2 * period;
+    }
+    (kept, omitted)
+}

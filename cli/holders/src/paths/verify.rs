@@ -1,0 +1,247 @@
+//! Reads the objects on the paths again, and checks that each reference is still there.
+//!
+//! A path may join objects of different times, because a process goes on while its memory is copied. What is still there when
+//! it is read again existed as a whole at the time between the two.
+
+use std::collections::{HashMap, HashSet};
+
+use foldhash::fast::FixedState;
+
+use super::names::Names;
+use crate::copy::{Copy, PAGE};
+use crate::graph::{Edge, EdgeKind, NodeId, NodeKind, Root};
+use crate::native::NativeRoot;
+use crate::python::PythonRoot;
+
+/// Nodes that are read again.
+const NODES: usize = 500_000;
+
+/// Pages that are read again: 512 MiB.
+const PAGES: usize = 1 << 17;
+
+/// The pages that some paths are read from.
+#[derive(Default)]
+pub(super) struct Pages {
+    pages: HashSet<u64, FixedState>,
+    nodes: HashSet<NodeId, FixedState>,
+}
+
+impl Pages {
+    /// Whether more paths can be added.
+    pub fn has_room(&self) -> bool {
+        self.nodes.len() < NODES && self.pages.len() < PAGES
+    }
+
+    pub fn add(&mut self, names: &mut Names, path: &[(NodeId, Edge)]) {
+        // From the block on: what is known already has been added with all above it.
+        for &(node, edge) in path.iter().rev() {
+            let is_new = self.nodes.insert(node);
+            let address = names.searched.graph.address(node);
+            let copy = names.searched.copy;
+            match names.searched.graph.kind(node) {
+                NodeKind::Root => match names.searched.graph.root(node) {
+                    Some(Root::Native { start, .. }) => self.range(copy, start + edge.index() * 8, 8),
+                    _ => {}
+                },
+                NodeKind::Frame if is_new => self.range(copy, address, FRAME),
+                NodeKind::Native => {
+                    self.range(copy, address, 16);
+                    self.range(copy, address + edge.index() * 8, 16);
+                }
+                NodeKind::Python if is_new => self.object(names, node),
+                _ if !is_new => break,
+                _ => {}
+            }
+        }
+    }
+
+    /// What the roots of Python are read from.
+    pub fn add_roots(&mut self, names: &Names) {
+        if let Some(python) = &names.searched.python {
+            for range in python.root_ranges(names.searched.copy) {
+                self.range(names.searched.copy, range.start, range.end.saturating_sub(range.start));
+            }
+        }
+    }
+
+    fn object(&mut self, names: &mut Names, node: NodeId) {
+        let address = names.searched.graph.address(node);
+        let copy = names.searched.copy;
+        let of = names.type_of(node);
+        if let (Some(python), Some(of)) = (&mut names.searched.python, of) {
+            let extent = python.extent(copy, address, of);
+            let mut ranges = python.arrays(copy, address, of);
+            ranges.push(extent);
+            for range in ranges {
+                self.range(copy, range.start, range.end.saturating_sub(range.start));
+            }
+        }
+    }
+
+    fn range(&mut self, copy: &Copy, start: u64, bytes: u64) {
+        let mut page = start & !(PAGE - 1);
+        let end = start.saturating_add(bytes);
+        while page < end && self.pages.len() < PAGES {
+            if copy.has(page) {
+                self.pages.insert(page);
+            }
+            page += PAGE;
+        }
+    }
+
+    pub fn sorted(&self) -> Vec<u64> {
+        let mut pages: Vec<u64> = self.pages.iter().copied().collect();
+        pages.sort_unstable();
+        pages
+    }
+}
+
+/// Bytes of a frame that are read again: its locals lie behind its head.
+const FRAME: u64 = 2048;
+
+/// Compares paths with memory that was read again.
+pub(super) struct Check<'n, 'c> {
+    newer: &'n Copy<'c>,
+    /// What objects refer to now.
+    targets: HashMap<NodeId, Targets, FixedState>,
+    /// By node: the reference to it is still there, and all before it.
+    known: HashMap<NodeId, bool, FixedState>,
+    /// What the roots of Python lead to now.
+    rooted: Option<HashSet<u64, FixedState>>,
+}
+
+/// What an object refers to.
+#[derive(Default)]
+struct Targets {
+    objects: HashSet<u64, FixedState>,
+    by_edge: HashMap<Edge, u64, FixedState>,
+}
+
+impl<'n, 'c> Check<'n, 'c> {
+    pub fn new(newer: &'n Copy<'c>) -> Check<'n, 'c> {
+        Check {
+            newer,
+            targets: HashMap::default(),
+            known: HashMap::default(),
+            rooted: None,
+        }
+    }
+
+    /// Whether all references of a path to a block are still there.
+    pub fn holds(&mut self, names: &mut Names, last: (NodeId, Edge), block: u64) -> bool {
+        if !self.refers(names, last.0, last.1, block, true) {
+            return false;
+        }
+        let mut open = Vec::new();
+        let mut at = last.0;
+        let base = loop {
+            if let Some(known) = self.known.get(&at) {
+                break *known;
+            }
+            open.push(at);
+            match names.searched.graph.parent(at) {
+                Some((parent, _)) if open.len() <= names.searched.graph.len() => at = parent,
+                _ => break true,
+            }
+        };
+        let mut holds = base;
+        while let Some(node) = open.pop() {
+            if let Some((parent, edge)) = names.searched.graph.parent(node) {
+                holds = holds && {
+                    let target = names.searched.graph.address(node);
+                    self.refers(names, parent, edge, target, false)
+                };
+            }
+            self.known.insert(node, holds);
+        }
+        holds
+    }
+
+    fn refers(&mut self, names: &mut Names, from: NodeId, edge: Edge, target: u64, is_block: bool) -> bool {
+        let address = names.searched.graph.address(from);
+        match names.searched.graph.kind(from) {
+            NodeKind::Root => match names.searched.graph.root(from) {
+                Some(Root::Native {
+                    root: NativeRoot::Registers { .. },
+                    ..
+                }) => true,
+                Some(Root::Native { start, .. }) => self.same_word(names, start + edge.index() * 8),
+                Some(Root::Python(root)) if is_of_thread(root) => self.is_rooted(names, target),
+                _ => true,
+            },
+            NodeKind::Native => self.is_allocated(names, address) && self.same_word(names, address + edge.index() * 8),
+            NodeKind::Python | NodeKind::Frame => {
+                if !self.targets.contains_key(&from) {
+                    let targets = read(names, self.newer, from);
+                    self.targets.insert(from, targets);
+                }
+                let now = &self.targets[&from];
+                if edge.kind() != EdgeKind::Word && now.objects.contains(&target) {
+                    return true;
+                }
+                // A word may point into something, and a number may be an address.
+                let copy = names.searched.copy;
+                match read(names, copy, from).by_edge.get(&edge) {
+                    Some(before) if edge.kind() == EdgeKind::Word => now.by_edge.get(&edge) == Some(before),
+                    Some(before) => is_block && now.objects.contains(before),
+                    None => false,
+                }
+            }
+        }
+    }
+
+    fn is_rooted(&mut self, names: &mut Names, target: u64) -> bool {
+        let newer = self.newer;
+        let rooted = self.rooted.get_or_insert_with(|| {
+            let mut rooted = HashSet::default();
+            if let Some(python) = &mut names.searched.python {
+                python.roots(newer, &mut |_, root| {
+                    rooted.insert(root.target);
+                });
+            }
+            rooted
+        });
+        rooted.contains(&target)
+    }
+
+    fn same_word(&self, names: &Names, address: u64) -> bool {
+        self.newer.word(address) == names.searched.copy.word(address)
+    }
+
+    /// Freeing a chunk changes its first two words. Both change rarely while it is in use.
+    fn is_allocated(&self, names: &Names, address: u64) -> bool {
+        self.same_word(names, address) || self.same_word(names, address + 8)
+    }
+}
+
+/// Frames end, and exceptions are handled.
+fn is_of_thread(root: &PythonRoot) -> bool {
+    matches!(
+        root,
+        PythonRoot::Frame { .. }
+            | PythonRoot::Exception { .. }
+            | PythonRoot::Context { .. }
+            | PythonRoot::ThreadLocals { .. }
+    )
+}
+
+fn read(names: &mut Names, copy: &Copy, node: NodeId) -> Targets {
+    let address = names.searched.graph.address(node);
+    let is_frame = names.searched.graph.kind(node) == NodeKind::Frame;
+    let mut references = Vec::new();
+    if let Some(python) = &mut names.searched.python {
+        if is_frame {
+            python.frame_references(copy, address, &mut references);
+        } else if let Some(of) = python.object(copy, address) {
+            python.references(copy, address, of, &mut references);
+        }
+    }
+    let mut targets = Targets::default();
+    for reference in references {
+        if reference.edge.kind() != EdgeKind::Word {
+            targets.objects.insert(reference.target);
+        }
+        targets.by_edge.insert(reference.edge, reference.target);
+    }
+    targets
+}

@@ -1,0 +1,178 @@
+//! What to call objects and references, in the words of a Python program.
+
+use crate::copy::Copy;
+use crate::graph::{Edge, EdgeKind};
+use crate::python::frames::{FRAME_FIELD, FRAME_FIELDS};
+use crate::python::text::{MOST_CHARACTERS, plain, quoted};
+use crate::python::types::Kind;
+use crate::python::{Label, OBJECT_SIZE, Python, TypeId};
+
+impl Python {
+    /// What to call an object: `list of 60`, `Cache`, `function f`, `generator gen, train.py:62`.
+    pub fn name(&mut self, copy: &Copy, address: u64, of: TypeId) -> String {
+        let (kind, name) = (self.types[of].kind, plain(&self.types[of].name));
+        let o = self.offsets;
+        let named = |text: String| format!("{name} {text}");
+        match kind {
+            Kind::List | Kind::Tuple | Kind::Dict | Kind::OrderedDict | Kind::Deque => {
+                named(format!("of {}", copy.word(address + OBJECT_SIZE)))
+            }
+            // Its first word is the number of slots in use or marked as removed; the next one is that in use.
+            Kind::Set => named(format!("of {}", copy.word(address + OBJECT_SIZE + 8))),
+            Kind::Function => named(self.short_text(copy, copy.word(address + o.function_name))),
+            Kind::Method => {
+                let function = copy.word(address + o.method_function);
+                match self.object(copy, function).map(|of| self.types[of].kind) {
+                    Some(Kind::Function) => named(self.short_text(copy, copy.word(function + o.function_name))),
+                    _ => name,
+                }
+            }
+            Kind::Type => format!("class {}", plain(&self.class_name(copy, address))),
+            Kind::Module => {
+                let dict = copy.word(address + o.module_dict);
+                let module = self.value_of(copy, dict, "__name__");
+                let module = module.and_then(|name| self.text(copy, name, MOST_CHARACTERS));
+                module.map_or(name.clone(), |module| named(plain(&module)))
+            }
+            Kind::Frame => match self.place(copy, address, Some(kind)) {
+                Some(place) => format!("frame of {place}"),
+                None => name,
+            },
+            Kind::Generator => match self.place(copy, address, Some(kind)) {
+                Some(place) => named(place),
+                None => name,
+            },
+            Kind::Code => named(self.short_text(copy, copy.word(address + o.code_name))),
+            Kind::Object | Kind::Leaf | Kind::Text => name,
+        }
+    }
+
+    /// The name of a class, without its module.
+    fn class_name(&mut self, copy: &Copy, class: u64) -> String {
+        let name = copy.text(copy.word(class + self.offsets.type_name), 200);
+        name.rsplit('.').next().unwrap_or_default().to_owned()
+    }
+
+    /// A text for a name: bounded, on one line; `?` if it is none.
+    pub(super) fn short_text(&mut self, copy: &Copy, address: u64) -> String {
+        let text = self.text(copy, address, MOST_CHARACTERS);
+        text.map_or_else(|| "?".to_owned(), |text| plain(&text))
+    }
+
+    /// `frame of gen, train.py:62`.
+    pub fn frame_name(&mut self, copy: &Copy, frame: u64) -> String {
+        let place = self.place(copy, frame, None);
+        place.map_or_else(|| "frame".to_owned(), |place| format!("frame of {place}"))
+    }
+
+    /// What to call a reference of the object: `[3]`, `['a']`, `.store`, `local t`, `.__closure__`; and its shape: `[*]`.
+    pub fn label(&mut self, copy: &Copy, address: u64, is_frame: bool, edge: Edge) -> Label {
+        let index = edge.index();
+        let of = if is_frame { None } else { self.object(copy, address) };
+        let kind = of.map(|of| self.types[of].kind);
+        match edge.kind() {
+            EdgeKind::Item => starred(format!("[{index}]")),
+            EdgeKind::Value => {
+                let entries = self.entries(copy, copy.word(address + self.offsets.dict_keys));
+                let key = entries.map_or(0, |entries| entries.key(copy, index));
+                starred(format!("[{}]", self.key(copy, key)))
+            }
+            EdgeKind::Key => same("key".to_owned()),
+            EdgeKind::Member => same("element".to_owned()),
+            EdgeKind::Field => {
+                let field = of.and_then(|of| self.types[of].fields.get(index as usize));
+                match index.checked_sub(FRAME_FIELD) {
+                    Some(frame_field) if field.is_none() => {
+                        let name = FRAME_FIELDS.get(frame_field as usize).unwrap_or(&"?");
+                        same(format!(".{name}"))
+                    }
+                    _ => {
+                        let name = field.map_or("?", |field| &field.name);
+                        Label {
+                            hidden: name == "__dict__",
+                            ..same(format!(".{}", plain(name)))
+                        }
+                    }
+                }
+            }
+            EdgeKind::Dictionary => Label {
+                hidden: true,
+                ..same(".__dict__".to_owned())
+            },
+            EdgeKind::Attribute => {
+                let keys = of.map(|of| copy.word(self.types[of].address + self.offsets.type_cached_keys));
+                let entries = keys.and_then(|keys| self.entries(copy, keys));
+                let key = entries.map_or(0, |entries| entries.key(copy, index));
+                same(format!(".{}", self.short_text(copy, key)))
+            }
+            EdgeKind::Local => {
+                let name = self.variable(copy, address, kind, index);
+                same(format!("local {}", name.as_deref().unwrap_or("?")))
+            }
+            EdgeKind::Stack => same("value stack".to_owned()),
+            EdgeKind::Class => same(".__class__".to_owned()),
+            EdgeKind::Word => Label {
+                concrete: format!("+{}", index * 8),
+                ..Label::default()
+            },
+            EdgeKind::Root => Label::default(),
+        }
+    }
+
+    /// A key as it is written in Python; of other objects than texts and small numbers, the type.
+    fn key(&mut self, copy: &Copy, key: u64) -> String {
+        if let Some(text) = self.text(copy, key, MOST_CHARACTERS) {
+            return quoted(&text);
+        }
+        let Some(of) = self.object(copy, key) else {
+            return "?".to_owned();
+        };
+        let info = &self.types[of];
+        if info.is_number()
+            && let Some(number) = self.small_number(copy, key)
+        {
+            return number.to_string();
+        }
+        match &*info.name {
+            "NoneType" => "None".to_owned(),
+            name => format!("<{}>", plain(name)),
+        }
+    }
+
+    /// The value of an `int` of at most 60 bits.
+    fn small_number(&self, copy: &Copy, number: u64) -> Option<i64> {
+        const DIGITS: u64 = 24;
+        const DIGIT_BITS: u32 = 30;
+        let size = copy.word(number + OBJECT_SIZE);
+        let (digits, is_negative) = match self.minor() {
+            // The low bits are the sign: 0 positive, 1 zero, 2 negative.
+            12.. => (size >> 3, size & 3 == 2),
+            _ => ((size as i64).unsigned_abs(), (size as i64) < 0),
+        };
+        let digit = |index: u64| i64::from(copy.half(number + DIGITS + index * 4));
+        let value = match digits {
+            0 => 0,
+            1 => digit(0),
+            2 => digit(0) | digit(1) << DIGIT_BITS,
+            _ => return None,
+        };
+        Some(if is_negative { -value } else { value })
+    }
+}
+
+/// The same in all paths of a shape.
+fn same(text: String) -> Label {
+    Label {
+        shape: text.clone(),
+        concrete: text,
+        hidden: false,
+    }
+}
+
+fn starred(concrete: String) -> Label {
+    Label {
+        concrete,
+        shape: "[*]".to_owned(),
+        hidden: false,
+    }
+}

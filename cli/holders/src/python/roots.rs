@@ -1,0 +1,247 @@
+//! Where the walk begins in Python, best names first: modules, then each thread's frames and what else it holds, then what
+//! the interpreter keeps for itself.
+
+use crate::copy::Copy;
+use crate::graph::EdgeKind;
+use crate::python::offsets::{ABSENT, OLDEST};
+use crate::python::references::is_address;
+use crate::python::types::Kind;
+use crate::python::{Python, PythonRoot, Rooted, Sort};
+
+const MOST_THREADS: usize = 1 << 20;
+const MOST_EXCEPTIONS: usize = 1000;
+const MOST_CALLBACKS: u64 = 1 << 20;
+/// The types of the interpreter that each interpreter has a dictionary for, and those of its extension modules.
+const STATIC_TYPES: u64 = 200;
+const EXTENSION_TYPES: u64 = 10;
+/// The id of the thread in glibc's `struct pthread`.
+const PTHREAD_ID: u64 = 720;
+
+/// A thread's state, and how it is named.
+#[derive(Clone, Copy)]
+pub(super) struct ThreadState {
+    pub(super) address: u64,
+    id: u64,
+    is_main: bool,
+}
+
+impl Python {
+    /// Calls `see` with everything that the roots lead to, best roots first.
+    pub fn roots(&mut self, copy: &Copy, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+        let o = self.offsets;
+        let interpreters = self.interpreters(copy);
+        let interpreter_roots = |roots: &[(u64, &'static str)], see: &mut dyn FnMut(&PythonRoot, Rooted)| {
+            for interpreter in &interpreters {
+                for (at, name) in roots {
+                    object(see, &PythonRoot::Interpreter(name), copy.word(interpreter + at));
+                }
+            }
+        };
+        let modules = [
+            (o.interpreter_modules, "sys.modules"),
+            (o.interpreter_sysdict, "sys"),
+            (o.interpreter_builtins, "builtins"),
+        ];
+        interpreter_roots(&modules, see);
+        for thread in self.threads(copy, &interpreters) {
+            self.thread_roots(copy, thread, see);
+        }
+        for &interpreter in &interpreters {
+            self.atexit_callbacks(copy, interpreter, see);
+        }
+        if self.is_state_shifted {
+            return;
+        }
+        let state = [
+            (o.interpreter_dict, "interpreter's dictionary"),
+            (o.interpreter_importlib, "importlib"),
+            (o.interpreter_codecs, "codecs"),
+            (o.interpreter_codecs + 8, "codecs"),
+            (o.interpreter_codecs + 16, "codecs"),
+            (o.interpreter_fork_hooks, "os.register_at_fork"),
+            (o.interpreter_fork_hooks + 8, "os.register_at_fork"),
+            (o.interpreter_fork_hooks + 16, "os.register_at_fork"),
+            (o.interpreter_audit_hooks, "sys.addaudithook"),
+        ];
+        interpreter_roots(&state, see);
+        for &interpreter in &interpreters {
+            self.static_types(copy, interpreter, see);
+        }
+    }
+
+    /// The threads of these interpreters, oldest last.
+    pub(super) fn threads(&self, copy: &Copy, interpreters: &[u64]) -> Vec<ThreadState> {
+        let o = &self.offsets;
+        let system_threads = copy.source().threads();
+        let pid = copy.source().pid();
+        let mut found = Vec::new();
+        for (number, interpreter) in interpreters.iter().enumerate() {
+            let mut address = copy.word(interpreter + o.interpreter_threads);
+            while is_address(address) && copy.has(address) && found.len() < MOST_THREADS {
+                let pthread = copy.word(address + o.thread_id);
+                let id = match o.thread_native_id {
+                    ABSENT => u64::from(copy.half(pthread.saturating_add(PTHREAD_ID))),
+                    at => copy.word(address + at),
+                };
+                let is_known = system_threads.iter().any(|thread| u64::from(thread.id) == id);
+                let next = copy.word(address + o.thread_next);
+                // New threads and interpreters are put in front of older ones.
+                let is_oldest = next == 0 && number + 1 == interpreters.len();
+                found.push(ThreadState {
+                    address,
+                    id: if is_known { id } else { pthread },
+                    is_main: match pid {
+                        Some(pid) if is_known => u64::from(pid) == id,
+                        _ => is_oldest,
+                    },
+                });
+                address = next;
+            }
+        }
+        found
+    }
+
+    fn thread_roots(&mut self, copy: &Copy, state: ThreadState, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+        let o = self.offsets;
+        let (thread, main) = (state.id, state.is_main);
+        let word = |at: u64| copy.word(state.address + at);
+        let is_frame = self.minor() >= 11;
+        for target in self.thread_frames(copy, state.address) {
+            see(
+                &PythonRoot::Frame { thread, main },
+                Rooted {
+                    target,
+                    is_frame,
+                    sort: Sort::Named,
+                },
+            );
+        }
+        object(see, &PythonRoot::ThreadLocals { thread, main }, word(o.thread_dict));
+        object(see, &PythonRoot::Context { thread, main }, word(o.thread_context));
+        let exception = PythonRoot::Exception { thread, main };
+        object(see, &exception, word(o.thread_raised));
+        if self.minor() < 12 {
+            // Its traceback.
+            object(see, &exception, word(o.thread_raised + 8));
+        }
+        let mut handled = word(o.thread_exc_info);
+        for _ in 0..MOST_EXCEPTIONS {
+            if !is_address(handled) || !copy.has(handled) {
+                break;
+            }
+            object(see, &exception, copy.word(handled + o.exc_value));
+            if self.minor() < 11 {
+                object(see, &exception, copy.word(handled + o.exc_value + 8));
+            }
+            handled = copy.word(handled + o.exc_previous);
+        }
+        for at in (0..o.thread_bytes).step_by(8) {
+            let target = word(at);
+            // Its links to other states, and to its own frame.
+            if is_address(target) && self.object(copy, target).is_some() {
+                let rooted = Rooted {
+                    target,
+                    is_frame: false,
+                    sort: Sort::Word,
+                };
+                see(&PythonRoot::ThreadState { thread, main }, rooted);
+            }
+        }
+    }
+
+    /// A list from 3.14 on. Before, an array of pointers to {function, arguments, keyword arguments}: in the interpreter's
+    /// state, or in that of the module until 3.9.
+    fn atexit_callbacks(&mut self, copy: &Copy, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+        let root = PythonRoot::Interpreter("atexit");
+        let o = self.offsets;
+        let state = match o.interpreter_atexit {
+            ABSENT => {
+                let modules = copy.word(interpreter + o.interpreter_modules);
+                let module = self.value_of(copy, modules, "atexit");
+                module
+                    .and_then(|module| self.module_state(copy, module))
+                    .map(|state| state.start)
+            }
+            _ if self.is_state_shifted => None,
+            at => Some(interpreter + at),
+        };
+        let Some(state) = state else { return };
+        if self.minor() >= 14 {
+            object(see, &root, copy.word(state));
+            return;
+        }
+        let (callbacks, count) = (copy.word(state), copy.half(state + 8));
+        for number in 0..u64::from(count).min(MOST_CALLBACKS) {
+            let callback = copy.word(callbacks.wrapping_add(number * 8));
+            if !is_address(callback) || !copy.has(callback) {
+                break;
+            }
+            for at in [0, 8, 16] {
+                object(see, &root, copy.word(callback + at));
+            }
+        }
+    }
+
+    /// From 3.12 on each interpreter has its own dictionaries and lists of subclasses for the types that interpreters share.
+    fn static_types(&mut self, copy: &Copy, interpreter: u64, see: &mut dyn FnMut(&PythonRoot, Rooted)) {
+        let o = self.offsets;
+        for (first, count) in [
+            (o.interpreter_types, STATIC_TYPES),
+            (o.interpreter_extension_types, EXTENSION_TYPES),
+        ] {
+            if first == ABSENT {
+                continue;
+            }
+            for entry in (0..count).map(|number| interpreter + first + number * o.static_type_bytes) {
+                for at in [o.static_type_dict, o.static_type_subclasses] {
+                    let target = copy.word(entry + at);
+                    if is_address(target) {
+                        let rooted = Rooted {
+                            target,
+                            is_frame: false,
+                            sort: Sort::Context,
+                        };
+                        see(&PythonRoot::Interpreter("static types"), rooted);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The value of a text in a dictionary.
+    pub(super) fn value_of(&mut self, copy: &Copy, dict: u64, name: &str) -> Option<u64> {
+        let of = self.object(copy, dict)?;
+        if !matches!(self.types[of].kind, Kind::Dict | Kind::OrderedDict) {
+            return None;
+        }
+        let mut found = Vec::new();
+        self.dict_references(copy, dict, &mut found);
+        let entries = self.entries(copy, copy.word(dict + self.offsets.dict_keys))?;
+        found.retain(|reference| reference.edge.kind() == EdgeKind::Value);
+        let mut values = found.into_iter();
+        let limit = name.len() as u64 + 1;
+        let value = values.find(|value| {
+            let key = entries.key(copy, value.edge.index());
+            self.text(copy, key, limit).as_deref() == Some(name)
+        });
+        Some(value?.target)
+    }
+}
+
+fn object(see: &mut dyn FnMut(&PythonRoot, Rooted), root: &PythonRoot, target: u64) {
+    if is_address(target) {
+        see(
+            root,
+            Rooted {
+                target,
+                is_frame: false,
+                sort: Sort::Named,
+            },
+        );
+    }
+}
+
+const _: () = assert!(
+    OLDEST >= 7,
+    "before, exceptions in hand were fields of the thread's state"
+);

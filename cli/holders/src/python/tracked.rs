@@ -1,0 +1,94 @@
+//! The collector's lists, and its header in front of the objects that it tracks.
+//!
+//! The header is two words: the next object of the list and the previous one, with flags in their low bits. A list in the
+//! copy of a running process usually breaks off; what it yields until then is a bonus.
+
+use crate::copy::Copy;
+use crate::python::offsets::ABSENT;
+use crate::python::references::is_address;
+use crate::python::{OBJECT_TYPE, Python};
+
+const HEADER: u64 = 16;
+const FLAGS: u64 = 3;
+/// Three generations and those that the collector leaves alone.
+const GENERATIONS: u64 = 3;
+const MOST_INTERPRETERS: usize = 1000;
+
+impl Python {
+    /// The states of all interpreters, the main one last.
+    pub(super) fn interpreters(&self, copy: &Copy) -> Vec<u64> {
+        let mut found = Vec::new();
+        let mut interpreter = copy.word(self.runtime + self.offsets.runtime_interpreters);
+        while is_address(interpreter) && copy.has(interpreter) && found.len() < MOST_INTERPRETERS {
+            found.push(interpreter);
+            interpreter = copy.word(interpreter + self.offsets.interpreter_next);
+        }
+        found
+    }
+
+    /// Objects that the collector tracks: its lists as far as they can be walked.
+    pub fn tracked(&mut self, copy: &Copy, see: &mut dyn FnMut(u64)) {
+        let o = self.offsets;
+        let collectors = match o.runtime_gc {
+            ABSENT => self
+                .interpreters(copy)
+                .into_iter()
+                .map(|state| state + o.interpreter_gc)
+                .collect(),
+            at => vec![self.runtime + at],
+        };
+        for collector in collectors {
+            let generations = (0..GENERATIONS).map(|number| o.gc_generations + number * o.gc_generation_bytes);
+            // A collection keeps counts where the previous object is.
+            let is_collecting = copy.half(collector + o.gc_collecting) != 0;
+            for head in generations.chain([o.gc_permanent]) {
+                self.list(copy, collector + head, is_collecting, see);
+            }
+        }
+    }
+
+    fn list(&mut self, copy: &Copy, head: u64, is_collecting: bool, see: &mut dyn FnMut(u64)) {
+        let (mut previous, mut at) = (head, copy.word(head) & !FLAGS);
+        // A list that leads back into itself ends after as many objects as the copy can contain.
+        let mut left = copy.copied_bytes() / 32;
+        while at != head && left > 0 && copy.has(at) {
+            if !is_collecting && copy.word(at + 8) & !FLAGS != previous {
+                return;
+            }
+            if self.object(copy, at + HEADER).is_some() {
+                see(at + HEADER);
+            }
+            (previous, at) = (at, copy.word(at) & !FLAGS);
+            left -= 1;
+        }
+    }
+
+    /// The tracked object in a chunk, if it contains one.
+    pub fn tracked_in(&mut self, copy: &Copy, start: u64, bytes: u64) -> Option<u64> {
+        // A dictionary and weak references may lie in front of the header.
+        [HEADER, HEADER + 16].into_iter().find_map(|before| {
+            if bytes < before + 16 {
+                return None;
+            }
+            let address = start + before;
+            if !self.is_counted(copy.word(address)) {
+                return None;
+            }
+            let (next, previous) = (copy.word(address - HEADER) & !FLAGS, copy.word(address - 8) & !FLAGS);
+            if !is_address(next) || !is_address(previous) || !copy.has(next) || !copy.has(previous) {
+                return None;
+            }
+            let of = self.types.get(copy, &self.offsets, copy.word(address + OBJECT_TYPE))?;
+            let info = &self.types[of];
+            let fits = info.is_tracked && info.header_bytes(self.minor()) == before && before + info.basic <= bytes;
+            fits.then_some(address)
+        })
+    }
+
+    /// The interpreter's state, which is searched for words last.
+    pub fn states(&self, copy: &Copy) -> Vec<std::ops::Range<u64>> {
+        let bytes = self.offsets.interpreter_bytes;
+        let state = |interpreter| interpreter..interpreter + bytes;
+        self.interpreters(copy).into_iter().map(state).collect()
+    }
+}

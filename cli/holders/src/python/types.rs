@@ -1,0 +1,562 @@
+//! What is known about each type: where its instances keep references.
+//!
+//! A type is looked at once, when its first instance is met. Its layout is that of the nearest base type in the interpreter
+//! with a known structure; the words behind that structure have names where the type describes its members (slots are
+//! members), and are unnamed otherwise.
+
+use std::collections::HashMap;
+use std::ops::Index;
+
+use crate::copy::Copy;
+use crate::graph::{Edge, EdgeKind};
+use crate::python::offsets::{ABSENT, Offsets};
+use crate::python::{OBJECT_TYPE, Sort, TypeId};
+
+/// How the references of an object are found, besides its fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// All of them are in fields.
+    Object,
+    Leaf,
+    Dict,
+    OrderedDict,
+    List,
+    Tuple,
+    Set,
+    Deque,
+    Frame,
+    Generator,
+    Module,
+    Type,
+    /// The names say what their objects are called.
+    Function,
+    Method,
+    Code,
+    Text,
+}
+
+/// A word of an object that may be a reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    pub offset: u64,
+    pub edge: Edge,
+    pub sort: Sort,
+    pub name: Box<str>,
+}
+
+#[derive(Debug, Clone)]
+pub struct TypeInfo {
+    pub address: u64,
+    pub kind: Kind,
+    /// Without its module.
+    pub name: Box<str>,
+    pub basic: u64,
+    pub item: u64,
+    pub flags: u64,
+    /// Where the instance dictionary is; negative: from the end of the object.
+    pub dict_offset: i64,
+    pub fields: Vec<Field>,
+    /// Behind the fields are words whose meaning and number are those of the object.
+    pub has_words: bool,
+    /// Instances count as references to the type.
+    pub is_heap: bool,
+    /// Instances have a header for the collector.
+    pub is_tracked: bool,
+    pub is_leaf: bool,
+}
+
+/// Bits of `tp_flags`.
+const INLINE_VALUES: u64 = 1 << 2;
+const MANAGED_WEAKREF: u64 = 1 << 3;
+const MANAGED_DICT: u64 = 1 << 4;
+const HEAP: u64 = 1 << 9;
+const READY: u64 = 1 << 12;
+const TRACKED: u64 = 1 << 14;
+const LONG: u32 = 24;
+const TEXT: u32 = 28;
+const TYPE: u32 = 31;
+
+/// More bases than any class has.
+const MOST_BASES: usize = 128;
+/// Bytes; larger ones are not types.
+const LARGEST_OBJECT: u64 = 1 << 24;
+
+impl TypeInfo {
+    /// The dictionary, or the attributes in its place, are in front of the object (3.11 and later).
+    pub fn has_managed_dict(&self) -> bool {
+        self.flags & MANAGED_DICT != 0
+    }
+
+    /// The attributes are behind the object (3.13 and later).
+    pub fn has_inline_values(&self) -> bool {
+        self.flags & INLINE_VALUES != 0
+    }
+
+    /// Bytes in front of the object that belong to it.
+    pub fn header_bytes(&self, minor: u32) -> u64 {
+        let managed = match minor {
+            ..=10 => 0,
+            11 => self.flags & MANAGED_DICT,
+            _ => self.flags & (MANAGED_DICT | MANAGED_WEAKREF),
+        };
+        (if self.is_tracked { 16 } else { 0 }) + (if managed != 0 { 16 } else { 0 })
+    }
+}
+
+/// All types that were met.
+pub struct Types {
+    minor: u32,
+    all: Vec<TypeInfo>,
+    /// By address; `None`: it is not a type.
+    by_address: HashMap<u64, Option<TypeId>, foldhash::fast::FixedState>,
+    /// The last one that was asked for.
+    last: (u64, Option<TypeId>),
+    /// The interpreter's own types, by address.
+    known: HashMap<u64, Known>,
+    object_type: u64,
+    type_type: u64,
+}
+
+/// A type of the interpreter whose structure is known.
+#[derive(Debug, Clone)]
+pub struct Known {
+    pub kind: Kind,
+    /// Without the instance dictionary.
+    pub fields: Vec<(u64, &'static str, Sort)>,
+}
+
+impl Index<TypeId> for Types {
+    type Output = TypeInfo;
+
+    fn index(&self, of: TypeId) -> &TypeInfo {
+        &self.all[usize::from(of.0)]
+    }
+}
+
+/// Addresses that are not types are remembered up to this number.
+const MOST_ADDRESSES: usize = 1 << 20;
+
+impl Types {
+    /// `find` returns the address of an exported name.
+    pub fn new(minor: u32, offsets: &Offsets, find: &dyn Fn(&str) -> Option<u64>) -> Option<Types> {
+        let known = known(offsets).into_iter();
+        Some(Types {
+            minor,
+            all: Vec::new(),
+            by_address: HashMap::default(),
+            last: (0, None),
+            known: known.filter_map(|(name, known)| Some((find(name)?, known))).collect(),
+            object_type: find("PyBaseObject_Type")?,
+            type_type: find("PyType_Type")?,
+        })
+    }
+
+    #[inline]
+    pub fn get(&mut self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<TypeId> {
+        if self.last.0 == address {
+            return self.last.1;
+        }
+        let found = match self.by_address.get(&address) {
+            Some(&found) => found,
+            None => self.add(copy, offsets, address),
+        };
+        self.last = (address, found);
+        found
+    }
+
+    #[cold]
+    fn add(&mut self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<TypeId> {
+        let found = (|| {
+            let bases = self.bases(copy, offsets, address)?;
+            let id = TypeId(u16::try_from(self.all.len()).ok()?);
+            self.all.push(self.examine(copy, offsets, &bases));
+            Some(id)
+        })();
+        if found.is_some() || self.by_address.len() < MOST_ADDRESSES {
+            self.by_address.insert(address, found);
+        }
+        found
+    }
+
+    /// The type and its bases up to `object`; `None` if it is not a type.
+    fn bases(&self, copy: &Copy, offsets: &Offsets, address: u64) -> Option<Vec<u64>> {
+        let mut bases = vec![address];
+        let mut at = address;
+        loop {
+            let is_type = |of: u64| {
+                let meta = if copy.has(of) { copy.word(of + OBJECT_TYPE) } else { 0 };
+                copy.has(meta) && copy.word(meta + offsets.type_flags) >> TYPE & 1 == 1
+            };
+            if at & 7 != 0 || !is_type(at) || !is_type(copy.word(at + OBJECT_TYPE)) {
+                return None;
+            }
+            let basic = copy.word(at + offsets.type_basic_bytes);
+            let item = copy.word(at + offsets.type_item_bytes);
+            let base = copy.word(at + offsets.type_base);
+            // C code may use a type that it never completed.
+            let is_incomplete = at == address && base == 0 && copy.word(at + OBJECT_TYPE) == self.type_type;
+            if copy.word(at + offsets.type_flags) & READY == 0 && !is_incomplete
+                || !(16..LARGEST_OBJECT).contains(&basic)
+                || item >= LARGEST_OBJECT
+            {
+                return None;
+            }
+            if at == self.object_type || is_incomplete {
+                return Some(bases);
+            }
+            at = base;
+            if bases.len() == MOST_BASES {
+                return None;
+            }
+            bases.push(at);
+        }
+    }
+
+    fn examine(&self, copy: &Copy, offsets: &Offsets, bases: &[u64]) -> TypeInfo {
+        let address = bases[0];
+        let word = |offset: u64| copy.word(address + offset);
+        let flags = word(offsets.type_flags);
+        let full_name = copy.text(word(offsets.type_name), 200);
+        let (known, known_bytes) = self.known_part(copy, offsets, bases);
+        let (kind, mut fields) = known.clone().unwrap_or((Kind::Object, Vec::new()));
+        let (basic, item) = (word(offsets.type_basic_bytes), word(offsets.type_item_bytes));
+        let weak_offset = word(offsets.type_weak_list) as i64;
+        let dict_offset = match kind {
+            // A class has its dictionary among its fields.
+            Kind::Type => 0,
+            _ => word(offsets.type_dict_offset) as i64,
+        };
+        if dict_offset > 0 && flags & MANAGED_DICT == 0 && (dict_offset as u64) < basic {
+            fields.push(Field {
+                offset: dict_offset as u64,
+                edge: Edge::new(EdgeKind::Dictionary, 0),
+                sort: Sort::Named,
+                name: "__dict__".into(),
+            });
+        }
+        let members = members(copy, offsets, bases);
+        for offset in (known_bytes..basic.saturating_sub(7)).step_by(8) {
+            if offset as i64 == weak_offset || offset as i64 == dict_offset {
+                continue;
+            }
+            fields.push(match members.get(&offset) {
+                Some(name) => field(fields.len(), offset, name, Sort::Named),
+                None => Field {
+                    offset,
+                    edge: Edge::new(EdgeKind::Word, offset / 8),
+                    sort: Sort::Word,
+                    name: "".into(),
+                },
+            });
+        }
+        let is_heap = flags & HEAP != 0;
+        let has_values = flags & (MANAGED_DICT | INLINE_VALUES) != 0 && self.minor >= 11 || dict_offset < 0;
+        // Smaller items are no pointers.
+        let has_words = known.is_none() && item > 0 && item.is_multiple_of(8);
+        let is_plain = matches!(kind, Kind::Leaf | Kind::Text) || kind == Kind::Object && !has_words;
+        TypeInfo {
+            address,
+            kind,
+            name: full_name.rsplit('.').next().unwrap_or_default().into(),
+            basic,
+            item,
+            flags,
+            dict_offset,
+            is_leaf: is_plain && fields.is_empty() && !is_heap && !has_values,
+            fields,
+            has_words,
+            is_heap,
+            is_tracked: flags & TRACKED != 0,
+        }
+    }
+
+    /// The nearest base with a known structure: its kind, its fields, and where unknown words begin.
+    fn known_part(&self, copy: &Copy, offsets: &Offsets, bases: &[u64]) -> (Option<(Kind, Vec<Field>)>, u64) {
+        let basic = |of: u64| copy.word(of + offsets.type_basic_bytes);
+        let item = |of: u64| copy.word(of + offsets.type_item_bytes);
+        for &base in bases {
+            if base == self.object_type {
+                break;
+            }
+            let known = self.known.get(&base).cloned();
+            let known = known.or_else(|| {
+                let name = copy.text(copy.word(base + offsets.type_name), 200);
+                let is_heap = copy.word(base + offsets.type_flags) & HEAP != 0;
+                // Only C code gives a name with a module to a type.
+                let is_native = !is_heap || name.contains('.');
+                is_native.then(|| known_by_name(&name, basic(base), offsets))?
+            });
+            if let Some(known) = known {
+                let rest = match known.kind {
+                    // Behind the digits of a number there is nothing but its dictionary.
+                    Kind::Leaf if item(base) > 0 => u64::MAX,
+                    Kind::Tuple | Kind::Frame | Kind::Generator | Kind::Code => u64::MAX,
+                    _ => basic(base).next_multiple_of(8),
+                };
+                let number = |(number, &(offset, name, sort)): (usize, &(u64, &str, Sort))| match name {
+                    "" => Field {
+                        edge: Edge::new(EdgeKind::Word, offset / 8),
+                        ..field(number, offset, name, sort)
+                    },
+                    name => field(number, offset, name, sort),
+                };
+                let fields = known.fields.iter().filter(|field| field.0 != ABSENT);
+                return (Some((known.kind, fields.enumerate().map(number).collect())), rest);
+            }
+        }
+        let first = if item(bases[0]) > 0 { 24 } else { 16 };
+        (None, first)
+    }
+}
+
+fn field(number: usize, offset: u64, name: &str, sort: Sort) -> Field {
+    let edge = Edge::new(EdgeKind::Field, number as u64);
+    Field {
+        offset,
+        edge,
+        sort,
+        name: name.into(),
+    }
+}
+
+/// The members of a type and its bases that are references, by offset.
+fn members(copy: &Copy, offsets: &Offsets, bases: &[u64]) -> HashMap<u64, String> {
+    /// `T_OBJECT` and `T_OBJECT_EX`.
+    const REFERENCES: [u32; 2] = [6, 16];
+    const ROW: u64 = 40;
+    const MOST: u64 = 1000;
+    let mut found = HashMap::new();
+    for base in bases {
+        let table = copy.word(base + offsets.type_members);
+        for row in (0..MOST).map(|number| table.wrapping_add(number * ROW)) {
+            // Name, type, offset.
+            let name = if table == 0 { 0 } else { copy.word(row) };
+            if name == 0 {
+                break;
+            }
+            let offset = copy.word(row + 16);
+            if REFERENCES.contains(&copy.half(row + 8)) && offset & 7 == 0 {
+                found.entry(offset).or_insert_with(|| copy.text(name, 200));
+            }
+        }
+    }
+    found
+}
+
+/// The types of the interpreter with a known structure, by exported name.
+fn known(o: &Offsets) -> Vec<(&'static str, Known)> {
+    use Sort::{Context, Named};
+    let generator = vec![
+        (o.generator_frame_object, "gi_frame", Named),
+        (o.generator_code, "gi_code", Context),
+        (o.generator_exception, "exception", Named),
+        // Before 3.11 there are three words: type, value, traceback.
+        (older(o, o.generator_exception, 8), "exception", Named),
+        (older(o, o.generator_exception, 16), "exception", Named),
+    ];
+    let with_origin = |name| {
+        let mut fields = generator.clone();
+        fields.push((o.generator_origin, name, Named));
+        fields
+    };
+    let exported = [
+        (Kind::Type, "PyType_Type", class(o)),
+        (Kind::Dict, "PyDict_Type", vec![]),
+        (Kind::Dict, "PyFrozenDict_Type", vec![]),
+        (Kind::OrderedDict, "PyODict_Type", vec![]),
+        (Kind::List, "PyList_Type", vec![]),
+        (Kind::Tuple, "PyTuple_Type", vec![]),
+        (Kind::Set, "PySet_Type", vec![]),
+        (Kind::Set, "PyFrozenSet_Type", vec![]),
+        (
+            Kind::Object,
+            "PyCell_Type",
+            vec![(o.cell_contents, "cell_contents", Named)],
+        ),
+        (Kind::Function, "PyFunction_Type", function(o)),
+        (
+            Kind::Method,
+            "PyMethod_Type",
+            vec![
+                (o.method_self, "__self__", Named),
+                (o.method_function, "__func__", Named),
+            ],
+        ),
+        (Kind::Object, "PyCFunction_Type", builtin(o)),
+        (
+            Kind::Object,
+            "PyCMethod_Type",
+            [builtin(o), vec![(o.builtin_class, "__class__", Context)]].concat(),
+        ),
+        (Kind::Module, "PyModule_Type", vec![]),
+        (Kind::Frame, "PyFrame_Type", frame(o)),
+        (Kind::Generator, "PyGen_Type", generator.clone()),
+        (Kind::Generator, "PyCoro_Type", with_origin("cr_origin")),
+        (Kind::Generator, "PyAsyncGen_Type", with_origin("finalizer")),
+        (Kind::Code, "PyCode_Type", code(o)),
+        (
+            Kind::Object,
+            "PyTraceBack_Type",
+            vec![
+                (o.traceback_next, "tb_next", Named),
+                (o.traceback_frame, "tb_frame", Named),
+            ],
+        ),
+        (Kind::Object, "_PyWeakref_RefType", callback(o)),
+        (Kind::Object, "_PyWeakref_ProxyType", callback(o)),
+        (Kind::Object, "_PyWeakref_CallableProxyType", callback(o)),
+        // The buffer that it describes again belongs to the managed buffer.
+        (
+            Kind::Object,
+            "PyMemoryView_Type",
+            vec![(o.memoryview_buffer, "obj", Named)],
+        ),
+        // The value that it remembers belongs to the context.
+        (Kind::Object, "PyContextVar_Type", vec![(24, "default", Named)]),
+        (Kind::Object, "PyGetSetDescr_Type", descriptor()),
+        (Kind::Object, "PyMemberDescr_Type", descriptor()),
+        (Kind::Object, "PyMethodDescr_Type", descriptor()),
+        (Kind::Object, "PyWrapperDescr_Type", descriptor()),
+        (Kind::Object, "PyClassMethodDescr_Type", descriptor()),
+        (Kind::Text, "PyUnicode_Type", vec![]),
+        (Kind::Leaf, "PyLong_Type", vec![]),
+        (Kind::Leaf, "PyBytes_Type", vec![]),
+        (Kind::Leaf, "PyByteArray_Type", vec![]),
+        (Kind::Leaf, "PyFloat_Type", vec![]),
+        (Kind::Leaf, "PyComplex_Type", vec![]),
+        (Kind::Leaf, "PyRange_Type", vec![]),
+    ];
+    let exported = exported.into_iter();
+    exported
+        .map(|(kind, name, fields)| (name, Known { kind, fields }))
+        .collect()
+}
+
+/// Types whose address is not exported, by name.
+fn known_by_name(name: &str, basic: u64, o: &Offsets) -> Option<Known> {
+    use Sort::{Named, Word};
+    let (kind, fields) = match name {
+        "BaseException" => (Kind::Object, exception(o)),
+        "collections.deque" => (Kind::Deque, vec![]),
+        // A lock's memory is not cleared, and an unlocked one holds nothing.
+        "_thread.lock" | "_thread.RLock" => (Kind::Leaf, vec![]),
+        // The dictionary belongs to the `_thread._local`.
+        "_thread._localdummy" => (Kind::Leaf, vec![]),
+        // Behind its header it is the head of the list of its elements, which belong to the dictionary.
+        "functools._lru_cache_wrapper" => {
+            let names = |offset| match offset {
+                72 => ("cache", Named),
+                88 => ("__wrapped__", Named),
+                _ => ("", Word),
+            };
+            // Ends before the dictionary and the list of weak references.
+            let words = (72..basic.saturating_sub(16)).step_by(8);
+            let fields = words.map(|offset| (offset, names(offset).0, names(offset).1));
+            (Kind::Object, fields.collect())
+        }
+        "functools._lru_list_elem" => (Kind::Object, vec![(40, "key", Named), (48, "result", Named)]),
+        // Behind it is the buffer for bytes, whose contents are no pointers.
+        "_io.BufferedReader" | "_io.BufferedWriter" | "_io.BufferedRandom" => (Kind::Object, vec![(16, "raw", Named)]),
+        _ => return None,
+    };
+    Some(Known { kind, fields })
+}
+
+fn older(o: &Offsets, offset: u64, more: u64) -> u64 {
+    if o.version < 0x30b { offset + more } else { ABSENT }
+}
+
+fn class(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
+    use Sort::Context;
+    vec![
+        (o.type_dict, "__dict__", Sort::Named),
+        (o.type_mro, "__mro__", Context),
+        (o.type_bases, "__bases__", Context),
+        (o.type_base, "__base__", Context),
+        (o.type_cache, "cache", Context),
+        (o.type_subclasses, "__subclasses__", Context),
+        (o.type_slots, "__slots__", Context),
+        (o.type_module, "module", Context),
+    ]
+}
+
+fn function(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
+    use Sort::{Context, Named};
+    vec![
+        (o.function_closure, "__closure__", Named),
+        (o.function_defaults, "__defaults__", Named),
+        (o.function_keyword_defaults, "__kwdefaults__", Named),
+        (o.function_annotations, "__annotations__", Named),
+        (o.function_annotate, "__annotate__", Named),
+        (o.function_type_parameters, "__type_params__", Named),
+        (o.function_doc, "__doc__", Named),
+        (o.function_module, "__module__", Context),
+        (o.function_code, "__code__", Context),
+        (o.function_globals, "__globals__", Context),
+        (o.function_builtins, "__builtins__", Context),
+    ]
+}
+
+fn builtin(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
+    vec![
+        (o.builtin_self, "__self__", Sort::Named),
+        (o.builtin_module, "__module__", Sort::Context),
+    ]
+}
+
+fn frame(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
+    use Sort::{Context, Named};
+    vec![
+        (o.frame_object_back, "f_back", Context),
+        (o.frame_object_code, "f_code", Context),
+        (o.frame_object_builtins, "f_builtins", Context),
+        (o.frame_object_globals, "f_globals", Context),
+        (o.frame_object_names, "f_locals", Context),
+        (o.frame_object_trace, "f_trace", Named),
+        (o.frame_object_extra_locals, "f_locals", Named),
+        (o.frame_object_locals_cache, "f_locals", Context),
+        (o.frame_object_overwritten, "f_locals", Named),
+    ]
+}
+
+/// The words of extensions hold what a tracer or compiler keeps for the code.
+fn code(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
+    vec![
+        (o.code_constants, "co_consts", Sort::Context),
+        (o.code_extra, "", Sort::Word),
+    ]
+}
+
+fn callback(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
+    vec![(o.weakref_callback, "__callback__", Sort::Named)]
+}
+
+fn exception(o: &Offsets) -> Vec<(u64, &'static str, Sort)> {
+    use Sort::Named;
+    vec![
+        (o.exception_args, "args", Named),
+        (o.exception_notes, "__notes__", Named),
+        (o.exception_traceback, "__traceback__", Named),
+        (o.exception_context, "__context__", Named),
+        (o.exception_cause, "__cause__", Named),
+    ]
+}
+
+fn descriptor() -> Vec<(u64, &'static str, Sort)> {
+    vec![(16, "__objclass__", Sort::Context)]
+}
+
+impl TypeInfo {
+    /// Whether this type itself, not its instances, is made at run time: others lack the last part of the structure.
+    pub fn is_heap_type(flags: u64) -> bool {
+        flags & HEAP != 0
+    }
+
+    pub fn is_text(&self) -> bool {
+        self.flags >> TEXT & 1 == 1
+    }
+
+    pub fn is_number(&self) -> bool {
+        self.flags >> LONG & 1 == 1
+    }
+}

@@ -1,0 +1,135 @@
+//! What a word may point to, and which memory holds what.
+
+use std::ops::Range;
+
+use crate::copy::Copy;
+use crate::native::{Chunk, Heap, Native};
+use crate::python::Python;
+
+/// Of a `c10::StorageImpl`: up to and including its pointer to the data. What follows may be uninitialised.
+pub const STORAGE_BYTES: u64 = 40;
+
+/// What the class of a chunk says about its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Unnamed,
+    Named,
+    /// `c10::TensorImpl` and classes derived from it: among native objects, only these hold a storage.
+    Tensor,
+    /// `c10::StorageImpl`: it alone holds blocks of PyTorch's allocator. Its words lead to nothing else: the data of a tensor
+    /// in host memory are numbers.
+    Storage,
+    /// Its words hold nothing.
+    Leaf,
+}
+
+pub fn kind_of(class: &str) -> Kind {
+    // Counts of shared pointers whose object is elsewhere, and of tensors' versions.
+    const HOLDS_NOTHING: [&str; 3] = ["VersionCounter", "_Sp_counted_deleter", "_Sp_counted_ptr<"];
+    match class {
+        "c10::StorageImpl" => Kind::Storage,
+        _ if class.ends_with("TensorImpl") => Kind::Tensor,
+        _ if HOLDS_NOTHING.iter().any(|part| class.contains(part)) => Kind::Leaf,
+        _ if class.ends_with("_Sp_counted_ptr") => Kind::Leaf,
+        _ => Kind::Named,
+    }
+}
+
+/// Bytes before an object in its chunk: none, the collector's header, or that and the pointers to its attributes.
+const HEADERS: [u64; 3] = [0, 16, 32];
+
+/// The Python object that a chunk was allocated for.
+pub fn object_in(copy: &Copy, python: &mut Python, chunk: Chunk) -> Option<u64> {
+    HEADERS.into_iter().find_map(|header| {
+        let address = chunk.start + header;
+        let of = python.object(copy, address)?;
+        let extent = python.extent(copy, address, of);
+        // The last word of a chunk of glibc may lie behind its limits.
+        (extent.start == chunk.start && extent.end <= chunk.start + chunk.bytes + 8).then_some(address)
+    })
+}
+
+/// Whether an object may begin at this address.
+pub fn is_place_of_object(copy: &Copy, native: &Native, address: u64) -> bool {
+    let begins_before = |header: &u64| {
+        let start = address.wrapping_sub(*header);
+        native.chunk(copy, start).is_some_and(|chunk| chunk.start == start)
+    };
+    match native.chunk(copy, address) {
+        Some(chunk) if chunk.heap == Heap::Window => true,
+        Some(chunk) => HEADERS.contains(&(address - chunk.start)),
+        // Behind a header in Python's heap, or in static memory.
+        None => {
+            HEADERS.iter().any(begins_before) || copy.region(address).is_some_and(|region| region.name.starts_with('/'))
+        }
+    }
+}
+
+/// Whether a word of this value can be a pointer to the memory of the chunk. Free chunks of glibc link to each other by
+/// addresses 16 bytes before their memory, so 8 before the end of the previous chunk.
+pub fn points_into(chunk: Chunk, value: u64) -> bool {
+    match chunk.heap {
+        Heap::Python | Heap::Window => value == chunk.start,
+        Heap::Glibc => value == chunk.start || value - chunk.start + 8 != chunk.bytes,
+        Heap::Other => true,
+    }
+}
+
+/// The value of a Python `int` with two digits of 30 bits, which all addresses have.
+pub fn two_digits(copy: &Copy, integer: u64) -> Option<u64> {
+    // The number of digits; from 3.12 on its low 3 bits are the sign and flags.
+    let size = copy.word(integer + 16);
+    let digits = copy.word(integer + 24);
+    let value = (digits & 0xffff_ffff) | (digits >> 32) << 30;
+    (size == 2 || size & !0b100 == 2 << 3).then_some(value)
+}
+
+/// Whether the word lies in the buffer of a short `std::string`, of which the unused part is uninitialised: the string points
+/// to its buffer, which follows the length.
+pub fn is_short_text(page: &[u64; 512], place: usize, address: u64) -> bool {
+    let points_to = |pointer: usize, buffer: usize| page[pointer] == address + buffer as u64 * 8;
+    (place >= 2 && points_to(place - 2, place)) || (place >= 3 && points_to(place - 3, place - 1))
+}
+
+/// The parts of a range outside the others.
+pub fn without(range: Range<u64>, left_out: &[Range<u64>]) -> Vec<Range<u64>> {
+    let mut parts = vec![range];
+    for out in left_out {
+        parts = parts
+            .into_iter()
+            .flat_map(|part| [part.start..part.end.min(out.start), part.start.max(out.end)..part.end])
+            .filter(|part| part.start < part.end)
+            .collect();
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_outside_other_ranges() {
+        assert_eq!(without(10..20, &[12..14, 18..30]), [10..12, 14..18]);
+        assert!(without(10..20, &[0..12, 12..30]).is_empty());
+    }
+
+    #[test]
+    fn links_between_free_chunks_do_not_point_into_allocated_ones() {
+        let chunk = |heap| Chunk {
+            start: 1024,
+            bytes: 24,
+            heap,
+        };
+        assert!(points_into(chunk(Heap::Glibc), 1024) && points_into(chunk(Heap::Glibc), 1032));
+        assert!(!points_into(chunk(Heap::Glibc), 1040));
+        assert!(points_into(chunk(Heap::Python), 1024) && !points_into(chunk(Heap::Python), 1040));
+    }
+
+    #[test]
+    fn counts_of_pointers_hold_nothing_and_made_shared_objects_hold() {
+        assert_eq!(kind_of("std::_Sp_counted_deleter<Block*, Free>"), Kind::Leaf);
+        assert_eq!(kind_of("std::_Sp_counted_ptr_inplace<Cache>"), Kind::Named);
+        assert_eq!(kind_of("c10::StorageImpl"), Kind::Storage);
+    }
+}

@@ -1,0 +1,57 @@
+//! The words of the whole copy that point to certain blocks or objects.
+
+use std::collections::HashMap;
+
+use foldhash::fast::FixedState;
+
+use crate::blocks::BlockIndex;
+use crate::copy::{Copy, PAGE};
+
+/// Addresses that are kept for one target.
+const KEPT: usize = 256;
+
+/// Addresses of words.
+#[derive(Default)]
+pub(crate) struct Words {
+    /// That point to a block or into it, by the block's index.
+    pub to_blocks: HashMap<usize, Vec<u64>, FixedState>,
+    /// That point to an object.
+    pub to_objects: HashMap<u64, Vec<u64>, FixedState>,
+}
+
+impl Words {
+    /// Searches for pointers to the blocks that are `wanted`, and to these objects.
+    pub fn find(copy: &Copy, index: &BlockIndex, wanted: &[bool], objects: &[u64]) -> Words {
+        let mut words = Words {
+            to_objects: objects.iter().map(|object| (*object, Vec::new())).collect(),
+            ..Words::default()
+        };
+        let from = objects.iter().min().copied().unwrap_or(u64::MAX);
+        let to = objects.iter().max().copied().unwrap_or(0);
+        for run in copy.runs() {
+            for page in run.step_by(PAGE as usize) {
+                let Some(content) = copy.page(page) else { continue };
+                for (place, value) in content.iter().enumerate() {
+                    let address = page + 8 * place as u64;
+                    if let Some((block, _)) = index.find(*value)
+                        && wanted[block]
+                    {
+                        keep(words.to_blocks.entry(block).or_default(), address);
+                    } else if *value >= from
+                        && *value <= to
+                        && let Some(known) = words.to_objects.get_mut(value)
+                    {
+                        keep(known, address);
+                    }
+                }
+            }
+        }
+        words
+    }
+}
+
+fn keep(known: &mut Vec<u64>, address: u64) {
+    if known.len() < KEPT {
+        known.push(address);
+    }
+}

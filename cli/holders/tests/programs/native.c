@@ -1,0 +1,71 @@
+/* A program without Python: prints its blocks (address, bytes, label, expected class), then "ready", and waits. */
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct list {
+    uint64_t tag, block;
+    struct list *next;
+};
+
+static volatile uint64_t global_block, interior_block;
+static struct list *volatile list;
+static uint64_t *volatile table;
+static __thread volatile uint64_t thread_block;
+
+/* The address is made up and kept nowhere. */
+static uint64_t block(const char *label, const char *expected) {
+    static uint64_t number;
+    uint64_t address = (number += 1) * 0x100000 + ((uint64_t)0x7f << 40);
+    char line[128];
+    int length = snprintf(line, sizeof line, "%llx 4096 %s %s\n", (unsigned long long)address, label, expected);
+    if (write(1, line, length) != length) exit(1);
+    memset(line, 0, sizeof line);
+    return address;
+}
+
+static void *sleeper(void *none) {
+    volatile uint64_t local = block("thread-stack", "Held");
+    thread_block = block("thread-local", "Held");
+    pause();
+    return (void *)(local + (uint64_t)none);
+}
+
+__attribute__((noinline)) static void fill(void) {
+    global_block = block("global", "Held");
+    interior_block = block("interior", "Held") + 256;
+    for (int place = 0; place < 10; place++) {
+        struct list *made = calloc(1, sizeof *made);
+        made->block = block("list", "Held");
+        made->next = list;
+        list = made;
+    }
+    table = calloc(1 << 17, 8);
+    for (int place = 0; place < 10; place++) table[place * 10000] = block("large-table", "Held");
+    /* A struct that nothing points to, one that is freed, and an address that is overwritten. */
+    volatile struct list *leaked = calloc(1, sizeof *leaked);
+    leaked->block = block("leaked-chunk", "Lost");
+    struct list *freed = calloc(1, 4096);
+    freed->next = (struct list *)block("freed-chunk", "Lost");
+    free(freed);
+    block("forgotten", "Lost");
+}
+
+__attribute__((noinline)) static void overwrite_stack(void) {
+    volatile char old[65536];
+    for (unsigned place = 0; place < sizeof old; place++) old[place] = 0;
+}
+
+int main(void) {
+    pthread_t thread;
+    fill();
+    overwrite_stack();
+    pthread_create(&thread, 0, sleeper, 0);
+    usleep(100000);
+    if (write(1, "ready\n", 6) != 6) return 1;
+    pause();
+    return 0;
+}

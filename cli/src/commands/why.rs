@@ -1,0 +1,167 @@
+//! `culeak why`: what keeps memory alive, and what would be freed with it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use culeak::analysis::why::{Options, Selector, Unanswered, Why};
+use culeak::snapshot::Class;
+
+use crate::commands::report::FilterArgs;
+use crate::errors::Failure;
+use crate::load::holders::{self, Wanted};
+use crate::load::{self, Loaded, Place};
+use crate::options::categories::CategoryArgs;
+use crate::options::{NameArgs, rows_shown};
+use crate::output::{self, Overwrite};
+use crate::{html, text};
+
+/// Show what keeps memory alive: the path from a variable to each block, and what would be freed with it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The memory of a process is copied while it runs, without running code in it, and searched for references to its blocks: from \
+Python's modules, frames and threads, then from global variables and stacks of native code. Each block has one class: held by a \
+variable; an uncollected cycle of Python objects; held by native code through a Python object; over-counted, if a reference was \
+never released; lost, if nothing points to it any more. Device memory and memory that is shared with other processes are not \
+searched.
+
+Examples:
+  culeak why 4711                            what holds the memory of a running process
+  culeak why 4711 train.py:212               memory that this line allocated
+  culeak why 4711 0x7f5a20000000             the whole path to one block
+  culeak why 4711 --class cycle              memory that gc.collect() would free
+  culeak run --why -- python train.py        search at the end and when memory runs out; afterwards:
+  culeak why python.host.4711.culeak
+  culeak why --core core.4711 python.host.4711.culeak
+  culeak why 4711 --html why.html            a page with the tree of what retains what")]
+pub struct WhyArgs {
+    /// Process id; or a recording of run --why; or a snapshot of snapshot --why. With --core: the recording of the process
+    #[arg(value_name = "PID|RECORDING|SNAPSHOT", required_unless_present = "core")]
+    pub input: Option<OsString>,
+    /// Show only the memory of this call site, such as train.py:212 or a part of a function's name (*, ^ and $ as in
+    /// suppressions), or the block at this address
+    #[arg(value_name = "SITE|ADDRESS", value_parser = parse_selector)]
+    pub selector: Option<Selector>,
+    /// Show only memory of this class
+    #[arg(long, value_parser = class_parser())]
+    pub class: Option<Class>,
+    /// Search this core file instead of a running process
+    #[arg(long, value_name = "FILE")]
+    pub core: Option<PathBuf>,
+    /// Stop the process while its memory is copied, so that all of it is of one instant
+    #[arg(long, conflicts_with = "core")]
+    pub pause: bool,
+    /// Copy the memory of a running process at most N times, until each block is explained [default: 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with = "core")]
+    pub copies: Option<u32>,
+    /// Show at most N holders; 0: all, with all their rows [default: 20; all with --json or --html]
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+    /// Hide holders of less memory, e.g. 4096, 1MB, 2GiB
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = text::units::parse_size)]
+    pub min_bytes: u64,
+    #[command(flatten)]
+    pub filter: FilterArgs,
+    #[command(flatten)]
+    pub categories: CategoryArgs,
+    /// Print the answer as JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Write the answer as a self-contained HTML page; -: standard output
+    #[arg(long, value_name = "FILE.html", conflicts_with = "json")]
+    pub html: Option<PathBuf>,
+    #[command(flatten)]
+    pub names: NameArgs,
+    #[command(flatten)]
+    pub overwrite: Overwrite,
+}
+
+fn parse_selector(text: &str) -> Result<Selector, String> {
+    text.parse()
+}
+
+fn class_parser() -> impl TypedValueParser<Value = Class> {
+    let names = Class::ALL.iter().map(|class| class.name());
+    PossibleValuesParser::new(names).map(|name| Class::from_name(&name).unwrap_or_default())
+}
+
+pub fn execute(args: &WhyArgs) -> Result<ExitCode, Failure> {
+    if let Some(path) = &args.html {
+        output::check(path, args.overwrite)?;
+    }
+    let categories = args.categories.read()?;
+    let item = load(args)?;
+    let in_text = !args.json && args.html.is_none();
+    let (top, rows) = match (in_text, &args.html) {
+        (true, _) => (rows_shown(args.top, true), Some(text::why::ROWS_SHOWN)),
+        (_, Some(_)) => (
+            rows_shown(args.top.or(Some(html::why::MOST)), false),
+            Some(html::why::MOST_ROWS),
+        ),
+        _ => (rows_shown(args.top, false), None),
+    };
+    let options = Options {
+        source: item.source.clone(),
+        selector: args.selector.clone(),
+        class: args.class,
+        filter: args.filter.filter(&categories),
+        top,
+        rows: rows.filter(|_| args.top != Some(0)),
+        min_bytes: args.min_bytes,
+    };
+    let why = Why::of(&item.snapshot, &options).map_err(|unanswered| failure(&unanswered, args, &item))?;
+    match &args.html {
+        Some(path) => output::create(path, args.overwrite, |out| html::write_why(&why, out))?,
+        None if args.json => text::print_json(&why)?,
+        None => text::print_lines(|out| text::why::write(&why, out))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the input with its holders, which are searched for if it is a process or a core file.
+fn load(args: &WhyArgs) -> Result<Loaded, Failure> {
+    let wanted = Wanted {
+        copies: args.copies,
+        pause: args.pause,
+        concrete: match args.selector {
+            Some(Selector::Address(address)) => vec![address],
+            _ => Vec::new(),
+        },
+    };
+    if let Some(path) = &args.core {
+        let (mut core, mut item) = holders::open_core(path, args.input.as_deref())?;
+        args.names.name_frames(&mut item);
+        holders::attach(&mut item.snapshot, &mut core, &wanted)?;
+        return Ok(item);
+    }
+    let place = load::single(args.input.as_deref().unwrap_or_default())?;
+    let mut item = place.load()?;
+    if let Place::Process(pid) = place {
+        args.names.name_frames(&mut item);
+        holders::of_process(&mut item, pid, &wanted)?;
+    } else {
+        load::at::show(&mut item, None, &args.names)?;
+    }
+    Ok(item)
+}
+
+fn failure(unanswered: &Unanswered, args: &WhyArgs, item: &Loaded) -> Failure {
+    let source = &item.source;
+    Failure::new(match unanswered {
+        Unanswered::NotSearched => holders::not_searched(item),
+        Unanswered::IsPeak => format!(
+            "{source}: shows the peak, which is recorded by stack, without the addresses of blocks; name another snapshot"
+        ),
+        Unanswered::NothingSelected(sites) => {
+            let selector = args.selector.iter().map(|selector| format!(" {selector}"));
+            let class = args.class.iter().map(|class| format!(" of the class {}", class.name()));
+            let what: String = selector.chain(class).collect();
+            match sites.as_slice() {
+                [] => format!("{source}: no live memory{what}"),
+                sites => format!("{source}: no live memory{what}; it has memory of {}", sites.join(", ")),
+            }
+        }
+    })
+}

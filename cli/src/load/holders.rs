@@ -1,0 +1,399 @@
+//! The search for what keeps the blocks of a snapshot alive: its blocks go to the engine (`culeak_holders`), and the answer
+//! becomes [`Snapshot::holders`].
+//!
+//! ```text
+//! snapshot ─► blocks that a report lists ─► search ─► holders ─► without blocks freed meanwhile
+//!         └─► device, pinned and managed memory, which is not searched
+//! ```
+//!
+//! A process goes on while its memory is read. The snapshot is taken before, and the recording is read again after: a block
+//! that was freed between the two has no holder any more, so it is dropped and counted.
+//!
+//! Deliberately absent: sums by holder; see `culeak::analysis::why`.
+
+mod core_file;
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use culeak::analysis::framework::owner_of_domain;
+use culeak::analysis::groups::{Groups, Level};
+use culeak::analysis::report::shell_word;
+use culeak::analysis::site::CallStacks;
+use culeak::kind::{self, Kind};
+use culeak::snapshot::{Allocation, Class, HeldBlock, Holders, ProcessState, Retainer, Snapshot};
+use culeak_holders::source::core::Core;
+use culeak_holders::source::{Source, live};
+use culeak_holders::{Block, Error, Options};
+
+use super::{Loaded, Place};
+use crate::errors::Failure;
+
+/// How to search.
+#[derive(Debug, Clone, Default)]
+pub struct Wanted {
+    /// The most copies of a process that runs on; `None`: the engine's default.
+    pub copies: Option<u32>,
+    /// Stop the process while its memory is copied.
+    pub pause: bool,
+    /// Blocks whose path is given with indices and keys, by any address in them.
+    pub concrete: Vec<u64>,
+}
+
+/// Searches the memory of a process, which goes on, and stores the holders in the item's snapshot. Names must be looked up
+/// before: they decide which memory belongs to a caching allocator.
+///
+/// # Errors
+/// The process cannot be read; the message says what to do.
+pub fn of_process(item: &mut Loaded, pid: u32, wanted: &Wanted) -> Result<(), Failure> {
+    let mut source = live::Process::new(pid).map_err(|error| failure(&format!("process {pid}"), &error))?;
+    attach(&mut item.snapshot, &mut source, wanted)?;
+    let recording = PathBuf::from(&item.snapshot.process.recording);
+    let now = Place::File(recording).load()?;
+    if let Some(holders) = &mut item.snapshot.holders {
+        drop_freed(holders, &now.snapshot);
+    }
+    Ok(())
+}
+
+/// Searches for the holders of a source's memory, unless they are known. For options that ask for holders.
+///
+/// # Errors
+/// The source is no running process, or that cannot be read; the message says what to do.
+pub fn of_place(item: &mut Loaded, place: &Place) -> Result<(), Failure> {
+    match place {
+        _ if item.snapshot.holders.is_some() => Ok(()),
+        Place::Process(pid) => of_process(item, *pid, &Wanted::default()),
+        Place::File(_) | Place::StandardInput => Err(Failure::new(not_searched(item))),
+    }
+}
+
+/// Why a snapshot has no holders, and how to get them.
+pub fn not_searched(item: &Loaded) -> String {
+    let source = &item.source;
+    match item.snapshot.process.state {
+        ProcessState::Running => {
+            let pid = item.snapshot.process.number();
+            format!("{source}: what holds its memory was not searched for, but the process runs; name its id, {pid}")
+        }
+        _ => format!(
+            "{source}: what holds its memory was not searched for; record with `culeak run --why -- PROGRAM`, name the id of a \
+             running process, or a core file (`culeak why --core FILE {}`)",
+            shell_word(source)
+        ),
+    }
+}
+
+/// Reads a core file, and the recording of its process: this one, or `*.PID.culeak` beside the core file or in the current
+/// folder.
+///
+/// # Errors
+/// A file cannot be read, or there is not exactly one such recording; the message says what to name.
+pub fn open_core(path: &Path, recording: Option<&OsStr>) -> Result<(Core, Loaded), Failure> {
+    let core = Core::open(path).map_err(|error| failure(&path.display().to_string(), &error))?;
+    let place = match recording {
+        Some(recording) => super::single(recording)?,
+        None => Place::File(core_file::recording_of(core.process_id(), path)?),
+    };
+    Ok((core, place.load()?))
+}
+
+/// Searches this memory for the blocks that a report of the snapshot lists, and stores the holders in the snapshot. Names
+/// must be looked up before.
+///
+/// # Errors
+/// The memory cannot be read, or the snapshot has no addresses.
+pub fn attach(snapshot: &mut Snapshot, source: &mut dyn Source, wanted: &Wanted) -> Result<(), Failure> {
+    let subject = match source.pid() {
+        Some(pid) => format!("process {pid}"),
+        None => "core file".to_owned(),
+    };
+    if snapshot.allocations.is_summed() {
+        return Err(Failure::new(format!(
+            "{subject}: the memory at a peak is recorded by stack, without addresses; ask why it is there at another point"
+        )));
+    }
+    let listed = Listed::of(snapshot);
+    let defaults = Options::default();
+    let options = Options {
+        copies: wanted.copies.unwrap_or(defaults.copies),
+        pause: wanted.pause,
+        excluded: listed.excluded.clone(),
+        concrete: wanted
+            .concrete
+            .iter()
+            .filter_map(|&address| listed.at(address))
+            .collect(),
+        ..defaults
+    };
+    let mut holders =
+        culeak_holders::search(source, &listed.blocks, &options).map_err(|error| failure(&subject, &error))?;
+    listed.give_back(&mut holders);
+    if holders.search.at_ns == 0 {
+        holders.search.at_ns = snapshot.taken.at_ns;
+    }
+    snapshot.holders = Some(holders);
+    Ok(())
+}
+
+fn failure(subject: &str, error: &Error) -> Failure {
+    use std::io::ErrorKind;
+    Failure::new(match error {
+        Error::Read(_, cause) if cause.kind() == ErrorKind::PermissionDenied => format!(
+            "{subject}: its memory cannot be read ({error}); run culeak as the same user with CAP_SYS_PTRACE or as root, or start \
+             the program with `culeak run --why`, which permits it"
+        ),
+        Error::Read(_, cause) if cause.kind() == ErrorKind::NotFound && subject.starts_with("process") => {
+            format!("{subject}: ended while its memory was being read ({error}); record it with `culeak run --why`")
+        }
+        Error::Unsupported(_) => format!("{subject}: {error}; reports still show which line allocated the memory"),
+        Error::Read(..) | Error::Core(_) => format!("{subject}: its memory cannot be searched ({error})"),
+    })
+}
+
+/// What the engine is asked about.
+struct Listed {
+    /// By address, without overlaps.
+    blocks: Vec<Block>,
+    /// The records of `blocks`.
+    records: Vec<Record>,
+    excluded: Vec<Range<u64>>,
+    limits: Vec<String>,
+}
+
+/// The record that a block stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Record {
+    address: u64,
+    bytes: u64,
+    /// Memory of a caching allocator whose blocks were not recorded.
+    cached: bool,
+}
+
+/// Lowest and one past the highest address of user space.
+const POINTERS: Range<u64> = 0x1_0000..0x8000_0000_0000;
+
+impl Listed {
+    fn of(snapshot: &Snapshot) -> Listed {
+        let stacks = CallStacks::of(snapshot);
+        let groups = Groups::of(snapshot, &stacks);
+        let mapped = Mapped::of(snapshot);
+        let mut found: Vec<(Block, Record)> = Vec::new();
+        let (mut not_addresses, mut unmapped) = (0, 0);
+        for allocation in snapshot.allocations.iter().filter(|allocation| allocation.bytes > 0) {
+            let level = groups.level(&allocation, &stacks);
+            if !matches!(level, Level::Held | Level::Cached) {
+                continue;
+            }
+            let range = match allocation.kind {
+                Kind::Physical | Kind::HostPhysical => mapped.range(&allocation),
+                Kind::Array | Kind::Mipmapped => handle(allocation.address),
+                _ => Some(allocation.address..allocation.address.saturating_add(allocation.bytes)),
+            };
+            let Some(range) = range.filter(|range| !range.is_empty()) else {
+                match allocation.kind {
+                    Kind::Physical | Kind::HostPhysical => unmapped += 1,
+                    _ => not_addresses += 1,
+                }
+                continue;
+            };
+            let block = Block {
+                address: range.start,
+                bytes: range.end - range.start,
+                time_ns: allocation.time_ns,
+                of_torch: is_of_torch(&allocation, stacks.get(allocation.stack).allocator),
+            };
+            let record = Record {
+                address: allocation.address,
+                bytes: allocation.bytes,
+                cached: level == Level::Cached,
+            };
+            found.push((block, record));
+        }
+        // Of two blocks that overlap, the outer one is searched for; of two at one address, the newer one.
+        found.sort_by_key(|(block, _)| (block.address, u64::MAX - block.bytes, u64::MAX - block.time_ns));
+        let (mut end, before) = (0, found.len());
+        found.retain(|(block, _)| {
+            let is_apart = block.address >= end;
+            if is_apart {
+                end = block.address.saturating_add(block.bytes);
+            }
+            is_apart
+        });
+        let within = before - found.len();
+        let counted = |n: usize, what: &str| (n > 0).then(|| format!("{n} {what}"));
+        let limits = [
+            counted(
+                within,
+                "blocks lie within other blocks, whose holders are shown instead",
+            ),
+            counted(
+                unmapped,
+                "blocks of virtual memory management were not searched for: the recording does not say where they are mapped",
+            ),
+            counted(
+                not_addresses,
+                "blocks were not searched for: their handles are not addresses",
+            ),
+        ];
+        let (blocks, records) = found.into_iter().unzip();
+        Listed {
+            blocks,
+            records,
+            excluded: excluded(snapshot),
+            limits: limits.into_iter().flatten().collect(),
+        }
+    }
+
+    /// The index of the block that contains this address.
+    fn at(&self, address: u64) -> Option<usize> {
+        let index = self
+            .blocks
+            .partition_point(|block| block.address <= address)
+            .checked_sub(1)?;
+        let block = &self.blocks[index];
+        (address - block.address < block.bytes || self.records[index].address == address).then_some(index)
+    }
+
+    /// Names the blocks of an answer as the snapshot does, and adds what was not searched.
+    fn give_back(&self, holders: &mut Holders) {
+        let Holders { blocks, retainers, .. } = holders;
+        let records: HashMap<(u64, u64), (&Block, &Record)> = (self.blocks.iter().zip(&self.records))
+            .map(|(block, record)| ((block.address, block.time_ns), (block, record)))
+            .collect();
+        blocks.retain_mut(|held| {
+            let Some(&(block, record)) = records.get(&(held.address, held.time_ns)) else {
+                return false;
+            };
+            let class = holders.paths.get(held.path).map(|path| path.class);
+            // A cached block without a pointer to it is free, and not lost.
+            if record.cached && class.is_none_or(|class| class == Class::Lost) {
+                return false;
+            }
+            let counted = i128::from(record.bytes) - i128::from(block.bytes);
+            change_retained(retainers, held.retainer, counted, 0);
+            (held.address, held.bytes) = (record.address, record.bytes);
+            true
+        });
+        blocks.sort_unstable_by_key(|held| (held.address, held.time_ns));
+        holders.search.limits.extend(self.limits.iter().cloned());
+    }
+}
+
+/// A handle that is a pointer, as a block of one byte.
+fn handle(address: u64) -> Option<Range<u64>> {
+    POINTERS.contains(&address).then(|| address..address + 1)
+}
+
+/// Whether PyTorch's caching allocator keeps pointers to the memory.
+fn is_of_torch(allocation: &Allocation, allocator: Option<&str>) -> bool {
+    let owner = allocation.domain().map(owner_of_domain);
+    allocation.kind == Kind::Tensor || owner == Some("PyTorch") || owner.is_none() && allocator == Some("PyTorch")
+}
+
+/// Device, pinned and managed memory, and everything that is mapped or reserved for it; merged, by address.
+pub fn excluded(snapshot: &Snapshot) -> Vec<Range<u64>> {
+    use Kind::*;
+    let has_addresses = |kind| {
+        let is_handle = matches!(
+            kind,
+            Array | Mipmapped | Physical | HostPhysical | Pool | Imported | External | Multicast
+        );
+        // Registered memory is the program's own, and may contain pointers.
+        !is_handle && kind != HostRegistered && kind.place() != kind::Place::Within
+    };
+    let rows = snapshot.allocations.iter().filter(|row| has_addresses(row.kind));
+    let ranges = rows.map(|row| row.address..row.address.saturating_add(row.bytes.max(row.requested)));
+    let mut ranges: Vec<Range<u64>> = ranges.filter(|range| !range.is_empty()).collect();
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut merged: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match merged.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => merged.push(range),
+        }
+    }
+    merged
+}
+
+/// Where physical memory is mapped. A recording has the mappings, but not which memory each of them maps. For memory and
+/// mappings of one size it follows from their order, if each creation is followed by its mapping.
+struct Mapped {
+    /// The mapping of each record, by its handle and time.
+    by_record: HashMap<(u64, u64), Range<u64>>,
+}
+
+impl Mapped {
+    fn of(snapshot: &Snapshot) -> Mapped {
+        /// Records of one size in the order of time: of physical memory, or of a mapping.
+        type OfSize = Vec<(u64, bool, u64, bool)>;
+        let mut sizes: HashMap<u64, OfSize> = HashMap::new();
+        for row in snapshot.allocations.iter() {
+            let (is_mapping, size) = match row.kind {
+                Kind::Physical | Kind::HostPhysical => (false, row.bytes),
+                Kind::Mapping => (true, row.requested),
+                _ => continue,
+            };
+            let usual = is_mapping || row.mappings == 1;
+            sizes
+                .entry(size)
+                .or_default()
+                .push((row.time_ns, is_mapping, row.address, usual));
+        }
+        let mut by_record = HashMap::new();
+        for (size, mut rows) in sizes {
+            rows.sort_unstable();
+            let alternates = rows
+                .chunks(2)
+                .all(|pair| matches!(pair, [(_, false, _, true), (_, true, ..)]));
+            if alternates {
+                by_record.extend(rows.chunks_exact(2).map(|pair| {
+                    let ((time_ns, _, handle, _), (_, _, start, _)) = (pair[0], pair[1]);
+                    ((handle, time_ns), start..start.saturating_add(size))
+                }));
+            }
+        }
+        Mapped { by_record }
+    }
+
+    /// The addresses of the memory. Memory that is not mapped is held by its handle.
+    fn range(&self, memory: &Allocation) -> Option<Range<u64>> {
+        match memory.mappings {
+            0 => handle(memory.address),
+            _ => self.by_record.get(&(memory.address, memory.time_ns)).cloned(),
+        }
+    }
+}
+
+/// Changes what a retainer and those around it keep alive.
+fn change_retained(retainers: &mut [Retainer], innermost: Option<usize>, bytes: i128, count: i64) {
+    let (mut at, mut left) = (innermost, retainers.len());
+    while let Some(retainer) = at.and_then(|at| retainers.get_mut(at)) {
+        let changed = i128::from(retainer.bytes) + bytes;
+        retainer.bytes = u64::try_from(changed.max(0)).unwrap_or(u64::MAX);
+        retainer.count = retainer.count.saturating_add_signed(count);
+        // Parents precede children, so the chain is no longer than the list.
+        at = retainer.parent.filter(|_| left > 0);
+        left = left.saturating_sub(1);
+    }
+}
+
+/// Drops the blocks that are not live in a later snapshot of the process, and counts them as changed.
+pub fn drop_freed(holders: &mut Holders, now: &Snapshot) {
+    let live: HashSet<(u64, u64)> = now.allocations.iter().map(|row| (row.address, row.time_ns)).collect();
+    let Holders { blocks, retainers, .. } = holders;
+    let before = blocks.len();
+    blocks.retain(|held: &HeldBlock| {
+        let is_live = live.contains(&(held.address, held.time_ns));
+        if !is_live {
+            change_retained(retainers, held.retainer, -i128::from(held.bytes), -1);
+        }
+        is_live
+    });
+    holders.search.changed += (before - blocks.len()) as u64;
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+use culeak::snapshot::{Call, HolderPath};
+
+use super::*;
+use crate::text::sample::{MIB, Sample, held, leaky, training};
+
+#[test]
+fn tensors_are_searched_for_in_place_of_the_segment_behind_them() {
+    let snapshot = held();
+    let listed = Listed::of(&snapshot);
+    let segment = snapshot.allocations.at(0);
+    assert_eq!(listed.blocks.len(), snapshot.allocations.len() - 1);
+    assert!(listed.blocks.iter().all(|block| block.bytes < segment.bytes));
+    let of_torch = listed.blocks.iter().filter(|block| block.of_torch).count();
+    let tensors = snapshot
+        .allocations
+        .iter()
+        .filter(|row| row.kind == Kind::Tensor)
+        .count();
+    assert_eq!(of_torch, tensors);
+    // The segment is not searched for pointers either.
+    assert!(
+        listed
+            .excluded
+            .contains(&(segment.address..segment.address + segment.bytes))
+    );
+}
+
+#[test]
+fn blocks_are_sorted_and_apart() {
+    for mut snapshot in [held(), leaky(), training().finish(0, 0)] {
+        let first = snapshot.allocations.at(0).address;
+        snapshot
+            .allocations
+            .change_last(|last, _| (last.address, last.bytes) = (first + 1, 1));
+        let blocks = Listed::of(&snapshot).blocks;
+        assert!(!blocks.is_empty());
+        for pair in blocks.windows(2) {
+            assert!(pair[0].address + pair[0].bytes <= pair[1].address, "{pair:?}");
+        }
+    }
+}
+
+#[test]
+fn claims_are_not_searched_for() {
+    let snapshot = leaky();
+    let claims = snapshot.allocations.iter().filter(|row| row.bytes == 0).count();
+    assert!(claims > 0);
+    assert_eq!(Listed::of(&snapshot).blocks.len(), snapshot.allocations.len() - claims);
+}
+
+/// Physical memory that is mapped: handles 0x5000, 0x5001 …, each mapped before the next is created or after all are.
+fn mapped(interleaved: bool) -> Snapshot {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[]);
+    sample.holds(Kind::Physical, "cuMemCreate", 2 * MIB, 2, stack);
+    sample.holds(Kind::Mapping, "cuMemMap", 2 * MIB, 2, stack);
+    let order = if interleaved { [1, 3, 2, 4] } else { [1, 2, 3, 4] };
+    sample.0.allocations.change(|nth, row, call| {
+        (row.time_ns, call.mappings) = (order[nth], u32::from(call.kind == Kind::Physical));
+        if call.kind == Kind::Physical {
+            row.address = 0x50_0000 + nth as u64;
+        }
+    });
+    sample.finish(0, 0)
+}
+
+#[test]
+fn physical_memory_is_searched_for_by_the_address_of_its_mapping() {
+    let snapshot = mapped(true);
+    let listed = Listed::of(&snapshot);
+    let mappings = snapshot.allocations.iter().filter(|row| row.kind == Kind::Mapping);
+    let mappings: Vec<u64> = mappings.map(|row| row.address).collect();
+    assert_eq!(
+        listed.blocks.iter().map(|block| block.address).collect::<Vec<_>>(),
+        mappings
+    );
+    assert_eq!(listed.records[0].address, 0x50_0000);
+    let unknown = Listed::of(&mapped(false));
+    assert!(unknown.blocks.is_empty() && unknown.limits[0].starts_with("2 blocks of virtual memory"));
+}
+
+/// An answer for these blocks, all with one path of this class and one retainer.
+fn answer(blocks: &[Block], class: Class) -> Holders {
+    let path = HolderPath {
+        class,
+        ..HolderPath::default()
+    };
+    let held = blocks.iter().map(|block| HeldBlock {
+        address: block.address,
+        time_ns: block.time_ns,
+        bytes: block.bytes,
+        path: 0,
+        retainer: Some(1),
+    });
+    let retainer = |parent| Retainer {
+        parent,
+        bytes: blocks.iter().map(|block| block.bytes).sum(),
+        count: blocks.len() as u64,
+        ..Retainer::default()
+    };
+    Holders {
+        paths: vec![path],
+        retainers: vec![retainer(None), retainer(Some(0))],
+        blocks: held.collect(),
+        ..Holders::default()
+    }
+}
+
+#[test]
+fn an_answer_names_records_and_counts_their_bytes() {
+    let mut sample = Sample::new();
+    let stack = sample.stack(&[]);
+    sample.holds(Kind::Array, "cudaMallocArray", MIB, 3, stack);
+    sample.holds(Kind::Device, "cudaMalloc", MIB, 1, stack);
+    let snapshot = sample.finish(0, 0);
+    let listed = Listed::of(&snapshot);
+    assert_eq!(listed.blocks[0].bytes, 1, "the handle of an array");
+    let mut holders = answer(&listed.blocks, Class::Held);
+    listed.give_back(&mut holders);
+    assert!(holders.blocks.iter().all(|block| block.bytes == MIB));
+    assert_eq!(holders.retainers[0].bytes, 4 * MIB);
+    assert_eq!(holders.retainers[1].bytes, 4 * MIB);
+}
+
+#[test]
+fn a_cached_block_that_nothing_points_to_is_not_lost() {
+    let snapshot = leaky();
+    let listed = Listed::of(&snapshot);
+    let cached = listed.records.iter().filter(|record| record.cached).count();
+    assert_eq!(cached, 2);
+    let mut lost = answer(&listed.blocks, Class::Lost);
+    listed.give_back(&mut lost);
+    assert_eq!(lost.blocks.len(), listed.blocks.len() - cached);
+    let mut held = answer(&listed.blocks, Class::Held);
+    listed.give_back(&mut held);
+    assert_eq!(held.blocks.len(), listed.blocks.len());
+}
+
+#[test]
+fn blocks_freed_during_the_search_are_dropped_and_counted() {
+    let before = held();
+    let mut after = held();
+    let freed = before.allocations.at(1).address;
+    after.allocations.retain(|row| row.address != freed);
+    // Another block has the address of the second: it is not the one that was searched for.
+    let reused = before.allocations.at(2).address;
+    after.allocations.change(|_, row, _: &mut Call| {
+        row.time_ns += u64::from(row.address == reused);
+    });
+    let mut holders = before.holders.clone().expect("searched");
+    drop_freed(&mut holders, &after);
+    let all = before.holders.expect("searched");
+    assert_eq!(holders.blocks.len(), all.blocks.len() - 2);
+    assert_eq!(holders.search.changed, all.search.changed + 2);
+    assert_eq!(holders.retainers[0].bytes, all.retainers[0].bytes - 2 * MIB);
+    assert_eq!(holders.retainers[0].count, all.retainers[0].count - 2);
+}

@@ -1,0 +1,79 @@
+//! What a user names on the command line: a block, a line, or call sites.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::analysis::site::{CallStack, Frame};
+use crate::analysis::suppressions::Pattern;
+use crate::snapshot::Allocation;
+
+/// What a user names on the command line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// The block that contains this address.
+    Address(u64),
+    /// The call site in this file and line: `train.py:212`.
+    Line(String, u32),
+    /// Call sites whose function, file or module matches; if there are none, stacks with a frame that matches. As for a line.
+    Site(Pattern),
+}
+
+impl FromStr for Selector {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Selector, String> {
+        if let Some(digits) = text.strip_prefix("0x") {
+            let address = u64::from_str_radix(digits, 16);
+            return address
+                .map(Selector::Address)
+                .map_err(|error| format!("{text:?} is not an address: {error}"));
+        }
+        if let Some((file, line)) = text.rsplit_once(':')
+            && let Ok(line) = line.parse()
+            && !file.is_empty()
+        {
+            return Ok(Selector::Line(file.to_owned(), line));
+        }
+        Pattern::parse(text)
+            .map(Selector::Site)
+            .map_err(|(column, reason)| format!("column {column}: {reason}"))
+    }
+}
+
+impl fmt::Display for Selector {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Selector::Address(address) => write!(out, "{address:#x}"),
+            Selector::Line(file, line) => write!(out, "{file}:{line}"),
+            Selector::Site(pattern) => out.write_str(pattern.text()),
+        }
+    }
+}
+
+impl Selector {
+    /// With `callers`, any frame of the stack may match, not only the call site.
+    pub(super) fn selects(&self, block: &Allocation, stack: &CallStack, callers: bool) -> bool {
+        let matches = |frame: &Frame| match self {
+            Selector::Address(_) => false,
+            Selector::Line(file, line) => {
+                frame.line == Some(*line) && frame.file.is_some_and(|known| ends_with_path(known, file))
+            }
+            Selector::Site(pattern) => pattern.matches_frame(frame),
+        };
+        match self {
+            Selector::Address(address) => contains(block, *address),
+            _ if callers => stack.frames.iter().any(matches),
+            _ => stack.site().is_some_and(matches),
+        }
+    }
+}
+
+fn contains(block: &Allocation, address: u64) -> bool {
+    block.address == address || block.address < address && address - block.address < block.bytes
+}
+
+/// Whether the path is this one, or ends with it after a slash.
+fn ends_with_path(path: &str, end: &str) -> bool {
+    path.strip_suffix(end)
+        .is_some_and(|rest| rest.is_empty() || rest.ends_with('/') || end.starts_with('/'))
+}

@@ -1,0 +1,159 @@
+use super::words::path_text;
+use super::*;
+use crate::analysis::report::{self, Report};
+use crate::sample::{MIB, held, leaky};
+use crate::snapshot::Step;
+
+fn why<'a>(snapshot: &'a Snapshot, options: &Options) -> Why<'a> {
+    Why::of(snapshot, options).expect("an answer")
+}
+
+#[test]
+fn every_listed_byte_is_counted_once() {
+    let snapshot = held();
+    let all = why(&snapshot, &Options::default());
+    let report = Report::of(&snapshot, &report::Options::default());
+    let listed = Tally::total(report.rows.iter().map(report::Row::tally));
+    assert_eq!(all.total, listed);
+    let of_classes = Tally::total(all.classes.iter().map(|class| class.tally));
+    let of_pools = Tally::total(all.pools.values().map(|pool| pool.unknown));
+    assert_eq!(Tally::total([of_classes, all.not_searched, of_pools]), all.total);
+    assert_eq!(Tally::total(all.origins.iter().map(|origin| origin.tally)), of_classes);
+    for origin in &all.origins {
+        assert_eq!(Tally::total(origin.holders.iter().map(|row| row.tally)), origin.tally);
+    }
+    let sites = by_site_of(&snapshot);
+    assert_eq!(Tally::total(sites.iter().map(|site| site.tally)), all.total);
+}
+
+fn by_site_of(snapshot: &Snapshot) -> Vec<SiteHolders> {
+    let stacks = CallStacks::of(snapshot);
+    by_site(snapshot, &stacks, &Groups::of(snapshot, &stacks), &Filter::default())
+}
+
+#[test]
+fn blocks_are_grouped_by_origin_then_by_path_and_call_site() {
+    let snapshot = held();
+    let all = why(&snapshot, &Options::default());
+    let first = &all.origins[0];
+    assert_eq!(first.text(), "__main__.keep (list of 60)");
+    assert_eq!(
+        first.tally,
+        Tally {
+            bytes: 40 * MIB,
+            count: 60
+        }
+    );
+    assert_eq!(first.retained, Some(first.tally));
+    let mut paths: Vec<&str> = first.holders.iter().map(|row| row.path.as_str()).collect();
+    paths.sort_unstable();
+    assert_eq!(
+        paths,
+        [
+            "keep[*] → Tensor → storage",
+            "keep[*] → Tensor.grad_fn → SumBackward0 → ExpBackward0, saved result → storage",
+        ]
+    );
+    assert_eq!(all.roots.count, 3, "keep, the generator's frame and g_cache");
+}
+
+#[test]
+fn a_call_site_a_class_and_an_address_select_memory() {
+    let snapshot = held();
+    let selected = |text: &str| Options {
+        selector: Some(text.parse().expect("a selector")),
+        ..Options::default()
+    };
+    assert_eq!(why(&snapshot, &selected("train.py:29")).total.bytes, 8 * MIB);
+    assert_eq!(why(&snapshot, &selected("me/train.py:29")).total.bytes, 8 * MIB);
+    assert_eq!(why(&snapshot, &selected("^make_cache$")).total.bytes, 5 * MIB / 2);
+    // No call site, but a frame of one stack.
+    assert_eq!(why(&snapshot, &selected("^_*libc_start_call_main")).call_sites, 6);
+    let lost = Options {
+        class: Some(Class::Lost),
+        ..Options::default()
+    };
+    assert_eq!(why(&snapshot, &lost).total, Tally { bytes: MIB, count: 1 });
+    let block = snapshot.holders.as_ref().expect("searched").blocks[0];
+    let one = why(&snapshot, &selected(&format!("{:#x}", block.address + 17)));
+    assert_eq!(one.block.as_ref().map(|one| one.address), Some(block.address));
+    assert!(one.retainers.is_empty(), "the tree is that of all memory");
+    let nothing = Why::of(&snapshot, &selected("rain.py:29"));
+    let Err(Unanswered::NothingSelected(sites)) = nothing else {
+        panic!("{nothing:?}")
+    };
+    assert_eq!(sites.first().map(String::as_str), Some("train.py:8"));
+}
+
+#[test]
+fn memory_without_an_answer_is_listed_as_such() {
+    let snapshot = held();
+    let all = why(&snapshot, &Options::default());
+    assert_eq!(
+        all.not_searched,
+        Tally {
+            bytes: MIB / 8,
+            count: 1
+        }
+    );
+    let unused = all.pools["PyTorch"].unused_bytes;
+    assert_eq!(unused, 64 * MIB - (40 + 8 + 2) * MIB - MIB / 4 - MIB / 8);
+    assert_eq!(Why::of(&leaky(), &Options::default()), Err(Unanswered::NotSearched));
+}
+
+#[test]
+fn the_sums_of_what_is_hidden_are_exact() {
+    let snapshot = held();
+    let options = Options {
+        top: Some(1),
+        rows: Some(1),
+        ..Options::default()
+    };
+    let all = why(&snapshot, &options);
+    assert_eq!((all.origins.len(), all.hidden_origins), (1, 6));
+    let classes = Tally::total(all.classes.iter().map(|class| class.tally));
+    assert_eq!(Tally::total([all.origins[0].tally, all.hidden]), classes);
+    let first = &all.origins[0];
+    assert_eq!(Tally::total([first.holders[0].tally, first.hidden]), first.tally);
+    assert_eq!(all.retainers.len(), 1);
+}
+
+#[test]
+fn retainers_are_a_tree_with_parents_before_children() {
+    let snapshot = held();
+    let tree = why(&snapshot, &Options::default()).retainers;
+    assert_eq!(tree.iter().map(|node| node.depth).collect::<Vec<_>>(), [0, 1, 0, 0]);
+    for (nth, node) in tree.iter().enumerate() {
+        assert!(
+            node.parent
+                .is_none_or(|parent| parent < nth && tree[parent].tally.bytes >= node.tally.bytes)
+        );
+    }
+}
+
+#[test]
+fn a_path_of_a_million_steps_has_a_short_text() {
+    let step = Step {
+        via: String::new(),
+        holder: "Node".to_owned(),
+    };
+    let mut path = HolderPath {
+        steps: vec![step; 1_000_000],
+        ..HolderPath::default()
+    };
+    path.steps[0].holder = "Node".repeat(1_000_000);
+    let text = path_text(&path);
+    assert!(text.len() < 4_000, "{}", text.len());
+}
+
+#[test]
+fn holders_that_contradict_themselves_are_refused() {
+    let damaged = |damage: fn(&mut Holders)| {
+        let mut snapshot = held();
+        damage(snapshot.holders.as_mut().expect("searched"));
+        snapshot.validate().expect_err("refused")
+    };
+    assert!(damaged(|holders| holders.blocks[3].path = 8).contains("the path of a block"));
+    assert!(damaged(|holders| holders.blocks[3].retainer = Some(9)).contains("the retainer of a block"));
+    assert!(damaged(|holders| holders.retainers[1].parent = Some(1)).contains("the parent of a retainer"));
+}
