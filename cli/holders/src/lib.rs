@@ -33,6 +33,11 @@
 //! Deliberately absent: which blocks exist, call sites, and text for terminals. Device memory, pinned memory, managed
 //! memory and memory shared between processes are not searched.
 
+#![allow(
+    clippy::single_range_in_vec_init,
+    reason = "ranges of addresses are values here, not sequences"
+)]
+
 mod blocks;
 pub mod classes;
 pub mod copy;
