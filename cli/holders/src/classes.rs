@@ -126,7 +126,11 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
         }
         if let Some(still_live) = options.still_live.as_ref().filter(|_| !all_final) {
             let is_live = still_live.0(blocks);
-            if best.iter().zip(is_live).all(|(class, is_live)| is_final(class) || !is_live) {
+            if best
+                .iter()
+                .zip(is_live)
+                .all(|(class, is_live)| is_final(class) || !is_live)
+            {
                 break;
             }
         }
