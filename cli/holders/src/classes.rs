@@ -115,14 +115,24 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
                 options.limit.as_secs()
             ));
         }
-        let is_final = |class: &Option<Class>| matches!(class, Some(Class::Held | Class::Cycle));
-        let is_done = match best.iter().all(is_final) {
+        let all_final = best.iter().all(is_final);
+        let is_done = match all_final {
             // A path that changed is looked for once more.
             true => changed.is_empty() || search.copies > 1,
             false => search.copies >= options.copies,
         };
         if is_done || is_consistent || Instant::now() > deadline {
             break;
+        }
+        if let Some(still_live) = options.still_live.as_ref().filter(|_| !all_final) {
+            let is_live = still_live.0(blocks);
+            if best
+                .iter()
+                .zip(is_live)
+                .all(|(class, is_live)| is_final(class) || !is_live)
+            {
+                break;
+            }
         }
     }
     limits.extend(source.limits());
@@ -133,6 +143,11 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     }
     search.took_ns = nanoseconds(started);
     Ok(paths.finish(search))
+}
+
+/// No other copy can contradict these.
+fn is_final(class: &Option<Class>) -> bool {
+    matches!(class, Some(Class::Held | Class::Cycle))
 }
 
 /// Copies the memory, and says whether all of it is of the same instant.

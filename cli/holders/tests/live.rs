@@ -177,3 +177,11 @@ fn no_block_needs_no_copy() {
     assert_eq!((holders.blocks.len(), holders.search.copies), (0, 0));
     assert_eq!(holders.paths.iter().filter(|path| path.class == Class::Held).count(), 0);
 }
+
+#[test]
+fn deep_wide_cyclic_and_damaged_heaps_are_searched() {
+    let running = Program::start(Command::new("python3").arg(program("hostile.py")));
+    let holders = running.search();
+    let mistakes = running.mistakes(&holders);
+    assert!(mistakes.is_empty(), "{}\n{:?}", mistakes.join("\n"), holders.search);
+}
