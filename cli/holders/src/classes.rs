@@ -67,7 +67,6 @@ pub struct Searched<'c, 's> {
 
 const ONLY_RECORDS: &str = "only the caching allocator's records point to it";
 const ONLY_UNREACHABLE: &str = "only unreachable heap memory points to it";
-
 const ONLY_NUMBER: &str = "held as a number";
 
 /// # Errors
@@ -86,7 +85,13 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
     let mut best: Vec<Option<Class>> = vec![None; blocks.len()];
     loop {
         let before = Instant::now();
-        let (copy, is_consistent) = copied(source, options)?;
+        let (copy, is_consistent) = match copied(source, options) {
+            Err(error) if search.copies > 0 => {
+                limits.push(format!("the memory was not copied again: {error}"));
+                break;
+            }
+            copied => copied?,
+        };
         search.copies += 1;
         if search.copies == 1 {
             search.copy_ns = nanoseconds(before);
@@ -95,18 +100,25 @@ pub fn search(source: &dyn Source, blocks: &[Block], options: &Options) -> Resul
         if options.pause {
             search.paused_ns += nanoseconds(before);
         }
-        let mut searched = examine(&copy, &index, is_consistent, deadline)?;
+        let mut searched = match examine(&copy, &index, is_consistent, deadline) {
+            Err(error) if search.copies > 1 => {
+                limits.push(format!("a further copy was not searched: {error}"));
+                break;
+            }
+            searched => searched?,
+        };
         search.visited += searched.graph.len() as u64 - 1;
         search.torn += searched.torn;
         search.python = searched.python.as_ref().map(Python::version);
         let is_better = |block: &usize| {
             let class = searched.found[*block].class;
-            best[*block].is_none_or(|known| class < known || class == known && changed.contains(block))
+            best[*block].is_none_or(|known| class < known || class == known && changed.binary_search(block).is_ok())
         };
         let better: Vec<usize> = (0..blocks.len()).filter(is_better).collect();
         for block in &better {
             best[*block] = Some(searched.found[*block].class);
         }
+        // In order.
         changed = paths.add(&mut searched, &better);
         limits.extend_from_slice(searched.native.limits());
         if searched.expired {
