@@ -126,7 +126,8 @@ impl Driver {
     }
 
     fn has(&self, copy: &Copy, chunk: &Chunk) -> bool {
-        copy.granule(chunk.start).is_some_and(|granule| self.records.get(granule))
+        copy.granule(chunk.start)
+            .is_some_and(|granule| self.records.get(granule))
     }
 
     /// Finds the records of blocks, given their addresses.
@@ -148,16 +149,29 @@ struct Files {
 impl Files {
     fn find(copy: &Copy, modules: &Modules) -> Option<Files> {
         let mut files = Files {
-            span: u64::MAX..0,
+            span: Range {
+                start: u64::MAX,
+                end: 0,
+            },
             data: Vec::new(),
             code: Vec::new(),
             exported: Vec::new(),
         };
-        for module in modules.all().iter().filter(|module| Role::of(&module.path) == Role::Driver) {
+        for module in modules
+            .all()
+            .iter()
+            .filter(|module| Role::of(&module.path) == Role::Driver)
+        {
             files.data.extend(module.globals.iter().cloned());
             let regions = copy.regions();
-            for (place, region) in regions.iter().enumerate().filter(|(_, region)| region.name == module.path) {
-                let next = regions.get(place + 1).filter(|next| next.range.start == region.range.end);
+            for (place, region) in regions
+                .iter()
+                .enumerate()
+                .filter(|(_, region)| region.name == module.path)
+            {
+                let next = regions
+                    .get(place + 1)
+                    .filter(|next| next.range.start == region.range.end);
                 // Tables of functions become read-only once the loader has written them.
                 let was_written = next.is_some_and(|next| next.writable && next.name == region.name);
                 if region.executable {
@@ -167,7 +181,9 @@ impl Files {
                 }
             }
             match exported(copy, &module.path) {
-                Some(addresses) => files.exported.extend(addresses.iter().map(|at| at.wrapping_add(module.bias))),
+                Some(addresses) => files
+                    .exported
+                    .extend(addresses.iter().map(|at| at.wrapping_add(module.bias))),
                 None => files.code.clear(),
             }
         }
@@ -226,14 +242,19 @@ fn set(copy: &Copy, native: &Native, bits: &mut Bits, chunk: Chunk) -> bool {
 fn reached(copy: &Copy, modules: &Modules, native: &mut Native) -> Option<Bits> {
     const MOST: u64 = 64 << 20;
     let mut found = Bits::new(copy.granules());
-    let of_driver = modules.all().iter().filter(|module| Role::of(&module.path) == Role::Driver);
+    let of_driver = modules
+        .all()
+        .iter()
+        .filter(|module| Role::of(&module.path) == Role::Driver);
     let mut open: Vec<Range<u64>> = of_driver.flat_map(|module| module.globals.iter().cloned()).collect();
     let mut bytes = 0;
     while let Some(range) = open.pop() {
         let present: Vec<Range<u64>> = native.pages.present(range.clone()).collect();
         for part in present {
             for place in (part.start.max(range.start)..part.end).step_by(8) {
-                let Some(chunk) = native.chunk(copy, copy.word(place)) else { continue };
+                let Some(chunk) = native.chunk(copy, copy.word(place)) else {
+                    continue;
+                };
                 let is_known = copy.granule(chunk.start).is_some_and(|granule| found.get(granule));
                 if is_known && chunk.heap != Heap::Window
                     || chunk.heap == Heap::Python
